@@ -1,0 +1,151 @@
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char last_error[1024];
+
+reshard_status rs_error(reshard_status status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(last_error, sizeof last_error, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+reshard_status rs_error_memory(size_t bytes) {
+  return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "out of memory: %zu bytes refused", bytes);
+}
+
+void rs_error_set(const char *text) {
+  if (text != last_error)
+    snprintf(last_error, sizeof last_error, "%s", text);
+}
+
+const char *reshard_last_error(void) { return last_error; }
+
+const char *reshard_version(void) { return RESHARD_VERSION_STRING; }
+
+const char *reshard_status_string(reshard_status status) {
+  switch (status) {
+  case RESHARD_SUCCESS: return "RESHARD_SUCCESS";
+  case RESHARD_ERROR_INVALID: return "RESHARD_ERROR_INVALID";
+  case RESHARD_ERROR_UNSUPPORTED: return "RESHARD_ERROR_UNSUPPORTED";
+  case RESHARD_ERROR_OUT_OF_MEMORY: return "RESHARD_ERROR_OUT_OF_MEMORY";
+  case RESHARD_ERROR_SYSTEM: return "RESHARD_ERROR_SYSTEM";
+  case RESHARD_ERROR_MISMATCH: return "RESHARD_ERROR_MISMATCH";
+  case RESHARD_ERROR_PEER: return "RESHARD_ERROR_PEER";
+  case RESHARD_ERROR_BUSY: return "RESHARD_ERROR_BUSY";
+  case RESHARD_ERROR_TIMEOUT: return "RESHARD_ERROR_TIMEOUT";
+  case RESHARD_ERROR_INTERNAL: return "RESHARD_ERROR_INTERNAL";
+  }
+  return "unknown status";
+}
+
+/* Pointers to pointers of any type come in as void *: they are written through memcpy, which may alias. */
+static reshard_status give(void *out, void *memory, size_t bytes) {
+  memcpy(out, &memory, sizeof memory);
+  return memory != NULL || bytes == 0 ? RESHARD_SUCCESS : rs_error_memory(bytes);
+}
+
+static bool bytes_of(int64_t n, size_t element, size_t *bytes) {
+  return n >= 0 && !__builtin_mul_overflow((size_t)n, element, bytes) && *bytes <= PTRDIFF_MAX;
+}
+
+reshard_status rs_alloc(void *out, int64_t n, size_t element) {
+  size_t bytes;
+  if (!bytes_of(n, element, &bytes))
+    return give(out, NULL, SIZE_MAX);
+  return give(out, bytes == 0 ? NULL : malloc(bytes), bytes);
+}
+
+reshard_status rs_alloc_zero(void *out, int64_t n, size_t element) {
+  size_t bytes;
+  if (!bytes_of(n, element, &bytes))
+    return give(out, NULL, SIZE_MAX);
+  return give(out, bytes == 0 ? NULL : calloc(1, bytes), bytes);
+}
+
+reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element) {
+  RS_TRY(rs_alloc(out, n, element));
+  void *memory;
+  memcpy(&memory, out, sizeof memory);
+  if (memory != NULL)
+    memcpy(memory, from, (size_t)n * element);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element) {
+  if (need <= *cap)
+    return RESHARD_SUCCESS;
+  int64_t want = rs_max(need, *cap > INT64_MAX / 2 ? need : *cap * 2);
+  want = rs_max(want, 8);
+  size_t bytes;
+  if (!bytes_of(want, element, &bytes))
+    return rs_error_memory(SIZE_MAX);
+  void *memory;
+  memcpy(&memory, at, sizeof memory);
+  memory = realloc(memory, bytes);
+  if (memory == NULL)
+    return rs_error_memory(bytes);
+  memcpy(at, &memory, sizeof memory);
+  *cap = want;
+  return RESHARD_SUCCESS;
+}
+
+void rs_text_add(rs_text *text, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  size_t room = text->length < text->size ? text->size - text->length : 0;
+  int written = vsnprintf(room > 0 ? text->at + text->length : NULL, room, format, arguments);
+  va_end(arguments);
+  if (written > 0)
+    text->length += (size_t)written;
+}
+
+reshard_status rs_text_finish(rs_text *text, size_t *needed) {
+  if (needed != NULL)
+    *needed = text->length + 1;
+  if (text->length < text->size)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "the text needs %zu bytes, the buffer has %zu", text->length + 1, text->size);
+}
+
+/* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. */
+uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
+  const unsigned char *at = bytes;
+  uint64_t h = seed ^ 0xcbf29ce484222325u ^ (size * 0x9e3779b97f4a7c15u);
+  for (; size > 0;) {
+    uint64_t word = 0;
+    size_t take = size < 8 ? size : 8;
+    memcpy(&word, at, take);
+    h = (h ^ word) * 0x100000001b3u;
+    h ^= h >> 29;
+    at += take;
+    size -= take;
+  }
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+
+const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape) {
+  rs_text text = {buffer, RS_SHAPE_TEXT, 0};
+  buffer[0] = '\0';
+  for (int d = 0; d < ndim; d++)
+    rs_text_add(&text, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
+  if (ndim == 0)
+    rs_text_add(&text, "scalar");
+  return buffer;
+}
+
+const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent) {
+  rs_text text = {buffer, RS_BOX_TEXT, 0};
+  buffer[0] = '\0';
+  for (int d = 0; d < ndim; d++)
+    rs_text_add(&text, d > 0 ? "x[%lld,%lld)" : "[%lld,%lld)", (long long)offset[d], (long long)(offset[d] + extent[d]));
+  if (ndim == 0)
+    rs_text_add(&text, "[]");
+  return buffer;
+}

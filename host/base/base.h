@@ -1,0 +1,76 @@
+/* Ground of every room: errors with the numbers in them, checked products, growable arrays, text. */
+#ifndef RS_BASE_H
+#define RS_BASE_H
+
+#include <reshard/status.h>
+
+#include <stdarg.h>
+#include <stdbool.h>
+
+/* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the
+ * status on from there. */
+reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* RESHARD_ERROR_OUT_OF_MEMORY with the size in it. */
+reshard_status rs_error_memory(size_t bytes);
+/* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
+void rs_error_set(const char *text);
+
+#define RS_TRY(call)                                       \
+  do {                                                     \
+    reshard_status rs_try_status_ = (call);                \
+    if (rs_try_status_ != RESHARD_SUCCESS)                 \
+      return rs_try_status_;                               \
+  } while (0)
+#define RS_TRY_GOTO(status, call, label)                   \
+  do {                                                     \
+    (status) = (call);                                     \
+    if ((status) != RESHARD_SUCCESS)                       \
+      goto label;                                          \
+  } while (0)
+
+/* *out = a * b, or a + b, for non-negative numbers; false on overflow. */
+static inline bool rs_mul(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool rs_add(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline int64_t rs_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t rs_max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* ceil(a / b) for a >= 0, b > 0, without overflow. */
+static inline int64_t rs_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error. */
+reshard_status rs_alloc(void *out, int64_t n, size_t element);
+reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
+/* A copy of n elements of `from`. */
+reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element);
+
+/* Growable array: RS_VEC(int64_t) v = {0}; RS_TRY(rs_vec_reserve(&v, v.n + 1)); v.at[v.n++] = x; ... free(v.at); */
+#define RS_VEC(type)                                       \
+  struct {                                                 \
+    type *at;                                              \
+    int64_t n, cap;                                        \
+  }
+#define rs_vec_reserve(v, need)                            \
+  ((need) <= (v)->cap ? RESHARD_SUCCESS : rs_grow(&(v)->at, &(v)->cap, (need), sizeof *(v)->at))
+/* At least doubles, so that appending is linear. The array is as it was on error. */
+reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element);
+
+/* Text that is built piece by piece into a caller's buffer; what does not fit is counted only. */
+typedef struct rs_text {
+  char *at;
+  size_t size;   /* of the buffer */
+  size_t length; /* wanted so far, without the NUL */
+} rs_text;
+void rs_text_add(rs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Ends a public print call: writes *needed (may be NULL), error when the buffer was too small. */
+reshard_status rs_text_finish(rs_text *text, size_t *needed);
+
+/* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */
+uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
+
+/* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
+#define RS_SHAPE_TEXT 176
+const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape);
+/* "[0,4)x[8,12)", "[]" for no dims. */
+#define RS_BOX_TEXT 384
+const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent);
+
+#endif

@@ -1,0 +1,77 @@
+/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. */
+#ifndef RESHARD_TRANSFER_H
+#define RESHARD_TRANSFER_H
+
+#include <reshard/comm.h>
+#include <reshard/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct reshard_transfer_s *reshard_transfer;
+
+/* Where the data is. src and dst list the buffers of my rank (reshard_layout_buffer_count) of every entry, entry after
+ * entry. Borrowed: the memory and its size are the caller's and must live as long as the transfer; the lists are read during the call only.
+ * Pointers must be aligned to nothing; pointers of buffers in which my rank holds nothing may be NULL.
+ * Strides are in elements, one list of ndim per buffer (NULL list or NULL element: contiguous); they are
+ * refused for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not. */
+typedef struct reshard_arrays {
+  size_t size;
+  void *const *src;
+  void *const *dst;
+  const int64_t *const *src_strides;
+  const int64_t *const *dst_strides;
+  int64_t nsrc, ndst; /* lengths of src and dst, compared with what the plan needs; 0: not compared */
+} reshard_arrays;
+#define RESHARD_ARRAYS_INIT sizeof(reshard_arrays)
+
+typedef enum reshard_path {
+  RESHARD_PATH_AUTO = 0, /* direct where every peer's memory can be reached, else packed */
+  RESHARD_PATH_DIRECT,   /* strided source to strided destination in one pass */
+  RESHARD_PATH_PACKED    /* pack, exchange, unpack */
+} reshard_path;
+
+typedef struct reshard_transfer_options {
+  size_t size;
+  reshard_path path;      /* compared between ranks */
+  void *workspace;        /* borrowed staging memory of the device; NULL: the transfer allocates its own */
+  size_t workspace_bytes; /* of `workspace` */
+} reshard_transfer_options;
+#define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
+
+/* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version, tensors, layouts,
+ * dtypes, regions, options): all succeed, or all get the same error, naming ranks and the first field that differs, before any byte
+ * moves. Checks strides, and that no destination overlaps a source or another destination of my rank. */
+RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                                   const reshard_transfer_options *options, reshard_transfer *transfer);
+
+/* Other arrays for the same plan. Local on the packed path, collective on the direct path. After an error the transfer
+ * is bound as before. */
+RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
+
+/* Local. NULL is allowed. Peers must have finished their executes on it (they have when theirs and mine returned). */
+RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
+
+typedef struct reshard_transfer_info {
+  reshard_path path;      /* the one taken: direct or packed */
+  size_t workspace_bytes; /* staging in use */
+  int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
+  int64_t rounds;
+  int64_t packs_skipped, unpacks_skipped;
+} reshard_transfer_info;
+RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
+
+/* Collective over the transfer's communicator. Moves the data. Allocates nothing, computes no offsets, exchanges no metadata. On the CPU stream
+ * is NULL; when the call returns my destination is complete and my source may be overwritten. A peer's source is read
+ * only after that peer's execute was reached. Errors: RESHARD_ERROR_BUSY when the transfer is executing already,
+ * RESHARD_ERROR_PEER after an abort, RESHARD_ERROR_TIMEOUT. */
+RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
+
+/* The same for all ranks of this process from one thread: transfers[i] of n, one per local rank, in any order. */
+RESHARD_API reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
