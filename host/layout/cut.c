@@ -1,0 +1,165 @@
+#include "layout/cut.h"
+
+/* Length of piece j of n indices under the chunk rule. */
+static int64_t chunk_length(int64_t n, int64_t w, int64_t j) {
+  int64_t c = rs_ceil_div(n, w);
+  return c == 0 || j > n / c ? 0 : rs_max(0, rs_min(c, n - j * c));
+}
+
+/* Start of piece j of n indices: n for the empty trailing ones. */
+static int64_t chunk_start(int64_t n, int64_t w, int64_t j) {
+  int64_t c = rs_ceil_div(n, w);
+  return c == 0 || j > n / c ? n : rs_min(n, j * c);
+}
+
+/* A strided cut: chunks of `size` (the last one `rest`, 0 when all are full), `full` of them full. */
+typedef struct strided {
+  int64_t size, full, rest;
+} strided;
+
+static strided strided_of(const rs_cut *cut, int64_t n) {
+  strided s = {.size = rs_ceil_div(n, cut->factor)};
+  if (s.size > 0) {
+    s.full = n / s.size;
+    s.rest = n % s.size;
+  }
+  return s;
+}
+
+static int64_t piece_length(const rs_cut *cut, int64_t n, int64_t j) {
+  switch (cut->kind) {
+  case RS_CUT_SHARD: return chunk_length(n, cut->w, j);
+  case RS_CUT_STRIDED: {
+    strided s = strided_of(cut, n);
+    return s.full * chunk_length(s.size, cut->w, j) + chunk_length(s.rest, cut->w, j);
+  }
+  case RS_CUT_CYCLIC: {
+    int64_t blocks = n / cut->factor, turn = blocks % cut->w;
+    return blocks / cut->w * cut->factor + (j < turn ? cut->factor : j == turn ? n % cut->factor : 0);
+  }
+  }
+  return 0;
+}
+
+/* Position x of n goes to which piece, where in it, and how far the run goes. */
+static void piece_of(const rs_cut *cut, int64_t n, int64_t x, int64_t *j, int64_t *local, int64_t *run) {
+  switch (cut->kind) {
+  case RS_CUT_SHARD: {
+    int64_t c = rs_ceil_div(n, cut->w);
+    *j = x / c;
+    *local = x % c;
+    *run = rs_min(c - *local, n - x);
+    return;
+  }
+  case RS_CUT_STRIDED: {
+    strided s = strided_of(cut, n);
+    int64_t chunk = x / s.size, y = x % s.size, length = chunk < s.full ? s.size : s.rest;
+    int64_t c = rs_ceil_div(length, cut->w);
+    *j = y / c;
+    *local = chunk * chunk_length(s.size, cut->w, *j) + y % c;
+    *run = rs_min(c - y % c, length - y);
+    return;
+  }
+  case RS_CUT_CYCLIC: {
+    int64_t block = x / cut->factor, y = x % cut->factor;
+    *j = block % cut->w;
+    *local = block / cut->w * cut->factor + y;
+    *run = rs_min(cut->factor - y, n - x);
+    return;
+  }
+  }
+}
+
+/* Position of local index x of piece j, and the run from there on. */
+static int64_t piece_position(const rs_cut *cut, int64_t n, int64_t j, int64_t x, int64_t *run) {
+  switch (cut->kind) {
+  case RS_CUT_SHARD: *run = chunk_length(n, cut->w, j) - x; return chunk_start(n, cut->w, j) + x;
+  case RS_CUT_STRIDED: {
+    strided s = strided_of(cut, n);
+    /* 5 over 4 leaves piece 3 nothing, 4 over 4 does not: a piece may be empty in the full chunks and not in the rest */
+    int64_t c = chunk_length(s.size, cut->w, j), chunk = c == 0 ? s.full : rs_min(x / c, s.full), y = x - chunk * c;
+    int64_t length = chunk < s.full ? s.size : s.rest;
+    *run = chunk_length(length, cut->w, j) - y;
+    return chunk * s.size + chunk_start(length, cut->w, j) + y;
+  }
+  case RS_CUT_CYCLIC: {
+    int64_t y = x % cut->factor, position = (x / cut->factor * cut->w + j) * cut->factor + y;
+    *run = rs_min(cut->factor - y, n - position);
+    return position;
+  }
+  }
+  return 0;
+}
+
+/* Positions of piece j below position x (0 <= x <= n). */
+static int64_t piece_rank(const rs_cut *cut, int64_t n, int64_t j, int64_t x) {
+  switch (cut->kind) {
+  case RS_CUT_SHARD: return rs_max(0, rs_min(x - chunk_start(n, cut->w, j), chunk_length(n, cut->w, j)));
+  case RS_CUT_STRIDED: {
+    strided s = strided_of(cut, n);
+    if (s.size == 0)
+      return 0;
+    int64_t chunk = x / s.size, y = x % s.size, length = chunk < s.full ? s.size : s.rest;
+    return rs_min(chunk, s.full) * chunk_length(s.size, cut->w, j) +
+           rs_max(0, rs_min(y - chunk_start(length, cut->w, j), chunk_length(length, cut->w, j)));
+  }
+  case RS_CUT_CYCLIC: {
+    int64_t block = x / cut->factor, turn = block % cut->w;
+    return block / cut->w * cut->factor + (j < turn ? cut->factor : j == turn ? x % cut->factor : 0);
+  }
+  }
+  return 0;
+}
+
+void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run) {
+  int64_t n = dim->n, p = 0, least = n - i;
+  for (int c = 0; c < dim->ncuts; c++) {
+    int64_t j = 0, x = 0, r = 0;
+    piece_of(&dim->cuts[c], n, i, &j, &x, &r);
+    n = piece_length(&dim->cuts[c], n, j);
+    p = p * dim->cuts[c].w + j;
+    i = x;
+    least = rs_min(least, r);
+  }
+  *part = p;
+  *local = i;
+  *run = least;
+}
+
+static int64_t expand(const rs_cut *cut, int ncuts, int64_t n, int64_t parts, int64_t part, int64_t local, int64_t *run) {
+  if (ncuts == 0) {
+    *run = n - local;
+    return local;
+  }
+  int64_t below = parts / cut->w, j = part / below, r = 0;
+  int64_t x = expand(cut + 1, ncuts - 1, piece_length(cut, n, j), below, part % below, local, run);
+  x = piece_position(cut, n, j, x, &r);
+  *run = rs_min(*run, r);
+  return x;
+}
+
+void rs_dim_expand(const rs_dim *dim, int64_t part, int64_t local, int64_t *global, int64_t *run) {
+  *global = expand(dim->cuts, dim->ncuts, dim->n, dim->parts, part, local, run);
+}
+
+int64_t rs_dim_length(const rs_dim *dim, int64_t part) {
+  int64_t n = dim->n, parts = dim->parts;
+  for (int c = 0; c < dim->ncuts; c++) {
+    parts /= dim->cuts[c].w;
+    n = piece_length(&dim->cuts[c], n, part / parts);
+    part %= parts;
+  }
+  return n;
+}
+
+int64_t rs_dim_rank(const rs_dim *dim, int64_t part, int64_t i) {
+  int64_t n = dim->n, parts = dim->parts;
+  for (int c = 0; c < dim->ncuts; c++) {
+    parts /= dim->cuts[c].w;
+    int64_t j = part / parts;
+    i = piece_rank(&dim->cuts[c], n, j, i);
+    n = piece_length(&dim->cuts[c], n, j);
+    part %= parts;
+  }
+  return i;
+}

@@ -1,0 +1,413 @@
+/* Life of a layout and the questions that do not depend on a query (query.c). */
+#include "layout/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape, int64_t world,
+                             reshard_layout *out) {
+  if (out == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: layout is NULL", what);
+  if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %d dims, 0 to %d are allowed", what, ndim, RESHARD_MAX_DIMS);
+  if (ndim > 0 && shape == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: shape is NULL", what);
+  if (world < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a world of %lld ranks, at least 1 is needed", what, (long long)world);
+  int64_t span = 1; /* like the product, but no zero hides an overflow of strides */
+  bool empty = false;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] < 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: extent %lld of dim %d is negative", what, (long long)shape[d], d);
+    empty |= shape[d] == 0;
+    if (!rs_mul(span, rs_max(1, shape[d]), &span)) {
+      char text[RS_SHAPE_TEXT];
+      return rs_error(RESHARD_ERROR_INVALID, "%s: the elements of shape %s overflow 63 bits", what,
+                      rs_shape_text(text, ndim, shape));
+    }
+  }
+  struct reshard_layout_s *l;
+  RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
+  atomic_init(&l->references, 1);
+  l->kind = kind;
+  l->ndim = ndim;
+  if (ndim > 0)
+    memcpy(l->shape, shape, (size_t)ndim * sizeof *shape);
+  l->elements = empty ? 0 : span;
+  l->world = world;
+  l->replicas = l->cells = 1;
+  for (int d = 0; d < ndim; d++)
+    l->dim[d] = (rs_dim){.n = shape[d], .parts = 1};
+  *out = l;
+  return RESHARD_SUCCESS;
+}
+
+reshard_layout reshard_layout_retain(reshard_layout layout) {
+  if (layout != NULL)
+    atomic_fetch_add_explicit(&layout->references, 1, memory_order_relaxed);
+  return layout;
+}
+
+void reshard_layout_release(reshard_layout layout) {
+  if (layout == NULL || atomic_fetch_sub_explicit(&layout->references, 1, memory_order_acq_rel) != 1)
+    return;
+  rs_ranks_free(&layout->ranks);
+  free(layout->cuts);
+  free(layout->replica);
+  free(layout->mesh_shape);
+  for (int m = 0; layout->names != NULL && m < layout->mesh_ndim; m++)
+    free(layout->names[m]);
+  free(layout->names);
+  free(layout->placements);
+  free(layout->order);
+  rs_boxes_free(layout->boxes);
+  free(layout);
+}
+
+reshard_layout_kind reshard_layout_get_kind(reshard_layout layout) { return layout->kind; }
+int64_t reshard_layout_world(reshard_layout layout) { return layout->world; }
+int reshard_layout_ndim(reshard_layout layout) { return layout->ndim; }
+const int64_t *reshard_layout_shape(reshard_layout layout) { return layout->shape; }
+int64_t reshard_layout_elements(reshard_layout layout) { return layout->elements; }
+
+reshard_status reshard_layout_check_source(reshard_layout layout) {
+  if (layout == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_check_source: layout is NULL");
+  if (layout->kind == RESHARD_LAYOUT_BOXES && layout->boxes->source_error != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s", layout->boxes->source_error);
+  return RESHARD_SUCCESS;
+}
+
+static bool regular_equal(const struct reshard_layout_s *a, const struct reshard_layout_s *b) {
+  if (a->nreplicas != b->nreplicas)
+    return false;
+  for (int i = 0; i < a->nreplicas; i++)
+    if (a->replica[i].n != b->replica[i].n || a->replica[i].stride != b->replica[i].stride)
+      return false;
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->dim[d].ncuts != b->dim[d].ncuts)
+      return false;
+    for (int c = 0; c < a->dim[d].ncuts; c++) {
+      const rs_cut *x = &a->dim[d].cuts[c], *y = &b->dim[d].cuts[c];
+      if (x->kind != y->kind || x->w != y->w || x->factor != y->factor || x->stride != y->stride)
+        return false;
+    }
+  }
+  return true;
+}
+
+int reshard_layout_equal(reshard_layout a, reshard_layout b) {
+  if (a == b)
+    return 1;
+  if (a == NULL || b == NULL || a->kind != b->kind || a->ndim != b->ndim || a->world != b->world ||
+      memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+    return 0;
+  if (a->kind == RESHARD_LAYOUT_BOXES)
+    return a->boxes->n == b->boxes->n && a->boxes->replicated == b->boxes->replicated &&
+           (a->boxes->n == 0 ||
+            (memcmp(a->boxes->ranks, b->boxes->ranks, (size_t)a->boxes->n * sizeof(int64_t)) == 0 &&
+             (a->ndim == 0 || memcmp(a->boxes->corners, b->boxes->corners,
+                                     (size_t)(a->boxes->n * 2 * a->ndim) * sizeof(int64_t)) == 0)));
+  return rs_ranks_equal(&a->ranks, &b->ranks) && (a->kind == RESHARD_LAYOUT_FLAT || regular_equal(a, b));
+}
+
+static uint64_t hash_fields(const struct reshard_layout_s *l) {
+  int64_t head[3] = {l->kind, l->ndim, l->world};
+  uint64_t h = rs_hash(0, head, sizeof head);
+  h = rs_hash(h, l->shape, (size_t)l->ndim * sizeof *l->shape);
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    h = rs_hash(h + l->boxes->replicated, l->boxes->ranks, (size_t)l->boxes->n * sizeof(int64_t));
+    return rs_hash(h, l->boxes->corners, (size_t)(l->boxes->n * 2 * l->ndim) * sizeof(int64_t));
+  }
+  for (int64_t i = 0; i < l->ranks.nranges; i++) {
+    int64_t range[3] = {l->ranks.ranges[i].first, l->ranks.ranges[i].count, l->ranks.ranges[i].step};
+    h = rs_hash(h, range, sizeof range);
+  }
+  for (int i = 0; i < l->nreplicas; i++)
+    h = rs_hash(h, &l->replica[i], sizeof l->replica[i]);
+  for (int d = 0; rs_layout_regular(l) && d < l->ndim; d++)
+    for (int c = 0; c < l->dim[d].ncuts; c++) {
+      const rs_cut *cut = &l->dim[d].cuts[c];
+      int64_t words[5] = {d, cut->kind, cut->w, cut->factor, cut->stride};
+      h = rs_hash(h, words, sizeof words);
+    }
+  return h;
+}
+
+/* A million boxes are hashed once: threads that meet here write the same value. */
+uint64_t rs_layout_hash(struct reshard_layout_s *l) {
+  uint64_t h = atomic_load_explicit(&l->hash, memory_order_relaxed);
+  if (h == 0) {
+    h = hash_fields(l) | 1;
+    atomic_store_explicit(&l->hash, h, memory_order_relaxed);
+  }
+  return h;
+}
+
+/* Boxes of the piece of a rank in a flat layout; 0 when it has none. corners has room for 2 * 8 of 16 numbers. */
+#define FLAT_CORNERS (2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS)
+static int flat_arrays(const struct reshard_layout_s *l, int64_t position, int64_t *corners) {
+  if (position < 0 || l->flat_piece == 0 || position > l->elements / l->flat_piece)
+    return 0;
+  int64_t begin = position * l->flat_piece;
+  return rs_flat_boxes(l->ndim, l->shape, begin, rs_min(l->elements, begin + l->flat_piece), corners);
+}
+
+/* Cells of a flat layout are numbered piece by piece, with room for the most boxes that a piece can have. */
+static int64_t flat_stride(const struct reshard_layout_s *l) { return l->ndim > 0 ? 2 * l->ndim : 1; }
+
+int64_t rs_layout_arrays(const struct reshard_layout_s *l, int64_t rank) {
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t first, count;
+    rs_boxes_of_rank(l->boxes, rank, &first, &count);
+    return count;
+  }
+  int64_t position = rs_ranks_find(&l->ranks, rank);
+  if (l->kind != RESHARD_LAYOUT_FLAT)
+    return position >= 0;
+  int64_t corners[FLAT_CORNERS];
+  return flat_arrays(l, position, corners);
+}
+
+int64_t rs_layout_cell(const struct reshard_layout_s *l, int64_t rank, int64_t array) {
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t first, count;
+    rs_boxes_of_rank(l->boxes, rank, &first, &count);
+    return l->boxes->cell_of[l->boxes->by_rank[first + array]];
+  }
+  int64_t position = rs_ranks_find(&l->ranks, rank), cell = 0;
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    return position * flat_stride(l) + array;
+  for (int d = 0; d < l->ndim; d++)
+    for (int c = 0; c < l->dim[d].ncuts; c++)
+      cell = cell * l->dim[d].cuts[c].w + position / l->dim[d].cuts[c].stride % l->dim[d].cuts[c].w;
+  return cell;
+}
+
+/* Part of a cell of a regular layout in one dim. */
+static int64_t cell_part(const struct reshard_layout_s *l, int64_t cell, int dim) {
+  for (int d = l->ndim - 1; d > dim; d--)
+    cell /= l->dim[d].parts;
+  return cell % l->dim[dim].parts;
+}
+
+/* lo and hi of a cell of a boxes or flat layout, borrowed from the layout or put into corners. */
+static const int64_t *cell_corners(const struct reshard_layout_s *l, int64_t cell, int64_t *corners) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return rs_boxes_lo(l->boxes, l->boxes->cell_box[cell]);
+  flat_arrays(l, cell / flat_stride(l), corners);
+  return corners + cell % flat_stride(l) * 2 * l->ndim;
+}
+
+void rs_layout_cell_box(const struct reshard_layout_s *l, int64_t cell, int64_t *lo, int64_t *hi) {
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  memcpy(lo, corners, (size_t)l->ndim * sizeof *lo);
+  memcpy(hi, corners + l->ndim, (size_t)l->ndim * sizeof *hi);
+}
+
+void rs_layout_cell_shape(const struct reshard_layout_s *l, int64_t cell, int64_t *shape) {
+  if (rs_layout_regular(l)) {
+    for (int d = l->ndim - 1; d >= 0; d--) {
+      shape[d] = rs_dim_length(&l->dim[d], cell % l->dim[d].parts);
+      cell /= l->dim[d].parts;
+    }
+    return;
+  }
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  for (int d = 0; d < l->ndim; d++)
+    shape[d] = corners[l->ndim + d] - corners[d];
+}
+
+reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, int d, int64_t lo, int64_t hi,
+                                rs_pieces *out) {
+  if (!rs_layout_regular(l)) {
+    int64_t storage[FLAT_CORNERS];
+    const int64_t *corners = cell_corners(l, cell, storage);
+    int64_t begin = rs_max(lo, corners[d]), end = rs_min(hi, corners[l->ndim + d]);
+    if (begin >= end)
+      return RESHARD_SUCCESS;
+    RS_TRY(rs_vec_reserve(out, out->n + 1));
+    out->at[out->n++] = (rs_piece){begin, end - begin, begin - corners[d]};
+    return RESHARD_SUCCESS;
+  }
+  const rs_dim *dim = &l->dim[d];
+  int64_t part = cell_part(l, cell, d), first = out->n;
+  int64_t local = rs_dim_rank(dim, part, lo), end = rs_dim_rank(dim, part, hi);
+  while (local < end) {
+    int64_t global, run;
+    rs_dim_expand(dim, part, local, &global, &run);
+    run = rs_min(run, end - local);
+    if (out->n > first && out->at[out->n - 1].begin + out->at[out->n - 1].n == global) {
+      out->at[out->n - 1].n += run; /* neighbours of different chunks of a strided cut */
+    } else {
+      RS_TRY(rs_vec_reserve(out, out->n + 1));
+      out->at[out->n++] = (rs_piece){global, run, local};
+    }
+    local += run;
+  }
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_layout_holder_count(const struct reshard_layout_s *l, int64_t cell) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return l->boxes->cell_first[cell + 1] - l->boxes->cell_first[cell];
+  return l->replicas;
+}
+
+static int by_rank(const void *a, const void *b) {
+  int64_t x = ((const rs_holder *)a)->rank, y = ((const rs_holder *)b)->rank;
+  return x < y ? -1 : x > y;
+}
+
+const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cell, rs_holder *out) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return l->boxes->holders + l->boxes->cell_first[cell];
+  if (l->kind == RESHARD_LAYOUT_FLAT) {
+    *out = (rs_holder){rs_ranks_at(&l->ranks, cell / flat_stride(l)), cell % flat_stride(l)};
+    return out;
+  }
+  int64_t base = 0; /* position of the holder with all replica coordinates 0 */
+  for (int d = l->ndim - 1; d >= 0; d--)
+    for (int c = l->dim[d].ncuts - 1; c >= 0; c--) {
+      base += cell % l->dim[d].cuts[c].w * l->dim[d].cuts[c].stride;
+      cell /= l->dim[d].cuts[c].w;
+    }
+  for (int64_t i = 0; i < l->replicas; i++) {
+    int64_t position = base, rest = i;
+    for (int r = l->nreplicas - 1; r >= 0; r--) {
+      position += rest % l->replica[r].n * l->replica[r].stride;
+      rest /= l->replica[r].n;
+    }
+    out[i] = (rs_holder){rs_ranks_at(&l->ranks, position), 0};
+  }
+  if (!l->ranks.ascending && l->replicas > 1)
+    qsort(out, (size_t)l->replicas, sizeof *out, by_rank);
+  return out;
+}
+
+bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank, int64_t *array) {
+  int64_t found = 0;
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t low = l->boxes->cell_first[cell], end = l->boxes->cell_first[cell + 1], high = end;
+    while (low < high) {
+      int64_t middle = low + (high - low) / 2;
+      if (l->boxes->holders[middle].rank < rank)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    if (low == end || l->boxes->holders[low].rank != rank)
+      return false;
+    found = l->boxes->holders[low].array;
+  } else {
+    int64_t position = rs_ranks_find(&l->ranks, rank);
+    if (position < 0)
+      return false;
+    if (l->kind == RESHARD_LAYOUT_FLAT) {
+      if (position != cell / flat_stride(l))
+        return false;
+      found = cell % flat_stride(l);
+    } else if (rs_layout_cell(l, rank, 0) != cell) {
+      return false;
+    }
+  }
+  if (array != NULL)
+    *array = found;
+  return true;
+}
+
+static reshard_status check_rank(const char *call, reshard_layout layout, int64_t rank, const void *out) {
+  if (layout == NULL || out == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  if (rank < 0 || rank >= layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is not in the world of %lld ranks", call, (long long)rank,
+                    (long long)layout->world);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_array(const char *call, reshard_layout layout, int64_t rank, int64_t array, const void *out) {
+  RS_TRY(check_rank(call, layout, rank, out));
+  int64_t count = rs_layout_arrays(layout, rank);
+  if (array < 0 || array >= count)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of rank %lld, which has %lld", call, (long long)array,
+                    (long long)rank, (long long)count);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_array_count(reshard_layout layout, int64_t rank, int64_t *count) {
+  RS_TRY(check_rank("reshard_layout_array_count", layout, rank, count));
+  *count = rs_layout_arrays(layout, rank);
+  return RESHARD_SUCCESS;
+}
+
+static int64_t product(int ndim, const int64_t *shape) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++)
+    n *= shape[d];
+  return n;
+}
+
+reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t array, reshard_array_info *info) {
+  RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
+  reshard_array_info made = {0};
+  rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), made.shape);
+  made.elements = product(layout->ndim, made.shape);
+  int64_t stride = 1;
+  for (int d = layout->ndim - 1; d >= 0; d--) {
+    made.strides[d] = stride;
+    stride *= rs_max(1, made.shape[d]);
+  }
+  if (layout->kind == RESHARD_LAYOUT_BOXES)
+    made.buffer = array;
+  for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
+    int64_t shape[RESHARD_MAX_DIMS];
+    rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
+    made.offset += product(layout->ndim, shape);
+  }
+  *info = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t rank, int64_t array, int dim, int64_t first,
+                                              int64_t capacity, reshard_interval *intervals, int64_t *count) {
+  RS_TRY(check_array("reshard_layout_array_intervals", layout, rank, array, count));
+  if (dim < 0 || dim >= layout->ndim || first < 0 || capacity < 0 || (capacity > 0 && intervals == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld", dim,
+                    layout->ndim, (long long)first, (long long)capacity);
+  rs_pieces pieces = {0};
+  reshard_status status =
+      rs_layout_pieces(layout, rs_layout_cell(layout, rank, array), dim, 0, layout->shape[dim], &pieces);
+  if (status == RESHARD_SUCCESS) {
+    for (int64_t i = first; i < pieces.n && i - first < capacity; i++)
+      intervals[i - first] = (reshard_interval){pieces.at[i].begin, pieces.at[i].begin + pieces.at[i].n};
+    *count = pieces.n;
+  }
+  free(pieces.at);
+  return status;
+}
+
+reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, int64_t *count) {
+  RS_TRY(check_rank("reshard_layout_buffer_count", layout, rank, count));
+  *count = layout->kind == RESHARD_LAYOUT_BOXES ? rs_layout_arrays(layout, rank) : 1;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t rank, int64_t buffer, int64_t *elements) {
+  int64_t count;
+  RS_TRY(reshard_layout_buffer_count(layout, rank, &count));
+  if (elements == NULL || buffer < 0 || buffer >= count)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_buffer_elements: buffer %lld of rank %lld, which has %lld",
+                    (long long)buffer, (long long)rank, (long long)count);
+  int64_t arrays = rs_layout_arrays(layout, rank), total = 0;
+  for (int64_t a = 0; a < arrays; a++) {
+    int64_t shape[RESHARD_MAX_DIMS];
+    if (layout->kind == RESHARD_LAYOUT_BOXES && a != buffer)
+      continue;
+    rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
+    total += product(layout->ndim, shape);
+  }
+  *elements = total;
+  return RESHARD_SUCCESS;
+}

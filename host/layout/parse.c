@@ -1,0 +1,400 @@
+/* A string is read into a spec by recursive descent, one function per kind, and the spec goes through the public
+ * constructors: so a string can say nothing that a program cannot, and has no checks of its own but those of counts
+ * that a constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
+#include "layout/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Ranks that a list may have where no world bounds it: a slip of the keyboard should not take all memory. */
+#define RANKS_MOST ((int64_t)1 << 24)
+
+static reshard_status bad(const rs_scan *scan, const char *where, const char *text) {
+  return rs_scan_error(scan, where, RESHARD_ERROR_INVALID, "%s", text);
+}
+
+reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(rs_scan_number(scan, "a rank", rank));
+  if (*rank == INT64_MAX)
+    return bad(scan, first, "the rank does not fit in 63 bits");
+  if (spec->given > 0 && *rank >= spec->given)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks",
+                         (long long)*rank, (long long)spec->given);
+  spec->named = rs_max(spec->named, *rank + 1);
+  return RESHARD_SUCCESS;
+}
+
+/* 0-3,7 or 3-0 */
+static reshard_status parse_ranks(rs_scan *scan, rs_spec *spec) {
+  rs_scan_skip(scan);
+  spec->ranks_at = scan->at;
+  do {
+    rs_spec_range range;
+    RS_TRY(rs_spec_rank(scan, spec, &range.first));
+    range.last = range.first;
+    if (rs_scan_take(scan, '-'))
+      RS_TRY(rs_spec_rank(scan, spec, &range.last));
+    RS_TRY(rs_vec_reserve(&spec->ranks, spec->ranks.n + 1));
+    spec->ranks.at[spec->ranks.n++] = range;
+    int64_t count = (range.last > range.first ? range.last - range.first : range.first - range.last) + 1;
+    if (!rs_add(spec->rank_count, count, &spec->rank_count))
+      return bad(scan, spec->ranks_at, "the number of ranks overflows 63 bits");
+  } while (rs_scan_take(scan, ','));
+  return RESHARD_SUCCESS;
+}
+
+/* A tensor dim; negative ones count from the end. */
+static reshard_status parse_dim(rs_scan *scan, const rs_spec *spec, int64_t *dim) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(rs_scan_signed(scan, "a tensor dim", dim));
+  int most = spec->ndim >= 0 ? spec->ndim : RESHARD_MAX_DIMS;
+  if (*dim < -most || *dim >= most)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "dim %lld of a tensor of %s%d dims", (long long)*dim,
+                         spec->ndim >= 0 ? "" : "at most ", most);
+  return RESHARD_SUCCESS;
+}
+
+/* dim [; ranks] */
+static reshard_status parse_chunk(rs_scan *scan, rs_spec *spec) {
+  RS_TRY(parse_dim(scan, spec, &spec->dim));
+  return rs_scan_take(scan, ';') ? parse_ranks(scan, spec) : RESHARD_SUCCESS;
+}
+
+static reshard_status parse_single(rs_scan *scan, rs_spec *spec) {
+  RS_TRY(parse_ranks(scan, spec));
+  return spec->rank_count == 1 ? RESHARD_SUCCESS : bad(scan, spec->ranks_at, "expected one rank");
+}
+
+static reshard_status parse_flat(rs_scan *scan, rs_spec *spec) {
+  return rs_scan_peek(scan) == ')' ? RESHARD_SUCCESS : parse_ranks(scan, spec);
+}
+
+/* An extent of a mesh, grid or block, or a split factor. */
+static reshard_status parse_extent(rs_scan *scan, int64_t *extent) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(rs_scan_number(scan, "a number", extent));
+  return *extent > 0 ? RESHARD_SUCCESS : bad(scan, first, "expected at least 1");
+}
+
+/* Extents are read; then [@ranks]. Counts the ranks of the grid. */
+static reshard_status parse_grid_ranks(rs_scan *scan, rs_spec *spec, const char *what, const char *first) {
+  int64_t size = 1;
+  for (int64_t i = 0; i < spec->extents.n; i++)
+    if (!rs_mul(size, spec->extents.at[i], &size) || size == INT64_MAX)
+      return bad(scan, first, "the number of ranks overflows 63 bits");
+  if (!rs_scan_take(scan, '@')) {
+    spec->named = size;
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(parse_ranks(scan, spec));
+  if (spec->rank_count != size)
+    return rs_scan_error(scan, spec->ranks_at, RESHARD_ERROR_INVALID, "the %s has %lld ranks, %lld are named", what,
+                         (long long)size, (long long)spec->rank_count);
+  return RESHARD_SUCCESS;
+}
+
+/* S0, S-1, S0*2, R */
+static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshard_placement *placement) {
+  static const char *const partial[] = {"Psum", "Pavg", "Pmin", "Pmax", "Pprod"};
+  *placement = (reshard_placement){RESHARD_PLACEMENT_REPLICATE, 0, 0};
+  const char *word;
+  size_t length = rs_scan_word(scan, &word);
+  for (int i = 0; i < 5; i++)
+    if (length == strlen(partial[i]) && memcmp(word, partial[i], length) == 0)
+      return rs_scan_error(scan, word, RESHARD_ERROR_UNSUPPORTED, "%s (Partial) is reserved, this version lacks it",
+                           partial[i]);
+  if (length == 1 && *word == 'R')
+    return RESHARD_SUCCESS;
+  if (length == 0 || *word != 'S')
+    return bad(scan, word, "expected a placement: S0, S0*2 or R");
+  scan->at = word + 1;
+  int64_t dim;
+  RS_TRY(parse_dim(scan, spec, &dim));
+  placement->dim = (int)dim;
+  placement->kind = RESHARD_PLACEMENT_SHARD;
+  if (rs_scan_take(scan, '*')) {
+    placement->kind = RESHARD_PLACEMENT_STRIDED_SHARD;
+    return parse_extent(scan, &placement->split_factor);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A mesh dim in order=: by its name or its number. */
+static reshard_status parse_mesh_dim(rs_scan *scan, const rs_spec *spec, int *dim) {
+  const char *word;
+  size_t length = rs_scan_word(scan, &word);
+  if (length == 0) {
+    int64_t number;
+    RS_TRY(rs_scan_number(scan, "a mesh dim", &number));
+    if (number >= spec->extents.n)
+      return rs_scan_error(scan, word, RESHARD_ERROR_INVALID, "mesh dim %lld of %lld", (long long)number,
+                           (long long)spec->extents.n);
+    *dim = (int)number;
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t i = 0; i < spec->names.n; i++)
+    if (spec->names.at[i].length == length && memcmp(spec->names.at[i].at, word, length) == 0) {
+      *dim = (int)i;
+      return RESHARD_SUCCESS;
+    }
+  return rs_scan_error(scan, word, RESHARD_ERROR_INVALID, "the mesh has no dim named %.*s",
+                       (int)rs_min((int64_t)length, 64), word);
+}
+
+static reshard_status parse_order(rs_scan *scan, rs_spec *spec) {
+  const char *word;
+  size_t length = rs_scan_word(scan, &word);
+  if (length != 5 || memcmp(word, "order", 5) != 0)
+    return bad(scan, word, "expected order=");
+  RS_TRY(rs_scan_expect(scan, '='));
+  rs_scan_skip(scan);
+  word = scan->at;
+  do {
+    rs_scan_skip(scan);
+    const char *here = scan->at;
+    int dim = 0;
+    RS_TRY(parse_mesh_dim(scan, spec, &dim));
+    for (int64_t i = 0; i < spec->order.n; i++)
+      if (spec->order.at[i] == dim)
+        return rs_scan_error(scan, here, RESHARD_ERROR_INVALID, "mesh dim %d stands twice in order=", dim);
+    RS_TRY(rs_vec_reserve(&spec->order, spec->order.n + 1));
+    spec->order.at[spec->order.n++] = dim;
+  } while (rs_scan_take(scan, ','));
+  if (spec->order.n != spec->extents.n)
+    return rs_scan_error(scan, word, RESHARD_ERROR_INVALID, "order= has %lld mesh dims, the mesh has %lld",
+                         (long long)spec->order.n, (long long)spec->extents.n);
+  return RESHARD_SUCCESS;
+}
+
+/* 2x4 or dp=2,tp=4 */
+static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
+  bool named = false;
+  do {
+    rs_spec_name name;
+    name.length = rs_scan_word(scan, &name.at);
+    if (spec->extents.n == 0)
+      named = name.length > 0;
+    if (!named && name.length > 0)
+      return bad(scan, name.at, "expected a number");
+    if (named) {
+      if (name.length == 0)
+        return bad(scan, name.at, "expected the name of a mesh dim");
+      RS_TRY(rs_scan_expect(scan, '='));
+      RS_TRY(rs_vec_reserve(&spec->names, spec->names.n + 1));
+      spec->names.at[spec->names.n++] = name;
+    }
+    RS_TRY(rs_vec_reserve(&spec->extents, spec->extents.n + 1));
+    RS_TRY(parse_extent(scan, &spec->extents.at[spec->extents.n]));
+    spec->extents.n++;
+  } while (rs_scan_take(scan, named ? ',' : 'x'));
+  return RESHARD_SUCCESS;
+}
+
+/* extents [@ranks] ; placements [; order=] */
+static reshard_status parse_mesh(rs_scan *scan, rs_spec *spec) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(parse_mesh_extents(scan, spec));
+  if (spec->extents.n > INT32_MAX)
+    return bad(scan, first, "too many mesh dims");
+  RS_TRY(parse_grid_ranks(scan, spec, "mesh", first));
+  RS_TRY(rs_scan_expect(scan, ';'));
+  rs_scan_skip(scan);
+  first = scan->at;
+  do {
+    RS_TRY(rs_vec_reserve(&spec->placements, spec->placements.n + 1));
+    RS_TRY(parse_placement(scan, spec, &spec->placements.at[spec->placements.n]));
+    spec->placements.n++;
+  } while (rs_scan_take(scan, ','));
+  if (spec->placements.n != spec->extents.n)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld placements, the mesh has %lld dims",
+                         (long long)spec->placements.n, (long long)spec->extents.n);
+  return rs_scan_take(scan, ';') ? parse_order(scan, spec) : RESHARD_SUCCESS;
+}
+
+/* grid [@ranks] ; blocks. Both are empty for a scalar. */
+static reshard_status parse_cyclic(rs_scan *scan, rs_spec *spec) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  if (*first != ';' && *first != '@')
+    do {
+      RS_TRY(rs_vec_reserve(&spec->extents, spec->extents.n + 1));
+      RS_TRY(parse_extent(scan, &spec->extents.at[spec->extents.n]));
+      spec->extents.n++;
+    } while (rs_scan_take(scan, 'x'));
+  if (spec->ndim >= 0 && spec->extents.n != spec->ndim)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld grid dims, the tensor has %d dims",
+                         (long long)spec->extents.n, spec->ndim);
+  if (spec->extents.n > RESHARD_MAX_DIMS)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld grid dims, a tensor has at most %d dims",
+                         (long long)spec->extents.n, RESHARD_MAX_DIMS);
+  RS_TRY(parse_grid_ranks(scan, spec, "grid", first));
+  RS_TRY(rs_scan_expect(scan, ';'));
+  rs_scan_skip(scan);
+  first = scan->at;
+  if (rs_scan_peek(scan) != ')')
+    do {
+      RS_TRY(rs_vec_reserve(&spec->blocks, spec->blocks.n + 1));
+      RS_TRY(parse_extent(scan, &spec->blocks.at[spec->blocks.n]));
+      spec->blocks.n++;
+    } while (rs_scan_take(scan, 'x'));
+  if (spec->blocks.n != spec->extents.n)
+    return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld block extents, the grid has %lld dims",
+                         (long long)spec->blocks.n, (long long)spec->extents.n);
+  return RESHARD_SUCCESS;
+}
+
+static const struct {
+  const char *name;
+  reshard_layout_kind kind;
+  reshard_status (*parse)(rs_scan *, rs_spec *);
+} kinds[] = {{"chunk", RESHARD_LAYOUT_CHUNK, parse_chunk},    {"mesh", RESHARD_LAYOUT_MESH, parse_mesh},
+             {"cyclic", RESHARD_LAYOUT_CYCLIC, parse_cyclic}, {"rank", RESHARD_LAYOUT_SINGLE, parse_single},
+             {"flat", RESHARD_LAYOUT_FLAT, parse_flat},       {"boxes", RESHARD_LAYOUT_BOXES, rs_spec_boxes}};
+
+static reshard_status parse_text(rs_scan *scan, rs_spec *spec) {
+  const char *word;
+  size_t length = rs_scan_word(scan, &word), i = 0, n = sizeof kinds / sizeof *kinds;
+  while (i < n && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, word, length) != 0))
+    i++;
+  if (i == n)
+    return bad(scan, word,
+               length == 0 ? "expected a kind of layout: chunk, mesh, cyclic, rank, flat or boxes"
+                           : "unknown kind of layout, known are chunk, mesh, cyclic, rank, flat and boxes");
+  spec->kind = kinds[i].kind;
+  RS_TRY(rs_scan_expect(scan, '('));
+  RS_TRY(kinds[i].parse(scan, spec));
+  RS_TRY(rs_scan_expect(scan, ')'));
+  rs_scan_skip(scan);
+  return scan->at == scan->end ? RESHARD_SUCCESS : bad(scan, scan->at, "expected the end of the layout");
+}
+
+/* Ranks as an array, or NULL and 0 where the default means the same: 0..n-1 of a grid, all of the world else. */
+static reshard_status expand_ranks(const rs_scan *scan, const rs_spec *spec, int64_t world, int64_t **ranks,
+                                   int64_t *n) {
+  bool grid = spec->kind == RESHARD_LAYOUT_MESH || spec->kind == RESHARD_LAYOUT_CYCLIC;
+  *ranks = NULL;
+  *n = 0;
+  if (spec->ranks.n == 0 ||
+      (spec->ranks.n == 1 && spec->ranks.at[0].first == 0 && (grid || spec->ranks.at[0].last == world - 1)))
+    return RESHARD_SUCCESS;
+  if (spec->rank_count > world)
+    return rs_scan_error(scan, spec->ranks_at, RESHARD_ERROR_INVALID, "%lld ranks are named, the world has %lld",
+                         (long long)spec->rank_count, (long long)world);
+  if (spec->given == 0 && spec->rank_count > RANKS_MOST)
+    return rs_scan_error(scan, spec->ranks_at, RESHARD_ERROR_INVALID,
+                         "%lld ranks are named, without a world given %lld at most", (long long)spec->rank_count,
+                         (long long)RANKS_MOST);
+  RS_TRY(rs_alloc(ranks, spec->rank_count, sizeof **ranks));
+  for (int64_t i = 0; i < spec->ranks.n; i++) {
+    rs_spec_range range = spec->ranks.at[i];
+    int64_t step = range.first <= range.last ? 1 : -1;
+    for (int64_t rank = range.first; rank != range.last + step; rank += step)
+      (*ranks)[(*n)++] = rank;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Names as strings: pointers, and behind them the characters, in one allocation. */
+static reshard_status copy_names(const rs_spec *spec, char ***names) {
+  int64_t bytes = spec->names.n * (int64_t)sizeof **names;
+  *names = NULL;
+  for (int64_t i = 0; i < spec->names.n; i++)
+    bytes += (int64_t)spec->names.at[i].length + 1;
+  RS_TRY(rs_alloc_zero(names, bytes, 1));
+  char *at = (char *)(*names + spec->names.n);
+  for (int64_t i = 0; i < spec->names.n; i++) {
+    (*names)[i] = at;
+    memcpy(at, spec->names.at[i].at, spec->names.at[i].length);
+    at += spec->names.at[i].length + 1;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int64_t world, const int64_t *ranks,
+                                 reshard_layout *layout) {
+  char **names = NULL;
+  if (spec->names.n > 0)
+    RS_TRY(copy_names(spec, &names));
+  reshard_status status =
+      reshard_layout_create_mesh(spec->ndim, shape, world, (int)spec->extents.n, spec->extents.at,
+                                 (const char *const *)names, spec->placements.at, spec->order.at, ranks, layout);
+  free(names);
+  return status;
+}
+
+static reshard_status build(const rs_scan *scan, const rs_spec *spec, const int64_t *shape, int64_t world,
+                            reshard_layout *layout) {
+  int64_t *ranks, n;
+  RS_TRY(expand_ranks(scan, spec, world, &ranks, &n));
+  reshard_status status = RESHARD_ERROR_INTERNAL;
+  switch (spec->kind) {
+  case RESHARD_LAYOUT_CHUNK:
+    status = reshard_layout_create_chunk(spec->ndim, shape, world, (int)spec->dim, n, ranks, layout);
+    break;
+  case RESHARD_LAYOUT_MESH: status = build_mesh(spec, shape, world, ranks, layout); break;
+  case RESHARD_LAYOUT_CYCLIC:
+    status = reshard_layout_create_cyclic(spec->ndim, shape, world, spec->extents.at, spec->blocks.at, ranks, layout);
+    break;
+  case RESHARD_LAYOUT_SINGLE:
+    status = reshard_layout_create_single(spec->ndim, shape, world, spec->ranks.at[0].first, layout);
+    break;
+  case RESHARD_LAYOUT_FLAT: status = reshard_layout_create_flat(spec->ndim, shape, world, n, ranks, layout); break;
+  case RESHARD_LAYOUT_BOXES:
+    status = reshard_layout_create_boxes(spec->ndim, shape, world, spec->boxes.n, spec->box_ranks.at, spec->boxes.at,
+                                         spec->replicated, layout);
+    break;
+  case RESHARD_LAYOUT_KIND_COUNT: break;
+  }
+  free(ranks);
+  return status == RESHARD_ERROR_INVALID ? rs_scan_whole(scan, status) : status;
+}
+
+static void free_spec(rs_spec *spec) {
+  free(spec->ranks.at);
+  free(spec->extents.at);
+  free(spec->names.at);
+  free(spec->placements.at);
+  free(spec->order.at);
+  free(spec->blocks.at);
+  free(spec->box_ranks.at);
+  free(spec->boxes.at);
+}
+
+reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,
+                                    reshard_layout *layout) {
+  if (text == NULL || layout == NULL || (ndim > 0 && shape == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: NULL argument");
+  if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: %d dims, 0 to %d are allowed", ndim,
+                    RESHARD_MAX_DIMS);
+  if (world < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: a world of %lld ranks", (long long)world);
+  rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
+  rs_spec spec = {.ndim = ndim, .given = world};
+  reshard_status status = parse_text(&scan, &spec);
+  if (status == RESHARD_SUCCESS && world == 0 && spec.named == 0) {
+    rs_error(RESHARD_ERROR_INVALID, "it names no ranks, and no world is given");
+    status = rs_scan_whole(&scan, RESHARD_ERROR_INVALID);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = build(&scan, &spec, shape, world > 0 ? world : spec.named, layout);
+  free_spec(&spec);
+  return status;
+}
+
+reshard_status reshard_layout_parse_world(const char *text, int64_t *world) {
+  if (text == NULL || world == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse_world: NULL argument");
+  rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
+  rs_spec spec = {.ndim = -1};
+  reshard_status status = parse_text(&scan, &spec);
+  if (status == RESHARD_SUCCESS)
+    *world = spec.named;
+  free_spec(&spec);
+  return status;
+}

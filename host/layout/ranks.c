@@ -1,0 +1,104 @@
+#include "layout/ranks.h"
+
+#include <stdlib.h>
+
+static int64_t lowest(const rs_rank_range *r) { return r->step > 0 ? r->first : r->first - r->count + 1; }
+
+static int by_lowest(const void *a, const void *b) {
+  int64_t x = lowest(a), y = lowest(b);
+  return x < y ? -1 : x > y;
+}
+
+/* Greedy maximal ranges; returns how many, writes them when out is not NULL. */
+static int64_t split(int64_t n, const int64_t *ranks, rs_rank_range *out) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n;) {
+    int64_t step = i + 1 < n && ranks[i + 1] == ranks[i] - 1 ? -1 : 1, j = i + 1;
+    while (j < n && ranks[j] == ranks[j - 1] + step)
+      j++;
+    if (out != NULL)
+      out[count] = (rs_rank_range){i, ranks[i], j - i, j - i > 1 ? step : 1};
+    count++;
+    i = j;
+  }
+  return count;
+}
+
+reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks, int64_t world, rs_ranks *out) {
+  if (n < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld ranks, at least 1 is needed", what, (long long)n);
+  if (ranks == NULL && n > world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld ranks are needed, the world has %lld", what, (long long)n,
+                    (long long)world);
+  for (int64_t i = 0; ranks != NULL && i < n; i++)
+    if (ranks[i] < 0 || ranks[i] >= world)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld at position %lld is not in the world of %lld ranks", what,
+                      (long long)ranks[i], (long long)i, (long long)world);
+  rs_ranks made = {.n = n, .nranges = ranks == NULL ? 1 : split(n, ranks, NULL), .ascending = true};
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&made.ranges, made.nranges, sizeof *made.ranges), fail);
+  if (ranks == NULL)
+    made.ranges[0] = (rs_rank_range){0, 0, n, 1};
+  else
+    split(n, ranks, made.ranges);
+  RS_TRY_GOTO(status, rs_alloc_copy(&made.sorted, made.ranges, made.nranges, sizeof *made.sorted), fail);
+  qsort(made.sorted, (size_t)made.nranges, sizeof *made.sorted, by_lowest);
+  for (int64_t i = 0; i < made.nranges; i++) {
+    if (i > 0 && lowest(&made.sorted[i]) < lowest(&made.sorted[i - 1]) + made.sorted[i - 1].count) {
+      status = rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is named twice", what, (long long)lowest(&made.sorted[i]));
+      goto fail;
+    }
+    if (made.ranges[i].step < 0 || (i > 0 && made.ranges[i].first < made.ranges[i - 1].first))
+      made.ascending = false;
+  }
+  *out = made;
+  return RESHARD_SUCCESS;
+fail:
+  rs_ranks_free(&made);
+  return status;
+}
+
+void rs_ranks_free(rs_ranks *ranks) {
+  free(ranks->ranges);
+  free(ranks->sorted);
+  *ranks = (rs_ranks){0};
+}
+
+int64_t rs_ranks_at(const rs_ranks *ranks, int64_t position) {
+  int64_t low = 0, high = ranks->nranges - 1;
+  while (low < high) {
+    int64_t middle = high - (high - low) / 2;
+    if (ranks->ranges[middle].position <= position)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  const rs_rank_range *r = &ranks->ranges[low];
+  return r->first + (position - r->position) * r->step;
+}
+
+int64_t rs_ranks_find(const rs_ranks *ranks, int64_t rank) {
+  int64_t low = 0, high = ranks->nranges - 1;
+  while (low < high) {
+    int64_t middle = high - (high - low) / 2;
+    if (lowest(&ranks->sorted[middle]) <= rank)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  if (ranks->nranges == 0)
+    return -1;
+  const rs_rank_range *r = &ranks->sorted[low];
+  int64_t i = (rank - r->first) * r->step;
+  return i >= 0 && i < r->count ? r->position + i : -1;
+}
+
+bool rs_ranks_equal(const rs_ranks *a, const rs_ranks *b) {
+  if (a->n != b->n || a->nranges != b->nranges)
+    return false;
+  for (int64_t i = 0; i < a->nranges; i++)
+    if (a->ranges[i].first != b->ranges[i].first || a->ranges[i].count != b->ranges[i].count ||
+        a->ranges[i].step != b->ranges[i].step)
+      return false;
+  return true;
+}

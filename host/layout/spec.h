@@ -1,0 +1,44 @@
+/* What a layout string says, before there is a shape: between parse.c, parse_boxes.c and the constructors. */
+#ifndef RS_LAYOUT_SPEC_H
+#define RS_LAYOUT_SPEC_H
+
+#include "layout/scan.h"
+
+#include <reshard/layout.h>
+
+typedef struct rs_spec_range {
+  int64_t first, last; /* up or down, both ends included */
+} rs_spec_range;
+
+typedef struct rs_spec_name {
+  const char *at; /* in the layout string */
+  size_t length;
+} rs_spec_name;
+
+typedef struct rs_spec {
+  int ndim;      /* of the tensor, or -1: not known */
+  int64_t given; /* world that was given, or 0 */
+  int64_t named; /* smallest world that the string names, or 0 */
+
+  reshard_layout_kind kind;
+  int64_t dim;                 /* CHUNK */
+  RS_VEC(rs_spec_range) ranks; /* n 0: the default */
+  int64_t rank_count;          /* ranks in them */
+  const char *ranks_at;        /* where they stand */
+  RS_VEC(int64_t) extents;     /* MESH, CYCLIC */
+  RS_VEC(rs_spec_name) names;  /* MESH: none or one per extent */
+  RS_VEC(reshard_placement) placements;
+  RS_VEC(int) order;
+  RS_VEC(int64_t) blocks; /* CYCLIC */
+  bool replicated;        /* BOXES */
+  int box_ndim;           /* of the boxes so far, or -1 */
+  RS_VEC(int64_t) box_ranks;
+  RS_VEC(reshard_box) boxes;
+} rs_spec;
+
+/* A rank, checked against the world that was given; counts in spec->named. */
+reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank);
+/* What follows `boxes(`, up to and without the `)`. Reads the file where one is named. */
+reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
+
+#endif
