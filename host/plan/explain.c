@@ -1,0 +1,60 @@
+#include "plan/plan.h"
+
+static void explain_json(const struct reshard_plan_s *plan, rs_text *t) {
+  const reshard_plan_info *i = &plan->info;
+  rs_text_add(t,
+              "{\"rank\":%lld,\"sent_bytes\":%lld,\"received_bytes\":%lld,\"kept_bytes\":%lld,\"messages\":%lld,"
+              "\"workspace_bytes\":%lld,\"packs_skipped\":%lld,\"unpacks_skipped\":%lld,\"plan_us\":%.3f,\"peers\":[",
+              (long long)i->rank, (long long)i->sent_bytes, (long long)i->received_bytes, (long long)i->kept_bytes,
+              (long long)i->messages_sent, (long long)i->workspace_bytes, (long long)i->packs_skipped,
+              (long long)i->unpacks_skipped, (double)i->plan_ns / 1000);
+  for (int64_t p = 0; p < plan->peers.n; p++)
+    rs_text_add(t, "%s{\"rank\":%lld,\"sent_bytes\":%lld,\"received_bytes\":%lld}", p > 0 ? "," : "",
+                (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent, (long long)plan->peers.at[p].received);
+  rs_text_add(t, "]}");
+}
+
+/* "1 peer", "2 peers". */
+static void add_count(rs_text *t, int64_t n, const char *what) {
+  rs_text_add(t, "%lld %s%s", (long long)n, what, n == 1 ? "" : "s");
+}
+
+static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
+  const reshard_plan_info *i = &plan->info;
+  rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
+  add_count(t, i->entries, "tensor");
+  rs_text_add(t, ", %lld bytes, %lld of distinct geometry\n", (long long)i->bytes, (long long)i->classes);
+  rs_text_add(t, "  sends     %lld bytes to others in ", (long long)i->sent_bytes);
+  add_count(t, i->messages_sent, "message");
+  rs_text_add(t, "; %lld packed by nobody: contiguous in the source\n", (long long)i->packs_skipped);
+  rs_text_add(t, "  receives  %lld bytes in ", (long long)i->received_bytes);
+  add_count(t, i->messages_received, "message");
+  rs_text_add(t, "; %lld land in place\n", (long long)i->unpacks_skipped);
+  rs_text_add(t, "  lacks     %lld bytes (the lower bound), so it receives %.3f times what it must\n",
+              (long long)i->lower_bound_bytes,
+              i->lower_bound_bytes > 0 ? (double)i->received_bytes / (double)i->lower_bound_bytes : 1.0);
+  rs_text_add(t, "  keeps     %lld bytes, copied once\n  packed    ", (long long)i->kept_bytes);
+  add_count(t, i->rounds, "round");
+  rs_text_add(t, ", %lld bytes of workspace", (long long)i->workspace_bytes);
+  if (plan->piece > 0)
+    rs_text_add(t, " (limit %lld; pieces of %lld bytes, %lld peers a round)", (long long)plan->limit,
+                (long long)plan->piece, (long long)plan->window);
+  rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",
+              (long long)i->segments, (long long)i->memory_bytes, (double)i->plan_ns / 1000);
+  if (plan->peers.n > 0)
+    rs_text_add(t, "  %8s  %20s  %20s\n", "peer", "sent", "received");
+  for (int64_t p = 0; p < plan->peers.n; p++)
+    rs_text_add(t, "  %8lld  %20lld  %20lld\n", (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent,
+                (long long)plan->peers.at[p].received);
+}
+
+reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, char *text, size_t size, size_t *needed) {
+  if (plan == NULL || (text == NULL && size > 0) || (format != RESHARD_TEXT && format != RESHARD_JSON))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_explain: NULL argument or unknown format %d", (int)format);
+  rs_text t = {text, size, 0};
+  if (format == RESHARD_JSON)
+    explain_json(plan, &t);
+  else
+    explain_text(plan, &t);
+  return rs_text_finish(&t, needed);
+}

@@ -1,0 +1,69 @@
+/* Shared by intersect.c, replicas.c and union.c. */
+#ifndef RS_PLAN_INTERSECT_H
+#define RS_PLAN_INTERSECT_H
+
+#include "plan/plan.h"
+
+/* A (rank, destination array) that needs part of a replicated source cell. */
+typedef struct rs_receiver {
+  int64_t rank, array;
+  int64_t elements;
+  int64_t rows;  /* of its outermost axis with more than one index */
+  int64_t lists; /* as in rs_segment */
+} rs_receiver;
+
+/* A replicated source cell that one of my destination arrays needs part of. */
+typedef struct rs_want {
+  int64_t cell, array;
+  int64_t elements, rows, lists;
+} rs_want;
+
+/* Everything that intersecting one class needs, scratch memory included. */
+typedef struct rs_work {
+  rs_class *class_;
+  int64_t rank, world;
+  const int64_t *nodes;
+  bool listed;      /* segments keep lists: a side is regular */
+  bool sending;
+  rs_side *side;
+  int64_t array;    /* mine, being intersected */
+  int64_t cell;     /* its cell, when sending */
+  bool shared;      /* the cell has several holders */
+  bool overlapping; /* destination boxes overlap each other */
+  int64_t asked;    /* elements of the last query */
+  int64_t alone[RS_MAX_AXES], alone_list[RS_MAX_AXES];
+  rs_pieces pieces;
+  rs_lists scratch;
+  rs_census census;
+  RS_VEC(rs_holder) holders;
+  RS_VEC(rs_holder) sources;        /* holders of a replicated cell, ascending */
+  RS_VEC(int64_t) source_nodes;     /* their nodes, ascending */
+  RS_VEC(rs_receiver) receivers;
+  RS_VEC(rs_receiver) sorted;
+  RS_VEC(int64_t) counts;
+  RS_VEC(rs_want) wants;
+  RS_VEC(rs_hit) hits;
+} rs_work;
+
+reshard_status rs_ask(rs_work *work, bool asks_src, int64_t cell, rs_query *query, bool *met);
+int64_t rs_hit_rows(const rs_space *space, bool asks_src, const rs_hit *hit);
+
+static inline reshard_status rs_add_segment(rs_work *w, rs_segment segment) {
+  if (w->side->segments.n == w->side->segments.cap)
+    RS_TRY(rs_vec_reserve(&w->side->segments, w->side->segments.n + 1));
+  w->side->segments.at[w->side->segments.n++] = segment;
+  return RESHARD_SUCCESS;
+}
+
+/* intersect_boxes.c: the same as intersect.c, where both sides are boxes (and, sending, destinations do not overlap). */
+reshard_status rs_send_boxes(rs_work *work);
+reshard_status rs_receive_boxes(rs_work *work);
+
+/* replicas.c: segments of my share of w->receivers of w->cell; of what I want. */
+reshard_status rs_share_sends(rs_work *work);
+reshard_status rs_share_receives(rs_work *work);
+
+/* union.c: adds to *elements the elements of my array that some of w->hits have, each counted once. */
+reshard_status rs_union(const rs_work *work, const rs_lists *lists, int64_t *elements);
+
+#endif

@@ -1,0 +1,127 @@
+/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need; with millions of
+ * boxes that is most of the time. Segments come out the same. */
+#include "plan/intersect.h"
+
+typedef struct asking {
+  rs_work *w;
+  const rs_boxes *held;  /* the other side's */
+  const int *held_dim;
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS]; /* of my box, in the other side's coordinates */
+} asking;
+
+/* My box in the other side's coordinates, clipped to the region; its elements, 0 when it is outside. */
+static int64_t place(asking *q, bool asks_src, const int64_t *lo, const int64_t *hi) {
+  const rs_space *s = &q->w->class_->space;
+  const int *own_dim = asks_src ? s->src_dim : s->dst_dim;
+  const int64_t *own_offset = asks_src ? s->src_offset : s->dst_offset;
+  const int64_t *held_offset = asks_src ? s->dst_offset : s->src_offset;
+  int64_t elements = 1;
+  for (int a = 0; a < s->naxes; a++) {
+    int64_t begin = 0, end = s->extent[a]; /* in the region */
+    if (own_dim[a] >= 0) {
+      begin = rs_max(begin, lo[own_dim[a]] - own_offset[a]);
+      end = rs_min(end, hi[own_dim[a]] - own_offset[a]);
+    }
+    if (begin >= end)
+      return 0;
+    if (q->held_dim[a] >= 0) {
+      q->lo[q->held_dim[a]] = begin + held_offset[a];
+      q->hi[q->held_dim[a]] = end + held_offset[a];
+    }
+    elements *= end - begin;
+  }
+  return elements;
+}
+
+/* Elements that a cell shares with my box; *rows as in rs_receiver. */
+static inline int64_t share(const asking *q, int64_t cell, int64_t *rows) {
+  const int64_t *lo = rs_boxes_lo(q->held, q->held->cell_box[cell]), *hi = lo + q->held->ndim;
+  int64_t elements = 1;
+  *rows = 1;
+  for (int a = 0; a < q->w->class_->space.naxes; a++) {
+    int d = q->held_dim[a];
+    if (d < 0)
+      continue;
+    int64_t length = rs_min(q->hi[d], hi[d]) - rs_max(q->lo[d], lo[d]);
+    elements *= length;
+    if (*rows == 1)
+      *rows = length;
+  }
+  return elements;
+}
+
+static reshard_status send_cell(void *user, int64_t cell) {
+  const asking *q = user;
+  rs_work *w = q->w;
+  rs_class *c = w->class_;
+  int64_t rows, elements = share(q, cell, &rows);
+  bool others = false;
+  for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
+    rs_holder h = q->held->holders[i];
+    others |= h.rank != w->rank;
+    if (h.rank == w->rank || !w->shared) {
+      RS_TRY(rs_add_segment(w, (rs_segment){h.rank, w->array, h.array, -1, 0, rows, elements}));
+      c->kept += h.rank == w->rank ? elements : 0;
+    } else if (!rs_layout_holds(c->src, w->cell, h.rank, NULL)) {
+      RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
+      w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, elements, rows, -1};
+    }
+  }
+  c->exclusive += others && !w->shared ? elements : 0;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status receive_cell(void *user, int64_t cell) {
+  const asking *q = user;
+  rs_work *w = q->w;
+  const rs_holder *holders = q->held->holders + q->held->cell_first[cell];
+  int64_t n = q->held->cell_first[cell + 1] - q->held->cell_first[cell], rows;
+  if (n == 1) {
+    if (holders->rank == w->rank)
+      return RESHARD_SUCCESS;
+    int64_t elements = share(q, cell, &rows);
+    return rs_add_segment(w, (rs_segment){holders->rank, holders->array, w->array, -1, 0, rows, elements});
+  }
+  if (rs_layout_holds(w->class_->src, cell, w->rank, NULL))
+    return RESHARD_SUCCESS;
+  int64_t elements = share(q, cell, &rows);
+  RS_TRY(rs_vec_reserve(&w->wants, w->wants.n + 1));
+  w->wants.at[w->wants.n++] = (rs_want){cell, w->array, elements, rows, -1};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_send_boxes(rs_work *w) {
+  const rs_boxes *own = w->class_->src->boxes;
+  asking q = {.w = w, .held = w->class_->dst->boxes, .held_dim = w->class_->space.dst_dim};
+  int64_t first, count;
+  rs_boxes_of_rank(own, w->rank, &first, &count);
+  RS_TRY(rs_vec_reserve(&w->side->segments, count)); /* most boxes meet something */
+  for (w->array = 0; w->array < count; w->array++) {
+    int64_t box = own->by_rank[first + w->array];
+    w->cell = own->cell_of[box];
+    if (place(&q, true, rs_boxes_lo(own, box), rs_boxes_hi(own, box)) == 0)
+      continue;
+    w->shared = own->cell_first[w->cell + 1] - own->cell_first[w->cell] > 1;
+    w->receivers.n = 0;
+    RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, send_cell, &q));
+    if (w->shared)
+      RS_TRY(rs_share_sends(w));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_receive_boxes(rs_work *w) {
+  const rs_boxes *own = w->class_->dst->boxes;
+  asking q = {.w = w, .held = w->class_->src->boxes, .held_dim = w->class_->space.src_dim};
+  int64_t first, count;
+  rs_boxes_of_rank(own, w->rank, &first, &count);
+  RS_TRY(rs_vec_reserve(&w->side->segments, count));
+  for (w->array = 0; w->array < count; w->array++) {
+    int64_t box = own->by_rank[first + w->array];
+    int64_t elements = place(&q, false, rs_boxes_lo(own, box), rs_boxes_hi(own, box));
+    w->class_->wanted += elements;
+    if (elements > 0)
+      RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, receive_cell, &q));
+  }
+  return RESHARD_SUCCESS;
+}

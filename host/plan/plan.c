@@ -1,0 +1,334 @@
+/* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const op_names[] = {"copy", "sum", "avg", "min", "max", "prod"};
+
+#define LABEL_TEXT 96
+static const char *label_of(char text[LABEL_TEXT], int64_t i, const reshard_entry *e) {
+  snprintf(text, LABEL_TEXT, "entry %lld '%.64s'", (long long)i, e->name != NULL ? e->name : "tensor");
+  return text;
+}
+
+static reshard_status check_entry(const char *label, const reshard_entry *e, int64_t world) {
+  if (e->size != sizeof *e)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_entry has %zu", label, e->size,
+                    sizeof *e);
+  if (e->src == NULL || e->dst == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s layout is NULL", label, e->src == NULL ? "src" : "dst");
+  if (e->src->world != world || e->dst->world != world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: layouts of worlds of %lld and %lld ranks, the plan's has %lld", label,
+                    (long long)e->src->world, (long long)e->dst->world, (long long)world);
+  if (reshard_dtype_size(e->dtype) == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown dtype %d", label, (int)e->dtype);
+  if (e->dst_dtype != RESHARD_DTYPE_NONE && reshard_dtype_size(e->dst_dtype) == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown destination dtype %d", label, (int)e->dst_dtype);
+  if (e->dst_dtype != RESHARD_DTYPE_NONE && e->dst_dtype != e->dtype)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: dtype %s to %s: casts are not built", label,
+                    reshard_dtype_string(e->dtype), reshard_dtype_string(e->dst_dtype));
+  if ((int)e->op < 0 || e->op > RESHARD_OP_PROD)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown operation %d", label, (int)e->op);
+  if (e->op != RESHARD_OP_COPY)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: operation %s is not built, copy is", label, op_names[e->op]);
+  reshard_status status = reshard_layout_check_source(e->src);
+  if (status != RESHARD_SUCCESS) {
+    char text[768];
+    snprintf(text, sizeof text, "%s", reshard_last_error());
+    return rs_error(status, "%s: src layout: %s", label, text);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static uint64_t class_hash(const rs_class *c) {
+  uint64_t words[3] = {rs_layout_hash(c->src), rs_layout_hash(c->dst), (uint64_t)c->width};
+  return rs_hash(rs_hash(0, words, sizeof words), &c->space, sizeof c->space);
+}
+
+static bool class_equal(const rs_class *a, const rs_class *b) {
+  return a->width == b->width && memcmp(&a->space, &b->space, sizeof a->space) == 0 &&
+         reshard_layout_equal(a->src, b->src) && reshard_layout_equal(a->dst, b->dst);
+}
+
+/* Puts an entry into its class, a new one where there is none; table is open-addressed, of `slots` (a power of two). */
+static reshard_status classify(struct reshard_plan_s *plan, int64_t *table, int64_t slots, int64_t entry,
+                               const rs_class *wanted) {
+  int64_t at = (int64_t)(class_hash(wanted) & (uint64_t)(slots - 1));
+  while (table[at] >= 0 && !class_equal(&plan->classes.at[table[at]], wanted))
+    at = (at + 1) & (slots - 1);
+  if (table[at] < 0) {
+    RS_TRY(rs_vec_reserve(&plan->classes, plan->classes.n + 1));
+    rs_class *c = &plan->classes.at[plan->classes.n];
+    *c = *wanted;
+    c->first_entry = entry;
+    reshard_layout_retain(c->src);
+    reshard_layout_retain(c->dst);
+    table[at] = plan->classes.n++;
+  }
+  plan->entries[entry].class_ = table[at];
+  plan->classes.at[table[at]].entries++;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry *e, int64_t i, int64_t *table,
+                                int64_t slots) {
+  char label[LABEL_TEXT];
+  label_of(label, i, e);
+  RS_TRY(check_entry(label, e, plan->world));
+  rs_entry *kept = &plan->entries[i];
+  const char *name = e->name != NULL ? e->name : "tensor";
+  RS_TRY(rs_alloc_copy(&kept->name, name, (int64_t)strlen(name) + 1, 1));
+  kept->dtype = e->dtype;
+  kept->src_buffer = plan->nsrc;
+  kept->dst_buffer = plan->ndst;
+  int64_t buffers, bytes = (int64_t)reshard_dtype_size(e->dtype), whole;
+  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), bytes, &whole))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes overflow 63 bits", label);
+  RS_TRY(reshard_layout_buffer_count(e->src, plan->rank, &buffers));
+  plan->nsrc += buffers;
+  RS_TRY(reshard_layout_buffer_count(e->dst, plan->rank, &buffers));
+  plan->ndst += buffers;
+  rs_class wanted = {.src = e->src, .dst = e->dst, .width = bytes};
+  RS_TRY(rs_space_create(label, e, &wanted.space));
+  for (int a = 0; a < wanted.space.naxes; a++)
+    bytes *= wanted.space.extent[a];
+  if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries overflow 63 bits", label);
+  return classify(plan, table, slots, i, &wanted);
+}
+
+static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const reshard_entry *entries) {
+  int64_t *table = NULL, slots = 8;
+  while (slots < 2 * n)
+    slots *= 2;
+  RS_TRY(rs_alloc_zero(&plan->entries, n, sizeof *plan->entries));
+  RS_TRY(rs_alloc(&plan->order, n, sizeof *plan->order));
+  RS_TRY(rs_alloc(&table, slots, sizeof *table));
+  memset(table, -1, (size_t)slots * sizeof *table);
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    status = add_entry(plan, &entries[i], i, table, slots);
+  free(table);
+  int64_t at = 0;
+  for (int64_t width = 16; width >= 1; width /= 2)
+    for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+      if ((int64_t)reshard_dtype_size(plan->entries[i].dtype) == width)
+        plan->order[at++] = i;
+  return status;
+}
+
+/* Adds one message to what is known of a peer. */
+static void add_message(rs_peer *p, bool sending, const rs_class *c, int64_t message) {
+  const rs_side *side = sending ? &c->send : &c->receive;
+  int64_t bytes = side->messages.at[message].elements * c->width * c->entries;
+  int64_t *entry = sending ? &p->send_entry : &p->receive_entry;
+  *entry = *entry == -1 && c->entries == 1 ? c->first_entry : -2;
+  *(sending ? &p->send_message : &p->receive_message) = message;
+  *(sending ? &p->sent : &p->received) += bytes;
+}
+
+/* Merges a class' messages of one direction, by peer, into the peers known so far, by rank: `from` to `into`. */
+static int64_t merge_messages(const struct reshard_plan_s *plan, const rs_class *c, bool sending, const rs_peer *from,
+                              int64_t n, rs_peer *into) {
+  const rs_side *side = sending ? &c->send : &c->receive;
+  int64_t i = 0, m = 0, made = 0;
+  while (i < n || m < side->messages.n) {
+    int64_t peer = m < side->messages.n ? side->messages.at[m].peer : INT64_MAX;
+    if (peer == plan->rank) {
+      m++;
+      continue;
+    }
+    if (i < n && from[i].rank <= peer)
+      into[made] = from[i++];
+    else
+      into[made] = (rs_peer){.rank = peer, .send_entry = -1, .receive_entry = -1};
+    if (into[made].rank == peer)
+      add_message(&into[made], sending, c, m++);
+    made++;
+  }
+  return made;
+}
+
+/* Peers of all classes. A world full of peers, if any class has many, is merged over and over; distinct geometries are few. */
+static reshard_status find_peers(struct reshard_plan_s *plan) {
+  int64_t most = 0, n = 0;
+  for (int64_t i = 0; i < plan->classes.n; i++)
+    most += plan->classes.at[i].send.messages.n + plan->classes.at[i].receive.messages.n;
+  most = rs_min(most, plan->world);
+  rs_peer *spare;
+  RS_TRY(rs_vec_reserve(&plan->peers, most));
+  RS_TRY(rs_alloc(&spare, most, sizeof *spare));
+  for (int64_t i = 0; i < plan->classes.n; i++) {
+    n = merge_messages(plan, &plan->classes.at[i], true, plan->peers.at, n, spare);
+    n = merge_messages(plan, &plan->classes.at[i], false, spare, n, plan->peers.at);
+  }
+  plan->peers.n = n;
+  free(spare);
+  return RESHARD_SUCCESS;
+}
+
+/* The totals. Every message's bytes fit, since an entry's do and a rank receives an element once. */
+static reshard_status add_up(struct reshard_plan_s *plan) {
+  reshard_plan_info *info = &plan->info;
+  RS_TRY(find_peers(plan));
+  for (int64_t i = 0; i < plan->classes.n; i++) {
+    const rs_class *c = &plan->classes.at[i];
+    int64_t bytes = c->width * c->entries;
+    info->kept_bytes += c->kept * bytes;
+    info->lower_bound_bytes += (c->wanted - c->kept) * bytes;
+    info->exclusive_bytes += c->exclusive * bytes;
+    info->segments += c->send.segments.n + c->receive.segments.n;
+    info->memory_bytes += (int64_t)sizeof *c +
+                          (c->send.segments.cap + c->receive.segments.cap) * (int64_t)sizeof(rs_segment) +
+                          (c->send.messages.cap + c->receive.messages.cap) * (int64_t)sizeof(rs_message) +
+                          (c->send.lists.run.cap + c->receive.lists.run.cap) * (int64_t)sizeof(rs_run) +
+                          (c->send.lists.list.cap + c->receive.lists.list.cap) * (int64_t)sizeof(rs_list) +
+                          (c->send.ids.cap + c->receive.ids.cap) * (int64_t)sizeof(int64_t);
+  }
+  for (int64_t i = 0; i < plan->peers.n; i++) {
+    info->sent_bytes += plan->peers.at[i].sent;
+    info->received_bytes += plan->peers.at[i].received;
+  }
+  info->peers = plan->peers.n;
+  info->entries = plan->nentries;
+  info->classes = plan->classes.n;
+  info->rank = plan->rank;
+  info->world = plan->nentries > 0 ? plan->world : 0;
+  info->stages = 1;
+  info->memory_bytes += (int64_t)sizeof *plan + plan->nentries * (int64_t)(sizeof(rs_entry) + sizeof(int64_t)) +
+                        plan->peers.cap * (int64_t)sizeof(rs_peer);
+  return RESHARD_SUCCESS;
+}
+
+/* One hash per field that ranks compare. Names and strides are a rank's own business. */
+static void hash_fields(struct reshard_plan_s *plan) {
+  uint64_t *f = plan->fields;
+  f[RS_FIELD_VERSION] = rs_hash(1, RESHARD_VERSION_STRING, sizeof RESHARD_VERSION_STRING);
+  for (int64_t i = 0; i < plan->nentries; i++) {
+    const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+    int64_t dtype = plan->entries[i].dtype;
+    uint64_t layouts[2] = {rs_layout_hash(c->src), rs_layout_hash(c->dst)};
+    f[RS_FIELD_TENSORS] = rs_hash(f[RS_FIELD_TENSORS] + 1, c->src->shape, (size_t)c->src->ndim * sizeof(int64_t));
+    f[RS_FIELD_TENSORS] = rs_hash(f[RS_FIELD_TENSORS] + 2, c->dst->shape, (size_t)c->dst->ndim * sizeof(int64_t));
+    f[RS_FIELD_LAYOUTS] = rs_hash(f[RS_FIELD_LAYOUTS], layouts, sizeof layouts);
+    f[RS_FIELD_DTYPES] = rs_hash(f[RS_FIELD_DTYPES], &dtype, sizeof dtype);
+    f[RS_FIELD_REGIONS] = rs_hash(f[RS_FIELD_REGIONS], &c->space, sizeof c->space);
+  }
+  int64_t options[2] = {plan->limit, plan->limit > 0 && plan->nentries > 0 ? plan->window : 0};
+  f[RS_FIELD_OPTIONS] = rs_hash(0, options, sizeof options);
+  if (plan->nodes != NULL)
+    f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->nodes, (size_t)plan->world * sizeof *plan->nodes);
+}
+
+static reshard_status read_options(struct reshard_plan_s *plan, const reshard_plan_options *options) {
+  const reshard_plan_options defaults = {RESHARD_PLAN_OPTIONS_INIT, 0, 0, NULL};
+  if (options == NULL)
+    options = &defaults;
+  if (options->size != sizeof *options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_plan_options has %zu", options->size,
+                    sizeof *options);
+  if (options->workspace_limit < 0 || options->peers_per_round < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld, peers per round %lld: neither may be negative",
+                    (long long)options->workspace_limit, (long long)options->peers_per_round);
+  plan->limit = options->workspace_limit;
+  plan->asked_window = options->peers_per_round;
+  plan->window = options->peers_per_round > 0 ? options->peers_per_round : rs_min(plan->world - 1, 32);
+  plan->window = rs_max(1, rs_min(plan->window, plan->world - 1));
+  return options->nodes == NULL || plan->nentries == 0 ? RESHARD_SUCCESS /* and nobody knows how many ranks there are */
+                                : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
+                                   const reshard_plan_options *options, reshard_plan *plan) {
+  int64_t start = now_ns();
+  if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
+  int64_t world = rank + 1; /* of a plan without entries: any communicator will do */
+  if (nentries > 0) {
+    if (entries[0].size != sizeof *entries || entries[0].src == NULL)
+      return check_entry("entry 0", &entries[0], 0);
+    world = entries[0].src->world;
+  }
+  if (rank < 0 || rank >= world)
+    return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank, (long long)world);
+  struct reshard_plan_s *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->rank = rank;
+  made->world = world;
+  made->nentries = nentries;
+  reshard_status status;
+  RS_TRY_GOTO(status, read_options(made, options), fail);
+  RS_TRY_GOTO(status, add_entries(made, nentries, entries), fail);
+  for (int64_t i = 0; i < made->classes.n; i++)
+    RS_TRY_GOTO(status, rs_class_intersect(&made->classes.at[i], rank, world, made->nodes), fail);
+  RS_TRY_GOTO(status, add_up(made), fail);
+  RS_TRY_GOTO(status, rs_plan_set_rounds(made), fail);
+  hash_fields(made);
+  made->info.plan_ns = now_ns() - start;
+  *plan = made;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_plan_destroy(made);
+  return status;
+}
+
+void reshard_plan_destroy(reshard_plan plan) {
+  if (plan == NULL)
+    return;
+  for (int64_t i = 0; plan->entries != NULL && i < plan->nentries; i++)
+    free(plan->entries[i].name);
+  for (int64_t i = 0; i < plan->classes.n; i++)
+    rs_class_free(&plan->classes.at[i]);
+  free(plan->entries);
+  free(plan->order);
+  free(plan->classes.at);
+  free(plan->peers.at);
+  free(plan->group_rounds);
+  free(plan->nodes);
+  free(plan);
+}
+
+reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info) {
+  if (plan == NULL || info == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info: NULL argument");
+  *info = plan->info;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
+                                 int64_t *received_bytes) {
+  if (plan == NULL || rank == NULL || sent_bytes == NULL || received_bytes == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: NULL argument");
+  if (i < 0 || i >= plan->peers.n)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i, (long long)plan->peers.n);
+  *rank = plan->peers.at[i].rank;
+  *sent_bytes = plan->peers.at[i].sent;
+  *received_bytes = plan->peers.at[i].received;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64_t *rounds) {
+  if (plan == NULL || rounds == NULL || group < 0 || group >= plan->info.round_groups)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_group_rounds: group %lld of %lld", (long long)group,
+                    plan != NULL ? (long long)plan->info.round_groups : 0);
+  *rounds = plan->group_rounds[group];
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
+  if (plan == NULL || bytes == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
+  rs_staging staging;
+  RS_TRY(rs_plan_staging(plan, NULL, &staging));
+  *bytes = (size_t)staging.bytes;
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,244 @@
+/* Who serves what of a replicated source cell (rule 7 of plans).
+ *
+ * The receivers of a cell, by rank, have their parts laid end to end; holder k of K serves the k-th K-th of that line, cut
+ * at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the layouts agree
+ * without a word. With a node map there is one line per node that has both holders and receivers, served by the holders there, and one for all other
+ * receivers, served by all holders. */
+#include "plan/intersect.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int by_receiver(const void *a, const void *b) {
+  const rs_receiver *x = a, *y = b;
+  if (x->rank != y->rank)
+    return x->rank < y->rank ? -1 : 1;
+  return x->array < y->array ? -1 : x->array > y->array;
+}
+
+/* By (rank, array). Thousands of receivers are the rule in large worlds, so ranks are counted, not compared. */
+static reshard_status sort_receivers(rs_work *w) {
+  int64_t n = w->receivers.n;
+  rs_receiver *r = w->receivers.at;
+  bool ordered = true;
+  for (int64_t i = 1; i < n && ordered; i++)
+    ordered = by_receiver(&r[i - 1], &r[i]) < 0;
+  if (ordered)
+    return RESHARD_SUCCESS;
+  if (n < 64 || w->world / 8 > n) {
+    qsort(r, (size_t)n, sizeof *r, by_receiver);
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_vec_reserve(&w->counts, w->world + 1));
+  RS_TRY(rs_vec_reserve(&w->sorted, n));
+  int64_t *count = w->counts.at;
+  for (int64_t i = 0; i <= w->world; i++)
+    count[i] = 0;
+  for (int64_t i = 0; i < n; i++)
+    count[r[i].rank + 1]++;
+  for (int64_t i = 0; i < w->world; i++)
+    count[i + 1] += count[i];
+  for (int64_t i = 0; i < n; i++)
+    w->sorted.at[count[r[i].rank]++] = r[i];
+  for (int64_t i = 0; i < n; i++)
+    r[i] = w->sorted.at[i];
+  for (int64_t i = 0; i < n;) { /* arrays of one rank came in any order */
+    int64_t j = i + 1;
+    while (j < n && r[j].rank == r[i].rank)
+      j++;
+    if (j - i > 1)
+      qsort(r + i, (size_t)(j - i), sizeof *r, by_receiver);
+    i = j;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static int by_value(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Holders of the cell, and the nodes they are on. */
+static reshard_status find_sources(rs_work *w, int64_t cell) {
+  int64_t n = rs_layout_holder_count(w->class_->src, cell);
+  RS_TRY(rs_vec_reserve(&w->sources, n));
+  const rs_holder *holders = rs_layout_holders(w->class_->src, cell, w->sources.at);
+  if (holders != w->sources.at)
+    memcpy(w->sources.at, holders, (size_t)n * sizeof *holders);
+  w->sources.n = n;
+  if (w->nodes == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&w->source_nodes, n));
+  for (int64_t i = 0; i < n; i++)
+    w->source_nodes.at[i] = w->nodes[w->sources.at[i].rank];
+  w->source_nodes.n = n;
+  qsort(w->source_nodes.at, (size_t)n, sizeof(int64_t), by_value);
+  return RESHARD_SUCCESS;
+}
+
+/* A line of receivers: those on `node` when local, else those on nodes without holders (everyone without a node map). */
+typedef struct line {
+  bool local;
+  int64_t node;
+} line;
+
+static line line_of(const rs_work *w, int64_t rank) {
+  if (w->nodes == NULL)
+    return (line){false, 0};
+  int64_t node = w->nodes[rank];
+  bool local = bsearch(&node, w->source_nodes.at, (size_t)w->source_nodes.n, sizeof node, by_value) != NULL;
+  return (line){local, local ? node : 0};
+}
+
+static bool same(line a, line b) { return a.local == b.local && a.node == b.node; }
+
+/* Does a holder serve a line? */
+static bool serves(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
+
+/* Where the k-th of n shares of a line of `total` elements begins. */
+static int64_t share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
+
+/* Whole rows of a part nearest to element x of it. Monotone in x, so shares neither overlap nor leave gaps. */
+static int64_t row_at(const rs_receiver *r, int64_t x) {
+  int64_t row = r->elements / r->rows;
+  return x <= 0 ? 0 : x >= r->elements ? r->rows : (x + row / 2) / row;
+}
+
+static int64_t line_total(const rs_work *w, line l) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < w->receivers.n; i++)
+    if (w->nodes == NULL || same(line_of(w, w->receivers.at[i].rank), l))
+      total += w->receivers.at[i].elements;
+  return total;
+}
+
+/* My shares of one line. */
+static reshard_status send_line(rs_work *w, line l) {
+  int64_t k = 0, n = 0, total = line_total(w, l), before = 0;
+  for (int64_t i = 0; i < w->sources.n; i++)
+    if (serves(w, l, w->sources.at[i].rank)) {
+      if (w->sources.at[i].rank < w->rank)
+        k++;
+      n++;
+    }
+  int64_t lo = share_begin(total, k, n), hi = share_begin(total, k + 1, n);
+  for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
+    const rs_receiver *r = &w->receivers.at[i];
+    if (w->nodes != NULL && !same(line_of(w, r->rank), l))
+      continue;
+    int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
+    if (begin < end)
+      RS_TRY(rs_add_segment(w, (rs_segment){r->rank, w->array, r->array, r->lists, begin, end,
+                                            (end - begin) * (r->elements / r->rows)}));
+    before += r->elements;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_share_sends(rs_work *w) {
+  RS_TRY(find_sources(w, w->cell));
+  RS_TRY(sort_receivers(w));
+  RS_TRY(send_line(w, (line){false, 0}));
+  return w->nodes != NULL ? send_line(w, (line){true, w->nodes[w->rank]}) : RESHARD_SUCCESS;
+}
+
+/* Segments of one part of mine that begins `before` elements into a line of `total`. */
+static reshard_status receive_part(rs_work *w, line l, const rs_receiver *part, int64_t before, int64_t total) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < w->sources.n; i++)
+    n += serves(w, l, w->sources.at[i].rank);
+  int64_t k = 0, first = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
+  for (int64_t i = 0; i < w->sources.n; i++) {
+    rs_holder h = w->sources.at[i];
+    if (!serves(w, l, h.rank))
+      continue;
+    if (k >= first) {
+      int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
+      if (lo >= part->elements)
+        break;
+      int64_t begin = row_at(part, lo), end = row_at(part, hi);
+      if (begin < end)
+        RS_TRY(rs_add_segment(w, (rs_segment){h.rank, h.array, part->array, part->lists, begin, end,
+                                              (end - begin) * (part->elements / part->rows)}));
+    }
+    k++;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status note_receivers(void *user, const rs_hit *hit) {
+  rs_work *w = user;
+  const rs_class *c = w->class_;
+  int64_t n = rs_layout_holder_count(c->dst, hit->cell), rows = rs_hit_rows(&c->space, true, hit);
+  RS_TRY(rs_vec_reserve(&w->holders, n));
+  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
+  const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
+  for (int64_t i = 0; i < n; i++)
+    if (!rs_layout_holds(c->src, w->cell, holders[i].rank, NULL))
+      w->receivers.at[w->receivers.n++] = (rs_receiver){holders[i].rank, holders[i].array, hit->elements, rows, -1};
+  return RESHARD_SUCCESS;
+}
+
+/* The want of one cell where the destination is regular: its place in the line is computed, and the receivers, of which there
+ * may be a world full, are not visited. */
+static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *want) {
+  if (w->census.layout == NULL)
+    RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));
+  RS_TRY(rs_census_take(&w->census, query));
+  int64_t total = rs_census_all(&w->census), before = rs_census_below(&w->census);
+  for (int64_t i = 0; i < w->sources.n; i++) { /* holders are no receivers */
+    int64_t own = rs_census_of(&w->census, w->sources.at[i].rank);
+    total -= own;
+    before -= w->sources.at[i].rank < w->rank ? own : 0;
+  }
+  rs_receiver part = {w->rank, want->array, want->elements, want->rows, want->lists};
+  return receive_part(w, (line){false, 0}, &part, before, total);
+}
+
+/* All wants of one cell. */
+static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwants) {
+  rs_query query;
+  bool met;
+  w->cell = wants->cell;
+  w->receivers.n = 0;
+  w->scratch.run.n = w->scratch.list.n = 0;
+  RS_TRY(find_sources(w, w->cell));
+  RS_TRY(rs_ask(w, true, w->cell, &query, &met));
+  if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
+    return receive_counted(w, &query, wants);
+  RS_TRY(rs_layout_query(w->class_->dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
+  RS_TRY(sort_receivers(w));
+  line mine = line_of(w, w->rank);
+  int64_t total = line_total(w, mine), before = 0, want = 0;
+  for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
+    rs_receiver r = w->receivers.at[i];
+    if (w->nodes != NULL && !same(line_of(w, r.rank), mine))
+      continue;
+    if (r.rank == w->rank) { /* both are by array */
+      r.lists = wants[want++].lists;
+      RS_TRY(receive_part(w, mine, &r, before, total));
+    }
+    before += r.elements;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static int by_cell(const void *a, const void *b) {
+  const rs_want *x = a, *y = b;
+  if (x->cell != y->cell)
+    return x->cell < y->cell ? -1 : 1;
+  return x->array < y->array ? -1 : x->array > y->array;
+}
+
+reshard_status rs_share_receives(rs_work *w) {
+  if (w->wants.n > 1)
+    qsort(w->wants.at, (size_t)w->wants.n, sizeof *w->wants.at, by_cell);
+  for (int64_t i = 0; i < w->wants.n;) {
+    int64_t j = i + 1;
+    while (j < w->wants.n && w->wants.at[j].cell == w->wants.at[i].cell)
+      j++;
+    RS_TRY(receive_cell(w, w->wants.at + i, j - i));
+    i = j;
+  }
+  return RESHARD_SUCCESS;
+}
