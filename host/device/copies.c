@@ -1,0 +1,64 @@
+/* Lists of box copies in canonical form.
+ *
+ * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the innermost
+ * loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece. */
+#include "device/device.h"
+
+#include <stdlib.h>
+
+/* True where a step of `outer` continues after the last step of `inner` on both sides. */
+static bool continues(const rs_axis *outer, const rs_axis *inner) {
+  int64_t src, dst;
+  return !__builtin_mul_overflow(inner->src, inner->n, &src) && src == outer->src &&
+         !__builtin_mul_overflow(inner->dst, inner->n, &dst) && dst == outer->dst;
+}
+
+static reshard_status overflow(void) {
+  return rs_error(RESHARD_ERROR_INVALID, "a copy has more than %lld bytes", (long long)INT64_MAX);
+}
+
+reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+  int64_t bytes = element;
+  for (int i = 0; i < naxes; i++)
+    if (axes[i].n == 0)
+      return RESHARD_SUCCESS;
+  for (int i = 0; i < naxes; i++)
+    if (!rs_mul(bytes, axes[i].n, &bytes))
+      return overflow();
+  int64_t total;
+  if (!rs_add(copies->bytes, bytes, &total))
+    return overflow();
+  RS_TRY(rs_vec_reserve(&copies->copy, copies->copy.n + 1));
+  RS_TRY(rs_vec_reserve(&copies->axis, copies->axis.n + naxes));
+
+  /* Innermost first into the free part of the array, then turned round. */
+  int64_t run = element;
+  rs_axis *kept = copies->axis.at == NULL ? NULL : copies->axis.at + copies->axis.n;
+  int32_t n = 0;
+  for (int i = naxes - 1; i >= 0; i--) {
+    const rs_axis *axis = &axes[i];
+    if (axis->n == 1)
+      continue;
+    if (n == 0 && axis->src == run && axis->dst == run)
+      run *= axis->n;
+    else if (n > 0 && continues(axis, &kept[n - 1]))
+      kept[n - 1].n *= axis->n;
+    else
+      kept[n++] = *axis;
+  }
+  for (int32_t i = 0; i < n / 2; i++) {
+    rs_axis swap = kept[i];
+    kept[i] = kept[n - 1 - i];
+    kept[n - 1 - i] = swap;
+  }
+  copies->copy.at[copies->copy.n++] = (rs_copy){src, dst, run, copies->axis.n, n, element};
+  copies->axis.n += n;
+  copies->bytes = total;
+  return RESHARD_SUCCESS;
+}
+
+void rs_copies_free(rs_copies *copies) {
+  free(copies->copy.at);
+  free(copies->axis.at);
+  *copies = (rs_copies){.staging = copies->staging};
+}

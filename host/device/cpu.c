@@ -1,0 +1,231 @@
+/* The CPU device: memory, programs and jobs behind the table of device.h. */
+#define _GNU_SOURCE /* sched_getaffinity, MADV_HUGEPAGE */
+#include "device/cpu.h"
+
+#include "device/cpu_program.h"
+#include "device/pool.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+  ALIGNMENT = 256,
+  HUGE = 2 << 20,
+  ALONE = 256 << 10,      /* jobs up to this size wake nobody */
+  SPAN_TASK = 512 << 10,
+  SPAN_TASK_LEAST = 64 << 10,
+};
+
+typedef struct rs_cpu {
+  rs_device base;
+  const rs_kernels *kernels;
+  rs_pool *pool;
+  int64_t stream_from; /* bytes of a job from which on stores go past the cache */
+} rs_cpu;
+
+static inline rs_cpu *cpu_of(rs_device *device) { return (rs_cpu *)device; }
+
+/* Huge pages where they fit: strided copies touch many pages. */
+static reshard_status cpu_alloc(rs_device *device, size_t bytes, void **memory) {
+  (void)device;
+  void *at = NULL;
+  bool huge = bytes >= HUGE;
+  if (bytes > 0 && posix_memalign(&at, huge ? HUGE : ALIGNMENT, bytes) != 0)
+    return rs_error_memory(bytes);
+#if defined(MADV_HUGEPAGE)
+  if (huge)
+    (void)madvise(at, bytes / HUGE * HUGE, MADV_HUGEPAGE);
+#endif
+  *memory = at;
+  return RESHARD_SUCCESS;
+}
+
+static void cpu_free(rs_device *device, void *memory) {
+  (void)device;
+  free(memory);
+}
+
+static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  rs_cpu *cpu = cpu_of(device);
+  rs_program *program;
+  RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
+  program->bytes = copies->bytes;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < copies->copy.n; i++)
+    RS_TRY_GOTO(status, rs_program_add(program, copies, &copies->copy.at[i]), fail);
+  bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
+  RS_TRY_GOTO(status, rs_program_join(program, streaming), fail);
+  RS_TRY_GOTO(status, rs_program_divide(program, rs_pool_threads(cpu->pool)), fail);
+  *out = program;
+  return RESHARD_SUCCESS;
+fail:
+  rs_program_free(program);
+  return status;
+}
+
+static void cpu_release(rs_device *device, rs_program *program) {
+  (void)device;
+  rs_program_free(program);
+}
+
+typedef struct rs_run_job {
+  const rs_kernels *kernels;
+  int64_t n;
+  rs_program *const *programs;
+} rs_run_job;
+
+static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 : program->task.n; }
+
+/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together. Each
+ * thread finds its way through this order by itself, from one of its tasks to the next. */
+static void run_tasks(const void *user, rs_claim *claim) {
+  const rs_run_job *job = user;
+  int64_t program = -1, row = 0, at = -1;
+  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
+    while (at < task) {
+      do {
+        if (++program == job->n) {
+          program = 0;
+          row++;
+        }
+      } while (tasks_of(job->programs[program]) <= row);
+      at++;
+    }
+    rs_program_run_task(job->programs[program], job->kernels, row);
+  }
+  job->kernels->fence();
+}
+
+static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  int64_t tasks = 0, bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (programs[i] != NULL) {
+      tasks += programs[i]->task.n;
+      bytes += programs[i]->bytes;
+    }
+  if (tasks == 0)
+    return RESHARD_SUCCESS;
+  rs_run_job job = {cpu->kernels, n, programs};
+  if (bytes <= ALONE)
+    rs_pool_run_alone(tasks, run_tasks, &job);
+  else
+    rs_pool_run(cpu->pool, tasks, run_tasks, &job);
+  return RESHARD_SUCCESS;
+}
+
+/* Spans are seen as one sequence of bytes that is cut in equal parts. */
+typedef struct rs_copy_job {
+  const rs_kernels *kernels;
+  const rs_span *spans;
+  int64_t size; /* of a task */
+  int64_t bytes;
+  bool streaming;
+} rs_copy_job;
+
+static void copy_tasks(const void *user, rs_claim *claim) {
+  const rs_copy_job *job = user;
+  const rs_span *span = job->spans;
+  int64_t base = 0; /* of the span in the sequence */
+  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
+    int64_t at = task * job->size, end = rs_min(at + job->size, job->bytes);
+    while (at < end) {
+      for (; base + span->bytes <= at; span++)
+        base += span->bytes;
+      int64_t inside = at - base, bytes = rs_min(end, base + span->bytes) - at;
+      if (job->streaming && !span->staging)
+        job->kernels->stream(span->dst + inside, span->src + inside, bytes);
+      else
+        memcpy(span->dst + inside, span->src + inside, (size_t)bytes);
+      at += bytes;
+    }
+  }
+  job->kernels->fence();
+}
+
+static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming) {
+  int64_t size = rs_max(rs_min(bytes / (4 * rs_pool_threads(cpu->pool)), SPAN_TASK), SPAN_TASK_LEAST);
+  size = (size + 4095) / 4096 * 4096;
+  size = rs_max(size, rs_ceil_div(bytes, UINT32_MAX));
+  rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming};
+  if (bytes <= ALONE)
+    rs_pool_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
+  else
+    rs_pool_run(cpu->pool, rs_ceil_div(bytes, size), copy_tasks, &job);
+}
+
+static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    bytes += spans[i].bytes;
+  if (bytes > 0)
+    copy_spans(cpu, spans, bytes, total_bytes >= cpu->stream_from);
+  return RESHARD_SUCCESS;
+}
+
+static int64_t cpu_count(const rs_program *program) { return program == NULL ? 0 : program->count; }
+
+static void cpu_destroy(rs_device *device) {
+  if (device == NULL)
+    return;
+  rs_pool_destroy(cpu_of(device)->pool);
+  free(device);
+}
+
+static const rs_device_ops cpu_ops = {
+    .name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .compile = cpu_compile, .release = cpu_release, .run = cpu_run,
+    .copy = cpu_copy, .count = cpu_count, .destroy = cpu_destroy,
+};
+
+static int usable_cores(void) {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+#endif
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+}
+
+/* Source and destination together no longer fit the last-level cache. */
+static int64_t streaming_threshold(void) {
+  long bytes = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes <= 0)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+  return bytes > 0 ? bytes / 2 : 8 << 20;
+}
+
+reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **device) {
+  const rs_kernels *kernels = isa >= RESHARD_ISA_AUTO && isa < RESHARD_ISA_COUNT ? rs_kernels_of(isa) : NULL;
+  if (kernels == NULL)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "this machine or build has no %s copies", reshard_isa_string(isa));
+  if (threads < 0 || threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
+  rs_cpu *cpu;
+  RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
+  *cpu = (rs_cpu){.base = {&cpu_ops}, .kernels = kernels, .stream_from = streaming_threshold()};
+  reshard_status status = rs_pool_create(threads == 0 ? usable_cores() : threads, &cpu->pool);
+  if (status != RESHARD_SUCCESS) {
+    free(cpu);
+    return status;
+  }
+  *device = &cpu->base;
+  return RESHARD_SUCCESS;
+}
+
+int rs_device_cpu_threads(const rs_device *device) { return rs_pool_threads(((const rs_cpu *)device)->pool); }
+reshard_isa rs_device_cpu_isa(const rs_device *device) { return ((const rs_cpu *)device)->kernels->isa; }
+
+void rs_device_cpu_straight(rs_device *device, char *dst, const char *src, int64_t bytes, bool streaming) {
+  if (bytes > 0)
+    copy_spans(cpu_of(device), &(rs_span){src, dst, bytes, false}, bytes, streaming);
+}
