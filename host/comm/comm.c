@@ -1,0 +1,30 @@
+#include "comm/comm.h"
+
+int64_t reshard_comm_rank(reshard_comm comm) { return comm != NULL ? comm->rank : -1; }
+int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size : 0; }
+
+void reshard_comm_destroy(reshard_comm comm) {
+  if (comm != NULL)
+    comm->ops->destroy(comm);
+}
+
+reshard_status reshard_comm_abort(reshard_comm comm) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");
+  return comm->ops->abort(comm);
+}
+
+reshard_status reshard_comm_barrier(reshard_comm comm) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_barrier: comm is NULL");
+  const void *all;
+  return comm->ops->allgather(comm, "", 1, &all);
+}
+
+reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats) {
+  if (comm == NULL || stats == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_get_stats: NULL argument");
+  stats->received_bytes = atomic_load_explicit(&comm->received_bytes, memory_order_relaxed);
+  stats->received_messages = atomic_load_explicit(&comm->received_messages, memory_order_relaxed);
+  return RESHARD_SUCCESS;
+}

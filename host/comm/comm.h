@@ -1,0 +1,73 @@
+/* Communicators: a const table of few functions. All calls are collective unless they say otherwise; every rank makes
+ * the same calls on a communicator in the same order.
+ *
+ * A process may have several ranks of a communicator (the local one has them all). They meet in `together`: the last of them to
+ * come acts for all, the others sleep. So execute is written once, for "the ranks of this process", and costs no more
+ * threads than are told to copy. */
+#ifndef RS_COMM_COMM_H
+#define RS_COMM_COMM_H
+
+#include "base/base.h"
+#include "device/device.h"
+
+#include <reshard/comm.h>
+
+#include <stdatomic.h>
+
+/* One send or receive of a round, contiguous on this side. */
+typedef struct rs_part {
+  int64_t peer;
+  char *at;
+  int64_t bytes;  /* never 0 */
+  bool staging;   /* at is staging, not an array of the user's */
+} rs_part;
+
+/* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
+typedef struct rs_turn {
+  reshard_comm comm;
+  int64_t nsends, nreceives;
+  const rs_part *sends, *receives;
+} rs_turn;
+
+#define RS_COMM_RECORD 512
+
+typedef struct rs_comm_ops {
+  const char *name; /* "local" */
+  bool reach;       /* every rank's memory can be addressed by every rank: ranks of one process */
+  /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as mine. Every rank
+   * returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and nothing runs. */
+  reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+  /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
+   * collective call; nothing is allocated, so that a rank without memory can still say so. bytes: RS_COMM_RECORD at most. */
+  reshard_status (*allgather)(reshard_comm comm, const void *mine, size_t bytes, const void **all);
+  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather: a rank
+   * whose next collective call ends early (abort, deadline) returns from it only after leave. Neither is collective, and
+   * between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has given up already. */
+  reshard_status (*enter)(reshard_comm comm);
+  void (*leave)(reshard_comm comm);
+  /* One round for the n ranks of this process, called by one thread for all: moves what the turns say and counts what
+   * came. Sends and receives of a pair agree in bytes. At most `most` receives come in one call (reserve). Ordered on stream. */
+  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream);
+  /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
+  reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
+  reshard_status (*abort)(reshard_comm comm); /* not collective */
+  void (*destroy)(reshard_comm comm);         /* not collective */
+} rs_comm_ops;
+
+struct reshard_comm_s {
+  const rs_comm_ops *ops;
+  rs_device *device;
+  int64_t rank, size;
+  int64_t locals;  /* ranks of this process */
+  _Atomic int64_t received_bytes, received_messages;
+  int64_t transfers; /* made on this handle so far */
+};
+
+/* Adds to a rank's statistics. */
+static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
+  atomic_fetch_add_explicit(&comm->received_bytes, bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&comm->received_messages, messages, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,360 @@
+/* Ranks that are threads of one process.
+ *
+ * All ranks share a team. A collective call is a meeting: each rank leaves what it brings in its slot; the last one to come does the work
+ * for all while the others sleep (they may be more than there are cores, so they do not spin), and wakes them with the
+ * result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is where. */
+#include "comm/comm.h"
+#include "device/cpu.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef reshard_status (*meeting_run)(int64_t n, void **all);
+
+typedef struct local_team {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  int64_t n, handles;     /* ranks; handles not destroyed yet */
+  int64_t arrived;
+  uint64_t generation;    /* meetings held */
+  int64_t readers;        /* ranks between enter and leave */
+  bool running;
+  atomic_bool ended;
+  int64_t timeout_ms;
+  void **slots;
+  meeting_run *runs;
+  reshard_status result;
+  char text[512];         /* why, when result is no success */
+  rs_device *device;
+  char *records;          /* [n * RS_COMM_RECORD] of an all-gather */
+  RS_VEC(rs_span) spans;  /* of one exchange */
+} local_team;
+
+typedef struct local_comm {
+  struct reshard_comm_s base;
+  local_team *team;
+} local_comm;
+
+static local_team *team_of(reshard_comm comm) { return ((local_comm *)comm)->team; }
+
+static reshard_status ended(void) {
+  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+}
+
+/* Runs the meeting for all ranks; the mutex is held, and left while running. */
+static void hold(local_team *team) {
+  bool same = true;
+  for (int64_t i = 1; i < team->n; i++)
+    same &= team->runs[i] == team->runs[0];
+  team->running = true;
+  pthread_mutex_unlock(&team->mutex);
+  reshard_status result = same ? team->runs[0](team->n, team->slots)
+                               : rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  pthread_mutex_lock(&team->mutex);
+  team->running = false;
+  team->result = result;
+  if (result != RESHARD_SUCCESS)
+    snprintf(team->text, sizeof team->text, "%s", reshard_last_error());
+  team->arrived = 0;
+  for (int64_t i = 0; i < team->n; i++)
+    team->runs[i] = NULL;
+  team->generation++;
+  pthread_cond_broadcast(&team->changed);
+}
+
+static struct timespec deadline_in(int64_t ms) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  t.tv_sec += (time_t)(ms / 1000);
+  t.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (t.tv_nsec >= 1000000000) {
+    t.tv_sec++;
+    t.tv_nsec -= 1000000000;
+  }
+  return t;
+}
+
+/* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
+static reshard_status await(local_team *team) {
+  uint64_t generation = team->generation;
+  struct timespec deadline = deadline_in(team->timeout_ms);
+  bool late = false;
+  while (team->generation == generation) {
+    if (team->ended && !team->running)
+      return ended();
+    if (late && !team->running) {
+      int64_t arrived = team->arrived;
+      team->ended = true;
+      pthread_cond_broadcast(&team->changed);
+      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms", (long long)arrived,
+                      (long long)team->n, (long long)team->timeout_ms);
+    }
+    if (team->timeout_ms == 0 || late)
+      pthread_cond_wait(&team->changed, &team->mutex);
+    else
+      late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A call that does not return together with the others' may end before those who read this rank's memory have read. */
+static void await_readers(local_team *team) {
+  while (team->readers > 0)
+    pthread_cond_wait(&team->changed, &team->mutex);
+}
+
+static reshard_status local_together(reshard_comm comm, meeting_run run, void *mine) {
+  local_team *team = team_of(comm);
+  if (team->n == 1 && !team->ended)
+    return run(1, &mine); /* nobody to meet */
+  pthread_mutex_lock(&team->mutex);
+  reshard_status status = RESHARD_SUCCESS;
+  if (team->ended) {
+    status = ended();
+  } else if (team->runs[comm->rank] != NULL) { /* its slot is taken: the one who waits there must not be lost */
+    status = rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
+                      (long long)comm->rank);
+  } else {
+    team->slots[comm->rank] = mine;
+    team->runs[comm->rank] = run;
+    if (++team->arrived == team->n)
+      hold(team);
+    else
+      status = await(team);
+    if (status == RESHARD_SUCCESS) {
+      status = team->result;
+      if (status != RESHARD_SUCCESS)
+        rs_error_set(team->text);
+    }
+  }
+  if (team->ended)
+    await_readers(team);
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
+static reshard_status local_enter(reshard_comm comm) {
+  local_team *team = team_of(comm);
+  pthread_mutex_lock(&team->mutex);
+  reshard_status status = team->ended ? ended() : RESHARD_SUCCESS;
+  team->readers += status == RESHARD_SUCCESS;
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
+static void local_leave(reshard_comm comm) {
+  local_team *team = team_of(comm);
+  pthread_mutex_lock(&team->mutex);
+  if (--team->readers == 0)
+    pthread_cond_broadcast(&team->changed);
+  pthread_mutex_unlock(&team->mutex);
+}
+
+typedef struct gathering {
+  const void *mine;
+  size_t bytes;
+  char *all; /* the team's */
+} gathering;
+
+static reshard_status gather(int64_t n, void **all) {
+  gathering *const *g = (gathering *const *)all;
+  for (int64_t r = 1; r < n; r++)
+    if (g[r]->bytes != g[0]->bytes) /* a barrier here, a transfer being made there */
+      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  for (int64_t r = 0; r < n; r++)
+    memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  gathering g = {mine, bytes, team_of(comm)->records};
+  *all = g.all;
+  return local_together(comm, gather, &g);
+}
+
+static reshard_status local_reserve(reshard_comm comm, int64_t most) {
+  return rs_vec_reserve(&team_of(comm)->spans, most);
+}
+
+/* Receives are walked by receiving rank, ascending, so each sender's list is walked once: a cursor per sender would do, but the turns are few
+ * and sorted, so a search is as quick and needs no memory. */
+static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
+  int64_t low = 0, high = turn->nsends;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (turn->sends[middle].peer < receiver)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
+}
+
+static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
+  local_team *team = team_of(turns[0].comm);
+  int64_t sends = 0;
+  team->spans.n = 0;
+  for (int64_t i = 0; i < n; i++)
+    sends += turns[i].nsends;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t me = turns[i].comm->rank, bytes = 0;
+    for (int64_t r = 0; r < turns[i].nreceives; r++) {
+      const rs_part *want = &turns[i].receives[r];
+      const rs_part *have = find_send(&turns[want->peer], me); /* turns are by rank: all ranks are here */
+      if (have == NULL || have->bytes != want->bytes)
+        return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
+                        (long long)me, (long long)want->bytes, (long long)want->peer,
+                        have != NULL ? (long long)have->bytes : 0);
+      team->spans.at[team->spans.n++] = (rs_span){have->at, want->at, want->bytes, want->staging};
+      bytes += want->bytes;
+    }
+    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
+  }
+  if (sends != team->spans.n)
+    return rs_error(RESHARD_ERROR_INTERNAL, "%lld messages are sent, %lld are received", (long long)sends,
+                    (long long)team->spans.n);
+  return team->device->ops->copy(team->device, team->spans.n, team->spans.at, total_bytes, stream);
+}
+
+static reshard_status local_alive(reshard_comm comm) { return team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+
+static reshard_status local_abort(reshard_comm comm) {
+  local_team *team = team_of(comm);
+  pthread_mutex_lock(&team->mutex);
+  team->ended = true;
+  pthread_cond_broadcast(&team->changed);
+  pthread_mutex_unlock(&team->mutex);
+  return RESHARD_SUCCESS;
+}
+
+static void free_team(local_team *team) {
+  if (team->device != NULL)
+    team->device->ops->destroy(team->device);
+  pthread_cond_destroy(&team->changed);
+  pthread_mutex_destroy(&team->mutex);
+  free(team->slots);
+  free(team->runs);
+  free(team->records);
+  free(team->spans.at);
+  free(team);
+}
+
+static void local_destroy(reshard_comm comm) {
+  local_team *team = team_of(comm);
+  pthread_mutex_lock(&team->mutex);
+  bool last = --team->handles == 0;
+  pthread_mutex_unlock(&team->mutex);
+  free(comm);
+  if (last)
+    free_team(team);
+}
+
+static const rs_comm_ops local_ops = {"local",       true,        local_together, local_allgather, local_enter, local_leave,
+                                      local_exchange, local_reserve, local_alive, local_abort,     local_destroy};
+
+/* A number from the environment, at least 0; *value is left alone where it is not set. */
+static reshard_status read_number(const char *name, int64_t *value) {
+  const char *text = getenv(name);
+  if (text == NULL || *text == '\0')
+    return RESHARD_SUCCESS;
+  char *end;
+  errno = 0;
+  long long number = strtoll(text, &end, 10);
+  if (errno != 0 || *end != '\0' || number < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s=%.32s is not a number of 0 or more", name, text);
+  *value = number;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_isa(reshard_isa *isa) {
+  const char *text = getenv("RESHARD_ISA");
+  if (text == NULL || *text == '\0')
+    return RESHARD_SUCCESS;
+  for (int i = 0; i < RESHARD_ISA_COUNT; i++)
+    if (strcmp(text, reshard_isa_string((reshard_isa)i)) == 0) {
+      *isa = (reshard_isa)i;
+      return RESHARD_SUCCESS;
+    }
+  return rs_error(RESHARD_ERROR_INVALID, "RESHARD_ISA=%.32s is none of auto, scalar, sse2, avx2, avx512, neon", text);
+}
+
+/* Options, completed from the environment: the only place that reads it. */
+static reshard_status read_options(const reshard_local_options *given, reshard_local_options *out) {
+  const reshard_local_options defaults = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 0};
+  *out = given != NULL ? *given : defaults;
+  if (out->size != sizeof *out)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_local_options has %zu", out->size,
+                    sizeof *out);
+  if (out->threads < 0 || out->timeout_ms < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%d threads, timeout of %lld ms: neither may be negative", out->threads,
+                    (long long)out->timeout_ms);
+  int64_t threads = out->threads;
+  if (threads == 0)
+    RS_TRY(read_number("RESHARD_THREADS", &threads));
+  if (threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld copy threads, 4096 are the most", (long long)threads);
+  out->threads = (int)threads;
+  if (out->timeout_ms == 0)
+    RS_TRY(read_number("RESHARD_TIMEOUT_MS", &out->timeout_ms));
+  return out->isa == RESHARD_ISA_AUTO ? read_isa(&out->isa) : RESHARD_SUCCESS;
+}
+
+static reshard_status create_team(int64_t n, const reshard_local_options *options, local_team **out) {
+  local_team *team;
+  RS_TRY(rs_alloc_zero(&team, 1, sizeof *team));
+  pthread_condattr_t attributes;
+  int failed = pthread_mutex_init(&team->mutex, NULL);
+  if (failed != 0) {
+    free(team);
+    return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
+  }
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&team->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  team->n = n;
+  team->timeout_ms = options->timeout_ms;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero(&team->slots, n, sizeof *team->slots), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&team->runs, n, sizeof *team->runs), fail);
+  RS_TRY_GOTO(status, rs_alloc(&team->records, n, RS_COMM_RECORD), fail);
+  RS_TRY_GOTO(status, rs_device_cpu_create(options->threads, options->isa, &team->device), fail);
+  *out = team;
+  return RESHARD_SUCCESS;
+fail:
+  free_team(team);
+  return status;
+}
+
+reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options, reshard_comm *comms) {
+  if (n < 1 || comms == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_local: %lld ranks, comms %s", (long long)n,
+                    comms == NULL ? "NULL" : "given");
+  reshard_local_options complete;
+  RS_TRY(read_options(options, &complete));
+  local_team *team = NULL;
+  RS_TRY(create_team(n, &complete, &team));
+  local_comm **made;
+  reshard_status status = rs_alloc_zero(&made, n, sizeof *made);
+  for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++) {
+    status = rs_alloc_zero(&made[r], 1, sizeof **made);
+    if (status == RESHARD_SUCCESS)
+      *made[r] = (local_comm){{&local_ops, team->device, r, n, n, 0, 0, 0}, team};
+  }
+  if (status != RESHARD_SUCCESS) {
+    for (int64_t r = 0; made != NULL && r < n; r++)
+      free(made[r]);
+    free(made);
+    free_team(team);
+    return status;
+  }
+  team->handles = n;
+  for (int64_t r = 0; r < n; r++)
+    comms[r] = &made[r]->base;
+  free(made);
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,200 @@
+/* The user's arrays, checked once: pointers where there is something, strides that do not overlap in a destination, and
+ * no destination over a source or another destination. */
+#include "exec/overlap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Do no two index tuples meet? Sufficient and exact for what comes from slicing: each stride steps over all that the smaller ones
+ * reach. The strides were measured. */
+static bool injective(const rs_extent *x) {
+  int order[RESHARD_MAX_DIMS], n = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (x->shape[d] <= 1)
+      continue;
+    int i = n++;
+    for (; i > 0 && llabs(x->strides[order[i - 1]]) > llabs(x->strides[d]); i--)
+      order[i] = order[i - 1];
+    order[i] = d;
+  }
+  int64_t reach = x->width; /* bytes that the dims so far span */
+  for (int i = 0; i < n; i++) {
+    int64_t stride = llabs(x->strides[order[i]]);
+    if (stride < reach)
+      return false;
+    reach += stride * (x->shape[order[i]] - 1);
+  }
+  return true;
+}
+
+/* Range, density and strides of a buffer of one array (every kind but flat of several dims, which is contiguous). */
+static reshard_status measure(const struct reshard_plan_s *plan, int64_t entry, rs_extent *x, const int64_t *strides,
+                              const int64_t *contiguous) {
+  const char *name = plan->entries[entry].name, *side = x->source ? "source" : "destination";
+  int64_t elements = 1, below = 0, above = x->width;
+  for (int d = 0; d < x->ndim; d++) {
+    int64_t stride = strides != NULL ? strides[d] : contiguous[d], reach;
+    if (stride == INT64_MIN || !rs_mul(stride, x->width, &x->strides[d]) ||
+        !rs_mul(x->strides[d], rs_max(0, x->shape[d] - 1), &reach) ||
+        !rs_add(reach < 0 ? below : above, reach, reach < 0 ? &below : &above))
+      return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': stride %lld of %s dim %d overflows", (long long)entry, name,
+                      (long long)stride, side, d);
+    elements *= x->shape[d];
+  }
+  x->begin = x->end = x->at;
+  if (elements == 0)
+    return RESHARD_SUCCESS;
+  uintptr_t at = (uintptr_t)x->at;
+  if (below < -RS_EXTENT_MOST || above > RS_EXTENT_MOST || at < (uintptr_t)-below || at > UINTPTR_MAX - (uintptr_t)above)
+    return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': the strides of the %s reach from %lld to %lld bytes off %p, "
+                                           "beyond memory", (long long)entry, name, side, (long long)below, (long long)above,
+                    (const void *)x->at);
+  x->begin = x->at + below;
+  x->end = x->at + above;
+  bool once = injective(x);
+  x->dense = once && above - below == elements * x->width;
+  if (!x->source && !once) {
+    char shape[RS_SHAPE_TEXT], stride[RS_SHAPE_TEXT];
+    int64_t in_elements[RESHARD_MAX_DIMS];
+    for (int d = 0; d < x->ndim; d++)
+      in_elements[d] = x->strides[d] / x->width;
+    return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides %s of the destination of shape %s overlap", (long long)entry, name,
+                    rs_shape_text(stride, x->ndim, in_elements), rs_shape_text(shape, x->ndim, x->shape));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* All buffers of one entry on one side. */
+static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t entry, bool source, const rs_arrays *arrays,
+                                  rs_extents *all) {
+  const rs_entry *e = &plan->entries[entry];
+  const rs_class *c = &plan->classes.at[e->class_];
+  const struct reshard_layout_s *l = source ? c->src : c->dst;
+  int64_t first = source ? e->src_buffer : e->dst_buffer, buffers;
+  RS_TRY(reshard_layout_buffer_count((reshard_layout)l, plan->rank, &buffers));
+  for (int64_t b = 0; b < buffers; b++) {
+    int64_t elements;
+    RS_TRY(reshard_layout_buffer_elements((reshard_layout)l, plan->rank, b, &elements));
+    if (elements == 0)
+      continue;
+    void *at = source ? arrays->src[first + b] : arrays->dst[first + b];
+    const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
+    const int64_t *strides = lists != NULL ? lists[first + b] : NULL;
+    if (at == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': %s buffer %lld is NULL and should hold %lld elements",
+                      (long long)entry, e->name, source ? "source" : "destination", (long long)b, (long long)elements);
+    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = c->width, .entry = entry};
+    reshard_array_info info;
+    if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) {
+      if (strides != NULL)
+        return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims", (long long)entry,
+                        e->name, l->ndim);
+      info = (reshard_array_info){.shape = {elements}, .strides = {1}};
+      x.ndim = 1;
+    } else {
+      RS_TRY(reshard_layout_array((reshard_layout)l, plan->rank, b, &info));
+    }
+    memcpy(x.shape, info.shape, sizeof x.shape);
+    RS_TRY(measure(plan, entry, &x, strides, info.strides));
+    RS_TRY(rs_vec_reserve(all, all->n + 1));
+    all->at[all->n++] = x;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays) {
+  rs_extents all = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t e = 0; e < plan->nentries && status == RESHARD_SUCCESS; e++) {
+    status = add_buffers(plan, e, true, arrays, &all);
+    if (status == RESHARD_SUCCESS)
+      status = add_buffers(plan, e, false, arrays, &all);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = rs_check_overlap(plan, &all);
+  free(all.at);
+  return status;
+}
+
+/* Copies the stride lists of one side: the caller's may go when the call returns. */
+static reshard_status keep_strides(const struct reshard_plan_s *plan, bool source, const int64_t *const *given,
+                                   int64_t *values, const int64_t ***out) {
+  int64_t n = source ? plan->nsrc : plan->ndst;
+  *out = NULL;
+  if (given == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero((void *)out, n, sizeof **out));
+  for (int64_t e = 0; e < plan->nentries; e++) {
+    const rs_entry *entry = &plan->entries[e];
+    const rs_class *c = &plan->classes.at[entry->class_];
+    int64_t first = source ? entry->src_buffer : entry->dst_buffer, next = n;
+    if (e + 1 < plan->nentries)
+      next = source ? entry[1].src_buffer : entry[1].dst_buffer;
+    int ndim = source ? c->src->ndim : c->dst->ndim;
+    for (int64_t b = first; b < next; b++) {
+      if (given[b] == NULL)
+        continue;
+      int64_t *copy = values + b * RESHARD_MAX_DIMS;
+      for (int d = 0; d < ndim; d++)
+        copy[d] = given[b][d];
+      (*out)[b] = copy;
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_arrays *out) {
+  const reshard_arrays none = {RESHARD_ARRAYS_INIT, NULL, NULL, NULL, NULL, 0, 0};
+  if (given == NULL)
+    given = &none;
+  if (given->size != sizeof *given)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_arrays has %zu", given->size, sizeof *given);
+  if ((given->nsrc != 0 && given->nsrc != plan->nsrc) || (given->ndst != 0 && given->ndst != plan->ndst))
+    return rs_error(RESHARD_ERROR_INVALID, "%lld source and %lld destination buffers are given, the plan has %lld and %lld",
+                    (long long)given->nsrc, (long long)given->ndst, (long long)plan->nsrc, (long long)plan->ndst);
+  rs_arrays a = {0};
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero(&a.src, plan->nsrc, sizeof *a.src), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&a.dst, plan->ndst, sizeof *a.dst), fail);
+  if (given->src != NULL && plan->nsrc > 0)
+    memcpy(a.src, given->src, (size_t)plan->nsrc * sizeof *a.src);
+  if (given->dst != NULL && plan->ndst > 0)
+    memcpy(a.dst, given->dst, (size_t)plan->ndst * sizeof *a.dst);
+  if (given->src_strides != NULL || given->dst_strides != NULL)
+    RS_TRY_GOTO(status, rs_alloc(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)), fail);
+  RS_TRY_GOTO(status, keep_strides(plan, true, given->src_strides, a.stride_values, &a.src_strides), fail);
+  RS_TRY_GOTO(status,
+              keep_strides(plan, false, given->dst_strides,
+                           a.stride_values != NULL ? a.stride_values + plan->nsrc * RESHARD_MAX_DIMS : NULL, &a.dst_strides),
+              fail);
+  RS_TRY_GOTO(status, check_arrays(plan, &a), fail);
+  *out = a;
+  return RESHARD_SUCCESS;
+fail:
+  rs_arrays_free(&a);
+  return status;
+}
+
+void rs_arrays_free(rs_arrays *a) {
+  free(a->src);
+  free(a->dst);
+  free(a->src_strides);
+  free(a->dst_strides);
+  free(a->stride_values);
+  *a = (rs_arrays){0};
+}
+
+void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source, int64_t array,
+                    rs_view *view) {
+  const rs_entry *e = &plan->entries[entry];
+  const rs_class *c = &plan->classes.at[e->class_];
+  reshard_layout l = source ? c->src : c->dst;
+  reshard_array_info info;
+  reshard_layout_array(l, plan->rank, array, &info);
+  int64_t buffer = (source ? e->src_buffer : e->dst_buffer) + info.buffer;
+  const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
+  const int64_t *strides = lists != NULL && lists[buffer] != NULL ? lists[buffer] : info.strides;
+  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + info.offset * c->width;
+  for (int d = 0; d < l->ndim; d++)
+    view->strides[d] = strides[d] * c->width;
+}

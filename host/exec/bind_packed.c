@@ -1,0 +1,241 @@
+/* The packed path: what to pack, send, receive and unpack in each round, with addresses.
+ *
+ * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through staging: without a
+ * limit each message has a place of its own, under a limit each round has slots of one piece, in one of two halves by turns. */
+#include "exec/transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A message on its way through the rounds: pieces are asked for in order, so it is walked once. */
+typedef struct journey {
+  const rs_peer *peer;
+  int64_t bytes, group;
+  char *in_place;              /* where the message is in the user's memory; NULL: staged */
+  char *staged;                /* its own staging; NULL under a limit */
+  int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
+} journey;
+
+typedef struct packer {
+  reshard_transfer transfer;
+  const struct reshard_plan_s *plan;
+  rs_binding *binding;
+  rs_staging staging;
+  char *workspace;
+  journey *sends, *receives;   /* by group, then peer */
+  int64_t nsends, nreceives;
+  rs_copies pack, unpack;      /* of the round being made */
+} packer;
+
+/* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
+static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t begin, int64_t end, char *linear,
+                                  rs_copies *copies) {
+  const struct reshard_plan_s *plan = p->plan;
+  for (; j->at < plan->nentries; j->at++, j->segment = 0) {
+    int64_t entry = plan->order[j->at];
+    const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
+    const rs_side *side = sending ? &c->send : &c->receive;
+    const rs_message *m = rs_side_message(side, j->peer->rank);
+    for (; m != NULL && j->segment < m->count; j->segment++) {
+      const rs_segment *s = &side->segments.at[m->first + j->segment];
+      int64_t bytes = s->elements * c->width, from = rs_max(begin - j->before, 0), to = rs_min(end - j->before, bytes);
+      if (from < to) {
+        rs_view view;
+        rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
+        rs_lowering lowering = {plan, c, sending, s, sending ? &view : NULL, sending ? NULL : &view,
+                                linear + (j->before + from - begin)};
+        RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
+                                        : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
+      }
+      if (j->before + bytes >= end && to < bytes)
+        return RESHARD_SUCCESS; /* the next piece goes on within this segment */
+      j->before += bytes;
+      if (j->before == end) {
+        j->segment++;
+        return RESHARD_SUCCESS;
+      }
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+static int by_group(const void *a, const void *b) {
+  const journey *x = a, *y = b;
+  if (x->group != y->group)
+    return x->group < y->group ? -1 : 1;
+  return x->peer->rank < y->peer->rank ? -1 : x->peer->rank > y->peer->rank;
+}
+
+/* Which messages there are, which of them go in place, and how much staging the others need. */
+static reshard_status find_journeys(packer *p) {
+  const struct reshard_plan_s *plan = p->plan;
+  const rs_arrays *arrays = &p->binding->arrays;
+  bool *in_place = NULL;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero(&in_place, 2 * plan->peers.n, sizeof *in_place), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&p->sends, plan->peers.n, sizeof *p->sends), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&p->receives, plan->peers.n, sizeof *p->receives), done);
+  for (int64_t i = 0; i < plan->peers.n; i++) {
+    const rs_peer *peer = &plan->peers.at[i];
+    rs_place place;
+    if (peer->sent > 0) {
+      journey *j = &p->sends[p->nsends++];
+      *j = (journey){.peer = peer, .bytes = peer->sent, .group = rs_plan_group(plan, plan->rank, peer->rank)};
+      in_place[2 * i] = rs_message_in_place(plan, peer, true, arrays->src_strides, &place);
+      if (in_place[2 * i])
+        j->in_place = (char *)arrays->src[place.buffer] + place.offset;
+    }
+    if (peer->received > 0) {
+      journey *j = &p->receives[p->nreceives++];
+      *j = (journey){.peer = peer, .bytes = peer->received, .group = rs_plan_group(plan, peer->rank, plan->rank)};
+      in_place[2 * i + 1] = rs_message_in_place(plan, peer, false, arrays->dst_strides, &place);
+      if (in_place[2 * i + 1])
+        j->in_place = (char *)arrays->dst[place.buffer] + place.offset;
+    }
+    p->binding->info.packs_skipped += in_place[2 * i];
+    p->binding->info.unpacks_skipped += in_place[2 * i + 1];
+  }
+  if (p->nsends > 1)
+    qsort(p->sends, (size_t)p->nsends, sizeof *p->sends, by_group);
+  if (p->nreceives > 1)
+    qsort(p->receives, (size_t)p->nreceives, sizeof *p->receives, by_group);
+  status = rs_plan_staging(plan, in_place, &p->staging);
+done:
+  free(in_place);
+  return status;
+}
+
+static reshard_status find_workspace(packer *p) {
+  reshard_transfer t = p->transfer;
+  p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
+  p->workspace = t->user_workspace;
+  if (p->staging.bytes > 0 && p->workspace == NULL) {
+    RS_TRY(t->comm->device->ops->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
+    p->workspace = p->binding->workspace;
+  } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
+    return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
+                    (long long)p->staging.bytes);
+  }
+  if (p->staging.slot > 0)
+    return RESHARD_SUCCESS;
+  char *next = p->workspace;
+  for (int64_t i = 0; i < p->nsends + p->nreceives; i++) {
+    journey *j = i < p->nsends ? &p->sends[i] : &p->receives[i - p->nsends];
+    if (j->in_place == NULL) {
+      j->staged = next;
+      next += (j->bytes + 255) / 256 * 256;
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Parts of one round in one direction: every journey of the group that still has this piece. */
+static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool sending, int64_t group, int64_t piece,
+                                 char *slots, rs_part **parts, int64_t *nparts) {
+  int64_t size = p->plan->piece, count = 0;
+  *nparts = 0;
+  for (int64_t i = 0; i < n; i++)
+    count += journeys[i].group == group && rs_plan_pieces(p->plan, journeys[i].bytes) > piece;
+  RS_TRY(rs_alloc(parts, count, sizeof **parts));
+  for (int64_t i = 0; i < n; i++) {
+    journey *j = &journeys[i];
+    if (j->group != group || rs_plan_pieces(p->plan, j->bytes) <= piece)
+      continue;
+    int64_t begin = piece * size, end = size == 0 ? j->bytes : rs_min(j->bytes, begin + size);
+    rs_part part = {j->peer->rank, NULL, end - begin, j->in_place == NULL};
+    if (j->in_place != NULL) {
+      part.at = j->in_place + begin;
+    } else {
+      part.at = j->staged != NULL ? j->staged : slots;
+      slots += p->staging.slot;
+      RS_TRY(lower_piece(p, j, sending, begin, end, part.at, sending ? &p->pack : &p->unpack));
+    }
+    (*parts)[(*nparts)++] = part;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Journeys of one group: they lie together. */
+static journey *of_group(journey *journeys, int64_t n, int64_t group, int64_t *count) {
+  int64_t first = 0;
+  while (first < n && journeys[first].group < group)
+    first++;
+  *count = 0;
+  while (first + *count < n && journeys[first + *count].group == group)
+    (*count)++;
+  return journeys + first;
+}
+
+static void clear(rs_copies *copies) {
+  copies->copy.n = copies->axis.n = 0;
+  copies->bytes = 0;
+}
+
+static reshard_status compile(packer *p, rs_copies *copies, rs_program **program) {
+  rs_device *device = p->transfer->comm->device;
+  if (copies->copy.n == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(device->ops->compile(device, copies, p->plan->info.bytes, program));
+  p->binding->info.copies += device->ops->count(*program);
+  clear(copies);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
+  rs_binding *b = p->binding;
+  rs_round *r = &b->rounds[b->nrounds];
+  int64_t half = b->nrounds % p->staging.halves * (p->staging.send_slots + p->staging.receive_slots) * p->staging.slot;
+  char *slots = p->workspace != NULL ? p->workspace + half : NULL;
+  *r = (rs_round){.group = group, .piece = piece};
+  b->nrounds++; /* from here on the binding frees it */
+  int64_t count;
+  journey *j = of_group(p->sends, p->nsends, group, &count);
+  RS_TRY(make_parts(p, j, count, true, group, piece, slots, &r->sends, &r->nsends));
+  if (slots != NULL)
+    slots += p->staging.send_slots * p->staging.slot;
+  j = of_group(p->receives, p->nreceives, group, &count);
+  RS_TRY(make_parts(p, j, count, false, group, piece, slots, &r->receives, &r->nreceives));
+  RS_TRY(compile(p, &p->pack, &r->pack));
+  return compile(p, &p->unpack, &r->unpack);
+}
+
+/* What stays on the rank. */
+static reshard_status make_keep(packer *p) {
+  rs_copies kept = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t e = 0; e < p->plan->nentries && status == RESHARD_SUCCESS; e++) {
+    const rs_class *c = &p->plan->classes.at[p->plan->entries[e].class_];
+    const rs_message *m = rs_side_message(&c->send, p->plan->rank);
+    for (int64_t i = 0; m != NULL && i < m->count && status == RESHARD_SUCCESS; i++) {
+      const rs_segment *s = &c->send.segments.at[m->first + i];
+      rs_view src, dst;
+      rs_arrays_view(&p->binding->arrays, p->plan, e, true, s->src_array, &src);
+      rs_arrays_view(&p->binding->arrays, p->plan, e, false, s->dst_array, &dst);
+      rs_lowering lowering = {p->plan, c, true, s, &src, &dst, NULL};
+      status = rs_lower(&lowering, &kept);
+    }
+  }
+  if (status == RESHARD_SUCCESS)
+    status = compile(p, &kept, &p->binding->keep);
+  rs_copies_free(&kept);
+  return status;
+}
+
+reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
+  packer p = {.transfer = t, .plan = t->plan, .binding = binding, .pack.staging = true};
+  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->plan->info.rounds};
+  reshard_status status;
+  RS_TRY_GOTO(status, find_journeys(&p), done);
+  RS_TRY_GOTO(status, find_workspace(&p), done);
+  RS_TRY_GOTO(status, make_keep(&p), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->plan->info.rounds, sizeof *binding->rounds), done);
+  for (int64_t g = 0; g < t->plan->info.round_groups; g++)
+    for (int64_t piece = 0; piece < t->plan->group_rounds[g]; piece++)
+      RS_TRY_GOTO(status, make_round(&p, g, piece), done);
+done:
+  free(p.sends);
+  free(p.receives);
+  rs_copies_free(&p.pack);
+  rs_copies_free(&p.unpack);
+  return status;
+}

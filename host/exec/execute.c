@@ -1,0 +1,147 @@
+/* Execute: one thread does it for all ranks of the process, the device's threads help.
+ *
+ * Direct: one program. Packed: round after round in the order that all ranks share - pack, exchange, unpack; what stays on the rank is copied
+ * beside the first pack. Nothing is allocated and no offset is computed here. */
+#include "exec/transfer.h"
+
+#include <string.h>
+
+static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+  rs_device *device = t[0]->comm->device;
+  rs_program *program = t[0]->binding.direct->program;
+  RS_TRY(device->ops->run(device, 1, &program, stream));
+  for (int64_t i = 0; i < n; i++)
+    rs_comm_count(t[i]->comm, t[i]->binding.foreign_bytes, 0);
+  return RESHARD_SUCCESS;
+}
+
+/* The next round that any of the ranks has; false when all are done. cursor[i]: rounds of rank i that are behind. */
+static bool next_round(int64_t n, struct reshard_transfer_s *const *t, const int64_t *cursor, int64_t *group, int64_t *piece) {
+  bool found = false;
+  for (int64_t i = 0; i < n; i++) {
+    if (cursor[i] == t[i]->binding.nrounds)
+      continue;
+    const rs_round *r = &t[i]->binding.rounds[cursor[i]];
+    if (!found || r->group < *group || (r->group == *group && r->piece < *piece)) {
+      *group = r->group;
+      *piece = r->piece;
+      found = true;
+    }
+  }
+  return found;
+}
+
+static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+  reshard_comm comm = t[0]->comm;
+  rs_device *device = comm->device;
+  rs_program **programs = t[0]->programs;
+  rs_turn *turns = t[0]->turns;
+  int64_t *cursor = t[0]->cursor, group = 0, piece = 0, kept = n;
+  memset(cursor, 0, (size_t)n * sizeof *cursor);
+  for (int64_t i = 0; i < n; i++)
+    programs[n + i] = t[i]->binding.keep; /* run beside the first pack */
+  while (next_round(n, t, cursor, &group, &piece)) {
+    for (int64_t i = 0; i < n; i++) {
+      const rs_binding *b = &t[i]->binding;
+      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
+      bool in = r != NULL && r->group == group && r->piece == piece;
+      turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives} : (rs_turn){t[i]->comm, 0, 0, NULL, NULL};
+      programs[i] = in ? r->pack : NULL;
+    }
+    RS_TRY(device->ops->run(device, n + kept, programs, stream));
+    kept = 0;
+    RS_TRY(comm->ops->exchange(n, turns, t[0]->plan->info.bytes, stream));
+    for (int64_t i = 0; i < n; i++) {
+      const rs_binding *b = &t[i]->binding;
+      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
+      bool in = r != NULL && r->group == group && r->piece == piece;
+      programs[i] = in ? r->unpack : NULL;
+      cursor[i] += in;
+    }
+    RS_TRY(device->ops->run(device, n, programs, stream));
+  }
+  return kept > 0 ? device->ops->run(device, n, programs + n, stream) : RESHARD_SUCCESS;
+}
+
+static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+  if (stream != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
+  for (int64_t i = 1; i < n; i++)
+    if (t[i]->key != t[0]->key)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
+                      (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
+  return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t, stream) : run_packed(n, t, stream);
+}
+
+/* What a rank brings when all ranks of the process come with threads of their own. */
+static reshard_status run_together(int64_t n, void **all) {
+  return run(n, (struct reshard_transfer_s *const *)all, NULL);
+}
+
+reshard_status reshard_execute(reshard_transfer t, void *stream) {
+  if (t == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
+  if (stream != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: stream is %p, on the CPU it is NULL", stream);
+  if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
+    return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
+  reshard_status status = t->comm->ops->together(t->comm, run_together, t);
+  atomic_flag_clear_explicit(&t->busy, memory_order_release);
+  return status;
+}
+
+/* Puts the transfers in the order of their ranks; all ranks of the process must be there once. */
+static reshard_status order(int64_t n, const reshard_transfer *transfers) {
+  for (int64_t i = 0; i < n; i++)
+    if (transfers[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is NULL", (long long)i);
+  struct reshard_transfer_s **ranks = transfers[0]->ranks;
+  int64_t locals = transfers[0]->comm->locals;
+  if (n != locals)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, this process has %lld ranks", (long long)n,
+                    (long long)locals);
+  memset(ranks, 0, (size_t)n * sizeof *ranks);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t rank = transfers[i]->comm->rank;
+    if (transfers[i]->comm->device != transfers[0]->comm->device) /* a communicator's own */
+      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers 0 and %lld are on different communicators",
+                      (long long)i);
+    if (rank >= n || ranks[rank] != NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is of rank %lld, as another one is",
+                      (long long)i, (long long)rank);
+    ranks[rank] = transfers[i];
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Transfer i was found to be executing: elsewhere, or because it is in the list twice. */
+static reshard_status refuse_busy(const reshard_transfer *transfers, int64_t i) {
+  for (int64_t j = 0; j < i; j++)
+    if (transfers[j] == transfers[i])
+      return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers %lld and %lld are the same", (long long)j,
+                      (long long)i);
+  return rs_error(RESHARD_ERROR_BUSY, "reshard_execute_all: transfer %lld is executing already", (long long)i);
+}
+
+reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream) {
+  if (n < 1 || transfers == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, list %s", (long long)n,
+                    transfers == NULL ? "NULL" : "given");
+  int64_t taken = 0;
+  reshard_status status = RESHARD_SUCCESS;
+  for (; taken < n && status == RESHARD_SUCCESS; taken++)
+    if (transfers[taken] != NULL && atomic_flag_test_and_set_explicit(&transfers[taken]->busy, memory_order_acquire)) {
+      status = refuse_busy(transfers, taken);
+      break;
+    }
+  if (status == RESHARD_SUCCESS)
+    status = order(n, transfers);
+  if (status == RESHARD_SUCCESS)
+    status = transfers[0]->comm->ops->alive(transfers[0]->comm);
+  if (status == RESHARD_SUCCESS)
+    status = run(n, transfers[0]->ranks, stream);
+  for (int64_t i = 0; i < taken; i++)
+    if (transfers[i] != NULL)
+      atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);
+  return status;
+}

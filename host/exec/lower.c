@@ -1,0 +1,184 @@
+/* From a segment to box copies.
+ *
+ * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic progressions (blocks dealt
+ * to ranks in turn): so a list becomes progressions, each of them two plain loops - steps and indices - and the segment
+ * the product of its axes' progressions. Block-cyclic layouts of any size thus cost a handful of descriptors, not one per block. */
+#include "exec/transfer.h"
+
+#include <stdlib.h>
+
+/* n indices at byte offsets src + i * src_stride, the same `steps` times, src_step and dst_step further on. */
+typedef struct progression {
+  int64_t src, dst, n;
+  int64_t steps, src_step, dst_step;
+} progression;
+
+typedef RS_VEC(progression) progressions;
+
+/* One axis with more than one index of the segment (or of the cut of it). */
+typedef struct lowered_axis {
+  const rs_run *runs;
+  int64_t count, skip;              /* positions of the runs before the cut */
+  int64_t length;
+  int64_t src_stride, dst_stride;   /* bytes per index */
+  bool src_linear, dst_linear;
+} lowered_axis;
+
+typedef struct lowered {
+  int naxes;
+  lowered_axis axis[RESHARD_MAX_DIMS];
+  const char *src;
+  char *dst;
+  int32_t width;
+  rs_geometry geometry; /* the runs of boxes are stored in it */
+} lowered;
+
+/* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses. */
+static void prepare(const rs_lowering *w, lowered *out) {
+  const rs_space *space = &w->class_->space;
+  const rs_geometry *g = &out->geometry;
+  rs_segment_geometry(w->plan, w->class_, w->sending, w->segment, &out->geometry);
+  out->naxes = 0;
+  out->src = w->src != NULL ? w->src->at : w->linear;
+  out->dst = w->dst != NULL ? w->dst->at : w->linear;
+  out->width = (int32_t)w->class_->width;
+  int64_t linear = w->class_->width;
+  lowered_axis found[RESHARD_MAX_DIMS];
+  for (int a = g->naxes - 1; a >= 0; a--) {
+    const rs_span_list *list = &g->axis[a];
+    lowered_axis axis = {.runs = list->runs, .count = list->count, .length = list->length};
+    if (a == g->cut) {
+      axis.skip = w->segment->begin;
+      axis.length = w->segment->end - w->segment->begin;
+    }
+    axis.src_linear = w->src == NULL;
+    axis.dst_linear = w->dst == NULL;
+    axis.src_stride = axis.src_linear ? linear : space->src_dim[a] >= 0 ? w->src->strides[space->src_dim[a]] : 0;
+    axis.dst_stride = axis.dst_linear ? linear : space->dst_dim[a] >= 0 ? w->dst->strides[space->dst_dim[a]] : 0;
+    if (axis.length == 1 && list->count == 1) {
+      int64_t ask = list->runs[0].ask + axis.skip, held = list->runs[0].held + axis.skip;
+      out->src += axis.src_linear ? 0 : (g->src_asks ? ask : held) * axis.src_stride;
+      out->dst += axis.dst_linear ? 0 : (g->src_asks ? held : ask) * axis.dst_stride;
+      continue;
+    }
+    linear *= axis.length;
+    found[out->naxes++] = axis;
+  }
+  for (int a = 0; a < out->naxes; a++)
+    out->axis[a] = found[out->naxes - 1 - a];
+}
+
+/* Are runs [first, last) progressions of period t? */
+static bool periodic(const progression *r, int64_t first, int64_t last, int64_t t) {
+  int64_t src_step = r[first + t].src - r[first].src, dst_step = r[first + t].dst - r[first].dst;
+  for (int64_t i = first; i + t < last; i++)
+    if (r[i + t].n != r[i].n || r[i + t].src - r[i].src != src_step || r[i + t].dst - r[i].dst != dst_step)
+      return false;
+  return true;
+}
+
+/* Folds runs first+1 .. last-2 into the fewest progressions; the outermost two are often cut short and stay alone. */
+#define LONGEST_PERIOD 64
+static void fold(progressions *list, int64_t first) {
+  int64_t last = list->n - 1, from = first + 1;
+  progression *r = list->at;
+  if (last - from < 3)
+    return;
+  for (int64_t t = 1; t <= LONGEST_PERIOD && 2 * t <= last - from; t++) {
+    if (!periodic(r, from, last, t))
+      continue;
+    int64_t steps = (last - from) / t, rest = (last - from) % t;
+    for (int64_t i = 0; i < t; i++) {
+      r[from + i].steps = steps + (i < rest);
+      r[from + i].src_step = r[from + i + t].src - r[from + i].src;
+      r[from + i].dst_step = r[from + i + t].dst - r[from + i].dst;
+    }
+    r[from + t] = r[last];
+    list->n = from + t + 1;
+    return;
+  }
+}
+
+/* Positions [lo, hi) of an axis as progressions, byte offsets from the axis' base. */
+static reshard_status progress(const lowered *w, const lowered_axis *axis, int64_t lo, int64_t hi, progressions *list) {
+  int64_t first = list->n, position = -axis->skip; /* of the run's first index, from the cut on */
+  for (int64_t i = 0; i < axis->count && position < hi; position += axis->runs[i].n, i++) {
+    const rs_run *run = &axis->runs[i];
+    int64_t from = rs_max(lo - position, 0), to = rs_min(hi - position, run->n);
+    if (from >= to)
+      continue;
+    int64_t src = (w->geometry.src_asks ? run->ask : run->held) + from, dst = (w->geometry.src_asks ? run->held : run->ask) + from;
+    if (axis->src_linear)
+      src = position + from;
+    if (axis->dst_linear)
+      dst = position + from;
+    RS_TRY(rs_vec_reserve(list, list->n + 1));
+    list->at[list->n++] = (progression){src * axis->src_stride, dst * axis->dst_stride, to - from, 1, 0, 0};
+  }
+  fold(list, first);
+  return RESHARD_SUCCESS;
+}
+
+/* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
+static reshard_status emit(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
+                           rs_copies *copies) {
+  progressions list = {0};
+  int64_t first[RESHARD_MAX_DIMS + 1], at[RESHARD_MAX_DIMS];
+  reshard_status status = RESHARD_SUCCESS;
+  for (int a = 0; a < w->naxes; a++) {
+    first[a] = at[a] = list.n;
+    RS_TRY_GOTO(status, progress(w, &w->axis[a], lo[a], hi[a], &list), done);
+    if (list.n == first[a])
+      goto done;
+  }
+  first[w->naxes] = list.n;
+  for (;;) {
+    rs_axis axes[2 * RESHARD_MAX_DIMS];
+    const char *from = src;
+    char *to = dst;
+    for (int a = 0; a < w->naxes; a++) {
+      const progression *p = &list.at[at[a]];
+      from += p->src;
+      to += p->dst;
+      axes[2 * a] = (rs_axis){p->steps, p->src_step, p->dst_step};
+      axes[2 * a + 1] = (rs_axis){p->n, w->axis[a].src_stride, w->axis[a].dst_stride};
+    }
+    RS_TRY_GOTO(status, rs_copies_add(copies, from, to, w->width, 2 * w->naxes, axes), done);
+    int a = w->naxes - 1;
+    while (a >= 0 && ++at[a] == first[a + 1]) {
+      at[a] = first[a];
+      a--;
+    }
+    if (a < 0)
+      break;
+  }
+done:
+  free(list.at);
+  return status;
+}
+
+reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies) {
+  lowered w;
+  int64_t lo[RESHARD_MAX_DIMS] = {0}, hi[RESHARD_MAX_DIMS];
+  prepare(lowering, &w);
+  for (int a = 0; a < w.naxes; a++)
+    hi[a] = w.axis[a].length;
+  return emit(&w, w.src, w.dst, lo, hi, copies);
+}
+
+reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies) {
+  lowered w;
+  int64_t shape[RESHARD_MAX_DIMS], corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS];
+  prepare(lowering, &w);
+  for (int a = 0; a < w.naxes; a++)
+    shape[a] = w.axis[a].length;
+  int n = rs_flat_boxes(w.naxes, shape, begin, end, corners);
+  /* positions are those of the segment; the message's piece starts with element `begin` */
+  const char *src = lowering->src == NULL ? w.src - begin * w.width : w.src;
+  char *dst = lowering->dst == NULL ? w.dst - begin * w.width : w.dst;
+  for (int b = 0; b < n; b++) {
+    const int64_t *lo = corners + (int64_t)b * 2 * w.naxes;
+    RS_TRY(emit(&w, src, dst, lo, lo + w.naxes, copies));
+  }
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,141 @@
+/* Which of a rank's buffers share bytes.
+ *
+ * Buffers are swept by their first byte; only those whose ranges meet are looked at as a pair. Two dense ones then do
+ * overlap. Views with gaps may interleave (columns of one matrix): what is asked is whether i and j exist with
+ * p + sum i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride first.
+ * Where both have the same largest stride s only i - j matters, and what the smaller dims reach leaves it one or two values; so
+ * views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one whose reach meets
+ * the other view are taken one by one. */
+#include "exec/overlap.h"
+
+#include <stdlib.h>
+
+/* Steps after which two views whose strides have nothing in common pass for disjoint. */
+#define BUDGET 2000000
+
+/* A view with positive strides, largest first; what is contiguous is one run. */
+typedef struct walk {
+  int n;
+  int64_t run, stride[RESHARD_MAX_DIMS], steps[RESHARD_MAX_DIMS];
+  int64_t reach[RESHARD_MAX_DIMS + 1]; /* bytes that dims d, d + 1, ... span */
+} walk;
+
+static void prepare(const rs_extent *x, walk *w) {
+  *w = (walk){.run = x->width};
+  for (int d = 0; d < x->ndim; d++) {
+    int64_t stride = llabs(x->strides[d]);
+    if (x->shape[d] == 1 || stride == 0)
+      continue;
+    int i = w->n++;
+    for (; i > 0 && w->stride[i - 1] < stride; i--) {
+      w->stride[i] = w->stride[i - 1];
+      w->steps[i] = w->steps[i - 1];
+    }
+    w->stride[i] = stride;
+    w->steps[i] = x->shape[d];
+  }
+  while (w->n > 0 && w->stride[w->n - 1] <= w->run) { /* less than the run: a sliding window in a source */
+    w->n--;
+    w->run += w->stride[w->n] * (w->steps[w->n] - 1);
+  }
+  w->reach[w->n] = w->run;
+  for (int d = w->n - 1; d >= 0; d--)
+    w->reach[d] = w->reach[d + 1] + w->stride[d] * (w->steps[d] - 1);
+}
+
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* Do dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte? */
+static bool meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_t *budget) {
+  if (off >= x->reach[a] || -off >= y->reach[b] || --*budget < 0)
+    return false;
+  if (a == x->n && b == y->n)
+    return true;
+  int64_t s = a < x->n ? x->stride[a] : 0, t = b < y->n ? y->stride[b] : 0;
+  int64_t least, most, above, below; /* k steps bring x k * stride nearer to y */
+  if (s == t) {
+    least = 1 - y->steps[b];
+    most = x->steps[a] - 1;
+    above = x->reach[a + 1];
+    below = y->reach[b + 1];
+  } else {
+    least = s > t ? 0 : 1 - y->steps[b];
+    most = s > t ? x->steps[a] - 1 : 0;
+    above = x->reach[a + (s > t)];
+    below = y->reach[b + (t > s)];
+  }
+  int64_t stride = rs_max(s, t);
+  least = rs_max(least, floor_div(off - above, stride) + 1); /* -below < off - k * stride < above */
+  most = rs_min(most, floor_div(off + below - 1, stride));
+  for (int64_t k = least; k <= most && *budget >= 0; k++)
+    if (meet(x, a + (s >= t), y, b + (t >= s), off - k * stride, budget))
+      return true;
+  return false;
+}
+
+static bool overlap(const rs_extent *a, const rs_extent *b) {
+  if (a->end <= b->begin || b->end <= a->begin)
+    return false;
+  if (a->dense && b->dense)
+    return true;
+  walk x, y;
+  prepare(a, &x);
+  prepare(b, &y);
+  int64_t budget = BUDGET;
+  return meet(&x, 0, &y, 0, (int64_t)((uintptr_t)b->begin - (uintptr_t)a->begin), &budget);
+}
+
+static int by_begin(const void *a, const void *b) {
+  const rs_extent *x = a, *y = b;
+  return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static reshard_status report(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
+  return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': its %s of %lld bytes overlaps the %s of entry %lld '%.64s' of %lld bytes",
+                  (long long)x->entry, plan->entries[x->entry].name, x->source ? "source" : "destination",
+                  (long long)(x->end - x->begin), y->source ? "source" : "destination", (long long)y->entry,
+                  plan->entries[y->entry].name, (long long)(y->end - y->begin));
+}
+
+/* The buffers of one side that the sweep is within. */
+typedef struct active {
+  const rs_extent **at;
+  int64_t n;
+} active;
+
+/* The first that shares a byte with x, or NULL; those that end before x are dropped. */
+static const rs_extent *look(active *list, const rs_extent *x) {
+  int64_t kept = 0;
+  const rs_extent *found = NULL;
+  for (int64_t i = 0; i < list->n; i++) {
+    const rs_extent *y = list->at[i];
+    if (y->end <= x->begin)
+      continue;
+    list->at[kept++] = y;
+    if (found == NULL && overlap(y, x))
+      found = y;
+  }
+  list->n = kept;
+  return found;
+}
+
+reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all) {
+  if (all->n < 2)
+    return RESHARD_SUCCESS;
+  const rs_extent **memory;
+  RS_TRY(rs_alloc(&memory, 2 * all->n, sizeof *memory));
+  active sources = {memory, 0}, destinations = {memory + all->n, 0};
+  qsort(all->at, (size_t)all->n, sizeof *all->at, by_begin);
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < all->n && status == RESHARD_SUCCESS; i++) {
+    const rs_extent *x = &all->at[i], *y = look(&destinations, x);
+    if (y == NULL && !x->source) /* sources may share what they like among them */
+      y = look(&sources, x);
+    if (y != NULL)
+      status = report(plan, x, y);
+    active *mine = x->source ? &sources : &destinations;
+    mine->at[mine->n++] = x;
+  }
+  free(memory);
+  return status;
+}

@@ -1,0 +1,250 @@
+/* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own step
+ * failed takes part in what is collective with its status, so nobody waits for it. */
+#include "exec/transfer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Why ranks meet: records of different calls are not to be compared. */
+enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
+
+/* What ranks exchange and compare: of fixed size, whatever the plan. */
+typedef struct record {
+  int32_t status, path, call;
+  uint64_t fields[RS_FIELDS];
+  uint64_t key;                  /* create: rank 0's is taken; rebind: compared */
+  const rs_offer *offer; /* read by ranks of the same process only */
+  char text[256];
+} record;
+
+static const char *const field_names[RS_FIELDS] = {
+    [RS_FIELD_VERSION] = "the library's version", [RS_FIELD_TENSORS] = "the shapes of the tensors",
+    [RS_FIELD_LAYOUTS] = "the layouts",           [RS_FIELD_DTYPES] = "the dtypes",
+    [RS_FIELD_REGIONS] = "the regions",           [RS_FIELD_OPTIONS] = "the plan options"};
+
+/* The same verdict on every rank, since all look at the same records. */
+static reshard_status compare(int64_t n, const record *all) {
+  static const char *const paths[] = {"auto", "direct", "packed"};
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].call != all[0].call)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
+  for (int64_t r = 0; r < n; r++)
+    if (all[r].status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
+  for (int f = 0; f < RS_FIELDS; f++)
+    for (int64_t r = 1; r < n; r++)
+      if (all[r].fields[f] != all[0].fields[f])
+        return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in %s", (long long)r, field_names[f]);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].path != all[0].path)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in the path: %s and %s", (long long)r,
+                      paths[all[0].path], paths[all[r].path]);
+  for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
+    if (all[r].key != all[0].key)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
+  return RESHARD_SUCCESS;
+}
+
+static void set_status(record *mine, reshard_status status) {
+  mine->status = (int32_t)status;
+  if (status != RESHARD_SUCCESS)
+    snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
+}
+
+/* Everybody's record, compared. */
+static reshard_status exchange_records(reshard_comm comm, const record *mine, const record **all) {
+  _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
+  const void *gathered;
+  RS_TRY(comm->ops->allgather(comm, mine, sizeof *mine, &gathered));
+  *all = gathered;
+  return compare(comm->size, *all);
+}
+
+reshard_status rs_agree(reshard_comm comm, reshard_status status) {
+  record mine = {.call = CALL_AGREE};
+  const record *all;
+  set_status(&mine, status);
+  return exchange_records(comm, &mine, &all);
+}
+
+static void free_rounds(rs_device *device, rs_binding *b) {
+  for (int64_t i = 0; i < b->nrounds; i++) {
+    device->ops->release(device, b->rounds[i].pack);
+    device->ops->release(device, b->rounds[i].unpack);
+    free(b->rounds[i].sends);
+    free(b->rounds[i].receives);
+  }
+  free(b->rounds);
+}
+
+void rs_binding_free(reshard_comm comm, rs_binding *b) {
+  rs_device *device = comm->device;
+  if (b->direct != NULL && atomic_fetch_sub(&b->direct->users, 1) == 1) {
+    device->ops->release(device, b->direct->program);
+    free(b->direct);
+  }
+  device->ops->release(device, b->keep);
+  free_rounds(device, b);
+  device->ops->free(device, b->workspace);
+  rs_arrays_free(&b->arrays);
+  *b = (rs_binding){0};
+}
+
+static reshard_status read_options(struct reshard_transfer_s *t, const reshard_transfer_options *options) {
+  const reshard_transfer_options defaults = {RESHARD_TRANSFER_OPTIONS_INIT, RESHARD_PATH_AUTO, NULL, 0};
+  if (options == NULL)
+    options = &defaults;
+  if (options->size != sizeof *options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_transfer_options has %zu", options->size,
+                    sizeof *options);
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+    return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
+  bool reach = t->comm->ops->reach;
+  if (options->path == RESHARD_PATH_DIRECT && !reach)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "the direct path needs a communicator whose ranks reach each other's memory, "
+                                               "and %s does not", t->comm->ops->name);
+  t->path = options->path != RESHARD_PATH_AUTO ? options->path : reach ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+  t->user_workspace = options->workspace;
+  t->user_workspace_bytes = options->workspace_bytes;
+  return RESHARD_SUCCESS;
+}
+
+/* All that a rank can check and make on its own. */
+static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
+                              const reshard_transfer_options *options, struct reshard_transfer_s **out, rs_binding *binding) {
+  if (plan == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
+  if (plan->nentries > 0 && plan->world != comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "a plan for a world of %lld ranks on a communicator of %lld",
+                    (long long)plan->world, (long long)comm->size);
+  if (plan->rank != comm->rank)
+    return rs_error(RESHARD_ERROR_INVALID, "the plan of rank %lld on the communicator's rank %lld", (long long)plan->rank,
+                    (long long)comm->rank);
+  struct reshard_transfer_s *t;
+  RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
+  *out = t;
+  t->plan = plan;
+  t->comm = comm;
+  atomic_flag_clear(&t->busy);
+  RS_TRY(read_options(t, options));
+  RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
+  RS_TRY(rs_alloc_zero(&t->programs, 2 * comm->locals, sizeof *t->programs));
+  RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
+  RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
+  return rs_arrays_bind(plan, arrays, &binding->arrays);
+}
+
+/* The leader's part of a packed transfer: room for the receives that one exchange can bring. */
+static reshard_status reserve(int64_t n, void **all) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const rs_binding *b = &((reshard_transfer)all[i])->binding;
+    int64_t mine = 0;
+    for (int64_t r = 0; r < b->nrounds; r++)
+      mine = rs_max(mine, b->rounds[r].nreceives);
+    most += mine;
+  }
+  reshard_comm comm = ((reshard_transfer)all[0])->comm;
+  return comm->ops->reserve(comm, most);
+}
+
+static reshard_status bind(reshard_transfer t, rs_binding *binding, const record *all) {
+  if (t->path == RESHARD_PATH_PACKED)
+    return rs_agree(t->comm, rs_bind_packed(t, binding));
+  const rs_offer **offers;
+  reshard_status memory = rs_alloc(&offers, t->comm->size, sizeof *offers);
+  for (int64_t r = 0; memory == RESHARD_SUCCESS && r < t->comm->size; r++)
+    offers[r] = all[r].offer;
+  reshard_status status = rs_agree(t->comm, memory);
+  if (status == RESHARD_SUCCESS)
+    status = rs_bind_direct(t, binding, offers);
+  free(offers);
+  return status;
+}
+
+reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
+  struct reshard_transfer_s *t = NULL;
+  rs_binding binding = {0};
+  record mine = {.call = CALL_CREATE};
+  if (transfer == NULL)
+    set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
+  else
+    set_status(&mine, prepare(comm, plan, arrays, options, &t, &binding));
+  rs_offer offer = {plan, &binding.arrays};
+  if (mine.status == RESHARD_SUCCESS) {
+    memcpy(mine.fields, plan->fields, sizeof mine.fields);
+    mine.path = t->path;
+    uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->transfers};
+    mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
+    mine.offer = &offer;
+  }
+  const record *all;
+  reshard_status status;
+  RS_TRY_GOTO(status, exchange_records(comm, &mine, &all), fail);
+  t->key = all[0].key;
+  RS_TRY_GOTO(status, bind(t, &binding, all), fail);
+  t->binding = binding;
+  if (t->path == RESHARD_PATH_PACKED)
+    RS_TRY_GOTO(status, comm->ops->together(comm, reserve, t), bound);
+  *transfer = t;
+  return RESHARD_SUCCESS;
+bound:
+  binding = t->binding;
+fail:
+  rs_binding_free(comm, &binding);
+  if (t != NULL)
+    t->binding = (rs_binding){0};
+  reshard_transfer_destroy(t);
+  return status;
+}
+
+reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
+  if (t == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_rebind: transfer is NULL");
+  rs_binding binding = {0};
+  if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
+    return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
+  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  if (t->path == RESHARD_PATH_PACKED) {
+    if (status == RESHARD_SUCCESS)
+      status = rs_bind_packed(t, &binding);
+  } else {
+    rs_offer offer = {t->plan, &binding.arrays};
+    record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer};
+    const record *all;
+    set_status(&mine, status);
+    status = exchange_records(t->comm, &mine, &all);
+    if (status == RESHARD_SUCCESS)
+      status = bind(t, &binding, all);
+  }
+  if (status == RESHARD_SUCCESS) {
+    rs_binding old = t->binding;
+    t->binding = binding;
+    binding = old;
+  }
+  rs_binding_free(t->comm, &binding);
+  atomic_flag_clear(&t->busy);
+  return status;
+}
+
+void reshard_transfer_destroy(reshard_transfer t) {
+  if (t == NULL)
+    return;
+  rs_binding_free(t->comm, &t->binding);
+  free(t->ranks);
+  free(t->programs);
+  free(t->turns);
+  free(t->cursor);
+  free(t);
+}
+
+reshard_status reshard_transfer_get_info(reshard_transfer t, reshard_transfer_info *info) {
+  if (t == NULL || info == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_get_info: NULL argument");
+  *info = t->binding.info;
+  return RESHARD_SUCCESS;
+}
