@@ -18,8 +18,8 @@
 typedef struct rs_part {
   int64_t peer;
   char *at;
-  int64_t bytes;  /* never 0 */
-  bool staging;   /* at is staging, not an array of the user's */
+  int64_t bytes;       /* never 0 */
+  rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: `at` is in the user's array */
 } rs_part;
 
 /* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
@@ -34,6 +34,7 @@ typedef struct rs_turn {
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
   bool reach;       /* every rank's memory can be addressed by every rank: ranks of one process */
+  bool overlaps;    /* exchange returns before its round is done, so that neighbouring rounds overlap: they get a half of the staging each */
   /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as mine. Every rank
    * returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
@@ -45,8 +46,9 @@ typedef struct rs_comm_ops {
    * between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
-  /* One round for the n ranks of this process, called by one thread for all: moves what the turns say and counts what
-   * came. Sends and receives of a pair agree in bytes. At most `most` receives come in one call (reserve). Ordered on stream. */
+  /* One round for the n ranks of this process, called by one thread for all: packs, moves and unpacks what the turns say,
+   * and counts what came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer (streaming stores pay or not). At
+   * most as many receives come in one call as were reserved. Ordered on stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);

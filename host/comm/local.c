@@ -31,7 +31,10 @@ typedef struct local_team {
   char text[512];         /* why, when result is no success */
   rs_device *device;
   char *records;          /* [n * RS_COMM_RECORD] of an all-gather */
-  RS_VEC(rs_span) spans;  /* of one exchange */
+  int64_t reserved;       /* messages that one exchange can have */
+  rs_link *links;         /* of one exchange */
+  rs_span *spans;
+  rs_program **programs;
 } local_team;
 
 typedef struct local_comm {
@@ -177,11 +180,32 @@ static reshard_status local_allgather(reshard_comm comm, const void *mine, size_
 }
 
 static reshard_status local_reserve(reshard_comm comm, int64_t most) {
-  return rs_vec_reserve(&team_of(comm)->spans, most);
+  local_team *team = team_of(comm);
+  if (most <= team->reserved)
+    return RESHARD_SUCCESS;
+  rs_link *links = NULL;
+  rs_span *spans = NULL;
+  rs_program **programs = NULL;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero(&links, most, sizeof *links), fail);
+  RS_TRY_GOTO(status, rs_alloc(&spans, most, sizeof *spans), fail);
+  RS_TRY_GOTO(status, rs_alloc(&programs, most, sizeof *programs), fail);
+  free(team->links);
+  free(team->spans);
+  free(team->programs);
+  team->links = links;
+  team->spans = spans;
+  team->programs = programs;
+  team->reserved = most;
+  return RESHARD_SUCCESS;
+fail:
+  free(links);
+  free(spans);
+  free(programs);
+  return status;
 }
 
-/* Receives are walked by receiving rank, ascending, so each sender's list is walked once: a cursor per sender would do, but the turns are few
- * and sorted, so a search is as quick and needs no memory. */
+/* Turns are few and their parts sorted, so a search is as quick as a cursor per sender and needs no memory. */
 static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
   int64_t low = 0, high = turn->nsends;
   while (low < high) {
@@ -194,10 +218,9 @@ static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
   return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
 }
 
-static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
-  local_team *team = team_of(turns[0].comm);
-  int64_t sends = 0;
-  team->spans.n = 0;
+/* Pairs each receive with its send, as links; counts what comes. */
+static reshard_status pair(local_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
+  int64_t sends = 0, made = 0;
   for (int64_t i = 0; i < n; i++)
     sends += turns[i].nsends;
   for (int64_t i = 0; i < n; i++) {
@@ -205,19 +228,47 @@ static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t to
     for (int64_t r = 0; r < turns[i].nreceives; r++) {
       const rs_part *want = &turns[i].receives[r];
       const rs_part *have = find_send(&turns[want->peer], me); /* turns are by rank: all ranks are here */
-      if (have == NULL || have->bytes != want->bytes)
+      if (have == NULL || have->bytes != want->bytes || made == team->reserved)
         return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                         (long long)me, (long long)want->bytes, (long long)want->peer,
                         have != NULL ? (long long)have->bytes : 0);
-      team->spans.at[team->spans.n++] = (rs_span){have->at, want->at, want->bytes, want->staging};
+      rs_link *link = &team->links[made++];
+      link->pack = have->program;
+      link->span = (rs_span){have->at, want->at, want->bytes, want->program != NULL};
+      link->unpack = want->program;
       bytes += want->bytes;
     }
     rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
   }
-  if (sends != team->spans.n)
+  if (sends != made)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld messages are sent, %lld are received", (long long)sends,
-                    (long long)team->spans.n);
-  return team->device->ops->copy(team->device, team->spans.n, team->spans.at, total_bytes, stream);
+                    (long long)made);
+  *nlinks = made;
+  return RESHARD_SUCCESS;
+}
+
+/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are enough of
+ * them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
+enum { CARRIED = 1 << 20 };
+
+static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
+  local_team *team = team_of(turns[0].comm);
+  rs_device *device = team->device;
+  int64_t nlinks = 0, longest = 0;
+  RS_TRY(pair(team, n, turns, &nlinks));
+  for (int64_t i = 0; i < nlinks; i++)
+    longest = rs_max(longest, team->links[i].span.bytes);
+  if (longest <= CARRIED && nlinks >= 2 * rs_device_cpu_threads(device))
+    return device->ops->carry(device, nlinks, team->links, total_bytes, stream);
+  for (int64_t i = 0; i < nlinks; i++) {
+    team->programs[i] = (rs_program *)team->links[i].pack;
+    team->spans[i] = team->links[i].span;
+  }
+  RS_TRY(device->ops->run(device, nlinks, team->programs, stream));
+  RS_TRY(device->ops->copy(device, nlinks, team->spans, total_bytes, stream));
+  for (int64_t i = 0; i < nlinks; i++)
+    team->programs[i] = (rs_program *)team->links[i].unpack;
+  return device->ops->run(device, nlinks, team->programs, stream);
 }
 
 static reshard_status local_alive(reshard_comm comm) { return team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
@@ -239,7 +290,9 @@ static void free_team(local_team *team) {
   free(team->slots);
   free(team->runs);
   free(team->records);
-  free(team->spans.at);
+  free(team->links);
+  free(team->spans);
+  free(team->programs);
   free(team);
 }
 
@@ -253,7 +306,7 @@ static void local_destroy(reshard_comm comm) {
     free_team(team);
 }
 
-static const rs_comm_ops local_ops = {"local",       true,        local_together, local_allgather, local_enter, local_leave,
+static const rs_comm_ops local_ops = {"local",       true,        false,       local_together, local_allgather, local_enter, local_leave,
                                       local_exchange, local_reserve, local_alive, local_abort,     local_destroy};
 
 /* A number from the environment, at least 0; *value is left alone where it is not set. */

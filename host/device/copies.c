@@ -1,7 +1,7 @@
 /* Lists of box copies in canonical form.
  *
- * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the innermost
- * loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece. */
+ * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the
+ * innermost loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece. */
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -17,7 +17,8 @@ static reshard_status overflow(void) {
   return rs_error(RESHARD_ERROR_INVALID, "a copy has more than %lld bytes", (long long)INT64_MAX);
 }
 
-reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
+                             const rs_axis *axes) {
   int64_t bytes = element;
   for (int i = 0; i < naxes; i++)
     if (axes[i].n == 0)

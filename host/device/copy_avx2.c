@@ -10,8 +10,9 @@ static inline vec vload(const char *src) { return _mm256_loadu_si256((const vec 
 static inline void vstore(char *dst, vec v) { _mm256_storeu_si256((vec *)dst, v); }
 static inline void vstream(char *dst, vec v) { _mm256_stream_si256((vec *)dst, v); }
 #define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
-#define STREAM_FENCE() _mm_sfence()
+#define STREAM_FENCE()   _mm_sfence()
 #include "device/copy_squares_x86.h"
+
 #include "device/copy_body.h"
 
 static const rs_kernels kernels = KERNELS(RESHARD_ISA_AVX2);

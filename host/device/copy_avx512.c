@@ -10,8 +10,9 @@ static inline vec vload(const char *src) { return _mm512_loadu_si512(src); }
 static inline void vstore(char *dst, vec v) { _mm512_storeu_si512(dst, v); }
 static inline void vstream(char *dst, vec v) { _mm512_stream_si512((vec *)dst, v); }
 #define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
-#define STREAM_FENCE() _mm_sfence()
+#define STREAM_FENCE()   _mm_sfence()
 #include "device/copy_squares_x86.h"
+
 #include "device/copy_body.h"
 
 static const rs_kernels kernels = KERNELS(RESHARD_ISA_AVX512);

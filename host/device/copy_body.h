@@ -11,11 +11,12 @@
  * Everything is static and no header's inline function is used but those of copy_kernels.h, which do not depend on the
  * set: code for a newer machine must not end up in a symbol that others share.
  *
- * A run of n bytes between two powers of two is two moves that overlap in the middle, so no width needs a loop over bytes. */
+ * A run of n bytes between two powers of two is two moves that overlap in the middle, so no width needs a loop over
+ * bytes. */
 #include "device/copy_kernels.h"
 
 #define MOVE(dst, src, size) __builtin_memcpy((dst), (src), (size))
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define ALWAYS_INLINE        static inline __attribute__((always_inline))
 
 enum { LINE = 64 };
 
@@ -41,8 +42,9 @@ ALWAYS_INLINE void stream_line(char *dst, const char *src) {
 }
 
 enum {
-  AHEAD = 2048, /* bytes between a store past the cache and what is asked for ahead of it */
-  FAR = 2048,   /* a step that hardware does not foresee */
+  AHEAD = 2048,    /* bytes between a store past the cache and what is asked for ahead of it */
+  FAR = 2048,      /* a step that hardware does not foresee */
+  ROWS_AHEAD = 64, /* of a transpose; into the second-level cache, as rows may have equal places in the first */
 };
 
 ALWAYS_INLINE int64_t to_line(const char *dst, int64_t bytes) {
@@ -115,24 +117,24 @@ static void stream_fan(rs_strand *strands, int m, int64_t n) {
 }
 
 /* Two loops around a move of `w->run` bytes. */
-#define RUNS(name, move)                                                        \
-  static void name(char *dst, const char *src, const rs_walk *w) {              \
-    const int64_t run = w->run, n0 = w->n0, src0 = w->src0, dst0 = w->dst0;     \
-    (void)run;                                                                  \
-    for (int64_t i1 = 0; i1 < w->n1; i1++) {                                    \
-      char *d = dst + i1 * w->dst1;                                             \
-      const char *s = src + i1 * w->src1;                                       \
-      _Pragma("GCC unroll 4") for (int64_t i0 = 0; i0 < n0; i0++) {             \
-        move;                                                                   \
-        d += dst0;                                                              \
-        s += src0;                                                              \
-      }                                                                         \
-    }                                                                           \
+#define RUNS(name, move) \
+  static void name(char *dst, const char *src, const rs_walk *w) { \
+    const int64_t run = w->run, n0 = w->n0, src0 = w->src0, dst0 = w->dst0; \
+    (void)run; \
+    for (int64_t i1 = 0; i1 < w->n1; i1++) { \
+      char *d = dst + i1 * w->dst1; \
+      const char *s = src + i1 * w->src1; \
+      _Pragma("GCC unroll 4") for (int64_t i0 = 0; i0 < n0; i0++) { \
+        move; \
+        d += dst0; \
+        s += src0; \
+      } \
+    } \
   }
 #define OVERLAP(part, size) (part(d, s), part(d + run - (size), s + run - (size)))
-#define PART_2(d, s) MOVE(d, s, 2)
-#define PART_4(d, s) MOVE(d, s, 4)
-#define PART_8(d, s) MOVE(d, s, 8)
+#define PART_2(d, s)        MOVE(d, s, 2)
+#define PART_4(d, s)        MOVE(d, s, 4)
+#define PART_8(d, s)        MOVE(d, s, 8)
 
 RUNS(runs_2, PART_2(d, s))
 RUNS(runs_3, (PART_2(d, s), MOVE(d + 2, s + 2, 1)))
@@ -145,7 +147,23 @@ RUNS(runs_32, move_32(d, s))
 RUNS(runs_to_63, OVERLAP(move_32, 32))
 RUNS(runs_64, move_64(d, s))
 RUNS(runs_to_128, OVERLAP(move_64, 64))
-RUNS(runs_long, MOVE(d, s, (size_t)run))
+
+/* Staging is filled from memory at the pace at which lines are asked for, so a long run asks ahead, and at its end for the next one. */
+ALWAYS_INLINE void move_ahead(char *dst, const char *src, int64_t bytes, const char *next) {
+  int64_t at = 0;
+  for (; at + LINE <= bytes - AHEAD; at += LINE) {
+    __builtin_prefetch(src + at + AHEAD, 0, 3);
+    move_64(dst + at, src + at);
+  }
+  for (; at + LINE <= bytes; at += LINE) {
+    __builtin_prefetch(next, 0, 3);
+    next += LINE;
+    move_64(dst + at, src + at);
+  }
+  if (at < bytes)
+    MOVE(dst + at, src + at, (size_t)(bytes - at));
+}
+RUNS(runs_long, move_ahead(d, s, run, s + src0))
 RUNS(runs_1_any, *d = *s)
 RUNS(runs_4_any, PART_4(d, s))
 
@@ -195,98 +213,18 @@ static void runs_4(char *dst, const char *src, const rs_walk *w) {
   }
 }
 
-/* Transposes. Squares of SIDE x SIDE elements are turned in registers, or one by one where the set has no such kernel. A
- * cell is as many squares as have whole lines on both sides: it is put together in a small buffer and stored line by
- * line, so that neither side's stride can make lines push each other out of the cache before they are used up. */
-#ifndef SIDE_1
-#define SIDE_1 1
-#define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)
-#endif
-#ifndef SIDE_2
-#define SIDE_2 1
-#define MICRO_2(dst, src, pitch, stride) MOVE(dst, src, 2)
-#endif
-#ifndef SIDE_4
-#define SIDE_4 1
-#define MICRO_4(dst, src, pitch, stride) MOVE(dst, src, 4)
-#endif
-#ifndef SIDE_8
-#define SIDE_8 1
-#define MICRO_8(dst, src, pitch, stride) MOVE(dst, src, 8)
-#endif
-#define SIDE_16 1
-#define MICRO_16(dst, src, pitch, stride) MOVE(dst, src, 16)
-
-#define BUFFERED_CELL(width)                                                                                 \
-  ALWAYS_INLINE void turn_cell_##width(char *dst, const char *src, int64_t pitch, int64_t stride, bool lines) { \
-    _Alignas(LINE) char cell[LINE / width * LINE];                                                           \
-    for (int j = 0; j < LINE / width; j += SIDE_##width)                                                     \
-      for (int i = 0; i < LINE / width; i += SIDE_##width)                                                   \
-        MICRO_##width(cell + i * LINE + j * width, src + i * width + j * stride, LINE, stride);              \
-    if (lines)                                                                                               \
-      for (int i = 0; i < LINE / width; i++)                                                                 \
-        stream_line(dst + i * pitch, cell + i * LINE);                                                       \
-    else                                                                                                     \
-      for (int i = 0; i < LINE / width; i++)                                                                 \
-        move_64(dst + i * pitch, cell + i * LINE);                                                           \
-  }
-#ifndef CELL_4
-BUFFERED_CELL(4)
-#define CELL_4 turn_cell_4
-#endif
-#ifndef CELL_8
-BUFFERED_CELL(8)
-#define CELL_8 turn_cell_8
-#endif
-BUFFERED_CELL(1)
-BUFFERED_CELL(2)
-BUFFERED_CELL(16)
-#define CELL_1 turn_cell_1
-#define CELL_2 turn_cell_2
-#define CELL_16 turn_cell_16
-
-#define TRANSPOSE(width)                                                                                     \
-  static void turn_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch,           \
-                                int64_t stride) {                                                            \
-    const int64_t wi = ni - ni % SIDE_##width, wj = nj - nj % SIDE_##width;                                  \
-    for (int64_t j = 0; j < wj; j += SIDE_##width)                                                           \
-      for (int64_t i = 0; i < wi; i += SIDE_##width)                                                         \
-        MICRO_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride);             \
-    for (int64_t i = 0; i < ni; i++)                                                                         \
-      for (int64_t j = i < wi ? wj : 0; j < nj; j++)                                                         \
-        MOVE(dst + i * pitch + j * width, src + i * width + j * stride, width);                              \
-  }                                                                                                          \
-  static void transpose_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch,           \
-                                int64_t stride, bool streaming) {                                            \
-    const int64_t side = LINE / width;                                                                       \
-    int64_t head = 0;                                                                                        \
-    bool lines = streaming && pitch % LINE == 0 && (uintptr_t)dst % width == 0;                              \
-    if (lines)                                                                                               \
-      head = to_line(dst, nj * width) / width;                                                               \
-    const int64_t wi = ni - ni % side, wj = nj - (nj - head) % side;                                         \
-    for (int64_t i = 0; i < wi; i += side)                                                                   \
-      for (int64_t j = head; j < wj; j += side)                                                              \
-        CELL_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride, lines);       \
-    turn_edge_##width(dst, src, wi, head, pitch, stride);                                                    \
-    turn_edge_##width(dst + wj * width, src + wj * stride, wi, nj - wj, pitch, stride);                      \
-    turn_edge_##width(dst + wi * pitch, src + wi * width, ni - wi, nj, pitch, stride);                       \
-  }
-TRANSPOSE(1)
-TRANSPOSE(2)
-TRANSPOSE(4)
-TRANSPOSE(8)
-TRANSPOSE(16)
+#include "device/copy_transpose.h"
 
 /* Narrow runs of each strand, gathered into lines: vectors of 16 bytes are put together from single loads. */
 typedef uint8_t bytes_16 __attribute__((vector_size(16)));
 typedef uint16_t halves_8 __attribute__((vector_size(16)));
 typedef uint64_t longs_2 __attribute__((vector_size(16)));
-#define PIECE(type, k) piece_##type(src + (k) * step)
-#define DEFINE_PIECE(type)                                                                                   \
-  ALWAYS_INLINE type##_t piece_##type(const char *src) {                                                     \
-    type##_t value;                                                                                          \
-    MOVE(&value, src, sizeof value);                                                                         \
-    return value;                                                                                            \
+#define PIECE(type, k) piece_##type(src + (k)*step)
+#define DEFINE_PIECE(type) \
+  ALWAYS_INLINE type##_t piece_##type(const char *src) { \
+    type##_t value; \
+    MOVE(&value, src, sizeof value); \
+    return value; \
   }
 DEFINE_PIECE(uint8)
 DEFINE_PIECE(uint16)
@@ -296,9 +234,7 @@ DEFINE_PIECE(uint64)
 ALWAYS_INLINE bytes_16 gather_1(const char *src, int64_t step) {
   return (bytes_16){FOUR(uint8, 0), FOUR(uint8, 4), FOUR(uint8, 8), FOUR(uint8, 12)};
 }
-ALWAYS_INLINE halves_8 gather_2(const char *src, int64_t step) {
-  return (halves_8){FOUR(uint16, 0), FOUR(uint16, 4)};
-}
+ALWAYS_INLINE halves_8 gather_2(const char *src, int64_t step) { return (halves_8){FOUR(uint16, 0), FOUR(uint16, 4)}; }
 ALWAYS_INLINE words_4 gather_4(const char *src, int64_t step) { return (words_4){FOUR(uint32, 0)}; }
 ALWAYS_INLINE longs_2 gather_8(const char *src, int64_t step) { return (longs_2){PIECE(uint64, 0), PIECE(uint64, 1)}; }
 ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
@@ -308,33 +244,33 @@ ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
   return value;
 }
 
-/* A line of each strand in turn, once all have reached the beginning of one; what is before and behind by plain moves. */
-#define GATHER(width)                                                                                        \
-  static void stream_gather_##width(rs_strand *strands, int m, int64_t n) {                                  \
-    int64_t left[RS_STRANDS], lines = INT64_MAX;                                                             \
-    for (int j = 0; j < m; j++) {                                                                            \
-      rs_strand *s = &strands[j];                                                                            \
-      int64_t head = to_line(s->dst, n * width) / width;                                                     \
-      for (int64_t k = 0; k < head; k++, s->dst += width, s->src += s->src_step)                             \
-        MOVE(s->dst, s->src, width);                                                                         \
-      left[j] = n - head;                                                                                    \
-      lines = left[j] / (LINE / width) < lines ? left[j] / (LINE / width) : lines;                           \
-    }                                                                                                        \
-    for (int64_t k = 0; k < lines; k++)                                                                      \
-      for (int j = 0; j < m; j++) {                                                                          \
-        rs_strand *s = &strands[j];                                                                          \
-        const int64_t step = s->src_step;                                                                    \
-        const char *src = s->src;                                                                            \
-        for (int i = 0; i < 4; i++, src += step * (16 / width))                                              \
-          vstream_16(s->dst + 16 * i, gather_##width(src, step));                                            \
-        s->src = src;                                                                                        \
-        s->dst += LINE;                                                                                      \
-      }                                                                                                      \
-    for (int j = 0; j < m; j++) {                                                                            \
-      rs_strand *s = &strands[j];                                                                            \
-      for (int64_t k = lines * (LINE / width); k < left[j]; k++, s->dst += width, s->src += s->src_step)     \
-        MOVE(s->dst, s->src, width);                                                                         \
-    }                                                                                                        \
+/* A line of each strand in turn, once all are at the beginning of one; what is before and behind by plain moves. */
+#define GATHER(width) \
+  static void stream_gather_##width(rs_strand *strands, int m, int64_t n) { \
+    int64_t left[RS_STRANDS], lines = INT64_MAX; \
+    for (int j = 0; j < m; j++) { \
+      rs_strand *s = &strands[j]; \
+      int64_t head = to_line(s->dst, n * width) / width; \
+      for (int64_t k = 0; k < head; k++, s->dst += width, s->src += s->src_step) \
+        MOVE(s->dst, s->src, width); \
+      left[j] = n - head; \
+      lines = left[j] / (LINE / width) < lines ? left[j] / (LINE / width) : lines; \
+    } \
+    for (int64_t k = 0; k < lines; k++) \
+      for (int j = 0; j < m; j++) { \
+        rs_strand *s = &strands[j]; \
+        const int64_t step = s->src_step; \
+        const char *src = s->src; \
+        for (int i = 0; i < 4; i++, src += step * (16 / width)) \
+          vstream_16(s->dst + 16 * i, gather_##width(src, step)); \
+        s->src = src; \
+        s->dst += LINE; \
+      } \
+    for (int j = 0; j < m; j++) { \
+      rs_strand *s = &strands[j]; \
+      for (int64_t k = lines * (LINE / width); k < left[j]; k++, s->dst += width, s->src += s->src_step) \
+        MOVE(s->dst, s->src, width); \
+    } \
   }
 GATHER(1)
 GATHER(2)
@@ -403,12 +339,11 @@ static void stream_carry(rs_strand *strands, int m, int64_t n) {
 
 static void fence(void) { STREAM_FENCE(); }
 
-#define KERNELS(set)                                                                                         \
-  {                                                                                                          \
-    .isa = set, .stream = stream,                                                                            \
-    .runs = {runs_1, runs_2, runs_3, runs_4, runs_to_7, runs_8, runs_to_15, runs_16, runs_to_31, runs_32,    \
-             runs_to_63, runs_64, runs_to_128, runs_long},                                                   \
-    .stream_fan = stream_fan, .stream_gather = stream_gather,                                \
-    .stream_carry = stream_carry, .flush = flush, .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}, \
-    .fence = fence,                                                                                          \
+#define KERNELS(set) \
+  { \
+    .isa = set, .stream = stream, \
+    .runs = {runs_1,  runs_2,     runs_3,  runs_4,     runs_to_7, runs_8,      runs_to_15, \
+             runs_16, runs_to_31, runs_32, runs_to_63, runs_64,   runs_to_128, runs_long}, \
+    .stream_fan = stream_fan, .stream_gather = stream_gather, .stream_carry = stream_carry, .flush = flush, \
+    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}, .fence = fence, \
   }

@@ -57,15 +57,16 @@ typedef struct rs_kernels {
   void (*runs[RS_RUN_CLASSES])(char *dst, const char *src, const rs_walk *walk);
   /* n runs of each of m <= RS_STRANDS strands in turn, by stores past the cache. Moves the strands on. */
   void (*stream_fan)(rs_strand *strands, int m, int64_t n);
-  /* The same for strands of equal runs of 1, 2, 4, 8, 16 or 32 bytes with dst_step == run and dst aligned to the run. */
+  /* The same for strands of equal runs of 1, 2, 4, 8 or 16 bytes with dst_step == run and dst aligned to the run. */
   void (*stream_gather)(rs_strand *strands, int m, int64_t n);
   /* The same into carries: what one run begins the next continues. */
   void (*stream_carry)(rs_strand *strands, int m, int64_t n);
   /* Stores the whole lines of a carry; what is left of the last one moves to the front. */
   void (*flush)(rs_carry *carry);
-  /* dst[i * pitch + j * width] = src[i * width + j * stride], i < ni, j < nj; by rs_width_index. streaming: past the cache as
-   * far as lines of the destination are filled. */
-  void (*transpose[5])(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride, bool streaming);
+  /* dst[i * pitch + j * width] = src[i * width + j * stride], i < ni, j < nj; by rs_width_index. streaming: past the
+   * cache as far as lines of the destination are filled. */
+  void (*transpose[5])(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride,
+                       bool streaming);
   /* Makes all stores past the cache visible before any later store. */
   void (*fence)(void);
 } rs_kernels;

@@ -1,4 +1,4 @@
-/* Copy kernels with NEON, which every 64-bit Arm has. The set has no store past the cache that compilers offer alike. */
+/* Copy kernels with NEON, which every 64-bit Arm has. It has no store past the cache that compilers offer alike. */
 #include "device/copy_kernels.h"
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
@@ -9,10 +9,10 @@ typedef uint8x16_t vec;
 static inline vec vload(const char *src) { return vld1q_u8((const uint8_t *)src); }
 static inline void vstore(char *dst, vec v) { vst1q_u8((uint8_t *)dst, v); }
 #define vstream vstore
-#define vstream_16(p, v)             \
-  do {                               \
-    __typeof__(v) v_ = (v);          \
-    __builtin_memcpy((p), &v_, 16);  \
+#define vstream_16(p, v) \
+  do { \
+    __typeof__(v) v_ = (v); \
+    __builtin_memcpy((p), &v_, 16); \
   } while (0)
 #define STREAM_FENCE() ((void)0)
 
@@ -27,7 +27,7 @@ static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t s
   vstore(dst + 2 * pitch, vreinterpretq_u8_u64(vzip1q_u64(ab2, cd2)));
   vstore(dst + 3 * pitch, vreinterpretq_u8_u64(vzip2q_u64(ab2, cd2)));
 }
-#define SIDE_4 4
+#define SIDE_4  4
 #define MICRO_4 square_4
 #include "device/copy_body.h"
 

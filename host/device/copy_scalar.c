@@ -10,10 +10,10 @@ static inline vec vload(const char *src) {
 }
 static inline void vstore(char *dst, vec v) { __builtin_memcpy(dst, &v, VB); }
 #define vstream vstore
-#define vstream_16(p, v)             \
-  do {                               \
-    __typeof__(v) v_ = (v);          \
-    __builtin_memcpy((p), &v_, 16);  \
+#define vstream_16(p, v) \
+  do { \
+    __typeof__(v) v_ = (v); \
+    __builtin_memcpy((p), &v_, 16); \
   } while (0)
 #define STREAM_FENCE() ((void)0)
 #include "device/copy_body.h"

@@ -3,7 +3,7 @@
  * Every function reads SIDE rows of SIDE elements, `stride` bytes apart, and writes the columns, `pitch` bytes apart. */
 #include <stdint.h>
 
-#define LOAD_128(p) _mm_loadu_si128((const __m128i *)(p))
+#define LOAD_128(p)     _mm_loadu_si128((const __m128i *)(p))
 #define STORE_128(p, v) _mm_storeu_si128((__m128i *)(p), (v))
 
 /* 8 x 8 bytes; rows are half vectors. */
@@ -26,7 +26,7 @@ static inline void square_1(char *dst, const char *src, int64_t pitch, int64_t s
     _mm_storel_epi64((__m128i *)(d + 3 * pitch), _mm_unpackhi_epi64(high, high));
   }
 }
-#define SIDE_1 8
+#define SIDE_1  8
 #define MICRO_1 square_1
 
 /* 8 x 8 elements of 2 bytes. */
@@ -49,7 +49,7 @@ static inline void square_2(char *dst, const char *src, int64_t pitch, int64_t s
     STORE_128(dst + (2 * i + 1) * pitch, _mm_unpackhi_epi64(b[from[i]], b[from[i] + 1]));
   }
 }
-#define SIDE_2 8
+#define SIDE_2  8
 #define MICRO_2 square_2
 
 #if defined(__AVX512F__)
@@ -62,7 +62,8 @@ static inline __attribute__((always_inline)) void store_512(char *dst, __m512i v
 }
 
 /* 16 x 16 words: interleave within lanes twice, then turn the 4 x 4 lanes. */
-static inline __attribute__((always_inline)) void cell_4(char *dst, const char *src, int64_t pitch, int64_t stride, bool past) {
+static inline __attribute__((always_inline)) void cell_4(char *dst, const char *src, int64_t pitch, int64_t stride,
+                                                         bool past) {
   __m512i r[16], t[16];
   for (int i = 0; i < 16; i++)
     r[i] = _mm512_loadu_si512(src + i * stride);
@@ -94,7 +95,8 @@ static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t s
 #define CELL_4 cell_4
 
 /* 8 x 8 elements of 8 bytes: interleave within lanes, then turn the 4 x 4 lanes of pairs. */
-static inline __attribute__((always_inline)) void cell_8(char *dst, const char *src, int64_t pitch, int64_t stride, bool past) {
+static inline __attribute__((always_inline)) void cell_8(char *dst, const char *src, int64_t pitch, int64_t stride,
+                                                         bool past) {
   __m512i r[8], t[8];
   for (int i = 0; i < 8; i++)
     r[i] = _mm512_loadu_si512(src + i * stride);

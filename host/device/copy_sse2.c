@@ -10,8 +10,9 @@ static inline vec vload(const char *src) { return _mm_loadu_si128((const vec *)s
 static inline void vstore(char *dst, vec v) { _mm_storeu_si128((vec *)dst, v); }
 static inline void vstream(char *dst, vec v) { _mm_stream_si128((vec *)dst, v); }
 #define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
-#define STREAM_FENCE() _mm_sfence()
+#define STREAM_FENCE()   _mm_sfence()
 #include "device/copy_squares_x86.h"
+
 #include "device/copy_body.h"
 
 static const rs_kernels kernels = KERNELS(RESHARD_ISA_SSE2);

@@ -14,7 +14,7 @@
 enum {
   ALIGNMENT = 256,
   HUGE = 2 << 20,
-  ALONE = 256 << 10,      /* jobs up to this size wake nobody */
+  ALONE = 256 << 10, /* jobs up to this size wake nobody */
   SPAN_TASK = 512 << 10,
   SPAN_TASK_LEAST = 64 << 10,
 };
@@ -79,8 +79,8 @@ typedef struct rs_run_job {
 
 static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 : program->task.n; }
 
-/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together. Each
- * thread finds its way through this order by itself, from one of its tasks to the next. */
+/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together.
+ * Each thread finds its way through this order by itself, from one of its tasks to the next. */
 static void run_tasks(const void *user, rs_claim *claim) {
   const rs_run_job *job = user;
   int64_t program = -1, row = 0, at = -1;
@@ -125,6 +125,7 @@ typedef struct rs_copy_job {
   int64_t size; /* of a task */
   int64_t bytes;
   bool streaming;
+  bool straight; /* the plain kernels, without looking ahead */
 } rs_copy_job;
 
 static void copy_tasks(const void *user, rs_claim *claim) {
@@ -137,8 +138,10 @@ static void copy_tasks(const void *user, rs_claim *claim) {
       for (; base + span->bytes <= at; span++)
         base += span->bytes;
       int64_t inside = at - base, bytes = rs_min(end, base + span->bytes) - at;
-      if (job->streaming && !span->staging)
+      if (job->streaming && job->straight)
         job->kernels->stream(span->dst + inside, span->src + inside, bytes);
+      else if (job->streaming && !span->staging)
+        job->kernels->stream_fan(&(rs_strand){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1, 1);
       else
         memcpy(span->dst + inside, span->src + inside, (size_t)bytes);
       at += bytes;
@@ -147,11 +150,11 @@ static void copy_tasks(const void *user, rs_claim *claim) {
   job->kernels->fence();
 }
 
-static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming) {
+static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming, bool straight) {
   int64_t size = rs_max(rs_min(bytes / (4 * rs_pool_threads(cpu->pool)), SPAN_TASK), SPAN_TASK_LEAST);
   size = (size + 4095) / 4096 * 4096;
   size = rs_max(size, rs_ceil_div(bytes, UINT32_MAX));
-  rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming};
+  rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming, straight};
   if (bytes <= ALONE)
     rs_pool_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
   else
@@ -165,7 +168,62 @@ static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *span
   for (int64_t i = 0; i < n; i++)
     bytes += spans[i].bytes;
   if (bytes > 0)
-    copy_spans(cpu, spans, bytes, total_bytes >= cpu->stream_from);
+    copy_spans(cpu, spans, bytes, total_bytes >= cpu->stream_from, false);
+  return RESHARD_SUCCESS;
+}
+
+typedef struct rs_carry_job {
+  const rs_kernels *kernels;
+  rs_link *links;
+  int threads;
+  bool streaming;
+} rs_carry_job;
+
+static void carry_program(const rs_program *program, const rs_kernels *kernels) {
+  for (int64_t task = 0; task < tasks_of(program); task++)
+    rs_program_run_task(program, kernels, task);
+}
+
+/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same staging stays in the
+ * same core's cache. There is one, since there are as many tasks as messages. */
+static rs_link *take_link(const rs_carry_job *job, const rs_claim *claim) {
+  for (int64_t i = claim->thread; i < claim->n; i += job->threads)
+    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
+      return &job->links[i];
+  for (int64_t i = claim->n - 1;; i = i > 0 ? i - 1 : claim->n - 1)
+    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
+      return &job->links[i];
+}
+
+/* One task is one message, from its source to its destination. */
+static void carry_tasks(const void *user, rs_claim *claim) {
+  const rs_carry_job *job = user;
+  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
+    const rs_link *link = take_link(job, claim);
+    const rs_span *s = &link->span;
+    carry_program(link->pack, job->kernels);
+    if (job->streaming && !s->staging)
+      job->kernels->stream_fan(&(rs_strand){s->dst, s->src, s->bytes, s->bytes, s->bytes, NULL}, 1, 1);
+    else
+      memcpy(s->dst, s->src, (size_t)s->bytes);
+    carry_program(link->unpack, job->kernels);
+  }
+  job->kernels->fence();
+}
+
+static reshard_status cpu_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  rs_carry_job job = {cpu->kernels, links, rs_pool_threads(cpu->pool), total_bytes >= cpu->stream_from};
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    bytes += links[i].span.bytes;
+  if (bytes <= ALONE)
+    rs_pool_run_alone(n, carry_tasks, &job);
+  else
+    rs_pool_run(cpu->pool, n, carry_tasks, &job);
+  for (int64_t i = 0; i < n; i++)
+    atomic_store_explicit(&links[i].taken, false, memory_order_relaxed);
   return RESHARD_SUCCESS;
 }
 
@@ -179,8 +237,16 @@ static void cpu_destroy(rs_device *device) {
 }
 
 static const rs_device_ops cpu_ops = {
-    .name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .compile = cpu_compile, .release = cpu_release, .run = cpu_run,
-    .copy = cpu_copy, .count = cpu_count, .destroy = cpu_destroy,
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .compile = cpu_compile,
+    .release = cpu_release,
+    .run = cpu_run,
+    .copy = cpu_copy,
+    .carry = cpu_carry,
+    .count = cpu_count,
+    .destroy = cpu_destroy,
 };
 
 static int usable_cores(void) {
@@ -227,5 +293,5 @@ reshard_isa rs_device_cpu_isa(const rs_device *device) { return ((const rs_cpu *
 
 void rs_device_cpu_straight(rs_device *device, char *dst, const char *src, int64_t bytes, bool streaming) {
   if (bytes > 0)
-    copy_spans(cpu_of(device), &(rs_span){src, dst, bytes, false}, bytes, streaming);
+    copy_spans(cpu_of(device), &(rs_span){src, dst, bytes, false}, bytes, streaming, true);
 }

@@ -2,8 +2,9 @@
  *
  * Each group has one carry, which goes on from run to run, from block to block and, where the outer loops continue in
  * the destination too, from loop to loop; so partial lines are stored only at the ends of a piece. Long runs are
- * appended one by one (carry). Short ones are written by the plain kernels into the carry's buffer, a block of steps of
- * each op at a time, and flushed (weave). Blocks are small, so that the loads of one overlap with the stores of another. */
+ * appended one by one (carry). Short ones are written by the plain kernels into the carry's buffer, a block of steps
+ * of each op at a time, and flushed (weave). Blocks are small, so that the loads of one overlap with the stores of
+ * another. */
 #include "device/cpu_program.h"
 
 #include <string.h>
@@ -49,6 +50,9 @@ static void weave_block(const rs_kernels *kernels, const rs_family *family, cons
       }
       kernels->runs[rs_run_class(walk.run)](dst, strand->src, &walk);
       strand->src += move;
+      if (strand->src_step == strand->run) /* many such streams are more than hardware follows */
+        for (int64_t at = 0; at < move; at += RS_LINE)
+          __builtin_prefetch(strand->src + at, 0, 2);
       dst += strand->run;
     }
     carry->fill += n * (rows != NULL ? across : 1) * groups[g].width;
@@ -57,8 +61,8 @@ static void weave_block(const rs_kernels *kernels, const rs_family *family, cons
 }
 
 /* Steps up to the end of a loop: of the innermost one, or of the one around it in whole rows. */
-static int64_t weave(const rs_program *program, const rs_kernels *kernels, const rs_family *family, const rs_group *groups,
-                     rs_scratch *scratch, int64_t at, int64_t n, int64_t left) {
+static int64_t weave(const rs_program *program, const rs_kernels *kernels, const rs_family *family,
+                     const rs_group *groups, rs_scratch *scratch, int64_t at, int64_t n, int64_t left) {
   const rs_op *op = &program->op.at[family->first];
   const rs_loop *inner = &rs_op_loops(program, op)[op->nloops - 1];
   if (family->rows && left == inner->n && n >= inner->n) {
@@ -74,8 +78,8 @@ static int64_t weave(const rs_program *program, const rs_kernels *kernels, const
   return n;
 }
 
-void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at, int64_t n,
-                    rs_scratch *scratch) {
+void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at,
+                    int64_t n, rs_scratch *scratch) {
   const rs_group *groups = program->group.at + family->first_group;
   int64_t room = sizeof scratch->buffer / family->ngroups / RS_LINE * RS_LINE;
   for (uint32_t g = 0; g < family->ngroups; g++)

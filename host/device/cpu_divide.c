@@ -1,6 +1,6 @@
 /* Pieces and tasks: families are cut in ranges of steps of some hundred KiB, sorted by where they read first, so that
- * copies from the same source lines follow one another in time also where they are not of one family. Threads draw tasks
- * in this order; neighbours that are small are one task. */
+ * copies from the same source lines follow one another in time also where they are not of one family. Threads draw
+ * tasks in this order; neighbours that are small are one task. */
 #include "device/cpu_program.h"
 
 #include <stdlib.h>

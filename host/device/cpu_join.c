@@ -1,28 +1,29 @@
 /* Families: copies that go on together.
  *
  * Where rows become columns, copies to different destinations take turns in the source: done one after the other, each
- * would read every row again, a part of it, with gaps that hardware does not foresee. Where columns become rows they take
- * turns in the destination, and each would write parts of lines. Cyclic blocks do both. Such copies have loops of the same
- * lengths and equal strides on the side on which they alternate, and their first runs lie within one step of the
- * innermost loop there. They are found by sorting, once by source and once by destination, and joined; a family is then
- * read and written in a few ascending streams, whatever its runs.
+ * would read every row again, a part of it, with gaps that hardware does not foresee. Where columns become rows they
+ * take turns in the destination, and each would write parts of lines. Cyclic blocks do both. Such copies have loops of
+ * the same lengths and equal strides on the side on which they alternate, and their first runs lie within one step of
+ * the innermost loop there. They are found by sorting, once by source and once by destination, and joined; a family is
+ * then read and written in a few ascending streams, whatever its runs.
  *
- * Stores past the cache save the reading of what is overwritten, but they must fill whole lines. Runs that are whole lines, or are
- * long, are streamed as they are. Others must be put together, which ops whose runs follow one another in the destination
- * - a group - allow as far as their steps are contiguous: from single loads, from a line that is carried from run to
- * run, or in a small buffer. What fits none of these is stored plainly. */
+ * Stores past the cache save the reading of what is overwritten, but they must fill whole lines. Runs that are whole
+ * lines, or are long, are streamed as they are. Others must be put together, which ops whose runs follow one another
+ * in the destination - a group - allow as far as their steps are contiguous: from single loads, from a line that is
+ * carried from run to run, or in a small buffer. What fits none of these is stored plainly. */
 #include "device/cpu_program.h"
 
 #include <stdlib.h>
 
 enum {
-  LONG_RUN = 1024,       /* worth streaming whatever its alignment */
-  CARRY_RUN = 192,       /* worth appending to a line one by one */
-  APART = 64 << 10,      /* runs as long as this gain nothing from company */
+  LONG_RUN = 1024,        /* worth streaming whatever its alignment */
+  CARRY_RUN = 192,        /* worth appending to a line one by one */
+  CARRY_ALONE = 96,       /* the same where each op has a line of its own */
+  APART = 64 << 10,       /* runs as long as this gain nothing from company */
   PLAIN_WINDOW = 8 << 10, /* bytes of a block of all ops of a plain family */
-  WINDOW = 4 << 10,      /* the same of a woven one: its reads and stores must overlap */
-  CHUNK_LEAST = 256,     /* bytes of a block of one op */
-  STRETCH = 512,         /* contiguous bytes worth storing past the cache */
+  WINDOW = 4 << 10,       /* the same of a woven one: its reads and stores must overlap */
+  CHUNK_LEAST = 256,      /* bytes of a block of one op */
+  STRETCH = 512,          /* contiguous bytes worth storing past the cache */
   SHORT_LOOP = 32,
 };
 
@@ -120,7 +121,7 @@ static reshard_status sort_ops(rs_join *join) {
   return RESHARD_SUCCESS;
 }
 
-/* --- What a family is ----------------------------------------------------------------------------------------------- */
+/* --- What a family is --- */
 
 static bool whole_lines(const rs_program *program, const rs_op *op) {
   uint64_t bits = (uint64_t)(uintptr_t)op->dst | (uint64_t)op->run;
@@ -149,7 +150,8 @@ static int64_t stretch(const rs_program *program, const rs_op *op, int64_t width
   return width;
 }
 
-/* Makes groups of a family, sorting its ops by destination. False where some steps do not follow one another, so that the family cannot be carried. */
+/* Makes groups of a family, sorting its ops by destination. False where some steps do not follow one another, so that
+ * the family cannot be carried. */
 static bool make_groups(rs_program *program, rs_family *family) {
   rs_op *ops = program->op.at + family->first;
   qsort(ops, family->nops, sizeof *ops, by_address);
@@ -176,7 +178,8 @@ static bool gathers(const rs_program *program, const rs_family *family) {
     return false;
   for (uint32_t i = 0; i < family->nops; i++) {
     const rs_loop *inner = &rs_op_loops(program, &ops[i])[ops->nloops - 1];
-    if (ops[i].run != ops->run || inner->dst != ops->run || inner->n * ops->run < STRETCH || (uintptr_t)ops[i].dst % (uintptr_t)ops->run != 0)
+    if (ops[i].run != ops->run || inner->dst != ops->run || inner->n * ops->run < STRETCH ||
+        (uintptr_t)ops[i].dst % (uintptr_t)ops->run != 0)
       return false;
     for (int k = 0; k < ops->nloops; k++)
       if (rs_op_loops(program, &ops[i])[k].dst % ops->run != 0)
@@ -189,13 +192,16 @@ static bool gathers(const rs_program *program, const rs_family *family) {
 static rs_mode carried_mode(const rs_program *program, rs_family *family) {
   const rs_op *op = &program->op.at[family->first];
   const rs_loop *loops = rs_op_loops(program, op);
-  uint32_t widest = 0;
+  const rs_group *groups = program->group.at + family->first_group;
+  int64_t widest = 0, narrowest = INT64_MAX;
   for (uint32_t g = 0; g < family->ngroups; g++)
-    widest = widest > program->group.at[family->first_group + g].width ? widest : program->group.at[family->first_group + g].width;
+    widest = rs_max(widest, groups[g].width);
+  for (uint32_t i = 0; i < family->nops; i++)
+    narrowest = rs_min(narrowest, op[i].run);
   int64_t most = RS_BUFFER / family->ngroups / widest; /* steps that a group's buffer takes */
-  if (family->step_bytes / family->nops >= CARRY_RUN || most == 0)
+  if (narrowest >= (family->ngroups == family->nops ? CARRY_ALONE : CARRY_RUN) || most == 0)
     return RS_MODE_CARRY;
-  family->block = rs_min(most, rs_max(WINDOW / family->step_bytes, rs_ceil_div(CHUNK_LEAST, widest)));
+  family->block = rs_min(most, rs_max(WINDOW / family->step_bytes, rs_ceil_div(CHUNK_LEAST, narrowest)));
   int last = op->nloops - 1;
   family->rows = last > 0 && loops[last].n < SHORT_LOOP && loops[last].n <= family->block;
   for (uint32_t i = 0; i < family->nops && family->rows; i++) {

@@ -1,20 +1,20 @@
 /* Box copies in the order of their destination.
  *
  * Memory is written best line after line, so the loops of a copy are sorted by destination stride, whatever order they
- * came in, and descending loops are turned round. Where the innermost loop then leaps in the source and another loop does
- * not, each source line would be fetched once for every element of it: such a copy is a transpose and is done in blocks
- * that are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it. */
+ * came in, and descending loops are turned round. Where the innermost loop then leaps in the source and another loop
+ * does not, each source line would be fetched once for every element of it: such a copy is a transpose and is done in
+ * blocks that are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it. */
 #include "device/cpu_program.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-  LEAP = 128,       /* a source stride that leaves the line and its neighbour */
-  BLOCK_LEAST = 8,  /* steps worth a block */
-  BLOCK_SRC = 256,  /* bytes of a block that are contiguous in the source */
-  BLOCK_DST = 512,  /* and in the destination */
-  PART = 64 << 10,  /* of a long run */
+  LEAP = 128,      /* a source stride that leaves the line and its neighbour */
+  BLOCK_LEAST = 8, /* steps worth a block */
+  BLOCK_SRC = 256, /* bytes of a block that are contiguous in the source */
+  BLOCK_DST = 512, /* and in the destination */
+  PART = 64 << 10, /* of a long run */
 };
 
 static int by_destination(const void *a, const void *b) {

@@ -1,9 +1,9 @@
 /* What the CPU device compiles copies into.
  *
- * An op is one box copy with its loops in the order of the destination. Ops whose loops have the same lengths and whose
- * runs alternate, in the source or in the destination, are a family: it is walked step by step, and each step copies one
- * run of every op. A piece is a range of a family's steps, a task a range of pieces. So a program is small however many
- * runs it copies. */
+ * An op is one box copy with its loops in the order of the destination. Ops whose loops have the same lengths and
+ * whose runs alternate, in the source or in the destination, are a family: it is walked step by step, and each step
+ * copies one run of every op. A piece is a range of a family's steps, a task a range of pieces. So a program is small
+ * however many runs it copies. */
 #ifndef RS_DEVICE_CPU_PROGRAM_H
 #define RS_DEVICE_CPU_PROGRAM_H
 
@@ -12,7 +12,7 @@
 
 enum {
   RS_LINE = 64,
-  RS_BUFFER = 16 << 10, /* bytes that are put together in the first-level cache before they are stored past it */
+  RS_BUFFER = 16 << 10,   /* bytes that are put together in the first-level cache before they are stored past it */
   RS_FAMILY = RS_STRANDS, /* most ops of a family */
 };
 
@@ -53,7 +53,7 @@ typedef struct rs_family {
   int64_t step_bytes; /* of all ops together; of a block at most */
   int64_t block;      /* RS_MODE_PLAIN, RS_MODE_WEAVE: steps that are done together */
   rs_mode mode;
-  bool rows;     /* RS_MODE_WEAVE: the innermost loop is short and continues the one around it in the destination */
+  bool rows;      /* RS_MODE_WEAVE: the innermost loop is short and continues the one around it in the destination */
   bool streaming; /* RS_MODE_SQUARES: past the cache */
 } rs_family;
 
@@ -103,8 +103,8 @@ typedef struct rs_scratch {
 } rs_scratch;
 
 /* Steps [at, at + n) of a family of RS_MODE_CARRY or RS_MODE_WEAVE. */
-void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at, int64_t n,
-                    rs_scratch *scratch);
+void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at,
+                    int64_t n, rs_scratch *scratch);
 /* Strands of a family at a step; returns how many steps they go on from there. */
 int64_t rs_family_strands(const rs_program *program, const rs_family *family, int64_t at, rs_strand *strands);
 

@@ -64,8 +64,8 @@ int64_t rs_family_strands(const rs_program *program, const rs_family *family, in
   return left;
 }
 
-static void run_strands(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at, int64_t n,
-                        rs_strand *strands) {
+static void run_strands(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at,
+                        int64_t n, rs_strand *strands) {
   while (n > 0) {
     int64_t part = rs_min(rs_family_strands(program, family, at, strands), n);
     if (family->mode == RS_MODE_GATHER)
@@ -77,7 +77,8 @@ static void run_strands(const rs_program *program, const rs_kernels *kernels, co
   }
 }
 
-static void run_plain(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at, int64_t n) {
+static void run_plain(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at,
+                      int64_t n) {
   while (n > 0) {
     int64_t part = rs_min(family->block, n);
     for (uint32_t k = 0; k < family->nops; k++)

@@ -1,12 +1,12 @@
 /* Copy threads.
  *
- * One 64-bit ticket holds the number of the job and how many of its tasks are left. A thread draws a task by
- * compare-and-swap on it, so a helper that was delayed across jobs can never draw from a job that it does not see: the
- * job's fields are read only after a successful draw, and they stay until every task drawn is counted as done.
+ * One 64-bit ticket holds the number of the job and how many of its tasks are left. A thread draws a task by compare-
+ * and-swap on it, so a helper that was delayed across jobs can never draw from a job that it does not see: the job's
+ * fields are read only after a successful draw, and they stay until every task drawn is counted as done.
  *
  * Helpers spin for some microseconds after a job, because execute is often called in a loop, and then sleep. Whoever
- * sleeps counts himself first and looks at the ticket again under the lock; whoever publishes a ticket then looks at the
- * count: with sequentially consistent order one of the two sees the other. */
+ * sleeps counts himself first and looks at the ticket again under the lock; whoever publishes a ticket then looks at
+ * the count: with sequentially consistent order one of the two sees the other. */
 #include "device/pool.h"
 
 #include <pthread.h>
@@ -21,6 +21,7 @@ struct rs_pool {
   _Alignas(LINE) _Atomic uint64_t ticket; /* job number << 32 | tasks left */
   _Alignas(LINE) _Atomic int64_t done;    /* tasks of this job that are finished */
   _Alignas(LINE) _Atomic int sleepers;    /* helpers */
+  _Atomic int named;                      /* helpers that have a number */
   _Atomic bool caller_sleeps;
   _Atomic bool stop;
   int64_t n; /* of this job, with work and job */
@@ -78,9 +79,7 @@ static void finish(rs_pool *pool, const rs_claim *claim) {
   }
 }
 
-static bool something(rs_pool *pool) {
-  return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop);
-}
+static bool something(rs_pool *pool) { return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop); }
 
 static void helper_sleep(rs_pool *pool) {
   pthread_mutex_lock(&pool->lock);
@@ -93,8 +92,9 @@ static void helper_sleep(rs_pool *pool) {
 
 static void *helper(void *user) {
   rs_pool *pool = user;
+  int thread = 1 + atomic_fetch_add(&pool->named, 1);
   for (int spins = 0; !atomic_load_explicit(&pool->stop, memory_order_relaxed);) {
-    rs_claim claim = {.pool = pool, .next = -1};
+    rs_claim claim = {.pool = pool, .next = -1, .thread = thread};
     if (draw(pool, &claim, true)) {
       pool->work(pool->job, &claim);
       finish(pool, &claim);
@@ -147,7 +147,8 @@ reshard_status rs_pool_create(int threads, rs_pool **out) {
   if (error != 0) {
     int started = pool->nhelpers;
     rs_pool_destroy(pool);
-    return rs_error(RESHARD_ERROR_SYSTEM, "cannot start copy thread %d of %d: %s", started + 2, threads, strerror(error));
+    return rs_error(RESHARD_ERROR_SYSTEM, "cannot start copy thread %d of %d: %s", started + 2, threads,
+                    strerror(error));
   }
   *out = pool;
   return RESHARD_SUCCESS;

@@ -11,11 +11,12 @@ typedef struct rs_pool rs_pool;
 
 /* A thread's access to the tasks of a job. */
 typedef struct rs_claim {
-  rs_pool *pool;  /* NULL: all tasks are this thread's */
-  uint32_t turn;  /* which job */
-  int64_t n;      /* tasks of the job */
-  int64_t next;   /* a task already drawn, or -1; without a pool the next task */
+  rs_pool *pool; /* NULL: all tasks are this thread's */
+  uint32_t turn; /* which job */
+  int64_t n;     /* tasks of the job */
+  int64_t next;  /* a task already drawn, or -1; without a pool the next task */
   int64_t taken;
+  int thread;    /* 0: the caller of rs_pool_run, 1, 2, ...: helpers */
 } rs_claim;
 
 typedef void (*rs_pool_work)(const void *job, rs_claim *claim);

@@ -83,7 +83,7 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
     if (at == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': %s buffer %lld is NULL and should hold %lld elements",
                       (long long)entry, e->name, source ? "source" : "destination", (long long)b, (long long)elements);
-    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = c->width, .entry = entry};
+    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = c->width, .entry = entry, .buffer = b};
     reshard_array_info info;
     if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) {
       if (strides != NULL)

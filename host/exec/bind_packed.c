@@ -24,7 +24,7 @@ typedef struct packer {
   char *workspace;
   journey *sends, *receives;   /* by group, then peer */
   int64_t nsends, nreceives;
-  rs_copies pack, unpack;      /* of the round being made */
+  rs_copies copies;            /* of the part being made */
 } packer;
 
 /* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
@@ -129,6 +129,19 @@ static reshard_status find_workspace(packer *p) {
   return RESHARD_SUCCESS;
 }
 
+/* The copies listed so far, as a program; none when there are none. */
+static reshard_status compile(packer *p, rs_copies *copies, rs_program **program) {
+  rs_device *device = p->transfer->comm->device;
+  *program = NULL;
+  if (copies->copy.n == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(device->ops->compile(device, copies, p->plan->info.bytes, program));
+  p->binding->info.copies += device->ops->count(*program);
+  copies->copy.n = copies->axis.n = 0;
+  copies->bytes = 0;
+  return RESHARD_SUCCESS;
+}
+
 /* Parts of one round in one direction: every journey of the group that still has this piece. */
 static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool sending, int64_t group, int64_t piece,
                                  char *slots, rs_part **parts, int64_t *nparts) {
@@ -142,15 +155,17 @@ static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool s
     if (j->group != group || rs_plan_pieces(p->plan, j->bytes) <= piece)
       continue;
     int64_t begin = piece * size, end = size == 0 ? j->bytes : rs_min(j->bytes, begin + size);
-    rs_part part = {j->peer->rank, NULL, end - begin, j->in_place == NULL};
-    if (j->in_place != NULL) {
-      part.at = j->in_place + begin;
-    } else {
-      part.at = j->staged != NULL ? j->staged : slots;
+    rs_part *part = &(*parts)[(*nparts)++];
+    *part = (rs_part){j->peer->rank, j->in_place != NULL ? j->in_place + begin : j->staged, end - begin, NULL};
+    if (j->in_place != NULL)
+      continue;
+    if (part->at == NULL) {
+      part->at = slots;
       slots += p->staging.slot;
-      RS_TRY(lower_piece(p, j, sending, begin, end, part.at, sending ? &p->pack : &p->unpack));
     }
-    (*parts)[(*nparts)++] = part;
+    p->copies.staging = sending;
+    RS_TRY(lower_piece(p, j, sending, begin, end, part->at, &p->copies));
+    RS_TRY(compile(p, &p->copies, &part->program));
   }
   return RESHARD_SUCCESS;
 }
@@ -166,25 +181,11 @@ static journey *of_group(journey *journeys, int64_t n, int64_t group, int64_t *c
   return journeys + first;
 }
 
-static void clear(rs_copies *copies) {
-  copies->copy.n = copies->axis.n = 0;
-  copies->bytes = 0;
-}
-
-static reshard_status compile(packer *p, rs_copies *copies, rs_program **program) {
-  rs_device *device = p->transfer->comm->device;
-  if (copies->copy.n == 0)
-    return RESHARD_SUCCESS;
-  RS_TRY(device->ops->compile(device, copies, p->plan->info.bytes, program));
-  p->binding->info.copies += device->ops->count(*program);
-  clear(copies);
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   rs_binding *b = p->binding;
   rs_round *r = &b->rounds[b->nrounds];
-  int64_t half = b->nrounds % p->staging.halves * (p->staging.send_slots + p->staging.receive_slots) * p->staging.slot;
+  int64_t turn = p->transfer->comm->ops->overlaps ? b->nrounds % p->staging.halves : 0;
+  int64_t half = turn * (p->staging.send_slots + p->staging.receive_slots) * p->staging.slot;
   char *slots = p->workspace != NULL ? p->workspace + half : NULL;
   *r = (rs_round){.group = group, .piece = piece};
   b->nrounds++; /* from here on the binding frees it */
@@ -194,9 +195,7 @@ static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   if (slots != NULL)
     slots += p->staging.send_slots * p->staging.slot;
   j = of_group(p->receives, p->nreceives, group, &count);
-  RS_TRY(make_parts(p, j, count, false, group, piece, slots, &r->receives, &r->nreceives));
-  RS_TRY(compile(p, &p->pack, &r->pack));
-  return compile(p, &p->unpack, &r->unpack);
+  return make_parts(p, j, count, false, group, piece, slots, &r->receives, &r->nreceives);
 }
 
 /* What stays on the rank. */
@@ -222,7 +221,7 @@ static reshard_status make_keep(packer *p) {
 }
 
 reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
-  packer p = {.transfer = t, .plan = t->plan, .binding = binding, .pack.staging = true};
+  packer p = {.transfer = t, .plan = t->plan, .binding = binding};
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->plan->info.rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_journeys(&p), done);
@@ -235,7 +234,6 @@ reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
 done:
   free(p.sends);
   free(p.receives);
-  rs_copies_free(&p.pack);
-  rs_copies_free(&p.unpack);
+  rs_copies_free(&p.copies);
   return status;
 }

@@ -1,7 +1,7 @@
 /* Execute: one thread does it for all ranks of the process, the device's threads help.
  *
- * Direct: one program. Packed: round after round in the order that all ranks share - pack, exchange, unpack; what stays on the rank is copied
- * beside the first pack. Nothing is allocated and no offset is computed here. */
+ * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the communicator packs,
+ * moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is computed here. */
 #include "exec/transfer.h"
 
 #include <string.h>
@@ -33,34 +33,25 @@ static bool next_round(int64_t n, struct reshard_transfer_s *const *t, const int
 
 static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
   reshard_comm comm = t[0]->comm;
-  rs_device *device = comm->device;
-  rs_program **programs = t[0]->programs;
+  int64_t *cursor = t[0]->cursor, group = 0, piece = 0;
   rs_turn *turns = t[0]->turns;
-  int64_t *cursor = t[0]->cursor, group = 0, piece = 0, kept = n;
   memset(cursor, 0, (size_t)n * sizeof *cursor);
   for (int64_t i = 0; i < n; i++)
-    programs[n + i] = t[i]->binding.keep; /* run beside the first pack */
+    t[0]->programs[i] = t[i]->binding.keep;
+  RS_TRY(comm->device->ops->run(comm->device, n, t[0]->programs, stream));
   while (next_round(n, t, cursor, &group, &piece)) {
     for (int64_t i = 0; i < n; i++) {
       const rs_binding *b = &t[i]->binding;
-      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
-      bool in = r != NULL && r->group == group && r->piece == piece;
-      turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives} : (rs_turn){t[i]->comm, 0, 0, NULL, NULL};
-      programs[i] = in ? r->pack : NULL;
-    }
-    RS_TRY(device->ops->run(device, n + kept, programs, stream));
-    kept = 0;
-    RS_TRY(comm->ops->exchange(n, turns, t[0]->plan->info.bytes, stream));
-    for (int64_t i = 0; i < n; i++) {
-      const rs_binding *b = &t[i]->binding;
-      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
-      bool in = r != NULL && r->group == group && r->piece == piece;
-      programs[i] = in ? r->unpack : NULL;
+      const rs_round *r = &b->rounds[cursor[i]];
+      bool in = cursor[i] < b->nrounds && r->group == group && r->piece == piece;
+      turns[i] = (rs_turn){.comm = t[i]->comm};
+      if (in)
+        turns[i] = (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives};
       cursor[i] += in;
     }
-    RS_TRY(device->ops->run(device, n, programs, stream));
+    RS_TRY(comm->ops->exchange(n, turns, t[0]->plan->info.bytes, stream));
   }
-  return kept > 0 ? device->ops->run(device, n, programs + n, stream) : RESHARD_SUCCESS;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream) {

@@ -77,13 +77,10 @@ static bool periodic(const progression *r, int64_t first, int64_t last, int64_t 
   return true;
 }
 
-/* Folds runs first+1 .. last-2 into the fewest progressions; the outermost two are often cut short and stay alone. */
+/* Folds runs [from, last) of the list into progressions of the shortest period; false when there is none. */
 #define LONGEST_PERIOD 64
-static void fold(progressions *list, int64_t first) {
-  int64_t last = list->n - 1, from = first + 1;
+static bool fold_range(progressions *list, int64_t from, int64_t last) {
   progression *r = list->at;
-  if (last - from < 3)
-    return;
   for (int64_t t = 1; t <= LONGEST_PERIOD && 2 * t <= last - from; t++) {
     if (!periodic(r, from, last, t))
       continue;
@@ -93,10 +90,19 @@ static void fold(progressions *list, int64_t first) {
       r[from + i].src_step = r[from + i + t].src - r[from + i].src;
       r[from + i].dst_step = r[from + i + t].dst - r[from + i].dst;
     }
-    r[from + t] = r[last];
-    list->n = from + t + 1;
-    return;
+    for (int64_t i = last; i < list->n; i++)
+      r[from + t + i - last] = r[i];
+    list->n -= last - from - t;
+    return true;
   }
+  return false;
+}
+
+/* Folds the runs from `first` on; the outermost two are often cut short, and then stay alone. */
+static void fold(progressions *list, int64_t first) {
+  for (int alone = 0; alone < 4; alone++)
+    if (list->n - first > 2 && fold_range(list, first + (alone >> 1), list->n - (alone & 1)))
+      return;
 }
 
 /* Positions [lo, hi) of an axis as progressions, byte offsets from the axis' base. */

@@ -73,8 +73,37 @@ static bool meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_
   return false;
 }
 
-static bool overlap(const rs_extent *a, const rs_extent *b) {
-  if (a->end <= b->begin || b->end <= a->begin)
+/* Does the region of entry a end before that of b begins, or the other way round, in some dim of their destination? */
+static bool regions_disjoint(const rs_space *a, const rs_space *b) {
+  for (int i = 0; i < a->naxes; i++)
+    if (a->extent[i] == 0)
+      return true;
+  for (int i = 0; i < b->naxes; i++)
+    if (b->extent[i] == 0)
+      return true;
+  for (int i = 0; i < a->naxes; i++)
+    for (int j = 0; j < b->naxes; j++)
+      if (a->dst_dim[i] >= 0 && a->dst_dim[i] == b->dst_dim[j] &&
+          (a->dst_offset[i] + a->extent[i] <= b->dst_offset[j] || b->dst_offset[j] + b->extent[j] <= a->dst_offset[i]))
+        return true;
+  return false;
+}
+
+/* One array of one tensor, of which two entries write different parts. */
+static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
+  if (a->source || b->source || a->entry == b->entry || a->at != b->at || a->buffer != b->buffer || a->width != b->width ||
+      a->ndim != b->ndim)
+    return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->strides[d] != b->strides[d])
+      return false;
+  const rs_class *x = &plan->classes.at[plan->entries[a->entry].class_];
+  const rs_class *y = &plan->classes.at[plan->entries[b->entry].class_];
+  return reshard_layout_equal(x->dst, y->dst) && regions_disjoint(&x->space, &y->space);
+}
+
+static bool overlap(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
+  if (a->end <= b->begin || b->end <= a->begin || parts_of_one(plan, a, b))
     return false;
   if (a->dense && b->dense)
     return true;
@@ -104,7 +133,7 @@ typedef struct active {
 } active;
 
 /* The first that shares a byte with x, or NULL; those that end before x are dropped. */
-static const rs_extent *look(active *list, const rs_extent *x) {
+static const rs_extent *look(const struct reshard_plan_s *plan, active *list, const rs_extent *x) {
   int64_t kept = 0;
   const rs_extent *found = NULL;
   for (int64_t i = 0; i < list->n; i++) {
@@ -112,7 +141,7 @@ static const rs_extent *look(active *list, const rs_extent *x) {
     if (y->end <= x->begin)
       continue;
     list->at[kept++] = y;
-    if (found == NULL && overlap(y, x))
+    if (found == NULL && overlap(plan, y, x))
       found = y;
   }
   list->n = kept;
@@ -128,9 +157,9 @@ reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *a
   qsort(all->at, (size_t)all->n, sizeof *all->at, by_begin);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < all->n && status == RESHARD_SUCCESS; i++) {
-    const rs_extent *x = &all->at[i], *y = look(&destinations, x);
+    const rs_extent *x = &all->at[i], *y = look(plan, &destinations, x);
     if (y == NULL && !x->source) /* sources may share what they like among them */
-      y = look(&sources, x);
+      y = look(plan, &sources, x);
     if (y != NULL)
       status = report(plan, x, y);
     active *mine = x->source ? &sources : &destinations;

@@ -14,12 +14,14 @@ typedef struct rs_extent {
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS]; /* strides in bytes, any sign; shape without 0 */
   int64_t width, entry;
+  int64_t buffer; /* of the rank's, in the entry's layout */
 } rs_extent;
 
 typedef RS_VEC(rs_extent) rs_extents;
 
-/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Sorts the list.
- * The strides of a destination are those of rs_arrays_bind: none overlaps itself. */
+/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Entries whose regions in
+ * the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a destination are those of
+ * rs_arrays_bind: none overlaps itself. */
 reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
 
 #endif

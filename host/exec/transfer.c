@@ -70,10 +70,13 @@ reshard_status rs_agree(reshard_comm comm, reshard_status status) {
 
 static void free_rounds(rs_device *device, rs_binding *b) {
   for (int64_t i = 0; i < b->nrounds; i++) {
-    device->ops->release(device, b->rounds[i].pack);
-    device->ops->release(device, b->rounds[i].unpack);
-    free(b->rounds[i].sends);
-    free(b->rounds[i].receives);
+    rs_round *r = &b->rounds[i];
+    for (int64_t p = 0; p < r->nsends; p++)
+      device->ops->release(device, r->sends[p].program);
+    for (int64_t p = 0; p < r->nreceives; p++)
+      device->ops->release(device, r->receives[p].program);
+    free(r->sends);
+    free(r->receives);
   }
   free(b->rounds);
 }
@@ -129,7 +132,7 @@ static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshar
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
-  RS_TRY(rs_alloc_zero(&t->programs, 2 * comm->locals, sizeof *t->programs));
+  RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
   RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
   RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
   return rs_arrays_bind(plan, arrays, &binding->arrays);

@@ -30,8 +30,7 @@ void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, 
 /* A round in which this rank has something. */
 typedef struct rs_round {
   int64_t group, piece;
-  rs_program *pack, *unpack;  /* NULL: nothing to do */
-  rs_part *sends, *receives;
+  rs_part *sends, *receives;  /* with their programs, owned */
   int64_t nsends, nreceives;
 } rs_round;
 

@@ -3,6 +3,7 @@
 
 #include "device/copy_kernels.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +20,11 @@
 #endif
 #endif
 
+#if defined(INSTRUMENTED)
+enum { CASES = 30 };
+#else
+enum { CASES = 500 };
+#endif
 enum { MAX_AXES = 5, ROOM = 3 << 20, GUARD = 128, HUGE_TOTAL = 1 << 30 };
 
 static uint64_t state;
@@ -107,11 +113,11 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
   check(what, rs_device_cpu_isa(device), bytes);
 }
 
-#define FOR_EACH_ISA(isa)                                                                                    \
-  for (reshard_isa isa = RESHARD_ISA_SCALAR; isa < RESHARD_ISA_COUNT; isa++)                                 \
+#define FOR_EACH_ISA(isa) \
+  for (reshard_isa isa = RESHARD_ISA_SCALAR; isa < RESHARD_ISA_COUNT; isa++) \
     if (reshard_isa_available(isa))
 
-/* --- Kernels by themselves ------------------------------------------------------------------------------------------ */
+/* --- Kernels by themselves --- */
 
 static void walks(void **test) {
   (void)test;
@@ -195,7 +201,7 @@ static void transposes(void **test) {
   }
 }
 
-/* --- Canonical form ------------------------------------------------------------------------------------------------- */
+/* --- Canonical form --- */
 
 static void canonical_form(void **test) {
   (void)test;
@@ -225,7 +231,7 @@ static void canonical_form(void **test) {
   assert_int_equal(copies.copy.n, 0);
 }
 
-/* --- Whole programs ------------------------------------------------------------------------------------------------- */
+/* --- Whole programs --- */
 
 /* A random box copy into [*dst, ...): nested destination strides with random gaps, loops in random order and direction,
  * any source strides. The box is cut into `parts` copies along one axis, by blocks or cyclically. Moves *dst behind. */
@@ -298,7 +304,7 @@ static void random_programs(void **test) {
   FOR_EACH_ISA(isa) {
     for (int threads = 1; threads <= 3; threads += 2) {
       rs_device *device = device_of(threads, isa);
-      for (uint64_t k = 0; k < 400; k++) {
+      for (uint64_t k = 0; k < CASES; k++) {
         state = seed = 20250601 + k;
         rs_copies copies = {.staging = below(4) == 0};
         int64_t n = between(1, 12), dst = GUARD, bytes = (n + 1) * 2 * most + 2 * GUARD + 8192;
@@ -315,8 +321,8 @@ static void random_programs(void **test) {
   seed = 20250601;
 }
 
-/* What plans are mostly made of, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic, a
- * transpose, and a gap between rows; with each alignment. */
+/* What plans are mostly made of, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
+ * a transpose, and a gap between rows; with each alignment. */
 static void regular_programs(void **test) {
   (void)test;
   state = seed;
@@ -342,7 +348,8 @@ static void regular_programs(void **test) {
       }
       if (k % 4 == 3) {
         int64_t ni = between(9, 400), nj = between(9, 300);
-        rs_axis turned[3] = {{between(1, element > 4 ? 1 : 3), ni * nj * element, ni * nj * element}, {ni, element, nj * element},
+        rs_axis turned[3] = {{between(1, element > 4 ? 1 : 3), ni * nj * element, ni * nj * element},
+                             {ni, element, nj * element},
                              {nj, ni * element, element}};
         add(&copies, shift, GUARD + shift, (int32_t)element, 3, turned);
       }
@@ -412,6 +419,50 @@ static void spans(void **test) {
   }
 }
 
+/* Several threads use one device at once. */
+enum { CALLERS = 3, SHARE = 600 << 10 };
+typedef struct caller {
+  rs_device *device;
+  rs_program *program;
+  rs_span span;
+  bool wrong;
+} caller;
+
+static void *call(void *user) {
+  caller *mine = user;
+  for (int k = 0; k < 60; k++) {
+    memset(mine->span.dst, k, SHARE);
+    reshard_status status =
+        k % 2 == 0 ? mine->device->ops->run(mine->device, 1, &mine->program, NULL)
+                   : mine->device->ops->copy(mine->device, 1, &mine->span, k % 3 == 0 ? HUGE_TOTAL : 0, NULL);
+    mine->wrong |= status != RESHARD_SUCCESS || memcmp(mine->span.dst, mine->span.src, SHARE) != 0;
+  }
+  return NULL;
+}
+
+static void callers(void **test) {
+  (void)test;
+  rs_device *device = device_of(3, RESHARD_ISA_AUTO);
+  caller all[CALLERS];
+  pthread_t threads[CALLERS];
+  for (int i = 0; i < CALLERS; i++) {
+    all[i] = (caller){.device = device, .span = {source + i * 1000, got + i * (SHARE + 8), SHARE, false}};
+    rs_copies copies = {0};
+    rs_axis axes[2] = {{SHARE / 64, 64, 64}, {64, 1, 1}};
+    assert_int_equal(rs_copies_add(&copies, all[i].span.src, all[i].span.dst, 1, 2, axes), RESHARD_SUCCESS);
+    assert_int_equal(device->ops->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
+    rs_copies_free(&copies);
+  }
+  for (int i = 0; i < CALLERS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, call, &all[i]), 0);
+  for (int i = 0; i < CALLERS; i++) {
+    pthread_join(threads[i], NULL);
+    assert_false(all[i].wrong);
+    device->ops->release(device, all[i].program);
+  }
+  device->ops->destroy(device);
+}
+
 static void memory(void **test) {
   (void)test;
   rs_device *device = device_of(1, RESHARD_ISA_AUTO);
@@ -453,10 +504,17 @@ static void creation(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(walks),           cmocka_unit_test(streams),          cmocka_unit_test(transposes),
-      cmocka_unit_test(canonical_form),  cmocka_unit_test(random_programs),  cmocka_unit_test(regular_programs),
-      cmocka_unit_test(several_programs), cmocka_unit_test(spans),           cmocka_unit_test(memory),
+      cmocka_unit_test(walks),
+      cmocka_unit_test(streams),
+      cmocka_unit_test(transposes),
+      cmocka_unit_test(canonical_form),
+      cmocka_unit_test(random_programs),
+      cmocka_unit_test(regular_programs),
+      cmocka_unit_test(several_programs),
+      cmocka_unit_test(spans),
+      cmocka_unit_test(memory),
       cmocka_unit_test(creation),
+      cmocka_unit_test(callers),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,89 @@
+/* Transposes: a part of copy_body.h.
+ *
+ * Squares of SIDE x SIDE elements are turned in registers, or one by one where the set has no such kernel. A
+ * cell is as many squares as have whole lines on both sides: it is put together in a small buffer and stored line by
+ * line, so that neither side's stride can make lines push each other out of the cache before they are used up. */
+#ifndef SIDE_1
+#define SIDE_1                           1
+#define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)
+#endif
+#ifndef SIDE_2
+#define SIDE_2                           1
+#define MICRO_2(dst, src, pitch, stride) MOVE(dst, src, 2)
+#endif
+#ifndef SIDE_4
+#define SIDE_4                           1
+#define MICRO_4(dst, src, pitch, stride) MOVE(dst, src, 4)
+#endif
+#ifndef SIDE_8
+#define SIDE_8                           1
+#define MICRO_8(dst, src, pitch, stride) MOVE(dst, src, 8)
+#endif
+#define SIDE_16                           1
+#define MICRO_16(dst, src, pitch, stride) MOVE(dst, src, 16)
+
+#define BUFFERED_CELL(width) \
+  ALWAYS_INLINE void turn_cell_##width(char *dst, const char *src, int64_t pitch, int64_t stride, bool lines) { \
+    _Alignas(LINE) char cell[LINE / width * LINE]; \
+    for (int j = 0; j < LINE / width; j += SIDE_##width) \
+      for (int i = 0; i < LINE / width; i += SIDE_##width) \
+        MICRO_##width(cell + i * LINE + j * width, src + i * width + j * stride, LINE, stride); \
+    if (lines) \
+      for (int i = 0; i < LINE / width; i++) \
+        stream_line(dst + i * pitch, cell + i * LINE); \
+    else \
+      for (int i = 0; i < LINE / width; i++) \
+        move_64(dst + i * pitch, cell + i * LINE); \
+  }
+#ifndef CELL_4
+BUFFERED_CELL(4)
+#define CELL_4 turn_cell_4
+#endif
+#ifndef CELL_8
+BUFFERED_CELL(8)
+#define CELL_8 turn_cell_8
+#endif
+BUFFERED_CELL(1)
+BUFFERED_CELL(2)
+BUFFERED_CELL(16)
+#define CELL_1  turn_cell_1
+#define CELL_2  turn_cell_2
+#define CELL_16 turn_cell_16
+
+#define TRANSPOSE(width) \
+  static void turn_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride) { \
+    const int64_t wi = ni - ni % SIDE_##width, wj = nj - nj % SIDE_##width; \
+    for (int64_t j = 0; j < wj; j += SIDE_##width) \
+      for (int64_t i = 0; i < wi; i += SIDE_##width) \
+        MICRO_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride); \
+    for (int64_t i = 0; i < ni; i++) \
+      for (int64_t j = i < wi ? wj : 0; j < nj; j++) \
+        MOVE(dst + i * pitch + j * width, src + i * width + j * stride, width); \
+  } \
+  static void transpose_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride, \
+                                bool streaming) { \
+    const int64_t side = LINE / width; \
+    int64_t head = 0; \
+    bool lines = streaming && pitch % LINE == 0 && (uintptr_t)dst % width == 0; \
+    if (lines) \
+      head = to_line(dst, nj * width) / width; \
+    const int64_t wi = ni - ni % side, wj = nj - (nj - head) % side; \
+    for (int64_t i = 0; i < wi; i += side) \
+      for (int64_t j = head; j < wj; j += side) { \
+        int64_t later = j + ROWS_AHEAD; \
+        const char *ahead = src + i * width + later * stride; \
+        if (later >= wj) /* on top of the next column of cells */ \
+          ahead += LINE - (wj - head) * stride; \
+        for (int64_t k = 0; k < side; k++) \
+          __builtin_prefetch(ahead + k * stride, 0, 2); \
+        CELL_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride, lines); \
+      } \
+    turn_edge_##width(dst, src, wi, head, pitch, stride); \
+    turn_edge_##width(dst + wj * width, src + wj * stride, wi, nj - wj, pitch, stride); \
+    turn_edge_##width(dst + wi * pitch, src + wi * width, ni - wi, nj, pitch, stride); \
+  }
+TRANSPOSE(1)
+TRANSPOSE(2)
+TRANSPOSE(4)
+TRANSPOSE(8)
+TRANSPOSE(16)
