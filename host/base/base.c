@@ -112,10 +112,12 @@ reshard_status rs_text_finish(rs_text *text, size_t *needed) {
   return rs_error(RESHARD_ERROR_INVALID, "the text needs %zu bytes, the buffer has %zu", text->length + 1, text->size);
 }
 
-/* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. */
+/* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. The seed is mixed before the first
+ * word meets it: seed 1 with word 0 is not seed 0 with word 1. */
 uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
   const unsigned char *at = bytes;
-  uint64_t h = seed ^ 0xcbf29ce484222325u ^ (size * 0x9e3779b97f4a7c15u);
+  uint64_t h = (seed ^ 0xcbf29ce484222325u) * 0xd6e8feb86659fd93u;
+  h ^= (h >> 32) ^ (size * 0x9e3779b97f4a7c15u);
   for (; size > 0;) {
     uint64_t word = 0;
     size_t take = size < 8 ? size : 8;

@@ -5,8 +5,8 @@
 #include <string.h>
 
 reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape, int64_t world,
-                             reshard_layout *out) {
-  if (out == NULL)
+                             const reshard_layout *output, reshard_layout *out) {
+  if (output == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: layout is NULL", what);
   if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d dims, 0 to %d are allowed", what, ndim, RESHARD_MAX_DIMS);
@@ -400,11 +400,10 @@ reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t ran
   if (elements == NULL || buffer < 0 || buffer >= count)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_buffer_elements: buffer %lld of rank %lld, which has %lld",
                     (long long)buffer, (long long)rank, (long long)count);
-  int64_t arrays = rs_layout_arrays(layout, rank), total = 0;
-  for (int64_t a = 0; a < arrays; a++) {
+  bool own = layout->kind == RESHARD_LAYOUT_BOXES; /* each array is a buffer of its own */
+  int64_t arrays = own ? buffer + 1 : rs_layout_arrays(layout, rank), total = 0;
+  for (int64_t a = own ? buffer : 0; a < arrays; a++) {
     int64_t shape[RESHARD_MAX_DIMS];
-    if (layout->kind == RESHARD_LAYOUT_BOXES && a != buffer)
-      continue;
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
     total += product(layout->ndim, shape);
   }

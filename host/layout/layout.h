@@ -152,9 +152,9 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *layout, int64_t c
 /* Boxes of a piece of a flat layout: 2 ndim - 1 at most. Writes lo and hi of each ([2 * ndim] apart) in row-major order, returns how many. */
 int rs_flat_boxes(int ndim, const int64_t *shape, int64_t begin, int64_t end, int64_t *corners);
 
-/* Constructor helpers shared by the kinds. */
+/* Constructor helper shared by the kinds. output is where the constructor's caller wants the layout, and only checked. */
 reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape, int64_t world,
-                             reshard_layout *out);
+                             const reshard_layout *output, reshard_layout *out);
 /* Hash of everything that reshard_layout_equal compares. */
 uint64_t rs_layout_hash(struct reshard_layout_s *layout);
 

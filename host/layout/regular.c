@@ -48,7 +48,7 @@ static void count_cells(struct reshard_layout_s *l) {
 static reshard_status create_line(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape,
                                   int64_t world, int dim, int64_t nranks, const int64_t *ranks, reshard_layout *layout) {
   struct reshard_layout_s *l = NULL;
-  RS_TRY(rs_layout_new(what, kind, ndim, shape, world, &l));
+  RS_TRY(rs_layout_new(what, kind, ndim, shape, world, layout, &l));
   reshard_status status;
   if (dim >= 0 || kind == RESHARD_LAYOUT_CHUNK)
     RS_TRY_GOTO(status, normalise_dim(what, dim, ndim, &dim), fail);
@@ -82,7 +82,7 @@ reshard_status reshard_layout_create_single(int ndim, const int64_t *shape, int6
 reshard_status reshard_layout_create_flat(int ndim, const int64_t *shape, int64_t world, int64_t nranks,
                                           const int64_t *ranks, reshard_layout *layout) {
   struct reshard_layout_s *l = NULL;
-  RS_TRY(rs_layout_new("flat", RESHARD_LAYOUT_FLAT, ndim, shape, world, &l));
+  RS_TRY(rs_layout_new("flat", RESHARD_LAYOUT_FLAT, ndim, shape, world, layout, &l));
   if (ranks == NULL && nranks == 0)
     nranks = world;
   reshard_status status = rs_ranks_create("flat", nranks, ranks, world, &l->ranks);
@@ -100,7 +100,7 @@ reshard_status reshard_layout_create_cyclic(int ndim, const int64_t *shape, int6
   struct reshard_layout_s *l = NULL;
   if (ndim > 0 && (grid == NULL || block == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "cyclic: NULL grid or block");
-  RS_TRY(rs_layout_new("cyclic", RESHARD_LAYOUT_CYCLIC, ndim, shape, world, &l));
+  RS_TRY(rs_layout_new("cyclic", RESHARD_LAYOUT_CYCLIC, ndim, shape, world, layout, &l));
   reshard_status status;
   int64_t size;
   RS_TRY_GOTO(status, grid_size("cyclic", ndim, grid, &size), fail);
@@ -231,7 +231,7 @@ reshard_status reshard_layout_create_mesh(int ndim, const int64_t *shape, int64_
   if (mesh_ndim < 1 || mesh_shape == NULL || placements == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "mesh: %d mesh dims with NULL or no extents or placements", mesh_ndim);
   struct reshard_layout_s *l = NULL;
-  RS_TRY(rs_layout_new("mesh", RESHARD_LAYOUT_MESH, ndim, shape, world, &l));
+  RS_TRY(rs_layout_new("mesh", RESHARD_LAYOUT_MESH, ndim, shape, world, layout, &l));
   reshard_status status;
   int64_t size, *stride = NULL;
   RS_TRY_GOTO(status, grid_size("mesh", mesh_ndim, mesh_shape, &size), done);
@@ -257,7 +257,7 @@ reshard_status reshard_layout_create_boxes(int ndim, const int64_t *shape, int64
   if (nboxes < 0 || (nboxes > 0 && (ranks == NULL || boxes == NULL)))
     return rs_error(RESHARD_ERROR_INVALID, "boxes: %lld boxes with NULL ranks or boxes", (long long)nboxes);
   struct reshard_layout_s *l = NULL;
-  RS_TRY(rs_layout_new("boxes", RESHARD_LAYOUT_BOXES, ndim, shape, world, &l));
+  RS_TRY(rs_layout_new("boxes", RESHARD_LAYOUT_BOXES, ndim, shape, world, layout, &l));
   reshard_status status = rs_boxes_create(ndim, shape, world, nboxes, ranks, boxes, replicated != 0, &l->boxes);
   if (status != RESHARD_SUCCESS) {
     reshard_layout_release(l);

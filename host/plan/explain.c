@@ -19,6 +19,23 @@ static void add_count(rs_text *t, int64_t n, const char *what) {
   rs_text_add(t, "%lld %s%s", (long long)n, what, n == 1 ? "" : "s");
 }
 
+static int64_t count_peers(const struct reshard_plan_s *plan, bool sending) {
+  int64_t n = 0;
+  for (int64_t p = 0; p < plan->peers.n; p++)
+    n += (sending ? plan->peers.at[p].sent : plan->peers.at[p].received) > 0;
+  return n;
+}
+
+/* What is done to a message with contiguous arrays: "-" where there is none. */
+static const char *work_of(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending) {
+  rs_place place;
+  if ((sending ? peer->sent : peer->received) == 0)
+    return "-";
+  if (rs_message_in_place(plan, peer, sending, NULL, &place))
+    return "in place";
+  return sending ? "packed" : "unpacked";
+}
+
 static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
@@ -26,10 +43,12 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   rs_text_add(t, ", %lld bytes, %lld of distinct geometry\n", (long long)i->bytes, (long long)i->classes);
   rs_text_add(t, "  sends     %lld bytes to others in ", (long long)i->sent_bytes);
   add_count(t, i->messages_sent, "message");
-  rs_text_add(t, "; %lld packed by nobody: contiguous in the source\n", (long long)i->packs_skipped);
+  rs_text_add(t, "; %lld of %lld peers from the source in place, without packing\n", (long long)i->packs_skipped,
+              (long long)count_peers(plan, true));
   rs_text_add(t, "  receives  %lld bytes in ", (long long)i->received_bytes);
   add_count(t, i->messages_received, "message");
-  rs_text_add(t, "; %lld land in place\n", (long long)i->unpacks_skipped);
+  rs_text_add(t, "; from %lld of %lld peers in place, without unpacking\n", (long long)i->unpacks_skipped,
+              (long long)count_peers(plan, false));
   rs_text_add(t, "  lacks     %lld bytes (the lower bound), so it receives %.3f times what it must\n",
               (long long)i->lower_bound_bytes,
               i->lower_bound_bytes > 0 ? (double)i->received_bytes / (double)i->lower_bound_bytes : 1.0);
@@ -42,10 +61,12 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",
               (long long)i->segments, (long long)i->memory_bytes, (double)i->plan_ns / 1000);
   if (plan->peers.n > 0)
-    rs_text_add(t, "  %8s  %20s  %20s\n", "peer", "sent", "received");
-  for (int64_t p = 0; p < plan->peers.n; p++)
-    rs_text_add(t, "  %8lld  %20lld  %20lld\n", (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent,
-                (long long)plan->peers.at[p].received);
+    rs_text_add(t, "  %8s  %16s  %-8s  %16s  %-8s\n", "peer", "sent", "", "received", "");
+  for (int64_t p = 0; p < plan->peers.n; p++) {
+    const rs_peer *peer = &plan->peers.at[p];
+    rs_text_add(t, "  %8lld  %16lld  %-8s  %16lld  %-8s\n", (long long)peer->rank, (long long)peer->sent,
+                work_of(plan, peer, true), (long long)peer->received, work_of(plan, peer, false));
+  }
 }
 
 reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, char *text, size_t size, size_t *needed) {

@@ -85,8 +85,9 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   kept->src_buffer = plan->nsrc;
   kept->dst_buffer = plan->ndst;
   int64_t buffers, bytes = (int64_t)reshard_dtype_size(e->dtype), whole;
-  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), bytes, &whole))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes overflow 63 bits", label);
+  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), bytes, &whole) || !rs_mul(whole, plan->world, &whole))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes, on each of %lld ranks, overflow 63 bits", label,
+                    (long long)plan->world); /* sums over replicas go that far */
   RS_TRY(reshard_layout_buffer_count(e->src, plan->rank, &buffers));
   plan->nsrc += buffers;
   RS_TRY(reshard_layout_buffer_count(e->dst, plan->rank, &buffers));
@@ -95,8 +96,11 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   RS_TRY(rs_space_create(label, e, &wanted.space));
   for (int a = 0; a < wanted.space.naxes; a++)
     bytes *= wanted.space.extent[a];
-  if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries overflow 63 bits", label);
+  /* A rank sends each other one all bytes at most, and stages them in steps of 256. */
+  if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes) || !rs_add(plan->info.bytes, 512, &whole) ||
+      !rs_mul(whole, plan->world, &whole))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits", label,
+                    (long long)plan->world);
   return classify(plan, table, slots, i, &wanted);
 }
 

@@ -15,7 +15,8 @@ typedef struct reshard_transfer_s *reshard_transfer;
  * entry. Borrowed: the memory and its size are the caller's and must live as long as the transfer; the lists are read during the call only.
  * Pointers must be aligned to nothing; pointers of buffers in which my rank holds nothing may be NULL.
  * Strides are in elements, one list of ndim per buffer (NULL list or NULL element: contiguous); they are
- * refused for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not. */
+ * refused for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not.
+ * Entries whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
 typedef struct reshard_arrays {
   size_t size;
   void *const *src;
