@@ -1,0 +1,209 @@
+/* Stamps and checks go through the layouts' public queries, run by run, so that they cost about as much as a copy: a
+ * benchmark of any size can check every byte. */
+#define _GNU_SOURCE
+#include "bench_data.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ALIGN 64
+
+static reshard_layout layout_of(const what *w, bool source, int64_t t) {
+  return source ? w->tensor[t].src : w->tensor[t].dst;
+}
+
+/* Large pages where the system gives them, for both sides and the straight copy alike. */
+static unsigned char *map_memory(size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    cli_exit(EXIT_FAILED, "out of memory: %zu bytes refused", bytes);
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+void bench_side_make(const what *w, bool source, bench_side *s) {
+  *s = (bench_side){.first = cli_alloc(w->world + 1, sizeof *s->first)};
+  int64_t n = 0, cap = 0, *offset = NULL;
+  for (int64_t r = 0; r < w->world; r++) {
+    s->first[r] = n;
+    for (int64_t t = 0; t < w->n; t++) {
+      reshard_layout layout = layout_of(w, source, t);
+      int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
+      CLI_TRY("", reshard_layout_buffer_count(layout, r, &count));
+      if (n + count > cap)
+        offset = cli_realloc(offset, cap = 2 * (n + count) + 64, sizeof *offset);
+      for (int64_t b = 0; b < count; b++) {
+        int64_t elements = 0;
+        CLI_TRY("", reshard_layout_buffer_elements(layout, r, b, &elements));
+        offset[n++] = s->extent;
+        s->bytes += elements * width;
+        if (__builtin_add_overflow(s->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &s->extent) ||
+            s->extent > INT64_MAX / 4)
+          cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+      }
+    }
+  }
+  s->first[w->world] = n;
+  s->mapped = (size_t)s->extent + ALIGN;
+  int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  if ((int64_t)s->mapped > memory / 10 * 9) {
+    char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
+    cli_exit(EXIT_FAILED, "the %s buffers of all ranks take %s, this machine has %s", source ? "source" : "destination",
+             cli_bytes_text(a, (double)s->mapped), cli_bytes_text(b, (double)memory));
+  }
+  s->memory = map_memory(s->mapped);
+  s->buffer = cli_alloc(n, sizeof *s->buffer);
+  for (int64_t i = 0; i < n; i++)
+    s->buffer[i] = s->memory + offset[i];
+  free(offset);
+}
+
+void bench_side_free(bench_side *s) {
+  if (s->memory != NULL)
+    munmap(s->memory, s->mapped);
+  free(s->buffer);
+  free(s->first);
+  *s = (bench_side){0};
+}
+
+/* The value of an element: the high bits of a product are as good as random, and cost one multiplication. */
+static inline uint64_t stamp(uint64_t key, int64_t index) { return (key + (uint64_t)index) * 0x9e3779b97f4a7c15u; }
+
+/* Elements [index, index + n) of a tensor, one after the other in memory. */
+static void fill_run(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  switch (width) {
+  case 1:
+    for (int64_t i = 0; i < n; i++)
+      at[i] = (unsigned char)(stamp(key, index + i) >> 56);
+    break;
+  case 2:
+    for (int64_t i = 0; i < n; i++)
+      ((uint16_t *)at)[i] = (uint16_t)(stamp(key, index + i) >> 48);
+    break;
+  case 4:
+    for (int64_t i = 0; i < n; i++)
+      ((uint32_t *)at)[i] = (uint32_t)(stamp(key, index + i) >> 32);
+    break;
+  default:
+    for (int64_t i = 0; i < n * (int64_t)(width / 8); i++)
+      ((uint64_t *)at)[i] = stamp(key, index * (int64_t)(width / 8) + i);
+  }
+}
+
+static int64_t wrong_run(const unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  _Alignas(16) unsigned char want[4096];
+  int64_t step = (int64_t)(sizeof want / width), wrong = 0;
+  for (int64_t i = 0; i < n; i += step) {
+    int64_t m = n - i < step ? n - i : step;
+    fill_run(want, width, key, index + i, m);
+    if (memcmp(at + i * (int64_t)width, want, (size_t)m * width) != 0)
+      for (int64_t k = 0; k < m; k++)
+        wrong += memcmp(at + (i + k) * (int64_t)width, want + k * (int64_t)width, width) != 0;
+  }
+  return wrong;
+}
+
+/* One dim of an array: its runs, and where the walk stands. */
+typedef struct walk_dim {
+  int64_t count;
+  reshard_interval *runs;
+  int64_t run, at; /* current run, and global index in it */
+} walk_dim;
+
+typedef int64_t (*run_visitor)(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n);
+
+static int64_t fill_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  fill_run(at, width, key, index, n);
+  return 0;
+}
+static int64_t wrong_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  return wrong_run(at, width, key, index, n);
+}
+
+/* Next combination of indices of the dims before the last; false after the last one. */
+static bool step_outer(walk_dim *d, int outer) {
+  for (int k = outer - 1; k >= 0; k--) {
+    if (++d[k].at < d[k].runs[d[k].run].end)
+      return true;
+    if (++d[k].run < d[k].count) {
+      d[k].at = d[k].runs[d[k].run].begin;
+      return true;
+    }
+    d[k].run = 0;
+    d[k].at = d[k].runs[0].begin;
+  }
+  return false;
+}
+
+static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
+                          uint64_t key, run_visitor visit) {
+  int ndim = reshard_layout_ndim(layout);
+  const int64_t *shape = reshard_layout_shape(layout);
+  reshard_array_info info;
+  walk_dim d[RESHARD_MAX_DIMS];
+  CLI_TRY("", reshard_layout_array(layout, rank, array, &info));
+  if (info.elements == 0)
+    return 0;
+  memory += info.offset * (int64_t)width;
+  if (ndim == 0)
+    return visit(memory, width, key, 0, 1);
+  for (int k = 0; k < ndim; k++) {
+    CLI_TRY("", reshard_layout_array_intervals(layout, rank, array, k, 0, 0, NULL, &d[k].count));
+    d[k].runs = cli_alloc(d[k].count, sizeof *d[k].runs);
+    CLI_TRY("", reshard_layout_array_intervals(layout, rank, array, k, 0, d[k].count, d[k].runs, &d[k].count));
+    d[k].run = 0;
+    d[k].at = d[k].runs[0].begin;
+  }
+  int64_t result = 0;
+  const walk_dim *inner = &d[ndim - 1];
+  do {
+    int64_t base = 0;
+    for (int k = 0; k < ndim - 1; k++)
+      base = (base + d[k].at) * shape[k + 1];
+    for (int64_t i = 0; i < inner->count; i++) {
+      int64_t n = inner->runs[i].end - inner->runs[i].begin;
+      result += visit(memory, width, key, base + inner->runs[i].begin, n);
+      memory += n * (int64_t)width;
+    }
+  } while (step_outer(d, ndim - 1));
+  for (int k = 0; k < ndim; k++)
+    free(d[k].runs);
+  return result;
+}
+
+static int64_t walk_rank(const what *w, bool source, const bench_side *side, int64_t rank, run_visitor visit) {
+  int64_t buffer = side->first[rank], result = 0;
+  for (int64_t t = 0; t < w->n; t++) {
+    reshard_layout layout = layout_of(w, source, t);
+    size_t width = reshard_dtype_size(w->tensor[t].dtype);
+    int64_t arrays = 0, buffers = 0;
+    CLI_TRY("", reshard_layout_array_count(layout, rank, &arrays));
+    CLI_TRY("", reshard_layout_buffer_count(layout, rank, &buffers));
+    for (int64_t a = 0; a < arrays; a++) {
+      reshard_array_info info;
+      CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
+      result += walk_array(layout, rank, a, side->buffer[buffer + info.buffer], width,
+                           (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, visit);
+    }
+    buffer += buffers;
+  }
+  return result;
+}
+
+void bench_fill(const what *w, bool source, const bench_side *side, int64_t rank) {
+  walk_rank(w, source, side, rank, fill_visit);
+}
+
+int64_t bench_wrong(const what *w, bool source, const bench_side *side, int64_t rank) {
+  return walk_rank(w, source, side, rank, wrong_visit);
+}
+
+void bench_poison(const bench_side *side, int64_t world, int64_t rank) {
+  unsigned char *begin =
+      side->first[rank] < side->first[world] ? side->buffer[side->first[rank]] : side->memory + side->extent;
+  unsigned char *end =
+      side->first[rank + 1] < side->first[world] ? side->buffer[side->first[rank + 1]] : side->memory + side->extent;
+  memset(begin, 0xdb, (size_t)(end - begin));
+}

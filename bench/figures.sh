@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The table of figures in README.md: figures.sh PROGRAM [PAIRS], from the root of the source tree.
+# Each reshard is timed in turn with a straight copy of as many bytes by as many threads; the ratio is the median of the pairs.
+set -euo pipefail
+program=${1:?usage: figures.sh PROGRAM [PAIRS]}
+micro=$(dirname "$program")/reshard_micro
+pairs=${2:-21}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+row() { printf '| %-58s | %9s | %9s |\n' "$@"; }
+
+copy() { # GOAL LABEL BENCH-OPTION...: one row, as a ratio to the straight copy
+  local goal=$1 label=$2 ratio
+  shift 2
+  ratio=$("$program" bench -n "$pairs" -w 2 "$@" --json - | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p' | head -1)
+  row "$label" ">= $goal" "${ratio:-failed}"
+}
+
+rows_to_columns() { # GOAL ELEMENTS LABEL OPTION...: 256 MiB of f32 over 4 ranks, inner runs of so many elements
+  local columns=$((4 * $2))
+  copy "$1" "$3" --shape "$((67108864 / columns))x$columns" --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 "${@:4}"
+}
+
+many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
+  awk 'BEGIN { srand(1); printf "["
+    for (i = 0; i < 1000; i++) printf "%s{\"name\":\"t%d\",\"shape\":[%d,256],\"dtype\":\"f32\"}", i ? "," : "", i, 4 * 2 ^ (rand() * 10)
+    print "]" }' >"$work/many.json"
+  copy 0.9 '1,000 tensors of 4 KiB to 4 MiB, FSDP-4 to TP-4, one plan' --model "$work/many.json" --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
+}
+
+case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in milliseconds or nanoseconds
+  local time
+  time=$("$micro" --benchmark_filter="^$4(/|\$)" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
+    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ { printf "%.*f %s", unit == "ms" ? 2 : 0, unit == "ms" ? $4 / 1000 : $4 * 1000, unit; exit }')
+  row "$3" "<= $1 $2" "${time:-failed}"
+}
+
+row 'copies: ratio to a straight copy of as many bytes' goal measured
+row '---' '---' '---'
+cyclic=(--shape 8192x8192 --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4)
+rows_to_columns 0.95 2048 'rows to columns, direct, runs of 8 KiB' --path direct
+rows_to_columns 0.95 256 'rows to columns, direct, runs of 1 KiB' --path direct
+rows_to_columns 0.95 64 'rows to columns, direct, runs of 256 B' --path direct
+rows_to_columns 0.65 16 'rows to columns, direct, runs of 64 B' --path direct
+rows_to_columns 0.95 4 'rows to columns, direct, runs of 16 B' --path direct
+rows_to_columns 0.4 1 'rows to columns, direct, runs of 4 B' --path direct
+rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB, 2 MiB of workspace' --path packed --workspace 2M
+copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
+copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" --path packed --workspace 2M
+many_tensors
+if [ -x "$micro" ]; then
+  row 'planning: time on one core' goal measured
+  case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
+  case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
+  case_of_micro 1 ms 'one rank of 16,384, 256 peers' plan_one_rank_256_peers_of_world
+  case_of_micro 3 ms 'one rank of 16,384, 255 peers, replicated source' plan_one_rank_replicated_of_world
+  case_of_micro 5 ms 'llama-3.1-70b, FSDP-64 to TP-8, one rank' plan_llama_70b_one_rank
+  case_of_micro 1000 ms 'validate 1,000,000 boxes' validate_boxes
+  case_of_micro 200 ns 'execute with nothing to move, 1 rank' execute_nothing_direct
+fi

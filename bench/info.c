@@ -1,0 +1,94 @@
+/* reshard info: what this build has and this machine offers. */
+#include "commands.h"
+#include "json.h"
+#include "machine.h"
+#include "options.h"
+
+#include <reshard/file.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __clang__
+#define COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+static bool has_files(void) {
+#ifdef RS_HAVE_JANSSON
+  return true;
+#else
+  return false;
+#endif
+}
+
+static void as_json(const machine *m, const char *path) {
+  json j = {0};
+  json_open(&j, NULL, '{');
+  json_int(&j, "version", 1);
+  json_string(&j, "reshard", reshard_version());
+  json_string(&j, "compiler", COMPILER);
+  json_open(&j, "devices", '[');
+  json_string(&j, NULL, "cpu");
+  json_close(&j, ']');
+  json_open(&j, "comms", '[');
+  json_string(&j, NULL, "local");
+  json_close(&j, ']');
+  json_bool(&j, "cuda", false);
+  json_bool(&j, "nccl", false);
+  json_bool(&j, "mpi", false);
+  json_bool(&j, "json_files", has_files());
+  json_open(&j, "gpus", '[');
+  json_close(&j, ']');
+  json_open(&j, "isas", '[');
+  for (int i = 1; i < RESHARD_ISA_COUNT; i++)
+    if (reshard_isa_available((reshard_isa)i))
+      json_string(&j, NULL, reshard_isa_string((reshard_isa)i));
+  json_close(&j, ']');
+  machine_json(&j, "machine", m);
+  json_open(&j, "models", '[');
+  for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++)
+    json_string(&j, NULL, reshard_model_preset_name(i));
+  json_close(&j, ']');
+  json_close(&j, '}');
+  json_write(&j, path);
+}
+
+static void as_text(const machine *m) {
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
+  printf("reshard       %s, built with %s\n", reshard_version(), COMPILER);
+  printf("devices       cpu; this build has no CUDA\n");
+  printf("communicators local (ranks are threads of one process); this build has no NCCL and no MPI\n");
+  printf("model files   %s\n",
+         has_files() ? "JSON and safetensors headers, by jansson" : "none: built without jansson");
+  printf("instructions ");
+  for (int i = 1; i < RESHARD_ISA_COUNT; i++)
+    if (reshard_isa_available((reshard_isa)i))
+      printf(" %s%s", reshard_isa_string((reshard_isa)i),
+             strcmp(reshard_isa_string((reshard_isa)i), m->isa) == 0 ? " (taken)" : "");
+  printf("\nprocessor     %s, %d cores for this process\n", m->processor, m->cores);
+  printf("caches        L1 %s, L2 %s, L3 %s\n", cli_bytes_text(a, (double)m->cache[1]),
+         cli_bytes_text(b, (double)m->cache[2]), cli_bytes_text(c, (double)m->cache[3]));
+  printf("memory        %s\n", cli_bytes_text(a, (double)m->memory));
+  printf("system        %s\n", m->system);
+  printf("models       ");
+  for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++)
+    printf(" %s", reshard_model_preset_name(i));
+  printf("\n");
+}
+
+int command_info(int argc, char **argv) {
+  cli_options o;
+  machine m;
+  cli_read_options(argc, argv, COMMAND_INFO,
+                   "usage: reshard info [--json FILE]\n\nTells what this build has and this machine offers.\n", &o);
+  machine_read(&m);
+  if (o.json != NULL)
+    as_json(&m, o.json);
+  if (o.json == NULL || strcmp(o.json, "-") != 0)
+    as_text(&m);
+  return EXIT_DONE;
+}

@@ -1,0 +1,52 @@
+/* The program `reshard`: a table of commands. */
+#include "commands.h"
+#include "util.h"
+
+#include <string.h>
+
+static const struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *does;
+} commands[] = {
+    {"plan", command_plan,
+     "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
+    {"bench", command_bench, "measures it, in the manner of nccl-tests"},
+    {"verify", command_verify, "random cases against a naive reshard, every byte"},
+    {"info", command_info, "what this build has and this machine offers"},
+};
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static void help(void) {
+  printf("usage: reshard COMMAND [OPTION]...\n\n");
+  for (size_t i = 0; i < COMMANDS; i++)
+    printf("  %-8s %s\n", commands[i].name, commands[i].does);
+  printf("\n  reshard COMMAND --help   the options of a command\n"
+         "  reshard --version        the version\n\n"
+         "examples:\n"
+         "  reshard plan --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4\n"
+         "  reshard plan --model llama-3.1-70b --src @fsdp-64.rules --dst @tp-8.rules\n"
+         "  reshard bench --shape 8192x8192 --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)' -c\n\n"
+         "exit status: 0 done; 1 it failed; 2 bad usage or input; 3 this machine or build lacks what was asked for\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2)
+    cli_exit(EXIT_USAGE, "a command is missing: plan, bench, verify or info; see reshard --help");
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    help();
+    return EXIT_DONE;
+  }
+  if (strcmp(argv[1], "--version") == 0) {
+    printf("reshard %s\n", reshard_version());
+    return EXIT_DONE;
+  }
+  for (size_t i = 0; i < COMMANDS; i++)
+    if (strcmp(argv[1], commands[i].name) == 0) {
+      int status = commands[i].run(argc - 1, argv + 1);
+      if (fflush(stdout) != 0 || ferror(stdout))
+        cli_exit(EXIT_FAILED, "standard output cannot be written to");
+      return status;
+    }
+  cli_exit(EXIT_USAGE, "unknown %s '%s'; see reshard --help", argv[1][0] == '-' ? "option" : "command", argv[1]);
+}

@@ -1,0 +1,27 @@
+/* Micro-benchmarks in C. A case makes its state once, then run is timed; items tells how many things (intersections, boxes, executes) one run handles. */
+#ifndef MICRO_H
+#define MICRO_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct micro_case {
+  const char *name;
+  int64_t parameter;
+  int64_t iterations; /* 0: as many as take half a second */
+  /* Returns the state, NULL when the case cannot be made; writes how many items a run handles. */
+  void *(*make)(int64_t parameter, int64_t *items);
+  int (*run)(void *state); /* non-zero: it failed */
+  void (*drop)(void *state);
+} micro_case;
+
+/* All cases, ended by one without a name. */
+extern const micro_case micro_cases[];
+
+#ifdef __cplusplus
+}
+#endif
+#endif

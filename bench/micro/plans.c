@@ -1,0 +1,276 @@
+/* What planning, validating and an empty execute cost: the figures of README.md that no data movement hides. */
+#include "micro.h"
+
+#include <reshard/reshard.h>
+
+#include <stdlib.h>
+
+/* A plan to be made again and again: of one rank, or of each rank of the world in turn. */
+typedef struct planning {
+  int64_t nentries, first, last;
+  reshard_entry *entries;
+  reshard_layout *layouts;
+  int64_t nlayouts;
+} planning;
+
+static void planning_drop(void *state) {
+  planning *p = state;
+  for (int64_t i = 0; i < p->nlayouts; i++)
+    reshard_layout_release(p->layouts[i]);
+  free(p->layouts);
+  free(p->entries);
+  free(p);
+}
+
+static planning *planning_make(int64_t nentries, int64_t nlayouts) {
+  planning *p = calloc(1, sizeof *p);
+  p->entries = calloc((size_t)nentries, sizeof *p->entries);
+  p->layouts = calloc((size_t)nlayouts, sizeof *p->layouts);
+  p->nentries = nentries;
+  p->nlayouts = nlayouts;
+  return p;
+}
+
+static int planning_run(void *state) {
+  const planning *p = state;
+  for (int64_t rank = p->first; rank < p->last; rank++) {
+    reshard_plan plan;
+    if (reshard_plan_create(p->nentries, p->entries, rank, NULL, &plan) != RESHARD_SUCCESS)
+      return 1;
+    reshard_plan_destroy(plan);
+  }
+  return 0;
+}
+
+static void *fail(planning *p) {
+  planning_drop(p);
+  return NULL;
+}
+
+static void set_entry(planning *p, reshard_dtype dtype) {
+  p->entries[0] = (reshard_entry){RESHARD_ENTRY_INIT, .src = p->layouts[0], .dst = p->layouts[1], .dtype = dtype};
+}
+
+/* n x n boxes of 8 x 8, shifted by `shift`, dealt to w ranks in bands (by rows, or by columns). */
+static reshard_layout grid(int64_t n, int64_t shift, int64_t w, int by_columns) {
+  int64_t extent = n * 8, shape[2] = {extent, extent}, m = n + (shift > 0), count = 0;
+  reshard_box *boxes = calloc((size_t)(m * m), sizeof *boxes);
+  int64_t *ranks = calloc((size_t)(m * m), sizeof *ranks);
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < m; j++) {
+      int64_t at[2] = {i * 8 - shift, j * 8 - shift};
+      for (int d = 0; d < 2; d++) {
+        int64_t lo = at[d] < 0 ? 0 : at[d], hi = at[d] + 8 > extent ? extent : at[d] + 8;
+        boxes[count].offset[d] = lo;
+        boxes[count].extent[d] = hi - lo;
+      }
+      ranks[count++] = (by_columns ? j : i) * w / m;
+    }
+  reshard_layout layout = NULL;
+  reshard_layout_create_boxes(2, shape, w, count, ranks, boxes, 0, &layout);
+  free(boxes);
+  free(ranks);
+  return layout;
+}
+
+/* Tiles against tiles that are shifted by half: each meets four. A dry world of 64 ranks, all of them planned. */
+static void *tiles_make(int64_t intersections, int64_t *items) {
+  planning *p = planning_make(1, 2);
+  int64_t n = 1;
+  while (4 * n * n < intersections)
+    n++;
+  p->layouts[0] = grid(n, 0, 64, 0);
+  p->layouts[1] = grid(n, 4, 64, 1);
+  if (p->layouts[0] == NULL || p->layouts[1] == NULL)
+    return fail(p);
+  set_entry(p, RESHARD_F32);
+  p->last = 64;
+  *items = 4 * n * n;
+  return p;
+}
+
+/* n stripes of rows against n stripes of columns, a rank each. */
+static void *stripes_make(int64_t intersections, int64_t *items) {
+  int64_t n = 1;
+  while (n * n < intersections)
+    n++;
+  planning *p = planning_make(1, 2);
+  reshard_box *boxes = calloc((size_t)n, sizeof *boxes);
+  int64_t *ranks = calloc((size_t)n, sizeof *ranks), shape[2] = {n * 8, n * 8};
+  for (int side = 0; side < 2; side++) {
+    for (int64_t i = 0; i < n; i++) {
+      boxes[i] = (reshard_box){.offset = {side == 0 ? i * 8 : 0, side == 0 ? 0 : i * 8},
+                               .extent = {side == 0 ? 8 : n * 8, side == 0 ? n * 8 : 8}};
+      ranks[i] = i;
+    }
+    reshard_layout_create_boxes(2, shape, n, n, ranks, boxes, 0, &p->layouts[side]);
+  }
+  free(boxes);
+  free(ranks);
+  if (p->layouts[0] == NULL || p->layouts[1] == NULL)
+    return fail(p);
+  set_entry(p, RESHARD_F32);
+  p->last = n;
+  *items = n * n;
+  return p;
+}
+
+static void *pair_make(const char *src, const char *dst, int64_t world, int64_t rank, int64_t *items) {
+  static const int64_t shape[2] = {1 << 20, 1 << 14};
+  planning *p = planning_make(1, 2);
+  if (reshard_layout_parse(src, 2, shape, world, &p->layouts[0]) != RESHARD_SUCCESS ||
+      reshard_layout_parse(dst, 2, shape, world, &p->layouts[1]) != RESHARD_SUCCESS)
+    return fail(p);
+  set_entry(p, RESHARD_BF16);
+  p->first = rank;
+  p->last = rank + 1;
+  *items = 1;
+  return p;
+}
+
+/* One rank with 16 peers, in worlds of any size. */
+static void *one_rank_make(int64_t world, int64_t *items) {
+  return world == 64 ? pair_make("mesh(4x16;S0,S1)", "chunk(0)", world, 7, items)
+                     : pair_make("mesh(1024x16;S0,S1)", "chunk(0)", world, 777, items);
+}
+
+static void *many_peers_make(int64_t world, int64_t *items) {
+  return pair_make("mesh(64x256;S0,S1)", "chunk(0)", world, 777, items);
+}
+
+static void *replicated_make(int64_t world, int64_t *items) {
+  return pair_make("mesh(64x256;R,S0)", "mesh(64x256;R,S1)", world, 777, items);
+}
+
+static void *replicated_narrow_make(int64_t world, int64_t *items) {
+  return pair_make("mesh(128x128;R,S0)", "chunk(1)", world, 777, items);
+}
+
+/* All tensors of a model, rank 3; rule files are found from the root of the source tree. */
+static void *llama_make(int64_t unused, int64_t *items) {
+  (void)unused;
+  reshard_model model = NULL;
+  reshard_rules rules[2] = {NULL, NULL};
+  planning *p = NULL;
+  reshard_status status = reshard_model_preset("llama-3.1-70b", &model);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_rules_load("bench/models/rules/fsdp-64.rules", &rules[0]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_rules_load("bench/models/rules/tp-8.rules", &rules[1]);
+  if (status == RESHARD_SUCCESS) {
+    int64_t n = reshard_model_count(model);
+    p = planning_make(n, 2 * n);
+    for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+      reshard_model_tensor t;
+      status = reshard_model_get(model, i, &t);
+      for (int side = 0; side < 2 && status == RESHARD_SUCCESS; side++)
+        status = reshard_rules_layout(rules[side], t.name, t.ndim, t.shape, 64, &p->layouts[2 * i + side]);
+      p->entries[i] = (reshard_entry){
+          RESHARD_ENTRY_INIT, .src = p->layouts[2 * i], .dst = p->layouts[2 * i + 1], .dtype = t.dtype};
+    }
+    p->first = 3;
+    p->last = 4;
+    *items = n;
+  }
+  reshard_rules_free(rules[0]);
+  reshard_rules_free(rules[1]);
+  reshard_model_free(model);
+  return status == RESHARD_SUCCESS || p == NULL ? p : fail(p);
+}
+
+/* Validating n boxes: creating the layout, tree included. */
+typedef struct validation {
+  int64_t n, shape[2], *ranks;
+  reshard_box *boxes;
+} validation;
+
+static void *validate_make(int64_t wanted, int64_t *items) {
+  validation *v = calloc(1, sizeof *v);
+  int64_t side = 1;
+  while (side * side < wanted)
+    side++;
+  v->n = side * side;
+  v->shape[0] = v->shape[1] = side * 8;
+  v->ranks = calloc((size_t)v->n, sizeof *v->ranks);
+  v->boxes = calloc((size_t)v->n, sizeof *v->boxes);
+  for (int64_t i = 0; i < v->n; i++) {
+    v->ranks[i] = i % 64;
+    v->boxes[i] = (reshard_box){.offset = {i / side * 8, i % side * 8}, .extent = {8, 8}};
+  }
+  *items = v->n;
+  return v;
+}
+
+static int validate_run(void *state) {
+  validation *v = state;
+  reshard_layout layout;
+  if (reshard_layout_create_boxes(2, v->shape, 64, v->n, v->ranks, v->boxes, 0, &layout) != RESHARD_SUCCESS)
+    return 1;
+  int wrong = reshard_layout_check_source(layout) != RESHARD_SUCCESS;
+  reshard_layout_release(layout);
+  return wrong;
+}
+
+static void validate_drop(void *state) {
+  validation *v = state;
+  free(v->ranks);
+  free(v->boxes);
+  free(v);
+}
+
+/* Execute of a prepared transfer that has nothing to move, one rank. */
+typedef struct idle {
+  reshard_comm comm;
+  reshard_plan plan;
+  reshard_transfer transfer;
+} idle;
+
+static void idle_drop(void *state) {
+  idle *i = state;
+  reshard_transfer_destroy(i->transfer);
+  reshard_plan_destroy(i->plan);
+  reshard_comm_destroy(i->comm);
+  free(i);
+}
+
+static void *idle_make(int64_t path, int64_t *items) {
+  idle *i = calloc(1, sizeof *i);
+  int64_t shape[1] = {0};
+  reshard_layout layout = NULL;
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = (reshard_path)path};
+  reshard_status status = reshard_layout_create_single(1, shape, 1, 0, &layout);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = layout, .dst = layout, .dtype = RESHARD_F32};
+  void *none = NULL;
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &none, .dst = &none};
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_create_local(1, NULL, &i->comm);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_plan_create(1, &entry, 0, NULL, &i->plan);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(i->plan, i->comm, &arrays, &options, &i->transfer);
+  reshard_layout_release(layout);
+  *items = 1;
+  if (status == RESHARD_SUCCESS)
+    return i;
+  idle_drop(i);
+  return NULL;
+}
+
+static int idle_run(void *state) { return reshard_execute(((idle *)state)->transfer, NULL) != RESHARD_SUCCESS; }
+
+const micro_case micro_cases[] = {
+    {"plan_boxes_tiles_64_ranks", 1000000, 9, tiles_make, planning_run, planning_drop},
+    {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, planning_run, planning_drop},
+    {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, planning_run, planning_drop},
+    {"plan_boxes_stripes_1414_ranks", 2000000, 9, stripes_make, planning_run, planning_drop},
+    {"plan_one_rank_16_peers_of_world", 64, 0, one_rank_make, planning_run, planning_drop},
+    {"plan_one_rank_16_peers_of_world", 16384, 0, one_rank_make, planning_run, planning_drop},
+    {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, planning_run, planning_drop},
+    {"plan_one_rank_replicated_of_world", 16384, 0, replicated_make, planning_run, planning_drop},
+    {"plan_one_rank_replicated_narrow_of_world", 16384, 0, replicated_narrow_make, planning_run, planning_drop},
+    {"plan_llama_70b_one_rank", 0, 0, llama_make, planning_run, planning_drop},
+    {"validate_boxes", 1000000, 9, validate_make, validate_run, validate_drop},
+    {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop},
+    {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop},
+    {NULL, 0, 0, NULL, NULL, NULL},
+};

@@ -1,0 +1,40 @@
+// Hands the C cases to Google Benchmark.
+#include "micro.h"
+
+#include <benchmark/benchmark.h>
+
+#include <string>
+
+static void run_case(benchmark::State &state, const micro_case *c) {
+  int64_t items = 0;
+  void *made = c->make(c->parameter, &items);
+  if (made == nullptr) {
+    state.SkipWithError("the case could not be made");
+    return;
+  }
+  for (auto _ : state) {
+    if (c->run(made) != 0) {
+      state.SkipWithError("the run failed");
+      break;
+    }
+  }
+  state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
+  c->drop(made);
+}
+
+int main(int argc, char **argv) {
+  for (const micro_case *c = micro_cases; c->name != nullptr; c++) {
+    std::string name = c->name;
+    if (c->parameter != 0)
+      name += "/" + std::to_string(c->parameter);
+    auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c);
+    made->Unit(benchmark::kMicrosecond);
+    if (c->iterations > 0)
+      made->Iterations(c->iterations);
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv))
+    return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,254 @@
+#include "options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct option_row {
+  const char *name;     /* long name */
+  int letter;           /* the letter where it has one, else a number from 256 on */
+  const char *argument; /* NULL: takes none */
+  int commands;
+  const char *help;
+} option_row;
+
+enum {
+  O_SHAPE = 256,
+  O_MODEL,
+  O_SRC,
+  O_DST,
+  O_RANKS,
+  O_DEVICE,
+  O_COMM,
+  O_PATH,
+  O_WORKSPACE,
+  O_THREADS,
+  O_RANK,
+  O_PEERS,
+  O_JSON,
+  O_SVG,
+  O_CASES,
+  O_SEED,
+};
+
+static const option_row table[] = {
+    {"shape", O_SHAPE, "13x21", COMMAND_PLAN | COMMAND_BENCH,
+     "one tensor of this shape; 'scalar' for one without dims"},
+    {"dtype", 'd', "TYPE", COMMAND_PLAN | COMMAND_BENCH,
+     "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 "
+     "bf16 f32 f64 c64 c128 (default f32)"},
+    {"model", O_MODEL, "NAME|FILE", COMMAND_PLAN | COMMAND_BENCH,
+     "many tensors: a preset, a JSON list, a .safetensors file"},
+    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_BENCH,
+     "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
+    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_BENCH, "layout after"},
+    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+     "ranks of the world (default: what the layouts name)"},
+    {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY, "where the data is (default cpu)"},
+    {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+     "what connects the ranks (default local)"},
+    {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+     "how bytes are moved (default auto)"},
+    {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_BENCH,
+     "limit of staging memory on every rank; suffixes K, M, G "
+     "(default: no limit, one round)"},
+    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+     "copy or planning threads shared by the local ranks "
+     "(default: all cores)"},
+    {"rank", O_RANK, "R", COMMAND_PLAN, "plan this rank only"},
+    {"peers", O_PEERS, NULL, COMMAND_PLAN, "list the peers of each rank"},
+    {"svg", O_SVG, "FILE", COMMAND_PLAN, "draw who holds what and who sends what to whom"},
+    {"minbytes", 'b', "BYTES", COMMAND_BENCH, "smallest size; dim 0 of --shape is scaled to it"},
+    {"maxbytes", 'e', "BYTES", COMMAND_BENCH, "largest size"},
+    {"stepbytes", 'i', "BYTES", COMMAND_BENCH, "increment between sizes"},
+    {"stepfactor", 'f', "F", COMMAND_BENCH, "factor between sizes (default 2)"},
+    {"iters", 'n', "N", COMMAND_BENCH, "iterations (default 20)"},
+    {"warmup_iters", 'w', "N", COMMAND_BENCH, "iterations before the first that is timed (default 1)"},
+    {"check", 'c', NULL, COMMAND_BENCH, "check every byte that arrives"},
+    {"nthreads", 't', "N", COMMAND_BENCH, "rank threads per process"},
+    {"ngpus", 'g', "N", COMMAND_BENCH, "GPUs per thread (needs a build with CUDA)"},
+    {"cudagraph", 'G', NULL, COMMAND_BENCH, "run from a CUDA graph (needs a build with CUDA)"},
+    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_INFO,
+     "write the result as JSON; '-' is standard output, with nothing "
+     "else on it"},
+    {NULL, 'J', "FILE", COMMAND_BENCH, "the same as --json"},
+    {"cases", O_CASES, "N", COMMAND_VERIFY, "random cases (default 2000)"},
+    {"seed", O_SEED, "S", COMMAND_VERIFY, "seed of the first case (default 1); the i-th has S + i"},
+    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO, "this text"},
+};
+#define ROWS ((int)(sizeof table / sizeof *table))
+
+/* How an option was written, for errors: "--ranks" or "-b". */
+static const char *name_of(const option_row *row) {
+  static char text[40];
+  if (row->letter < 256)
+    snprintf(text, sizeof text, "-%c", row->letter);
+  else
+    snprintf(text, sizeof text, "--%s", row->name);
+  return text;
+}
+
+static void print_help(int command, const char *usage) {
+  printf("%s\noptions:\n", usage);
+  for (int i = 0; i < ROWS; i++) {
+    const option_row *row = &table[i];
+    if (!(row->commands & command))
+      continue;
+    char left[80];
+    const char *separator = row->argument != NULL ? " " : "", *argument = row->argument != NULL ? row->argument : "";
+    if (row->letter < 256 && row->name != NULL)
+      snprintf(left, sizeof left, "-%c, --%s%s%s", row->letter, row->name, separator, argument);
+    else if (row->letter < 256)
+      snprintf(left, sizeof left, "-%c%s%s", row->letter, separator, argument);
+    else
+      snprintf(left, sizeof left, "--%s%s%s", row->name, separator, argument);
+    printf("  %-28s  %s\n", left, row->help);
+  }
+  printf("exit status: 0 done; 1 it failed; 2 bad usage or input; 3 this machine or build lacks what was asked for\n");
+  exit(EXIT_DONE);
+}
+
+/* A number from lo to hi, with a suffix K, M or G (1024 each) where one is allowed. */
+static int64_t number(const option_row *row, const char *text, int64_t lo, int64_t hi, bool suffix) {
+  char *end;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  bool right = isdigit((unsigned char)text[0]) && errno == 0;
+  if (right && suffix && *end != '\0') {
+    int letter = toupper((unsigned char)*end++), shift = letter == 'K'   ? 10
+                                                         : letter == 'M' ? 20
+                                                         : letter == 'G' ? 30
+                                                                         : -1;
+    right = shift > 0 && !__builtin_mul_overflow(value, (long long)1 << shift, &value);
+  }
+  if (!right || *end != '\0')
+    cli_exit(EXIT_USAGE, "%s: '%s' is no %s", name_of(row), text,
+             suffix ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
+  if (value < lo || value > hi)
+    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", name_of(row), value, (long long)lo, (long long)hi);
+  return value;
+}
+
+static double factor(const option_row *row, const char *text) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end != '\0' || !(value > 1 && value <= 1e6))
+    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 1", name_of(row), text);
+  return value;
+}
+
+static uint64_t seed(const option_row *row, const char *text) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 0);
+  if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
+    cli_exit(EXIT_USAGE, "%s: '%s' is no number of 64 bits", name_of(row), text);
+  return value;
+}
+
+/* One of the words; lacking: those from the second on, which this build does not have. */
+static const char *word(const option_row *row, const char *text, const char *const *words, const char *const *lacking) {
+  for (int i = 0; words[i] != NULL; i++)
+    if (strcmp(words[i], text) == 0)
+      return words[i];
+  for (int i = 0; lacking != NULL && lacking[i] != NULL; i += 2)
+    if (strcmp(lacking[i], text) == 0)
+      cli_exit(EXIT_LACKING, "%s %s: %s", name_of(row), text, lacking[i + 1]);
+  cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", name_of(row), text, row->argument);
+}
+
+static reshard_path path_of(const option_row *row, const char *text) {
+  static const char *const words[] = {"auto", "direct", "packed", NULL};
+  const char *found = word(row, text, words, NULL);
+  return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+}
+
+static void take(const option_row *row, const char *text, cli_options *o) {
+  static const char *const devices[] = {"cpu", NULL}, *const comms[] = {"local", NULL};
+  static const char *const no_device[] = {"cuda", "this build has no CUDA", NULL};
+  static const char *const no_comm[] = {"nccl", "this build has no NCCL", "mpi", "this build has no MPI", NULL};
+  switch (row->letter) {
+  case O_SHAPE: o->shape = text; break;
+  case 'd': o->dtype = text; break;
+  case O_MODEL: o->model = text; break;
+  case O_SRC: o->src = text; break;
+  case O_DST: o->dst = text; break;
+  case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;
+  case O_DEVICE: o->device = word(row, text, devices, no_device); break;
+  case O_COMM: o->comm = word(row, text, comms, no_comm); break;
+  case O_PATH: o->path = path_of(row, text); break;
+  case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
+  case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
+  case O_RANK: o->rank = number(row, text, 0, INT32_MAX, false); break;
+  case O_PEERS: o->peers = true; break;
+  case O_SVG: o->svg = text; break;
+  case 'b': o->size_begin = number(row, text, 1, INT64_MAX, true); break;
+  case 'e': o->size_end = number(row, text, 1, INT64_MAX, true); break;
+  case 'i': o->size_increment = number(row, text, 1, INT64_MAX, true); break;
+  case 'f': o->size_factor = factor(row, text); break;
+  case 'n': o->iterations = number(row, text, 1, 1000000, false); break;
+  case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
+  case 'c': o->check = true; break;
+  case 't': o->rank_threads = number(row, text, 1, 65536, false); break;
+  case 'g': number(row, text, 0, 1024, false); cli_exit(EXIT_LACKING, "-g %s: this build has no CUDA", text);
+  case 'G': cli_exit(EXIT_LACKING, "-G: this build has no CUDA");
+  case 'J':
+  case O_JSON: o->json = text; break;
+  case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;
+  case O_SEED: o->seed = seed(row, text); break;
+  default: break;
+  }
+}
+
+static const option_row *find(int letter) {
+  for (int i = 0; i < ROWS; i++)
+    if (table[i].letter == letter)
+      return &table[i];
+  return NULL;
+}
+
+/* What getopt tells the command's options by. */
+static void getopt_tables(int command, struct option *longs, char *letters) {
+  int n = 0;
+  *letters++ = ':'; /* a missing argument is told apart from an unknown option */
+  for (int i = 0; i < ROWS; i++) {
+    if (!(table[i].commands & command))
+      continue;
+    if (table[i].name != NULL)
+      longs[n++] = (struct option){table[i].name, table[i].argument != NULL ? required_argument : no_argument, NULL,
+                                   table[i].letter};
+    if (table[i].letter < 256) {
+      *letters++ = (char)table[i].letter;
+      if (table[i].argument != NULL)
+        *letters++ = ':';
+    }
+  }
+  *letters = '\0';
+}
+
+void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
+  struct option longs[ROWS + 1] = {{0}};
+  char letters[2 * ROWS + 2];
+  getopt_tables(command, longs, letters);
+  *o = (cli_options){.rank = -1, .iterations = 20, .warmup = 1, .cases = 2000, .seed = 1};
+  opterr = 0;
+  for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
+    if (letter == '?' && optopt != 0 && find(optopt) != NULL)
+      cli_exit(EXIT_USAGE, "option '%s' takes no argument", argv[optind - 1]);
+    if (letter == '?' && optopt != 0)
+      cli_exit(EXIT_USAGE, "unknown option '-%c'; see reshard %s --help", optopt, argv[0]);
+    if (letter == '?')
+      cli_exit(EXIT_USAGE, "unknown option '%s'; see reshard %s --help", argv[optind - 1], argv[0]);
+    if (letter == ':')
+      cli_exit(EXIT_USAGE, "option '%s' needs an argument", argv[optind - 1]);
+    if (letter == 'h')
+      print_help(command, usage);
+    take(find(letter), optarg, o);
+    if (letter == 'c' && optind < argc && (strcmp(argv[optind], "0") == 0 || strcmp(argv[optind], "1") == 0))
+      o->check = argv[optind++][0] == '1'; /* as nccl-tests writes it */
+  }
+  if (optind < argc)
+    cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);
+}

@@ -1,0 +1,37 @@
+/* Options of the commands. One table says which command knows which option. */
+#ifndef BENCH_OPTIONS_H
+#define BENCH_OPTIONS_H
+
+#include "util.h"
+
+enum { COMMAND_PLAN = 1, COMMAND_BENCH = 2, COMMAND_VERIFY = 4, COMMAND_INFO = 8 };
+
+typedef struct cli_options {
+  /* what, and its two layouts */
+  const char *shape, *dtype, *model, *src, *dst;
+  /* where */
+  int64_t ranks; /* 0: not given */
+  const char *device, *comm;
+  reshard_path path;
+  int64_t workspace; /* 0: no limit */
+  int threads;       /* 0: not given */
+  /* plan */
+  int64_t rank; /* -1: all */
+  bool peers;
+  const char *json, *svg; /* NULL: none */
+  /* bench */
+  int64_t size_begin, size_end, size_increment; /* 0: not given */
+  double size_factor;                           /* 0: not given */
+  int64_t iterations, warmup;
+  bool check;
+  int64_t rank_threads; /* -t; 0: not given */
+  /* verify */
+  int64_t cases;
+  uint64_t seed;
+} cli_options;
+
+/* Reads the options of a command; a wrong one ends the program with status 2 and names it, one that this build cannot
+ * serve with status 3. --help prints and ends with status 0. */
+void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* Rank threads: n threads that run one body, each as its rank, and meet at barriers. Kept between runs, so that a run
+ * costs wake-ups and no thread starts. */
+#ifndef BENCH_RANKS_H
+#define BENCH_RANKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct rank_pool rank_pool;
+
+rank_pool *rank_pool_create(void);
+void rank_pool_destroy(rank_pool *pool);
+
+/* Runs body(user, r) for r in [0, n), rank 0 on the calling thread; returns when all have returned. */
+void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t rank), void *user);
+
+/* Barrier of the ranks of a run. True when all came with ok. */
+bool rank_pool_meet(rank_pool *pool, bool ok);
+/* When the last barrier opened, in seconds of cli_seconds. */
+double rank_pool_opened(const rank_pool *pool);
+
+#endif

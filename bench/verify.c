@@ -1,0 +1,56 @@
+/* reshard verify: random cases on this machine, with the command that reproduces what fails. */
+#include "cases.h"
+#include "commands.h"
+#include "options.h"
+
+#include <stdlib.h>
+
+/* Few threads make each case quicker, several runners keep the cores busy while ranks wait for one another. */
+#define MOST_WORKERS 16
+
+int command_verify(int argc, char **argv) {
+  cli_options o;
+  cli_read_options(argc, argv, COMMAND_VERIFY,
+                   "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
+                   "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
+                   "limits) and compares\n"
+                   "every byte with a naive reshard. What failed before runs first.\n",
+                   &o);
+  if (o.ranks > ORACLE_WORLD)
+    cli_exit(EXIT_USAGE, "--ranks %lld: random cases have at most %d ranks", (long long)o.ranks, ORACLE_WORLD);
+  cli_text reproduce = {0};
+  cli_add(&reproduce, "%s", "");
+  if (o.ranks > 0)
+    cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
+  if (o.threads > 0)
+    cli_add(&reproduce, " --threads %d", o.threads);
+  if (o.path != RESHARD_PATH_AUTO)
+    cli_add(&reproduce, " --path %s", o.path == RESHARD_PATH_DIRECT ? "direct" : "packed");
+  int cores = cli_cores();
+  case_many many = {
+      .cases = o.cases,
+      .seed = o.seed,
+      .workers = o.cases < 64           ? 1
+                 : cores < MOST_WORKERS ? cores
+                                        : MOST_WORKERS,
+      .fixed = {.ranks = o.ranks, .threads = o.threads, .path = o.path},
+      .reproduce = reproduce.at,
+      .most_failures = 10,
+  };
+  case_totals totals = {0};
+  many.fixed.describe = o.cases == 1;
+  int64_t kept = 0, failures = 0;
+  double begin = cli_seconds();
+  if (o.cases > 1)
+    failures += case_run_regressions(&many, &totals, &kept);
+  failures += case_run_many(&many, &totals);
+  int64_t none = case_print_totals(&totals, stdout);
+  printf("%lld of them failed, %lld are kept regressions; %.1f s\n", (long long)failures, (long long)kept,
+         cli_seconds() - begin);
+  free(reproduce.at);
+  if (failures > 0)
+    cli_exit(EXIT_FAILED, "%lld of %lld cases failed", (long long)failures, (long long)totals.cases);
+  if (none > 0 && o.cases >= 10000)
+    cli_exit(EXIT_FAILED, "%lld pairs of layout kinds had no case", (long long)none);
+  return EXIT_DONE;
+}

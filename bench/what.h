@@ -1,0 +1,39 @@
+/* What a plan or a benchmark is about: tensors, and their layouts before and after. */
+#ifndef BENCH_WHAT_H
+#define BENCH_WHAT_H
+
+#include "options.h"
+
+#include <reshard/file.h>
+
+typedef struct what_tensor {
+  const char *name;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  reshard_dtype dtype;
+  reshard_layout src, dst; /* equal (shape, layout string) share one object */
+} what_tensor;
+
+typedef struct what {
+  int64_t n;
+  what_tensor *tensor;
+  int64_t world;
+  int64_t bytes;       /* of all tensors */
+  reshard_model model; /* NULL with --shape */
+  struct what_side *side[2];
+} what;
+
+/* Reads --shape and --dtype or --model, --src and --dst, and the world: --ranks, else the larger of what the two sides
+ * name. Ends the program where something is wrong. */
+void what_read(const cli_options *o, what *out);
+/* The same for another shape of the one tensor. */
+void what_set_shape(what *w, int ndim, const int64_t *shape);
+void what_free(what *w);
+
+/* Entries of a plan over all tensors, whole to whole; to be freed. */
+reshard_entry *what_entries(const what *w);
+
+#define WHAT_SHAPE_TEXT 200
+const char *what_shape_text(char buffer[WHAT_SHAPE_TEXT], int ndim, const int64_t *shape);
+
+#endif

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# bench in small: every path and kind of layout, sizes, models; wrong data would be seen by -c.
+. "$(dirname "$0")/common.bash"
+rules=$SOURCE/bench/models/rules
+quick=(-n 3 -c)
+
+for path in auto direct packed; do
+  for pair in 'chunk(0) chunk(1)' 'cyclic(2x2;3x5) flat()' 'flat() mesh(2x2;S1*3,R)' 'rank(3) mesh(4;R)' \
+    'mesh(4;R) boxes(0:[0,0]+[5,9];2:[1,3]+[20,40];2:[30,0]+[1,50])'; do
+    expect 0 bench --shape 37x53 --dtype c128 --src "${pair% *}" --dst "${pair#* }" --ranks 4 --path "$path" "${quick[@]}"
+    says 'Out of bounds values : 0 OK'
+  done
+done
+expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 "${quick[@]}"
+says 'packed, workspace limit 16.0 KiB'; says '0 OK'
+expect 0 bench --shape 16 --dtype u8 --src 'chunk(0)' --dst 'rank(0)' -t 2 -n 2 -w 0; says ' N/A$'
+expect 0 bench --shape scalar --src 'rank(1)' --dst 'mesh(2;R)' "${quick[@]}"; says '0 OK'
+expect 0 bench --shape 0x7 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 "${quick[@]}"; says '0 OK'
+expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1000 -e 5000 -i 1000 "${quick[@]}"
+[ "$(grep -cE '^ +[0-9]+ +[0-9]+ +f32' out)" = 5 ] || fault "not 5 sizes: $(cat out)"
+says '^ +768 +192 +f32'; says '^ +4864 +1216 +f32'
+expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1K -e 64K -f 4 -n 2 -c 1; says '0 OK'
+expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/demo-fsdp-4.rules" --dst "@$rules/demo-tp-2.rules" --ranks 4 \
+  "${quick[@]}"
+says ' bf16 '; says '0 OK'
+expect 1 bench --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)' --ranks 2
+grep -q '^reshard: error: .*this machine has' err || fault "no word of memory: $(cat err)"
+finish

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# What plan says and draws: worlds, rules, models, large worlds, pictures.
+. "$(dirname "$0")/common.bash"
+rules=$SOURCE/bench/models/rules
+
+expect 0 plan --shape 13x21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+says 'on the wire +792 B.*the lower bound'; says 'messages +12 in 1 round'
+expect 0 plan --shape 12x12 --src 'mesh(2x2@4-7;R,S1)' --dst 'rank(1)'; says '^ranks +8$'
+expect 0 plan --shape 12x12 --src 'rank(0)' --dst 'chunk(-1;2,0,3,1)'; says '^ranks +4$'
+expect 0 plan --shape 12x12 --src 'flat()' --dst 'cyclic(2x2;5x1)' --ranks 9; says '^ranks +9$'
+expect 0 plan --shape 12x12 --src 'flat()' --dst 'flat()' --ranks 3 --rank 1; says 'load per rank'
+expect 0 plan --shape scalar --src 'rank(0)' --dst 'rank(1)'; says 'scalar f32, 4 B'
+expect 0 plan --shape 1048576x1024 --dtype bf16 --src 'mesh(128x128;S0,S1)' --dst 'mesh(16384;S0)' --rank 77; says '^ranks +16384$'
+
+expect 0 plan --model llama-3.1-70b --src "@$rules/fsdp-64.rules" --dst "@$rules/tp-8.rules"
+says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
+expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp-8.rules" --dst "@$rules/ep-8-of-128.rules"; says '36945 tensors'
+refuse 2 'no-such-model' plan --model no-such-model --src 'chunk(0)' --dst 'chunk(0)' --ranks 2
+
+picture() { # ARGUMENT...: a well-formed picture
+  expect 0 plan "$@" --svg picture.svg
+  [ "$(head -c 4 picture.svg)" = '<svg' ] && [ "$(tail -n 1 picture.svg)" = '</svg>' ] || fault "plan $*: no picture"
+  ! command -v python3 >/dev/null || python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' picture.svg 2>/dev/null ||
+    fault "plan $*: the picture is not well-formed"
+  ! grep -qE '[^a-z](nan|inf)[^a-z]' picture.svg || fault "plan $*: the picture has numbers that are none"
+  rm -f picture.svg
+}
+picture --shape 13x21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+picture --shape 13 --src 'chunk(0)' --dst 'rank(0)' --ranks 16
+picture --shape scalar --src 'rank(0)' --dst 'mesh(3;R)'
+picture --shape 0x4 --src 'chunk(0)' --dst 'chunk(1)' --ranks 3
+picture --shape 0x4 --src 'chunk(0)' --dst 'chunk(1)' --ranks 30
+picture --shape 8192x8192 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)'
+picture --shape 6x10x4 --src 'flat(0-4)' --dst 'mesh(2x3@5-0;S0,R)'
+picture --shape 8x8 --src 'rank(0)' --dst 'boxes(0:[0,0]+[3,3];1:[1,1]+[4,4])'
+picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 1
+picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 100
+picture --shape 4096x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 300 --rank 7
+picture --model llama-3.1-70b --src "@$rules/fsdp-64.rules" --dst "@$rules/tp-8.rules"
+printf '[{"name": "<&>\\"\\n", "shape": [8], "dtype": "u8"}]' >model.json
+picture --model model.json --src 'chunk(0)' --dst 'rank(1)' --ranks 2
+[ -z "$(ls | grep -v -e out -e err -e model.json)" ] || fault "left behind: $(ls)"
+finish

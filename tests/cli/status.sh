@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Exit statuses and one-line errors: usage, bad input, what this build lacks.
+. "$(dirname "$0")/common.bash"
+four=(--shape 13x21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4)
+
+expect 0 --help; says 'usage: reshard COMMAND'
+expect 0 --version; says '^reshard [0-9]+\.[0-9]+\.[0-9]+$'
+for command in plan bench verify info; do
+  expect 0 "$command" --help; says "usage: reshard $command"
+done
+expect 0 plan "${four[@]}"
+expect 0 info
+
+# usage
+refuse 2 'command is missing'
+refuse 2 "unknown command 'frobnicate'" frobnicate
+refuse 2 "unknown option '--frobnicate'" --frobnicate
+refuse 2 "unknown option '--frobnicate'" plan "${four[@]}" --frobnicate
+refuse 2 "unknown option '-q'" bench "${four[@]}" -q
+refuse 2 "option '--shape' needs an argument" plan --shape
+refuse 2 "'--peers=3' takes no argument" plan "${four[@]}" --peers=3
+refuse 2 "unexpected argument 'more'" plan "${four[@]}" more
+refuse 2 "unknown option" plan "${four[@]}" --cases 3
+refuse 2 '--shape or --model' plan --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+refuse 2 '--src is missing' plan --shape 4x4 --dst 'chunk(1)' --ranks 4
+refuse 2 '--dst is missing' plan --shape 4x4 --src 'chunk(1)' --ranks 4
+refuse 2 'both given' plan "${four[@]}" --model llama-3.1-8b
+refuse 2 'give --ranks' plan --shape 4x4 --src 'chunk(0)' --dst 'chunk(1)'
+refuse 2 "--ranks: '0x' is no number" plan "${four[@]}" --ranks 0x
+refuse 2 '--ranks: 0 is not between' plan "${four[@]}" --ranks 0
+refuse 2 "--path: 'fast' is not one of auto.direct.packed" plan "${four[@]}" --path fast
+refuse 2 "--workspace: '12Q'" plan "${four[@]}" --workspace 12Q
+refuse 2 "--workspace: '99999999999G'" plan "${four[@]}" --workspace 99999999999G
+refuse 2 'the world has 4 ranks' plan "${four[@]}" --rank 4
+refuse 2 '-e is given without -b' bench "${four[@]}" -e 1M
+refuse 2 'below -b' bench "${four[@]}" -b 1M -e 1K
+refuse 2 'less than one row' bench --shape 8x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 64
+refuse 2 'scalar has no dim' bench --shape scalar --src 'rank(0)' --dst 'rank(1)' -b 1K
+refuse 2 '-i and -f' bench "${four[@]}" -b 1K -e 4K -i 1K -f 2
+refuse 2 'differ' bench "${four[@]}" -t 3
+refuse 2 'at most 64' verify --ranks 65
+refuse 2 "--seed: 'x'" verify --seed x
+
+# shapes and dtypes
+refuse 2 'column 4' plan --shape 13x --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+refuse 2 'column 3' plan --shape 13y21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+refuse 2 'column 1' plan --shape '' --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+refuse 2 'column 4' plan --shape 13x-1 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4
+refuse 2 'more than 8 dims' plan --shape 1x1x1x1x1x1x1x1x1 --src 'rank(0)' --dst 'rank(1)'
+refuse 2 'overflow' plan --shape 4294967296x4294967296 --src 'rank(0)' --dst 'rank(1)'
+refuse 2 'overflow' plan --shape 4611686018427387904 --dtype f64 --src 'rank(0)' --dst 'rank(1)'
+refuse 2 '63 bits' plan --shape 99999999999999999999 --src 'rank(0)' --dst 'rank(1)'
+refuse 2 'f31' plan "${four[@]}" --dtype f31
+refuse 2 'scalar|dim 0' plan --shape scalar --src 'chunk(0)' --dst 'rank(0)' --ranks 2
+
+# layouts
+refuse 2 'column' plan --shape 4x4 --src 'chunk(0' --dst 'rank(0)' --ranks 2
+refuse 2 'column' plan --shape 4x4 --src 'chonk(0)' --dst 'rank(0)' --ranks 2
+refuse 2 'column' plan --shape 4x4 --src 'chunk(0)x' --dst 'rank(0)' --ranks 2
+refuse 2 'column' plan --shape 4x4 --src '' --dst 'rank(0)' --ranks 2
+refuse 2 '--src' plan --shape 4x4 --src 'chunk(2)' --dst 'rank(0)' --ranks 2
+refuse 2 '--src' plan --shape 4x4 --src 'chunk(0;0,0)' --dst 'rank(0)' --ranks 2
+refuse 2 '--dst' plan --shape 4x4 --src 'rank(0)' --dst 'rank(7)' --ranks 2
+refuse 2 '--src' plan --shape 4x4 --src 'mesh(2x2;S0)' --dst 'rank(0)'
+refuse 2 '--src' plan --shape 4x4 --src 'mesh(2x2;S0,S1)' --dst 'rank(0)' --ranks 3
+refuse 2 '--src' plan --shape 4x4 --src 'mesh(dp=2,tp=2;S0,S0;order=tp,tp)' --dst 'rank(0)'
+refuse 2 '--src' plan --shape 4x4 --src 'cyclic(2x2;0x1)' --dst 'rank(0)'
+refuse 3 'Psum' plan --shape 4x4 --src 'mesh(2;Psum)' --dst 'rank(0)'
+refuse 2 'overlap' plan --shape 4x4 --src 'boxes(0:[0,0]+[3,4];1:[2,0]+[2,4])' --dst 'rank(0)'
+refuse 2 '.' plan --shape 4x4 --src 'boxes(0:[0,0]+[3,4])' --dst 'rank(0)'
+refuse 2 '.' plan --shape 4x4 --src 'boxes(0:[0,0]+[5,4])' --dst 'rank(0)'
+refuse 2 '.' plan --shape 4x4 --src 'boxes(0:[0,0]+[4,4];1:[0,0]+[4,4])' --dst 'rank(0)'
+expect 0 plan --shape 4x4 --src 'boxes(replicated;0:[0,0]+[4,4];1:[0,0]+[4,4])' --dst 'rank(2)'
+refuse 2 'No such file' plan --shape 4x4 --src 'boxes(@nothing.boxes)' --dst 'rank(0)'
+printf '0 [0,0]+[2,4]\n# half\n1 [2,0]+[2,4]\n' >two.boxes
+expect 0 plan --shape 4x4 --src 'boxes(@two.boxes)' --dst 'rank(0)'
+refuse 2 'least' plan --shape 1024x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --workspace 64
+
+# rules and models
+refuse 2 'No such file' plan --shape 4x4 --src @nothing.rules --dst 'rank(0)'
+printf 'tensor chunk(0)\n' >tensor.rules
+printf 'other chunk(0)\n' >other.rules
+printf 'tensor chunk(0\n' >broken.rules
+printf '[{"name": "a", "shape": [8, 4], "dtype": "bf16"}, {"name": "b", "shape": [4], "dtype": "f32"}]' >model.json
+printf '[{"name": "a", "shape": [8, 4}]' >broken.json
+expect 0 plan --shape 4x4 --src @tensor.rules --dst 'chunk(1)' --ranks 2
+refuse 2 "'tensor'" plan --shape 4x4 --src @other.rules --dst 'chunk(1)' --ranks 2
+refuse 2 'broken.rules' plan --shape 4x4 --src @broken.rules --dst 'chunk(1)' --ranks 2
+expect 0 plan --model model.json --src 'chunk(0)' --dst 'rank(0)' --ranks 2; says '2 tensors'
+refuse 2 "tensor 'b'" plan --model model.json --src 'chunk(1)' --dst 'rank(0)' --ranks 2
+refuse 2 'broken.json' plan --model broken.json --src 'chunk(0)' --dst 'rank(0)' --ranks 2
+refuse 2 'nothing' plan --model nothing --src 'chunk(0)' --dst 'rank(0)' --ranks 2
+refuse 2 '--dtype' plan --model model.json --dtype f32 --src 'chunk(0)' --dst 'rank(0)' --ranks 2
+
+# outputs
+refuse 2 'missing/x' plan "${four[@]}" --json missing/x
+refuse 2 'missing/x' plan "${four[@]}" --svg missing/x
+refuse 2 'directory' plan "${four[@]}" --json .
+[ -z "$(ls | grep -vE '^(out|err|.*\.(rules|json|boxes))$')" ] || fault "left behind: $(ls)"
+
+# what this build lacks
+if ! "$RESHARD" info | grep -q 'GPU'; then
+  refuse 3 'CUDA' plan "${four[@]}" --device cuda
+  refuse 3 'CUDA' bench "${four[@]}" -g 1
+  refuse 3 'CUDA' bench "${four[@]}" -G
+  refuse 3 'NCCL' bench "${four[@]}" --comm nccl
+  refuse 3 'MPI' verify --comm mpi
+fi
+refuse 2 'vulkan' plan "${four[@]}" --device vulkan
+finish

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# verify: the summary, fixed choices, and that a seed is reproduced.
+. "$(dirname "$0")/common.bash"
+expect 0 verify --cases 200; says 'cases per pair of layout kinds'; says '^0 of them failed'
+expect 0 verify --cases 100 --seed 12345 --path packed --ranks 3 --threads 2; says '^0 of them failed'
+expect 0 verify --cases 100 --seed 0x10 --path direct --ranks 64; says '^0 of them failed'
+expect 0 verify --cases 50 --ranks 1; says '^0 of them failed'
+expect 0 verify --cases 1 --seed 77
+grep -v ' s$' out >first
+expect 0 verify --cases 1 --seed 77
+grep -v ' s$' out | cmp -s - first || fault 'one seed gave two cases'
+finish
