@@ -242,6 +242,8 @@ static void json_head(json *j, const bench_state *b, const machine *m) {
     json_string(j, "model", o->model);
   else
     json_string(j, "shape", o->shape);
+  if (o->permutation != NULL)
+    json_string(j, "permutation", o->permutation);
   json_string(j, "src", o->src);
   json_string(j, "dst", o->dst);
   json_int(j, "ranks", b->w.world);

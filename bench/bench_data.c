@@ -137,10 +137,10 @@ static bool step_outer(walk_dim *d, int outer) {
   return false;
 }
 
+/* weight: per dim of the layout, what one index is worth in the row-major order of the source. */
 static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
-                          uint64_t key, run_visitor visit) {
+                          uint64_t key, const int64_t *weight, run_visitor visit) {
   int ndim = reshard_layout_ndim(layout);
-  const int64_t *shape = reshard_layout_shape(layout);
   reshard_array_info info;
   walk_dim d[RESHARD_MAX_DIMS];
   CLI_TRY("", reshard_layout_array(layout, rank, array, &info));
@@ -161,11 +161,13 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
   do {
     int64_t base = 0;
     for (int k = 0; k < ndim - 1; k++)
-      base = (base + d[k].at) * shape[k + 1];
+      base += d[k].at * weight[k];
     for (int64_t i = 0; i < inner->count; i++) {
-      int64_t n = inner->runs[i].end - inner->runs[i].begin;
-      result += visit(memory, width, key, base + inner->runs[i].begin, n);
-      memory += n * (int64_t)width;
+      int64_t step = weight[ndim - 1], at = inner->runs[i].begin, run = step == 1 ? inner->runs[i].end - at : 1;
+      for (; at < inner->runs[i].end; at += run) {
+        result += visit(memory, width, key, base + at * step, run);
+        memory += run * (int64_t)width;
+      }
     }
   } while (step_outer(d, ndim - 1));
   for (int k = 0; k < ndim; k++)
@@ -178,14 +180,18 @@ static int64_t walk_rank(const what *w, bool source, const bench_side *side, int
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
     size_t width = reshard_dtype_size(w->tensor[t].dtype);
-    int64_t arrays = 0, buffers = 0;
+    int64_t arrays = 0, buffers = 0, own[RESHARD_MAX_DIMS], weight[RESHARD_MAX_DIMS];
+    for (int d = w->tensor[t].ndim - 1; d >= 0; d--)
+      own[d] = d == w->tensor[t].ndim - 1 ? 1 : own[d + 1] * w->tensor[t].shape[d + 1];
+    for (int d = 0; d < w->tensor[t].ndim; d++)
+      weight[d] = own[w->permuted && !source ? w->permutation[d] : d];
     CLI_TRY("", reshard_layout_array_count(layout, rank, &arrays));
     CLI_TRY("", reshard_layout_buffer_count(layout, rank, &buffers));
     for (int64_t a = 0; a < arrays; a++) {
       reshard_array_info info;
       CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
       result += walk_array(layout, rank, a, side->buffer[buffer + info.buffer], width,
-                           (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, visit);
+                           (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, weight, visit);
     }
     buffer += buffers;
   }

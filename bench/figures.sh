@@ -48,6 +48,7 @@ rows_to_columns 0.4 1 'rows to columns, direct, runs of 4 B' --path direct
 rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB, 2 MiB of workspace' --path packed --workspace 2M
 copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
 copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" --path packed --workspace 2M
+copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
 many_tensors
 if [ -x "$micro" ]; then
   row 'planning: time on one core' goal measured

@@ -29,6 +29,7 @@ enum {
   O_PEERS,
   O_JSON,
   O_SVG,
+  O_PERMUTATION,
   O_CASES,
   O_SEED,
 };
@@ -44,6 +45,8 @@ static const option_row table[] = {
     {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_BENCH,
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
     {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_BENCH, "layout after"},
+    {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH,
+     "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
     {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
      "ranks of the world (default: what the layouts name)"},
     {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY, "where the data is (default cpu)"},
@@ -173,6 +176,7 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_SHAPE: o->shape = text; break;
   case 'd': o->dtype = text; break;
   case O_MODEL: o->model = text; break;
+  case O_PERMUTATION: o->permutation = text; break;
   case O_SRC: o->src = text; break;
   case O_DST: o->dst = text; break;
   case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;

@@ -8,7 +8,7 @@ enum { COMMAND_PLAN = 1, COMMAND_BENCH = 2, COMMAND_VERIFY = 4, COMMAND_INFO = 8
 
 typedef struct cli_options {
   /* what, and its two layouts */
-  const char *shape, *dtype, *model, *src, *dst;
+  const char *shape, *dtype, *model, *src, *dst, *permutation;
   /* where */
   int64_t ranks; /* 0: not given */
   const char *device, *comm;

@@ -187,10 +187,32 @@ static void read_tensor(const cli_options *o, what *w) {
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
+static void read_permutation(const cli_options *o, what *w) {
+  if (o->permutation == NULL)
+    return;
+  if (w->model != NULL)
+    cli_exit(EXIT_USAGE, "--permutation belongs to --shape");
+  const char *at = o->permutation;
+  int ndim = w->tensor[0].ndim, n = 0;
+  bool named[RESHARD_MAX_DIMS] = {false};
+  for (; n < ndim && *at >= '0' && *at < '0' + ndim && !named[*at - '0']; n++) {
+    named[w->permutation[n] = *at++ - '0'] = true;
+    if (*at == ',' && n + 1 < ndim)
+      at++;
+  }
+  if (n < ndim || *at != '\0')
+    cli_exit(EXIT_USAGE, "--permutation %s: column %lld: each of the %d dims is needed once", o->permutation,
+             (long long)(at - o->permutation + 1), ndim);
+  w->permuted = true;
+}
+
 static void make_layouts(what *w) {
   for (int64_t i = 0; i < w->n; i++) {
+    what_tensor there = w->tensor[i]; /* as the destination has it */
+    for (int d = 0; w->permuted && d < there.ndim; d++)
+      there.shape[d] = w->tensor[i].shape[w->permutation[d]];
     w->tensor[i].src = layout_of(w->side[0], &w->tensor[i], w->world, w->model != NULL);
-    w->tensor[i].dst = layout_of(w->side[1], &w->tensor[i], w->world, w->model != NULL);
+    w->tensor[i].dst = layout_of(w->side[1], &there, w->world, w->model != NULL);
   }
   count_bytes(w);
 }
@@ -201,6 +223,7 @@ void what_read(const cli_options *o, what *w) {
     read_model(o, w);
   else
     read_tensor(o, w);
+  read_permutation(o, w);
   w->side[0] = read_side("--src", o->src);
   w->side[1] = read_side("--dst", o->dst);
   w->world = w->side[0]->world > w->side[1]->world ? w->side[0]->world : w->side[1]->world;
@@ -252,6 +275,7 @@ reshard_entry *what_entries(const what *w) {
                                  .src = w->tensor[i].src,
                                  .dst = w->tensor[i].dst,
                                  .dtype = w->tensor[i].dtype,
+                                 .permutation = w->permuted ? w->permutation : NULL,
                                  .name = w->tensor[i].name};
   return entries;
 }

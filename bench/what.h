@@ -9,7 +9,7 @@
 typedef struct what_tensor {
   const char *name;
   int ndim;
-  int64_t shape[RESHARD_MAX_DIMS];
+  int64_t shape[RESHARD_MAX_DIMS]; /* of the source */
   reshard_dtype dtype;
   reshard_layout src, dst; /* equal (shape, layout string) share one object */
 } what_tensor;
@@ -21,6 +21,8 @@ typedef struct what {
   int64_t bytes;       /* of all tensors */
   reshard_model model; /* NULL with --shape */
   struct what_side *side[2];
+  bool permuted;                     /* the one tensor's dims are: */
+  int permutation[RESHARD_MAX_DIMS]; /* as in reshard_entry */
 } what;
 
 /* Reads --shape and --dtype or --model, --src and --dst, and the world: --ranks, else the larger of what the two sides
@@ -30,7 +32,7 @@ void what_read(const cli_options *o, what *out);
 void what_set_shape(what *w, int ndim, const int64_t *shape);
 void what_free(what *w);
 
-/* Entries of a plan over all tensors, whole to whole; to be freed. */
+/* Entries of a plan over all tensors, whole to whole; to be freed, and to be used while w is there. */
 reshard_entry *what_entries(const what *w);
 
 #define WHAT_SHAPE_TEXT 200

@@ -23,6 +23,13 @@ expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1K -e
 expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/demo-fsdp-4.rules" --dst "@$rules/demo-tp-2.rules" --ranks 4 \
   "${quick[@]}"
 says ' bf16 '; says '0 OK'
+for permutation in 1,0,2 2,0,1 2,1,0; do # a wrong element would be seen: each knows its place in the source
+  expect 0 bench --shape 6x10x14 --src 'chunk(0)' --dst 'mesh(2x2;S1,S0)' --ranks 4 --permutation $permutation "${quick[@]}"; says '0 OK'
+done
+for permutation in 1,1 0 0,1,2 2,0 1,0, x; do
+  expect 2 bench --shape 6x10 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 --permutation $permutation
+done
+expect 2 bench --model llama-3.1-8b --src 'chunk(0)' --dst 'rank(0)' --ranks 2 --permutation 0
 expect 1 bench --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)' --ranks 2
 grep -q '^reshard: error: .*this machine has' err || fault "no word of memory: $(cat err)"
 finish
