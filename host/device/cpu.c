@@ -184,9 +184,11 @@ static void carry_program(const rs_program *program, const rs_kernels *kernels) 
     rs_program_run_task(program, kernels, task);
 }
 
-/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same staging stays in the
- * same core's cache. There is one, since there are as many tasks as messages. */
-static rs_link *take_link(const rs_carry_job *job, const rs_claim *claim) {
+/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
+ * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
+static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
+  if (rs_pool_next(claim) < 0)
+    return NULL;
   for (int64_t i = claim->thread; i < claim->n; i += job->threads)
     if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
       return &job->links[i];
@@ -195,18 +197,32 @@ static rs_link *take_link(const rs_carry_job *job, const rs_claim *claim) {
       return &job->links[i];
 }
 
+/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only reads from memory, one that
+ * sends only writes: so it does some of both all the time. */
+static void send_link(const rs_carry_job *job, const rs_link *link, const rs_link *next) {
+  enum { PART = 2048 };
+  const rs_span *s = &link->span;
+  rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
+  for (int64_t at = 0; at < s->bytes; at += PART) {
+    int64_t bytes = rs_min(PART, s->bytes - at);
+    rs_program_ahead(&ahead, PART);
+    if (job->streaming && !s->staging)
+      job->kernels->stream(s->dst + at, s->src + at, bytes);
+    else
+      memcpy(s->dst + at, s->src + at, (size_t)bytes);
+  }
+}
+
 /* One task is one message, from its source to its destination. */
 static void carry_tasks(const void *user, rs_claim *claim) {
   const rs_carry_job *job = user;
-  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
-    const rs_link *link = take_link(job, claim);
-    const rs_span *s = &link->span;
+  rs_link *link = take_link(job, claim);
+  while (link != NULL) {
     carry_program(link->pack, job->kernels);
-    if (job->streaming && !s->staging)
-      job->kernels->stream_fan(&(rs_strand){s->dst, s->src, s->bytes, s->bytes, s->bytes, NULL}, 1, 1);
-    else
-      memcpy(s->dst, s->src, (size_t)s->bytes);
+    rs_link *next = take_link(job, claim);
+    send_link(job, link, next);
     carry_program(link->unpack, job->kernels);
+    link = next;
   }
   job->kernels->fence();
 }

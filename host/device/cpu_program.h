@@ -14,6 +14,7 @@ enum {
   RS_LINE = 64,
   RS_BUFFER = 16 << 10,   /* bytes that are put together in the first-level cache before they are stored past it */
   RS_FAMILY = RS_STRANDS, /* most ops of a family */
+  RS_OP_LOOPS = 32,       /* loops of an op that is asked for ahead; of a deeper one nothing is */
 };
 
 typedef struct rs_loop {
@@ -107,6 +108,16 @@ void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const 
                     int64_t n, rs_scratch *scratch);
 /* Strands of a family at a step; returns how many steps they go on from there. */
 int64_t rs_family_strands(const rs_program *program, const rs_family *family, int64_t at, rs_strand *strands);
+
+/* A walk through what a program reads, run by run, to have it in the second-level cache before the program runs. */
+typedef struct rs_ahead {
+  const rs_program *program; /* NULL: nothing */
+  int64_t op, at;            /* op, and byte of its run */
+  const char *src;           /* of the run; NULL: the op is not begun */
+  int64_t index[RS_OP_LOOPS];
+} rs_ahead;
+/* Asks for the next `bytes` of it. */
+void rs_program_ahead(rs_ahead *ahead, int64_t bytes);
 
 /* Runs one task by the calling thread. Stores past the cache are not ordered yet. */
 void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, int64_t task);

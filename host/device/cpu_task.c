@@ -134,3 +134,40 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
     }
   }
 }
+
+/* To the next run of the op; false behind the last one. */
+static bool step_ahead(rs_ahead *a, const rs_op *op) {
+  const rs_loop *loops = rs_op_loops(a->program, op);
+  for (int i = op->nloops - 1; i >= 0; i--) {
+    if (++a->index[i] < loops[i].n) {
+      a->src += loops[i].src;
+      return true;
+    }
+    a->src -= (loops[i].n - 1) * loops[i].src;
+    a->index[i] = 0;
+  }
+  return false;
+}
+
+void rs_program_ahead(rs_ahead *a, int64_t bytes) {
+  while (bytes > 0 && a->program != NULL && a->op < a->program->op.n) {
+    const rs_op *op = &a->program->op.at[a->op];
+    if (op->blocked || op->run < RS_LINE || op->nloops > RS_OP_LOOPS) {
+      a->op++;
+      continue;
+    }
+    if (a->src == NULL)
+      a->src = op->src;
+    int64_t end = rs_min(op->run, a->at + bytes);
+    bytes -= end - a->at;
+    for (; a->at < end; a->at += RS_LINE)
+      __builtin_prefetch(a->src + a->at, 0, 2);
+    if (a->at < op->run)
+      return;
+    a->at = 0;
+    if (!step_ahead(a, op)) {
+      a->op++;
+      a->src = NULL;
+    }
+  }
+}
