@@ -42,8 +42,8 @@ static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t,
   while (next_round(n, t, cursor, &group, &piece)) {
     for (int64_t i = 0; i < n; i++) {
       const rs_binding *b = &t[i]->binding;
-      const rs_round *r = &b->rounds[cursor[i]];
-      bool in = cursor[i] < b->nrounds && r->group == group && r->piece == piece;
+      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
+      bool in = r != NULL && r->group == group && r->piece == piece;
       turns[i] = (rs_turn){.comm = t[i]->comm};
       if (in)
         turns[i] = (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives};

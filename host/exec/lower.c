@@ -84,15 +84,17 @@ static bool fold_range(progressions *list, int64_t from, int64_t last) {
   for (int64_t t = 1; t <= LONGEST_PERIOD && 2 * t <= last - from; t++) {
     if (!periodic(r, from, last, t))
       continue;
-    int64_t steps = (last - from) / t, rest = (last - from) % t;
+    int64_t steps = (last - from) / t;
     for (int64_t i = 0; i < t; i++) {
-      r[from + i].steps = steps + (i < rest);
+      r[from + i].steps = steps;
       r[from + i].src_step = r[from + i + t].src - r[from + i].src;
       r[from + i].dst_step = r[from + i + t].dst - r[from + i].dst;
     }
-    for (int64_t i = last; i < list->n; i++)
-      r[from + t + i - last] = r[i];
-    list->n -= last - from - t;
+    /* The runs of a last, incomplete period stay alone: copies of equal loops are what a device does together. */
+    int64_t kept = from + t;
+    for (int64_t i = from + steps * t; i < list->n; i++)
+      r[kept++] = r[i];
+    list->n = kept;
     return true;
   }
   return false;
