@@ -40,8 +40,8 @@ static inline bool rng_one_in(rng *r, int64_t n) { return rng_below(r, n) == 0; 
 /* In [1, n], every order of magnitude as often as any other. */
 static inline int64_t rng_log(rng *r, int64_t n) {
   int bits = 64 - __builtin_clzll((uint64_t)n);
-  int64_t hi = (int64_t)1 << rng_in(r, 1, bits);
-  int64_t x = rng_in(r, hi / 2, hi - 1);
+  uint64_t hi = (uint64_t)1 << rng_in(r, 1, bits); /* 2^63 at most */
+  int64_t x = rng_in(r, (int64_t)(hi / 2), (int64_t)(hi - 1));
   return x < 1 ? 1 : x > n ? rng_in(r, 1, n) : x;
 }
 

@@ -23,12 +23,17 @@ typedef struct range {
   int64_t begin, end, tensor;
 } range;
 
+/* Without memory the parser may say nothing, or take a string that it could not keep for a syntax error: an error that is not the same
+ * a second time is none of the text's. */
 static reshard_status parse(const char *where, const char *text, int64_t size, json_t **root) {
-  json_error_t error;
+  json_error_t error, again;
   *root = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &error);
   if (*root != NULL)
     return RESHARD_SUCCESS;
-  if (json_error_code(&error) == json_error_out_of_memory)
+  json_t *second = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &again);
+  bool same = second == NULL && error.position == again.position && strcmp(error.text, again.text) == 0;
+  json_decref(second);
+  if (!same || json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0')
     return rs_error_memory((size_t)size);
   char quoted[JSON_ERROR_TEXT_LENGTH];
   return rs_error(RESHARD_ERROR_INVALID, "%s: line %d column %d: %s", where, error.line, error.column,

@@ -1,0 +1,444 @@
+/* The k-th allocation fails, for every k, in every local call on layouts, communicators, models and rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef RS_HAVE_JANSSON
+#include <jansson.h>
+#endif
+
+enum { WORLD = 8 };
+static const int64_t shape[3] = {12, 20, 3};
+static char directory[128];
+
+static const char *in_directory(const char *name) {
+  static char path[256];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  return path;
+}
+
+static void write_file(const char *name, const char *bytes, size_t n) {
+  FILE *file = fopen(in_directory(name), "wb");
+  assert_non_null(file);
+  assert_int_equal(fwrite(bytes, 1, n, file), n);
+  assert_int_equal(fclose(file), 0);
+}
+
+/* Layouts. */
+typedef struct layout_case {
+  char text[8192];
+  reshard_layout wanted; /* made without faults */
+} layout_case;
+
+static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+
+static bool same_layout(const probe_out *out, const void *with) {
+  const layout_case *c = with;
+  char text[16384], wanted[16384];
+  return reshard_layout_equal(out->object, c->wanted) && reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS &&
+         reshard_layout_print(c->wanted, wanted, sizeof wanted, NULL) == RESHARD_SUCCESS && strcmp(text, wanted) == 0;
+}
+
+static reshard_status parse(probe_out *out, const void *with) {
+  const layout_case *c = with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_parse(c->text, 3, shape, WORLD, &made);
+  out->object = made;
+  return status;
+}
+
+static reshard_status parse_world(probe_out *out, const void *with) {
+  const layout_case *c = with;
+  return reshard_layout_parse_world(c->text, &out->number);
+}
+static bool small_world(const probe_out *out, const void *with) {
+  (void)with;
+  return out->number >= 0 && out->number <= WORLD;
+}
+
+/* Every query of every array, and who meets some boxes; the result is a sum over all that they say. */
+static int add_up(void *user, int64_t rank, int64_t array, int64_t elements) {
+  *(int64_t *)user += (rank + 1) * 1000 + (array + 1) * 10000 + elements;
+  return 0;
+}
+
+static reshard_status query(reshard_layout l, int64_t *sum) {
+  const reshard_box boxes[] = {{{0, 0, 0}, {12, 20, 3}}, {{3, 5, 1}, {4, 9, 1}}, {{11, 19, 2}, {1, 1, 1}}, {{0, 0, 0}, {0, 20, 3}}};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int i = 0; i < 4 && status == RESHARD_SUCCESS; i++)
+    status = reshard_layout_meet(l, &boxes[i], add_up, sum);
+  for (int64_t rank = 0; rank < WORLD && status == RESHARD_SUCCESS; rank++) {
+    int64_t arrays = 0, buffers = 0, elements;
+    status = reshard_layout_array_count(l, rank, &arrays);
+    for (int64_t a = 0; a < arrays && status == RESHARD_SUCCESS; a++) {
+      reshard_array_info info;
+      status = reshard_layout_array(l, rank, a, &info);
+      for (int d = 0; d < 3 && status == RESHARD_SUCCESS; d++) {
+        reshard_interval intervals[32];
+        int64_t count = 0;
+        status = reshard_layout_array_intervals(l, rank, a, d, 0, 32, intervals, &count);
+        *sum += count * (d + 1) + info.shape[d] * 7;
+      }
+    }
+    if (status == RESHARD_SUCCESS)
+      status = reshard_layout_buffer_count(l, rank, &buffers);
+    for (int64_t b = 0; b < buffers && status == RESHARD_SUCCESS; b++) {
+      status = reshard_layout_buffer_elements(l, rank, b, &elements);
+      *sum += elements * 3;
+    }
+  }
+  char text[16384];
+  size_t needed = 0;
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_print(l, text, sizeof text, &needed);
+  *sum += (int64_t)needed;
+  return status;
+}
+
+static reshard_status queries(probe_out *out, const void *with) {
+  const layout_case *c = with;
+  int64_t sum = 0;
+  reshard_status status = query(c->wanted, &sum);
+  if (status == RESHARD_SUCCESS)
+    out->number = sum;
+  return status;
+}
+static bool same_sum(const probe_out *out, const void *with) {
+  const layout_case *c = with;
+  int64_t sum = 0;
+  return query(c->wanted, &sum) == RESHARD_SUCCESS && sum == out->number;
+}
+
+static reshard_status check_source(probe_out *out, const void *with) {
+  const layout_case *c = with;
+  reshard_status status = reshard_layout_check_source(c->wanted);
+  if (status == RESHARD_SUCCESS)
+    out->number = 1;
+  return status;
+}
+static bool one(const probe_out *out, const void *with) {
+  (void)with;
+  return out->number == 1;
+}
+
+/* Boxes of one row each, dealt round, in an order that has to be sorted. */
+static void many_boxes(char *text, size_t size, bool replicated, bool file) {
+  size_t at = 0;
+  if (!file)
+    at += (size_t)snprintf(text, size, "boxes(%s", replicated ? "replicated;" : "");
+  for (int i = 0; i < 12; i++)
+    for (int half = 0; half < 2; half++)
+      for (int copy = 0; copy < (replicated ? 2 : 1); copy++)
+        at += (size_t)snprintf(text + at, size - at, file ? "%d [%d,%d,0]+[1,10,3]%s # a row\n" : "%d:[%d,%d,0]+[1,10,3]%s",
+                               (i * 5 + half + copy * 3) % WORLD, (i * 7 + half) % 12, 10 * half,
+                               file || (i == 11 && half == 1 && copy == replicated) ? "" : ";");
+  if (!file)
+    snprintf(text + at, size - at, ")");
+}
+
+static void test_layouts(void **state) {
+  (void)state;
+  static const char *const texts[] = {
+      "chunk(0)", "chunk(-1;2,0,3,1)", "mesh(2x4;S0,R)", "mesh(dp=2,tp=4;S0,S1;order=tp,dp)", "mesh(2x2x2;S0*2,R,S1)", "mesh(2x2@4-7;R,S1)",
+      "cyclic(2x2x2;3x4x1)", "cyclic(2x2x1@3-0;3x4x1)", "rank(3)", "flat()", "flat(4-7)", "flat(7,1,3)", "boxes(0:[0,0,0]+[12,20,3])",
+      "boxes(1:[0,0,0]+[12,7,3];5:[0,7,0]+[12,13,3])", "", "", ""};
+  char file_text[8192];
+  many_boxes(file_text, sizeof file_text, false, true);
+  write_file("boxes", file_text, strlen(file_text));
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    static layout_case c;
+    c = (layout_case){.wanted = NULL};
+    snprintf(c.text, sizeof c.text, "%s", texts[i]);
+    if (i == sizeof texts / sizeof *texts - 3)
+      many_boxes(c.text, sizeof c.text, false, false);
+    else if (i == sizeof texts / sizeof *texts - 2)
+      many_boxes(c.text, sizeof c.text, true, false);
+    else if (i == sizeof texts / sizeof *texts - 1)
+      snprintf(c.text, sizeof c.text, "boxes(@%s)", in_directory("boxes"));
+    int64_t live = fault_live();
+    if (reshard_layout_parse(c.text, 3, shape, WORLD, &c.wanted) != RESHARD_SUCCESS)
+      fail_msg("%s", reshard_last_error());
+    assert_true(probe_run(&(probe){c.text, parse, same_layout, drop_layout, &c}) >= 1);
+    probe_run(&(probe){c.text, parse_world, small_world, NULL, &c});
+    probe_run(&(probe){c.text, queries, same_sum, NULL, &c});
+    probe_run(&(probe){c.text, check_source, one, NULL, &c});
+    reshard_layout_release(c.wanted);
+    assert_int_equal(fault_live(), live);
+  }
+}
+
+/* Constructors; `with` is the layout that is wanted. */
+static const int64_t some_ranks[8] = {7, 0, 5, 2, 6, 1, 4, 3};
+static reshard_status make_chunk(probe_out *out, const void *with) {
+  (void)with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_chunk(3, shape, WORLD, 1, 5, some_ranks, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status make_mesh(probe_out *out, const void *with) {
+  (void)with;
+  const int64_t mesh[3] = {2, 2, 2};
+  const char *names[3] = {"pp", "dp", "tp"};
+  const reshard_placement placements[3] = {
+      {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2}, {RESHARD_PLACEMENT_SHARD, -2, 0}};
+  const int order[3] = {2, 0, 1};
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_mesh(3, shape, WORLD, 3, mesh, names, placements, order, some_ranks, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status make_cyclic(probe_out *out, const void *with) {
+  (void)with;
+  const int64_t grid[3] = {2, 3, 1}, block[3] = {2, 3, 1};
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_cyclic(3, shape, WORLD, grid, block, some_ranks, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status make_single(probe_out *out, const void *with) {
+  (void)with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_single(3, shape, WORLD, 6, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status make_flat(probe_out *out, const void *with) {
+  (void)with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_flat(3, shape, WORLD, 8, some_ranks, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status make_boxes(probe_out *out, const void *with) {
+  (void)with;
+  int64_t ranks[48];
+  reshard_box boxes[48];
+  for (int i = 0; i < 48; i++) {
+    ranks[i] = (i * 5 + i / 24) % WORLD;
+    boxes[i] = (reshard_box){{i * 7 % 12, i / 12 % 2 * 10, 0}, {1, 10, 3}};
+  }
+  reshard_layout made = out->object;
+  reshard_status status = reshard_layout_create_boxes(3, shape, WORLD, 48, ranks, boxes, 1, &made);
+  out->object = made;
+  return status;
+}
+
+static void test_constructors(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    reshard_status (*call)(probe_out *out, const void *with);
+  } all[] = {{"create_chunk", make_chunk},   {"create_mesh", make_mesh}, {"create_cyclic", make_cyclic},
+             {"create_single", make_single}, {"create_flat", make_flat}, {"create_boxes", make_boxes}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    probe_out out = {NULL};
+    if (all[i].call(&out, NULL) != RESHARD_SUCCESS)
+      fail_msg("%s: %s", all[i].name, reshard_last_error());
+    static layout_case c;
+    c.wanted = out.object;
+    assert_true(probe_run(&(probe){all[i].name, all[i].call, same_layout, drop_layout, &c}) >= 1);
+    probe_run(&(probe){all[i].name, queries, same_sum, NULL, &c});
+    reshard_layout_release(c.wanted);
+  }
+}
+
+/* Communicators: memory and copy threads. */
+typedef struct comm_case {
+  int64_t n;
+  int threads;
+} comm_case;
+
+static reshard_comm made_comms[64];
+
+static reshard_status make_comm(probe_out *out, const void *with) {
+  const comm_case *c = with;
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, c->threads, RESHARD_ISA_AUTO, 60000};
+  reshard_comm before[64];
+  memset(made_comms, 0x11, sizeof made_comms);
+  memcpy(before, made_comms, sizeof before);
+  reshard_status status = reshard_comm_create_local(c->n, &options, made_comms);
+  if (status == RESHARD_SUCCESS || memcmp(before, made_comms, sizeof before) != 0)
+    out->number = c->n;
+  return status;
+}
+static bool good_comm(const probe_out *out, const void *with) {
+  const comm_case *c = with;
+  for (int64_t r = 0; r < c->n; r++)
+    if (reshard_comm_rank(made_comms[r]) != r || reshard_comm_size(made_comms[r]) != c->n)
+      return false;
+  return out->number == c->n && (c->n > 1 || reshard_comm_barrier(made_comms[0]) == RESHARD_SUCCESS);
+}
+static void drop_comm(probe_out *out) {
+  for (int64_t r = 0; r < out->number; r++)
+    reshard_comm_destroy(made_comms[r]);
+}
+
+static void test_comms(void **state) {
+  (void)state;
+  static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_true(probe_run(&(probe){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >= cases[i].n + cases[i].threads);
+}
+
+/* Models and rules. */
+typedef struct model_case {
+  const char *name;
+  reshard_status (*make)(const char *name, reshard_model *model);
+  reshard_model wanted;
+} model_case;
+
+static reshard_status make_model(probe_out *out, const void *with) {
+  const model_case *c = with;
+  reshard_model made = out->object;
+  reshard_status status = c->make(c->name, &made);
+  out->object = made;
+  return status;
+}
+static bool same_model(const probe_out *out, const void *with) {
+  const model_case *c = with;
+  int64_t n = reshard_model_count(c->wanted);
+  bool same = reshard_model_count(out->object) == n && reshard_model_bytes(out->object) == reshard_model_bytes(c->wanted);
+  for (int64_t i = 0; i < n && same; i += n > 1000 ? 97 : 1) {
+    reshard_model_tensor a, b;
+    same = reshard_model_get(out->object, i, &a) == RESHARD_SUCCESS && reshard_model_get(c->wanted, i, &b) == RESHARD_SUCCESS &&
+           strcmp(a.name, b.name) == 0 && a.dtype == b.dtype && a.ndim == b.ndim &&
+           memcmp(a.shape, b.shape, (size_t)a.ndim * sizeof *a.shape) == 0;
+  }
+  return same;
+}
+static void drop_model(probe_out *out) { reshard_model_free(out->object); }
+
+static void each_model(const char *name, reshard_status (*make)(const char *name, reshard_model *model)) {
+  model_case c = {name, make, NULL};
+  if (make(name, &c.wanted) != RESHARD_SUCCESS)
+    fail_msg("%s: %s", name, reshard_last_error());
+  assert_true(probe_run(&(probe){name, make_model, same_model, drop_model, &c}) >= 2);
+  reshard_model_free(c.wanted);
+}
+
+static void test_models(void **state) {
+  (void)state;
+  for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++) {
+    each_model(reshard_model_preset_name(i), reshard_model_preset);
+    if (i == 0)
+      each_model(reshard_model_preset_name(i), reshard_model_open);
+  }
+#ifdef RS_HAVE_JANSSON
+  json_set_alloc_funcs(malloc, free); /* the wrapped ones */
+  static const char list[] = "[{\"name\": \"a\", \"shape\": [4, 6], \"dtype\": \"bf16\"}, {\"name\": \"b.c\", \"shape\": [], \"dtype\": \"F32\"},"
+                             "{\"name\": \"d\", \"shape\": [3, 0, 5], \"dtype\": \"i8\", \"more\": {\"x\": [1.5, null, true]}}]";
+  static const char header[] = "{\"__metadata__\": {\"format\": \"pt\"}, \"w\": {\"dtype\": \"F16\", \"shape\": [2, 3], \"data_offsets\": [0, 12]},"
+                               "\"v\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [12, 16]}}";
+  write_file("list.json", list, sizeof list - 1);
+  char whole[512] = {0};
+  whole[0] = (char)(sizeof header - 1);
+  whole[1] = (char)((sizeof header - 1) >> 8);
+  memcpy(whole + 8, header, sizeof header - 1);
+  write_file("model.safetensors", whole, 8 + sizeof header - 1 + 16);
+  char path[256];
+  snprintf(path, sizeof path, "%s", in_directory("list.json"));
+  each_model(path, reshard_model_load);
+  each_model(path, reshard_model_open);
+  snprintf(path, sizeof path, "%s", in_directory("model.safetensors"));
+  each_model(path, reshard_model_load);
+#endif
+}
+
+typedef struct rules_case {
+  const char *path, *text;
+  reshard_rules rules; /* made without faults */
+} rules_case;
+
+static reshard_status make_rules(probe_out *out, const void *with) {
+  const rules_case *c = with;
+  reshard_rules made = out->object;
+  reshard_status status = c->path != NULL ? reshard_rules_load(c->path, &made) : reshard_rules_parse(c->text, "text", &made);
+  out->object = made;
+  return status;
+}
+static bool good_rules(const probe_out *out, const void *with) {
+  (void)with;
+  const char *layout;
+  int64_t line = 0, world = 0;
+  return reshard_rules_match(out->object, "layers.3.mlp.up", &layout, &line) == RESHARD_SUCCESS && line == 2 &&
+         strcmp(layout, "mesh(tp=8;S0)") == 0 && reshard_rules_match(out->object, "other", &layout, &line) == RESHARD_SUCCESS &&
+         line == 5 && reshard_rules_world(out->object, &world) == RESHARD_SUCCESS && world == 8;
+}
+static void drop_rules(probe_out *out) { reshard_rules_free(out->object); }
+
+static reshard_status rule_layout(probe_out *out, const void *with) {
+  const rules_case *c = with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_rules_layout(c->rules, "layers.3.mlp.up", 3, shape, WORLD, &made);
+  out->object = made;
+  return status;
+}
+static bool good_rule_layout(const probe_out *out, const void *with) {
+  (void)with;
+  reshard_layout wanted;
+  if (reshard_layout_parse("mesh(tp=8;S0)", 3, shape, WORLD, &wanted) != RESHARD_SUCCESS)
+    return false;
+  bool same = reshard_layout_equal(out->object, wanted);
+  reshard_layout_release(wanted);
+  return same;
+}
+static reshard_status match_and_world(probe_out *out, const void *with) {
+  const rules_case *c = with;
+  const char *layout;
+  int64_t line, world;
+  reshard_status status = reshard_rules_match(c->rules, "layers.12.attention.k", &layout, &line);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_rules_world(c->rules, &world);
+  if (status == RESHARD_SUCCESS)
+    out->number = line == 4 && world == 8;
+  return status;
+}
+
+static void test_rules(void **state) {
+  (void)state;
+  static const char text[] = "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
+                             "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
+  write_file("some.rules", text, sizeof text - 1);
+  char path[256];
+  snprintf(path, sizeof path, "%s", in_directory("some.rules"));
+  rules_case c = {NULL, text, NULL}, from_file = {path, NULL, NULL};
+  assert_int_equal(reshard_rules_parse(text, NULL, &c.rules), RESHARD_SUCCESS);
+  assert_true(probe_run(&(probe){"rules_parse", make_rules, good_rules, drop_rules, &c}) >= 2);
+  assert_true(probe_run(&(probe){"rules_load", make_rules, good_rules, drop_rules, &from_file}) >= 3);
+  assert_true(probe_run(&(probe){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);
+  probe_run(&(probe){"rules_match, rules_world", match_and_world, one, NULL, &c});
+  reshard_rules_free(c.rules);
+}
+
+static int setup(void **state) {
+  (void)state;
+  const char *base = getenv("TMPDIR");
+  snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", base != NULL && strlen(base) < 80 ? base : "/tmp");
+  return mkdtemp(directory) != NULL ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  static const char *const names[] = {"boxes", "list.json", "model.safetensors", "some.rules"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    unlink(in_directory(names[i]));
+  return rmdir(directory);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_layouts), cmocka_unit_test(test_constructors), cmocka_unit_test(test_comms),
+      cmocka_unit_test(test_models),  cmocka_unit_test(test_rules),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
