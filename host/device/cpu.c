@@ -275,15 +275,17 @@ static int usable_cores(void) {
   return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
 }
 
-/* Source and destination together no longer fit the last-level cache. */
+/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of all sockets or
+ * none, so no more than MOST is believed; a streaming store costs little where the cache would have done. */
 static int64_t streaming_threshold(void) {
+  enum { MOST = 2 << 20 };
   long bytes = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (bytes <= 0)
     bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-  return bytes > 0 ? bytes / 2 : 8 << 20;
+  return bytes > 0 ? rs_min(bytes / 2, MOST) : MOST;
 }
 
 reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **device) {

@@ -43,7 +43,7 @@ reshard_status rs_ask(rs_work *w, bool asks_src, int64_t cell, rs_query *query, 
   first[s->naxes] = w->pieces.n;
   for (int a = 0; a < s->naxes; a++)
     if (held_dim[a] >= 0) {
-      query->pieces[held_dim[a]] = w->pieces.at + first[a];
+      query->pieces[held_dim[a]] = w->pieces.n > 0 ? w->pieces.at + first[a] : NULL;
       query->count[held_dim[a]] = first[a + 1] - first[a];
     } else {
       w->alone[a] = w->pieces.n > first[a] ? w->pieces.at[first[a]].local : 0;

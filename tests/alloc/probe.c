@@ -11,7 +11,9 @@
 #define UNTOUCHED INT64_C(0x7ead7ead7ead7ead)
 
 reshard_status probe_status(fault_kind kind) {
-  return kind == FAULT_THREAD ? RESHARD_ERROR_SYSTEM : kind == FAULT_MEMORY ? RESHARD_ERROR_OUT_OF_MEMORY : RESHARD_SUCCESS;
+  return kind == FAULT_THREAD   ? RESHARD_ERROR_SYSTEM
+         : kind == FAULT_MEMORY ? RESHARD_ERROR_OUT_OF_MEMORY
+                                : RESHARD_SUCCESS;
 }
 
 /* A call without a fault. */
@@ -40,7 +42,8 @@ int64_t probe_run(const probe *p) {
     fault_mark(false);
     fault_kind kind = fault_fired();
     if (status != probe_status(kind))
-      fail_msg("%s, allocation %lld fails: %s: %s", p->name, (long long)k, reshard_status_string(status), reshard_last_error());
+      fail_msg("%s, allocation %lld fails: %s: %s", p->name, (long long)k, reshard_status_string(status),
+               reshard_last_error());
     if (kind == FAULT_NONE) {
       if (!p->good(&out, p->with))
         fail_msg("%s: wrong", p->name);

@@ -44,7 +44,8 @@ static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
 static bool same_layout(const probe_out *out, const void *with) {
   const layout_case *c = with;
   char text[16384], wanted[16384];
-  return reshard_layout_equal(out->object, c->wanted) && reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS &&
+  return reshard_layout_equal(out->object, c->wanted) &&
+         reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS &&
          reshard_layout_print(c->wanted, wanted, sizeof wanted, NULL) == RESHARD_SUCCESS && strcmp(text, wanted) == 0;
 }
 
@@ -72,7 +73,8 @@ static int add_up(void *user, int64_t rank, int64_t array, int64_t elements) {
 }
 
 static reshard_status query(reshard_layout l, int64_t *sum) {
-  const reshard_box boxes[] = {{{0, 0, 0}, {12, 20, 3}}, {{3, 5, 1}, {4, 9, 1}}, {{11, 19, 2}, {1, 1, 1}}, {{0, 0, 0}, {0, 20, 3}}};
+  const reshard_box boxes[] = {
+      {{0, 0, 0}, {12, 20, 3}}, {{3, 5, 1}, {4, 9, 1}}, {{11, 19, 2}, {1, 1, 1}}, {{0, 0, 0}, {0, 20, 3}}};
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < 4 && status == RESHARD_SUCCESS; i++)
     status = reshard_layout_meet(l, &boxes[i], add_up, sum);
@@ -138,7 +140,8 @@ static void many_boxes(char *text, size_t size, bool replicated, bool file) {
   for (int i = 0; i < 12; i++)
     for (int half = 0; half < 2; half++)
       for (int copy = 0; copy < (replicated ? 2 : 1); copy++)
-        at += (size_t)snprintf(text + at, size - at, file ? "%d [%d,%d,0]+[1,10,3]%s # a row\n" : "%d:[%d,%d,0]+[1,10,3]%s",
+        at += (size_t)snprintf(text + at, size - at,
+                               file ? "%d [%d,%d,0]+[1,10,3]%s # a row\n" : "%d:[%d,%d,0]+[1,10,3]%s",
                                (i * 5 + half + copy * 3) % WORLD, (i * 7 + half) % 12, 10 * half,
                                file || (i == 11 && half == 1 && copy == replicated) ? "" : ";");
   if (!file)
@@ -147,10 +150,23 @@ static void many_boxes(char *text, size_t size, bool replicated, bool file) {
 
 static void test_layouts(void **state) {
   (void)state;
-  static const char *const texts[] = {
-      "chunk(0)", "chunk(-1;2,0,3,1)", "mesh(2x4;S0,R)", "mesh(dp=2,tp=4;S0,S1;order=tp,dp)", "mesh(2x2x2;S0*2,R,S1)", "mesh(2x2@4-7;R,S1)",
-      "cyclic(2x2x2;3x4x1)", "cyclic(2x2x1@3-0;3x4x1)", "rank(3)", "flat()", "flat(4-7)", "flat(7,1,3)", "boxes(0:[0,0,0]+[12,20,3])",
-      "boxes(1:[0,0,0]+[12,7,3];5:[0,7,0]+[12,13,3])", "", "", ""};
+  static const char *const texts[] = {"chunk(0)",
+                                      "chunk(-1;2,0,3,1)",
+                                      "mesh(2x4;S0,R)",
+                                      "mesh(dp=2,tp=4;S0,S1;order=tp,dp)",
+                                      "mesh(2x2x2;S0*2,R,S1)",
+                                      "mesh(2x2@4-7;R,S1)",
+                                      "cyclic(2x2x2;3x4x1)",
+                                      "cyclic(2x2x1@3-0;3x4x1)",
+                                      "rank(3)",
+                                      "flat()",
+                                      "flat(4-7)",
+                                      "flat(7,1,3)",
+                                      "boxes(0:[0,0,0]+[12,20,3])",
+                                      "boxes(1:[0,0,0]+[12,7,3];5:[0,7,0]+[12,13,3])",
+                                      "",
+                                      "",
+                                      ""};
   char file_text[8192];
   many_boxes(file_text, sizeof file_text, false, true);
   write_file("boxes", file_text, strlen(file_text));
@@ -193,7 +209,8 @@ static reshard_status make_mesh(probe_out *out, const void *with) {
       {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2}, {RESHARD_PLACEMENT_SHARD, -2, 0}};
   const int order[3] = {2, 0, 1};
   reshard_layout made = out->object;
-  reshard_status status = reshard_layout_create_mesh(3, shape, WORLD, 3, mesh, names, placements, order, some_ranks, &made);
+  reshard_status status =
+      reshard_layout_create_mesh(3, shape, WORLD, 3, mesh, names, placements, order, some_ranks, &made);
   out->object = made;
   return status;
 }
@@ -287,7 +304,8 @@ static void test_comms(void **state) {
   (void)state;
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    assert_true(probe_run(&(probe){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >= cases[i].n + cases[i].threads);
+    assert_true(probe_run(&(probe){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >=
+                cases[i].n + cases[i].threads);
 }
 
 /* Models and rules. */
@@ -307,12 +325,13 @@ static reshard_status make_model(probe_out *out, const void *with) {
 static bool same_model(const probe_out *out, const void *with) {
   const model_case *c = with;
   int64_t n = reshard_model_count(c->wanted);
-  bool same = reshard_model_count(out->object) == n && reshard_model_bytes(out->object) == reshard_model_bytes(c->wanted);
+  bool same =
+      reshard_model_count(out->object) == n && reshard_model_bytes(out->object) == reshard_model_bytes(c->wanted);
   for (int64_t i = 0; i < n && same; i += n > 1000 ? 97 : 1) {
     reshard_model_tensor a, b;
-    same = reshard_model_get(out->object, i, &a) == RESHARD_SUCCESS && reshard_model_get(c->wanted, i, &b) == RESHARD_SUCCESS &&
-           strcmp(a.name, b.name) == 0 && a.dtype == b.dtype && a.ndim == b.ndim &&
-           memcmp(a.shape, b.shape, (size_t)a.ndim * sizeof *a.shape) == 0;
+    same = reshard_model_get(out->object, i, &a) == RESHARD_SUCCESS &&
+           reshard_model_get(c->wanted, i, &b) == RESHARD_SUCCESS && strcmp(a.name, b.name) == 0 &&
+           a.dtype == b.dtype && a.ndim == b.ndim && memcmp(a.shape, b.shape, (size_t)a.ndim * sizeof *a.shape) == 0;
   }
   return same;
 }
@@ -335,9 +354,12 @@ static void test_models(void **state) {
   }
 #ifdef RS_HAVE_JANSSON
   json_set_alloc_funcs(malloc, free); /* the wrapped ones */
-  static const char list[] = "[{\"name\": \"a\", \"shape\": [4, 6], \"dtype\": \"bf16\"}, {\"name\": \"b.c\", \"shape\": [], \"dtype\": \"F32\"},"
-                             "{\"name\": \"d\", \"shape\": [3, 0, 5], \"dtype\": \"i8\", \"more\": {\"x\": [1.5, null, true]}}]";
-  static const char header[] = "{\"__metadata__\": {\"format\": \"pt\"}, \"w\": {\"dtype\": \"F16\", \"shape\": [2, 3], \"data_offsets\": [0, 12]},"
+  static const char list[] =
+      "[{\"name\": \"a\", \"shape\": [4, 6], \"dtype\": \"bf16\"}, {\"name\": \"b.c\", \"shape\": [], \"dtype\": "
+      "\"F32\"},"
+      "{\"name\": \"d\", \"shape\": [3, 0, 5], \"dtype\": \"i8\", \"more\": {\"x\": [1.5, null, true]}}]";
+  static const char header[] = "{\"__metadata__\": {\"format\": \"pt\"}, \"w\": {\"dtype\": \"F16\", \"shape\": [2, "
+                               "3], \"data_offsets\": [0, 12]},"
                                "\"v\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [12, 16]}}";
   write_file("list.json", list, sizeof list - 1);
   char whole[512] = {0};
@@ -362,7 +384,8 @@ typedef struct rules_case {
 static reshard_status make_rules(probe_out *out, const void *with) {
   const rules_case *c = with;
   reshard_rules made = out->object;
-  reshard_status status = c->path != NULL ? reshard_rules_load(c->path, &made) : reshard_rules_parse(c->text, "text", &made);
+  reshard_status status =
+      c->path != NULL ? reshard_rules_load(c->path, &made) : reshard_rules_parse(c->text, "text", &made);
   out->object = made;
   return status;
 }
@@ -371,8 +394,9 @@ static bool good_rules(const probe_out *out, const void *with) {
   const char *layout;
   int64_t line = 0, world = 0;
   return reshard_rules_match(out->object, "layers.3.mlp.up", &layout, &line) == RESHARD_SUCCESS && line == 2 &&
-         strcmp(layout, "mesh(tp=8;S0)") == 0 && reshard_rules_match(out->object, "other", &layout, &line) == RESHARD_SUCCESS &&
-         line == 5 && reshard_rules_world(out->object, &world) == RESHARD_SUCCESS && world == 8;
+         strcmp(layout, "mesh(tp=8;S0)") == 0 &&
+         reshard_rules_match(out->object, "other", &layout, &line) == RESHARD_SUCCESS && line == 5 &&
+         reshard_rules_world(out->object, &world) == RESHARD_SUCCESS && world == 8;
 }
 static void drop_rules(probe_out *out) { reshard_rules_free(out->object); }
 
@@ -406,8 +430,9 @@ static reshard_status match_and_world(probe_out *out, const void *with) {
 
 static void test_rules(void **state) {
   (void)state;
-  static const char text[] = "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
-                             "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
+  static const char text[] =
+      "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
+      "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
   write_file("some.rules", text, sizeof text - 1);
   char path[256];
   snprintf(path, sizeof path, "%s", in_directory("some.rules"));

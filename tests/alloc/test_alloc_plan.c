@@ -36,7 +36,8 @@ static bool same_plan(reshard_plan a, reshard_plan b) {
   }
   for (int64_t g = 0; g < x.round_groups && same; g++) {
     int64_t p, q;
-    same = reshard_plan_group_rounds(a, g, &p) == RESHARD_SUCCESS && reshard_plan_group_rounds(b, g, &q) == RESHARD_SUCCESS && p == q;
+    same = reshard_plan_group_rounds(a, g, &p) == RESHARD_SUCCESS &&
+           reshard_plan_group_rounds(b, g, &q) == RESHARD_SUCCESS && p == q;
   }
   return same;
 }
@@ -48,7 +49,9 @@ static reshard_status make(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static bool good_plan(const probe_out *out, const void *with) { return same_plan(out->object, ((const plan_case *)with)->plan); }
+static bool good_plan(const probe_out *out, const void *with) {
+  return same_plan(out->object, ((const plan_case *)with)->plan);
+}
 
 static reshard_status reverse(probe_out *out, const void *with) {
   const plan_case *c = with;
@@ -57,7 +60,9 @@ static reshard_status reverse(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static bool good_reverse(const probe_out *out, const void *with) { return same_plan(out->object, ((const plan_case *)with)->reverse); }
+static bool good_reverse(const probe_out *out, const void *with) {
+  return same_plan(out->object, ((const plan_case *)with)->reverse);
+}
 
 /* Workspace and both print-outs. */
 static reshard_status ask(probe_out *out, const void *with) {
@@ -100,12 +105,20 @@ static void test_all_kinds(void **state) {
   enum { WORLD = 8, SOURCES = 9, DESTINATIONS = 8 };
   static const int64_t shape[3] = {12, 20, 3};
   static const char *const sources[SOURCES] = {
-      "chunk(1)", "mesh(2x4;S0,R)", "mesh(2x2x2;S0*2,R,S1)", "cyclic(2x2x2;3x4x1)", "rank(3)", "flat()",
+      "chunk(1)",
+      "mesh(2x4;S0,R)",
+      "mesh(2x2x2;S0*2,R,S1)",
+      "cyclic(2x2x2;3x4x1)",
+      "rank(3)",
+      "flat()",
       "boxes(1:[0,0,0]+[12,7,3];5:[0,7,0]+[12,13,3])",
-      "boxes(replicated;0:[0,0,0]+[6,20,3];1:[0,0,0]+[6,20,3];2:[6,0,0]+[6,20,3];6:[6,0,0]+[6,20,3])", "mesh(8;R)"};
+      "boxes(replicated;0:[0,0,0]+[6,20,3];1:[0,0,0]+[6,20,3];2:[6,0,0]+[6,20,3];6:[6,0,0]+[6,20,3])",
+      "mesh(8;R)"};
   static const char *const destinations[DESTINATIONS] = {
-      "chunk(0;7-0)", "mesh(2x4;R,S1)", "cyclic(4x2x1;1x7x2)", "rank(0)", "flat(2-6)", "boxes(0:[0,0,0]+[5,5,3];4:[3,3,0]+[9,9,3];4:[0,15,0]+[3,5,3])",
-      "mesh(8;R)", "mesh(a=2,b=4;S1,S0;order=b,a)"};
+      "chunk(0;7-0)",        "mesh(2x4;R,S1)",
+      "cyclic(4x2x1;1x7x2)", "rank(0)",
+      "flat(2-6)",           "boxes(0:[0,0,0]+[5,5,3];4:[3,3,0]+[9,9,3];4:[0,15,0]+[3,5,3])",
+      "mesh(8;R)",           "mesh(a=2,b=4;S1,S0;order=b,a)"};
   reshard_entry entries[SOURCES * DESTINATIONS];
   reshard_layout src[SOURCES], dst[DESTINATIONS];
   for (int i = 0; i < SOURCES; i++)
@@ -122,7 +135,8 @@ static void test_all_kinds(void **state) {
   for (int o = 0; o < 3; o++)
     for (int s = 0; s < SOURCES; s++) {
       for (int d = 0; d < DESTINATIONS; d++) {
-        entries[d] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src[s], .dst = dst[d], .dtype = d % 2 == 0 ? RESHARD_BF16 : RESHARD_F64};
+        entries[d] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src[s], .dst = dst[d],
+                                     .dtype = d % 2 == 0 ? RESHARD_BF16 : RESHARD_F64};
         if (d % 3 == 2) {
           entries[d].src_offset = entries[d].dst_offset = offset;
           entries[d].src_extent = entries[d].dst_extent = extent;
@@ -163,6 +177,7 @@ static void test_empty(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_random), cmocka_unit_test(test_empty)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_random),
+                                     cmocka_unit_test(test_empty)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

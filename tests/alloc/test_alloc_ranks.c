@@ -71,7 +71,8 @@ static void close_comms(world *w) {
 
 static reshard_arrays arrays_of(const world *w, int64_t r) {
   const case_binding *src = &w->src[w->binding][r], *dst = &w->dst[w->binding][r];
-  return (reshard_arrays){RESHARD_ARRAYS_INIT, src->pointer, dst->pointer, src->stride_list, dst->stride_list, src->n, dst->n};
+  return (reshard_arrays){RESHARD_ARRAYS_INIT, src->pointer, dst->pointer, src->stride_list,
+                          dst->stride_list,    src->n,       dst->n};
 }
 
 static void fill(world *w, int generation) {
@@ -143,8 +144,9 @@ static void destroy_all(world *w) {
 static void assert_all(const world *w, reshard_status status, int64_t k) {
   for (int64_t r = 0; r < w->n; r++) {
     if (w->results[r].status != status)
-      fail_msg("seed %llu, path %d, allocation %lld of rank %lld fails: rank %lld has %s: %s", (unsigned long long)w->seed, w->path,
-               (long long)k, (long long)w->watched, (long long)r, reshard_status_string(w->results[r].status), w->results[r].text);
+      fail_msg("seed %llu, path %d, allocation %lld of rank %lld fails: rank %lld has %s: %s",
+               (unsigned long long)w->seed, w->path, (long long)k, (long long)w->watched, (long long)r,
+               reshard_status_string(w->results[r].status), w->results[r].text);
     if (status != RESHARD_SUCCESS)
       assert_string_equal(w->results[r].text, w->results[0].text);
   }
@@ -157,8 +159,8 @@ static void works(world *w, int64_t k) {
   crew_run(w->n, execute_body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   if (!right(w, generation))
-    fail_msg("seed %llu, path %d, after allocation %lld of rank %lld failed: wrong data", (unsigned long long)w->seed, w->path,
-             (long long)k, (long long)w->watched);
+    fail_msg("seed %llu, path %d, after allocation %lld of rank %lld failed: wrong data", (unsigned long long)w->seed,
+             w->path, (long long)k, (long long)w->watched);
 }
 
 /* Each k in a communicator of its own, so that what that keeps is allocated anew. Returns the allocations of one create. */
@@ -348,7 +350,8 @@ static void test_large_execute(void **state) {
     reshard_layout src, dst;
     assert_int_equal(reshard_layout_parse("chunk(0)", 2, shape, RANKS, &src), RESHARD_SUCCESS);
     assert_int_equal(reshard_layout_parse(destinations[i / 4], 2, shape, RANKS, &dst), RESHARD_SUCCESS);
-    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32, .permutation = i / 4 == 2 ? swapped : NULL};
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32,
+                           .permutation = i / 4 == 2 ? swapped : NULL};
     void *memory[2][RANKS], *address[2][RANKS];
     for (int64_t r = 0; r < RANKS; r++) {
       CLI_TRY("plan: ", reshard_plan_create(1, &entry, r, &options, &w.plans[r]));
@@ -373,7 +376,7 @@ static void test_large_execute(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind), cmocka_unit_test(test_execute),
-                                     cmocka_unit_test(test_large_execute)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_create), cmocka_unit_test(test_rebind),
+                                     cmocka_unit_test(test_execute), cmocka_unit_test(test_large_execute)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,14 +14,14 @@ enum { SCENE_MOST = 8, SCENE_ROWS = 12, SCENE_COLUMNS = 20 };
 typedef struct scene {
   int64_t n;
   reshard_comm comms[SCENE_MOST];
-  reshard_layout src, dst;                        /* chunk(0), chunk(1) */
+  reshard_layout src, dst; /* chunk(0), chunk(1) */
   reshard_plan plans[SCENE_MOST];
   uint32_t *rows[SCENE_MOST], *columns[SCENE_MOST]; /* source and destination memory, and one element more */
   void *src_list[SCENE_MOST], *dst_list[SCENE_MOST];
   reshard_arrays arrays[SCENE_MOST];
   reshard_transfer_options options[SCENE_MOST];
   reshard_transfer transfers[SCENE_MOST];
-  crew_result results[SCENE_MOST];                /* of each rank's last call */
+  crew_result results[SCENE_MOST]; /* of each rank's last call */
 } scene;
 
 /* Communicator, plans (options may be NULL) and memory for n ranks. */

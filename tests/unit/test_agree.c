@@ -25,7 +25,7 @@ typedef struct wish {
   const int *permutation;
   int64_t limit, peers;
   const int64_t *nodes;
-  int entries;           /* 0: one */
+  int entries; /* 0: one */
 } wish;
 
 static const int64_t origin[2] = {0, 0}, one_down[2] = {1, 0}, short_extent[2] = {11, 20}, square[2] = {12, 12};
@@ -38,8 +38,14 @@ static reshard_plan plan_of(const wish *w, int64_t rank) {
   reshard_plan plan;
   assert_int_equal(reshard_layout_parse(w->src != NULL ? w->src : "chunk(0)", 2, shape, RANKS, &src), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse(w->dst != NULL ? w->dst : "chunk(1)", 2, shape, RANKS, &dst), RESHARD_SUCCESS);
-  reshard_entry e = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = w->dtype != RESHARD_DTYPE_NONE ? w->dtype : RESHARD_U32,
-                     .src_offset = w->offset, .src_extent = w->extent, .dst_offset = w->offset, .dst_extent = w->extent,
+  reshard_entry e = {RESHARD_ENTRY_INIT,
+                     .src = src,
+                     .dst = dst,
+                     .dtype = w->dtype != RESHARD_DTYPE_NONE ? w->dtype : RESHARD_U32,
+                     .src_offset = w->offset,
+                     .src_extent = w->extent,
+                     .dst_offset = w->offset,
+                     .dst_extent = w->extent,
                      .permutation = w->permutation};
   reshard_entry entries[2] = {e, e};
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, w->limit, w->peers, w->nodes};
@@ -58,19 +64,27 @@ static const struct {
     {"number of tensors", "differ in the shapes of the tensors", {0}, {.entries = 2}},
     {"source", "differ in the layouts", {0}, {.src = "chunk(0;0,2,1)"}},
     {"destination", "differ in the layouts", {0}, {.dst = "cyclic(1x3;12x1)"}},
-    {"boxes", "differ in the layouts",
-     {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])"}, {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"}},
+    {"boxes",
+     "differ in the layouts",
+     {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])"},
+     {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"}},
     {"order of replicas", "differ in the layouts", {.dst = "mesh(3;R)"}, {.dst = "mesh(3@2-0;R)"}},
     {"dtype of equal width", "differ in the dtypes", {0}, {.dtype = RESHARD_F32}},
     {"dtype of another width", "differ in the dtypes", {0}, {.dtype = RESHARD_U8}},
     {"region", "differ in the regions", {0}, {.offset = one_down, .extent = short_extent}},
-    {"permutation", "differ in the regions", {.offset = origin, .extent = square}, {.offset = origin, .extent = square, .permutation = swapped}},
+    {"permutation",
+     "differ in the regions",
+     {.offset = origin, .extent = square},
+     {.offset = origin, .extent = square, .permutation = swapped}},
     {"limit", "differ in the plan options", {0}, {.limit = 4096}},
     {"another limit", "differ in the plan options", {.limit = 4096}, {.limit = 4352}},
     {"peers per round", "differ in the plan options", {.limit = 4096}, {.limit = 4096, .peers = 1}},
     {"node map", "differ in the plan options", {0}, {.nodes = same_node}},
     {"another node map", "differ in the plan options", {.nodes = same_node}, {.nodes = other_nodes}},
-    {"all at once", "differ in the shapes of the tensors", {0}, {.src = "chunk(1)", .columns = 19, .dtype = RESHARD_U16, .limit = 4096}},
+    {"all at once",
+     "differ in the shapes of the tensors",
+     {0},
+     {.src = "chunk(1)", .columns = 19, .dtype = RESHARD_U16, .limit = 4096}},
 };
 
 static void replace_plans(scene *s, const wish *all, const wish *odd, int64_t odd_rank) {
@@ -121,8 +135,8 @@ static void test_own_business(void **state) {
   for (int p = 0; p < 2; p++) {
     scene s;
     scene_open(&s, RANKS, PATIENCE, paths[p], NULL);
-    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = s.src, .dst = s.dst, .dtype = RESHARD_U32, .dst_dtype = RESHARD_U32,
-                           .name = "another name"};
+    reshard_entry entry = {RESHARD_ENTRY_INIT,       .src = s.src,          .dst = s.dst, .dtype = RESHARD_U32,
+                           .dst_dtype = RESHARD_U32, .name = "another name"};
     reshard_plan_destroy(s.plans[1]);
     assert_int_equal(reshard_plan_create(1, &entry, 1, NULL, &s.plans[1]), RESHARD_SUCCESS);
     const int64_t strides[2] = {SCENE_COLUMNS, 1};
@@ -230,7 +244,8 @@ static void test_two_transfers(void **state) {
         if (same)
           scene_assert_all(&s, RESHARD_SUCCESS, NULL);
         else
-          scene_assert_all(&s, RESHARD_ERROR_MISMATCH, rebind ? "rebind different transfers" : "execute different transfers", NULL);
+          scene_assert_all(&s, RESHARD_ERROR_MISMATCH,
+                           rebind ? "rebind different transfers" : "execute different transfers", NULL);
         assert_true(same && !rebind ? scene_right(&s, 9) : scene_untouched(&s));
       }
     /* a transfer whose peers' are gone: theirs may lie where the new ones do */

@@ -19,8 +19,9 @@
 static void test_statuses(void **state) {
   (void)state;
   static const char *const names[] = {
-      "RESHARD_SUCCESS",    "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY", "RESHARD_ERROR_SYSTEM",
-      "RESHARD_ERROR_MISMATCH", "RESHARD_ERROR_PEER", "RESHARD_ERROR_BUSY",        "RESHARD_ERROR_TIMEOUT",       "RESHARD_ERROR_INTERNAL"};
+      "RESHARD_SUCCESS",       "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY",
+      "RESHARD_ERROR_SYSTEM",  "RESHARD_ERROR_MISMATCH", "RESHARD_ERROR_PEER",        "RESHARD_ERROR_BUSY",
+      "RESHARD_ERROR_TIMEOUT", "RESHARD_ERROR_INTERNAL"};
   for (int i = 0; i < 10; i++)
     assert_string_equal(reshard_status_string((reshard_status)i), names[i]);
   assert_string_equal(reshard_status_string((reshard_status)10), "unknown status");
@@ -179,7 +180,8 @@ static void test_shapes_and_boxes(void **state) {
   assert_string_equal(rs_shape_text(shape, 8, extents), "13x21x0x4x5x6x7x8");
   assert_string_equal(rs_box_text(box, 2, offsets, (const int64_t[]){4, 4}), "[0,4)x[8,12)");
   assert_string_equal(rs_box_text(box, 0, NULL, NULL), "[]");
-  const int64_t large[8] = {INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN}, none[8] = {0};
+  const int64_t large[8] = {INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN},
+                none[8] = {0};
   assert_int_equal(strlen(rs_shape_text(shape, 8, large)), 8 * 20 + 7);
   assert_int_equal(strlen(rs_box_text(box, 8, large, none)), 8 * 43 + 7);
 }
@@ -282,9 +284,9 @@ static void test_dtypes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_statuses), cmocka_unit_test(test_last_error), cmocka_unit_test(test_arithmetic),
-      cmocka_unit_test(test_allocation), cmocka_unit_test(test_vectors), cmocka_unit_test(test_text),
-      cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash), cmocka_unit_test(test_dtypes),
+      cmocka_unit_test(test_statuses),         cmocka_unit_test(test_last_error), cmocka_unit_test(test_arithmetic),
+      cmocka_unit_test(test_allocation),       cmocka_unit_test(test_vectors),    cmocka_unit_test(test_text),
+      cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),       cmocka_unit_test(test_dtypes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

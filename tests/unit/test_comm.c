@@ -54,7 +54,10 @@ static void test_create(void **state) {
       {0, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "0 ranks"},
       {-3, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "-3 ranks"},
       {INT64_MAX, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_OUT_OF_MEMORY, "out of memory"},
-      {INT64_MAX / 512 + 1, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_OUT_OF_MEMORY, "out of memory"},
+      {INT64_MAX / 512 + 1,
+       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0},
+       RESHARD_ERROR_OUT_OF_MEMORY,
+       "out of memory"},
       {2, {0, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "size field 0"},
       {2, {RESHARD_LOCAL_OPTIONS_INIT + 8, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "size field"},
       {2, {RESHARD_LOCAL_OPTIONS_INIT, -1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "-1 threads"},
@@ -121,29 +124,29 @@ static void test_environment(void **state) {
     reshard_local_options options;
     reshard_status status;
   } cases[] = {
-      {"RESHARD_THREADS", "3", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_THREADS", "0", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_THREADS", "", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_THREADS", "-1", "RESHARD_THREADS=-1", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_THREADS", "two", "RESHARD_THREADS=two", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_THREADS", "2x", "RESHARD_THREADS=2x", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_THREADS", "99999999999999999999", "RESHARD_THREADS=9999", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_THREADS", "4097", "4097 copy threads", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_THREADS", "two", NULL, {0, 1, RESHARD_ISA_AUTO, 0}, RESHARD_SUCCESS}, /* not looked at */
-      {"RESHARD_ISA", "scalar", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_ISA", "auto", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_ISA", "", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_ISA", "SCALAR", "RESHARD_ISA=SCALAR", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_ISA", "avx", "RESHARD_ISA=avx", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_ISA", "avx", NULL, {0, 0, RESHARD_ISA_SCALAR, 0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "3", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "0", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "-1", "RESHARD_THREADS=-1", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "two", "RESHARD_THREADS=two", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "2x", "RESHARD_THREADS=2x", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "99999999999999999999", "RESHARD_THREADS=9999", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "4097", "4097 copy threads", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "two", NULL, {0, 1, RESHARD_ISA_AUTO, 0}, RESHARD_SUCCESS}, /* not looked at */
+    {"RESHARD_ISA", "scalar", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "auto", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "SCALAR", "RESHARD_ISA=SCALAR", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_ISA", "avx", "RESHARD_ISA=avx", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_ISA", "avx", NULL, {0, 0, RESHARD_ISA_SCALAR, 0}, RESHARD_SUCCESS},
 #if defined(__x86_64__)
-      {"RESHARD_ISA", "neon", "neon", {0}, RESHARD_ERROR_UNSUPPORTED},
+    {"RESHARD_ISA", "neon", "neon", {0}, RESHARD_ERROR_UNSUPPORTED},
 #endif
-      {"RESHARD_TIMEOUT_MS", "60000", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_TIMEOUT_MS", "9223372036854775807", NULL, {0}, RESHARD_SUCCESS},
-      {"RESHARD_TIMEOUT_MS", "9223372036854775808", "RESHARD_TIMEOUT_MS=9223", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_TIMEOUT_MS", "1s", "RESHARD_TIMEOUT_MS=1s", {0}, RESHARD_ERROR_INVALID},
-      {"RESHARD_TIMEOUT_MS", "1s", NULL, {0, 0, RESHARD_ISA_AUTO, 500}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "60000", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "9223372036854775807", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "9223372036854775808", "RESHARD_TIMEOUT_MS=9223", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_TIMEOUT_MS", "1s", "RESHARD_TIMEOUT_MS=1s", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_TIMEOUT_MS", "1s", NULL, {0, 0, RESHARD_ISA_AUTO, 500}, RESHARD_SUCCESS},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char *before = getenv(cases[i].name), *kept = before != NULL ? strcpy(malloc(strlen(before) + 1), before) : NULL;
@@ -197,7 +200,8 @@ static void gather_body(void *user, int64_t rank) {
     memset(mine, 0, sizeof mine); /* mine may go; what was gathered stays until my next call */
     for (int64_t r = 0; status == RESHARD_SUCCESS && r < x->n; r++)
       for (size_t b = 0; b < bytes; b++)
-        x->wrong[rank] |= ((const unsigned char *)all)[(size_t)r * bytes + b] != (unsigned char)(r * 7 + i * 31 + (int64_t)b);
+        x->wrong[rank] |=
+            ((const unsigned char *)all)[(size_t)r * bytes + b] != (unsigned char)(r * 7 + i * 31 + (int64_t)b);
   }
   crew_note(&results[rank], status);
 }
@@ -544,10 +548,12 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),         cmocka_unit_test(test_handles), cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_gather),         cmocka_unit_test(test_meetings), cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),          cmocka_unit_test(test_timeout), cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),
+      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),
+      cmocka_unit_test(test_environment),     cmocka_unit_test(test_gather),
+      cmocka_unit_test(test_meetings),        cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),           cmocka_unit_test(test_timeout),
+      cmocka_unit_test(test_abort),           cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),
       cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,11 +36,12 @@ static void test_busy(void **state) {
       assert_int_equal(reshard_transfer_rebind(s.transfers[0], &s.arrays[0]), RESHARD_ERROR_BUSY);
       assert_int_equal(reshard_execute_all(2, s.transfers, NULL), RESHARD_ERROR_BUSY);
       scene_assert_text(reshard_last_error(), "transfer 0 is executing");
-      assert_int_equal(reshard_execute_all(2, (reshard_transfer[]){s.transfers[1], s.transfers[0]}, NULL), RESHARD_ERROR_BUSY);
+      assert_int_equal(reshard_execute_all(2, (reshard_transfer[]){s.transfers[1], s.transfers[0]}, NULL),
+                       RESHARD_ERROR_BUSY);
       scene_assert_text(reshard_last_error(), "transfer 1 is executing");
       assert_int_equal(reshard_comm_barrier(s.comms[0]), RESHARD_ERROR_BUSY);
     }
-    assert_true(scene_untouched(&s)); /* rank 1 was not there */
+    assert_true(scene_untouched(&s));                                         /* rank 1 was not there */
     assert_int_equal(reshard_execute(s.transfers[1], NULL), RESHARD_SUCCESS); /* and was not marked busy */
     crew_join(waiting);
     assert_int_equal(s.results[0].status, RESHARD_SUCCESS);
@@ -68,18 +69,22 @@ static void test_execute_all(void **state) {
     scene_fill(&other, 1);
     refused(2, t, RESHARD_ERROR_INVALID, "2 transfers, this process has 3 ranks");
     refused(1, t, RESHARD_ERROR_INVALID, "1 transfers, this process has 3 ranks");
-    refused(4, (reshard_transfer[]){t[0], t[1], t[2], o[0]}, RESHARD_ERROR_INVALID, "4 transfers, this process has 3 ranks");
+    refused(4, (reshard_transfer[]){t[0], t[1], t[2], o[0]}, RESHARD_ERROR_INVALID,
+            "4 transfers, this process has 3 ranks");
     refused(4, (reshard_transfer[]){t[0], t[1], t[2], t[1]}, RESHARD_ERROR_INVALID, "transfers 1 and 3 are the same");
     refused(3, (reshard_transfer[]){t[0], t[1], t[1]}, RESHARD_ERROR_INVALID, "transfers 1 and 2 are the same");
     refused(3, (reshard_transfer[]){t[0], t[1], NULL}, RESHARD_ERROR_INVALID, "transfer 2 is NULL");
     refused(3, (reshard_transfer[]){NULL, t[1], t[2]}, RESHARD_ERROR_INVALID, "transfer 0 is NULL");
-    refused(3, (reshard_transfer[]){t[0], t[1], o[2]}, RESHARD_ERROR_INVALID, "transfers 0 and 2 are on different communicators");
-    refused(3, (reshard_transfer[]){o[0], t[1], t[2]}, RESHARD_ERROR_INVALID, "transfers 0 and 1 are on different communicators");
+    refused(3, (reshard_transfer[]){t[0], t[1], o[2]}, RESHARD_ERROR_INVALID,
+            "transfers 0 and 2 are on different communicators");
+    refused(3, (reshard_transfer[]){o[0], t[1], t[2]}, RESHARD_ERROR_INVALID,
+            "transfers 0 and 1 are on different communicators");
     refused(-1, t, RESHARD_ERROR_INVALID, "-1 transfers");
     reshard_transfer first[3];
     memcpy(first, t, sizeof first);
     scene_ready(&s); /* another one on the same communicator */
-    refused(3, (reshard_transfer[]){first[0], t[1], first[2]}, RESHARD_ERROR_MISMATCH, "ranks 0 and 1 execute different transfers");
+    refused(3, (reshard_transfer[]){first[0], t[1], first[2]}, RESHARD_ERROR_MISMATCH,
+            "ranks 0 and 1 execute different transfers");
     refused(3, (reshard_transfer[]){t[0], t[1], first[1]}, RESHARD_ERROR_INVALID, "of rank 1, as another one is");
     assert_true(scene_untouched(&s) && scene_untouched(&other));
 
@@ -87,7 +92,8 @@ static void test_execute_all(void **state) {
     for (uint32_t i = 0; i < 6; i++) {
       reshard_transfer *list = i % 2 == 0 ? t : first;
       scene_fill(&s, 10 + i);
-      assert_int_equal(reshard_execute_all(3, (reshard_transfer[]){list[orders[i][0]], list[orders[i][1]], list[orders[i][2]]}, NULL),
+      assert_int_equal(reshard_execute_all(
+                           3, (reshard_transfer[]){list[orders[i][0]], list[orders[i][1]], list[orders[i][2]]}, NULL),
                        RESHARD_SUCCESS);
       assert_true(scene_right(&s, 10 + i));
     }
@@ -121,7 +127,8 @@ static void test_counts(void **state) {
           assert_int_equal(reshard_plan_get_info(s.plans[r], &info), RESHARD_SUCCESS);
           assert_true(info.received_bytes > 0 && info.received_bytes == info.lower_bound_bytes);
           assert_int_equal(stats.received_bytes, times * info.received_bytes);
-          assert_int_equal(stats.received_messages, paths[p] == RESHARD_PATH_PACKED ? times * info.messages_received : 0);
+          assert_int_equal(stats.received_messages,
+                           paths[p] == RESHARD_PATH_PACKED ? times * info.messages_received : 0);
         }
       }
       scene_close(&s);
@@ -144,7 +151,8 @@ static void loop_body(void *user, int64_t rank) {
       scene_works(l->s);
     else {
       scene_fill(l->s, (uint32_t)i);
-      l->wrong |= reshard_execute_all(l->s->n, l->s->transfers, NULL) != RESHARD_SUCCESS || !scene_right(l->s, (uint32_t)i);
+      l->wrong |=
+          reshard_execute_all(l->s->n, l->s->transfers, NULL) != RESHARD_SUCCESS || !scene_right(l->s, (uint32_t)i);
     }
   }
 }
@@ -222,7 +230,8 @@ static void assert_ended(scene *s) {
       if (s->options[r].path == RESHARD_PATH_DIRECT)
         assert_int_equal(reshard_transfer_rebind(s->transfers[r], &s->arrays[r]), RESHARD_ERROR_PEER);
     }
-    assert_int_equal(reshard_transfer_create(s->plans[r], s->comms[r], &s->arrays[r], &s->options[r], &made), RESHARD_ERROR_PEER);
+    assert_int_equal(reshard_transfer_create(s->plans[r], s->comms[r], &s->arrays[r], &s->options[r], &made),
+                     RESHARD_ERROR_PEER);
     assert_ptr_equal(made, (reshard_transfer)s);
     assert_int_equal(reshard_comm_barrier(s->comms[r]), RESHARD_ERROR_PEER);
   }
@@ -322,9 +331,10 @@ static void test_timeout(void **state) {
       scene_ready(&s);
       scene_fill(&s, 2);
       reshard_transfer made = (reshard_transfer)&s;
-      reshard_status status = call == 0   ? reshard_execute(s.transfers[1], NULL)
-                              : call == 1 ? reshard_transfer_create(s.plans[1], s.comms[1], &s.arrays[1], &s.options[1], &made)
-                                          : reshard_transfer_rebind(s.transfers[1], &s.arrays[1]);
+      reshard_status status = call == 0 ? reshard_execute(s.transfers[1], NULL)
+                              : call == 1
+                                  ? reshard_transfer_create(s.plans[1], s.comms[1], &s.arrays[1], &s.options[1], &made)
+                                  : reshard_transfer_rebind(s.transfers[1], &s.arrays[1]);
       assert_int_equal(status, RESHARD_ERROR_TIMEOUT);
       scene_assert_text(reshard_last_error(), "1 of 2 ranks came within 500 ms");
       assert_ptr_equal(made, (reshard_transfer)&s);
@@ -385,9 +395,9 @@ static void test_destroy_orders(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_busy),         cmocka_unit_test(test_execute_all), cmocka_unit_test(test_counts),
-      cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_in_a_row),    cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_timeout),   cmocka_unit_test(test_short_deadlines),
+      cmocka_unit_test(test_busy),           cmocka_unit_test(test_execute_all), cmocka_unit_test(test_counts),
+      cmocka_unit_test(test_side_by_side),   cmocka_unit_test(test_in_a_row),    cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_timeout),     cmocka_unit_test(test_short_deadlines),
       cmocka_unit_test(test_destroy_orders),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

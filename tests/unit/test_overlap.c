@@ -100,7 +100,8 @@ static void test_random(void **state) {
     rs_extents all = {copy, n, BUFFERS};
     reshard_status status = rs_check_overlap(&plan, &all);
     if (status != (met ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS))
-      fail_msg("seed %lld: %s where %s", (long long)seed, reshard_status_string(status), met ? "bytes are shared" : "none is");
+      fail_msg("seed %lld: %s where %s", (long long)seed, reshard_status_string(status),
+               met ? "bytes are shared" : "none is");
     counts[met]++;
   }
   assert_true(counts[0] > cases / 20);
@@ -115,13 +116,24 @@ static void test_large(void **state) {
   static const struct {
     int64_t shift;
     bool met;
-  } cases[] = {{-4, false}, {0, false}, {4, false}, {252 - (1 << 20), true}, {256 - (1 << 20), false}, {16384, false},
-               {2 * (1 << 20) - 16384 * 63 - 252, true}, {2 * (1 << 20) - 16384 * 63 - 256, false}};
+  } cases[] = {{-4, false},
+               {0, false},
+               {4, false},
+               {252 - (1 << 20), true},
+               {256 - (1 << 20), false},
+               {16384, false},
+               {2 * (1 << 20) - 16384 * 63 - 252, true},
+               {2 * (1 << 20) - 16384 * 63 - 256, false}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     rs_extent two[2];
     for (int i = 0; i < 2; i++) { /* every third block of 1 MiB, 64 x 64 floats each of its lines */
-      rs_extent x = {.at = base + i * ((1 << 20) + cases[c].shift), .ndim = 3, .shape = {rows, 64, 64}, .strides = {row, 16384, 4},
-                     .width = 4, .entry = i, .buffer = i};
+      rs_extent x = {.at = base + i * ((1 << 20) + cases[c].shift),
+                     .ndim = 3,
+                     .shape = {rows, 64, 64},
+                     .strides = {row, 16384, 4},
+                     .width = 4,
+                     .entry = i,
+                     .buffer = i};
       x.begin = x.at;
       x.end = x.at + (rows - 1) * row + 63 * 16384 + 64 * 4;
       two[i] = x;

@@ -27,7 +27,8 @@ static void test_null(void **state) {
   scene_assert_text(reshard_last_error(), "plan is NULL");
   assert_int_equal(reshard_transfer_create(s.plans[0], s.comms[0], &s.arrays[0], NULL, NULL), RESHARD_ERROR_INVALID);
   scene_assert_text(reshard_last_error(), "transfer is NULL");
-  assert_int_equal(reshard_transfer_create(s.plans[0], s.comms[0], NULL, NULL, &t), RESHARD_ERROR_INVALID); /* it holds elements */
+  assert_int_equal(reshard_transfer_create(s.plans[0], s.comms[0], NULL, NULL, &t),
+                   RESHARD_ERROR_INVALID); /* it holds elements */
   assert_ptr_equal(t, (void *)&s);
   assert_int_equal(reshard_transfer_rebind(NULL, &s.arrays[0]), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_transfer_get_info(NULL, &info), RESHARD_ERROR_INVALID);
@@ -117,7 +118,8 @@ static void no_plan(scene *s, int64_t r) {
   s->plans[r] = NULL;
 }
 
-static const wrong in_arrays[] = { /* these a rebind can have too */
+static const wrong in_arrays[] = {
+    /* these a rebind can have too */
     {"size", "size field", RESHARD_ERROR_INVALID, size_of_arrays},
     {"no size", "size field 0", RESHARD_ERROR_INVALID, no_size_of_arrays},
     {"nsrc", "2 source and 1 destination buffers", RESHARD_ERROR_INVALID, more_sources},
@@ -136,7 +138,8 @@ static const wrong in_arrays[] = { /* these a rebind can have too */
     {"strides 1, 1", "strides 1x1 of the destination", RESHARD_ERROR_INVALID, equal_strides},
     {"strides 1, -1", "strides 1x-1 of the destination", RESHARD_ERROR_INVALID, opposite_strides},
     {"large", "stride 9223372036854775807 of destination dim 0 overflows", RESHARD_ERROR_INVALID, overflowing},
-    {"large down", "stride -9223372036854775808 of destination dim 0 overflows", RESHARD_ERROR_INVALID, overflowing_down},
+    {"large down", "stride -9223372036854775808 of destination dim 0 overflows", RESHARD_ERROR_INVALID,
+     overflowing_down},
     {"large source", "of source dim 0 overflows", RESHARD_ERROR_INVALID, overflowing_source},
     {"beyond memory", "beyond memory", RESHARD_ERROR_INVALID, beyond_memory},
     {"below memory", "beyond memory", RESHARD_ERROR_INVALID, below_memory},
@@ -147,7 +150,8 @@ static const wrong in_create[] = {
     {"path 3", "unknown path 3", RESHARD_ERROR_INVALID, path_3},
     {"path -1", "unknown path -1", RESHARD_ERROR_INVALID, path_minus_1},
     {"another rank's plan", "on the communicator's rank", RESHARD_ERROR_INVALID, foreign_rank},
-    {"another world's plan", "a plan for a world of 5 ranks on a communicator of", RESHARD_ERROR_INVALID, foreign_world},
+    {"another world's plan", "a plan for a world of 5 ranks on a communicator of", RESHARD_ERROR_INVALID,
+     foreign_world},
     {"no plan", "plan is NULL", RESHARD_ERROR_INVALID, no_plan},
 };
 enum { IN_ARRAYS = sizeof in_arrays / sizeof *in_arrays, IN_CREATE = sizeof in_create / sizeof *in_create };
@@ -326,7 +330,8 @@ static void test_views(void **state) {
 }
 
 /* Two tensors into parts of a third: one array for both entries, as long as the parts are apart. */
-static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift, const int64_t *second_strides, uint32_t *to) {
+static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift, const int64_t *second_strides,
+                            uint32_t *to) {
   const int64_t half[2] = {4, 10}, whole[2] = {8, 10}, first_at[2] = {0, 0}, second_at[2] = {second_row, 0};
   uint32_t from[2][40];
   for (uint32_t i = 0; i < 80; i++)
@@ -338,9 +343,10 @@ static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift
   assert_int_equal(reshard_comm_create_local(1, NULL, &comm), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse("rank(0)", 2, half, 1, &src), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse("rank(0)", 2, whole, 1, &dst), RESHARD_SUCCESS);
-  reshard_entry entries[2] = {
-      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32, .dst_offset = first_at, .dst_extent = half, .name = "k"},
-      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32, .dst_offset = second_at, .dst_extent = half, .name = "v"}};
+  reshard_entry entries[2] = {{RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32, .dst_offset = first_at,
+                               .dst_extent = half, .name = "k"},
+                              {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32,
+                               .dst_offset = second_at, .dst_extent = half, .name = "v"}};
   assert_int_equal(reshard_plan_create(2, entries, 0, NULL, &plan), RESHARD_SUCCESS);
   void *src_list[2] = {from[0], from[1]}, *dst_list[2] = {to, to + shift};
   const int64_t *strides[2] = {NULL, second_strides};
@@ -368,17 +374,20 @@ static void test_parts(void **state) {
       assert_int_equal(stack(paths[p], 4, 0, explicit_strides ? same : NULL, to), RESHARD_SUCCESS);
       for (uint32_t i = 0; i < 200; i++)
         assert_int_equal(to[i], i < 80 ? i : UINT32_MAX);
-      assert_int_equal(stack(paths[p], 3, 0, explicit_strides ? same : NULL, to), RESHARD_ERROR_INVALID); /* a row in both */
+      assert_int_equal(stack(paths[p], 3, 0, explicit_strides ? same : NULL, to),
+                       RESHARD_ERROR_INVALID); /* a row in both */
       scene_assert_text(reshard_last_error(), "overlaps the destination of entry 0 'k'");
       assert_int_equal(stack(paths[p], 4, 8, explicit_strides ? same : NULL, to), RESHARD_ERROR_INVALID);
       assert_int_equal(stack(paths[p], 4, 80, explicit_strides ? same : NULL, to), RESHARD_SUCCESS);
     }
   uint32_t to[200];
-  assert_int_equal(stack(RESHARD_PATH_AUTO, 4, 0, others, to), RESHARD_ERROR_INVALID); /* the parts are apart, the bytes are not */
+  assert_int_equal(stack(RESHARD_PATH_AUTO, 4, 0, others, to),
+                   RESHARD_ERROR_INVALID); /* the parts are apart, the bytes are not */
 }
 
 /* Buffers without elements may be NULL; lists may be NULL where a rank has no buffers; strides are not for flat pieces. */
-static reshard_status make(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t rank, const reshard_arrays *arrays) {
+static reshard_status make(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t rank,
+                           const reshard_arrays *arrays) {
   reshard_comm comm;
   reshard_layout from, to;
   reshard_plan plan;
@@ -510,8 +519,9 @@ static void test_workspace(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_null),  cmocka_unit_test(test_wrong_create),   cmocka_unit_test(test_wrong_rebind), cmocka_unit_test(test_rebind),
-      cmocka_unit_test(test_views), cmocka_unit_test(test_parts), cmocka_unit_test(test_empty_and_flat), cmocka_unit_test(test_workspace),
+      cmocka_unit_test(test_null),           cmocka_unit_test(test_wrong_create), cmocka_unit_test(test_wrong_rebind),
+      cmocka_unit_test(test_rebind),         cmocka_unit_test(test_views),        cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_empty_and_flat), cmocka_unit_test(test_workspace),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
