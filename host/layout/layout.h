@@ -79,7 +79,6 @@ typedef struct rs_lists {
   RS_VEC(rs_run) run;
   RS_VEC(rs_list) list;
   RS_VEC(rs_found) found;
-  RS_VEC(rs_found) sorted;
   RS_VEC(rs_group) group;
 } rs_lists;
 void rs_lists_free(rs_lists *lists);

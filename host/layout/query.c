@@ -11,7 +11,6 @@ void rs_lists_free(rs_lists *lists) {
   free(lists->run.at);
   free(lists->list.at);
   free(lists->found.at);
-  free(lists->sorted.at);
   free(lists->group.at);
   *lists = (rs_lists){0};
 }

@@ -262,10 +262,8 @@ static reshard_status make_messages(rs_side *side, bool sending) {
 /* Scratch of the queries is not needed any more. */
 static void trim(rs_lists *lists) {
   free(lists->found.at);
-  free(lists->sorted.at);
   free(lists->group.at);
   memset(&lists->found, 0, sizeof lists->found);
-  memset(&lists->sorted, 0, sizeof lists->sorted);
   memset(&lists->group, 0, sizeof lists->group);
 }
 

@@ -26,6 +26,17 @@ static bool contiguous(const rs_geometry *g, const rs_segment *s, const int *own
   return true;
 }
 
+/* Quick no: several rows that follow one another have the stride of some dim as their length. */
+static bool may_be_contiguous(const rs_segment *s, int ndim, const int64_t *strides) {
+  int64_t rows = s->end - s->begin, row = s->elements / rows;
+  if (rows == 1)
+    return true;
+  for (int d = 0; d < ndim; d++)
+    if (strides[d] == row)
+      return true;
+  return false;
+}
+
 /* Buffer, offset and strides of an array of this rank. Boxes, of which there may be a million, are looked up in place. */
 static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t array, reshard_array_info *info) {
   if (l->kind != RESHARD_LAYOUT_BOXES) {
@@ -59,6 +70,8 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     int64_t offset;
     find_array(sending ? c->src : c->dst, plan->rank, sending ? s->src_array : s->dst_array, &array);
     const int64_t *given = strides != NULL ? strides[base + array.buffer] : NULL;
+    if (!may_be_contiguous(s, (sending ? c->src : c->dst)->ndim, given != NULL ? given : array.strides))
+      return false;
     rs_segment_geometry(plan, c, sending, s, &g);
     if (!contiguous(&g, s, own_dim, given != NULL ? given : array.strides, &offset))
       return false;
