@@ -112,8 +112,8 @@ reshard_status rs_text_finish(rs_text *text, size_t *needed) {
   return rs_error(RESHARD_ERROR_INVALID, "the text needs %zu bytes, the buffer has %zu", text->length + 1, text->size);
 }
 
-/* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. The seed is mixed before the first
- * word meets it: seed 1 with word 0 is not seed 0 with word 1. */
+/* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. The seed is mixed
+ * before the first word meets it: seed 1 with word 0 is not seed 0 with word 1. */
 uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
   const unsigned char *at = bytes;
   uint64_t h = (seed ^ 0xcbf29ce484222325u) * 0xd6e8feb86659fd93u;
@@ -146,7 +146,8 @@ const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offse
   rs_text text = {buffer, RS_BOX_TEXT, 0};
   buffer[0] = '\0';
   for (int d = 0; d < ndim; d++)
-    rs_text_add(&text, d > 0 ? "x[%lld,%lld)" : "[%lld,%lld)", (long long)offset[d], (long long)(offset[d] + extent[d]));
+    rs_text_add(&text, d > 0 ? "x[%lld,%lld)" : "[%lld,%lld)", (long long)offset[d],
+                (long long)(offset[d] + extent[d]));
   if (ndim == 0)
     rs_text_add(&text, "[]");
   return buffer;

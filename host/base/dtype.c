@@ -10,15 +10,24 @@ static const struct {
   const char *safetensors; /* theirs; c128 has none */
   size_t size;
 } dtypes[RESHARD_DTYPE_COUNT] = {
-    [RESHARD_BOOL] = {"bool", "BOOL", 1},       [RESHARD_U8] = {"u8", "U8", 1},
-    [RESHARD_I8] = {"i8", "I8", 1},             [RESHARD_U16] = {"u16", "U16", 2},
-    [RESHARD_I16] = {"i16", "I16", 2},          [RESHARD_U32] = {"u32", "U32", 4},
-    [RESHARD_I32] = {"i32", "I32", 4},          [RESHARD_U64] = {"u64", "U64", 8},
-    [RESHARD_I64] = {"i64", "I64", 8},          [RESHARD_F8_E4M3] = {"f8_e4m3", "F8_E4M3", 1},
-    [RESHARD_F8_E5M2] = {"f8_e5m2", "F8_E5M2", 1}, [RESHARD_F8_E8M0] = {"f8_e8m0", "F8_E8M0", 1},
-    [RESHARD_F16] = {"f16", "F16", 2},          [RESHARD_BF16] = {"bf16", "BF16", 2},
-    [RESHARD_F32] = {"f32", "F32", 4},          [RESHARD_F64] = {"f64", "F64", 8},
-    [RESHARD_C64] = {"c64", "C64", 8},          [RESHARD_C128] = {"c128", NULL, 16},
+    [RESHARD_BOOL] = {"bool", "BOOL", 1},
+    [RESHARD_U8] = {"u8", "U8", 1},
+    [RESHARD_I8] = {"i8", "I8", 1},
+    [RESHARD_U16] = {"u16", "U16", 2},
+    [RESHARD_I16] = {"i16", "I16", 2},
+    [RESHARD_U32] = {"u32", "U32", 4},
+    [RESHARD_I32] = {"i32", "I32", 4},
+    [RESHARD_U64] = {"u64", "U64", 8},
+    [RESHARD_I64] = {"i64", "I64", 8},
+    [RESHARD_F8_E4M3] = {"f8_e4m3", "F8_E4M3", 1},
+    [RESHARD_F8_E5M2] = {"f8_e5m2", "F8_E5M2", 1},
+    [RESHARD_F8_E8M0] = {"f8_e8m0", "F8_E8M0", 1},
+    [RESHARD_F16] = {"f16", "F16", 2},
+    [RESHARD_BF16] = {"bf16", "BF16", 2},
+    [RESHARD_F32] = {"f32", "F32", 4},
+    [RESHARD_F64] = {"f64", "F64", 8},
+    [RESHARD_C64] = {"c64", "C64", 8},
+    [RESHARD_C128] = {"c128", NULL, 16},
 };
 
 static bool known(reshard_dtype dtype) { return (int)dtype > 0 && (int)dtype < RESHARD_DTYPE_COUNT; }
@@ -31,7 +40,8 @@ reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
   if (text == NULL || dtype == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtype_parse: NULL argument");
   for (int i = 1; i < RESHARD_DTYPE_COUNT; i++) {
-    if (strcmp(text, dtypes[i].name) == 0 || (dtypes[i].safetensors != NULL && strcmp(text, dtypes[i].safetensors) == 0)) {
+    if (strcmp(text, dtypes[i].name) == 0 ||
+        (dtypes[i].safetensors != NULL && strcmp(text, dtypes[i].safetensors) == 0)) {
       *dtype = (reshard_dtype)i;
       return RESHARD_SUCCESS;
     }

@@ -1,9 +1,9 @@
 /* Communicators: a const table of few functions. All calls are collective unless they say otherwise; every rank makes
  * the same calls on a communicator in the same order.
  *
- * A process may have several ranks of a communicator (the local one has them all). They meet in `together`: the last of them to
- * come acts for all, the others sleep. So execute is written once, for "the ranks of this process", and costs no more
- * threads than are told to copy. */
+ * A process may have several ranks of a communicator (the local one has them all). They meet in `together`: the last of
+ * them to come acts for all, the others sleep. So execute is written once, for "the ranks of this process", and costs
+ * no more threads than are told to copy. */
 #ifndef RS_COMM_COMM_H
 #define RS_COMM_COMM_H
 
@@ -18,8 +18,9 @@
 typedef struct rs_part {
   int64_t peer;
   char *at;
-  int64_t bytes;       /* never 0 */
-  rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: `at` is in the user's array */
+  int64_t bytes; /* never 0 */
+  rs_program
+      *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: `at` is in the user's array */
 } rs_part;
 
 /* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
@@ -34,21 +35,25 @@ typedef struct rs_turn {
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
   bool reach;       /* every rank's memory can be addressed by every rank: ranks of one process */
-  bool overlaps;    /* exchange returns before its round is done, so that neighbouring rounds overlap: they get a half of the staging each */
-  /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as mine. Every rank
-   * returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and nothing runs. */
+  bool overlaps; /* exchange returns before its round is done, so that neighbouring rounds overlap: they get a half of
+                    the staging each */
+  /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as
+   * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
+   * nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
-   * collective call; nothing is allocated, so that a rank without memory can still say so. bytes: RS_COMM_RECORD at most. */
+   * collective call; nothing is allocated, so that a rank without memory can still say so. bytes: RS_COMM_RECORD at
+   * most. */
   reshard_status (*allgather)(reshard_comm comm, const void *mine, size_t bytes, const void **all);
-  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather: a rank
-   * whose next collective call ends early (abort, deadline) returns from it only after leave. Neither is collective, and
-   * between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has given up already. */
+  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather:
+   * a rank whose next collective call ends early (abort, deadline) returns from it only after leave. Neither is
+   * collective, and between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has
+   * given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
-  /* One round for the n ranks of this process, called by one thread for all: packs, moves and unpacks what the turns say,
-   * and counts what came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer (streaming stores pay or not). At
-   * most as many receives come in one call as were reserved. Ordered on stream. */
+  /* One round for the n ranks of this process, called by one thread for all: packs, moves and unpacks what the turns
+   * say, and counts what came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer
+   * (streaming stores pay or not). At most as many receives come in one call as were reserved. Ordered on stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
@@ -61,7 +66,7 @@ struct reshard_comm_s {
   const rs_comm_ops *ops;
   rs_device *device;
   int64_t rank, size;
-  int64_t locals;  /* ranks of this process */
+  int64_t locals; /* ranks of this process */
   _Atomic int64_t received_bytes, received_messages;
   int64_t transfers; /* made on this handle so far */
 };

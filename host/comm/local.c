@@ -1,8 +1,9 @@
 /* Ranks that are threads of one process.
  *
- * All ranks share a team. A collective call is a meeting: each rank leaves what it brings in its slot; the last one to come does the work
- * for all while the others sleep (they may be more than there are cores, so they do not spin), and wakes them with the
- * result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is where. */
+ * All ranks share a team. A collective call is a meeting: each rank leaves what it brings in its slot; the last one to
+ * come does the work for all while the others sleep (they may be more than there are cores, so they do not spin), and
+ * wakes them with the result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is
+ * where. */
 #include "comm/comm.h"
 #include "device/cpu.h"
 
@@ -18,21 +19,21 @@ typedef reshard_status (*meeting_run)(int64_t n, void **all);
 typedef struct local_team {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  int64_t n, handles;     /* ranks; handles not destroyed yet */
+  int64_t n, handles; /* ranks; handles not destroyed yet */
   int64_t arrived;
-  uint64_t generation;    /* meetings held */
-  int64_t readers;        /* ranks between enter and leave */
+  uint64_t generation; /* meetings held */
+  int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
   int64_t timeout_ms;
   void **slots;
   meeting_run *runs;
   reshard_status result;
-  char text[512];         /* why, when result is no success */
+  char text[512]; /* why, when result is no success */
   rs_device *device;
-  char *records;          /* [n * RS_COMM_RECORD] of an all-gather */
-  int64_t reserved;       /* messages that one exchange can have */
-  rs_link *links;         /* of one exchange */
+  char *records;    /* [n * RS_COMM_RECORD] of an all-gather */
+  int64_t reserved; /* messages that one exchange can have */
+  rs_link *links;   /* of one exchange */
   rs_span *spans;
   rs_program **programs;
 } local_team;
@@ -247,8 +248,8 @@ static reshard_status pair(local_team *team, int64_t n, const rs_turn *turns, in
   return RESHARD_SUCCESS;
 }
 
-/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are enough of
- * them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
+/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are
+ * enough of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
 enum { CARRIED = 1 << 20 };
 
 static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
@@ -306,8 +307,9 @@ static void local_destroy(reshard_comm comm) {
     free_team(team);
 }
 
-static const rs_comm_ops local_ops = {"local",       true,        false,       local_together, local_allgather, local_enter, local_leave,
-                                      local_exchange, local_reserve, local_alive, local_abort,     local_destroy};
+static const rs_comm_ops local_ops = {"local",         true,        false,       local_together,
+                                      local_allgather, local_enter, local_leave, local_exchange,
+                                      local_reserve,   local_alive, local_abort, local_destroy};
 
 /* A number from the environment, at least 0; *value is left alone where it is not set. */
 static reshard_status read_number(const char *name, int64_t *value) {

@@ -1,7 +1,8 @@
 /* Lists of box copies in canonical form.
  *
  * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the
- * innermost loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece. */
+ * innermost loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece.
+ */
 #include "device/device.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Transposes of small squares in registers: each stage interleaves pairs of rows of elements twice as wide.
  *
- * Every function reads SIDE rows of SIDE elements, `stride` bytes apart, and writes the columns, `pitch` bytes apart. */
+ * Every function reads SIDE rows of SIDE elements, `stride` bytes apart, and writes the columns, `pitch` bytes apart.
+ */
 #include <stdint.h>
 
 #define LOAD_128(p)     _mm_loadu_si128((const __m128i *)(p))

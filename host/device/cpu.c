@@ -197,8 +197,8 @@ static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
       return &job->links[i];
 }
 
-/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only reads from memory, one that
- * sends only writes: so it does some of both all the time. */
+/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only
+ * reads from memory, one that sends only writes: so it does some of both all the time. */
 static void send_link(const rs_carry_job *job, const rs_link *link, const rs_link *next) {
   enum { PART = 2048 };
   const rs_span *s = &link->span;
@@ -275,8 +275,9 @@ static int usable_cores(void) {
   return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
 }
 
-/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of all sockets or
- * none, so no more than MOST is believed; a streaming store costs little where the cache would have done. */
+/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of
+ * all sockets or none, so no more than MOST is believed; a streaming store costs little where the cache would have
+ * done. */
 static int64_t streaming_threshold(void) {
   enum { MOST = 2 << 20 };
   long bytes = 0;

@@ -82,7 +82,8 @@ static inline rs_loop *rs_op_loops(const rs_program *program, const rs_op *op) {
 
 /* Appends the op of a copy to a program, or several that make it up. */
 reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy);
-/* Blocks of a blocked op along its last two loops. Block (a, b) has indices from a * ni - skew_i and b * nj - skew_j. */
+/* Blocks of a blocked op along its last two loops. Block (a, b) has indices from a * ni - skew_i and b * nj - skew_j.
+ */
 typedef struct rs_blocks {
   int64_t ni, nj;
   int64_t skew_i, skew_j; /* indices before the first: blocks begin with lines */

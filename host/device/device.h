@@ -22,9 +22,10 @@ typedef struct rs_copy {
   const char *src;
   char *dst;
   int64_t run;
-  int64_t axes;    /* index of the first axis in rs_copies.axes */
+  int64_t axes; /* index of the first axis in rs_copies.axes */
   int32_t naxes;
-  int32_t element; /* 1, 2, 4, 8, 16: bytes of an element; run and all strides are multiples of it, addresses need not be */
+  int32_t
+      element; /* 1, 2, 4, 8, 16: bytes of an element; run and all strides are multiples of it, addresses need not be */
 } rs_copy;
 
 /* A list of copies, to be compiled into a program. Copies of one list may run in any order and at the same time: no
@@ -32,13 +33,14 @@ typedef struct rs_copy {
 typedef struct rs_copies {
   RS_VEC(rs_copy) copy;
   RS_VEC(rs_axis) axis;
-  int64_t bytes;  /* sum over the copies */
-  bool staging;   /* the destination is staging that is read again at once: worth keeping in the cache */
+  int64_t bytes; /* sum over the copies */
+  bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
 } rs_copies;
 
 /* Appends a copy with loops (outermost first), dropping loops of one step, sorting nothing, merging neighbours and the
  * innermost loop into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
-reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes);
+reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
+                             const rs_axis *axes);
 void rs_copies_free(rs_copies *copies);
 
 /* A contiguous copy decided at run time (exchange of staged messages). */
@@ -54,7 +56,7 @@ typedef struct rs_program rs_program; /* compiled copies; owned by who compiled 
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. */
 typedef struct rs_link {
-  atomic_bool taken; /* the device's, while it carries: false before and after */
+  atomic_bool taken;      /* the device's, while it carries: false before and after */
   const rs_program *pack; /* fills span.src */
   rs_span span;
   const rs_program *unpack; /* empties span.dst */
@@ -66,7 +68,8 @@ typedef struct rs_device_ops {
   reshard_status (*alloc)(rs_device *device, size_t bytes, void **memory);
   void (*free)(rs_device *device, void *memory);
   /* Chooses each copy's variant, the order for the cache, and the division over threads. Everything that is to be
-   * computed or allocated is done here. total_bytes: of all ranks' programs that will run together (cache or memory?). */
+   * computed or allocated is done here. total_bytes: of all ranks' programs that will run together (cache or memory?).
+   */
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Do no two index tuples meet? Sufficient and exact for what comes from slicing: each stride steps over all that the smaller ones
- * reach. The strides were measured. */
+/* Do no two index tuples meet? Sufficient and exact for what comes from slicing: each stride steps over all that the
+ * smaller ones reach. The strides were measured. */
 static bool injective(const rs_extent *x) {
   int order[RESHARD_MAX_DIMS], n = 0;
   for (int d = 0; d < x->ndim; d++) {
@@ -37,18 +37,20 @@ static reshard_status measure(const struct reshard_plan_s *plan, int64_t entry, 
     if (stride == INT64_MIN || !rs_mul(stride, x->width, &x->strides[d]) ||
         !rs_mul(x->strides[d], rs_max(0, x->shape[d] - 1), &reach) ||
         !rs_add(reach < 0 ? below : above, reach, reach < 0 ? &below : &above))
-      return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': stride %lld of %s dim %d overflows", (long long)entry, name,
-                      (long long)stride, side, d);
+      return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': stride %lld of %s dim %d overflows", (long long)entry,
+                      name, (long long)stride, side, d);
     elements *= x->shape[d];
   }
   x->begin = x->end = x->at;
   if (elements == 0)
     return RESHARD_SUCCESS;
   uintptr_t at = (uintptr_t)x->at;
-  if (below < -RS_EXTENT_MOST || above > RS_EXTENT_MOST || at < (uintptr_t)-below || at > UINTPTR_MAX - (uintptr_t)above)
-    return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': the strides of the %s reach from %lld to %lld bytes off %p, "
-                                           "beyond memory", (long long)entry, name, side, (long long)below, (long long)above,
-                    (const void *)x->at);
+  if (below < -RS_EXTENT_MOST || above > RS_EXTENT_MOST || at < (uintptr_t)-below ||
+      at > UINTPTR_MAX - (uintptr_t)above)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "entry %lld '%.64s': the strides of the %s reach from %lld to %lld bytes off %p, "
+                    "beyond memory",
+                    (long long)entry, name, side, (long long)below, (long long)above, (const void *)x->at);
   x->begin = x->at + below;
   x->end = x->at + above;
   bool once = injective(x);
@@ -58,15 +60,16 @@ static reshard_status measure(const struct reshard_plan_s *plan, int64_t entry, 
     int64_t in_elements[RESHARD_MAX_DIMS];
     for (int d = 0; d < x->ndim; d++)
       in_elements[d] = x->strides[d] / x->width;
-    return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides %s of the destination of shape %s overlap", (long long)entry, name,
-                    rs_shape_text(stride, x->ndim, in_elements), rs_shape_text(shape, x->ndim, x->shape));
+    return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides %s of the destination of shape %s overlap",
+                    (long long)entry, name, rs_shape_text(stride, x->ndim, in_elements),
+                    rs_shape_text(shape, x->ndim, x->shape));
   }
   return RESHARD_SUCCESS;
 }
 
 /* All buffers of one entry on one side. */
-static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t entry, bool source, const rs_arrays *arrays,
-                                  rs_extents *all) {
+static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t entry, bool source,
+                                  const rs_arrays *arrays, rs_extents *all) {
   const rs_entry *e = &plan->entries[entry];
   const rs_class *c = &plan->classes.at[e->class_];
   const struct reshard_layout_s *l = source ? c->src : c->dst;
@@ -87,8 +90,8 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
     reshard_array_info info;
     if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1) {
       if (strides != NULL)
-        return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims", (long long)entry,
-                        e->name, l->ndim);
+        return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims",
+                        (long long)entry, e->name, l->ndim);
       info = (reshard_array_info){.shape = {elements}, .strides = {1}};
       x.ndim = 1;
     } else {
@@ -148,9 +151,11 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
   if (given == NULL)
     given = &none;
   if (given->size != sizeof *given)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_arrays has %zu", given->size, sizeof *given);
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_arrays has %zu", given->size,
+                    sizeof *given);
   if ((given->nsrc != 0 && given->nsrc != plan->nsrc) || (given->ndst != 0 && given->ndst != plan->ndst))
-    return rs_error(RESHARD_ERROR_INVALID, "%lld source and %lld destination buffers are given, the plan has %lld and %lld",
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%lld source and %lld destination buffers are given, the plan has %lld and %lld",
                     (long long)given->nsrc, (long long)given->ndst, (long long)plan->nsrc, (long long)plan->ndst);
   rs_arrays a = {0};
   reshard_status status;
@@ -161,11 +166,13 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
   if (given->dst != NULL && plan->ndst > 0)
     memcpy(a.dst, given->dst, (size_t)plan->ndst * sizeof *a.dst);
   if (given->src_strides != NULL || given->dst_strides != NULL)
-    RS_TRY_GOTO(status, rs_alloc(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)), fail);
+    RS_TRY_GOTO(status, rs_alloc(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)),
+                fail);
   RS_TRY_GOTO(status, keep_strides(plan, true, given->src_strides, a.stride_values, &a.src_strides), fail);
   RS_TRY_GOTO(status,
               keep_strides(plan, false, given->dst_strides,
-                           a.stride_values != NULL ? a.stride_values + plan->nsrc * RESHARD_MAX_DIMS : NULL, &a.dst_strides),
+                           a.stride_values != NULL ? a.stride_values + plan->nsrc * RESHARD_MAX_DIMS : NULL,
+                           &a.dst_strides),
               fail);
   RS_TRY_GOTO(status, check_arrays(plan, &a), fail);
   *out = a;
@@ -184,8 +191,8 @@ void rs_arrays_free(rs_arrays *a) {
   *a = (rs_arrays){0};
 }
 
-void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source, int64_t array,
-                    rs_view *view) {
+void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
+                    int64_t array, rs_view *view) {
   const rs_entry *e = &plan->entries[entry];
   const rs_class *c = &plan->classes.at[e->class_];
   reshard_layout l = source ? c->src : c->dst;

@@ -1,7 +1,8 @@
 /* The direct path: strided source to strided destination, in one pass, for all ranks of the process in one program.
  *
- * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles the
- * lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong to. */
+ * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
+ * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
+ * to. */
 #include "exec/transfer.h"
 
 #include <stdio.h>
@@ -24,7 +25,8 @@ static reshard_status list_message(const rs_offer *mine, const rs_offer *from, i
   return RESHARD_SUCCESS;
 }
 
-static reshard_status list_all(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers, rs_copies *copies) {
+static reshard_status list_all(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
+                               rs_copies *copies) {
   const rs_offer *mine = offers[t->comm->rank];
   for (int64_t i = 0; i < t->plan->nentries; i++) {
     const rs_class *c = &t->plan->classes.at[t->plan->entries[i].class_];

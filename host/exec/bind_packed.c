@@ -1,7 +1,8 @@
 /* The packed path: what to pack, send, receive and unpack in each round, with addresses.
  *
- * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through staging: without a
- * limit each message has a place of its own, under a limit each round has slots of one piece, in one of two halves by turns. */
+ * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
+ * staging: without a limit each message has a place of its own, under a limit each round has slots of one piece, in one
+ * of two halves by turns. */
 #include "exec/transfer.h"
 
 #include <stdlib.h>
@@ -22,9 +23,9 @@ typedef struct packer {
   rs_binding *binding;
   rs_staging staging;
   char *workspace;
-  journey *sends, *receives;   /* by group, then peer */
+  journey *sends, *receives; /* by group, then peer */
   int64_t nsends, nreceives;
-  rs_copies copies;            /* of the part being made */
+  rs_copies copies; /* of the part being made */
 } packer;
 
 /* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
@@ -42,8 +43,8 @@ static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t b
       if (from < to) {
         rs_view view;
         rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
-        rs_lowering lowering = {plan, c, sending, s, sending ? &view : NULL, sending ? NULL : &view,
-                                linear + (j->before + from - begin)};
+        rs_lowering lowering = {
+            plan, c, sending, s, sending ? &view : NULL, sending ? NULL : &view, linear + (j->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
                                         : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
       }

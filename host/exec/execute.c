@@ -1,7 +1,8 @@
 /* Execute: one thread does it for all ranks of the process, the device's threads help.
  *
- * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the communicator packs,
- * moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is computed here. */
+ * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the
+ * communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is
+ * computed here. */
 #include "exec/transfer.h"
 
 #include <string.h>
@@ -16,7 +17,8 @@ static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t,
 }
 
 /* The next round that any of the ranks has; false when all are done. cursor[i]: rounds of rank i that are behind. */
-static bool next_round(int64_t n, struct reshard_transfer_s *const *t, const int64_t *cursor, int64_t *group, int64_t *piece) {
+static bool next_round(int64_t n, struct reshard_transfer_s *const *t, const int64_t *cursor, int64_t *group,
+                       int64_t *piece) {
   bool found = false;
   for (int64_t i = 0; i < n; i++) {
     if (cursor[i] == t[i]->binding.nrounds)
@@ -89,8 +91,8 @@ static reshard_status order(int64_t n, const reshard_transfer *transfers) {
   struct reshard_transfer_s **ranks = transfers[0]->ranks;
   int64_t locals = transfers[0]->comm->locals;
   if (n != locals)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, this process has %lld ranks", (long long)n,
-                    (long long)locals);
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, this process has %lld ranks",
+                    (long long)n, (long long)locals);
   memset(ranks, 0, (size_t)n * sizeof *ranks);
   for (int64_t i = 0; i < n; i++) {
     int64_t rank = transfers[i]->comm->rank;

@@ -1,8 +1,9 @@
 /* From a segment to box copies.
  *
- * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic progressions (blocks dealt
- * to ranks in turn): so a list becomes progressions, each of them two plain loops - steps and indices - and the segment
- * the product of its axes' progressions. Block-cyclic layouts of any size thus cost a handful of descriptors, not one per block. */
+ * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic
+ * progressions (blocks dealt to ranks in turn): so a list becomes progressions, each of them two plain loops - steps
+ * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
+ * handful of descriptors, not one per block. */
 #include "exec/transfer.h"
 
 #include <stdlib.h>
@@ -18,9 +19,9 @@ typedef RS_VEC(progression) progressions;
 /* One axis with more than one index of the segment (or of the cut of it). */
 typedef struct lowered_axis {
   const rs_run *runs;
-  int64_t count, skip;              /* positions of the runs before the cut */
+  int64_t count, skip; /* positions of the runs before the cut */
   int64_t length;
-  int64_t src_stride, dst_stride;   /* bytes per index */
+  int64_t src_stride, dst_stride; /* bytes per index */
   bool src_linear, dst_linear;
 } lowered_axis;
 
@@ -33,7 +34,8 @@ typedef struct lowered {
   rs_geometry geometry; /* the runs of boxes are stored in it */
 } lowered;
 
-/* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses. */
+/* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses.
+ */
 static void prepare(const rs_lowering *w, lowered *out) {
   const rs_space *space = &w->class_->space;
   const rs_geometry *g = &out->geometry;
@@ -115,7 +117,8 @@ static reshard_status progress(const lowered *w, const lowered_axis *axis, int64
     int64_t from = rs_max(lo - position, 0), to = rs_min(hi - position, run->n);
     if (from >= to)
       continue;
-    int64_t src = (w->geometry.src_asks ? run->ask : run->held) + from, dst = (w->geometry.src_asks ? run->held : run->ask) + from;
+    int64_t src = (w->geometry.src_asks ? run->ask : run->held) + from,
+            dst = (w->geometry.src_asks ? run->held : run->ask) + from;
     if (axis->src_linear)
       src = position + from;
     if (axis->dst_linear)

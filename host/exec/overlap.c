@@ -2,10 +2,10 @@
  *
  * Buffers are swept by their first byte; only those whose ranges meet are looked at as a pair. Two dense ones then do
  * overlap. Views with gaps may interleave (columns of one matrix): what is asked is whether i and j exist with
- * p + sum i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride first.
- * Where both have the same largest stride s only i - j matters, and what the smaller dims reach leaves it one or two values; so
- * views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one whose reach meets
- * the other view are taken one by one. */
+ * p + sum i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride
+ * first. Where both have the same largest stride s only i - j matters, and what the smaller dims reach leaves it one or
+ * two values; so views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of
+ * the larger one whose reach meets the other view are taken one by one. */
 #include "exec/overlap.h"
 
 #include <stdlib.h>
@@ -91,8 +91,8 @@ static bool regions_disjoint(const rs_space *a, const rs_space *b) {
 
 /* One array of one tensor, of which two entries write different parts. */
 static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
-  if (a->source || b->source || a->entry == b->entry || a->at != b->at || a->buffer != b->buffer || a->width != b->width ||
-      a->ndim != b->ndim)
+  if (a->source || b->source || a->entry == b->entry || a->at != b->at || a->buffer != b->buffer ||
+      a->width != b->width || a->ndim != b->ndim)
     return false;
   for (int d = 0; d < a->ndim; d++)
     if (a->strides[d] != b->strides[d])
@@ -120,7 +120,8 @@ static int by_begin(const void *a, const void *b) {
 }
 
 static reshard_status report(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
-  return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': its %s of %lld bytes overlaps the %s of entry %lld '%.64s' of %lld bytes",
+  return rs_error(RESHARD_ERROR_INVALID,
+                  "entry %lld '%.64s': its %s of %lld bytes overlaps the %s of entry %lld '%.64s' of %lld bytes",
                   (long long)x->entry, plan->entries[x->entry].name, x->source ? "source" : "destination",
                   (long long)(x->end - x->begin), y->source ? "source" : "destination", (long long)y->entry,
                   plan->entries[y->entry].name, (long long)(y->end - y->begin));

@@ -19,9 +19,9 @@ typedef struct rs_extent {
 
 typedef RS_VEC(rs_extent) rs_extents;
 
-/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Entries whose regions in
- * the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a destination are those of
- * rs_arrays_bind: none overlaps itself. */
+/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Entries whose
+ * regions in the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a
+ * destination are those of rs_arrays_bind: none overlaps itself. */
 reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
 
 #endif

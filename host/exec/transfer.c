@@ -1,5 +1,5 @@
-/* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own step
- * failed takes part in what is collective with its status, so nobody waits for it. */
+/* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
+ * step failed takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/transfer.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
 typedef struct record {
   int32_t status, path, call;
   uint64_t fields[RS_FIELDS];
-  uint64_t key;                  /* create: rank 0's is taken; rebind: compared */
+  uint64_t key;          /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer; /* read by ranks of the same process only */
   char text[256];
 } record;
@@ -99,14 +99,16 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   if (options == NULL)
     options = &defaults;
   if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_transfer_options has %zu", options->size,
-                    sizeof *options);
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_transfer_options has %zu",
+                    options->size, sizeof *options);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
   bool reach = t->comm->ops->reach;
   if (options->path == RESHARD_PATH_DIRECT && !reach)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "the direct path needs a communicator whose ranks reach each other's memory, "
-                                               "and %s does not", t->comm->ops->name);
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "the direct path needs a communicator whose ranks reach each other's memory, "
+                    "and %s does not",
+                    t->comm->ops->name);
   t->path = options->path != RESHARD_PATH_AUTO ? options->path : reach ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   t->user_workspace = options->workspace;
   t->user_workspace_bytes = options->workspace_bytes;
@@ -115,15 +117,16 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 
 /* All that a rank can check and make on its own. */
 static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                              const reshard_transfer_options *options, struct reshard_transfer_s **out, rs_binding *binding) {
+                              const reshard_transfer_options *options, struct reshard_transfer_s **out,
+                              rs_binding *binding) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   if (plan->nentries > 0 && plan->world != comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "a plan for a world of %lld ranks on a communicator of %lld",
                     (long long)plan->world, (long long)comm->size);
   if (plan->rank != comm->rank)
-    return rs_error(RESHARD_ERROR_INVALID, "the plan of rank %lld on the communicator's rank %lld", (long long)plan->rank,
-                    (long long)comm->rank);
+    return rs_error(RESHARD_ERROR_INVALID, "the plan of rank %lld on the communicator's rank %lld",
+                    (long long)plan->rank, (long long)comm->rank);
   struct reshard_transfer_s *t;
   RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
   *out = t;

@@ -9,10 +9,10 @@
 
 /* What the user's arrays are: one per buffer of this rank, in the order of the plan's entries. */
 typedef struct rs_arrays {
-  void **src, **dst;              /* [plan->nsrc], [plan->ndst] */
-  const int64_t **src_strides;    /* NULL element: contiguous; NULL: all are */
+  void **src, **dst;           /* [plan->nsrc], [plan->ndst] */
+  const int64_t **src_strides; /* NULL element: contiguous; NULL: all are */
   const int64_t **dst_strides;
-  int64_t *stride_values;         /* storage behind them */
+  int64_t *stride_values; /* storage behind them */
 } rs_arrays;
 
 /* Copies the caller's lists, checked: pointers, strides, overlap (arrays.c). */
@@ -24,13 +24,13 @@ typedef struct rs_view {
   char *at;
   int64_t strides[RESHARD_MAX_DIMS];
 } rs_view;
-void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source, int64_t array,
-                    rs_view *view);
+void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
+                    int64_t array, rs_view *view);
 
 /* A round in which this rank has something. */
 typedef struct rs_round {
   int64_t group, piece;
-  rs_part *sends, *receives;  /* with their programs, owned */
+  rs_part *sends, *receives; /* with their programs, owned */
   int64_t nsends, nreceives;
 } rs_round;
 
@@ -44,22 +44,22 @@ typedef struct rs_shared {
 /* All that depends on the arrays: made anew by a rebind, then put in place of the old one. */
 typedef struct rs_binding {
   rs_arrays arrays;
-  rs_shared *direct;          /* direct path */
-  int64_t foreign_bytes;      /* that it brings to this rank from others */
-  rs_program *keep;           /* packed path: what stays on the rank */
+  rs_shared *direct;     /* direct path */
+  int64_t foreign_bytes; /* that it brings to this rank from others */
+  rs_program *keep;      /* packed path: what stays on the rank */
   rs_round *rounds;
   int64_t nrounds;
-  void *workspace;            /* owned; NULL when it is the caller's */
+  void *workspace; /* owned; NULL when it is the caller's */
   reshard_transfer_info info;
 } rs_binding;
 
 struct reshard_transfer_s {
-  reshard_plan plan;          /* borrowed */
-  reshard_comm comm;          /* borrowed */
-  reshard_path path;          /* direct or packed */
-  void *user_workspace;       /* borrowed */
+  reshard_plan plan;    /* borrowed */
+  reshard_comm comm;    /* borrowed */
+  reshard_path path;    /* direct or packed */
+  void *user_workspace; /* borrowed */
   size_t user_workspace_bytes;
-  uint64_t key;               /* the same on all ranks of one creation */
+  uint64_t key; /* the same on all ranks of one creation */
   atomic_flag busy;
   rs_binding binding;
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
@@ -69,14 +69,14 @@ struct reshard_transfer_s {
   int64_t *cursor;
 };
 
-/* lower.c: appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the array, or a message: `linear` is then
- * the address of the segment's first byte in it. */
+/* lower.c: appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
+ * array, or a message: `linear` is then the address of the segment's first byte in it. */
 typedef struct rs_lowering {
   const struct reshard_plan_s *plan;
   const rs_class *class_;
-  bool sending;              /* whose segment it is: of the class' send side, or receive side */
+  bool sending; /* whose segment it is: of the class' send side, or receive side */
   const rs_segment *segment;
-  const rs_view *src, *dst;  /* NULL: linear */
+  const rs_view *src, *dst; /* NULL: linear */
   char *linear;
 } rs_lowering;
 /* The whole segment. */
@@ -95,7 +95,8 @@ reshard_status rs_bind_direct(reshard_transfer transfer, rs_binding *binding, co
 reshard_status rs_bind_packed(reshard_transfer transfer, rs_binding *binding);
 void rs_binding_free(reshard_comm comm, rs_binding *binding);
 
-/* Collective: success when every rank brings success, else the first failing rank's status, and its text with its number, on all ranks. */
+/* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
+ * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);
 
 #endif

@@ -23,8 +23,8 @@ typedef struct range {
   int64_t begin, end, tensor;
 } range;
 
-/* Without memory the parser may say nothing, or take a string that it could not keep for a syntax error: an error that is not the same
- * a second time is none of the text's. */
+/* Without memory the parser may say nothing, or take a string that it could not keep for a syntax error: an error that
+ * is not the same a second time is none of the text's. */
 static reshard_status parse(const char *where, const char *text, int64_t size, json_t **root) {
   json_error_t error, again;
   *root = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &error);

@@ -1,19 +1,20 @@
 /* How much of a query the ranks of a regular layout hold, summed over ranks without visiting them.
  *
- * A rank's share is a product over the dims of the tensor: how many queried indices its part has in each. A rank's place in the mesh is a number in
- * mixed radix; every digit either picks a piece in one dim or picks a replica. The ranks below a given one fall into families, one per
- * digit: they agree with it in the digits above, are smaller in that digit, and free in the rest. The sum over a family factors over the dims again.
- * So counting below a rank costs a pass over the parts met per digit, for any number of ranks. */
+ * A rank's share is a product over the dims of the tensor: how many queried indices its part has in each. A rank's
+ * place in the mesh is a number in mixed radix; every digit either picks a piece in one dim or picks a replica. The
+ * ranks below a given one fall into families, one per digit: they agree with it in the digits above, are smaller in
+ * that digit, and free in the rest. The sum over a family factors over the dims again. So counting below a rank costs a
+ * pass over the parts met per digit, for any number of ranks. */
 #include "layout/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct rs_family {
-  int64_t stride;     /* of its digit */
-  int64_t digit;      /* the rank's own */
-  int64_t replicas;   /* choices of replica: of this digit, where it picks one, times all free ones */
-  int dim;            /* that the digit cuts; -1: it picks a replica */
+  int64_t stride;   /* of its digit */
+  int64_t digit;    /* the rank's own */
+  int64_t replicas; /* choices of replica: of this digit, where it picks one, times all free ones */
+  int dim;          /* that the digit cuts; -1: it picks a replica */
 } rs_family;
 
 /* Replicas among the digits below `stride`. */
@@ -66,7 +67,9 @@ void rs_census_free(rs_census *c) {
   *c = (rs_census){0};
 }
 
-static int64_t length_of(const rs_lists *lists, int64_t group) { return lists->list.at[lists->group.at[group].list].length; }
+static int64_t length_of(const rs_lists *lists, int64_t group) {
+  return lists->list.at[lists->group.at[group].list].length;
+}
 
 /* Is a part of this dim one of the family's? */
 static bool belongs(const rs_census *c, const rs_family *f, int d, int64_t part) {
@@ -74,7 +77,8 @@ static bool belongs(const rs_census *c, const rs_family *f, int d, int64_t part)
   for (int i = dim->ncuts - 1; i >= 0; i--) {
     int64_t digit = part % dim->cuts[i].w, mine = c->position / dim->cuts[i].stride % dim->cuts[i].w;
     part /= dim->cuts[i].w;
-    if (dim->cuts[i].stride > f->stride ? digit != mine : dim->cuts[i].stride == f->stride && f->dim == d && digit >= mine)
+    if (dim->cuts[i].stride > f->stride ? digit != mine
+                                        : dim->cuts[i].stride == f->stride && f->dim == d && digit >= mine)
       return false;
   }
   return true;

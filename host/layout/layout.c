@@ -104,10 +104,9 @@ int reshard_layout_equal(reshard_layout a, reshard_layout b) {
     return 0;
   if (a->kind == RESHARD_LAYOUT_BOXES)
     return a->boxes->n == b->boxes->n && a->boxes->replicated == b->boxes->replicated &&
-           (a->boxes->n == 0 ||
-            (memcmp(a->boxes->ranks, b->boxes->ranks, (size_t)a->boxes->n * sizeof(int64_t)) == 0 &&
-             (a->ndim == 0 || memcmp(a->boxes->corners, b->boxes->corners,
-                                     (size_t)(a->boxes->n * 2 * a->ndim) * sizeof(int64_t)) == 0)));
+           (a->boxes->n == 0 || (memcmp(a->boxes->ranks, b->boxes->ranks, (size_t)a->boxes->n * sizeof(int64_t)) == 0 &&
+                                 (a->ndim == 0 || memcmp(a->boxes->corners, b->boxes->corners,
+                                                         (size_t)(a->boxes->n * 2 * a->ndim) * sizeof(int64_t)) == 0)));
   return rs_ranks_equal(&a->ranks, &b->ranks) && (a->kind == RESHARD_LAYOUT_FLAT || regular_equal(a, b));
 }
 
@@ -327,7 +326,8 @@ static reshard_status check_rank(const char *call, reshard_layout layout, int64_
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_array(const char *call, reshard_layout layout, int64_t rank, int64_t array, const void *out) {
+static reshard_status check_array(const char *call, reshard_layout layout, int64_t rank, int64_t array,
+                                  const void *out) {
   RS_TRY(check_rank(call, layout, rank, out));
   int64_t count = rs_layout_arrays(layout, rank);
   if (array < 0 || array >= count)
@@ -370,12 +370,13 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t rank, int64_t array, int dim, int64_t first,
-                                              int64_t capacity, reshard_interval *intervals, int64_t *count) {
+reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t rank, int64_t array, int dim,
+                                              int64_t first, int64_t capacity, reshard_interval *intervals,
+                                              int64_t *count) {
   RS_TRY(check_array("reshard_layout_array_intervals", layout, rank, array, count));
   if (dim < 0 || dim >= layout->ndim || first < 0 || capacity < 0 || (capacity > 0 && intervals == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld", dim,
-                    layout->ndim, (long long)first, (long long)capacity);
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld",
+                    dim, layout->ndim, (long long)first, (long long)capacity);
   rs_pieces pieces = {0};
   reshard_status status =
       rs_layout_pieces(layout, rs_layout_cell(layout, rank, array), dim, 0, layout->shape[dim], &pieces);

@@ -21,38 +21,39 @@ typedef struct rs_replica {
 
 struct reshard_layout_s {
   atomic_int references;
-  _Atomic uint64_t hash;        /* 0 until somebody asked for it */
+  _Atomic uint64_t hash; /* 0 until somebody asked for it */
   reshard_layout_kind kind;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t elements;
   int64_t world;
-  rs_ranks ranks;               /* every kind but boxes; single: one rank */
+  rs_ranks ranks; /* every kind but boxes; single: one rank */
 
   /* regular kinds */
   rs_dim dim[RESHARD_MAX_DIMS];
-  rs_cut *cuts;                 /* storage behind dim[].cuts */
+  rs_cut *cuts; /* storage behind dim[].cuts */
   int nreplicas;
-  rs_replica *replica;          /* mesh dims that replicate and have more than one rank */
-  int64_t replicas;             /* product of their n */
-  int64_t cells;                /* product of parts over dims */
+  rs_replica *replica; /* mesh dims that replicate and have more than one rank */
+  int64_t replicas;    /* product of their n */
+  int64_t cells;       /* product of parts over dims */
 
   /* as given, for printing */
-  int chunk_dim;                       /* CHUNK */
-  int mesh_ndim;                       /* MESH; CYCLIC: ndim */
-  int64_t *mesh_shape;                 /* MESH, CYCLIC: the grid */
-  char **names;                        /* MESH: mesh_ndim names or NULL */
-  reshard_placement *placements;       /* MESH; dims are normalised to 0..ndim-1 */
-  int *order;                          /* MESH: mesh_ndim, or NULL for left to right */
-  int64_t block[RESHARD_MAX_DIMS];     /* CYCLIC */
+  int chunk_dim;                   /* CHUNK */
+  int mesh_ndim;                   /* MESH; CYCLIC: ndim */
+  int64_t *mesh_shape;             /* MESH, CYCLIC: the grid */
+  char **names;                    /* MESH: mesh_ndim names or NULL */
+  reshard_placement *placements;   /* MESH; dims are normalised to 0..ndim-1 */
+  int *order;                      /* MESH: mesh_ndim, or NULL for left to right */
+  int64_t block[RESHARD_MAX_DIMS]; /* CYCLIC */
 
-  int64_t flat_piece;           /* FLAT: elements of a full piece */
-  rs_boxes *boxes;              /* BOXES */
+  int64_t flat_piece; /* FLAT: elements of a full piece */
+  rs_boxes *boxes;    /* BOXES */
 };
 
 static inline bool rs_layout_regular(const struct reshard_layout_s *l) { return l->kind <= RESHARD_LAYOUT_SINGLE; }
 
-/* A run of indices of one dim: [begin, begin + n) of the asked layout's coordinates, `local` on in the asker's array. */
+/* A run of indices of one dim: [begin, begin + n) of the asked layout's coordinates, `local` on in the asker's array.
+ */
 typedef struct rs_piece {
   int64_t begin, n, local;
 } rs_piece;
@@ -89,8 +90,8 @@ typedef struct rs_query {
   const rs_piece *pieces[RESHARD_MAX_DIMS];
 } rs_query;
 
-/* One cell that the query meets: list[d] is the number in the pool of the runs in dim d, length[d] how many indices they
- * have, elements the product of these. */
+/* One cell that the query meets: list[d] is the number in the pool of the runs in dim d, length[d] how many indices
+ * they have, elements the product of these. */
 typedef struct rs_hit {
   int64_t cell;
   int64_t elements;
@@ -100,24 +101,25 @@ typedef struct rs_hit {
 typedef reshard_status (*rs_hit_visit)(void *user, const rs_hit *hit);
 
 /* Calls visit for each cell that shares elements with the query; lists are appended to `lists`. With ndim 0 a query
- * meets its one cell once, with no lists. Regular layouts make their lists before the first visit and share them between
- * cells; the others make ndim lists for each cell. lists NULL: none are made; allowed for boxes and flat layouts, with one piece
- * per dim. Cost: the runs met, and a search for each. */
+ * meets its one cell once, with no lists. Regular layouts make their lists before the first visit and share them
+ * between cells; the others make ndim lists for each cell. lists NULL: none are made; allowed for boxes and flat
+ * layouts, with one piece per dim. Cost: the runs met, and a search for each. */
 reshard_status rs_layout_query(const struct reshard_layout_s *layout, const rs_query *query, rs_lists *lists,
                                rs_hit_visit visit, void *user);
 
 /* How much of a query the ranks of a regular layout hold, without visiting them (census.c). For layouts whose rank list
- * ascends, and for one rank of it; made once, asked for query after query: a dim in which the query is as before is not counted again. */
+ * ascends, and for one rank of it; made once, asked for query after query: a dim in which the query is as before is not
+ * counted again. */
 typedef struct rs_census {
   const struct reshard_layout_s *layout;
-  int64_t position;      /* of the rank, in the rank list */
+  int64_t position; /* of the rank, in the rank list */
   int nfamilies;
   struct rs_family *families;
   struct {
-    rs_pieces asked;     /* the query it was counted for */
+    rs_pieces asked; /* the query it was counted for */
     rs_lists lists;
-    int64_t all;         /* queried indices, over all parts */
-    int64_t *below;      /* [nfamilies] over the parts of ranks of that family */
+    int64_t all;    /* queried indices, over all parts */
+    int64_t *below; /* [nfamilies] over the parts of ranks of that family */
   } dim[RESHARD_MAX_DIMS];
 } rs_census;
 reshard_status rs_census_create(const struct reshard_layout_s *layout, int64_t rank, rs_census *out);
@@ -130,7 +132,8 @@ int64_t rs_census_all(const rs_census *census);
 /* Parts of one dim that pieces meet, as groups appended to lists->group, each with a list (query.c). */
 reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t count, rs_lists *lists);
 
-/* Holders of a cell, rank ascending: how many, and which. `storage` has room for all; the result is there, or in the layout itself. */
+/* Holders of a cell, rank ascending: how many, and which. `storage` has room for all; the result is there, or in the
+ * layout itself. */
 int64_t rs_layout_holder_count(const struct reshard_layout_s *layout, int64_t cell);
 const rs_holder *rs_layout_holders(const struct reshard_layout_s *layout, int64_t cell, rs_holder *storage);
 
@@ -144,14 +147,17 @@ int64_t rs_layout_cell(const struct reshard_layout_s *layout, int64_t rank, int6
 void rs_layout_cell_shape(const struct reshard_layout_s *layout, int64_t cell, int64_t *shape);
 /* The box of a cell of a boxes or flat layout. */
 void rs_layout_cell_box(const struct reshard_layout_s *layout, int64_t cell, int64_t *lo, int64_t *hi);
-/* Appends the pieces of a cell in one dim clipped to [lo, hi): begin in global coordinates, local in the cell's array. */
+/* Appends the pieces of a cell in one dim clipped to [lo, hi): begin in global coordinates, local in the cell's array.
+ */
 reshard_status rs_layout_pieces(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
                                 rs_pieces *out);
 
-/* Boxes of a piece of a flat layout: 2 ndim - 1 at most. Writes lo and hi of each ([2 * ndim] apart) in row-major order, returns how many. */
+/* Boxes of a piece of a flat layout: 2 ndim - 1 at most. Writes lo and hi of each ([2 * ndim] apart) in row-major
+ * order, returns how many. */
 int rs_flat_boxes(int ndim, const int64_t *shape, int64_t begin, int64_t end, int64_t *corners);
 
-/* Constructor helper shared by the kinds. output is where the constructor's caller wants the layout, and only checked. */
+/* Constructor helper shared by the kinds. output is where the constructor's caller wants the layout, and only checked.
+ */
 reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape, int64_t world,
                              const reshard_layout *output, reshard_layout *out);
 /* Hash of everything that reshard_layout_equal compares. */

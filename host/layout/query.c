@@ -1,8 +1,9 @@
 /* Which cells of a layout share elements with a product of index sets, and what they share, dim by dim.
  *
- * In a regular layout the dims are independent: each dim is cut by arithmetic into (part, runs), and the cells met are the product of the
- * parts met. So lists of runs are made once per dim and part, and shared by all cells. A flat layout is walked along
- * the flattening: from one piece to the next element of the query beyond it. Boxes are found through their tree. */
+ * In a regular layout the dims are independent: each dim is cut by arithmetic into (part, runs), and the cells met are
+ * the product of the parts met. So lists of runs are made once per dim and part, and shared by all cells. A flat layout
+ * is walked along the flattening: from one piece to the next element of the query beyond it. Boxes are found through
+ * their tree. */
 #include "layout/layout.h"
 
 #include <stdlib.h>
@@ -170,7 +171,8 @@ static reshard_status meet_cell(void *user, int64_t cell) {
   box_query *q = user;
   const rs_boxes *boxes = q->layout->boxes;
   int64_t box = boxes->cell_box[cell];
-  return meet_box(q->layout, q->query, cell, rs_boxes_lo(boxes, box), rs_boxes_hi(boxes, box), q->lists, q->visit, q->user);
+  return meet_box(q->layout, q->query, cell, rs_boxes_lo(boxes, box), rs_boxes_hi(boxes, box), q->lists, q->visit,
+                  q->user);
 }
 
 static reshard_status query_boxes(const struct reshard_layout_s *l, const rs_query *query, rs_lists *lists,

@@ -45,7 +45,8 @@ reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks
   qsort(made.sorted, (size_t)made.nranges, sizeof *made.sorted, by_lowest);
   for (int64_t i = 0; i < made.nranges; i++) {
     if (i > 0 && lowest(&made.sorted[i]) < lowest(&made.sorted[i - 1]) + made.sorted[i - 1].count) {
-      status = rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is named twice", what, (long long)lowest(&made.sorted[i]));
+      status =
+          rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is named twice", what, (long long)lowest(&made.sorted[i]));
       goto fail;
     }
     if (made.ranges[i].step < 0 || (i > 0 && made.ranges[i].first < made.ranges[i - 1].first))

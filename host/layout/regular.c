@@ -46,7 +46,8 @@ static void count_cells(struct reshard_layout_s *l) {
 
 /* One cut of one dim, or none (dim -1), over a rank list: chunk and single. */
 static reshard_status create_line(const char *what, reshard_layout_kind kind, int ndim, const int64_t *shape,
-                                  int64_t world, int dim, int64_t nranks, const int64_t *ranks, reshard_layout *layout) {
+                                  int64_t world, int dim, int64_t nranks, const int64_t *ranks,
+                                  reshard_layout *layout) {
   struct reshard_layout_s *l = NULL;
   RS_TRY(rs_layout_new(what, kind, ndim, shape, world, layout, &l));
   reshard_status status;
@@ -106,7 +107,8 @@ reshard_status reshard_layout_create_cyclic(int ndim, const int64_t *shape, int6
   RS_TRY_GOTO(status, grid_size("cyclic", ndim, grid, &size), fail);
   for (int d = 0; d < ndim; d++)
     if (block[d] < 1) {
-      status = rs_error(RESHARD_ERROR_INVALID, "cyclic: block %lld in dim %d, at least 1 is needed", (long long)block[d], d);
+      status =
+          rs_error(RESHARD_ERROR_INVALID, "cyclic: block %lld in dim %d, at least 1 is needed", (long long)block[d], d);
       goto fail;
     }
   RS_TRY_GOTO(status, rs_ranks_create("cyclic", size, ranks, world, &l->ranks), fail);
@@ -141,7 +143,8 @@ static bool is_name(const char *s) {
 static reshard_status check_names(int n, const char *const *names) {
   for (int i = 0; i < n; i++) {
     if (!is_name(names[i]))
-      return rs_error(RESHARD_ERROR_INVALID, "mesh: '%.64s' is no name for mesh dim %d", names[i] ? names[i] : "NULL", i);
+      return rs_error(RESHARD_ERROR_INVALID, "mesh: '%.64s' is no name for mesh dim %d", names[i] ? names[i] : "NULL",
+                      i);
     for (int j = 0; j < i; j++)
       if (strcmp(names[i], names[j]) == 0)
         return rs_error(RESHARD_ERROR_INVALID, "mesh: mesh dims %d and %d are both named '%.64s'", j, i, names[i]);

@@ -10,7 +10,8 @@ static void explain_json(const struct reshard_plan_s *plan, rs_text *t) {
               (long long)i->unpacks_skipped, (double)i->plan_ns / 1000);
   for (int64_t p = 0; p < plan->peers.n; p++)
     rs_text_add(t, "%s{\"rank\":%lld,\"sent_bytes\":%lld,\"received_bytes\":%lld}", p > 0 ? "," : "",
-                (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent, (long long)plan->peers.at[p].received);
+                (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent,
+                (long long)plan->peers.at[p].received);
   rs_text_add(t, "]}");
 }
 

@@ -75,8 +75,8 @@ int64_t rs_hit_rows(const rs_space *s, bool asks_src, const rs_hit *hit) {
   return 1;
 }
 
-/* Keeps the lists of a hit, axis by axis; returns through *lists where, -1 when both sides are boxes: then two corners say it all and the
- * lists go. */
+/* Keeps the lists of a hit, axis by axis; returns through *lists where, -1 when both sides are boxes: then two corners
+ * say it all and the lists go. */
 static reshard_status keep_lists(rs_work *w, const rs_hit *hit, int64_t *lists) {
   const rs_space *s = &w->class_->space;
   *lists = -1;
@@ -199,8 +199,9 @@ static int by_message(const void *a, const void *b) {
   return x->src_array < y->src_array ? -1 : x->src_array > y->src_array;
 }
 
-/* Sorts segments by message. Sending, they come by source array; receiving, by destination array: sorts by the other keys, which keep the
- * order of equals, finish the job. Counting digits is several times faster than comparing, where there are many. */
+/* Sorts segments by message. Sending, they come by source array; receiving, by destination array: sorts by the other
+ * keys, which keep the order of equals, finish the job. Counting digits is several times faster than comparing, where
+ * there are many. */
 static reshard_status sort_segments(rs_side *side, bool sending) {
   int64_t n = side->segments.n, most_array = 0, most_peer = 0;
   rs_segment *s = side->segments.at, *sorted = NULL;

@@ -23,7 +23,7 @@ typedef struct rs_work {
   rs_class *class_;
   int64_t rank, world;
   const int64_t *nodes;
-  bool listed;      /* segments keep lists: a side is regular */
+  bool listed; /* segments keep lists: a side is regular */
   bool sending;
   rs_side *side;
   int64_t array;    /* mine, being intersected */
@@ -36,8 +36,8 @@ typedef struct rs_work {
   rs_lists scratch;
   rs_census census;
   RS_VEC(rs_holder) holders;
-  RS_VEC(rs_holder) sources;        /* holders of a replicated cell, ascending */
-  RS_VEC(int64_t) source_nodes;     /* their nodes, ascending */
+  RS_VEC(rs_holder) sources;    /* holders of a replicated cell, ascending */
+  RS_VEC(int64_t) source_nodes; /* their nodes, ascending */
   RS_VEC(rs_receiver) receivers;
   RS_VEC(rs_receiver) sorted;
   RS_VEC(int64_t) counts;
@@ -55,7 +55,8 @@ static inline reshard_status rs_add_segment(rs_work *w, rs_segment segment) {
   return RESHARD_SUCCESS;
 }
 
-/* intersect_boxes.c: the same as intersect.c, where both sides are boxes (and, sending, destinations do not overlap). */
+/* intersect_boxes.c: the same as intersect.c, where both sides are boxes (and, sending, destinations do not overlap).
+ */
 reshard_status rs_send_boxes(rs_work *work);
 reshard_status rs_receive_boxes(rs_work *work);
 

@@ -1,10 +1,10 @@
-/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need; with millions of
- * boxes that is most of the time. Segments come out the same. */
+/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need;
+ * with millions of boxes that is most of the time. Segments come out the same. */
 #include "plan/intersect.h"
 
 typedef struct asking {
   rs_work *w;
-  const rs_boxes *held;  /* the other side's */
+  const rs_boxes *held; /* the other side's */
   const int *held_dim;
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS]; /* of my box, in the other side's coordinates */
 } asking;

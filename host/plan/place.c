@@ -37,7 +37,8 @@ static bool may_be_contiguous(const rs_segment *s, int ndim, const int64_t *stri
   return false;
 }
 
-/* Buffer, offset and strides of an array of this rank. Boxes, of which there may be a million, are looked up in place. */
+/* Buffer, offset and strides of an array of this rank. Boxes, of which there may be a million, are looked up in place.
+ */
 static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t array, reshard_array_info *info) {
   if (l->kind != RESHARD_LAYOUT_BOXES) {
     reshard_layout_array((reshard_layout)l, rank, array, info);

@@ -99,8 +99,8 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   /* A rank sends each other one all bytes at most, and stages them in steps of 256. */
   if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes) || !rs_add(plan->info.bytes, 512, &whole) ||
       !rs_mul(whole, plan->world, &whole))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits", label,
-                    (long long)plan->world);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits",
+                    label, (long long)plan->world);
   return classify(plan, table, slots, i, &wanted);
 }
 
@@ -156,7 +156,8 @@ static int64_t merge_messages(const struct reshard_plan_s *plan, const rs_class 
   return made;
 }
 
-/* Peers of all classes. A world full of peers, if any class has many, is merged over and over; distinct geometries are few. */
+/* Peers of all classes. A world full of peers, if any class has many, is merged over and over; distinct geometries are
+ * few. */
 static reshard_status find_peers(struct reshard_plan_s *plan) {
   int64_t most = 0, n = 0;
   for (int64_t i = 0; i < plan->classes.n; i++)
@@ -241,8 +242,9 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   plan->asked_window = options->peers_per_round;
   plan->window = options->peers_per_round > 0 ? options->peers_per_round : rs_min(plan->world - 1, 32);
   plan->window = rs_max(1, rs_min(plan->window, plan->world - 1));
-  return options->nodes == NULL || plan->nentries == 0 ? RESHARD_SUCCESS /* and nobody knows how many ranks there are */
-                                : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
+  return options->nodes == NULL || plan->nentries == 0
+             ? RESHARD_SUCCESS /* and nobody knows how many ranks there are */
+             : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
 }
 
 static int64_t now_ns(void) {
@@ -263,7 +265,8 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
     world = entries[0].src->world;
   }
   if (rank < 0 || rank >= world)
-    return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank, (long long)world);
+    return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank,
+                    (long long)world);
   struct reshard_plan_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->rank = rank;
@@ -313,7 +316,8 @@ reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, in
   if (plan == NULL || rank == NULL || sent_bytes == NULL || received_bytes == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: NULL argument");
   if (i < 0 || i >= plan->peers.n)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i, (long long)plan->peers.n);
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i,
+                    (long long)plan->peers.n);
   *rank = plan->peers.at[i].rank;
   *sent_bytes = plan->peers.at[i].sent;
   *received_bytes = plan->peers.at[i].received;

@@ -1,7 +1,8 @@
 /* Inside of a plan, for the rooms plan and exec.
  *
- * Entries that are equal in layouts, width, regions and permutation form a class, which is intersected once. A class lists, per peer, the segments
- * of what it sends and receives; a message to a peer is, entry after entry (widest elements first), the segments of the entry's class. */
+ * Entries that are equal in layouts, width, regions and permutation form a class, which is intersected once. A class
+ * lists, per peer, the segments of what it sends and receives; a message to a peer is, entry after entry (widest
+ * elements first), the segments of the entry's class. */
 #ifndef RS_PLAN_PLAN_H
 #define RS_PLAN_PLAN_H
 
@@ -18,12 +19,12 @@ typedef struct rs_space {
   int64_t src_offset[RS_MAX_AXES], dst_offset[RS_MAX_AXES]; /* of the region, in the global tensors */
 } rs_space;
 
-/* Intersection of one source array and one destination array, row-major over the axes; of this, rows [begin, end) of the outermost axis that has
- * more than one index (all of them unless replicas share the work). */
+/* Intersection of one source array and one destination array, row-major over the axes; of this, rows [begin, end) of
+ * the outermost axis that has more than one index (all of them unless replicas share the work). */
 typedef struct rs_segment {
   int64_t peer;
   int64_t src_array, dst_array;
-  int64_t lists;      /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
+  int64_t lists; /* index in the side's ids of the naxes lists; -1: both arrays are boxes, compute it */
   int64_t begin, end;
   int64_t elements;
 } rs_segment;
@@ -43,15 +44,15 @@ typedef struct rs_side {
 } rs_side;
 
 typedef struct rs_class {
-  reshard_layout src, dst;     /* retained */
+  reshard_layout src, dst; /* retained */
   rs_space space;
-  int64_t width;               /* bytes of an element */
-  int64_t entries;             /* of this class */
+  int64_t width;   /* bytes of an element */
+  int64_t entries; /* of this class */
   int64_t first_entry;
   rs_side send, receive;
-  int64_t kept;                /* elements */
-  int64_t wanted;              /* elements of the region that the rank's destination arrays hold */
-  int64_t exclusive;           /* elements that only this rank holds and others need */
+  int64_t kept;      /* elements */
+  int64_t wanted;    /* elements of the region that the rank's destination arrays hold */
+  int64_t exclusive; /* elements that only this rank holds and others need */
 } rs_class;
 
 typedef struct rs_entry {
@@ -63,27 +64,35 @@ typedef struct rs_entry {
 
 typedef struct rs_peer {
   int64_t rank;
-  int64_t sent, received; /* bytes */
+  int64_t sent, received;            /* bytes */
   int64_t send_entry, receive_entry; /* the only entry of that message; -1 when there is no message, -2 when several */
   int64_t send_message, receive_message; /* the message in that entry's class */
 } rs_peer;
 
 /* What ranks compare before a transfer; one hash each. */
-enum { RS_FIELD_VERSION, RS_FIELD_TENSORS, RS_FIELD_LAYOUTS, RS_FIELD_DTYPES, RS_FIELD_REGIONS, RS_FIELD_OPTIONS, RS_FIELDS };
+enum {
+  RS_FIELD_VERSION,
+  RS_FIELD_TENSORS,
+  RS_FIELD_LAYOUTS,
+  RS_FIELD_DTYPES,
+  RS_FIELD_REGIONS,
+  RS_FIELD_OPTIONS,
+  RS_FIELDS
+};
 
 struct reshard_plan_s {
   int64_t rank, world;
   int64_t nentries;
   rs_entry *entries;
-  int64_t *order;         /* entries by width descending: the order within messages */
+  int64_t *order; /* entries by width descending: the order within messages */
   RS_VEC(rs_class) classes;
-  int64_t nsrc, ndst;     /* buffers of this rank in all */
-  RS_VEC(rs_peer) peers;  /* by rank */
-  int64_t limit, window;  /* workspace limit; peers per round */
-  int64_t asked_window;   /* as the option had it */
-  int64_t piece;          /* bytes of a piece; 0: whole messages, one round */
-  int64_t *group_rounds;  /* [groups] rounds of this rank in each group of peers */
-  int64_t *nodes;         /* [world] or NULL */
+  int64_t nsrc, ndst;    /* buffers of this rank in all */
+  RS_VEC(rs_peer) peers; /* by rank */
+  int64_t limit, window; /* workspace limit; peers per round */
+  int64_t asked_window;  /* as the option had it */
+  int64_t piece;         /* bytes of a piece; 0: whole messages, one round */
+  int64_t *group_rounds; /* [groups] rounds of this rank in each group of peers */
+  int64_t *nodes;        /* [world] or NULL */
   uint64_t fields[RS_FIELDS];
   reshard_plan_info info;
 };
@@ -93,17 +102,17 @@ typedef struct rs_span_list {
   const rs_run *runs;
   int64_t count, length;
 } rs_span_list;
-/* Geometry of a segment: per axis its runs (ask = source index, held = destination index where `src_asks`, the other way round else). For
- * segments without lists the runs are put into storage[naxes]. */
+/* Geometry of a segment: per axis its runs (ask = source index, held = destination index where `src_asks`, the other
+ * way round else). For segments without lists the runs are put into storage[naxes]. */
 typedef struct rs_geometry {
   int naxes;
   bool src_asks;
   rs_span_list axis[RS_MAX_AXES];
   rs_run storage[RS_MAX_AXES];
-  int cut;               /* the axis that begin and end are about; -1 when no axis has more than one index */
+  int cut; /* the axis that begin and end are about; -1 when no axis has more than one index */
 } rs_geometry;
-void rs_segment_geometry(const struct reshard_plan_s *plan, const rs_class *class_, bool sending, const rs_segment *segment,
-                         rs_geometry *out);
+void rs_segment_geometry(const struct reshard_plan_s *plan, const rs_class *class_, bool sending,
+                         const rs_segment *segment, rs_geometry *out);
 
 /* Region and permutation of an entry, checked; what it says when it is wrong starts with `label`. */
 reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs_space *space);
@@ -119,9 +128,9 @@ int64_t rs_plan_groups(const struct reshard_plan_s *plan);
 int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes);
 /* Staging for one rank, in 256-byte steps, when the marked peers go in place (worst: none does). */
 typedef struct rs_staging {
-  int64_t slot;           /* bytes of a slot under a limit, else 0: every message has its own place */
+  int64_t slot;                      /* bytes of a slot under a limit, else 0: every message has its own place */
   int64_t send_slots, receive_slots; /* under a limit: of one half */
-  int64_t halves;         /* 2 under a limit with more than one round, so that neighbours overlap */
+  int64_t halves;                    /* 2 under a limit with more than one round, so that neighbours overlap */
   int64_t bytes;
 } rs_staging;
 /* in_place[2 * i] and [2 * i + 1] say it of sends to and receives from peers.at[i]; NULL: none. */

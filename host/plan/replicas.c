@@ -1,9 +1,9 @@
 /* Who serves what of a replicated source cell (rule 7 of plans).
  *
- * The receivers of a cell, by rank, have their parts laid end to end; holder k of K serves the k-th K-th of that line, cut
- * at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the layouts agree
- * without a word. With a node map there is one line per node that has both holders and receivers, served by the holders there, and one for all other
- * receivers, served by all holders. */
+ * The receivers of a cell, by rank, have their parts laid end to end; holder k of K serves the k-th K-th of that line,
+ * cut at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the
+ * layouts agree without a word. With a node map there is one line per node that has both holders and receivers, served
+ * by the holders there, and one for all other receivers, served by all holders. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -76,7 +76,8 @@ static reshard_status find_sources(rs_work *w, int64_t cell) {
   return RESHARD_SUCCESS;
 }
 
-/* A line of receivers: those on `node` when local, else those on nodes without holders (everyone without a node map). */
+/* A line of receivers: those on `node` when local, else those on nodes without holders (everyone without a node map).
+ */
 typedef struct line {
   bool local;
   int64_t node;
@@ -128,8 +129,8 @@ static reshard_status send_line(rs_work *w, line l) {
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
     if (begin < end)
-      RS_TRY(rs_add_segment(w, (rs_segment){r->rank, w->array, r->array, r->lists, begin, end,
-                                            (end - begin) * (r->elements / r->rows)}));
+      RS_TRY(rs_add_segment(
+          w, (rs_segment){r->rank, w->array, r->array, r->lists, begin, end, (end - begin) * (r->elements / r->rows)}));
     before += r->elements;
   }
   return RESHARD_SUCCESS;
@@ -179,8 +180,8 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
-/* The want of one cell where the destination is regular: its place in the line is computed, and the receivers, of which there
- * may be a world full, are not visited. */
+/* The want of one cell where the destination is regular: its place in the line is computed, and the receivers, of which
+ * there may be a world full, are not visited. */
 static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *want) {
   if (w->census.layout == NULL)
     RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));

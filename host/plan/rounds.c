@@ -1,10 +1,10 @@
 /* Rounds: when which piece of which message travels (rule 6 of plans).
  *
- * Peers are grouped by distance: W receivers after me are group 0, the next W group 1, and so on; the senders that I receive from in a
- * group are those at the same distances before me. Messages are cut in pieces of c bytes; round (group, piece) carries that piece
- * of every message of the group. Both ends of a message compute the same round from distance and length alone, and every rank walks its
- * rounds in lexicographic order, so nobody waits in a circle. With L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds
- * overlap, times W sends and W receives. */
+ * Peers are grouped by distance: W receivers after me are group 0, the next W group 1, and so on; the senders that I
+ * receive from in a group are those at the same distances before me. Messages are cut in pieces of c bytes; round
+ * (group, piece) carries that piece of every message of the group. Both ends of a message compute the same round from
+ * distance and length alone, and every rank walks its rounds in lexicographic order, so nobody waits in a circle. With
+ * L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds overlap, times W sends and W receives. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -66,7 +66,8 @@ reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
   if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0) {
     plan->piece = plan->limit / 4 / plan->window / 256 * 256;
     if (plan->piece == 0)
-      return rs_error(RESHARD_ERROR_INVALID, "a workspace limit of %lld bytes is too small: %lld is the least with %lld peers a round",
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "a workspace limit of %lld bytes is too small: %lld is the least with %lld peers a round",
                       (long long)plan->limit, (long long)(4 * plan->window * 256), (long long)plan->window);
   }
   info->round_groups = rs_plan_groups(plan);

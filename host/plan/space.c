@@ -24,8 +24,8 @@ reshard_status rs_space_create(const char *label, const reshard_entry *e, rs_spa
   rs_space s;
   memset(&s, 0, sizeof s); /* classes are compared byte by byte */
   if (e->permutation == NULL && src->ndim != dst->ndim)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %d source dims, %d destination dims, and no permutation", label, src->ndim,
-                    dst->ndim);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %d source dims, %d destination dims, and no permutation", label,
+                    src->ndim, dst->ndim);
   for (int d = 0; d < dst->ndim; d++) {
     int from = e->permutation != NULL ? e->permutation[d] : d, a = s.naxes++;
     if (from < -1 || from >= src->ndim || (from >= 0 && named[from]))
@@ -45,8 +45,8 @@ reshard_status rs_space_create(const char *label, const reshard_entry *e, rs_spa
       here = regions || from < 0 ? there : dst->shape[d];
     if (here != there || here > dst->shape[d] - s.dst_offset[a])
       return rs_error(RESHARD_ERROR_INVALID,
-                      "%s: dim %d of the destination region [%lld,+%lld) of %lld does not fit the source's %lld", label, d,
-                      (long long)s.dst_offset[a], (long long)here, (long long)dst->shape[d], (long long)there);
+                      "%s: dim %d of the destination region [%lld,+%lld) of %lld does not fit the source's %lld", label,
+                      d, (long long)s.dst_offset[a], (long long)here, (long long)dst->shape[d], (long long)there);
     s.extent[a] = here;
   }
   for (int d = 0; d < src->ndim; d++) {
@@ -59,8 +59,8 @@ reshard_status rs_space_create(const char *label, const reshard_entry *e, rs_spa
     if (s.extent[a] < 0)
       s.extent[a] = src->shape[d] - s.src_offset[a];
     if (s.extent[a] != 1)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: source dim %d is not in the permutation and has extent %lld, not 1", label,
-                      d, (long long)s.extent[a]);
+      return rs_error(RESHARD_ERROR_INVALID, "%s: source dim %d is not in the permutation and has extent %lld, not 1",
+                      label, d, (long long)s.extent[a]);
   }
   *space = s;
   return RESHARD_SUCCESS;

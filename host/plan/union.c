@@ -1,6 +1,6 @@
 /* Size of a union of products of index sets: how much of a source array anybody else needs, where destinations overlap
- * (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and what each slab covers is the same question
- * with one axis less. Only the explanation of a plan asks it, for the bound on the busiest rank. */
+ * (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and what each slab covers is the same
+ * question with one axis less. Only the explanation of a plan asks it, for the bound on the busiest rank. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>

@@ -12,7 +12,12 @@ typedef struct reshard_comm_s *reshard_comm;
 
 /* Instruction sets of the CPU copies. AUTO takes the best that the machine has. */
 typedef enum reshard_isa {
-  RESHARD_ISA_AUTO = 0, RESHARD_ISA_SCALAR, RESHARD_ISA_SSE2, RESHARD_ISA_AVX2, RESHARD_ISA_AVX512, RESHARD_ISA_NEON,
+  RESHARD_ISA_AUTO = 0,
+  RESHARD_ISA_SCALAR,
+  RESHARD_ISA_SSE2,
+  RESHARD_ISA_AVX2,
+  RESHARD_ISA_AVX512,
+  RESHARD_ISA_NEON,
   RESHARD_ISA_COUNT
 } reshard_isa;
 /* "auto", "scalar", "sse2", "avx2", "avx512", "neon"; "unknown" else. */
@@ -22,21 +27,23 @@ RESHARD_API int reshard_isa_available(reshard_isa isa);
 
 typedef struct reshard_local_options {
   size_t size;
-  int threads;        /* copy threads shared by the ranks; 0: RESHARD_THREADS, else one per core that the process may use */
-  reshard_isa isa;    /* AUTO: RESHARD_ISA, else the best of the machine. Forcing one that is not available is an error. */
-  int64_t timeout_ms; /* how long a rank waits for the others in a collective call; 0: RESHARD_TIMEOUT_MS, else for ever */
+  int threads; /* copy threads shared by the ranks; 0: RESHARD_THREADS, else one per core that the process may use */
+  reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine. Forcing one that is not available is an error. */
+  int64_t
+      timeout_ms; /* how long a rank waits for the others in a collective call; 0: RESHARD_TIMEOUT_MS, else for ever */
 } reshard_local_options;
 #define RESHARD_LOCAL_OPTIONS_INIT sizeof(reshard_local_options)
 
 /* n ranks that are threads of this process, on the CPU. comms receives n handles, comms[r] for rank r; each handle is
  * used by one thread at a time. The environment is read here and only here. */
-RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options, reshard_comm *comms);
+RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options,
+                                                     reshard_comm *comms);
 
 /* Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
-/* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER; later calls on any of the ranks' handles fail with
- * it too. Callable from any thread; a copy that runs is finished first. */
+/* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER; later calls on any of the ranks' handles
+ * fail with it too. Callable from any thread; a copy that runs is finished first. */
 RESHARD_API reshard_status reshard_comm_abort(reshard_comm comm);
 
 /* Collective. Returns when all ranks have called. */

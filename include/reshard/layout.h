@@ -56,8 +56,8 @@ typedef struct reshard_placement {
  * boxes(0:[0,0]+[5,12];1:[5,0]+[8,12]) boxes(@file) boxes(replicated;...). README.md has the whole grammar.
  * world 0 means "the smallest world that holds the ranks named"; it is an error for a string that names none (chunk(0),
  * flat()). Errors: RESHARD_ERROR_INVALID with the column for syntax, with the numbers else;
- * RESHARD_ERROR_UNSUPPORTED for Psum, Pavg, Pmin, Pmax, Pprod. A box file that is not there is RESHARD_ERROR_INVALID, one that
- * cannot be read RESHARD_ERROR_SYSTEM. */
+ * RESHARD_ERROR_UNSUPPORTED for Psum, Pavg, Pmin, Pmax, Pprod. A box file that is not there is RESHARD_ERROR_INVALID,
+ * one that cannot be read RESHARD_ERROR_SYSTEM. */
 RESHARD_API reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,
                                                 reshard_layout *layout);
 
@@ -66,21 +66,22 @@ RESHARD_API reshard_status reshard_layout_parse(const char *text, int ndim, cons
 RESHARD_API reshard_status reshard_layout_parse_world(const char *text, int64_t *world);
 
 /* dim (negative counts from the end) cut over ranks[0..nranks); ranks NULL with nranks 0 means all of the world. */
-RESHARD_API reshard_status reshard_layout_create_chunk(int ndim, const int64_t *shape, int64_t world, int dim, int64_t nranks,
-                                                       const int64_t *ranks, reshard_layout *layout);
+RESHARD_API reshard_status reshard_layout_create_chunk(int ndim, const int64_t *shape, int64_t world, int dim,
+                                                       int64_t nranks, const int64_t *ranks, reshard_layout *layout);
 
 /* A mesh of mesh_ndim (1 or more) dims in row-major order over ranks[0..product of mesh_shape); ranks NULL means
- * 0, 1, 2, ... names: one per mesh dim ([A-Za-z_][A-Za-z0-9_]*, distinct), or NULL. placements: one per mesh dim. order: the mesh dims in
- * the order in which they cut, a permutation of 0..mesh_ndim-1, or NULL for left to right. */
+ * 0, 1, 2, ... names: one per mesh dim ([A-Za-z_][A-Za-z0-9_]*, distinct), or NULL. placements: one per mesh dim.
+ * order: the mesh dims in the order in which they cut, a permutation of 0..mesh_ndim-1, or NULL for left to right. */
 RESHARD_API reshard_status reshard_layout_create_mesh(int ndim, const int64_t *shape, int64_t world, int mesh_ndim,
                                                       const int64_t *mesh_shape, const char *const *names,
                                                       const reshard_placement *placements, const int *order,
                                                       const int64_t *ranks, reshard_layout *layout);
 
-/* Block-cyclic: one grid dim and one block extent (1 or more) per tensor dim; the grid is row-major over ranks[0..product
- * of grid), NULL meaning 0, 1, 2, ...; the first block is at coordinate 0. */
-RESHARD_API reshard_status reshard_layout_create_cyclic(int ndim, const int64_t *shape, int64_t world, const int64_t *grid,
-                                                        const int64_t *block, const int64_t *ranks, reshard_layout *layout);
+/* Block-cyclic: one grid dim and one block extent (1 or more) per tensor dim; the grid is row-major over
+ * ranks[0..product of grid), NULL meaning 0, 1, 2, ...; the first block is at coordinate 0. */
+RESHARD_API reshard_status reshard_layout_create_cyclic(int ndim, const int64_t *shape, int64_t world,
+                                                        const int64_t *grid, const int64_t *block, const int64_t *ranks,
+                                                        reshard_layout *layout);
 
 RESHARD_API reshard_status reshard_layout_create_single(int ndim, const int64_t *shape, int64_t world, int64_t rank,
                                                         reshard_layout *layout);
@@ -89,9 +90,10 @@ RESHARD_API reshard_status reshard_layout_create_single(int ndim, const int64_t 
 RESHARD_API reshard_status reshard_layout_create_flat(int ndim, const int64_t *shape, int64_t world, int64_t nranks,
                                                       const int64_t *ranks, reshard_layout *layout);
 
-/* Box i is held by ranks[i]; a rank may hold many, in the order given. replicated non-zero: equal boxes on several ranks
- * are replicas when the layout is a source. Checked here, in O(n log n): bounds, overlap within a rank. Coverage and overlap between ranks are found here
- * too, and are an error where the layout becomes a source (reshard_layout_check_source): a destination may have gaps and halos. */
+/* Box i is held by ranks[i]; a rank may hold many, in the order given. replicated non-zero: equal boxes on several
+ * ranks are replicas when the layout is a source. Checked here, in O(n log n): bounds, overlap within a rank. Coverage
+ * and overlap between ranks are found here too, and are an error where the layout becomes a source
+ * (reshard_layout_check_source): a destination may have gaps and halos. */
 RESHARD_API reshard_status reshard_layout_create_boxes(int ndim, const int64_t *shape, int64_t world, int64_t nboxes,
                                                        const int64_t *ranks, const reshard_box *boxes, int replicated,
                                                        reshard_layout *layout);
@@ -102,7 +104,8 @@ RESHARD_API reshard_layout reshard_layout_retain(reshard_layout layout);
 RESHARD_API void reshard_layout_release(reshard_layout layout);
 
 /* The canonical string (explicit ranks with ranges, non-negative dims, no default written), NUL-terminated. needed
- * (may be NULL) receives its length with the NUL. Errors: RESHARD_ERROR_INVALID when size is too small, needed is then written. */
+ * (may be NULL) receives its length with the NUL. Errors: RESHARD_ERROR_INVALID when size is too small, needed is then
+ * written. */
 RESHARD_API reshard_status reshard_layout_print(reshard_layout layout, char *text, size_t size, size_t *needed);
 
 RESHARD_API reshard_layout_kind reshard_layout_get_kind(reshard_layout layout);
@@ -118,8 +121,9 @@ RESHARD_API int reshard_layout_equal(reshard_layout a, reshard_layout b);
  * says so. Regular kinds always can. Errors: RESHARD_ERROR_INVALID naming one gap or one overlapping pair. */
 RESHARD_API reshard_status reshard_layout_check_source(reshard_layout layout);
 
-/* What a rank holds is a list of arrays. A chunk, mesh, cyclic or single layout has one per rank that it names (it may be
- * empty), a boxes layout one per box, a flat layout the boxes of its piece (2 ndim - 1 at most). A rank that the layout does not name has none. */
+/* What a rank holds is a list of arrays. A chunk, mesh, cyclic or single layout has one per rank that it names (it may
+ * be empty), a boxes layout one per box, a flat layout the boxes of its piece (2 ndim - 1 at most). A rank that the
+ * layout does not name has none. */
 typedef struct reshard_array_info {
   int64_t elements;
   int64_t shape[RESHARD_MAX_DIMS];   /* local shape */
@@ -129,7 +133,8 @@ typedef struct reshard_array_info {
 } reshard_array_info;
 
 RESHARD_API reshard_status reshard_layout_array_count(reshard_layout layout, int64_t rank, int64_t *count);
-RESHARD_API reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t array, reshard_array_info *info);
+RESHARD_API reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t array,
+                                                reshard_array_info *info);
 
 /* Index set of an array in one dim: the maximal runs of global indices, ascending. Writes at most capacity of them from
  * the first-th on, and to *count how many there are in all. intervals may be NULL with capacity 0. */
@@ -137,8 +142,8 @@ RESHARD_API reshard_status reshard_layout_array_intervals(reshard_layout layout,
                                                           int64_t first, int64_t capacity, reshard_interval *intervals,
                                                           int64_t *count);
 
-/* Buffers are what a caller passes to a transfer: one per rank for every kind but boxes, whether the rank holds anything
- * or not (its pointer is not read when it holds nothing); one per box for boxes, in the order given. */
+/* Buffers are what a caller passes to a transfer: one per rank for every kind but boxes, whether the rank holds
+ * anything or not (its pointer is not read when it holds nothing); one per box for boxes, in the order given. */
 RESHARD_API reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, int64_t *count);
 RESHARD_API reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t rank, int64_t buffer,
                                                           int64_t *elements);
@@ -147,8 +152,8 @@ RESHARD_API reshard_status reshard_layout_buffer_elements(reshard_layout layout,
  * elements held. Non-zero return ends the walk. */
 typedef int (*reshard_layout_visitor)(void *user, int64_t rank, int64_t array, int64_t elements);
 /* Who holds what meets a box: by arithmetic per dim for the regular kinds, by a tree for boxes. */
-RESHARD_API reshard_status reshard_layout_meet(reshard_layout layout, const reshard_box *box, reshard_layout_visitor visit,
-                                               void *user);
+RESHARD_API reshard_status reshard_layout_meet(reshard_layout layout, const reshard_box *box,
+                                               reshard_layout_visitor visit, void *user);
 
 #ifdef __cplusplus
 }

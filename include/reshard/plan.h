@@ -1,8 +1,9 @@
 /* Plans: how one rank of a world moves tensors from one layout to another.
  *
  * A plan is built once from pairs of layouts. All arithmetic happens here: intersections, peers, messages, rounds,
- * workspace. It is immutable, holds no pointers to data, needs no communicator, and prints itself. It is dry: a plan can be built
- * for any rank of any world on any machine. Making one is local; the ranks' plans are compared when a transfer is made. */
+ * workspace. It is immutable, holds no pointers to data, needs no communicator, and prints itself. It is dry: a plan
+ * can be built for any rank of any world on any machine. Making one is local; the ranks' plans are compared when a
+ * transfer is made. */
 #ifndef RESHARD_PLAN_H
 #define RESHARD_PLAN_H
 
@@ -17,57 +18,64 @@ typedef struct reshard_plan_s *reshard_plan;
 
 typedef enum reshard_op {
   RESHARD_OP_COPY = 0, /* the only one built; the others are refused by name */
-  RESHARD_OP_SUM, RESHARD_OP_AVG, RESHARD_OP_MIN, RESHARD_OP_MAX, RESHARD_OP_PROD
+  RESHARD_OP_SUM,
+  RESHARD_OP_AVG,
+  RESHARD_OP_MIN,
+  RESHARD_OP_MAX,
+  RESHARD_OP_PROD
 } reshard_op;
 
-/* One tensor, or a part of one: region [src_offset, + src_extent) of the source tensor becomes region [dst_offset, + dst_extent)
- * of the destination tensor. Set `size` through RESHARD_ENTRY_INIT. The pointers are read during reshard_plan_create only. */
+/* One tensor, or a part of one: region [src_offset, + src_extent) of the source tensor becomes region [dst_offset, +
+ * dst_extent) of the destination tensor. Set `size` through RESHARD_ENTRY_INIT. The pointers are read during
+ * reshard_plan_create only. */
 typedef struct reshard_entry {
   size_t size;
-  reshard_layout src, dst;   /* borrowed during the call; the plan takes references of its own */
-  reshard_dtype dtype;       /* of the source elements */
-  reshard_dtype dst_dtype;   /* RESHARD_DTYPE_NONE: the same; another one is refused by name until casts are built */
+  reshard_layout src, dst; /* borrowed during the call; the plan takes references of its own */
+  reshard_dtype dtype;     /* of the source elements */
+  reshard_dtype dst_dtype; /* RESHARD_DTYPE_NONE: the same; another one is refused by name until casts are built */
   reshard_op op;
   const int64_t *src_offset; /* per dim of src; NULL: 0 */
   const int64_t *src_extent; /* per dim of src; NULL: all from the offset on */
   const int64_t *dst_offset; /* per dim of dst; NULL: 0 */
   const int64_t *dst_extent; /* per dim of dst; NULL: what the source region gives, through the permutation;
                                 without any region both tensors are whole, and must fit */
-  const int *permutation;    /* per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source lacks.
-                                NULL: identity. Source dims that are not named must have extent 1 in the region. */
-  const char *name;          /* for errors and print-outs; NULL: "tensor" */
+  const int *permutation; /* per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source
+                             lacks. NULL: identity. Source dims that are not named must have extent 1 in the region. */
+  const char *name;       /* for errors and print-outs; NULL: "tensor" */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
 
 /* Set `size` through RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields are compared between ranks. */
 typedef struct reshard_plan_options {
   size_t size;
-  int64_t workspace_limit;      /* bytes of staging on every rank; 0: no limit, one round */
-  int64_t peers_per_round;      /* W; 0: min(world - 1, 32). Used under a limit only. */
-  const int64_t *nodes;         /* node of each rank, `world` of them, read during the call; NULL: none. Receivers on a
-                                   node that has replicas of a source are served from there. */
+  int64_t workspace_limit; /* bytes of staging on every rank; 0: no limit, one round */
+  int64_t peers_per_round; /* W; 0: min(world - 1, 32). Used under a limit only. */
+  const int64_t *nodes;    /* node of each rank, `world` of them, read during the call; NULL: none. Receivers on a
+                              node that has replicas of a source are served from there. */
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
 
 /* The plan of one rank for nentries tensors (0 is legal). options NULL: defaults. All layouts must be of one world.
- * Errors: RESHARD_ERROR_INVALID (regions, permutation, a source that is not valid, a workspace limit below the least, which is named),
- * RESHARD_ERROR_UNSUPPORTED (unequal dtypes, operations other than copy), RESHARD_ERROR_OUT_OF_MEMORY. */
+ * Errors: RESHARD_ERROR_INVALID (regions, permutation, a source that is not valid, a workspace limit below the least,
+ * which is named), RESHARD_ERROR_UNSUPPORTED (unequal dtypes, operations other than copy), RESHARD_ERROR_OUT_OF_MEMORY.
+ */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);
 RESHARD_API void reshard_plan_destroy(reshard_plan plan);
 
 /* The plan of the adjoint, for the same rank: sides swapped, permutation inverted. Where the forward destination was
- * replicated or overlaps the adjoint would have to sum: RESHARD_ERROR_UNSUPPORTED by name. Where it has gaps: RESHARD_ERROR_INVALID. */
+ * replicated or overlaps the adjoint would have to sum: RESHARD_ERROR_UNSUPPORTED by name. Where it has gaps:
+ * RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse);
 
 typedef struct reshard_plan_info {
   int64_t rank, world, entries; /* world is 0 in a plan without entries, which fits any */
-  int64_t bytes;           /* of all regions, counted once */
-  int64_t sent_bytes;      /* by this rank to others */
-  int64_t received_bytes;  /* by this rank from others */
-  int64_t kept_bytes;      /* copied within the rank */
-  int64_t peers;           /* ranks with which bytes are exchanged */
-  int64_t messages_sent;   /* messages, after cutting in rounds */
+  int64_t bytes;                /* of all regions, counted once */
+  int64_t sent_bytes;           /* by this rank to others */
+  int64_t received_bytes;       /* by this rank from others */
+  int64_t kept_bytes;           /* copied within the rank */
+  int64_t peers;                /* ranks with which bytes are exchanged */
+  int64_t messages_sent;        /* messages, after cutting in rounds */
   int64_t messages_received;
   int64_t rounds;          /* rounds in which this rank has something */
   int64_t round_groups;    /* groups of peers that rounds are made of (reshard_plan_group_rounds); 1 without a limit */
@@ -79,8 +87,8 @@ typedef struct reshard_plan_info {
   int64_t memory_bytes;    /* that the plan itself takes */
   int64_t classes;         /* distinct geometries among the entries: each was intersected once */
   int64_t lower_bound_bytes; /* bytes that this rank lacks, from the layouts alone */
-  int64_t plan_ns;         /* time that reshard_plan_create took */
-  int64_t exclusive_bytes; /* bytes that only this rank holds and others need, each counted once */
+  int64_t plan_ns;           /* time that reshard_plan_create took */
+  int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 
@@ -88,8 +96,8 @@ RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan
 RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                              int64_t *received_bytes);
 
-/* Rounds of this rank in one group of peers, 0 <= group < round_groups. Round (group, piece) is the same moment on all ranks, so the rounds
- * of a world are the sum over groups of the largest number that any rank has. */
+/* Rounds of this rank in one group of peers, 0 <= group < round_groups. Round (group, piece) is the same moment on all
+ * ranks, so the rounds of a world are the sum over groups of the largest number that any rank has. */
 RESHARD_API reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64_t *rounds);
 
 /* Bytes of workspace that always suffice on this rank, for arrays of any strides, on the packed path. The direct path
@@ -97,8 +105,8 @@ RESHARD_API reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t 
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;
-/* What the plan does: peers, messages, rounds, bytes, workspace, skips, load; as text or as one JSON object (the entry of
- * this rank in `per_rank` of `reshard plan --json`, with peers). Buffer rule as in reshard_layout_print. */
+/* What the plan does: peers, messages, rounds, bytes, workspace, skips, load; as text or as one JSON object (the entry
+ * of this rank in `per_rank` of `reshard plan --json`, with peers). Buffer rule as in reshard_layout_print. */
 RESHARD_API reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, char *text, size_t size,
                                                 size_t *needed);
 

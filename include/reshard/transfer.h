@@ -12,11 +12,11 @@ extern "C" {
 typedef struct reshard_transfer_s *reshard_transfer;
 
 /* Where the data is. src and dst list the buffers of my rank (reshard_layout_buffer_count) of every entry, entry after
- * entry. Borrowed: the memory and its size are the caller's and must live as long as the transfer; the lists are read during the call only.
- * Pointers must be aligned to nothing; pointers of buffers in which my rank holds nothing may be NULL.
- * Strides are in elements, one list of ndim per buffer (NULL list or NULL element: contiguous); they are
- * refused for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not.
- * Entries whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
+ * entry. Borrowed: the memory and its size are the caller's and must live as long as the transfer; the lists are read
+ * during the call only. Pointers must be aligned to nothing; pointers of buffers in which my rank holds nothing may be
+ * NULL. Strides are in elements, one list of ndim per buffer (NULL list or NULL element: contiguous); they are refused
+ * for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not. Entries
+ * whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
 typedef struct reshard_arrays {
   size_t size;
   void *const *src;
@@ -41,9 +41,10 @@ typedef struct reshard_transfer_options {
 } reshard_transfer_options;
 #define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
 
-/* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version, tensors, layouts,
- * dtypes, regions, options): all succeed, or all get the same error, naming ranks and the first field that differs, before any byte
- * moves. Checks strides, and that no destination overlaps a source or another destination of my rank. */
+/* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version,
+ * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming ranks and the first field
+ * that differs, before any byte moves. Checks strides, and that no destination overlaps a source or another destination
+ * of my rank. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
@@ -63,10 +64,10 @@ typedef struct reshard_transfer_info {
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 
-/* Collective over the transfer's communicator. Moves the data. Allocates nothing, computes no offsets, exchanges no metadata. On the CPU stream
- * is NULL; when the call returns my destination is complete and my source may be overwritten. A peer's source is read
- * only after that peer's execute was reached. Errors: RESHARD_ERROR_BUSY when the transfer is executing already,
- * RESHARD_ERROR_PEER after an abort, RESHARD_ERROR_TIMEOUT. */
+/* Collective over the transfer's communicator. Moves the data. Allocates nothing, computes no offsets, exchanges no
+ * metadata. On the CPU stream is NULL; when the call returns my destination is complete and my source may be
+ * overwritten. A peer's source is read only after that peer's execute was reached. Errors: RESHARD_ERROR_BUSY when the
+ * transfer is executing already, RESHARD_ERROR_PEER after an abort, RESHARD_ERROR_TIMEOUT. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
 /* The same for all ranks of this process from one thread: transfers[i] of n, one per local rank, in any order. */
