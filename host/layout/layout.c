@@ -286,8 +286,7 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
   return out;
 }
 
-bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank, int64_t *array) {
-  int64_t found = 0;
+bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank) {
   if (l->kind == RESHARD_LAYOUT_BOXES) {
     int64_t low = l->boxes->cell_first[cell], end = l->boxes->cell_first[cell + 1], high = end;
     while (low < high) {
@@ -297,24 +296,12 @@ bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t ran
       else
         high = middle;
     }
-    if (low == end || l->boxes->holders[low].rank != rank)
-      return false;
-    found = l->boxes->holders[low].array;
-  } else {
-    int64_t position = rs_ranks_find(&l->ranks, rank);
-    if (position < 0)
-      return false;
-    if (l->kind == RESHARD_LAYOUT_FLAT) {
-      if (position != cell / flat_stride(l))
-        return false;
-      found = cell % flat_stride(l);
-    } else if (rs_layout_cell(l, rank, 0) != cell) {
-      return false;
-    }
+    return low < end && l->boxes->holders[low].rank == rank;
   }
-  if (array != NULL)
-    *array = found;
-  return true;
+  int64_t position = rs_ranks_find(&l->ranks, rank);
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    return position >= 0 && position == cell / flat_stride(l);
+  return position >= 0 && rs_layout_cell(l, rank, 0) == cell;
 }
 
 static reshard_status check_rank(const char *call, reshard_layout layout, int64_t rank, const void *out) {

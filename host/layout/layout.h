@@ -137,8 +137,8 @@ reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t co
 int64_t rs_layout_holder_count(const struct reshard_layout_s *layout, int64_t cell);
 const rs_holder *rs_layout_holders(const struct reshard_layout_s *layout, int64_t cell, rs_holder *storage);
 
-/* True when the rank is among the holders; *array (may be NULL) receives which of its arrays it is. */
-bool rs_layout_holds(const struct reshard_layout_s *layout, int64_t cell, int64_t rank, int64_t *array);
+/* True when the rank is among the holders. */
+bool rs_layout_holds(const struct reshard_layout_s *layout, int64_t cell, int64_t rank);
 
 /* Arrays of a rank, and the cell of one. */
 int64_t rs_layout_arrays(const struct reshard_layout_s *layout, int64_t rank);

@@ -106,7 +106,7 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
       RS_TRY(rs_add_segment(w, (rs_segment){h.rank, w->array, h.array, at, 0, rows, hit->elements}));
       if (h.rank == w->rank)
         c->kept += hit->elements;
-    } else if (!rs_layout_holds(c->src, w->cell, h.rank, NULL)) {
+    } else if (!rs_layout_holds(c->src, w->cell, h.rank)) {
       RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
       w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, hit->elements, rows, at};
     }
@@ -156,7 +156,7 @@ static reshard_status intersect_sends(rs_work *w) {
 static reshard_status receive_hit(void *user, const rs_hit *hit) {
   rs_work *w = user;
   rs_class *c = w->class_;
-  if (rs_layout_holds(c->src, hit->cell, w->rank, NULL))
+  if (rs_layout_holds(c->src, hit->cell, w->rank))
     return RESHARD_SUCCESS;
   int64_t rows = rs_hit_rows(&c->space, false, hit), at;
   RS_TRY(keep_lists(w, hit, &at));
@@ -268,6 +268,50 @@ static void trim(rs_lists *lists) {
   memset(&lists->group, 0, sizeof lists->group);
 }
 
+/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few: keeps the lists
+ * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
+static reshard_status keep_used_lists(rs_side *side, int64_t naxes) {
+  int64_t *moved = NULL;
+  rs_lists lists = {0};
+  int64_t *ids = NULL, nids = 0, segments = side->segments.n;
+  if (side->ids.n <= 2 * segments * naxes)
+    return RESHARD_SUCCESS;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&moved, side->lists.list.n, sizeof *moved), done);
+  RS_TRY_GOTO(status, rs_alloc(&ids, segments * naxes, sizeof *ids), done);
+  memset(moved, -1, (size_t)side->lists.list.n * sizeof *moved);
+  for (int64_t i = 0; i < segments; i++) {
+    for (int64_t a = 0; a < naxes; a++) {
+      int64_t from = side->ids.at[side->segments.at[i].lists + a];
+      const rs_list *list = &side->lists.list.at[from];
+      if (moved[from] < 0) {
+        RS_TRY_GOTO(status, rs_vec_reserve(&lists.list, lists.list.n + 1), done);
+        RS_TRY_GOTO(status, rs_vec_reserve(&lists.run, lists.run.n + list->count), done);
+        memcpy(lists.run.at + lists.run.n, side->lists.run.at + list->first, (size_t)list->count * sizeof(rs_run));
+        moved[from] = lists.list.n;
+        lists.list.at[lists.list.n++] = (rs_list){lists.run.n, list->count, list->length};
+        lists.run.n += list->count;
+      }
+      ids[nids + a] = moved[from];
+    }
+    nids += naxes;
+  }
+  for (int64_t i = 0; i < segments; i++)
+    side->segments.at[i].lists = i * naxes;
+  free(side->ids.at);
+  side->ids.at = ids;
+  side->ids.n = side->ids.cap = nids;
+  ids = NULL;
+  rs_lists_free(&side->lists);
+  side->lists = lists;
+  lists = (rs_lists){0};
+done:
+  free(moved);
+  free(ids);
+  rs_lists_free(&lists);
+  return status;
+}
+
 reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, const int64_t *nodes) {
   rs_work w = {.class_ = c, .rank = rank, .world = world, .nodes = nodes};
   w.listed = rs_layout_regular(c->src) || rs_layout_regular(c->dst);
@@ -275,6 +319,8 @@ reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, cons
   RS_TRY_GOTO(status, intersect_sends(&w), done);
   RS_TRY_GOTO(status, intersect_receives(&w), done);
   RS_TRY_GOTO(status, rs_share_receives(&w), done);
+  if (w.listed)
+    RS_TRY_GOTO(status, keep_used_lists(&c->send, c->space.naxes), done);
   RS_TRY_GOTO(status, make_messages(&c->send, true), done);
   RS_TRY_GOTO(status, make_messages(&c->receive, false), done);
 done:

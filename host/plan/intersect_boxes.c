@@ -62,7 +62,7 @@ static reshard_status send_cell(void *user, int64_t cell) {
     if (h.rank == w->rank || !w->shared) {
       RS_TRY(rs_add_segment(w, (rs_segment){h.rank, w->array, h.array, -1, 0, rows, elements}));
       c->kept += h.rank == w->rank ? elements : 0;
-    } else if (!rs_layout_holds(c->src, w->cell, h.rank, NULL)) {
+    } else if (!rs_layout_holds(c->src, w->cell, h.rank)) {
       RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
       w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, h.array, elements, rows, -1};
     }
@@ -82,7 +82,7 @@ static reshard_status receive_cell(void *user, int64_t cell) {
     int64_t elements = share(q, cell, &rows);
     return rs_add_segment(w, (rs_segment){holders->rank, holders->array, w->array, -1, 0, rows, elements});
   }
-  if (rs_layout_holds(w->class_->src, cell, w->rank, NULL))
+  if (rs_layout_holds(w->class_->src, cell, w->rank))
     return RESHARD_SUCCESS;
   int64_t elements = share(q, cell, &rows);
   RS_TRY(rs_vec_reserve(&w->wants, w->wants.n + 1));

@@ -175,7 +175,7 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
   const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
   for (int64_t i = 0; i < n; i++)
-    if (!rs_layout_holds(c->src, w->cell, holders[i].rank, NULL))
+    if (!rs_layout_holds(c->src, w->cell, holders[i].rank))
       w->receivers.at[w->receivers.n++] = (rs_receiver){holders[i].rank, holders[i].array, hit->elements, rows, -1};
   return RESHARD_SUCCESS;
 }

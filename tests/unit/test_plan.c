@@ -364,11 +364,39 @@ static void test_explain(void **unused) {
   reshard_plan_destroy(plan);
 }
 
+/* In a world of 16,384 ranks a plan takes memory for its own peers, also where a world of receivers shares a replicated
+ * source. */
+static void test_memory(void **unused) {
+  (void)unused;
+  static const char *const pairs[][2] = {{"mesh(64x256;S0,S1)", "chunk(0)"},
+                                         {"mesh(64x256;R,S0)", "mesh(64x256;S0,S1)"},
+                                         {"mesh(64x256;R,S0)", "mesh(64x256;R,S1)"},
+                                         {"mesh(128x128;R,S0)", "chunk(1)"},
+                                         {"mesh(128x128;R,S0)", "mesh(16384;R)"}};
+  const int64_t shape[2] = {1 << 20, 1 << 14};
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    reshard_layout src, dst;
+    reshard_plan plan;
+    assert_int_equal(reshard_layout_parse(pairs[i][0], 2, shape, 16384, &src), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_parse(pairs[i][1], 2, shape, 16384, &dst), RESHARD_SUCCESS);
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
+    assert_int_equal(reshard_plan_create(1, &entry, 777, NULL, &plan), RESHARD_SUCCESS);
+    reshard_plan_info info = info_of(plan);
+    if (info.peers == 0 || info.peers > 512 || info.memory_bytes > 4096 + 1024 * info.peers)
+      fail_msg("%s -> %s: %lld bytes for %lld peers", pairs[i][0], pairs[i][1], (long long)info.memory_bytes,
+               (long long)info.peers);
+    reshard_plan_destroy(plan);
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pieces), cmocka_unit_test(test_groups),  cmocka_unit_test(test_least),
-      cmocka_unit_test(test_large),  cmocka_unit_test(test_classes), cmocka_unit_test(test_many),
-      cmocka_unit_test(test_empty),  cmocka_unit_test(test_reverse), cmocka_unit_test(test_explain),
+      cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces), cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_least),   cmocka_unit_test(test_large),  cmocka_unit_test(test_classes),
+      cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),  cmocka_unit_test(test_reverse),
+      cmocka_unit_test(test_explain),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
