@@ -39,6 +39,8 @@ const char *reshard_status_string(reshard_status status) {
   case RESHARD_ERROR_BUSY: return "RESHARD_ERROR_BUSY";
   case RESHARD_ERROR_TIMEOUT: return "RESHARD_ERROR_TIMEOUT";
   case RESHARD_ERROR_INTERNAL: return "RESHARD_ERROR_INTERNAL";
+  case RESHARD_ERROR_CANCELLED: return "RESHARD_ERROR_CANCELLED";
+  case RESHARD_ERROR_CORRUPT: return "RESHARD_ERROR_CORRUPT";
   }
   return "unknown status";
 }

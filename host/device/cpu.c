@@ -265,7 +265,7 @@ static const rs_device_ops cpu_ops = {
     .destroy = cpu_destroy,
 };
 
-static int usable_cores(void) {
+int rs_device_cpu_cores(void) {
 #if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -298,7 +298,7 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
   rs_cpu *cpu;
   RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
   *cpu = (rs_cpu){.base = {&cpu_ops}, .kernels = kernels, .stream_from = streaming_threshold()};
-  reshard_status status = rs_pool_create(threads == 0 ? usable_cores() : threads, &cpu->pool);
+  reshard_status status = rs_pool_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->pool);
   if (status != RESHARD_SUCCESS) {
     free(cpu);
     return status;

@@ -9,37 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies of one message (or of what is kept, from = this rank), all into this rank's arrays. */
-static reshard_status list_message(const rs_offer *mine, const rs_offer *from, int64_t entry, bool sending,
-                                   const rs_message *message, rs_copies *copies) {
-  const rs_class *c = &mine->plan->classes.at[mine->plan->entries[entry].class_];
-  const rs_side *side = sending ? &c->send : &c->receive;
-  for (int64_t i = message->first; i < message->first + message->count; i++) {
-    const rs_segment *s = &side->segments.at[i];
-    rs_view src, dst;
-    rs_arrays_view(from->arrays, from->plan, entry, true, s->src_array, &src);
-    rs_arrays_view(mine->arrays, mine->plan, entry, false, s->dst_array, &dst);
-    rs_lowering lowering = {mine->plan, c, sending, s, &src, &dst, NULL};
-    RS_TRY(rs_lower(&lowering, copies));
-  }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status list_all(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers,
-                               rs_copies *copies) {
-  const rs_offer *mine = offers[t->comm->rank];
-  for (int64_t i = 0; i < t->plan->nentries; i++) {
-    const rs_class *c = &t->plan->classes.at[t->plan->entries[i].class_];
-    const rs_message *kept = rs_side_message(&c->send, t->plan->rank);
-    if (kept != NULL)
-      RS_TRY(list_message(mine, mine, i, true, kept, copies));
-    int64_t before = copies->bytes;
-    for (int64_t m = 0; m < c->receive.messages.n; m++) {
-      const rs_message *message = &c->receive.messages.at[m];
-      RS_TRY(list_message(mine, offers[message->peer], i, false, message, copies));
-    }
-    binding->foreign_bytes += copies->bytes - before;
-  }
+/* rs_view_of of a transfer: peers have shown where their arrays are. */
+static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const rs_offer *offer = ((const rs_offer *const *)user)[rank];
+  rs_arrays_view(offer->arrays, offer->plan, entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
@@ -97,7 +70,7 @@ reshard_status rs_bind_direct(reshard_transfer t, rs_binding *binding, const rs_
   binder mine = {.transfer = t, .binding = binding, .copies = &copies};
   mine.status = t->comm->ops->enter(t->comm);
   if (mine.status == RESHARD_SUCCESS) {
-    mine.status = list_all(t, binding, offers, &copies);
+    mine.status = rs_pull(t->plan, view_of, (void *)offers, &copies, &binding->foreign_bytes);
     t->comm->ops->leave(t->comm);
   }
   if (mine.status != RESHARD_SUCCESS)

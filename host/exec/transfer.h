@@ -84,6 +84,13 @@ reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);
 /* Elements [begin, end) of the segment in message order; linear is where element `begin` is. */
 reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies);
 
+/* pull.c: appends all that comes to the plan's rank, from itself and from others, as copies from array to array;
+ * *foreign_bytes grows by what others send. view_of: where an array of an entry is on a rank. */
+typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
+                                     rs_view *view);
+reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
+                       int64_t *foreign_bytes);
+
 /* What a rank shows the others while all bind a direct path: read by them until `rs_bind_direct` returns. */
 typedef struct rs_offer {
   const struct reshard_plan_s *plan;

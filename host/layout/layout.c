@@ -249,6 +249,20 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, 
   return RESHARD_SUCCESS;
 }
 
+void rs_layout_clip(const struct reshard_layout_s *l, int64_t cell, int d, int64_t lo, int64_t hi, int64_t *begin,
+                    int64_t *end) {
+  if (rs_layout_regular(l)) {
+    int64_t part = cell_part(l, cell, d);
+    *begin = rs_dim_rank(&l->dim[d], part, lo);
+    *end = rs_dim_rank(&l->dim[d], part, hi);
+    return;
+  }
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  *begin = rs_max(lo, corners[d]) - corners[d];
+  *end = rs_max(*begin, rs_min(hi, corners[l->ndim + d]) - corners[d]);
+}
+
 int64_t rs_layout_holder_count(const struct reshard_layout_s *l, int64_t cell) {
   if (l->kind == RESHARD_LAYOUT_BOXES)
     return l->boxes->cell_first[cell + 1] - l->boxes->cell_first[cell];
@@ -376,9 +390,13 @@ reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t ran
   return status;
 }
 
+int64_t rs_layout_buffers(const struct reshard_layout_s *l, int64_t rank) {
+  return l->kind == RESHARD_LAYOUT_BOXES ? rs_layout_arrays(l, rank) : 1;
+}
+
 reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, int64_t *count) {
   RS_TRY(check_rank("reshard_layout_buffer_count", layout, rank, count));
-  *count = layout->kind == RESHARD_LAYOUT_BOXES ? rs_layout_arrays(layout, rank) : 1;
+  *count = rs_layout_buffers(layout, rank);
   return RESHARD_SUCCESS;
 }
 

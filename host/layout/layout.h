@@ -140,6 +140,8 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *layout, int64_
 /* True when the rank is among the holders. */
 bool rs_layout_holds(const struct reshard_layout_s *layout, int64_t cell, int64_t rank);
 
+/* Buffers of a rank (reshard_layout_buffer_count), which may be beyond the layout's world. */
+int64_t rs_layout_buffers(const struct reshard_layout_s *layout, int64_t rank);
 /* Arrays of a rank, and the cell of one. */
 int64_t rs_layout_arrays(const struct reshard_layout_s *layout, int64_t rank);
 int64_t rs_layout_cell(const struct reshard_layout_s *layout, int64_t rank, int64_t array);
@@ -151,6 +153,11 @@ void rs_layout_cell_box(const struct reshard_layout_s *layout, int64_t cell, int
  */
 reshard_status rs_layout_pieces(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
                                 rs_pieces *out);
+
+/* Indices [begin, end) of the array that holds a cell, in one dim, that lie in [lo, hi) of the tensor: a range, since
+ * arrays ascend. */
+void rs_layout_clip(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
+                    int64_t *begin, int64_t *end);
 
 /* Boxes of a piece of a flat layout: 2 ndim - 1 at most. Writes lo and hi of each ([2 * ndim] apart) in row-major
  * order, returns how many. */

@@ -14,13 +14,14 @@ static const char *label_of(char text[LABEL_TEXT], int64_t i, const reshard_entr
   return text;
 }
 
-static reshard_status check_entry(const char *label, const reshard_entry *e, int64_t world) {
+static reshard_status check_entry(const char *label, const reshard_entry *e, int64_t world, bool smaller) {
   if (e->size != sizeof *e)
     return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_entry has %zu", label, e->size,
                     sizeof *e);
   if (e->src == NULL || e->dst == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s layout is NULL", label, e->src == NULL ? "src" : "dst");
-  if (e->src->world != world || e->dst->world != world)
+  if (e->src->world > world || e->dst->world > world ||
+      (!smaller && (e->src->world != world || e->dst->world != world)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: layouts of worlds of %lld and %lld ranks, the plan's has %lld", label,
                     (long long)e->src->world, (long long)e->dst->world, (long long)world);
   if (reshard_dtype_size(e->dtype) == 0)
@@ -77,21 +78,19 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
                                 int64_t slots) {
   char label[LABEL_TEXT];
   label_of(label, i, e);
-  RS_TRY(check_entry(label, e, plan->world));
+  RS_TRY(check_entry(label, e, plan->world, plan->smaller));
   rs_entry *kept = &plan->entries[i];
   const char *name = e->name != NULL ? e->name : "tensor";
   RS_TRY(rs_alloc_copy(&kept->name, name, (int64_t)strlen(name) + 1, 1));
   kept->dtype = e->dtype;
   kept->src_buffer = plan->nsrc;
   kept->dst_buffer = plan->ndst;
-  int64_t buffers, bytes = (int64_t)reshard_dtype_size(e->dtype), whole;
+  int64_t bytes = (int64_t)reshard_dtype_size(e->dtype), whole;
   if (!rs_mul(rs_max(e->src->elements, e->dst->elements), bytes, &whole) || !rs_mul(whole, plan->world, &whole))
     return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes, on each of %lld ranks, overflow 63 bits", label,
                     (long long)plan->world); /* sums over replicas go that far */
-  RS_TRY(reshard_layout_buffer_count(e->src, plan->rank, &buffers));
-  plan->nsrc += buffers;
-  RS_TRY(reshard_layout_buffer_count(e->dst, plan->rank, &buffers));
-  plan->ndst += buffers;
+  plan->nsrc += rs_layout_buffers(e->src, plan->rank);
+  plan->ndst += rs_layout_buffers(e->dst, plan->rank);
   rs_class wanted = {.src = e->src, .dst = e->dst, .width = bytes};
   RS_TRY(rs_space_create(label, e, &wanted.space));
   for (int a = 0; a < wanted.space.naxes; a++)
@@ -253,17 +252,9 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
-                                   const reshard_plan_options *options, reshard_plan *plan) {
+static reshard_status create(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world, bool smaller,
+                             const reshard_plan_options *options, reshard_plan *plan) {
   int64_t start = now_ns();
-  if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
-  int64_t world = rank + 1; /* of a plan without entries: any communicator will do */
-  if (nentries > 0) {
-    if (entries[0].size != sizeof *entries || entries[0].src == NULL)
-      return check_entry("entry 0", &entries[0], 0);
-    world = entries[0].src->world;
-  }
   if (rank < 0 || rank >= world)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank,
                     (long long)world);
@@ -271,6 +262,7 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->rank = rank;
   made->world = world;
+  made->smaller = smaller;
   made->nentries = nentries;
   reshard_status status;
   RS_TRY_GOTO(status, read_options(made, options), fail);
@@ -286,6 +278,24 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
 fail:
   reshard_plan_destroy(made);
   return status;
+}
+
+reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
+                                   const reshard_plan_options *options, reshard_plan *plan) {
+  if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
+  int64_t world = rank + 1; /* of a plan without entries: any communicator will do */
+  if (nentries > 0) {
+    if (entries[0].size != sizeof *entries || entries[0].src == NULL)
+      return check_entry("entry 0", &entries[0], 0, false);
+    world = entries[0].src->world;
+  }
+  return create(nentries, entries, rank, world, false, options, plan);
+}
+
+reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
+                                   reshard_plan *plan) {
+  return create(nentries, entries, rank, world, true, NULL, plan);
 }
 
 void reshard_plan_destroy(reshard_plan plan) {

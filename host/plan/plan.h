@@ -82,6 +82,7 @@ enum {
 
 struct reshard_plan_s {
   int64_t rank, world;
+  bool smaller; /* layouts may be of smaller worlds than the plan's */
   int64_t nentries;
   rs_entry *entries;
   int64_t *order; /* entries by width descending: the order within messages */
@@ -96,6 +97,11 @@ struct reshard_plan_s {
   uint64_t fields[RS_FIELDS];
   reshard_plan_info info;
 };
+
+/* reshard_plan_create for a world that may be larger than those that the layouts were made for: the ranks beyond hold
+ * nothing. For layouts of different origin, as those of files. */
+reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
+                                   reshard_plan *plan);
 
 /* One side of a segment, axis by axis, in elements of the rank's local arrays. */
 typedef struct rs_span_list {

@@ -33,7 +33,9 @@ typedef enum reshard_status {
   RESHARD_ERROR_PEER = 6,          /* another rank failed or the communicator was aborted */
   RESHARD_ERROR_BUSY = 7,          /* the object is in use by another call */
   RESHARD_ERROR_TIMEOUT = 8,       /* a peer did not come within the communicator's deadline */
-  RESHARD_ERROR_INTERNAL = 9       /* a defect of the library */
+  RESHARD_ERROR_INTERNAL = 9,      /* a defect of the library */
+  RESHARD_ERROR_CANCELLED = 10,    /* the caller's progress function asked for it */
+  RESHARD_ERROR_CORRUPT = 11       /* data read back is not what was written */
 } reshard_status;
 
 /* Name of a status ("RESHARD_ERROR_INVALID"); never NULL, static lifetime. */

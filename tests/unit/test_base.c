@@ -21,10 +21,10 @@ static void test_statuses(void **state) {
   static const char *const names[] = {
       "RESHARD_SUCCESS",       "RESHARD_ERROR_INVALID",  "RESHARD_ERROR_UNSUPPORTED", "RESHARD_ERROR_OUT_OF_MEMORY",
       "RESHARD_ERROR_SYSTEM",  "RESHARD_ERROR_MISMATCH", "RESHARD_ERROR_PEER",        "RESHARD_ERROR_BUSY",
-      "RESHARD_ERROR_TIMEOUT", "RESHARD_ERROR_INTERNAL"};
-  for (int i = 0; i < 10; i++)
+      "RESHARD_ERROR_TIMEOUT", "RESHARD_ERROR_INTERNAL", "RESHARD_ERROR_CANCELLED",   "RESHARD_ERROR_CORRUPT"};
+  for (int i = 0; i < 12; i++)
     assert_string_equal(reshard_status_string((reshard_status)i), names[i]);
-  assert_string_equal(reshard_status_string((reshard_status)10), "unknown status");
+  assert_string_equal(reshard_status_string((reshard_status)12), "unknown status");
   assert_string_equal(reshard_status_string((reshard_status)-1), "unknown status");
   char version[32];
   snprintf(version, sizeof version, "%d.%d.%d", RESHARD_VERSION_MAJOR, RESHARD_VERSION_MINOR, RESHARD_VERSION_PATCH);

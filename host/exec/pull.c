@@ -1,0 +1,33 @@
+/* What comes to a rank as box copies, straight from the arrays of those who hold it: the direct path, and files. */
+#include "exec/transfer.h"
+
+/* Copies of one message (or of what is kept: the message to itself), all into this rank's arrays. */
+static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, bool kept,
+                                   const rs_message *message, rs_view_of view_of, void *user, rs_copies *copies) {
+  const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
+  const rs_side *side = kept ? &c->send : &c->receive;
+  for (int64_t i = message->first; i < message->first + message->count; i++) {
+    const rs_segment *s = &side->segments.at[i];
+    rs_view src, dst;
+    RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
+    RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst));
+    rs_lowering lowering = {plan, c, kept, s, &src, &dst, NULL};
+    RS_TRY(rs_lower(&lowering, copies));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
+                       int64_t *foreign_bytes) {
+  for (int64_t i = 0; i < plan->nentries; i++) {
+    const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+    const rs_message *kept = rs_side_message(&c->send, plan->rank);
+    if (kept != NULL)
+      RS_TRY(pull_message(plan, i, true, kept, view_of, user, copies));
+    int64_t before = copies->bytes;
+    for (int64_t m = 0; m < c->receive.messages.n; m++)
+      RS_TRY(pull_message(plan, i, false, &c->receive.messages.at[m], view_of, user, copies));
+    *foreign_bytes += copies->bytes - before;
+  }
+  return RESHARD_SUCCESS;
+}
