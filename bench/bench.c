@@ -213,50 +213,53 @@ static void print_row(const bench_state *b) {
 
 static void json_row(json *j, const bench_state *b) {
   const bench_row *r = &b->row;
-  json_line(j);
-  json_open(j, NULL, '{');
-  json_int(j, "bytes", r->bytes);
-  json_string(j, "shape", r->shape);
-  json_string(j, "dtype", r->dtype);
-  json_real(j, "time_us", r->time_us);
-  json_real(j, "algbw", r->algbw);
-  json_real(j, "busbw", r->busbw);
-  json_real(j, "memcpy_gbps", r->memcpy_gbps);
-  json_real(j, "ratio", r->ratio);
+  cli_json_line(j);
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "bytes", r->bytes);
+  cli_json_string(j, "shape", r->shape);
+  cli_json_string(j, "dtype", r->dtype);
+  cli_json_real(j, "time_us", r->time_us);
+  cli_json_real(j, "algbw", r->algbw);
+  cli_json_real(j, "busbw", r->busbw);
+  cli_json_real(j, "memcpy_gbps", r->memcpy_gbps);
+  cli_json_real(j, "ratio", r->ratio);
   if (b->o->check)
-    json_int(j, "wrong", r->wrong);
+    cli_json_int(j, "wrong", r->wrong);
   else
-    json_null(j, "wrong");
-  json_string(j, "path", r->path);
-  json_close(j, '}');
+    cli_json_null(j, "wrong");
+  cli_json_string(j, "path", r->path);
+  cli_json_close(j, '}');
 }
 
 static void json_head(json *j, const bench_state *b, const machine *m) {
   const cli_options *o = b->o;
-  json_open(j, NULL, '{');
-  json_int(j, "version", 1);
-  json_string(j, "reshard", reshard_version());
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "version", 1);
+  cli_json_string(j, "reshard", reshard_version());
   machine_json(j, "machine", m);
-  json_open(j, "options", '{');
+  cli_json_open(j, "options", '{');
   if (o->model != NULL)
-    json_string(j, "model", o->model);
+    cli_json_string(j, "model", o->model);
   else
-    json_string(j, "shape", o->shape);
+    cli_json_string(j, "shape", o->shape);
   if (o->permutation != NULL)
-    json_string(j, "permutation", o->permutation);
-  json_string(j, "src", o->src);
-  json_string(j, "dst", o->dst);
-  json_int(j, "ranks", b->w.world);
-  json_string(j, "device", "cpu");
-  json_string(j, "comm", "local");
-  json_string(j, "path", o->path == RESHARD_PATH_AUTO ? "auto" : o->path == RESHARD_PATH_DIRECT ? "direct" : "packed");
-  json_int(j, "workspace_bytes", o->workspace);
-  json_int(j, "threads", b->threads);
-  json_int(j, "iterations", o->iterations);
-  json_int(j, "warmup", o->warmup);
-  json_bool(j, "check", o->check);
-  json_close(j, '}');
-  json_open(j, "rows", '[');
+    cli_json_string(j, "permutation", o->permutation);
+  cli_json_string(j, "src", o->src);
+  cli_json_string(j, "dst", o->dst);
+  cli_json_int(j, "ranks", b->w.world);
+  cli_json_string(j, "device", "cpu");
+  cli_json_string(j, "comm", "local");
+  cli_json_string(j, "path",
+                  o->path == RESHARD_PATH_AUTO     ? "auto"
+                  : o->path == RESHARD_PATH_DIRECT ? "direct"
+                                                   : "packed");
+  cli_json_int(j, "workspace_bytes", o->workspace);
+  cli_json_int(j, "threads", b->threads);
+  cli_json_int(j, "iterations", o->iterations);
+  cli_json_int(j, "warmup", o->warmup);
+  cli_json_bool(j, "check", o->check);
+  cli_json_close(j, '}');
+  cli_json_open(j, "rows", '[');
 }
 
 /* The shape with dim 0 such that the tensor is the largest within the size. */
@@ -366,11 +369,11 @@ static int64_t run(bench_state *b, const machine *m) {
     printf("# Avg bus bandwidth    : %.4g\n", busbw / (double)rows);
   }
   if (o->json != NULL) {
-    json_close(&j, ']');
-    json_int(&j, "out_of_bounds", wrong);
-    json_real(&j, "average_busbw", busbw / (double)rows);
-    json_close(&j, '}');
-    json_write(&j, o->json);
+    cli_json_close(&j, ']');
+    cli_json_int(&j, "out_of_bounds", wrong);
+    cli_json_real(&j, "average_busbw", busbw / (double)rows);
+    cli_json_close(&j, '}');
+    cli_json_write(&j, o->json);
   }
   return wrong;
 }

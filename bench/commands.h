@@ -3,6 +3,7 @@
 #define BENCH_COMMANDS_H
 
 int command_plan(int argc, char **argv);
+int command_convert(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_info(int argc, char **argv);

@@ -27,34 +27,34 @@ static bool has_files(void) {
 
 static void as_json(const machine *m, const char *path) {
   json j = {0};
-  json_open(&j, NULL, '{');
-  json_int(&j, "version", 1);
-  json_string(&j, "reshard", reshard_version());
-  json_string(&j, "compiler", COMPILER);
-  json_open(&j, "devices", '[');
-  json_string(&j, NULL, "cpu");
-  json_close(&j, ']');
-  json_open(&j, "comms", '[');
-  json_string(&j, NULL, "local");
-  json_close(&j, ']');
-  json_bool(&j, "cuda", false);
-  json_bool(&j, "nccl", false);
-  json_bool(&j, "mpi", false);
-  json_bool(&j, "json_files", has_files());
-  json_open(&j, "gpus", '[');
-  json_close(&j, ']');
-  json_open(&j, "isas", '[');
+  cli_json_open(&j, NULL, '{');
+  cli_json_int(&j, "version", 1);
+  cli_json_string(&j, "reshard", reshard_version());
+  cli_json_string(&j, "compiler", COMPILER);
+  cli_json_open(&j, "devices", '[');
+  cli_json_string(&j, NULL, "cpu");
+  cli_json_close(&j, ']');
+  cli_json_open(&j, "comms", '[');
+  cli_json_string(&j, NULL, "local");
+  cli_json_close(&j, ']');
+  cli_json_bool(&j, "cuda", false);
+  cli_json_bool(&j, "nccl", false);
+  cli_json_bool(&j, "mpi", false);
+  cli_json_bool(&j, "json_files", has_files());
+  cli_json_open(&j, "gpus", '[');
+  cli_json_close(&j, ']');
+  cli_json_open(&j, "isas", '[');
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))
-      json_string(&j, NULL, reshard_isa_string((reshard_isa)i));
-  json_close(&j, ']');
+      cli_json_string(&j, NULL, reshard_isa_string((reshard_isa)i));
+  cli_json_close(&j, ']');
   machine_json(&j, "machine", m);
-  json_open(&j, "models", '[');
+  cli_json_open(&j, "models", '[');
   for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++)
-    json_string(&j, NULL, reshard_model_preset_name(i));
-  json_close(&j, ']');
-  json_close(&j, '}');
-  json_write(&j, path);
+    cli_json_string(&j, NULL, reshard_model_preset_name(i));
+  cli_json_close(&j, ']');
+  cli_json_close(&j, '}');
+  cli_json_write(&j, path);
 }
 
 static void as_text(const machine *m) {

@@ -49,50 +49,50 @@ static void begin(json *j, const char *key) {
   }
 }
 
-void json_open(json *j, const char *key, char bracket) {
+void cli_json_open(json *j, const char *key, char bracket) {
   begin(j, key);
   cli_add(&j->text, "%c", bracket);
   j->more = false;
 }
 
-void json_close(json *j, char bracket) {
+void cli_json_close(json *j, char bracket) {
   cli_add(&j->text, "%c", bracket);
   j->more = true;
 }
 
-void json_int(json *j, const char *key, int64_t value) {
+void cli_json_int(json *j, const char *key, int64_t value) {
   begin(j, key);
   cli_add(&j->text, "%lld", (long long)value);
 }
 
-void json_real(json *j, const char *key, double value) {
+void cli_json_real(json *j, const char *key, double value) {
   begin(j, key);
   cli_add(&j->text, isfinite(value) ? "%.6g" : "null", value);
 }
 
-void json_bool(json *j, const char *key, bool value) {
+void cli_json_bool(json *j, const char *key, bool value) {
   begin(j, key);
   cli_add(&j->text, value ? "true" : "false");
 }
 
-void json_null(json *j, const char *key) {
+void cli_json_null(json *j, const char *key) {
   begin(j, key);
   cli_add(&j->text, "null");
 }
 
-void json_string(json *j, const char *key, const char *value) {
+void cli_json_string(json *j, const char *key, const char *value) {
   begin(j, key);
   quote(&j->text, value);
 }
 
-void json_line(json *j) {
+void cli_json_line(json *j) {
   if (j->more)
     cli_add(&j->text, ",");
   j->more = false;
   cli_add(&j->text, "\n  ");
 }
 
-void json_write(json *j, const char *path) {
+void cli_json_write(json *j, const char *path) {
   cli_add(&j->text, "\n");
   cli_write_file(path, j->text.at, j->text.length);
   free(j->text.at);

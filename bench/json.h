@@ -1,4 +1,5 @@
-/* Writes JSON piece by piece. Commas are put where they belong; indentation is not. */
+/* Writes JSON piece by piece. Commas are put where they belong; indentation is not. The names are not those of jansson,
+ * whose own calls would find them. */
 #ifndef BENCH_JSON_H
 #define BENCH_JSON_H
 
@@ -10,16 +11,16 @@ typedef struct json {
 } json;
 
 /* key NULL inside lists and for the outermost value. */
-void json_open(json *j, const char *key, char bracket); /* '{' or '[' */
-void json_close(json *j, char bracket);                 /* '}' or ']' */
-void json_int(json *j, const char *key, int64_t value);
-void json_real(json *j, const char *key, double value); /* null where it is not finite */
-void json_bool(json *j, const char *key, bool value);
-void json_null(json *j, const char *key);
-void json_string(json *j, const char *key, const char *value);
+void cli_json_open(json *j, const char *key, char bracket); /* '{' or '[' */
+void cli_json_close(json *j, char bracket);                 /* '}' or ']' */
+void cli_json_int(json *j, const char *key, int64_t value);
+void cli_json_real(json *j, const char *key, double value); /* null where it is not finite */
+void cli_json_bool(json *j, const char *key, bool value);
+void cli_json_null(json *j, const char *key);
+void cli_json_string(json *j, const char *key, const char *value);
 /* A new line before the next value, for people who look at the file. */
-void json_line(json *j);
+void cli_json_line(json *j);
 /* Ends the text with a newline, writes it (path "-" is standard output) and frees it. */
-void json_write(json *j, const char *path);
+void cli_json_write(json *j, const char *path);
 
 #endif

@@ -75,14 +75,14 @@ void machine_read(machine *m) {
 }
 
 void machine_json(json *j, const char *key, const machine *m) {
-  json_open(j, key, '{');
-  json_string(j, "processor", m->processor);
-  json_string(j, "system", m->system);
-  json_int(j, "cores", m->cores);
-  json_int(j, "memory_bytes", m->memory);
-  json_int(j, "l1_bytes", m->cache[1]);
-  json_int(j, "l2_bytes", m->cache[2]);
-  json_int(j, "l3_bytes", m->cache[3]);
-  json_string(j, "isa", m->isa);
-  json_close(j, '}');
+  cli_json_open(j, key, '{');
+  cli_json_string(j, "processor", m->processor);
+  cli_json_string(j, "system", m->system);
+  cli_json_int(j, "cores", m->cores);
+  cli_json_int(j, "memory_bytes", m->memory);
+  cli_json_int(j, "l1_bytes", m->cache[1]);
+  cli_json_int(j, "l2_bytes", m->cache[2]);
+  cli_json_int(j, "l3_bytes", m->cache[3]);
+  cli_json_string(j, "isa", m->isa);
+  cli_json_close(j, '}');
 }

@@ -11,6 +11,7 @@ static const struct command {
 } commands[] = {
     {"plan", command_plan,
      "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
+    {"convert", command_convert, "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
     {"bench", command_bench, "measures it, in the manner of nccl-tests"},
     {"verify", command_verify, "random cases against a naive reshard, every byte"},
     {"info", command_info, "what this build has and this machine offers"},
@@ -26,13 +27,15 @@ static void help(void) {
          "examples:\n"
          "  reshard plan --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4\n"
          "  reshard plan --model llama-3.1-70b --src @fsdp-64.rules --dst @tp-8.rules\n"
+         "  reshard convert model.safetensors shards --dst @fsdp-8.rules    # a checkpoint cut for 8 ranks\n"
+         "  reshard convert shards model.safetensors --verify               # and joined again\n"
          "  reshard bench --shape 8192x8192 --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)' -c\n\n"
          "exit status: 0 done; 1 it failed; 2 bad usage or input; 3 this machine or build lacks what was asked for\n");
 }
 
 int main(int argc, char **argv) {
   if (argc < 2)
-    cli_exit(EXIT_USAGE, "a command is missing: plan, bench, verify or info; see reshard --help");
+    cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, verify or info; see reshard --help");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
     help();
     return EXIT_DONE;

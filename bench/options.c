@@ -32,6 +32,11 @@ enum {
   O_PERMUTATION,
   O_CASES,
   O_SEED,
+  O_FORCE,
+  O_VERIFY,
+  O_DEDUP,
+  O_INDEX,
+  O_MAP,
 };
 
 static const option_row table[] = {
@@ -42,12 +47,12 @@ static const option_row table[] = {
      "bf16 f32 f64 c64 c128 (default f32)"},
     {"model", O_MODEL, "NAME|FILE", COMMAND_PLAN | COMMAND_BENCH,
      "many tensors: a preset, a JSON list, a .safetensors file"},
-    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_BENCH,
+    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_BENCH | COMMAND_CONVERT,
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
-    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_BENCH, "layout after"},
+    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_BENCH | COMMAND_CONVERT, "layout after"},
     {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH,
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
-    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
      "ranks of the world (default: what the layouts name)"},
     {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY, "where the data is (default cpu)"},
     {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
@@ -57,7 +62,13 @@ static const option_row table[] = {
     {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_BENCH,
      "limit of staging memory on every rank; suffixes K, M, G "
      "(default: no limit, one round)"},
-    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+    {"map", O_MAP, "FILE", COMMAND_CONVERT, "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
+    {"index", O_INDEX, "BYTES", COMMAND_CONVERT,
+     "OUT is a directory of whole tensors in files of at most so many bytes, with an index; suffixes K, M, G"},
+    {"dedup", O_DEDUP, NULL, COMMAND_CONVERT, "store equal boxes of several ranks once, by the lowest of them"},
+    {"force", O_FORCE, NULL, COMMAND_CONVERT, "replace OUT where it is there"},
+    {"verify", O_VERIFY, NULL, COMMAND_CONVERT, "read back and compare every byte before OUT is put in place"},
+    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
      "copy or planning threads shared by the local ranks "
      "(default: all cores)"},
     {"rank", O_RANK, "R", COMMAND_PLAN, "plan this rank only"},
@@ -73,13 +84,13 @@ static const option_row table[] = {
     {"nthreads", 't', "N", COMMAND_BENCH, "rank threads per process"},
     {"ngpus", 'g', "N", COMMAND_BENCH, "GPUs per thread (needs a build with CUDA)"},
     {"cudagraph", 'G', NULL, COMMAND_BENCH, "run from a CUDA graph (needs a build with CUDA)"},
-    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_INFO,
+    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_INFO | COMMAND_CONVERT,
      "write the result as JSON; '-' is standard output, with nothing "
      "else on it"},
     {NULL, 'J', "FILE", COMMAND_BENCH, "the same as --json"},
     {"cases", O_CASES, "N", COMMAND_VERIFY, "random cases (default 2000)"},
     {"seed", O_SEED, "S", COMMAND_VERIFY, "seed of the first case (default 1); the i-th has S + i"},
-    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO, "this text"},
+    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT, "this text"},
 };
 #define ROWS ((int)(sizeof table / sizeof *table))
 
@@ -202,6 +213,11 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_JSON: o->json = text; break;
   case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;
   case O_SEED: o->seed = seed(row, text); break;
+  case O_MAP: o->map = text; break;
+  case O_INDEX: o->index_bytes = number(row, text, 1, INT64_MAX, true); break;
+  case O_DEDUP: o->dedup = true; break;
+  case O_FORCE: o->force = true; break;
+  case O_VERIFY: o->verify = true; break;
   default: break;
   }
 }
@@ -252,6 +268,12 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
     take(find(letter), optarg, o);
     if (letter == 'c' && optind < argc && (strcmp(argv[optind], "0") == 0 || strcmp(argv[optind], "1") == 0))
       o->check = argv[optind++][0] == '1'; /* as nccl-tests writes it */
+  }
+  if (command == COMMAND_CONVERT) {
+    if (optind + 2 > argc)
+      cli_exit(EXIT_USAGE, "%s is missing; see reshard %s --help", optind == argc ? "IN" : "OUT", argv[0]);
+    o->in = argv[optind++];
+    o->out = argv[optind++];
   }
   if (optind < argc)
     cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);

@@ -4,7 +4,7 @@
 
 #include "util.h"
 
-enum { COMMAND_PLAN = 1, COMMAND_BENCH = 2, COMMAND_VERIFY = 4, COMMAND_INFO = 8 };
+enum { COMMAND_PLAN = 1, COMMAND_BENCH = 2, COMMAND_VERIFY = 4, COMMAND_INFO = 8, COMMAND_CONVERT = 16 };
 
 typedef struct cli_options {
   /* what, and its two layouts */
@@ -28,6 +28,11 @@ typedef struct cli_options {
   /* verify */
   int64_t cases;
   uint64_t seed;
+  /* convert */
+  const char *in, *out; /* the arguments that are no options; never NULL there */
+  const char *map;      /* NULL: none */
+  bool force, verify, dedup;
+  int64_t index_bytes; /* 0: not given */
 } cli_options;
 
 /* Reads the options of a command; a wrong one ends the program with status 2 and names it, one that this build cannot

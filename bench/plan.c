@@ -155,60 +155,60 @@ void plan_free(world_plan *plan) {
 }
 
 static void rank_json(json *j, const rank_plan *r, bool peers) {
-  json_open(j, NULL, '{');
-  json_int(j, "rank", r->info.rank);
-  json_int(j, "sent_bytes", r->info.sent_bytes);
-  json_int(j, "received_bytes", r->info.received_bytes);
-  json_int(j, "kept_bytes", r->info.kept_bytes);
-  json_int(j, "messages", r->info.messages_sent);
-  json_int(j, "workspace_bytes", r->info.workspace_bytes);
-  json_int(j, "packs_skipped", r->info.packs_skipped);
-  json_int(j, "unpacks_skipped", r->info.unpacks_skipped);
-  json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "rank", r->info.rank);
+  cli_json_int(j, "sent_bytes", r->info.sent_bytes);
+  cli_json_int(j, "received_bytes", r->info.received_bytes);
+  cli_json_int(j, "kept_bytes", r->info.kept_bytes);
+  cli_json_int(j, "messages", r->info.messages_sent);
+  cli_json_int(j, "workspace_bytes", r->info.workspace_bytes);
+  cli_json_int(j, "packs_skipped", r->info.packs_skipped);
+  cli_json_int(j, "unpacks_skipped", r->info.unpacks_skipped);
+  cli_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
   if (peers) {
-    json_open(j, "peers", '[');
+    cli_json_open(j, "peers", '[');
     for (int64_t i = 0; i < r->info.peers; i++) {
-      json_open(j, NULL, '{');
-      json_int(j, "rank", r->peer[i].rank);
-      json_int(j, "sent_bytes", r->peer[i].sent);
-      json_int(j, "received_bytes", r->peer[i].received);
-      json_close(j, '}');
+      cli_json_open(j, NULL, '{');
+      cli_json_int(j, "rank", r->peer[i].rank);
+      cli_json_int(j, "sent_bytes", r->peer[i].sent);
+      cli_json_int(j, "received_bytes", r->peer[i].received);
+      cli_json_close(j, '}');
     }
-    json_close(j, ']');
+    cli_json_close(j, ']');
   }
-  json_close(j, '}');
+  cli_json_close(j, '}');
 }
 
 static void plan_json(const cli_options *o, const world_plan *p) {
   json j = {0};
-  json_open(&j, NULL, '{');
-  json_int(&j, "version", 1);
-  json_int(&j, "ranks", p->ranks);
-  json_int(&j, "tensors", p->tensors);
-  json_int(&j, "bytes", p->bytes);
+  cli_json_open(&j, NULL, '{');
+  cli_json_int(&j, "version", 1);
+  cli_json_int(&j, "ranks", p->ranks);
+  cli_json_int(&j, "tensors", p->tensors);
+  cli_json_int(&j, "bytes", p->bytes);
   if (o->rank < 0) {
-    json_int(&j, "wire_bytes", p->wire);
-    json_int(&j, "lower_bound_bytes", p->bound);
-    json_int(&j, "busiest_bytes", p->busiest);
-    json_int(&j, "busiest_bound_bytes", p->busiest_bound);
-    json_int(&j, "messages", p->messages);
-    json_int(&j, "rounds", p->rounds);
-    json_int(&j, "stages", p->stages);
-    json_int(&j, "max_sent_bytes", p->max_sent);
-    json_int(&j, "max_received_bytes", p->max_received);
-    json_int(&j, "workspace_bytes", p->workspace);
+    cli_json_int(&j, "wire_bytes", p->wire);
+    cli_json_int(&j, "lower_bound_bytes", p->bound);
+    cli_json_int(&j, "busiest_bytes", p->busiest);
+    cli_json_int(&j, "busiest_bound_bytes", p->busiest_bound);
+    cli_json_int(&j, "messages", p->messages);
+    cli_json_int(&j, "rounds", p->rounds);
+    cli_json_int(&j, "stages", p->stages);
+    cli_json_int(&j, "max_sent_bytes", p->max_sent);
+    cli_json_int(&j, "max_received_bytes", p->max_received);
+    cli_json_int(&j, "workspace_bytes", p->workspace);
   }
-  json_string(&j, "path", p->path);
+  cli_json_string(&j, "path", p->path);
   if (o->rank < 0)
-    json_real(&j, "plan_us", 1e6 * p->seconds);
-  json_open(&j, "per_rank", '[');
+    cli_json_real(&j, "plan_us", 1e6 * p->seconds);
+  cli_json_open(&j, "per_rank", '[');
   for (int64_t i = 0; i < p->n; i++) {
-    json_line(&j);
+    cli_json_line(&j);
     rank_json(&j, &p->rank[i], o->peers || o->rank >= 0);
   }
-  json_close(&j, ']');
-  json_close(&j, '}');
-  json_write(&j, o->json);
+  cli_json_close(&j, ']');
+  cli_json_close(&j, '}');
+  cli_json_write(&j, o->json);
 }
 
 static const char *percent(char buffer[16], int64_t part, int64_t whole) {

@@ -22,18 +22,31 @@ int cli_exit_status(reshard_status status) {
   }
 }
 
-static _Noreturn void fail(int exit_status, const char *format, va_list arguments) {
+static void error_line(const char *format, va_list arguments) {
   char text[2048];
   vsnprintf(text, sizeof text, format, arguments);
   for (char *at = text; *at != '\0'; at++)
     if (*at == '\n' || *at == '\r')
       *at = ' ';
+    else if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
+      *at = '?';
   cli_progress_clear();
-  if (temporary != NULL)
-    unlink(temporary);
   fflush(stdout);
   fprintf(stderr, "reshard: error: %s\n", text);
+}
+
+static _Noreturn void fail(int exit_status, const char *format, va_list arguments) {
+  error_line(format, arguments);
+  if (temporary != NULL)
+    unlink(temporary);
   exit(exit_status);
+}
+
+void cli_error(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  error_line(format, arguments);
+  va_end(arguments);
 }
 
 void cli_exit(int exit_status, const char *format, ...) {
@@ -151,6 +164,23 @@ void cli_write_file(const char *path, const char *bytes, size_t n) {
     cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
   temporary = NULL;
   free(name.at);
+}
+
+void cli_check_file(const char *path) {
+  struct stat there;
+  if (strcmp(path, "-") == 0)
+    return;
+  const char *slash = strrchr(path, '/');
+  char *directory = cli_strdup(slash == path ? "/" : slash == NULL ? "." : path);
+  if (slash != NULL && slash != path)
+    directory[slash - path] = '\0';
+  int wrong = stat(directory, &there) != 0                        ? errno
+              : !S_ISDIR(there.st_mode)                           ? ENOTDIR
+              : stat(path, &there) == 0 && S_ISDIR(there.st_mode) ? EISDIR
+                                                                  : 0;
+  free(directory);
+  if (wrong != 0)
+    cli_exit(EXIT_USAGE, "%s: %s", path, strerror(wrong));
 }
 
 char *cli_read_file(const char *what, const char *path) {

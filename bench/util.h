@@ -16,6 +16,8 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LACKING = 3 };
 _Noreturn void cli_exit(int exit_status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_exit_status(reshard_status status);
+/* That line alone. */
+void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* cli_fail with `what` and the library's last error when the call did not succeed. */
 #define CLI_TRY(what, call) \
   do { \
@@ -43,6 +45,9 @@ void cli_add_bytes(cli_text *text, const char *bytes, size_t n);
 /* Writes a file so that it appears complete or not at all (a temporary beside it, then rename); "-" is standard output.
  */
 void cli_write_file(const char *path, const char *bytes, size_t n);
+/* Ends the program as cli_write_file would where the directory of path is missing or path is a directory: for work that
+ * must not be done in vain. */
+void cli_check_file(const char *path);
 /* All of a text file, NUL-terminated; status 2 when it cannot be read. what ("rules") names it in the error. */
 char *cli_read_file(const char *what, const char *path);
 

@@ -17,11 +17,9 @@ typedef struct cached {
 
 /* --src or --dst. */
 struct what_side {
-  const char *option;  /* "--src" */
-  const char *text;    /* a layout string, or NULL */
-  reshard_rules rules; /* or rules */
-  int64_t world;       /* that it names */
-  cached *cache;       /* open addressing, slots a power of two */
+  const char *option; /* "--src" */
+  what_layouts l;
+  cached *cache; /* open addressing, slots a power of two */
   int64_t used, slots;
 };
 
@@ -76,20 +74,25 @@ static void try_input(const char *option, reshard_status status) {
     cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
+void what_read_layouts(const char *option, const char *text, what_layouts *out) {
+  *out = (what_layouts){0};
+  if (text[0] == '@') {
+    char *path = find_rules(text + 1);
+    try_input(option, reshard_rules_load(path, &out->rules));
+    try_input(option, reshard_rules_world(out->rules, &out->world));
+    free(path);
+  } else {
+    out->text = text;
+    try_input(option, reshard_layout_parse_world(text, &out->world));
+  }
+}
+
 static struct what_side *read_side(const char *option, const char *text) {
   struct what_side *side = cli_alloc(1, sizeof *side);
   side->option = option;
   if (text == NULL)
     cli_exit(EXIT_USAGE, "%s is missing: a layout string such as chunk(0), or @FILE of rules", option);
-  if (text[0] == '@') {
-    char *path = find_rules(text + 1);
-    try_input(option, reshard_rules_load(path, &side->rules));
-    try_input(option, reshard_rules_world(side->rules, &side->world));
-    free(path);
-  } else {
-    side->text = text;
-    try_input(option, reshard_layout_parse_world(text, &side->world));
-  }
+  what_read_layouts(option, text, &side->l);
   return side;
 }
 
@@ -123,9 +126,9 @@ static void grow(struct what_side *side) {
 
 /* The layout of a tensor; one reference for the caller. */
 static reshard_layout layout_of(struct what_side *side, const what_tensor *t, int64_t world, bool named) {
-  const char *text = side->text;
-  if (side->rules != NULL)
-    try_input(side->option, reshard_rules_match(side->rules, t->name, &text, NULL));
+  const char *text = side->l.text;
+  if (side->l.rules != NULL)
+    try_input(side->option, reshard_rules_match(side->l.rules, t->name, &text, NULL));
   if (2 * side->used >= side->slots)
     grow(side);
   uint64_t key = hash(text, t->ndim, t->shape);
@@ -226,7 +229,7 @@ void what_read(const cli_options *o, what *w) {
   read_permutation(o, w);
   w->side[0] = read_side("--src", o->src);
   w->side[1] = read_side("--dst", o->dst);
-  w->world = w->side[0]->world > w->side[1]->world ? w->side[0]->world : w->side[1]->world;
+  w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
   if (o->ranks > 0)
     w->world = o->ranks;
   if (w->world < 1)
@@ -259,7 +262,7 @@ void what_free(what *w) {
       reshard_layout_release(side->cache[i].layout);
     if (side != NULL) {
       free(side->cache);
-      reshard_rules_free(side->rules);
+      reshard_rules_free(side->l.rules);
     }
     free(side);
   }

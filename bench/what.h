@@ -6,6 +6,16 @@
 
 #include <reshard/file.h>
 
+/* L of --src or --dst: a layout string as it is, or the rules of "@FILE" (a bare name is looked up among the rules that
+ * come with the program too), and the ranks that they name. The caller frees the rules. Ends the program where
+ * something is wrong. */
+typedef struct what_layouts {
+  const char *text;    /* a layout string, or NULL */
+  reshard_rules rules; /* or rules */
+  int64_t world;       /* that it names */
+} what_layouts;
+void what_read_layouts(const char *option, const char *text, what_layouts *out);
+
 typedef struct what_tensor {
   const char *name;
   int ndim;

@@ -36,6 +36,8 @@ reshard_status rs_preset_error(const char *what, const char *name);
  * Returns buffer. */
 #define RS_QUOTE 128 /* enough of a tensor's name */
 const char *rs_quote(char *buffer, size_t size, const char *text);
+/* Whether a text ends so. */
+bool rs_ends(const char *text, const char *end);
 /* what 'path', quoted: how errors about a file begin. */
 #define RS_WHERE 512
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path);

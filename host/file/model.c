@@ -2,6 +2,7 @@
  * preset are a handful of allocations. Names move while the list grows, hence offsets; they are pointers only for who
  * reads the finished model. */
 #include "file/file.h"
+#include "file/names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,28 +60,18 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
   return RESHARD_SUCCESS;
 }
 
-/* Open addressing at half load: one pass, and no order is needed. */
 reshard_status rs_model_check_names(reshard_model model, const char *what) {
-  int64_t slots = 16, n = model->tensors.n;
-  while (slots < 2 * n)
-    slots *= 2;
-  int64_t *slot;
-  RS_TRY(rs_alloc_zero(&slot, slots, sizeof *slot)); /* 0: free, else tensor + 1 */
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+  rs_names names = {0};
+  for (int64_t i = 0, number; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
     const char *name = model->names.at + model->tensors.at[i].name;
-    int64_t s = (int64_t)(rs_hash(0, name, strlen(name)) & (uint64_t)(slots - 1));
-    for (; slot[s] != 0; s = (s + 1) & (slots - 1)) {
-      if (strcmp(model->names.at + model->tensors.at[slot[s] - 1].name, name) == 0) {
-        char quoted[RS_QUOTE];
-        status = rs_error(RESHARD_ERROR_INVALID, "%s: tensors %lld and %lld are both named '%s'", what,
-                          (long long)(slot[s] - 1), (long long)i, rs_quote(quoted, sizeof quoted, name));
-        break;
-      }
-    }
-    slot[s] = i + 1;
+    char quoted[RS_QUOTE];
+    status = rs_names_put(&names, name, strlen(name), &number);
+    if (status == RESHARD_SUCCESS && number < i)
+      status = rs_error(RESHARD_ERROR_INVALID, "%s: tensors %lld and %lld are both named '%s'", what, (long long)number,
+                        (long long)i, rs_quote(quoted, sizeof quoted, name));
   }
-  free(slot);
+  rs_names_free(&names);
   return status;
 }
 

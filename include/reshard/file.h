@@ -1,8 +1,11 @@
-/* Models and rules: the tensors of a checkpoint by name, and which layout each of them gets.
+/* Files: models and rules (the tensors of a checkpoint by name, and which layout each of them gets), checkpoints
+ * (tensors with their data, read and written), maps (how the tensors of one become those of another), and the conversion
+ * of one checkpoint into another.
  *
- * Both are local, immutable once made, and may be read from several threads at once. Texts that come from a file are
- * quoted in errors with the file's name; a file that is missing or malformed is RESHARD_ERROR_INVALID (the caller named
- * the wrong thing), one that cannot be read RESHARD_ERROR_SYSTEM. */
+ * All of it is local to the calling process. Models, rules, maps and opened checkpoints are immutable once made, and may
+ * be read from several threads at once. Texts that come from a file are quoted in errors with the file's name; a file
+ * that is missing or malformed is RESHARD_ERROR_INVALID (the caller named the wrong thing), one that cannot be read or
+ * written RESHARD_ERROR_SYSTEM. */
 #ifndef RESHARD_FILE_H
 #define RESHARD_FILE_H
 
@@ -37,7 +40,7 @@ RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model 
  * Errors: RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, more
  * than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t, a name twice, and for safetensors a header
  * longer than the file or data offsets that do not fit shape, dtype, file or one another.
- * RESHARD_ERROR_UNSUPPORTED in a build without jansson. */
+ * RESHARD_ERROR_UNSUPPORTED: a dtype of safetensors that this library has not; a build without jansson. */
 RESHARD_API reshard_status reshard_model_load(const char *path, reshard_model *model);
 
 /* The preset of that name, else the file of that name. Errors as reshard_model_load. */
@@ -84,6 +87,183 @@ RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char 
 
 /* The smallest world that holds every rank which some rule names; 0 when none names any (as chunk(0)). */
 RESHARD_API reshard_status reshard_rules_world(reshard_rules rules, int64_t *world);
+
+/* A checkpoint: tensors whose data is in files. One of
+ *
+ *     npy          an .npy file (numpy, versions 1 to 3, C or Fortran order): one tensor, named "tensor"
+ *     safetensors  a .safetensors file of whole tensors
+ *     whole        a directory of .safetensors files of whole tensors, with or without an index file
+ *                  (model.safetensors.index.json, as Hugging Face has it; where present it is checked)
+ *     shards       a directory of .safetensors files of shards, as PyTorch's distributed checkpoint writes them (its
+ *                  consolidated-safetensors storage; DCP_SHARDING_INFO in "__metadata__"); names of files carry no
+ *                  meaning. Ours add a "reshard" entry to the metadata; where it is present, missing files and gaps are
+ *                  errors, where absent the shapes are inferred (the largest offset + size per dim), and every file
+ *                  is a rank of its own. One such file alone is a set of one file
+ *
+ * Source: the formats' own documents; torch.distributed.checkpoint HuggingFaceStorageWriter and -Reader. */
+typedef struct reshard_checkpoint_s *reshard_checkpoint;
+
+typedef enum reshard_file_format {
+  RESHARD_FORMAT_NPY = 1,
+  RESHARD_FORMAT_SAFETENSORS,
+  RESHARD_FORMAT_WHOLE,
+  RESHARD_FORMAT_SHARDS
+} reshard_file_format;
+/* "npy", "safetensors", "whole", "shards"; "unknown" else. */
+RESHARD_API const char *reshard_format_string(reshard_file_format format);
+
+/* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
+ * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
+ * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a .distcp directory.
+ * RESHARD_ERROR_UNSUPPORTED: big-endian .npy, dtypes that this library has not, a build without jansson. */
+RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
+/* NULL is allowed. */
+RESHARD_API void reshard_checkpoint_close(reshard_checkpoint checkpoint);
+
+typedef struct reshard_checkpoint_info {
+  reshard_file_format format;
+  int64_t tensors, files;
+  int64_t bytes;        /* of the global tensors */
+  int64_t stored_bytes; /* of data in the files; replicas count each time */
+  int64_t world;        /* ranks: shards: as its metadata says, else the number of files; other formats: 1 */
+  int described;        /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred */
+} reshard_checkpoint_info;
+RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info);
+
+/* Names, dtypes and global shapes. Borrowed: lives as long as the checkpoint. NULL for NULL. */
+RESHARD_API reshard_model reshard_checkpoint_model(reshard_checkpoint checkpoint);
+/* Number of the tensor of that name. Errors: RESHARD_ERROR_INVALID naming it when there is none. */
+RESHARD_API reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char *name, int64_t *tensor);
+/* Who holds what of tensor i: rank(0) for whole tensors, for shards what metadata or offsets say. The caller releases
+ * it. */
+RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor,
+                                                     reshard_layout *layout);
+/* Reads what `rank` of any layout of the tensor's shape holds into the rank's buffers (reshard_layout_buffer_count of
+ * them, contiguous; pointers of empty ones may be NULL): rank(0) reads the whole tensor, boxes(0:[2,0]+[1,8]) a part.
+ * threads: 0 for one per core. Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read; the buffers
+ * may then be written in part. */
+RESHARD_API reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
+                                                   int64_t rank, int threads, void *const *buffers);
+
+/* A checkpoint that is being written. It appears under its path complete or not at all: everything goes to a sibling
+ * temporary (".NAME.reshard-...", locked while it is in use; those that a killed process has left behind are removed by
+ * the next writer of the same path), which is synced and put in place by one rename. Space is reserved before the first
+ * byte is written. One thread at a time. */
+typedef struct reshard_writer_s *reshard_writer;
+
+typedef struct reshard_writer_tensor {
+  const char *name; /* borrowed during the call */
+  reshard_dtype dtype;
+  reshard_layout layout; /* borrowed during the call; all of one world. Whole formats: one rank holds all of it */
+} reshard_writer_tensor;
+
+typedef struct reshard_writer_options {
+  size_t size;
+  int force;           /* non-zero: replace what is there (a directory only when all in it is a checkpoint's) */
+  int dedup;           /* non-zero: equal boxes of several ranks are stored once, by the lowest of them */
+  int64_t index_bytes; /* above 0: a directory of whole tensors in files of at most so many bytes each (a tensor larger
+                          than that has a file of its own) and model.safetensors.index.json */
+} reshard_writer_options;
+#define RESHARD_WRITER_OPTIONS_INIT sizeof(reshard_writer_options)
+
+/* The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else a directory: of whole
+ * tensors with index_bytes, else of shards named shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1).
+ * With force a file takes the place of a regular file, and a directory that of a directory in which there is nothing but
+ * regular files named *.safetensors or *.json; of a symbolic link, what it points to is replaced, as cp does.
+ * Errors: RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that
+ * does not suit the format; RESHARD_ERROR_UNSUPPORTED: a dtype that the format lacks; RESHARD_ERROR_SYSTEM: no space, no
+ * permission, a limit of the process on open files or the size of a file. */
+RESHARD_API reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                                                 const reshard_writer_options *options, reshard_writer *writer);
+/* Writes what a rank holds of a tensor from the rank's buffers (as in reshard_checkpoint_read). */
+RESHARD_API reshard_status reshard_writer_put(reshard_writer writer, int64_t tensor, int64_t rank,
+                                              const void *const *buffers);
+/* Syncs, puts in place, and frees the writer, whether it succeeds or not. Errors: RESHARD_ERROR_INVALID naming a tensor
+ * and rank that were never put; RESHARD_ERROR_SYSTEM. After an error nothing of it is there. */
+RESHARD_API reshard_status reshard_writer_commit(reshard_writer writer);
+/* Removes all that was written. NULL is allowed. */
+RESHARD_API void reshard_writer_abandon(reshard_writer writer);
+
+/* A map: how the tensors of one model become those of another. A text of lines
+ *
+ *     TARGET = SOURCE   # comment
+ *     drop(NAME)
+ *
+ * where one side is a name and the other a name or an operation on names and operations (at most 64 deep):
+ *
+ *     concat(DIM; X, Y, ...)   one after the other along a dim
+ *     stack(X, Y, ...)         along a new dim 0; stack(DIM; X, Y, ...): along a new dim, which is DIM of the result
+ *     transpose(X)             the last two dims swapped; transpose(1,2,0; X): dim i of the result is dim 1, 2, 0 of X
+ *
+ * Negative dims count from the end. On the right side operations put tensors together; on the left they take apart what
+ * the name on the right holds: concat there gives sizes along the dim ("q.weight:4096"), and parts without a size share
+ * what is left equally. An operation may go on over lines inside its parentheses. drop takes tensors and makes none.
+ *
+ * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part: "any but the end of
+ * a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other than '.'; the
+ * first '*' of each name on a line for the same, the second likewise, and so on; the name '*' alone for any name. A line
+ * with '*' is applied once for each match in the source, in the source's order; it takes only tensors that no line
+ * before it has taken. Names without '*' may be taken any number of times. "* = *" copies all that is left.
+ *
+ * A name that is the only part of stack or concat may have one '*' more than the other names of its line. It is then as
+ * many parts as there are indices 0, 1, 2, ... where its last '*' stands: "layers.*.w = stack(layers.*.experts.*.w)". On
+ * the left side stack makes as many as the dim has, concat as many as fit ("experts.*.w:768"). */
+typedef struct reshard_map_s *reshard_map;
+
+/* Reads a map from text; name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "map".
+ * Errors: RESHARD_ERROR_INVALID. */
+RESHARD_API reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map);
+/* The same from a file. */
+RESHARD_API reshard_status reshard_map_load(const char *path, reshard_map *map);
+/* NULL is allowed. */
+RESHARD_API void reshard_map_free(reshard_map map);
+/* The tensors that a map makes of a model's, in the order of its lines; map NULL: the same ones. The caller frees the
+ * model. Errors: RESHARD_ERROR_INVALID with line and names: a source that is not there or that another line has taken,
+ * indices with gaps, shapes or dtypes that do not fit, a line with '*' that nothing matches, a target twice, source
+ * tensors that no line takes. */
+RESHARD_API reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target);
+
+/* Converts one checkpoint into another: cut, reshard, join, fuse. Data goes from file to file in tiles that stay in the
+ * cache, by a plan each; memory in use does not depend on the size of the data. */
+typedef struct reshard_convert_options {
+  size_t size;
+  const char *src, *dst;             /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
+  reshard_rules src_rules, dst_rules; /* layouts by name of the source tensor, of the target tensor. A source of shards
+                                         has its own layouts: src and src_rules are an error there */
+  reshard_map map;                   /* NULL: every tensor as it is */
+  int64_t world;                     /* 0: the larger of what the two sides name */
+  int force, dedup;                  /* as in reshard_writer_options */
+  int verify;                        /* non-zero: reads back and compares every byte before it is put in place */
+  int64_t index_bytes;               /* as in reshard_writer_options */
+  int threads;                       /* 0: one per core */
+  /* Called by the calling thread about ten times a second while data moves, with bytes done and to be done of one stage
+   * ("moving", "syncing", "comparing"); non-zero return cancels: RESHARD_ERROR_CANCELLED, nothing is left. May be NULL. */
+  int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
+  void *user;
+} reshard_convert_options;
+#define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
+
+typedef struct reshard_convert_report {
+  reshard_checkpoint_info source;
+  reshard_file_format format; /* of the target */
+  int64_t tensors, files, world;
+  int64_t bytes;           /* of data written */
+  int64_t wire_bytes;      /* that would travel between ranks, were they in memory */
+  int64_t whole_arrays;    /* arrays of more than 64 boxes, stored whole: this library alone can read them */
+  int64_t gapped, haloed;  /* target tensors that cannot be read back: not covered; boxes that overlap */
+  double open_seconds;     /* headers of the source, plans, headers of the target */
+  double reserve_seconds;  /* space on the target's file system */
+  double move_seconds;     /* data from file to file */
+  double sync_seconds;     /* until it is on the device, and in place */
+  double verify_seconds;
+} reshard_convert_report;
+
+/* Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_map_model;
+ * RESHARD_ERROR_INVALID when out is in or over; RESHARD_ERROR_SYSTEM when in changes while it is read;
+ * RESHARD_ERROR_CORRUPT when verify finds another byte than was written. After an error `out` is as it was. report may
+ * be NULL; it is written on success. */
+RESHARD_API reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
+                                           reshard_convert_report *report);
 
 #ifdef __cplusplus
 }

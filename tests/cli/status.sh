@@ -5,7 +5,7 @@ four=(--shape 13x21 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4)
 
 expect 0 --help; says 'usage: reshard COMMAND'
 expect 0 --version; says '^reshard [0-9]+\.[0-9]+\.[0-9]+$'
-for command in plan bench verify info; do
+for command in plan convert bench verify info; do
   expect 0 "$command" --help; says "usage: reshard $command"
 done
 expect 0 plan "${four[@]}"

@@ -1,0 +1,397 @@
+/* One checkpoint into another: open, map, lay out, reserve, move, sync, compare, put in place. The order is such that
+ * whatever fails, or whoever is killed, the target's path has what it had. */
+#include "file/store.h"
+#include "plan/plan.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* Bytes between ranks are counted by plans of all ranks over all routes: up to so many of them. */
+enum { COUNTED = 1 << 20 };
+
+/* Layouts of equal shape and text are one object, so that plans see at once which entries are equal. */
+enum { CACHE = 1024 };
+typedef struct cached {
+  const char *text;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  reshard_layout layout;
+} cached;
+
+typedef struct side {
+  const char *name, *text; /* "src", a layout string or NULL */
+  reshard_rules rules;
+  int64_t world; /* that it names */
+  cached *cache;
+} side;
+
+typedef struct conversion {
+  const reshard_convert_options *options;
+  side src, dst;
+  reshard_checkpoint in, back;
+  reshard_model target;
+  rs_routes routes;
+  reshard_layout *src_layouts, *dst_layouts; /* by tensor of the source (as if in memory), of the target */
+  reshard_writer writer;
+  int64_t world;
+  reshard_convert_report report;
+} conversion;
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- Paths -----------------------------------------------------------------------------------------------------------
+ */
+
+static bool within(const char *path, const char *directory) {
+  size_t n = strlen(directory);
+  return strncmp(path, directory, n) == 0 && (path[n] == '/' || path[n] == '\0' || n == 1);
+}
+
+/* The target must not be the source, in it, or around it: what is replaced would be what is read. */
+static reshard_status check_paths(const char *in, const char *out) {
+  char from[PATH_MAX], to[PATH_MAX], where[RS_WHERE];
+  if (realpath(in, from) == NULL)
+    return rs_file_error(rs_where(where, "input", in), errno);
+  if (realpath(out, to) == NULL) { /* not there yet: its directory is */
+    char copy[PATH_MAX];
+    size_t n = strlen(out);
+    while (n > 1 && out[n - 1] == '/')
+      n--;
+    if (n == 0 || n >= sizeof copy)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: a path of %zu characters", rs_where(where, "output", out), n);
+    memcpy(copy, out, n);
+    copy[n] = '\0';
+    char *slash = strrchr(copy, '/');
+    const char *base = slash != NULL ? slash + 1 : copy;
+    char name[NAME_MAX + 1];
+    if (strlen(base) > NAME_MAX)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: a name of %zu characters", rs_where(where, "output", out),
+                      strlen(base));
+    strcpy(name, base);
+    if (slash != NULL)
+      slash[slash == copy] = '\0';
+    if (realpath(slash != NULL ? copy : ".", to) == NULL) {
+      int error = errno;
+      char text[RS_WHERE + 32];
+      snprintf(text, sizeof text, "%s: its directory", rs_where(where, "output", out));
+      return rs_file_error(text, error);
+    }
+    n = strlen(to);
+    if (n + 1 + strlen(name) >= sizeof to)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: its path is longer than %zu", rs_where(where, "output", out),
+                      sizeof to);
+    if (n > 1)
+      to[n++] = '/';
+    strcpy(to + n, name);
+  }
+  struct stat a, b;
+  bool same = stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+  if (same || strcmp(from, to) == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s is the input", rs_where(where, "output", out));
+  if (within(to, from) || within(from, to))
+    return rs_error(RESHARD_ERROR_INVALID, "%s %s the input", rs_where(where, "output", out),
+                    within(to, from) ? "is inside" : "has inside it");
+  return RESHARD_SUCCESS;
+}
+
+/* --- Layouts ---------------------------------------------------------------------------------------------------------
+ */
+
+static reshard_status read_side(side *s, const char *name, const char *text, reshard_rules rules) {
+  *s = (side){.name = name, .text = text, .rules = rules};
+  if (text != NULL && rules != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a layout and rules are both given", name);
+  if (rules != NULL)
+    return reshard_rules_world(rules, &s->world);
+  if (text != NULL)
+    return reshard_layout_parse_world(text, &s->world);
+  s->text = "rank(0)";
+  return RESHARD_SUCCESS;
+}
+
+static void free_side(side *s) {
+  for (int i = 0; s->cache != NULL && i < CACHE; i++)
+    reshard_layout_release(s->cache[i].layout);
+  free(s->cache);
+}
+
+/* The layout of a tensor; one reference for the caller. */
+static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
+  const char *text = s->text;
+  if (s->rules != NULL)
+    RS_TRY(reshard_rules_match(s->rules, t->name, &text, NULL));
+  if (s->cache == NULL)
+    RS_TRY(rs_alloc_zero(&s->cache, CACHE, sizeof *s->cache));
+  uint64_t key = rs_hash(rs_hash((uint64_t)t->ndim, t->shape, (size_t)t->ndim * sizeof *t->shape), &text, sizeof text);
+  cached *c = &s->cache[key % CACHE];
+  if (c->layout == NULL || c->text != text || c->ndim != t->ndim ||
+      memcmp(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
+    reshard_layout made;
+    reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &made);
+    if (status != RESHARD_SUCCESS) {
+      char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT], why[512];
+      snprintf(why, sizeof why, "%s", reshard_last_error());
+      return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
+                      rs_shape_text(shape, t->ndim, t->shape), why);
+    }
+    reshard_layout_release(c->layout);
+    *c = (cached){text, t->ndim, {0}, made};
+    memcpy(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+  }
+  *layout = reshard_layout_retain(c->layout);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status choose_world(conversion *c) {
+  const reshard_convert_options *o = c->options;
+  bool shards = c->in->info.format == RESHARD_FORMAT_SHARDS;
+  int64_t held = shards ? c->in->info.world : c->src.world;
+  c->world = o->world > 0 ? o->world : rs_max(held, c->dst.world);
+  if (shards && c->world < c->in->info.world)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld ranks: the input's shards are of %lld", (long long)c->world,
+                    (long long)c->in->info.world);
+  if (c->world == 0 && (o->src != NULL || o->src_rules != NULL || o->dst != NULL || o->dst_rules != NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "neither layout names its ranks: their number is needed");
+  c->world = rs_max(c->world, 1);
+  return RESHARD_SUCCESS;
+}
+
+/* What cannot be read back from the target. */
+static void look_at_target(conversion *c, reshard_layout layout) {
+  if (layout->kind != RESHARD_LAYOUT_BOXES)
+    return;
+  c->report.haloed += layout->boxes->overlapping;
+  c->report.gapped += !layout->boxes->covers && !layout->boxes->overlapping;
+}
+
+static reshard_status lay_out(conversion *c) {
+  RS_TRY(choose_world(c));
+  int64_t nsrc = c->in->info.tensors, ndst = reshard_model_count(c->target);
+  reshard_model_tensor t;
+  RS_TRY(rs_alloc_zero(&c->src_layouts, nsrc, sizeof *c->src_layouts));
+  RS_TRY(rs_alloc_zero(&c->dst_layouts, ndst, sizeof *c->dst_layouts));
+  for (int64_t i = 0; i < nsrc; i++) {
+    if (c->in->info.format == RESHARD_FORMAT_SHARDS) {
+      c->src_layouts[i] = reshard_layout_retain(c->in->store.tensors.at[i].layout);
+      continue;
+    }
+    RS_TRY(reshard_model_get(c->in->store.model, i, &t));
+    RS_TRY(layout_of(&c->src, &t, c->world, &c->src_layouts[i]));
+    if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
+      char quoted[RS_QUOTE], why[512];
+      snprintf(why, sizeof why, "%s", reshard_last_error());
+      return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name), why);
+    }
+  }
+  for (int64_t i = 0; i < ndst; i++) {
+    RS_TRY(reshard_model_get(c->target, i, &t));
+    RS_TRY(layout_of(&c->dst, &t, c->world, &c->dst_layouts[i]));
+    look_at_target(c, c->dst_layouts[i]);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* What would travel between ranks, were both sides in their memory; -1 where counting it takes too long. */
+static reshard_status count_wire(conversion *c) {
+  c->report.wire_bytes = -1;
+  if (c->routes.n > COUNTED / c->world)
+    return RESHARD_SUCCESS;
+  reshard_entry *entries;
+  RS_TRY(rs_alloc(&entries, c->routes.n, sizeof *entries));
+  for (int64_t i = 0; i < c->routes.n; i++) {
+    const rs_route *r = &c->routes.at[i];
+    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                                 .src = c->src_layouts[r->src],
+                                 .dst = c->dst_layouts[r->dst],
+                                 .dtype = c->target->tensors.at[r->dst].dtype,
+                                 .src_offset = r->src_offset,
+                                 .src_extent = r->src_extent,
+                                 .dst_offset = r->dst_offset,
+                                 .dst_extent = r->dst_extent,
+                                 .permutation = r->permutation,
+                                 .name = c->target->names.at + c->target->tensors.at[r->dst].name};
+  }
+  reshard_status status = RESHARD_SUCCESS;
+  int64_t bytes = 0, world = c->world; /* a layout of shards may have more ranks than are named */
+  for (int64_t i = 0; i < c->in->info.tensors; i++)
+    world = rs_max(world, c->src_layouts[i]->world);
+  for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
+    reshard_plan plan;
+    status = rs_plan_create_wide(c->routes.n, entries, rank, world, &plan);
+    if (status != RESHARD_SUCCESS)
+      break;
+    bytes += plan->info.received_bytes;
+    reshard_plan_destroy(plan);
+  }
+  free(entries);
+  if (status == RESHARD_SUCCESS)
+    c->report.wire_bytes = bytes;
+  return status;
+}
+
+/* --- Data ------------------------------------------------------------------------------------------------------------
+ */
+
+static reshard_status create_writer(conversion *c, const char *out) {
+  const reshard_convert_options *o = c->options;
+  int64_t n = reshard_model_count(c->target);
+  reshard_writer_tensor *tensors;
+  RS_TRY(rs_alloc(&tensors, n, sizeof *tensors));
+  for (int64_t i = 0; i < n; i++)
+    tensors[i] = (reshard_writer_tensor){c->target->names.at + c->target->tensors.at[i].name,
+                                         c->target->tensors.at[i].dtype, c->dst_layouts[i]};
+  reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes};
+  reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
+  free(tensors);
+  return status;
+}
+
+/* Moves from the input to what is written, or compares what the input has with what is read back. */
+static reshard_status move(conversion *c, const rs_store *to, int64_t nroutes, const rs_route *routes, bool compare) {
+  rs_move m = {.src = &c->in->store,
+               .dst = to,
+               .nroutes = nroutes,
+               .routes = routes,
+               .threads = c->options->threads,
+               .compare = compare,
+               .only_rank = -1,
+               .progress = c->options->progress,
+               .user = c->options->user};
+  return rs_move_run(&m);
+}
+
+/* What is read back has an order and layouts of its own, from its own headers. */
+static reshard_status compare(conversion *c) {
+  rs_route *routes;
+  RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, &c->back));
+  RS_TRY(rs_alloc_copy(&routes, c->routes.at, c->routes.n, sizeof *routes));
+  reshard_status status = RESHARD_SUCCESS;
+  bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
+  if (c->back->info.tensors != reshard_model_count(c->target))
+    status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",
+                      (long long)c->back->info.tensors, (long long)reshard_model_count(c->target));
+  int64_t kept = 0;
+  for (int64_t i = 0; i < c->routes.n && status == RESHARD_SUCCESS; i++) {
+    int64_t target = routes[i].dst;
+    const rs_model_tensor *t = &c->target->tensors.at[target], *b;
+    rs_route *route = &routes[kept];
+    *route = routes[i];
+    route->dst = 0;
+    if (!npy)
+      status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &route->dst);
+    bool empty = reshard_layout_elements(c->dst_layouts[target]) == 0;
+    if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[route->dst].count == 0))
+      continue; /* nothing of it is stored: the target is all gap */
+    b = &c->back->store.model->tensors.at[route->dst];
+    kept++;
+    if (b->dtype != t->dtype || b->ndim != t->ndim ||
+        memcmp(b->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+      status = rs_error(RESHARD_ERROR_CORRUPT, "tensor '%.128s' has another shape or dtype when read back",
+                        c->target->names.at + t->name);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = move(c, &c->back->store, kept, routes, true);
+  free(routes);
+  return status;
+}
+
+static reshard_status check_options(const char *in, const char *out, const reshard_convert_options *o) {
+  if (in == NULL || out == NULL || o == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_convert: NULL argument");
+  if (o->size != sizeof *o)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_convert_options has %zu", o->size,
+                    sizeof *o);
+  if (o->world < 0 || o->index_bytes < 0 || o->threads < 0 || o->threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",
+                    (long long)o->world, (long long)o->index_bytes, o->threads);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status prepare(conversion *c, const char *in, const char *out) {
+  const reshard_convert_options *o = c->options;
+  RS_TRY(check_paths(in, out));
+  RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
+  RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
+  RS_TRY(rs_checkpoint_open(in, false, &c->in));
+  if (c->in->info.format == RESHARD_FORMAT_SHARDS && (o->src != NULL || o->src_rules != NULL)) {
+    char where[RS_WHERE];
+    return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
+                    rs_where(where, "directory", in));
+  }
+  RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->routes));
+  RS_TRY(lay_out(c));
+  RS_TRY(count_wire(c));
+  return create_writer(c, out);
+}
+
+static reshard_status convert(conversion *c, const char *in, const char *out) {
+  const reshard_convert_options *o = c->options;
+  reshard_convert_report *r = &c->report;
+  rs_writer_report written;
+  double start = seconds();
+  RS_TRY(prepare(c, in, out));
+  rs_writer_get_report(c->writer, &written);
+  double prepared = seconds();
+  RS_TRY(move(c, rs_writer_store(c->writer), c->routes.n, c->routes.at, false));
+  RS_TRY(rs_checkpoint_unchanged(c->in));
+  double moved = seconds();
+  RS_TRY(rs_writer_sync(c->writer, o->progress, o->user));
+  double synced = seconds();
+  if (o->verify)
+    RS_TRY(compare(c));
+  double compared = seconds();
+  reshard_writer writer = c->writer;
+  c->writer = NULL;
+  RS_TRY(rs_writer_publish(writer));
+  r->source = c->in->info;
+  r->format = written.format;
+  r->tensors = reshard_model_count(c->target);
+  r->files = written.files;
+  r->world = c->world;
+  r->bytes = written.bytes;
+  r->whole_arrays = written.whole_arrays;
+  r->open_seconds = prepared - start - written.reserve_seconds;
+  r->reserve_seconds = written.reserve_seconds;
+  r->move_seconds = moved - prepared;
+  r->verify_seconds = compared - synced;
+  r->sync_seconds = synced - moved + (seconds() - compared);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
+                               reshard_convert_report *report) {
+  RS_TRY(check_options(in, out, options));
+  conversion c = {.options = options};
+  reshard_status status = convert(&c, in, out);
+  char text[1024];
+  if (status != RESHARD_SUCCESS)
+    snprintf(text, sizeof text, "%s", reshard_last_error());
+  for (int64_t i = 0; c.src_layouts != NULL && i < c.in->info.tensors; i++)
+    reshard_layout_release(c.src_layouts[i]);
+  for (int64_t i = 0; c.dst_layouts != NULL && i < reshard_model_count(c.target); i++)
+    reshard_layout_release(c.dst_layouts[i]);
+  free(c.src_layouts);
+  free(c.dst_layouts);
+  free(c.routes.at);
+  free_side(&c.src);
+  free_side(&c.dst);
+  reshard_writer_abandon(c.writer);
+  reshard_checkpoint_close(c.back);
+  reshard_checkpoint_close(c.in);
+  reshard_model_free(c.target);
+  if (status != RESHARD_SUCCESS)
+    rs_error_set(text); /* not what tidying up has said */
+  else if (report != NULL)
+    *report = c.report;
+  return status;
+}

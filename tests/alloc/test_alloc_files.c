@@ -1,0 +1,153 @@
+/* The k-th allocation fails, for every k, in the opening of a checkpoint of each format, and in what is asked of it.
+ *
+ * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more, and
+ * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
+#include "probe.h"
+#include "support/scratch.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#define T SCRATCH_TENSOR
+
+typedef struct opened {
+  const char *name;
+  int64_t tensors, bytes;
+  reshard_file_format format;
+  reshard_checkpoint checkpoint; /* made without faults */
+} opened;
+
+static reshard_status open_one(probe_out *out, const void *with) {
+  const opened *o = with;
+  reshard_checkpoint made = out->object;
+  reshard_status status = reshard_checkpoint_open(scratch_path(o->name), &made);
+  out->object = made;
+  return status;
+}
+
+static bool good(const probe_out *out, const void *with) {
+  const opened *o = with;
+  reshard_checkpoint_info info;
+  int64_t i;
+  return reshard_checkpoint_get_info(out->object, &info) == RESHARD_SUCCESS && info.tensors == o->tensors &&
+         info.bytes == o->bytes && info.format == o->format &&
+         (o->tensors == 0 ||
+          reshard_checkpoint_find(out->object, o->tensors > 1 ? "w" : "tensor", &i) == RESHARD_SUCCESS);
+}
+
+static void drop(probe_out *out) { reshard_checkpoint_close(out->object); }
+
+static reshard_status layout_of(probe_out *out, const void *with) {
+  const opened *o = with;
+  reshard_layout made = out->object;
+  reshard_status status = reshard_checkpoint_layout(o->checkpoint, 0, &made);
+  out->object = made;
+  return status;
+}
+static bool some_layout(const probe_out *out, const void *with) {
+  (void)with;
+  return reshard_layout_check_source(out->object) == RESHARD_SUCCESS;
+}
+static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+
+static void probe_open(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes, int64_t least) {
+  opened o = {name, tensors, bytes, format, NULL};
+  o.checkpoint = scratch_open(name);
+  assert_true(probe_run(&(probe){name, open_one, good, drop, &o}) >= least);
+  probe_run(&(probe){"checkpoint_layout", layout_of, some_layout, drop_layout, &o});
+  reshard_checkpoint_close(o.checkpoint);
+}
+
+static void test_npy(void **state) {
+  (void)state;
+  static const char header[] = "{'descr': '<f2', 'fortran_order': True, 'shape': (2, 3), }\n";
+  char bytes[128] = "\x93NUMPY\1";
+  bytes[8] = sizeof header - 1;
+  memcpy(bytes + 10, header, sizeof header - 1);
+  scratch_write("a.npy", bytes, 10 + sizeof header - 1 + 12);
+  probe_open("a.npy", RESHARD_FORMAT_NPY, 1, 12, 5);
+}
+
+#ifdef RS_HAVE_JANSSON
+
+#define WV "{" T("w", "U8", "[2,3]", "[0,6]") "," T("v", "F32", "[]", "[6,10]") "}"
+
+static void test_whole(void **state) {
+  (void)state;
+  static const char index[] = "{\"weight_map\":{\"w\":\"a.safetensors\",\"v\":\"a.safetensors\","
+                              "\"x\":\"b.safetensors\"}}";
+  scratch_directory("d");
+  scratch_safetensors("d/a.safetensors", WV, 10, 1);
+  probe_open("d/a.safetensors", RESHARD_FORMAT_SAFETENSORS, 2, 10, 5);
+  scratch_safetensors("d/b.safetensors", "{" T("x", "U8", "[0,3]", "[0,0]") "}", 0, 1);
+  probe_open("d", RESHARD_FORMAT_WHOLE, 3, 10, 10);
+  scratch_write("d/model.safetensors.index.json", index, sizeof index - 1);
+  probe_open("d", RESHARD_FORMAT_WHOLE, 3, 10, 15);
+}
+
+/* JSON in the strings of a header. */
+#define META(sharding, more) "{\"__metadata__\":{\"format\":\"pt\",\"DCP_SHARDING_INFO\":\"" sharding "\"" more "},"
+#define AT(w)                "{\\\"w\\\":{\\\"saved_offsets\\\":" w "},\\\"v\\\":{\\\"saved_offsets\\\":[0]}}"
+#define SET(w, more) \
+  ",\"reshard\":\"{\\\"version\\\":1,\\\"world\\\":3,\\\"files\\\":[\\\"a.safetensors\\\",\\\"b.safetensors\\\"]," \
+  "\\\"shapes\\\":{\\\"w\\\":[4,3],\\\"v\\\":[5]},\\\"layout\\\":{\\\"w\\\":\\\"" w "\\\",\\\"v\\\":\\\"mesh(2@1-2;R)" \
+  "\\\"}" more "}\""
+#define RUNS(first, second) ",\\\"intervals\\\":{\\\"w\\\":[[" first "," second "],[[0,3]]]}"
+#define BOTH                T("w", "U8", "[2,3]", "[0,6]") "," T("v", "U8", "[5]", "[6,11]") "}"
+
+static void test_shards(void **state) {
+  (void)state;
+  scratch_directory("d");
+  scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), "") BOTH, 11, 1);
+  scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), "") BOTH, 11, 1);
+  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+  scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
+  scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
+  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+  scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("cyclic(2x1@2-1;1x3)", RUNS("[0,1]", "[2,3]"))) BOTH, 11,
+                      1);
+  scratch_safetensors("d/b.safetensors", META(AT("[1,0]"), SET("cyclic(2x1@2-1;1x3)", RUNS("[1,2]", "[3,4]"))) BOTH, 11,
+                      1);
+  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+}
+
+/* A set with a gap. */
+static void test_refusal(void **state) {
+  (void)state;
+  scratch_directory("d");
+  scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
+  scratch_safetensors("d/b.safetensors", META(AT("[1,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
+  for (int64_t k = 0;; k++) {
+    int64_t live = fault_live();
+    reshard_checkpoint checkpoint = NULL;
+    fault_mark(true);
+    fault_arm(k);
+    reshard_status status = reshard_checkpoint_open(scratch_path("d"), &checkpoint);
+    fault_disarm();
+    fault_mark(false);
+    assert_null(checkpoint);
+    assert_int_equal(fault_live(), live);
+    if (fault_fired() == FAULT_NONE) {
+      assert_int_equal(status, RESHARD_ERROR_INVALID);
+      break;
+    }
+    assert_int_equal(status, RESHARD_ERROR_OUT_OF_MEMORY);
+  }
+}
+
+#endif
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_npy),
+#ifdef RS_HAVE_JANSSON
+      cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_refusal),
+#endif
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,165 @@
+/* The k-th allocation fails, for every k, while maps are read, loaded and applied. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "probe.h"
+
+#include "file/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Every operation on both sides, stars, spread names, drop and quotes. */
+static const char text[] = "# a map\n"
+                           "layers.*.qk = concat(0; layers.*.q, layers.*.k)\n"
+                           "layers.*.experts = transpose(1,0,2; stack(layers.*.experts.*.\"w\"))\n"
+                           "concat(-1; stack(a, \"b b\"):2, stack(c.*)) = fused\n"
+                           "drop(layers.*.rotary)\n"
+                           "concat(0; n.*:2) = n\n"
+                           "* = *\n";
+
+typedef struct map_case {
+  const char *path; /* NULL: the text */
+  reshard_map map;
+  reshard_model source, wanted; /* made without faults */
+  int64_t routes;
+} map_case;
+
+static reshard_model make_source(void) {
+  reshard_model model;
+  assert_int_equal(rs_model_new(&model), RESHARD_SUCCESS);
+  char name[64];
+  for (int i = 0; i < 12; i++) {
+    static const struct {
+      const char *name;
+      int ndim;
+      int64_t shape[2];
+    } parts[] = {{"q", 2, {4, 3}}, {"k", 2, {2, 3}}, {"rotary", 1, {5}}, {"norm", 1, {3}}};
+    for (int p = 0; p < 4; p++) {
+      snprintf(name, sizeof name, "layers.%d.%s", i, parts[p].name);
+      assert_int_equal(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, parts[p].ndim, parts[p].shape),
+                       RESHARD_SUCCESS);
+    }
+    for (int e = 0; e < 11; e++) {
+      snprintf(name, sizeof name, "layers.%d.experts.%d.w", i, e);
+      assert_int_equal(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, 2, (int64_t[]){2, 3}),
+                       RESHARD_SUCCESS);
+    }
+  }
+  assert_int_equal(rs_model_add(model, "test", "fused", 5, RESHARD_F32, 2, (int64_t[]){2, 3}), RESHARD_SUCCESS);
+  assert_int_equal(rs_model_add(model, "test", "n", 1, RESHARD_F32, 1, (int64_t[]){40}), RESHARD_SUCCESS);
+  return model;
+}
+
+static reshard_status read_map(probe_out *out, const void *with) {
+  const map_case *c = with;
+  reshard_map made = out->object;
+  reshard_status status = c->path != NULL ? reshard_map_load(c->path, &made) : reshard_map_parse(text, "text", &made);
+  out->object = made;
+  return status;
+}
+
+static bool same_model(reshard_model a, reshard_model b) {
+  if (a->tensors.n != b->tensors.n || a->names.n != b->names.n || a->bytes != b->bytes ||
+      memcmp(a->names.at, b->names.at, (size_t)a->names.n) != 0)
+    return false;
+  for (int64_t i = 0; i < a->tensors.n; i++)
+    if (a->tensors.at[i].dtype != b->tensors.at[i].dtype || a->tensors.at[i].ndim != b->tensors.at[i].ndim ||
+        memcmp(a->tensors.at[i].shape, b->tensors.at[i].shape, sizeof a->tensors.at[i].shape) != 0)
+      return false;
+  return true;
+}
+
+static bool good_map(const probe_out *out, const void *with) {
+  const map_case *c = with;
+  reshard_model made;
+  if (reshard_map_model(out->object, c->source, &made) != RESHARD_SUCCESS)
+    return false;
+  bool same = same_model(made, c->wanted);
+  reshard_model_free(made);
+  return same;
+}
+
+static void drop_map(probe_out *out) { reshard_map_free(out->object); }
+
+static reshard_status map_model(probe_out *out, const void *with) {
+  const map_case *c = with;
+  reshard_model made = out->object;
+  reshard_status status = reshard_map_model(c->map, c->source, &made);
+  out->object = made;
+  return status;
+}
+
+static bool good_model(const probe_out *out, const void *with) {
+  const map_case *c = with;
+  return same_model(out->object, c->wanted);
+}
+
+static void drop_model(probe_out *out) { reshard_model_free(out->object); }
+
+/* What is written is so on success alone: the routes' count tells. */
+static reshard_status count_routes(probe_out *out, const void *with) {
+  const map_case *c = with;
+  reshard_model made;
+  rs_routes routes;
+  reshard_status status = rs_map_apply(c->map, c->source, &made, &routes);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  out->number = routes.n;
+  free(routes.at);
+  reshard_model_free(made);
+  return status;
+}
+
+static bool good_count(const probe_out *out, const void *with) {
+  const map_case *c = with;
+  return out->number == c->routes;
+}
+
+static void run(map_case *c) {
+  assert_true(probe_run(&(probe){"map_model", map_model, good_model, drop_model, c}) >= 3);
+  assert_true(probe_run(&(probe){"map_apply", count_routes, good_count, NULL, c}) >= 3);
+}
+
+static void test_maps(void **state) {
+  (void)state;
+  char path[128];
+  snprintf(path, sizeof path, "/tmp/reshard-alloc-map-%ld", (long)getpid());
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  assert_int_equal(fwrite(text, 1, sizeof text - 1, file), sizeof text - 1);
+  assert_int_equal(fclose(file), 0);
+  int64_t live = fault_live();
+  map_case c = {.source = make_source()};
+  rs_routes routes;
+  if (reshard_map_parse(text, NULL, &c.map) != RESHARD_SUCCESS ||
+      rs_map_apply(c.map, c.source, &c.wanted, &routes) != RESHARD_SUCCESS)
+    fail_msg("%s", reshard_last_error());
+  free(routes.at);
+  c.routes = routes.n;
+  assert_int_equal(c.wanted->tensors.n, 12 + 12 + 4 + 20 + 12);
+  assert_int_equal(c.routes, 12 * 2 + 12 * 11 + 4 + 20 + 12);
+  assert_true(probe_run(&(probe){"map_parse", read_map, good_map, drop_map, &c}) >= 5);
+  c.path = path;
+  assert_true(probe_run(&(probe){"map_load", read_map, good_map, drop_map, &c}) >= 6);
+  unlink(path);
+  run(&c);
+  reshard_map_free(c.map);
+  reshard_model_free(c.wanted);
+  c.map = NULL; /* no map: all as it is */
+  c.wanted = c.source;
+  c.routes = c.source->tensors.n;
+  run(&c);
+  reshard_model_free(c.source);
+  assert_int_equal(fault_live(), live);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

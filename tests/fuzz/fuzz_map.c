@@ -1,0 +1,108 @@
+/* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks, unbounded
+ * recursion, and routes that are not what reshard_entry wants or leave an element of the target out. */
+#include "file/store.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(int truth) {
+  if (!truth)
+    abort();
+}
+
+static reshard_model model(int which) {
+  static const struct {
+    const char *name;
+    reshard_dtype dtype;
+    int ndim;
+    int64_t shape[3];
+  } tensors[2][10] = {{{"q", RESHARD_F32, 2, {4, 6}},
+                       {"k", RESHARD_F32, 2, {2, 6}},
+                       {"s", RESHARD_F32, 0, {0}},
+                       {"e", RESHARD_F32, 3, {3, 0, 2}},
+                       {"z y", RESHARD_U8, 1, {5}}},
+                      {{"l.0.q.w", RESHARD_BF16, 2, {4, 6}},
+                       {"l.0.k.w", RESHARD_BF16, 2, {4, 6}},
+                       {"l.1.k.w", RESHARD_BF16, 2, {4, 6}},
+                       {"l.1.q.w", RESHARD_BF16, 2, {4, 6}},
+                       {"l.0.e.1", RESHARD_BF16, 1, {3}},
+                       {"l.0.e.0", RESHARD_BF16, 1, {3}},
+                       {"l.1.e.0", RESHARD_BF16, 1, {3}},
+                       {"l.1.e.1", RESHARD_BF16, 1, {3}},
+                       {"n", RESHARD_I64, 3, {2, 3, 4}}}};
+  reshard_model made;
+  check(rs_model_new(&made) == RESHARD_SUCCESS);
+  for (int i = 0; tensors[which][i].name != NULL; i++)
+    check(rs_model_add(made, "fuzz", tensors[which][i].name, strlen(tensors[which][i].name), tensors[which][i].dtype,
+                       tensors[which][i].ndim, tensors[which][i].shape) == RESHARD_SUCCESS);
+  return made;
+}
+
+static int64_t volume(int ndim, const int64_t *extent) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++)
+    n *= extent[d];
+  return n;
+}
+
+/* In bounds on both sides, of one extent, and each source dim walked once or of one index. */
+static void check_route(const rs_route *r, const rs_model_tensor *src, const rs_model_tensor *dst) {
+  unsigned named = 0;
+  check(src->dtype == dst->dtype);
+  for (int d = 0; d < dst->ndim; d++) {
+    int from = r->permutation[d];
+    check(r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 && r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d]);
+    check(from >= -1 && from < src->ndim && r->dst_extent[d] == (from < 0 ? 1 : r->src_extent[from]));
+    check(from < 0 || (named & 1u << from) == 0);
+    named |= from < 0 ? 0 : 1u << from;
+  }
+  for (int d = 0; d < src->ndim; d++) {
+    check(r->src_offset[d] >= 0 && r->src_extent[d] >= 0 && r->src_offset[d] + r->src_extent[d] <= src->shape[d]);
+    check((named & 1u << d) != 0 || r->src_extent[d] == 1);
+  }
+}
+
+static void apply(reshard_map map, reshard_model source) {
+  reshard_model target = NULL;
+  rs_routes routes = {0};
+  if (rs_map_apply(map, source, &target, &routes) != RESHARD_SUCCESS) {
+    check(strncmp(reshard_last_error(), "fuzz:", 5) == 0 && strchr(reshard_last_error(), '\n') == NULL);
+    return;
+  }
+  int64_t elements = 0, reached = 0;
+  for (int64_t i = 0; i < target->tensors.n; i++)
+    elements += volume(target->tensors.at[i].ndim, target->tensors.at[i].shape);
+  for (int64_t i = 0; i < routes.n; i++) {
+    const rs_route *r = &routes.at[i];
+    check(r->src >= 0 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
+    check_route(r, &source->tensors.at[r->src], &target->tensors.at[r->dst]);
+    reached += volume(target->tensors.at[r->dst].ndim, r->dst_extent);
+  }
+  check(reached == elements);
+  free(routes.at);
+  reshard_model_free(target);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  char *text = malloc(size + 1);
+  if (text == NULL)
+    return 0;
+  if (size > 0)
+    memcpy(text, data, size);
+  text[size] = '\0';
+  reshard_map map = NULL;
+  if (reshard_map_parse(text, "fuzz", &map) == RESHARD_SUCCESS) {
+    for (int i = 0; i < 2; i++) {
+      reshard_model source = model(i);
+      apply(map, source);
+      reshard_model_free(source);
+    }
+    reshard_map_free(map);
+  } else {
+    check(map == NULL && strncmp(reshard_last_error(), "fuzz:", 5) == 0);
+    check(strchr(reshard_last_error(), '\n') == NULL);
+  }
+  free(text);
+  return 0;
+}
