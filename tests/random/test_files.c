@@ -18,7 +18,9 @@ static const struct {
 } kept[] = {
     {"replicas-in-files-of-any-name", 159}, /* the first rank that would do for a file was the only one for a later */
     {"tensor-that-nobody-holds-is-compared", 206}, /* it is in no file, so nothing says its dtype */
-    {"tensor-that-nobody-holds-of-many-boxes", 1003}, {"index-of-no-tensors", 13}, {"shards-of-no-tensors", 11716},
+    {"tensor-that-nobody-holds-of-many", 1003},    /* and a file of no tensors stood for it */
+    {"index-of-no-tensors", 13},                   /* was refused by the reader */
+    {"shards-of-no-tensors", 11716},               /* no layout says how many ranks there are */
 };
 enum { KEPT = sizeof kept / sizeof *kept };
 
