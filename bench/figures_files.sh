@@ -34,6 +34,18 @@ ratio() { # IN OPTION...: cp's time / ours, each in turn
   done | median
 }
 
+peak() { # COMMAND...: its largest resident set, in MiB, as seen 50 times a second
+  local pid line most=0
+  "$@" >/dev/null &
+  pid=$!
+  while line=$(grep VmHWM "/proc/$pid/status" 2>/dev/null) && [ -n "$line" ]; do
+    line=${line//[^0-9]/}
+    most=$((line > most ? line : most))
+    sleep 0.02
+  done
+  wait "$pid" && echo "$((most / 1024)) MiB"
+}
+
 for directory in "${directories[@]}"; do
   work=$(mktemp -d "$directory/reshard-figures.XXXXXX")
   trap 'rm -rf "$work"' EXIT
@@ -55,5 +67,14 @@ for directory in "${directories[@]}"; do
   row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
   row '  its headers, plans and layouts' "$where" '<= 0.3 s' "$("$program" convert "$work/in.safetensors" "$work/headers" --dst 'chunk(0;0-3)' --json - |
     sed -n 's/.*"open_us": *\([0-9.]*\).*/\1/p' | awk '{ printf "%.2f s", $1 / 1e6 }')"
+  rm -rf "$work/"*
+  # A file of ten times the size that is all hole behind its header; what is written has its full size on the disk.
+  if [ "$directory" = "${directories[-1]}" ] && [ "$(df --output=avail -k "$work" | tail -1)" -gt $((11 * gib * 1048576)) ]; then
+    header=$(printf '{"w":{"dtype":"F32","shape":[%d,16384],"data_offsets":[0,%d]}}' $((10 * gib * 16384)) $((10 * gib << 30)))
+    printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0%s" "$header" >"$work/sparse.safetensors"
+    truncate -s $((8 + ${#header} + (10 * gib << 30))) "$work/sparse.safetensors"
+    row "$((10 * gib)) GiB, one sparse file to 4 shards of columns: memory" "$where" '<= 256' \
+      "$(peak "$program" convert "$work/sparse.safetensors" "$work/out" --dst 'chunk(1;0-3)')"
+  fi
   rm -rf "$work"
 done

@@ -1,7 +1,8 @@
 /* Which rank a file belongs to. Names of files carry no meaning, but the layouts that the metadata names do: the first
- * element of each block is held by some ranks, and the file's rank is among those that hold them all. Where several do
- * (replicas: files alike), a file gets the lowest of them that has not got the same box from an earlier file; so any
- * order of the files gives each rank disjoint boxes. A rank may have several files.
+ * element of each block is held by some ranks, and the file's rank is among those that hold them all. Files for which
+ * that is one rank get it first. Where several hold it all (replicas: files alike), a file gets the lowest of them that
+ * has not got the same box from another file, so that each rank has disjoint boxes; where none is left, a rank of its
+ * own beyond those of the layouts. A rank may have several files.
  *
  * Blocks of one layout with one box are looked up once a file: there are thousands of them. */
 #include "file/shards.h"

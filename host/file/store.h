@@ -85,7 +85,7 @@ typedef struct rs_route {
 } rs_route;
 typedef RS_VEC(rs_route) rs_routes;
 
-/* map.c: the target's model and the routes to it. map NULL: each tensor whole to itself, in the same order. */
+/* map_apply.c: the target's model and the routes to it. map NULL: each tensor whole to itself, in the same order. */
 reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_routes *routes);
 
 /* move.c: moves all routes from store to store, by T threads (0: one per core). The caller's thread takes part and calls

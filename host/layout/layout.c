@@ -378,16 +378,34 @@ reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t ran
   if (dim < 0 || dim >= layout->ndim || first < 0 || capacity < 0 || (capacity > 0 && intervals == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld",
                     dim, layout->ndim, (long long)first, (long long)capacity);
-  rs_pieces pieces = {0};
-  reshard_status status =
-      rs_layout_pieces(layout, rs_layout_cell(layout, rank, array), dim, 0, layout->shape[dim], &pieces);
-  if (status == RESHARD_SUCCESS) {
-    for (int64_t i = first; i < pieces.n && i - first < capacity; i++)
-      intervals[i - first] = (reshard_interval){pieces.at[i].begin, pieces.at[i].begin + pieces.at[i].n};
-    *count = pieces.n;
+  /* Counted one after the other, not listed: an array may have more of them than memory has room. */
+  int64_t cell = rs_layout_cell(layout, rank, array), n = 0;
+  reshard_interval last = {0, 0};
+  if (!rs_layout_regular(layout)) {
+    int64_t storage[FLAT_CORNERS];
+    const int64_t *corners = cell_corners(layout, cell, storage);
+    last = (reshard_interval){corners[dim], corners[layout->ndim + dim]};
+    n = last.begin < last.end;
+    if (n > first && capacity > 0)
+      intervals[0] = last;
+  } else {
+    const rs_dim *cut = &layout->dim[dim];
+    int64_t part = cell_part(layout, cell, dim), length = rs_dim_length(cut, part), global, run;
+    for (int64_t local = 0; local < length; local += run) {
+      rs_dim_expand(cut, part, local, &global, &run);
+      run = rs_min(run, length - local);
+      if (n > 0 && last.end == global) {
+        last.end += run;
+      } else {
+        last = (reshard_interval){global, global + run};
+        n++;
+      }
+      if (n > first && n - 1 - first < capacity)
+        intervals[n - 1 - first] = last;
+    }
   }
-  free(pieces.at);
-  return status;
+  *count = n;
+  return RESHARD_SUCCESS;
 }
 
 int64_t rs_layout_buffers(const struct reshard_layout_s *l, int64_t rank) {

@@ -157,11 +157,11 @@ static void test_many_boxes(void **state) {
   (void)state;
   reshard_layout layout;
   int64_t count = 0, shape[RESHARD_MAX_DIMS];
-  const int64_t huge[] = {1 << 30, 1 << 30};
+  const int64_t huge[] = {1 << 24, 1 << 24};
   assert_int_equal(reshard_layout_parse("cyclic(2x2;1x1)", 2, huge, 0, &layout), RESHARD_SUCCESS);
   assert_int_equal(rs_array_boxes(layout, 3, 0, &count, shape), RESHARD_SUCCESS);
-  assert_true(count == (int64_t)1 << 58);
-  assert_int_equal(shape[0], 1 << 29);
+  assert_true(count == (int64_t)1 << 46);
+  assert_int_equal(shape[0], 1 << 23);
   assert_int_equal(rs_array_box(layout, 0, 0, 0, NULL, NULL), RESHARD_ERROR_INTERNAL);
   reshard_layout_release(layout);
   const int64_t huger[] = {1 << 21, 1 << 21, 1 << 20};
