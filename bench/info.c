@@ -62,8 +62,8 @@ static void as_text(const machine *m) {
   printf("reshard       %s, built with %s\n", reshard_version(), COMPILER);
   printf("devices       cpu; this build has no CUDA\n");
   printf("communicators local (ranks are threads of one process); this build has no NCCL and no MPI\n");
-  printf("model files   %s\n",
-         has_files() ? "JSON and safetensors headers, by jansson" : "none: built without jansson");
+  printf("files         %s\n",
+         has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
   printf("instructions ");
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))
