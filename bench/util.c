@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The temporary that a failing write has to remove. A program writes one file at a time. */
-static char *temporary;
+/* The temporary that a failing write has to remove. A thread writes one file at a time. */
+static _Thread_local char *temporary;
 
 int cli_exit_status(reshard_status status) {
   switch (status) {

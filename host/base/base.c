@@ -3,14 +3,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static _Thread_local char last_error[1024];
 
 reshard_status rs_error(reshard_status status, const char *format, ...) {
+  char text[sizeof last_error]; /* the last error may be one of the arguments */
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(last_error, sizeof last_error, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  rs_error_set(text);
   return status;
 }
 
@@ -153,4 +156,10 @@ const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offse
   if (ndim == 0)
     rs_text_add(&text, "[]");
   return buffer;
+}
+
+int64_t rs_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the
- * status on from there. */
+ * status on from there. The last error may be among the arguments: words are put before or behind it. */
 reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* RESHARD_ERROR_OUT_OF_MEMORY with the size in it. */
 reshard_status rs_error_memory(size_t bytes);
@@ -62,6 +62,10 @@ typedef struct rs_text {
 void rs_text_add(rs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Ends a public print call: writes *needed (may be NULL), error when the buffer was too small. */
 reshard_status rs_text_finish(rs_text *text, size_t *needed);
+
+/* Of a clock that only goes forward: differences count. */
+int64_t rs_now_ns(void);
+static inline double rs_seconds(void) { return (double)rs_now_ns() * 1e-9; }
 
 /* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */
 uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);

@@ -3,6 +3,8 @@
 int64_t reshard_comm_rank(reshard_comm comm) { return comm != NULL ? comm->rank : -1; }
 int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size : 0; }
 
+const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NULL ? comm->global_ranks : NULL; }
+
 void reshard_comm_destroy(reshard_comm comm) {
   if (comm != NULL)
     comm->ops->destroy(comm);
@@ -12,6 +14,18 @@ reshard_status reshard_comm_abort(reshard_comm comm) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");
   return comm->ops->abort(comm);
+}
+
+reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
+  rs_split mine = {.color = color, .key = key};
+  reshard_comm made = NULL;
+  if (sub == NULL) /* the others are told */
+    mine.status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: sub is NULL");
+  RS_TRY(comm->ops->split(comm, &mine, &made));
+  *sub = made;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_comm_barrier(reshard_comm comm) {

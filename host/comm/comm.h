@@ -32,6 +32,13 @@ typedef struct rs_turn {
 
 #define RS_COMM_RECORD 512
 
+/* What a rank brings to a split. */
+typedef struct rs_split {
+  reshard_status status; /* of what the rank did before; its text, where it is no success, is the last error */
+  int64_t color, key;    /* as in reshard_comm_split */
+  const char *what;      /* what is split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
+} rs_split;
+
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
   bool reach;       /* every rank's memory can be addressed by every rank: ranks of one process */
@@ -57,6 +64,8 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
+  reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
   reshard_status (*abort)(reshard_comm comm); /* not collective */
   void (*destroy)(reshard_comm comm);         /* not collective */
@@ -64,11 +73,13 @@ typedef struct rs_comm_ops {
 
 struct reshard_comm_s {
   const rs_comm_ops *ops;
-  rs_device *device;
+  rs_device *device; /* may be shared with other communicators */
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
   _Atomic int64_t received_bytes, received_messages;
-  int64_t transfers; /* made on this handle so far */
+  int64_t transfers;           /* made on this handle so far */
+  const void *group;           /* one for all ranks of this process, and no other communicator's */
+  const int64_t *global_ranks; /* [size], or NULL: the same numbers */
 };
 
 /* Adds to a rank's statistics. */

@@ -4,53 +4,22 @@
  * come does the work for all while the others sleep (they may be more than there are cores, so they do not spin), and
  * wakes them with the result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is
  * where. */
-#include "comm/comm.h"
+#include "comm/local.h"
+
 #include "device/cpu.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-typedef reshard_status (*meeting_run)(int64_t n, void **all);
-
-typedef struct local_team {
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  int64_t n, handles; /* ranks; handles not destroyed yet */
-  int64_t arrived;
-  uint64_t generation; /* meetings held */
-  int64_t readers;     /* ranks between enter and leave */
-  bool running;
-  atomic_bool ended;
-  int64_t timeout_ms;
-  void **slots;
-  meeting_run *runs;
-  reshard_status result;
-  char text[512]; /* why, when result is no success */
-  rs_device *device;
-  char *records;    /* [n * RS_COMM_RECORD] of an all-gather */
-  int64_t reserved; /* messages that one exchange can have */
-  rs_link *links;   /* of one exchange */
-  rs_span *spans;
-  rs_program **programs;
-} local_team;
-
-typedef struct local_comm {
-  struct reshard_comm_s base;
-  local_team *team;
-} local_comm;
-
-static local_team *team_of(reshard_comm comm) { return ((local_comm *)comm)->team; }
 
 static reshard_status ended(void) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
 }
 
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
-static void hold(local_team *team) {
+static void hold(rs_team *team) {
   bool same = true;
   for (int64_t i = 1; i < team->n; i++)
     same &= team->runs[i] == team->runs[0];
@@ -83,7 +52,7 @@ static struct timespec deadline_in(int64_t ms) {
 }
 
 /* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
-static reshard_status await(local_team *team) {
+static reshard_status await(rs_team *team) {
   uint64_t generation = team->generation;
   struct timespec deadline = deadline_in(team->timeout_ms);
   bool late = false;
@@ -106,13 +75,13 @@ static reshard_status await(local_team *team) {
 }
 
 /* A call that does not return together with the others' may end before those who read this rank's memory have read. */
-static void await_readers(local_team *team) {
+static void await_readers(rs_team *team) {
   while (team->readers > 0)
     pthread_cond_wait(&team->changed, &team->mutex);
 }
 
-static reshard_status local_together(reshard_comm comm, meeting_run run, void *mine) {
-  local_team *team = team_of(comm);
+static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
+  rs_team *team = rs_team_of(comm);
   if (team->n == 1 && !team->ended)
     return run(1, &mine); /* nobody to meet */
   pthread_mutex_lock(&team->mutex);
@@ -142,7 +111,7 @@ static reshard_status local_together(reshard_comm comm, meeting_run run, void *m
 }
 
 static reshard_status local_enter(reshard_comm comm) {
-  local_team *team = team_of(comm);
+  rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? ended() : RESHARD_SUCCESS;
   team->readers += status == RESHARD_SUCCESS;
@@ -151,7 +120,7 @@ static reshard_status local_enter(reshard_comm comm) {
 }
 
 static void local_leave(reshard_comm comm) {
-  local_team *team = team_of(comm);
+  rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
   if (--team->readers == 0)
     pthread_cond_broadcast(&team->changed);
@@ -175,13 +144,13 @@ static reshard_status gather(int64_t n, void **all) {
 }
 
 static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  gathering g = {mine, bytes, team_of(comm)->records};
+  gathering g = {mine, bytes, rs_team_of(comm)->records};
   *all = g.all;
   return local_together(comm, gather, &g);
 }
 
 static reshard_status local_reserve(reshard_comm comm, int64_t most) {
-  local_team *team = team_of(comm);
+  rs_team *team = rs_team_of(comm);
   if (most <= team->reserved)
     return RESHARD_SUCCESS;
   rs_link *links = NULL;
@@ -220,7 +189,7 @@ static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
 }
 
 /* Pairs each receive with its send, as links; counts what comes. */
-static reshard_status pair(local_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
+static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
   int64_t sends = 0, made = 0;
   for (int64_t i = 0; i < n; i++)
     sends += turns[i].nsends;
@@ -253,7 +222,7 @@ static reshard_status pair(local_team *team, int64_t n, const rs_turn *turns, in
 enum { CARRIED = 1 << 20 };
 
 static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
-  local_team *team = team_of(turns[0].comm);
+  rs_team *team = rs_team_of(turns[0].comm);
   rs_device *device = team->device;
   int64_t nlinks = 0, longest = 0;
   RS_TRY(pair(team, n, turns, &nlinks));
@@ -272,22 +241,42 @@ static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t to
   return device->ops->run(device, nlinks, team->programs, stream);
 }
 
-static reshard_status local_alive(reshard_comm comm) { return team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status local_alive(reshard_comm comm) { return rs_team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
 
-static reshard_status local_abort(reshard_comm comm) {
-  local_team *team = team_of(comm);
+/* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */
+static void end(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   team->ended = true;
   pthread_cond_broadcast(&team->changed);
+  for (rs_team *child = team->children; child != NULL; child = child->next)
+    end(child);
   pthread_mutex_unlock(&team->mutex);
+}
+
+static reshard_status local_abort(reshard_comm comm) {
+  end(rs_team_of(comm));
   return RESHARD_SUCCESS;
 }
 
-static void free_team(local_team *team) {
-  if (team->device != NULL)
+static void leave_parent(rs_team *team) {
+  rs_team *parent = team->parent;
+  pthread_mutex_lock(&parent->mutex);
+  rs_team **link = &parent->children;
+  while (*link != team)
+    link = &(*link)->next;
+  *link = team->next;
+  pthread_mutex_unlock(&parent->mutex);
+  rs_team_drop(parent);
+}
+
+static void free_team(rs_team *team) {
+  if (team->parent != NULL)
+    leave_parent(team);
+  else if (team->device != NULL)
     team->device->ops->destroy(team->device);
   pthread_cond_destroy(&team->changed);
   pthread_mutex_destroy(&team->mutex);
+  free(team->global_ranks);
   free(team->slots);
   free(team->runs);
   free(team->records);
@@ -297,19 +286,35 @@ static void free_team(local_team *team) {
   free(team);
 }
 
-static void local_destroy(reshard_comm comm) {
-  local_team *team = team_of(comm);
+void rs_team_drop(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
-  bool last = --team->handles == 0;
+  bool last = --team->users == 0;
   pthread_mutex_unlock(&team->mutex);
-  free(comm);
   if (last)
     free_team(team);
 }
 
-static const rs_comm_ops local_ops = {"local",         true,        false,       local_together,
-                                      local_allgather, local_enter, local_leave, local_exchange,
-                                      local_reserve,   local_alive, local_abort, local_destroy};
+static void local_destroy(reshard_comm comm) {
+  rs_team *team = rs_team_of(comm);
+  free(comm);
+  rs_team_drop(team);
+}
+
+static const rs_comm_ops local_ops = {
+    .name = "local",
+    .reach = true,
+    .overlaps = false,
+    .together = local_together,
+    .allgather = local_allgather,
+    .enter = local_enter,
+    .leave = local_leave,
+    .exchange = local_exchange,
+    .reserve = local_reserve,
+    .split = rs_local_split,
+    .alive = local_alive,
+    .abort = local_abort,
+    .destroy = local_destroy,
+};
 
 /* A number from the environment, at least 0; *value is left alone where it is not set. */
 static reshard_status read_number(const char *name, int64_t *value) {
@@ -358,8 +363,8 @@ static reshard_status read_options(const reshard_local_options *given, reshard_l
   return out->isa == RESHARD_ISA_AUTO ? read_isa(&out->isa) : RESHARD_SUCCESS;
 }
 
-static reshard_status create_team(int64_t n, const reshard_local_options *options, local_team **out) {
-  local_team *team;
+reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
+  rs_team *team;
   RS_TRY(rs_alloc_zero(&team, 1, sizeof *team));
   pthread_condattr_t attributes;
   int failed = pthread_mutex_init(&team->mutex, NULL);
@@ -372,17 +377,32 @@ static reshard_status create_team(int64_t n, const reshard_local_options *option
   pthread_cond_init(&team->changed, &attributes);
   pthread_condattr_destroy(&attributes);
   team->n = n;
-  team->timeout_ms = options->timeout_ms;
+  team->users = 1;
+  team->timeout_ms = timeout_ms;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&team->slots, n, sizeof *team->slots), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->runs, n, sizeof *team->runs), fail);
   RS_TRY_GOTO(status, rs_alloc(&team->records, n, RS_COMM_RECORD), fail);
-  RS_TRY_GOTO(status, rs_device_cpu_create(options->threads, options->isa, &team->device), fail);
   *out = team;
   return RESHARD_SUCCESS;
 fail:
-  free_team(team);
+  rs_team_drop(team);
   return status;
+}
+
+reshard_status rs_team_seat(rs_team *team, int64_t rank, reshard_comm *comm) {
+  rs_local_comm *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  *made =
+      (rs_local_comm){.base = {.ops = &local_ops, .device = team->device, .rank = rank, .size = team->n}, .team = team};
+  made->base.locals = team->n;
+  made->base.group = team;
+  made->base.global_ranks = team->global_ranks;
+  pthread_mutex_lock(&team->mutex);
+  team->users++;
+  pthread_mutex_unlock(&team->mutex);
+  *comm = &made->base;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options, reshard_comm *comms) {
@@ -391,25 +411,19 @@ reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options 
                     comms == NULL ? "NULL" : "given");
   reshard_local_options complete;
   RS_TRY(read_options(options, &complete));
-  local_team *team = NULL;
-  RS_TRY(create_team(n, &complete, &team));
-  local_comm **made;
-  reshard_status status = rs_alloc_zero(&made, n, sizeof *made);
-  for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++) {
-    status = rs_alloc_zero(&made[r], 1, sizeof **made);
-    if (status == RESHARD_SUCCESS)
-      *made[r] = (local_comm){{&local_ops, team->device, r, n, n, 0, 0, 0}, team};
-  }
-  if (status != RESHARD_SUCCESS) {
-    for (int64_t r = 0; made != NULL && r < n; r++)
-      free(made[r]);
-    free(made);
-    free_team(team);
-    return status;
-  }
-  team->handles = n;
+  rs_team *team = NULL;
+  reshard_comm *made = NULL;
+  RS_TRY(rs_team_create(n, complete.timeout_ms, &team));
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_device_cpu_create(complete.threads, complete.isa, &team->device), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&made, n, sizeof *made), done);
   for (int64_t r = 0; r < n; r++)
-    comms[r] = &made[r]->base;
+    RS_TRY_GOTO(status, rs_team_seat(team, r, &made[r]), done);
+  memcpy(comms, made, (size_t)n * sizeof *made);
+done:
+  for (int64_t r = 0; status != RESHARD_SUCCESS && made != NULL && r < n; r++)
+    reshard_comm_destroy(made[r]);
   free(made);
-  return RESHARD_SUCCESS;
+  rs_team_drop(team);
+  return status;
 }

@@ -59,6 +59,12 @@ reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int3
   return RESHARD_SUCCESS;
 }
 
+void rs_copies_clear(rs_copies *copies) {
+  copies->copy.n = copies->axis.n = 0;
+  copies->bytes = 0;
+  copies->staging = false;
+}
+
 void rs_copies_free(rs_copies *copies) {
   free(copies->copy.at);
   free(copies->axis.at);

@@ -48,22 +48,34 @@ static void cpu_free(rs_device *device, void *memory) {
   free(memory);
 }
 
+/* Into a program without any ops. */
+static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
+  program->bytes = copies->bytes;
+  for (int64_t i = 0; i < copies->copy.n; i++)
+    RS_TRY(rs_program_add(program, copies, &copies->copy.at[i]));
+  bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
+  RS_TRY(rs_program_join(program, streaming));
+  return rs_program_divide(program, rs_pool_threads(cpu->pool));
+}
+
 static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
-  rs_cpu *cpu = cpu_of(device);
   rs_program *program;
   RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
-  program->bytes = copies->bytes;
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < copies->copy.n; i++)
-    RS_TRY_GOTO(status, rs_program_add(program, copies, &copies->copy.at[i]), fail);
-  bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
-  RS_TRY_GOTO(status, rs_program_join(program, streaming), fail);
-  RS_TRY_GOTO(status, rs_program_divide(program, rs_pool_threads(cpu->pool)), fail);
+  reshard_status status = make_program(cpu_of(device), copies, total_bytes, program);
+  if (status != RESHARD_SUCCESS) {
+    rs_program_free(program);
+    return status;
+  }
+  rs_program_free_room(program);
   *out = program;
   return RESHARD_SUCCESS;
-fail:
-  rs_program_free(program);
-  return status;
+}
+
+static reshard_status cpu_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  if (*out == NULL)
+    RS_TRY(rs_alloc_zero(out, 1, sizeof **out));
+  rs_program_clear(*out);
+  return make_program(cpu_of(device), copies, total_bytes, *out);
 }
 
 static void cpu_release(rs_device *device, rs_program *program) {
@@ -257,6 +269,7 @@ static const rs_device_ops cpu_ops = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .compile = cpu_compile,
+    .recompile = cpu_recompile,
     .release = cpu_release,
     .run = cpu_run,
     .copy = cpu_copy,

@@ -7,11 +7,6 @@
 
 enum { TASK_LEAST = 64 << 10, TASK_MOST = 512 << 10, TASKS_PER_THREAD = 8 };
 
-typedef struct rs_place {
-  const char *src;
-  rs_piece piece;
-} rs_place;
-
 static int by_source(const void *a, const void *b) {
   const rs_place *x = a, *y = b;
   if (x->src != y->src)
@@ -52,27 +47,26 @@ static int64_t steps_of(const rs_program *program, const rs_family *family, int6
   return steps;
 }
 
-typedef RS_VEC(rs_place) rs_places;
-
-static reshard_status cut(rs_program *program, int64_t size, rs_places *places) {
+static reshard_status cut(rs_program *program, int64_t size) {
   for (int64_t f = 0; f < program->family.n; f++) {
     const rs_family *family = &program->family.at[f];
     int64_t steps = steps_of(program, family, size), n = rs_ceil_div(family->steps, steps);
-    RS_TRY(rs_vec_reserve(places, places->n + n));
+    RS_TRY(rs_vec_reserve(&program->place, program->place.n + n));
     for (int64_t at = 0; at < family->steps; at += steps) {
       uint32_t mine = (uint32_t)rs_min(steps, family->steps - at);
-      places->at[places->n++] = (rs_place){source_of(program, family, at), {at, mine, (uint32_t)f}};
+      program->place.at[program->place.n++] = (rs_place){source_of(program, family, at), {at, mine, (uint32_t)f}};
       program->count += family->mode == RS_MODE_SQUARES ? mine : family->nops;
     }
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make_tasks(rs_program *program, int64_t size, const rs_places *places) {
-  RS_TRY(rs_alloc(&program->piece.at, places->n, sizeof *program->piece.at));
-  program->piece.n = program->piece.cap = places->n;
-  for (int64_t i = 0, bytes = size; i < places->n; i++) {
-    const rs_piece *piece = &places->at[i].piece;
+static reshard_status make_tasks(rs_program *program, int64_t size) {
+  int64_t n = program->place.n;
+  RS_TRY(rs_vec_reserve(&program->piece, n));
+  program->piece.n = n;
+  for (int64_t i = 0, bytes = size; i < n; i++) {
+    const rs_piece *piece = &program->place.at[i].piece;
     program->piece.at[i] = *piece;
     if (bytes >= size) {
       RS_TRY(rs_vec_reserve(&program->task, program->task.n + 2));
@@ -82,27 +76,37 @@ static reshard_status make_tasks(rs_program *program, int64_t size, const rs_pla
     bytes += piece->steps * program->family.at[piece->family].step_bytes;
   }
   if (program->task.n > 0)
-    program->task.at[program->task.n] = places->n;
+    program->task.at[program->task.n] = n;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_program_divide(rs_program *program, int threads) {
   int64_t size = program->bytes / ((int64_t)threads * TASKS_PER_THREAD);
   size = rs_max(rs_min(size, TASK_MOST), TASK_LEAST);
-  rs_places places = {0};
-  reshard_status status = cut(program, size, &places);
-  if (status == RESHARD_SUCCESS) {
-    if (places.n > 1)
-      qsort(places.at, (size_t)places.n, sizeof *places.at, by_source);
-    status = make_tasks(program, size, &places);
-  }
-  free(places.at);
-  return status;
+  RS_TRY(cut(program, size));
+  if (program->place.n > 1)
+    qsort(program->place.at, (size_t)program->place.n, sizeof *program->place.at, by_source);
+  return make_tasks(program, size);
+}
+
+void rs_program_clear(rs_program *program) {
+  program->op.n = program->loop.n = program->family.n = program->group.n = program->piece.n = program->task.n = 0;
+  program->place.n = 0;
+  program->bytes = program->count = 0;
+}
+
+void rs_program_free_room(rs_program *program) {
+  free(program->room.at);
+  free(program->place.at);
+  program->room.at = NULL;
+  program->place.at = NULL;
+  program->room.cap = program->place.cap = program->place.n = 0;
 }
 
 void rs_program_free(rs_program *program) {
   if (program == NULL)
     return;
+  rs_program_free_room(program);
   free(program->op.at);
   free(program->loop.at);
   free(program->family.at);

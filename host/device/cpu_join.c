@@ -59,6 +59,7 @@ static int by_destination(const void *a, const void *b) {
 
 typedef struct rs_join {
   rs_program *program;
+  rs_op *sorted;
   rs_entry *entries;
   uint32_t *parent; /* of each op: a forest whose roots stand for families */
   uint32_t *size;   /* of each root */
@@ -103,22 +104,18 @@ static int by_root(const void *a, const void *b) {
 }
 
 /* Reorders the ops by family. */
-static reshard_status sort_ops(rs_join *join) {
+static void sort_ops(rs_join *join) {
   rs_program *program = join->program;
   int64_t n = program->op.n;
   for (int64_t i = 0; i < n; i++)
     join->entries[i] = (rs_entry){&program->op.at[i], NULL, root(join, (uint32_t)i)};
   qsort(join->entries, (size_t)n, sizeof *join->entries, by_root);
-  rs_op *sorted;
-  RS_TRY(rs_alloc(&sorted, n, sizeof *sorted));
   for (int64_t i = 0; i < n; i++) {
-    sorted[i] = *join->entries[i].op;
+    join->sorted[i] = *join->entries[i].op;
     join->size[i] = join->entries[i].index;
   }
   for (int64_t i = 0; i < n; i++)
-    program->op.at[i] = sorted[i];
-  free(sorted);
-  return RESHARD_SUCCESS;
+    program->op.at[i] = join->sorted[i];
 }
 
 /* --- What a family is --- */
@@ -269,7 +266,7 @@ static reshard_status join_ops(rs_join *join, bool streaming) {
     qsort(join->entries, (size_t)m, sizeof *join->entries, side == 0 ? by_source : by_destination);
     unite_neighbours(join, m, side == 0);
   }
-  RS_TRY(sort_ops(join));
+  sort_ops(join);
   for (int64_t i = 0, next; i < n; i = next) { /* size[i] is now the root of op i */
     for (next = i + 1; next < n && join->size[next] == join->size[i];)
       next++;
@@ -286,15 +283,11 @@ reshard_status rs_program_join(rs_program *program, bool streaming) {
   if (n == 0)
     return RESHARD_SUCCESS;
   rs_join join = {.program = program};
-  reshard_status status = rs_alloc(&join.entries, n, sizeof *join.entries);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&join.parent, n, sizeof *join.parent);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&join.size, n, sizeof *join.size);
-  if (status == RESHARD_SUCCESS)
-    status = join_ops(&join, streaming);
-  free(join.entries);
-  free(join.parent);
-  free(join.size);
-  return status;
+  int64_t each = sizeof *join.sorted + sizeof *join.entries + sizeof *join.parent + sizeof *join.size;
+  RS_TRY(rs_vec_reserve(&program->room, n * each)); /* n is below 2^32 */
+  join.sorted = (rs_op *)program->room.at;
+  join.entries = (rs_entry *)(join.sorted + n);
+  join.parent = (uint32_t *)(join.entries + n);
+  join.size = join.parent + n;
+  return join_ops(&join, streaming);
 }

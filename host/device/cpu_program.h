@@ -64,6 +64,12 @@ typedef struct rs_piece {
   uint32_t family;
 } rs_piece;
 
+/* Where a piece reads first. */
+typedef struct rs_place {
+  const char *src;
+  rs_piece piece;
+} rs_place;
+
 struct rs_program {
   RS_VEC(rs_op) op;
   RS_VEC(rs_loop) loop;
@@ -73,6 +79,8 @@ struct rs_program {
   RS_VEC(int64_t) task; /* first piece of each, and the end */
   int64_t bytes;
   int64_t count;
+  RS_VEC(char) room;      /* for rs_program_join */
+  RS_VEC(rs_place) place; /* for rs_program_divide */
 };
 
 /* The loops of an op, outermost first. */
@@ -95,6 +103,10 @@ rs_blocks rs_op_blocks(const rs_op *op, const rs_loop *loops);
 reshard_status rs_program_join(rs_program *program, bool streaming);
 /* Divides the families into pieces and tasks. */
 reshard_status rs_program_divide(rs_program *program, int threads);
+/* A program without ops, in the memory that it has. */
+void rs_program_clear(rs_program *program);
+/* What only making it needs. */
+void rs_program_free_room(rs_program *program);
 void rs_program_free(rs_program *program);
 
 /* What a thread needs beside the program. */

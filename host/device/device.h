@@ -41,6 +41,8 @@ typedef struct rs_copies {
  * innermost loop into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
 reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
                              const rs_axis *axes);
+/* An empty list, in the memory that it has. */
+void rs_copies_clear(rs_copies *copies);
 void rs_copies_free(rs_copies *copies);
 
 /* A contiguous copy decided at run time (exchange of staged messages). */
@@ -71,6 +73,10 @@ typedef struct rs_device_ops {
    * computed or allocated is done here. total_bytes: of all ranks' programs that will run together (cache or memory?).
    */
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
+  /* The same for copies that run once: into *program, which is NULL or from an earlier call of this function and stays
+   * one that can be released, also after an error. Its memory is used again, and it keeps what compiling needs beside
+   * it: where that suffices nothing is allocated. */
+  reshard_status (*recompile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */
   reshard_status (*run)(rs_device *device, int64_t n, rs_program *const *programs, void *stream);

@@ -105,18 +105,13 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays) {
-  rs_extents all = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t e = 0; e < plan->nentries && status == RESHARD_SUCCESS; e++) {
-    status = add_buffers(plan, e, true, arrays, &all);
-    if (status == RESHARD_SUCCESS)
-      status = add_buffers(plan, e, false, arrays, &all);
+static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
+  all->n = 0;
+  for (int64_t e = 0; e < plan->nentries; e++) {
+    RS_TRY(add_buffers(plan, e, true, arrays, all));
+    RS_TRY(add_buffers(plan, e, false, arrays, all));
   }
-  if (status == RESHARD_SUCCESS)
-    status = rs_check_overlap(plan, &all);
-  free(all.at);
-  return status;
+  return rs_check_overlap(plan, all);
 }
 
 /* Copies the stride lists of one side: the caller's may go when the call returns. */
@@ -158,6 +153,7 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
                     "%lld source and %lld destination buffers are given, the plan has %lld and %lld",
                     (long long)given->nsrc, (long long)given->ndst, (long long)plan->nsrc, (long long)plan->ndst);
   rs_arrays a = {0};
+  rs_extents extents = {0};
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&a.src, plan->nsrc, sizeof *a.src), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&a.dst, plan->ndst, sizeof *a.dst), fail);
@@ -174,12 +170,23 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
                            a.stride_values != NULL ? a.stride_values + plan->nsrc * RESHARD_MAX_DIMS : NULL,
                            &a.dst_strides),
               fail);
-  RS_TRY_GOTO(status, check_arrays(plan, &a), fail);
+  RS_TRY_GOTO(status, check_arrays(plan, &a, &extents), fail);
+  free(extents.at);
   *out = a;
   return RESHARD_SUCCESS;
 fail:
+  free(extents.at);
   rs_arrays_free(&a);
   return status;
+}
+
+reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
+                                rs_arrays *out) {
+  rs_arrays a = {(void **)given->src, (void **)given->dst, (const int64_t **)given->src_strides,
+                 (const int64_t **)given->dst_strides, NULL};
+  RS_TRY(check_arrays(plan, &a, extents));
+  *out = a;
+  return RESHARD_SUCCESS;
 }
 
 void rs_arrays_free(rs_arrays *a) {

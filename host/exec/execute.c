@@ -96,7 +96,7 @@ static reshard_status order(int64_t n, const reshard_transfer *transfers) {
   memset(ranks, 0, (size_t)n * sizeof *ranks);
   for (int64_t i = 0; i < n; i++) {
     int64_t rank = transfers[i]->comm->rank;
-    if (transfers[i]->comm->device != transfers[0]->comm->device) /* a communicator's own */
+    if (transfers[i]->comm->group != transfers[0]->comm->group)
       return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers 0 and %lld are on different communicators",
                       (long long)i);
     if (rank >= n || ranks[rank] != NULL)

@@ -7,6 +7,7 @@
 #include "exec/transfer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* n indices at byte offsets src + i * src_stride, the same `steps` times, src_step and dst_step further on. */
 typedef struct progression {
@@ -14,7 +15,28 @@ typedef struct progression {
   int64_t steps, src_step, dst_step;
 } progression;
 
-typedef RS_VEC(progression) progressions;
+enum { FEW = 32 };
+
+/* Of the axes, one after the other; few of them need no memory. */
+typedef struct progressions {
+  progression *at;
+  int64_t n, cap;
+  progression few[FEW];
+} progressions;
+
+/* Room for one more. */
+static reshard_status reserve(progressions *list) {
+  if (list->n < list->cap)
+    return RESHARD_SUCCESS;
+  if (list->at != list->few)
+    return rs_grow(&list->at, &list->cap, list->n + 1, sizeof *list->at);
+  progression *more;
+  RS_TRY(rs_alloc(&more, 2 * FEW, sizeof *more));
+  memcpy(more, list->few, sizeof list->few);
+  list->at = more;
+  list->cap = 2 * FEW;
+  return RESHARD_SUCCESS;
+}
 
 /* One axis with more than one index of the segment (or of the cut of it). */
 typedef struct lowered_axis {
@@ -123,7 +145,7 @@ static reshard_status progress(const lowered *w, const lowered_axis *axis, int64
       src = position + from;
     if (axis->dst_linear)
       dst = position + from;
-    RS_TRY(rs_vec_reserve(list, list->n + 1));
+    RS_TRY(reserve(list));
     list->at[list->n++] = (progression){src * axis->src_stride, dst * axis->dst_stride, to - from, 1, 0, 0};
   }
   fold(list, first);
@@ -133,7 +155,10 @@ static reshard_status progress(const lowered *w, const lowered_axis *axis, int64
 /* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
 static reshard_status emit(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
                            rs_copies *copies) {
-  progressions list = {0};
+  progressions list;
+  list.at = list.few;
+  list.n = 0;
+  list.cap = FEW;
   int64_t first[RESHARD_MAX_DIMS + 1], at[RESHARD_MAX_DIMS];
   reshard_status status = RESHARD_SUCCESS;
   for (int a = 0; a < w->naxes; a++) {
@@ -164,7 +189,8 @@ static reshard_status emit(const lowered *w, const char *src, char *dst, const i
       break;
   }
 done:
-  free(list.at);
+  if (list.at != list.few)
+    free(list.at);
   return status;
 }
 

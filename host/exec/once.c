@@ -5,13 +5,22 @@
  * what is wrong. */
 #include "exec/once.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+void rs_once_memory_free(rs_once_memory *memory, rs_device *device) {
+  free(memory->extents.at);
+  rs_copies_free(&memory->copies);
+  device->ops->release(device, memory->program);
+  *memory = (rs_once_memory){0};
+}
 
 /* What a rank brings. */
 typedef struct once {
   reshard_comm comm;
   reshard_plan plan;
   rs_arrays arrays;
+  rs_once_memory *memory;
   bool ready;
   int64_t foreign_bytes;
   bool done; /* for all ranks, or for none */
@@ -33,21 +42,17 @@ static reshard_status run(int64_t n, void **all) {
     if (!o[0]->ready || !alike(o[0], o[r]))
       return RESHARD_SUCCESS;
   rs_device *device = o[0]->comm->device;
-  rs_copies copies = {0};
-  rs_program *program = NULL;
-  reshard_status status = RESHARD_SUCCESS;
+  rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
+  rs_copies_clear(&memory->copies);
   for (int64_t r = 0; r < n; r++)
-    RS_TRY_GOTO(status, rs_pull(o[r]->plan, view_of, all, &copies, &o[r]->foreign_bytes), done);
-  RS_TRY_GOTO(status, device->ops->compile(device, &copies, copies.bytes, &program), done);
-  RS_TRY_GOTO(status, device->ops->run(device, 1, &program, NULL), done);
+    RS_TRY(rs_pull(o[r]->plan, view_of, all, &memory->copies, &o[r]->foreign_bytes));
+  RS_TRY(device->ops->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
+  RS_TRY(device->ops->run(device, 1, &memory->program, NULL));
   for (int64_t r = 0; r < n; r++) {
     rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
     o[r]->done = true;
   }
-done:
-  device->ops->release(device, program);
-  rs_copies_free(&copies);
-  return status;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
@@ -65,18 +70,15 @@ static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const re
 }
 
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, void *stream, size_t *workspace_bytes) {
-  once o = {.comm = comm, .plan = plan};
+                               reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes) {
+  once o = {.comm = comm, .plan = plan, .memory = memory};
   if (mine == RESHARD_SUCCESS && stream != NULL)
     mine = rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
   if (path != RESHARD_PATH_PACKED && comm->locals == comm->size && comm->ops->reach) {
     if (mine == RESHARD_SUCCESS)
-      mine = rs_arrays_bind(plan, arrays, &o.arrays);
+      mine = rs_arrays_borrow(plan, arrays, &memory->extents, &o.arrays);
     o.ready = mine == RESHARD_SUCCESS && plan->rank == comm->rank && (plan->nentries == 0 || plan->world == comm->size);
-    reshard_status status = comm->ops->together(comm, run, &o);
-    rs_arrays_free(&o.arrays);
-    if (status != RESHARD_SUCCESS)
-      return status;
+    RS_TRY(comm->ops->together(comm, run, &o));
     if (o.done) {
       *workspace_bytes = 0;
       return RESHARD_SUCCESS;

@@ -2,15 +2,29 @@
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
-#include "exec/transfer.h"
+#include "exec/overlap.h"
+
+/* What such executes need one after the other; all zero at first. Where it suffices nothing is allocated. */
+typedef struct rs_once_memory {
+  rs_extents extents;
+  rs_copies copies;
+  rs_program *program;
+} rs_once_memory;
+void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
 
 /* Collective. What reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with AUTO or
- * DIRECT, where all ranks are in this process, in one meeting of the ranks instead of five.
+ * DIRECT, where all ranks are in this process, in one meeting of the ranks instead of five. The lists of arrays are all
+ * there, and those of strides, where one has strides.
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error); plan and arrays are
  * then not read. Nothing moves unless every rank comes with success, equal plans and good arrays; else all ranks get
- * the same error. *workspace_bytes: staging that was in use. */
+ * the same error. memory: this rank's. *workspace_bytes: staging that was in use. */
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, void *stream, size_t *workspace_bytes);
+                               reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes);
+
+/* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
+ * would bring something from others, too. */
+reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                               rs_once_memory *memory, void *stream);
 
 #endif

@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+enum { FEW = 16 }; /* buffers for which nothing is allocated */
+
 /* Steps after which two views whose strides have nothing in common pass for disjoint. */
 #define BUDGET 2000000
 
@@ -152,8 +154,9 @@ static const rs_extent *look(const struct reshard_plan_s *plan, active *list, co
 reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all) {
   if (all->n < 2)
     return RESHARD_SUCCESS;
-  const rs_extent **memory;
-  RS_TRY(rs_alloc(&memory, 2 * all->n, sizeof *memory));
+  const rs_extent *few[2 * FEW], **memory = few;
+  if (all->n > FEW)
+    RS_TRY(rs_alloc(&memory, 2 * all->n, sizeof *memory));
   active sources = {memory, 0}, destinations = {memory + all->n, 0};
   qsort(all->at, (size_t)all->n, sizeof *all->at, by_begin);
   reshard_status status = RESHARD_SUCCESS;
@@ -166,6 +169,7 @@ reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *a
     active *mine = x->source ? &sources : &destinations;
     mine->at[mine->n++] = x;
   }
-  free(memory);
+  if (memory != few)
+    free(memory);
   return status;
 }

@@ -1,5 +1,4 @@
-/* What an open checkpoint answers, and parts of it read into a caller's memory: that is a store of one tensor, whose
- * files are the caller's buffers. */
+/* What an open checkpoint answers, and parts of it read into a caller's memory, which is a store too. */
 #include "file/open.h"
 
 #include <stdlib.h>
@@ -87,37 +86,18 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
   return RESHARD_SUCCESS;
 }
 
-/* The caller's buffers as a store. */
-static reshard_status make_target(rs_store *s, const rs_model_tensor *t, reshard_layout layout, int64_t rank,
-                                  void *const *buffers) {
-  int64_t nbuffers, narrays, width = (int64_t)reshard_dtype_size(t->dtype);
-  RS_TRY(reshard_layout_buffer_count(layout, rank, &nbuffers));
-  RS_TRY(reshard_layout_array_count(layout, rank, &narrays));
-  RS_TRY(rs_model_new(&s->model));
-  RS_TRY(rs_model_add(s->model, "reshard_checkpoint_read", "tensor", 6, t->dtype, t->ndim, t->shape));
-  RS_TRY(rs_vec_reserve(&s->tensors, 1));
-  RS_TRY(rs_vec_reserve(&s->holds, narrays));
-  RS_TRY(rs_vec_reserve(&s->spots, narrays));
-  RS_TRY(rs_vec_reserve(&s->files, nbuffers));
-  s->tensors.at[s->tensors.n++] = (rs_stored){.layout = reshard_layout_retain(layout)};
-  for (int64_t b = 0; b < nbuffers; b++) {
-    int64_t elements;
-    RS_TRY(reshard_layout_buffer_elements(layout, rank, b, &elements));
-    if (elements > 0 && (buffers == NULL || buffers[b] == NULL))
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: buffer %lld is NULL", (long long)b);
-    s->files.at[s->files.n++] =
-        (rs_file){.fd = -1, .memory = elements > 0 ? buffers[b] : NULL, .size = elements * width};
-  }
-  for (int64_t a = 0; a < narrays; a++) {
-    reshard_array_info info;
-    RS_TRY(reshard_layout_array(layout, rank, a, &info));
-    if (info.elements == 0)
-      continue;
-    s->holds.at[s->holds.n++] = (rs_hold){.rank = rank, .array = a, .first = s->spots.n, .count = 1};
-    s->spots.at[s->spots.n++] = (rs_spot){info.offset * width, (int32_t)info.buffer};
-  }
-  s->tensors.at[0].count = s->holds.n;
-  return RESHARD_SUCCESS;
+/* The caller's buffers as a store, and the way there. */
+static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
+                                  int64_t rank, void *const *buffers, rs_routes *routes) {
+  reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
+  rs_views views = {0};
+  reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
+  if (status == RESHARD_SUCCESS)
+    status = rs_memory_add(s, dtype, layout, rank, views.at);
+  if (status == RESHARD_SUCCESS)
+    status = rs_rank_routes(&checkpoint->store, tensor, s, 0, rank, routes);
+  free(views.at);
+  return status;
 }
 
 reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
@@ -130,20 +110,20 @@ reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t te
                     rs_shape_text(given, layout->ndim, layout->shape), rs_shape_text(wanted, t->ndim, t->shape));
   if (threads < 0)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: %d threads", threads);
+  if (rank < 0 || rank >= layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: rank %lld of %lld", (long long)rank,
+                    (long long)layout->world);
   rs_store target = {0};
-  rs_route route = {.src = tensor, .dst = 0};
-  for (int d = 0; d < t->ndim; d++) {
-    route.src_extent[d] = route.dst_extent[d] = t->shape[d];
-    route.permutation[d] = d;
-  }
-  reshard_status status = make_target(&target, t, layout, rank, buffers);
+  rs_routes routes = {0};
+  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &routes);
   if (status == RESHARD_SUCCESS)
     status = rs_move_run(&(rs_move){.src = &checkpoint->store,
                                     .dst = &target,
-                                    .nroutes = 1,
-                                    .routes = &route,
+                                    .nroutes = routes.n,
+                                    .routes = routes.at,
                                     .threads = threads,
-                                    .only_rank = rank});
+                                    .only_rank = -1});
   rs_store_free(&target);
+  free(routes.at);
   return status;
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 /* Bytes between ranks are counted by plans of all ranks over all routes: up to so many of them. */
 enum { COUNTED = 1 << 20 };
@@ -42,14 +41,7 @@ typedef struct conversion {
   reshard_convert_report report;
 } conversion;
 
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* --- Paths -----------------------------------------------------------------------------------------------------------
- */
+/* --- Paths ------------------------------------------------------------------------------------------------------- */
 
 static bool within(const char *path, const char *directory) {
   size_t n = strlen(directory);
@@ -103,8 +95,7 @@ static reshard_status check_paths(const char *in, const char *out) {
   return RESHARD_SUCCESS;
 }
 
-/* --- Layouts ---------------------------------------------------------------------------------------------------------
- */
+/* --- Layouts ----------------------------------------------------------------------------------------------------- */
 
 static reshard_status read_side(side *s, const char *name, const char *text, reshard_rules rules) {
   *s = (side){.name = name, .text = text, .rules = rules};
@@ -238,8 +229,7 @@ static reshard_status count_wire(conversion *c) {
   return status;
 }
 
-/* --- Data ------------------------------------------------------------------------------------------------------------
- */
+/* --- Data -------------------------------------------------------------------------------------------------------- */
 
 static reshard_status create_writer(conversion *c, const char *out) {
   const reshard_convert_options *o = c->options;
@@ -338,18 +328,18 @@ static reshard_status convert(conversion *c, const char *in, const char *out) {
   const reshard_convert_options *o = c->options;
   reshard_convert_report *r = &c->report;
   rs_writer_report written;
-  double start = seconds();
+  double start = rs_seconds();
   RS_TRY(prepare(c, in, out));
   rs_writer_get_report(c->writer, &written);
-  double prepared = seconds();
+  double prepared = rs_seconds();
   RS_TRY(move(c, rs_writer_store(c->writer), c->routes.n, c->routes.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));
-  double moved = seconds();
+  double moved = rs_seconds();
   RS_TRY(rs_writer_sync(c->writer, o->progress, o->user));
-  double synced = seconds();
+  double synced = rs_seconds();
   if (o->verify)
     RS_TRY(compare(c));
-  double compared = seconds();
+  double compared = rs_seconds();
   reshard_writer writer = c->writer;
   c->writer = NULL;
   RS_TRY(rs_writer_publish(writer));
@@ -364,7 +354,7 @@ static reshard_status convert(conversion *c, const char *in, const char *out) {
   r->reserve_seconds = written.reserve_seconds;
   r->move_seconds = moved - prepared;
   r->verify_seconds = compared - synced;
-  r->sync_seconds = synced - moved + (seconds() - compared);
+  r->sync_seconds = synced - moved + (rs_seconds() - compared);
   return RESHARD_SUCCESS;
 }
 

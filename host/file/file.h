@@ -36,6 +36,10 @@ reshard_status rs_preset_error(const char *what, const char *name);
  * Returns buffer. */
 #define RS_QUOTE 128 /* enough of a tensor's name */
 const char *rs_quote(char *buffer, size_t size, const char *text);
+/* Shell patterns (rules.c): why one is malformed, and which byte of it, NULL where it is not; whether a well-formed one
+ * fits all of a name. */
+const char *rs_pattern_problem(const char *pattern, int64_t *at);
+bool rs_pattern_matches(const char *pattern, const char *name);
 /* Whether a text ends so. */
 bool rs_ends(const char *text, const char *end);
 /* what 'path', quoted: how errors about a file begin. */

@@ -43,10 +43,14 @@ static reshard_status grow(rs_names *names) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number) {
-  if (names->slots < 2 * (names->all.n + 1))
+reshard_status rs_names_reserve(rs_names *names, int64_t n) {
+  while (names->slots < 2 * n)
     RS_TRY(grow(names));
-  RS_TRY(rs_vec_reserve(&names->all, names->all.n + 1));
+  return rs_vec_reserve(&names->all, n);
+}
+
+reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number) {
+  RS_TRY(rs_names_reserve(names, names->all.n + 1));
   uint64_t hash = rs_hash(0, at, size), *slot = &names->slot[seek(names, hash, at, size)];
   if (*slot == 0) {
     if (names->all.n >= (int64_t)NUMBER)

@@ -21,6 +21,8 @@ int64_t rs_names_find(const rs_names *names, const void *at, size_t size);
 /* Its number: that of the equal one that is there, else the next one (all.n before the call); the bytes must then live
  * as long as the names. */
 reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number);
+/* Room for that many in all: until then rs_names_put does not fail. */
+reshard_status rs_names_reserve(rs_names *names, int64_t n);
 void rs_names_free(rs_names *names);
 
 #endif

@@ -3,6 +3,7 @@
  * a part is never taken for the whole where it says that it is a part. */
 #include "file/open.h"
 #include "file/npy.h"
+#include "file/target.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -79,6 +80,22 @@ static reshard_status put_names(reshard_checkpoint checkpoint) {
   return RESHARD_SUCCESS;
 }
 
+/* A writer that replaces a directory puts another one in its place in one step. Files are opened by name, some before
+ * that step and some after it, so that it has to be seen: files of two checkpoints may fit each other. */
+reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path) {
+  struct stat info;
+  char where[RS_WHERE];
+  if (!checkpoint->directory)
+    return RESHARD_SUCCESS;
+  rs_where(where, "checkpoint", path);
+  if (stat(path, &info) != 0)
+    return rs_file_error(where, errno);
+  if ((uint64_t)info.st_dev == checkpoint->device && (uint64_t)info.st_ino == checkpoint->inode)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_SYSTEM, "%s: another directory took its place while it was opened: inode %llu was %llu",
+                  where, (unsigned long long)info.st_ino, (unsigned long long)checkpoint->inode);
+}
+
 static reshard_status open_path(rs_opening *opening, const char *path) {
   struct stat info;
   reshard_checkpoint c = opening->checkpoint;
@@ -86,7 +103,11 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
     return rs_file_error(opening->where, errno);
   RS_TRY(rs_model_new(&c->store.model));
   if (S_ISDIR(info.st_mode)) {
+    c->directory = true;
+    c->device = (uint64_t)info.st_dev;
+    c->inode = (uint64_t)info.st_ino;
     RS_TRY(rs_open_directory(opening, path));
+    RS_TRY(rs_checkpoint_in_place(c, path));
     RS_TRY(open_read(opening, RESHARD_FORMAT_WHOLE));
   } else {
     RS_TRY(open_file(opening, path));
@@ -101,6 +122,8 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
 reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint) {
   char where[RS_WHERE];
   rs_opening opening = {.where = rs_where(where, "checkpoint", path), .gaps_allowed = gaps_allowed};
+  if (!gaps_allowed)
+    RS_TRY(rs_target_refuse(opening.where, path));
   RS_TRY(rs_alloc_zero(&opening.checkpoint, 1, sizeof *opening.checkpoint));
   reshard_status status = open_path(&opening, path);
   for (int64_t f = 0; opening.headers != NULL && f < opening.checkpoint->store.files.n; f++)

@@ -77,7 +77,7 @@ static bool fits(const char *p, char c, const char **next) {
   }
 }
 
-static bool matches(const char *p, const char *name) {
+bool rs_pattern_matches(const char *p, const char *name) {
   const char *star = NULL, *taken = NULL, *next;
   while (*name != '\0') {
     if (*p == '*') {
@@ -127,12 +127,11 @@ static reshard_status prefix_error(reshard_status status, const char *where, con
   return rs_error(status, "%s: %s", where, why);
 }
 
-static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
-  char where[RS_WHERE];
+const char *rs_pattern_problem(const char *pattern, int64_t *at) {
   const char *problem = NULL;
-  for (const char *p = r->pattern; *p != '\0';) {
-    const char *item = p;
+  for (const char *p = pattern; *p != '\0';) {
     bool in;
+    *at = p - pattern;
     if (*p == '\\' && p[1] == '\0')
       problem = "'\\' before nothing";
     else if (*p == '[')
@@ -140,9 +139,17 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
     else
       p += *p == '\\' ? 2 : 1;
     if (problem != NULL)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: %s",
-                      at(where, rules, r->line, r->pattern_column + (item - r->pattern)), problem);
+      return problem;
   }
+  return NULL;
+}
+
+static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
+  char where[RS_WHERE];
+  int64_t item = 0;
+  const char *problem = rs_pattern_problem(r->pattern, &item);
+  if (problem != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", at(where, rules, r->line, r->pattern_column + item), problem);
   r->tail = r->pattern + strlen(r->pattern);
   while (r->tail > r->pattern && plain(r->tail[-1]))
     r->tail--;
@@ -247,7 +254,7 @@ static reshard_status find(const struct reshard_rules_s *rules, const char *tens
   for (int64_t i = 0; i < rules->rules.n; i++) {
     const rule *r = &rules->rules.at[i];
     if (r->tail_length <= length && memcmp(tensor + length - r->tail_length, r->tail, r->tail_length) == 0 &&
-        matches(r->pattern, tensor)) {
+        rs_pattern_matches(r->pattern, tensor)) {
       *out = r;
       return RESHARD_SUCCESS;
     }

@@ -23,6 +23,7 @@ void rs_store_free(rs_store *s) {
   free(s->holds.at);
   free(s->spots.at);
   free(s->files.at);
+  free(s->views.at);
   *s = (rs_store){0};
 }
 

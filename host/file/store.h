@@ -1,23 +1,24 @@
-/* A store: tensors, and where their bytes lie. What a checkpoint that is read, one that is written, and a caller's memory
- * have in common; data moves from store to store (move.h).
+/* A store: tensors, and where their bytes lie. What a checkpoint that is read, one that is written, and a caller's
+ * memory have in common; data moves from store to store (move.h).
  *
- * Each tensor has a layout. What a rank holds of it is the layout's arrays; an array is stored whole, as one dense block,
- * or cut in its boxes - the products of its maximal runs per dim, row-major - each a dense block. */
+ * Each tensor has a layout. What a rank holds of it is the layout's arrays; an array is stored whole, as one dense
+ * block, or cut in its boxes - the products of its maximal runs per dim, row-major - each a dense block. */
 #ifndef RS_FILE_STORE_H
 #define RS_FILE_STORE_H
 
+#include "exec/transfer.h"
 #include "file/file.h"
 #include "file/names.h"
-#include "layout/layout.h"
+#include "file/print.h"
 
 /* Boxes that an array may be cut in; one of more is stored whole. */
 #define RS_MOST_BOXES 64
 
 typedef struct rs_file {
-  char *path;   /* owned; for errors */
-  int fd;       /* -1: none, owned else */
-  char *memory; /* a caller's buffer in place of a file; borrowed */
-  int64_t size; /* bytes */
+  char *path;         /* owned; for errors */
+  int fd;             /* -1: none, owned else */
+  char *memory;       /* a caller's buffer in place of a file; borrowed */
+  int64_t size;       /* bytes */
   int64_t changed_ns; /* of a file that is read: time of its last change when it was opened */
 } rs_file;
 
@@ -42,11 +43,12 @@ typedef struct rs_stored {
 } rs_stored;
 
 typedef struct rs_store {
-  reshard_model model; /* owned; names, dtypes, shapes */
+  reshard_model model;       /* owned; names, dtypes, shapes */
   RS_VEC(rs_stored) tensors; /* one per tensor of the model */
   RS_VEC(rs_hold) holds;
   RS_VEC(rs_spot) spots;
   RS_VEC(rs_file) files;
+  RS_VEC(rs_view) views; /* one per hold, of arrays in a caller's memory of any strides: there are no spots and files */
 } rs_store;
 
 /* Closes the files, frees everything in it, and zeroes it. */
@@ -88,30 +90,51 @@ typedef RS_VEC(rs_route) rs_routes;
 /* map_apply.c: the target's model and the routes to it. map NULL: each tensor whole to itself, in the same order. */
 reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_routes *routes);
 
-/* move.c: moves all routes from store to store, by T threads (0: one per core). The caller's thread takes part and calls
- * progress. compare: nothing is written, what would be is compared with what is there: RESHARD_ERROR_CORRUPT naming
- * tensor, file and offset. only_rank >= 0: arrays of that rank of the target alone. */
+/* move.c: moves all routes from store to store, by T threads (0: one per core). The caller's thread takes part and
+ * calls progress. compare: nothing is written, what would be is compared with what is there: RESHARD_ERROR_CORRUPT
+ * naming tensor, file and offset. only_rank >= 0: arrays of that rank of the target alone, and of a source in memory.
+ */
 typedef struct rs_move {
   const rs_store *src, *dst;
   int64_t nroutes;
   const rs_route *routes;
   int threads;
   bool compare;
-  int64_t only_rank; /* -1: all */
+  int64_t only_rank;   /* -1: all */
+  int64_t *read_bytes; /* grows by what was read of the source's files; may be NULL */
   int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
   void *user;
 } rs_move;
 reshard_status rs_move_run(const rs_move *move);
+
+/* memory.c: appends a tensor of which there are the arrays of one rank, in memory: views[a] of array a of the layout.
+ * Names are not looked at. */
+reshard_status rs_memory_add(rs_store *store, reshard_dtype dtype, reshard_layout layout, int64_t rank,
+                             const rs_view *views);
+/* Views of contiguous buffers, as reshard_checkpoint_read takes them, appended to `views`. what begins the text of the
+ * error that a buffer is NULL. */
+typedef RS_VEC(rs_view) rs_views;
+reshard_status rs_memory_views(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                               void *const *buffers, rs_views *views);
+/* Appends routes from a source's tensor to the same boxes of a target's tensor: all that a rank of the target holds.
+ * They have nothing else in them, so that nothing else is read, unless both layouts are one. */
+reshard_status rs_rank_routes(const rs_store *src, int64_t from, const rs_store *dst, int64_t to, int64_t rank,
+                              rs_routes *routes);
 
 /* open.c */
 struct reshard_checkpoint_s {
   rs_store store;
   reshard_checkpoint_info info;
   rs_names names; /* of the tensors; the text is the model's */
+  bool directory; /* by the numbers that tell it from another of its name: */
+  uint64_t device, inode;
 };
-/* As reshard_checkpoint_open; gaps_allowed: tensors need not be covered, and boxes may overlap (what is read is then a
- * target to compare with, never a source). */
+/* As reshard_checkpoint_open; gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's
+ * temporary is not refused (what is read is then a target to compare with, never a source). */
 reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint);
+/* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name
+ * does not belong to what was opened. */
+reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path);
 /* RESHARD_ERROR_SYSTEM naming a file that is not as it was when it was opened (size, time of last change). */
 reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint);
 
@@ -123,6 +146,9 @@ typedef struct rs_writer_report {
   double reserve_seconds;
 } rs_writer_report;
 const rs_store *rs_writer_store(reshard_writer writer);
+/* One file more, of that text, in the directory that is written: no tensors are in it, and readers of checkpoints do
+ * not look at it. Before anything is put. */
+reshard_status rs_writer_attach(reshard_writer writer, const char *name, const rs_print *text);
 /* The temporary file or directory: what the commit will put in place; can be opened as a checkpoint of its kind once
  * all is written. */
 const char *rs_writer_path(reshard_writer writer);

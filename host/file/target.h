@@ -32,6 +32,10 @@ int rs_target_open(const rs_target *target, const char *name, int *fd);
  * lets us; the rest of it is a leftover. */
 reshard_status rs_target_publish(rs_target *target, const char *where);
 
+/* RESHARD_ERROR_INVALID when a path leads to what a writer has not put in its place, or into it: it may be incomplete.
+ */
+reshard_status rs_target_refuse(const char *where, const char *path);
+
 /* Removes the temporary if it was not published; frees all. */
 void rs_target_free(rs_target *target);
 

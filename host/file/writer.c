@@ -2,42 +2,35 @@
  * headers in them, before the first byte of a tensor is. Who has the data puts it in place, array by array, through the
  * store; then all is synced and renamed. */
 #define _GNU_SOURCE /* fallocate, sync_file_range */
+#include "device/cpu.h"
+#include "device/pool.h"
 #include "file/lay.h"
 #include "file/target.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #define INDEX_NAME "model.safetensors.index.json"
+/* Less is reserved before a thread has started. */
+#define RESERVED_ALONE ((int64_t)32 << 20)
 
 struct reshard_writer_s {
   rs_store store;
   rs_target target;
   rs_writer_report report;
   char where[RS_WHERE];
-  int64_t headers;    /* bytes of all so far */
-  int64_t unbacked;   /* bytes of files that the file system could not reserve */
-  unsigned char *put; /* per hold of the store: was it put? */
+  int64_t headers;          /* bytes of all so far */
+  _Atomic int64_t unbacked; /* bytes of files that the file system could not reserve */
+  unsigned char *put;       /* per hold of the store: was it put? */
   rs_scratch scratch;
 };
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), k = strlen(end);
-  return n >= k && strcmp(text + n - k, end) == 0;
-}
 
 void reshard_writer_abandon(reshard_writer w) {
   if (w == NULL)
@@ -101,17 +94,12 @@ static bool is_over(struct rlimit *limit, int64_t size) {
   return getrlimit(RLIMIT_FSIZE, limit) == 0 && limit->rlim_cur != RLIM_INFINITY && limit->rlim_cur < (uint64_t)size;
 }
 
-/* In pieces, so that a timer's signals, each of which ends a call, cannot keep it from ever coming to its end. 0 or an
- * error number. */
-static int reserve(reshard_writer w, int fd, int64_t size) {
+/* So many bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
+ * from ever coming to its end. 0 or an error number. */
+static int reserve(reshard_writer w, int fd, int64_t bytes, int64_t size) {
   const int64_t piece = (int64_t)1 << 30;
-  struct rlimit limit;
-  if (is_over(&limit, size))
-    return EFBIG;
-  if (w->store.files.n == 1 && w->report.bytes > free_bytes(w, true)) /* found out before the disk is full for others */
-    return ENOSPC;
-  for (int64_t at = 0; at < size;) {
-    if (fallocate(fd, 0, at, rs_min(piece, size - at)) == 0) {
+  for (int64_t at = 0; at < bytes;) {
+    if (fallocate(fd, 0, at, rs_min(piece, bytes - at)) == 0) {
       at += piece;
       continue;
     }
@@ -119,7 +107,7 @@ static int reserve(reshard_writer w, int fd, int64_t size) {
       continue;
     if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
       return errno;
-    if (!rs_add(w->unbacked, size, &w->unbacked) || w->unbacked > free_bytes(w, true))
+    if (bytes == size && atomic_fetch_add(&w->unbacked, size) + size > free_bytes(w, true))
       return ENOSPC;
     return ftruncate(fd, size) == 0 ? 0 : errno;
   }
@@ -169,12 +157,49 @@ static reshard_status add_file(reshard_writer w, const char *name, const rs_prin
   }
   w->store.files.at[w->store.files.n++] = file;
   w->headers += text->n;
-  double before = now();
-  error = reserve(w, file.fd, size);
-  w->report.reserve_seconds += now() - before;
+  struct rlimit limit;
+  error = is_over(&limit, size) ? EFBIG : 0;
+  if (error == 0 && w->store.files.n == 1 && w->report.bytes > free_bytes(w, true))
+    error = ENOSPC; /* found out before the disk is full for others */
+  if (error == 0)
+    error = reserve(w, file.fd, text->n, size);
   if (error != 0)
     return reserve_error(w, error, size);
   return rs_file_put(&file, 0, text->at, text->n);
+}
+
+typedef struct reserving {
+  reshard_writer writer;
+  atomic_int error;
+  _Atomic int64_t size; /* of the file that it is about */
+} reserving;
+
+static void reserve_files(const void *job, rs_claim *claim) {
+  reserving *r = *(reserving *const *)job;
+  for (int64_t f; (f = rs_pool_next(claim)) >= 0;) {
+    const rs_file *file = &r->writer->store.files.at[f];
+    int error = atomic_load(&r->error) == 0 ? reserve(r->writer, file->fd, file->size, file->size) : 0, none = 0;
+    if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
+      atomic_store(&r->size, file->size);
+  }
+}
+
+/* Space for all files. File systems that give out pages one by one take as long for it as for the data, so that cores
+ * share it. */
+static reshard_status reserve_all(reshard_writer w) {
+  int threads = w->report.bytes < RESERVED_ALONE ? 1 : (int)rs_min(rs_device_cpu_cores(), w->store.files.n);
+  reserving r = {.writer = w}, *shared = &r;
+  rs_pool *pool = NULL;
+  double before = rs_seconds();
+  if (threads > 1)
+    RS_TRY(rs_pool_create(threads, &pool));
+  if (pool != NULL)
+    rs_pool_run(pool, w->store.files.n, reserve_files, &shared);
+  else
+    rs_pool_run_alone(w->store.files.n, reserve_files, &shared);
+  rs_pool_destroy(pool);
+  w->report.reserve_seconds = rs_seconds() - before;
+  return r.error == 0 ? RESHARD_SUCCESS : reserve_error(w, r.error, r.size);
 }
 
 static reshard_status add_files(reshard_writer w, const rs_lay *lay) {
@@ -198,7 +223,7 @@ static reshard_status add_files(reshard_writer w, const rs_lay *lay) {
       status = add_file(w, INDEX_NAME, &headers.text, headers.text.n);
   }
   rs_lay_headers_free(&headers);
-  return status;
+  return status == RESHARD_SUCCESS ? reserve_all(w) : status;
 }
 
 static reshard_status fill(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
@@ -235,7 +260,7 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
   if (options->size != sizeof *options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_writer_options has %zu",
                     options->size, sizeof *options);
-  bool npy = ends_with(path, ".npy"), safetensors = ends_with(path, ".safetensors");
+  bool npy = rs_ends(path, ".npy"), safetensors = rs_ends(path, ".safetensors");
   char where[RS_WHERE];
   rs_where(where, "output", path);
   if (options->index_bytes < 0 || (options->index_bytes > 0 && (npy || safetensors)))
@@ -287,6 +312,12 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
     w->put[h] = 1;
   }
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_print *text) {
+  RS_TRY(text->status);
+  RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
+  return add_file(w, name, text, text->n);
 }
 
 const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }

@@ -194,17 +194,21 @@ static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
   return RESHARD_SUCCESS;
 }
 
-/* extents [@ranks] ; placements [; order=] */
-static reshard_status parse_mesh(rs_scan *scan, rs_spec *spec) {
+/* extents [@ranks] */
+reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec) {
   rs_scan_skip(scan);
   const char *first = scan->at;
+  spec->kind = RESHARD_LAYOUT_MESH;
   RS_TRY(parse_mesh_extents(scan, spec));
   if (spec->extents.n > INT32_MAX)
     return bad(scan, first, "too many mesh dims");
-  RS_TRY(parse_grid_ranks(scan, spec, "mesh", first));
-  RS_TRY(rs_scan_expect(scan, ';'));
+  return parse_grid_ranks(scan, spec, "mesh", first);
+}
+
+/* placements [; order=] */
+reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec) {
   rs_scan_skip(scan);
-  first = scan->at;
+  const char *first = scan->at;
   do {
     RS_TRY(rs_vec_reserve(&spec->placements, spec->placements.n + 1));
     RS_TRY(parse_placement(scan, spec, &spec->placements.at[spec->placements.n]));
@@ -214,6 +218,13 @@ static reshard_status parse_mesh(rs_scan *scan, rs_spec *spec) {
     return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "%lld placements, the mesh has %lld dims",
                          (long long)spec->placements.n, (long long)spec->extents.n);
   return rs_scan_take(scan, ';') ? parse_order(scan, spec) : RESHARD_SUCCESS;
+}
+
+/* extents [@ranks] ; placements [; order=] */
+static reshard_status parse_mesh(rs_scan *scan, rs_spec *spec) {
+  RS_TRY(rs_spec_mesh(scan, spec));
+  RS_TRY(rs_scan_expect(scan, ';'));
+  return rs_spec_placements(scan, spec);
 }
 
 /* grid [@ranks] ; blocks. Both are empty for a scalar. */
@@ -274,8 +285,7 @@ static reshard_status parse_text(rs_scan *scan, rs_spec *spec) {
 }
 
 /* Ranks as an array, or NULL and 0 where the default means the same: 0..n-1 of a grid, all of the world else. */
-static reshard_status expand_ranks(const rs_scan *scan, const rs_spec *spec, int64_t world, int64_t **ranks,
-                                   int64_t *n) {
+reshard_status rs_spec_expand(const rs_scan *scan, const rs_spec *spec, int64_t world, int64_t **ranks, int64_t *n) {
   bool grid = spec->kind == RESHARD_LAYOUT_MESH || spec->kind == RESHARD_LAYOUT_CYCLIC;
   *ranks = NULL;
   *n = 0;
@@ -299,10 +309,12 @@ static reshard_status expand_ranks(const rs_scan *scan, const rs_spec *spec, int
   return RESHARD_SUCCESS;
 }
 
-/* Names as strings: pointers, and behind them the characters, in one allocation. */
-static reshard_status copy_names(const rs_spec *spec, char ***names) {
+/* Pointers, and behind them the characters. */
+reshard_status rs_spec_names(const rs_spec *spec, char ***names) {
   int64_t bytes = spec->names.n * (int64_t)sizeof **names;
   *names = NULL;
+  if (spec->names.n == 0)
+    return RESHARD_SUCCESS;
   for (int64_t i = 0; i < spec->names.n; i++)
     bytes += (int64_t)spec->names.at[i].length + 1;
   RS_TRY(rs_alloc_zero(names, bytes, 1));
@@ -317,9 +329,8 @@ static reshard_status copy_names(const rs_spec *spec, char ***names) {
 
 static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int64_t world, const int64_t *ranks,
                                  reshard_layout *layout) {
-  char **names = NULL;
-  if (spec->names.n > 0)
-    RS_TRY(copy_names(spec, &names));
+  char **names;
+  RS_TRY(rs_spec_names(spec, &names));
   reshard_status status =
       reshard_layout_create_mesh(spec->ndim, shape, world, (int)spec->extents.n, spec->extents.at,
                                  (const char *const *)names, spec->placements.at, spec->order.at, ranks, layout);
@@ -330,7 +341,7 @@ static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int6
 static reshard_status build(const rs_scan *scan, const rs_spec *spec, const int64_t *shape, int64_t world,
                             reshard_layout *layout) {
   int64_t *ranks, n;
-  RS_TRY(expand_ranks(scan, spec, world, &ranks, &n));
+  RS_TRY(rs_spec_expand(scan, spec, world, &ranks, &n));
   reshard_status status = RESHARD_ERROR_INTERNAL;
   switch (spec->kind) {
   case RESHARD_LAYOUT_CHUNK:
@@ -354,7 +365,7 @@ static reshard_status build(const rs_scan *scan, const rs_spec *spec, const int6
   return status == RESHARD_ERROR_INVALID ? rs_scan_whole(scan, status) : status;
 }
 
-static void free_spec(rs_spec *spec) {
+void rs_spec_free(rs_spec *spec) {
   free(spec->ranks.at);
   free(spec->extents.at);
   free(spec->names.at);
@@ -383,7 +394,7 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
   }
   if (status == RESHARD_SUCCESS)
     status = build(&scan, &spec, shape, world > 0 ? world : spec.named, layout);
-  free_spec(&spec);
+  rs_spec_free(&spec);
   return status;
 }
 
@@ -395,6 +406,6 @@ reshard_status reshard_layout_parse_world(const char *text, int64_t *world) {
   reshard_status status = parse_text(&scan, &spec);
   if (status == RESHARD_SUCCESS)
     *world = spec.named;
-  free_spec(&spec);
+  rs_spec_free(&spec);
   return status;
 }

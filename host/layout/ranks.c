@@ -1,5 +1,7 @@
 #include "layout/ranks.h"
 
+#include "layout/sort.h"
+
 #include <stdlib.h>
 
 static int64_t lowest(const rs_rank_range *r) { return r->step > 0 ? r->first : r->first - r->count + 1; }
@@ -24,6 +26,25 @@ static int64_t split(int64_t n, const int64_t *ranks, rs_rank_range *out) {
   return count;
 }
 
+/* The ranges by lowest rank. */
+static reshard_status sort_ranges(rs_ranks *r, int64_t world) {
+  enum { FEW = 64 };
+  RS_TRY(rs_alloc_copy(&r->sorted, r->ranges, r->nranges, sizeof *r->sorted));
+  if (r->nranges <= FEW) {
+    qsort(r->sorted, (size_t)r->nranges, sizeof *r->sorted, by_lowest);
+    return RESHARD_SUCCESS;
+  }
+  rs_pair *pairs; /* and behind them room for the sort */
+  RS_TRY(rs_alloc(&pairs, 2 * r->nranges, sizeof *pairs));
+  for (int64_t i = 0; i < r->nranges; i++)
+    pairs[i] = (rs_pair){(uint64_t)lowest(&r->ranges[i]), (uint64_t)i};
+  const rs_pair *sorted = rs_sort_pairs(pairs, pairs + r->nranges, r->nranges, false, 0, rs_bits((uint64_t)world));
+  for (int64_t i = 0; i < r->nranges; i++)
+    r->sorted[i] = r->ranges[sorted[i].value];
+  free(pairs);
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks, int64_t world, rs_ranks *out) {
   if (n < 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld ranks, at least 1 is needed", what, (long long)n);
@@ -41,8 +62,7 @@ reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks
     made.ranges[0] = (rs_rank_range){0, 0, n, 1};
   else
     split(n, ranks, made.ranges);
-  RS_TRY_GOTO(status, rs_alloc_copy(&made.sorted, made.ranges, made.nranges, sizeof *made.sorted), fail);
-  qsort(made.sorted, (size_t)made.nranges, sizeof *made.sorted, by_lowest);
+  RS_TRY_GOTO(status, sort_ranges(&made, world), fail);
   for (int64_t i = 0; i < made.nranges; i++) {
     if (i > 0 && lowest(&made.sorted[i]) < lowest(&made.sorted[i - 1]) + made.sorted[i - 1].count) {
       status =

@@ -15,6 +15,8 @@ static const char *quote(char out[QUOTE_TEXT], const char *text, const char *end
   return out;
 }
 
+static const char *what(const rs_scan *scan) { return scan->what != NULL ? scan->what : "layout"; }
+
 reshard_status rs_scan_error(const rs_scan *scan, const char *where, reshard_status status, const char *format, ...) {
   char text[512], shown[QUOTE_TEXT];
   va_list arguments;
@@ -25,14 +27,18 @@ reshard_status rs_scan_error(const rs_scan *scan, const char *where, reshard_sta
     return rs_error(status, "box file \"%s\": line %lld, column %lld: %s",
                     quote(shown, scan->path, scan->path + strlen(scan->path)), (long long)scan->line,
                     (long long)(where - scan->line_begin) + 1, text);
-  return rs_error(status, "layout \"%s\": column %lld: %s", quote(shown, scan->begin, scan->end),
+  return rs_error(status, "%s \"%s\": column %lld: %s", what(scan), quote(shown, scan->begin, scan->end),
                   (long long)(where - scan->begin) + 1, text);
 }
 
 reshard_status rs_scan_whole(const rs_scan *scan, reshard_status status) {
   char text[768], shown[QUOTE_TEXT];
-  snprintf(text, sizeof text, "%s", reshard_last_error());
-  return rs_error(status, "layout \"%s\": %s", quote(shown, scan->begin, scan->end), text);
+  const char *said = reshard_last_error();
+  size_t n = strlen(what(scan));
+  if (strncmp(said, what(scan), n) == 0 && strncmp(said + n, ": ", 2) == 0)
+    said += n + 2; /* it says what it is about, and we do */
+  snprintf(text, sizeof text, "%s", said);
+  return rs_error(status, "%s \"%s\": %s", what(scan), quote(shown, scan->begin, scan->end), text);
 }
 
 void rs_scan_skip(rs_scan *scan) {

@@ -8,6 +8,7 @@
 typedef struct rs_scan {
   const char *begin, *end;
   const char *at;
+  const char *what; /* "mesh"; NULL: "layout" */
   const char *path;
   const char *line_begin; /* files: start of the current line, and its number from 1 */
   int64_t line;

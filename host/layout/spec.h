@@ -38,6 +38,16 @@ typedef struct rs_spec {
 
 /* A rank, checked against the world that was given; counts in spec->named. */
 reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank);
+/* The mesh of `mesh(`, up to and without its `;`: 2x4, dp=2,tp=4@4-7. */
+reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec);
+/* What follows the `;`: S0,R;order=tp,dp. The mesh's extents and names are in the spec. */
+reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec);
+/* Ranks of a mesh or grid as an array (free()d by the caller), or NULL and 0 where they are 0, 1, 2, ...; world: of the
+ * spec, or what it names. */
+reshard_status rs_spec_expand(const rs_scan *scan, const rs_spec *spec, int64_t world, int64_t **ranks, int64_t *n);
+/* Names as strings, or NULL where it has none: one allocation, free()d by the caller. */
+reshard_status rs_spec_names(const rs_spec *spec, char ***names);
+void rs_spec_free(rs_spec *spec);
 /* What follows `boxes(`, up to and without the `)`. Reads the file where one is named. */
 reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
 

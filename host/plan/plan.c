@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char *const op_names[] = {"copy", "sum", "avg", "min", "max", "prod"};
 
@@ -246,15 +245,9 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static reshard_status create(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world, bool smaller,
                              const reshard_plan_options *options, reshard_plan *plan) {
-  int64_t start = now_ns();
+  int64_t start = rs_now_ns();
   if (rank < 0 || rank >= world)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank,
                     (long long)world);
@@ -272,7 +265,7 @@ static reshard_status create(int64_t nentries, const reshard_entry *entries, int
   RS_TRY_GOTO(status, add_up(made), fail);
   RS_TRY_GOTO(status, rs_plan_set_rounds(made), fail);
   hash_fields(made);
-  made->info.plan_ns = now_ns() - start;
+  made->info.plan_ns = rs_now_ns() - start;
   *plan = made;
   return RESHARD_SUCCESS;
 fail:

@@ -114,7 +114,8 @@ RESHARD_API const char *reshard_format_string(reshard_file_format format);
 
 /* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
  * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
- * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a .distcp directory.
+ * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a .distcp directory, what a
+ * reshard_writer has not put in place yet (its temporary, see there).
  * RESHARD_ERROR_UNSUPPORTED: big-endian .npy, dtypes that this library has not, a build without jansson. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
 /* NULL is allowed. */

@@ -33,7 +33,7 @@ typedef enum reshard_status {
   RESHARD_ERROR_PEER = 6,          /* another rank failed or the communicator was aborted */
   RESHARD_ERROR_BUSY = 7,          /* the object is in use by another call */
   RESHARD_ERROR_TIMEOUT = 8,       /* a peer did not come within the communicator's deadline */
-  RESHARD_ERROR_INTERNAL = 9,      /* a defect of the library */
+  RESHARD_ERROR_INTERNAL = 9,      /* a defect: of the library, or of who calls reshard_assert */
   RESHARD_ERROR_CANCELLED = 10,    /* the caller's progress function asked for it */
   RESHARD_ERROR_CORRUPT = 11       /* data read back is not what was written */
 } reshard_status;
@@ -44,6 +44,13 @@ RESHARD_API const char *reshard_status_string(reshard_status status);
 /* What happened in the last call of this thread that failed, with the numbers in it: one line without a newline,
  * "" when none has failed. Valid until the thread's next failing call. Successful calls leave it as it is. */
 RESHARD_API const char *reshard_last_error(void);
+
+/* RESHARD_SUCCESS where condition is not 0. Else RESHARD_ERROR_INTERNAL: the last error has the text (may be NULL), file
+ * and line, and by whom it was called, innermost first, as far as that fits. For states that cannot be unless there is a
+ * defect; nothing is printed and nothing ends: the status is the caller's to pass on.
+ * Source: torch/distributed/utils.py, _p_assert. */
+RESHARD_API reshard_status reshard_assert(int condition, const char *text, const char *file, int line);
+#define RESHARD_ASSERT(condition, text) reshard_assert((condition) ? 1 : 0, (text), __FILE__, __LINE__)
 
 /* "0.1.0"; static lifetime. */
 RESHARD_API const char *reshard_version(void);

@@ -1,5 +1,11 @@
 #include "support/crew.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
 #include "util.h"
 
 #include <pthread.h>
@@ -60,6 +66,20 @@ void crew_note(crew_result *result, reshard_status status) {
   n = n < sizeof result->text ? n : sizeof result->text - 1;
   memcpy(result->text, text, n);
   result->text[n] = '\0';
+}
+
+void crew_assert(int64_t n, const crew_result *results, reshard_status status, const char *part, const char *what) {
+  for (int64_t r = 0; r < n; r++) {
+    const char *text = results[r].text;
+    if (results[r].status != status)
+      fail_msg("%s: rank %lld has %s (%s), %s is expected", what != NULL ? what : "", (long long)r,
+               reshard_status_string(results[r].status), text, reshard_status_string(status));
+    if (status == RESHARD_SUCCESS)
+      continue;
+    assert_string_equal(text, results[0].text);
+    if (part != NULL && strstr(text, part) == NULL)
+      fail_msg("'%s' is not in '%s'", part, text);
+  }
 }
 
 void crew_sleep_ms(int ms) {

@@ -18,6 +18,9 @@ typedef struct crew_result {
   char text[1024];
 } crew_result;
 void crew_note(crew_result *result, reshard_status status);
+/* All n have this status; where it is an error, the same text with `part` in it (NULL: any). Else the test fails,
+ * saying what was done (NULL: nothing). */
+void crew_assert(int64_t n, const crew_result *results, reshard_status status, const char *part, const char *what);
 
 void crew_sleep_ms(int ms);
 

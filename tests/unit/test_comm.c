@@ -30,17 +30,8 @@ static void close_comms(int64_t n) {
     reshard_comm_destroy(comms[r]);
 }
 
-/* All ranks have this status, and the same text with `part` in it. */
 static void assert_all(int64_t n, reshard_status status, const char *part) {
-  for (int64_t r = 0; r < n; r++) {
-    if (results[r].status != status)
-      fail_msg("rank %lld has %s: %s", (long long)r, reshard_status_string(results[r].status), results[r].text);
-    if (status != RESHARD_SUCCESS) {
-      assert_string_equal(results[r].text, results[0].text);
-      if (strstr(results[r].text, part) == NULL)
-        fail_msg("'%s' lacks '%s'", results[r].text, part);
-    }
-  }
+  crew_assert(n, results, status, part, NULL);
 }
 
 static void test_create(void **state) {

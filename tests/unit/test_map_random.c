@@ -1,6 +1,7 @@
 /* Random maps and the maps back against naive arrays; the example maps on published models, and how long that takes. */
 #include "map_arrays.h"
 #include "random.h"
+#include "util.h"
 
 #include <time.h>
 
@@ -325,7 +326,8 @@ static void test_quick(void **state) {
     reshard_model_free(to);
   }
   print_message("18,867 tensors, 10 lines: %.1f ms\n", best * 1e3);
-  assert_true(best < 1);
+  if (cli_test_scale() >= 1) /* under a sanitizer time tells nothing */
+    assert_true(best < 1);
   reshard_model_free(model);
   reshard_map_free(map);
 }

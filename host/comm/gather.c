@@ -1,0 +1,131 @@
+/* Ranks of one process meet, and one of them copies all strings end to end, once for all. Where ranks do not reach each
+ * other's memory, the lengths go round first and then the strings, a record at a time: this is for kilobytes to a few
+ * megabytes that are exchanged when something is made, not for data. */
+#include "comm/gather.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The strings, with room for what is in them; size(user, r) is the length of rank r's. */
+static reshard_status make_strings(int64_t n, int64_t (*size)(const void *user, int64_t rank), const void *user,
+                                   rs_strings **out) {
+  int64_t bytes, total = 0;
+  bool fits = rs_mul(n + 1, (int64_t)sizeof(int64_t), &bytes) && rs_add(bytes, (int64_t)sizeof(rs_strings), &bytes);
+  for (int64_t r = 0; r < n && fits; r++)
+    fits = rs_add(total, size(user, r), &total);
+  if (!fits || !rs_add(bytes, total, &bytes))
+    return rs_error_memory(SIZE_MAX);
+  rs_strings *made = NULL;
+  RS_TRY(rs_alloc(&made, bytes, 1));
+  made->n = n;
+  made->bytes = (char *)(made->first + n + 1);
+  made->first[0] = 0;
+  for (int64_t r = 0; r < n; r++)
+    made->first[r + 1] = made->first[r] + size(user, r);
+  *out = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_strings_release(rs_strings *strings) {
+  if (strings != NULL && atomic_fetch_sub(&strings->users, 1) == 1)
+    free(strings);
+}
+
+/* --- Ranks that reach each other's memory ----------------------------------------------------------------------- */
+
+typedef struct giver {
+  reshard_status status;
+  const char *text; /* of a status that is no success */
+  const void *mine;
+  int64_t size;
+  rs_strings *all;
+} giver;
+
+static int64_t given(const void *user, int64_t rank) { return ((giver *const *)user)[rank]->size; }
+
+static reshard_status meet(int64_t n, void **all) {
+  giver *const *g = (giver *const *)all;
+  for (int64_t r = 0; r < n; r++)
+    if (g[r]->status != RESHARD_SUCCESS)
+      return rs_error(g[r]->status, "rank %lld: %s", (long long)r, g[r]->text);
+  rs_strings *made = NULL;
+  RS_TRY(make_strings(n, given, g, &made));
+  for (int64_t r = 0; r < n; r++)
+    if (g[r]->size > 0)
+      memcpy(made->bytes + made->first[r], g[r]->mine, (size_t)g[r]->size);
+  atomic_init(&made->users, n);
+  for (int64_t r = 0; r < n; r++)
+    g[r]->all = made;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Ranks that do not ------------------------------------------------------------------------------------------ */
+
+typedef struct record {
+  int64_t status, size;
+  char text[RS_COMM_RECORD - 2 * sizeof(int64_t)];
+} record;
+_Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
+
+/* Every rank's status: all have the first failure. */
+static reshard_status exchange_records(reshard_comm comm, reshard_status status, int64_t size, const record **all) {
+  record mine = {.status = status, .size = size};
+  if (status != RESHARD_SUCCESS)
+    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  const void *gathered;
+  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  *all = gathered;
+  for (int64_t r = 0; r < comm->size; r++)
+    if ((*all)[r].status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)(*all)[r].status, "rank %lld: %s", (long long)r, (*all)[r].text);
+  return RESHARD_SUCCESS;
+}
+
+static int64_t announced(const void *user, int64_t rank) { return ((const record *)user)[rank].size; }
+
+static reshard_status go_round(reshard_comm comm, const char *mine, rs_strings *all) {
+  char piece[RS_COMM_RECORD] = {0};
+  int64_t longest = 0, size = all->first[comm->rank + 1] - all->first[comm->rank];
+  for (int64_t r = 0; r < all->n; r++)
+    longest = rs_max(longest, all->first[r + 1] - all->first[r]);
+  for (int64_t at = 0; at < longest; at += RS_COMM_RECORD) {
+    if (at < size)
+      memcpy(piece, mine + at, (size_t)rs_min(RS_COMM_RECORD, size - at));
+    const void *gathered;
+    RS_TRY(comm->ops->allgather(comm, piece, RS_COMM_RECORD, &gathered));
+    for (int64_t r = 0; r < all->n; r++) {
+      int64_t left = all->first[r + 1] - all->first[r] - at;
+      if (left > 0)
+        memcpy(all->bytes + all->first[r] + at, (const char *)gathered + r * RS_COMM_RECORD,
+               (size_t)rs_min(RS_COMM_RECORD, left));
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status gather_in_pieces(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
+                                       rs_strings **out) {
+  const record *records;
+  rs_strings *all = NULL;
+  RS_TRY(exchange_records(comm, status, size, &records));
+  status = make_strings(comm->size, announced, records, &all);
+  RS_TRY_GOTO(status, exchange_records(comm, status, 0, &records), fail);
+  RS_TRY_GOTO(status, go_round(comm, mine, all), fail);
+  atomic_init(&all->users, 1);
+  *out = all;
+  return RESHARD_SUCCESS;
+fail:
+  free(all);
+  return status;
+}
+
+reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
+                                    rs_strings **all) {
+  if (!comm->ops->reach)
+    return gather_in_pieces(comm, status, mine, size, all);
+  giver g = {.status = status, .text = reshard_last_error(), .mine = mine, .size = size};
+  RS_TRY(comm->ops->together(comm, meet, &g));
+  *all = g.all;
+  return RESHARD_SUCCESS;
+}

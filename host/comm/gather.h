@@ -1,0 +1,23 @@
+/* Byte strings of any length from every rank to every rank: host data that does not fit a record of the all-gather. */
+#ifndef RS_COMM_GATHER_H
+#define RS_COMM_GATHER_H
+
+#include "comm/comm.h"
+
+/* One byte string per rank of a communicator, in rank order, end to end. Immutable; the ranks of a process share it. */
+typedef struct rs_strings {
+  atomic_llong users;
+  int64_t n; /* ranks */
+  char *bytes;
+  int64_t first[]; /* [n + 1]: the string of rank r is bytes[first[r]] up to bytes[first[r + 1]] */
+} rs_strings;
+
+/* Collective: every rank gives `size` bytes, every rank gets all. status: a rank whose own step failed (its text is the
+ * last error) gives that in place of bytes. All ranks succeed, or all have the status and text of the lowest rank that
+ * failed, there or here for lack of memory. *all is released by each rank. */
+reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
+                                    rs_strings **all);
+/* NULL is allowed. Not collective. */
+void rs_strings_release(rs_strings *strings);
+
+#endif

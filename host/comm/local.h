@@ -1,0 +1,56 @@
+/* Inside of the local communicator: ranks that are threads of one process. */
+#ifndef RS_COMM_LOCAL_H
+#define RS_COMM_LOCAL_H
+
+#include "comm/comm.h"
+
+#include <pthread.h>
+
+typedef reshard_status (*rs_meeting)(int64_t n, void **all);
+
+/* What the ranks of one communicator share. */
+typedef struct rs_team {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  int64_t n;     /* ranks */
+  int64_t users; /* handles not destroyed yet, teams split from this one, and who makes it */
+  int64_t arrived;
+  uint64_t generation; /* meetings held */
+  int64_t readers;     /* ranks between enter and leave */
+  bool running;
+  atomic_bool ended;
+  int64_t timeout_ms;
+  void **slots;
+  rs_meeting *runs;
+  reshard_status result;
+  char text[512]; /* why, when result is no success */
+  rs_device *device;
+  char *records;    /* [n * RS_COMM_RECORD] of an all-gather */
+  int64_t reserved; /* messages that one exchange can have */
+  rs_link *links;   /* of one exchange */
+  rs_span *spans;
+  rs_program **programs;
+
+  int64_t *global_ranks;    /* NULL: the same numbers */
+  struct rs_team *parent;   /* which it was split from, and whose device it uses; NULL: the device is its own */
+  struct rs_team *children; /* split from it; under its mutex, which is taken before a child's */
+  struct rs_team *next;     /* child of the same parent */
+} rs_team;
+
+typedef struct rs_local_comm {
+  struct reshard_comm_s base;
+  rs_team *team;
+} rs_local_comm;
+
+static inline rs_team *rs_team_of(reshard_comm comm) { return ((rs_local_comm *)comm)->team; }
+
+/* A team without a device, with one user: the caller. */
+reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **team);
+/* One more user: the handle of a rank. The team has its device and its table of global ranks. */
+reshard_status rs_team_seat(rs_team *team, int64_t rank, reshard_comm *comm);
+/* One user less; the last one frees. */
+void rs_team_drop(rs_team *team);
+
+reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+
+#endif

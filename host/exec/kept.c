@@ -1,0 +1,31 @@
+/* What a rank has and keeps is copied by that rank alone: no other has to know of it. */
+#include "exec/once.h"
+
+typedef struct kept {
+  reshard_plan plan;
+  rs_arrays arrays;
+} kept;
+
+static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const kept *k = user;
+  (void)rank;
+  rs_arrays_view(&k->arrays, k->plan, entry, source, array, view);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                               rs_once_memory *memory, void *stream) {
+  rs_device *device = comm->device;
+  kept k = {.plan = plan};
+  int64_t foreign = 0;
+  if (plan->info.received_bytes > 0)
+    return rs_error(RESHARD_ERROR_INVALID, "rank %lld lacks %lld bytes, which others have", (long long)plan->rank,
+                    (long long)plan->info.received_bytes);
+  if (stream != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
+  RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &k.arrays));
+  rs_copies_clear(&memory->copies);
+  RS_TRY(rs_pull(plan, view_of, &k, &memory->copies, &foreign));
+  RS_TRY(device->ops->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
+  return device->ops->run(device, 1, &memory->program, stream);
+}
