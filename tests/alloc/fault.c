@@ -1,6 +1,7 @@
 #include "fault.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 static _Thread_local bool marked;
 static atomic_bool armed;
-static _Atomic int64_t counted, victim, live, calls;
+static _Atomic int64_t counted, victim, live, calls, bytes, peak;
 static atomic_int fired;
 
 void fault_mark(bool counts) { marked = counts; }
@@ -35,6 +36,7 @@ void fault_arm(int64_t k) {
   atomic_store(&counted, 0);
   atomic_store(&victim, k);
   atomic_store(&fired, FAULT_NONE);
+  atomic_store(&peak, atomic_load(&bytes));
   atomic_store(&armed, true);
 }
 
@@ -46,6 +48,8 @@ int64_t fault_disarm(void) {
 fault_kind fault_fired(void) { return (fault_kind)atomic_load(&fired); }
 int64_t fault_live(void) { return atomic_load(&live); }
 int64_t fault_calls(void) { return atomic_load(&calls); }
+int64_t fault_bytes(void) { return atomic_load(&bytes); }
+int64_t fault_peak(void) { return atomic_load(&peak); }
 
 /* Is this the call that fails? */
 static bool fails(fault_kind kind) {
@@ -56,9 +60,17 @@ static bool fails(fault_kind kind) {
   return true;
 }
 
+static void grown(int64_t by) {
+  int64_t now = atomic_fetch_add(&bytes, by) + by, most = atomic_load(&peak);
+  while (now > most && !atomic_compare_exchange_weak(&peak, &most, now))
+    continue;
+}
+
 static void *born(void *at) {
-  if (at != NULL)
+  if (at != NULL) {
     atomic_fetch_add(&live, 1);
+    grown((int64_t)malloc_usable_size(at));
+  }
   return at;
 }
 
@@ -73,8 +85,13 @@ void *__wrap_calloc(size_t n, size_t size) { return fails(FAULT_MEMORY) ? refuse
 void *__wrap_realloc(void *at, size_t size) {
   if (fails(FAULT_MEMORY))
     return refused();
+  int64_t old = at != NULL ? (int64_t)malloc_usable_size(at) : 0;
   void *moved = __real_realloc(at, size);
-  return at == NULL ? born(moved) : moved;
+  if (at == NULL)
+    return born(moved);
+  if (moved != NULL)
+    grown((int64_t)malloc_usable_size(moved) - old);
+  return moved;
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size) {
@@ -93,8 +110,10 @@ int __wrap_posix_memalign(void **at, size_t alignment, size_t size) {
 char *__wrap_strdup(const char *text) { return fails(FAULT_MEMORY) ? refused() : born(__real_strdup(text)); }
 
 void __wrap_free(void *at) {
-  if (at != NULL)
+  if (at != NULL) {
     atomic_fetch_sub(&live, 1);
+    atomic_fetch_sub(&bytes, (int64_t)malloc_usable_size(at));
+  }
   __real_free(at);
 }
 

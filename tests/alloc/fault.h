@@ -20,5 +20,7 @@ fault_kind fault_fired(void);
 
 int64_t fault_live(void);  /* blocks that are allocated, by all threads */
 int64_t fault_calls(void); /* allocations so far, by all threads, marked or not */
+int64_t fault_bytes(void); /* that the blocks have, with what the allocator rounds them up by */
+int64_t fault_peak(void);  /* most of them at once since fault_arm */
 
 #endif

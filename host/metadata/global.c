@@ -1,0 +1,95 @@
+/* The collective step: every rank's locals go to every rank, where they are merged. Each process merges once, and its
+ * ranks share the result, which is immutable. All merge the same bytes, so all find the same error; only memory can be
+ * short in one process and not in another, and is agreed on. */
+#include "metadata/metadata.h"
+
+#include "exec/transfer.h"
+
+#include <stdlib.h>
+
+typedef struct merging {
+  const reshard_group *group;
+  const rs_strings *strings;
+  int64_t n;
+  reshard_metadata *made; /* [n] */
+} merging;
+
+/* One rank of the process merges for all. */
+static reshard_status merge_once(int64_t nranks, void **all) {
+  merging *const *m = (merging *const *)all;
+  RS_TRY(rs_metadata_merge(m[0]->group, m[0]->strings, m[0]->n, m[0]->made));
+  for (int64_t r = 1; r < nranks; r++)
+    for (int64_t i = 0; i < m[r]->n; i++)
+      m[r]->made[i] = reshard_metadata_retain(m[0]->made[i]);
+  return RESHARD_SUCCESS;
+}
+
+/* All ranks merged, or none. */
+static reshard_status merge(reshard_comm comm, merging *mine) {
+  reshard_status status = comm->ops->together(comm, merge_once, mine);
+  if (comm->locals == comm->size)
+    return status;
+  reshard_status memory = rs_agree(comm, status == RESHARD_ERROR_OUT_OF_MEMORY ? status : RESHARD_SUCCESS);
+  if (memory == RESHARD_SUCCESS || status != RESHARD_SUCCESS)
+    return memory != RESHARD_SUCCESS ? memory : status;
+  for (int64_t i = 0; i < mine->n; i++)
+    reshard_metadata_release(mine->made[i]);
+  return memory;
+}
+
+/* What a rank can check on its own. */
+static reshard_status check_call(reshard_comm comm, const reshard_group *group, int64_t n,
+                                 const reshard_metadata *locals, int recalc_dim, const reshard_metadata *globals) {
+  if (n < 0 || (n > 0 && (locals == NULL || globals == NULL)))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_build_global: %lld tensors, %s is NULL", (long long)n,
+                    n < 0            ? "nothing"
+                    : locals == NULL ? "locals"
+                                     : "globals");
+  if (group != NULL && group->n != comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "a group of %lld ranks, the communicator has %lld", (long long)group->n,
+                    (long long)comm->size);
+  if (recalc_dim < -1 || recalc_dim >= RESHARD_MAX_DIMS)
+    return rs_error(RESHARD_ERROR_INVALID, "recalc_dim %d, -1 to %d are allowed", recalc_dim, RESHARD_MAX_DIMS - 1);
+  for (int64_t i = 0; i < n && recalc_dim >= 0; i++)
+    if (locals[i] != NULL && recalc_dim >= locals[i]->ndim)
+      return rs_error(RESHARD_ERROR_INVALID, "recalc_dim %d of a tensor of %d dims", recalc_dim, locals[i]->ndim);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *group, int64_t n,
+                                        const reshard_metadata *locals, reshard_status local_status, int recalc_dim,
+                                        reshard_metadata *globals) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_build_global: comm is NULL");
+  merging mine = {.group = group, .n = n};
+  rs_strings *strings = NULL;
+  char *string = NULL;
+  int64_t size = 0;
+  reshard_status status = local_status;
+  if (status == RESHARD_SUCCESS)
+    status = check_call(comm, group, n, locals, recalc_dim, globals);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&mine.made, n, sizeof *mine.made);
+  if (status == RESHARD_SUCCESS)
+    status = rs_metadata_pack(n, locals, recalc_dim, &string, &size);
+  RS_TRY_GOTO(status, rs_comm_gather_bytes(comm, status, string, size, &strings), done);
+  mine.strings = strings;
+  RS_TRY_GOTO(status, merge(comm, &mine), done);
+  for (int64_t i = 0; i < n; i++)
+    globals[i] = mine.made[i];
+done:
+  rs_strings_release(strings);
+  free(string);
+  free(mine.made);
+  return status;
+}
+
+reshard_status reshard_metadata_build_global(reshard_comm comm, reshard_metadata local, reshard_status local_status,
+                                             int recalc_dim, reshard_metadata *global) {
+  return rs_metadata_build_global(comm, NULL, 1, &local, local_status, recalc_dim, global);
+}
+
+reshard_status reshard_metadata_build_global_many(reshard_comm comm, int64_t n, const reshard_metadata *locals,
+                                                  reshard_status local_status, reshard_metadata *globals) {
+  return rs_metadata_build_global(comm, NULL, n, locals, local_status, -1, globals);
+}

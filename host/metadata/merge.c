@@ -1,0 +1,186 @@
+/* Local metadata of many tensors and ranks to the global metadata of each tensor.
+ *
+ * Each rank's locals are one byte string (pack), so that any number of tensors is one exchange. Merging reads all
+ * strings side by side, tensor by tensor: first the heads, which must agree and tell how many shards there are, then
+ * the shards straight into their place. Each string is read once, front to back, and nothing is looked up. */
+#include "metadata/metadata.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- One rank's string: number of tensors, recalc_dim + 1, then per tensor 0 (no shard), or 1 and metadata --- */
+
+static bool has_shards(reshard_metadata local) { return local != NULL && local->n > 0; }
+
+reshard_status rs_metadata_pack(int64_t n, const reshard_metadata *locals, int recalc_dim, char **string,
+                                int64_t *size) {
+  int64_t body = rs_put_size((uint64_t)n) + rs_put_size((uint64_t)(recalc_dim + 1));
+  for (int64_t i = 0; i < n; i++)
+    body += 1 + (has_shards(locals[i]) ? rs_metadata_size(locals[i]) : 0);
+  char *made;
+  RS_TRY(rs_alloc(&made, body + RS_SEAL, 1));
+  char *at = rs_put(made + RS_SEAL, (uint64_t)n);
+  at = rs_put(at, (uint64_t)(recalc_dim + 1));
+  for (int64_t i = 0; i < n; i++) {
+    at = rs_put(at, has_shards(locals[i]));
+    if (has_shards(locals[i]))
+      at = rs_metadata_put(locals[i], at);
+  }
+  rs_seal(RS_MAGIC_LOCALS, made, body);
+  *string = made;
+  *size = body + RS_SEAL;
+  return RESHARD_SUCCESS;
+}
+
+/* --- All ranks' ------------------------------------------------------------------------------------------------- */
+
+typedef struct merger {
+  const reshard_group *group;
+  int64_t nranks;
+  rs_reader *readers; /* [nranks] */
+  rs_head *heads;     /* [nranks] of one tensor; n 0: no shard */
+  int recalc_dim;
+} merger;
+
+static long long global(const merger *m, int64_t rank) { return (long long)rs_group_at(m->group, rank); }
+
+/* Opens the strings; all are of as many tensors, for the same call. */
+static reshard_status open_strings(merger *m, const rs_strings *strings, int64_t n) {
+  int64_t first = 0, tensors, dim;
+  for (int64_t r = 0; r < m->nranks; r++) {
+    RS_TRY(rs_unseal(RS_MAGIC_LOCALS, strings->bytes + strings->first[r], strings->first[r + 1] - strings->first[r],
+                     &m->readers[r]));
+    RS_TRY(rs_take(&m->readers[r], "number of tensors", INT64_MAX, &tensors));
+    RS_TRY(rs_take(&m->readers[r], "recalc_dim", RESHARD_MAX_DIMS, &dim));
+    if (r == 0) {
+      first = tensors;
+      m->recalc_dim = (int)dim - 1;
+    }
+    if (tensors != first)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the number of tensors: %lld and %lld",
+                      global(m, 0), global(m, r), (long long)first, (long long)tensors);
+    if (dim != m->recalc_dim + 1)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in recalc_dim: %d and %lld", global(m, 0),
+                      global(m, r), m->recalc_dim, (long long)dim - 1);
+  }
+  return first == n
+             ? RESHARD_SUCCESS
+             : rs_error(RESHARD_ERROR_INTERNAL, "%lld tensors are merged as %lld", (long long)first, (long long)n);
+}
+
+static bool same_shape(const rs_head *a, const rs_head *b, int but) {
+  bool same = a->ndim == b->ndim;
+  for (int d = 0; d < a->ndim && same; d++)
+    same = d == but || a->shape[d] == b->shape[d];
+  return same;
+}
+
+/* Source: _raise_if_mismatch. */
+static reshard_status compare(const merger *m, int64_t i, int64_t j) {
+  const rs_head *a = &m->heads[i], *b = &m->heads[j];
+  const reshard_properties *p = &a->properties, *q = &b->properties;
+  char first[RS_SHAPE_TEXT], other[RS_SHAPE_TEXT];
+  const char *what;
+  if (!same_shape(a, b, m->recalc_dim)) {
+    what = "shape";
+    rs_shape_text(first, a->ndim, a->shape);
+    rs_shape_text(other, b->ndim, b->shape);
+  } else if (p->dtype != q->dtype) {
+    what = "dtype";
+    snprintf(first, sizeof first, "%s", reshard_dtype_string(p->dtype));
+    snprintf(other, sizeof other, "%s", reshard_dtype_string(q->dtype));
+  } else if (p->memory_format != q->memory_format) {
+    what = "memory_format";
+    snprintf(first, sizeof first, "%s", rs_memory_format_string(p->memory_format));
+    snprintf(other, sizeof other, "%s", rs_memory_format_string(q->memory_format));
+  } else if (p->requires_grad != q->requires_grad || p->pin_memory != q->pin_memory) {
+    bool grad = p->requires_grad != q->requires_grad;
+    what = grad ? "requires_grad" : "pin_memory";
+    snprintf(first, sizeof first, "%d", grad ? p->requires_grad : p->pin_memory);
+    snprintf(other, sizeof other, "%d", grad ? q->requires_grad : q->pin_memory);
+  } else {
+    return RESHARD_SUCCESS;
+  }
+  return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in %s: %s and %s", global(m, i), global(m, j),
+                  what, first, other);
+}
+
+/* The heads of the next tensor, compared; the lowest rank that has shards, and how many there are in all. */
+static reshard_status take_heads(merger *m, int64_t *lowest, int64_t *shards) {
+  *lowest = -1;
+  *shards = 0;
+  for (int64_t r = 0; r < m->nranks; r++) {
+    int64_t some;
+    m->heads[r].n = 0;
+    RS_TRY(rs_take(&m->readers[r], "local metadata", 1, &some));
+    if (some == 0)
+      continue;
+    RS_TRY(rs_take_head(&m->readers[r], &m->heads[r]));
+    if (*lowest < 0)
+      *lowest = r;
+    RS_TRY(compare(m, *lowest, r));
+    *shards += m->heads[r].n;
+  }
+  return *lowest >= 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "no rank has any shard");
+}
+
+static reshard_status merge_tensor(merger *m, reshard_metadata *out) {
+  int64_t lowest, shards, at = 0;
+  RS_TRY(take_heads(m, &lowest, &shards));
+  const rs_head *head = &m->heads[lowest];
+  reshard_metadata made = NULL, again;
+  reshard_status status;
+  RS_TRY(rs_metadata_new(&head->properties, head->ndim, head->shape, shards, &made));
+  for (int64_t r = 0; r < m->nranks; r++) {
+    RS_TRY_GOTO(status, rs_take_shards(&m->readers[r], head->ndim, m->heads[r].n, made->shards + at), fail);
+    at += m->heads[r].n;
+  }
+  RS_TRY_GOTO(status, rs_metadata_check_shards(made), fail);
+  if (m->recalc_dim >= 0) {
+    RS_TRY_GOTO(status, reshard_metadata_recalc(made, m->recalc_dim, &again), fail);
+    reshard_metadata_release(made);
+    made = again;
+  }
+  RS_TRY_GOTO(status, reshard_metadata_check(made), fail);
+  *out = made;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_metadata_release(made);
+  return status;
+}
+
+/* "tensor 5: " before the last error, where there are several. */
+static reshard_status name_tensor(reshard_status status, int64_t n, int64_t i) {
+  return n < 2 ? status : rs_error(status, "tensor %lld: %s", (long long)i, reshard_last_error());
+}
+
+reshard_status rs_metadata_merge(const reshard_group *group, const rs_strings *strings, int64_t n,
+                                 reshard_metadata *globals) {
+  merger m = {.group = group, .nranks = strings->n};
+  reshard_metadata *made = NULL;
+  int64_t done = 0;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&made, n, sizeof *made), end);
+  RS_TRY_GOTO(status, rs_alloc(&m.readers, m.nranks, sizeof *m.readers), end);
+  RS_TRY_GOTO(status, rs_alloc(&m.heads, m.nranks, sizeof *m.heads), end);
+  RS_TRY_GOTO(status, open_strings(&m, strings, n), end);
+  for (; done < n; done++) {
+    status = merge_tensor(&m, &made[done]);
+    if (status != RESHARD_SUCCESS) {
+      name_tensor(status, n, done);
+      goto end;
+    }
+  }
+  for (int64_t r = 0; r < m.nranks; r++)
+    RS_TRY_GOTO(status, rs_take_end(&m.readers[r]), end);
+  for (int64_t i = 0; i < n; i++)
+    globals[i] = made[i];
+  done = 0;
+end:
+  for (int64_t i = 0; i < done; i++)
+    reshard_metadata_release(made[i]);
+  free(made);
+  free(m.readers);
+  free(m.heads);
+  return status;
+}

@@ -1,0 +1,15 @@
+/* The table of workers' names, for placements. */
+#ifndef RS_SHARDED_WORKERS_H
+#define RS_SHARDED_WORKERS_H
+
+#include "base/base.h"
+
+#include <reshard/metadata.h>
+
+/* Of a placement or a name, as far as an error quotes it (rs_quote). */
+#define RS_QUOTED 96
+bool rs_worker_character(char c);
+/* Rank of a name of n characters, -1 where it is not in the table; workers may be NULL. */
+int64_t rs_workers_find(reshard_workers workers, const char *name, size_t n);
+
+#endif

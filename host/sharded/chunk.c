@@ -1,0 +1,138 @@
+/* From chunks to chunks by name, as PyTorch's reshard does it for a rank's one shard. Both of its ways are a pair of
+ * chunk layouts; they are told apart for those who look for them. */
+#include "sharded/sharder.h"
+
+#include "metadata/metadata.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* One side: dim cut over placements. */
+typedef struct chunks {
+  int dim;
+  int64_t n;
+  const reshard_remote_device *placements;
+} chunks;
+
+typedef struct exchange {
+  const char *call;
+  reshard_sharder sharder;
+  reshard_dtype dtype;
+  int ndim;
+  const int64_t *shape;
+  chunks before, after;
+  rs_held src, dst;
+  rs_leg leg;
+  rs_planned *planned;
+} exchange;
+
+/* Ranks of the communicator, from placements, which name global ranks. */
+static reshard_status find_ranks(const reshard_group *group, const chunks *side, int64_t *ranks) {
+  rs_group_map map;
+  for (int64_t i = 0; i < side->n; i++)
+    ranks[i] = side->placements[i].rank;
+  RS_TRY(rs_group_check(&(reshard_group){side->n, ranks}));
+  RS_TRY(rs_group_map_create(group, &map));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < side->n && status == RESHARD_SUCCESS; i++)
+    status = rs_group_map_find(&map, ranks[i], &ranks[i]);
+  rs_group_map_free(&map);
+  return status;
+}
+
+static reshard_status make_layout(const exchange *x, const chunks *side, reshard_layout *layout) {
+  char where[128];
+  int64_t *ranks;
+  snprintf(where, sizeof where, "%s: placements %s", x->call, side == &x->before ? "before" : "after");
+  if (side->n < 1 || side->placements == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld, list %s", where, (long long)side->n,
+                    side->placements == NULL ? "NULL" : "given");
+  RS_TRY(rs_alloc(&ranks, side->n, sizeof *ranks));
+  reshard_status status = rs_error_in(where, find_ranks(&x->sharder->group, side, ranks));
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_create_chunk(x->ndim, x->shape, x->sharder->comm->size, side->dim, side->n, ranks, layout);
+  free(ranks);
+  return status;
+}
+
+static reshard_status take_local(exchange *x, reshard_tensor local) {
+  reshard_layout layout;
+  int64_t n;
+  RS_TRY(make_layout(x, &x->before, &layout));
+  reshard_status status = reshard_layout_array_count(layout, x->sharder->comm->rank, &n);
+  if (status == RESHARD_SUCCESS && n == 0 && local != NULL)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
+                      x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
+  if (status == RESHARD_SUCCESS)
+    status = rs_held_wrap("local shard", layout, x->sharder->comm->rank, x->dtype, n, &local, &x->src);
+  reshard_layout_release(layout);
+  return status;
+}
+
+static reshard_status make_result(exchange *x) {
+  reshard_layout layout;
+  const reshard_properties properties = {.dtype = x->dtype};
+  RS_TRY(make_layout(x, &x->after, &layout));
+  reshard_status status = rs_held_create(x->sharder->storage, layout, x->sharder->comm->rank, &properties, &x->dst);
+  reshard_layout_release(layout);
+  return status;
+}
+
+static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, const reshard_tensor *result) {
+  int before, after;
+  if (result == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: result is NULL", x->call);
+  RS_TRY(rs_metadata_dim(x->call, x->before.dim, x->ndim, &before));
+  RS_TRY(rs_metadata_dim(x->call, x->after.dim, x->ndim, &after));
+  if (same_dim && x->before.n != x->after.n)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld placements before and %lld after: the chunks are not the same",
+                    x->call, (long long)x->before.n, (long long)x->after.n);
+  if (!same_dim && before == after)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and after: reshard_reshuffle_local_shard does that",
+                    x->call, before);
+  RS_TRY(take_local(x, local));
+  RS_TRY(make_result(x));
+  x->leg = (rs_leg){&x->src, &x->dst, x->dtype};
+  return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
+}
+
+static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, void *stream, reshard_tensor *result) {
+  if (x->sharder == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
+  reshard_status mine = prepare(x, same_dim, local, result);
+  reshard_status status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, stream, NULL);
+  if (status == RESHARD_SUCCESS)
+    *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
+  rs_held_free(&x->src);
+  rs_held_free(&x->dst);
+  return status;
+}
+
+reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
+                                             const int64_t *shape, int dim, int64_t n,
+                                             const reshard_remote_device *before, int64_t m,
+                                             const reshard_remote_device *after, reshard_tensor local, void *stream,
+                                             reshard_tensor *result) {
+  exchange x = {.call = "reshard_reshuffle_local_shard",
+                .sharder = sharder,
+                .dtype = dtype,
+                .ndim = ndim,
+                .shape = shape,
+                .before = {dim, n, before},
+                .after = {dim, m, after}};
+  return run(&x, true, local, stream, result);
+}
+
+reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                           int dim_before, int64_t n, const reshard_remote_device *before,
+                                           int dim_after, int64_t m, const reshard_remote_device *after,
+                                           reshard_tensor local, void *stream, reshard_tensor *result) {
+  exchange x = {.call = "reshard_reshard_local_shard",
+                .sharder = sharder,
+                .dtype = dtype,
+                .ndim = ndim,
+                .shape = shape,
+                .before = {dim_before, n, before},
+                .after = {dim_after, m, after}};
+  return run(&x, false, local, stream, result);
+}

@@ -1,0 +1,159 @@
+/* What a rank holds of a layout, as tensors: one per array, dense where it is made here. The boxes of a flat piece lie
+ * end to end in one buffer, and are views of it. */
+#include "sharded/sharder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static reshard_status start(reshard_layout layout, int64_t n, rs_held *held) {
+  *held = (rs_held){.n = n};
+  RS_TRY(rs_alloc_zero(&held->arrays, n, sizeof *held->arrays));
+  held->layout = reshard_layout_retain(layout);
+  return RESHARD_SUCCESS;
+}
+
+void rs_held_free(rs_held *held) {
+  for (int64_t i = 0; held->arrays != NULL && i < held->n; i++)
+    reshard_tensor_release(held->arrays[i]);
+  free(held->arrays);
+  reshard_layout_release(held->layout);
+  *held = (rs_held){0};
+}
+
+static reshard_status create_flat(rs_storage *storage, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, rs_held *held) {
+  int64_t elements;
+  reshard_tensor whole;
+  RS_TRY(reshard_layout_buffer_elements(layout, rank, 0, &elements));
+  RS_TRY(rs_storage_tensor(storage, properties->dtype, 1, &elements, &whole));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
+    reshard_array_info info;
+    status = reshard_layout_array(layout, rank, i, &info);
+    if (status == RESHARD_SUCCESS)
+      status = rs_tensor_view(whole, info.offset, reshard_layout_ndim(layout), info.shape, &held->arrays[i]);
+  }
+  reshard_tensor_release(whole); /* the views keep it */
+  return status;
+}
+
+static reshard_status create_each(rs_storage *storage, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, rs_held *held) {
+  for (int64_t i = 0; i < held->n; i++) {
+    reshard_array_info info;
+    RS_TRY(reshard_layout_array(layout, rank, i, &info));
+    RS_TRY(rs_storage_tensor(storage, properties->dtype, reshard_layout_ndim(layout), info.shape, &held->arrays[i]));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_create(rs_storage *storage, reshard_layout layout, int64_t rank,
+                              const reshard_properties *properties, rs_held *held) {
+  rs_held made;
+  int64_t n;
+  RS_TRY(reshard_layout_array_count(layout, rank, &n));
+  RS_TRY(start(layout, n, &made));
+  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
+  reshard_status status = (flat ? create_flat : create_each)(storage, layout, rank, properties, &made);
+  if (status != RESHARD_SUCCESS) {
+    rs_held_free(&made);
+    return status;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    reshard_tensor_set_requires_grad(made.arrays[i], properties->requires_grad);
+    reshard_tensor_set_pin_memory(made.arrays[i], properties->pin_memory);
+  }
+  *held = made;
+  return RESHARD_SUCCESS;
+}
+
+/* Array i of a rank and what is given for it; name: "shard 3". */
+static reshard_status check_array(const char *name, reshard_layout layout, const reshard_array_info *array,
+                                  reshard_dtype dtype, reshard_tensor tensor) {
+  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
+  int ndim = reshard_layout_ndim(layout);
+  rs_shape_text(wanted, ndim, array->shape);
+  if (tensor == NULL)
+    return array->elements == 0 ? RESHARD_SUCCESS
+                                : rs_error(RESHARD_ERROR_INVALID, "%s is NULL and should be of shape %s", name, wanted);
+  const reshard_tensor_info *info = &tensor->info;
+  if (info->ndim != ndim || memcmp(info->shape, array->shape, (size_t)ndim * sizeof *info->shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s is of shape %s and should be of %s", name,
+                    rs_shape_text(given, info->ndim, info->shape), wanted);
+  if (info->dtype != dtype)
+    return rs_error(RESHARD_ERROR_INVALID, "%s is %s and should be %s", name, reshard_dtype_string(info->dtype),
+                    reshard_dtype_string(dtype));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_arrays(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                   int64_t n, reshard_tensor const *tensors) {
+  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(layout) != 1;
+  const char *end = NULL; /* of the boxes of a flat piece so far */
+  for (int64_t i = 0; i < n; i++) {
+    reshard_array_info array;
+    char name[64];
+    snprintf(name, sizeof name, n > 1 ? "%s %lld" : "%s", what, (long long)i);
+    RS_TRY(reshard_layout_array(layout, rank, i, &array));
+    RS_TRY(check_array(name, layout, &array, dtype, tensors[i]));
+    if (!flat || array.elements == 0)
+      continue;
+    const reshard_tensor_info *info = &tensors[i]->info;
+    if (!info->contiguous || (end != NULL && info->data != end))
+      return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
+                      info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");
+    end = (const char *)info->data + info->elements * (int64_t)reshard_dtype_size(dtype);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
+                            reshard_tensor const *tensors, rs_held *held) {
+  int64_t wanted;
+  rs_held made;
+  RS_TRY(reshard_layout_array_count(layout, rank, &wanted));
+  if (n != wanted)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld %ss are given, rank %lld has %lld", (long long)n, what,
+                    (long long)rank, (long long)wanted);
+  RS_TRY(check_arrays(what, layout, rank, dtype, n, tensors));
+  RS_TRY(start(layout, n, &made));
+  for (int64_t i = 0; i < n; i++)
+    made.arrays[i] = reshard_tensor_retain(tensors[i]);
+  *held = made;
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_held_bytes(const rs_held *held) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < held->n; i++)
+    if (held->arrays[i] != NULL)
+      bytes += held->arrays[i]->info.elements * (int64_t)reshard_dtype_size(held->arrays[i]->info.dtype);
+  return bytes;
+}
+
+reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds) {
+  reshard_layout layout = held->layout;
+  reshard_box box = {0};
+  if (reshard_layout_get_kind(layout) >= RESHARD_LAYOUT_FLAT) { /* boxes have a place even where they are empty */
+    rs_layout_cell_box(layout, rs_layout_cell(layout, rank, i), box.offset, box.extent);
+    for (int d = 0; d < reshard_layout_ndim(layout); d++)
+      box.extent[d] -= box.offset[d];
+    *bounds = box;
+    return RESHARD_SUCCESS;
+  }
+  for (int d = 0; d < reshard_layout_ndim(layout); d++) {
+    reshard_interval first, last;
+    int64_t n;
+    RS_TRY(reshard_layout_array_intervals(layout, rank, i, d, 0, 1, &first, &n));
+    if (n == 0) { /* a trailing piece */
+      box.offset[d] = reshard_layout_shape(layout)[d];
+      continue;
+    }
+    RS_TRY(reshard_layout_array_intervals(layout, rank, i, d, n - 1, 1, &last, &n));
+    box.offset[d] = first.begin;
+    box.extent[d] = last.end - first.begin;
+  }
+  *bounds = box;
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,255 @@
+/* Making sharded tensors and looking into them. */
+#include "sharded/sharder.h"
+
+#include "metadata/metadata.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+                              reshard_sharded_tensor *tensor) {
+  struct reshard_sharded_tensor_s *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  atomic_init(&made->references, 1);
+  made->sharder = sharder;
+  made->metadata = metadata;
+  made->held = *held;
+  *tensor = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor) {
+  if (tensor != NULL)
+    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
+  return tensor;
+}
+
+void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
+  if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+    return;
+  reshard_metadata_release(tensor->metadata);
+  rs_held_free(&tensor->held);
+  free(tensor);
+}
+
+static reshard_status no_argument(const char *call, const char *name) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
+}
+
+/* The tensor of metadata and the arrays that are this rank's in it. */
+static reshard_status assemble(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
+                               reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
+  reshard_layout layout;
+  rs_held held;
+  RS_TRY(reshard_metadata_layout(metadata, &s->group, replicated, &layout));
+  reshard_status status = reshard_layout_check_source(layout);
+  if (status == RESHARD_SUCCESS)
+    status =
+        rs_held_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n, arrays, &held);
+  reshard_layout_release(layout);
+  RS_TRY(status);
+  reshard_metadata_retain(metadata);
+  status = rs_sharded_new(s, metadata, &held, tensor);
+  if (status != RESHARD_SUCCESS) {
+    reshard_metadata_release(metadata);
+    rs_held_free(&held);
+  }
+  return status;
+}
+
+static reshard_status check_list(const char *call, int64_t n, const void *list, const reshard_sharded_tensor *tensor) {
+  if (tensor == NULL)
+    return no_argument(call, "tensor");
+  if (n < 0 || (n > 0 && list == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, list %s", call, (long long)n,
+                    list == NULL ? "NULL" : "given");
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status build_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
+                                  const reshard_local_shard *shards, const reshard_sharded_tensor *tensor,
+                                  reshard_metadata *local) {
+  RS_TRY(check_list("reshard_sharded_tensor_from_local", n, shards, tensor));
+  return n == 0 ? RESHARD_SUCCESS
+                : reshard_metadata_build_local(ndim, shape, n, shards, rs_group_at(&s->group, s->comm->rank), local);
+}
+
+/* After the global metadata is known. */
+static reshard_status take_shards(reshard_sharder s, reshard_metadata global, int64_t n,
+                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
+  reshard_tensor *arrays;
+  RS_TRY(rs_alloc(&arrays, n, sizeof *arrays));
+  for (int64_t i = 0; i < n; i++)
+    arrays[i] = shards[i].tensor;
+  reshard_status status = assemble(s, global, 0, n, arrays, tensor);
+  free(arrays);
+  return status;
+}
+
+reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
+                                                 const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
+  if (s == NULL)
+    return no_argument("reshard_sharded_tensor_from_local", "sharder");
+  reshard_metadata local = NULL, global = NULL;
+  reshard_sharded_tensor made = NULL;
+  reshard_status status = build_local(s, ndim, shape, n, shards, tensor, &local);
+  status = rs_metadata_build_global(s->comm, &s->group, 1, &local, status, -1, &global);
+  reshard_metadata_release(local);
+  RS_TRY(status);
+  status = rs_agree(s->comm, take_shards(s, global, n, shards, &made));
+  reshard_metadata_release(global);
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
+}
+
+/* Do the tensors have the properties? Shapes and dtype are compared with the layout. */
+static reshard_status check_flags(const reshard_properties *p, int64_t n, reshard_tensor const *tensors) {
+  for (int64_t i = 0; i < n; i++) {
+    if (tensors[i] == NULL)
+      continue;
+    const reshard_tensor_info *info = &tensors[i]->info;
+    if (info->requires_grad != p->requires_grad || info->pin_memory != p->pin_memory)
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "shard %lld has requires_grad %d and pin_memory %d, the tensor should have %d and %d",
+                      (long long)i, info->requires_grad, info->pin_memory, p->requires_grad, p->pin_memory);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_metadata metadata, int64_t n,
+                                                    reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
+  static const char call[] = "reshard_sharded_tensor_from_metadata";
+  if (s == NULL || metadata == NULL)
+    return no_argument(call, s == NULL ? "sharder" : "metadata");
+  RS_TRY(check_list(call, n, tensors, tensor));
+  reshard_properties properties = reshard_metadata_properties(metadata);
+  RS_TRY(check_flags(&properties, n, tensors));
+  return assemble(s, metadata, 1, n, tensors, tensor);
+}
+
+/* The tensor of a layout and its arrays, which are taken over, or freed after an error. */
+static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_held *held,
+                            reshard_sharded_tensor *tensor) {
+  reshard_metadata metadata = NULL;
+  reshard_status status = reshard_metadata_from_layout(properties, held->layout, &s->group, NULL, &metadata);
+  if (status == RESHARD_SUCCESS)
+    status = rs_sharded_new(s, metadata, held, tensor);
+  if (status == RESHARD_SUCCESS)
+    return status;
+  reshard_metadata_release(metadata);
+  rs_held_free(held);
+  return status;
+}
+
+reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_layout layout,
+                                                  const reshard_properties *properties, int64_t n,
+                                                  reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
+  static const char call[] = "reshard_sharded_tensor_from_layout";
+  rs_held held;
+  RS_TRY(rs_check_new(call, s, layout, properties));
+  RS_TRY(check_list(call, n, tensors, tensor));
+  RS_TRY(check_flags(properties, n, tensors));
+  RS_TRY(rs_held_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &held));
+  return build(s, properties, &held, tensor);
+}
+
+static reshard_status create(const char *call, reshard_sharder s, reshard_layout layout,
+                             const reshard_properties *properties, reshard_sharded_tensor *tensor) {
+  rs_held held;
+  RS_TRY(rs_check_new(call, s, layout, properties));
+  if (tensor == NULL)
+    return no_argument(call, "tensor");
+  RS_TRY(rs_held_create(s->storage, layout, s->comm->rank, properties, &held));
+  return build(s, properties, &held, tensor);
+}
+
+reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
+                                            const reshard_properties *properties, reshard_sharded_tensor *tensor) {
+  return create("reshard_sharded_tensor_empty", sharder, layout, properties, tensor);
+}
+
+/* Every element of the new arrays. element NULL: zeros. */
+static void fill_arrays(const rs_held *held, const void *element) {
+  for (int64_t i = 0; i < held->n; i++) {
+    const reshard_tensor_info *info = &held->arrays[i]->info;
+    size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
+    if (bytes == 0)
+      continue;
+    if (element == NULL) {
+      memset(info->data, 0, bytes);
+      continue;
+    }
+    char *data = info->data;
+    memcpy(data, element, width);
+    for (size_t done = width; done < bytes; done += done < bytes - done ? done : bytes - done)
+      memcpy(data + done, data, done < bytes - done ? done : bytes - done);
+  }
+}
+
+reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
+                                            const reshard_properties *properties, reshard_sharded_tensor *tensor) {
+  RS_TRY(create("reshard_sharded_tensor_zeros", sharder, layout, properties, tensor));
+  fill_arrays(&(*tensor)->held, NULL);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
+                                           const reshard_properties *properties, const void *element,
+                                           reshard_sharded_tensor *tensor) {
+  if (element == NULL)
+    return no_argument("reshard_sharded_tensor_full", "element");
+  RS_TRY(create("reshard_sharded_tensor_full", sharder, layout, properties, tensor));
+  fill_arrays(&(*tensor)->held, element);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
+                                               const reshard_properties *properties, reshard_fill fill, void *user,
+                                               reshard_sharded_tensor *tensor) {
+  static const char call[] = "reshard_sharded_tensor_generate";
+  reshard_sharded_tensor made;
+  if (fill == NULL || tensor == NULL)
+    return no_argument(call, fill == NULL ? "fill" : "tensor");
+  RS_TRY(create(call, sharder, layout, properties, &made));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < made->held.n && status == RESHARD_SUCCESS; i++) {
+    reshard_box bounds;
+    status = rs_held_bounds(&made->held, sharder->comm->rank, i, &bounds);
+    if (status == RESHARD_SUCCESS)
+      status = fill(user, made->held.arrays[i], &bounds);
+  }
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
+}
+
+reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) {
+  return tensor != NULL ? tensor->metadata : NULL;
+}
+
+reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor) {
+  return tensor != NULL ? tensor->held.layout : NULL;
+}
+
+int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor) {
+  return tensor != NULL ? tensor->held.n : 0;
+}
+
+reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
+                                            reshard_box *bounds) {
+  static const char call[] = "reshard_sharded_tensor_local";
+  if (tensor == NULL || (array == NULL && bounds == NULL))
+    return no_argument(call, tensor == NULL ? "tensor" : "array");
+  if (i < 0 || i >= tensor->held.n)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->held.n);
+  if (bounds != NULL)
+    RS_TRY(rs_held_bounds(&tensor->held, tensor->sharder->comm->rank, i, bounds));
+  if (array != NULL)
+    *array = tensor->held.arrays[i];
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,287 @@
+/* Plans that are kept, and the one way in which sharded tensors move data.
+ *
+ * The cache is a list, used last first: what is asked for again and again is found at once, and what is dropped is at
+ * the end. It holds plans and metadata, no transfers: new shards lie elsewhere each time, so a transfer would be bound
+ * anew anyway, and rs_execute_once does that in the meeting that execute needs. No rank's part in a collective call
+ * depends on what is in its cache. */
+#include "sharded/sharder.h"
+
+#include "metadata/metadata.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CACHED_PLANS = 64 };
+
+static reshard_status read_options(reshard_comm comm, const reshard_sharder_options *options,
+                                   struct reshard_sharder_s *s) {
+  const reshard_sharder_options defaults = {.size = RESHARD_SHARDER_OPTIONS_INIT};
+  if (options == NULL)
+    options = &defaults;
+  if (options->size != sizeof *options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_sharder_options has %zu",
+                    options->size, sizeof *options);
+  if (options->cached_plans < -1 || options->workspace_limit < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld cached plans, workspace limit %lld: -1 and 0 are the least",
+                    (long long)options->cached_plans, (long long)options->workspace_limit);
+  if (options->reused_bytes < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld reused bytes: 0 is the least", (long long)options->reused_bytes);
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+    return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
+  if (options->group.n != 0 && options->group.n != comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "a group of %lld ranks for a communicator of %lld",
+                    (long long)options->group.n, (long long)comm->size);
+  s->comm = comm;
+  s->group.n = comm->size;
+  s->path = options->path;
+  s->workspace_limit = options->workspace_limit;
+  s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
+  if (options->reused_bytes > 0)
+    RS_TRY(rs_storage_create(options->reused_bytes, &s->storage));
+  const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
+  if (given == NULL)
+    return RESHARD_SUCCESS;
+  int64_t *ranks;
+  RS_TRY(rs_group_check(&(reshard_group){comm->size, given}));
+  RS_TRY(rs_alloc_copy(&ranks, given, comm->size, sizeof *ranks));
+  s->group.ranks = ranks;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
+                                      reshard_sharder *sharder) {
+  if (comm == NULL || sharder == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_create: %s is NULL", comm == NULL ? "comm" : "sharder");
+  struct reshard_sharder_s *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  reshard_status status = read_options(comm, options, made);
+  if (status != RESHARD_SUCCESS) {
+    rs_storage_drop(made->storage);
+    free(made);
+    return status;
+  }
+  *sharder = made;
+  return RESHARD_SUCCESS;
+}
+
+static void free_planned(rs_planned *p) {
+  for (int64_t i = 0; p->tensors != NULL && i < p->n; i++) {
+    reshard_layout_release(p->tensors[i].src);
+    reshard_layout_release(p->tensors[i].dst);
+    reshard_metadata_release(p->tensors[i].metadata);
+  }
+  reshard_plan_destroy(p->plan);
+  free(p->tensors);
+  free(p->pointers);
+  free(p->strides);
+  free(p);
+}
+
+/* Drops what was used longest ago until no more than `most` are left. */
+static void trim(reshard_sharder s, int64_t most) {
+  while (s->planned.n > most) {
+    free_planned(s->planned.at[--s->planned.n]);
+    s->stats.evicted += s->limit > 0;
+  }
+}
+
+void reshard_sharder_destroy(reshard_sharder sharder) {
+  if (sharder == NULL)
+    return;
+  trim(sharder, 0);
+  free(sharder->planned.at);
+  for (int64_t i = 0; i < sharder->placed.n; i++)
+    sharder->placed_free(sharder->placed.at[i]);
+  free(sharder->placed.at);
+  rs_storage_drop(sharder->storage);
+  rs_once_memory_free(&sharder->memory, sharder->comm->device);
+  free((void *)sharder->group.ranks);
+  free(sharder);
+}
+
+reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats) {
+  if (sharder == NULL || stats == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_get_stats: %s is NULL",
+                    sharder == NULL ? "sharder" : "stats");
+  *stats = sharder->stats;
+  stats->cached = sharder->limit > 0 ? sharder->planned.n : 0;
+  return RESHARD_SUCCESS;
+}
+
+static uint64_t hash_legs(int64_t n, const rs_leg *legs) {
+  uint64_t h = (uint64_t)n;
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t words[3] = {rs_layout_hash(legs[i].src->layout), rs_layout_hash(legs[i].dst->layout),
+                         (uint64_t)legs[i].dtype};
+    h = rs_hash(h, words, sizeof words);
+  }
+  return h;
+}
+
+static bool fits(const rs_planned *p, uint64_t hash, int64_t n, const rs_leg *legs) {
+  if (p->hash != hash || p->n != n)
+    return false;
+  for (int64_t i = 0; i < n; i++)
+    if (p->tensors[i].dtype != legs[i].dtype || !reshard_layout_equal(p->tensors[i].src, legs[i].src->layout) ||
+        !reshard_layout_equal(p->tensors[i].dst, legs[i].dst->layout))
+      return false;
+  return true;
+}
+
+static reshard_status plan_legs(reshard_sharder s, int64_t n, const rs_leg *legs, rs_planned *p) {
+  const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, s->workspace_limit, 0, NULL};
+  reshard_entry *entries;
+  RS_TRY(rs_alloc_zero(&p->tensors, n, sizeof *p->tensors));
+  RS_TRY(rs_alloc(&entries, n, sizeof *entries));
+  for (int64_t i = 0; i < n; i++) {
+    reshard_layout src = legs[i].src->layout, dst = legs[i].dst->layout;
+    p->tensors[i] = (rs_planned_tensor){reshard_layout_retain(src), reshard_layout_retain(dst), legs[i].dtype, NULL};
+    entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = legs[i].dtype};
+  }
+  reshard_status status = reshard_plan_create(n, entries, s->comm->rank, &options, &p->plan);
+  free(entries);
+  RS_TRY(status);
+  RS_TRY(rs_alloc(&p->pointers, p->plan->nsrc + p->plan->ndst, sizeof *p->pointers));
+  return rs_alloc((void *)&p->strides, p->plan->nsrc + p->plan->ndst, sizeof *p->strides);
+}
+
+static reshard_status add_plan(reshard_sharder s, uint64_t hash, int64_t n, const rs_leg *legs) {
+  rs_planned *p;
+  RS_TRY(rs_vec_reserve(&s->planned, s->planned.n + 1));
+  RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
+  p->hash = hash;
+  p->n = n;
+  reshard_status status = plan_legs(s, n, legs, p);
+  if (status != RESHARD_SUCCESS) {
+    free_planned(p);
+    return status;
+  }
+  trim(s, rs_max(0, s->limit - 1));
+  s->planned.at[s->planned.n++] = p;
+  s->stats.misses++;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sharder_plan(reshard_sharder s, int64_t n, const rs_leg *legs, rs_planned **planned) {
+  uint64_t hash = hash_legs(n, legs);
+  int64_t i = 0;
+  while (i < s->planned.n && !fits(s->planned.at[i], hash, n, legs))
+    i++;
+  if (i == s->planned.n)
+    RS_TRY(add_plan(s, hash, n, legs));
+  else
+    s->stats.hits++;
+  i = rs_min(i, s->planned.n - 1);
+  rs_planned *found = s->planned.at[i];
+  memmove(s->planned.at + 1, s->planned.at, (size_t)i * sizeof *s->planned.at);
+  *planned = s->planned.at[0] = found;
+  return RESHARD_SUCCESS;
+}
+
+static bool same_properties(const reshard_properties *a, const reshard_properties *b) {
+  return a->dtype == b->dtype && a->memory_format == b->memory_format && a->requires_grad == b->requires_grad &&
+         a->pin_memory == b->pin_memory;
+}
+
+reshard_status rs_sharder_metadata(reshard_sharder s, rs_planned *p, int64_t i, const reshard_properties *properties,
+                                   reshard_metadata *metadata) {
+  rs_planned_tensor *t = &p->tensors[i];
+  reshard_properties had = t->metadata != NULL ? reshard_metadata_properties(t->metadata) : (reshard_properties){0};
+  if (t->metadata == NULL || !same_properties(&had, properties)) {
+    reshard_metadata made;
+    RS_TRY(reshard_metadata_from_layout(properties, t->dst, &s->group, NULL, &made));
+    reshard_metadata_release(t->metadata);
+    t->metadata = made;
+  }
+  *metadata = reshard_metadata_retain(t->metadata);
+  return RESHARD_SUCCESS;
+}
+
+/* Pointers and strides of one side's buffers; a NULL stride list stands for contiguous. Returns how many; *strided
+ * becomes true where there are strides. */
+static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, const int64_t **strides,
+                            bool *strided) {
+  int64_t n = rs_layout_buffers(held->layout, rank);
+  for (int64_t b = 0; b < n; b++) { /* where a buffer has several arrays, the first is at its beginning */
+    reshard_tensor array = b < held->n ? held->arrays[b] : NULL;
+    pointers[b] = array != NULL ? array->info.data : NULL;
+    strides[b] = array != NULL && !array->info.contiguous ? array->info.strides : NULL;
+    *strided |= strides[b] != NULL;
+  }
+  return n;
+}
+
+/* What a transfer of a plan is given; the lists are the plan's. */
+static reshard_arrays list_arrays(reshard_sharder s, rs_planned *p, const rs_leg *legs) {
+  bool strided[2] = {false, false};
+  int64_t nsrc = 0, ndst = p->plan->nsrc;
+  for (int64_t i = 0; i < p->n; i++) {
+    nsrc += list_buffers(legs[i].src, s->comm->rank, p->pointers + nsrc, p->strides + nsrc, &strided[0]);
+    ndst += list_buffers(legs[i].dst, s->comm->rank, p->pointers + ndst, p->strides + ndst, &strided[1]);
+  }
+  return (reshard_arrays){.size = RESHARD_ARRAYS_INIT,
+                          .src = p->pointers,
+                          .dst = p->pointers + p->plan->nsrc,
+                          .src_strides = strided[0] ? p->strides : NULL,
+                          .dst_strides = strided[1] ? p->strides + p->plan->nsrc : NULL};
+}
+
+reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine, void *stream,
+                               int64_t *workspace_bytes) {
+  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
+  if (mine == RESHARD_SUCCESS)
+    arrays = list_arrays(s, p, legs);
+  size_t staging = 0;
+  reshard_plan plan = p != NULL ? p->plan : NULL;
+  reshard_status status = rs_execute_once(plan, s->comm, &arrays, s->path, mine, &s->memory, stream, &staging);
+  if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
+    *workspace_bytes = (int64_t)staging;
+  trim(s, s->limit); /* none is kept where none is wanted */
+  return status;
+}
+
+reshard_status rs_sharder_keep(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream) {
+  reshard_arrays arrays = list_arrays(s, p, legs);
+  reshard_status status = rs_execute_kept(p->plan, s->comm, &arrays, &s->memory, stream);
+  trim(s, s->limit);
+  return status;
+}
+
+reshard_status rs_error_in(const char *where, reshard_status status) {
+  return status == RESHARD_SUCCESS ? status : rs_error(status, "%s: %s", where, reshard_last_error());
+}
+
+reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layout layout, int ndim,
+                               const int64_t *shape) {
+  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
+  if (layout == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: layout is NULL", call);
+  if (reshard_layout_world(layout) != s->comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a layout over %lld ranks on a communicator of %lld", call,
+                    (long long)reshard_layout_world(layout), (long long)s->comm->size);
+  if (ndim >= 0 && (reshard_layout_ndim(layout) != ndim ||
+                    memcmp(reshard_layout_shape(layout), shape, (size_t)ndim * sizeof *shape) != 0))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a layout of shape %s for a tensor of shape %s", call,
+                    rs_shape_text(given, reshard_layout_ndim(layout), reshard_layout_shape(layout)),
+                    rs_shape_text(wanted, ndim, shape));
+  return rs_error_in(call, reshard_layout_check_source(layout)); /* a gap: nothing could be read back from it whole */
+}
+
+reshard_status rs_check_new(const char *call, reshard_sharder s, reshard_layout layout,
+                            const reshard_properties *properties) {
+  if (s == NULL || properties == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, s == NULL ? "sharder" : "properties");
+  return rs_check_layout(call, s, layout, -1, NULL);
+}
+
+reshard_status rs_find_sharder(const char *call, int64_t n, const void *tensors,
+                               reshard_sharder (*sharder_of)(const void *tensors, int64_t i),
+                               reshard_sharder *sharder) {
+  *sharder = NULL;
+  if (n < 0 || (n > 0 && tensors == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld tensors, list %s", call, (long long)n,
+                    tensors == NULL ? "NULL" : "given");
+  for (int64_t i = 0; i < n && *sharder == NULL; i++)
+    *sharder = sharder_of(tensors, i);
+  return n == 0 || *sharder != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: tensor 0 is NULL", call);
+}

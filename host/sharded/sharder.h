@@ -1,0 +1,103 @@
+/* Inside of sharded tensors: what a rank holds of a layout, plans that are kept, and how data moves. */
+#ifndef RS_SHARDED_SHARDER_H
+#define RS_SHARDED_SHARDER_H
+
+#include "exec/once.h"
+#include "tensor/storage.h"
+
+#include <reshard/sharded.h>
+
+/* A rank's arrays of a layout, in its order. An array without elements may be NULL. */
+typedef struct rs_held {
+  reshard_layout layout; /* retained, as the arrays are */
+  int64_t n;
+  reshard_tensor *arrays;
+} rs_held;
+
+/* Memory of storage, or new one where that is NULL. */
+reshard_status rs_held_create(rs_storage *storage, reshard_layout layout, int64_t rank,
+                              const reshard_properties *properties, rs_held *held);
+/* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
+ * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
+reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
+                            reshard_tensor const *tensors, rs_held *held);
+void rs_held_free(rs_held *held);
+int64_t rs_held_bytes(const rs_held *held);
+/* From the first to the last global index of an array in each dim. */
+reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds);
+
+/* One tensor on its way. Neither side is owned. */
+typedef struct rs_leg {
+  const rs_held *src, *dst;
+  reshard_dtype dtype;
+} rs_leg;
+
+/* A plan for tensors of given layouts and dtypes, kept for the next time. */
+typedef struct rs_planned_tensor {
+  reshard_layout src, dst; /* retained */
+  reshard_dtype dtype;
+  reshard_metadata metadata; /* of the destination, as it was wanted last; NULL: never */
+} rs_planned_tensor;
+typedef struct rs_planned {
+  uint64_t hash;
+  int64_t n;
+  rs_planned_tensor *tensors;
+  reshard_plan plan;
+  void **pointers;         /* room for the lists of a transfer: sources, then destinations */
+  const int64_t **strides; /* likewise */
+} rs_planned;
+
+struct reshard_sharder_s {
+  reshard_comm comm;   /* borrowed */
+  reshard_group group; /* ranks are a copy */
+  reshard_path path;
+  int64_t workspace_limit;
+  int64_t limit;                     /* plans kept; 0: none */
+  RS_VEC(rs_planned *) planned;      /* used last first */
+  RS_VEC(struct rs_placed *) placed; /* layouts of DTensors, likewise: those of a room above */
+  void (*placed_free)(struct rs_placed *);
+  rs_once_memory memory;
+  rs_storage *storage; /* NULL: none */
+  reshard_sharder_stats stats;
+};
+
+/* The plan of these legs, from the cache or new and then in the cache, until the end of the next rs_sharder_move at
+ * least. Local. */
+reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_leg *legs, rs_planned **planned);
+/* Metadata of the i-th destination, one reference of it. Local. */
+reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_planned *planned, int64_t i,
+                                   const reshard_properties *properties, reshard_metadata *metadata);
+/* Collective: moves the data of all legs, on all ranks or on none. mine: as in rs_execute_once; planned may be NULL
+ * where it is not success, and is not to be used after the call. *workspace_bytes (may be NULL): staging that was in
+ * use. */
+reshard_status rs_sharder_move(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, reshard_status mine,
+                               void *stream, int64_t *workspace_bytes);
+/* Local: copies what this rank has of what it gets; an error where it lacks some of it. */
+reshard_status rs_sharder_keep(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, void *stream);
+
+/* Passes a status on; where it is no success the text becomes "where: text". */
+reshard_status rs_error_in(const char *where, reshard_status status);
+/* A layout over the sharder's ranks that holds every element, of a shape (ndim -1: of any). call begins the errors. */
+reshard_status rs_check_layout(const char *call, reshard_sharder sharder, reshard_layout layout, int ndim,
+                               const int64_t *shape);
+/* The ranks' way to each other: the sharder of the first of n tensors that is no NULL; none for n = 0. Without one
+ * nobody can be told. sharder_of: of tensor i, NULL where that is. */
+reshard_status rs_find_sharder(const char *call, int64_t n, const void *tensors,
+                               reshard_sharder (*sharder_of)(const void *tensors, int64_t i), reshard_sharder *sharder);
+/* What every new sharded tensor needs. */
+reshard_status rs_check_new(const char *call, reshard_sharder sharder, reshard_layout layout,
+                            const reshard_properties *properties);
+
+struct reshard_sharded_tensor_s {
+  atomic_int references;
+  reshard_sharder sharder; /* borrowed */
+  reshard_metadata metadata;
+  rs_held held;
+  bool moving; /* in the call that goes on */
+};
+
+/* Takes metadata and held over on success. */
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+                              reshard_sharded_tensor *tensor);
+
+#endif

@@ -1,0 +1,142 @@
+/* Sharded tensors: a tensor of which each rank of a communicator has some boxes.
+ *
+ * A sharded tensor is one rank's handle: the global metadata, the layout, and this rank's shards, each with its tensor.
+ * "Collective" calls are made by all ranks of its communicator, in one order; they succeed on all, or return the same
+ * error on all and leave everything as it was. It moves no data of its own: each operation is a pair of layouts and a
+ * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. */
+#ifndef RESHARD_SHARDED_H
+#define RESHARD_SHARDED_H
+
+#include <reshard/metadata.h>
+#include <reshard/tensor.h>
+#include <reshard/transfer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
+
+/* What plans and transfers of sharded tensors share: a communicator, and a cache of plans keyed by layouts and dtypes.
+ * The communicator is borrowed and must outlive it; it must outlive its sharded tensors. One per rank. */
+typedef struct reshard_sharder_s *reshard_sharder;
+typedef struct reshard_sharder_options {
+  size_t size;
+  /* Global ranks of the communicator's, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
+  reshard_group group;
+  int64_t cached_plans;    /* at most so many are kept; 0: 64; -1: none */
+  int64_t workspace_limit; /* as in reshard_plan_options */
+  reshard_path path;       /* as in reshard_transfer_options */
+  /* Memory of arrays that were freed is kept for new ones, at most so much; 0: none. The system has to clear new
+   * memory, which takes longer than a copy into it. */
+  int64_t reused_bytes;
+} reshard_sharder_options;
+#define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
+RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
+                                                  reshard_sharder *sharder);
+/* NULL is allowed. */
+RESHARD_API void reshard_sharder_destroy(reshard_sharder sharder);
+typedef struct reshard_sharder_stats {
+  int64_t hits, misses, evicted; /* of the cache of plans */
+  int64_t cached;
+  int64_t peak_bytes; /* most memory of shards and workspace at once during the last reshard, beyond what was there */
+} reshard_sharder_stats;
+RESHARD_API reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats);
+
+/* init_from_local_shards: collective. n (0 or more) local shards; the tensors are retained. Builds and checks the
+ * global metadata (reshard_metadata_build_local and _build_global). */
+RESHARD_API reshard_status reshard_sharded_tensor_from_local(reshard_sharder sharder, int ndim, const int64_t *shape,
+                                                             int64_t n, const reshard_local_shard *shards,
+                                                             reshard_sharded_tensor *tensor);
+/* init_from_local_shards_and_global_metadata: local; the shards are those that the metadata places on this rank, in
+ * its order. */
+RESHARD_API reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder sharder, reshard_metadata metadata,
+                                                                int64_t n, reshard_tensor const *tensors,
+                                                                reshard_sharded_tensor *tensor);
+/* DTensor.from_local: local; the tensors are this rank's arrays of a layout (in its order, any strides; those of a flat
+ * piece lie end to end), and are retained. With reshard_sharded_tensor_local it is the way between sharded tensors and
+ * tensors on a mesh, without a copy where both hold the same. */
+RESHARD_API reshard_status reshard_sharded_tensor_from_layout(reshard_sharder sharder, reshard_layout layout,
+                                                              const reshard_properties *properties, int64_t n,
+                                                              reshard_tensor const *tensors,
+                                                              reshard_sharded_tensor *tensor);
+/* sharded_tensor.empty: local, new memory for what this rank holds of a layout over the communicator's ranks.
+ * properties: dtype and flags. The rank's arrays are its local tensors: one per array (a cyclic or StridedShard array
+ * is one tensor, though its metadata has a shard per box). */
+RESHARD_API reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
+                                                        const reshard_properties *properties,
+                                                        reshard_sharded_tensor *tensor);
+/* sharded_tensor.zeros; sharded_tensor.full (element: one element of the dtype). Local. */
+RESHARD_API reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
+                                                        const reshard_properties *properties,
+                                                        reshard_sharded_tensor *tensor);
+RESHARD_API reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
+                                                       const reshard_properties *properties, const void *element,
+                                                       reshard_sharded_tensor *tensor);
+/* From a callback that fills each local array: called with its tensor and the global box of its first to last index.
+ * Local. A status other than success ends it and is returned; the text of the last error is then the callback's. */
+typedef reshard_status (*reshard_fill)(void *user, reshard_tensor array, const reshard_box *box);
+RESHARD_API reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
+                                                           const reshard_properties *properties, reshard_fill fill,
+                                                           void *user, reshard_sharded_tensor *tensor);
+/* _shard_tensor / scatter from one rank: collective. whole: the tensor on rank src (any strides), NULL on the others.
+ */
+RESHARD_API reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
+                                                          reshard_layout layout, const reshard_properties *properties,
+                                                          reshard_sharded_tensor *tensor);
+
+RESHARD_API reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor);
+RESHARD_API void reshard_sharded_tensor_release(reshard_sharded_tensor tensor); /* NULL is allowed; local */
+
+/* Borrowed, until the tensor is resharded in place or released: retain what is to live longer. */
+RESHARD_API reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor);
+RESHARD_API reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor);
+/* Local arrays, in the order of the layout (or of the shards, where it was made from shards), borrowed likewise.
+ * bounds: the global box from the first to the last index. Either may be NULL. An array without elements may be a NULL
+ * tensor where it was given so. */
+RESHARD_API int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor);
+RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
+                                                        reshard_box *bounds);
+
+/* ShardedTensor.reshard: collective, in place: any layout to any layout. New shards are allocated, filled, and take the
+ * place of the old ones, which are released; metadata is replaced with them, its shards ordered by rank. After an error
+ * on any rank every rank's tensor is as it was. Memory: the new shards, and at most the sharder's workspace limit; each
+ * old shard is released when the data has moved, without waiting for anything else. n tensors of one sharder in one
+ * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU. Errors of a
+ * rank whose list has no tensor at all are its own: it has no communicator to tell the others. */
+RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
+                                                          const reshard_layout *layouts, void *stream);
+/* The same into new tensors. */
+RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
+                                                             const reshard_layout *layouts, void *stream,
+                                                             reshard_sharded_tensor *results);
+/* ShardedTensor.gather: collective. out: a tensor of the full shape and dtype on rank dst of the communicator (any
+ * strides), NULL on all others. Errors as _validate_output_tensor_for_gather: no output on dst; an output elsewhere;
+ * wrong shape. After an error no output was written to. */
+RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
+                                                         void *stream);
+/* To all ranks: each gives an output. */
+RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
+                                                             void *stream);
+
+/* reshuffle_local_shard: collective; chunk spec to chunk spec on the same dim (negative: from the end) in another order
+ * of placements: my whole shard goes to the rank that holds this chunk in the new order. Any permutation, any dim, no
+ * transposes; as many placements after as before, which may be other ranks.
+ * reshard_local_shard: collective; the dims differ. Both: shape of the tensor, my shard (any strides; NULL when I hold
+ * none), the placements before and after, which name global ranks; the result is a new contiguous tensor (NULL when I
+ * am not among the placements after). */
+RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
+                                                         const int64_t *shape, int dim, int64_t n,
+                                                         const reshard_remote_device *before, int64_t m,
+                                                         const reshard_remote_device *after, reshard_tensor local,
+                                                         void *stream, reshard_tensor *result);
+RESHARD_API reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
+                                                       const int64_t *shape, int dim_before, int64_t n,
+                                                       const reshard_remote_device *before, int dim_after, int64_t m,
+                                                       const reshard_remote_device *after, reshard_tensor local,
+                                                       void *stream, reshard_tensor *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
