@@ -1,0 +1,179 @@
+/* Where the parts of a DTensor are: local shapes, boxes and metadata. */
+#include "dtensor/dtensor.h"
+
+#include "metadata/metadata.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* First index and number of indices of the array of a rank, per dim; *boxes: what it is cut in. Where it has no index
+ * of a dim the offset is the extent. */
+static reshard_status find_box(reshard_layout layout, int64_t rank, reshard_box *box, int64_t *boxes) {
+  reshard_array_info part;
+  *box = (reshard_box){0};
+  *boxes = 1;
+  RS_TRY(reshard_layout_array(layout, rank, 0, &part));
+  for (int d = 0; d < layout->ndim; d++) {
+    reshard_interval first;
+    int64_t n;
+    RS_TRY(reshard_layout_array_intervals(layout, rank, 0, d, 0, 1, &first, &n));
+    box->offset[d] = n > 0 ? first.begin : layout->shape[d];
+    box->extent[d] = part.shape[d];
+    *boxes *= rs_max(1, n);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_coordinate(reshard_mesh mesh, const int64_t *coordinate, int64_t *index) {
+  *index = 0;
+  for (int m = 0; m < mesh->ndim; m++) {
+    if (coordinate[m] < 0 || coordinate[m] >= mesh->shape[m])
+      return rs_error(RESHARD_ERROR_INVALID, "coordinate %lld in mesh dim %d of extent %lld", (long long)coordinate[m],
+                      m, (long long)mesh->shape[m]);
+    *index = *index * mesh->shape[m] + coordinate[m];
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* By the index in the mesh: which ranks it has plays no part. */
+reshard_status reshard_dtensor_local_shape(const reshard_placing *placing, int ndim, const int64_t *shape,
+                                           const int64_t *coordinate, int64_t *local_shape, int64_t *offset) {
+  if (placing == NULL || placing->mesh == NULL || coordinate == NULL || (ndim > 0 && local_shape == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_local_shape: NULL argument");
+  reshard_mesh mesh = placing->mesh;
+  reshard_layout layout;
+  reshard_box box;
+  int64_t index, boxes;
+  RS_TRY(check_coordinate(mesh, coordinate, &index));
+  RS_TRY(reshard_layout_create_mesh(ndim, shape, mesh->size, mesh->ndim, mesh->shape, NULL, placing->placements,
+                                    placing->order, NULL, &layout));
+  reshard_status status = find_box(layout, index, &box, &boxes);
+  reshard_layout_release(layout);
+  for (int d = 0; d < ndim && status == RESHARD_SUCCESS; d++) {
+    local_shape[d] = box.extent[d];
+    if (offset != NULL)
+      offset[d] = box.offset[d];
+  }
+  return status;
+}
+
+/* --- Boxes ------------------------------------------------------------------------------------------------------- */
+
+static reshard_status box_of(const char *call, reshard_dtensor t, int64_t rank, reshard_box *box) {
+  reshard_box found;
+  int64_t boxes;
+  RS_TRY(find_box(t->held.layout, rank, &found, &boxes));
+  if (boxes > 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the part of rank %lld is no box: it has %lld boxes", call,
+                    (long long)rank, (long long)boxes);
+  *box = found;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status my_box(const char *call, reshard_dtensor t, const void *output, reshard_box *box) {
+  char text[RS_MESH_TEXT];
+  if (t == NULL || output == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  int64_t rank = t->sharder->comm->rank;
+  if (!reshard_mesh_contains(t->mesh, rank))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is outside of the mesh %s", call, (long long)rank,
+                    rs_mesh_text(text, t->mesh));
+  return box_of(call, t, rank, box);
+}
+
+reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *box) {
+  return my_box("reshard_dtensor_local_box", tensor, box, box);
+}
+
+reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshard_box *box) {
+  static const char call[] = "reshard_dtensor_box_for";
+  char text[RS_MESH_TEXT];
+  if (tensor == NULL || box == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  reshard_mesh mesh = tensor->mesh;
+  if (i < 0 || i >= mesh->size)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: part %lld, the mesh %s has %lld ranks", call, (long long)i,
+                    rs_mesh_text(text, mesh), (long long)mesh->size);
+  return box_of(call, tensor, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i)), box);
+}
+
+/* --- Metadata ---------------------------------------------------------------------------------------------------- */
+
+reshard_status reshard_dtensor_shard_metadata(reshard_dtensor tensor, reshard_shard *shard) {
+  reshard_shard made = {.placement = {.type = RESHARD_DEVICE_CPU, .index = -1}};
+  RS_TRY(my_box("reshard_dtensor_shard_metadata", tensor, shard, &made.box));
+  made.placement.rank = rs_group_at(&tensor->sharder->group, tensor->sharder->comm->rank);
+  *shard = made;
+  return RESHARD_SUCCESS;
+}
+
+/* lowest[r]: rank r is the lowest of those that have its part. */
+static reshard_status find_lowest(const struct reshard_layout_s *l, bool *lowest) {
+  rs_holder *holders;
+  RS_TRY(rs_alloc(&holders, l->replicas, sizeof *holders));
+  for (int64_t cell = 0; cell < l->cells; cell++)
+    lowest[rs_layout_holders(l, cell, holders)->rank] = true;
+  free(holders);
+  return RESHARD_SUCCESS;
+}
+
+/* The shards of those ranks, whose placements get global ranks. */
+static reshard_status pick(reshard_dtensor t, reshard_metadata all, const bool *lowest, reshard_metadata *metadata) {
+  reshard_metadata made;
+  int64_t n = 0;
+  for (int64_t i = 0; i < all->n; i++)
+    n += lowest[all->shards[i].placement.rank];
+  RS_TRY(rs_metadata_new(&t->properties, all->ndim, all->shape, n, &made));
+  n = 0;
+  for (int64_t i = 0; i < all->n; i++)
+    if (lowest[all->shards[i].placement.rank]) {
+      made->shards[n] = all->shards[i];
+      made->shards[n++].placement.rank = rs_group_at(&t->sharder->group, all->shards[i].placement.rank);
+    }
+  *metadata = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata *metadata) {
+  if (tensor == NULL || metadata == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_metadata: NULL argument");
+  const struct reshard_layout_s *l = tensor->held.layout;
+  reshard_metadata all;
+  bool *lowest;
+  RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
+  reshard_status status = find_lowest(l, lowest);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_metadata_from_layout(&tensor->properties, tensor->held.layout, NULL, NULL, &all);
+  if (status == RESHARD_SUCCESS) {
+    status = pick(tensor, all, lowest, metadata);
+    reshard_metadata_release(all);
+  }
+  free(lowest);
+  return status;
+}
+
+/* Tensors are in the memory of the CPU. */
+static bool elsewhere(const reshard_shard *s, int64_t global_rank) {
+  return s->placement.rank == global_rank && s->placement.type != RESHARD_DEVICE_CPU;
+}
+
+reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tensor tensor, int64_t global_rank,
+                                        reshard_metadata *rewritten) {
+  if (metadata == NULL || tensor == NULL || rewritten == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_rewrite: NULL argument");
+  int64_t i = 0;
+  while (i < metadata->n && !elsewhere(&metadata->shards[i], global_rank))
+    i++;
+  if (i == metadata->n) {
+    *rewritten = reshard_metadata_retain(metadata);
+    return RESHARD_SUCCESS;
+  }
+  reshard_metadata made;
+  RS_TRY(reshard_metadata_create(&metadata->properties, metadata->ndim, metadata->shape, metadata->n, metadata->shards,
+                                 &made));
+  for (; i < made->n; i++)
+    if (elsewhere(&made->shards[i], global_rank))
+      made->shards[i].placement = (reshard_remote_device){global_rank, RESHARD_DEVICE_CPU, -1};
+  *rewritten = made;
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,121 @@
+/* Life of a DTensor, and what it is. */
+#include "dtensor/dtensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+reshard_status rs_dtensor_new(reshard_sharder sharder, reshard_mesh mesh, const reshard_properties *properties,
+                              const rs_held *held, reshard_dtensor *tensor) {
+  const struct reshard_layout_s *l = held->layout;
+  struct reshard_dtensor_s *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  atomic_init(&made->references, 1);
+  atomic_init(&made->sharded, NULL);
+  made->sharder = sharder;
+  made->mesh = reshard_mesh_retain(mesh);
+  made->properties = *properties;
+  made->held = *held;
+  for (int m = 0; m < l->mesh_ndim; m++)
+    made->order[m] = l->order != NULL ? l->order[m] : m;
+  int64_t stride = 1;
+  for (int d = l->ndim - 1; d >= 0; d--) {
+    made->stride[d] = stride;
+    stride *= rs_max(1, l->shape[d]);
+  }
+  *tensor = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_dtensor reshard_dtensor_retain(reshard_dtensor tensor) {
+  if (tensor != NULL)
+    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
+  return tensor;
+}
+
+void reshard_dtensor_release(reshard_dtensor tensor) {
+  if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+    return;
+  reshard_sharded_tensor_release(atomic_load_explicit(&tensor->sharded, memory_order_relaxed));
+  rs_held_free(&tensor->held);
+  reshard_mesh_release(tensor->mesh);
+  free(tensor);
+}
+
+reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor) { return tensor->mesh; }
+const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor) { return tensor->held.layout->placements; }
+const int *reshard_dtensor_order(reshard_dtensor tensor) { return tensor->order; }
+reshard_layout reshard_dtensor_layout(reshard_dtensor tensor) { return tensor->held.layout; }
+int reshard_dtensor_ndim(reshard_dtensor tensor) { return tensor->held.layout->ndim; }
+const int64_t *reshard_dtensor_shape(reshard_dtensor tensor) { return tensor->held.layout->shape; }
+const int64_t *reshard_dtensor_stride(reshard_dtensor tensor) { return tensor->stride; }
+
+reshard_tensor reshard_dtensor_local(reshard_dtensor tensor) {
+  return tensor->held.n > 0 ? tensor->held.arrays[0] : NULL;
+}
+
+/* --- To and from sharded tensors --------------------------------------------------------------------------------- */
+
+/* The same arrays, with one more reference each. */
+static reshard_status share(const rs_held *held, int64_t rank, reshard_dtype dtype, rs_held *out) {
+  return rs_held_wrap("array", held->layout, rank, dtype, held->n, held->arrays, out);
+}
+
+static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sharded) {
+  reshard_metadata metadata;
+  rs_held held;
+  RS_TRY(reshard_metadata_from_layout(&t->properties, t->held.layout, &t->sharder->group, NULL, &metadata));
+  reshard_status status = share(&t->held, t->sharder->comm->rank, t->properties.dtype, &held);
+  if (status == RESHARD_SUCCESS) {
+    status = rs_sharded_new(t->sharder, metadata, &held, sharded);
+    if (status == RESHARD_SUCCESS)
+      return status;
+    rs_held_free(&held);
+  }
+  reshard_metadata_release(metadata);
+  return status;
+}
+
+reshard_sharded_tensor reshard_dtensor_sharded(reshard_dtensor tensor) {
+  reshard_sharded_tensor known = atomic_load_explicit(&tensor->sharded, memory_order_acquire), made;
+  if (known != NULL || make_sharded(tensor, &made) != RESHARD_SUCCESS)
+    return known;
+  if (atomic_compare_exchange_strong(&tensor->sharded, &known, made))
+    return made;
+  reshard_sharded_tensor_release(made); /* another thread was first */
+  return known;
+}
+
+reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
+                                            reshard_dtensor *tensor) {
+  static const char call[] = "reshard_dtensor_from_sharded";
+  if (sharded == NULL || mesh == NULL || tensor == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
+                    sharded == NULL ? "sharded"
+                    : mesh == NULL  ? "mesh"
+                                    : "tensor");
+  const struct reshard_layout_s *l = sharded->held.layout;
+  char has[RS_MESH_TEXT], text[256];
+  rs_held held;
+  bool fits = l->kind == RESHARD_LAYOUT_MESH && l->mesh_ndim == mesh->ndim;
+  if (fits) {
+    reshard_layout layout;
+    const reshard_placing placing = {mesh, l->placements, l->order};
+    RS_TRY(rs_placing_layout(call, sharded->sharder, &placing, l->ndim, l->shape, &layout));
+    fits = reshard_layout_equal(layout, sharded->held.layout);
+    reshard_layout_release(layout);
+  }
+  if (!fits) {
+    if (reshard_layout_print(sharded->held.layout, text, sizeof text, NULL) != RESHARD_SUCCESS)
+      memcpy(text + sizeof text - 4, "...", 4);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the layout %s is not one of the mesh %s", call, text,
+                    rs_mesh_text(has, mesh));
+  }
+  reshard_properties properties = reshard_metadata_properties(sharded->metadata);
+  RS_TRY(share(&sharded->held, sharded->sharder->comm->rank, properties.dtype, &held));
+  reshard_status status = rs_dtensor_new(sharded->sharder, mesh, &properties, &held, tensor);
+  if (status != RESHARD_SUCCESS) {
+    rs_held_free(&held);
+    return status;
+  }
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,116 @@
+/* Layouts of placings, kept by the sharder, used last first: a pair of placings between which a tensor goes to and fro
+ * costs no layouts, and no list of the ranks of a large mesh. */
+#include "dtensor/dtensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a layout is made of, but for the mesh. Unused bytes are 0: it is compared and hashed as bytes. */
+typedef struct cut_key {
+  int ndim, mesh_ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  reshard_placement placements[RESHARD_MAX_DIMS];
+  int order[RESHARD_MAX_DIMS];
+} cut_key;
+_Static_assert(sizeof(reshard_placement) == 16 && sizeof(cut_key) == 232, "keys are compared as bytes");
+
+struct rs_placed {
+  uint64_t hash;
+  cut_key key;
+  reshard_mesh mesh;
+  reshard_layout layout;
+};
+
+static cut_key key_of(const reshard_placing *placing, int ndim, const int64_t *shape) {
+  cut_key key = {.ndim = ndim, .mesh_ndim = placing->mesh->ndim};
+  for (int d = 0; d < ndim; d++)
+    key.shape[d] = shape[d];
+  for (int m = 0; m < key.mesh_ndim; m++) {
+    const reshard_placement *p = &placing->placements[m];
+    key.placements[m].kind = p->kind;
+    if (p->kind != RESHARD_PLACEMENT_REPLICATE)
+      key.placements[m].dim = p->dim;
+    if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
+      key.placements[m].split_factor = p->split_factor;
+    key.order[m] = placing->order != NULL ? placing->order[m] : m;
+  }
+  return key;
+}
+
+static void free_placed(struct rs_placed *placed) {
+  reshard_mesh_release(placed->mesh);
+  reshard_layout_release(placed->layout);
+  free(placed);
+}
+
+/* In the place of the one that was used longest ago. */
+static reshard_status keep(reshard_sharder s, const cut_key *key, uint64_t hash, reshard_mesh mesh,
+                           reshard_layout layout) {
+  struct rs_placed *placed;
+  int64_t most = 2 * s->limit; /* two for each plan */
+  if (most == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&s->placed, rs_min(s->placed.n + 1, most)));
+  RS_TRY(rs_alloc(&placed, 1, sizeof *placed));
+  *placed = (struct rs_placed){hash, *key, reshard_mesh_retain(mesh), reshard_layout_retain(layout)};
+  if (s->placed.n == most)
+    free_placed(s->placed.at[--s->placed.n]);
+  memmove(s->placed.at + 1, s->placed.at, (size_t)s->placed.n++ * sizeof *s->placed.at);
+  s->placed.at[0] = placed;
+  s->placed_free = free_placed;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_layout find(reshard_sharder s, const cut_key *key, uint64_t hash, reshard_mesh mesh) {
+  for (int64_t i = 0; i < s->placed.n; i++) {
+    struct rs_placed *p = s->placed.at[i];
+    if (p->hash != hash || memcmp(&p->key, key, sizeof *key) != 0 ||
+        (p->mesh != mesh && !reshard_mesh_equal(p->mesh, mesh)))
+      continue;
+    memmove(s->placed.at + 1, s->placed.at, (size_t)i * sizeof *s->placed.at);
+    s->placed.at[0] = p;
+    return p->layout;
+  }
+  return NULL;
+}
+
+reshard_status rs_placing_check(const char *call, reshard_sharder s, const reshard_placing *placing) {
+  char text[RS_MESH_TEXT];
+  if (placing == NULL || placing->mesh == NULL || placing->placements == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
+                    placing == NULL         ? "placing"
+                    : placing->mesh == NULL ? "the mesh of a placing"
+                                            : "the list of placements");
+  if (placing->mesh->root->comm != s->comm)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the mesh %s is %s", call, rs_mesh_text(text, placing->mesh),
+                    placing->mesh->root->comm == NULL ? "dry: it has no communicator"
+                                                      : "of another communicator than the sharder");
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_placing_layout(const char *call, reshard_sharder s, const reshard_placing *placing, int ndim,
+                                 const int64_t *shape, reshard_layout *layout) {
+  RS_TRY(rs_placing_check(call, s, placing));
+  bool sound = ndim >= 0 && ndim <= RESHARD_MAX_DIMS && (ndim == 0 || shape != NULL); /* else there is no key */
+  cut_key key = {0};
+  uint64_t hash = 0;
+  if (sound) {
+    key = key_of(placing, ndim, shape);
+    hash = rs_hash(0, &key, sizeof key);
+    reshard_layout known = find(s, &key, hash, placing->mesh);
+    if (known != NULL) {
+      *layout = reshard_layout_retain(known);
+      return RESHARD_SUCCESS;
+    }
+  }
+  reshard_layout made;
+  reshard_status status = reshard_mesh_layout(placing->mesh, ndim, shape, placing->placements, placing->order, &made);
+  if (status != RESHARD_SUCCESS)
+    return rs_error(status, "%s: %s", call, reshard_last_error());
+  status = keep(s, &key, hash, placing->mesh, made);
+  if (status == RESHARD_SUCCESS)
+    *layout = made;
+  else
+    reshard_layout_release(made);
+  return status;
+}

@@ -1,0 +1,203 @@
+/* The k-th allocation fails, for every k: making meshes, their parts and layouts; and splitting a communicator and
+ * making the communicators of a mesh, on one rank or on any: all ranks get the same error, nothing leaks, nothing is
+ * kept, and the next call succeeds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/crew.h"
+#include "together.h"
+
+#include <reshard/mesh.h>
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- One rank alone ---------------------------------------------------------------------------------------------- */
+
+static reshard_mesh dry; /* dp=2,cp=3,tp=4 */
+
+static void drop_mesh(probe_out *out) { reshard_mesh_release(out->object); }
+static bool good_mesh(const probe_out *out, const void *with) {
+  char text[256];
+  return reshard_mesh_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
+}
+
+static reshard_status parse(probe_out *out, const void *with) {
+  reshard_mesh made = out->object;
+  reshard_status status = reshard_mesh_parse(NULL, 30, with, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status sub(probe_out *out, const void *with) {
+  (void)with;
+  reshard_mesh made = out->object;
+  reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status slice(probe_out *out, const void *with) {
+  (void)with;
+  reshard_mesh made = out->object;
+  reshard_status status = reshard_mesh_slice(dry, "cp", 0, 3, 2, &made);
+  out->object = made;
+  return status;
+}
+static reshard_status flatten(probe_out *out, const void *with) {
+  (void)with;
+  reshard_mesh made = out->object;
+  reshard_status status = reshard_mesh_flatten(dry, "cp,tp", "all", &made);
+  out->object = made;
+  return status;
+}
+
+static reshard_status layout(probe_out *out, const void *with) {
+  (void)with;
+  reshard_layout made = out->object;
+  const int64_t shape[1] = {100};
+  const reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
+  reshard_mesh part;
+  reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &part);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  status = reshard_mesh_layout(part, 1, shape, placements, NULL, &made);
+  reshard_mesh_release(part);
+  out->object = made;
+  return status;
+}
+static bool good_layout(const probe_out *out, const void *with) {
+  char text[256];
+  return reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
+}
+static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+
+static void test_local(void **state) {
+  (void)state;
+  assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
+  const probe probes[] = {
+      {"parse, regular", parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
+      {"parse, a list", parse, good_mesh, drop_mesh, "2x3@4,9,5-6,1,29"},
+      {"sub", sub, good_mesh, drop_mesh, "tp=4,dp=2@4,16,5,17,6,18,7,19"},
+      {"slice", slice, good_mesh, drop_mesh, "dp=2,cp=2,tp=4@0-3,8-15,20-23"},
+      {"flatten", flatten, good_mesh, drop_mesh, "dp=2,all=12@0-23"},
+      {"layout", layout, good_layout, drop_layout, "mesh(tp=4,dp=2@4,16,5,17,6,18,7,19;S0,R)"},
+  };
+  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
+    assert_true(probe_run(&probes[i]) >= 2);
+  reshard_mesh_release(dry);
+}
+
+/* --- All ranks together ------------------------------------------------------------------------------------------ */
+
+enum { RANKS = 7, ANY = -1, PATIENCE = 60000 };
+
+typedef struct world {
+  reshard_comm comms[RANKS], subs[RANKS];
+  reshard_mesh meshes[RANKS], owns[RANKS]; /* dp=2,tp=3: rank 6 is outside */
+  crew_result results[RANKS];
+  int64_t watched; /* whose allocations count, or ANY */
+} world;
+
+static void split_body(void *user, int64_t r) {
+  world *w = user;
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_comm_split(w->comms[r], r % 3 - 1, -r, &w->subs[r]);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
+static void own_body(void *user, int64_t r) {
+  world *w = user;
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_mesh_own(w->meshes[r], &w->owns[r]);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
+static void comm_body(void *user, int64_t r) {
+  world *w = user;
+  reshard_comm found = NULL;
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_mesh_comm(w->meshes[r], "tp", &found);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+  w->subs[r] = found; /* borrowed */
+}
+
+static void barrier_body(void *user, int64_t r) {
+  world *w = user;
+  crew_note(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
+}
+
+static void assert_all(const world *w, reshard_status status, int64_t k) {
+  char what[80];
+  snprintf(what, sizeof what, "allocation %lld of rank %lld fails", (long long)k, (long long)w->watched);
+  crew_assert(RANKS, w->results, status, NULL, what);
+}
+
+/* What a call made goes: handles, meshes, or what the meshes keep. */
+static void drop(world *w, void (*body)(void *user, int64_t r)) {
+  for (int r = 0; r < RANKS; r++) {
+    if (body == split_body)
+      reshard_comm_destroy(w->subs[r]);
+    reshard_mesh_release(w->owns[r]);
+    reshard_mesh_release(w->meshes[r]);
+    w->subs[r] = NULL;
+    w->owns[r] = NULL;
+    assert_int_equal(reshard_mesh_parse(w->comms[r], 0, "dp=2,tp=3@0-5", &w->meshes[r]), RESHARD_SUCCESS);
+  }
+}
+
+static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
+  for (int64_t k = 0;; k++) {
+    int64_t live = fault_live();
+    fault_arm(k);
+    crew_run(RANKS, body, w);
+    int64_t made = fault_disarm();
+    fault_kind kind = fault_fired();
+    assert_all(w, probe_status(kind), k);
+    if (kind != FAULT_NONE) {
+      assert_true(strlen(w->results[0].text) > 0);
+      together_no_leak("mesh", live, w->watched, k);
+      for (int r = 0; r < RANKS; r++)
+        assert_true(w->subs[r] == NULL && w->owns[r] == NULL);
+      crew_run(RANKS, body, w);
+      assert_all(w, RESHARD_SUCCESS, k);
+    }
+    assert_true(fault_live() > live);
+    crew_run(RANKS, barrier_body, w);
+    assert_all(w, RESHARD_SUCCESS, k);
+    drop(w, body);
+    together_no_leak("mesh", live, w->watched, k);
+    if (kind == FAULT_NONE)
+      return made;
+  }
+}
+
+static void test_together(void **state) {
+  (void)state;
+  world w = {0};
+  int64_t live = fault_live(), made = 0;
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  assert_int_equal(reshard_comm_create_local(RANKS, &options, w.comms), RESHARD_SUCCESS);
+  for (int r = 0; r < RANKS; r++)
+    assert_int_equal(reshard_mesh_parse(w.comms[r], 0, "dp=2,tp=3@0-5", &w.meshes[r]), RESHARD_SUCCESS);
+  for (w.watched = ANY; w.watched < RANKS; w.watched++) {
+    made += each(&w, split_body);
+    made += each(&w, comm_body);
+    made += each(&w, own_body);
+  }
+  assert_true(made > 100);
+  for (int r = 0; r < RANKS; r++) {
+    reshard_mesh_release(w.meshes[r]);
+    reshard_comm_destroy(w.comms[r]);
+  }
+  assert_int_equal(fault_live(), live);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_together)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
