@@ -1,0 +1,228 @@
+/* The FSDP extension, but for what cuts and gathers (chunk.c): flattening, unwrapping, the table of functions. */
+#include "fsdp/fsdp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Leaves ------------------------------------------------------------------------------------------------------- */
+
+reshard_status rs_fsdp_take_sharded(reshard_sharded_tensor tensor, reshard_state *leaf) {
+  reshard_status status = reshard_state_sharded(tensor, leaf);
+  reshard_sharded_tensor_release(tensor);
+  return status;
+}
+
+reshard_status rs_fsdp_take_dtensor(reshard_dtensor tensor, reshard_state *leaf) {
+  reshard_status status = reshard_state_dtensor(tensor, leaf);
+  reshard_dtensor_release(tensor);
+  return status;
+}
+
+reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_state *leaf) {
+  static const int64_t none[1] = {0};
+  reshard_tensor local = reshard_dtensor_local(tensor);
+  if (local != NULL)
+    return reshard_state_tensor(local, leaf);
+  reshard_dtype dtype = reshard_metadata_properties(reshard_dtensor_sharded(tensor)->metadata).dtype;
+  RS_TRY(reshard_tensor_create(dtype, 1, none, &local));
+  reshard_status status = reshard_state_tensor(local, leaf);
+  reshard_tensor_release(local);
+  return status;
+}
+
+reshard_status rs_fsdp_wrong_leaf(const char *call, reshard_state leaf, const char *wanted) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call,
+                  rs_state_kind_text(reshard_state_get_kind(leaf)), wanted);
+}
+
+static reshard_status no_argument(const char *call, const char *name) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
+}
+
+/* --- Marks -------------------------------------------------------------------------------------------------------- */
+
+void reshard_fsdp_mark_flattened(reshard_tensor tensor) {
+  if (tensor != NULL)
+    atomic_store_explicit(&tensor->flattened, true, memory_order_relaxed);
+}
+
+int reshard_fsdp_is_flattened(reshard_tensor tensor) {
+  return tensor != NULL && atomic_load_explicit(&tensor->flattened, memory_order_relaxed);
+}
+
+/* --- Flattening --------------------------------------------------------------------------------------------------- */
+
+struct reshard_flat_record_s {
+  reshard_mesh mesh; /* held */
+  reshard_placement placements[RESHARD_MAX_DIMS];
+  int order[RESHARD_MAX_DIMS];
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS]; /* the stride follows from it */
+};
+
+void reshard_flat_record_free(reshard_flat_record record) {
+  if (record == NULL)
+    return;
+  reshard_mesh_release(record->mesh);
+  free(record);
+}
+
+static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *record) {
+  struct reshard_flat_record_s *r;
+  RS_TRY(rs_alloc_zero(&r, 1, sizeof *r));
+  r->mesh = reshard_mesh_retain(reshard_dtensor_mesh(tensor));
+  size_t mesh_ndim = (size_t)reshard_mesh_ndim(r->mesh);
+  memcpy(r->placements, reshard_dtensor_placements(tensor), mesh_ndim * sizeof *r->placements);
+  memcpy(r->order, reshard_dtensor_order(tensor), mesh_ndim * sizeof *r->order);
+  r->ndim = reshard_dtensor_ndim(tensor);
+  memcpy(r->shape, reshard_dtensor_shape(tensor), (size_t)r->ndim * sizeof *r->shape);
+  *record = r;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_state *flat, reshard_flat_record *record) {
+  reshard_flat_record made;
+  RS_TRY(make_record(tensor, &made));
+  reshard_status status = rs_fsdp_local(tensor, flat);
+  if (status != RESHARD_SUCCESS) {
+    reshard_flat_record_free(made);
+    return status;
+  }
+  reshard_fsdp_mark_flattened((*flat)->tensor);
+  *record = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_flatten(reshard_state leaf, reshard_state *flat, reshard_flat_record *record) {
+  static const char call[] = "reshard_fsdp_flatten";
+  if (leaf == NULL || flat == NULL || record == NULL)
+    return no_argument(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
+  if (leaf->kind == RESHARD_STATE_DTENSOR)
+    return flatten_dtensor(leaf->dtensor, flat, record);
+  *flat = reshard_state_retain(leaf);
+  *record = NULL;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor tensor, reshard_flat_record record,
+                                      reshard_state *leaf) {
+  static const char call[] = "reshard_fsdp_unflatten";
+  if (sharder == NULL || leaf == NULL)
+    return no_argument(call, sharder == NULL ? "sharder" : "leaf");
+  if (tensor == NULL)
+    return no_argument(call, "tensor");
+  if (record == NULL)
+    return reshard_state_tensor(tensor, leaf);
+  reshard_placing placing = {record->mesh, record->placements, record->order};
+  reshard_dtensor made;
+  RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
+  RS_TRY(rs_fsdp_take_dtensor(made, leaf));
+  reshard_fsdp_mark_flattened(tensor);
+  return RESHARD_SUCCESS;
+}
+
+/* --- Before a load ------------------------------------------------------------------------------------------------ */
+
+static reshard_status metadata_of(reshard_state leaf, reshard_metadata *metadata) {
+  switch (leaf->kind) {
+  case RESHARD_STATE_TENSOR: *metadata = NULL; return RESHARD_SUCCESS;
+  case RESHARD_STATE_SHARDED: *metadata = reshard_metadata_retain(leaf->sharded->metadata); return RESHARD_SUCCESS;
+  case RESHARD_STATE_NESTED: *metadata = reshard_metadata_retain(leaf->nested.outer); return RESHARD_SUCCESS;
+  case RESHARD_STATE_DTENSOR: return reshard_dtensor_metadata(leaf->dtensor, metadata);
+  default: return rs_fsdp_wrong_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
+  }
+}
+
+reshard_status reshard_fsdp_pre_load(reshard_state leaf, reshard_state *inner, reshard_metadata *metadata) {
+  if (leaf == NULL || inner == NULL || metadata == NULL)
+    return no_argument("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
+  if (leaf->kind == RESHARD_STATE_NESTED && leaf->nested.n == 1)
+    leaf = leaf->nested.inner[0];
+  RS_TRY(metadata_of(leaf, metadata));
+  *inner = reshard_state_retain(leaf);
+  return RESHARD_SUCCESS;
+}
+
+/* --- The table ---------------------------------------------------------------------------------------------------- */
+
+static reshard_status pre_flatten(void *user, reshard_state leaf, reshard_state *flat, reshard_flat_record *record) {
+  (void)user;
+  return reshard_fsdp_flatten(leaf, flat, record);
+}
+
+/* Nothing of the tensor's memory is touched, so that nothing has to be ordered. */
+static reshard_status post_unflatten(void *user, reshard_tensor tensor, reshard_flat_record record, void *stream,
+                                     reshard_state *leaf) {
+  (void)stream;
+  return reshard_fsdp_unflatten(user, tensor, record, leaf);
+}
+
+static reshard_status chunk_tensor(void *user, reshard_state leaf, const reshard_fsdp_group *group,
+                                   reshard_state *chunk) {
+  reshard_fsdp_group whole;
+  if (group != NULL && group->size == sizeof *group && group->world == NULL) {
+    whole = *group;
+    whole.world = user;
+    group = &whole;
+  }
+  return reshard_fsdp_chunk_tensor(leaf, group, chunk);
+}
+
+static reshard_status chunk_dtensor(void *user, reshard_state leaf, reshard_mesh mesh, reshard_state *chunk) {
+  return reshard_fsdp_chunk_dtensor(user, leaf, mesh, chunk);
+}
+
+static reshard_status pre_load(void *user, reshard_state leaf, reshard_state *inner, reshard_metadata *metadata) {
+  (void)user;
+  return reshard_fsdp_pre_load(leaf, inner, metadata);
+}
+
+static reshard_status all_gather(void *user, reshard_state leaf, reshard_mesh parent, void *stream,
+                                 reshard_state *whole) {
+  return reshard_fsdp_all_gather(user, leaf, parent, stream, whole);
+}
+
+static reshard_status check_size(const reshard_fsdp_extension *extension) {
+  if (extension->size != sizeof *extension)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_fsdp_extension has %zu",
+                    extension->size, sizeof *extension);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp_extension *extension) {
+  if (sharder == NULL || extension == NULL)
+    return no_argument("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
+  RS_TRY(check_size(extension));
+  *extension = (reshard_fsdp_extension){.size = sizeof *extension,
+                                        .user = sharder,
+                                        .pre_flatten_transform = pre_flatten,
+                                        .post_unflatten_transform = post_unflatten,
+                                        .chunk_tensor = chunk_tensor,
+                                        .chunk_dtensor = chunk_dtensor,
+                                        .pre_load_state_dict_transform = pre_load,
+                                        .all_gather_dtensor = all_gather};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
+  if (x == NULL)
+    return no_argument("reshard_fsdp_extension_check", "extension");
+  RS_TRY(check_size(x));
+  const struct {
+    const char *name;
+    bool there;
+  } functions[] = {
+      {"pre_flatten_transform", x->pre_flatten_transform != NULL},
+      {"post_unflatten_transform", x->post_unflatten_transform != NULL},
+      {"chunk_tensor", x->chunk_tensor != NULL},
+      {"chunk_dtensor", x->chunk_dtensor != NULL},
+      {"pre_load_state_dict_transform", x->pre_load_state_dict_transform != NULL},
+      {"all_gather_dtensor", x->all_gather_dtensor != NULL},
+  };
+  char missing[256] = "";
+  rs_text text = {missing, sizeof missing, 0};
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+    if (!functions[i].there)
+      rs_text_add(&text, "%s%s", text.length > 0 ? ", " : "", functions[i].name);
+  return text.length == 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "the FSDP extension has no %s", missing);
+}

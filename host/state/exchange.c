@@ -1,0 +1,224 @@
+/* Flattening together: each rank tells all others which shards it has of its nested tensors, so that the metadata are
+ * complete and no rank has to believe what an outer tensor says of others.
+ *
+ * One exchange carries all tensors. A rank's string is sealed, and has: how many nested tensors, and for each its path
+ * (length, characters) and the metadata of the shards that this rank has. Every rank reads all strings side by side,
+ * tensor by tensor, and puts the others' shards beside its own. */
+#include "state/flatten.h"
+
+#include "comm/gather.h"
+#include "exec/transfer.h"
+#include "file/file.h"
+#include "metadata/metadata.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC "RSFL"
+
+/* A nested tensor on its way. */
+typedef struct passenger {
+  rs_change *change;
+  rs_flat flat;
+  reshard_metadata mine;
+} passenger;
+
+typedef struct exchange {
+  reshard_sharder sharder;
+  rs_changes changes;
+  RS_VEC(passenger) all;
+  int64_t nranks;
+  rs_reader *readers;           /* [nranks] */
+  rs_head *heads;               /* [nranks], of one tensor */
+  RS_VEC(reshard_shard) shards; /* room */
+} exchange;
+
+static void exchange_free(exchange *x) {
+  for (int64_t i = 0; i < x->all.n; i++) {
+    rs_flat_free(&x->all.at[i].flat);
+    reshard_metadata_release(x->all.at[i].mine);
+  }
+  free(x->all.at);
+  free(x->readers);
+  free(x->heads);
+  free(x->shards.at);
+  rs_changes_free(&x->changes);
+}
+
+/* Of what the list knows only what is mine stays. */
+static reshard_status keep_mine(const exchange *x, passenger *p) {
+  rs_flat *flat = &p->flat;
+  int64_t n = 0, rank = rs_group_at(&x->sharder->group, x->sharder->comm->rank);
+  if (flat->rank != rank)
+    return rs_error(RESHARD_ERROR_INVALID, "a tensor of global rank %lld, the sharder is rank %lld's",
+                    (long long)flat->rank, (long long)rank);
+  for (int64_t i = 0; i < flat->shards.n; i++)
+    if (flat->shards.at[i].mine)
+      flat->shards.at[n++] = flat->shards.at[i];
+  flat->shards.n = n;
+  RS_TRY(rs_metadata_new(&flat->properties, flat->ndim, flat->shape, n, &p->mine));
+  for (int64_t i = 0; i < n; i++)
+    p->mine->shards[i] = flat->shards.at[i].shard;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status list_all(exchange *x) {
+  int64_t i = 0;
+  for (rs_change *change; (change = rs_changes_next(&x->changes, &i)) != NULL;) {
+    RS_TRY(rs_vec_reserve(&x->all, x->all.n + 1));
+    passenger *p = &x->all.at[x->all.n++];
+    *p = (passenger){.change = change};
+    reshard_status status = rs_flat_list(change->node, &p->flat);
+    if (status == RESHARD_SUCCESS)
+      status = keep_mine(x, p);
+    if (status != RESHARD_SUCCESS)
+      return rs_state_path_error(change->path, status);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status pack(const exchange *x, char **string, int64_t *size) {
+  int64_t body = rs_put_size((uint64_t)x->all.n);
+  for (int64_t i = 0; i < x->all.n; i++) {
+    int64_t length = (int64_t)strlen(x->all.at[i].change->path);
+    body += rs_put_size((uint64_t)length) + length + rs_metadata_size(x->all.at[i].mine);
+  }
+  RS_TRY(rs_alloc(string, body + RS_SEAL, 1));
+  char *at = rs_put(*string + RS_SEAL, (uint64_t)x->all.n);
+  for (int64_t i = 0; i < x->all.n; i++) {
+    size_t length = strlen(x->all.at[i].change->path);
+    at = rs_put(at, (uint64_t)length);
+    memcpy(at, x->all.at[i].change->path, length);
+    at = rs_metadata_put(x->all.at[i].mine, at + length);
+  }
+  rs_seal(MAGIC, *string, body);
+  *size = body + RS_SEAL;
+  return RESHARD_SUCCESS;
+}
+
+static long long global(const exchange *x, int64_t rank) { return (long long)rs_group_at(&x->sharder->group, rank); }
+
+/* The next path of a rank, against rank 0's. */
+static reshard_status take_path(exchange *x, int64_t r, const char **first, int64_t *nfirst) {
+  rs_reader *reader = &x->readers[r];
+  char a[RS_QUOTE], b[RS_QUOTE], copy[2][RS_QUOTE];
+  int64_t length;
+  RS_TRY(rs_take(reader, "length of a path", (uint64_t)(reader->end - reader->at), &length));
+  const char *path = (const char *)reader->at;
+  reader->at += length;
+  if (r == 0) {
+    *first = path;
+    *nfirst = length;
+  }
+  if (length == *nfirst && memcmp(path, *first, (size_t)length) == 0)
+    return RESHARD_SUCCESS;
+  rs_text_add(&(rs_text){copy[0], RS_QUOTE, 0}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
+  rs_text_add(&(rs_text){copy[1], RS_QUOTE, 0}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
+  return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the paths of nested tensors: '%s' and '%s'",
+                  global(x, 0), global(x, r), rs_quote(a, sizeof a, copy[0]), rs_quote(b, sizeof b, copy[1]));
+}
+
+/* Source: _raise_if_mismatch. Flags are those of shards. */
+static reshard_status compare(const exchange *x, int64_t i, int64_t j) {
+  const rs_head *heads[2] = {&x->heads[i], &x->heads[j]};
+  char text[2][RS_SHAPE_TEXT + 64], shape[RS_SHAPE_TEXT];
+  for (int k = 0; k < 2; k++) {
+    const reshard_properties *p = &heads[k]->properties;
+    rs_text out = {text[k], sizeof text[k], 0};
+    rs_text_add(&out, "%s of shape %s", reshard_dtype_string(p->dtype),
+                rs_shape_text(shape, heads[k]->ndim, heads[k]->shape));
+    if (heads[0]->n > 0 && heads[1]->n > 0)
+      rs_text_add(&out, ", requires_grad %d, pin_memory %d", p->requires_grad, p->pin_memory);
+  }
+  return strcmp(text[0], text[1]) == 0 ? RESHARD_SUCCESS
+                                       : rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ: %s, and %s",
+                                                  global(x, i), global(x, j), text[0], text[1]);
+}
+
+/* The next tensor of all strings, into the list that has mine. */
+static reshard_status hear(exchange *x, passenger *p) {
+  const char *first = NULL;
+  int64_t nfirst = 0, speaker = -1; /* the lowest rank that has shards */
+  for (int64_t r = 0; r < x->nranks; r++) {
+    RS_TRY(take_path(x, r, &first, &nfirst));
+    RS_TRY(rs_take_head(&x->readers[r], &x->heads[r]));
+    RS_TRY(rs_vec_reserve(&x->shards, x->heads[r].n));
+    if (x->heads[r].n > 0) /* dims that are not there are 0: boxes are compared as bytes */
+      memset(x->shards.at, 0, (size_t)x->heads[r].n * sizeof *x->shards.at);
+    RS_TRY(rs_take_shards(&x->readers[r], x->heads[r].ndim, x->heads[r].n, x->shards.at));
+    if (speaker < 0 && x->heads[r].n > 0)
+      speaker = r;
+    if (r == x->sharder->comm->rank)
+      continue;
+    RS_TRY(rs_vec_reserve(&p->flat.shards, p->flat.shards.n + x->heads[r].n));
+    for (int64_t i = 0; i < x->heads[r].n; i++)
+      p->flat.shards.at[p->flat.shards.n++] = (rs_flat_shard){.shard = x->shards.at[i]};
+  }
+  for (int64_t r = 0; r < x->nranks; r++)
+    RS_TRY(compare(x, rs_max(speaker, 0), r));
+  p->flat.properties = x->heads[rs_max(speaker, 0)].properties;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status hear_all(exchange *x, const rs_strings *strings) {
+  x->nranks = strings->n;
+  RS_TRY(rs_alloc(&x->readers, x->nranks, sizeof *x->readers));
+  RS_TRY(rs_alloc_zero(&x->heads, x->nranks, sizeof *x->heads));
+  int64_t first = 0, n;
+  for (int64_t r = 0; r < x->nranks; r++) {
+    RS_TRY(rs_unseal(MAGIC, strings->bytes + strings->first[r], strings->first[r + 1] - strings->first[r],
+                     &x->readers[r]));
+    RS_TRY(rs_take(&x->readers[r], "number of nested tensors", INT64_MAX, &n));
+    first = r == 0 ? n : first;
+    if (n != first)
+      return rs_error(RESHARD_ERROR_MISMATCH,
+                      "ranks %lld and %lld differ in the number of nested tensors: %lld and %lld", global(x, 0),
+                      global(x, r), (long long)first, (long long)n);
+  }
+  for (int64_t i = 0; i < x->all.n; i++) {
+    passenger *p = &x->all.at[i];
+    reshard_sharded_tensor tensor;
+    reshard_status status = hear(x, p);
+    if (status == RESHARD_SUCCESS)
+      status = rs_flat_finish(&p->flat, x->sharder, &tensor);
+    if (status != RESHARD_SUCCESS)
+      return rs_state_path_error(p->change->path, status);
+    RS_TRY(rs_change_put(p->change, tensor));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_state state,
+                                                            reshard_state *flat) {
+  static const char call[] = "reshard_state_flatten_sharded_tensors_global";
+  if (sharder == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+  exchange x = {.sharder = sharder};
+  rs_strings *strings = NULL;
+  reshard_state made = NULL;
+  char *string = NULL;
+  int64_t size = 0;
+  reshard_status status = RESHARD_SUCCESS;
+  if (state == NULL || flat == NULL)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "flat");
+  if (status == RESHARD_SUCCESS)
+    status = rs_changes_find(&x.changes, &state);
+  if (status == RESHARD_SUCCESS)
+    status = list_all(&x);
+  if (status == RESHARD_SUCCESS)
+    status = pack(&x, &string, &size);
+  RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
+  status = hear_all(&x, strings);
+  if (status == RESHARD_SUCCESS)
+    status = rs_changes_apply(&x.changes, &state, &made);
+  status = rs_agree(sharder->comm, status);
+  if (status == RESHARD_SUCCESS)
+    *flat = made;
+  else
+    reshard_state_release(made);
+done:
+  rs_strings_release(strings);
+  free(string);
+  exchange_free(&x);
+  return status;
+}

@@ -1,0 +1,76 @@
+/* What checkpoints of state dicts share: a rank's leaves by name, and the text of those that are no tensors. */
+#ifndef RS_SHARDED_STATE_FILES_H
+#define RS_SHARDED_STATE_FILES_H
+
+#include "file/store.h"
+#include "state/state.h"
+
+/* A leaf of one rank's tree. */
+typedef struct rs_item {
+  const char *path; /* owned by the list */
+  reshard_state leaf, parent;
+  int64_t index;                  /* of the leaf in its parent */
+  reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
+} rs_item;
+
+typedef struct rs_items {
+  RS_VEC(rs_item) all;
+  rs_names names; /* of the paths, by number of the item */
+  RS_VEC(char) text;
+} rs_items;
+
+/* All leaves of a state, in order. Borrows its nodes. comm: that of all sharded tensors, NULL: they may have any.
+ * Errors: a state that is no container, a path that is twice or no name, sharded tensors of another communicator. On
+ * error the list can be freed. */
+reshard_status rs_items_list(reshard_comm comm, reshard_state state, rs_items *items);
+void rs_items_free(rs_items *items);
+/* NULL when there is no such leaf. */
+const rs_item *rs_items_find(const rs_items *items, const char *path);
+
+/* What a rank brings to a meeting of a save or a load. */
+typedef struct rs_state_turn {
+  reshard_status status;
+  const char *text; /* of a status that is no success */
+  reshard_comm comm;
+  const char *directory;
+  rs_items items;
+} rs_state_turn;
+/* No rank has failed - the lowest one that has speaks for all - and all name one directory. does, way: "saves", "to".
+ */
+reshard_status rs_state_turns_check(const char *does, const char *way, int64_t n, rs_state_turn *const *turns);
+
+/* A tensor, plain or sharded, that a leaf is. */
+static inline bool rs_item_is_tensor(const rs_item *item) {
+  return item->sharded != NULL || item->leaf->kind == RESHARD_STATE_TENSOR;
+}
+reshard_dtype rs_item_dtype(const rs_item *item);
+int rs_item_ndim(const rs_item *item);
+const int64_t *rs_item_shape(const rs_item *item);
+/* Appends the arrays of a leaf to a store in memory, as what the rank has of a layout that is the item's, or single. */
+reshard_status rs_item_add(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store);
+/* Marks the items of which an array, from its first to its last byte, overlaps another item's. sharing: [items->all.n],
+ * all false before. */
+reshard_status rs_items_sharing(const rs_items *items, bool *sharing);
+/* Threads that one rank has. */
+int rs_rank_threads(reshard_comm comm, int threads);
+/* RESHARD_ERROR_UNSUPPORTED when not all ranks are threads of this process. call begins the text. */
+reshard_status rs_check_one_process(const char *call, reshard_comm comm);
+
+/* state.json: {"version": 1, "leaves": {path: value}}. */
+#define RS_STATE_JSON "state.json"
+void rs_state_json_begin(rs_print *text);
+/* Appends a leaf that is no tensor and has no children. */
+void rs_state_json_add(rs_print *text, const char *path, reshard_state leaf);
+void rs_state_json_end(rs_print *text);
+
+/* Leaves that were stored, by path. */
+typedef struct rs_leaves {
+  RS_VEC(reshard_state) all; /* owned */
+  rs_names names;
+  RS_VEC(char *) paths; /* owned */
+} rs_leaves;
+/* Reads them from a directory; none when it is a file or has no state.json. On error the leaves can be freed. */
+reshard_status rs_state_json_read(const char *directory, rs_leaves *leaves);
+void rs_leaves_free(rs_leaves *leaves);
+
+#endif

@@ -1,0 +1,210 @@
+/* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
+#include "file/json.h"
+#include "state/files.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+void rs_leaves_free(rs_leaves *l) {
+  for (int64_t i = 0; i < l->all.n; i++)
+    reshard_state_release(l->all.at[i]);
+  for (int64_t i = 0; i < l->paths.n; i++)
+    free(l->paths.at[i]);
+  rs_names_free(&l->names);
+  free(l->all.at);
+  free(l->paths.at);
+  *l = (rs_leaves){0};
+}
+
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static void add_base64(rs_print *text, const unsigned char *at, size_t n) {
+  char group[4];
+  for (; n >= 3; at += 3, n -= 3) {
+    group[0] = digits[at[0] >> 2];
+    group[1] = digits[(at[0] & 3) << 4 | at[1] >> 4];
+    group[2] = digits[(at[1] & 15) << 2 | at[2] >> 6];
+    group[3] = digits[at[2] & 63];
+    rs_print_bytes(text, group, 4);
+  }
+  if (n == 0)
+    return;
+  unsigned second = n > 1 ? at[1] : 0;
+  group[0] = digits[at[0] >> 2];
+  group[1] = digits[(at[0] & 3) << 4 | second >> 4];
+  group[2] = n > 1 ? digits[(second & 15) << 2] : '=';
+  group[3] = '=';
+  rs_print_bytes(text, group, 4);
+}
+
+/* 17 digits are enough for every double to come back as it was; a point or an exponent says that it is none of the
+ * integers. */
+static void add_float(rs_print *text, double value) {
+  char number[40], *to = number;
+  if (!isfinite(value)) {
+    rs_print_text(text, isnan(value) ? "{\"float\": \"nan\"}"
+                        : value > 0  ? "{\"float\": \"inf\"}"
+                                     : "{\"float\": \"-inf\"}");
+    return;
+  }
+  snprintf(number, sizeof number - 2, "%.17g", value);
+  for (const char *at = number; *at != '\0'; at++)
+    if (strchr("0123456789+-e", *at) != NULL)
+      *to++ = *at;
+    else if (to == number || to[-1] != '.') /* a locale's point, which may be several bytes */
+      *to++ = '.';
+  *to = '\0';
+  rs_print_text(text, number);
+  if (strpbrk(number, ".e") == NULL)
+    rs_print_text(text, ".0");
+}
+
+void rs_state_json_begin(rs_print *text) { rs_print_text(text, "{\"version\": 1, \"leaves\": {"); }
+
+void rs_state_json_end(rs_print *text) { rs_print_text(text, "\n}}\n"); }
+
+void rs_state_json_add(rs_print *text, const char *path, reshard_state leaf) {
+  rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
+  rs_print_string(text, path, false);
+  rs_print_text(text, ": ");
+  switch (leaf->kind) {
+  case RESHARD_STATE_BYTES:
+    rs_print_text(text, "{\"bytes\": \"");
+    add_base64(text, (const unsigned char *)leaf->bytes, leaf->size);
+    rs_print_text(text, "\"}");
+    break;
+  case RESHARD_STATE_INT: rs_print_number(text, leaf->integer); break;
+  case RESHARD_STATE_FLOAT: add_float(text, leaf->real); break;
+  case RESHARD_STATE_BOOL: rs_print_text(text, leaf->integer != 0 ? "true" : "false"); break;
+  default: rs_print_text(text, "null");
+  }
+}
+
+#ifdef RS_HAVE_JANSSON
+
+/* Exactly what add_base64 writes. */
+static reshard_status read_base64(const char *text, size_t n, reshard_state *leaf, bool *good) {
+  unsigned char *bytes, *to;
+  *good = n % 4 == 0;
+  if (!*good)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc(&bytes, (int64_t)n + 1, 1));
+  to = bytes;
+  for (size_t i = 0; i < n && *good; i += 4) {
+    uint32_t bits = 0;
+    int pads = i + 4 < n ? 0 : (text[i + 3] == '=') + (text[i + 3] == '=' && text[i + 2] == '=');
+    for (size_t k = 0; k < 4; k++) {
+      const char *digit = text[i + k] != '\0' ? strchr(digits, text[i + k]) : NULL;
+      bool padded = (int)k >= 4 - pads;
+      *good = *good && (padded || digit != NULL);
+      bits = bits << 6 | (padded || digit == NULL ? 0 : (uint32_t)(digit - digits));
+    }
+    *good = *good && (bits & ((1u << 8 * pads) - 1)) == 0; /* no bits of bytes that are not there */
+    for (int k = 0; k < 3 - pads; k++)
+      *to++ = (unsigned char)(bits >> (16 - 8 * k));
+  }
+  reshard_status status = *good ? reshard_state_bytes(bytes, (size_t)(to - bytes), leaf) : RESHARD_SUCCESS;
+  free(bytes);
+  return status;
+}
+
+/* *good: false when the value is none that is written. */
+static reshard_status read_value(json_t *value, reshard_state *leaf, bool *good) {
+  *good = true;
+  if (json_is_null(value))
+    return reshard_state_null(leaf);
+  if (json_is_boolean(value))
+    return reshard_state_bool(json_is_true(value), leaf);
+  if (json_is_integer(value))
+    return reshard_state_int(json_integer_value(value), leaf);
+  if (json_is_real(value))
+    return reshard_state_float(json_real_value(value), leaf);
+  json_t *bytes = json_object_get(value, "bytes");
+  const char *number = json_string_value(json_object_get(value, "float"));
+  *good = json_object_size(value) == 1 && (json_is_string(bytes) || number != NULL);
+  if (!*good)
+    return RESHARD_SUCCESS;
+  if (number == NULL)
+    return read_base64(json_string_value(bytes), json_string_length(bytes), leaf, good);
+  double real = strcmp(number, "nan") == 0   ? (double)NAN
+                : strcmp(number, "inf") == 0 ? (double)INFINITY
+                                             : -(double)INFINITY;
+  *good = strcmp(number, "nan") == 0 || strcmp(number, "inf") == 0 || strcmp(number, "-inf") == 0;
+  return *good ? reshard_state_float(real, leaf) : RESHARD_SUCCESS;
+}
+
+static reshard_status add_leaf(const char *where, const char *path, json_t *value, rs_leaves *leaves) {
+  char quoted[RS_QUOTE];
+  int64_t number;
+  bool good;
+  reshard_state leaf = NULL;
+  RS_TRY(rs_vec_reserve(&leaves->all, leaves->all.n + 1));
+  RS_TRY(rs_vec_reserve(&leaves->paths, leaves->paths.n + 1));
+  RS_TRY(rs_alloc_copy(&leaves->paths.at[leaves->paths.n], path, (int64_t)strlen(path) + 1, 1));
+  leaves->paths.n++;
+  RS_TRY(read_value(value, &leaf, &good));
+  if (!good)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: \"leaves\": '%s' has a value that no leaf is written as", where,
+                    rs_quote(quoted, sizeof quoted, path));
+  leaves->all.at[leaves->all.n++] = leaf;
+  return rs_names_put(&leaves->names, leaves->paths.at[leaves->paths.n - 1], strlen(path), &number);
+}
+
+static reshard_status read_leaves(const char *where, json_t *root, rs_leaves *leaves) {
+  json_t *version = json_object_get(root, "version"), *object = json_object_get(root, "leaves"), *value;
+  const char *path;
+  if (!json_is_integer(version))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: no object with a \"version\"", where);
+  if (json_integer_value(version) != 1)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: version %lld, this library reads 1", where,
+                    (long long)json_integer_value(version));
+  if (!json_is_object(object))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: \"leaves\" is missing or no object", where);
+  json_object_foreach(object, path, value) RS_TRY(add_leaf(where, path, value, leaves));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_text(const char *where, const char *path, rs_leaves *leaves) {
+  char *text = NULL;
+  int64_t size;
+  json_t *root = NULL;
+  RS_TRY(rs_file_read(where, path, INT64_MAX / 2, &text, &size));
+  reshard_status status = rs_json_parse(where, text, size, &root);
+  free(text);
+  if (status == RESHARD_SUCCESS)
+    status = read_leaves(where, root, leaves);
+  json_decref(root);
+  return status;
+}
+
+#else
+
+static reshard_status read_text(const char *where, const char *path, rs_leaves *leaves) {
+  (void)path;
+  (void)leaves;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no JSON, it was made without jansson", where);
+}
+
+#endif
+
+reshard_status rs_state_json_read(const char *directory, rs_leaves *leaves) {
+  char *path, where[RS_WHERE];
+  struct stat info;
+  int64_t size = (int64_t)strlen(directory) + (int64_t)sizeof RS_STATE_JSON + 1;
+  RS_TRY(rs_alloc(&path, size, 1));
+  snprintf(path, (size_t)size, "%s/" RS_STATE_JSON, directory);
+  rs_where(where, "file", path);
+  reshard_status status = RESHARD_SUCCESS;
+  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
+  else if (stat(path, &info) == 0)
+    status = read_text(where, path, leaves);
+  else if (errno != ENOENT && errno != ENOTDIR)
+    status = rs_file_error(where, errno);
+  free(path);
+  return status;
+}

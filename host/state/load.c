@@ -1,0 +1,276 @@
+/* Loading a state dict: one rank opens the checkpoint for all of the process; each rank then checks its own leaves
+ * against it and, when all of them fit on all ranks, reads what it needs into its memory: a move from the checkpoint's
+ * store to its own. Leaves that are no tensors are put in their places last, which cannot fail. */
+#include "state/files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char call[] = "reshard_state_load";
+
+/* Of all ranks: the last to leave closes it. */
+typedef struct loading {
+  atomic_llong users;
+  reshard_checkpoint checkpoint;
+  rs_leaves leaves;
+} loading;
+
+typedef struct turn {
+  rs_state_turn base;
+  reshard_state_load_options options;
+  loading *shared;
+} turn;
+
+static void free_loading(loading *l) {
+  reshard_checkpoint_close(l->checkpoint);
+  rs_leaves_free(&l->leaves);
+  free(l);
+}
+
+static void leave(loading *l) {
+  if (l != NULL && atomic_fetch_sub(&l->users, 1) == 1)
+    free_loading(l);
+}
+
+static reshard_status open_all(int64_t n, void **all) {
+  turn *const *t = (turn *const *)all;
+  const char *directory = t[0]->base.directory;
+  loading *l = NULL;
+  RS_TRY(rs_state_turns_check("loads", "from", n, (rs_state_turn *const *)all));
+  RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
+  reshard_status status = reshard_checkpoint_open(directory, &l->checkpoint);
+  if (status == RESHARD_SUCCESS)
+    status = rs_state_json_read(directory, &l->leaves);
+  if (status == RESHARD_SUCCESS)
+    status = rs_checkpoint_in_place(l->checkpoint, directory);
+  if (status != RESHARD_SUCCESS) {
+    free_loading(l);
+    return status;
+  }
+  atomic_init(&l->users, n);
+  for (int64_t r = 0; r < n; r++)
+    t[r]->shared = l;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Does what is wanted fit what is stored? --------------------------------------------------------------------- */
+
+static const char *name_of(const loading *l, int64_t tensor) {
+  const struct reshard_model_s *model = l->checkpoint->store.model;
+  return model->names.at + model->tensors.at[tensor].name;
+}
+
+static int64_t find_tensor(const loading *l, const char *path) {
+  return rs_names_find(&l->checkpoint->names, path, strlen(path));
+}
+
+static int64_t find_leaf(const loading *l, const char *path) {
+  return rs_names_find(&l->leaves.names, path, strlen(path));
+}
+
+static reshard_status check_tensor(const turn *t, const rs_item *item) {
+  char quoted[RS_QUOTE], wanted[RS_SHAPE_TEXT], stored[RS_SHAPE_TEXT];
+  rs_quote(quoted, sizeof quoted, item->path);
+  int64_t tensor = find_tensor(t->shared, item->path), leaf = find_leaf(t->shared, item->path);
+  if (tensor < 0)
+    return leaf < 0 ? rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such tensor", quoted)
+                    : rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
+                               rs_state_kind_text(item->leaf->kind),
+                               rs_state_kind_text(t->shared->leaves.all.at[leaf]->kind));
+  const rs_model_tensor *s = &t->shared->checkpoint->store.model->tensors.at[tensor];
+  if (rs_item_dtype(item) != s->dtype)
+    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
+                    reshard_dtype_string(rs_item_dtype(item)), reshard_dtype_string(s->dtype));
+  int ndim = rs_item_ndim(item);
+  const int64_t *shape = rs_item_shape(item);
+  if (ndim != s->ndim || memcmp(shape, s->shape, (size_t)ndim * sizeof *shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is of shape %s here, in the checkpoint it is of %s", quoted,
+                    rs_shape_text(wanted, ndim, shape), rs_shape_text(stored, s->ndim, s->shape));
+  int64_t arrays = item->sharded != NULL ? item->sharded->held.n : 1;
+  for (int64_t a = 0; a < arrays; a++) {
+    reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
+    if (array != NULL && !rs_tensor_distinct(&array->info))
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "path '%s': array %lld has elements that share memory, it cannot be filled", quoted,
+                      (long long)a);
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_leaf(const turn *t, const rs_item *item) {
+  char quoted[RS_QUOTE];
+  if (find_leaf(t->shared, item->path) >= 0)
+    return RESHARD_SUCCESS;
+  bool tensor = find_tensor(t->shared, item->path) >= 0;
+  if (tensor && item->leaf->kind == RESHARD_STATE_NULL)
+    return RESHARD_SUCCESS;
+  rs_quote(quoted, sizeof quoted, item->path);
+  return tensor ? rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is a tensor", quoted,
+                           rs_state_kind_text(item->leaf->kind))
+                : rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such leaf", quoted);
+}
+
+static reshard_status check_all(const turn *t) {
+  const loading *l = t->shared;
+  char quoted[RS_QUOTE];
+  for (int64_t i = 0; i < t->base.items.all.n; i++) {
+    const rs_item *item = &t->base.items.all.at[i];
+    RS_TRY(rs_item_is_tensor(item) ? check_tensor(t, item) : check_leaf(t, item));
+  }
+  for (int64_t i = 0; i < l->checkpoint->info.tensors && !t->options.partial; i++)
+    if (rs_items_find(&t->base.items, name_of(l, i)) == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "the checkpoint's tensor '%s' is not in the state",
+                      rs_quote(quoted, sizeof quoted, name_of(l, i)));
+  for (int64_t i = 0; i < l->leaves.all.n && !t->options.partial; i++)
+    if (rs_items_find(&t->base.items, l->leaves.paths.at[i]) == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "the checkpoint's leaf '%s' is not in the state",
+                      rs_quote(quoted, sizeof quoted, l->leaves.paths.at[i]));
+  return RESHARD_SUCCESS;
+}
+
+/* --- Data -------------------------------------------------------------------------------------------------------- */
+
+/* This rank's memory of a tensor, and the way there. */
+static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *mine, rs_routes *routes) {
+  reshard_layout layout = NULL;
+  int64_t rank = 0;
+  if (item->sharded != NULL) {
+    rank = item->sharded->sharder->comm->rank;
+    layout = reshard_layout_retain(item->sharded->held.layout);
+  } else {
+    RS_TRY(reshard_layout_create_single(rs_item_ndim(item), rs_item_shape(item), 1, rank, &layout));
+  }
+  reshard_status status = rs_item_add(item, layout, rank, mine);
+  if (status == RESHARD_SUCCESS)
+    status = rs_rank_routes(&t->shared->checkpoint->store, find_tensor(t->shared, item->path), mine,
+                            mine->tensors.n - 1, rank, routes);
+  reshard_layout_release(layout);
+  return status;
+}
+
+/* What is moved: the routes in steps, one after the other. */
+typedef struct way {
+  rs_store mine;
+  rs_routes routes;
+  RS_VEC(int64_t) ends; /* of the steps */
+} way;
+
+static void free_way(way *w) {
+  rs_store_free(&w->mine);
+  free(w->routes.at);
+  free(w->ends.at);
+}
+
+/* A tensor into the last step, or one of its own. */
+static reshard_status add_way(const turn *t, const rs_item *item, bool own, way *w) {
+  RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
+  RS_TRY(add_tensor(t, item, &w->mine, &w->routes));
+  w->ends.n += own || w->ends.n == 0;
+  w->ends.at[w->ends.n - 1] = w->routes.n;
+  return RESHARD_SUCCESS;
+}
+
+/* Tensors that share no memory with others are one step. Those that do - one that stands at two paths - follow by
+ * themselves, in the order of their paths: no two threads write to one place, and the last path is what stays. */
+static reshard_status list_steps(const turn *t, way *w) {
+  const rs_items *items = &t->base.items;
+  bool *shared;
+  RS_TRY(rs_alloc_zero(&shared, items->all.n, sizeof *shared));
+  reshard_status status = rs_items_sharing(items, shared);
+  for (int own = 0; own < 2; own++)
+    for (int64_t i = 0; i < items->all.n && status == RESHARD_SUCCESS; i++)
+      if (rs_item_is_tensor(&items->all.at[i]) && shared[i] == (own == 1))
+        status = add_way(t, &items->all.at[i], own == 1, w);
+  free(shared);
+  return status;
+}
+
+static reshard_status make_mine(const turn *t, way *w, reshard_state_load_report *report) {
+  const rs_store *mine = &w->mine;
+  const rs_routes *routes = &w->routes;
+  RS_TRY(check_all(t));
+  RS_TRY(list_steps(t, w));
+  report->tensors = mine->tensors.n;
+  for (int64_t i = 0; i < routes->n; i++) {
+    const rs_model_tensor *target = &mine->model->tensors.at[routes->at[i].dst];
+    int64_t bytes = (int64_t)reshard_dtype_size(target->dtype);
+    for (int d = 0; d < target->ndim; d++)
+      bytes *= routes->at[i].dst_extent[d];
+    report->bytes += bytes;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_mine(const turn *t, const way *w, reshard_state_load_report *report) {
+  for (int64_t i = 0, first = 0; i < w->ends.n; first = w->ends.at[i++])
+    if (w->ends.at[i] > first)
+      RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->checkpoint->store,
+                                    .dst = &w->mine,
+                                    .nroutes = w->ends.at[i] - first,
+                                    .routes = w->routes.at + first,
+                                    .threads = rs_rank_threads(t->base.comm, t->options.threads),
+                                    .only_rank = -1,
+                                    .read_bytes = &report->read_bytes}));
+  return rs_checkpoint_unchanged(t->shared->checkpoint);
+}
+
+static void replace_leaves(const turn *t) {
+  for (int64_t i = 0; i < t->base.items.all.n; i++) {
+    const rs_item *item = &t->base.items.all.at[i];
+    int64_t leaf = rs_item_is_tensor(item) ? -1 : find_leaf(t->shared, item->path);
+    if (leaf >= 0)
+      rs_state_replace(item->parent, item->index, t->shared->leaves.all.at[leaf]);
+  }
+}
+
+static reshard_status load(const turn *t, reshard_state_load_report *report) {
+  way w = {0};
+  double start = rs_seconds();
+  reshard_status status = rs_agree(t->base.comm, make_mine(t, &w, report));
+  double opened = rs_seconds();
+  report->open_seconds += opened - start;
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(t->base.comm, read_mine(t, &w, report));
+  report->read_seconds = rs_seconds() - opened;
+  free_way(&w);
+  return status;
+}
+
+static reshard_status prepare(reshard_state state, const char *directory, const reshard_state_load_options *options,
+                              turn *t) {
+  const reshard_state_load_options none = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT};
+  if (state == NULL || directory == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "directory");
+  t->options = options != NULL ? *options : none;
+  if (t->options.size != sizeof t->options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_load_options has %zu",
+                    t->options.size, sizeof t->options);
+  if (t->options.threads < 0 || t->options.threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, t->options.threads);
+  return rs_items_list(NULL, state, &t->base.items);
+}
+
+reshard_status reshard_state_load(reshard_sharder sharder, reshard_state state, const char *directory,
+                                  const reshard_state_load_options *options, reshard_state_load_report *report) {
+  if (sharder == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+  reshard_comm comm = sharder->comm;
+  turn t = {.base = {.comm = comm, .directory = directory}};
+  reshard_state_load_report made = {0};
+  double start = rs_seconds();
+  RS_TRY(rs_check_one_process(call, comm));
+  t.base.status = prepare(state, directory, options, &t);
+  t.base.text = reshard_last_error();
+  reshard_status status = comm->ops->together(comm, open_all, &t);
+  made.open_seconds = rs_seconds() - start;
+  if (status == RESHARD_SUCCESS)
+    status = load(&t, &made);
+  if (status == RESHARD_SUCCESS) {
+    replace_leaves(&t);
+    if (report != NULL)
+      *report = made;
+  }
+  leave(t.shared);
+  rs_items_free(&t.base.items);
+  return status;
+}

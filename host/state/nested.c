@@ -1,0 +1,353 @@
+/* Sharded tensors whose shards are sharded tensors.
+ *
+ * A nested tensor is a tree: outer shards, some of them an inner tensor, at any depth, and plain sharded tensors at its
+ * ends. It is flat when its ends are listed one after the other, each shard moved by the offsets of the outer shards
+ * that it is in. An outer shard that is not here stays in the list as it is, for only the ranks that have it know what
+ * is inside - unless its box is that of a shard that is here: then it is a replica, and known. What is a replica of
+ * what is decided within one outer tensor, when that is made; after that, equal boxes in the list are replicas.
+ *
+ * Each of this rank's shards keeps its tensor all the way: the inner one, or a view of it where an array is many boxes.
+ * Overlap and coverage are checked at the end, in O(n log n), for the list as a whole. */
+#include "state/state.h"
+
+#include "layout/layout.h"
+#include "layout/sort.h"
+#include "metadata/metadata.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_empty(int ndim, const reshard_box *box) {
+  bool empty = false;
+  for (int d = 0; d < ndim; d++)
+    empty |= box->extent[d] == 0;
+  return empty;
+}
+
+static int64_t global_rank(reshard_sharder s) { return rs_group_at(&s->group, s->comm->rank); }
+
+/* --- Making --------------------------------------------------------------------------------------------------- */
+
+/* What an inner node is: outer metadata of a nested one. */
+static reshard_metadata metadata_of(reshard_state inner) {
+  return inner->kind == RESHARD_STATE_NESTED ? inner->nested.outer : inner->sharded->metadata;
+}
+
+/* Inner tensor i against its shard. */
+static reshard_status check_inner(const rs_nested *nested, const reshard_shard *shard, int64_t i, reshard_state inner) {
+  static const char call[] = "reshard_state_nested";
+  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
+  if (inner == NULL || (inner->kind != RESHARD_STATE_SHARDED && inner->kind != RESHARD_STATE_NESTED))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is %s, and should be a sharded or a nested one", call,
+                    (long long)i, rs_state_kind_text(reshard_state_get_kind(inner)));
+  reshard_metadata m = metadata_of(inner), outer = nested->outer;
+  reshard_sharder s = inner->kind == RESHARD_STATE_NESTED ? inner->nested.sharder : inner->sharded->sharder;
+  if (m->ndim != outer->ndim || memcmp(m->shape, shard->box.extent, (size_t)m->ndim * sizeof *m->shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is of shape %s, its shard of size %s", call,
+                    (long long)i, rs_shape_text(given, m->ndim, m->shape),
+                    rs_shape_text(wanted, outer->ndim, shard->box.extent));
+  if (m->properties.dtype != outer->properties.dtype)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is %s, the outer one is %s", call, (long long)i,
+                    reshard_dtype_string(m->properties.dtype), reshard_dtype_string(outer->properties.dtype));
+  if (global_rank(s) != global_rank(nested->sharder))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is global rank %lld's, the outer one is %lld's", call,
+                    (long long)i, (long long)global_rank(s), (long long)global_rank(nested->sharder));
+  return RESHARD_SUCCESS;
+}
+
+/* A shard as metadata have it: dims that are not there are 0. */
+static reshard_shard tidy(int ndim, const reshard_shard *shard) {
+  reshard_shard s = {.placement = shard->placement};
+  memcpy(s.box.offset, shard->box.offset, (size_t)ndim * sizeof(int64_t));
+  memcpy(s.box.extent, shard->box.extent, (size_t)ndim * sizeof(int64_t));
+  return s;
+}
+
+static const char *shard_text(char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT], int ndim, const reshard_shard *s) {
+  char box[RS_BOX_TEXT], placement[RS_PLACEMENT_TEXT];
+  rs_text_add(&(rs_text){text, RS_BOX_TEXT + RS_PLACEMENT_TEXT, 0}, "%s on %s",
+              rs_box_text(box, ndim, s->box.offset, s->box.extent), rs_placement_text(placement, &s->placement));
+  return text;
+}
+
+/* Writes, for each outer shard, which local shard it is. entries: all outer shards, once. */
+static reshard_status match(const rs_nested *nested, const rs_names *entries, const reshard_shard *shards) {
+  static const char call[] = "reshard_state_nested";
+  reshard_metadata outer = nested->outer;
+  char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT];
+  for (int64_t i = 0; i < outer->n; i++)
+    nested->given[i] = RS_NESTED_OTHER;
+  for (int64_t i = 0; i < nested->n; i++) {
+    reshard_shard wanted = tidy(outer->ndim, &shards[i]);
+    int64_t number = rs_names_find(entries, &wanted, sizeof wanted);
+    if (number < 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: local shard %lld is not in the outer metadata: %s", call,
+                      (long long)i, shard_text(text, outer->ndim, &wanted));
+    int64_t entry = (const reshard_shard *)entries->all.at[number].at - outer->shards;
+    while (entry < outer->n &&
+           (nested->given[entry] >= 0 || memcmp(&outer->shards[entry], &wanted, sizeof wanted) != 0))
+      entry++; /* an empty shard may be there twice */
+    if (entry == outer->n)
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "%s: local shard %lld is given more often than the outer metadata has it: %s", call, (long long)i,
+                      shard_text(text, outer->ndim, &wanted));
+    nested->given[entry] = i;
+    nested->entries[i] = entry;
+  }
+  for (int64_t i = 0; i < outer->n; i++)
+    if (nested->given[i] < 0 && outer->shards[i].placement.rank == global_rank(nested->sharder) &&
+        !is_empty(outer->ndim, &outer->shards[i].box))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: outer shard %lld is this rank's and not given: %s", call,
+                      (long long)i, shard_text(text, outer->ndim, &outer->shards[i]));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status match_shards(const rs_nested *nested, const reshard_shard *shards) {
+  reshard_metadata outer = nested->outer;
+  rs_names entries = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0, number; i < outer->n && status == RESHARD_SUCCESS; i++)
+    status = rs_names_put(&entries, &outer->shards[i], sizeof *outer->shards, &number);
+  if (status == RESHARD_SUCCESS)
+    status = match(nested, &entries, shards);
+  rs_names_free(&entries);
+  return status;
+}
+
+/* Finds the replicas of what is here. Empty boxes say nothing of each other. */
+static reshard_status find_replicas(const rs_nested *nested) {
+  reshard_metadata outer = nested->outer;
+  rs_names here = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0, number; i < outer->n && status == RESHARD_SUCCESS; i++)
+    if (nested->given[i] >= 0 && !is_empty(outer->ndim, &outer->shards[i].box))
+      status = rs_names_put(&here, &outer->shards[i].box, sizeof(reshard_box), &number);
+  for (int64_t i = 0; i < outer->n && status == RESHARD_SUCCESS; i++)
+    if (nested->given[i] < 0 && rs_names_find(&here, &outer->shards[i].box, sizeof(reshard_box)) >= 0)
+      nested->given[i] = RS_NESTED_REPLICA;
+  rs_names_free(&here);
+  return status;
+}
+
+static reshard_status fill(rs_nested *nested, const reshard_shard *shards, int64_t n, const reshard_state *inner) {
+  RS_TRY(rs_alloc(&nested->inner, n, sizeof *inner));
+  RS_TRY(rs_alloc(&nested->entries, n, sizeof *nested->entries));
+  RS_TRY(rs_alloc(&nested->given, nested->outer->n, sizeof *nested->given));
+  for (int64_t i = 0; i < n; i++) {
+    RS_TRY(check_inner(nested, &shards[i], i, inner[i]));
+    nested->inner[nested->n++] = reshard_state_retain(inner[i]);
+  }
+  RS_TRY(match_shards(nested, shards));
+  return find_replicas(nested);
+}
+
+reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata outer, int64_t n,
+                                    const reshard_shard *shards, const reshard_state *inner, reshard_state *state) {
+  static const char call[] = "reshard_state_nested";
+  if (sharder == NULL || outer == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, sharder == NULL ? "sharder" : "outer");
+  if (n < 0 || (n > 0 && (shards == NULL || inner == NULL)))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, %s", call, (long long)n,
+                    n < 0            ? "0 is the least"
+                    : shards == NULL ? "shards is NULL"
+                                     : "inner is NULL");
+  reshard_state made = NULL;
+  if (state == NULL)
+    return rs_state_new(call, RESHARD_STATE_NESTED, NULL);
+  RS_TRY(rs_state_new(call, RESHARD_STATE_NESTED, &made));
+  made->nested.sharder = sharder;
+  made->nested.outer = reshard_metadata_retain(outer);
+  reshard_status status = fill(&made->nested, shards, n, inner);
+  if (status == RESHARD_SUCCESS)
+    *state = made;
+  else
+    reshard_state_release(made);
+  return status;
+}
+
+reshard_status reshard_state_get_nested(reshard_state state, reshard_metadata *outer, int64_t *n,
+                                        const int64_t **entries, const reshard_state **inner) {
+  if (state == NULL || state->kind != RESHARD_STATE_NESTED)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_state_get_nested: the state is %s, not %s",
+                    rs_state_kind_text(reshard_state_get_kind(state)), rs_state_kind_text(RESHARD_STATE_NESTED));
+  if (outer != NULL)
+    *outer = state->nested.outer;
+  if (n != NULL)
+    *n = state->nested.n;
+  if (entries != NULL)
+    *entries = state->nested.entries;
+  if (inner != NULL)
+    *inner = state->nested.inner;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Listing -------------------------------------------------------------------------------------------------- */
+
+/* An outer tensor that is gone through. */
+typedef struct level {
+  const rs_nested *nested;
+  int64_t next;                     /* outer shard */
+  int64_t offset[RESHARD_MAX_DIMS]; /* of it in the outermost tensor */
+} level;
+
+static reshard_status add_shard(rs_flat *flat, const reshard_shard *shard, const int64_t *offset) {
+  RS_TRY(rs_vec_reserve(&flat->shards, flat->shards.n + 1));
+  rs_flat_shard *s = &flat->shards.at[flat->shards.n];
+  *s = (rs_flat_shard){.shard = *shard, .mine = shard->placement.rank == flat->rank};
+  for (int d = 0; d < flat->ndim; d++)
+    if (!rs_add(offset[d], shard->box.offset[d], &s->shard.box.offset[d]))
+      return rs_error(RESHARD_ERROR_INVALID, "offsets %lld and %lld of outer and inner shard overflow in dim %d",
+                      (long long)offset[d], (long long)shard->box.offset[d], d);
+  flat->shards.n++;
+  return RESHARD_SUCCESS;
+}
+
+static void release_array(void *user, void *data) {
+  (void)data;
+  reshard_tensor_release(user);
+}
+
+/* The part of an array from index `at` on. */
+static reshard_status cut_view(reshard_tensor array, const int64_t *at, const int64_t *extent, reshard_tensor *view) {
+  const reshard_tensor_info *info = &array->info;
+  char *data = info->data;
+  for (int d = 0; d < info->ndim; d++)
+    data += at[d] * info->strides[d] * (int64_t)reshard_dtype_size(info->dtype);
+  RS_TRY(reshard_tensor_wrap(info->dtype, info->ndim, extent, info->strides, data, release_array, array, view));
+  reshard_tensor_retain(array);
+  reshard_tensor_set_requires_grad(*view, info->requires_grad);
+  reshard_tensor_set_pin_memory(*view, info->pin_memory);
+  return RESHARD_SUCCESS;
+}
+
+/* The next of my shards from *at on, which are the boxes of the rank's arrays in their order. */
+static rs_flat_shard *next_mine(const rs_flat *flat, int64_t *at) {
+  while (*at < flat->shards.n)
+    if (flat->shards.at[(*at)++].mine)
+      return &flat->shards.at[*at - 1];
+  rs_error(RESHARD_ERROR_INTERNAL, "an inner tensor has more boxes here than its metadata says");
+  return NULL;
+}
+
+/* An array that is a product of runs per dim: its boxes are the products of one run each, row-major. */
+static reshard_status take_product(rs_flat *flat, reshard_tensor array, const rs_pieces *pieces, int64_t *at) {
+  int64_t boxes = 1;
+  for (int d = 0; d < flat->ndim; d++)
+    boxes *= pieces[d].n;
+  for (int64_t b = 0; b < rs_max(boxes, 1); b++) {
+    rs_flat_shard *s = next_mine(flat, at);
+    int64_t from[RESHARD_MAX_DIMS], rest = b;
+    if (s == NULL)
+      return RESHARD_ERROR_INTERNAL;
+    if (array == NULL || boxes == 0)
+      continue;
+    for (int d = flat->ndim - 1; d >= 0; d--, rest /= pieces[d + 1].n)
+      from[d] = pieces[d].at[rest % pieces[d].n].local;
+    if (boxes == 1)
+      s->local = reshard_tensor_retain(array);
+    else
+      RS_TRY(cut_view(array, from, s->shard.box.extent, &s->local));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The tensors of my shards from the at-th on. pieces: room. */
+static reshard_status take_arrays(rs_flat *flat, const rs_held *held, int64_t rank, rs_pieces *pieces, int64_t at) {
+  reshard_layout layout = held->layout;
+  for (int64_t a = 0; a < held->n; a++) {
+    if (!rs_layout_regular(layout)) { /* a box */
+      rs_flat_shard *s = next_mine(flat, &at);
+      if (s == NULL)
+        return RESHARD_ERROR_INTERNAL;
+      s->local = reshard_tensor_retain(held->arrays[a]);
+      continue;
+    }
+    for (int d = 0; d < flat->ndim; d++) {
+      pieces[d].n = 0;
+      RS_TRY(rs_layout_pieces(layout, rs_layout_cell(layout, rank, a), d, 0, layout->shape[d], &pieces[d]));
+    }
+    RS_TRY(take_product(flat, held->arrays[a], pieces, &at));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_properties(const reshard_properties *a, const reshard_properties *b) {
+  if (a->requires_grad != b->requires_grad || a->pin_memory != b->pin_memory)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "inner tensors differ: requires_grad %d and pin_memory %d, requires_grad %d and pin_memory %d",
+                    a->requires_grad, a->pin_memory, b->requires_grad, b->pin_memory);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, const int64_t *offset) {
+  reshard_metadata m = inner->metadata;
+  rs_pieces pieces[RESHARD_MAX_DIMS] = {0};
+  int64_t first = flat->shards.n;
+  if (flat->inner)
+    RS_TRY(check_properties(&flat->properties, &m->properties));
+  flat->inner = true;
+  flat->properties = m->properties; /* the outer tensor is made without gradient */
+  for (int64_t i = 0; i < m->n; i++)
+    RS_TRY(add_shard(flat, &m->shards[i], offset));
+  reshard_status status = take_arrays(flat, &inner->held, inner->sharder->comm->rank, pieces, first);
+  for (int d = 0; d < flat->ndim; d++)
+    free(pieces[d].at);
+  return status;
+}
+
+/* The next outer shard of the innermost level: into the list, or a level of its own. */
+static reshard_status list_next(rs_flat *flat, level *l, reshard_state *deeper, int64_t *offset) {
+  int64_t i = l->next++, given = l->nested->given[i];
+  const reshard_shard *outer = &l->nested->outer->shards[i];
+  if (given == RS_NESTED_REPLICA)
+    return RESHARD_SUCCESS;
+  if (given == RS_NESTED_OTHER)
+    return add_shard(flat, outer, l->offset);
+  for (int d = 0; d < flat->ndim; d++)
+    if (!rs_add(l->offset[d], outer->box.offset[d], &offset[d]))
+      return add_shard(flat, outer, l->offset); /* which says so */
+  reshard_state inner = l->nested->inner[given];
+  if (inner->kind == RESHARD_STATE_SHARDED)
+    return add_inner(flat, inner->sharded, offset);
+  *deeper = inner;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_flat_list(reshard_state nested, rs_flat *flat) {
+  RS_VEC(level) levels = {0};
+  reshard_metadata outer = nested->nested.outer;
+  int64_t offset[RESHARD_MAX_DIMS] = {0};
+  reshard_state deeper = nested;
+  *flat = (rs_flat){.ndim = outer->ndim, .properties = outer->properties};
+  flat->rank = global_rank(nested->nested.sharder);
+  memcpy(flat->shape, outer->shape, sizeof flat->shape);
+  reshard_status status = RESHARD_SUCCESS;
+  while (status == RESHARD_SUCCESS && (deeper != NULL || levels.n > 0)) {
+    if (deeper != NULL) {
+      status = rs_vec_reserve(&levels, levels.n + 1);
+      if (status != RESHARD_SUCCESS)
+        break;
+      level *l = &levels.at[levels.n++];
+      *l = (level){.nested = &deeper->nested};
+      memcpy(l->offset, offset, sizeof offset);
+      deeper = NULL;
+    }
+    level *l = &levels.at[levels.n - 1];
+    if (l->next == l->nested->outer->n)
+      levels.n--;
+    else
+      status = list_next(flat, l, &deeper, offset);
+  }
+  free(levels.at);
+  if (status != RESHARD_SUCCESS)
+    rs_flat_free(flat);
+  return status;
+}
+
+void rs_flat_free(rs_flat *flat) {
+  for (int64_t i = 0; i < flat->shards.n; i++)
+    reshard_tensor_release(flat->shards.at[i].local);
+  free(flat->shards.at);
+  flat->shards.at = NULL;
+  flat->shards.n = flat->shards.cap = 0;
+}

@@ -1,0 +1,285 @@
+/* Saving a state dict: a writer of shards that all ranks of the process write to at the same time.
+ *
+ * The ranks meet twice. First one of them compares what all have and makes the writer, with the headers in its files;
+ * then every rank writes its own arrays, which is a move from its memory to the writer's store, to its own places in
+ * it; then one syncs and publishes. A rank that fails on its way comes to the next meeting with its status, and what
+ * was written is abandoned. The writer belongs to all ranks: the last to leave frees it, so that a rank whose meeting
+ * was broken off (an abort, a deadline) never takes it from those that still write. */
+#include "state/files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char call[] = "reshard_state_save";
+
+/* Of all ranks. */
+typedef struct saving {
+  atomic_llong users;
+  reshard_writer writer; /* NULL once it is committed or abandoned */
+  reshard_state_save_report report;
+  double start; /* of the part in hand */
+} saving;
+
+/* What a rank brings. */
+typedef struct turn {
+  rs_state_turn base;
+  reshard_state_save_options options;
+  saving *shared;
+} turn;
+
+static void leave(saving *s) {
+  if (s == NULL || atomic_fetch_sub(&s->users, 1) != 1)
+    return;
+  reshard_writer_abandon(s->writer);
+  free(s);
+}
+
+static reshard_status check_turns(int64_t n, void **all) {
+  return rs_state_turns_check("saves", "to", n, (rs_state_turn *const *)all);
+}
+
+/* --- Comparing --------------------------------------------------------------------------------------------------- */
+
+/* Two ranks' tensors of one path: one dtype and shape. */
+static reshard_status check_alike(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
+  char quoted[RS_QUOTE], one[RS_SHAPE_TEXT], other[RS_SHAPE_TEXT];
+  int n = rs_item_ndim(a), m = rs_item_ndim(b);
+  const int64_t *x = rs_item_shape(a), *y = rs_item_shape(b);
+  rs_quote(quoted, sizeof quoted, a->path);
+  if (rs_item_dtype(a) != rs_item_dtype(b))
+    return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has %s, rank %lld has %s", quoted, (long long)first,
+                    reshard_dtype_string(rs_item_dtype(a)), (long long)second, reshard_dtype_string(rs_item_dtype(b)));
+  if (n != m || memcmp(x, y, (size_t)n * sizeof *x) != 0)
+    return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has a tensor of shape %s, rank %lld of %s", quoted,
+                    (long long)first, rs_shape_text(one, n, x), (long long)second, rs_shape_text(other, m, y));
+  return RESHARD_SUCCESS;
+}
+
+static const char *kind_of(const rs_item *item) {
+  return rs_state_kind_text(item->sharded != NULL ? RESHARD_STATE_SHARDED : item->leaf->kind);
+}
+
+static reshard_status kinds_differ(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
+  char quoted[RS_QUOTE];
+  return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has %s, rank %lld has %s",
+                  rs_quote(quoted, sizeof quoted, a->path), (long long)first, kind_of(a), (long long)second,
+                  kind_of(b));
+}
+
+/* Two ranks' leaves of one path: both sharded alike, or neither. */
+static reshard_status check_leaves(const rs_item *a, const rs_item *b, int64_t rank) {
+  char quoted[RS_QUOTE];
+  if (a->sharded == NULL && b->sharded == NULL)
+    return RESHARD_SUCCESS;
+  if (a->sharded == NULL || b->sharded == NULL)
+    return kinds_differ(a, 0, b, rank);
+  RS_TRY(check_alike(a, 0, b, rank));
+  return reshard_layout_equal(a->sharded->held.layout, b->sharded->held.layout)
+             ? RESHARD_SUCCESS
+             : rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank 0 and rank %lld have it in different layouts",
+                        rs_quote(quoted, sizeof quoted, a->path), (long long)rank);
+}
+
+static reshard_status check_rank(const turn *zero, const turn *other, int64_t rank) {
+  char quoted[RS_QUOTE];
+  const rs_items *a = &zero->base.items, *b = &other->base.items;
+  if (!zero->options.force != !other->options.force)
+    return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", zero->options.force,
+                    (long long)rank, other->options.force);
+  for (int64_t i = 0; i < a->all.n; i++) {
+    const rs_item *found = rs_items_find(b, a->all.at[i].path);
+    if (found == NULL)
+      return rs_error(RESHARD_ERROR_MISMATCH, "path '%s' is on rank 0, and not on rank %lld",
+                      rs_quote(quoted, sizeof quoted, a->all.at[i].path), (long long)rank);
+    RS_TRY(check_leaves(&a->all.at[i], found, rank));
+  }
+  for (int64_t i = 0; i < b->all.n && a->all.n < b->all.n; i++)
+    if (rs_items_find(a, b->all.at[i].path) == NULL)
+      return rs_error(RESHARD_ERROR_MISMATCH, "path '%s' is on rank %lld, and not on rank 0",
+                      rs_quote(quoted, sizeof quoted, b->all.at[i].path), (long long)rank);
+  return RESHARD_SUCCESS;
+}
+
+/* --- The first meeting: all leaves of rank 0, as the lowest rank has them that has them -------------------------- */
+
+typedef struct making {
+  int64_t n; /* ranks */
+  turn *const *turns;
+  RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
+  rs_print leaves;
+} making;
+
+static reshard_status add_tensor(making *m, const rs_item *item, int64_t rank) {
+  reshard_writer_tensor tensor = {item->path, rs_item_dtype(item), NULL};
+  RS_TRY(rs_vec_reserve(&m->tensors, m->tensors.n + 1));
+  if (item->sharded != NULL) {
+    tensor.layout = reshard_layout_retain(item->sharded->held.layout);
+  } else {
+    RS_TRY(reshard_layout_create_single(rs_item_ndim(item), rs_item_shape(item), m->n, rank, &tensor.layout));
+  }
+  m->tensors.at[m->tensors.n++] = tensor;
+  return RESHARD_SUCCESS;
+}
+
+/* A path's leaf, of the lowest rank where it is no null. All that are none are tensors of one dtype and shape, or none
+ * is a tensor. */
+static reshard_status add_leaf(making *m, const char *path) {
+  const rs_item *item = NULL;
+  int64_t rank = 0;
+  for (int64_t r = 0; r < m->n; r++) {
+    const rs_item *other = rs_items_find(&m->turns[r]->base.items, path);
+    if (item == NULL || item->leaf->kind == RESHARD_STATE_NULL) {
+      item = other;
+      rank = r;
+    } else if (other->leaf->kind != RESHARD_STATE_NULL) {
+      if (rs_item_is_tensor(item) != rs_item_is_tensor(other))
+        return kinds_differ(item, rank, other, r);
+      if (rs_item_is_tensor(item))
+        RS_TRY(check_alike(item, rank, other, r));
+    }
+  }
+  if (rs_item_is_tensor(item))
+    return add_tensor(m, item, rank);
+  if (m->leaves.n == 0)
+    rs_state_json_begin(&m->leaves);
+  if (m->leaves.status == RESHARD_SUCCESS)
+    rs_state_json_add(&m->leaves, path, item->leaf);
+  return m->leaves.status;
+}
+
+static reshard_status create_writer(making *m, saving *s) {
+  const turn *t = m->turns[0];
+  const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = t->options.force, .dedup = 1};
+  rs_writer_report written;
+  RS_TRY(reshard_writer_create(t->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
+  if (m->leaves.n > 0) {
+    rs_state_json_end(&m->leaves);
+    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves));
+  }
+  rs_writer_get_report(s->writer, &written);
+  s->report.tensors = m->tensors.n;
+  s->report.files = written.files;
+  s->report.bytes = written.bytes;
+  s->report.reserve_seconds = written.reserve_seconds;
+  return RESHARD_SUCCESS;
+}
+
+static bool is_directory(const char *path) { return !rs_ends(path, ".safetensors") && !rs_ends(path, ".npy"); }
+
+static reshard_status begin(int64_t n, void **all) {
+  turn *const *t = (turn *const *)all;
+  char where[RS_WHERE];
+  double start = rs_seconds();
+  RS_TRY(check_turns(n, all));
+  for (int64_t r = 1; r < n; r++)
+    RS_TRY(check_rank(t[0], t[r], r));
+  if (!is_directory(t[0]->base.directory))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",
+                    rs_where(where, "output", t[0]->base.directory));
+  making m = {.n = n, .turns = t};
+  saving *s = NULL;
+  reshard_status status = rs_alloc_zero(&s, 1, sizeof *s);
+  for (int64_t i = 0; i < t[0]->base.items.all.n && status == RESHARD_SUCCESS; i++)
+    status = add_leaf(&m, t[0]->base.items.all.at[i].path);
+  if (status == RESHARD_SUCCESS)
+    status = create_writer(&m, s);
+  for (int64_t i = 0; i < m.tensors.n; i++)
+    reshard_layout_release(m.tensors.at[i].layout);
+  free(m.tensors.at);
+  free(m.leaves.at);
+  if (status != RESHARD_SUCCESS) {
+    reshard_writer_abandon(s != NULL ? s->writer : NULL);
+    free(s);
+    return status;
+  }
+  s->start = rs_seconds();
+  s->report.prepare_seconds = s->start - start - s->report.reserve_seconds;
+  atomic_init(&s->users, n);
+  for (int64_t r = 0; r < n; r++)
+    t[r]->shared = s;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Each rank, and the second meeting --------------------------------------------------------------------------- */
+
+static reshard_status write_mine(const turn *t) {
+  const rs_store *files = rs_writer_store(t->shared->writer);
+  int64_t rank = t->base.comm->rank;
+  rs_store mine = {0};
+  rs_routes routes = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < files->tensors.n && status == RESHARD_SUCCESS; i++) {
+    reshard_layout layout = files->tensors.at[i].layout;
+    const rs_item *item = rs_items_find(&t->base.items, files->model->names.at + files->model->tensors.at[i].name);
+    if (rs_layout_arrays(layout, rank) == 0)
+      continue;
+    status = rs_item_add(item, layout, rank, &mine);
+    if (status == RESHARD_SUCCESS)
+      status = rs_rank_routes(&mine, mine.tensors.n - 1, files, i, rank, &routes);
+  }
+  if (status == RESHARD_SUCCESS && routes.n > 0)
+    status = rs_move_run(&(rs_move){.src = &mine,
+                                    .dst = files,
+                                    .nroutes = routes.n,
+                                    .routes = routes.at,
+                                    .threads = rs_rank_threads(t->base.comm, t->options.threads),
+                                    .only_rank = rank});
+  rs_store_free(&mine);
+  free(routes.at);
+  return status;
+}
+
+static reshard_status end(int64_t n, void **all) {
+  turn *const *t = (turn *const *)all;
+  saving *s = t[0]->shared;
+  reshard_writer writer = s->writer;
+  double written = rs_seconds();
+  s->report.write_seconds = written - s->start;
+  reshard_status status = check_turns(n, all);
+  if (status == RESHARD_SUCCESS)
+    status = rs_writer_sync(writer, NULL, NULL);
+  if (status != RESHARD_SUCCESS)
+    return status; /* the last rank abandons it */
+  s->writer = NULL;
+  RS_TRY(rs_writer_publish(writer));
+  s->report.sync_seconds = rs_seconds() - written;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status prepare(reshard_state state, const char *directory, const reshard_state_save_options *options,
+                              turn *t) {
+  const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
+  if (directory == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: directory is NULL", call);
+  t->options = options != NULL ? *options : none;
+  if (t->options.size != sizeof t->options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_save_options has %zu",
+                    t->options.size, sizeof t->options);
+  if (t->options.threads < 0 || t->options.threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, t->options.threads);
+  return rs_items_list(t->base.comm, state, &t->base.items);
+}
+
+reshard_status reshard_state_save(reshard_sharder sharder, reshard_state state, const char *directory,
+                                  const reshard_state_save_options *options, reshard_state_save_report *report) {
+  if (sharder == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+  reshard_comm comm = sharder->comm;
+  turn t = {.base = {.comm = comm, .directory = directory}};
+  reshard_state flat = NULL;
+  RS_TRY(rs_check_one_process(call, comm));
+  RS_TRY(reshard_state_flatten_sharded_tensors_global(sharder, state, &flat));
+  t.base.status = prepare(flat, directory, options, &t);
+  t.base.text = reshard_last_error();
+  reshard_status status = comm->ops->together(comm, begin, &t);
+  if (status == RESHARD_SUCCESS) {
+    t.base.status = write_mine(&t);
+    status = comm->ops->together(comm, end, &t);
+  }
+  if (status == RESHARD_SUCCESS && report != NULL)
+    *report = t.shared->report;
+  leave(t.shared);
+  rs_items_free(&t.base.items);
+  reshard_state_release(flat);
+  return status;
+}

@@ -1,0 +1,221 @@
+/* The k-th allocation fails while ranks save a state dict, or load one: all ranks get the same status and the same
+ * text, nothing is left behind in memory or on disk, what was there before is still there; and right after, the same
+ * call succeeds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/scratch.h"
+#include "together.h"
+#include "util.h"
+
+#include <reshard/state_dict.h>
+
+#ifdef RS_HAVE_JANSSON
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 2, ANY = -1, STORED = 1, BEFORE = 2 };
+
+typedef struct world {
+  parts p;
+  int64_t watched; /* the rank whose allocations can fail; ANY: all ranks' */
+  reshard_sharded_tensor tensors[RANKS][2];
+  reshard_tensor plain[RANKS];
+  reshard_state states[RANKS];
+  char path[512];
+} world;
+
+static void put(reshard_state dict, const char *key, reshard_state child) {
+  CLI_TRY("", reshard_state_set(dict, key, child));
+  reshard_state_release(child);
+}
+
+/* A tensor that is cut in many boxes, one with gaps in memory, a plain one with gaps, and two leaves. */
+static void open_world(world *w, const char *layout) {
+  const int64_t shape[2] = {9, 14};
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
+  parts_open(&w->p, RANKS, NULL);
+  snprintf(w->path, sizeof w->path, "%s", scratch_path("state"));
+  reshard_layout cut = parts_layout(layout, 2, shape, RANKS);
+  for (int64_t r = 0; r < RANKS; r++) {
+    reshard_state root = NULL, leaf = NULL;
+    reshard_metadata metadata;
+    reshard_tensor rows = parts_strided(RESHARD_F32, 2, (const int64_t[]){r == 0 ? 5 : 4, 14}, false);
+    const reshard_shard shards[2] = {{{{0, 0}, {5, 14}}, {0, RESHARD_DEVICE_CPU, -1}},
+                                     {{{5, 0}, {4, 14}}, {1, RESHARD_DEVICE_CPU, -1}}};
+    CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, &w->tensors[r][0]));
+    CLI_TRY("", reshard_metadata_create(&f32, 2, shape, 2, shards, &metadata));
+    CLI_TRY("", reshard_sharded_tensor_from_metadata(w->p.sharders[r], metadata, 1, &rows, &w->tensors[r][1]));
+    reshard_metadata_release(metadata);
+    reshard_tensor_release(rows);
+    w->plain[r] = parts_strided(RESHARD_I16, 2, shape, true);
+    CLI_TRY("", reshard_state_dict(&root));
+    for (int i = 0; i < 2; i++) {
+      CLI_TRY("", reshard_state_sharded(w->tensors[r][i], &leaf));
+      put(root, i == 0 ? "cut" : "rows", leaf);
+    }
+    CLI_TRY("", reshard_state_tensor(w->plain[r], &leaf));
+    put(root, "plain", leaf);
+    CLI_TRY("", reshard_state_bytes("bytes", 5, &leaf));
+    put(root, "bytes", leaf);
+    CLI_TRY("", reshard_state_int(BEFORE, &leaf));
+    put(root, "step", leaf);
+    w->states[r] = root;
+  }
+  reshard_layout_release(cut);
+}
+
+static void close_world(world *w) {
+  for (int64_t r = 0; r < RANKS; r++) {
+    reshard_state_release(w->states[r]);
+    reshard_tensor_release(w->plain[r]);
+    for (int i = 0; i < 2; i++)
+      reshard_sharded_tensor_release(w->tensors[r][i]);
+  }
+  parts_close(&w->p);
+}
+
+static void fill(world *w, uint64_t seed) {
+  const int64_t shape[2] = {9, 14};
+  reshard_layout whole = parts_layout("rank(0)", 2, shape, 1);
+  for (int64_t r = 0; r < RANKS; r++) {
+    for (int i = 0; i < 2; i++)
+      parts_fill_all(w->tensors[r][i], r, seed);
+    parts_fill(whole, 0, 0, w->plain[r], seed);
+  }
+  reshard_layout_release(whole);
+}
+
+static bool has(const world *w, uint64_t seed) {
+  const int64_t shape[2] = {9, 14};
+  reshard_layout whole = parts_layout("rank(0)", 2, shape, 1);
+  int64_t wrong = 0;
+  for (int64_t r = 0; r < RANKS; r++) {
+    for (int i = 0; i < 2; i++)
+      wrong += parts_check_all(w->tensors[r][i], r, seed);
+    wrong += parts_check(whole, 0, 0, w->plain[r], seed);
+  }
+  reshard_layout_release(whole);
+  return wrong == 0;
+}
+
+static int64_t step_of(const world *w, int64_t r) {
+  reshard_state leaf;
+  int64_t value = -1;
+  if (reshard_state_find(w->states[r], "step", &leaf) == RESHARD_SUCCESS)
+    (void)reshard_state_get_int(leaf, &value);
+  return value;
+}
+
+static void save_body(void *user, int64_t r) {
+  parts *p = user;
+  world *w = p->user;
+  reshard_state_save_options options = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1};
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_state_save(p->sharders[r], w->states[r], w->path, &options, NULL);
+  fault_mark(false);
+  crew_note(&p->results[r], status);
+}
+
+static void load_body(void *user, int64_t r) {
+  parts *p = user;
+  world *w = p->user;
+  reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1};
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_state_load(p->sharders[r], w->states[r], w->path, &options, NULL);
+  fault_mark(false);
+  crew_note(&p->results[r], status);
+}
+
+static int64_t count_names(void) {
+  DIR *directory = opendir(scratch_path(""));
+  int64_t n = 0;
+  while (readdir(directory) != NULL)
+    n++;
+  closedir(directory);
+  return n;
+}
+
+static int64_t each_save(world *w) {
+  for (int64_t k = 0;; k++) {
+    int64_t live = fault_live(), names = count_names();
+    fill(w, STORED);
+    fault_arm(k);
+    parts_run(&w->p, save_body, w);
+    int64_t made = fault_disarm();
+    fault_kind kind = fault_fired();
+    parts_assert(&w->p, probe_status(kind), NULL);
+    together_no_leak("save", live, w->watched, k);
+    assert_int_equal(count_names(), names);
+    if (kind == FAULT_NONE)
+      return made;
+    fill(w, BEFORE); /* what was stored before is still there */
+    parts_run(&w->p, load_body, w);
+    parts_assert(&w->p, RESHARD_SUCCESS, NULL);
+    assert_true(has(w, STORED));
+  }
+}
+
+static int64_t each_load(world *w) {
+  for (int64_t k = 0;; k++) {
+    reshard_state leaf;
+    int64_t live = fault_live();
+    fill(w, BEFORE);
+    fault_arm(k);
+    parts_run(&w->p, load_body, w);
+    int64_t made = fault_disarm();
+    fault_kind kind = fault_fired();
+    parts_assert(&w->p, probe_status(kind), NULL);
+    for (int64_t r = 0; r < RANKS; r++)
+      assert_int_equal(step_of(w, r), kind == FAULT_NONE ? STORED : BEFORE);
+    if (kind == FAULT_NONE) {
+      assert_true(has(w, STORED));
+      for (int64_t r = 0; r < RANKS; r++) {
+        CLI_TRY("", reshard_state_int(BEFORE, &leaf));
+        put(w->states[r], "step", leaf);
+      }
+      return made;
+    }
+    together_no_leak("load", live, w->watched, k);
+  }
+}
+
+static void test_each(void **state) {
+  (void)state;
+  world w = {.watched = 5}; /* nobody */
+  open_world(&w, "chunk(1)");
+  for (int64_t r = 0; r < RANKS; r++) {
+    reshard_state leaf;
+    CLI_TRY("", reshard_state_int(STORED, &leaf));
+    put(w.states[r], "step", leaf);
+  }
+  fill(&w, STORED);
+  parts_run(&w.p, save_body, &w);
+  parts_assert(&w.p, RESHARD_SUCCESS, NULL);
+  close_world(&w);
+  int64_t made = 0;
+  for (int i = 0; i < 5; i++) {
+    open_world(&w, i == 2 ? "chunk(1)" : "cyclic(2x1;1x14)");
+    w.watched = i % 2 == 0 ? ANY : i / 2;
+    made += i < 3 ? each_load(&w) : each_save(&w);
+    close_world(&w);
+  }
+  print_message("%lld allocations failed one by one\n", (long long)made);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each)};
+  return cmocka_run_group_tests_name("checkpoints of state dicts without memory", tests, scratch_setup,
+                                     scratch_teardown);
+}
+
+#else
+
+int main(void) { return 77; }
+
+#endif
