@@ -1,0 +1,181 @@
+/* Do all ranks have the same tensors? One all-gather of a hash says so. Where they do not, the first tensor in which a
+ * rank differs from rank 0 is found by halving: the ranks exchange hashes of ever better prefixes of their lists, and
+ * at last the two tensors, every time in a record of fixed size. So nothing is allocated, and what a mismatch costs
+ * grows neither with what the tensors are nor, but for its logarithm, with how many there are. All ranks look at the
+ * same records and so come to the same text. */
+#include "file/file.h"
+#include "module/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a rank wants of the call. */
+typedef struct record {
+  int64_t status, n, src, bucket, path;
+  uint64_t call, hash; /* of all tensors */
+  char text[RS_COMM_RECORD - 7 * sizeof(int64_t)];
+} record;
+_Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
+
+/* One tensor, in numbers that are equal where the tensors are. */
+typedef struct tensor_record {
+  int64_t there; /* 0: the rank has none of this number */
+  int64_t dtype, ndim, shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
+  uint64_t name_hash;
+  char name[RS_QUOTE];
+} tensor_record;
+_Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
+
+static const char *name_of(const rs_listed *l, int64_t i) {
+  return l->names != NULL && l->names[i] != NULL ? l->names[i] : "";
+}
+
+/* All but the name for people. */
+static void describe(const rs_listed *l, int64_t i, tensor_record *out) {
+  const reshard_tensor_info *info = &l->tensors[i]->info;
+  const char *name = name_of(l, i);
+  *out = (tensor_record){.there = 1, .dtype = info->dtype, .ndim = info->ndim};
+  for (int d = 0; d < info->ndim; d++) {
+    out->shape[d] = info->shape[d];
+    out->strides[d] = l->strides && info->elements > 0 && info->shape[d] > 1 ? info->strides[d] : 0;
+  }
+  out->name_hash = rs_hash(0, name, strlen(name));
+}
+
+/* Of tensors [first, end), chained to the hash of those before. */
+static uint64_t hash_range(const rs_listed *l, int64_t first, int64_t end, uint64_t hash) {
+  tensor_record t;
+  for (int64_t i = first; i < end; i++) {
+    describe(l, i, &t);
+    hash = rs_hash(hash, &t, offsetof(tensor_record, name));
+  }
+  return hash;
+}
+
+reshard_status rs_listed_check(const rs_listed *l) {
+  if (l->n < 0 || (l->n > 0 && l->tensors == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld tensors, list %s", l->call, (long long)l->n,
+                    l->tensors == NULL ? "NULL" : "given");
+  for (int64_t i = 0; i < l->n; i++)
+    if (l->tensors[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", l->call, (long long)i);
+  return RESHARD_SUCCESS;
+}
+
+/* The number of the first tensor in which this rank or another differs from rank 0, among the first n of both. rank:
+ * the other one. Each step asks all ranks for the hash of a prefix, chained to that of the longest one known to be
+ * equal. */
+static reshard_status find_tensor(reshard_comm comm, const rs_listed *l, int64_t n, int64_t rank, int64_t *found) {
+  int64_t equal = 0, differs = n + 1; /* prefixes of so many tensors */
+  uint64_t hash = 0;
+  while (differs - equal > 1) {
+    int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
+    uint64_t mine = hash_range(l, rs_min(equal, l->n), rs_min(middle, l->n), hash);
+    const void *gathered;
+    RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+    const uint64_t *all = gathered;
+    if (all[rank] == all[0]) {
+      equal = middle;
+      hash = mine;
+    } else {
+      differs = middle;
+    }
+  }
+  *found = equal;
+  return RESHARD_SUCCESS;
+}
+
+/* "4x8 f32", and what else is needed to tell it from the other one. */
+static void add_tensor(rs_text *text, const tensor_record *t, const tensor_record *other) {
+  char shape[RS_SHAPE_TEXT];
+  bool names = t->name_hash != other->name_hash && (other->there || t->name[0] != '\0');
+  if (!t->there) {
+    rs_text_add(text, "none");
+    return;
+  }
+  if (names)
+    rs_text_add(text, "'%s', ", t->name);
+  rs_text_add(text, "%s %s", rs_shape_text(shape, (int)t->ndim, t->shape),
+              reshard_dtype_string((reshard_dtype)t->dtype));
+  if (memcmp(t->strides, other->strides, sizeof t->strides) != 0 && t->ndim == other->ndim &&
+      memcmp(t->shape, other->shape, sizeof t->shape) == 0)
+    rs_text_add(text, " with strides %s", rs_shape_text(shape, (int)t->ndim, t->strides));
+}
+
+/* Rank 0, with n0 tensors, and another one, with n1, do not have the same. */
+static reshard_status report(reshard_comm comm, const rs_listed *l, int64_t rank, int64_t n0, int64_t n1) {
+  int64_t number;
+  tensor_record mine = {0};
+  const void *gathered;
+  RS_TRY(find_tensor(comm, l, rs_min(n0, n1), rank, &number));
+  if (number < l->n) {
+    describe(l, number, &mine);
+    rs_quote(mine.name, sizeof mine.name, name_of(l, number));
+  }
+  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank];
+  char text[1024];
+  rs_text out = {text, sizeof text, 0};
+  rs_text_add(&out, "%s: tensor %lld", l->call, (long long)number);
+  if (a->there && b->there && a->name_hash == b->name_hash && a->name[0] != '\0')
+    rs_text_add(&out, " '%s'", a->name);
+  rs_text_add(&out, ": rank 0 has ");
+  add_tensor(&out, a, b);
+  rs_text_add(&out, ", rank %lld has ", (long long)rank);
+  add_tensor(&out, b, a);
+  if (n0 != n1)
+    rs_text_add(&out, " (of %lld and %lld tensors)", (long long)n0, (long long)n1);
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s", text);
+}
+
+/* What is compared before the tensors; the same verdict on every rank. */
+static reshard_status compare_calls(const char *call, int64_t ranks, const record *all) {
+  static const char *const paths[] = {"auto", "direct", "packed"};
+  for (int64_t r = 1; r < ranks; r++)
+    if (all[r].call != all[0].call)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
+  for (int64_t r = 0; r < ranks; r++)
+    if (all[r].status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
+  for (int64_t r = 1; r < ranks; r++) {
+    if (all[r].src != all[0].src)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the source rank: %lld and %lld", call,
+                      (long long)r, (long long)all[0].src, (long long)all[r].src);
+    if (all[r].bucket != all[0].bucket)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the bytes of a bucket: %lld and %lld",
+                      call, (long long)r, (long long)all[0].bucket, (long long)all[r].bucket);
+    if (all[r].path != all[0].path)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the path: %s and %s", call, (long long)r,
+                      paths[all[0].path], paths[all[r].path]);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_status status) {
+  record mine = {.status = status, .call = rs_hash(0, l->call, strlen(l->call))};
+  if (status != RESHARD_SUCCESS) {
+    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  } else {
+    mine.n = l->n;
+    mine.src = l->src;
+    mine.bucket = l->bucket;
+    mine.path = l->path;
+    mine.hash = hash_range(l, 0, l->n, 0);
+  }
+  const void *gathered;
+  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  const record *all = gathered;
+  RS_TRY(compare_calls(l->call, comm->size, all));
+  for (int64_t r = 1; r < comm->size; r++)
+    if (all[r].n != all[0].n || all[r].hash != all[0].hash)
+      return report(comm, l, r, all[0].n, all[r].n);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard_tensor *tensors,
+                                     const char *const *names) {
+  rs_listed l = {.call = "reshard_verify_shapes", .n = n, .tensors = tensors, .names = names, .strides = true};
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", l.call);
+  return rs_listed_compare(comm, &l, rs_listed_check(&l));
+}

@@ -1,0 +1,49 @@
+/* Inside of modules, and of what ranks do with the tensors of one. */
+#ifndef RS_MODULE_MODULE_H
+#define RS_MODULE_MODULE_H
+
+#include "comm/comm.h"
+#include "file/names.h"
+#include "tensor/tensor.h"
+
+#include <reshard/sync.h>
+
+typedef enum rs_member_kind { RS_MEMBER_CHILD, RS_MEMBER_PARAMETER, RS_MEMBER_BUFFER } rs_member_kind;
+/* "child", "parameter", "buffer". */
+const char *rs_member_text(rs_member_kind kind);
+
+typedef struct rs_member {
+  char *name; /* owned */
+  rs_member_kind kind;
+  reshard_module child;  /* retained; of a child */
+  reshard_tensor tensor; /* retained; of the others */
+} rs_member;
+
+struct reshard_module_s {
+  atomic_int references;
+  atomic_bool placed;  /* was put in a module once: may be inside of others */
+  reshard_module next; /* of those that are being freed */
+  RS_VEC(rs_member) members;
+  rs_names names; /* by the number of the member */
+};
+
+/* A list of tensors as the ranks of a collective call have it, and what else has to be equal. */
+typedef struct rs_listed {
+  const char *call;
+  int64_t n;
+  const reshard_tensor *tensors;
+  const char *const *names; /* NULL: none */
+  bool strides;             /* compared, too */
+  int64_t src, bucket, path;
+} rs_listed;
+/* No NULL among the tensors. Local. */
+reshard_status rs_listed_check(const rs_listed *listed);
+/* Collective. mine: of what the rank did before, its text the last error; the rest of listed is not read where it is no
+ * success. All ranks succeed or have the same error, as reshard_verify_shapes. Nothing is allocated. */
+reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *listed, reshard_status mine);
+
+/* reshard_sync_tensors for a rank that may have failed before. */
+reshard_status rs_sync(reshard_comm comm, const rs_listed *listed, reshard_status mine,
+                       const reshard_sync_options *options, void *stream, reshard_sync_report *report);
+
+#endif

@@ -1,0 +1,246 @@
+/* One rank's tensors to all: plans from rank(src) to the other ranks as replicas, and nothing that moves data here.
+ *
+ * The source rank is no destination: its tensors stay where they are. Ranks of one process copy from tensor to tensor,
+ * in one plan for all. Else a bucket is what a plan's workspace limit makes of it: with one peer a round, a limit of
+ * four buckets gives pieces of one bucket and staging of two, so that the next one can be packed while one travels. All
+ * tensors that fit a bucket are one plan, whose message is cut in buckets. A larger one is a plan of its own, so that
+ * its message is one range of its memory, and goes without packing where it is contiguous: nothing but its size, which
+ * all ranks know, decides that. */
+#include "exec/once.h"
+#include "module/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKET ((int64_t)250 << 20)
+enum { STEP = 256 }; /* of pieces */
+
+typedef struct batch {
+  int64_t first, n; /* in the order of tensors */
+  reshard_plan plan;
+} batch;
+
+/* Both sides of tensors of one shape. */
+typedef struct sides {
+  reshard_layout src, dst;
+} sides;
+
+typedef struct sync {
+  reshard_comm comm;
+  const rs_listed *listed;
+  bool whole;      /* no buckets: ranks reach each other's memory */
+  int64_t *others; /* ranks but src, ascending */
+  int64_t *order;  /* tensors with elements: those of one plan together */
+  int64_t n;       /* of them */
+  void **pointers, **none;
+  const int64_t **strides; /* by order */
+  rs_names shapes;         /* in the order of sides */
+  RS_VEC(sides) sides;
+  batch *batches;
+  int64_t nbatches;
+  reshard_sync_report report;
+} sync;
+
+static int64_t bytes_of(const sync *s, int64_t i) {
+  const reshard_tensor_info *info = &s->listed->tensors[i]->info;
+  return info->elements * (int64_t)reshard_dtype_size(info->dtype);
+}
+
+static reshard_status read_options(reshard_comm comm, const reshard_sync_options *options, rs_listed *l) {
+  const reshard_sync_options defaults = {.size = RESHARD_SYNC_OPTIONS_INIT};
+  if (options == NULL)
+    options = &defaults;
+  if (options->size != sizeof *options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_sync_options has %zu", options->size,
+                    sizeof *options);
+  if (options->bucket_bytes < 0 || options->bucket_bytes > INT64_MAX / 8)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a bucket of %lld bytes", l->call, (long long)options->bucket_bytes);
+  if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown path %d", l->call, (int)options->path);
+  if (l->src < 0 || l->src >= comm->size)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: source rank %lld of a communicator of %lld", l->call, (long long)l->src,
+                    (long long)comm->size);
+  l->bucket = options->bucket_bytes == 0 ? BUCKET : rs_ceil_div(options->bucket_bytes, STEP) * STEP;
+  l->path = options->path;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Plans ------------------------------------------------------------------------------------------------------ */
+
+/* Layouts of a shape, made once: a model has few shapes. */
+static reshard_status find_sides(sync *s, const reshard_tensor_info *info, const sides **out) {
+  static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
+  int64_t world = s->comm->size, others = world - 1, number;
+  RS_TRY(rs_vec_reserve(&s->sides, s->sides.n + 1));
+  RS_TRY(rs_names_put(&s->shapes, info->shape, (size_t)info->ndim * sizeof *info->shape, &number));
+  sides *made = &s->sides.at[number];
+  if (number == s->sides.n) {
+    *made = (sides){NULL, NULL};
+    s->sides.n++; /* from here on it is freed */
+    RS_TRY(reshard_layout_create_single(info->ndim, info->shape, world, s->listed->src, &made->src));
+    RS_TRY(reshard_layout_create_mesh(info->ndim, info->shape, world, 1, &others, NULL, &replicate, NULL, s->others,
+                                      &made->dst));
+  }
+  *out = made;
+  return RESHARD_SUCCESS;
+}
+
+/* One plan for n tensors from `first` in the order on. */
+static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry *entries) {
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT};
+  const rs_listed *l = s->listed;
+  if (n == 0)
+    return RESHARD_SUCCESS;
+  if (!s->whole) {
+    options.workspace_limit = 4 * l->bucket;
+    options.peers_per_round = 1;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    int64_t number = s->order[first + i];
+    const sides *both;
+    RS_TRY(find_sides(s, &l->tensors[number]->info, &both));
+    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                                 .src = both->src,
+                                 .dst = both->dst,
+                                 .dtype = l->tensors[number]->info.dtype,
+                                 .name = l->names != NULL ? l->names[number] : NULL};
+  }
+  batch *b = &s->batches[s->nbatches];
+  RS_TRY(reshard_plan_create(n, entries, s->comm->rank, &options, &b->plan));
+  b->first = first;
+  b->n = n;
+  s->nbatches++;
+  return RESHARD_SUCCESS;
+}
+
+/* Tensors that fit a bucket first, then the larger ones, each alone. */
+static void put_in_order(sync *s) {
+  const rs_listed *l = s->listed;
+  for (int large = 0; large <= 1; large++)
+    for (int64_t i = 0; i < l->n; i++) {
+      int64_t bytes = bytes_of(s, i);
+      if (bytes == 0 || (!s->whole && bytes > l->bucket) != large)
+        continue;
+      s->report.alone += large;
+      s->order[s->n++] = i;
+    }
+}
+
+/* What a plan would find, too, but perhaps not before other plans have moved their tensors. */
+static reshard_status check_tensors(sync *s) {
+  const rs_listed *l = s->listed;
+  bool written = s->comm->rank != l->src;
+  char shape[RS_SHAPE_TEXT], strides[RS_SHAPE_TEXT];
+  for (int64_t i = 0; i < l->n; i++) {
+    const reshard_tensor_info *info = &l->tensors[i]->info;
+    s->report.tensors++;
+    if (!rs_add(s->report.bytes, bytes_of(s, i), &s->report.bytes))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all tensors overflow 63 bits at tensor %lld", l->call,
+                      (long long)i);
+    if (written && !rs_tensor_distinct(info))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: strides %s of tensor %lld of shape %s overlap, and it is written to",
+                      l->call, rs_shape_text(strides, info->ndim, info->strides), (long long)i,
+                      rs_shape_text(shape, info->ndim, info->shape));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status prepare(sync *s) {
+  const rs_listed *l = s->listed;
+  RS_TRY(check_tensors(s));
+  if (s->comm->size == 1)
+    return RESHARD_SUCCESS; /* nobody to send to */
+  RS_TRY(rs_alloc(&s->others, s->comm->size - 1, sizeof *s->others));
+  for (int64_t r = 0; r < s->comm->size - 1; r++)
+    s->others[r] = r + (r >= l->src);
+  RS_TRY(rs_alloc(&s->order, l->n, sizeof *s->order));
+  put_in_order(s);
+  RS_TRY(rs_alloc(&s->pointers, s->n, sizeof *s->pointers));
+  RS_TRY(rs_alloc_zero(&s->none, s->n, sizeof *s->none));
+  RS_TRY(rs_alloc((void *)&s->strides, s->n, sizeof *s->strides));
+  for (int64_t i = 0; i < s->n; i++) {
+    const reshard_tensor_info *info = &l->tensors[s->order[i]]->info;
+    s->pointers[i] = info->data;
+    s->strides[i] = info->contiguous ? NULL : info->strides;
+  }
+  reshard_entry *entries;
+  RS_TRY(rs_alloc_zero(&s->batches, s->report.alone + 1, sizeof *s->batches));
+  RS_TRY(rs_alloc(&entries, s->n, sizeof *entries));
+  int64_t together = s->n - s->report.alone;
+  reshard_status status = add_batch(s, 0, together, entries);
+  for (int64_t i = together; i < s->n && status == RESHARD_SUCCESS; i++)
+    status = add_batch(s, i, 1, entries);
+  free(entries);
+  return status;
+}
+
+/* --- Moving ----------------------------------------------------------------------------------------------------- */
+
+/* Collective. */
+static reshard_status move(sync *s, const batch *b, rs_once_memory *memory, void *stream) {
+  bool gives = s->comm->rank == s->listed->src;
+  void **mine = s->pointers + b->first, **none = s->none + b->first;
+  const int64_t **strides = s->strides + b->first;
+  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
+                                 .src = gives ? mine : none,
+                                 .dst = gives ? none : mine,
+                                 .src_strides = gives ? strides : NULL,
+                                 .dst_strides = gives ? NULL : strides};
+  size_t staging = 0;
+  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS,
+                                          memory, stream, &staging);
+  if (status != RESHARD_SUCCESS)
+    return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
+  s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
+  return RESHARD_SUCCESS;
+}
+
+static void release(sync *s) {
+  for (int64_t i = 0; i < s->nbatches; i++)
+    reshard_plan_destroy(s->batches[i].plan);
+  for (int64_t i = 0; i < s->sides.n; i++) {
+    reshard_layout_release(s->sides.at[i].src);
+    reshard_layout_release(s->sides.at[i].dst);
+  }
+  rs_names_free(&s->shapes);
+  free(s->sides.at);
+  free(s->others);
+  free(s->order);
+  free(s->pointers);
+  free(s->none);
+  free(s->strides);
+  free(s->batches);
+}
+
+reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status mine,
+                       const reshard_sync_options *options, void *stream, reshard_sync_report *report) {
+  rs_listed listed = *given;
+  sync s = {.comm = comm, .listed = &listed};
+  rs_once_memory memory = {0};
+  if (mine == RESHARD_SUCCESS && stream != NULL)
+    mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream is %p, on the CPU it is NULL", given->call, stream);
+  if (mine == RESHARD_SUCCESS)
+    mine = read_options(comm, options, &listed);
+  if (mine == RESHARD_SUCCESS)
+    mine = rs_listed_check(&listed);
+  s.whole = comm->ops->reach && listed.path != RESHARD_PATH_PACKED;
+  if (mine == RESHARD_SUCCESS)
+    mine = prepare(&s);
+  reshard_status status = rs_listed_compare(comm, &listed, mine);
+  for (int64_t i = 0; i < s.nbatches && status == RESHARD_SUCCESS; i++)
+    status = move(&s, &s.batches[i], &memory, stream);
+  if (status == RESHARD_SUCCESS && report != NULL)
+    *report = s.report;
+  rs_once_memory_free(&memory, comm->device);
+  release(&s);
+  return status;
+}
+
+reshard_status reshard_sync_tensors(reshard_comm comm, int64_t src, int64_t n, const reshard_tensor *tensors,
+                                    const char *const *names, const reshard_sync_options *options, void *stream,
+                                    reshard_sync_report *report) {
+  const rs_listed listed = {.call = "reshard_sync_tensors", .n = n, .tensors = tensors, .names = names, .src = src};
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", listed.call);
+  return rs_sync(comm, &listed, RESHARD_SUCCESS, options, stream, report);
+}

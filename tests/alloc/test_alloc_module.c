@@ -1,0 +1,315 @@
+/* The k-th allocation fails, for every k: filling and walking modules, roots, renaming keys; and, on one rank or on
+ * any, the sync of tensors and of a module: all ranks get the same error, nothing leaks, the next call succeeds.
+ * Checking that all ranks have the same tensors allocates nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "fault.h"
+#include "probe.h"
+#include "support/crew.h"
+
+#include <reshard/state_dict.h>
+#include <reshard/sync.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
+
+enum { RANKS = 3, LAYERS = 5 };
+
+static reshard_tensor tensor(int64_t n) {
+  reshard_tensor t;
+  GOOD(reshard_tensor_create(RESHARD_F32, 1, &n, &t));
+  return t;
+}
+
+static reshard_module child(reshard_module m, const char *name) {
+  reshard_module c;
+  GOOD(reshard_module_create(&c));
+  GOOD(reshard_module_set_child(m, name, c));
+  reshard_module_release(c);
+  return c;
+}
+
+static void put(reshard_module m, const char *name, int64_t n, bool buffer) {
+  reshard_tensor t = tensor(n);
+  GOOD((buffer ? reshard_module_set_buffer : reshard_module_set_parameter)(m, name, t));
+  reshard_tensor_release(t);
+}
+
+static reshard_module model(int layers) {
+  reshard_module m;
+  GOOD(reshard_module_create(&m));
+  for (int i = 0; i < layers; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "layer%d", i);
+    reshard_module layer = child(m, name);
+    put(layer, "weight", 200 + i, false);
+    put(layer, "bias", 5, true);
+  }
+  return m;
+}
+
+/* --- One rank alone ---------------------------------------------------------------------------------------------- */
+
+static reshard_module dry;
+static reshard_tensor dry_tensor;
+
+static void drop_module(probe_out *out) { reshard_module_release(out->object); }
+
+static reshard_status count_tensor(void *user, const char *name, reshard_tensor t) {
+  (void)name;
+  (void)t;
+  ++*(int64_t *)user;
+  return RESHARD_SUCCESS;
+}
+
+static int64_t counted(reshard_module m) {
+  int64_t n = 0;
+  return reshard_module_visit_states(m, NULL, count_tensor, &n) == RESHARD_SUCCESS ? n : -1;
+}
+
+/* A module of 20 members, which is in the same state after each failure as before. */
+static reshard_status fill(probe_out *out, const void *with) {
+  reshard_module m;
+  reshard_status status = reshard_module_create(&m);
+  (void)with;
+  if (status != RESHARD_SUCCESS)
+    return status;
+  for (int i = 0; i < 20 && status == RESHARD_SUCCESS; i++) {
+    char name[8];
+    snprintf(name, sizeof name, "%d", i);
+    status = i % 2 == 0 ? reshard_module_set_parameter(m, name, dry_tensor) : reshard_module_set_child(m, name, dry);
+  }
+  if (status == RESHARD_SUCCESS)
+    out->object = m;
+  else
+    reshard_module_release(m);
+  return status;
+}
+static bool good_fill(const probe_out *out, const void *with) {
+  (void)with;
+  return counted(out->object) == 1 + 2 * LAYERS;
+}
+
+/* Setting what is there, and looking for a cycle. */
+static reshard_status replace(probe_out *out, const void *with) {
+  reshard_module layer = NULL;
+  (void)with;
+  reshard_status status = reshard_module_get_child(dry, "layer0", &layer);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_module_set_parameter(layer, "weight", dry_tensor);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_module_set_child(layer, "inner", (reshard_module)with);
+  if (status == RESHARD_SUCCESS)
+    out->number = 1;
+  return status;
+}
+static bool good_replace(const probe_out *out, const void *with) {
+  reshard_module found;
+  return out->number == 1 && reshard_module_get_child(dry, "layer0.inner", &found) == RESHARD_SUCCESS && found == with;
+}
+
+static reshard_status visit(probe_out *out, const void *with) {
+  const char *names[] = {"*.bias"};
+  const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
+  int64_t n = 0;
+  (void)with;
+  reshard_status status = reshard_module_visit_states(dry, &s, count_tensor, &n);
+  if (status == RESHARD_SUCCESS)
+    out->number = n;
+  return status;
+}
+static bool good_visit(const probe_out *out, const void *with) { return out->number == *(const int64_t *)with; }
+
+static reshard_status roots(probe_out *out, const void *with) {
+  reshard_module list[LAYERS + 1], found[LAYERS + 1];
+  int64_t n = -1;
+  (void)with;
+  for (int i = 0; i < LAYERS; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "layer%d", i);
+    reshard_module_get_child(dry, name, &list[i]);
+  }
+  list[LAYERS] = dry;
+  reshard_status status = reshard_module_roots(LAYERS + 1, list, &n, found);
+  if (status == RESHARD_SUCCESS)
+    out->number = n == 1 && found[0] == dry;
+  return status;
+}
+static bool good_one(const probe_out *out, const void *with) {
+  (void)with;
+  return out->number == 1;
+}
+
+static reshard_status rename_keys(probe_out *out, const void *with) {
+  reshard_state dict = (reshard_state)with, found;
+  reshard_status status = reshard_state_replace_by_prefix(dict, "a.", "much longer.");
+  bool renamed = reshard_state_find(dict, "much longer.3", &found) == RESHARD_SUCCESS;
+  bool there = reshard_state_find(dict, "a.3", &found) == RESHARD_SUCCESS;
+  if (renamed != (status == RESHARD_SUCCESS) || there == renamed)
+    return RESHARD_ERROR_CORRUPT;
+  if (status != RESHARD_SUCCESS) { /* the text of what failed, not of what was not found */
+    reshard_status again = reshard_state_replace_by_prefix(dict, "a.", "a.");
+    return again == RESHARD_ERROR_INVALID ? status : RESHARD_ERROR_CORRUPT;
+  }
+  fault_mark(false); /* and back */
+  status = reshard_state_replace_by_prefix(dict, "much longer.", "a.");
+  fault_mark(true);
+  out->number = 1;
+  return status;
+}
+
+static void test_local(void **state) {
+  (void)state;
+  reshard_module inner;
+  dry = model(LAYERS);
+  dry_tensor = tensor(1);
+  int64_t weights = LAYERS - 1; /* the first one is replaced by the tensor that is ignored */
+  reshard_state dict, value;
+  GOOD(reshard_module_create(&inner));
+  put(inner, "weight", 1, false);
+  weights++; /* this one */
+  child(inner, "x");
+  GOOD(reshard_state_dict(&dict));
+  for (int i = 0; i < 6; i++) {
+    char key[8];
+    snprintf(key, sizeof key, "%s%d", i % 2 != 0 ? "a." : "b.", i);
+    GOOD(reshard_state_int(i, &value));
+    GOOD(reshard_state_set(dict, key, value));
+    reshard_state_release(value);
+  }
+  const probe fills = {"fill", fill, good_fill, drop_module, NULL};
+  assert_true(probe_run(&fills) >= 20);
+  reshard_module layer;
+  GOOD(reshard_module_get_child(dry, "layer0", &layer));
+  /* What is done again and again is done once before, so that it leaves no more and no less than was there. */
+  GOOD(reshard_module_set_child(layer, "inner", inner));
+  GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
+  const probe probes[] = {{"replace", replace, good_replace, NULL, inner},
+                          {"visit", visit, good_visit, NULL, &weights},
+                          {"roots", roots, good_one, NULL, NULL},
+                          {"rename", rename_keys, good_one, NULL, dict}};
+  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
+    assert_true(probe_run(&probes[i]) >= 2);
+  reshard_state_release(dict);
+  reshard_module_release(inner);
+  reshard_tensor_release(dry_tensor);
+  reshard_module_release(dry);
+}
+
+/* --- All ranks together ------------------------------------------------------------------------------------------ */
+
+enum { ANY = -1, PATIENCE = 60000, TENSORS = 4 };
+
+typedef struct world {
+  reshard_comm comms[RANKS];
+  reshard_module modules[RANKS];
+  reshard_tensor tensors[RANKS][TENSORS];
+  crew_result results[RANKS];
+  reshard_sync_options options;
+  int64_t watched; /* whose allocations count, or ANY */
+  int64_t allocated[RANKS];
+} world;
+
+static void sync_body(void *user, int64_t r) {
+  world *w = user;
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_sync_tensors(w->comms[r], 1, TENSORS, w->tensors[r], NULL, &w->options, NULL, NULL);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
+static void module_body(void *user, int64_t r) {
+  world *w = user;
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_sync_module_states(w->comms[r], 2, w->modules[r], NULL, &w->options, NULL, NULL);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
+static void verify_body(void *user, int64_t r) {
+  world *w = user;
+  int64_t n = w->watched == ANY || w->watched != r ? TENSORS : TENSORS - 1;
+  fault_mark(true);
+  reshard_status status = reshard_verify_shapes(w->comms[r], n, w->tensors[r], NULL);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
+static void assert_all(const world *w, reshard_status status, int64_t k) {
+  for (int64_t r = 0; r < RANKS; r++) {
+    if (w->results[r].status != status)
+      fail_msg("allocation %lld of rank %lld fails: rank %lld has %s: %s", (long long)k, (long long)w->watched,
+               (long long)r, reshard_status_string(w->results[r].status), w->results[r].text);
+    if (status != RESHARD_SUCCESS)
+      assert_string_equal(w->results[r].text, w->results[0].text);
+  }
+}
+
+static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
+  crew_run(RANKS, body, w); /* what the communicator keeps is there */
+  assert_all(w, RESHARD_SUCCESS, -1);
+  for (int64_t k = 0;; k++) {
+    int64_t live = fault_live();
+    fault_arm(k);
+    crew_run(RANKS, body, w);
+    int64_t made = fault_disarm();
+    fault_kind kind = fault_fired();
+    assert_all(w, probe_status(kind), k);
+    if (fault_live() != live)
+      fail_msg("allocation %lld of rank %lld fails: %lld blocks leak", (long long)k, (long long)w->watched,
+               (long long)(fault_live() - live));
+    if (kind == FAULT_NONE)
+      return made;
+    assert_true(strlen(w->results[0].text) > 0);
+    if (k % 8 == 0) { /* the next call succeeds */
+      crew_run(RANKS, body, w);
+      assert_all(w, RESHARD_SUCCESS, k);
+    }
+  }
+}
+
+static void test_together(void **state) {
+  (void)state;
+  static world w;
+  int64_t made = 0;
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
+  for (int r = 0; r < RANKS; r++) {
+    w.modules[r] = model(2);
+    for (int i = 0; i < TENSORS; i++)
+      w.tensors[r][i] = tensor(10 + 40 * (i % 3));
+  }
+  for (int packed = 0; packed <= 1; packed++) {
+    w.options =
+        (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 256, packed ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO};
+    for (w.watched = ANY; w.watched < RANKS; w.watched++) {
+      made += each(&w, sync_body);
+      if (w.watched == ANY) /* as the other one, behind a list that is made */
+        made += each(&w, module_body);
+    }
+  }
+  assert_true(made > 100);
+  for (w.watched = ANY; w.watched < RANKS; w.watched++) {
+    fault_arm(0);
+    crew_run(RANKS, verify_body, &w);
+    assert_int_equal(fault_disarm(), 0);
+    assert_all(&w, w.watched == ANY ? RESHARD_SUCCESS : RESHARD_ERROR_MISMATCH, 0);
+  }
+  for (int r = 0; r < RANKS; r++) {
+    reshard_module_release(w.modules[r]);
+    for (int i = 0; i < TENSORS; i++)
+      reshard_tensor_release(w.tensors[r][i]);
+    reshard_comm_destroy(w.comms[r]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_local), cmocka_unit_test(test_together)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
