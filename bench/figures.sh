@@ -29,11 +29,31 @@ many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
   copy 0.9 '1,000 tensors of 4 KiB to 4 MiB, FSDP-4 to TP-4, one plan' --model "$work/many.json" --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
 }
 
-case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in milliseconds or nanoseconds
+case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in ms, us or ns
   local time
   time=$("$micro" --benchmark_filter="^$4(/|\$)" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
-    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ { printf "%.*f %s", unit == "ms" ? 2 : 0, unit == "ms" ? $4 / 1000 : $4 * 1000, unit; exit }')
+    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ { printf "%.*f %s", unit == "ns" ? 0 : 2, $4 * (unit == "ms" ? 0.001 : unit == "us" ? 1 : 1000), unit; exit }')
   row "$3" "<= $1 $2" "${time:-failed}"
+}
+
+difference() { # GOAL LABEL FILTER FILTER: median time of an item of the first case beyond one of the second, in turns
+  local time # by the clock; the rate of items that is printed is by CPU time
+  time=$("$micro" --benchmark_filter="^($3|$4)\$" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
+    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
+    awk -F, -v first="\"$3_median\"" '/_median/ { item = 1e6 * $3 / ($4 * $7); if ($1 == first) is = item; else beside = item }
+      END { if (is && beside) printf "%.1f us", is - beside }')
+  row "$2" "<= $1 us" "${time:-failed}"
+}
+
+redistribute() { # GOAL LABEL CASE: 256 MiB there and back by a case of reshard_micro, as a ratio to the straight copy, in turns
+  local i copy time ratios=
+  for ((i = 0; i < 7; i++)); do
+    copy=$("$program" bench -n 3 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path direct --json - |
+      sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
+    time=$("$micro" --benchmark_filter="^$3/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
+    ratios+=$(awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f", 2 * 268435.456 / copy / time }')$'\n'
+  done
+  row "$2" ">= $1" "$(printf %s "$ratios" | sort -n | sed -n 4p)"
 }
 
 row 'copies: ratio to a straight copy of as many bytes' goal measured
@@ -51,6 +71,8 @@ copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" 
 copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
 many_tensors
 if [ -x "$micro" ]; then
+  redistribute 0.95 'redistribute of a DTensor, rows to columns, memory reused' dtensor_redistribute_there_and_back_4_ranks_memory_reused
+  redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks
   row 'planning: time on one core' goal measured
   case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
   case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
@@ -58,5 +80,12 @@ if [ -x "$micro" ]; then
   case_of_micro 3 ms 'one rank of 16,384, 255 peers, replicated source' plan_one_rank_replicated_of_world
   case_of_micro 5 ms 'llama-3.1-70b, FSDP-64 to TP-8, one rank' plan_llama_70b_one_rank
   case_of_micro 1000 ms 'validate 1,000,000 boxes' validate_boxes
+  case_of_micro 1000 ms 'metadata, 1,024 tensors x 1,024 shards: made and checked' metadata_1024_tensors_ranks_of_one_shard
+  case_of_micro 1000 us 'mesh of 16,384 ranks: made, coordinate, part, local box' mesh
   case_of_micro 200 ns 'execute with nothing to move, 1 rank' execute_nothing_direct
+  row 'tensors: host time beyond the bare execute' goal measured
+  for ranks in 1 4; do
+    difference 5 "reshard in place, plan in the cache, ranks: $ranks" "sharded_reshard/$ranks" "sharded_execute/$ranks"
+    difference 5 "redistribute, plan in the cache, ranks: $ranks" "dtensor_redistribute/$ranks" "sharded_execute/$ranks"
+  done
 fi

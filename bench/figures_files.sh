@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Figures of reshard convert: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...], from the root of the source tree.
+# Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...], from the root of the source tree.
 # Each conversion alternates with cp --reflink=never of the same files on the same file system; the ratio of their speeds is the
 # median of the pairs. Space is reserved within our time, and copied within cp's; neither syncs in it. Default directories: the
 # shared memory file system where it has the room, and the build directory.
@@ -9,6 +9,7 @@ gib=${2:-2}
 pairs=${3:-5}
 shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
+saver=$(dirname "$program")/reshard_state_bench
 directories=("$@")
 if [ ${#directories[@]} = 0 ]; then
   directories=("$(dirname "$program")")
@@ -31,6 +32,19 @@ ratio() { # IN OPTION...: cp's time / ours, each in turn
     rm -rf "$work/copy"
     "$program" convert "$in" "$@" --json - |
       awk -v cp="$copied" '{ while (match($0, /"(reserve|move)_us": *[0-9.e+-]+/)) { split(substr($0, RSTART, RLENGTH), p, ":"); t += p[2]; $0 = substr($0, RSTART + RLENGTH) } } END { printf "%.2f\n", cp / 1e3 / t }'
+  done | median
+}
+
+saved() { # the same for a state dict, saved by 4 ranks
+  local i begin copied
+  for ((i = 0; i < pairs; i++)); do
+    rm -rf "$work/out"
+    "$saver" save "$work/out" 4 'chunk(0)' $((gib * 1024)) 16 >"$work/line"
+    begin=$(now)
+    cp -r --reflink=never "$work/out" "$work/copy"
+    copied=$(($(now) - begin))
+    rm -rf "$work/copy"
+    awk -v cp="$copied" '{ while (match($0, /"(reserve|write)_seconds": *[0-9.e+-]+/)) { split(substr($0, RSTART, RLENGTH), p, ":"); t += p[2]; $0 = substr($0, RSTART + RLENGTH) } } END { printf "%.2f\n", cp / 1e9 / t }' "$work/line"
   done | median
 }
 
@@ -62,6 +76,8 @@ for directory in "${directories[@]}"; do
   rm -rf "$work/in.safetensors"
   row "$gib GiB, 8 shards of rows to 3 shards of columns" "$where" '>= 0.8' "$(ratio "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
   rm -rf "$work/rows8"
+  [ ! -x "$saver" ] || row "$gib GiB of a state dict, saved by 4 ranks" "$where" '>= 0.9' "$(saved)"
+  rm -rf "$work/out"
   # All tensors of a large mixture of experts, each with a hundredth of its rows: 578 MiB.
   "$maker" qwen3-30b-a3b "$work/in.safetensors" 1 100 >/dev/null
   row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"

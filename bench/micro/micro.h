@@ -19,8 +19,8 @@ typedef struct micro_case {
   void (*drop)(void *state);
 } micro_case;
 
-/* All cases, ended by one without a name. */
-extern const micro_case micro_cases[];
+/* All cases, a table for each file, ended by one without a name. */
+extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[];
 
 #ifdef __cplusplus
 }

@@ -258,7 +258,7 @@ static void *idle_make(int64_t path, int64_t *items) {
 
 static int idle_run(void *state) { return reshard_execute(((idle *)state)->transfer, NULL) != RESHARD_SUCCESS; }
 
-const micro_case micro_cases[] = {
+const micro_case micro_plans[] = {
     {"plan_boxes_tiles_64_ranks", 1000000, 9, tiles_make, planning_run, planning_drop},
     {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, planning_run, planning_drop},
     {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, planning_run, planning_drop},

@@ -23,14 +23,16 @@ static void run_case(benchmark::State &state, const micro_case *c) {
 }
 
 int main(int argc, char **argv) {
-  for (const micro_case *c = micro_cases; c->name != nullptr; c++) {
-    std::string name = c->name;
-    if (c->parameter != 0)
-      name += "/" + std::to_string(c->parameter);
-    auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c);
-    made->Unit(benchmark::kMicrosecond);
-    if (c->iterations > 0)
-      made->Iterations(c->iterations);
+  for (const micro_case *table : {micro_plans, micro_metadata, micro_sharded, micro_dtensor, micro_module}) {
+    for (const micro_case *c = table; c->name != nullptr; c++) {
+      std::string name = c->name;
+      if (c->parameter != 0)
+        name += "/" + std::to_string(c->parameter);
+      auto *made = benchmark::RegisterBenchmark(name.c_str(), run_case, c);
+      made->Unit(benchmark::kMicrosecond);
+      if (c->iterations > 0)
+        made->Iterations(c->iterations);
+    }
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv))

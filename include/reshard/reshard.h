@@ -14,5 +14,14 @@
 #include <reshard/comm.h>
 #include <reshard/transfer.h>
 #include <reshard/file.h>
+#include <reshard/tensor.h>
+#include <reshard/metadata.h>
+#include <reshard/mesh.h>
+#include <reshard/sharded.h>
+#include <reshard/dtensor.h>
+#include <reshard/state_dict.h>
+#include <reshard/fsdp.h>
+#include <reshard/module.h>
+#include <reshard/sync.h>
 
 #endif

@@ -1,0 +1,87 @@
+/* What a large mesh costs a rank that knows only itself: one item is all that a rank asks before its first tensor - the
+ * mesh is made, with its coordinate, the sub-mesh that it is in, and the local box of a tensor on it. mesh_listed: of
+ * ranks in an order without rule, which have to be kept and sorted once. mesh_asked: of a mesh that is there. */
+#include "micro.h"
+
+#include <reshard/dtensor.h>
+
+#include <stdlib.h>
+
+typedef struct large {
+  int64_t size, *ranks; /* NULL: 0, 1, 2, ... */
+  reshard_mesh mesh;    /* NULL: each run makes its own */
+} large;
+
+static int make_mesh(const large *l, reshard_mesh *mesh) {
+  static const char *const names[] = {"pp", "dp", "tp"};
+  const int64_t shape[3] = {8, l->size / 128, 16};
+  return reshard_mesh_create(NULL, l->size, 3, shape, names, l->ranks != NULL ? l->size : 0, l->ranks, mesh) !=
+         RESHARD_SUCCESS;
+}
+
+static int ask(reshard_mesh mesh, int64_t rank) {
+  const reshard_placement placements[3] = {
+      {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}};
+  static const int order[3] = {0, 2, 1};
+  const int64_t shape[2] = {53248, 16384};
+  const reshard_placing placing = {mesh, placements, order};
+  int64_t coordinate[3], local[2], offset[2];
+  reshard_mesh sub;
+  if (reshard_mesh_coordinate(mesh, rank, coordinate) || reshard_mesh_sub(mesh, "dp,tp", rank, &sub))
+    return 1;
+  int failed = reshard_dtensor_local_shape(&placing, 2, shape, coordinate, local, offset) != RESHARD_SUCCESS;
+  reshard_mesh_release(sub);
+  return failed || local[1] != shape[1];
+}
+
+static int run(void *state) {
+  large *l = state;
+  reshard_mesh mesh = l->mesh;
+  if (mesh == NULL && make_mesh(l, &mesh))
+    return 1;
+  int failed = ask(mesh, l->size - 1);
+  if (l->mesh == NULL)
+    reshard_mesh_release(mesh);
+  return failed;
+}
+
+static void drop(void *state) {
+  large *l = state;
+  reshard_mesh_release(l->mesh);
+  free(l->ranks);
+  free(l);
+}
+
+static void *make(int64_t size, int64_t *items) {
+  large *l = calloc(1, sizeof *l);
+  if (l != NULL)
+    l->size = size;
+  *items = 1;
+  return l;
+}
+
+static void *make_listed(int64_t size, int64_t *items) {
+  large *l = make(size, items);
+  if (l == NULL || (l->ranks = malloc((size_t)size * sizeof *l->ranks)) == NULL) {
+    free(l);
+    return NULL;
+  }
+  for (int64_t i = 0; i < size; i++)
+    l->ranks[i] = i * 4099 % size; /* 4099 is a prime */
+  return l;
+}
+
+static void *make_asked(int64_t size, int64_t *items) {
+  large *l = make(size, items);
+  if (l == NULL || make_mesh(l, &l->mesh) == 0)
+    return l;
+  free(l);
+  return NULL;
+}
+
+const micro_case micro_dtensor[] = {
+    {"mesh", 16384, 0, make, run, drop},
+    {"mesh_listed", 16384, 0, make_listed, run, drop},
+    {"mesh_asked", 16384, 0, make_asked, run, drop},
+    {NULL, 0, 0, NULL, NULL, NULL},
+};

@@ -1,0 +1,218 @@
+/* What resharding in place and redistributing cost beyond the copies: a small tensor goes to and fro between two
+ * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute), and beside it the bare execute of the
+ * same plans by transfers that are kept (sharded_execute). The figure is the difference per item: one item is one
+ * reshard, by all ranks. And one large tensor there and back, as bench/compare does it with PyTorch. */
+#include "micro.h"
+
+#include <reshard/dtensor.h>
+#include <reshard/reshard.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { RANKS = 4 };
+
+typedef enum way {
+  EXECUTE,
+  RESHARD,
+  REDISTRIBUTE,
+  RESHARD_REUSED,
+  REDISTRIBUTE_REUSED
+} way; /* REUSED: in memory that is kept */
+
+static int is_dtensor(way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_REUSED; }
+
+typedef struct world world;
+
+typedef struct member {
+  world *world;
+  pthread_t thread;
+  reshard_comm comm;
+  reshard_sharder sharder;
+  reshard_sharded_tensor tensor, sides[2]; /* resharded; arrays of the bare executes */
+  reshard_plan plans[2];                   /* to layouts[i] from the other one */
+  reshard_transfer transfers[2];
+  reshard_mesh mesh;
+  reshard_dtensor dtensor;
+  int failed;
+} member;
+
+struct world {
+  int64_t n, rounds; /* ranks; there and back so often in a run */
+  way way;
+  int ended;
+  reshard_layout layouts[2];
+  member members[RANKS];
+  pthread_barrier_t barrier;
+};
+
+/* The old one is released. */
+static int redistribute(member *m, int dim) {
+  const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
+  const reshard_placing placing = {m->mesh, &shard, NULL};
+  reshard_dtensor result;
+  if (reshard_dtensor_redistribute(1, &m->dtensor, &placing, NULL, &result))
+    return 1;
+  reshard_dtensor_release(m->dtensor);
+  m->dtensor = result;
+  return 0;
+}
+
+static int move(member *m, int to) {
+  if (m->world->way == EXECUTE)
+    return reshard_execute(m->transfers[to], NULL) != RESHARD_SUCCESS;
+  if (is_dtensor(m->world->way))
+    return redistribute(m, to);
+  return reshard_sharded_tensor_reshard(1, &m->tensor, &m->world->layouts[to], NULL) != RESHARD_SUCCESS;
+}
+
+static void go(member *m) {
+  for (int64_t i = 0; i < m->world->rounds && !m->failed; i++)
+    m->failed = move(m, 1) || move(m, 0);
+}
+
+static int prepare_dtensor(member *m, const reshard_properties *properties) {
+  const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
+  if (reshard_mesh_create(m->comm, 0, 1, &m->world->n, NULL, 0, NULL, &m->mesh))
+    return 1;
+  const reshard_placing placing = {m->mesh, &rows, NULL};
+  return reshard_dtensor_empty(m->sharder, &placing, 2, reshard_layout_shape(m->world->layouts[0]), properties,
+                               &m->dtensor) != RESHARD_SUCCESS;
+}
+
+/* Plans, arrays and transfers; collective. */
+static int prepare(member *m) {
+  world *w = m->world;
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  void *data[2];
+  if (is_dtensor(w->way))
+    return prepare_dtensor(m, &properties);
+  if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[0], &properties, &m->tensor))
+    return 1;
+  for (int i = 0; i < 2 && w->way == EXECUTE; i++) {
+    reshard_tensor array;
+    reshard_tensor_info info;
+    if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[i], &properties, &m->sides[i]) ||
+        reshard_sharded_tensor_local(m->sides[i], 0, &array, NULL) || reshard_tensor_get_info(array, &info))
+      return 1;
+    data[i] = info.data;
+  }
+  for (int to = 0; to < 2 && w->way == EXECUTE; to++) {
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = w->layouts[1 - to], .dst = w->layouts[to], .dtype = RESHARD_F32};
+    reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &data[1 - to], .dst = &data[to]};
+    if (reshard_plan_create(1, &entry, reshard_comm_rank(m->comm), NULL, &m->plans[to]) ||
+        reshard_transfer_create(m->plans[to], m->comm, &arrays, NULL, &m->transfers[to]))
+      return 1;
+  }
+  return 0;
+}
+
+/* A rank: prepares, then a run between two barriers, again and again. The first is the caller's thread. */
+static void *thread_main(void *argument) {
+  member *m = argument;
+  m->failed = prepare(m);
+  pthread_barrier_wait(&m->world->barrier);
+  for (;;) {
+    pthread_barrier_wait(&m->world->barrier);
+    if (m->world->ended)
+      return NULL;
+    go(m);
+    pthread_barrier_wait(&m->world->barrier);
+  }
+}
+
+static int failed(const world *w) {
+  int any = 0;
+  for (int64_t r = 0; r < w->n; r++)
+    any |= w->members[r].failed;
+  return any;
+}
+
+static int run(void *state) {
+  world *w = state;
+  pthread_barrier_wait(&w->barrier);
+  go(&w->members[0]);
+  pthread_barrier_wait(&w->barrier);
+  return failed(w);
+}
+
+static void drop(void *state) {
+  world *w = state;
+  w->ended = 1;
+  pthread_barrier_wait(&w->barrier);
+  for (int64_t r = 1; r < w->n; r++)
+    pthread_join(w->members[r].thread, NULL);
+  for (int64_t r = 0; r < w->n; r++) {
+    member *m = &w->members[r];
+    for (int i = 0; i < 2; i++) {
+      reshard_transfer_destroy(m->transfers[i]);
+      reshard_plan_destroy(m->plans[i]);
+      reshard_sharded_tensor_release(m->sides[i]);
+    }
+    reshard_sharded_tensor_release(m->tensor);
+    reshard_dtensor_release(m->dtensor);
+    reshard_mesh_release(m->mesh);
+    reshard_sharder_destroy(m->sharder);
+    reshard_comm_destroy(m->comm);
+  }
+  for (int i = 0; i < 2; i++)
+    reshard_layout_release(w->layouts[i]);
+  pthread_barrier_destroy(&w->barrier);
+  free(w);
+}
+
+/* Rows to columns and back; NULL where something is missing, which is then lost: the process ends. */
+static void *make(int64_t n, int64_t side, int64_t rounds, way way, int64_t *items) {
+  world *w = calloc(1, sizeof *w);
+  reshard_comm comms[RANKS];
+  const int64_t shape[2] = {side, side};
+  *w = (world){.n = n, .rounds = rounds, .way = way};
+  if (reshard_comm_create_local(n, NULL, comms) || reshard_layout_parse("chunk(0)", 2, shape, n, &w->layouts[0]) ||
+      reshard_layout_parse("chunk(1)", 2, shape, n, &w->layouts[1]))
+    return NULL;
+  pthread_barrier_init(&w->barrier, NULL, (unsigned)n);
+  for (int64_t r = 0; r < n; r++) {
+    member *m = &w->members[r];
+    *m = (member){.world = w, .comm = comms[r]};
+    const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
+                                             .reused_bytes = way >= RESHARD_REUSED ? 2 * side * side : 0};
+    if (reshard_sharder_create(m->comm, &options, &m->sharder))
+      return NULL;
+  }
+  for (int64_t r = 1; r < n; r++)
+    if (pthread_create(&w->members[r].thread, NULL, thread_main, &w->members[r]))
+      return NULL;
+  w->members[0].failed = prepare(&w->members[0]);
+  pthread_barrier_wait(&w->barrier);
+  *items = 2 * rounds;
+  if (!failed(w) && run(w) == 0) /* the plans are in the caches from now on */
+    return w;
+  drop(w);
+  return NULL;
+}
+
+static void *make_reshard(int64_t n, int64_t *items) { return make(n, 4, 64, RESHARD, items); }
+static void *make_execute(int64_t n, int64_t *items) { return make(n, 4, 64, EXECUTE, items); }
+static void *make_redistribute(int64_t n, int64_t *items) { return make(n, 4, 64, REDISTRIBUTE_REUSED, items); }
+static void *make_large(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD, items); }
+static void *make_reused(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD_REUSED, items); }
+static void *make_large_execute(int64_t side, int64_t *items) { return make(RANKS, side, 1, EXECUTE, items); }
+static void *make_dtensor(int64_t side, int64_t *items) { return make(RANKS, side, 1, REDISTRIBUTE, items); }
+static void *make_dtensor_reused(int64_t side, int64_t *items) {
+  return make(RANKS, side, 1, REDISTRIBUTE_REUSED, items);
+}
+
+const micro_case micro_sharded[] = {
+    {"sharded_execute", 1, 0, make_execute, run, drop},
+    {"sharded_reshard", 1, 0, make_reshard, run, drop},
+    {"dtensor_redistribute", 1, 0, make_redistribute, run, drop},
+    {"sharded_execute", 4, 0, make_execute, run, drop},
+    {"sharded_reshard", 4, 0, make_reshard, run, drop},
+    {"dtensor_redistribute", 4, 0, make_redistribute, run, drop},
+    {"sharded_reshard_there_and_back_4_ranks", 8192, 20, make_large, run, drop},
+    {"sharded_reshard_there_and_back_4_ranks_memory_reused", 8192, 20, make_reused, run, drop},
+    {"execute_there_and_back_4_ranks", 8192, 20, make_large_execute, run, drop},
+    {"dtensor_redistribute_there_and_back_4_ranks", 8192, 20, make_dtensor, run, drop},
+    {"dtensor_redistribute_there_and_back_4_ranks_memory_reused", 8192, 20, make_dtensor_reused, run, drop},
+    {NULL, 0, 0, NULL, NULL, NULL},
+};
