@@ -131,6 +131,12 @@ static reshard_status find_targets(rs_batch *b) {
   for (int64_t i = 0; i < b->dst.n; i++)
     b->cells.at[i] = &b->dst.at[i];
   b->cells.n = b->dst.n;
+  int64_t held = 0, all = 0;
+  for (int64_t i = 0; i < b->dst.n; i++)
+    held += b->dst.at[i].bytes;
+  for (int64_t i = 0; i < b->tiles.n; i++)
+    all += b->tiles.at[i].bytes;
+  b->exclusive = held <= all; /* where ranks have different elements, what there is none of is no replica either */
   if (b->cells.n > 1)
     qsort(b->cells.at, (size_t)b->cells.n, sizeof *b->cells.at, by_cell_of);
   return RESHARD_SUCCESS;
@@ -247,7 +253,7 @@ static void find_landings(rs_batch *b) {
 /* Reads the parts that the copies take from, and drops the copies of those that are read to where they go. */
 static reshard_status read_parts(rs_batch *b) {
   const rs_move *m = b->move;
-  bool to_memory = in_memory(m->dst); /* of one rank for each tensor: no other needs what is read */
+  bool to_memory = in_memory(m->dst) && b->exclusive; /* no other place needs what is read to its own */
   find_landings(b);
   for (int64_t i = 0; i < b->src.n; i++) {
     rs_tile_part *p = &b->src.at[i];

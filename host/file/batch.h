@@ -38,6 +38,7 @@ typedef struct rs_batch {
   rs_scratch scratch, compared;
   rs_copies copies;
   int64_t rank_first, rank_count; /* of dst: the parts of the rank in hand */
+  bool exclusive;                 /* no element goes to two places */
 } rs_batch;
 
 /* Moves the tiles of the batch, or compares what would be written with what is there. */

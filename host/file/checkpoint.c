@@ -93,7 +93,9 @@ static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, in
   rs_views views = {0};
   reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
   if (status == RESHARD_SUCCESS)
-    status = rs_memory_add(s, dtype, layout, rank, views.at);
+    status = rs_memory_add(s, dtype, layout);
+  if (status == RESHARD_SUCCESS)
+    status = rs_memory_hold(s, rank, views.at);
   if (status == RESHARD_SUCCESS)
     status = rs_rank_routes(&checkpoint->store, tensor, s, 0, rank, routes);
   free(views.at);

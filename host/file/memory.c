@@ -27,20 +27,23 @@ reshard_status rs_memory_views(const char *what, reshard_layout layout, int64_t 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_memory_add(rs_store *s, reshard_dtype dtype, reshard_layout layout, int64_t rank,
-                             const rs_view *views) {
-  int64_t arrays = rs_layout_arrays(layout, rank);
+reshard_status rs_memory_add(rs_store *s, reshard_dtype dtype, reshard_layout layout) {
   if (s->model == NULL)
     RS_TRY(rs_model_new(&s->model));
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
+  RS_TRY(rs_model_add(s->model, "memory", "", 0, dtype, layout->ndim, layout->shape));
+  s->tensors.at[s->tensors.n++] = (rs_stored){.layout = reshard_layout_retain(layout), .first = s->holds.n};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_memory_hold(rs_store *s, int64_t rank, const rs_view *views) {
+  rs_stored *t = &s->tensors.at[s->tensors.n - 1];
+  int64_t arrays = rs_layout_arrays(t->layout, rank);
   RS_TRY(rs_vec_reserve(&s->holds, s->holds.n + arrays));
   RS_TRY(rs_vec_reserve(&s->views, s->holds.n + arrays));
-  RS_TRY(rs_model_add(s->model, "memory", "", 0, dtype, layout->ndim, layout->shape));
-  rs_stored *t = &s->tensors.at[s->tensors.n++];
-  *t = (rs_stored){.layout = reshard_layout_retain(layout), .first = s->holds.n};
   for (int64_t a = 0; a < arrays; a++) {
     reshard_array_info info;
-    RS_TRY(reshard_layout_array(layout, rank, a, &info));
+    RS_TRY(reshard_layout_array(t->layout, rank, a, &info));
     if (info.elements == 0)
       continue;
     s->views.at[s->holds.n] = views[a];
@@ -61,6 +64,13 @@ static reshard_status add_route(int64_t from, int64_t to, int ndim, const reshar
     r->permutation[d] = d;
   }
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_whole_route(int64_t from, const rs_store *dst, int64_t to, rs_routes *routes) {
+  reshard_layout layout = dst->tensors.at[to].layout;
+  reshard_box all = {{0}, {0}};
+  memcpy(all.extent, layout->shape, (size_t)layout->ndim * sizeof *layout->shape);
+  return add_route(from, to, layout->ndim, &all, routes);
 }
 
 /* The runs of an array, dim after dim: those of dim d are runs[first[d]] up to runs[first[d + 1]]. bounds: of each dim

@@ -107,10 +107,10 @@ typedef struct rs_move {
 } rs_move;
 reshard_status rs_move_run(const rs_move *move);
 
-/* memory.c: appends a tensor of which there are the arrays of one rank, in memory: views[a] of array a of the layout.
- * Names are not looked at. */
-reshard_status rs_memory_add(rs_store *store, reshard_dtype dtype, reshard_layout layout, int64_t rank,
-                             const rs_view *views);
+/* memory.c: appends a tensor without arrays. Names are not looked at. */
+reshard_status rs_memory_add(rs_store *store, reshard_dtype dtype, reshard_layout layout);
+/* Appends arrays of a rank to the last tensor, in memory: views[a] of array a of the layout. Ranks ascend. */
+reshard_status rs_memory_hold(rs_store *store, int64_t rank, const rs_view *views);
 /* Views of contiguous buffers, as reshard_checkpoint_read takes them, appended to `views`. what begins the text of the
  * error that a buffer is NULL. */
 typedef RS_VEC(rs_view) rs_views;
@@ -120,6 +120,8 @@ reshard_status rs_memory_views(const char *what, reshard_layout layout, int64_t 
  * They have nothing else in them, so that nothing else is read, unless both layouts are one. */
 reshard_status rs_rank_routes(const rs_store *src, int64_t from, const rs_store *dst, int64_t to, int64_t rank,
                               rs_routes *routes);
+/* Appends the route from a whole tensor to a whole tensor of the same shape. */
+reshard_status rs_whole_route(int64_t from, const rs_store *dst, int64_t to, rs_routes *routes);
 
 /* open.c */
 struct reshard_checkpoint_s {

@@ -48,6 +48,8 @@ int rs_item_ndim(const rs_item *item);
 const int64_t *rs_item_shape(const rs_item *item);
 /* Appends the arrays of a leaf to a store in memory, as what the rank has of a layout that is the item's, or single. */
 reshard_status rs_item_add(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store);
+/* The same for one more rank of the tensor that was appended last. Ranks ascend. */
+reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store);
 /* Marks the items of which an array, from its first to its last byte, overlaps another item's. sharing: [items->all.n],
  * all false before. */
 reshard_status rs_items_sharing(const rs_items *items, bool *sharing);

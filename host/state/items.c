@@ -114,15 +114,20 @@ static rs_view view_of(reshard_tensor tensor) {
   return view;
 }
 
-reshard_status rs_item_add(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store) {
+reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store) {
   int64_t arrays = rs_layout_arrays(layout, rank);
   rs_view *views;
   RS_TRY(rs_alloc(&views, arrays, sizeof *views));
   for (int64_t a = 0; a < arrays; a++)
     views[a] = view_of(item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor);
-  reshard_status status = rs_memory_add(store, rs_item_dtype(item), layout, rank, views);
+  reshard_status status = rs_memory_hold(store, rank, views);
   free(views);
   return status;
+}
+
+reshard_status rs_item_add(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store) {
+  RS_TRY(rs_memory_add(store, rs_item_dtype(item), layout));
+  return rs_item_hold(item, layout, rank, store);
 }
 
 /* From the first to the last byte of an array. */

@@ -1,6 +1,7 @@
 /* Loading a state dict: one rank opens the checkpoint for all of the process; each rank then checks its own leaves
- * against it and, when all of them fit on all ranks, reads what it needs into its memory: a move from the checkpoint's
- * store to its own. Leaves that are no tensors are put in their places last, which cannot fail. */
+ * against it. When all of them fit on all ranks, data are read into memory: a move from the checkpoint's store to that
+ * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
+ * fail. */
 #include "state/files.h"
 
 #include <stdlib.h>
@@ -15,10 +16,21 @@ typedef struct loading {
   rs_leaves leaves;
 } loading;
 
+/* What is moved: the routes in steps, one after the other. */
+typedef struct way {
+  rs_store mine;
+  rs_routes routes;
+  RS_VEC(int64_t) ends; /* of the steps */
+} way;
+
+/* What a rank brings. */
 typedef struct turn {
   rs_state_turn base;
   reshard_state_load_options options;
   loading *shared;
+  way way;
+  reshard_state_load_report report;
+  bool done; /* it was read, for all ranks together */
 } turn;
 
 static void free_loading(loading *l) {
@@ -148,13 +160,6 @@ static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *m
   return status;
 }
 
-/* What is moved: the routes in steps, one after the other. */
-typedef struct way {
-  rs_store mine;
-  rs_routes routes;
-  RS_VEC(int64_t) ends; /* of the steps */
-} way;
-
 static void free_way(way *w) {
   rs_store_free(&w->mine);
   free(w->routes.at);
@@ -162,7 +167,8 @@ static void free_way(way *w) {
 }
 
 /* A tensor into the last step, or one of its own. */
-static reshard_status add_way(const turn *t, const rs_item *item, bool own, way *w) {
+static reshard_status add_way(turn *t, const rs_item *item, bool own) {
+  way *w = &t->way;
   RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
   RS_TRY(add_tensor(t, item, &w->mine, &w->routes));
   w->ends.n += own || w->ends.n == 0;
@@ -172,7 +178,7 @@ static reshard_status add_way(const turn *t, const rs_item *item, bool own, way 
 
 /* Tensors that share no memory with others are one step. Those that do - one that stands at two paths - follow by
  * themselves, in the order of their paths: no two threads write to one place, and the last path is what stays. */
-static reshard_status list_steps(const turn *t, way *w) {
+static reshard_status list_steps(turn *t) {
   const rs_items *items = &t->base.items;
   bool *shared;
   RS_TRY(rs_alloc_zero(&shared, items->all.n, sizeof *shared));
@@ -180,29 +186,30 @@ static reshard_status list_steps(const turn *t, way *w) {
   for (int own = 0; own < 2; own++)
     for (int64_t i = 0; i < items->all.n && status == RESHARD_SUCCESS; i++)
       if (rs_item_is_tensor(&items->all.at[i]) && shared[i] == (own == 1))
-        status = add_way(t, &items->all.at[i], own == 1, w);
+        status = add_way(t, &items->all.at[i], own == 1);
   free(shared);
   return status;
 }
 
-static reshard_status make_mine(const turn *t, way *w, reshard_state_load_report *report) {
-  const rs_store *mine = &w->mine;
-  const rs_routes *routes = &w->routes;
+static reshard_status make_mine(turn *t) {
+  const rs_store *mine = &t->way.mine;
+  const rs_routes *routes = &t->way.routes;
   RS_TRY(check_all(t));
-  RS_TRY(list_steps(t, w));
-  report->tensors = mine->tensors.n;
+  RS_TRY(list_steps(t));
+  t->report.tensors = mine->tensors.n;
   for (int64_t i = 0; i < routes->n; i++) {
     const rs_model_tensor *target = &mine->model->tensors.at[routes->at[i].dst];
     int64_t bytes = (int64_t)reshard_dtype_size(target->dtype);
     for (int d = 0; d < target->ndim; d++)
       bytes *= routes->at[i].dst_extent[d];
-    report->bytes += bytes;
+    t->report.bytes += bytes;
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_mine(const turn *t, const way *w, reshard_state_load_report *report) {
-  for (int64_t i = 0, first = 0; i < w->ends.n; first = w->ends.at[i++])
+static reshard_status read_mine(turn *t) {
+  const way *w = &t->way;
+  for (int64_t i = 0, first = 0; i < w->ends.n && !t->done; first = w->ends.at[i++])
     if (w->ends.at[i] > first)
       RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->checkpoint->store,
                                     .dst = &w->mine,
@@ -210,8 +217,73 @@ static reshard_status read_mine(const turn *t, const way *w, reshard_state_load_
                                     .routes = w->routes.at + first,
                                     .threads = rs_rank_threads(t->base.comm, t->options.threads),
                                     .only_rank = -1,
-                                    .read_bytes = &report->read_bytes}));
+                                    .read_bytes = &t->report.read_bytes}));
   return rs_checkpoint_unchanged(t->shared->checkpoint);
+}
+
+/* Ranks with the same tensors in the same layouts read together: what is read of a file once, in large pieces, goes to
+ * all of them. Where they differ, or have memory that overlaps, each reads its own. */
+static bool reads_alike(int64_t n, turn *const *t) {
+  const rs_items *first = &t[0]->base.items;
+  for (int64_t r = 0; r < n; r++) {
+    const rs_items *mine = &t[r]->base.items;
+    if (t[r]->way.ends.n > 1 || mine->all.n != first->all.n || t[r]->options.threads != t[0]->options.threads)
+      return false;
+    for (int64_t i = 0; i < mine->all.n; i++) {
+      const rs_item *a = &first->all.at[i], *b = &mine->all.at[i];
+      if (strcmp(a->path, b->path) != 0 || rs_item_is_tensor(a) != rs_item_is_tensor(b) ||
+          (a->sharded == NULL) != (b->sharded == NULL))
+        return false;
+      if (a->sharded != NULL && (b->sharded->sharder->comm->rank != r || b->sharded->held.layout->world != n ||
+                                 reshard_layout_check_source(b->sharded->held.layout) != RESHARD_SUCCESS ||
+                                 !reshard_layout_equal(a->sharded->held.layout, b->sharded->held.layout)))
+        return false;
+    }
+  }
+  return n > 1;
+}
+
+/* All ranks' memory of the i-th tensor. */
+static reshard_status add_ranks(int64_t n, turn *const *t, int64_t i, way *w) {
+  const rs_item *item = &t[0]->base.items.all.at[i];
+  for (int64_t r = 0; r < n && item->sharded == NULL; r++)
+    RS_TRY(add_tensor(t[r], &t[r]->base.items.all.at[i], &w->mine, &w->routes));
+  if (item->sharded == NULL)
+    return RESHARD_SUCCESS;
+  reshard_layout layout = item->sharded->held.layout;
+  RS_TRY(rs_item_add(item, layout, 0, &w->mine));
+  for (int64_t r = 1; r < n; r++)
+    RS_TRY(rs_item_hold(&t[r]->base.items.all.at[i], layout, r, &w->mine));
+  return rs_whole_route(find_tensor(t[0]->shared, item->path), &w->mine, w->mine.tensors.n - 1, &w->routes);
+}
+
+static reshard_status read_together(int64_t n, void **all) {
+  turn *const *t = (turn *const *)all;
+  int64_t read_bytes = 0, bytes = 0;
+  way w = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  if (!reads_alike(n, t))
+    return RESHARD_SUCCESS;
+  for (int64_t i = 0; i < t[0]->base.items.all.n && status == RESHARD_SUCCESS; i++)
+    if (rs_item_is_tensor(&t[0]->base.items.all.at[i]))
+      status = add_ranks(n, t, i, &w);
+  if (status == RESHARD_SUCCESS)
+    status = rs_move_run(&(rs_move){.src = &t[0]->shared->checkpoint->store,
+                                    .dst = &w.mine,
+                                    .nroutes = w.routes.n,
+                                    .routes = w.routes.at,
+                                    .threads = (int)rs_min(4096, n * t[0]->options.threads),
+                                    .only_rank = -1,
+                                    .read_bytes = &read_bytes});
+  free_way(&w);
+  for (int64_t r = 0; r < n; r++)
+    bytes += t[r]->report.bytes;
+  for (int64_t r = 0; r < n; r++) {
+    t[r]->done = status == RESHARD_SUCCESS;
+    t[r]->report.read_bytes =
+        bytes > 0 ? (int64_t)((double)read_bytes / (double)bytes * (double)t[r]->report.bytes) : 0;
+  }
+  return status;
 }
 
 static void replace_leaves(const turn *t) {
@@ -223,16 +295,17 @@ static void replace_leaves(const turn *t) {
   }
 }
 
-static reshard_status load(const turn *t, reshard_state_load_report *report) {
-  way w = {0};
+static reshard_status load(turn *t) {
+  reshard_comm comm = t->base.comm;
   double start = rs_seconds();
-  reshard_status status = rs_agree(t->base.comm, make_mine(t, &w, report));
+  reshard_status status = rs_agree(comm, make_mine(t));
   double opened = rs_seconds();
-  report->open_seconds += opened - start;
+  t->report.open_seconds += opened - start;
   if (status == RESHARD_SUCCESS)
-    status = rs_agree(t->base.comm, read_mine(t, &w, report));
-  report->read_seconds = rs_seconds() - opened;
-  free_way(&w);
+    status = comm->ops->together(comm, read_together, t);
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(comm, read_mine(t));
+  t->report.read_seconds = rs_seconds() - opened;
   return status;
 }
 
@@ -256,21 +329,21 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_state state, 
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
   reshard_comm comm = sharder->comm;
   turn t = {.base = {.comm = comm, .directory = directory}};
-  reshard_state_load_report made = {0};
   double start = rs_seconds();
   RS_TRY(rs_check_one_process(call, comm));
   t.base.status = prepare(state, directory, options, &t);
   t.base.text = reshard_last_error();
   reshard_status status = comm->ops->together(comm, open_all, &t);
-  made.open_seconds = rs_seconds() - start;
+  t.report.open_seconds = rs_seconds() - start;
   if (status == RESHARD_SUCCESS)
-    status = load(&t, &made);
+    status = load(&t);
   if (status == RESHARD_SUCCESS) {
     replace_leaves(&t);
     if (report != NULL)
-      *report = made;
+      *report = t.report;
   }
   leave(t.shared);
+  free_way(&t.way);
   rs_items_free(&t.base.items);
   return status;
 }
