@@ -234,9 +234,12 @@ static bool reads_alike(int64_t n, turn *const *t) {
       if (strcmp(a->path, b->path) != 0 || rs_item_is_tensor(a) != rs_item_is_tensor(b) ||
           (a->sharded == NULL) != (b->sharded == NULL))
         return false;
-      if (a->sharded != NULL && (b->sharded->sharder->comm->rank != r || b->sharded->held.layout->world != n ||
-                                 reshard_layout_check_source(b->sharded->held.layout) != RESHARD_SUCCESS ||
-                                 !reshard_layout_equal(a->sharded->held.layout, b->sharded->held.layout)))
+      if (a->sharded == NULL)
+        continue;
+      reshard_layout layout = a->sharded->held.layout;
+      if (b->sharded->sharder->comm->rank != r || !reshard_layout_equal(layout, b->sharded->held.layout))
+        return false;
+      if (r == 0 && (layout->world != n || reshard_layout_check_source(layout) != RESHARD_SUCCESS))
         return false;
     }
   }

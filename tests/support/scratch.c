@@ -94,3 +94,24 @@ reshard_checkpoint scratch_open(const char *name) {
     fail_msg("%s: %s", name, reshard_last_error());
   return checkpoint;
 }
+
+static int by_text(const void *a, const void *b) { return strcmp(a, b); }
+
+const char *scratch_list(const char *name) {
+  static char text[64 * 97];
+  char names[64][96];
+  int n = 0;
+  DIR *opened = opendir(scratch_path(name));
+  assert_non_null(opened);
+  for (struct dirent *entry; (entry = readdir(opened)) != NULL;)
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+      assert_true(n < 64);
+      snprintf(names[n++], sizeof names[0], "%.90s", entry->d_name);
+    }
+  closedir(opened);
+  qsort(names, (size_t)n, sizeof names[0], by_text);
+  text[0] = '\0';
+  for (int i = 0; i < n; i++)
+    snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i > 0 ? " " : "", names[i]);
+  return text;
+}

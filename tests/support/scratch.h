@@ -17,6 +17,8 @@ const char *scratch_path(const char *name);
 /* Removes a file, or a directory with all in it; nothing when it is not there. */
 void scratch_remove(const char *name);
 void scratch_directory(const char *name);
+/* Names in a directory, sorted, with spaces between; valid until the next call. */
+const char *scratch_list(const char *name);
 void scratch_write(const char *name, const void *bytes, size_t size);
 
 /* A safetensors file: the header's text, and so many bytes of data, byte i being (i * 7 + seed) % 251. */

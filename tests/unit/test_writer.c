@@ -7,7 +7,6 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,25 +128,6 @@ static void check_file(const char *name, const char *head, size_t n, size_t data
   free(bytes);
 }
 
-/* Names in a directory, sorted, with spaces between. */
-static int by_text(const void *a, const void *b) { return strcmp(a, b); }
-static const char *list(const char *name) {
-  static char text[4096];
-  char names[64][64];
-  int n = 0;
-  DIR *directory = opendir(scratch_path(name));
-  assert_non_null(directory);
-  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
-    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-      snprintf(names[n++], sizeof names[0], "%.60s", entry->d_name);
-  closedir(directory);
-  qsort(names, (size_t)n, sizeof names[0], by_text);
-  text[0] = '\0';
-  for (int i = 0; i < n; i++)
-    snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i > 0 ? " " : "", names[i]);
-  return text;
-}
-
 static void test_npy(void **state) {
   (void)state;
   static const struct {
@@ -177,7 +157,7 @@ static void test_npy(void **state) {
     write_all("a.npy", 1, w, 2, (reshard_writer_options){.force = 1});
     check_file("a.npy", head, 128, (size_t)elements * reshard_dtype_size(w->dtype));
   }
-  assert_string_equal(list(""), "a.npy");
+  assert_string_equal(scratch_list(""), "a.npy");
   scratch_remove("a.npy");
 }
 
@@ -244,8 +224,8 @@ static void test_index(void **state) {
                                    {"a\xc3\xa9", RESHARD_F32, 1, {50}, "rank(0)"},
                                    {"c", RESHARD_F32, 1, {100}, "rank(0)"}};
   write_all("whole", 4, tensors, 1, (reshard_writer_options){.index_bytes = 850});
-  assert_string_equal(list("whole"), "model-00001-of-00003.safetensors model-00002-of-00003.safetensors "
-                                     "model-00003-of-00003.safetensors model.safetensors.index.json");
+  assert_string_equal(scratch_list("whole"), "model-00001-of-00003.safetensors model-00002-of-00003.safetensors "
+                                             "model-00003-of-00003.safetensors model.safetensors.index.json");
   static const char index[] = "{\n  \"metadata\": {\n    \"total_size\": 4800\n  },\n  \"weight_map\": {\n"
                               "    \"a\\u00e9\": \"model-00001-of-00003.safetensors\",\n"
                               "    \"b\": \"model-00001-of-00003.safetensors\",\n"
@@ -300,7 +280,7 @@ static void test_shards(void **state) {
                                    {"b", RESHARD_U8, 1, {7}, "cyclic(2;2)"},
                                    {"e", RESHARD_F16, 2, {0, 3}, "rank(1)"}};
   write_all("s", 3, tensors, 3, (reshard_writer_options){0});
-  assert_string_equal(list("s"),
+  assert_string_equal(scratch_list("s"),
                       NAME("1", "1", "2") " " NAME("1", "2", "2") " " NAME("2", "1", "2") " " NAME("2", "2", "2"));
   static const char reshard[] = COMMON(
       "\"" NAME("1", "1", "2") "\",\"" NAME("1", "2", "2") "\",\"" NAME("2", "1", "2") "\",\"" NAME("2", "2", "2") "\"",
@@ -324,7 +304,7 @@ static void test_shards(void **state) {
   scratch_remove("s");
 
   write_all("s", 0, NULL, 1, (reshard_writer_options){0}); /* there must be something to read */
-  assert_string_equal(list("s"), NAME("1", "1", "1"));
+  assert_string_equal(scratch_list("s"), NAME("1", "1", "1"));
   check_shard(NAME("1", "1", "1"), "{}",
               "{\"version\":1,\"world\":1,\"files\":[\"" NAME("1", "1", "1") "\"],\"shapes\":{},\"layout\":{}}", "");
   scratch_remove("s");
@@ -342,7 +322,7 @@ static void test_many_boxes(void **state) {
   assert_true(report.whole_arrays == 0 && report.files == 18 && report.bytes == 18 * 18);
   reshard_writer_abandon(writer);
   write_all("s", 1, &fine, 3, (reshard_writer_options){0});
-  assert_string_equal(list("s"), NAME("1", "1", "1") " " NAME("2", "1", "1"));
+  assert_string_equal(scratch_list("s"), NAME("1", "1", "1") " " NAME("2", "1", "1"));
   char reshard[2048], *at = reshard;
   at += sprintf(at, "%s",
                 COMMON("\"" NAME("1", "1", "1") "\",\"" NAME("2", "1", "1") "\"", "\"a\":[130,2]",
@@ -410,7 +390,7 @@ static void refused(const char *name, int64_t n, const wanted *wanted, reshard_w
     fail_msg("expected %s with '%s' and '%s', got %s: %s", reshard_status_string(status), first, second,
              reshard_status_string(is), is != RESHARD_SUCCESS ? reshard_last_error() : "");
   assert_ptr_equal(writer, untouched);
-  assert_string_equal(list(""), ""); /* nothing is left */
+  assert_string_equal(scratch_list(""), ""); /* nothing is left */
 }
 
 static void test_refused(void **state) {
@@ -459,7 +439,7 @@ static void test_refused(void **state) {
   tensors[1].dtype = RESHARD_DTYPE_NONE;
   assert_int_equal(reshard_writer_create(path, 2, tensors, &options, &writer), RESHARD_ERROR_INVALID);
   release(2, tensors);
-  assert_string_equal(list(""), "");
+  assert_string_equal(scratch_list(""), "");
 }
 
 static void test_puts(void **state) {
@@ -481,7 +461,7 @@ static void test_puts(void **state) {
   assert_int_equal(reshard_writer_commit(writer), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "'a'"));
   assert_non_null(strstr(reshard_last_error(), "rank 1"));
-  assert_string_equal(list(""), "");
+  assert_string_equal(scratch_list(""), "");
   assert_int_equal(reshard_writer_commit(NULL), RESHARD_ERROR_INVALID);
   reshard_writer_abandon(NULL);
 }

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,25 +16,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Names in a directory, sorted, with spaces between. */
-static int by_text(const void *a, const void *b) { return strcmp(a, b); }
-static const char *list(const char *name) {
-  static char text[4096];
-  char names[32][96];
-  int n = 0;
-  DIR *directory = opendir(scratch_path(name));
-  assert_non_null(directory);
-  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
-    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-      snprintf(names[n++], sizeof names[0], "%.90s", entry->d_name);
-  closedir(directory);
-  qsort(names, (size_t)n, sizeof names[0], by_text);
-  text[0] = '\0';
-  for (int i = 0; i < n; i++)
-    snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i > 0 ? " " : "", names[i]);
-  return text;
-}
 
 static void touch(const char *name) { scratch_write(name, "old", 3); }
 
@@ -100,8 +80,8 @@ static void test_replace(void **state) {
     refused("r/a.npy", false, "r/a.npy': is there");
     refused("r/b.safetensors", false, "is there");
     refused("r/c", false, "is there");
-    assert_string_equal(list("r"), "a.npy b.safetensors c");
-    assert_string_equal(list("r/c"), SHARD("1") " " SHARD("2"));
+    assert_string_equal(scratch_list("r"), "a.npy b.safetensors c");
+    assert_string_equal(scratch_list("r/c"), SHARD("1") " " SHARD("2"));
     touch("r/a.npy");
     touch("r/b.safetensors");
     touch("r/c/other.safetensors");
@@ -112,7 +92,7 @@ static void test_replace(void **state) {
   scratch_directory("r/empty");
   refused("r/empty", false, "is there");
   replace("r/empty///", true);
-  assert_string_equal(list("r/empty"), SHARD("1") " " SHARD("2"));
+  assert_string_equal(scratch_list("r/empty"), SHARD("1") " " SHARD("2"));
 
   /* what must stay as it is */
   scratch_directory("r/d.npy");
@@ -138,7 +118,7 @@ static void test_replace(void **state) {
   assert_int_equal(symlink("other.safetensors", scratch_path("r/c/link.safetensors")), 0);
   refused("r/c", true, "'link.safetensors'");
   assert_true(is_old("r/c/other.safetensors") && is_old("r/c/config.json") && is_old("r/file"));
-  assert_string_equal(list("r"), "a.npy b.safetensors c d.npy empty file p.npy");
+  assert_string_equal(scratch_list("r"), "a.npy b.safetensors c d.npy empty file p.npy");
   scratch_remove("r");
 }
 
@@ -169,7 +149,7 @@ static void test_paths(void **state) {
   assert_int_equal(chdir(before), 0);
   assert_int_equal(reshard_writer_put(writer, 0, 0, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
   assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
-  assert_string_equal(list("here"), "a.safetensors");
+  assert_string_equal(scratch_list("here"), "a.safetensors");
 
   if (geteuid() != 0) {
     assert_int_equal(chmod(scratch_path("here"), 0500), 0);
@@ -200,10 +180,10 @@ static void test_links(void **state) {
   replace("l/one.npy", true);
   assert_int_equal(lstat(scratch_path("l/set"), &info), 0);
   assert_true(S_ISLNK(info.st_mode));
-  assert_string_equal(list("l/disk/set"), SHARD("1") " " SHARD("2"));
+  assert_string_equal(scratch_list("l/disk/set"), SHARD("1") " " SHARD("2"));
   assert_false(is_old("l/disk/one.npy"));
-  assert_string_equal(list("l"), "dangling.npy disk loop one.npy set");
-  assert_string_equal(list("l/disk"), "one.npy set");
+  assert_string_equal(scratch_list("l"), "dangling.npy disk loop one.npy set");
+  assert_string_equal(scratch_list("l/disk"), "one.npy set");
   scratch_remove("l");
 }
 
@@ -232,13 +212,14 @@ static void test_leftovers(void **state) {
   reshard_writer writer = create("t/a", false), second = create("t/a", false); /* nor is that of another writer */
   reshard_writer_abandon(second);
   assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
-  assert_string_equal(list("t"), ".a.reshard--1 .a.reshard-1-1.old .a.reshard-12 .a.reshard-12- .a.reshard-12-0~ "
-                                 ".a.reshard-12-1 .a.reshard-12-1x .a.reshard-14-0 .a.reshard-15-0 .a.reshard-x-1 "
-                                 ".ab.reshard-12-0 .b.reshard-12-0 a a.reshard-12-0");
-  assert_string_equal(list("t/.a.reshard-12-1"), "notes");
+  assert_string_equal(scratch_list("t"),
+                      ".a.reshard--1 .a.reshard-1-1.old .a.reshard-12 .a.reshard-12- .a.reshard-12-0~ "
+                      ".a.reshard-12-1 .a.reshard-12-1x .a.reshard-14-0 .a.reshard-15-0 .a.reshard-x-1 "
+                      ".ab.reshard-12-0 .b.reshard-12-0 a a.reshard-12-0");
+  assert_string_equal(scratch_list("t/.a.reshard-12-1"), "notes");
   close(lock);
   replace("t/a", true);
-  assert_null(strstr(list("t"), "reshard-15-0"));
+  assert_null(strstr(scratch_list("t"), "reshard-15-0"));
   scratch_remove("t");
 }
 
@@ -253,7 +234,7 @@ static void test_rivals(void **state) {
     assert_int_equal(reshard_writer_commit(second), RESHARD_ERROR_INVALID);
     assert_non_null(strstr(reshard_last_error(), "is there"));
     assert_int_equal(reshard_writer_commit(third), RESHARD_SUCCESS); /* with force: the last one wins */
-    assert_string_equal(list("v"), names[i] + 2);
+    assert_string_equal(scratch_list("v"), names[i] + 2);
     reshard_writer fourth = create(names[i], true);
     if (i < 2) {
       scratch_directory(names[i]);
@@ -262,12 +243,12 @@ static void test_rivals(void **state) {
       touch(names[i]);
     }
     assert_int_equal(reshard_writer_commit(fourth), RESHARD_ERROR_INVALID);
-    assert_string_equal(list("v"), names[i] + 2);
+    assert_string_equal(scratch_list("v"), names[i] + 2);
     reshard_writer fifth = create("v/b", true);
     scratch_directory("v/b");
     touch("v/b/thesis.tex");
     assert_int_equal(reshard_writer_commit(fifth), RESHARD_ERROR_INVALID);
-    assert_string_equal(list("v/b"), "thesis.tex");
+    assert_string_equal(scratch_list("v/b"), "thesis.tex");
     scratch_remove("v");
   }
 }
@@ -314,7 +295,7 @@ static void test_limits(void **state) {
   assert_non_null(strstr(reshard_last_error(), "128 files"));
   assert_non_null(strstr(reshard_last_error(), "is 40"));
   reshard_layout_release(tensor.layout);
-  assert_string_equal(list("n"), "");
+  assert_string_equal(scratch_list("n"), "");
   scratch_remove("n");
 }
 
@@ -339,11 +320,11 @@ static void test_sync(void **state) {
   assert_int_equal(rs_writer_sync(writer, look, &w), RESHARD_SUCCESS);
   assert_true(w.calls == 2 && w.done == w.all);
   assert_int_equal(rs_writer_publish(writer), RESHARD_SUCCESS);
-  assert_string_equal(list("y"), "a");
+  assert_string_equal(scratch_list("y"), "a");
   writer = create("y/b", false);
   assert_int_equal(rs_writer_sync(writer, look, &stopped), RESHARD_ERROR_CANCELLED);
   reshard_writer_abandon(writer);
-  assert_string_equal(list("y"), "a");
+  assert_string_equal(scratch_list("y"), "a");
   scratch_remove("y");
 }
 
