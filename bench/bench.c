@@ -312,7 +312,7 @@ static void start(bench_state *b) {
   b->wrong = cli_alloc(b->w.world, sizeof *b->wrong);
   b->ours = cli_alloc(o->iterations, sizeof *b->ours);
   b->straight = cli_alloc(o->iterations, sizeof *b->straight);
-  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, b->threads, RESHARD_ISA_AUTO, 0};
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, b->threads, RESHARD_ISA_AUTO, 0, NULL, 0};
   CLI_TRY("", reshard_comm_create_local(b->w.world, &local, b->comms));
   reshard_isa isa = RESHARD_ISA_AUTO;
   const char *forced = getenv("RESHARD_ISA");

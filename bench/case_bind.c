@@ -50,7 +50,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
   rng_seed(&r, c->seed * 1000003 + (uint64_t)(rank * 64 + number * 2 + source));
   rng common; /* drawn alike on all ranks: whether this binding is plain, so that messages can go in place */
   rng_seed(&common, c->seed * 1000033 + (uint64_t)(number * 2 + source));
-  bool plain = rng_one_in(&common, 2);
+  bool plain = rng_one_in(&common, 2) || c->plain;
   *b = (case_binding){.bytes = 64 + rng_below(&r, 64)};
   for (int64_t e = 0; e < c->nentries; e++) {
     const oracle_held *held = source ? &c->entry[e].src.held : &c->entry[e].dst.held;

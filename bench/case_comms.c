@@ -51,7 +51,7 @@ reshard_comm *case_comms_get(case_comms *kept, int64_t n, int threads, reshard_i
       oldest = set;
   }
   comm_set_drop(oldest);
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS, NULL, 0};
   reshard_comm *comms = cli_alloc(n, sizeof *comms);
   if (reshard_comm_create_local(n, &options, comms) != RESHARD_SUCCESS) {
     cli_add(why, "local communicator of %lld ranks, %d threads, %s: %s", (long long)n, threads, reshard_isa_string(isa),

@@ -44,6 +44,7 @@ typedef struct case_plan {
   int64_t least_limit;  /* of workspace_limit for this world; 0 where there is no limit */
   oracle_counts counts; /* of all entries, in bytes */
   int64_t bytes;        /* of all regions */
+  bool plain;           /* every array is contiguous; else as the seed has it */
   bool reversible;      /* every destination is whole, without gap, halo or replica */
 } case_plan;
 

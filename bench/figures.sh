@@ -45,6 +45,15 @@ difference() { # GOAL LABEL FILTER FILTER: median time of an item of the first c
   row "$2" "<= $1 us" "${time:-failed}"
 }
 
+beside_memcpy() { # GOAL LABEL CASE: time of CASE_memcpy over that of CASE, medians of runs in turns
+  local ratio
+  ratio=$("$micro" --benchmark_filter="^$3(_memcpy)?\$" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
+    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
+    awk -F, -v first="\"$3_median\"" '/_median/ { if ($1 == first) ours = $3; else copy = $3 }
+      END { if (ours && copy) printf "%.2f", copy / ours }')
+  row "$2" ">= $1" "${ratio:-failed}"
+}
+
 redistribute() { # GOAL LABEL CASE: 256 MiB there and back by a case of reshard_micro, as a ratio to the straight copy, in turns
   local i copy time ratios=
   for ((i = 0; i < 7; i++)); do
@@ -71,8 +80,10 @@ copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" 
 copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
 many_tensors
 if [ -x "$micro" ]; then
-  redistribute 0.95 'redistribute of a DTensor, rows to columns, memory reused' dtensor_redistribute_there_and_back_4_ranks_memory_reused
-  redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks
+  redistribute 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
+  redistribute 0.95 '  new memory for each result' dtensor_redistribute_there_and_back_4_ranks_new_memory
+  case_of_micro 200 ns 'storage of a tensor freed and allocated again, 4 KiB' storage_alloc_and_free/4096
+  case_of_micro 200 ns '  64 MiB' storage_alloc_and_free/67108864
   row 'planning: time on one core' goal measured
   case_of_micro 50 ms '1,000,000 intersections: tiles to shifted tiles, 64 ranks' plan_boxes_tiles_64_ranks/1000000
   case_of_micro 50 ms '1,000,000 intersections: 1,000 stripes to 1,000 stripes' plan_boxes_stripes_1000_ranks/1000000
@@ -82,7 +93,11 @@ if [ -x "$micro" ]; then
   case_of_micro 1000 ms 'validate 1,000,000 boxes' validate_boxes
   case_of_micro 1000 ms 'metadata, 1,024 tensors x 1,024 shards: made and checked' metadata_1024_tensors_ranks_of_one_shard
   case_of_micro 1000 us 'mesh of 16,384 ranks: made, coordinate, part, local box' mesh
+  beside_memcpy 0.7 'cast of 1,000 tensors of 64 KiB f32 to bf16, to memcpy of the bytes read and written' cast_1000_tensors_f32_bf16
   case_of_micro 200 ns 'execute with nothing to move, 1 rank' execute_nothing_direct
+  row 'trees of 100,000 tensors' goal measured
+  case_of_micro 10 ms 'every tensor mapped to another, and the result freed' tree_map
+  case_of_micro 50 ms 'flattened to paths and leaves, rebuilt with others' tree_flatten_rebuild
   row 'tensors: host time beyond the bare execute' goal measured
   for ranks in 1 4; do
     difference 5 "reshard in place, plan in the cache, ranks: $ranks" "sharded_reshard/$ranks" "sharded_execute/$ranks"

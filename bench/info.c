@@ -60,8 +60,8 @@ static void as_json(const machine *m, const char *path) {
 static void as_text(const machine *m) {
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
   printf("reshard       %s, built with %s\n", reshard_version(), COMPILER);
-  printf("devices       cpu; this build has no CUDA\n");
-  printf("communicators local (ranks are threads of one process); this build has no NCCL and no MPI\n");
+  printf("devices       cpu; the program does not use CUDA yet\n");
+  printf("communicators local (ranks are threads of one process); the program does not use NCCL and MPI yet\n");
   printf("files         %s\n",
          has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
   printf("instructions ");

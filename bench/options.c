@@ -181,8 +181,8 @@ static reshard_path path_of(const option_row *row, const char *text) {
 
 static void take(const option_row *row, const char *text, cli_options *o) {
   static const char *const devices[] = {"cpu", NULL}, *const comms[] = {"local", NULL};
-  static const char *const no_device[] = {"cuda", "this build has no CUDA", NULL};
-  static const char *const no_comm[] = {"nccl", "this build has no NCCL", "mpi", "this build has no MPI", NULL};
+  static const char *const no_device[] = {"cuda", "the program does not use CUDA yet", NULL};
+  static const char *const no_comm[] = {"nccl", "the program does not use NCCL yet", "mpi", "the program does not use MPI yet", NULL};
   switch (row->letter) {
   case O_SHAPE: o->shape = text; break;
   case 'd': o->dtype = text; break;
@@ -207,8 +207,8 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
   case 'c': o->check = true; break;
   case 't': o->rank_threads = number(row, text, 1, 65536, false); break;
-  case 'g': number(row, text, 0, 1024, false); cli_exit(EXIT_LACKING, "-g %s: this build has no CUDA", text);
-  case 'G': cli_exit(EXIT_LACKING, "-G: this build has no CUDA");
+  case 'g': number(row, text, 0, 1024, false); cli_exit(EXIT_LACKING, "-g %s: the program does not use CUDA yet", text);
+  case 'G': cli_exit(EXIT_LACKING, "-G: the program does not use CUDA yet");
   case 'J':
   case O_JSON: o->json = text; break;
   case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;

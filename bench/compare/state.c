@@ -63,9 +63,9 @@ static void walk(reshard_sharded_tensor tensor, int64_t rank, bool fill) {
   }
 }
 
-static reshard_state make_state(const job *j, reshard_sharder sharder, int64_t rank, reshard_sharded_tensor *tensors) {
-  reshard_state root, leaf;
-  CLI_TRY("", reshard_state_dict(&root));
+static reshard_tree make_state(const job *j, reshard_sharder sharder, int64_t rank, reshard_sharded_tensor *tensors) {
+  reshard_tree root, leaf;
+  CLI_TRY("", reshard_tree_dict(&root));
   for (int64_t i = 0; i < j->n; i++) {
     const reshard_model_tensor *t = &j->tensors[i];
     reshard_layout layout;
@@ -74,14 +74,14 @@ static reshard_state make_state(const job *j, reshard_sharder sharder, int64_t r
     if (j->save)
       walk(tensors[i], rank, true);
     CLI_TRY("", reshard_state_sharded(tensors[i], &leaf));
-    CLI_TRY("", reshard_state_set(root, t->name, leaf));
-    reshard_state_release(leaf);
+    CLI_TRY("", reshard_tree_set(root, t->name, leaf));
+    reshard_tree_release(leaf);
     reshard_layout_release(layout);
   }
   if (j->save) {
-    CLI_TRY("", reshard_state_int(1234, &leaf));
-    CLI_TRY("", reshard_state_set(root, "step", leaf));
-    reshard_state_release(leaf);
+    CLI_TRY("", reshard_tree_int(1234, &leaf));
+    CLI_TRY("", reshard_tree_set(root, "step", leaf));
+    reshard_tree_release(leaf);
   }
   return root;
 }
@@ -123,7 +123,7 @@ static void body(void *user, int64_t rank) {
   reshard_sharder sharder;
   reshard_sharded_tensor *tensors = cli_alloc(j->n, sizeof *tensors);
   CLI_TRY("", reshard_sharder_create(j->comms[rank], NULL, &sharder));
-  reshard_state state = make_state(j, sharder, rank, tensors);
+  reshard_tree state = make_state(j, sharder, rank, tensors);
   reshard_state_save_options saving = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   reshard_state_load_options loading = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
   for (int64_t i = 0; i < j->repeats; i++) {
@@ -152,7 +152,7 @@ static void body(void *user, int64_t rank) {
   for (int64_t i = 0; i < j->n; i++)
     reshard_sharded_tensor_release(tensors[i]);
   free(tensors);
-  reshard_state_release(state);
+  reshard_tree_release(state);
   reshard_sharder_destroy(sharder);
 }
 

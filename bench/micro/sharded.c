@@ -16,11 +16,11 @@ typedef enum way {
   EXECUTE,
   RESHARD,
   REDISTRIBUTE,
-  RESHARD_REUSED,
-  REDISTRIBUTE_REUSED
-} way; /* REUSED: in memory that is kept */
+  RESHARD_NEW,
+  REDISTRIBUTE_NEW
+} way; /* NEW: memory that is freed goes back to the system */
 
-static int is_dtensor(way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_REUSED; }
+static int is_dtensor(way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_NEW; }
 
 typedef struct world world;
 
@@ -175,7 +175,7 @@ static void *make(int64_t n, int64_t side, int64_t rounds, way way, int64_t *ite
     member *m = &w->members[r];
     *m = (member){.world = w, .comm = comms[r]};
     const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
-                                             .reused_bytes = way >= RESHARD_REUSED ? 2 * side * side : 0};
+                                             .keep_bytes = way >= RESHARD_NEW ? -1 : 0};
     if (reshard_sharder_create(m->comm, &options, &m->sharder))
       return NULL;
   }
@@ -193,14 +193,12 @@ static void *make(int64_t n, int64_t side, int64_t rounds, way way, int64_t *ite
 
 static void *make_reshard(int64_t n, int64_t *items) { return make(n, 4, 64, RESHARD, items); }
 static void *make_execute(int64_t n, int64_t *items) { return make(n, 4, 64, EXECUTE, items); }
-static void *make_redistribute(int64_t n, int64_t *items) { return make(n, 4, 64, REDISTRIBUTE_REUSED, items); }
+static void *make_redistribute(int64_t n, int64_t *items) { return make(n, 4, 64, REDISTRIBUTE, items); }
 static void *make_large(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD, items); }
-static void *make_reused(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD_REUSED, items); }
+static void *make_new(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD_NEW, items); }
 static void *make_large_execute(int64_t side, int64_t *items) { return make(RANKS, side, 1, EXECUTE, items); }
 static void *make_dtensor(int64_t side, int64_t *items) { return make(RANKS, side, 1, REDISTRIBUTE, items); }
-static void *make_dtensor_reused(int64_t side, int64_t *items) {
-  return make(RANKS, side, 1, REDISTRIBUTE_REUSED, items);
-}
+static void *make_dtensor_new(int64_t side, int64_t *items) { return make(RANKS, side, 1, REDISTRIBUTE_NEW, items); }
 
 const micro_case micro_sharded[] = {
     {"sharded_execute", 1, 0, make_execute, run, drop},
@@ -210,9 +208,9 @@ const micro_case micro_sharded[] = {
     {"sharded_reshard", 4, 0, make_reshard, run, drop},
     {"dtensor_redistribute", 4, 0, make_redistribute, run, drop},
     {"sharded_reshard_there_and_back_4_ranks", 8192, 20, make_large, run, drop},
-    {"sharded_reshard_there_and_back_4_ranks_memory_reused", 8192, 20, make_reused, run, drop},
+    {"sharded_reshard_there_and_back_4_ranks_new_memory", 8192, 20, make_new, run, drop},
     {"execute_there_and_back_4_ranks", 8192, 20, make_large_execute, run, drop},
     {"dtensor_redistribute_there_and_back_4_ranks", 8192, 20, make_dtensor, run, drop},
-    {"dtensor_redistribute_there_and_back_4_ranks_memory_reused", 8192, 20, make_dtensor_reused, run, drop},
+    {"dtensor_redistribute_there_and_back_4_ranks_new_memory", 8192, 20, make_dtensor_new, run, drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };

@@ -18,9 +18,9 @@
 typedef struct rs_part {
   int64_t peer;
   char *at;
-  int64_t bytes; /* never 0 */
-  rs_program
-      *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: `at` is in the user's array */
+  int64_t bytes;       /* never 0 */
+  rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: not done by exchange */
+  bool staged;         /* `at` is in staging; else in the user's array */
 } rs_part;
 
 /* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
@@ -28,6 +28,7 @@ typedef struct rs_turn {
   reshard_comm comm;
   int64_t nsends, nreceives;
   const rs_part *sends, *receives;
+  void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
 } rs_turn;
 
 #define RS_COMM_RECORD 512
@@ -41,9 +42,7 @@ typedef struct rs_split {
 
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
-  bool reach;       /* every rank's memory can be addressed by every rank: ranks of one process */
-  bool overlaps; /* exchange returns before its round is done, so that neighbouring rounds overlap: they get a half of
-                    the staging each */
+  bool reach;       /* every rank's host memory can be addressed by every rank: ranks of one process */
   /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as
    * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
    * nothing runs. */
@@ -58,12 +57,20 @@ typedef struct rs_comm_ops {
    * given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
-  /* One round for the n ranks of this process, called by one thread for all: packs, moves and unpacks what the turns
-   * say, and counts what came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer
-   * (streaming stores pay or not). At most as many receives come in one call as were reserved. Ordered on stream. */
-  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream);
+  /* One round for the n ranks of this process, called by one thread for all: moves what the turns say, and counts what
+   * came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer (streaming stores pay or
+   * not). At most as many receives, and as many sends, come in one call as were reserved.
+   * Without streams it also packs and unpacks, by the programs of the parts, and returns when all is done. On a device
+   * with streams parts have no programs: execute has packed what is sent in the order of the turns' streams, and what
+   * unpacks comes after them; exchange enqueues and does not block. A rank's turns of one execute have one stream. */
+  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* Makes the connections to the peers that this rank will send to and receive from, both ascending, without touching
+   * anybody's arrays: collective, when a packed transfer is created, since it can take most of a second. NULL: there
+   * are none to make. */
+  reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
+                            const int64_t *receives);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
@@ -76,6 +83,11 @@ struct reshard_comm_s {
   rs_device *device; /* may be shared with other communicators */
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
+  /* Ranks of this process on one GPU (or the CPU) are a lane. */
+  int64_t lanes, lane;            /* how many there are, by their first ranks; which one this rank is on */
+  int64_t lane_rank;              /* ranks of the process before this one on its lane */
+  rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
+  bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
   int64_t transfers;           /* made on this handle so far */
   const void *group;           /* one for all ranks of this process, and no other communicator's */

@@ -6,8 +6,6 @@
  * where. */
 #include "comm/local.h"
 
-#include "device/cpu.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,98 +147,6 @@ static reshard_status local_allgather(reshard_comm comm, const void *mine, size_
   return local_together(comm, gather, &g);
 }
 
-static reshard_status local_reserve(reshard_comm comm, int64_t most) {
-  rs_team *team = rs_team_of(comm);
-  if (most <= team->reserved)
-    return RESHARD_SUCCESS;
-  rs_link *links = NULL;
-  rs_span *spans = NULL;
-  rs_program **programs = NULL;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc_zero(&links, most, sizeof *links), fail);
-  RS_TRY_GOTO(status, rs_alloc(&spans, most, sizeof *spans), fail);
-  RS_TRY_GOTO(status, rs_alloc(&programs, most, sizeof *programs), fail);
-  free(team->links);
-  free(team->spans);
-  free(team->programs);
-  team->links = links;
-  team->spans = spans;
-  team->programs = programs;
-  team->reserved = most;
-  return RESHARD_SUCCESS;
-fail:
-  free(links);
-  free(spans);
-  free(programs);
-  return status;
-}
-
-/* Turns are few and their parts sorted, so a search is as quick as a cursor per sender and needs no memory. */
-static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
-  int64_t low = 0, high = turn->nsends;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (turn->sends[middle].peer < receiver)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
-}
-
-/* Pairs each receive with its send, as links; counts what comes. */
-static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
-  int64_t sends = 0, made = 0;
-  for (int64_t i = 0; i < n; i++)
-    sends += turns[i].nsends;
-  for (int64_t i = 0; i < n; i++) {
-    int64_t me = turns[i].comm->rank, bytes = 0;
-    for (int64_t r = 0; r < turns[i].nreceives; r++) {
-      const rs_part *want = &turns[i].receives[r];
-      const rs_part *have = find_send(&turns[want->peer], me); /* turns are by rank: all ranks are here */
-      if (have == NULL || have->bytes != want->bytes || made == team->reserved)
-        return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
-                        (long long)me, (long long)want->bytes, (long long)want->peer,
-                        have != NULL ? (long long)have->bytes : 0);
-      rs_link *link = &team->links[made++];
-      link->pack = have->program;
-      link->span = (rs_span){have->at, want->at, want->bytes, want->program != NULL};
-      link->unpack = want->program;
-      bytes += want->bytes;
-    }
-    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
-  }
-  if (sends != made)
-    return rs_error(RESHARD_ERROR_INTERNAL, "%lld messages are sent, %lld are received", (long long)sends,
-                    (long long)made);
-  *nlinks = made;
-  return RESHARD_SUCCESS;
-}
-
-/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are
- * enough of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
-enum { CARRIED = 1 << 20 };
-
-static reshard_status local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, void *stream) {
-  rs_team *team = rs_team_of(turns[0].comm);
-  rs_device *device = team->device;
-  int64_t nlinks = 0, longest = 0;
-  RS_TRY(pair(team, n, turns, &nlinks));
-  for (int64_t i = 0; i < nlinks; i++)
-    longest = rs_max(longest, team->links[i].span.bytes);
-  if (longest <= CARRIED && nlinks >= 2 * rs_device_cpu_threads(device))
-    return device->ops->carry(device, nlinks, team->links, total_bytes, stream);
-  for (int64_t i = 0; i < nlinks; i++) {
-    team->programs[i] = (rs_program *)team->links[i].pack;
-    team->spans[i] = team->links[i].span;
-  }
-  RS_TRY(device->ops->run(device, nlinks, team->programs, stream));
-  RS_TRY(device->ops->copy(device, nlinks, team->spans, total_bytes, stream));
-  for (int64_t i = 0; i < nlinks; i++)
-    team->programs[i] = (rs_program *)team->links[i].unpack;
-  return device->ops->run(device, nlinks, team->programs, stream);
-}
-
 static reshard_status local_alive(reshard_comm comm) { return rs_team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
 
 /* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */
@@ -274,6 +180,8 @@ static void free_team(rs_team *team) {
     leave_parent(team);
   else if (team->device != NULL)
     team->device->ops->destroy(team->device);
+  for (int64_t i = 0; i < team->nhandles; i++)
+    reshard_device_release(team->handles[i]);
   pthread_cond_destroy(&team->changed);
   pthread_mutex_destroy(&team->mutex);
   free(team->global_ranks);
@@ -283,6 +191,9 @@ static void free_team(rs_team *team) {
   free(team->links);
   free(team->spans);
   free(team->programs);
+  free(team->lanes);
+  free(team->lane_ranks);
+  free(team->handles);
   free(team);
 }
 
@@ -300,130 +211,17 @@ static void local_destroy(reshard_comm comm) {
   rs_team_drop(team);
 }
 
-static const rs_comm_ops local_ops = {
+const rs_comm_ops rs_local_ops = {
     .name = "local",
     .reach = true,
-    .overlaps = false,
     .together = local_together,
     .allgather = local_allgather,
     .enter = local_enter,
     .leave = local_leave,
-    .exchange = local_exchange,
-    .reserve = local_reserve,
+    .exchange = rs_local_exchange,
+    .reserve = rs_local_reserve,
     .split = rs_local_split,
     .alive = local_alive,
     .abort = local_abort,
     .destroy = local_destroy,
 };
-
-/* A number from the environment, at least 0; *value is left alone where it is not set. */
-static reshard_status read_number(const char *name, int64_t *value) {
-  const char *text = getenv(name);
-  if (text == NULL || *text == '\0')
-    return RESHARD_SUCCESS;
-  char *end;
-  errno = 0;
-  long long number = strtoll(text, &end, 10);
-  if (errno != 0 || *end != '\0' || number < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%s=%.32s is not a number of 0 or more", name, text);
-  *value = number;
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status read_isa(reshard_isa *isa) {
-  const char *text = getenv("RESHARD_ISA");
-  if (text == NULL || *text == '\0')
-    return RESHARD_SUCCESS;
-  for (int i = 0; i < RESHARD_ISA_COUNT; i++)
-    if (strcmp(text, reshard_isa_string((reshard_isa)i)) == 0) {
-      *isa = (reshard_isa)i;
-      return RESHARD_SUCCESS;
-    }
-  return rs_error(RESHARD_ERROR_INVALID, "RESHARD_ISA=%.32s is none of auto, scalar, sse2, avx2, avx512, neon", text);
-}
-
-/* Options, completed from the environment: the only place that reads it. */
-static reshard_status read_options(const reshard_local_options *given, reshard_local_options *out) {
-  const reshard_local_options defaults = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 0};
-  *out = given != NULL ? *given : defaults;
-  if (out->size != sizeof *out)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_local_options has %zu", out->size,
-                    sizeof *out);
-  if (out->threads < 0 || out->timeout_ms < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%d threads, timeout of %lld ms: neither may be negative", out->threads,
-                    (long long)out->timeout_ms);
-  int64_t threads = out->threads;
-  if (threads == 0)
-    RS_TRY(read_number("RESHARD_THREADS", &threads));
-  if (threads > 4096)
-    return rs_error(RESHARD_ERROR_INVALID, "%lld copy threads, 4096 are the most", (long long)threads);
-  out->threads = (int)threads;
-  if (out->timeout_ms == 0)
-    RS_TRY(read_number("RESHARD_TIMEOUT_MS", &out->timeout_ms));
-  return out->isa == RESHARD_ISA_AUTO ? read_isa(&out->isa) : RESHARD_SUCCESS;
-}
-
-reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
-  rs_team *team;
-  RS_TRY(rs_alloc_zero(&team, 1, sizeof *team));
-  pthread_condattr_t attributes;
-  int failed = pthread_mutex_init(&team->mutex, NULL);
-  if (failed != 0) {
-    free(team);
-    return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
-  }
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&team->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
-  team->n = n;
-  team->users = 1;
-  team->timeout_ms = timeout_ms;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc_zero(&team->slots, n, sizeof *team->slots), fail);
-  RS_TRY_GOTO(status, rs_alloc_zero(&team->runs, n, sizeof *team->runs), fail);
-  RS_TRY_GOTO(status, rs_alloc(&team->records, n, RS_COMM_RECORD), fail);
-  *out = team;
-  return RESHARD_SUCCESS;
-fail:
-  rs_team_drop(team);
-  return status;
-}
-
-reshard_status rs_team_seat(rs_team *team, int64_t rank, reshard_comm *comm) {
-  rs_local_comm *made;
-  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  *made =
-      (rs_local_comm){.base = {.ops = &local_ops, .device = team->device, .rank = rank, .size = team->n}, .team = team};
-  made->base.locals = team->n;
-  made->base.group = team;
-  made->base.global_ranks = team->global_ranks;
-  pthread_mutex_lock(&team->mutex);
-  team->users++;
-  pthread_mutex_unlock(&team->mutex);
-  *comm = &made->base;
-  return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options, reshard_comm *comms) {
-  if (n < 1 || comms == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_local: %lld ranks, comms %s", (long long)n,
-                    comms == NULL ? "NULL" : "given");
-  reshard_local_options complete;
-  RS_TRY(read_options(options, &complete));
-  rs_team *team = NULL;
-  reshard_comm *made = NULL;
-  RS_TRY(rs_team_create(n, complete.timeout_ms, &team));
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_device_cpu_create(complete.threads, complete.isa, &team->device), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&made, n, sizeof *made), done);
-  for (int64_t r = 0; r < n; r++)
-    RS_TRY_GOTO(status, rs_team_seat(team, r, &made[r]), done);
-  memcpy(comms, made, (size_t)n * sizeof *made);
-done:
-  for (int64_t r = 0; status != RESHARD_SUCCESS && made != NULL && r < n; r++)
-    reshard_comm_destroy(made[r]);
-  free(made);
-  rs_team_drop(team);
-  return status;
-}

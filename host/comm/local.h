@@ -23,8 +23,12 @@ typedef struct rs_team {
   void **slots;
   rs_meeting *runs;
   reshard_status result;
-  char text[512]; /* why, when result is no success */
-  rs_device *device;
+  char text[512];          /* why, when result is no success */
+  rs_device *device;       /* a CPU of its own, where the caller gave no devices */
+  reshard_device *handles; /* [nhandles]: those that the caller gave, kept */
+  int64_t nhandles;
+  rs_device **lanes; /* [nlanes] of at most n: see reshard_comm_s */
+  int64_t nlanes, *lane_ranks;
   char *records;    /* [n * RS_COMM_RECORD] of an all-gather */
   int64_t reserved; /* messages that one exchange can have */
   rs_link *links;   /* of one exchange */
@@ -32,7 +36,7 @@ typedef struct rs_team {
   rs_program **programs;
 
   int64_t *global_ranks;    /* NULL: the same numbers */
-  struct rs_team *parent;   /* which it was split from, and whose device it uses; NULL: the device is its own */
+  struct rs_team *parent;   /* which it was split from, and whose devices it uses; NULL: they are its own */
   struct rs_team *children; /* split from it; under its mutex, which is taken before a child's */
   struct rs_team *next;     /* child of the same parent */
 } rs_team;
@@ -44,12 +48,21 @@ typedef struct rs_local_comm {
 
 static inline rs_team *rs_team_of(reshard_comm comm) { return ((rs_local_comm *)comm)->team; }
 
+extern const rs_comm_ops rs_local_ops;
+
 /* A team without a device, with one user: the caller. */
 reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **team);
-/* One more user: the handle of a rank. The team has its device and its table of global ranks. */
-reshard_status rs_team_seat(rs_team *team, int64_t rank, reshard_comm *comm);
+/* One more user: the handle of a rank whose arrays are on the device. Ranks are seated in ascending order, and lack the
+ * number of lanes and `direct`. The team has its table of global ranks. */
+reshard_status rs_team_seat(rs_team *team, int64_t rank, rs_device *device, reshard_comm *comm);
+/* Lets the GPUs of a team with all its ranks reach each other's memory, if they can. */
+reshard_status rs_team_connect(rs_team *team, bool *direct);
 /* One user less; the last one frees. */
 void rs_team_drop(rs_team *team);
+
+/* local_exchange.c */
+reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 
 reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 

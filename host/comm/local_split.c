@@ -44,7 +44,6 @@ static reshard_status check(int64_t n, splitter *const *s) {
 /* A child may outlive the handles of its parent, but not the parent's team. */
 static void adopt(rs_team *parent, rs_team *child) {
   child->parent = parent;
-  child->device = parent->device;
   pthread_mutex_lock(&parent->mutex);
   child->ended = atomic_load(&parent->ended); /* aborted meanwhile */
   child->next = parent->children;
@@ -63,7 +62,13 @@ static reshard_status make(rs_team *parent, int64_t n, const place *places, spli
   for (int64_t i = 0; i < n; i++)
     team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[places[i].rank] : places[i].rank;
   for (int64_t i = 0; i < n; i++)
-    RS_TRY_GOTO(status, rs_team_seat(team, i, &s[places[i].rank]->made), done);
+    RS_TRY_GOTO(status, rs_team_seat(team, i, s[places[i].rank]->comm->device, &s[places[i].rank]->made), done);
+  bool direct;
+  RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
+  for (int64_t i = 0; i < n; i++) {
+    s[places[i].rank]->made->lanes = team->nlanes;
+    s[places[i].rank]->made->direct = direct;
+  }
 done:
   rs_team_drop(team);
   return status;

@@ -14,6 +14,28 @@ static bool continues(const rs_axis *outer, const rs_axis *inner) {
          !__builtin_mul_overflow(inner->dst, inner->n, &dst) && dst == outer->dst;
 }
 
+int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run) {
+  int32_t n = 0; /* innermost first, then turned round */
+  *run = 1;
+  for (int i = naxes - 1; i >= 0; i--) {
+    const rs_axis *axis = &axes[i];
+    if (axis->n == 1)
+      continue;
+    if (n == 0 && axis->src == *run * src && axis->dst == *run * dst)
+      *run *= axis->n;
+    else if (n > 0 && continues(axis, &kept[n - 1]))
+      kept[n - 1].n *= axis->n;
+    else
+      kept[n++] = *axis;
+  }
+  for (int32_t i = 0; i < n / 2; i++) {
+    rs_axis swap = kept[i];
+    kept[i] = kept[n - 1 - i];
+    kept[n - 1 - i] = swap;
+  }
+  return n;
+}
+
 static reshard_status overflow(void) {
   return rs_error(RESHARD_ERROR_INVALID, "a copy has more than %lld bytes", (long long)INT64_MAX);
 }
@@ -33,27 +55,10 @@ reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int3
   RS_TRY(rs_vec_reserve(&copies->copy, copies->copy.n + 1));
   RS_TRY(rs_vec_reserve(&copies->axis, copies->axis.n + naxes));
 
-  /* Innermost first into the free part of the array, then turned round. */
-  int64_t run = element;
+  int64_t run = 1;
   rs_axis *kept = copies->axis.at == NULL ? NULL : copies->axis.at + copies->axis.n;
-  int32_t n = 0;
-  for (int i = naxes - 1; i >= 0; i--) {
-    const rs_axis *axis = &axes[i];
-    if (axis->n == 1)
-      continue;
-    if (n == 0 && axis->src == run && axis->dst == run)
-      run *= axis->n;
-    else if (n > 0 && continues(axis, &kept[n - 1]))
-      kept[n - 1].n *= axis->n;
-    else
-      kept[n++] = *axis;
-  }
-  for (int32_t i = 0; i < n / 2; i++) {
-    rs_axis swap = kept[i];
-    kept[i] = kept[n - 1 - i];
-    kept[n - 1 - i] = swap;
-  }
-  copies->copy.at[copies->copy.n++] = (rs_copy){src, dst, run, copies->axis.n, n, element};
+  int32_t n = rs_axes_merge(naxes, axes, element, element, kept, &run);
+  copies->copy.at[copies->copy.n++] = (rs_copy){src, dst, run * element, copies->axis.n, n, element};
   copies->axis.n += n;
   copies->bytes = total;
   return RESHARD_SUCCESS;

@@ -2,18 +2,17 @@
 #define _GNU_SOURCE /* sched_getaffinity, MADV_HUGEPAGE */
 #include "device/cpu.h"
 
+#include "device/cpu_cast.h"
+#include "device/cpu_ops.h"
 #include "device/cpu_program.h"
-#include "device/pool.h"
+#include "device/cpu_threads.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
-  ALIGNMENT = 256,
-  HUGE = 2 << 20,
   ALONE = 256 << 10, /* jobs up to this size wake nobody */
   SPAN_TASK = 512 << 10,
   SPAN_TASK_LEAST = 64 << 10,
@@ -22,31 +21,11 @@ enum {
 typedef struct rs_cpu {
   rs_device base;
   const rs_kernels *kernels;
-  rs_pool *pool;
+  rs_threads *threads;
   int64_t stream_from; /* bytes of a job from which on stores go past the cache */
 } rs_cpu;
 
 static inline rs_cpu *cpu_of(rs_device *device) { return (rs_cpu *)device; }
-
-/* Huge pages where they fit: strided copies touch many pages. */
-static reshard_status cpu_alloc(rs_device *device, size_t bytes, void **memory) {
-  (void)device;
-  void *at = NULL;
-  bool huge = bytes >= HUGE;
-  if (bytes > 0 && posix_memalign(&at, huge ? HUGE : ALIGNMENT, bytes) != 0)
-    return rs_error_memory(bytes);
-#if defined(MADV_HUGEPAGE)
-  if (huge)
-    (void)madvise(at, bytes / HUGE * HUGE, MADV_HUGEPAGE);
-#endif
-  *memory = at;
-  return RESHARD_SUCCESS;
-}
-
-static void cpu_free(rs_device *device, void *memory) {
-  (void)device;
-  free(memory);
-}
 
 /* Into a program without any ops. */
 static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
@@ -55,7 +34,7 @@ static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t
     RS_TRY(rs_program_add(program, copies, &copies->copy.at[i]));
   bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
   RS_TRY(rs_program_join(program, streaming));
-  return rs_program_divide(program, rs_pool_threads(cpu->pool));
+  return rs_program_divide(program, rs_threads_count(cpu->threads));
 }
 
 static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
@@ -96,7 +75,7 @@ static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 
 static void run_tasks(const void *user, rs_claim *claim) {
   const rs_run_job *job = user;
   int64_t program = -1, row = 0, at = -1;
-  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
     while (at < task) {
       do {
         if (++program == job->n) {
@@ -124,9 +103,9 @@ static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *p
     return RESHARD_SUCCESS;
   rs_run_job job = {cpu->kernels, n, programs};
   if (bytes <= ALONE)
-    rs_pool_run_alone(tasks, run_tasks, &job);
+    rs_threads_run_alone(tasks, run_tasks, &job);
   else
-    rs_pool_run(cpu->pool, tasks, run_tasks, &job);
+    rs_threads_run(cpu->threads, tasks, run_tasks, &job);
   return RESHARD_SUCCESS;
 }
 
@@ -144,7 +123,7 @@ static void copy_tasks(const void *user, rs_claim *claim) {
   const rs_copy_job *job = user;
   const rs_span *span = job->spans;
   int64_t base = 0; /* of the span in the sequence */
-  for (int64_t task; (task = rs_pool_next(claim)) >= 0;) {
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
     int64_t at = task * job->size, end = rs_min(at + job->size, job->bytes);
     while (at < end) {
       for (; base + span->bytes <= at; span++)
@@ -163,14 +142,14 @@ static void copy_tasks(const void *user, rs_claim *claim) {
 }
 
 static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming, bool straight) {
-  int64_t size = rs_max(rs_min(bytes / (4 * rs_pool_threads(cpu->pool)), SPAN_TASK), SPAN_TASK_LEAST);
+  int64_t size = rs_max(rs_min(bytes / (4 * rs_threads_count(cpu->threads)), SPAN_TASK), SPAN_TASK_LEAST);
   size = (size + 4095) / 4096 * 4096;
   size = rs_max(size, rs_ceil_div(bytes, UINT32_MAX));
   rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming, straight};
   if (bytes <= ALONE)
-    rs_pool_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
+    rs_threads_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
   else
-    rs_pool_run(cpu->pool, rs_ceil_div(bytes, size), copy_tasks, &job);
+    rs_threads_run(cpu->threads, rs_ceil_div(bytes, size), copy_tasks, &job);
 }
 
 static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
@@ -199,7 +178,7 @@ static void carry_program(const rs_program *program, const rs_kernels *kernels) 
 /* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
  * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
 static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
-  if (rs_pool_next(claim) < 0)
+  if (rs_threads_next(claim) < 0)
     return NULL;
   for (int64_t i = claim->thread; i < claim->n; i += job->threads)
     if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
@@ -242,16 +221,23 @@ static void carry_tasks(const void *user, rs_claim *claim) {
 static reshard_status cpu_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
   (void)stream;
   rs_cpu *cpu = cpu_of(device);
-  rs_carry_job job = {cpu->kernels, links, rs_pool_threads(cpu->pool), total_bytes >= cpu->stream_from};
+  rs_carry_job job = {cpu->kernels, links, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
   int64_t bytes = 0;
   for (int64_t i = 0; i < n; i++)
     bytes += links[i].span.bytes;
   if (bytes <= ALONE)
-    rs_pool_run_alone(n, carry_tasks, &job);
+    rs_threads_run_alone(n, carry_tasks, &job);
   else
-    rs_pool_run(cpu->pool, n, carry_tasks, &job);
+    rs_threads_run(cpu->threads, n, carry_tasks, &job);
   for (int64_t i = 0; i < n; i++)
     atomic_store_explicit(&links[i].taken, false, memory_order_relaxed);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status cpu_cast(rs_device *device, const rs_casts *casts, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  rs_cpu_cast(cpu->threads, cpu->kernels, cpu->stream_from, casts);
   return RESHARD_SUCCESS;
 }
 
@@ -260,14 +246,16 @@ static int64_t cpu_count(const rs_program *program) { return program == NULL ? 0
 static void cpu_destroy(rs_device *device) {
   if (device == NULL)
     return;
-  rs_pool_destroy(cpu_of(device)->pool);
+  rs_threads_destroy(cpu_of(device)->threads);
   free(device);
 }
 
 static const rs_device_ops cpu_ops = {
     .name = "cpu",
-    .alloc = cpu_alloc,
-    .free = cpu_free,
+    .alloc = rs_cpu_alloc,
+    .free = rs_cpu_free,
+    .alloc_async = rs_cpu_alloc_async,
+    .free_async = rs_cpu_free_async,
     .compile = cpu_compile,
     .recompile = cpu_recompile,
     .release = cpu_release,
@@ -275,6 +263,23 @@ static const rs_device_ops cpu_ops = {
     .copy = cpu_copy,
     .carry = cpu_carry,
     .count = cpu_count,
+    .cast = cpu_cast,
+    .select = rs_cpu_select,
+    .memcpy = rs_cpu_memcpy,
+    .memset = rs_cpu_memset,
+    .host_alloc = rs_cpu_alloc,
+    .host_free = rs_cpu_free,
+    .stream_create = rs_cpu_stream_create,
+    .stream_destroy = rs_cpu_stream_destroy,
+    .event_create = rs_cpu_event_create,
+    .event_destroy = rs_cpu_event_destroy,
+    .event_record = rs_cpu_event_record,
+    .event_wait = rs_cpu_event_wait,
+    .event_done = rs_cpu_event_done,
+    .synchronize = rs_cpu_synchronize,
+    .finish = rs_cpu_finish,
+    .capturing = rs_cpu_capturing,
+    .reach = rs_cpu_reach,
     .destroy = cpu_destroy,
 };
 
@@ -310,8 +315,8 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
     return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
   rs_cpu *cpu;
   RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
-  *cpu = (rs_cpu){.base = {&cpu_ops}, .kernels = kernels, .stream_from = streaming_threshold()};
-  reshard_status status = rs_pool_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->pool);
+  *cpu = (rs_cpu){.base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
+  reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
   if (status != RESHARD_SUCCESS) {
     free(cpu);
     return status;
@@ -320,7 +325,7 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
   return RESHARD_SUCCESS;
 }
 
-int rs_device_cpu_threads(const rs_device *device) { return rs_pool_threads(((const rs_cpu *)device)->pool); }
+int rs_device_cpu_threads(const rs_device *device) { return rs_threads_count(((const rs_cpu *)device)->threads); }
 reshard_isa rs_device_cpu_isa(const rs_device *device) { return ((const rs_cpu *)device)->kernels->isa; }
 
 void rs_device_cpu_straight(rs_device *device, char *dst, const char *src, int64_t bytes, bool streaming) {

@@ -1,18 +1,25 @@
 /* Devices: where memory is and what copies it.
  *
  * A device is a const table of few functions behind `struct rs_device`. All of them may be called from any thread;
- * those with a stream run in the order of that stream (on the CPU the stream is NULL and they return when done). */
+ * those with a stream run in the order of that stream (on the CPU the stream is NULL and they return when done). None
+ * changes the current CUDA device of the thread. Those that say "blocks" wait for the device: they are for preparing,
+ * never for executing. */
 #ifndef RS_DEVICE_H
 #define RS_DEVICE_H
 
 #include "base/base.h"
+#include "device/pods.h"
 
+#include <reshard/device.h>
+#include <reshard/dtype.h>
+
+#include <pthread.h>
 #include <stdatomic.h>
 
-/* One loop of a box copy: n steps, byte strides on both sides (any sign, 0 allowed on the source side). */
-typedef struct rs_axis {
-  int64_t n, src, dst;
-} rs_axis;
+/* Loops (outermost first, none of no steps) around a step of `src` and `dst` bytes, in canonical form: loops of one step
+ * vanish, those that continue their inner neighbour on both sides are merged into it, and what is contiguous on both
+ * sides into *run steps. Returns how many are kept; room for naxes of them. */
+int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
  * loops, outermost first. Given in canonical form by rs_copies_add: no axis of n == 1, no two neighbours that merge,
@@ -53,7 +60,21 @@ typedef struct rs_span {
   bool staging; /* as in rs_copies */
 } rs_span;
 
+/* Casts of one list may run in any order and at the same time. */
+typedef struct rs_casts {
+  RS_VEC(rs_cast) cast;
+  RS_VEC(rs_axis) axis;
+} rs_casts;
+/* f32, f16, bf16, f64 between each other; f8_e4m3 and f8_e5m2 from and to f32, f16, bf16. A dtype to itself is no cast. */
+bool rs_cast_supported(reshard_dtype from, reshard_dtype to);
+/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0 in
+ * any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
+reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to, int naxes,
+                            const rs_axis *axes);
+void rs_casts_free(rs_casts *casts);
+
 typedef struct rs_device rs_device;
+typedef struct rs_event rs_event; /* a point in a stream's order; the CPU's are NULL */
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. */
@@ -65,17 +86,27 @@ typedef struct rs_link {
 } rs_link;
 
 typedef struct rs_device_ops {
-  const char *name; /* "cpu" */
-  /* Memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. */
+  const char *name; /* "cpu", "cuda" */
+  /* Does work go on in streams after a call returned? Where not (the CPU), streams and events are NULL, and what is
+   * said of them below does nothing and succeeds. */
+  bool streams;
+  /* Memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all streams at once,
+   * and free may block until nothing uses the memory. NULL is allowed in free. */
   reshard_status (*alloc)(rs_device *device, size_t bytes, void **memory);
   void (*free)(rs_device *device, void *memory);
+  /* The same in the order of stream, without blocking where the device can do that (else as above): memory that is usable
+   * on stream from here on, and that is not used any more from there on. What the storage pool is made of. */
+  reshard_status (*alloc_async)(rs_device *device, size_t bytes, void *stream, void **memory);
+  void (*free_async)(rs_device *device, void *memory, void *stream);
   /* Chooses each copy's variant, the order for the cache, and the division over threads. Everything that is to be
-   * computed or allocated is done here. total_bytes: of all ranks' programs that will run together (cache or memory?).
-   */
+   * computed or allocated is done here; may block. total_bytes: of all ranks' programs that will run together (cache or
+   * memory?). Any stream may run the program from then on, also into a graph; when it is released nothing runs it. */
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   /* The same for copies that run once: into *program, which is NULL or from an earlier call of this function and stays
    * one that can be released, also after an error. Its memory is used again, and it keeps what compiling needs beside
-   * it: where that suffices nothing is allocated. */
+   * it: where that suffices nothing is allocated. What runs of it that were given to streams before still read stays as
+   * it is; the host waits only where many of them (8) have not ended. run then makes the tables come in the order of its
+   * stream, whichever that is; it is RESHARD_ERROR_UNSUPPORTED on one that is being captured. release waits for them. */
   reshard_status (*recompile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */
@@ -88,11 +119,82 @@ typedef struct rs_device_ops {
   reshard_status (*carry)(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
   /* Number of box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);
+  /* Converts numbers: one launch or one job for all. A cast list is used once: compiled here, its tables in memory of
+   * `staging` where the device needs them (see rs_staging_take). Elements may overlap only where src == dst and sizes
+   * are equal. */
+  reshard_status (*cast)(rs_device *device, const rs_casts *casts, void *stream);
+  /* checked: each index is compared with the extent; one that is out of range is not followed, and the first by
+   * position is left in *fault (memory of the device; -1 there where all are in range). Unchecked (fault NULL): indices
+   * that were checked, or are ours. */
+  reshard_status (*select)(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
+  /* n bytes between memory of the device, of the host and of other devices of its kind, in the order of stream. Host
+   * memory that is pageable may make it block. */
+  reshard_status (*memcpy)(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
+  reshard_status (*memset)(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
+  /* Memory of the host that the device copies to and from on its own (pinned). */
+  reshard_status (*host_alloc)(rs_device *device, size_t bytes, void **memory);
+  void (*host_free)(rs_device *device, void *memory);
+  /* Side streams: non-blocking with respect to the default stream. */
+  reshard_status (*stream_create)(rs_device *device, void **stream);
+  void (*stream_destroy)(rs_device *device, void *stream);
+  /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
+  reshard_status (*event_create)(rs_device *device, rs_event **event);
+  void (*event_destroy)(rs_device *device, rs_event *event);
+  reshard_status (*event_record)(rs_device *device, rs_event *event, void *stream);
+  reshard_status (*event_wait)(rs_device *device, void *stream, rs_event *event);
+  /* Has what was recorded happened? Does not block. */
+  reshard_status (*event_done)(rs_device *device, rs_event *event, bool *done);
+  reshard_status (*synchronize)(rs_device *device, void *stream); /* blocks until the stream is empty */
+  reshard_status (*finish)(rs_device *device); /* blocks until all that any stream was given so far is done */
+  /* Is the stream being captured into a graph? Also true where nothing may be given to it because another one is. */
+  reshard_status (*capturing)(rs_device *device, void *stream, bool *capturing);
+  /* Can kernels of device reach memory of other (of the same kind)? From then on they do: *can stays what it is. For
+   * preparing. */
+  reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
   void (*destroy)(rs_device *device);
 } rs_device_ops;
 
 struct rs_device {
   const rs_device_ops *ops;
+  reshard_device_type type;
+  int index; /* of the GPU */
+  /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
+   * all threads (cudaStreamLegacy). Both NULL: there are none. */
+  void *thread_stream, *legacy_stream;
 };
+
+/* --- Handles (handle.c): what a reshard_device is ------------------------------------------------------------------- */
+
+struct rs_storage_pool;
+struct rs_staging;
+struct rs_keep;
+enum { RS_SIDE_IN, RS_SIDE_OUT, RS_SIDES }; /* side streams: copies to the device and from it */
+struct reshard_device_s {
+  atomic_int references;
+  rs_device *device;
+  struct rs_storage_pool *storage, *pinned;
+  struct rs_staging *staging;
+  struct rs_keep *keep; /* keep.h */
+  pthread_mutex_t mutex;  /* of the program */
+  struct rs_program *once; /* of copies that run once */
+  _Atomic(void *) side[RS_SIDES]; /* NULL: not made yet */
+};
+
+/* The pool of the device's storage, that of pinned memory of the host (storage_pool.h), and the ring of staging
+ * (staging.h). They take no memory before they are used. Thread-safe, like all that follows. */
+reshard_status rs_device_pool(reshard_device device, struct rs_storage_pool **pool);
+reshard_status rs_device_pinned(reshard_device device, struct rs_storage_pool **pool);
+reshard_status rs_device_staging(reshard_device device, struct rs_staging **staging);
+/* A side stream of the device, made when it is first asked for; NULL on the CPU. */
+reshard_status rs_device_side(reshard_device device, int which, void **stream);
+/* Copies that run once, in the order of stream: in memory that is used again, so that the host does not wait, but where
+ * it is many calls ahead of the device. total_bytes as in compile. */
+reshard_status rs_device_run_once(reshard_device device, const rs_copies *copies, int64_t total_bytes, void *stream);
+/* RESHARD_ERROR_INVALID, with the name of the call, where the stream is being captured: a graph would use the memory
+ * again each time that it runs, when it may be somebody else's. For calls that allocate or free storage. */
+reshard_status rs_device_check_capture(const char *call, rs_device *device, void *stream);
+
+/* cuda.c; no_cuda.c in builds without CUDA. index -1 is the current device. */
+reshard_status rs_device_cuda_create(int index, rs_device **device);
 
 #endif

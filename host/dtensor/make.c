@@ -17,7 +17,7 @@ static reshard_status make(const char *call, reshard_sharder s, const reshard_pl
   RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
   reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, rank)
                               ? rs_held_wrap("array", layout, rank, properties->dtype, 1, &local, &held)
-                              : rs_held_create(s->storage, layout, rank, properties, &held);
+                              : rs_held_create(s->device, layout, rank, properties, NULL, &held);
   reshard_layout_release(layout);
   RS_TRY(status);
   status = rs_dtensor_new(s, placing->mesh, properties, &held, tensor);

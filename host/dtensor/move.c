@@ -8,6 +8,7 @@ enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
 typedef struct job {
   const char *call;
   reshard_sharder sharder;
+  void *stream;
   int64_t n;
   const reshard_dtensor *tensors;
   const reshard_placing *placings;
@@ -28,7 +29,8 @@ static reshard_status make(job *j, int64_t i) {
   if (t->sharder != j->sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensors 0 and %lld are of different sharders", j->call, (long long)i);
   RS_TRY(rs_placing_layout(j->call, j->sharder, &j->placings[i], t->held.layout->ndim, t->held.layout->shape, &layout));
-  reshard_status status = rs_held_create(j->sharder->storage, layout, j->sharder->comm->rank, &t->properties, &held);
+  reshard_status status =
+      rs_held_create(j->sharder->device, layout, j->sharder->comm->rank, &t->properties, j->stream, &held);
   reshard_layout_release(layout);
   RS_TRY(status);
   status = rs_dtensor_new(j->sharder, j->placings[i].mesh, &t->properties, &held, &j->made[i]);
@@ -77,20 +79,20 @@ static reshard_sharder sharder_of(const void *tensors, int64_t i) {
 
 reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors, const reshard_placing *placings,
                                             void *stream, reshard_dtensor *results) {
-  job j = {.call = "reshard_dtensor_redistribute", .n = n, .tensors = tensors, .placings = placings};
+  job j = {.call = "reshard_dtensor_redistribute", .stream = stream, .n = n, .tensors = tensors, .placings = placings};
   RS_TRY(rs_find_sharder(j.call, n, tensors, sharder_of, &j.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
   reshard_status mine = prepare(&j, results);
-  return end(&j, rs_sharder_move(j.sharder, j.planned, j.legs, mine, stream, NULL), results);
+  return end(&j, rs_sharder_move(j.sharder, j.planned, j.legs, mine, j.stream, NULL), results);
 }
 
 reshard_status rs_dtensor_keep(const char *call, reshard_dtensor tensor, const reshard_placing *placing, void *stream,
                                reshard_dtensor *result) {
-  job j = {.call = call, .sharder = tensor->sharder, .n = 1, .tensors = &tensor, .placings = placing};
+  job j = {.call = call, .sharder = tensor->sharder, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
   reshard_status status = prepare(&j, result);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharder_keep(j.sharder, j.planned, j.legs, stream);
+    status = rs_sharder_keep(j.sharder, j.planned, j.legs, j.stream);
   return end(&j, status, result);
 }
 
@@ -100,11 +102,12 @@ reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshar
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing placing = {tensor->mesh, replicate, NULL};
-  job j = {.call = call, .sharder = tensor->sharder, .n = 1, .tensors = &tensor, .placings = &placing};
+  job j = {
+      .call = call, .sharder = tensor->sharder, .stream = stream, .n = 1, .tensors = &tensor, .placings = &placing};
   reshard_dtensor result = NULL;
   reshard_status mine =
       whole != NULL ? prepare(&j, &result) : rs_error(RESHARD_ERROR_INVALID, "%s: whole is NULL", call);
-  RS_TRY(end(&j, rs_sharder_move(j.sharder, j.planned, j.legs, mine, stream, NULL), &result));
+  RS_TRY(end(&j, rs_sharder_move(j.sharder, j.planned, j.legs, mine, j.stream, NULL), &result));
   *whole = reshard_tensor_retain(reshard_dtensor_local(result));
   reshard_dtensor_release(result);
   return RESHARD_SUCCESS;

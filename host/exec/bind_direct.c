@@ -1,8 +1,9 @@
-/* The direct path: strided source to strided destination, in one pass, for all ranks of the process in one program.
+/* The direct path: strided source to strided destination, in one pass, for all ranks of the process on one GPU (or the
+ * CPU) in one program.
  *
  * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
- * to. */
+ * to. With several GPUs each fetches what comes to its own ranks. */
 #include "exec/transfer.h"
 
 #include <stdio.h>
@@ -40,28 +41,49 @@ static reshard_status append(rs_copies *all, const rs_copies *more) {
   return RESHARD_SUCCESS;
 }
 
-/* For all ranks of the process: the first failure, or one program shared by all. */
+/* What comes to the ranks of a lane. */
+static reshard_status compile_lane(int64_t n, binder *const *b, int64_t lane, rs_device *device, rs_program **program) {
+  rs_copies merged = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    if (b[i]->transfer->comm->lane == lane)
+      status = append(&merged, b[i]->copies);
+  if (status == RESHARD_SUCCESS && merged.copy.n > 0)
+    status = device->ops->compile(device, &merged, merged.bytes, program);
+  rs_copies_free(&merged);
+  return status;
+}
+
+void rs_shared_drop(rs_shared *shared) {
+  if (shared == NULL || atomic_fetch_sub(&shared->users, 1) > 1)
+    return;
+  for (int64_t g = 0; g < shared->n; g++)
+    if (shared->programs[g] != NULL)
+      shared->devices[g]->ops->release(shared->devices[g], shared->programs[g]);
+  free(shared);
+}
+
+/* For all ranks of the process: the first failure, or programs shared by all. */
 static reshard_status compile(int64_t n, void **all) {
   binder *const *b = (binder *const *)all;
   for (int64_t i = 0; i < n; i++)
     if (b[i]->status != RESHARD_SUCCESS)
       return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
-  rs_device *device = b[0]->transfer->comm->device;
-  rs_copies merged = {0};
+  reshard_comm comm = b[0]->transfer->comm;
   rs_shared *shared = NULL;
   reshard_status status;
-  for (int64_t i = 0; i < n; i++)
-    RS_TRY_GOTO(status, append(&merged, b[i]->copies), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&shared, 1, sizeof *shared), done);
-  shared->device = device;
-  atomic_init(&shared->users, n);
-  RS_TRY_GOTO(status, device->ops->compile(device, &merged, merged.bytes, &shared->program), done);
+  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->lanes * sizeof *shared->programs));
+  shared->devices = comm->lane_devices;
+  shared->n = comm->lanes;
+  atomic_init(&shared->users, 1);
+  for (int64_t g = 0; g < comm->lanes; g++)
+    RS_TRY_GOTO(status, compile_lane(n, b, g, comm->lane_devices[g], &shared->programs[g]), fail);
+  atomic_store(&shared->users, n);
   for (int64_t i = 0; i < n; i++)
     b[i]->binding->direct = shared;
-  shared = NULL;
-done:
-  free(shared);
-  rs_copies_free(&merged);
+  return RESHARD_SUCCESS;
+fail:
+  rs_shared_drop(shared);
   return status;
 }
 

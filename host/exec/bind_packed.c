@@ -2,7 +2,10 @@
  *
  * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
  * staging: without a limit each message has a place of its own, under a limit each round has slots of one piece, in one
- * of two halves by turns. */
+ * of two halves by turns.
+ *
+ * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
+ * each. Else every message has its own, which the communicator runs when it suits it. */
 #include "exec/transfer.h"
 
 #include <stdlib.h>
@@ -21,7 +24,7 @@ typedef struct packer {
   reshard_transfer transfer;
   const struct reshard_plan_s *plan;
   rs_binding *binding;
-  rs_staging staging;
+  rs_staging_size staging;
   char *workspace;
   journey *sends, *receives; /* by group, then peer */
   int64_t nsends, nreceives;
@@ -145,30 +148,41 @@ static reshard_status compile(packer *p, rs_copies *copies, rs_program **program
 
 /* Parts of one round in one direction: every journey of the group that still has this piece. */
 static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool sending, int64_t group, int64_t piece,
-                                 char *slots, rs_part **parts, int64_t *nparts) {
-  int64_t size = p->plan->piece, count = 0;
+                                 int half, rs_part **parts, int64_t *nparts, rs_program **all, rs_slot **slots) {
+  const rs_staging_size *staging = &p->staging;
+  int64_t size = p->plan->piece, count = 0, slot = half * (sending ? staging->send_slots : staging->receive_slots);
+  char *at = p->workspace + half * (staging->send_slots + staging->receive_slots) * staging->slot;
+  bool together = p->transfer->comm->device->ops->streams;
   *nparts = 0;
   for (int64_t i = 0; i < n; i++)
     count += journeys[i].group == group && rs_plan_pieces(p->plan, journeys[i].bytes) > piece;
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
+  if (together && staging->slot > 0)
+    RS_TRY(rs_alloc(slots, count, sizeof **slots));
+  if (!sending)
+    at += staging->send_slots * staging->slot;
   for (int64_t i = 0; i < n; i++) {
     journey *j = &journeys[i];
     if (j->group != group || rs_plan_pieces(p->plan, j->bytes) <= piece)
       continue;
     int64_t begin = piece * size, end = size == 0 ? j->bytes : rs_min(j->bytes, begin + size);
+    if (*slots != NULL)
+      (*slots)[*nparts] = (rs_slot){j->in_place != NULL ? -1 : (int32_t)slot++, false};
     rs_part *part = &(*parts)[(*nparts)++];
-    *part = (rs_part){j->peer->rank, j->in_place != NULL ? j->in_place + begin : j->staged, end - begin, NULL};
+    *part = (rs_part){j->peer->rank, j->in_place != NULL ? j->in_place + begin : j->staged, end - begin, NULL,
+                      j->in_place == NULL};
     if (j->in_place != NULL)
       continue;
     if (part->at == NULL) {
-      part->at = slots;
-      slots += p->staging.slot;
+      part->at = at;
+      at += staging->slot;
     }
     p->copies.staging = sending;
     RS_TRY(lower_piece(p, j, sending, begin, end, part->at, &p->copies));
-    RS_TRY(compile(p, &p->copies, &part->program));
+    if (!together)
+      RS_TRY(compile(p, &p->copies, &part->program));
   }
-  return RESHARD_SUCCESS;
+  return together ? compile(p, &p->copies, all) : RESHARD_SUCCESS;
 }
 
 /* Journeys of one group: they lie together. */
@@ -185,18 +199,43 @@ static journey *of_group(journey *journeys, int64_t n, int64_t group, int64_t *c
 static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   rs_binding *b = p->binding;
   rs_round *r = &b->rounds[b->nrounds];
-  int64_t turn = p->transfer->comm->ops->overlaps ? b->nrounds % p->staging.halves : 0;
-  int64_t half = turn * (p->staging.send_slots + p->staging.receive_slots) * p->staging.slot;
-  char *slots = p->workspace != NULL ? p->workspace + half : NULL;
+  int half = p->transfer->comm->device->ops->streams ? (int)(b->nrounds % p->staging.halves) : 0;
   *r = (rs_round){.group = group, .piece = piece};
   b->nrounds++; /* from here on the binding frees it */
   int64_t count;
   journey *j = of_group(p->sends, p->nsends, group, &count);
-  RS_TRY(make_parts(p, j, count, true, group, piece, slots, &r->sends, &r->nsends));
-  if (slots != NULL)
-    slots += p->staging.send_slots * p->staging.slot;
+  RS_TRY(make_parts(p, j, count, true, group, piece, half, &r->sends, &r->nsends, &r->pack, &r->send_slots));
   j = of_group(p->receives, p->nreceives, group, &count);
-  return make_parts(p, j, count, false, group, piece, slots, &r->receives, &r->nreceives);
+  return make_parts(p, j, count, false, group, piece, half, &r->receives, &r->nreceives, &r->unpack, &r->receive_slots);
+}
+
+/* Uses of slots, from the last one back; seen by slot: a later round uses it. */
+static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
+  for (int64_t i = 0; slots != NULL && i < n; i++)
+    if (slots[i].number >= 0) {
+      slots[i].reused = seen[slots[i].number];
+      seen[slots[i].number] = true;
+    }
+}
+
+/* Which slots are used again, and room to remember when they were. */
+static reshard_status find_reuse(packer *p) {
+  rs_binding *b = p->binding;
+  bool *seen;
+  if (!p->transfer->comm->device->ops->streams || p->staging.slot == 0)
+    return RESHARD_SUCCESS;
+  b->nsent = p->staging.halves * p->staging.send_slots;
+  b->nreceived = p->staging.halves * p->staging.receive_slots;
+  RS_TRY(rs_alloc(&b->sent, b->nsent, sizeof *b->sent));
+  RS_TRY(rs_alloc(&b->received, b->nreceived, sizeof *b->received));
+  RS_TRY(rs_alloc_zero(&seen, b->nsent + b->nreceived, sizeof *seen));
+  for (int64_t i = b->nrounds - 1; i >= 0; i--) {
+    rs_round *r = &b->rounds[i];
+    mark_reused(r->send_slots, r->nsends, seen);
+    mark_reused(r->receive_slots, r->nreceives, seen + b->nsent);
+  }
+  free(seen);
+  return RESHARD_SUCCESS;
 }
 
 /* What stays on the rank. */
@@ -232,6 +271,7 @@ reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
   for (int64_t g = 0; g < t->plan->info.round_groups; g++)
     for (int64_t piece = 0; piece < t->plan->group_rounds[g]; piece++)
       RS_TRY_GOTO(status, make_round(&p, g, piece), done);
+  status = find_reuse(&p);
 done:
   free(p.sends);
   free(p.receives);

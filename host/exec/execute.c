@@ -1,84 +1,80 @@
-/* Execute: one thread does it for all ranks of the process, the device's threads help.
+/* Execute: one thread does it for all ranks of the process. On the CPU the device's threads help, and all is done when
+ * it returns; on a device with streams it gives the work to streams (streams.c).
  *
  * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the
  * communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is
  * computed here. */
+#include "device/stream.h"
 #include "exec/transfer.h"
 
 #include <string.h>
 
-static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t) {
   rs_device *device = t[0]->comm->device;
-  rs_program *program = t[0]->binding.direct->program;
-  RS_TRY(device->ops->run(device, 1, &program, stream));
+  RS_TRY(device->ops->run(device, 1, t[0]->binding.direct->programs, NULL));
   for (int64_t i = 0; i < n; i++)
     rs_comm_count(t[i]->comm, t[i]->binding.foreign_bytes, 0);
   return RESHARD_SUCCESS;
 }
 
-/* The next round that any of the ranks has; false when all are done. cursor[i]: rounds of rank i that are behind. */
-static bool next_round(int64_t n, struct reshard_transfer_s *const *t, const int64_t *cursor, int64_t *group,
-                       int64_t *piece) {
-  bool found = false;
+bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t) {
+  const rs_round *first = NULL;
+  int64_t *cursor = t[0]->cursor;
   for (int64_t i = 0; i < n; i++) {
     if (cursor[i] == t[i]->binding.nrounds)
       continue;
     const rs_round *r = &t[i]->binding.rounds[cursor[i]];
-    if (!found || r->group < *group || (r->group == *group && r->piece < *piece)) {
-      *group = r->group;
-      *piece = r->piece;
-      found = true;
-    }
+    if (first == NULL || r->group < first->group || (r->group == first->group && r->piece < first->piece))
+      first = r;
   }
-  return found;
+  for (int64_t i = 0; i < n && first != NULL; i++) {
+    const rs_binding *b = &t[i]->binding;
+    const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
+    bool in = r != NULL && r->group == first->group && r->piece == first->piece;
+    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, NULL}
+                        : (rs_turn){.comm = t[i]->comm};
+    cursor[i] += in;
+  }
+  return first != NULL;
 }
 
-static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t) {
   reshard_comm comm = t[0]->comm;
-  int64_t *cursor = t[0]->cursor, group = 0, piece = 0;
-  rs_turn *turns = t[0]->turns;
-  memset(cursor, 0, (size_t)n * sizeof *cursor);
+  memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
   for (int64_t i = 0; i < n; i++)
     t[0]->programs[i] = t[i]->binding.keep;
-  RS_TRY(comm->device->ops->run(comm->device, n, t[0]->programs, stream));
-  while (next_round(n, t, cursor, &group, &piece)) {
-    for (int64_t i = 0; i < n; i++) {
-      const rs_binding *b = &t[i]->binding;
-      const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
-      bool in = r != NULL && r->group == group && r->piece == piece;
-      turns[i] = (rs_turn){.comm = t[i]->comm};
-      if (in)
-        turns[i] = (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives};
-      cursor[i] += in;
-    }
-    RS_TRY(comm->ops->exchange(n, turns, t[0]->plan->info.bytes, stream));
-  }
+  RS_TRY(comm->device->ops->run(comm->device, n, t[0]->programs, NULL));
+  while (rs_next_round(n, t))
+    RS_TRY(comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes));
   return RESHARD_SUCCESS;
 }
 
-static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
-  if (stream != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
+/* gates: the ranks have come through theirs, each with a stream of its own. */
+static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
-  return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t, stream) : run_packed(n, t, stream);
+  if (t[0]->comm->device->ops->streams)
+    return rs_execute_on_streams(n, t, stream, gates);
+  return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t) : run_packed(n, t);
 }
 
 /* What a rank brings when all ranks of the process come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
-  return run(n, (struct reshard_transfer_s *const *)all, NULL);
+  struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
+  return run(n, t, t[0]->gate.stream, n > 1);
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (t == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: transfer is NULL");
   if (stream != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_execute: stream is %p, on the CPU it is NULL", stream);
+    RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
-  reshard_status status = t->comm->ops->together(t->comm, run_together, t);
+  rs_gate_come(&t->gate, stream);
+  reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;
 }
@@ -120,6 +116,8 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
   if (n < 1 || transfers == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: %lld transfers, list %s", (long long)n,
                     transfers == NULL ? "NULL" : "given");
+  if (transfers[0] != NULL)
+    RS_TRY(rs_stream_check(transfers[0]->comm->device, stream, "reshard_execute_all"));
   int64_t taken = 0;
   reshard_status status = RESHARD_SUCCESS;
   for (; taken < n && status == RESHARD_SUCCESS; taken++)
@@ -132,7 +130,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
   if (status == RESHARD_SUCCESS)
     status = transfers[0]->comm->ops->alive(transfers[0]->comm);
   if (status == RESHARD_SUCCESS)
-    status = run(n, transfers[0]->ranks, stream);
+    status = run(n, transfers[0]->ranks, stream, false);
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

@@ -1,6 +1,8 @@
 /* What a rank has and keeps is copied by that rank alone: no other has to know of it. */
 #include "exec/once.h"
 
+#include "device/stream.h"
+
 typedef struct kept {
   reshard_plan plan;
   rs_arrays arrays;
@@ -21,8 +23,7 @@ reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const resha
   if (plan->info.received_bytes > 0)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld lacks %lld bytes, which others have", (long long)plan->rank,
                     (long long)plan->info.received_bytes);
-  if (stream != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
+  RS_TRY(rs_stream_check(device, stream, "execute"));
   RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &k.arrays));
   rs_copies_clear(&memory->copies);
   RS_TRY(rs_pull(plan, view_of, &k, &memory->copies, &foreign));

@@ -5,10 +5,15 @@
  * what is wrong. */
 #include "exec/once.h"
 
+#include "device/stream.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void rs_once_memory_free(rs_once_memory *memory, rs_device *device) {
+  rs_gate_destroy(&memory->gate);
+  if (memory->stream != NULL)
+    device->ops->stream_destroy(device, memory->stream);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
   device->ops->release(device, memory->program);
@@ -21,6 +26,7 @@ typedef struct once {
   reshard_plan plan;
   rs_arrays arrays;
   rs_once_memory *memory;
+  void *stream;
   bool ready;
   int64_t foreign_bytes;
   bool done; /* for all ranks, or for none */
@@ -36,6 +42,21 @@ static bool alike(const once *a, const once *b) {
   return b->ready && memcmp(a->plan->fields, b->plan->fields, sizeof a->plan->fields) == 0;
 }
 
+/* The program in the order of `stream`, which comes after all ranks' and before what they do next. */
+static reshard_status run_between(int64_t n, once *const *o, rs_program *const *program, void *stream) {
+  rs_device *device = o[0]->comm->device;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
+    status = rs_gate_open(&o[r]->memory->gate, stream);
+  if (status == RESHARD_SUCCESS)
+    status = device->ops->run(device, 1, program, stream);
+  for (int64_t r = 0; r < n; r++) {
+    reshard_status closed = rs_gate_close(&o[r]->memory->gate, stream);
+    status = status != RESHARD_SUCCESS ? status : closed;
+  }
+  return status;
+}
+
 static reshard_status run(int64_t n, void **all) {
   once *const *o = (once *const *)all; /* by rank: all ranks are here */
   for (int64_t r = 0; r < n; r++)
@@ -47,7 +68,7 @@ static reshard_status run(int64_t n, void **all) {
   for (int64_t r = 0; r < n; r++)
     RS_TRY(rs_pull(o[r]->plan, view_of, all, &memory->copies, &o[r]->foreign_bytes));
   RS_TRY(device->ops->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
-  RS_TRY(device->ops->run(device, 1, &memory->program, NULL));
+  RS_TRY(run_between(n, o, &memory->program, n > 1 ? memory->stream : o[0]->stream));
   for (int64_t r = 0; r < n; r++) {
     rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
     o[r]->done = true;
@@ -69,16 +90,31 @@ static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const re
   return status;
 }
 
+/* What meeting on streams takes, where it is not there yet. */
+static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
+  rs_device *device = comm->device;
+  if (!device->ops->streams || comm->locals == 1)
+    return RESHARD_SUCCESS;
+  if (memory->gate.comm == NULL)
+    RS_TRY(rs_gate_create(comm, &memory->gate));
+  return comm->rank == 0 && memory->stream == NULL ? device->ops->stream_create(device, &memory->stream)
+                                                   : RESHARD_SUCCESS;
+}
+
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
                                reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes) {
-  once o = {.comm = comm, .plan = plan, .memory = memory};
-  if (mine == RESHARD_SUCCESS && stream != NULL)
-    mine = rs_error(RESHARD_ERROR_INVALID, "stream is %p, on the CPU it is NULL", stream);
-  if (path != RESHARD_PATH_PACKED && comm->locals == comm->size && comm->ops->reach) {
+  once o = {.comm = comm, .plan = plan, .memory = memory, .stream = stream};
+  if (mine == RESHARD_SUCCESS)
+    mine = rs_stream_check(comm->device, stream, "execute");
+  if (path != RESHARD_PATH_PACKED && comm->locals == comm->size && comm->direct && comm->lanes == 1) {
     if (mine == RESHARD_SUCCESS)
       mine = rs_arrays_borrow(plan, arrays, &memory->extents, &o.arrays);
+    if (mine == RESHARD_SUCCESS)
+      mine = make_gate(comm, memory);
     o.ready = mine == RESHARD_SUCCESS && plan->rank == comm->rank && (plan->nentries == 0 || plan->world == comm->size);
-    RS_TRY(comm->ops->together(comm, run, &o));
+    if (o.ready)
+      rs_gate_come(&memory->gate, stream);
+    RS_TRY(rs_gate_leave(&memory->gate, comm->ops->together(comm, run, &o)));
     if (o.done) {
       *workspace_bytes = 0;
       return RESHARD_SUCCESS;

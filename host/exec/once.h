@@ -2,6 +2,7 @@
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
+#include "exec/gate.h"
 #include "exec/overlap.h"
 
 /* What such executes need one after the other; all zero at first. Where it suffices nothing is allocated. */
@@ -9,7 +10,10 @@ typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
   rs_program *program;
+  rs_gate gate; /* on a device with streams, with more than one rank in the process */
+  void *stream; /* a side stream: of the first rank, for all */
 } rs_once_memory;
+/* On a device with streams it blocks until they have run the program. */
 void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
 
 /* Collective. What reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with AUTO or
@@ -18,7 +22,8 @@ void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error); plan and arrays are
  * then not read. Nothing moves unless every rank comes with success, equal plans and good arrays; else all ranks get
- * the same error. memory: this rank's. *workspace_bytes: staging that was in use. */
+ * the same error. memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device
+ * with streams the work is in the order of `stream`, and the call does not block where all is done in one meeting. */
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
                                reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes);
 

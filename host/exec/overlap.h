@@ -24,8 +24,8 @@ typedef RS_VEC(rs_extent) rs_extents;
  * destination are those of rs_arrays_bind: none overlaps itself. */
 reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
 
-/* rs_arrays_bind for lists that are all there and outlive *out, which has nothing to free. extents: memory for the check,
- * whatever is in it. */
+/* rs_arrays_bind for lists that are all there and outlive *out, which has nothing to free. extents: memory for the
+ * check, whatever is in it. */
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
                                 rs_arrays *out);
 

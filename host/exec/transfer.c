@@ -75,18 +75,21 @@ static void free_rounds(rs_device *device, rs_binding *b) {
       device->ops->release(device, r->sends[p].program);
     for (int64_t p = 0; p < r->nreceives; p++)
       device->ops->release(device, r->receives[p].program);
+    device->ops->release(device, r->pack);
+    device->ops->release(device, r->unpack);
     free(r->sends);
     free(r->receives);
+    free(r->send_slots);
+    free(r->receive_slots);
   }
   free(b->rounds);
+  free(b->sent);
+  free(b->received);
 }
 
 void rs_binding_free(reshard_comm comm, rs_binding *b) {
   rs_device *device = comm->device;
-  if (b->direct != NULL && atomic_fetch_sub(&b->direct->users, 1) == 1) {
-    device->ops->release(device, b->direct->program);
-    free(b->direct);
-  }
+  rs_shared_drop(b->direct);
   device->ops->release(device, b->keep);
   free_rounds(device, b);
   device->ops->free(device, b->workspace);
@@ -103,16 +106,31 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     options->size, sizeof *options);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
-  bool reach = t->comm->ops->reach;
+  bool reach = t->comm->direct;
   if (options->path == RESHARD_PATH_DIRECT && !reach)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "the direct path needs a communicator whose ranks reach each other's memory, "
-                    "and %s does not",
-                    t->comm->ops->name);
+                    "and this one (%s, on %s) does not",
+                    t->comm->ops->name, t->comm->device->ops->name);
   t->path = options->path != RESHARD_PATH_AUTO ? options->path : reach ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   t->user_workspace = options->workspace;
   t->user_workspace_bytes = options->workspace_bytes;
   return RESHARD_SUCCESS;
+}
+
+/* What executing on streams needs. */
+static reshard_status make_streams(struct reshard_transfer_s *t) {
+  reshard_comm comm = t->comm;
+  const rs_lane_needs needs = {.ranks = comm->locals > 1,
+                               .rounds = t->path == RESHARD_PATH_PACKED && t->plan->piece > 0,
+                               .packed = t->path == RESHARD_PATH_PACKED,
+                               .lanes = comm->lanes,
+                               .number = comm->lane};
+  if (!comm->device->ops->streams)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
+  RS_TRY(rs_gate_create(comm, &t->gate));
+  return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
 }
 
 /* All that a rank can check and make on its own. */
@@ -138,6 +156,7 @@ static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshar
   RS_TRY(rs_alloc_zero(&t->programs, comm->locals, sizeof *t->programs));
   RS_TRY(rs_alloc_zero(&t->turns, comm->locals, sizeof *t->turns));
   RS_TRY(rs_alloc_zero(&t->cursor, comm->locals, sizeof *t->cursor));
+  RS_TRY(make_streams(t));
   return rs_arrays_bind(plan, arrays, &binding->arrays);
 }
 
@@ -148,11 +167,41 @@ static reshard_status reserve(int64_t n, void **all) {
     const rs_binding *b = &((reshard_transfer)all[i])->binding;
     int64_t mine = 0;
     for (int64_t r = 0; r < b->nrounds; r++)
-      mine = rs_max(mine, b->rounds[r].nreceives);
+      mine = rs_max(mine, rs_max(b->rounds[r].nsends, b->rounds[r].nreceives));
     most += mine;
   }
   reshard_comm comm = ((reshard_transfer)all[0])->comm;
   return comm->ops->reserve(comm, most);
+}
+
+/* Connections to the peers: every rank has bound its arrays. */
+static reshard_status connect_peers(reshard_transfer t) {
+  const struct reshard_plan_s *plan = t->plan;
+  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
+  reshard_status status = rs_alloc(&sends, plan->peers.n, sizeof *sends);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&receives, plan->peers.n, sizeof *receives);
+  for (int64_t i = 0; i < plan->peers.n && status == RESHARD_SUCCESS; i++) {
+    if (plan->peers.at[i].sent > 0)
+      sends[nsends++] = plan->peers.at[i].rank;
+    if (plan->peers.at[i].received > 0)
+      receives[nreceives++] = plan->peers.at[i].rank;
+  }
+  status = rs_agree(t->comm, status);
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives));
+  free(sends);
+  free(receives);
+  return status;
+}
+
+/* What a packed transfer needs of its communicator: all ranks have it, or none. */
+static reshard_status prepare_exchange(reshard_transfer t) {
+  reshard_comm comm = t->comm;
+  reshard_status status = comm->ops->together(comm, reserve, t);
+  if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
+    status = rs_agree(comm, status);
+  return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
 }
 
 static reshard_status bind(reshard_transfer t, rs_binding *binding, const record *all) {
@@ -195,7 +244,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   RS_TRY_GOTO(status, bind(t, &binding, all), fail);
   t->binding = binding;
   if (t->path == RESHARD_PATH_PACKED)
-    RS_TRY_GOTO(status, comm->ops->together(comm, reserve, t), bound);
+    RS_TRY_GOTO(status, prepare_exchange(t), bound);
   *transfer = t;
   return RESHARD_SUCCESS;
 bound:
@@ -206,6 +255,13 @@ fail:
     t->binding = (rs_binding){0};
   reshard_transfer_destroy(t);
   return status;
+}
+
+/* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. */
+static void settle(reshard_transfer t) {
+  for (int64_t g = 0; t->used && g < t->comm->lanes; g++)
+    (void)t->comm->lane_devices[g]->ops->finish(t->comm->lane_devices[g]);
+  t->used = false;
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
@@ -228,6 +284,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
       status = bind(t, &binding, all);
   }
   if (status == RESHARD_SUCCESS) {
+    settle(t);
     rs_binding old = t->binding;
     t->binding = binding;
     binding = old;
@@ -240,7 +297,11 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
 void reshard_transfer_destroy(reshard_transfer t) {
   if (t == NULL)
     return;
+  settle(t);
   rs_binding_free(t->comm, &t->binding);
+  rs_gate_destroy(&t->gate);
+  rs_lane_destroy(&t->lane);
+  free(t->lanes);
   free(t->ranks);
   free(t->programs);
   free(t->turns);

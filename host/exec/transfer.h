@@ -3,6 +3,8 @@
 #define RS_EXEC_TRANSFER_H
 
 #include "comm/comm.h"
+#include "exec/gate.h"
+#include "exec/lane.h"
 #include "plan/plan.h"
 
 #include <reshard/transfer.h>
@@ -27,19 +29,38 @@ typedef struct rs_view {
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
                     int64_t array, rs_view *view);
 
+/* Where a part of a round is in the staging that rounds share; slots of both halves are numbered together, those of
+ * sends and of receives apart. */
+typedef struct rs_slot {
+  int32_t number; /* -1: the part is not staged */
+  bool reused;    /* by a later round */
+} rs_slot;
+/* When a slot was used last in the execute that is given to streams. */
+typedef struct rs_use {
+  int64_t lane;  /* which moved from it, or unpacked it */
+  int64_t round; /* number of the round, for all ranks of the process; -1: not yet */
+} rs_use;
+
 /* A round in which this rank has something. */
 typedef struct rs_round {
   int64_t group, piece;
   rs_part *sends, *receives; /* with their programs, owned */
   int64_t nsends, nreceives;
+  /* on a device with streams */
+  rs_program *pack, *unpack;           /* of all parts; owned; NULL: there is nothing to do */
+  rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
 } rs_round;
 
-/* The direct path's one program for all ranks of the process; the last of them frees it. */
+/* The direct path's programs for all ranks of the process, one a lane; the last rank frees them. */
 typedef struct rs_shared {
   atomic_llong users;
-  rs_device *device;
-  rs_program *program;
+  rs_device *const *devices;
+  int64_t n;
+  rs_program *programs[]; /* NULL: nothing comes to the lane's ranks */
 } rs_shared;
+
+/* One user less. NULL is allowed. */
+void rs_shared_drop(rs_shared *shared);
 
 /* All that depends on the arrays: made anew by a rebind, then put in place of the old one. */
 typedef struct rs_binding {
@@ -49,6 +70,8 @@ typedef struct rs_binding {
   rs_program *keep;      /* packed path: what stays on the rank */
   rs_round *rounds;
   int64_t nrounds;
+  rs_use *sent, *received; /* [nsent], [nreceived] by slot */
+  int64_t nsent, nreceived;
   void *workspace; /* owned; NULL when it is the caller's */
   reshard_transfer_info info;
 } rs_binding;
@@ -67,6 +90,11 @@ struct reshard_transfer_s {
   rs_program **programs;
   rs_turn *turns;
   int64_t *cursor;
+  /* on a device with streams */
+  rs_gate gate;
+  rs_lane lane;    /* of the first rank on it */
+  rs_lane **lanes; /* [comm->lanes], for the one who executes */
+  bool used;       /* streams may still use what the binding has */
 };
 
 /* lower.c: appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
@@ -101,6 +129,13 @@ typedef struct rs_offer {
 reshard_status rs_bind_direct(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
 reshard_status rs_bind_packed(reshard_transfer transfer, rs_binding *binding);
 void rs_binding_free(reshard_comm comm, rs_binding *binding);
+
+/* streams.c: one execute for the n ranks of this process, by rank, on a device with streams. stream: where they all
+ * are, of the first rank's device; not read where they have come through their gates. */
+reshard_status rs_execute_on_streams(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
+/* execute.c: the next round that any of the ranks has; false when all are done. t[0]->cursor: rounds of each rank that
+ * are behind. Fills t[0]->turns, with the stream of the rank's lane, and moves the cursors of those that are in it. */
+bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t);
 
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */

@@ -4,7 +4,7 @@
  * Files are read and written by system calls, not mapped: pages of a mapped target cost a fault each, which makes it
  * slower than cp here, and a file that another process cuts short is an error, not a signal. */
 #include "device/cpu.h"
-#include "device/pool.h"
+#include "device/cpu_threads.h"
 #include "file/batch.h"
 
 #include <pthread.h>
@@ -51,7 +51,7 @@ static void report(job *j) {
 static void work(const void *user, rs_claim *claim) {
   job *j = *(job *const *)user;
   rs_batch *b = &j->batches[claim->thread];
-  while (rs_pool_next(claim) >= 0) {
+  while (rs_threads_next(claim) >= 0) {
     pthread_mutex_lock(&j->lock);
     while (j->status == RESHARD_SUCCESS) {
       fail(j, rs_tiling_next(&j->tiling, &b->tiles));
@@ -80,7 +80,7 @@ reshard_status rs_move_run(const rs_move *move) {
   int threads = move->threads > 0 ? move->threads : rs_device_cpu_cores();
   job j = {.move = move};
   int64_t world = world_of(move->dst, world_of(move->src, 1));
-  rs_pool *pool = NULL;
+  rs_threads *pool = NULL;
   reshard_status status;
   RS_TRY(rs_tiling_start(&j.tiling, move, rs_min(MEMORY / threads, 16 << 20), &j.bytes));
   RS_TRY(rs_alloc_zero(&j.batches, threads, sizeof *j.batches));
@@ -89,16 +89,16 @@ reshard_status rs_move_run(const rs_move *move) {
     *b = (rs_batch){.move = move, .world = world, .all_bytes = j.bytes};
     RS_TRY_GOTO(status, rs_device_cpu_create(1, RESHARD_ISA_AUTO, &b->device), done);
   }
-  RS_TRY_GOTO(status, rs_pool_create(threads, &pool), done);
+  RS_TRY_GOTO(status, rs_threads_create(threads, &pool), done);
   pthread_mutex_init(&j.lock, NULL);
   job *shared = &j;
-  rs_pool_run(pool, threads, work, &shared);
+  rs_threads_run(pool, threads, work, &shared);
   pthread_mutex_destroy(&j.lock);
   status = j.status;
   if (status != RESHARD_SUCCESS)
     rs_error_set(j.text);
 done:
-  rs_pool_destroy(pool);
+  rs_threads_destroy(pool);
   for (int i = 0; i < threads; i++) {
     if (move->read_bytes != NULL)
       *move->read_bytes += j.batches[i].read_bytes;

@@ -3,7 +3,7 @@
  * store; then all is synced and renamed. */
 #define _GNU_SOURCE /* fallocate, sync_file_range */
 #include "device/cpu.h"
-#include "device/pool.h"
+#include "device/cpu_threads.h"
 #include "file/lay.h"
 #include "file/target.h"
 
@@ -176,7 +176,7 @@ typedef struct reserving {
 
 static void reserve_files(const void *job, rs_claim *claim) {
   reserving *r = *(reserving *const *)job;
-  for (int64_t f; (f = rs_pool_next(claim)) >= 0;) {
+  for (int64_t f; (f = rs_threads_next(claim)) >= 0;) {
     const rs_file *file = &r->writer->store.files.at[f];
     int error = atomic_load(&r->error) == 0 ? reserve(r->writer, file->fd, file->size, file->size) : 0, none = 0;
     if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
@@ -189,15 +189,15 @@ static void reserve_files(const void *job, rs_claim *claim) {
 static reshard_status reserve_all(reshard_writer w) {
   int threads = w->report.bytes < RESERVED_ALONE ? 1 : (int)rs_min(rs_device_cpu_cores(), w->store.files.n);
   reserving r = {.writer = w}, *shared = &r;
-  rs_pool *pool = NULL;
+  rs_threads *pool = NULL;
   double before = rs_seconds();
   if (threads > 1)
-    RS_TRY(rs_pool_create(threads, &pool));
+    RS_TRY(rs_threads_create(threads, &pool));
   if (pool != NULL)
-    rs_pool_run(pool, w->store.files.n, reserve_files, &shared);
+    rs_threads_run(pool, w->store.files.n, reserve_files, &shared);
   else
-    rs_pool_run_alone(w->store.files.n, reserve_files, &shared);
-  rs_pool_destroy(pool);
+    rs_threads_run_alone(w->store.files.n, reserve_files, &shared);
+  rs_threads_destroy(pool);
   w->report.reserve_seconds = rs_seconds() - before;
   return r.error == 0 ? RESHARD_SUCCESS : reserve_error(w, r.error, r.size);
 }

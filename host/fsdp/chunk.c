@@ -62,7 +62,7 @@ static reshard_status wrap_chunk(const reshard_fsdp_group *group, reshard_tensor
   return status;
 }
 
-static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tensor whole, reshard_state *chunk) {
+static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tensor whole, reshard_tree *chunk) {
   const int64_t size = group->sharder->comm->size;
   reshard_mesh mesh;
   reshard_dtensor rows;
@@ -118,7 +118,7 @@ static reshard_status check_world(const reshard_group *group, reshard_sharder wo
 }
 
 static reshard_status nest(const reshard_fsdp_group *group, reshard_sharded_tensor outer, const reshard_shard *shard,
-                           reshard_state inner, reshard_state *chunk) {
+                           reshard_tree inner, reshard_tree *chunk) {
   reshard_metadata m = outer->metadata, without;
   reshard_properties properties = m->properties;
   reshard_sharder world = group->world != NULL ? group->world : outer->sharder;
@@ -130,38 +130,39 @@ static reshard_status nest(const reshard_fsdp_group *group, reshard_sharded_tens
   return status;
 }
 
-static reshard_status chunk_outer(const reshard_fsdp_group *group, reshard_sharded_tensor outer, reshard_state *chunk) {
+static reshard_status chunk_outer(const reshard_fsdp_group *group, reshard_sharded_tensor outer, reshard_tree *chunk) {
   reshard_tensor local = NULL;
   const reshard_shard *shard = NULL;
-  reshard_state inner;
+  reshard_tree inner;
   RS_TRY(only_shard(outer, &local, &shard));
   reshard_status status = chunk_whole(group, local, &inner);
   reshard_tensor_release(local);
   RS_TRY(status);
   status = nest(group, outer, shard, inner, chunk);
-  reshard_state_release(inner);
+  reshard_tree_release(inner);
   return status;
 }
 
 /* --- chunk_tensor ------------------------------------------------------------------------------------------------- */
 
-static reshard_status chunk_leaf(reshard_state leaf, const reshard_fsdp_group *group, reshard_state *chunk) {
+static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
   if (group->devices_per_node < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld devices per node, 0 is the least", call,
                     (long long)group->devices_per_node);
-  switch (reshard_state_get_kind(leaf)) {
-  case RESHARD_STATE_TENSOR: return chunk_whole(group, leaf->tensor, chunk);
-  case RESHARD_STATE_SHARDED: return chunk_outer(group, leaf->sharded, chunk);
-  case RESHARD_STATE_DTENSOR: break;
-  default: return rs_fsdp_wrong_leaf(call, leaf, "a tensor, a sharded tensor or a DTensor");
-  }
-  reshard_mesh mesh = reshard_dtensor_mesh(leaf->dtensor);
+  if (reshard_tree_get_kind(leaf) == RESHARD_TREE_TENSOR)
+    return chunk_whole(group, leaf->tensor, chunk);
+  if (rs_leaf_sharded(leaf) != NULL)
+    return chunk_outer(group, rs_leaf_sharded(leaf), chunk);
+  reshard_dtensor tensor = rs_leaf_dtensor(leaf);
+  if (tensor == NULL)
+    return rs_fsdp_wrong_leaf(call, leaf, "a tensor, a sharded tensor or a DTensor");
+  reshard_mesh mesh = reshard_dtensor_mesh(tensor);
   char text[RS_MESH_TEXT];
   if (reshard_mesh_ndim(mesh) != 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s of %d dims, one of 1 is needed", call,
                     rs_mesh_text(text, mesh), reshard_mesh_ndim(mesh));
-  return chunk_outer(group, reshard_dtensor_sharded(leaf->dtensor), chunk);
+  return chunk_outer(group, reshard_dtensor_sharded(tensor), chunk);
 }
 
 /* What the ranks of a group compare: the sharded tensor that was cut. */
@@ -177,9 +178,9 @@ static const char *cut_text(char text[RS_SHAPE_TEXT + 96], const cut *c) {
   return text;
 }
 
-static cut describe(const reshard_fsdp_group *group, reshard_state chunk) {
-  reshard_state inner = chunk->kind == RESHARD_STATE_NESTED ? chunk->nested.inner[0] : chunk;
-  reshard_metadata m = inner->sharded->metadata;
+static cut describe(const reshard_fsdp_group *group, reshard_tree chunk) {
+  const rs_nested *nested = rs_leaf_nested(chunk);
+  reshard_metadata m = rs_leaf_sharded(nested != NULL ? nested->inner[0] : chunk)->metadata;
   cut c = {.dtype = m->properties.dtype, .ndim = m->ndim, .pin_memory = m->properties.pin_memory};
   c.devices_per_node = group->devices_per_node;
   memcpy(c.shape, m->shape, (size_t)m->ndim * sizeof *c.shape);
@@ -187,7 +188,7 @@ static cut describe(const reshard_fsdp_group *group, reshard_state chunk) {
 }
 
 /* Collective: did all ranks of the group cut alike? */
-static reshard_status compare(const reshard_fsdp_group *group, reshard_status mine, reshard_state chunk) {
+static reshard_status compare(const reshard_fsdp_group *group, reshard_status mine, reshard_tree chunk) {
   reshard_comm comm = group->sharder->comm;
   cut c = {0};
   rs_strings *all;
@@ -208,7 +209,7 @@ static reshard_status compare(const reshard_fsdp_group *group, reshard_status mi
   return status;
 }
 
-reshard_status reshard_fsdp_chunk_tensor(reshard_state leaf, const reshard_fsdp_group *group, reshard_state *chunk) {
+reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
   if (group == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: group is NULL", call);
@@ -217,14 +218,14 @@ reshard_status reshard_fsdp_chunk_tensor(reshard_state leaf, const reshard_fsdp_
                     group->size, sizeof *group);
   if (group->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the group's sharder is NULL", call);
-  reshard_state made = NULL;
+  reshard_tree made = NULL;
   reshard_status status =
       chunk != NULL ? chunk_leaf(leaf, group, &made) : rs_error(RESHARD_ERROR_INVALID, "%s: chunk is NULL", call);
   status = compare(group, status, made);
   if (status == RESHARD_SUCCESS)
     *chunk = made;
   else
-    reshard_state_release(made);
+    reshard_tree_release(made);
   return status;
 }
 
@@ -268,8 +269,8 @@ static reshard_status chunk_tp(reshard_sharder sharder, reshard_dtensor tensor, 
   return status;
 }
 
-reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_state leaf, reshard_mesh mesh,
-                                          reshard_state *chunk) {
+reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
+                                          reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_dtensor";
   if (sharder == NULL || mesh == NULL || chunk == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
@@ -287,11 +288,12 @@ reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_state
                     rs_mesh_text(text, parent), ndim);
   for (int d = 0; d < ndim; d++)
     placements[d] = d == ndim - 2 ? shard0 : replicate;
-  switch (reshard_state_get_kind(leaf)) {
-  case RESHARD_STATE_TENSOR: RS_TRY(keep_part(sharder, parent, placements, leaf->tensor, &made)); break;
-  case RESHARD_STATE_DTENSOR: RS_TRY(chunk_tp(sharder, leaf->dtensor, parent, placements, &made)); break;
-  default: return rs_fsdp_wrong_leaf(call, leaf, "a tensor or a DTensor");
-  }
+  if (rs_leaf_dtensor(leaf) != NULL)
+    RS_TRY(chunk_tp(sharder, rs_leaf_dtensor(leaf), parent, placements, &made));
+  else if (reshard_tree_get_kind(leaf) == RESHARD_TREE_TENSOR)
+    RS_TRY(keep_part(sharder, parent, placements, leaf->tensor, &made));
+  else
+    return rs_fsdp_wrong_leaf(call, leaf, "a tensor or a DTensor");
   return rs_fsdp_take_dtensor(made, chunk);
 }
 
@@ -299,32 +301,33 @@ reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_state
 
 /* Everything that can fail on this rank alone is done before the ranks meet: the leaf is made with the local tensor as
  * it is, for which the gathered one comes. */
-static reshard_status prepare_gather(reshard_sharder sharder, reshard_state leaf, reshard_mesh parent,
-                                     const reshard_state *whole, reshard_state *made) {
+static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                     const reshard_tree *whole, reshard_tree *made) {
   static const char call[] = "reshard_fsdp_all_gather";
   char has[RS_MESH_TEXT], given[RS_MESH_TEXT];
   if (whole == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: whole is NULL", call);
-  if (reshard_state_get_kind(leaf) != RESHARD_STATE_DTENSOR)
+  reshard_dtensor tensor = rs_leaf_dtensor(leaf);
+  if (tensor == NULL)
     return rs_fsdp_wrong_leaf(call, leaf, "a DTensor");
-  reshard_mesh mesh = reshard_dtensor_mesh(leaf->dtensor);
+  reshard_mesh mesh = reshard_dtensor_mesh(tensor);
   if (parent != NULL && !reshard_mesh_equal(parent, mesh))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s, not on the parent mesh %s", call,
                     rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
-  if (reshard_dtensor_sharded(leaf->dtensor)->sharder != sharder)
+  if (reshard_dtensor_sharded(tensor)->sharder != sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
-  return rs_fsdp_local(leaf->dtensor, made);
+  return rs_fsdp_local(tensor, made);
 }
 
-reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_state leaf, reshard_mesh parent, void *stream,
-                                       reshard_state *whole) {
+reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
+                                       reshard_tree *whole) {
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_fsdp_all_gather: sharder is NULL");
-  reshard_state made = NULL;
+  reshard_tree made = NULL;
   reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   if (status != RESHARD_SUCCESS) /* the others are told */
     return rs_sharder_move(sharder, NULL, NULL, status, stream, NULL);
-  reshard_dtensor tensor = leaf->dtensor, gathered;
+  reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;
@@ -333,7 +336,7 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_state le
   placements[last] = reshard_dtensor_placements(tensor)[last];
   status = reshard_dtensor_redistribute(1, &tensor, &placing, stream, &gathered);
   if (status != RESHARD_SUCCESS) {
-    reshard_state_release(made);
+    reshard_tree_release(made);
     return status;
   }
   if (reshard_dtensor_local(gathered) != NULL) {

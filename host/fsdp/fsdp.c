@@ -6,33 +6,33 @@
 
 /* --- Leaves ------------------------------------------------------------------------------------------------------- */
 
-reshard_status rs_fsdp_take_sharded(reshard_sharded_tensor tensor, reshard_state *leaf) {
+reshard_status rs_fsdp_take_sharded(reshard_sharded_tensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_sharded(tensor, leaf);
   reshard_sharded_tensor_release(tensor);
   return status;
 }
 
-reshard_status rs_fsdp_take_dtensor(reshard_dtensor tensor, reshard_state *leaf) {
+reshard_status rs_fsdp_take_dtensor(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_dtensor(tensor, leaf);
   reshard_dtensor_release(tensor);
   return status;
 }
 
-reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_state *leaf) {
+reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
   static const int64_t none[1] = {0};
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
-    return reshard_state_tensor(local, leaf);
+    return reshard_tree_tensor(local, leaf);
   reshard_dtype dtype = reshard_metadata_properties(reshard_dtensor_sharded(tensor)->metadata).dtype;
   RS_TRY(reshard_tensor_create(dtype, 1, none, &local));
-  reshard_status status = reshard_state_tensor(local, leaf);
+  reshard_status status = reshard_tree_tensor(local, leaf);
   reshard_tensor_release(local);
   return status;
 }
 
-reshard_status rs_fsdp_wrong_leaf(const char *call, reshard_state leaf, const char *wanted) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call,
-                  rs_state_kind_text(reshard_state_get_kind(leaf)), wanted);
+reshard_status rs_fsdp_wrong_leaf(const char *call, reshard_tree leaf, const char *wanted) {
+  char text[RS_NODE_TEXT];
+  return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call, rs_node_text(text, leaf), wanted);
 }
 
 static reshard_status no_argument(const char *call, const char *name) {
@@ -80,7 +80,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
   return RESHARD_SUCCESS;
 }
 
-static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_state *flat, reshard_flat_record *record) {
+static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat, reshard_flat_record *record) {
   reshard_flat_record made;
   RS_TRY(make_record(tensor, &made));
   reshard_status status = rs_fsdp_local(tensor, flat);
@@ -93,26 +93,26 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_state *fla
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_fsdp_flatten(reshard_state leaf, reshard_state *flat, reshard_flat_record *record) {
+reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record) {
   static const char call[] = "reshard_fsdp_flatten";
   if (leaf == NULL || flat == NULL || record == NULL)
     return no_argument(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
-  if (leaf->kind == RESHARD_STATE_DTENSOR)
-    return flatten_dtensor(leaf->dtensor, flat, record);
-  *flat = reshard_state_retain(leaf);
+  if (rs_leaf_dtensor(leaf) != NULL)
+    return flatten_dtensor(rs_leaf_dtensor(leaf), flat, record);
+  *flat = reshard_tree_retain(leaf);
   *record = NULL;
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor tensor, reshard_flat_record record,
-                                      reshard_state *leaf) {
+                                      reshard_tree *leaf) {
   static const char call[] = "reshard_fsdp_unflatten";
   if (sharder == NULL || leaf == NULL)
     return no_argument(call, sharder == NULL ? "sharder" : "leaf");
   if (tensor == NULL)
     return no_argument(call, "tensor");
   if (record == NULL)
-    return reshard_state_tensor(tensor, leaf);
+    return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
   reshard_dtensor made;
   RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
@@ -123,42 +123,47 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
 
-static reshard_status metadata_of(reshard_state leaf, reshard_metadata *metadata) {
-  switch (leaf->kind) {
-  case RESHARD_STATE_TENSOR: *metadata = NULL; return RESHARD_SUCCESS;
-  case RESHARD_STATE_SHARDED: *metadata = reshard_metadata_retain(leaf->sharded->metadata); return RESHARD_SUCCESS;
-  case RESHARD_STATE_NESTED: *metadata = reshard_metadata_retain(leaf->nested.outer); return RESHARD_SUCCESS;
-  case RESHARD_STATE_DTENSOR: return reshard_dtensor_metadata(leaf->dtensor, metadata);
-  default: return rs_fsdp_wrong_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
-  }
+static reshard_status metadata_of(reshard_tree leaf, reshard_metadata *metadata) {
+  if (rs_leaf_dtensor(leaf) != NULL)
+    return reshard_dtensor_metadata(rs_leaf_dtensor(leaf), metadata);
+  if (rs_leaf_sharded(leaf) != NULL)
+    *metadata = reshard_metadata_retain(rs_leaf_sharded(leaf)->metadata);
+  else if (rs_leaf_nested(leaf) != NULL)
+    *metadata = reshard_metadata_retain(rs_leaf_nested(leaf)->outer);
+  else if (leaf->kind == RESHARD_TREE_TENSOR)
+    *metadata = NULL;
+  else
+    return rs_fsdp_wrong_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
+  return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_fsdp_pre_load(reshard_state leaf, reshard_state *inner, reshard_metadata *metadata) {
+reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   if (leaf == NULL || inner == NULL || metadata == NULL)
     return no_argument("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
-  if (leaf->kind == RESHARD_STATE_NESTED && leaf->nested.n == 1)
-    leaf = leaf->nested.inner[0];
+  const rs_nested *nested = rs_leaf_nested(leaf);
+  if (nested != NULL && nested->n == 1)
+    leaf = nested->inner[0];
   RS_TRY(metadata_of(leaf, metadata));
-  *inner = reshard_state_retain(leaf);
+  *inner = reshard_tree_retain(leaf);
   return RESHARD_SUCCESS;
 }
 
 /* --- The table ---------------------------------------------------------------------------------------------------- */
 
-static reshard_status pre_flatten(void *user, reshard_state leaf, reshard_state *flat, reshard_flat_record *record) {
+static reshard_status pre_flatten(void *user, reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record) {
   (void)user;
   return reshard_fsdp_flatten(leaf, flat, record);
 }
 
 /* Nothing of the tensor's memory is touched, so that nothing has to be ordered. */
 static reshard_status post_unflatten(void *user, reshard_tensor tensor, reshard_flat_record record, void *stream,
-                                     reshard_state *leaf) {
+                                     reshard_tree *leaf) {
   (void)stream;
   return reshard_fsdp_unflatten(user, tensor, record, leaf);
 }
 
-static reshard_status chunk_tensor(void *user, reshard_state leaf, const reshard_fsdp_group *group,
-                                   reshard_state *chunk) {
+static reshard_status chunk_tensor(void *user, reshard_tree leaf, const reshard_fsdp_group *group,
+                                   reshard_tree *chunk) {
   reshard_fsdp_group whole;
   if (group != NULL && group->size == sizeof *group && group->world == NULL) {
     whole = *group;
@@ -168,17 +173,17 @@ static reshard_status chunk_tensor(void *user, reshard_state leaf, const reshard
   return reshard_fsdp_chunk_tensor(leaf, group, chunk);
 }
 
-static reshard_status chunk_dtensor(void *user, reshard_state leaf, reshard_mesh mesh, reshard_state *chunk) {
+static reshard_status chunk_dtensor(void *user, reshard_tree leaf, reshard_mesh mesh, reshard_tree *chunk) {
   return reshard_fsdp_chunk_dtensor(user, leaf, mesh, chunk);
 }
 
-static reshard_status pre_load(void *user, reshard_state leaf, reshard_state *inner, reshard_metadata *metadata) {
+static reshard_status pre_load(void *user, reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   (void)user;
   return reshard_fsdp_pre_load(leaf, inner, metadata);
 }
 
-static reshard_status all_gather(void *user, reshard_state leaf, reshard_mesh parent, void *stream,
-                                 reshard_state *whole) {
+static reshard_status all_gather(void *user, reshard_tree leaf, reshard_mesh parent, void *stream,
+                                 reshard_tree *whole) {
   return reshard_fsdp_all_gather(user, leaf, parent, stream, whole);
 }
 

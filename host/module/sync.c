@@ -6,6 +6,7 @@
  * tensors that fit a bucket are one plan, whose message is cut in buckets. A larger one is a plan of its own, so that
  * its message is one range of its memory, and goes without packing where it is contiguous: nothing but its size, which
  * all ranks know, decides that. */
+#include "device/stream.h"
 #include "exec/once.h"
 #include "module/module.h"
 
@@ -28,6 +29,7 @@ typedef struct sides {
 typedef struct sync {
   reshard_comm comm;
   const rs_listed *listed;
+  void *stream;
   bool whole;      /* no buckets: ranks reach each other's memory */
   int64_t *others; /* ranks but src, ascending */
   int64_t *order;  /* tensors with elements: those of one plan together */
@@ -133,11 +135,14 @@ static reshard_status check_tensors(sync *s) {
   char shape[RS_SHAPE_TEXT], strides[RS_SHAPE_TEXT];
   for (int64_t i = 0; i < l->n; i++) {
     const reshard_tensor_info *info = &l->tensors[i]->info;
+    reshard_status status = rs_tensor_use_on(l->call, l->tensors[i], s->comm->device, s->stream);
+    if (status != RESHARD_SUCCESS)
+      return rs_error(status, "%s (tensor %lld)", reshard_last_error(), (long long)i);
     s->report.tensors++;
     if (!rs_add(s->report.bytes, bytes_of(s, i), &s->report.bytes))
       return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all tensors overflow 63 bits at tensor %lld", l->call,
                       (long long)i);
-    if (written && !rs_tensor_distinct(info))
+    if (written && info->overlapping)
       return rs_error(RESHARD_ERROR_INVALID, "%s: strides %s of tensor %lld of shape %s overlap, and it is written to",
                       l->call, rs_shape_text(strides, info->ndim, info->strides), (long long)i,
                       rs_shape_text(shape, info->ndim, info->shape));
@@ -177,7 +182,7 @@ static reshard_status prepare(sync *s) {
 /* --- Moving ----------------------------------------------------------------------------------------------------- */
 
 /* Collective. */
-static reshard_status move(sync *s, const batch *b, rs_once_memory *memory, void *stream) {
+static reshard_status move(sync *s, const batch *b, rs_once_memory *memory) {
   bool gives = s->comm->rank == s->listed->src;
   void **mine = s->pointers + b->first, **none = s->none + b->first;
   const int64_t **strides = s->strides + b->first;
@@ -188,7 +193,7 @@ static reshard_status move(sync *s, const batch *b, rs_once_memory *memory, void
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
   reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS,
-                                          memory, stream, &staging);
+                                          memory, s->stream, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
   s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
@@ -215,20 +220,20 @@ static void release(sync *s) {
 reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status mine,
                        const reshard_sync_options *options, void *stream, reshard_sync_report *report) {
   rs_listed listed = *given;
-  sync s = {.comm = comm, .listed = &listed};
+  sync s = {.comm = comm, .listed = &listed, .stream = stream};
   rs_once_memory memory = {0};
-  if (mine == RESHARD_SUCCESS && stream != NULL)
-    mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream is %p, on the CPU it is NULL", given->call, stream);
+  if (mine == RESHARD_SUCCESS)
+    mine = rs_stream_check(comm->device, stream, given->call);
   if (mine == RESHARD_SUCCESS)
     mine = read_options(comm, options, &listed);
   if (mine == RESHARD_SUCCESS)
     mine = rs_listed_check(&listed);
-  s.whole = comm->ops->reach && listed.path != RESHARD_PATH_PACKED;
+  s.whole = comm->direct && listed.path != RESHARD_PATH_PACKED;
   if (mine == RESHARD_SUCCESS)
     mine = prepare(&s);
   reshard_status status = rs_listed_compare(comm, &listed, mine);
   for (int64_t i = 0; i < s.nbatches && status == RESHARD_SUCCESS; i++)
-    status = move(&s, &s.batches[i], &memory, stream);
+    status = move(&s, &s.batches[i], &memory);
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = s.report;
   rs_once_memory_free(&memory, comm->device);

@@ -338,7 +338,7 @@ reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   if (plan == NULL || bytes == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
-  rs_staging staging;
+  rs_staging_size staging;
   RS_TRY(rs_plan_staging(plan, NULL, &staging));
   *bytes = (size_t)staging.bytes;
   return RESHARD_SUCCESS;

@@ -26,8 +26,8 @@ int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes) {
 
 static int64_t round_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in_place, rs_staging *staging) {
-  rs_staging s = {.halves = 1};
+reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in_place, rs_staging_size *staging) {
+  rs_staging_size s = {.halves = 1};
   if (plan->piece == 0) {
     for (int64_t i = 0; i < plan->peers.n; i++) {
       s.bytes += in_place != NULL && in_place[2 * i] ? 0 : round_up(plan->peers.at[i].sent);
@@ -95,7 +95,7 @@ reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
   }
   for (int64_t g = 0; g < info->round_groups; g++)
     info->rounds += plan->group_rounds[g];
-  rs_staging staging;
+  rs_staging_size staging;
   reshard_status status = rs_plan_staging(plan, in_place, &staging);
   if (status == RESHARD_SUCCESS)
     info->workspace_bytes = staging.bytes;

@@ -24,6 +24,7 @@ typedef struct exchange {
   rs_held src, dst;
   rs_leg leg;
   rs_planned *planned;
+  void *stream;
 } exchange;
 
 /* Ranks of the communicator, from placements, which name global ranks. */
@@ -73,7 +74,8 @@ static reshard_status make_result(exchange *x) {
   reshard_layout layout;
   const reshard_properties properties = {.dtype = x->dtype};
   RS_TRY(make_layout(x, &x->after, &layout));
-  reshard_status status = rs_held_create(x->sharder->storage, layout, x->sharder->comm->rank, &properties, &x->dst);
+  reshard_status status =
+      rs_held_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
   reshard_layout_release(layout);
   return status;
 }
@@ -96,11 +98,11 @@ static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, 
   return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
 }
 
-static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, void *stream, reshard_tensor *result) {
+static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
   if (x->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
   reshard_status mine = prepare(x, same_dim, local, result);
-  reshard_status status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, stream, NULL);
+  reshard_status status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
   if (status == RESHARD_SUCCESS)
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
   rs_held_free(&x->src);
@@ -119,8 +121,9 @@ reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dt
                 .ndim = ndim,
                 .shape = shape,
                 .before = {dim, n, before},
-                .after = {dim, m, after}};
-  return run(&x, true, local, stream, result);
+                .after = {dim, m, after},
+                .stream = stream};
+  return run(&x, true, local, result);
 }
 
 reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim, const int64_t *shape,
@@ -133,6 +136,7 @@ reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtyp
                 .ndim = ndim,
                 .shape = shape,
                 .before = {dim_before, n, before},
-                .after = {dim_after, m, after}};
-  return run(&x, false, local, stream, result);
+                .after = {dim_after, m, after},
+                .stream = stream};
+  return run(&x, false, local, result);
 }

@@ -21,41 +21,43 @@ void rs_held_free(rs_held *held) {
   *held = (rs_held){0};
 }
 
-static reshard_status create_flat(rs_storage *storage, reshard_layout layout, int64_t rank,
-                                  const reshard_properties *properties, rs_held *held) {
+static reshard_status create_flat(reshard_device device, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, void *stream, rs_held *held) {
   int64_t elements;
   reshard_tensor whole;
   RS_TRY(reshard_layout_buffer_elements(layout, rank, 0, &elements));
-  RS_TRY(rs_storage_tensor(storage, properties->dtype, 1, &elements, &whole));
+  RS_TRY(reshard_tensor_create_on(device, properties->dtype, 1, &elements, stream, &whole));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
     reshard_array_info info;
     status = reshard_layout_array(layout, rank, i, &info);
     if (status == RESHARD_SUCCESS)
-      status = rs_tensor_view(whole, info.offset, reshard_layout_ndim(layout), info.shape, &held->arrays[i]);
+      status = reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, NULL, info.offset,
+                                         &held->arrays[i]);
   }
-  reshard_tensor_release(whole); /* the views keep it */
+  reshard_tensor_release(whole); /* the views keep the storage */
   return status;
 }
 
-static reshard_status create_each(rs_storage *storage, reshard_layout layout, int64_t rank,
-                                  const reshard_properties *properties, rs_held *held) {
+static reshard_status create_each(reshard_device device, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, void *stream, rs_held *held) {
   for (int64_t i = 0; i < held->n; i++) {
     reshard_array_info info;
     RS_TRY(reshard_layout_array(layout, rank, i, &info));
-    RS_TRY(rs_storage_tensor(storage, properties->dtype, reshard_layout_ndim(layout), info.shape, &held->arrays[i]));
+    RS_TRY(reshard_tensor_create_on(device, properties->dtype, reshard_layout_ndim(layout), info.shape, stream,
+                                    &held->arrays[i]));
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_held_create(rs_storage *storage, reshard_layout layout, int64_t rank,
-                              const reshard_properties *properties, rs_held *held) {
+reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
+                              const reshard_properties *properties, void *stream, rs_held *held) {
   rs_held made;
   int64_t n;
   RS_TRY(reshard_layout_array_count(layout, rank, &n));
   RS_TRY(start(layout, n, &made));
   bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
-  reshard_status status = (flat ? create_flat : create_each)(storage, layout, rank, properties, &made);
+  reshard_status status = (flat ? create_flat : create_each)(device, layout, rank, properties, stream, &made);
   if (status != RESHARD_SUCCESS) {
     rs_held_free(&made);
     return status;
@@ -100,6 +102,7 @@ static reshard_status check_arrays(const char *what, reshard_layout layout, int6
     if (!flat || array.elements == 0)
       continue;
     const reshard_tensor_info *info = &tensors[i]->info;
+    RS_TRY(rs_tensor_ready(name, tensors[i])); /* where it is says whether it is right */
     if (!info->contiguous || (end != NULL && info->data != end))
       return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
                       info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");

@@ -17,6 +17,7 @@ typedef struct replacement {
 typedef struct job {
   const char *call;
   bool in_place;
+  void *stream;
   reshard_sharder sharder;
   int64_t n, marked; /* tensors of which it is known that they are moved in place */
   const reshard_sharded_tensor *tensors;
@@ -43,7 +44,8 @@ static reshard_status check_tensor(job *j, int64_t i) {
 static reshard_status make_replacement(job *j, int64_t i) {
   reshard_sharded_tensor t = j->tensors[i];
   reshard_properties properties = reshard_metadata_properties(t->metadata);
-  RS_TRY(rs_held_create(j->sharder->storage, j->layouts[i], j->sharder->comm->rank, &properties, &j->made[i].held));
+  RS_TRY(rs_held_create(j->sharder->device, j->layouts[i], j->sharder->comm->rank, &properties, j->stream,
+                        &j->made[i].held));
   j->legs[i] = (rs_leg){&t->held, &j->made[i].held, properties.dtype};
   return RESHARD_SUCCESS;
 }
@@ -70,9 +72,9 @@ static reshard_sharder sharder_of(const void *tensors, int64_t i) {
   return t != NULL ? t->sharder : NULL;
 }
 
-static reshard_status move(job *j, reshard_status mine, void *stream) {
+static reshard_status move(job *j, reshard_status mine) {
   int64_t peak = 0;
-  RS_TRY(rs_sharder_move(j->sharder, j->planned, j->legs, mine, stream, &peak));
+  RS_TRY(rs_sharder_move(j->sharder, j->planned, j->legs, mine, j->stream, &peak));
   for (int64_t i = 0; i < j->n; i++)
     peak += rs_held_bytes(&j->made[i].held);
   j->sharder->stats.peak_bytes = peak;
@@ -100,11 +102,16 @@ static void swap(reshard_sharded_tensor t, replacement *made) {
 
 reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                               const reshard_layout *layouts, void *stream) {
-  job j = {.call = "reshard_sharded_tensor_reshard", .in_place = true, .n = n, .tensors = tensors, .layouts = layouts};
+  job j = {.call = "reshard_sharded_tensor_reshard",
+           .in_place = true,
+           .stream = stream,
+           .n = n,
+           .tensors = tensors,
+           .layouts = layouts};
   RS_TRY(rs_find_sharder(j.call, n, tensors, sharder_of, &j.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
-  reshard_status status = move(&j, prepare(&j), stream);
+  reshard_status status = move(&j, prepare(&j));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     swap(tensors[i], &j.made[i]);
   end(&j);
@@ -125,12 +132,13 @@ static reshard_status make_results(job *j, const reshard_sharded_tensor *results
 reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                  const reshard_layout *layouts, void *stream,
                                                  reshard_sharded_tensor *results) {
-  job j = {.call = "reshard_sharded_tensor_reshard_to", .n = n, .tensors = tensors, .layouts = layouts};
+  job j = {
+      .call = "reshard_sharded_tensor_reshard_to", .stream = stream, .n = n, .tensors = tensors, .layouts = layouts};
   RS_TRY(rs_find_sharder(j.call, n, tensors, sharder_of, &j.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
   reshard_sharded_tensor *made = NULL;
-  reshard_status status = move(&j, make_results(&j, results, &made), stream);
+  reshard_status status = move(&j, make_results(&j, results, &made));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
     swap(made[i], &j.made[i]);
     results[i] = made[i];

@@ -162,7 +162,7 @@ static reshard_status create(const char *call, reshard_sharder s, reshard_layout
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
     return no_argument(call, "tensor");
-  RS_TRY(rs_held_create(s->storage, layout, s->comm->rank, properties, &held));
+  RS_TRY(rs_held_create(s->device, layout, s->comm->rank, properties, NULL, &held));
   return build(s, properties, &held, tensor);
 }
 

@@ -8,10 +8,30 @@
 
 #include "metadata/metadata.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CACHED_PLANS = 64 };
+
+/* Where new arrays come from: the pool of the device that is given, or of one of the sharder's own, which copies
+ * nothing. Tensors keep it. */
+static reshard_status find_device(const rs_device *of_comm, const reshard_sharder_options *options,
+                                  reshard_device *device) {
+  const reshard_device_options own = {
+      .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .keep_bytes = options->keep_bytes};
+  char name[32] = "cpu";
+  if (of_comm->type == RESHARD_DEVICE_CUDA)
+    snprintf(name, sizeof name, "cuda:%d", of_comm->index);
+  if (options->device == NULL)
+    return reshard_device_create(name, &own, device);
+  const rs_device *given = options->device->device;
+  if (given->type != of_comm->type || given->index != of_comm->index)
+    return rs_error(RESHARD_ERROR_INVALID, "the device given is %s:%d, the communicator's is %s", given->ops->name,
+                    given->index, name);
+  *device = reshard_device_retain(options->device);
+  return RESHARD_SUCCESS;
+}
 
 static reshard_status read_options(reshard_comm comm, const reshard_sharder_options *options,
                                    struct reshard_sharder_s *s) {
@@ -24,8 +44,11 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   if (options->cached_plans < -1 || options->workspace_limit < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%lld cached plans, workspace limit %lld: -1 and 0 are the least",
                     (long long)options->cached_plans, (long long)options->workspace_limit);
-  if (options->reused_bytes < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%lld reused bytes: 0 is the least", (long long)options->reused_bytes);
+  if (options->keep_bytes < -1 || (options->device != NULL && options->keep_bytes != 0))
+    return rs_error(RESHARD_ERROR_INVALID,
+                    options->device == NULL ? "%lld bytes kept: -1 is the least"
+                                            : "%lld bytes kept: the device given says that",
+                    (long long)options->keep_bytes);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
   if (options->group.n != 0 && options->group.n != comm->size)
@@ -36,8 +59,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->path = options->path;
   s->workspace_limit = options->workspace_limit;
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
-  if (options->reused_bytes > 0)
-    RS_TRY(rs_storage_create(options->reused_bytes, &s->storage));
+  RS_TRY(find_device(comm->device, options, &s->device));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
   if (given == NULL)
     return RESHARD_SUCCESS;
@@ -56,7 +78,7 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
   if (status != RESHARD_SUCCESS) {
-    rs_storage_drop(made->storage);
+    reshard_device_release(made->device);
     free(made);
     return status;
   }
@@ -93,7 +115,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
   for (int64_t i = 0; i < sharder->placed.n; i++)
     sharder->placed_free(sharder->placed.at[i]);
   free(sharder->placed.at);
-  rs_storage_drop(sharder->storage);
+  reshard_device_release(sharder->device);
   rs_once_memory_free(&sharder->memory, sharder->comm->device);
   free((void *)sharder->group.ranks);
   free(sharder);
@@ -211,26 +233,38 @@ static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, 
   return n;
 }
 
+/* All that a rank holds of a layout is there, and stream may use it. */
+static reshard_status use_held(const char *side, const rs_held *held, const rs_device *device, void *stream) {
+  for (int64_t i = 0; i < held->n; i++)
+    if (held->arrays[i] != NULL)
+      RS_TRY(rs_tensor_use_on(side, held->arrays[i], device, stream));
+  return RESHARD_SUCCESS;
+}
+
 /* What a transfer of a plan is given; the lists are the plan's. */
-static reshard_arrays list_arrays(reshard_sharder s, rs_planned *p, const rs_leg *legs) {
+static reshard_status list_arrays(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream,
+                                  reshard_arrays *arrays) {
   bool strided[2] = {false, false};
   int64_t nsrc = 0, ndst = p->plan->nsrc;
   for (int64_t i = 0; i < p->n; i++) {
+    RS_TRY(use_held("source", legs[i].src, s->comm->device, stream));
+    RS_TRY(use_held("destination", legs[i].dst, s->comm->device, stream));
     nsrc += list_buffers(legs[i].src, s->comm->rank, p->pointers + nsrc, p->strides + nsrc, &strided[0]);
     ndst += list_buffers(legs[i].dst, s->comm->rank, p->pointers + ndst, p->strides + ndst, &strided[1]);
   }
-  return (reshard_arrays){.size = RESHARD_ARRAYS_INIT,
-                          .src = p->pointers,
-                          .dst = p->pointers + p->plan->nsrc,
-                          .src_strides = strided[0] ? p->strides : NULL,
-                          .dst_strides = strided[1] ? p->strides + p->plan->nsrc : NULL};
+  *arrays = (reshard_arrays){.size = RESHARD_ARRAYS_INIT,
+                             .src = p->pointers,
+                             .dst = p->pointers + p->plan->nsrc,
+                             .src_strides = strided[0] ? p->strides : NULL,
+                             .dst_strides = strided[1] ? p->strides + p->plan->nsrc : NULL};
+  return RESHARD_SUCCESS;
 }
 
 reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine, void *stream,
                                int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
   if (mine == RESHARD_SUCCESS)
-    arrays = list_arrays(s, p, legs);
+    mine = list_arrays(s, p, legs, stream, &arrays);
   size_t staging = 0;
   reshard_plan plan = p != NULL ? p->plan : NULL;
   reshard_status status = rs_execute_once(plan, s->comm, &arrays, s->path, mine, &s->memory, stream, &staging);
@@ -241,8 +275,10 @@ reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *l
 }
 
 reshard_status rs_sharder_keep(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream) {
-  reshard_arrays arrays = list_arrays(s, p, legs);
-  reshard_status status = rs_execute_kept(p->plan, s->comm, &arrays, &s->memory, stream);
+  reshard_arrays arrays;
+  reshard_status status = list_arrays(s, p, legs, stream, &arrays);
+  if (status == RESHARD_SUCCESS)
+    status = rs_execute_kept(p->plan, s->comm, &arrays, &s->memory, stream);
   trim(s, s->limit);
   return status;
 }

@@ -3,7 +3,7 @@
 #define RS_SHARDED_SHARDER_H
 
 #include "exec/once.h"
-#include "tensor/storage.h"
+#include "tensor/tensor.h"
 
 #include <reshard/sharded.h>
 
@@ -14,9 +14,9 @@ typedef struct rs_held {
   reshard_tensor *arrays;
 } rs_held;
 
-/* Memory of storage, or new one where that is NULL. */
-reshard_status rs_held_create(rs_storage *storage, reshard_layout layout, int64_t rank,
-                              const reshard_properties *properties, rs_held *held);
+/* New ones, from the pool of a device in the order of stream. */
+reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
+                              const reshard_properties *properties, void *stream, rs_held *held);
 /* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
  * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
 reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
@@ -57,7 +57,7 @@ struct reshard_sharder_s {
   RS_VEC(struct rs_placed *) placed; /* layouts of DTensors, likewise: those of a room above */
   void (*placed_free)(struct rs_placed *);
   rs_once_memory memory;
-  rs_storage *storage; /* NULL: none */
+  reshard_device device; /* whose pool new arrays come from; kept */
   reshard_sharder_stats stats;
 };
 

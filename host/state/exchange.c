@@ -4,7 +4,7 @@
  * One exchange carries all tensors. A rank's string is sealed, and has: how many nested tensors, and for each its path
  * (length, characters) and the metadata of the shards that this rank has. Every rank reads all strings side by side,
  * tensor by tensor, and puts the others' shards beside its own. */
-#include "state/flatten.h"
+#include "state/state.h"
 
 #include "comm/gather.h"
 #include "exec/transfer.h"
@@ -18,15 +18,16 @@
 
 /* A nested tensor on its way. */
 typedef struct passenger {
-  rs_change *change;
+  char *path; /* owned, as all that follows */
   rs_flat flat;
   reshard_metadata mine;
+  reshard_tree made;
 } passenger;
 
 typedef struct exchange {
   reshard_sharder sharder;
-  rs_changes changes;
-  RS_VEC(passenger) all;
+  RS_VEC(passenger) all; /* in the order of the tree */
+  int64_t next;          /* to be put in its place */
   int64_t nranks;
   rs_reader *readers;           /* [nranks] */
   rs_head *heads;               /* [nranks], of one tensor */
@@ -35,14 +36,15 @@ typedef struct exchange {
 
 static void exchange_free(exchange *x) {
   for (int64_t i = 0; i < x->all.n; i++) {
+    free(x->all.at[i].path);
     rs_flat_free(&x->all.at[i].flat);
     reshard_metadata_release(x->all.at[i].mine);
+    reshard_tree_release(x->all.at[i].made);
   }
   free(x->all.at);
   free(x->readers);
   free(x->heads);
   free(x->shards.at);
-  rs_changes_free(&x->changes);
 }
 
 /* Of what the list knows only what is mine stays. */
@@ -62,33 +64,51 @@ static reshard_status keep_mine(const exchange *x, passenger *p) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status list_all(exchange *x) {
-  int64_t i = 0;
-  for (rs_change *change; (change = rs_changes_next(&x->changes, &i)) != NULL;) {
-    RS_TRY(rs_vec_reserve(&x->all, x->all.n + 1));
-    passenger *p = &x->all.at[x->all.n++];
-    *p = (passenger){.change = change};
-    reshard_status status = rs_flat_list(change->node, &p->flat);
-    if (status == RESHARD_SUCCESS)
-      status = keep_mine(x, p);
-    if (status != RESHARD_SUCCESS)
-      return rs_state_path_error(change->path, status);
-  }
+/* The tree is mapped twice, and both times each nested tensor comes once, in the same order: first it is listed, */
+static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *same) {
+  exchange *x = user;
+  const rs_nested *nested = rs_leaf_nested(leaf);
+  (void)same;
+  if (nested == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&x->all, x->all.n + 1));
+  passenger *p = &x->all.at[x->all.n++];
+  *p = (passenger){0};
+  RS_TRY(rs_alloc_copy(&p->path, path, (int64_t)strlen(path) + 1, 1));
+  reshard_status status = rs_flat_list(nested, &p->flat);
+  if (status == RESHARD_SUCCESS)
+    status = keep_mine(x, p);
+  return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
+}
+
+/* and then its plain form takes its place. */
+static reshard_status give_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
+  exchange *x = user;
+  (void)path;
+  if (rs_leaf_nested(leaf) != NULL)
+    *flat = reshard_tree_retain(x->all.at[x->next++].made);
   return RESHARD_SUCCESS;
+}
+
+static reshard_status list_all(exchange *x, reshard_tree state) {
+  reshard_tree same = NULL;
+  reshard_status status = reshard_tree_map(state, list_leaf, x, &same);
+  reshard_tree_release(same);
+  return status;
 }
 
 static reshard_status pack(const exchange *x, char **string, int64_t *size) {
   int64_t body = rs_put_size((uint64_t)x->all.n);
   for (int64_t i = 0; i < x->all.n; i++) {
-    int64_t length = (int64_t)strlen(x->all.at[i].change->path);
+    int64_t length = (int64_t)strlen(x->all.at[i].path);
     body += rs_put_size((uint64_t)length) + length + rs_metadata_size(x->all.at[i].mine);
   }
   RS_TRY(rs_alloc(string, body + RS_SEAL, 1));
   char *at = rs_put(*string + RS_SEAL, (uint64_t)x->all.n);
   for (int64_t i = 0; i < x->all.n; i++) {
-    size_t length = strlen(x->all.at[i].change->path);
+    size_t length = strlen(x->all.at[i].path);
     at = rs_put(at, (uint64_t)length);
-    memcpy(at, x->all.at[i].change->path, length);
+    memcpy(at, x->all.at[i].path, length);
     at = rs_metadata_put(x->all.at[i].mine, at + length);
   }
   rs_seal(MAGIC, *string, body);
@@ -182,40 +202,40 @@ static reshard_status hear_all(exchange *x, const rs_strings *strings) {
     if (status == RESHARD_SUCCESS)
       status = rs_flat_finish(&p->flat, x->sharder, &tensor);
     if (status != RESHARD_SUCCESS)
-      return rs_state_path_error(p->change->path, status);
-    RS_TRY(rs_change_put(p->change, tensor));
+      return rs_path_error(p->path, status);
+    status = reshard_state_sharded(tensor, &p->made);
+    reshard_sharded_tensor_release(tensor);
+    RS_TRY(status);
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_state state,
-                                                            reshard_state *flat) {
+reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
+                                                            reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
   exchange x = {.sharder = sharder};
   rs_strings *strings = NULL;
-  reshard_state made = NULL;
+  reshard_tree made = NULL;
   char *string = NULL;
   int64_t size = 0;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "flat");
   if (status == RESHARD_SUCCESS)
-    status = rs_changes_find(&x.changes, &state);
-  if (status == RESHARD_SUCCESS)
-    status = list_all(&x);
+    status = list_all(&x, state);
   if (status == RESHARD_SUCCESS)
     status = pack(&x, &string, &size);
   RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
   status = hear_all(&x, strings);
   if (status == RESHARD_SUCCESS)
-    status = rs_changes_apply(&x.changes, &state, &made);
+    status = reshard_tree_map(state, give_leaf, &x, &made);
   status = rs_agree(sharder->comm, status);
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else
-    reshard_state_release(made);
+    reshard_tree_release(made);
 done:
   rs_strings_release(strings);
   free(string);

@@ -8,7 +8,7 @@
 /* A leaf of one rank's tree. */
 typedef struct rs_item {
   const char *path; /* owned by the list */
-  reshard_state leaf, parent;
+  reshard_tree leaf, parent;
   int64_t index;                  /* of the leaf in its parent */
   reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
 } rs_item;
@@ -22,7 +22,7 @@ typedef struct rs_items {
 /* All leaves of a state, in order. Borrows its nodes. comm: that of all sharded tensors, NULL: they may have any.
  * Errors: a state that is no container, a path that is twice or no name, sharded tensors of another communicator. On
  * error the list can be freed. */
-reshard_status rs_items_list(reshard_comm comm, reshard_state state, rs_items *items);
+reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *items);
 void rs_items_free(rs_items *items);
 /* NULL when there is no such leaf. */
 const rs_item *rs_items_find(const rs_items *items, const char *path);
@@ -41,7 +41,7 @@ reshard_status rs_state_turns_check(const char *does, const char *way, int64_t n
 
 /* A tensor, plain or sharded, that a leaf is. */
 static inline bool rs_item_is_tensor(const rs_item *item) {
-  return item->sharded != NULL || item->leaf->kind == RESHARD_STATE_TENSOR;
+  return item->sharded != NULL || item->leaf->kind == RESHARD_TREE_TENSOR;
 }
 reshard_dtype rs_item_dtype(const rs_item *item);
 int rs_item_ndim(const rs_item *item);
@@ -62,12 +62,12 @@ reshard_status rs_check_one_process(const char *call, reshard_comm comm);
 #define RS_STATE_JSON "state.json"
 void rs_state_json_begin(rs_print *text);
 /* Appends a leaf that is no tensor and has no children. */
-void rs_state_json_add(rs_print *text, const char *path, reshard_state leaf);
+void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf);
 void rs_state_json_end(rs_print *text);
 
 /* Leaves that were stored, by path. */
 typedef struct rs_leaves {
-  RS_VEC(reshard_state) all; /* owned */
+  RS_VEC(reshard_tree) all; /* owned */
   rs_names names;
   RS_VEC(char *) paths; /* owned */
 } rs_leaves;

@@ -49,43 +49,59 @@ typedef struct lister {
   rs_items *items;
 } lister;
 
-static reshard_status add_item(void *user, const char *path, reshard_state parent, int64_t index, reshard_state leaf) {
-  const lister *l = user;
-  rs_items *items = l->items;
-  int64_t length = (int64_t)strlen(path) + 1;
-  RS_TRY(rs_vec_reserve(&items->all, items->all.n + 1));
-  RS_TRY(rs_vec_reserve(&items->text, items->text.n + length));
-  rs_item item = {.leaf = leaf, .parent = parent, .index = index};
-  if (leaf->kind == RESHARD_STATE_SHARDED)
-    item.sharded = reshard_sharded_tensor_retain(leaf->sharded);
-  if (leaf->kind == RESHARD_STATE_DTENSOR)
-    item.sharded = reshard_sharded_tensor_retain(reshard_dtensor_sharded(leaf->dtensor));
-  if (leaf->kind == RESHARD_STATE_DTENSOR && item.sharded == NULL)
-    return RESHARD_ERROR_OUT_OF_MEMORY; /* the text says of what */
-  if (leaf->kind == RESHARD_STATE_NESTED)
-    RS_TRY(rs_nested_flatten(leaf, path, &item.sharded));
-  items->all.at[items->all.n++] = item;
-  memcpy(items->text.at + items->text.n, path, (size_t)length);
-  items->text.n += length;
-  if (*path == '\0' || !rs_utf8_valid(path))
-    return rs_state_path_error(path, rs_error(RESHARD_ERROR_INVALID, "%s",
-                                              parent == NULL  ? "a state that is saved or loaded is a dict or a list"
-                                              : *path == '\0' ? "a leaf without a name"
-                                                              : "no valid UTF-8"));
-  if (l->comm != NULL && item.sharded != NULL && item.sharded->sharder->comm != l->comm)
-    return rs_state_path_error(path, rs_error(RESHARD_ERROR_INVALID, "a sharded tensor of another communicator"));
+/* Files are read and written by the CPU, in and from memory that is there. */
+static reshard_status check_arrays(const rs_item *item) {
+  int64_t arrays = item->sharded != NULL ? item->sharded->held.n : rs_item_is_tensor(item);
+  for (int64_t a = 0; a < arrays; a++) {
+    reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
+    if (array != NULL)
+      RS_TRY(rs_tensor_on_cpu("a file", array));
+  }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_items_list(reshard_comm comm, reshard_state state, rs_items *items) {
-  RS_TRY(rs_state_walk(state, add_item, &(lister){comm, items}));
+static reshard_status add_item(void *user, const char *path, reshard_tree parent, int64_t index, reshard_tree leaf) {
+  const lister *l = user;
+  rs_items *items = l->items;
+  int64_t length = (int64_t)strlen(path) + 1;
+  char text[RS_NODE_TEXT];
+  RS_TRY(rs_vec_reserve(&items->all, items->all.n + 1));
+  RS_TRY(rs_vec_reserve(&items->text, items->text.n + length));
+  rs_item item = {.leaf = leaf, .parent = parent, .index = index};
+  reshard_dtensor dtensor = rs_leaf_dtensor(leaf);
+  if (rs_leaf_nested(leaf) != NULL)
+    RS_TRY(rs_nested_flatten(rs_leaf_nested(leaf), path, &item.sharded));
+  else
+    item.sharded =
+        reshard_sharded_tensor_retain(dtensor != NULL ? reshard_dtensor_sharded(dtensor) : rs_leaf_sharded(leaf));
+  if (dtensor != NULL && item.sharded == NULL)
+    return RESHARD_ERROR_OUT_OF_MEMORY; /* the text says of what */
+  items->all.at[items->all.n++] = item;
+  memcpy(items->text.at + items->text.n, path, (size_t)length);
+  items->text.n += length;
+  if (leaf->kind == RESHARD_TREE_OPAQUE && item.sharded == NULL)
+    return rs_path_error(
+        path, rs_error(RESHARD_ERROR_INVALID, "%s, which a checkpoint cannot have", rs_node_text(text, leaf)));
+  if (*path == '\0' || !rs_utf8_valid(path))
+    return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "%s",
+                                        parent == NULL  ? "a state that is saved or loaded is a dict or a list"
+                                        : *path == '\0' ? "a leaf without a name"
+                                                        : "no valid UTF-8"));
+  if (l->comm != NULL && item.sharded != NULL && item.sharded->sharder->comm != l->comm)
+    return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "a sharded tensor of another communicator"));
+  reshard_status status = check_arrays(&item);
+  return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
+}
+
+reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *items) {
+  RS_TRY(rs_tree_walk(state, add_item, &(lister){comm, items}));
   const char *path = items->text.at;
   for (int64_t i = 0; i < items->all.n; i++) {
     int64_t number;
     items->all.at[i].path = path;
     RS_TRY(rs_names_put(&items->names, path, strlen(path), &number));
     if (number != i)
-      return rs_state_path_error(path, rs_error(RESHARD_ERROR_INVALID, "two leaves have it"));
+      return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "two leaves have it"));
     path += strlen(path) + 1;
   }
   return RESHARD_SUCCESS;

@@ -11,7 +11,7 @@
 
 void rs_leaves_free(rs_leaves *l) {
   for (int64_t i = 0; i < l->all.n; i++)
-    reshard_state_release(l->all.at[i]);
+    reshard_tree_release(l->all.at[i]);
   for (int64_t i = 0; i < l->paths.n; i++)
     free(l->paths.at[i]);
   rs_names_free(&l->names);
@@ -41,45 +41,31 @@ static void add_base64(rs_print *text, const unsigned char *at, size_t n) {
   rs_print_bytes(text, group, 4);
 }
 
-/* 17 digits are enough for every double to come back as it was; a point or an exponent says that it is none of the
- * integers. */
+/* What JSON lacks is an object. */
 static void add_float(rs_print *text, double value) {
-  char number[40], *to = number;
-  if (!isfinite(value)) {
-    rs_print_text(text, isnan(value) ? "{\"float\": \"nan\"}"
-                        : value > 0  ? "{\"float\": \"inf\"}"
-                                     : "{\"float\": \"-inf\"}");
-    return;
-  }
-  snprintf(number, sizeof number - 2, "%.17g", value);
-  for (const char *at = number; *at != '\0'; at++)
-    if (strchr("0123456789+-e", *at) != NULL)
-      *to++ = *at;
-    else if (to == number || to[-1] != '.') /* a locale's point, which may be several bytes */
-      *to++ = '.';
-  *to = '\0';
-  rs_print_text(text, number);
-  if (strpbrk(number, ".e") == NULL)
-    rs_print_text(text, ".0");
+  char number[RS_FLOAT_TEXT];
+  rs_print_text(text, isfinite(value) ? "" : "{\"float\": \"");
+  rs_print_text(text, rs_float_text(number, value));
+  rs_print_text(text, isfinite(value) ? "" : "\"}");
 }
 
 void rs_state_json_begin(rs_print *text) { rs_print_text(text, "{\"version\": 1, \"leaves\": {"); }
 
 void rs_state_json_end(rs_print *text) { rs_print_text(text, "\n}}\n"); }
 
-void rs_state_json_add(rs_print *text, const char *path, reshard_state leaf) {
+void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf) {
   rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
   rs_print_string(text, path, false);
   rs_print_text(text, ": ");
   switch (leaf->kind) {
-  case RESHARD_STATE_BYTES:
+  case RESHARD_TREE_BYTES:
     rs_print_text(text, "{\"bytes\": \"");
     add_base64(text, (const unsigned char *)leaf->bytes, leaf->size);
     rs_print_text(text, "\"}");
     break;
-  case RESHARD_STATE_INT: rs_print_number(text, leaf->integer); break;
-  case RESHARD_STATE_FLOAT: add_float(text, leaf->real); break;
-  case RESHARD_STATE_BOOL: rs_print_text(text, leaf->integer != 0 ? "true" : "false"); break;
+  case RESHARD_TREE_INT: rs_print_number(text, leaf->integer); break;
+  case RESHARD_TREE_FLOAT: add_float(text, leaf->real); break;
+  case RESHARD_TREE_BOOL: rs_print_text(text, leaf->integer != 0 ? "true" : "false"); break;
   default: rs_print_text(text, "null");
   }
 }
@@ -87,7 +73,7 @@ void rs_state_json_add(rs_print *text, const char *path, reshard_state leaf) {
 #ifdef RS_HAVE_JANSSON
 
 /* Exactly what add_base64 writes. */
-static reshard_status read_base64(const char *text, size_t n, reshard_state *leaf, bool *good) {
+static reshard_status read_base64(const char *text, size_t n, reshard_tree *leaf, bool *good) {
   unsigned char *bytes, *to;
   *good = n % 4 == 0;
   if (!*good)
@@ -107,22 +93,22 @@ static reshard_status read_base64(const char *text, size_t n, reshard_state *lea
     for (int k = 0; k < 3 - pads; k++)
       *to++ = (unsigned char)(bits >> (16 - 8 * k));
   }
-  reshard_status status = *good ? reshard_state_bytes(bytes, (size_t)(to - bytes), leaf) : RESHARD_SUCCESS;
+  reshard_status status = *good ? reshard_tree_bytes(bytes, (size_t)(to - bytes), leaf) : RESHARD_SUCCESS;
   free(bytes);
   return status;
 }
 
 /* *good: false when the value is none that is written. */
-static reshard_status read_value(json_t *value, reshard_state *leaf, bool *good) {
+static reshard_status read_value(json_t *value, reshard_tree *leaf, bool *good) {
   *good = true;
   if (json_is_null(value))
-    return reshard_state_null(leaf);
+    return reshard_tree_null(leaf);
   if (json_is_boolean(value))
-    return reshard_state_bool(json_is_true(value), leaf);
+    return reshard_tree_bool(json_is_true(value), leaf);
   if (json_is_integer(value))
-    return reshard_state_int(json_integer_value(value), leaf);
+    return reshard_tree_int(json_integer_value(value), leaf);
   if (json_is_real(value))
-    return reshard_state_float(json_real_value(value), leaf);
+    return reshard_tree_float(json_real_value(value), leaf);
   json_t *bytes = json_object_get(value, "bytes");
   const char *number = json_string_value(json_object_get(value, "float"));
   *good = json_object_size(value) == 1 && (json_is_string(bytes) || number != NULL);
@@ -134,14 +120,14 @@ static reshard_status read_value(json_t *value, reshard_state *leaf, bool *good)
                 : strcmp(number, "inf") == 0 ? (double)INFINITY
                                              : -(double)INFINITY;
   *good = strcmp(number, "nan") == 0 || strcmp(number, "inf") == 0 || strcmp(number, "-inf") == 0;
-  return *good ? reshard_state_float(real, leaf) : RESHARD_SUCCESS;
+  return *good ? reshard_tree_float(real, leaf) : RESHARD_SUCCESS;
 }
 
 static reshard_status add_leaf(const char *where, const char *path, json_t *value, rs_leaves *leaves) {
   char quoted[RS_QUOTE];
   int64_t number;
   bool good;
-  reshard_state leaf = NULL;
+  reshard_tree leaf = NULL;
   RS_TRY(rs_vec_reserve(&leaves->all, leaves->all.n + 1));
   RS_TRY(rs_vec_reserve(&leaves->paths, leaves->paths.n + 1));
   RS_TRY(rs_alloc_copy(&leaves->paths.at[leaves->paths.n], path, (int64_t)strlen(path) + 1, 1));

@@ -81,14 +81,13 @@ static int64_t find_leaf(const loading *l, const char *path) {
 }
 
 static reshard_status check_tensor(const turn *t, const rs_item *item) {
-  char quoted[RS_QUOTE], wanted[RS_SHAPE_TEXT], stored[RS_SHAPE_TEXT];
+  char text[RS_NODE_TEXT], quoted[RS_QUOTE], wanted[RS_SHAPE_TEXT], stored[RS_SHAPE_TEXT];
   rs_quote(quoted, sizeof quoted, item->path);
   int64_t tensor = find_tensor(t->shared, item->path), leaf = find_leaf(t->shared, item->path);
   if (tensor < 0)
     return leaf < 0 ? rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such tensor", quoted)
                     : rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
-                               rs_state_kind_text(item->leaf->kind),
-                               rs_state_kind_text(t->shared->leaves.all.at[leaf]->kind));
+                               rs_node_text(text, item->leaf), rs_kind_text(t->shared->leaves.all.at[leaf]->kind));
   const rs_model_tensor *s = &t->shared->checkpoint->store.model->tensors.at[tensor];
   if (rs_item_dtype(item) != s->dtype)
     return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
@@ -101,7 +100,7 @@ static reshard_status check_tensor(const turn *t, const rs_item *item) {
   int64_t arrays = item->sharded != NULL ? item->sharded->held.n : 1;
   for (int64_t a = 0; a < arrays; a++) {
     reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
-    if (array != NULL && !rs_tensor_distinct(&array->info))
+    if (array != NULL && array->info.overlapping)
       return rs_error(RESHARD_ERROR_INVALID,
                       "path '%s': array %lld has elements that share memory, it cannot be filled", quoted,
                       (long long)a);
@@ -114,11 +113,11 @@ static reshard_status check_leaf(const turn *t, const rs_item *item) {
   if (find_leaf(t->shared, item->path) >= 0)
     return RESHARD_SUCCESS;
   bool tensor = find_tensor(t->shared, item->path) >= 0;
-  if (tensor && item->leaf->kind == RESHARD_STATE_NULL)
+  if (tensor && item->leaf->kind == RESHARD_TREE_NULL)
     return RESHARD_SUCCESS;
   rs_quote(quoted, sizeof quoted, item->path);
   return tensor ? rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is a tensor", quoted,
-                           rs_state_kind_text(item->leaf->kind))
+                           rs_kind_text(item->leaf->kind))
                 : rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such leaf", quoted);
 }
 
@@ -294,7 +293,7 @@ static void replace_leaves(const turn *t) {
     const rs_item *item = &t->base.items.all.at[i];
     int64_t leaf = rs_item_is_tensor(item) ? -1 : find_leaf(t->shared, item->path);
     if (leaf >= 0)
-      rs_state_replace(item->parent, item->index, t->shared->leaves.all.at[leaf]);
+      rs_node_replace(item->parent, item->index, t->shared->leaves.all.at[leaf]);
   }
 }
 
@@ -312,7 +311,7 @@ static reshard_status load(turn *t) {
   return status;
 }
 
-static reshard_status prepare(reshard_state state, const char *directory, const reshard_state_load_options *options,
+static reshard_status prepare(reshard_tree state, const char *directory, const reshard_state_load_options *options,
                               turn *t) {
   const reshard_state_load_options none = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT};
   if (state == NULL || directory == NULL)
@@ -326,7 +325,7 @@ static reshard_status prepare(reshard_state state, const char *directory, const 
   return rs_items_list(NULL, state, &t->base.items);
 }
 
-reshard_status reshard_state_load(reshard_sharder sharder, reshard_state state, const char *directory,
+reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_load_options *options, reshard_state_load_report *report) {
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);

@@ -28,20 +28,17 @@ static int64_t global_rank(reshard_sharder s) { return rs_group_at(&s->group, s-
 
 /* --- Making --------------------------------------------------------------------------------------------------- */
 
-/* What an inner node is: outer metadata of a nested one. */
-static reshard_metadata metadata_of(reshard_state inner) {
-  return inner->kind == RESHARD_STATE_NESTED ? inner->nested.outer : inner->sharded->metadata;
-}
-
 /* Inner tensor i against its shard. */
-static reshard_status check_inner(const rs_nested *nested, const reshard_shard *shard, int64_t i, reshard_state inner) {
+static reshard_status check_inner(const rs_nested *nested, const reshard_shard *shard, int64_t i, reshard_tree inner) {
   static const char call[] = "reshard_state_nested";
-  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
-  if (inner == NULL || (inner->kind != RESHARD_STATE_SHARDED && inner->kind != RESHARD_STATE_NESTED))
+  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT], text[RS_NODE_TEXT];
+  const rs_nested *deeper = rs_leaf_nested(inner);
+  reshard_sharded_tensor plain = rs_leaf_sharded(inner);
+  if (deeper == NULL && plain == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is %s, and should be a sharded or a nested one", call,
-                    (long long)i, rs_state_kind_text(reshard_state_get_kind(inner)));
-  reshard_metadata m = metadata_of(inner), outer = nested->outer;
-  reshard_sharder s = inner->kind == RESHARD_STATE_NESTED ? inner->nested.sharder : inner->sharded->sharder;
+                    (long long)i, rs_node_text(text, inner));
+  reshard_metadata m = deeper != NULL ? deeper->outer : plain->metadata, outer = nested->outer;
+  reshard_sharder s = deeper != NULL ? deeper->sharder : plain->sharder;
   if (m->ndim != outer->ndim || memcmp(m->shape, shard->box.extent, (size_t)m->ndim * sizeof *m->shape) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: inner tensor %lld is of shape %s, its shard of size %s", call,
                     (long long)i, rs_shape_text(given, m->ndim, m->shape),
@@ -129,20 +126,20 @@ static reshard_status find_replicas(const rs_nested *nested) {
   return status;
 }
 
-static reshard_status fill(rs_nested *nested, const reshard_shard *shards, int64_t n, const reshard_state *inner) {
+static reshard_status fill(rs_nested *nested, const reshard_shard *shards, int64_t n, const reshard_tree *inner) {
   RS_TRY(rs_alloc(&nested->inner, n, sizeof *inner));
   RS_TRY(rs_alloc(&nested->entries, n, sizeof *nested->entries));
   RS_TRY(rs_alloc(&nested->given, nested->outer->n, sizeof *nested->given));
   for (int64_t i = 0; i < n; i++) {
     RS_TRY(check_inner(nested, &shards[i], i, inner[i]));
-    nested->inner[nested->n++] = reshard_state_retain(inner[i]);
+    nested->inner[nested->n++] = reshard_tree_retain(inner[i]);
   }
   RS_TRY(match_shards(nested, shards));
   return find_replicas(nested);
 }
 
 reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata outer, int64_t n,
-                                    const reshard_shard *shards, const reshard_state *inner, reshard_state *state) {
+                                    const reshard_shard *shards, const reshard_tree *inner, reshard_tree *leaf) {
   static const char call[] = "reshard_state_nested";
   if (sharder == NULL || outer == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, sharder == NULL ? "sharder" : "outer");
@@ -151,33 +148,52 @@ reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata ou
                     n < 0            ? "0 is the least"
                     : shards == NULL ? "shards is NULL"
                                      : "inner is NULL");
-  reshard_state made = NULL;
-  if (state == NULL)
-    return rs_state_new(call, RESHARD_STATE_NESTED, NULL);
-  RS_TRY(rs_state_new(call, RESHARD_STATE_NESTED, &made));
-  made->nested.sharder = sharder;
-  made->nested.outer = reshard_metadata_retain(outer);
-  reshard_status status = fill(&made->nested, shards, n, inner);
+  if (leaf == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the output is NULL", call);
+  rs_nested *nested;
+  RS_TRY(rs_alloc_zero(&nested, 1, sizeof *nested));
+  nested->sharder = sharder;
+  nested->outer = reshard_metadata_retain(outer);
+  reshard_status status = fill(nested, shards, n, inner);
   if (status == RESHARD_SUCCESS)
-    *state = made;
-  else
-    reshard_state_release(made);
+    status = reshard_tree_opaque(&rs_nested_type, nested, leaf);
+  if (status != RESHARD_SUCCESS)
+    rs_nested_release(nested);
   return status;
 }
 
-reshard_status reshard_state_get_nested(reshard_state state, reshard_metadata *outer, int64_t *n,
-                                        const int64_t **entries, const reshard_state **inner) {
-  if (state == NULL || state->kind != RESHARD_STATE_NESTED)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_state_get_nested: the state is %s, not %s",
-                    rs_state_kind_text(reshard_state_get_kind(state)), rs_state_kind_text(RESHARD_STATE_NESTED));
+/* Inner tensors that go with their outer one wait in a list, so that depth costs no stack. */
+void rs_nested_release(void *value) {
+  rs_nested *dead = value;
+  dead->next = NULL;
+  while (dead != NULL) {
+    rs_nested *nested = dead, *deeper;
+    dead = nested->next;
+    for (int64_t i = 0; i < nested->n; i++)
+      if ((deeper = rs_node_take(nested->inner[i], &rs_nested_type)) != NULL) {
+        deeper->next = dead;
+        dead = deeper;
+      }
+    free(nested->inner);
+    free(nested->entries);
+    free(nested->given);
+    reshard_metadata_release(nested->outer);
+    free(nested);
+  }
+}
+
+reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_metadata *outer, int64_t *n, const int64_t **entries,
+                                        const reshard_tree **inner) {
+  RS_TRY(rs_leaf_check("reshard_state_get_nested", &rs_nested_type, leaf, leaf));
+  const rs_nested *nested = rs_leaf_nested(leaf);
   if (outer != NULL)
-    *outer = state->nested.outer;
+    *outer = nested->outer;
   if (n != NULL)
-    *n = state->nested.n;
+    *n = nested->n;
   if (entries != NULL)
-    *entries = state->nested.entries;
+    *entries = nested->entries;
   if (inner != NULL)
-    *inner = state->nested.inner;
+    *inner = nested->inner;
   return RESHARD_SUCCESS;
 }
 
@@ -202,22 +218,13 @@ static reshard_status add_shard(rs_flat *flat, const reshard_shard *shard, const
   return RESHARD_SUCCESS;
 }
 
-static void release_array(void *user, void *data) {
-  (void)data;
-  reshard_tensor_release(user);
-}
-
 /* The part of an array from index `at` on. */
 static reshard_status cut_view(reshard_tensor array, const int64_t *at, const int64_t *extent, reshard_tensor *view) {
   const reshard_tensor_info *info = &array->info;
-  char *data = info->data;
+  int64_t offset = info->offset;
   for (int d = 0; d < info->ndim; d++)
-    data += at[d] * info->strides[d] * (int64_t)reshard_dtype_size(info->dtype);
-  RS_TRY(reshard_tensor_wrap(info->dtype, info->ndim, extent, info->strides, data, release_array, array, view));
-  reshard_tensor_retain(array);
-  reshard_tensor_set_requires_grad(*view, info->requires_grad);
-  reshard_tensor_set_pin_memory(*view, info->pin_memory);
-  return RESHARD_SUCCESS;
+    offset += at[d] * info->strides[d];
+  return reshard_tensor_as_strided(array, info->ndim, extent, info->strides, offset, view);
 }
 
 /* The next of my shards from *at on, which are the boxes of the rank's arrays in their order. */
@@ -296,7 +303,7 @@ static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, con
 }
 
 /* The next outer shard of the innermost level: into the list, or a level of its own. */
-static reshard_status list_next(rs_flat *flat, level *l, reshard_state *deeper, int64_t *offset) {
+static reshard_status list_next(rs_flat *flat, level *l, const rs_nested **deeper, int64_t *offset) {
   int64_t i = l->next++, given = l->nested->given[i];
   const reshard_shard *outer = &l->nested->outer->shards[i];
   if (given == RS_NESTED_REPLICA)
@@ -306,20 +313,18 @@ static reshard_status list_next(rs_flat *flat, level *l, reshard_state *deeper, 
   for (int d = 0; d < flat->ndim; d++)
     if (!rs_add(l->offset[d], outer->box.offset[d], &offset[d]))
       return add_shard(flat, outer, l->offset); /* which says so */
-  reshard_state inner = l->nested->inner[given];
-  if (inner->kind == RESHARD_STATE_SHARDED)
-    return add_inner(flat, inner->sharded, offset);
-  *deeper = inner;
-  return RESHARD_SUCCESS;
+  reshard_tree inner = l->nested->inner[given];
+  *deeper = rs_leaf_nested(inner);
+  return *deeper == NULL ? add_inner(flat, rs_leaf_sharded(inner), offset) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_flat_list(reshard_state nested, rs_flat *flat) {
+reshard_status rs_flat_list(const rs_nested *nested, rs_flat *flat) {
   RS_VEC(level) levels = {0};
-  reshard_metadata outer = nested->nested.outer;
+  reshard_metadata outer = nested->outer;
   int64_t offset[RESHARD_MAX_DIMS] = {0};
-  reshard_state deeper = nested;
+  const rs_nested *deeper = nested;
   *flat = (rs_flat){.ndim = outer->ndim, .properties = outer->properties};
-  flat->rank = global_rank(nested->nested.sharder);
+  flat->rank = global_rank(nested->sharder);
   memcpy(flat->shape, outer->shape, sizeof flat->shape);
   reshard_status status = RESHARD_SUCCESS;
   while (status == RESHARD_SUCCESS && (deeper != NULL || levels.n > 0)) {
@@ -328,7 +333,7 @@ reshard_status rs_flat_list(reshard_state nested, rs_flat *flat) {
       if (status != RESHARD_SUCCESS)
         break;
       level *l = &levels.at[levels.n++];
-      *l = (level){.nested = &deeper->nested};
+      *l = (level){.nested = deeper};
       memcpy(l->offset, offset, sizeof offset);
       deeper = NULL;
     }

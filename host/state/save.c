@@ -56,7 +56,7 @@ static reshard_status check_alike(const rs_item *a, int64_t first, const rs_item
 }
 
 static const char *kind_of(const rs_item *item) {
-  return rs_state_kind_text(item->sharded != NULL ? RESHARD_STATE_SHARDED : item->leaf->kind);
+  return item->sharded != NULL ? "a sharded tensor" : rs_kind_text(item->leaf->kind);
 }
 
 static reshard_status kinds_differ(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
@@ -128,10 +128,10 @@ static reshard_status add_leaf(making *m, const char *path) {
   int64_t rank = 0;
   for (int64_t r = 0; r < m->n; r++) {
     const rs_item *other = rs_items_find(&m->turns[r]->base.items, path);
-    if (item == NULL || item->leaf->kind == RESHARD_STATE_NULL) {
+    if (item == NULL || item->leaf->kind == RESHARD_TREE_NULL) {
       item = other;
       rank = r;
-    } else if (other->leaf->kind != RESHARD_STATE_NULL) {
+    } else if (other->leaf->kind != RESHARD_TREE_NULL) {
       if (rs_item_is_tensor(item) != rs_item_is_tensor(other))
         return kinds_differ(item, rank, other, r);
       if (rs_item_is_tensor(item))
@@ -246,7 +246,7 @@ static reshard_status end(int64_t n, void **all) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(reshard_state state, const char *directory, const reshard_state_save_options *options,
+static reshard_status prepare(reshard_tree state, const char *directory, const reshard_state_save_options *options,
                               turn *t) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
   if (directory == NULL)
@@ -260,13 +260,13 @@ static reshard_status prepare(reshard_state state, const char *directory, const 
   return rs_items_list(t->base.comm, state, &t->base.items);
 }
 
-reshard_status reshard_state_save(reshard_sharder sharder, reshard_state state, const char *directory,
+reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
   reshard_comm comm = sharder->comm;
   turn t = {.base = {.comm = comm, .directory = directory}};
-  reshard_state flat = NULL;
+  reshard_tree flat = NULL;
   RS_TRY(rs_check_one_process(call, comm));
   RS_TRY(reshard_state_flatten_sharded_tensors_global(sharder, state, &flat));
   t.base.status = prepare(flat, directory, options, &t);
@@ -280,6 +280,6 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_state state, 
     *report = t.shared->report;
   leave(t.shared);
   rs_items_free(&t.base.items);
-  reshard_state_release(flat);
+  reshard_tree_release(flat);
   return status;
 }

@@ -1,49 +1,20 @@
-/* Selection along one dim, as box copies.
+/* Selection along one dim: what is asked for is checked here, the device does it (ops->select).
  *
- * A selection is a list of box copies that differ in their place along the dim alone. Indices that follow one another
- * are one copy; so are three and more with a constant step (every other row, one row many times, rows backwards), as a
- * loop over the dim with that step in the source. The rest is one copy each. The device does with them what it does
- * with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so that memory
- * stays bounded however long the index is. */
+ * On the CPU the index is checked before anything is written. On a GPU the kernel checks each index that it reads and
+ * follows none that is out of range; what it found is known when it has run, so the call waits for it. */
 #include "device/cpu.h"
+#include "device/staging.h"
 #include "exec/overlap.h"
 #include "tensor/tensor.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum {
-  BATCH = 1 << 16,  /* copies */
-  ALONE = 512 << 10 /* bytes that are not worth starting threads for */
-};
+enum { ALONE = 512 << 10 }; /* bytes that are not worth starting threads for */
 
 typedef struct selection {
   reshard_tensor_info src, dst, index;
   int dim;
 } selection;
-
-static int64_t index_at(const selection *s, int64_t i) {
-  const char *at = (const char *)s->index.data + i * s->index.strides[0] * (s->index.dtype == RESHARD_I32 ? 4 : 8);
-  if (s->index.dtype == RESHARD_I32) {
-    int32_t narrow;
-    memcpy(&narrow, at, sizeof narrow);
-    return narrow;
-  }
-  int64_t wide;
-  memcpy(&wide, at, sizeof wide);
-  return wide;
-}
-
-static reshard_status check_index(const selection *s) {
-  int64_t n = s->index.shape[0], extent = s->src.shape[s->dim];
-  for (int64_t i = 0; i < n; i++) {
-    int64_t value = index_at(s, i);
-    if (value < 0 || value >= extent)
-      return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: index[%lld] = %lld, dim %d has %lld indices",
-                      (long long)i, (long long)value, s->dim, (long long)extent);
-  }
-  return RESHARD_SUCCESS;
-}
 
 static reshard_status check_dim(selection *s, int dim) {
   if (dim < -s->src.ndim || dim >= s->src.ndim)
@@ -75,7 +46,7 @@ static reshard_status check_shapes(const selection *s) {
 static reshard_status check_memory(const selection *s) {
   if (s->dst.elements == 0)
     return RESHARD_SUCCESS;
-  if (!rs_tensor_distinct(&s->dst)) {
+  if (s->dst.overlapping) {
     char a[RS_SHAPE_TEXT], b[RS_SHAPE_TEXT];
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: strides %s of dst of shape %s overlap",
                     rs_shape_text(a, s->dst.ndim, s->dst.strides), rs_shape_text(b, s->dst.ndim, s->dst.shape));
@@ -106,74 +77,115 @@ static reshard_status check_memory(const selection *s) {
              : rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: dst overlaps src or the index");
 }
 
-/* How many indices from the i-th on go into one copy, and the step between them. */
-static int64_t progression(const selection *s, int64_t i, int64_t *step) {
-  int64_t n = s->index.shape[0], count = 1, first = index_at(s, i);
-  *step = 1;
-  if (i + 1 == n)
-    return 1;
-  *step = index_at(s, i + 1) - first;
-  while (i + count < n && index_at(s, i + count) == first + count * *step)
-    count++;
-  return count >= 3 || *step == 1 ? count : 1;
-}
-
-static reshard_status add_copy(const selection *s, int64_t i, int64_t count, int64_t step, rs_copies *copies) {
+/* All dims but the one that is selected along, what is contiguous in both as a run. */
+static rs_select describe(const selection *s) {
   int64_t width = (int64_t)reshard_dtype_size(s->src.dtype);
+  rs_select select = {.src = s->src.data,
+                      .index = s->index.data,
+                      .dst = s->dst.data,
+                      .count = s->index.shape[0],
+                      .extent = s->src.shape[s->dim],
+                      .src_stride = s->src.strides[s->dim] * width,
+                      .dst_stride = s->dst.strides[s->dim] * width,
+                      .index_bytes = s->index.dtype == RESHARD_I32 ? 4 : 8,
+                      .element = (int32_t)width};
   rs_axis axes[RESHARD_MAX_DIMS];
+  int n = 0;
   for (int d = 0; d < s->src.ndim; d++)
-    axes[d] = (rs_axis){s->src.shape[d], s->src.strides[d] * width, s->dst.strides[d] * width};
-  const char *src = (const char *)s->src.data + index_at(s, i) * axes[s->dim].src;
-  char *dst = (char *)s->dst.data + i * axes[s->dim].dst;
-  axes[s->dim].n = count;
-  axes[s->dim].src *= step;
-  return rs_copies_add(copies, src, dst, (int32_t)width, s->src.ndim, axes);
+    if (d != s->dim)
+      axes[n++] = (rs_axis){s->src.shape[d], s->src.strides[d] * width, s->dst.strides[d] * width};
+  int64_t run;
+  select.index_stride = s->index.strides[0] * select.index_bytes;
+  select.naxes = rs_axes_merge(n, axes, width, width, select.axes, &run);
+  select.run = run * width;
+  return select;
 }
 
-static reshard_status run_copies(rs_device *device, const rs_copies *copies, int64_t total) {
-  rs_program *program;
-  RS_TRY(device->ops->compile(device, copies, total, &program));
-  reshard_status status = device->ops->run(device, 1, &program, NULL);
-  device->ops->release(device, program);
-  return status;
+static reshard_status check_fault(const selection *s, const rs_select_fault *fault) {
+  if (fault->position < 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: index[%lld] = %lld, dim %d has %lld indices",
+                  (long long)fault->position, (long long)fault->value, s->dim, (long long)s->src.shape[s->dim]);
 }
 
-static reshard_status select_all(const selection *s, int threads) {
-  int64_t total = s->dst.elements * (int64_t)reshard_dtype_size(s->dst.dtype), step;
-  rs_device *device = NULL;
-  rs_copies copies = {0};
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_device_cpu_create(total <= ALONE ? 1 : threads, RESHARD_ISA_AUTO, &device), done);
-  for (int64_t i = 0, count; i < s->index.shape[0]; i += count) {
-    count = progression(s, i, &step);
-    RS_TRY_GOTO(status, add_copy(s, i, count, step, &copies), done);
-    if (copies.copy.n < BATCH && i + count < s->index.shape[0])
-      continue;
-    RS_TRY_GOTO(status, run_copies(device, &copies, total), done);
-    copies.copy.n = copies.axis.n = copies.bytes = 0;
+static reshard_status select_on_cpu(const selection *s, int threads) {
+  int64_t total = s->dst.elements * (int64_t)reshard_dtype_size(s->dst.dtype);
+  rs_select select = describe(s);
+  rs_select_fault fault;
+  rs_device *device;
+  RS_TRY(rs_device_cpu_create(total <= ALONE ? 1 : threads, RESHARD_ISA_AUTO, &device));
+  reshard_status status = device->ops->select(device, &select, &fault, NULL);
+  device->ops->destroy(device);
+  return status == RESHARD_SUCCESS ? check_fault(s, &fault) : status;
+}
+
+static reshard_status launch(const selection *s, rs_device *device, rs_select_fault *found, rs_select_fault *told,
+                             void *stream) {
+  rs_select select = describe(s);
+  RS_TRY(device->ops->select(device, &select, found, stream));
+  RS_TRY(device->ops->memcpy(device, told, found, sizeof *told, stream));
+  RS_TRY(device->ops->synchronize(device, stream));
+  return check_fault(s, told);
+}
+
+static reshard_status select_on_gpu(const selection *s, reshard_device device, void *stream) {
+  rs_storage_pool *pool;
+  rs_staging *staging;
+  rs_block *found;
+  rs_piece *piece;
+  void *told;
+  RS_TRY(rs_device_check_capture("reshard_index_select", device->device, stream));
+  RS_TRY(rs_device_pool(device, &pool));
+  RS_TRY(rs_device_staging(device, &staging));
+  RS_TRY(rs_staging_take(staging, sizeof(rs_select_fault), &piece, &told));
+  reshard_status status = rs_storage_pool_alloc(pool, sizeof(rs_select_fault), stream, &found);
+  if (status == RESHARD_SUCCESS) {
+    status = launch(s, device->device, found->memory, told, stream);
+    rs_storage_pool_free(pool, found, stream);
   }
-done:
-  rs_copies_free(&copies);
-  if (device != NULL)
-    device->ops->destroy(device);
-  return status;
+  reshard_status given = rs_staging_give(staging, piece, stream);
+  return status == RESHARD_SUCCESS ? given : status;
 }
 
-reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, int threads,
-                                    void *stream) {
+static reshard_status check_arguments(reshard_tensor src, reshard_tensor index, reshard_tensor dst, int threads) {
   if (src == NULL || index == NULL || dst == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %s is NULL",
                     src == NULL     ? "src"
                     : index == NULL ? "index"
                                     : "dst");
-  if (stream != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: stream is %p, on the CPU it is NULL", stream);
   if (threads < 0 || threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %d threads, 0 to 4096 are possible", threads);
+  return RESHARD_SUCCESS;
+}
+
+/* All three are where dst is, and one of the handles that they are of; NULL for the CPU. */
+static reshard_status find_device(reshard_tensor src, reshard_tensor index, reshard_tensor dst, void *stream,
+                                  reshard_device *device) {
+  const reshard_device of[3] = {rs_tensor_device(dst), rs_tensor_device(src), rs_tensor_device(index)};
+  const rs_device place = {.type = dst->info.device_type, .index = dst->info.device_index};
+  *device = NULL;
+  for (int i = 0; i < 3 && place.type != RESHARD_DEVICE_CPU && *device == NULL; i++)
+    *device = of[i];
+  if (place.type == RESHARD_DEVICE_CPU && stream != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: stream is %p, on the CPU it is NULL", stream);
+  if (place.type != RESHARD_DEVICE_CPU && *device == NULL)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "reshard_index_select: tensors on cuda:%d, of which none was made with a device", place.index);
+  RS_TRY(rs_tensor_use_on("reshard_index_select: dst", dst, &place, stream));
+  RS_TRY(rs_tensor_use_on("reshard_index_select: src", src, &place, stream));
+  return rs_tensor_use_on("reshard_index_select: index", index, &place, stream);
+}
+
+reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, int threads,
+                                    void *stream) {
+  reshard_device device;
+  RS_TRY(check_arguments(src, index, dst, threads));
+  RS_TRY(find_device(src, index, dst, stream, &device));
   selection s = {.src = src->info, .dst = dst->info, .index = index->info};
   RS_TRY(check_dim(&s, dim));
   RS_TRY(check_shapes(&s));
-  RS_TRY(check_index(&s));
   RS_TRY(check_memory(&s));
-  return s.dst.elements == 0 ? RESHARD_SUCCESS : select_all(&s, threads);
+  if (device == NULL)
+    return select_on_cpu(&s, threads);
+  return s.dst.elements == 0 ? RESHARD_SUCCESS : select_on_gpu(&s, device, stream);
 }

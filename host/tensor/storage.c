@@ -1,134 +1,236 @@
-/* A list of blocks, given back last first: what is taken again soon is still in the cache. A block serves a tensor that
- * is little smaller than it; the ones that were given back longest ago go when there are too many bytes. Small tensors
- * are left to malloc, which keeps their pages itself. */
-#include "tensor/storage.h"
+/* Storage: memory with a count of its occupants.
+ *
+ * A pool's memory is a block that knows the streams that use it; giving it back says after which stream, and the pool
+ * does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the pool's
+ * lists cost. */
+#define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
+#include "device/stream.h"
+#include "tensor/tensor.h"
 
-#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { LEAST = 256 << 10 }; /* bytes of a tensor for which it is worth while */
+enum { ALIGNMENT = 256, HUGE = 2 << 20 };
 
-typedef struct block {
-  struct rs_storage *storage;
-  struct block *next;
-  void *memory;
-  int64_t bytes;
-} block;
-
-struct rs_storage {
-  pthread_mutex_t mutex;
-  int64_t most;  /* bytes that are kept; 0: dropped */
-  int64_t users; /* blocks that are out, and its owner */
-  block *kept;
-};
-
-reshard_status rs_storage_create(int64_t most, rs_storage **storage) {
-  rs_storage *made;
-  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  pthread_mutex_init(&made->mutex, NULL);
-  made->most = most;
-  made->users = 1;
-  *storage = made;
+static reshard_status make(reshard_device device, rs_storage **storage) {
+  RS_TRY(rs_alloc_zero(storage, 1, sizeof **storage));
+  rs_storage *s = *storage;
+  atomic_init(&s->references, 1);
+  s->device = reshard_device_retain(device);
+  if (device != NULL) {
+    s->type = device->device->type;
+    s->index = device->device->index;
+  }
   return RESHARD_SUCCESS;
 }
 
-static void free_blocks(block *list) {
-  for (block *next; list != NULL; list = next) {
-    next = list->next;
-    free(list->memory);
-    free(list);
+reshard_status rs_storage_create(reshard_device device, bool pinned, rs_storage **storage) {
+  rs_storage_pool *pool = NULL;
+  if (device != NULL)
+    RS_TRY((pinned ? rs_device_pinned : rs_device_pool)(device, &pool));
+  RS_TRY(make(device, storage));
+  rs_storage *s = *storage;
+  s->pool = pool;
+  if (pinned) {
+    s->type = RESHARD_DEVICE_CPU;
+    s->index = 0;
   }
+  return RESHARD_SUCCESS;
 }
 
-/* The blocks from where the bytes of the list exceed `most`; they are no longer in it. */
-static block *cut_off(rs_storage *s) {
-  int64_t bytes = 0;
-  block **link = &s->kept;
-  while (*link != NULL && bytes + (*link)->bytes <= s->most) {
-    bytes += (*link)->bytes;
-    link = &(*link)->next;
-  }
-  block *rest = *link;
-  *link = NULL;
-  return rest;
+reshard_status rs_storage_lend(reshard_device device, void *memory, size_t bytes,
+                               void (*release)(void *user, void *data), void *user, rs_storage **storage) {
+  RS_TRY(make(device, storage));
+  rs_storage *s = *storage;
+  s->lent = true;
+  s->memory = memory;
+  s->bytes = bytes;
+  s->release = release;
+  s->user = user;
+  return RESHARD_SUCCESS;
 }
 
-/* Ends with the lock: one user less, and what there is no room for. */
-static void leave(rs_storage *s) {
-  block *rest = cut_off(s);
-  bool last = --s->users == 0;
-  pthread_mutex_unlock(&s->mutex);
-  free_blocks(rest);
-  if (last) {
-    pthread_mutex_destroy(&s->mutex);
-    free(s);
-  }
+rs_storage *rs_storage_retain(rs_storage *s) {
+  atomic_fetch_add_explicit(&s->references, 1, memory_order_relaxed);
+  return s;
 }
 
-void rs_storage_drop(rs_storage *storage) {
-  if (storage == NULL)
+void rs_storage_release(rs_storage *s) {
+  if (s == NULL || atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel) != 1)
     return;
-  pthread_mutex_lock(&storage->mutex);
-  storage->most = 0;
-  leave(storage);
+  if (s->pool != NULL)
+    rs_storage_pool_drop(s->pool, s->block);
+  else if (!s->lent)
+    free(s->memory);
+  else if (s->release != NULL)
+    s->release(s->user, s->memory);
+  reshard_device_release(s->device);
+  free(s);
 }
 
-static void give_back(void *user, void *data) {
-  block *b = user;
-  rs_storage *s = b->storage;
-  (void)data;
-  pthread_mutex_lock(&s->mutex);
-  b->next = s->kept;
-  s->kept = b;
-  leave(s);
-}
-
-/* The block given back last that fits, with one more user; or NULL. */
-static block *find(rs_storage *s, int64_t bytes) {
-  pthread_mutex_lock(&s->mutex);
-  block **link = &s->kept;
-  while (*link != NULL && ((*link)->bytes < bytes || (*link)->bytes - bytes > bytes / 8))
-    link = &(*link)->next;
-  block *found = *link;
-  if (found != NULL)
-    *link = found->next;
-  s->users++;
-  pthread_mutex_unlock(&s->mutex);
-  return found;
-}
-
-static reshard_status take(rs_storage *s, int64_t bytes, block **out) {
-  *out = find(s, bytes);
-  if (*out != NULL)
-    return RESHARD_SUCCESS;
-  block *made;
-  reshard_status status = rs_alloc_zero(&made, 1, sizeof *made);
-  if (status == RESHARD_SUCCESS) {
-    *made = (block){.storage = s, .bytes = bytes};
-    status = rs_tensor_memory(bytes, &made->memory);
-    if (status == RESHARD_SUCCESS) {
-      *out = made;
-      return status;
-    }
-    free(made);
+/* In huge pages where they fit, since touching new pages is what takes the time. */
+static reshard_status plain_memory(size_t bytes, void **memory) {
+  bool huge = bytes >= HUGE;
+  if (posix_memalign(memory, huge ? HUGE : ALIGNMENT, bytes) != 0) {
+    *memory = NULL;
+    return rs_error_memory(bytes);
   }
-  pthread_mutex_lock(&s->mutex);
-  leave(s);
-  return status;
+#if defined(MADV_HUGEPAGE)
+  if (huge)
+    (void)madvise(*memory, bytes / HUGE * HUGE, MADV_HUGEPAGE);
+#endif
+  return RESHARD_SUCCESS;
 }
 
-reshard_status rs_storage_tensor(rs_storage *s, reshard_dtype dtype, int ndim, const int64_t *shape,
-                                 reshard_tensor *tensor) {
-  int64_t bytes = (int64_t)reshard_dtype_size(dtype);
-  bool sound = ndim >= 0 && ndim <= RESHARD_MAX_DIMS; /* else it is refused below */
-  for (int d = 0; d < ndim && sound; d++)
-    sound = shape[d] >= 0 && rs_mul(bytes, shape[d], &bytes);
-  if (s == NULL || !sound || bytes < LEAST)
-    return reshard_tensor_create(dtype, ndim, shape, tensor);
-  block *b;
-  RS_TRY(take(s, bytes, &b));
-  reshard_status status = reshard_tensor_wrap(dtype, ndim, shape, NULL, b->memory, give_back, b, tensor);
-  if (status != RESHARD_SUCCESS)
-    give_back(b, b->memory);
-  return status;
+reshard_status rs_storage_fill(rs_storage *s, size_t bytes, void *stream) {
+  if (bytes > 0 && s->pool == NULL)
+    RS_TRY(plain_memory(bytes, &s->memory));
+  if (bytes > 0 && s->pool != NULL) {
+    RS_TRY(rs_storage_pool_alloc(s->pool, bytes, stream, &s->block));
+    s->memory = s->block->memory;
+  }
+  s->bytes = bytes;
+  return RESHARD_SUCCESS;
 }
+
+void rs_storage_empty(rs_storage *s, void *stream) {
+  if (s->pool != NULL)
+    rs_storage_pool_free(s->pool, s->block, stream);
+  else
+    free(s->memory);
+  s->block = NULL;
+  s->memory = NULL;
+  s->bytes = 0;
+}
+
+reshard_status rs_storage_use(rs_storage *s, void *stream) {
+  if (s->block == NULL || !s->device->device->ops->streams)
+    return RESHARD_SUCCESS;
+  bool capturing;
+  RS_TRY(s->device->device->ops->capturing(s->device->device, stream, &capturing));
+  return capturing ? RESHARD_SUCCESS : rs_storage_pool_use(s->pool, s->block, stream);
+}
+
+/* --- Of a tensor ------------------------------------------------------------------------------------------------- */
+
+reshard_status rs_tensor_ready(const char *what, reshard_tensor t) {
+  char shape[RS_SHAPE_TEXT];
+  if (t->info.data != NULL || t->info.elements == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: the storage of a tensor of shape %s is freed", what,
+                  rs_shape_text(shape, t->info.ndim, t->info.shape));
+}
+
+reshard_status rs_tensor_use(const char *what, reshard_tensor t, void *stream) {
+  RS_TRY(rs_tensor_ready(what, t));
+  return rs_storage_use(t->storage, stream);
+}
+
+/* "the CPU", "cuda:1" */
+static const char *place(char text[32], reshard_device_type type, int index) {
+  if (type == RESHARD_DEVICE_CPU)
+    return "the CPU";
+  snprintf(text, 32, "cuda:%d", index);
+  return text;
+}
+
+reshard_status rs_tensor_use_on(const char *what, reshard_tensor t, const rs_device *device, void *stream) {
+  char is[32], wanted[32];
+  if (t->info.device_type != device->type || t->info.device_index != device->index)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a tensor on %s, and not on %s", what,
+                    place(is, t->info.device_type, t->info.device_index), place(wanted, device->type, device->index));
+  return rs_tensor_use(what, t, stream);
+}
+
+reshard_status rs_tensor_on_cpu(const char *what, reshard_tensor t) {
+  char is[32];
+  if (t->info.device_type != RESHARD_DEVICE_CPU)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s, tensors on the CPU are possible", what,
+                    place(is, t->info.device_type, t->info.device_index));
+  return rs_tensor_ready(what, t);
+}
+
+reshard_device rs_tensor_device(reshard_tensor t) { return t->storage->device; }
+
+static reshard_status check_stream(const char *call, reshard_tensor t, void *stream) {
+  if (t == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+  const rs_device *device = t->storage->device != NULL ? t->storage->device->device : NULL;
+  if (device != NULL)
+    return rs_stream_check(device, stream, call);
+  if (stream != NULL && t->storage->type == RESHARD_DEVICE_CPU)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: stream is %p, on the CPU it is NULL", call, stream);
+  return RESHARD_SUCCESS;
+}
+
+/* The stream may get memory from the pool, or give it back, now. */
+static reshard_status check_pool(const char *call, const rs_storage *s, void *stream) {
+  return s->pool != NULL ? rs_device_check_capture(call, s->device->device, stream) : RESHARD_SUCCESS;
+}
+
+/* The one tensor over storage that is the library's, which it begins. */
+static reshard_status check_occupant(const char *call, reshard_tensor t) {
+  char shape[RS_SHAPE_TEXT];
+  int occupants = atomic_load_explicit(&t->storage->references, memory_order_acquire);
+  if (t->storage->lent)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: memory of %zu bytes that the tensor was made over is its owner's", call,
+                    t->storage->bytes);
+  if (occupants == 1 && t->info.offset == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID,
+                  "%s: a tensor of shape %s at offset %lld is not the sole occupant of its storage of %zu bytes: %d "
+                  "tensors are over it",
+                  call, rs_shape_text(shape, t->info.ndim, t->info.shape), (long long)t->info.offset, t->storage->bytes,
+                  occupants);
+}
+
+static void tell(reshard_tensor t) {
+  t->info.data = t->storage->memory;
+  t->info.storage_bytes = t->storage->bytes;
+}
+
+reshard_status reshard_storage_alloc(reshard_tensor t, size_t bytes, void *stream, int *allocated) {
+  static const char call[] = "reshard_storage_alloc";
+  char shape[RS_SHAPE_TEXT];
+  RS_TRY(check_stream(call, t, stream));
+  bool already = t->storage->bytes == bytes;
+  if (!already) {
+    if (t->storage->bytes != 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: the storage has %zu bytes, %zu are asked for", call,
+                      t->storage->bytes, bytes);
+    RS_TRY(check_occupant(call, t));
+    if (bytes < t->reach)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: %zu bytes for a tensor of shape %s, which reaches to %zu", call,
+                      bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), t->reach);
+    RS_TRY(check_pool(call, t->storage, stream));
+    RS_TRY(rs_storage_fill(t->storage, bytes, stream));
+    tell(t);
+  }
+  if (allocated != NULL)
+    *allocated = !already;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_storage_free(reshard_tensor t, void *stream, int *freed) {
+  static const char call[] = "reshard_storage_free";
+  RS_TRY(check_stream(call, t, stream));
+  bool already = t->storage->bytes == 0;
+  if (!already) {
+    RS_TRY(check_occupant(call, t));
+    RS_TRY(check_pool(call, t->storage, stream));
+    rs_storage_empty(t->storage, stream);
+    tell(t);
+  }
+  if (freed != NULL)
+    *freed = !already;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_storage_record_use(reshard_tensor t, void *stream) {
+  static const char call[] = "reshard_storage_record_use";
+  RS_TRY(check_stream(call, t, stream));
+  return rs_tensor_use(call, t, stream);
+}
+
+int reshard_data_allocated(reshard_tensor t) { return t != NULL && (t->info.data != NULL || t->info.elements == 0); }

@@ -1,128 +1,174 @@
-/* A shape and strides over memory that somebody owns: the tensor itself, a caller, or another tensor. */
-#define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
+/* A shape and strides over storage. What follows from them is found once, here. */
 #include "tensor/tensor.h"
 
+#include "device/stream.h"
+
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
-enum { ALIGNMENT = 256, HUGE = 2 << 20 };
+/* --- What follows from a shape and strides ----------------------------------------------------------------------- */
 
-/* Shape, strides, number of elements and of bytes. Extents of 0 count as 1 and strides that are not walked count, too:
- * so every product that a user of the tensor makes of them fits. */
-static reshard_status describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
-                               const int64_t *strides, reshard_tensor_info *info, int64_t *bytes) {
-  int64_t width = (int64_t)reshard_dtype_size(dtype), step = 1, reach = width, elements = 1;
-  char text[RS_SHAPE_TEXT];
-  if (width == 0)
+/* May two elements share memory? Sufficient, and exact for what comes from slicing and transposing: by ascending
+ * stride, each has to step over all that the dims so far span. */
+static bool may_overlap(const reshard_tensor_info *info) {
+  int order[RESHARD_MAX_DIMS], n = 0;
+  for (int d = 0; d < info->ndim; d++) {
+    if (info->shape[d] == 1)
+      continue;
+    int i = n++;
+    for (; i > 0 && info->strides[order[i - 1]] > info->strides[d]; i--)
+      order[i] = order[i - 1];
+    order[i] = d;
+  }
+  int64_t span = 1; /* elements */
+  for (int i = 0; i < n; i++) {
+    if (info->strides[order[i]] < span)
+      return true;
+    span += info->strides[order[i]] * (info->shape[order[i]] - 1);
+  }
+  return false;
+}
+
+static reshard_status check_dims(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                 const int64_t *strides) {
+  if (reshard_dtype_size(dtype) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown dtype %d", call, (int)dtype);
   if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d dims, 0 to %d are allowed", call, ndim, RESHARD_MAX_DIMS);
   if (ndim > 0 && shape == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: shape is NULL", call);
-  *info = (reshard_tensor_info){.dtype = dtype, .ndim = ndim, .contiguous = 1};
   for (int d = ndim - 1; d >= 0; d--) {
     if (shape[d] < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: extent %lld of dim %d is negative", call, (long long)shape[d], d);
     if (strides != NULL && strides[d] < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: stride %lld of dim %d is negative", call, (long long)strides[d], d);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                  const int64_t *strides, reshard_tensor_info *info, size_t *reach) {
+  char text[RS_SHAPE_TEXT];
+  RS_TRY(check_dims(call, dtype, ndim, shape, strides));
+  int64_t width = (int64_t)reshard_dtype_size(dtype), step = 1, end = width, elements = 1, bytes;
+  *info = (reshard_tensor_info){.dtype = dtype, .ndim = ndim, .contiguous = 1};
+  for (int d = ndim - 1; d >= 0; d--) {
     info->shape[d] = shape[d];
     info->strides[d] = strides != NULL ? strides[d] : step;
     info->contiguous &= shape[d] <= 1 || info->strides[d] == step;
     int64_t far;
     if (!rs_mul(step, rs_max(1, shape[d]), &step) || !rs_mul(info->strides[d], width, &far) ||
-        !rs_mul(far, rs_max(1, shape[d]) - 1, &far) || !rs_add(reach, far, &reach))
+        !rs_mul(far, rs_max(1, shape[d]) - 1, &far) || !rs_add(end, far, &end))
       return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of shape %s overflow 63 bits at dim %d", call,
                       rs_shape_text(text, ndim, shape), d);
   }
-  for (int d = 0; d < ndim; d++)
-    elements *= shape[d];
-  if (!rs_mul(step, width, &step))
+  if (!rs_mul(step, width, &bytes))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of shape %s overflow 63 bits", call,
                     rs_shape_text(text, ndim, shape));
+  for (int d = 0; d < ndim; d++)
+    elements *= shape[d];
   info->elements = elements;
   info->contiguous |= elements == 0;
-  *bytes = elements * width;
+  info->overlapping = !info->contiguous && may_overlap(info);
+  *reach = elements > 0 ? (size_t)end : 0;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make(const reshard_tensor_info *info, void *data, void (*release)(void *user, void *data),
-                           void *user, reshard_tensor *tensor) {
+reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
+                              reshard_tensor *tensor) {
   struct reshard_tensor_s *made;
   RS_TRY(rs_alloc(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   atomic_init(&made->flattened, false);
   made->info = *info;
-  made->info.data = data;
-  made->release = release;
-  made->user = user;
+  made->reach = reach;
+  made->storage = storage;
+  made->info.offset = offset;
+  made->info.storage_bytes = storage->bytes;
+  made->info.device_type = storage->type;
+  made->info.device_index = storage->index;
+  made->info.data = storage->memory;
+  if (info->elements > 0 && storage->memory != NULL)
+    made->info.data = (char *)storage->memory + offset * (int64_t)reshard_dtype_size(info->dtype);
   *tensor = made;
   return RESHARD_SUCCESS;
 }
 
-static void release_memory(void *user, void *data) {
-  (void)user;
-  free(data);
-}
+/* --- Making ------------------------------------------------------------------------------------------------------ */
 
-/* In huge pages where they fit, since touching new pages is what takes the time. */
-reshard_status rs_tensor_memory(int64_t bytes, void **data) {
-  void *at = NULL;
-  bool huge = bytes >= HUGE;
-  if (bytes > 0 && posix_memalign(&at, huge ? HUGE : ALIGNMENT, (size_t)bytes) != 0)
-    return rs_error_memory((size_t)bytes);
-#if defined(MADV_HUGEPAGE)
-  if (huge)
-    (void)madvise(at, (size_t)bytes / HUGE * HUGE, MADV_HUGEPAGE);
-#endif
-  *data = at;
-  return RESHARD_SUCCESS;
+static reshard_status create(const char *call, reshard_device device, bool pinned, reshard_dtype dtype, int ndim,
+                             const int64_t *shape, void *stream, reshard_tensor *tensor) {
+  reshard_tensor_info info;
+  rs_storage *storage;
+  size_t bytes;
+  if (tensor == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+  RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, NULL, &info, &bytes));
+  if (device != NULL) {
+    RS_TRY(rs_stream_check(device->device, stream, call));
+    RS_TRY(rs_device_check_capture(call, device->device, stream));
+  }
+  RS_TRY(rs_storage_create(device, pinned, &storage));
+  reshard_status status = rs_storage_fill(storage, bytes, stream);
+  if (status == RESHARD_SUCCESS)
+    status = rs_tensor_over(storage, &info, bytes, 0, tensor);
+  if (status != RESHARD_SUCCESS)
+    rs_storage_release(storage);
+  return status;
 }
 
 reshard_status reshard_tensor_create(reshard_dtype dtype, int ndim, const int64_t *shape, reshard_tensor *tensor) {
+  return create("reshard_tensor_create", NULL, false, dtype, ndim, shape, NULL, tensor);
+}
+
+reshard_status reshard_tensor_create_on(reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                        void *stream, reshard_tensor *tensor) {
+  static const char call[] = "reshard_tensor_create_on";
+  if (device == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
+  return create(call, device, false, dtype, ndim, shape, stream, tensor);
+}
+
+reshard_status rs_tensor_create_pinned(reshard_device gpu, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                       void *stream, reshard_tensor *tensor) {
+  RS_TRY(create("rs_tensor_create_pinned", gpu, true, dtype, ndim, shape, stream, tensor));
+  (*tensor)->info.pin_memory = 1;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status wrap(const char *call, reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
+                           const int64_t *strides, void *data, void (*release)(void *user, void *data), void *user,
+                           reshard_tensor *tensor) {
   reshard_tensor_info info;
-  int64_t bytes = 0;
-  void *data = NULL;
+  rs_storage *storage;
+  size_t reach;
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_create: tensor is NULL");
-  RS_TRY(describe("reshard_tensor_create", dtype, ndim, shape, NULL, &info, &bytes));
-  RS_TRY(rs_tensor_memory(bytes, &data));
-  reshard_status status = make(&info, data, release_memory, NULL, tensor);
-  if (status != RESHARD_SUCCESS)
-    free(data);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+  RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, strides, &info, &reach));
+  if (data == NULL && info.elements > 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: data is NULL and should hold %lld elements", call,
+                    (long long)info.elements);
+  RS_TRY(rs_storage_lend(device, data, reach, release, user, &storage));
+  reshard_status status = rs_tensor_over(storage, &info, reach, 0, tensor);
+  if (status != RESHARD_SUCCESS) {
+    storage->release = NULL; /* it stays the caller's */
+    rs_storage_release(storage);
+  }
   return status;
 }
 
 reshard_status reshard_tensor_wrap(reshard_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
                                    void *data, void (*release)(void *user, void *data), void *user,
                                    reshard_tensor *tensor) {
-  reshard_tensor_info info;
-  int64_t bytes = 0;
-  if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_wrap: tensor is NULL");
-  RS_TRY(describe("reshard_tensor_wrap", dtype, ndim, shape, strides, &info, &bytes));
-  if (data == NULL && info.elements > 0)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_wrap: data is NULL and should hold %lld elements",
-                    (long long)info.elements);
-  return make(&info, data, release, user, tensor);
+  return wrap("reshard_tensor_wrap", NULL, dtype, ndim, shape, strides, data, release, user, tensor);
 }
 
-static void release_parent(void *user, void *data) {
-  (void)data;
-  reshard_tensor_release(user);
+reshard_status reshard_tensor_wrap_on(reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                      const int64_t *strides, void *data, void (*release)(void *user, void *data),
+                                      void *user, reshard_tensor *tensor) {
+  return wrap("reshard_tensor_wrap_on", device, dtype, ndim, shape, strides, data, release, user, tensor);
 }
 
-reshard_status rs_tensor_view(reshard_tensor parent, int64_t offset, int ndim, const int64_t *shape,
-                              reshard_tensor *view) {
-  char *data = parent->info.data;
-  if (data != NULL)
-    data += offset * (int64_t)reshard_dtype_size(parent->info.dtype);
-  RS_TRY(reshard_tensor_wrap(parent->info.dtype, ndim, shape, NULL, data, release_parent, parent, view));
-  reshard_tensor_retain(parent);
-  (*view)->info.requires_grad = parent->info.requires_grad;
-  (*view)->info.pin_memory = parent->info.pin_memory;
-  return RESHARD_SUCCESS;
-}
+/* --- Its life ---------------------------------------------------------------------------------------------------- */
 
 void reshard_tensor_set_requires_grad(reshard_tensor tensor, int requires_grad) {
   if (tensor != NULL)
@@ -143,8 +189,7 @@ reshard_tensor reshard_tensor_retain(reshard_tensor tensor) {
 void reshard_tensor_release(reshard_tensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
-  if (tensor->release != NULL)
-    tensor->release(tensor->user, tensor->info.data);
+  rs_storage_release(tensor->storage);
   free(tensor);
 }
 
@@ -153,25 +198,4 @@ reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshard_tensor_inf
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_get_info: %s is NULL", tensor == NULL ? "tensor" : "info");
   *info = tensor->info;
   return RESHARD_SUCCESS;
-}
-
-bool rs_tensor_distinct(const reshard_tensor_info *info) {
-  int order[RESHARD_MAX_DIMS], n = 0;
-  if (info->contiguous)
-    return true;
-  for (int d = 0; d < info->ndim; d++) { /* by stride */
-    if (info->shape[d] == 1)
-      continue;
-    int i = n++;
-    for (; i > 0 && info->strides[order[i - 1]] > info->strides[d]; i--)
-      order[i] = order[i - 1];
-    order[i] = d;
-  }
-  int64_t reach = 1; /* elements that the dims so far span: each stride has to step over all of it */
-  for (int i = 0; i < n; i++) {
-    if (info->strides[order[i]] < reach)
-      return false;
-    reach += info->strides[order[i]] * (info->shape[order[i]] - 1);
-  }
-  return true;
 }

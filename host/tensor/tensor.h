@@ -2,28 +2,44 @@
 #ifndef RS_TENSOR_TENSOR_H
 #define RS_TENSOR_TENSOR_H
 
-#include "base/base.h"
-
-#include <reshard/tensor.h>
-
-#include <stdatomic.h>
+#include "tensor/storage.h"
 
 struct reshard_tensor_s {
   atomic_int references;
   atomic_bool flattened; /* FSDP's mark: the one thing that may change while the tensor is shared */
+  /* Always right, with its data: storage is freed and allocated through its sole occupant, and nothing else can be made
+   * over it while it is freed. */
   reshard_tensor_info info;
-  void (*release)(void *user, void *data); /* NULL: nobody is told */
-  void *user;
+  size_t reach;        /* bytes from the first element to the end of the last one; 0 without elements */
+  rs_storage *storage; /* kept */
 };
 
-/* Contiguous tensor over the elements of a contiguous parent from `offset` on; keeps the parent. */
-reshard_status rs_tensor_view(reshard_tensor parent, int64_t offset, int ndim, const int64_t *shape,
-                              reshard_tensor *view);
+/* What follows from a shape and strides (NULL: contiguous): all of *info but what its storage says, and *reach. call
+ * begins the errors. Extents of 0 count as 1 and strides that are not walked count, too: so every product that a user
+ * of the tensor makes of them fits. */
+reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                  const int64_t *strides, reshard_tensor_info *info, size_t *reach);
+/* What was described, at an offset of the storage: within it, or it has no memory yet. Takes a reference to the storage
+ * over on success. */
+reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
+                              reshard_tensor *tensor);
 
-/* What reshard_tensor_create takes, aligned for copies past the cache; free()d. *data is NULL for 0 bytes. */
-reshard_status rs_tensor_memory(int64_t bytes, void **data);
+/* reshard_tensor_create_on for pinned memory of the host, which streams of a GPU copy to and from: a tensor of the CPU
+ * that keeps the GPU's handle. */
+reshard_status rs_tensor_create_pinned(reshard_device gpu, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                       void *stream, reshard_tensor *tensor);
 
-/* Do no two elements share memory? Sufficient, and exact for what comes from slicing and transposing. */
-bool rs_tensor_distinct(const reshard_tensor_info *info);
+/* Every function that reads or writes a tensor's elements asks one of these first; `what` begins the error
+ * ("reshard_index_select: src"). ready: is there memory? use: and what stream is given from here on may use it until it
+ * is freed. Before anything is launched, so that an error leaves everything as it was. */
+reshard_status rs_tensor_ready(const char *what, reshard_tensor tensor);
+reshard_status rs_tensor_use(const char *what, reshard_tensor tensor, void *stream);
+/* Also RESHARD_ERROR_INVALID where the tensor is not on that device. */
+reshard_status rs_tensor_use_on(const char *what, reshard_tensor tensor, const rs_device *device, void *stream);
+/* Is there memory that the host itself can read and write? Else RESHARD_ERROR_UNSUPPORTED for a GPU's. */
+reshard_status rs_tensor_on_cpu(const char *what, reshard_tensor tensor);
+
+/* The handle that its storage is of, borrowed. NULL: plain memory of the CPU, and what came without one. */
+reshard_device rs_tensor_device(reshard_tensor tensor);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef RESHARD_COMM_H
 #define RESHARD_COMM_H
 
-#include <reshard/status.h>
+#include <reshard/device.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,34 +10,46 @@ extern "C" {
 
 typedef struct reshard_comm_s *reshard_comm;
 
-/* Instruction sets of the CPU copies. AUTO takes the best that the machine has. */
-typedef enum reshard_isa {
-  RESHARD_ISA_AUTO = 0,
-  RESHARD_ISA_SCALAR,
-  RESHARD_ISA_SSE2,
-  RESHARD_ISA_AVX2,
-  RESHARD_ISA_AVX512,
-  RESHARD_ISA_NEON,
-  RESHARD_ISA_COUNT
-} reshard_isa;
-/* "auto", "scalar", "sse2", "avx2", "avx512", "neon"; "unknown" else. */
-RESHARD_API const char *reshard_isa_string(reshard_isa isa);
-/* 1 when this build and this machine can run it, else 0. AUTO and SCALAR always can. */
-RESHARD_API int reshard_isa_available(reshard_isa isa);
-
 typedef struct reshard_local_options {
   size_t size;
   int threads; /* copy threads shared by the ranks; 0: RESHARD_THREADS, else one per core that the process may use */
   reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine. Forcing one that is not available is an error. */
   int64_t
       timeout_ms; /* how long a rank waits for the others in a collective call; 0: RESHARD_TIMEOUT_MS, else for ever */
+  /* Where the ranks' arrays are: rank r on devices[r % ndevices], all of one type; kept by the communicator. Several
+   * ranks may share a GPU. ndevices 0: a CPU of the communicator's own, with threads and isa above. */
+  const reshard_device *devices;
+  int64_t ndevices;
 } reshard_local_options;
 #define RESHARD_LOCAL_OPTIONS_INIT sizeof(reshard_local_options)
 
-/* n ranks that are threads of this process, on the CPU. comms receives n handles, comms[r] for rank r; each handle is
+/* n ranks that are threads of this process. comms receives n handles, comms[r] for rank r; each handle is
  * used by one thread at a time. The environment is read here and only here. */
 RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options,
                                                      reshard_comm *comms);
+
+/* One rank of an NCCL communicator that the caller has (an ncclComm_t): borrowed, and not to be used by others while a
+ * call of this library on it runs. device: the GPU that it is on (kept); NULL: one of our own on it. Local.
+ * timeout_ms: deadline of what the host waits for (creating transfers, splits); 0: RESHARD_TIMEOUT_MS, else for ever.
+ * Errors: RESHARD_ERROR_UNSUPPORTED in a build without NCCL; INVALID when the device is another one. */
+RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms,
+                                                  reshard_comm *comm);
+/* A new NCCL communicator of our own: rank of n. Collective over the n callers. id: 128 bytes from
+ * reshard_nccl_unique_id on one of them, passed on by the caller. Made non-blocking, so that the deadline and
+ * reshard_comm_abort hold. */
+#define RESHARD_NCCL_ID_BYTES 128
+RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
+RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
+                                                    int64_t timeout_ms, reshard_comm *comm);
+
+/* One rank of an MPI communicator, for memory of the CPU: mpi_comm points to the caller's MPI_Comm, which is duplicated,
+ * not used. Collective over it. MPI is initialised, for threads where several use it; each call on the handle is made
+ * by a thread that may call MPI. device: a CPU (kept); NULL: one of our own. timeout_ms: how long a rank waits for
+ * others; 0: RESHARD_TIMEOUT_MS, else for ever. All ranks destroy their handle, before MPI is finalised.
+ * Errors: RESHARD_ERROR_UNSUPPORTED in a build without MPI, and for a device that is no CPU; INVALID when MPI is not
+ * initialised. */
+RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
+                                                 reshard_comm *comm);
 
 /* Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* A parameter is a leaf of a state dict: RESHARD_STATE_TENSOR, _SHARDED, _NESTED or _DTENSOR. */
+/* A parameter is a leaf of a state dict: a TENSOR, or one that is SHARDED, NESTED or a DTENSOR (state_dict.h). */
 
 /* _flatten_tensor's record: what makes a DTensor of a local tensor again. */
 typedef struct reshard_flat_record_s *reshard_flat_record;
@@ -21,11 +21,11 @@ RESHARD_API void reshard_flat_record_free(reshard_flat_record record); /* NULL i
 /* _flatten_tensor: a TENSOR leaf with a DTensor's local tensor (the same, now marked; below), and its record; on a rank
  * outside of the mesh the tensor has shape 0. Any other leaf is itself, and *record is NULL. The results are the
  * caller's. Local. */
-RESHARD_API reshard_status reshard_fsdp_flatten(reshard_state leaf, reshard_state *flat, reshard_flat_record *record);
+RESHARD_API reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record);
 /* _unflatten_tensor: the DTensor again, over tensor, which has the local shape (error: both shapes), is retained and
  * marked; another dtype is allowed, as after a cast. record NULL: a TENSOR leaf with the tensor. Local. */
 RESHARD_API reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor tensor,
-                                                  reshard_flat_record record, reshard_state *leaf);
+                                                  reshard_flat_record record, reshard_tree *leaf);
 
 /* Which ranks FSDP cuts over, and where they are. */
 typedef struct reshard_fsdp_group {
@@ -45,17 +45,17 @@ typedef struct reshard_fsdp_extension {
   size_t size;
   void *user;
   /* Local. */
-  reshard_status (*pre_flatten_transform)(void *user, reshard_state leaf, reshard_state *flat,
+  reshard_status (*pre_flatten_transform)(void *user, reshard_tree leaf, reshard_tree *flat,
                                           reshard_flat_record *record);
   /* Local; what touches the tensor is in the order of `stream`, the compute stream. */
   reshard_status (*post_unflatten_transform)(void *user, reshard_tensor tensor, reshard_flat_record record,
-                                             void *stream, reshard_state *leaf);
-  reshard_status (*chunk_tensor)(void *user, reshard_state leaf, const reshard_fsdp_group *group, reshard_state *chunk);
-  reshard_status (*chunk_dtensor)(void *user, reshard_state leaf, reshard_mesh mesh, reshard_state *chunk);
-  reshard_status (*pre_load_state_dict_transform)(void *user, reshard_state leaf, reshard_state *inner,
+                                             void *stream, reshard_tree *leaf);
+  reshard_status (*chunk_tensor)(void *user, reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk);
+  reshard_status (*chunk_dtensor)(void *user, reshard_tree leaf, reshard_mesh mesh, reshard_tree *chunk);
+  reshard_status (*pre_load_state_dict_transform)(void *user, reshard_tree leaf, reshard_tree *inner,
                                                   reshard_metadata *metadata);
-  reshard_status (*all_gather_dtensor)(void *user, reshard_state leaf, reshard_mesh parent, void *stream,
-                                       reshard_state *whole);
+  reshard_status (*all_gather_dtensor)(void *user, reshard_tree leaf, reshard_mesh parent, void *stream,
+                                       reshard_tree *whole);
 } reshard_fsdp_extension;
 #define RESHARD_FSDP_EXTENSION_INIT sizeof(reshard_fsdp_extension)
 
@@ -74,24 +74,24 @@ RESHARD_API reshard_status reshard_fsdp_extension_check(const reshard_fsdp_exten
  * Errors: RESHARD_ERROR_INVALID: a sharded tensor that has not one local shard, or one of several boxes (their number);
  * a mesh of other dims; other kinds of leaves; scalars; a `world` without the group's ranks. RESHARD_ERROR_MISMATCH:
  * ranks whose parts differ in shape or dtype (both ranks and both of them). */
-RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_state leaf, const reshard_fsdp_group *group,
-                                                     reshard_state *chunk);
+RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group,
+                                                     reshard_tree *chunk);
 /* _chunk_dtensor. mesh: the parent mesh, whose last dims are FSDP's and TP's: (..., fsdp, tp), 2 dims or more; a mesh
  * of one dim, as FSDP has it, stands for its root. TENSOR: Shard(0) on the FSDP dim, Replicate on the others: every
  * rank has the whole and keeps its part, nothing is sent. DTENSOR on the TP dim of the parent mesh: Shard(0) on dim -2,
  * its own placement on dim -1, Replicate on the rest (HSDP); where both cut dim 0, TP cuts first (order), exactly as it
  * did. The result is a DTENSOR leaf that aliases nothing, requires_grad 0. Local. Errors: RESHARD_ERROR_INVALID: a
  * parent mesh of fewer than 2 dims; a DTensor that is not on its last dim (the meshes); other kinds of leaves. */
-RESHARD_API reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_state leaf, reshard_mesh mesh,
-                                                      reshard_state *chunk);
+RESHARD_API reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
+                                                      reshard_tree *chunk);
 /* _pre_load_state_dict: NESTED with one local shard: the inner tensor and its metadata; else the leaf and its metadata
  * (NULL for a TENSOR). The results are the caller's. Local. */
-RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_state leaf, reshard_state *inner, reshard_metadata *metadata);
+RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata);
 /* _all_gather_dtensor: collective over the sharder's communicator, that of the DTensor: every placement but the last
  * becomes Replicate. The result is a TENSOR leaf with the local tensor, in new memory: the TP part; on a rank
  * outside of the mesh one of shape 0. parent: the mesh of the DTensor (else an error: both meshes), or NULL. */
-RESHARD_API reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_state leaf, reshard_mesh parent,
-                                                   void *stream, reshard_state *whole);
+RESHARD_API reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
+                                                   void *stream, reshard_tree *whole);
 
 /* _set_fsdp_flattened, _is_fsdp_flattened: a mark on a tensor that a transform of FSDP made, which post-transforms look
  * for. It stays with the tensor, not with its leaf, and may be set at any time, by any thread. NULL is allowed, and has

@@ -17,8 +17,6 @@ extern "C" {
 
 /* --- Where a shard is ------------------------------------------------------------------------------------------- */
 
-typedef enum reshard_device_type { RESHARD_DEVICE_CPU = 0, RESHARD_DEVICE_CUDA } reshard_device_type;
-
 /* _remote_device. */
 typedef struct reshard_remote_device {
   int64_t rank; /* global rank; -1: none is said */

@@ -15,6 +15,8 @@
 #include <reshard/transfer.h>
 #include <reshard/file.h>
 #include <reshard/tensor.h>
+#include <reshard/tree.h>
+#include <reshard/move.h>
 #include <reshard/metadata.h>
 #include <reshard/mesh.h>
 #include <reshard/sharded.h>

@@ -27,9 +27,14 @@ typedef struct reshard_sharder_options {
   int64_t cached_plans;    /* at most so many are kept; 0: 64; -1: none */
   int64_t workspace_limit; /* as in reshard_plan_options */
   reshard_path path;       /* as in reshard_transfer_options */
-  /* Memory of arrays that were freed is kept for new ones, at most so much; 0: none. The system has to clear new
-   * memory, which takes longer than a copy into it. */
-  int64_t reused_bytes;
+  /* Whose pool new arrays come from: one on the communicator's device (several sharders may share it), kept by the
+   * sharder and by its arrays. NULL: a pool of the sharder's own. */
+  reshard_device device;
+  /* Of the sharder's own pool, as in reshard_device_options: memory of freed arrays that is kept for new ones, since
+   * the system has to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new
+   * together at the most that was in use at one time, so that a reshard in place takes no more memory than without; -1:
+   * none; else bytes. 0 where a device is given. */
+  int64_t keep_bytes;
 } reshard_sharder_options;
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,

@@ -1,5 +1,5 @@
-/* State dicts: ordered, nested, typed containers of what a training job saves; flattening of nested sharded tensors;
- * and checkpoints of them.
+/* State dicts: trees of what a training job saves, whose leaves may be sharded and distributed tensors; flattening of
+ * nested sharded tensors; and checkpoints of them.
  *
  * Source: torch/distributed/checkpoint/_sharded_tensor_utils.py, state_dict_saver.py and state_dict_loader.py,
  * _nested_dict.py. */
@@ -7,90 +7,34 @@
 #define RESHARD_STATE_DICT_H
 
 #include <reshard/dtensor.h>
+#include <reshard/tree.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A node, reference counted: a dict (keys in the order of insertion), a list, or a leaf. Leaves never change. Dicts and
- * lists may be filled by one thread at a time, while no other reads them; counting references is thread-safe. A node
- * may be in several containers; cycles are refused. Nothing here is limited by how deep containers are. */
-typedef struct reshard_state_s *reshard_state;
-
-typedef enum reshard_state_kind {
-  RESHARD_STATE_DICT = 1,
-  RESHARD_STATE_LIST,
-  RESHARD_STATE_TENSOR,
-  RESHARD_STATE_SHARDED, /* a sharded tensor */
-  RESHARD_STATE_NESTED,  /* a sharded tensor whose local shards are sharded tensors (or nested ones) themselves */
-  RESHARD_STATE_DTENSOR, /* a distributed tensor: saved and loaded as its sharded tensor is */
-  RESHARD_STATE_BYTES,
-  RESHARD_STATE_INT,   /* int64_t */
-  RESHARD_STATE_FLOAT, /* double */
-  RESHARD_STATE_BOOL,
-  RESHARD_STATE_NULL
-} reshard_state_kind;
-
-/* Containers, and leaves; tensors are retained, bytes copied. Each returns one reference for the caller. */
-RESHARD_API reshard_status reshard_state_dict(reshard_state *state);
-RESHARD_API reshard_status reshard_state_list(reshard_state *state);
-RESHARD_API reshard_status reshard_state_tensor(reshard_tensor tensor, reshard_state *state);
-RESHARD_API reshard_status reshard_state_sharded(reshard_sharded_tensor tensor, reshard_state *state);
-RESHARD_API reshard_status reshard_state_dtensor(reshard_dtensor tensor, reshard_state *state);
+/* A state dict is a tree; what its leaves may be besides what trees know are opaque values, a type for each: "sharded
+ * tensor", "DTensor" and "nested sharded tensor". They are retained. Each call returns one reference for the caller. */
+RESHARD_API reshard_status reshard_state_sharded(reshard_sharded_tensor tensor, reshard_tree *leaf);
+/* Saved and loaded as its sharded tensor is. */
+RESHARD_API reshard_status reshard_state_dtensor(reshard_dtensor tensor, reshard_tree *leaf);
 /* A sharded tensor of sharded tensors, as FSDP makes them of what tensor parallelism has cut. outer: where the outer
- * shards are; for each of the n local ones its entry of that metadata, and what it is made of: a SHARDED or NESTED node
+ * shards are; for each of the n local ones its entry of that metadata, and what it is made of: a sharded or nested leaf
  * of the outer dtype, whose shape is the shard's extent, on the same global rank. The outer metadata may place a shard
  * on this rank only if it is given, or empty; what others have is theirs to give. sharder: its group has every rank
  * that has a shard, outer or inner; what comes of flattening belongs to it. Local. Errors: RESHARD_ERROR_INVALID naming
  * the shard and both values. */
 RESHARD_API reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata outer, int64_t n,
-                                                const reshard_shard *shards, const reshard_state *inner,
-                                                reshard_state *state);
-RESHARD_API reshard_status reshard_state_bytes(const void *bytes, size_t size, reshard_state *state);
-RESHARD_API reshard_status reshard_state_int(int64_t value, reshard_state *state);
-RESHARD_API reshard_status reshard_state_float(double value, reshard_state *state);
-RESHARD_API reshard_status reshard_state_bool(int value, reshard_state *state);
-RESHARD_API reshard_status reshard_state_null(reshard_state *state);
+                                                const reshard_shard *shards, const reshard_tree *inner,
+                                                reshard_tree *leaf);
 
-/* One more reference; returns its argument. */
-RESHARD_API reshard_state reshard_state_retain(reshard_state state);
-/* One reference less; the last one frees. NULL is allowed. */
-RESHARD_API void reshard_state_release(reshard_state state);
-
-/* Puts a child under a key (a dict; an existing key is replaced and keeps its place) or at the end (a list). The child
- * is retained. Errors: RESHARD_ERROR_INVALID for other kinds, and for a child that has the container inside it. A tree
- * that is built from its leaves or from its root costs no search for that. */
-RESHARD_API reshard_status reshard_state_set(reshard_state dict, const char *key, reshard_state child);
-RESHARD_API reshard_status reshard_state_append(reshard_state list, reshard_state child);
-
-RESHARD_API reshard_state_kind reshard_state_get_kind(reshard_state state); /* 0 for NULL */
-/* Children: 0 for leaves, and for NULL. */
-RESHARD_API int64_t reshard_state_count(reshard_state state);
-/* Child i and its key (NULL in a list); both borrowed, either may be NULL. */
-RESHARD_API reshard_status reshard_state_child(reshard_state state, int64_t i, const char **key, reshard_state *child);
-/* By key: O(1). Borrowed. Errors: RESHARD_ERROR_INVALID naming it. */
-RESHARD_API reshard_status reshard_state_find(reshard_state dict, const char *key, reshard_state *child);
-/* By path: keys and indices joined by '.', as in a flattened state dict ("optimizer.state.0.exp_avg"). A key with '.'
- * in it is tried whole as well: the first match in depth-first order is found. The empty path is the state itself.
- * Borrowed. Errors: RESHARD_ERROR_INVALID naming the path. */
-RESHARD_API reshard_status reshard_state_at(reshard_state state, const char *path, reshard_state *found);
-/* Leaves; each is an error for other kinds. Borrowed. */
-RESHARD_API reshard_status reshard_state_get_tensor(reshard_state state, reshard_tensor *tensor);
-RESHARD_API reshard_status reshard_state_get_sharded(reshard_state state, reshard_sharded_tensor *tensor);
-RESHARD_API reshard_status reshard_state_get_dtensor(reshard_state state, reshard_dtensor *tensor);
+/* What such a leaf has; each is an error for other leaves. Borrowed. */
+RESHARD_API reshard_status reshard_state_get_sharded(reshard_tree leaf, reshard_sharded_tensor *tensor);
+RESHARD_API reshard_status reshard_state_get_dtensor(reshard_tree leaf, reshard_dtensor *tensor);
 /* What reshard_state_nested was given: the inner tensors, and which shard of the outer metadata each is, *n of them.
  * Any of the outputs may be NULL. Source: _pre_load_state_dict, which unwraps so. */
-RESHARD_API reshard_status reshard_state_get_nested(reshard_state state, reshard_metadata *outer, int64_t *n,
-                                                    const int64_t **entries, const reshard_state **inner);
-RESHARD_API reshard_status reshard_state_get_bytes(reshard_state state, const void **bytes, size_t *size);
-RESHARD_API reshard_status reshard_state_get_int(reshard_state state, int64_t *value);
-RESHARD_API reshard_status reshard_state_get_float(reshard_state state, double *value);
-RESHARD_API reshard_status reshard_state_get_bool(reshard_state state, int *value);
-
-/* Calls visit for every leaf, depth first in order, with its path (borrowed during the call). Non-success ends the walk
- * and is returned. The tree must not change meanwhile. */
-typedef reshard_status (*reshard_state_visitor)(void *user, const char *path, reshard_state leaf);
-RESHARD_API reshard_status reshard_state_visit(reshard_state state, reshard_state_visitor visit, void *user);
+RESHARD_API reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_metadata *outer, int64_t *n,
+                                                    const int64_t **entries, const reshard_tree **inner);
 
 /* _flatten_sharded_tensors: local. A state dict in which every nested sharded tensor has become a plain one; everything
  * else, and what has nothing nested in it, is the same node. Offsets of outer and inner shards add up; outer shards
@@ -100,27 +44,21 @@ RESHARD_API reshard_status reshard_state_visit(reshard_state state, reshard_stat
  * have it, else the lowest rank's. Any depth, any number of outer and inner shards; a key with no local shard is kept.
  * Shards are ordered by rank. The local tensors are the inner ones, not copies of them; requires_grad and pin_memory
  * are theirs. The result is checked for overlap and coverage in O(n log n); the error names the path. */
-RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_state state, reshard_state *flat);
+RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat);
 /* The same, with every owner true on every rank, whatever the groups that the inner tensors are cut over: collective
  * over the sharder's communicator. Each rank tells what it has, in one exchange for all tensors, so that nothing is
  * left of outer shards. All ranks give trees with the same nested tensors, in the same order of visit; a node that is
  * at several paths counts once, at the first of them, and is then at these paths on all ranks. The flat ones belong to
  * this sharder. All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming ranks, path and
  * both values (paths, shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
-RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_state state,
-                                                                        reshard_state *flat);
-
-/* Keys of a dict (not of what is in it) that begin with old_prefix begin with new_prefix instead, all at once, in place
- * and in their places. Local. Errors, and nothing is changed: RESHARD_ERROR_INVALID for equal prefixes, and for a key
- * that would become one that the dict has and keeps, naming both. Source: _replace_by_prefix. */
-RESHARD_API reshard_status reshard_state_replace_by_prefix(reshard_state dict, const char *old_prefix,
-                                                           const char *new_prefix);
+RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
+                                                                        reshard_tree *flat);
 
 /* Checkpoints: state_dict_saver.save, state_dict_loader.load. Both are collective over the sharder's communicator,
  * whose ranks are threads of one process today (RESHARD_ERROR_UNSUPPORTED else); all ranks name one directory. They
  * succeed on all ranks, or return the same error on all: a rank whose own step fails takes part all the same.
  *
- * Every leaf has a name, its path (reshard_state_visit); no two leaves may have the same. */
+ * Every leaf has a name, its path (reshard_tree_visit); no two leaves may have the same. */
 typedef struct reshard_state_save_options {
   size_t size;
   int force;   /* as in reshard_writer_options; the same on all ranks */
@@ -144,13 +82,15 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
  * plain tensor is saved by the lowest rank that has it; others' are replicas: they have its dtype and shape, their
  * elements are not compared, and a rank without it has a null there. Other leaves go to state.json
  * beside them, as the lowest rank has them where it is not null: integers, floats, bools and nulls as JSON has them,
- * what JSON lacks as {"float": "nan"} ("inf", "-inf"; a NaN is a NaN, whatever its bits), bytes as {"bytes": base64}.
- * Containers without leaves leave no trace. The directory appears complete or not at all, as a reshard_writer's does.
+ * what JSON lacks as {"float": "nan"} ("inf", "-inf"; a NaN is a NaN, whatever its bits), bytes as {"bytes": base64};
+ * values of the caller's own types are refused.
+ * Containers leave no trace but in the paths: kinds, names of structs, batch sizes of packed sequences are not saved
+ * (their data is, as a tensor). The directory appears complete or not at all, as a reshard_writer's does.
  *
  * options and report may be NULL; the report is written on success.
  * Errors: as reshard_writer_create; RESHARD_ERROR_MISMATCH naming ranks and path where trees, kinds, dtypes, shapes or
  * layouts differ. After an error the path is as it was. */
-RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_state state, const char *directory,
+RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                               const reshard_state_save_options *options,
                                               reshard_state_save_report *report);
 
@@ -183,7 +123,7 @@ typedef struct reshard_state_load_report { /* of this rank */
  * Errors: as reshard_checkpoint_open; RESHARD_ERROR_INVALID naming rank and path. RESHARD_ERROR_SYSTEM, when a file
  * cannot be read or changes while it is read: tensors may then be filled in part, other leaves are as they were. A
  * directory that is replaced meanwhile is that, too, or what was there before is loaded: never some of both. */
-RESHARD_API reshard_status reshard_state_load(reshard_sharder sharder, reshard_state state, const char *directory,
+RESHARD_API reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                               const reshard_state_load_options *options,
                                               reshard_state_load_report *report);
 

@@ -1,8 +1,15 @@
-/* Tensors: a shape and strides over memory, reference counted. What sharded tensors are made of, and what state dicts
- * hold. Local to the process. Counting references is thread-safe; nothing else of a tensor changes once it is made. */
+/* Tensors: a shape, strides and an offset over storage, both reference counted. What sharded tensors are made of, and
+ * what trees and state dicts hold. Local to the process.
+ *
+ * Storage is memory of a device that one or more tensors look at; contiguity, overlap of strides and bounds are checked
+ * once, when a tensor is made. Counting references is thread-safe; nothing of a tensor changes once it is made, except
+ * that its storage may be freed and allocated again (reshard_storage_free): by one thread at a time, while no other
+ * uses it. While it is freed a tensor has shape, strides and dtype as before; its data is NULL, and calls that would
+ * read or write it refuse it with RESHARD_ERROR_INVALID. */
 #ifndef RESHARD_TENSOR_H
 #define RESHARD_TENSOR_H
 
+#include <reshard/device.h>
 #include <reshard/dtype.h>
 #include <reshard/status.h>
 
@@ -18,21 +25,95 @@ typedef struct reshard_tensor_info {
   int64_t shape[RESHARD_MAX_DIMS];   /* the first ndim extents */
   int64_t strides[RESHARD_MAX_DIMS]; /* in elements */
   int64_t elements;
-  void *data; /* of the first element; NULL may be for a tensor without elements */
+  void *data; /* of the first element; NULL where the storage is freed, and may be NULL for a tensor without elements */
   int requires_grad, pin_memory; /* 0 or 1: carried, and compared between shards */
   int contiguous;                /* row-major without gaps */
+  int overlapping;               /* 1: two elements may share memory (broadcast views): never a destination */
+  int64_t offset;                /* in elements, of the first one from where the storage begins */
+  size_t storage_bytes;          /* of the storage as it is now: 0 while it is freed */
+  reshard_device_type device_type;
+  int device_index; /* of the GPU; 0 for the CPU */
 } reshard_tensor_info;
 
 /* New memory of the CPU, aligned to 256 bytes, not initialised, contiguous.
  * Errors: RESHARD_ERROR_INVALID (ndim, negative extents, unknown dtype, sizes that overflow), _OUT_OF_MEMORY. */
 RESHARD_API reshard_status reshard_tensor_create(reshard_dtype dtype, int ndim, const int64_t *shape,
                                                  reshard_tensor *tensor);
-/* The caller's memory. strides in elements, NULL: contiguous; negative ones are refused. release (may be NULL) is called
- * with user and data when the last reference goes. Errors as above, and for NULL data with elements. */
+/* The caller's memory. strides in elements, NULL: contiguous; negative ones are refused. release (may be NULL) is
+ * called with user and data when the last reference goes. Errors as above, and for NULL data with elements. */
 RESHARD_API reshard_status reshard_tensor_wrap(reshard_dtype dtype, int ndim, const int64_t *shape,
                                                const int64_t *strides, void *data,
                                                void (*release)(void *user, void *data), void *user,
                                                reshard_tensor *tensor);
+/* New storage from the pool of a device, in the order of stream (NULL on the CPU), contiguous, not initialised; the
+ * tensor keeps the device. It is freed, when the last tensor over it goes, in the order of the stream that allocated it
+ * and after all uses that were recorded. stream lives as long as that, or reshard_device_forget_stream is told.
+ * Errors as in reshard_tensor_create, and for a stream that is being captured: what a graph uses is allocated before
+ * it; RESHARD_ERROR_OUT_OF_MEMORY with the pool's figures. */
+RESHARD_API reshard_status reshard_tensor_create_on(reshard_device device, reshard_dtype dtype, int ndim,
+                                                    const int64_t *shape, void *stream, reshard_tensor *tensor);
+/* reshard_tensor_wrap for memory of a device; strides may be 0 or overlap (such a tensor is never written to). device
+ * NULL: the CPU. release is called when the last reference goes, whatever streams still do: the memory is its owner's.
+ */
+RESHARD_API reshard_status reshard_tensor_wrap_on(reshard_device device, reshard_dtype dtype, int ndim,
+                                                  const int64_t *shape, const int64_t *strides, void *data,
+                                                  void (*release)(void *user, void *data), void *user,
+                                                  reshard_tensor *tensor);
+
+/* --- Views: another shape over the same storage, which they keep; requires_grad and pin_memory are carried ------ */
+
+/* Any strides (0 or more; NULL: contiguous) and offset (elements from the beginning of the storage) within it.
+ * Errors: RESHARD_ERROR_INVALID with the bytes that it would reach and those that there are: of storage that is freed
+ * only what has no elements can be seen. Source: torch.as_strided. */
+RESHARD_API reshard_status reshard_tensor_as_strided(reshard_tensor tensor, int ndim, const int64_t *shape,
+                                                     const int64_t *strides, int64_t offset, reshard_tensor *view);
+/* [start, start + length) of a dim (a negative dim or start counts from the end). Source: torch.narrow. */
+RESHARD_API reshard_status reshard_tensor_narrow(reshard_tensor tensor, int dim, int64_t start, int64_t length,
+                                                 reshard_tensor *view);
+/* Dim d of the view is dim order[d] of the tensor. Source: torch.permute. */
+RESHARD_API reshard_status reshard_tensor_permute(reshard_tensor tensor, const int *order, reshard_tensor *view);
+/* Another shape of as many elements (one extent may be -1), where strides allow that without a copy; else
+ * RESHARD_ERROR_INVALID with both shapes and the strides. Source: torch.Tensor.view. */
+RESHARD_API reshard_status reshard_tensor_reshape(reshard_tensor tensor, int ndim, const int64_t *shape,
+                                                  reshard_tensor *view);
+
+/* --- Storage: allocated, freed, used on other streams ----------------------------------------------------------- */
+
+/* Memory for a tensor whose storage is freed: bytes of it (those that the tensor reaches at least), in the order of
+ * stream, from where it came before: the device's pool, or plain memory of the CPU (reshard_tensor_create). *allocated
+ * (may be NULL) says whether it did: not where the storage has this size already.
+ * Errors: RESHARD_ERROR_INVALID where it has another size, with both; where the memory is the caller's (wrapped,
+ * DLPack); a stream that is being captured; what the pool says. Source: torch/distributed/utils.py, _alloc_storage. */
+RESHARD_API reshard_status reshard_storage_alloc(reshard_tensor tensor, size_t bytes, void *stream, int *allocated);
+/* Frees the memory of a tensor's storage in the order of stream, after the uses on other streams that were recorded;
+ * the host does not wait. *freed (may be NULL): not where it is freed already. Errors: RESHARD_ERROR_INVALID where the
+ * tensor is not its sole occupant - a view or a managed tensor is over it, too, or it begins at an offset - with
+ * offset, shape and sizes; where the memory is the caller's; a stream that is being captured. Source: _free_storage. */
+RESHARD_API reshard_status reshard_storage_free(reshard_tensor tensor, void *stream, int *freed);
+/* Stream uses the tensor's storage: freeing it comes after all that stream has been given until then. Calls of this
+ * library record the streams that they are given on their own. Nothing is recorded of memory that is the caller's, nor
+ * on a stream that is being captured: who has a graph keeps its tensors. Source: torch.Tensor.record_stream. */
+RESHARD_API reshard_status reshard_storage_record_use(reshard_tensor tensor, void *stream);
+/* 1 where there is memory behind the tensor, or none is needed (no elements); else 0; NULL has none. Source:
+ * _data_ptr_allocated. */
+RESHARD_API int reshard_data_allocated(reshard_tensor tensor);
+
+/* --- DLPack: tensors of other programs without a copy
+ * ------------------------------------------------------------------ */
+
+/* A tensor over what a DLManagedTensorVersioned (versioned 1) or a DLManagedTensor (0) describes: its memory is kept
+ * until the last tensor over it goes, its deleter is called then. After success the caller no longer owns it; after an
+ * error as before. CPU (pinned as well) and CUDA; strides NULL: contiguous; lanes 1. A tensor that is flagged read-only
+ * is refused unless read_only is 1: then the caller says that it will not be written to.
+ * Errors: RESHARD_ERROR_INVALID (dims, negative strides or extents), RESHARD_ERROR_UNSUPPORTED (major version, dtype,
+ * device), with what it has. Source: the DLPack specification, torch.from_dlpack. */
+RESHARD_API reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read_only,
+                                                      reshard_tensor *tensor);
+/* The other way: a new managed tensor that keeps the tensor until its deleter is called. Storage that is freed is
+ * refused, and cannot be freed meanwhile (it is not sole occupant). Errors: RESHARD_ERROR_UNSUPPORTED for dtypes that
+ * DLPack lacks. Source: torch.to_dlpack, __dlpack__. */
+RESHARD_API reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, void **managed);
+
 /* Both before the tensor is shared: they are for who makes it. */
 RESHARD_API void reshard_tensor_set_requires_grad(reshard_tensor tensor, int requires_grad);
 RESHARD_API void reshard_tensor_set_pin_memory(reshard_tensor tensor, int pin_memory);
@@ -46,9 +127,11 @@ RESHARD_API reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshar
 /* dst[..., i, ...] = src[..., index[i], ...] along dim (negative counts from the end). index: 1-d, i32 or i64, any
  * stride, any order, duplicates allowed, length 0 is legal; dst has its length in dim and src's extents else, and src's
  * dtype; any strides (dst's must not overlap). src and dst must not overlap. stream: NULL on the CPU, where the call
- * returns when it is done; threads: copy threads, 0 for one per core.
- * Errors: RESHARD_ERROR_INVALID, before anything is written: an index out of [0, extent) with its position and value,
- * shapes, dtypes. Source: torch.index_select (as reshard_local_shard in torch/distributed/_shard uses it). */
+ * returns when it is done; threads: copy threads of the CPU, 0 for one per core. On a GPU at least one of the tensors
+ * was made with its device, and the call waits for stream: the kernel checks the index, and writes nothing for a number
+ * that is out of range. Errors: RESHARD_ERROR_INVALID, on the CPU before anything is written: an index out of [0,
+ * extent) with its position and value; shapes, dtypes, devices, a stream that is being captured, storage that is freed.
+ * Source: torch.index_select (as reshard_local_shard in torch/distributed/_shard uses it). */
 RESHARD_API reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
                                                 int threads, void *stream);
 

@@ -49,10 +49,12 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
 /* Other arrays for the same plan. Local on the packed path, collective on the direct path. After an error the transfer
- * is bound as before. */
+ * is bound as before. On a GPU it blocks until earlier executes are done. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
-/* Local. NULL is allowed. Peers must have finished their executes on it (they have when theirs and mine returned). */
+/* Local. NULL is allowed. Peers must have finished their executes on it (they have when theirs and mine returned). On a
+ * GPU it blocks until executes are done, as freeing memory does, and so must not be called while a stream is captured;
+ * graphs that hold an execute of the transfer must not be launched any more, nor after a rebind. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {
@@ -65,12 +67,23 @@ typedef struct reshard_transfer_info {
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 
 /* Collective over the transfer's communicator. Moves the data. Allocates nothing, computes no offsets, exchanges no
- * metadata. On the CPU stream is NULL; when the call returns my destination is complete and my source may be
- * overwritten. A peer's source is read only after that peer's execute was reached. Errors: RESHARD_ERROR_BUSY when the
- * transfer is executing already, RESHARD_ERROR_PEER after an abort, RESHARD_ERROR_TIMEOUT. */
+ * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
+ * RESHARD_ERROR_TIMEOUT.
+ * On the CPU stream is NULL; when the call returns my destination is complete and my source may be overwritten. A
+ * peer's source is read only after that peer's execute was reached. On a GPU stream is one of my rank's GPU; NULL is
+ * the legacy default stream, and cudaStreamPerThread the calling thread's. The call returns when all has been given to
+ * streams, and never waits for the GPU; ranks that are threads of one process meet in it. A peer's source is read only
+ * after that peer's execute was reached on its stream; what my stream gets after my execute finds my destination
+ * complete and may overwrite my source. So it is after an error, too, but for the contents of the destination. Executes
+ * of one transfer on different streams are put in order by the caller. It can be captured into a graph where this
+ * process has one rank; for several see reshard_execute_all. The graph has the arrays that the transfer was bound to
+ * then. What it moves when it is launched is not in the communicator's statistics. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
-/* The same for all ranks of this process from one thread: transfers[i] of n, one per local rank, in any order. */
+/* The same for all ranks of this process from one thread: transfers[i] of n, one per local rank, in any order. stream
+ * is one of the first rank's GPU and stands for all ranks: what it had before comes before everything, on all GPUs, and
+ * what it gets after comes after everything. It can be captured into a graph: threads that each capture a stream of
+ * their own cannot wait for one another. */
 RESHARD_API reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream);
 
 #ifdef __cplusplus

@@ -279,7 +279,7 @@ static reshard_comm made_comms[64];
 
 static reshard_status make_comm(probe_out *out, const void *with) {
   const comm_case *c = with;
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, c->threads, RESHARD_ISA_AUTO, 60000};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, c->threads, RESHARD_ISA_AUTO, 60000, NULL, 0};
   reshard_comm before[64];
   memset(made_comms, 0x11, sizeof made_comms);
   memcpy(before, made_comms, sizeof before);

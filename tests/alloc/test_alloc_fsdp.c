@@ -21,15 +21,15 @@ typedef struct world {
   parts p;
   reshard_mesh mesh[RANKS], tp[RANKS];
   reshard_sharder fsdp[RANKS];
-  reshard_state plain[RANKS], cut[RANKS], both[RANKS]; /* a tensor, a DTensor on tp, one on both dims */
+  reshard_tree plain[RANKS], cut[RANKS], both[RANKS]; /* a tensor, a DTensor on tp, one on both dims */
   const struct call *call;
   int64_t watched; /* whose allocations can fail, or ANY */
-  reshard_state out[RANKS];
+  reshard_tree out[RANKS];
 } world;
 
 typedef struct call {
   const char *name;
-  reshard_status (*make)(world *w, int64_t r, reshard_state *out);
+  reshard_status (*make)(world *w, int64_t r, reshard_tree *out);
   int64_t (*circle)(int64_t r); /* ranks of one circle do it together */
 } call;
 
@@ -37,43 +37,43 @@ static int64_t alone(int64_t r) { return r; }
 static int64_t group(int64_t r) { return r % 2; }
 static int64_t all(int64_t r) { return r & 0; }
 
-static reshard_status chunk(world *w, int64_t r, reshard_state leaf, reshard_state *out) {
+static reshard_status chunk(world *w, int64_t r, reshard_tree leaf, reshard_tree *out) {
   const reshard_fsdp_group g = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = w->fsdp[r]};
   return reshard_fsdp_chunk_tensor(leaf, &g, out);
 }
-static reshard_status chunk_plain(world *w, int64_t r, reshard_state *out) { return chunk(w, r, w->plain[r], out); }
-static reshard_status chunk_nested(world *w, int64_t r, reshard_state *out) { return chunk(w, r, w->cut[r], out); }
-static reshard_status chunk_whole(world *w, int64_t r, reshard_state *out) {
+static reshard_status chunk_plain(world *w, int64_t r, reshard_tree *out) { return chunk(w, r, w->plain[r], out); }
+static reshard_status chunk_nested(world *w, int64_t r, reshard_tree *out) { return chunk(w, r, w->cut[r], out); }
+static reshard_status chunk_whole(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->plain[r], w->mesh[r], out);
 }
-static reshard_status chunk_both(world *w, int64_t r, reshard_state *out) {
+static reshard_status chunk_both(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->cut[r], w->mesh[r], out);
 }
-static reshard_status gather(world *w, int64_t r, reshard_state *out) {
+static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
 }
-static reshard_status flatten(world *w, int64_t r, reshard_state *out) {
-  reshard_state flat = NULL;
+static reshard_status flatten(world *w, int64_t r, reshard_tree *out) {
+  reshard_tree flat = NULL;
   reshard_flat_record record = NULL;
   reshard_tensor tensor;
   reshard_status status = reshard_fsdp_flatten(w->both[r], &flat, &record);
   if (status != RESHARD_SUCCESS)
     return flat == NULL && record == NULL ? status : RESHARD_ERROR_INTERNAL;
-  status = reshard_state_get_tensor(flat, &tensor);
+  status = reshard_tree_get_tensor(flat, &tensor);
   if (status == RESHARD_SUCCESS)
     status = reshard_fsdp_unflatten(w->p.sharders[r], tensor, record, out);
   reshard_flat_record_free(record);
-  reshard_state_release(flat);
+  reshard_tree_release(flat);
   return status;
 }
-static reshard_status pre_load(world *w, int64_t r, reshard_state *out) {
+static reshard_status pre_load(world *w, int64_t r, reshard_tree *out) {
   reshard_metadata metadata;
   reshard_status status = reshard_fsdp_pre_load(w->both[r], out, &metadata);
   if (status == RESHARD_SUCCESS)
     reshard_metadata_release(metadata);
   return status;
 }
-static reshard_status leaf(world *w, int64_t r, reshard_state *out) {
+static reshard_status leaf(world *w, int64_t r, reshard_tree *out) {
   reshard_dtensor tensor = NULL;
   return reshard_state_get_dtensor(w->both[r], &tensor) == RESHARD_SUCCESS ? reshard_state_dtensor(tensor, out)
                                                                            : RESHARD_ERROR_INTERNAL;
@@ -94,7 +94,7 @@ static void call_body(void *user, int64_t r) {
 static void run(world *w) {
   parts_run(&w->p, call_body, w);
   for (int64_t r = 0; r < RANKS; r++) {
-    reshard_state_release(w->out[r]);
+    reshard_tree_release(w->out[r]);
     if (w->p.wrong[r] != 0)
       fail_msg("%s: rank %d: an output after an error, or none after success", w->call->name, (int)r);
   }
@@ -168,7 +168,7 @@ static void open_body(void *user, int64_t r) {
   reshard_status more[] = {
       reshard_sharder_create(comm, &options, &w->fsdp[r]),
       reshard_dtensor_distribute(p->sharders[r], &over_tp, whole, -1, 2, shape, &i32, &cut),
-      reshard_state_tensor(whole, &w->plain[r]),
+      reshard_tree_tensor(whole, &w->plain[r]),
       reshard_state_dtensor(cut, &w->cut[r]),
       reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], &w->both[r]),
   };
@@ -182,9 +182,9 @@ static void open_body(void *user, int64_t r) {
 
 static void close_world(world *w) {
   for (int64_t r = 0; r < RANKS; r++) {
-    reshard_state_release(w->plain[r]);
-    reshard_state_release(w->cut[r]);
-    reshard_state_release(w->both[r]);
+    reshard_tree_release(w->plain[r]);
+    reshard_tree_release(w->cut[r]);
+    reshard_tree_release(w->both[r]);
     reshard_sharder_destroy(w->fsdp[r]);
     reshard_mesh_release(w->tp[r]);
     reshard_mesh_release(w->mesh[r]);

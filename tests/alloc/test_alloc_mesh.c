@@ -180,7 +180,7 @@ static void test_together(void **state) {
   (void)state;
   world w = {0};
   int64_t live = fault_live(), made = 0;
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   assert_int_equal(reshard_comm_create_local(RANKS, &options, w.comms), RESHARD_SUCCESS);
   for (int r = 0; r < RANKS; r++)
     assert_int_equal(reshard_mesh_parse(w.comms[r], 0, "dp=2,tp=3@0-5", &w.meshes[r]), RESHARD_SUCCESS);

@@ -146,43 +146,16 @@ static bool good_one(const probe_out *out, const void *with) {
   return out->number == 1;
 }
 
-static reshard_status rename_keys(probe_out *out, const void *with) {
-  reshard_state dict = (reshard_state)with, found;
-  reshard_status status = reshard_state_replace_by_prefix(dict, "a.", "much longer.");
-  bool renamed = reshard_state_find(dict, "much longer.3", &found) == RESHARD_SUCCESS;
-  bool there = reshard_state_find(dict, "a.3", &found) == RESHARD_SUCCESS;
-  if (renamed != (status == RESHARD_SUCCESS) || there == renamed)
-    return RESHARD_ERROR_CORRUPT;
-  if (status != RESHARD_SUCCESS) { /* the text of what failed, not of what was not found */
-    reshard_status again = reshard_state_replace_by_prefix(dict, "a.", "a.");
-    return again == RESHARD_ERROR_INVALID ? status : RESHARD_ERROR_CORRUPT;
-  }
-  fault_mark(false); /* and back */
-  status = reshard_state_replace_by_prefix(dict, "much longer.", "a.");
-  fault_mark(true);
-  out->number = 1;
-  return status;
-}
-
 static void test_local(void **state) {
   (void)state;
   reshard_module inner;
   dry = model(LAYERS);
   dry_tensor = tensor(1);
   int64_t weights = LAYERS - 1; /* the first one is replaced by the tensor that is ignored */
-  reshard_state dict, value;
   GOOD(reshard_module_create(&inner));
   put(inner, "weight", 1, false);
   weights++; /* this one */
   child(inner, "x");
-  GOOD(reshard_state_dict(&dict));
-  for (int i = 0; i < 6; i++) {
-    char key[8];
-    snprintf(key, sizeof key, "%s%d", i % 2 != 0 ? "a." : "b.", i);
-    GOOD(reshard_state_int(i, &value));
-    GOOD(reshard_state_set(dict, key, value));
-    reshard_state_release(value);
-  }
   const probe fills = {"fill", fill, good_fill, drop_module, NULL};
   assert_true(probe_run(&fills) >= 20);
   reshard_module layer;
@@ -192,11 +165,9 @@ static void test_local(void **state) {
   GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
   const probe probes[] = {{"replace", replace, good_replace, NULL, inner},
                           {"visit", visit, good_visit, NULL, &weights},
-                          {"roots", roots, good_one, NULL, NULL},
-                          {"rename", rename_keys, good_one, NULL, dict}};
+                          {"roots", roots, good_one, NULL, NULL}};
   for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
     assert_true(probe_run(&probes[i]) >= 2);
-  reshard_state_release(dict);
   reshard_module_release(inner);
   reshard_tensor_release(dry_tensor);
   reshard_module_release(dry);
@@ -278,7 +249,7 @@ static void test_together(void **state) {
   (void)state;
   static world w;
   int64_t made = 0;
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   GOOD(reshard_comm_create_local(RANKS, &options, w.comms));
   for (int r = 0; r < RANKS; r++) {
     w.modules[r] = model(2);

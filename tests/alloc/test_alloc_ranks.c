@@ -60,7 +60,7 @@ static void close_world(world *w) {
 }
 
 static void open_comms(world *w) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   CLI_TRY("communicator: ", reshard_comm_create_local(w->n, &options, w->comms));
 }
 
@@ -345,7 +345,7 @@ static void test_large_execute(void **state) {
   for (int i = 0; i < 12; i++) {
     world w = {.n = RANKS, .path = i % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, i / 2 % 2 == 0 ? 0 : 65536, 0, NULL};
-    reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 3, RESHARD_ISA_AUTO, PATIENCE};
+    reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 3, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
     CLI_TRY("communicator: ", reshard_comm_create_local(RANKS, &local, w.comms));
     reshard_layout src, dst;
     assert_int_equal(reshard_layout_parse("chunk(0)", 2, shape, RANKS, &src), RESHARD_SUCCESS);

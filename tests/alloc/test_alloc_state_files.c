@@ -26,13 +26,13 @@ typedef struct world {
   int64_t watched; /* the rank whose allocations can fail; ANY: all ranks' */
   reshard_sharded_tensor tensors[RANKS][2];
   reshard_tensor plain[RANKS];
-  reshard_state states[RANKS];
+  reshard_tree states[RANKS];
   char path[512];
 } world;
 
-static void put(reshard_state dict, const char *key, reshard_state child) {
-  CLI_TRY("", reshard_state_set(dict, key, child));
-  reshard_state_release(child);
+static void put(reshard_tree dict, const char *key, reshard_tree child) {
+  CLI_TRY("", reshard_tree_set(dict, key, child));
+  reshard_tree_release(child);
 }
 
 /* A tensor that is cut in many boxes, one with gaps in memory, a plain one with gaps, and two leaves. */
@@ -43,7 +43,7 @@ static void open_world(world *w, const char *layout) {
   snprintf(w->path, sizeof w->path, "%s", scratch_path("state"));
   reshard_layout cut = parts_layout(layout, 2, shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++) {
-    reshard_state root = NULL, leaf = NULL;
+    reshard_tree root = NULL, leaf = NULL;
     reshard_metadata metadata;
     reshard_tensor rows = parts_strided(RESHARD_F32, 2, (const int64_t[]){r == 0 ? 5 : 4, 14}, false);
     const reshard_shard shards[2] = {{{{0, 0}, {5, 14}}, {0, RESHARD_DEVICE_CPU, -1}},
@@ -54,16 +54,16 @@ static void open_world(world *w, const char *layout) {
     reshard_metadata_release(metadata);
     reshard_tensor_release(rows);
     w->plain[r] = parts_strided(RESHARD_I16, 2, shape, true);
-    CLI_TRY("", reshard_state_dict(&root));
+    CLI_TRY("", reshard_tree_dict(&root));
     for (int i = 0; i < 2; i++) {
       CLI_TRY("", reshard_state_sharded(w->tensors[r][i], &leaf));
       put(root, i == 0 ? "cut" : "rows", leaf);
     }
-    CLI_TRY("", reshard_state_tensor(w->plain[r], &leaf));
+    CLI_TRY("", reshard_tree_tensor(w->plain[r], &leaf));
     put(root, "plain", leaf);
-    CLI_TRY("", reshard_state_bytes("bytes", 5, &leaf));
+    CLI_TRY("", reshard_tree_bytes("bytes", 5, &leaf));
     put(root, "bytes", leaf);
-    CLI_TRY("", reshard_state_int(BEFORE, &leaf));
+    CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
     put(root, "step", leaf);
     w->states[r] = root;
   }
@@ -72,7 +72,7 @@ static void open_world(world *w, const char *layout) {
 
 static void close_world(world *w) {
   for (int64_t r = 0; r < RANKS; r++) {
-    reshard_state_release(w->states[r]);
+    reshard_tree_release(w->states[r]);
     reshard_tensor_release(w->plain[r]);
     for (int i = 0; i < 2; i++)
       reshard_sharded_tensor_release(w->tensors[r][i]);
@@ -105,10 +105,10 @@ static bool has(const world *w, uint64_t seed) {
 }
 
 static int64_t step_of(const world *w, int64_t r) {
-  reshard_state leaf;
+  reshard_tree leaf;
   int64_t value = -1;
-  if (reshard_state_find(w->states[r], "step", &leaf) == RESHARD_SUCCESS)
-    (void)reshard_state_get_int(leaf, &value);
+  if (reshard_tree_find(w->states[r], "step", &leaf) == RESHARD_SUCCESS)
+    (void)reshard_tree_get_int(leaf, &value);
   return value;
 }
 
@@ -163,7 +163,7 @@ static int64_t each_save(world *w) {
 
 static int64_t each_load(world *w) {
   for (int64_t k = 0;; k++) {
-    reshard_state leaf;
+    reshard_tree leaf;
     int64_t live = fault_live();
     fill(w, BEFORE);
     fault_arm(k);
@@ -176,7 +176,7 @@ static int64_t each_load(world *w) {
     if (kind == FAULT_NONE) {
       assert_true(has(w, STORED));
       for (int64_t r = 0; r < RANKS; r++) {
-        CLI_TRY("", reshard_state_int(BEFORE, &leaf));
+        CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
         put(w->states[r], "step", leaf);
       }
       return made;
@@ -190,8 +190,8 @@ static void test_each(void **state) {
   world w = {.watched = 5}; /* nobody */
   open_world(&w, "chunk(1)");
   for (int64_t r = 0; r < RANKS; r++) {
-    reshard_state leaf;
-    CLI_TRY("", reshard_state_int(STORED, &leaf));
+    reshard_tree leaf;
+    CLI_TRY("", reshard_tree_int(STORED, &leaf));
     put(w.states[r], "step", leaf);
   }
   fill(&w, STORED);

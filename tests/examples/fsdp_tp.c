@@ -40,8 +40,8 @@ typedef struct model {
   reshard_sharder sharder;
   reshard_mesh mesh, tp;
   reshard_fsdp_extension fsdp;
-  reshard_state state;                            /* a dict of DTensors: "layers.0.norm.weight", ... */
-  reshard_state chunk[LAYERS][PARAMETERS];        /* they; borrowed from the dict */
+  reshard_tree state;                             /* a dict of DTensors: "layers.0.norm.weight", ... */
+  reshard_tree chunk[LAYERS][PARAMETERS];         /* they; borrowed from the dict */
   reshard_flat_record record[LAYERS][PARAMETERS]; /* what each was before FSDP cut it */
 } model;
 
@@ -77,10 +77,10 @@ static reshard_tensor make_whole(int layer, int p, int zeros) {
  * tells what they were, and keeps its chunk. Nothing is sent: every rank has the whole. */
 static void shard_parameter(model *m, int layer, int p, int zeros) {
   reshard_tensor whole = make_whole(layer, p, zeros);
-  reshard_state leaf, flat;
+  reshard_tree leaf, flat;
   char name[64];
   if (parameters[p].tp < 0) {
-    must(reshard_state_tensor(whole, &leaf));
+    must(reshard_tree_tensor(whole, &leaf));
   } else {
     const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, parameters[p].tp, 0};
     const reshard_placing over_tp = {m->tp, &cut, NULL};
@@ -95,10 +95,10 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
   must(m->fsdp.pre_flatten_transform(m->fsdp.user, leaf, &flat, &m->record[layer][p]));
   must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, &m->chunk[layer][p]));
   snprintf(name, sizeof name, "layers.%d.%s", layer, parameters[p].name);
-  must(reshard_state_set(m->state, name, m->chunk[layer][p]));
-  reshard_state_release(m->chunk[layer][p]); /* the dict holds it */
-  reshard_state_release(flat);
-  reshard_state_release(leaf);
+  must(reshard_tree_set(m->state, name, m->chunk[layer][p]));
+  reshard_tree_release(m->chunk[layer][p]); /* the dict holds it */
+  reshard_tree_release(flat);
+  reshard_tree_release(leaf);
 }
 
 static void open_model(const rank *r, model *m) {
@@ -109,7 +109,7 @@ static void open_model(const rank *r, model *m) {
   must(reshard_mesh_sub(m->mesh, "tp", RESHARD_MESH_MINE, &m->tp));
   must(reshard_fsdp_extension_init(m->sharder, &m->fsdp));
   must(reshard_fsdp_extension_check(&m->fsdp));
-  must(reshard_state_dict(&m->state));
+  must(reshard_tree_dict(&m->state));
   for (int l = 0; l < LAYERS; l++)
     for (int p = 0; p < PARAMETERS; p++)
       shard_parameter(m, l, p, r->loads);
@@ -119,7 +119,7 @@ static void close_model(model *m) {
   for (int l = 0; l < LAYERS; l++)
     for (int p = 0; p < PARAMETERS; p++)
       reshard_flat_record_free(m->record[l][p]);
-  reshard_state_release(m->state);
+  reshard_tree_release(m->state);
   reshard_mesh_release(m->tp);
   reshard_mesh_release(m->mesh);
   reshard_sharder_destroy(m->sharder);
@@ -129,23 +129,23 @@ static void close_model(model *m) {
 
 /* A layer's parameters as TP has them, in new memory. On CUDA ranks `stream` is a side stream, so that they come while
  * the layer before computes. */
-static void gather_layer(const model *m, int layer, void *stream, reshard_state gathered[PARAMETERS], int64_t *bytes) {
+static void gather_layer(const model *m, int layer, void *stream, reshard_tree gathered[PARAMETERS], int64_t *bytes) {
   for (int p = 0; p < PARAMETERS; p++) {
-    reshard_state flat;
+    reshard_tree flat;
     reshard_tensor tensor;
     must(m->fsdp.all_gather_dtensor(m->fsdp.user, m->chunk[layer][p], m->mesh, stream, &flat));
-    must(reshard_state_get_tensor(flat, &tensor));
+    must(reshard_tree_get_tensor(flat, &tensor));
     must(m->fsdp.post_unflatten_transform(m->fsdp.user, tensor, m->record[layer][p], stream, &gathered[p]));
     *bytes += bytes_of(tensor);
-    reshard_state_release(flat);
+    reshard_tree_release(flat);
   }
 }
 
 /* This rank's rows of up and columns of down, x = (-4, -3, -2, ...). What adds the outputs over TP is not ours. */
-static void use_layer(reshard_state gathered[PARAMETERS], double *y) {
+static void use_layer(reshard_tree gathered[PARAMETERS], double *y) {
   reshard_tensor norm;
   reshard_dtensor up, down;
-  must(reshard_state_get_tensor(gathered[0], &norm));
+  must(reshard_tree_get_tensor(gathered[0], &norm));
   must(reshard_state_get_dtensor(gathered[1], &up));
   must(reshard_state_get_dtensor(gathered[2], &down));
   const float *n = info_of(norm).data, *u = info_of(reshard_dtensor_local(up)).data;
@@ -163,14 +163,14 @@ static void use_layer(reshard_state gathered[PARAMETERS], double *y) {
 /* At most two layers are there at a time: the one in use, and the next one on its way. */
 static void step(const model *m, rank *r) {
   void *stream = NULL; /* of ranks on the CPU, where calls return when all is done */
-  reshard_state layer[2][PARAMETERS];
+  reshard_tree layer[2][PARAMETERS];
   gather_layer(m, 0, stream, layer[0], &r->gathered);
   for (int l = 0; l < LAYERS; l++) {
     if (l + 1 < LAYERS)
       gather_layer(m, l + 1, stream, layer[(l + 1) % 2], &r->gathered);
     use_layer(layer[l % 2], r->output);
     for (int p = 0; p < PARAMETERS; p++)
-      reshard_state_release(layer[l % 2][p]); /* which frees the memory */
+      reshard_tree_release(layer[l % 2][p]); /* which frees the memory */
   }
 }
 

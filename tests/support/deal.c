@@ -162,7 +162,7 @@ deal_world *deal_world_create(int64_t n) {
   w->n = n;
   w->comms = cli_alloc(n, sizeof *w->comms);
   w->pool = rank_pool_create();
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 60000};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 60000, NULL, 0};
   must(reshard_comm_create_local(n, &options, w->comms));
   return w;
 }

@@ -154,10 +154,10 @@ static bool is_empty(int ndim, const int64_t *extent) {
   return empty;
 }
 
-static reshard_state build(const nest *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
-                           const int64_t *shape) {
+static reshard_tree build(const nest *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
+                          const int64_t *shape) {
   reshard_shard all[COPIES * MOST_PIECES], given[COPIES * MOST_PIECES];
-  reshard_state inner[COPIES * MOST_PIECES], made;
+  reshard_tree inner[COPIES * MOST_PIECES], made;
   reshard_tensor tensors[COPIES * MOST_PIECES];
   int64_t nall = 0, mine = 0;
   for (int64_t i = 0; i < n->n; i++)
@@ -188,7 +188,7 @@ static reshard_state build(const nest *n, reshard_sharder sharder, int64_t rank,
   if (n->depth > 0) {
     CLI_TRY("nested: ", reshard_state_nested(sharder, m, mine, given, inner, &made));
     for (int64_t i = 0; i < mine; i++)
-      reshard_state_release(inner[i]);
+      reshard_tree_release(inner[i]);
   } else {
     reshard_sharded_tensor t;
     CLI_TRY("inner: ", reshard_sharded_tensor_from_metadata(sharder, m, mine, tensors, &t));
@@ -201,7 +201,7 @@ static reshard_state build(const nest *n, reshard_sharder sharder, int64_t rank,
   return made;
 }
 
-reshard_state nest_state(const nest *n, reshard_sharder sharder, int64_t rank) {
+reshard_tree nest_state(const nest *n, reshard_sharder sharder, int64_t rank) {
   static const int64_t origin[RESHARD_MAX_DIMS];
   return build(n, sharder, rank, origin, n->shape);
 }

@@ -16,7 +16,7 @@ nest *nest_make(uint64_t seed, int64_t ranks, int depth);
 void nest_free(nest *n);
 
 /* As a rank has it: the outer metadata name this rank for what it has a part of, and any rank that has for the rest. */
-reshard_state nest_state(const nest *n, reshard_sharder sharder, int64_t rank);
+reshard_tree nest_state(const nest *n, reshard_sharder sharder, int64_t rank);
 
 /* How many elements have another owner than they should: this rank where it has the element, else the lowest of those
  * that the metadata this rank was given (global: any rank) tell. Elements that are held not once count, and shards that

@@ -13,7 +13,7 @@
 
 void parts_open(parts *p, int64_t n, const reshard_sharder_options *options) {
   *p = (parts){.n = n};
-  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, 60000};
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, 60000, NULL, 0};
   CLI_TRY("communicator: ", reshard_comm_create_local(n, &local, p->comms));
   for (int64_t r = 0; r < n; r++)
     CLI_TRY("sharder: ", reshard_sharder_create(p->comms[r], options, &p->sharders[r]));

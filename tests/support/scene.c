@@ -22,7 +22,7 @@ static int64_t piece(int64_t extent, int64_t n, int64_t rank, int64_t *offset) {
 void scene_open(scene *s, int64_t n, int64_t timeout_ms, reshard_path path, const reshard_plan_options *options) {
   static const int64_t shape[2] = {SCENE_ROWS, SCENE_COLUMNS};
   *s = (scene){.n = n};
-  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms};
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
   CLI_TRY("communicator: ", reshard_comm_create_local(n, &local, s->comms));
   CLI_TRY("source: ", reshard_layout_parse("chunk(0)", 2, shape, n, &s->src));
   CLI_TRY("destination: ", reshard_layout_parse("chunk(1)", 2, shape, n, &s->dst));

@@ -100,10 +100,10 @@ static inline reshard_placement placement_of(int dim) {
 
 /* A leaf with this rank's TP part of the whole: a DTensor on the dim `tp` of a mesh, cut along dim (-1: not). NULL:
  * failed. */
-static inline reshard_state tp_leaf(reshard_sharder sharder, reshard_mesh mesh, reshard_tensor whole, int dim) {
+static inline reshard_tree tp_leaf(reshard_sharder sharder, reshard_mesh mesh, reshard_tensor whole, int dim) {
   reshard_mesh tp = NULL;
   reshard_dtensor tensor = NULL;
-  reshard_state leaf = NULL;
+  reshard_tree leaf = NULL;
   reshard_tensor_info info;
   reshard_placement placement = placement_of(dim);
   if (reshard_mesh_sub(mesh, "tp", RESHARD_MESH_MINE, &tp) == RESHARD_SUCCESS &&
@@ -120,7 +120,7 @@ static inline reshard_state tp_leaf(reshard_sharder sharder, reshard_mesh mesh, 
   return leaf;
 }
 
-static inline reshard_tensor local_of(reshard_state leaf) {
+static inline reshard_tensor local_of(reshard_tree leaf) {
   reshard_dtensor tensor;
   return reshard_state_get_dtensor(leaf, &tensor) == RESHARD_SUCCESS ? reshard_dtensor_local(tensor) : NULL;
 }

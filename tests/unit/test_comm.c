@@ -21,7 +21,7 @@ static reshard_comm comms[MOST];
 static crew_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
   assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
 }
 
@@ -42,20 +42,20 @@ static void test_create(void **state) {
     reshard_status status;
     const char *part;
   } wrong[] = {
-      {0, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "0 ranks"},
-      {-3, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "-3 ranks"},
-      {INT64_MAX, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_OUT_OF_MEMORY, "out of memory"},
+      {0, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "0 ranks"},
+      {-3, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "-3 ranks"},
+      {INT64_MAX, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_OUT_OF_MEMORY, "out of memory"},
       {INT64_MAX / 512 + 1,
-       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0},
+       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0},
        RESHARD_ERROR_OUT_OF_MEMORY,
        "out of memory"},
-      {2, {0, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "size field 0"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT + 8, 1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "size field"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT, -1, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "-1 threads"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT, 5000, RESHARD_ISA_AUTO, 0}, RESHARD_ERROR_INVALID, "5000 copy threads"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, -7}, RESHARD_ERROR_INVALID, "-7 ms"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_COUNT, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
-      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)-1, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
+      {2, {0, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "size field 0"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT + 8, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "size field"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, -1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "-1 threads"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 5000, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "5000 copy threads"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, -7, NULL, 0}, RESHARD_ERROR_INVALID, "-7 ms"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_COUNT, 0, NULL, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)-1, 0, NULL, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     reshard_comm untouched[2] = {(reshard_comm)&i, (reshard_comm)&i};
@@ -67,7 +67,7 @@ static void test_create(void **state) {
   }
   assert_int_equal(reshard_comm_create_local(2, NULL, NULL), RESHARD_ERROR_INVALID);
   for (int isa = 0; isa < RESHARD_ISA_COUNT; isa++) {
-    reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)isa, 0};
+    reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)isa, 0, NULL, 0};
     bool can = reshard_isa_available((reshard_isa)isa);
     assert_int_equal(reshard_comm_create_local(1, &options, comms), can ? RESHARD_SUCCESS : RESHARD_ERROR_UNSUPPORTED);
     if (can)
@@ -123,13 +123,13 @@ static void test_environment(void **state) {
     {"RESHARD_THREADS", "2x", "RESHARD_THREADS=2x", {0}, RESHARD_ERROR_INVALID},
     {"RESHARD_THREADS", "99999999999999999999", "RESHARD_THREADS=9999", {0}, RESHARD_ERROR_INVALID},
     {"RESHARD_THREADS", "4097", "4097 copy threads", {0}, RESHARD_ERROR_INVALID},
-    {"RESHARD_THREADS", "two", NULL, {0, 1, RESHARD_ISA_AUTO, 0}, RESHARD_SUCCESS}, /* not looked at */
+    {"RESHARD_THREADS", "two", NULL, {0, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_SUCCESS}, /* not looked at */
     {"RESHARD_ISA", "scalar", NULL, {0}, RESHARD_SUCCESS},
     {"RESHARD_ISA", "auto", NULL, {0}, RESHARD_SUCCESS},
     {"RESHARD_ISA", "", NULL, {0}, RESHARD_SUCCESS},
     {"RESHARD_ISA", "SCALAR", "RESHARD_ISA=SCALAR", {0}, RESHARD_ERROR_INVALID},
     {"RESHARD_ISA", "avx", "RESHARD_ISA=avx", {0}, RESHARD_ERROR_INVALID},
-    {"RESHARD_ISA", "avx", NULL, {0, 0, RESHARD_ISA_SCALAR, 0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "avx", NULL, {0, 0, RESHARD_ISA_SCALAR, 0, NULL, 0}, RESHARD_SUCCESS},
 #if defined(__x86_64__)
     {"RESHARD_ISA", "neon", "neon", {0}, RESHARD_ERROR_UNSUPPORTED},
 #endif
@@ -137,7 +137,7 @@ static void test_environment(void **state) {
     {"RESHARD_TIMEOUT_MS", "9223372036854775807", NULL, {0}, RESHARD_SUCCESS},
     {"RESHARD_TIMEOUT_MS", "9223372036854775808", "RESHARD_TIMEOUT_MS=9223", {0}, RESHARD_ERROR_INVALID},
     {"RESHARD_TIMEOUT_MS", "1s", "RESHARD_TIMEOUT_MS=1s", {0}, RESHARD_ERROR_INVALID},
-    {"RESHARD_TIMEOUT_MS", "1s", NULL, {0, 0, RESHARD_ISA_AUTO, 500}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "1s", NULL, {0, 0, RESHARD_ISA_AUTO, 500, NULL, 0}, RESHARD_SUCCESS},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char *before = getenv(cases[i].name), *kept = before != NULL ? strcpy(malloc(strlen(before) + 1), before) : NULL;
@@ -483,7 +483,7 @@ static reshard_status run_ring(int64_t n, void **all) {
   }
   reshard_comm comm = turns[0].comm;
   RS_TRY(comm->ops->reserve(comm, n));
-  return comm->ops->exchange(n, turns, bytes, NULL);
+  return comm->ops->exchange(n, turns, bytes);
 }
 
 typedef struct ring_test {
@@ -499,9 +499,9 @@ static void ring_body(void *user, int64_t rank) {
     ring mine;
     memset(mine.out, (int)(rank + i), sizeof mine.out);
     memset(mine.in, -1, sizeof mine.in);
-    mine.send = (rs_part){next, mine.out, 1 + (rank + i) % 60 - (rank == x->spoiled), NULL};
-    mine.receive = (rs_part){before, mine.in, 1 + (before + i) % 60, NULL};
-    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive};
+    mine.send = (rs_part){next, mine.out, 1 + (rank + i) % 60 - (rank == x->spoiled), NULL, false};
+    mine.receive = (rs_part){before, mine.in, 1 + (before + i) % 60, NULL, false};
+    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL};
     status = comms[rank]->ops->together(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);

@@ -36,7 +36,7 @@ static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
     return;
   reshard_mesh mesh = mesh_of(p, r, g);
   reshard_tensor whole = whole_of(ndim, shape);
-  reshard_state leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL;
+  reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL;
   reshard_tensor_info info;
   reshard_box part, box = box_of(ndim, shape, g->dim, g->tp, r % g->tp, g->fsdp, r / g->tp);
   part = box_of(ndim, shape, g->dim, g->tp, r % g->tp, 1, 0);
@@ -47,8 +47,8 @@ static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
     reshard_tensor_get_info(local, &info);
     SO(p, r, info.requires_grad == 0 && info.contiguous);
   }
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
   reshard_tensor_release(whole);
   reshard_mesh_release(mesh);
 }
@@ -66,19 +66,19 @@ static void check_gather(parts *p, int64_t r, int ndim, const int64_t *shape) {
     return;
   reshard_mesh mesh = mesh_of(p, r, g);
   reshard_tensor whole = whole_of(ndim, shape), tensor = NULL;
-  reshard_state leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL, gathered = NULL;
+  reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL, gathered = NULL;
   reshard_box part, box = box_of(ndim, shape, g->dim, g->tp, r % g->tp, g->fsdp, r / g->tp);
   part = box_of(ndim, shape, g->dim, g->tp, r % g->tp, 1, 0);
   WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk));
   int64_t before = received(p->comms[r]);
   if (WELL(p, r, reshard_fsdp_all_gather(p->sharders[r], chunk, mesh, NULL, &gathered))) {
-    WELL(p, r, reshard_state_get_tensor(gathered, &tensor));
+    WELL(p, r, reshard_tree_get_tensor(gathered, &tensor));
     SO(p, r, wrong_in(tensor, ndim, shape, &part) == 0);
     SO(p, r, received(p->comms[r]) - before == 4 * (elements_of(ndim, &part) - elements_of(ndim, &box)));
   }
-  reshard_state_release(gathered);
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
+  reshard_tree_release(gathered);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
   reshard_tensor_release(whole);
   reshard_mesh_release(mesh);
 }
@@ -119,11 +119,11 @@ static void rows_body(void *user, int64_t r) {
   const grid g = {2, 2, 0};
   reshard_mesh mesh = mesh_of(p, r, &g), fsdp = NULL;
   reshard_tensor whole = whole_of(1, shape);
-  reshard_state leaves[3] = {tp_leaf(p->sharders[r], mesh, whole, 0), NULL, tp_leaf(p->sharders[r], mesh, whole, 0)};
-  WELL(p, r, reshard_state_tensor(whole, &leaves[1]));
+  reshard_tree leaves[3] = {tp_leaf(p->sharders[r], mesh, whole, 0), NULL, tp_leaf(p->sharders[r], mesh, whole, 0)};
+  WELL(p, r, reshard_tree_tensor(whole, &leaves[1]));
   WELL(p, r, reshard_mesh_sub(mesh, "dp", RESHARD_MESH_MINE, &fsdp));
   for (int i = 0; i < 3; i++) { /* the last with the mesh that FSDP has, which stands for its root */
-    reshard_state chunk = NULL;
+    reshard_tree chunk = NULL;
     reshard_dtensor tensor = NULL;
     reshard_layout wanted = parts_layout(layouts[i % 2], 1, shape, 4);
     reshard_box box = {{rows[r][0]}, {rows[r][1]}}, half = {{r / 2 * 3}, {3 - r / 2}};
@@ -134,10 +134,10 @@ static void rows_body(void *user, int64_t r) {
       SO(p, r, wrong_in(local_of(chunk), 1, shape, i == 1 ? &half : &box) == 0);
     }
     reshard_layout_release(wanted);
-    reshard_state_release(chunk);
+    reshard_tree_release(chunk);
   }
   for (int i = 0; i < 3; i++)
-    reshard_state_release(leaves[i]);
+    reshard_tree_release(leaves[i]);
   reshard_tensor_release(whole);
   reshard_mesh_release(fsdp);
   reshard_mesh_release(mesh);
@@ -164,7 +164,7 @@ static void hsdp_body(void *user, int64_t r) {
   reshard_mesh mesh = NULL;
   reshard_dtensor tensor = NULL;
   reshard_tensor part = NULL;
-  reshard_state leaf = NULL, chunk = NULL, gathered = NULL;
+  reshard_tree leaf = NULL, chunk = NULL, gathered = NULL;
   reshard_tensor whole = whole_of(2, shape);
   reshard_box box = box_of(2, shape, dim, 2, r % 2, 2, r / 2 % 2), tp = box_of(2, shape, dim, 2, r % 2, 1, 0);
   WELL(p, r, reshard_mesh_create(p->comms[r], 0, 3, extents, hsdp, 0, NULL, &mesh));
@@ -193,20 +193,20 @@ static void hsdp_body(void *user, int64_t r) {
   int64_t before = received(p->comms[r]);
   if (WELL(p, r, reshard_fsdp_all_gather(p->sharders[r], chunk, NULL, NULL, &gathered))) {
     if (r < 8) {
-      WELL(p, r, reshard_state_get_tensor(gathered, &part));
+      WELL(p, r, reshard_tree_get_tensor(gathered, &part));
       SO(p, r, wrong_in(part, 2, shape, &tp) == 0);
       SO(p, r, received(p->comms[r]) - before == 4 * (elements_of(2, &tp) - elements_of(2, &box)));
     } else {
       reshard_tensor_info info = {0};
-      WELL(p, r, reshard_state_get_tensor(gathered, &part));
+      WELL(p, r, reshard_tree_get_tensor(gathered, &part));
       WELL(p, r, reshard_tensor_get_info(part, &info));
       SO(p, r, info.ndim == 1 && info.elements == 0 && info.dtype == RESHARD_I32);
     }
   }
   reshard_layout_release(wanted);
-  reshard_state_release(gathered);
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
+  reshard_tree_release(gathered);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
   reshard_tensor_release(whole);
   reshard_mesh_release(mesh);
 }
@@ -247,22 +247,22 @@ static void refused_body(void *user, int64_t r) {
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
     const refused *f = &refusals[i];
     reshard_mesh mesh = NULL, other = NULL;
-    reshard_state leaf = NULL, chunk = (reshard_state)p;
+    reshard_tree leaf = NULL, chunk = (reshard_tree)p;
     WELL(p, r, reshard_mesh_parse(p->comms[r], 0, f->mesh, &mesh));
     if (strcmp(f->leaf, "tensor") == 0) {
-      WELL(p, r, reshard_state_tensor(whole, &leaf));
+      WELL(p, r, reshard_tree_tensor(whole, &leaf));
     } else if (strcmp(f->leaf, "int") == 0) {
-      WELL(p, r, reshard_state_int(3, &leaf));
+      WELL(p, r, reshard_tree_int(3, &leaf));
     } else if (strcmp(f->leaf, "NULL") != 0) {
       WELL(p, r, reshard_mesh_parse(p->comms[r], 0, f->leaf, &other));
       leaf = tp_leaf(p->sharders[r], other, whole, 0);
       SO(p, r, leaf != NULL);
     }
     SO(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk) == RESHARD_ERROR_INVALID);
-    SO(p, r, chunk == (reshard_state)p && strstr(reshard_last_error(), f->text) != NULL);
+    SO(p, r, chunk == (reshard_tree)p && strstr(reshard_last_error(), f->text) != NULL);
     if (r == 0)
       print_message("%s\n", reshard_last_error());
-    reshard_state_release(leaf);
+    reshard_tree_release(leaf);
     reshard_mesh_release(other);
     reshard_mesh_release(mesh);
   }
@@ -275,7 +275,7 @@ static void test_refused_chunk(void **state) {
   parts_open(&p, 4, NULL);
   parts_run(&p, refused_body, NULL);
   parts_assert(&p, RESHARD_SUCCESS, NULL);
-  reshard_state none;
+  reshard_tree none;
   assert_int_equal(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: sharder is NULL");
   assert_int_equal(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, &none), RESHARD_ERROR_INVALID);
@@ -293,9 +293,9 @@ static void gather_fault_body(void *user, int64_t r) {
   const int64_t shape[1] = {9};
   reshard_mesh mesh = mesh_of(p, r, &g), flat = NULL, given = mesh;
   reshard_tensor whole = whole_of(1, shape);
-  reshard_state leaf = tp_leaf(p->sharders[r], mesh, whole, 0), chunk = NULL, gathered = NULL, one = NULL, *out;
+  reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, 0), chunk = NULL, gathered = NULL, one = NULL, *out;
   reshard_sharder other = NULL, sharder = p->sharders[r];
-  WELL(p, r, reshard_state_int(1, &one));
+  WELL(p, r, reshard_tree_int(1, &one));
   WELL(p, r, reshard_mesh_flatten(mesh, "dp,tp", "all", &flat));
   WELL(p, r, reshard_sharder_create(p->comms[r], NULL, &other));
   WELL(p, r, reshard_fsdp_chunk_dtensor(sharder, leaf, mesh, &chunk));
@@ -305,13 +305,13 @@ static void gather_fault_body(void *user, int64_t r) {
     sharder = fault == SHARDER ? other : sharder;
     out = fault == OUTPUT ? NULL : out;
   }
-  reshard_state what = r == 2 && fault == LEAF ? one : chunk;
+  reshard_tree what = r == 2 && fault == LEAF ? one : chunk;
   crew_note(&p->results[r], reshard_fsdp_all_gather(sharder, what, given, r == 2 && fault == STREAM ? p : NULL, out));
   SO(p, r, gathered == NULL);
-  reshard_state_release(gathered);
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
-  reshard_state_release(one);
+  reshard_tree_release(gathered);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
+  reshard_tree_release(one);
   reshard_sharder_destroy(other);
   reshard_tensor_release(whole);
   reshard_mesh_release(flat);
@@ -335,7 +335,7 @@ static void test_refused_gather(void **state) {
     parts_assert(&p, RESHARD_ERROR_INVALID, texts[f]);
     parts_close(&p);
   }
-  reshard_state none;
+  reshard_tree none;
   assert_int_equal(reshard_fsdp_all_gather(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
 }
 

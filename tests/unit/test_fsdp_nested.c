@@ -57,12 +57,12 @@ static void check_plain(parts *p, int64_t r, int64_t n, int64_t devices) {
   const int64_t shape[2] = {n, 3}, w = p->n;
   reshard_tensor whole = whole_of(2, shape), local = NULL;
   reshard_tensor_info info;
-  reshard_state leaf = NULL, chunk = NULL;
+  reshard_tree leaf = NULL, chunk = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = p->sharders[r], .devices_per_node = devices};
   int64_t chunks = n == 0 ? 1 : owner_of(n, w, n - 1) + 1, before = received(p->comms[r]);
   reshard_box box = box_of(2, shape, -1, 1, 0, w, r);
-  WELL(p, r, reshard_state_tensor(whole, &leaf));
+  WELL(p, r, reshard_tree_tensor(whole, &leaf));
   if (!WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &group, &chunk)))
     return;
   SO(p, r, received(p->comms[r]) == before);
@@ -88,8 +88,8 @@ static void check_plain(parts *p, int64_t r, int64_t n, int64_t devices) {
     reshard_tensor_get_info(local, &info);
     SO(p, r, info.requires_grad == 0 && info.contiguous);
   }
-  reshard_state_release(leaf);
-  reshard_state_release(chunk);
+  reshard_tree_release(leaf);
+  reshard_tree_release(chunk);
   reshard_tensor_release(whole);
 }
 
@@ -113,12 +113,12 @@ static void group_body(void *user, int64_t r) {
   s.group.devices_per_node = 3;
   reshard_tensor whole = whole_of(2, shape), strided, local = NULL;
   reshard_tensor_info info;
-  reshard_state leaf = NULL, chunk = NULL;
+  reshard_tree leaf = NULL, chunk = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_tensor_get_info(whole, &info);
   const int64_t half[2] = {5, 2}, strides[2] = {4, 2};
   WELL(p, r, reshard_tensor_wrap(RESHARD_I32, 2, half, strides, info.data, NULL, NULL, &strided));
-  WELL(p, r, reshard_state_tensor(strided, &leaf));
+  WELL(p, r, reshard_tree_tensor(strided, &leaf));
   if (WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &s.group, &chunk))) {
     WELL(p, r, reshard_state_get_sharded(chunk, &tensor));
     const reshard_shard *shards = reshard_metadata_shards(reshard_sharded_tensor_metadata(tensor));
@@ -132,8 +132,8 @@ static void group_body(void *user, int64_t r) {
     for (int64_t i = 0; i < info.elements; i++)
       SO(p, r, ((int32_t *)info.data)[i] == (r < 2 ? 0 : 12) + 2 * i);
   }
-  reshard_state_release(leaf);
-  reshard_state_release(chunk);
+  reshard_tree_release(leaf);
+  reshard_tree_release(chunk);
   reshard_tensor_release(strided);
   reshard_tensor_release(whole);
   leave(&s);
@@ -153,8 +153,8 @@ typedef struct nested {
 } nested;
 
 /* This rank's TP part as a leaf. */
-static reshard_state outer_leaf(parts *p, int64_t r, const seat *s, const nested *c, reshard_tensor whole) {
-  reshard_state leaf = tp_leaf(p->sharders[r], s->mesh, whole, c->dim), same = NULL;
+static reshard_tree outer_leaf(parts *p, int64_t r, const seat *s, const nested *c, reshard_tensor whole) {
+  reshard_tree leaf = tp_leaf(p->sharders[r], s->mesh, whole, c->dim), same = NULL;
   if (!c->sharded || leaf == NULL)
     return leaf;
   const int64_t shape[2] = {c->rows, 4};
@@ -164,7 +164,7 @@ static reshard_state outer_leaf(parts *p, int64_t r, const seat *s, const nested
   WELL(p, r, reshard_sharded_tensor_from_local(s->tp, 2, shape, 1, &shard, &tensor));
   WELL(p, r, reshard_state_sharded(tensor, &same));
   reshard_sharded_tensor_release(tensor);
-  reshard_state_release(leaf);
+  reshard_tree_release(leaf);
   return same;
 }
 
@@ -180,12 +180,12 @@ static bool has(reshard_metadata m, int64_t rank, const reshard_box *box) {
 }
 
 /* The outer tensor, the inner one, what a load sees. */
-static void check_nested(parts *p, int64_t r, const nested *c, reshard_state chunk) {
+static void check_nested(parts *p, int64_t r, const nested *c, reshard_tree chunk) {
   const int64_t shape[2] = {c->rows, 4}, tp = p->n / 2, t = r % tp;
   reshard_metadata outer = NULL, metadata = NULL;
   int64_t n = 0;
-  const reshard_state *inner = NULL;
-  reshard_state loaded = NULL;
+  const reshard_tree *inner = NULL;
+  reshard_tree loaded = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_box part = box_of(2, shape, c->dim, tp, t, 1, 0), box = box_of(2, shape, c->dim, tp, t, 2, r / tp);
   WELL(p, r, reshard_state_get_nested(chunk, &outer, &n, NULL, &inner));
@@ -203,14 +203,14 @@ static void check_nested(parts *p, int64_t r, const nested *c, reshard_state chu
   }
   if (WELL(p, r, reshard_fsdp_pre_load(chunk, &loaded, &metadata)))
     SO(p, r, loaded == inner[0] && metadata == m);
-  reshard_state_release(loaded);
+  reshard_tree_release(loaded);
   reshard_metadata_release(metadata);
 }
 
 /* Flattened here, others' outer shards stay; flattened by all, every owner is true. */
-static void check_flat(parts *p, int64_t r, const nested *c, reshard_state chunk) {
+static void check_flat(parts *p, int64_t r, const nested *c, reshard_tree chunk) {
   const int64_t shape[2] = {c->rows, 4}, tp = p->n / 2, t = r % tp, d = r / tp;
-  reshard_state flat[2] = {NULL, NULL};
+  reshard_tree flat[2] = {NULL, NULL};
   WELL(p, r, reshard_state_flatten_sharded_tensors(chunk, &flat[0]));
   WELL(p, r, reshard_state_flatten_sharded_tensors_global(p->sharders[r], chunk, &flat[1]));
   for (int i = 0; i < 2; i++) {
@@ -237,8 +237,8 @@ static void check_flat(parts *p, int64_t r, const nested *c, reshard_state chunk
       SO(p, r, wrong_in(local, 2, shape, &box) == 0);
     }
   }
-  reshard_state_release(flat[0]);
-  reshard_state_release(flat[1]);
+  reshard_tree_release(flat[0]);
+  reshard_tree_release(flat[1]);
 }
 
 static void nested_body(void *user, int64_t r) {
@@ -252,15 +252,15 @@ static void nested_body(void *user, int64_t r) {
   WELL(p, r, reshard_fsdp_extension_init(p->sharders[r], &x));
   s.group.world = c->sharded && !by_table ? p->sharders[r] : NULL;
   reshard_tensor whole = whole_of(2, shape);
-  reshard_state leaf = outer_leaf(p, r, &s, c, whole), chunk = NULL;
+  reshard_tree leaf = outer_leaf(p, r, &s, c, whole), chunk = NULL;
   if (SO(p, r, leaf != NULL) && WELL(p, r,
                                      by_table ? x.chunk_tensor(x.user, leaf, &s.group, &chunk)
                                               : reshard_fsdp_chunk_tensor(leaf, &s.group, &chunk))) {
     check_nested(p, r, c, chunk);
     check_flat(p, r, c, chunk);
   }
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
   reshard_tensor_release(whole);
   leave(&s);
 }
@@ -296,28 +296,28 @@ typedef enum fault {
 } fault;
 
 /* What rank 2 gives instead of 5 x 4 elements. */
-static reshard_state wrong_leaf(parts *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
+static reshard_tree wrong_leaf(parts *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
   static const int64_t shape[2] = {5, 4}, other[2] = {6, 4};
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_placement two[2] = {placement_of(0), placement_of(1)};
   reshard_placement strided = {.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 0, .split_factor = 2};
   reshard_placing placing = {s->mesh, two, NULL};
   reshard_mesh tp = NULL;
-  reshard_state leaf = NULL;
+  reshard_tree leaf = NULL;
   reshard_tensor tensor = NULL;
   reshard_dtensor made = NULL;
   reshard_sharded_tensor sharded = NULL;
   reshard_layout layout = NULL;
   WELL(p, r, reshard_mesh_sub(s->mesh, "tp", RESHARD_MESH_MINE, &tp));
   switch (f) {
-  case KIND: WELL(p, r, reshard_state_int(1, &leaf)); break;
+  case KIND: WELL(p, r, reshard_tree_int(1, &leaf)); break;
   case SCALAR:
   case SHAPES:
   case DTYPES:
     WELL(p, r,
          reshard_tensor_create(f == DTYPES ? RESHARD_F64 : RESHARD_I32, f == SCALAR ? 0 : 2,
                                f == SHAPES ? other : shape, &tensor));
-    WELL(p, r, reshard_state_tensor(tensor, &leaf));
+    WELL(p, r, reshard_tree_tensor(tensor, &leaf));
     break;
   case TWO_SHARDS:
   case NO_SHARD:
@@ -332,7 +332,7 @@ static reshard_state wrong_leaf(parts *p, int64_t r, const seat *s, fault f, res
     WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, &made));
     WELL(p, r, reshard_state_dtensor(made, &leaf));
     break;
-  default: WELL(p, r, reshard_state_tensor(whole, &leaf));
+  default: WELL(p, r, reshard_tree_tensor(whole, &leaf));
   }
   reshard_layout_release(layout);
   reshard_sharded_tensor_release(sharded);
@@ -350,13 +350,13 @@ static void fault_body(void *user, int64_t r) {
   seat s;
   sit(p, r, &s);
   reshard_tensor whole = whole_of(2, shape);
-  reshard_state leaf = NULL, chunk = NULL;
+  reshard_tree leaf = NULL, chunk = NULL;
   if (f == NO_WORLD)
     leaf = outer_leaf(p, r, &s, &c, whole);
   else if (r == 2 && f != NONE)
     leaf = wrong_leaf(p, r, &s, f, whole);
   else if (r != 2)
-    WELL(p, r, reshard_state_tensor(whole, &leaf));
+    WELL(p, r, reshard_tree_tensor(whole, &leaf));
   if (r == 2)
     s.group.devices_per_node = f == DEVICES ? -1 : f == NODES ? 3 : 0;
   reshard_status status = reshard_fsdp_chunk_tensor(leaf, &s.group, r == 2 && f == OUTPUT ? NULL : &chunk);
@@ -367,8 +367,8 @@ static void fault_body(void *user, int64_t r) {
     WELL(p, r, status);
     p->results[r] = (crew_result){.status = RESHARD_ERROR_INVALID};
   }
-  reshard_state_release(chunk);
-  reshard_state_release(leaf);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
   reshard_tensor_release(whole);
   leave(&s);
 }
@@ -410,7 +410,7 @@ static void test_refused(void **state) {
 static void test_refused_group(void **state) {
   (void)state;
   parts p;
-  reshard_state chunk;
+  reshard_tree chunk;
   reshard_fsdp_group group = {0};
   parts_open(&p, 1, NULL);
   assert_int_equal(reshard_fsdp_chunk_tensor(NULL, NULL, &chunk), RESHARD_ERROR_INVALID);

@@ -22,7 +22,7 @@ static reshard_comm comms[MOST];
 static crew_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
   assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
 }
 

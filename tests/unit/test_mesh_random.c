@@ -299,7 +299,7 @@ static void test_against_lists(void **state) {
   (void)state;
   int64_t counts[4] = {0};
   reshard_comm comms[WORLD];
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   GOOD(reshard_comm_create_local(WORLD, &options, comms));
   for (int64_t seed = 1; seed <= crew_scaled(1500); seed++) {
     rng r;

@@ -41,7 +41,7 @@ typedef struct world {
 } world;
 
 static void open_world(world *w, int64_t n, int way) {
-  const reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  const reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   *w = (world){.n = n};
   assert_int_equal(reshard_comm_create_local(n, &options, w->comms), RESHARD_SUCCESS);
   w->ops = *w->comms[0]->ops;

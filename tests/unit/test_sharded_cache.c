@@ -5,7 +5,12 @@
 
 #include <cmocka.h>
 
+#include "sharded/sharder.h"
+#include "support/expect.h"
 #include "support/parts.h"
+#include "util.h"
+
+#include <reshard/dtensor.h>
 
 #include <string.h>
 
@@ -123,55 +128,130 @@ static void test_limit(void **state) {
   reshard_layout_release(sides[1]);
 }
 
-/* Memory of released arrays is taken again, up to a limit; what is out when the sharder goes lives on. */
-static void *data_of(reshard_sharded_tensor t) {
-  reshard_tensor array;
-  reshard_tensor_info info;
-  assert_int_equal(reshard_sharded_tensor_local(t, 0, &array, NULL), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_get_info(array, &info), RESHARD_SUCCESS);
-  return info.data;
-}
+/* A tensor goes to and fro between two layouts. Returns how much the pool asked of the device's allocator after the
+ * first time; *held: most that it had in use and kept at one time. */
+enum { ARRAY = 300 * 500 * 4 };
 
-static void test_reused(void **state) {
-  (void)state;
-  static const int64_t shape[2] = {300, 500}, half[2] = {300, 250}; /* 600,000 and 300,000 bytes */
-  reshard_layout l[2] = {parts_layout("rank(0)", 2, shape, 1), parts_layout("chunk(1)", 2, shape, 1)},
-                 small = parts_layout("rank(0)", 2, half, 1);
-  static const int64_t limits[] = {0, 500000, 700000, 2000000};
-  for (int k = 0; k < 4; k++) {
-    reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .reused_bytes = limits[k]};
-    parts p;
-    reshard_sharded_tensor t, other;
-    parts_open(&p, 1, &options);
-    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l[0], &f32, &t), RESHARD_SUCCESS);
-    parts_fill_all(t, 0, 3);
-    void *first = data_of(t);
-    assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[1], NULL), RESHARD_SUCCESS);
-    void *second = data_of(t);
-    assert_ptr_not_equal(first, second);
-    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], small, &f32, &other), RESHARD_SUCCESS);
-    if (k >= 2)
-      assert_ptr_not_equal(data_of(other), first); /* too large for it */
-    assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[0], NULL), RESHARD_SUCCESS);
-    if (k >= 2)
-      assert_ptr_equal(data_of(t), first);
+static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) {
+  static const int64_t shape[2] = {300, 500};
+  reshard_layout l[2] = {parts_layout("rank(0)", 2, shape, 1), parts_layout("chunk(1)", 2, shape, 1)};
+  reshard_memory_stats first, stats;
+  reshard_sharded_tensor t;
+  reshard_tensor kept;
+  parts p;
+  parts_open(&p, 1, options);
+  reshard_device device = reshard_device_retain(p.sharders[0]->device);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l[0], &f32, &t), RESHARD_SUCCESS);
+  parts_fill_all(t, 0, 3);
+  for (int i = 1; i <= 6; i++) {
+    assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[i % 2], NULL), RESHARD_SUCCESS);
+    assert_int_equal(reshard_device_get_memory_stats(device, i == 1 ? &first : &stats), RESHARD_SUCCESS);
     assert_int_equal(parts_check_all(t, 0, 3), 0);
-    reshard_tensor kept;
-    assert_int_equal(reshard_sharded_tensor_local(t, 0, &kept, NULL), RESHARD_SUCCESS);
-    reshard_tensor_retain(kept);
-    reshard_sharded_tensor_release(t);
-    reshard_sharded_tensor_release(other);
-    parts_close(&p);
-    assert_int_equal(parts_check(l[0], 0, 0, kept, 3), 0);
-    reshard_tensor_release(kept);
   }
+  assert_true(stats.in_use_bytes >= ARRAY && stats.in_use_bytes < ARRAY + 4096);
+  assert_true(stats.peak_bytes >= 2 * ARRAY && stats.peak_bytes < 2 * ARRAY + 8192);
+  *held = stats.peak_held_bytes;
+  assert_int_equal(reshard_sharded_tensor_local(t, 0, &kept, NULL), RESHARD_SUCCESS);
+  reshard_tensor_retain(kept);
+  reshard_sharded_tensor_release(t);
+  parts_close(&p);
+  reshard_device_release(device);
+  assert_int_equal(parts_check(l[0], 0, 0, kept, 3), 0); /* what is out when the sharder goes lives on */
+  reshard_tensor_release(kept);
   reshard_layout_release(l[0]);
   reshard_layout_release(l[1]);
-  reshard_layout_release(small);
+  return stats.upstream_allocs - first.upstream_allocs;
+}
+
+static void test_kept(void **state) {
+  (void)state;
+  static const struct {
+    int64_t keep_bytes;
+    int again; /* of five */
+    size_t held;
+  } cases[] = {{0, 0, 2 * ARRAY}, {-1, 5, 2 * ARRAY}, {ARRAY / 2, 5, 2 * ARRAY}, {16 * ARRAY, 0, 2 * ARRAY}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    size_t held;
+    const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = cases[i].keep_bytes};
+    assert_int_equal(to_and_fro(&options, &held), cases[i].again);
+    assert_true(held < cases[i].held + 8192);
+  }
+}
+
+/* The pool of a device that is given, with its rule and its limit: two arrays fit, three do not. */
+static void test_given_device(void **state) {
+  (void)state;
+  static const int64_t shape[2] = {300, 500};
+  const reshard_device_options rules = {
+      .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 5 * ARRAY / 2, .keep_bytes = -1};
+  reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT};
+  reshard_layout l = parts_layout("rank(0)", 2, shape, 1);
+  reshard_memory_stats stats;
+  size_t held;
+  assert_int_equal(reshard_device_create("cpu", &rules, &options.device), RESHARD_SUCCESS);
+  assert_int_equal(to_and_fro(&options, &held), 5);
+  parts p;
+  reshard_sharded_tensor t[3] = {NULL};
+  reshard_sharder refused = NULL;
+  parts_open(&p, 1, &options);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, &t[i]), RESHARD_SUCCESS);
+  parts_fill_all(t[0], 0, 5);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, &t[2]), RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(reshard_sharded_tensor_reshard(1, t, &l, NULL), RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(parts_check_all(t[0], 0, 5), 0);
+  assert_null(t[2]);
+  options.keep_bytes = 1;
+  BAD(reshard_sharder_create(p.comms[0], &options, &refused), "1 bytes kept: the device given says that");
+  for (int i = 0; i < 2; i++)
+    reshard_sharded_tensor_release(t[i]);
+  parts_close(&p);
+  assert_int_equal(reshard_device_get_memory_stats(options.device, &stats), RESHARD_SUCCESS);
+  assert_true(stats.in_use_bytes == 0 && stats.kept_bytes == 0 && stats.upstream_allocs == stats.upstream_frees);
+  reshard_device_release(options.device);
+  reshard_layout_release(l);
+}
+
+/* To and fro between two placings: from the second time on in the memory that is there. */
+static void redistribute_body(void *user, int64_t r) {
+  parts *p = user;
+  const int64_t size = 2, shape[2] = {512, 512};
+  const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  reshard_mesh mesh;
+  reshard_dtensor tensor, next;
+  reshard_memory_stats first = {0}, stats = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &mesh));
+  CLI_TRY("tensor: ",
+          reshard_dtensor_empty(p->sharders[r], &(reshard_placing){mesh, &cuts[0], NULL}, 2, shape, &f32, &tensor));
+  parts_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), 3);
+  for (int i = 1; i <= 6 && status == RESHARD_SUCCESS; i++) {
+    status = reshard_dtensor_redistribute(1, &tensor, &(reshard_placing){mesh, &cuts[i % 2], NULL}, NULL, &next);
+    if (status != RESHARD_SUCCESS)
+      break;
+    p->wrong[r] += parts_check(reshard_dtensor_layout(next), r, 0, reshard_dtensor_local(next), 3);
+    reshard_dtensor_release(tensor);
+    tensor = next;
+    reshard_device_get_memory_stats(p->sharders[r]->device, i == 1 ? &first : &stats);
+  }
+  p->wrong[r] += stats.upstream_allocs != first.upstream_allocs || stats.peak_bytes < 1 << 20;
+  crew_note(&p->results[r], status);
+  reshard_dtensor_release(tensor);
+  reshard_mesh_release(mesh);
+}
+
+static void test_redistribute(void **state) {
+  (void)state;
+  parts p;
+  parts_open(&p, 2, NULL);
+  parts_run(&p, redistribute_body, NULL);
+  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  parts_close(&p);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache), cmocka_unit_test(test_cache_properties),
-                                     cmocka_unit_test(test_limit), cmocka_unit_test(test_reused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),        cmocka_unit_test(test_cache_properties),
+                                     cmocka_unit_test(test_limit),        cmocka_unit_test(test_kept),
+                                     cmocka_unit_test(test_given_device), cmocka_unit_test(test_redistribute)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,10 +31,10 @@ static reshard_metadata metadata(const reshard_properties *properties, int64_t h
 }
 
 /* A sharded tensor of new tensors for what the metadata place on a rank; takes the metadata. */
-static reshard_state sharded(reshard_sharder sharder, int64_t rank, reshard_metadata m) {
+static reshard_tree sharded(reshard_sharder sharder, int64_t rank, reshard_metadata m) {
   reshard_tensor tensors[16];
   reshard_sharded_tensor t;
-  reshard_state s;
+  reshard_tree s;
   int64_t n = 0;
   const reshard_properties p = reshard_metadata_properties(m);
   for (int64_t i = 0; i < reshard_metadata_count(m); i++) {
@@ -55,29 +55,29 @@ static reshard_state sharded(reshard_sharder sharder, int64_t rank, reshard_meta
 }
 
 /* Takes the metadata and the inner ones. */
-static reshard_state nested(reshard_sharder sharder, reshard_metadata outer, int64_t n, const reshard_shard *shards,
-                            reshard_state *inner) {
-  reshard_state s;
+static reshard_tree nested(reshard_sharder sharder, reshard_metadata outer, int64_t n, const reshard_shard *shards,
+                           reshard_tree *inner) {
+  reshard_tree s;
   GOOD(reshard_state_nested(sharder, outer, n, shards, inner, &s));
   reshard_metadata_release(outer);
   for (int64_t i = 0; i < n; i++)
-    reshard_state_release(inner[i]);
+    reshard_tree_release(inner[i]);
   return s;
 }
 
-static reshard_state at_key(const char *key, reshard_state child) {
-  reshard_state d;
-  GOOD(reshard_state_dict(&d));
-  GOOD(reshard_state_set(d, key, child));
-  reshard_state_release(child);
+static reshard_tree at_key(const char *key, reshard_tree child) {
+  reshard_tree d;
+  GOOD(reshard_tree_dict(&d));
+  GOOD(reshard_tree_set(d, key, child));
+  reshard_tree_release(child);
   return d;
 }
 
-static void assert_shards(reshard_state flat, const char *path, const char *expected) {
-  reshard_state leaf;
+static void assert_shards(reshard_tree flat, const char *path, const char *expected) {
+  reshard_tree leaf;
   reshard_sharded_tensor t;
   char text[1024] = "";
-  GOOD(reshard_state_at(flat, path, &leaf));
+  GOOD(reshard_tree_at(flat, path, &leaf));
   GOOD(reshard_state_get_sharded(leaf, &t));
   reshard_metadata m = reshard_sharded_tensor_metadata(t);
   for (int64_t i = 0; i < reshard_metadata_count(m); i++) {
@@ -96,7 +96,7 @@ typedef struct tp_fsdp {
   parts p;
   reshard_comm comms[2][2]; /* of the FSDP groups */
   reshard_sharder sharders[4];
-  reshard_state trees[4], flat[4];
+  reshard_tree trees[4], flat[4];
 } tp_fsdp;
 
 static void tp_fsdp_open(tp_fsdp *w) {
@@ -112,7 +112,7 @@ static void tp_fsdp_open(tp_fsdp *w) {
     reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
     const reshard_shard outer[2] = {rows(0, 8, 3, 2 * g), rows(8, 16, 3, 2 * g + 1)};
     reshard_sharded_tensor inner;
-    reshard_state node;
+    reshard_tree node;
     GOOD(reshard_sharder_create(w->comms[t][g], &options, &w->sharders[r]));
     GOOD(reshard_sharded_tensor_empty(w->sharders[r], cut, &with_grad, &inner));
     GOOD(reshard_state_sharded(inner, &node));
@@ -125,8 +125,8 @@ static void tp_fsdp_open(tp_fsdp *w) {
 
 static void tp_fsdp_close(tp_fsdp *w) {
   for (int64_t r = 0; r < 4; r++) {
-    reshard_state_release(w->trees[r]);
-    reshard_state_release(w->flat[r]);
+    reshard_tree_release(w->trees[r]);
+    reshard_tree_release(w->flat[r]);
     reshard_sharder_destroy(w->sharders[r]);
     reshard_comm_destroy(w->comms[r % 2][r / 2]);
   }
@@ -141,21 +141,21 @@ static void test_tp_fsdp(void **state) {
   tp_fsdp w = {0};
   tp_fsdp_open(&w);
   for (int64_t r = 0; r < 4; r++) {
-    reshard_state leaf;
+    reshard_tree leaf;
     reshard_sharded_tensor t;
     reshard_tensor array;
     reshard_box box;
     GOOD(reshard_state_flatten_sharded_tensors(w.trees[r], &w.flat[r]));
     assert_shards(w.flat[r], "model.weight", expected[r]);
-    GOOD(reshard_state_at(w.flat[r], "model.weight", &leaf));
+    GOOD(reshard_tree_at(w.flat[r], "model.weight", &leaf));
     GOOD(reshard_state_get_sharded(leaf, &t));
     assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(t)).requires_grad, 1); /* inner's */
     assert_int_equal(reshard_sharded_tensor_local_count(t), 1);
     GOOD(reshard_sharded_tensor_local(t, 0, &array, &box));
     assert_int_equal(box.offset[0], 8 * (r % 2) + 4 * (r / 2));
-    GOOD(reshard_state_at(w.trees[r], "model.weight", &leaf)); /* what was given is as it was */
-    assert_int_equal(reshard_state_get_kind(leaf), RESHARD_STATE_NESTED);
-    const reshard_state *inner;
+    GOOD(reshard_tree_at(w.trees[r], "model.weight", &leaf)); /* what was given is as it was */
+    assert_string_equal(reshard_tree_get_type(leaf)->name, "nested sharded tensor");
+    const reshard_tree *inner;
     const int64_t *entries;
     reshard_metadata outer;
     int64_t n;
@@ -190,10 +190,10 @@ static void test_tp_fsdp_global(void **state) {
 
 /* --- What ranks have to agree on ------------------------------------------------------------------------------ */
 
-static reshard_state small(reshard_sharder sharder, int64_t rank, const reshard_properties *properties, int64_t height,
-                           int64_t kept) {
+static reshard_tree small(reshard_sharder sharder, int64_t rank, const reshard_properties *properties, int64_t height,
+                          int64_t kept) {
   const reshard_shard outer = rows(0, height, 2, rank), inner[2] = {rows(0, 2, 2, 0), rows(2, height, 2, 1)};
-  reshard_state node = sharded(sharder, rank, metadata(properties, height, 2, kept, inner));
+  reshard_tree node = sharded(sharder, rank, metadata(properties, height, 2, kept, inner));
   return nested(sharder, metadata(properties, height, 2, 1, &outer), 1, &outer, &node);
 }
 
@@ -202,7 +202,7 @@ static void test_global_refusals(void **state) {
   static const reshard_properties f32 = {.dtype = RESHARD_F32}, grad = {.dtype = RESHARD_I32, .requires_grad = 1};
   for (int k = 0; k < 8; k++) {
     tp_fsdp w = {0}; /* two ranks of it */
-    reshard_state more;
+    reshard_tree more;
     const char *text = "";
     parts_open(&w.p, 2, NULL);
     w.trees[0] = at_key("a", small(w.p.sharders[0], 0, &i32, 4, 2));
@@ -215,8 +215,8 @@ static void test_global_refusals(void **state) {
       text = "ranks 0 and 1 differ in the number of nested tensors: 1 and 2";
       w.trees[1] = at_key("a", small(w.p.sharders[1], 1, &i32, 4, 2));
       more = small(w.p.sharders[1], 1, &i32, 4, 2);
-      GOOD(reshard_state_set(w.trees[1], "c", more));
-      reshard_state_release(more);
+      GOOD(reshard_tree_set(w.trees[1], "c", more));
+      reshard_tree_release(more);
       break;
     case 2:
       text = "path 'a': ranks 0 and 1 differ: i32 of shape 4x2, requires_grad 0, pin_memory 0, and i32 of shape 5x2, "
@@ -240,7 +240,7 @@ static void test_global_refusals(void **state) {
     }
     case 7: { /* each took its own for all of it, and they differ */
       reshard_shard outer = rows(0, 4, 2, 1), inner = rows(0, 4, 2, 1);
-      reshard_state node = sharded(w.p.sharders[1], 1, metadata(&i32, 4, 2, 1, &inner));
+      reshard_tree node = sharded(w.p.sharders[1], 1, metadata(&i32, 4, 2, 1, &inner));
       text = "path 'a': shards 0 (rank:0/cpu) and 1 (rank:1/cpu) overlap at [0,2)x[0,2)";
       w.trees[1] = at_key("a", nested(w.p.sharders[1], metadata(&i32, 4, 2, 1, &outer), 1, &outer, &node));
       break;
@@ -250,7 +250,7 @@ static void test_global_refusals(void **state) {
     parts_assert(&w.p, k < 5 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID, text);
     for (int r = 0; r < 2; r++) {
       assert_null(w.flat[r]);
-      reshard_state_release(w.trees[r]);
+      reshard_tree_release(w.trees[r]);
     }
     parts_close(&w.p);
   }
@@ -263,7 +263,7 @@ static void test_global_properties(void **state) {
   const reshard_shard outer = rows(0, 4, 2, 1);
   tp_fsdp w = {0}; /* two ranks of it */
   parts_open(&w.p, 2, NULL);
-  reshard_state node = sharded(w.p.sharders[1], 1, metadata(&grad, 4, 2, 1, &outer));
+  reshard_tree node = sharded(w.p.sharders[1], 1, metadata(&grad, 4, 2, 1, &outer));
   w.trees[0] = nested(w.p.sharders[0], metadata(&i32, 4, 2, 1, &outer), 0, NULL, NULL);
   w.trees[1] = nested(w.p.sharders[1], metadata(&i32, 4, 2, 1, &outer), 1, &outer, &node);
   parts_run(&w.p, flatten_body, &w);
@@ -273,8 +273,8 @@ static void test_global_properties(void **state) {
     assert_shards(w.flat[r], "", "1:0-4x0-2 ");
     GOOD(reshard_state_get_sharded(w.flat[r], &t));
     assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(t)).requires_grad, 1);
-    reshard_state_release(w.flat[r]);
-    reshard_state_release(w.trees[r]);
+    reshard_tree_release(w.flat[r]);
+    reshard_tree_release(w.trees[r]);
   }
   parts_close(&w.p);
 }
@@ -283,7 +283,7 @@ static void test_global_properties(void **state) {
 static void test_global_rank(void **state) {
   (void)state;
   parts p;
-  reshard_state flat = NULL, tree;
+  reshard_tree flat = NULL, tree;
   reshard_comm alone;
   reshard_sharder sharder;
   parts_open(&p, 2, NULL);
@@ -292,7 +292,7 @@ static void test_global_rank(void **state) {
   tree = at_key("a", small(p.sharders[1], 1, &i32, 4, 2));
   BAD(reshard_state_flatten_sharded_tensors_global(sharder, tree, &flat),
       "rank 0: path 'a': a tensor of global rank 1, the sharder is rank 0's");
-  reshard_state_release(tree);
+  reshard_tree_release(tree);
   reshard_sharder_destroy(sharder);
   reshard_comm_destroy(alone);
   parts_close(&p);
@@ -303,53 +303,53 @@ static void test_global_rank(void **state) {
 static void test_tree(void **state) {
   (void)state;
   parts p;
-  reshard_state root, a, b, c, number, plain, weight, flat, found, other;
+  reshard_tree root, a, b, c, number, plain, weight, flat, found, other;
   parts_open(&p, 2, NULL);
   weight = small(p.sharders[0], 0, &i32, 4, 2);
-  GOOD(reshard_state_int(7, &number));
+  GOOD(reshard_tree_int(7, &number));
   plain = at_key("n", number); /* nothing nested in it */
   a = at_key("w", weight);
-  GOOD(reshard_state_list(&b));
-  GOOD(reshard_state_append(b, plain));
-  GOOD(reshard_state_append(b, a));
-  GOOD(reshard_state_append(b, a));
-  GOOD(reshard_state_dict(&root));
-  GOOD(reshard_state_set(root, "first", plain));
-  GOOD(reshard_state_set(root, "b", b));
-  GOOD(reshard_state_set(root, "again", weight));
-  GOOD(reshard_state_set(root, "number", number));
+  GOOD(reshard_tree_list(&b));
+  GOOD(reshard_tree_append(b, plain));
+  GOOD(reshard_tree_append(b, a));
+  GOOD(reshard_tree_append(b, a));
+  GOOD(reshard_tree_dict(&root));
+  GOOD(reshard_tree_set(root, "first", plain));
+  GOOD(reshard_tree_set(root, "b", b));
+  GOOD(reshard_tree_set(root, "again", weight));
+  GOOD(reshard_tree_set(root, "number", number));
   GOOD(reshard_state_flatten_sharded_tensors(root, &flat));
   static const char *const keys[] = {"first", "b", "again", "number"};
   for (int i = 0; i < 4; i++) {
     const char *key;
-    GOOD(reshard_state_child(flat, i, &key, &found));
+    GOOD(reshard_tree_child(flat, i, &key, &found));
     assert_string_equal(key, keys[i]);
   }
-  GOOD(reshard_state_find(flat, "first", &found));
+  GOOD(reshard_tree_find(flat, "first", &found));
   assert_ptr_equal(found, plain);
-  GOOD(reshard_state_find(flat, "number", &found));
+  GOOD(reshard_tree_find(flat, "number", &found));
   assert_ptr_equal(found, number);
-  GOOD(reshard_state_at(flat, "b.0", &found));
+  GOOD(reshard_tree_at(flat, "b.0", &found));
   assert_ptr_equal(found, plain);
-  GOOD(reshard_state_at(flat, "b.1", &found)); /* what was shared is shared */
-  GOOD(reshard_state_at(flat, "b.2", &c));
+  GOOD(reshard_tree_at(flat, "b.1", &found)); /* what was shared is shared */
+  GOOD(reshard_tree_at(flat, "b.2", &c));
   assert_ptr_equal(found, c);
   assert_ptr_not_equal(found, a);
-  GOOD(reshard_state_at(flat, "b.2.w", &found));
-  GOOD(reshard_state_find(flat, "again", &other));
+  GOOD(reshard_tree_at(flat, "b.2.w", &found));
+  GOOD(reshard_tree_find(flat, "again", &other));
   assert_ptr_equal(found, other);
   assert_shards(flat, "b.1.w", "0:0-2x0-2 1:2-4x0-2 ");
-  reshard_state_release(flat);
+  reshard_tree_release(flat);
   GOOD(reshard_state_flatten_sharded_tensors(weight, &flat)); /* the root itself */
   assert_shards(flat, "", "0:0-2x0-2 1:2-4x0-2 ");
   GOOD(reshard_state_flatten_sharded_tensors(flat, &found)); /* flat already */
   assert_ptr_equal(found, flat);
-  reshard_state_release(found);
-  reshard_state_release(flat);
-  reshard_state_release(root);
-  reshard_state_release(a);
-  reshard_state_release(b);
-  reshard_state_release(plain);
+  reshard_tree_release(found);
+  reshard_tree_release(flat);
+  reshard_tree_release(root);
+  reshard_tree_release(a);
+  reshard_tree_release(b);
+  reshard_tree_release(plain);
   parts_close(&p);
 }
 
@@ -358,17 +358,17 @@ static void test_no_local_shard(void **state) {
   (void)state;
   const reshard_shard outer[2] = {rows(4, 8, 2, 2), rows(0, 4, 2, 1)};
   parts p;
-  reshard_state tree, flat, leaf;
+  reshard_tree tree, flat, leaf;
   reshard_sharded_tensor t;
   parts_open(&p, 3, NULL);
   tree = at_key("x", nested(p.sharders[0], metadata(&i32, 8, 2, 2, outer), 0, NULL, NULL));
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
   assert_shards(flat, "x", "1:0-4x0-2 2:4-8x0-2 ");
-  GOOD(reshard_state_at(flat, "x", &leaf));
+  GOOD(reshard_tree_at(flat, "x", &leaf));
   GOOD(reshard_state_get_sharded(leaf, &t));
   assert_int_equal(reshard_sharded_tensor_local_count(t), 0);
-  reshard_state_release(flat);
-  reshard_state_release(tree);
+  reshard_tree_release(flat);
+  reshard_tree_release(tree);
   parts_close(&p);
 }
 
@@ -378,19 +378,19 @@ static void test_empty(void **state) {
   const reshard_shard outer[4] = {rows(0, 4, 2, 1), rows(4, 4, 2, 0), rows(4, 4, 2, 1), rows(4, 4, 2, 2)};
   const reshard_shard inner[2] = {rows(0, 0, 2, 1), rows(0, 0, 2, 0)};
   parts p;
-  reshard_state tree, flat, node;
+  reshard_tree tree, flat, node;
   parts_open(&p, 3, NULL);
   tree = nested(p.sharders[0], metadata(&i32, 4, 2, 4, outer), 0, NULL, NULL);
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
   assert_shards(flat, "", "0:4-4x0-2 1:0-4x0-2 1:4-4x0-2 2:4-4x0-2 ");
-  reshard_state_release(flat);
-  reshard_state_release(tree);
+  reshard_tree_release(flat);
+  reshard_tree_release(tree);
   node = sharded(p.sharders[0], 0, metadata(&i32, 0, 2, 2, inner));
   tree = nested(p.sharders[0], metadata(&i32, 4, 2, 4, outer), 1, &outer[1], &node);
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
   assert_shards(flat, "", "0:4-4x0-2 1:0-4x0-2 1:4-4x0-2 1:4-4x0-2 2:4-4x0-2 ");
-  reshard_state_release(flat);
-  reshard_state_release(tree);
+  reshard_tree_release(flat);
+  reshard_tree_release(tree);
   parts_close(&p);
 }
 
@@ -402,12 +402,12 @@ static void test_replicas(void **state) {
   parts p;
   parts_open(&p, 4, NULL);
   for (int64_t r = 0; r < 4; r += 2) {
-    reshard_state node = sharded(p.sharders[r], r, metadata(&i32, 4, 2, 4, inner)), tree, flat;
+    reshard_tree node = sharded(p.sharders[r], r, metadata(&i32, 4, 2, 4, inner)), tree, flat;
     tree = at_key("x", nested(p.sharders[r], metadata(&i32, 8, 2, 4, outer), 1, &outer[r == 0 ? 2 : 1], &node));
     GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
     assert_shards(flat, "x", r == 0 ? "0:0-2x0-2 1:4-8x0-2 2:2-4x0-2 " : "1:4-8x0-2 2:0-2x0-2 2:2-4x0-2 ");
-    reshard_state_release(flat);
-    reshard_state_release(tree);
+    reshard_tree_release(flat);
+    reshard_tree_release(tree);
   }
   parts_close(&p);
 }
@@ -419,7 +419,7 @@ static void test_deep(void **state) {
   parts p;
   parts_open(&p, 2, NULL);
   reshard_shard own = rows(0, 2, 2, 0);
-  reshard_state tree = sharded(p.sharders[0], 0, metadata(&i32, 2, 2, 1, &own)), flat, leaf;
+  reshard_tree tree = sharded(p.sharders[0], 0, metadata(&i32, 2, 2, 1, &own)), flat, leaf;
   for (int64_t i = 1; i < LEVELS; i++) { /* one row more, on the other rank, above or below */
     const reshard_shard outer[2] = {rows(i % 2, i + 1 + i % 2, 2, 0),
                                     i % 2 ? rows(0, 1, 2, 1) : rows(i + 1, i + 2, 2, 1)};
@@ -427,19 +427,19 @@ static void test_deep(void **state) {
     if (i == 1) { /* 3 rows: the inner tensor of 2 begins at row 1 */
       GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
       assert_shards(flat, "", "0:1-3x0-2 1:0-1x0-2 ");
-      reshard_state_release(flat);
+      reshard_tree_release(flat);
     }
   }
   reshard_sharded_tensor t;
   reshard_box box;
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
-  GOOD(reshard_state_at(flat, "", &leaf));
+  GOOD(reshard_tree_at(flat, "", &leaf));
   GOOD(reshard_state_get_sharded(leaf, &t));
   assert_int_equal(reshard_metadata_count(reshard_sharded_tensor_metadata(t)), LEVELS);
   GOOD(reshard_sharded_tensor_local(t, 0, NULL, &box));
   assert_int_equal(box.offset[0], LEVELS / 2);
-  reshard_state_release(flat);
-  reshard_state_release(tree);
+  reshard_tree_release(flat);
+  reshard_tree_release(tree);
   parts_close(&p);
 }
 
@@ -456,7 +456,7 @@ static void test_layouts(void **state) {
     for (size_t b = 0; b < sizeof kinds / sizeof *kinds; b++)
       for (int64_t r = 0; r < 4; r++) { /* both halves are here, in inner tensors of these layouts */
         const reshard_shard outer[2] = {rows(0, 7, 5, r), rows(7, 14, 5, r)};
-        reshard_state inner[2], tree, flat;
+        reshard_tree inner[2], tree, flat;
         reshard_sharded_tensor t;
         for (int k = 0; k < 2; k++) {
           reshard_layout cut = parts_layout(kinds[k == 0 ? a : b], 2, half, 4);
@@ -470,14 +470,40 @@ static void test_layouts(void **state) {
         GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
         GOOD(reshard_state_get_sharded(flat, &t));
         assert_int_equal(nests_check(t), 0);
-        reshard_state_release(tree); /* the views keep the arrays */
+        reshard_tree_release(tree); /* the views keep the arrays */
         assert_int_equal(nests_check(t), 0);
-        reshard_state_release(flat);
+        reshard_tree_release(flat);
       }
   parts_close(&p);
 }
 
 /* --- Refusals ------------------------------------------------------------------------------------------------- */
+
+static void test_leaf_refusals(void **state) {
+  (void)state;
+  reshard_tree leaf, made;
+  reshard_sharded_tensor tensor;
+  reshard_dtensor dtensor;
+  GOOD(reshard_tree_int(3, &leaf));
+  BAD(reshard_state_sharded(NULL, &made), "reshard_state_sharded: tensor is NULL");
+  BAD(reshard_state_dtensor(NULL, &made), "reshard_state_dtensor: tensor is NULL");
+  BAD(reshard_state_get_sharded(leaf, &tensor),
+      "reshard_state_get_sharded: the leaf is an integer, not a sharded tensor");
+  BAD(reshard_state_get_dtensor(leaf, &dtensor), "reshard_state_get_dtensor: the leaf is an integer, not a DTensor");
+  BAD(reshard_state_get_nested(leaf, NULL, NULL, NULL, NULL),
+      "reshard_state_get_nested: the leaf is an integer, not a nested sharded tensor");
+  BAD(reshard_state_get_sharded(NULL, &tensor), "reshard_state_get_sharded: leaf is NULL");
+  BAD(reshard_state_get_sharded(leaf, NULL), "reshard_state_get_sharded: the output is NULL");
+  BAD(reshard_state_get_nested(NULL, NULL, NULL, NULL, NULL), "reshard_state_get_nested: leaf is NULL");
+  BAD(reshard_state_flatten_sharded_tensors(NULL, &made), "reshard_state_flatten_sharded_tensors: state is NULL");
+  BAD(reshard_state_flatten_sharded_tensors(leaf, NULL), "reshard_state_flatten_sharded_tensors: flat is NULL");
+  BAD(reshard_state_flatten_sharded_tensors_global(NULL, leaf, &made),
+      "reshard_state_flatten_sharded_tensors_global: sharder is NULL");
+  GOOD(reshard_state_flatten_sharded_tensors(leaf, &made)); /* nothing in it: the same */
+  assert_ptr_equal(made, leaf);
+  reshard_tree_release(made);
+  reshard_tree_release(leaf);
+}
 
 static void test_making_refusals(void **state) {
   (void)state;
@@ -485,17 +511,17 @@ static void test_making_refusals(void **state) {
   const reshard_shard outer[3] = {rows(0, 4, 2, 0), rows(4, 8, 2, 1), rows(4, 8, 2, 0)};
   const reshard_shard half[2] = {rows(0, 4, 2, 0), rows(0, 4, 2, 1)}, small_one = rows(0, 3, 2, 0);
   parts p;
-  reshard_state inner, s = NULL, number, twice[2], none = NULL;
+  reshard_tree inner, s = NULL, number, twice[2], none = NULL;
   parts_open(&p, 2, NULL);
   reshard_metadata m = metadata(&i32, 8, 2, 2, outer), both = metadata(&i32, 8, 2, 3, outer);
   inner = sharded(p.sharders[0], 0, metadata(&i32, 4, 2, 1, half));
-  GOOD(reshard_state_int(1, &number));
+  GOOD(reshard_tree_int(1, &number));
   BAD(reshard_state_nested(NULL, m, 1, outer, &inner, &s), "reshard_state_nested: sharder is NULL");
   BAD(reshard_state_nested(p.sharders[0], NULL, 1, outer, &inner, &s), "reshard_state_nested: outer is NULL");
   BAD(reshard_state_nested(p.sharders[0], m, -1, outer, &inner, &s), "reshard_state_nested: -1 shards, 0 is the least");
   BAD(reshard_state_nested(p.sharders[0], m, 1, NULL, &inner, &s), "reshard_state_nested: 1 shards, shards is NULL");
   BAD(reshard_state_nested(p.sharders[0], m, 1, outer, NULL, &s), "reshard_state_nested: 1 shards, inner is NULL");
-  BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &inner, NULL), "reshard_state_nested: state is NULL");
+  BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &inner, NULL), "reshard_state_nested: the output is NULL");
   BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &none, &s),
       "reshard_state_nested: inner tensor 0 is NULL, and should be a sharded or a nested one");
   BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &number, &s),
@@ -513,17 +539,17 @@ static void test_making_refusals(void **state) {
       "rank:0/cpu");
   BAD(reshard_state_nested(p.sharders[1], m, 1, outer, &inner, &s),
       "reshard_state_nested: inner tensor 0 is global rank 0's, the outer one is 1's");
-  reshard_state_release(inner);
+  reshard_tree_release(inner);
   inner = sharded(p.sharders[0], 0, metadata(&i32, 3, 2, 1, &small_one));
   BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &inner, &s),
       "reshard_state_nested: inner tensor 0 is of shape 3x2, its shard of size 4x2");
-  reshard_state_release(inner);
+  reshard_tree_release(inner);
   inner = sharded(p.sharders[0], 0, metadata(&f32, 4, 2, 1, half));
   BAD(reshard_state_nested(p.sharders[0], m, 1, outer, &inner, &s),
       "reshard_state_nested: inner tensor 0 is f32, the outer one is i32");
-  reshard_state_release(inner);
+  reshard_tree_release(inner);
   assert_null(s);
-  reshard_state_release(number);
+  reshard_tree_release(number);
   reshard_metadata_release(m);
   reshard_metadata_release(both);
   parts_close(&p);
@@ -534,13 +560,13 @@ static reshard_status flatten_outer(const parts *p, const reshard_properties *in
                                     const reshard_shard *outer) {
   const int64_t height = outer[0].box.extent[0];
   const reshard_shard whole = rows(0, height, 2, 0);
-  reshard_state inner = sharded(p->sharders[0], 0, metadata(inner_properties, height, 2, 1, &whole)), flat = NULL;
-  reshard_state tree =
+  reshard_tree inner = sharded(p->sharders[0], 0, metadata(inner_properties, height, 2, 1, &whole)), flat = NULL;
+  reshard_tree tree =
       at_key("model",
              at_key("layer.0", at_key("w", nested(p->sharders[0], metadata(&i32, 8, 2, n, outer), 1, outer, &inner))));
   reshard_status status = reshard_state_flatten_sharded_tensors(tree, &flat);
   assert_null(flat);
-  reshard_state_release(tree);
+  reshard_tree_release(tree);
   return status;
 }
 
@@ -566,13 +592,13 @@ static void test_flatten_refusals(void **state) {
   /* two inner tensors, of which one has gradients */
   static const reshard_properties grad = {.dtype = RESHARD_I32, .requires_grad = 1, .pin_memory = 1};
   const reshard_shard two[2] = {rows(0, 4, 2, 0), rows(4, 8, 2, 0)};
-  reshard_state inner[2] = {sharded(p.sharders[0], 0, metadata(&i32, 4, 2, 1, two)),
-                            sharded(p.sharders[0], 0, metadata(&grad, 4, 2, 1, two))},
-                tree, flat;
+  reshard_tree inner[2] = {sharded(p.sharders[0], 0, metadata(&i32, 4, 2, 1, two)),
+                           sharded(p.sharders[0], 0, metadata(&grad, 4, 2, 1, two))},
+               tree, flat;
   tree = nested(p.sharders[0], metadata(&i32, 8, 2, 2, two), 2, two, inner);
   BAD(reshard_state_flatten_sharded_tensors(tree, &flat),
       "path '': inner tensors differ: requires_grad 0 and pin_memory 0, requires_grad 1 and pin_memory 1");
-  reshard_state_release(tree);
+  reshard_tree_release(tree);
 
   /* a shard far outside of its tensor, in one that is far outside of its own */
   const reshard_shard far[2] = {rows(INT64_MAX - 4, INT64_MAX, 2, 0), rows(0, 4, 2, 1)};
@@ -582,7 +608,7 @@ static void test_flatten_refusals(void **state) {
   tree = nested(p.sharders[0], metadata(&i32, 13, 2, 1, &far_outer), 1, &far_outer, &tree);
   BAD(reshard_state_flatten_sharded_tensors(tree, &flat),
       "path '': offsets 9 and 9223372036854775803 of outer and inner shard overflow in dim 0");
-  reshard_state_release(tree);
+  reshard_tree_release(tree);
   parts_close(&p);
 }
 
@@ -590,13 +616,13 @@ static void test_flatten_refusals(void **state) {
 
 typedef struct random_case {
   nest *nest;
-  reshard_state trees[PARTS_MOST], flat[PARTS_MOST];
+  reshard_tree trees[PARTS_MOST], flat[PARTS_MOST];
 } random_case;
 
 static void random_body(void *user, int64_t r) {
   parts *p = user;
   random_case *c = p->user;
-  reshard_state flat = NULL;
+  reshard_tree flat = NULL;
   reshard_sharded_tensor t;
   reshard_status status = reshard_state_flatten_sharded_tensors_global(p->sharders[r], c->trees[r], &flat);
   crew_note(&p->results[r], status);
@@ -606,7 +632,7 @@ static void random_body(void *user, int64_t r) {
     p->wrong[r] = 1;
   else
     p->wrong[r] = nests_check(t) + nest_check_owners(c->nest, t, r, true);
-  reshard_state_release(flat);
+  reshard_tree_release(flat);
 }
 
 static void test_random(void **state) {
@@ -619,7 +645,7 @@ static void test_random(void **state) {
     int depth = 1 + (int)(seed % 4);
     random_case c = {.nest = nest_make((uint64_t)seed, RANKS, depth)};
     for (int64_t r = 0; r < RANKS; r++) {
-      reshard_state flat;
+      reshard_tree flat;
       reshard_sharded_tensor t;
       c.trees[r] = nest_state(c.nest, p.sharders[r], r);
       if (reshard_state_flatten_sharded_tensors(c.trees[r], &flat) != RESHARD_SUCCESS)
@@ -629,14 +655,14 @@ static void test_random(void **state) {
       if (wrong != 0 || owners != 0)
         fail_msg("seed %d, rank %d: %d elements and %d owners are wrong", (int)seed, (int)r, (int)wrong, (int)owners);
       shards += reshard_metadata_count(reshard_sharded_tensor_metadata(t));
-      reshard_state_release(flat);
+      reshard_tree_release(flat);
     }
     parts_run(&p, random_body, &c);
     for (int64_t r = 0; r < RANKS; r++)
       if (p.results[r].status != RESHARD_SUCCESS || p.wrong[r] != 0)
         fail_msg("seed %d, rank %d, together: %s, %d wrong", (int)seed, (int)r, p.results[r].text, (int)p.wrong[r]);
     for (int64_t r = 0; r < RANKS; r++)
-      reshard_state_release(c.trees[r]);
+      reshard_tree_release(c.trees[r]);
     nest_free(c.nest);
     depths[depth]++;
   }
@@ -658,6 +684,7 @@ int main(void) {
       cmocka_unit_test(test_replicas),
       cmocka_unit_test(test_deep),
       cmocka_unit_test(test_layouts),
+      cmocka_unit_test(test_leaf_refusals),
       cmocka_unit_test(test_making_refusals),
       cmocka_unit_test(test_flatten_refusals),
       cmocka_unit_test(test_random),

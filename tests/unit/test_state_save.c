@@ -45,19 +45,19 @@ typedef struct scene {
   const reshard_state_save_options *save;
   const reshard_state_load_options *load;
   reshard_state_load_report reports[PARTS_MOST];
-  void (*change)(int64_t rank, reshard_state state); /* what is special in it; may be NULL */
+  void (*change)(int64_t rank, reshard_tree state); /* what is special in it; may be NULL */
 } scene;
 
-static void put(reshard_state dict, const char *key, reshard_state child) {
-  CLI_TRY("put: ", reshard_state_set(dict, key, child));
-  reshard_state_release(child);
+static void put(reshard_tree dict, const char *key, reshard_tree child) {
+  CLI_TRY("put: ", reshard_tree_set(dict, key, child));
+  reshard_tree_release(child);
 }
 
-static reshard_state make_plain(const spec *s, int64_t rank, uint64_t seed) {
-  reshard_state leaf;
+static reshard_tree make_plain(const spec *s, int64_t rank, uint64_t seed) {
+  reshard_tree leaf;
   reshard_tensor tensor;
   if (rank < s->lowest) {
-    CLI_TRY("null: ", reshard_state_null(&leaf));
+    CLI_TRY("null: ", reshard_tree_null(&leaf));
     return leaf;
   }
   if (s->strided)
@@ -67,7 +67,7 @@ static reshard_state make_plain(const spec *s, int64_t rank, uint64_t seed) {
   reshard_layout whole = parts_layout("rank(0)", s->ndim, s->shape, 1);
   parts_fill(whole, 0, 0, tensor, rank == s->lowest || seed >= OTHER ? seed : 0); /* replicas are not compared */
   reshard_layout_release(whole);
-  CLI_TRY("leaf: ", reshard_state_tensor(tensor, &leaf));
+  CLI_TRY("leaf: ", reshard_tree_tensor(tensor, &leaf));
   reshard_tensor_release(tensor);
   return leaf;
 }
@@ -92,10 +92,10 @@ static reshard_sharded_tensor make_strided(reshard_sharder sharder, int64_t rank
   return tensor;
 }
 
-static reshard_state make_sharded(reshard_sharder sharder, int64_t rank, const spec *s, uint64_t seed) {
+static reshard_tree make_sharded(reshard_sharder sharder, int64_t rank, const spec *s, uint64_t seed) {
   reshard_properties properties = {.dtype = s->dtype};
   reshard_sharded_tensor tensor;
-  reshard_state leaf;
+  reshard_tree leaf;
   if (s->strided)
     tensor = make_strided(sharder, rank, s);
   else
@@ -107,22 +107,22 @@ static reshard_state make_sharded(reshard_sharder sharder, int64_t rank, const s
 }
 
 /* {"t": [tensors], "opt": {"step": 7, "more": {}}} */
-static reshard_state make_state(const parts *p, int64_t rank, const scene *s) {
-  reshard_state root, list, opt, leaf;
-  CLI_TRY("dict: ", reshard_state_dict(&root));
-  CLI_TRY("list: ", reshard_state_list(&list));
-  CLI_TRY("dict: ", reshard_state_dict(&opt));
+static reshard_tree make_state(const parts *p, int64_t rank, const scene *s) {
+  reshard_tree root, list, opt, leaf;
+  CLI_TRY("dict: ", reshard_tree_dict(&root));
+  CLI_TRY("list: ", reshard_tree_list(&list));
+  CLI_TRY("dict: ", reshard_tree_dict(&opt));
   for (int64_t i = 0; i < s->n; i++) {
     const spec *t = &s->specs[i];
     leaf = t->layout == NULL ? make_plain(t, rank, s->seed + (uint64_t)i)
                              : make_sharded(p->sharders[rank], rank, t, s->seed + (uint64_t)i);
-    CLI_TRY("append: ", reshard_state_append(list, leaf));
-    reshard_state_release(leaf);
+    CLI_TRY("append: ", reshard_tree_append(list, leaf));
+    reshard_tree_release(leaf);
   }
   put(root, "t", list);
-  CLI_TRY("int: ", reshard_state_int((int64_t)s->seed + (rank > 0), &leaf)); /* of the lowest rank it is saved */
+  CLI_TRY("int: ", reshard_tree_int((int64_t)s->seed + (rank > 0), &leaf)); /* of the lowest rank it is saved */
   put(opt, "step", leaf);
-  CLI_TRY("dict: ", reshard_state_dict(&leaf));
+  CLI_TRY("dict: ", reshard_tree_dict(&leaf));
   put(opt, "more", leaf);
   put(root, "opt", opt);
   if (s->change != NULL)
@@ -131,14 +131,14 @@ static reshard_state make_state(const parts *p, int64_t rank, const scene *s) {
 }
 
 /* Elements that are not those of the seed. */
-static int64_t check_state(int64_t rank, reshard_state state, const scene *s, uint64_t seed) {
+static int64_t check_state(int64_t rank, reshard_tree state, const scene *s, uint64_t seed) {
   int64_t wrong = 0;
   for (int64_t i = 0; i < s->n; i++) {
     char path[32];
-    reshard_state leaf = NULL;
+    reshard_tree leaf = NULL;
     const spec *t = &s->specs[i];
     snprintf(path, sizeof path, "t.%lld", (long long)i);
-    if (reshard_state_at(state, path, &leaf) != RESHARD_SUCCESS)
+    if (reshard_tree_at(state, path, &leaf) != RESHARD_SUCCESS)
       return 1;
     if (t->layout != NULL) {
       reshard_sharded_tensor tensor;
@@ -147,7 +147,7 @@ static int64_t check_state(int64_t rank, reshard_state state, const scene *s, ui
     } else if (rank >= t->lowest) {
       reshard_tensor tensor;
       reshard_layout whole = parts_layout("rank(0)", t->ndim, t->shape, 1);
-      wrong += reshard_state_get_tensor(leaf, &tensor) != RESHARD_SUCCESS ||
+      wrong += reshard_tree_get_tensor(leaf, &tensor) != RESHARD_SUCCESS ||
                parts_check(whole, 0, 0, tensor, seed + (uint64_t)i) != 0;
       reshard_layout_release(whole);
     }
@@ -155,20 +155,20 @@ static int64_t check_state(int64_t rank, reshard_state state, const scene *s, ui
   return wrong;
 }
 
-static int64_t step_of(reshard_state state) {
-  reshard_state leaf;
+static int64_t step_of(reshard_tree state) {
+  reshard_tree leaf;
   int64_t value = -1;
-  if (reshard_state_at(state, "opt.step", &leaf) == RESHARD_SUCCESS)
-    (void)reshard_state_get_int(leaf, &value);
+  if (reshard_tree_at(state, "opt.step", &leaf) == RESHARD_SUCCESS)
+    (void)reshard_tree_get_int(leaf, &value);
   return value;
 }
 
 static void save_body(void *user, int64_t r) {
   parts *p = user;
   scene *s = p->user;
-  reshard_state state = make_state(p, r, s);
+  reshard_tree state = make_state(p, r, s);
   crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 
 /* Loads over other elements. After an error they must still be there. */
@@ -176,13 +176,13 @@ static void load_body(void *user, int64_t r) {
   parts *p = user;
   scene *s = p->user, before = *s;
   before.seed = OTHER;
-  reshard_state state = make_state(p, r, &before);
+  reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, s->load, &s->reports[r]);
   crew_note(&p->results[r], status);
   p->wrong[r] = check_state(r, state, s, status == RESHARD_SUCCESS ? s->seed : OTHER);
   if (s->change == NULL)
     p->wrong[r] += step_of(state) != (status == RESHARD_SUCCESS ? (int64_t)s->seed : OTHER + (r > 0));
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 
 static void save(parts *p, scene *s) {
@@ -341,84 +341,84 @@ static const double reals[] = {0.0, -0.0, 1.0, 0.1, -1e300, 5e-324, 123456789.25
 static const int64_t integers[] = {0, -1, INT64_MAX, INT64_MIN, 1234567890123};
 enum { REALS = sizeof reals / sizeof *reals, INTEGERS = sizeof integers / sizeof *integers, BYTES = 9 };
 
-static void add_leaves(reshard_state root, bool right) {
-  reshard_state list, leaf, dict;
+static void add_leaves(reshard_tree root, bool right) {
+  reshard_tree list, leaf, dict;
   unsigned char bytes[BYTES] = {0xff, 0, 1, 0xfe, 0x80, '"', '\\', '\n', 0};
-  CLI_TRY("", reshard_state_list(&list));
+  CLI_TRY("", reshard_tree_list(&list));
   for (int i = 0; i < REALS + 3 + INTEGERS + BYTES + 1 + 3; i++) {
     int k = i;
     if (!right)
-      CLI_TRY("", reshard_state_null(&leaf));
+      CLI_TRY("", reshard_tree_null(&leaf));
     else if (k < REALS)
-      CLI_TRY("", reshard_state_float(reals[k], &leaf));
+      CLI_TRY("", reshard_tree_float(reals[k], &leaf));
     else if ((k -= REALS) < 3)
-      CLI_TRY("", reshard_state_float(k == 0 ? NAN : k == 1 ? INFINITY : -INFINITY, &leaf));
+      CLI_TRY("", reshard_tree_float(k == 0 ? NAN : k == 1 ? INFINITY : -INFINITY, &leaf));
     else if ((k -= 3) < INTEGERS)
-      CLI_TRY("", reshard_state_int(integers[k], &leaf));
+      CLI_TRY("", reshard_tree_int(integers[k], &leaf));
     else if ((k -= INTEGERS) <= BYTES)
-      CLI_TRY("", reshard_state_bytes(bytes, (size_t)k, &leaf));
+      CLI_TRY("", reshard_tree_bytes(bytes, (size_t)k, &leaf));
     else if ((k -= BYTES + 1) < 2)
-      CLI_TRY("", reshard_state_bool(k, &leaf));
+      CLI_TRY("", reshard_tree_bool(k, &leaf));
     else
-      CLI_TRY("", reshard_state_null(&leaf));
-    CLI_TRY("", reshard_state_append(list, leaf));
-    reshard_state_release(leaf);
+      CLI_TRY("", reshard_tree_null(&leaf));
+    CLI_TRY("", reshard_tree_append(list, leaf));
+    reshard_tree_release(leaf);
   }
   put(root, "leaves", list);
-  CLI_TRY("", reshard_state_dict(&dict));
-  CLI_TRY("", reshard_state_int(right ? 1 : 2, &leaf));
+  CLI_TRY("", reshard_tree_dict(&dict));
+  CLI_TRY("", reshard_tree_int(right ? 1 : 2, &leaf));
   put(dict, "k\303\251y/with \"quotes\"\\ and\ttabs", leaf);
   put(root, "a.b", dict);
 }
 
-static void leaves_to_save(int64_t rank, reshard_state root) { add_leaves(root, rank == 0); }
-static void leaves_to_load(int64_t rank, reshard_state root) {
+static void leaves_to_save(int64_t rank, reshard_tree root) { add_leaves(root, rank == 0); }
+static void leaves_to_load(int64_t rank, reshard_tree root) {
   (void)rank;
   add_leaves(root, false);
 }
 
-static int64_t check_leaves(reshard_state root) {
+static int64_t check_leaves(reshard_tree root) {
   int64_t wrong = 0, integer;
   int truth;
   double real;
   const void *bytes;
   size_t size;
-  reshard_state list, leaf;
-  if (reshard_state_find(root, "leaves", &list) != RESHARD_SUCCESS)
+  reshard_tree list, leaf;
+  if (reshard_tree_find(root, "leaves", &list) != RESHARD_SUCCESS)
     return 1;
-  for (int i = 0; i < reshard_state_count(list); i++) {
+  for (int i = 0; i < reshard_tree_count(list); i++) {
     int k = i;
-    if (reshard_state_child(list, i, NULL, &leaf) != RESHARD_SUCCESS)
+    if (reshard_tree_child(list, i, NULL, &leaf) != RESHARD_SUCCESS)
       return 1;
     if (k < REALS)
-      wrong += reshard_state_get_float(leaf, &real) != RESHARD_SUCCESS || memcmp(&real, &reals[k], sizeof real) != 0;
+      wrong += reshard_tree_get_float(leaf, &real) != RESHARD_SUCCESS || memcmp(&real, &reals[k], sizeof real) != 0;
     else if ((k -= REALS) < 3)
-      wrong += reshard_state_get_float(leaf, &real) != RESHARD_SUCCESS ||
+      wrong += reshard_tree_get_float(leaf, &real) != RESHARD_SUCCESS ||
                (k == 0 ? !isnan(real) : real != (k == 1 ? (double)INFINITY : -(double)INFINITY));
     else if ((k -= 3) < INTEGERS)
-      wrong += reshard_state_get_int(leaf, &integer) != RESHARD_SUCCESS || integer != integers[k];
+      wrong += reshard_tree_get_int(leaf, &integer) != RESHARD_SUCCESS || integer != integers[k];
     else if ((k -= INTEGERS) <= BYTES) {
       static const unsigned char should[BYTES] = {0xff, 0, 1, 0xfe, 0x80, '"', '\\', '\n', 0};
-      wrong += reshard_state_get_bytes(leaf, &bytes, &size) != RESHARD_SUCCESS || size != (size_t)k ||
+      wrong += reshard_tree_get_bytes(leaf, &bytes, &size) != RESHARD_SUCCESS || size != (size_t)k ||
                (k > 0 && memcmp(bytes, should, size) != 0);
     } else if ((k -= BYTES + 1) < 2)
-      wrong += reshard_state_get_bool(leaf, &truth) != RESHARD_SUCCESS || truth != k;
+      wrong += reshard_tree_get_bool(leaf, &truth) != RESHARD_SUCCESS || truth != k;
     else
-      wrong += reshard_state_get_kind(leaf) != RESHARD_STATE_NULL;
+      wrong += reshard_tree_get_kind(leaf) != RESHARD_TREE_NULL;
   }
-  wrong += reshard_state_at(root, "a.b.k\303\251y/with \"quotes\"\\ and\ttabs", &leaf) != RESHARD_SUCCESS ||
-           reshard_state_get_int(leaf, &integer) != RESHARD_SUCCESS || integer != 1;
+  wrong += reshard_tree_at(root, "a.b.k\303\251y/with \"quotes\"\\ and\ttabs", &leaf) != RESHARD_SUCCESS ||
+           reshard_tree_get_int(leaf, &integer) != RESHARD_SUCCESS || integer != 1;
   return wrong;
 }
 
 static void leaves_body(void *user, int64_t r) {
   parts *p = user;
   scene *s = p->user;
-  reshard_state state = make_state(p, r, s);
+  reshard_tree state = make_state(p, r, s);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, NULL, NULL);
   crew_note(&p->results[r], status);
   p->wrong[r] = check_leaves(state);
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 
 static void test_leaves(void **state) {
@@ -460,46 +460,46 @@ static void refuse_load(parts *p, scene *s, reshard_status status, const char *t
   parts_assert(p, status, text);
 }
 
-static void put_int(reshard_state state, const char *key, int64_t value) {
-  reshard_state leaf;
-  CLI_TRY("", reshard_state_int(value, &leaf));
+static void put_int(reshard_tree state, const char *key, int64_t value) {
+  reshard_tree leaf;
+  CLI_TRY("", reshard_tree_int(value, &leaf));
   put(state, key, leaf);
 }
 
-static void put_tensor(reshard_state state, const char *key, reshard_dtype dtype) {
-  reshard_state leaf;
+static void put_tensor(reshard_tree state, const char *key, reshard_dtype dtype) {
+  reshard_tree leaf;
   reshard_tensor tensor;
   const int64_t shape[1] = {3};
   CLI_TRY("", reshard_tensor_create(dtype, 1, shape, &tensor));
   reshard_tensor_info info;
   CLI_TRY("", reshard_tensor_get_info(tensor, &info));
   memset(info.data, 0, (size_t)info.elements * reshard_dtype_size(dtype));
-  CLI_TRY("", reshard_state_tensor(tensor, &leaf));
+  CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
   put(state, key, leaf);
   reshard_tensor_release(tensor);
 }
 
-static void more_on_0(int64_t rank, reshard_state state) {
+static void more_on_0(int64_t rank, reshard_tree state) {
   if (rank == 0)
     put_int(state, "more", 1);
 }
-static void more_on_2(int64_t rank, reshard_state state) {
+static void more_on_2(int64_t rank, reshard_tree state) {
   if (rank == 2)
     put_int(state, "more", 1);
 }
-static void other_kind(int64_t rank, reshard_state state) {
+static void other_kind(int64_t rank, reshard_tree state) {
   if (rank == 1)
     put_int(state, "x", 1);
   else
     put_tensor(state, "x", RESHARD_F32);
 }
 /* A null on rank 0: what the others have is compared all the same. */
-static void put_null(reshard_state state, const char *key) {
-  reshard_state leaf;
-  CLI_TRY("", reshard_state_null(&leaf));
+static void put_null(reshard_tree state, const char *key) {
+  reshard_tree leaf;
+  CLI_TRY("", reshard_tree_null(&leaf));
   put(state, key, leaf);
 }
-static void null_int_tensor(int64_t rank, reshard_state state) {
+static void null_int_tensor(int64_t rank, reshard_tree state) {
   if (rank == 0)
     put_null(state, "x");
   else if (rank == 1)
@@ -507,47 +507,47 @@ static void null_int_tensor(int64_t rank, reshard_state state) {
   else
     put_tensor(state, "x", RESHARD_F32);
 }
-static void null_tensor_int(int64_t rank, reshard_state state) { null_int_tensor(rank == 0 ? 0 : 3 - rank, state); }
-static void complex_128(int64_t rank, reshard_state state) {
+static void null_tensor_int(int64_t rank, reshard_tree state) { null_int_tensor(rank == 0 ? 0 : 3 - rank, state); }
+static void complex_128(int64_t rank, reshard_tree state) {
   (void)rank;
   put_tensor(state, "wide", RESHARD_C128);
 }
 /* Replicas of a plain tensor that are none. */
-static void replica_dtype(int64_t rank, reshard_state state) {
+static void replica_dtype(int64_t rank, reshard_tree state) {
   if (rank == 0)
     put_null(state, "x");
   else
     put_tensor(state, "x", rank == 1 ? RESHARD_F32 : RESHARD_I32);
 }
-static void replica_shape(int64_t rank, reshard_state state) {
+static void replica_shape(int64_t rank, reshard_tree state) {
   const int64_t wide[2] = {2, 7};
   reshard_tensor tensor;
-  reshard_state leaf;
+  reshard_tree leaf;
   if (rank < 2) {
     put_tensor(state, "x", RESHARD_F32);
     return;
   }
   CLI_TRY("", reshard_tensor_create(RESHARD_F32, 2, wide, &tensor));
-  CLI_TRY("", reshard_state_tensor(tensor, &leaf));
+  CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
   put(state, "x", leaf);
   reshard_tensor_release(tensor);
 }
-static void twice(int64_t rank, reshard_state state) {
-  reshard_state dict;
+static void twice(int64_t rank, reshard_tree state) {
+  reshard_tree dict;
   put_int(state, "a.b", 1);
-  CLI_TRY("", reshard_state_dict(&dict));
+  CLI_TRY("", reshard_tree_dict(&dict));
   put_int(dict, "b", rank);
   put(state, "a", dict);
 }
-static void no_name(int64_t rank, reshard_state state) {
+static void no_name(int64_t rank, reshard_tree state) {
   if (rank == 1)
     put_int(state, "", 1);
 }
-static void no_utf8(int64_t rank, reshard_state state) {
+static void no_utf8(int64_t rank, reshard_tree state) {
   if (rank == 1)
     put_int(state, "a\377b", 1);
 }
-static void metadata_name(int64_t rank, reshard_state state) {
+static void metadata_name(int64_t rank, reshard_tree state) {
   (void)rank;
   put_tensor(state, "__metadata__", RESHARD_F32);
 }
@@ -566,7 +566,7 @@ static void test_refused_saves(void **state) {
   refuse_save(&p, &s, RESHARD_ERROR_INVALID, "3': has a name of a writer's temporary");
   s.path = kept("refused");
   static const struct {
-    void (*change)(int64_t, reshard_state);
+    void (*change)(int64_t, reshard_tree);
     reshard_status status;
     const char *text;
   } cases[] = {
@@ -609,16 +609,16 @@ static void test_refused_saves(void **state) {
 static void own_scene_body(void *user, int64_t r) {
   parts *p = user;
   const scene *s = p->user;
-  reshard_state state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
+  reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
   crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 static void own_load_body(void *user, int64_t r) {
   parts *p = user;
   const scene *s = p->user;
-  reshard_state state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
+  reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
   crew_note(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 
 static void test_ranks_that_differ(void **state) {
@@ -697,40 +697,40 @@ static void test_ranks_that_differ(void **state) {
   reshard_layout_release(turned.layout);
 }
 
-static void more_tensor(int64_t rank, reshard_state state) {
+static void more_tensor(int64_t rank, reshard_tree state) {
   if (rank == 1)
     put_tensor(state, "more", RESHARD_F32);
 }
-static void step_is_tensor(int64_t rank, reshard_state state) {
-  reshard_state opt;
-  CLI_TRY("", reshard_state_find(state, "opt", &opt));
+static void step_is_tensor(int64_t rank, reshard_tree state) {
+  reshard_tree opt;
+  CLI_TRY("", reshard_tree_find(state, "opt", &opt));
   if (rank == 1)
     put_tensor(opt, "step", RESHARD_F32);
 }
-static void tensor_is_step(int64_t rank, reshard_state state) {
-  reshard_state list;
+static void tensor_is_step(int64_t rank, reshard_tree state) {
+  reshard_tree list;
   (void)rank;
-  CLI_TRY("", reshard_state_list(&list));
+  CLI_TRY("", reshard_tree_list(&list));
   for (int i = 0; i < 2; i++) {
-    reshard_state leaf;
-    CLI_TRY("", reshard_state_int(i, &leaf));
-    CLI_TRY("", reshard_state_append(list, leaf));
-    reshard_state_release(leaf);
+    reshard_tree leaf;
+    CLI_TRY("", reshard_tree_int(i, &leaf));
+    CLI_TRY("", reshard_tree_append(list, leaf));
+    reshard_tree_release(leaf);
   }
   put(state, "t", list);
 }
-static void no_opt(int64_t rank, reshard_state state) {
+static void no_opt(int64_t rank, reshard_tree state) {
   if (rank == 0)
     put_int(state, "opt", 1);
 }
-static void shared_memory(int64_t rank, reshard_state state) {
+static void shared_memory(int64_t rank, reshard_tree state) {
   static float memory[8];
   const int64_t shape[2] = {2, 8}, strides[2] = {0, 1};
   reshard_tensor tensor;
-  reshard_state leaf;
+  reshard_tree leaf;
   (void)rank;
   CLI_TRY("", reshard_tensor_wrap(RESHARD_F32, 2, shape, strides, memory, NULL, NULL, &tensor));
-  CLI_TRY("", reshard_state_tensor(tensor, &leaf));
+  CLI_TRY("", reshard_tree_tensor(tensor, &leaf));
   put(state, "more", leaf);
   reshard_tensor_release(tensor);
 }
@@ -744,7 +744,7 @@ static void test_refused_loads(void **state) {
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "stored': No such file or directory");
   save(&p, &s);
   static const struct {
-    void (*change)(int64_t, reshard_state);
+    void (*change)(int64_t, reshard_tree);
     int64_t n;
     const char *text;
   } cases[] = {
@@ -886,7 +886,7 @@ static void test_partial(void **state) {
 typedef struct training {
   reshard_comm comms[2][2];
   reshard_sharder sharders[4];
-  reshard_state trees[4];
+  reshard_tree trees[4];
   reshard_sharded_tensor inner[4];
   reshard_dtensor dtensors[4];
   const char *path;
@@ -907,7 +907,7 @@ static void open_training(training *t, parts *p) {
     reshard_sharder_options options = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, group}};
     const reshard_shard outer[2] = {rows_of(0, 2 * g), rows_of(8, 2 * g + 1)};
     reshard_metadata metadata;
-    reshard_state inner, leaf;
+    reshard_tree inner, leaf;
     reshard_mesh mesh;
     reshard_placement placements[2];
     int order[2];
@@ -917,8 +917,8 @@ static void open_training(training *t, parts *p) {
     CLI_TRY("", reshard_metadata_create(&f32, 2, whole, 2, outer, &metadata));
     CLI_TRY("", reshard_state_nested(p->sharders[r], metadata, 1, &outer[k], &inner, &leaf));
     reshard_metadata_release(metadata);
-    reshard_state_release(inner);
-    CLI_TRY("", reshard_state_dict(&t->trees[r]));
+    reshard_tree_release(inner);
+    CLI_TRY("", reshard_tree_dict(&t->trees[r]));
     put(t->trees[r], "nested", leaf);
     CLI_TRY("", reshard_mesh_parse(p->comms[r], 4, "2x2", &mesh));
     CLI_TRY("", reshard_placements_parse("S0,R", mesh, placements, order));
@@ -933,7 +933,7 @@ static void open_training(training *t, parts *p) {
 
 static void close_training(training *t) {
   for (int64_t r = 0; r < 4; r++) {
-    reshard_state_release(t->trees[r]);
+    reshard_tree_release(t->trees[r]);
     reshard_sharded_tensor_release(t->inner[r]);
     reshard_dtensor_release(t->dtensors[r]);
     reshard_sharder_destroy(t->sharders[r]);
@@ -961,7 +961,7 @@ static int64_t walk_inner(const training *t, int64_t r, float first, bool fill) 
 static void several_body(void *user, int64_t r) {
   parts *p = user;
   scene *s = p->user;
-  reshard_state root, list, leaf;
+  reshard_tree root, list, leaf;
   reshard_sharded_tensor tensor, view;
   reshard_tensor array;
   reshard_properties properties = {.dtype = s->specs[0].dtype};
@@ -969,24 +969,24 @@ static void several_body(void *user, int64_t r) {
   CLI_TRY("", reshard_sharded_tensor_local(tensor, 0, &array, NULL));
   CLI_TRY("", reshard_sharded_tensor_from_layout(p->sharders[r], s->specs[0].layout, &properties, 1, &array, &view));
   parts_fill_all(tensor, r, OTHER);
-  CLI_TRY("", reshard_state_list(&list));
+  CLI_TRY("", reshard_tree_list(&list));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
-  CLI_TRY("", reshard_state_append(list, leaf));
-  CLI_TRY("", reshard_state_append(list, leaf));
-  reshard_state_release(leaf);
+  CLI_TRY("", reshard_tree_append(list, leaf));
+  CLI_TRY("", reshard_tree_append(list, leaf));
+  reshard_tree_release(leaf);
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
-  CLI_TRY("", reshard_state_append(list, leaf));
-  reshard_state_release(leaf);
+  CLI_TRY("", reshard_tree_append(list, leaf));
+  reshard_tree_release(leaf);
   CLI_TRY("", reshard_state_sharded(view, &leaf));
-  CLI_TRY("", reshard_state_append(list, leaf));
-  reshard_state_release(leaf);
-  CLI_TRY("", reshard_state_dict(&root));
+  CLI_TRY("", reshard_tree_append(list, leaf));
+  reshard_tree_release(leaf);
+  CLI_TRY("", reshard_tree_dict(&root));
   put(root, "t", list);
   crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
-  p->wrong[r] = parts_check_all(tensor, r, SAVED + (uint64_t)reshard_state_count(list) - 1);
+  p->wrong[r] = parts_check_all(tensor, r, SAVED + (uint64_t)reshard_tree_count(list) - 1);
   reshard_sharded_tensor_release(view);
   reshard_sharded_tensor_release(tensor);
-  reshard_state_release(root);
+  reshard_tree_release(root);
 }
 
 static void test_several_paths(void **state) {
@@ -1115,11 +1115,11 @@ static void read_replaced_body(void *user, int64_t r) {
   parts *p = user;
   scene before = *(scene *)p->user;
   before.seed = OTHER;
-  reshard_state state = make_state(p, r, &before);
+  reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, before.path, NULL, NULL);
   crew_note(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_state(r, state, &before, (uint64_t)step_of(state)) : 0;
-  reshard_state_release(state);
+  reshard_tree_release(state);
 }
 
 static void test_replaced(void **state) {
@@ -1190,9 +1190,9 @@ static void test_abort(void **state) {
 static void formats_body(void *user, int64_t r) {
   parts *p = user;
   const scene *s = p->user;
-  reshard_state root, leaf;
+  reshard_tree root, leaf;
   reshard_sharded_tensor tensor;
-  CLI_TRY("", reshard_state_dict(&root));
+  CLI_TRY("", reshard_tree_dict(&root));
   CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout,
                                            &(reshard_properties){.dtype = RESHARD_F32}, &tensor));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
@@ -1200,7 +1200,7 @@ static void formats_body(void *user, int64_t r) {
   crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
   p->wrong[r] = parts_check_all(tensor, r, SAVED);
   reshard_sharded_tensor_release(tensor);
-  reshard_state_release(root);
+  reshard_tree_release(root);
 }
 
 static void test_other_formats(void **state) {

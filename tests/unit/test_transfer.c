@@ -249,7 +249,7 @@ static reshard_status copy_view(reshard_path path, int64_t rows, int64_t columns
   reshard_layout l;
   reshard_plan plan;
   reshard_transfer t;
-  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   assert_int_equal(reshard_comm_create_local(1, &local, &comm), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse("rank(0)", 2, shape, 1, &l), RESHARD_SUCCESS);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = l, .dst = l, .dtype = RESHARD_U32};
@@ -392,7 +392,7 @@ static reshard_status make(const char *src, const char *dst, int ndim, const int
   reshard_layout from, to;
   reshard_plan plan;
   reshard_transfer t;
-  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE};
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   assert_int_equal(rank, 0);
   assert_int_equal(reshard_comm_create_local(1, &local, &comm), RESHARD_SUCCESS);
   assert_int_equal(reshard_layout_parse(src, ndim, shape, 1, &from), RESHARD_SUCCESS);

@@ -7,7 +7,7 @@
  * Helpers spin for some microseconds after a job, because execute is often called in a loop, and then sleep. Whoever
  * sleeps counts himself first and looks at the ticket again under the lock; whoever publishes a ticket then looks at
  * the count: with sequentially consistent order one of the two sees the other. */
-#include "device/pool.h"
+#include "device/cpu_threads.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 enum { SPINS = 1000, LINE = 64 };
 
-struct rs_pool {
+struct rs_threads {
   _Alignas(LINE) _Atomic uint64_t ticket; /* job number << 32 | tasks left */
   _Alignas(LINE) _Atomic int64_t done;    /* tasks of this job that are finished */
   _Alignas(LINE) _Atomic int sleepers;    /* helpers */
@@ -25,7 +25,7 @@ struct rs_pool {
   _Atomic bool caller_sleeps;
   _Atomic bool stop;
   int64_t n; /* of this job, with work and job */
-  rs_pool_work work;
+  rs_threads_work work;
   const void *job;
   pthread_mutex_t turn; /* held for a whole job */
   pthread_mutex_t lock; /* of the two conditions */
@@ -43,7 +43,7 @@ static inline void relax(void) {
 }
 
 /* Draws a task of any job that has some left (any_job) or of the claim's own job. */
-static bool draw(rs_pool *pool, rs_claim *claim, bool any_job) {
+static bool draw(rs_threads *pool, rs_claim *claim, bool any_job) {
   uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
   do {
     if ((uint32_t)ticket == 0 || (!any_job && (uint32_t)(ticket >> 32) != claim->turn))
@@ -56,7 +56,7 @@ static bool draw(rs_pool *pool, rs_claim *claim, bool any_job) {
   return true;
 }
 
-int64_t rs_pool_next(rs_claim *claim) {
+int64_t rs_threads_next(rs_claim *claim) {
   if (claim->pool == NULL)
     return claim->next < claim->n ? claim->next++ : -1;
   if (claim->next < 0 && !draw(claim->pool, claim, false))
@@ -68,7 +68,7 @@ int64_t rs_pool_next(rs_claim *claim) {
 }
 
 /* Counts the tasks of a claim as done; the last one wakes a sleeping caller. */
-static void finish(rs_pool *pool, const rs_claim *claim) {
+static void finish(rs_threads *pool, const rs_claim *claim) {
   if (claim->taken == 0)
     return;
   int64_t done = atomic_fetch_add(&pool->done, claim->taken) + claim->taken;
@@ -79,9 +79,11 @@ static void finish(rs_pool *pool, const rs_claim *claim) {
   }
 }
 
-static bool something(rs_pool *pool) { return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop); }
+static bool something(rs_threads *pool) {
+  return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop);
+}
 
-static void helper_sleep(rs_pool *pool) {
+static void helper_sleep(rs_threads *pool) {
   pthread_mutex_lock(&pool->lock);
   atomic_fetch_add(&pool->sleepers, 1);
   while (!something(pool))
@@ -91,7 +93,7 @@ static void helper_sleep(rs_pool *pool) {
 }
 
 static void *helper(void *user) {
-  rs_pool *pool = user;
+  rs_threads *pool = user;
   int thread = 1 + atomic_fetch_add(&pool->named, 1);
   for (int spins = 0; !atomic_load_explicit(&pool->stop, memory_order_relaxed);) {
     rs_claim claim = {.pool = pool, .next = -1, .thread = thread};
@@ -109,7 +111,7 @@ static void *helper(void *user) {
   return NULL;
 }
 
-static void stop_helpers(rs_pool *pool) {
+static void stop_helpers(rs_threads *pool) {
   pthread_mutex_lock(&pool->lock);
   atomic_store(&pool->stop, true);
   pthread_cond_broadcast(&pool->wake);
@@ -119,7 +121,7 @@ static void stop_helpers(rs_pool *pool) {
 }
 
 /* Helpers take no signals: those are the program's. */
-static int start_helpers(rs_pool *pool, int n) {
+static int start_helpers(rs_threads *pool, int n) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -132,10 +134,10 @@ static int start_helpers(rs_pool *pool, int n) {
   return error;
 }
 
-reshard_status rs_pool_create(int threads, rs_pool **out) {
-  size_t bytes = sizeof(rs_pool) + (size_t)(threads - 1) * sizeof(pthread_t);
+reshard_status rs_threads_create(int threads, rs_threads **out) {
+  size_t bytes = sizeof(rs_threads) + (size_t)(threads - 1) * sizeof(pthread_t);
   bytes = (bytes + LINE - 1) / LINE * LINE;
-  rs_pool *pool = aligned_alloc(LINE, bytes);
+  rs_threads *pool = aligned_alloc(LINE, bytes);
   if (pool == NULL)
     return rs_error_memory(bytes);
   memset(pool, 0, bytes);
@@ -146,7 +148,7 @@ reshard_status rs_pool_create(int threads, rs_pool **out) {
   int error = start_helpers(pool, threads - 1);
   if (error != 0) {
     int started = pool->nhelpers;
-    rs_pool_destroy(pool);
+    rs_threads_destroy(pool);
     return rs_error(RESHARD_ERROR_SYSTEM, "cannot start copy thread %d of %d: %s", started + 2, threads,
                     strerror(error));
   }
@@ -154,7 +156,7 @@ reshard_status rs_pool_create(int threads, rs_pool **out) {
   return RESHARD_SUCCESS;
 }
 
-void rs_pool_destroy(rs_pool *pool) {
+void rs_threads_destroy(rs_threads *pool) {
   if (pool == NULL)
     return;
   stop_helpers(pool);
@@ -165,9 +167,9 @@ void rs_pool_destroy(rs_pool *pool) {
   free(pool);
 }
 
-int rs_pool_threads(const rs_pool *pool) { return pool->nhelpers + 1; }
+int rs_threads_count(const rs_threads *pool) { return pool->nhelpers + 1; }
 
-static void publish(rs_pool *pool, int64_t n, rs_pool_work work, const void *job) {
+static void publish(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
   pool->n = n;
   pool->work = work;
   pool->job = job;
@@ -181,7 +183,7 @@ static void publish(rs_pool *pool, int64_t n, rs_pool_work work, const void *job
   }
 }
 
-static void wait_for_helpers(rs_pool *pool, int64_t n) {
+static void wait_for_helpers(rs_threads *pool, int64_t n) {
   for (int spins = 0; spins < SPINS; spins++) {
     if (atomic_load_explicit(&pool->done, memory_order_acquire) == n)
       return;
@@ -195,9 +197,9 @@ static void wait_for_helpers(rs_pool *pool, int64_t n) {
   pthread_mutex_unlock(&pool->lock);
 }
 
-void rs_pool_run(rs_pool *pool, int64_t n, rs_pool_work work, const void *job) {
+void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
   if (n <= 1 || pool->nhelpers == 0) {
-    rs_pool_run_alone(n, work, job);
+    rs_threads_run_alone(n, work, job);
     return;
   }
   pthread_mutex_lock(&pool->turn);
@@ -211,7 +213,7 @@ void rs_pool_run(rs_pool *pool, int64_t n, rs_pool_work work, const void *job) {
   pthread_mutex_unlock(&pool->turn);
 }
 
-void rs_pool_run_alone(int64_t n, rs_pool_work work, const void *job) {
+void rs_threads_run_alone(int64_t n, rs_threads_work work, const void *job) {
   if (n <= 0)
     return;
   rs_claim claim = {.n = n};

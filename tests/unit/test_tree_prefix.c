@@ -10,39 +10,39 @@
 #include "support/expect.h"
 #include "util.h"
 
-#include <reshard/state_dict.h>
+#include <reshard/tree.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A dict of these keys, whose values are their numbers. */
-static reshard_state dict_of(int64_t n, const char *const *keys) {
-  reshard_state dict, value;
-  GOOD(reshard_state_dict(&dict));
+static reshard_tree dict_of(int64_t n, const char *const *keys) {
+  reshard_tree dict, value;
+  GOOD(reshard_tree_dict(&dict));
   for (int64_t i = 0; i < n; i++) {
-    GOOD(reshard_state_int(i, &value));
-    GOOD(reshard_state_set(dict, keys[i], value));
-    reshard_state_release(value);
+    GOOD(reshard_tree_int(i, &value));
+    GOOD(reshard_tree_set(dict, keys[i], value));
+    reshard_tree_release(value);
   }
   return dict;
 }
 
 /* Keys in order, each with the value that was put first; every key is found, by key and by path. */
-static void assert_keys(reshard_state dict, int64_t n, const char *const *keys) {
-  assert_int_equal(reshard_state_count(dict), n);
+static void assert_keys(reshard_tree dict, int64_t n, const char *const *keys) {
+  assert_int_equal(reshard_tree_count(dict), n);
   for (int64_t i = 0; i < n; i++) {
     const char *key;
-    reshard_state child, found;
+    reshard_tree child, found;
     int64_t value;
-    GOOD(reshard_state_child(dict, i, &key, &child));
+    GOOD(reshard_tree_child(dict, i, &key, &child));
     assert_string_equal(key, keys[i]);
-    GOOD(reshard_state_get_int(child, &value));
+    GOOD(reshard_tree_get_int(child, &value));
     assert_int_equal(value, i);
-    GOOD(reshard_state_find(dict, keys[i], &found));
+    GOOD(reshard_tree_find(dict, keys[i], &found));
     assert_ptr_equal(found, child);
     if (*keys[i] != '\0') {
-      GOOD(reshard_state_at(dict, keys[i], &found));
+      GOOD(reshard_tree_at(dict, keys[i], &found));
       assert_ptr_equal(found, child);
     }
   }
@@ -52,64 +52,63 @@ static void test_renames(void **state) {
   (void)state;
   const char *keys[] = {"module.a", "b", "module.", "modul", "module.module.c", "module"};
   const char *stripped[] = {"a", "b", "", "modul", "module.c", "module"};
-  reshard_state dict = dict_of(6, keys), found;
-  GOOD(reshard_state_replace_by_prefix(dict, "module.", ""));
+  reshard_tree dict = dict_of(6, keys), found;
+  GOOD(reshard_tree_replace_by_prefix(dict, "module.", ""));
   assert_keys(dict, 6, stripped);
-  assert_int_equal(reshard_state_find(dict, "module.a", &found), RESHARD_ERROR_INVALID);
-  GOOD(reshard_state_replace_by_prefix(dict, "x", "y")); /* none has it */
+  assert_int_equal(reshard_tree_find(dict, "module.a", &found), RESHARD_ERROR_INVALID);
+  GOOD(reshard_tree_replace_by_prefix(dict, "x", "y")); /* none has it */
   assert_keys(dict, 6, stripped);
-  GOOD(reshard_state_replace_by_prefix(dict, "", "p.")); /* all have it */
+  GOOD(reshard_tree_replace_by_prefix(dict, "", "p.")); /* all have it */
   const char *all[] = {"p.a", "p.b", "p.", "p.modul", "p.module.c", "p.module"};
   assert_keys(dict, 6, all);
-  reshard_state_release(dict);
+  reshard_tree_release(dict);
 
   /* At once: what becomes a key that is renamed itself is no conflict. */
   const char *chain[] = {"ax", "aax", "aaax"}, *longer[] = {"aax", "aaax", "aaaax"};
   dict = dict_of(3, chain);
-  GOOD(reshard_state_replace_by_prefix(dict, "a", "aa"));
+  GOOD(reshard_tree_replace_by_prefix(dict, "a", "aa"));
   assert_keys(dict, 3, longer);
-  GOOD(reshard_state_replace_by_prefix(dict, "aa", "a"));
+  GOOD(reshard_tree_replace_by_prefix(dict, "aa", "a"));
   assert_keys(dict, 3, chain);
-  reshard_state_release(dict);
+  reshard_tree_release(dict);
 
   /* The dict alone, not what is in it; a key that became free can be set. */
-  reshard_state inner = dict_of(3, chain), outer;
-  GOOD(reshard_state_dict(&outer));
-  GOOD(reshard_state_set(outer, "ay", inner));
-  GOOD(reshard_state_replace_by_prefix(outer, "a", "b"));
+  reshard_tree inner = dict_of(3, chain), outer;
+  GOOD(reshard_tree_dict(&outer));
+  GOOD(reshard_tree_set(outer, "ay", inner));
+  GOOD(reshard_tree_replace_by_prefix(outer, "a", "b"));
   assert_keys(inner, 3, chain);
-  GOOD(reshard_state_at(outer, "by.aax", &found));
-  GOOD(reshard_state_set(outer, "ay", inner));
-  assert_int_equal(reshard_state_count(outer), 2);
-  reshard_state_release(inner);
-  reshard_state_release(outer);
+  GOOD(reshard_tree_at(outer, "by.aax", &found));
+  GOOD(reshard_tree_set(outer, "ay", inner));
+  assert_int_equal(reshard_tree_count(outer), 2);
+  reshard_tree_release(inner);
+  reshard_tree_release(outer);
 
-  GOOD(reshard_state_dict(&dict));
-  GOOD(reshard_state_replace_by_prefix(dict, "a", "b"));
-  reshard_state_release(dict);
+  GOOD(reshard_tree_dict(&dict));
+  GOOD(reshard_tree_replace_by_prefix(dict, "a", "b"));
+  reshard_tree_release(dict);
 }
 
 static void test_refused(void **state) {
   (void)state;
   const char *keys[] = {"a.x", "c", "b.x", "a.y"};
-  reshard_state dict = dict_of(4, keys), list;
-  GOOD(reshard_state_list(&list));
-  BAD(reshard_state_replace_by_prefix(dict, "a.", "b."),
-      "reshard_state_replace_by_prefix: 'a.x' would become 'b.x', which the dict has already");
+  reshard_tree dict = dict_of(4, keys), list;
+  GOOD(reshard_tree_list(&list));
+  BAD(reshard_tree_replace_by_prefix(dict, "a.", "b."),
+      "reshard_tree_replace_by_prefix: 'a.x' would become 'b.x', which the dict has already");
   assert_keys(dict, 4, keys);
-  BAD(reshard_state_replace_by_prefix(dict, "b.", "a."), /* what it would become comes first */
-      "reshard_state_replace_by_prefix: 'b.x' would become 'a.x', which the dict has already");
+  BAD(reshard_tree_replace_by_prefix(dict, "b.", "a."), /* what it would become comes first */
+      "reshard_tree_replace_by_prefix: 'b.x' would become 'a.x', which the dict has already");
   assert_keys(dict, 4, keys);
-  BAD(reshard_state_replace_by_prefix(dict, "a.", "a."), "reshard_state_replace_by_prefix: both prefixes are 'a.'");
-  BAD(reshard_state_replace_by_prefix(dict, "", ""), "reshard_state_replace_by_prefix: both prefixes are ''");
-  BAD(reshard_state_replace_by_prefix(NULL, "a", "b"), "reshard_state_replace_by_prefix: dict is NULL");
-  BAD(reshard_state_replace_by_prefix(dict, NULL, "b"), "reshard_state_replace_by_prefix: old_prefix is NULL");
-  BAD(reshard_state_replace_by_prefix(dict, "a", NULL), "reshard_state_replace_by_prefix: new_prefix is NULL");
-  BAD(reshard_state_replace_by_prefix(list, "a", "b"),
-      "reshard_state_replace_by_prefix: the state is a list, not a dict");
+  BAD(reshard_tree_replace_by_prefix(dict, "a.", "a."), "reshard_tree_replace_by_prefix: both prefixes are 'a.'");
+  BAD(reshard_tree_replace_by_prefix(dict, "", ""), "reshard_tree_replace_by_prefix: both prefixes are ''");
+  BAD(reshard_tree_replace_by_prefix(NULL, "a", "b"), "reshard_tree_replace_by_prefix: dict is NULL");
+  BAD(reshard_tree_replace_by_prefix(dict, NULL, "b"), "reshard_tree_replace_by_prefix: old_prefix is NULL");
+  BAD(reshard_tree_replace_by_prefix(dict, "a", NULL), "reshard_tree_replace_by_prefix: new_prefix is NULL");
+  BAD(reshard_tree_replace_by_prefix(list, "a", "b"), "reshard_tree_replace_by_prefix: the tree is a list, not a dict");
   assert_keys(dict, 4, keys);
-  reshard_state_release(list);
-  reshard_state_release(dict);
+  reshard_tree_release(list);
+  reshard_tree_release(dict);
 }
 
 /* Short keys of two letters, so that prefixes meet often; against the plain way. */
@@ -149,13 +148,13 @@ static void test_random(void **state) {
       for (int64_t j = 0; j < i; j++)
         conflict |= strcmp(made[i], made[j]) == 0;
     }
-    reshard_state dict = dict_of(n, before);
-    reshard_status status = reshard_state_replace_by_prefix(dict, prefix[0], prefix[1]);
+    reshard_tree dict = dict_of(n, before);
+    reshard_status status = reshard_tree_replace_by_prefix(dict, prefix[0], prefix[1]);
     if (status != (conflict ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS))
       fail_msg("seed %lld: %s", (long long)seed, reshard_status_string(status));
     assert_keys(dict, n, conflict ? before : after);
     refused += conflict && !equal;
-    reshard_state_release(dict);
+    reshard_tree_release(dict);
   }
   assert_true(refused > 100 * cli_test_scale() && renamed > 100 * cli_test_scale());
 }

@@ -1,0 +1,10 @@
+# have_mpi: host/comm/mpi*.c is compiled, and the library links MPI. Not with the sanitizers, which report what MPI does.
+set(have_mpi OFF)
+if(NOT RESHARD_MPI STREQUAL "OFF" AND NOT instrument)
+  find_package(MPI QUIET COMPONENTS C)
+  set(have_mpi ${MPI_C_FOUND})
+endif()
+if(RESHARD_MPI STREQUAL "ON" AND NOT have_mpi AND NOT instrument)
+  message(FATAL_ERROR "RESHARD_MPI is ON and no MPI was found (MPI_HOME)")
+endif()
+message(STATUS "MPI: ${MPI_C_LIBRARIES}")

@@ -1,0 +1,61 @@
+/* Inside of the NCCL communicator: one rank of an ncclComm_t. */
+#ifndef RS_COMM_NCCL_H
+#define RS_COMM_NCCL_H
+
+#include "comm/comm.h"
+
+#include <nccl.h>
+#include <pthread.h>
+
+/* What a rank gives to an all-gather: always of this size, so that ranks that make different calls see it. */
+typedef struct rs_nccl_record {
+  int64_t bytes; /* of the record that are used */
+  int64_t unused;
+  char record[RS_COMM_RECORD];
+} rs_nccl_record;
+
+typedef struct rs_nccl {
+  struct reshard_comm_s base;
+  pthread_mutex_t mutex; /* of `nccl`, which an abort takes away from the thread that uses it */
+  ncclComm_t nccl;       /* NULL after an abort, where it is not borrowed */
+  bool borrowed;         /* nccl is the caller's: never ended here */
+  atomic_bool ended;
+  int64_t timeout_ms;    /* 0: none */
+  reshard_device handle; /* kept */
+  void *stream;          /* side stream of the all-gathers */
+  rs_event *gathered;
+  rs_nccl_record *mine, *all; /* pinned; [1], [size] */
+  rs_nccl_record *device_mine, *device_all;
+  char *packed;                             /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
+  int64_t *global_ranks;                    /* of base; owned */
+  struct rs_nccl *parent, *children, *next; /* who was split from whom: an abort goes down; under the parent's mutex */
+  int64_t users;                            /* handles and children that need this */
+} rs_nccl;
+
+static inline rs_nccl *rs_nccl_of(reshard_comm comm) { return (rs_nccl *)comm; }
+
+/* An NCCL result as a status, with NCCL's own words. nccl may be NULL. */
+reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *call);
+/* Waits until a call of a non-blocking communicator is through; result is what the call returned. At the deadline, or
+ * when the communicator ends meanwhile, the communicator is given up. */
+reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call);
+/* Between two looks at something that NCCL or a GPU has still to do: short at first. */
+void rs_nccl_pause(int64_t since_ns);
+/* The communicator, locked against an abort; RESHARD_ERROR_PEER, unlocked, when it has ended. */
+reshard_status rs_nccl_lock(rs_nccl *c);
+void rs_nccl_unlock(rs_nccl *c);
+/* Ends it and those that were split from it. Callable from any thread. */
+void rs_nccl_end(rs_nccl *c);
+
+/* nccl_make.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
+ * to end. */
+reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms, rs_nccl **out);
+/* One user less; the last one frees. */
+void rs_nccl_drop(rs_nccl *c);
+
+/* nccl_split.c */
+reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+
+extern const rs_comm_ops rs_nccl_ops;
+
+#endif

@@ -1,0 +1,63 @@
+/* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests. */
+#ifndef RS_DEVICE_BOX_TILES_H
+#define RS_DEVICE_BOX_TILES_H
+
+#include "device/device.h"
+#include "kernels/box_copy.h"
+
+/* What the tables are made for. */
+typedef struct rs_box_policy {
+  int sms;           /* of the device */
+  bool bulk;         /* it has the bulk copy engine: sm_90 */
+  int64_t tile;      /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE; 0: by bytes and SMs */
+  int64_t bulk_from; /* bytes of a program from which on the engine pays; 0: RS_BOX_BULK_FROM */
+} rs_box_policy;
+enum { RS_BOX_BULK_FROM = 4 << 20 };
+
+/* A loop of a copy while it is cut. */
+typedef struct rs_box_loop {
+  int64_t n, src, dst;
+  int64_t block; /* steps of a tile */
+  int64_t skew;  /* steps that are missing in the first block */
+  int64_t at;    /* block */
+} rs_box_loop;
+
+/* Grow as they need to, and are used again. */
+typedef struct rs_box_tables {
+  RS_VEC(rs_box_tile) tile[RS_BOX_CLASSES];
+  RS_VEC(rs_box_shape) shape;
+  RS_VEC(rs_box_axis) axis;
+  int64_t bulk_bytes, narrow_src, narrow_dst; /* bytes of copies that are cut for the engine; with narrow lines there */
+  uint32_t last;                              /* shape that was looked for last: mostly the next one, too */
+  /* Room for making them. */
+  RS_VEC(uint32_t) slot; /* shapes by hash: index + 1, or 0 */
+  RS_VEC(rs_axis) loops;
+  RS_VEC(rs_box_loop) loop;
+} rs_box_tables;
+
+/* Errors: RESHARD_ERROR_OUT_OF_MEMORY; RESHARD_ERROR_UNSUPPORTED for more than 2^31 - 1 tiles of a class. */
+reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies, const rs_box_policy *policy);
+void rs_box_tables_free(rs_box_tables *tables);
+
+/* Index of a shape that is filled in but for `more`, with shape->inside - 1 loops to stand there. */
+reshard_status rs_box_shape_index(rs_box_tables *tables, const rs_box_shape *shape, const rs_box_axis *more,
+                                  uint32_t *index);
+
+/* Bytes of the tables as they are in memory of the device, and the tables written there - by the host, to a copy of
+ * that memory - with part[c].count tiles for each class; pointers are those of the device. */
+int64_t rs_box_tables_bytes(const rs_box_tables *tables);
+void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *device, rs_box_part part[RS_BOX_CLASSES]);
+
+/* Adds a part (of one or more tiles); false where it does not fit any more. The batch begins with nparts = tiles = 0.
+ */
+bool rs_box_batch_add(rs_box_batch *batch, const rs_box_part *part);
+/* Puts the parts in order: before the launch. */
+void rs_box_batch_close(rs_box_batch *batch);
+
+/* Likewise for spans, of bytes >= 1. The batch begins with n = 0 and has its tile. */
+bool rs_box_spans_add(rs_box_spans *spans, const char *src, char *dst, int64_t bytes);
+
+/* Bytes of a tile for so many bytes in all. */
+int64_t rs_box_tile_bytes(int64_t bytes, int sms);
+
+#endif

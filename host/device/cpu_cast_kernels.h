@@ -1,0 +1,30 @@
+/* Conversions of contiguous numbers by one instruction set, behind a const table. Compiled once per set from
+ * cpu_cast_body.h. */
+#ifndef RS_DEVICE_CPU_CAST_KERNELS_H
+#define RS_DEVICE_CPU_CAST_KERNELS_H
+
+#include "base/base.h"
+
+#include <reshard/device.h>
+#include <reshard/dtype.h>
+
+/* Dtypes that casts know are neighbours in reshard_dtype: an index of each. */
+enum { RS_CAST_DTYPES = RESHARD_F64 - RESHARD_F8_E4M3 + 1 };
+static inline int rs_cast_index(reshard_dtype dtype) { return (int)dtype - RESHARD_F8_E4M3; }
+
+/* n numbers at any addresses; dst == src where both have as many bytes, else they do not overlap. In the default
+ * floating-point environment. */
+typedef void (*rs_cast_kernel)(char *dst, const char *src, int64_t n);
+typedef struct rs_cast_kernels {
+  rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */
+} rs_cast_kernels;
+
+/* What the compiler makes of it for every machine of the architecture; the others are NULL where it cannot. */
+extern const rs_cast_kernels *const rs_cast_kernels_base;
+extern const rs_cast_kernels *const rs_cast_kernels_avx2;
+extern const rs_cast_kernels *const rs_cast_kernels_avx512;
+
+/* Of a set that this machine has. */
+const rs_cast_kernels *rs_cast_kernels_of(reshard_isa isa);
+
+#endif

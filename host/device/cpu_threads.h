@@ -1,0 +1,38 @@
+/* Copy threads: the calling thread and helpers share the tasks of one job.
+ *
+ * A job is n tasks, numbered from 0, and a function that each taking part runs once: it draws task numbers until there
+ * are none. Helpers that wake too late simply take no part, so a job never waits for a thread that has nothing. */
+#ifndef RS_DEVICE_CPU_THREADS_H
+#define RS_DEVICE_CPU_THREADS_H
+
+#include "base/base.h"
+
+typedef struct rs_threads rs_threads;
+
+/* A thread's access to the tasks of a job. */
+typedef struct rs_claim {
+  rs_threads *pool; /* NULL: all tasks are this thread's */
+  uint32_t turn;    /* which job */
+  int64_t n;        /* tasks of the job */
+  int64_t next;     /* a task already drawn, or -1; without a pool the next task */
+  int64_t taken;
+  int thread; /* 0: the caller of rs_threads_run, 1, 2, ...: helpers */
+} rs_claim;
+
+typedef void (*rs_threads_work)(const void *job, rs_claim *claim);
+
+/* threads: 1 or more, the caller of rs_threads_run included. On failure no thread is left. */
+reshard_status rs_threads_create(int threads, rs_threads **pool);
+void rs_threads_destroy(rs_threads *pool);
+int rs_threads_count(const rs_threads *pool);
+
+/* Runs a job of n tasks, 0 <= n < 2^32, and returns when all are done. What the tasks wrote is then visible to the
+ * caller. From several threads at once: one job after the other. Allocates nothing. */
+void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const void *job);
+/* The same by the calling thread alone, without a lock. */
+void rs_threads_run_alone(int64_t n, rs_threads_work work, const void *job);
+
+/* The next task, in ascending order for each thread, or -1. */
+int64_t rs_threads_next(rs_claim *claim);
+
+#endif

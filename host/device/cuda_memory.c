@@ -1,0 +1,192 @@
+/* Memory of a CUDA device, and of the host for it.
+ *
+ * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver,
+ * which keeps all it has (its default is to give memory back whenever somebody synchronises, and to get it again takes
+ * hundreds of milliseconds). Where a device has no such pools, storage is plain memory, and giving it back blocks.
+ *
+ * Calls that CUDA calls unsafe while any thread captures a stream - allocating, asking whether an event has happened -
+ * do no harm to a graph that does not contain them: they are made in relaxed mode. */
+#include "device/cuda.h"
+
+static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
+  if (status != RESHARD_ERROR_OUT_OF_MEMORY)
+    return status;
+  return rs_error(status, "out of memory: %zu bytes of %s cuda:%d: %s", bytes, what, device->index,
+                  reshard_last_error());
+}
+
+reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
+  void *made = NULL;
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = RESHARD_SUCCESS;
+  if (bytes > 0) {
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    status = rs_cuda_check(rs_cuda_restore(mode, cudaMalloc(&made, bytes)), "cudaMalloc");
+  }
+  rs_cuda_leave(before);
+  if (status != RESHARD_SUCCESS)
+    return out_of_memory(status, device, "memory on", bytes);
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cuda_free(rs_device *device, void *memory) {
+  if (memory == NULL)
+    return;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int before = -1;
+  (void)rs_cuda_enter(device, &before); /* which GPU memory is of, its address says, too */
+  rs_cuda_ignore(cudaFree(memory));
+  rs_cuda_leave(before);
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
+}
+
+/* Kernels of other GPUs reach memory of a pool where the pool says so. Which of them do is written down, for all
+ * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). */
+static void share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
+  int devices = 0;
+  cudaMemPool_t book;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2 ||
+      cudaDeviceGetDefaultMemPool(&book, cuda->base.index) != cudaSuccess)
+    devices = 0;
+  for (int peer = 0; peer < devices; peer++) {
+    struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite};
+    enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
+    if (peer != cuda->base.index && cudaMemPoolGetAccess(&now, book, &access.location) == cudaSuccess &&
+        now == cudaMemAccessFlagsProtReadWrite)
+      rs_cuda_ignore(cudaMemPoolSetAccess(pool, &access, 1));
+  }
+  (void)cudaGetLastError();
+}
+
+static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
+  struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned};
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = cuda->base.index;
+  cudaMemPool_t pool;
+  uint64_t keep = UINT64_MAX;
+  RS_CUDA_TRY(cudaMemPoolCreate(&pool, &props));
+  reshard_status status =
+      rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  if (status != RESHARD_SUCCESS) {
+    rs_cuda_ignore(cudaMemPoolDestroy(pool));
+    return status;
+  }
+  *out = pool;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status pool_of(rs_cuda *cuda, cudaMemPool_t *pool) {
+  reshard_status status = RESHARD_SUCCESS;
+  pthread_mutex_lock(&cuda->mutex);
+  if (cuda->pool == NULL)
+    status = make_pool(cuda, &cuda->pool);
+  if (status == RESHARD_SUCCESS)
+    share_pool(cuda, cuda->pool); /* also what it has given already */
+  *pool = cuda->pool;
+  pthread_mutex_unlock(&cuda->mutex);
+  return status;
+}
+
+reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  if (!cuda->pools || bytes == 0)
+    return rs_cuda_alloc(device, bytes, memory);
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  void *made = NULL;
+  cudaMemPool_t pool;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  reshard_status status = pool_of(cuda, &pool);
+  if (status == RESHARD_SUCCESS)
+    status = rs_cuda_check(cudaMallocFromPoolAsync(&made, bytes, pool, stream), "cudaMallocFromPoolAsync");
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
+  if (status != RESHARD_SUCCESS)
+    return out_of_memory(status, device, "storage on", bytes);
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cuda_free_async(rs_device *device, void *memory, void *stream) {
+  if (!rs_cuda_of(device)->pools)
+    rs_cuda_free(device, memory);
+  else if (memory != NULL)
+    RS_ON_DEVICE_VOID(device, cudaFreeAsync(memory, stream));
+}
+
+reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory) {
+  void *made = NULL;
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = RESHARD_SUCCESS;
+  if (bytes > 0) {
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    status = rs_cuda_check(rs_cuda_restore(mode, cudaHostAlloc(&made, bytes, cudaHostAllocPortable)), "cudaHostAlloc");
+  }
+  rs_cuda_leave(before);
+  if (status != RESHARD_SUCCESS)
+    return out_of_memory(status, device, "pinned memory for", bytes);
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cuda_host_free(rs_device *device, void *memory) {
+  if (memory == NULL)
+    return;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int before = -1;
+  (void)rs_cuda_enter(device, &before);
+  rs_cuda_ignore(cudaFreeHost(memory));
+  rs_cuda_leave(before);
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
+}
+
+reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+}
+
+/* The current device is `device`. Plain memory first, then storage: that of pools there are none of yet, that of this
+ * handle, and that of other handles when their pools next grow. */
+static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
+  int possible = 0;
+  RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, device->index, other->index));
+  if (!possible) {
+    *can = false;
+    return RESHARD_SUCCESS;
+  }
+  cudaError_t error = cudaDeviceEnablePeerAccess(other->index, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled)
+    (void)cudaGetLastError();
+  else
+    RS_TRY(rs_cuda_check(error, "cudaDeviceEnablePeerAccess"));
+  rs_cuda *peer = rs_cuda_of(other);
+  if (peer->pools) {
+    cudaMemPool_t book;
+    const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, device->index},
+                                             cudaMemAccessFlagsProtReadWrite};
+    RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, other->index));
+    RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
+    pthread_mutex_lock(&peer->mutex);
+    if (peer->pool != NULL)
+      share_pool(peer, peer->pool);
+    pthread_mutex_unlock(&peer->mutex);
+  }
+  *can = true;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
+  if (other->type != RESHARD_DEVICE_CUDA || other->index == device->index) {
+    *can = other->type == RESHARD_DEVICE_CUDA;
+    return RESHARD_SUCCESS;
+  }
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = reach(device, other, can);
+  rs_cuda_leave(before);
+  return status;
+}

@@ -1,0 +1,38 @@
+/* All records of events and all waits for them. */
+#include "device/stream.h"
+
+#ifdef RS_TEST_EDGES
+static rs_edge_hook hook;
+static void *hook_user;
+
+void rs_stream_set_hook(rs_edge_hook set, void *user) {
+  hook = set;
+  hook_user = user;
+}
+
+static bool left_out(const char *edge, bool wait) { return hook != NULL && hook(hook_user, edge, wait); }
+#else
+static inline bool left_out(const char *edge, bool wait) {
+  (void)edge, (void)wait;
+  return false;
+}
+#endif
+
+reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
+  if (!device->ops->streams || left_out(edge, false))
+    return RESHARD_SUCCESS;
+  return device->ops->event_record(device, event, stream);
+}
+
+reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge) {
+  if (!device->ops->streams || left_out(edge, true))
+    return RESHARD_SUCCESS;
+  return device->ops->event_wait(device, stream, event);
+}
+
+reshard_status rs_stream_order(rs_device *device, void *earlier, void *later, rs_event *event, const char *edge) {
+  if (earlier == later)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_stream_record(device, event, earlier, edge));
+  return rs_stream_wait(device, later, event, edge);
+}

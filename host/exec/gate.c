@@ -1,0 +1,61 @@
+#include "exec/gate.h"
+
+#include "device/stream.h"
+
+static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_devices[0]; }
+
+reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
+  rs_gate made = {.comm = comm};
+  if (comm->locals == 1 || !comm->device->ops->streams)
+    return RESHARD_SUCCESS;
+  reshard_status status = comm->device->ops->event_create(comm->device, &made.came);
+  if (status == RESHARD_SUCCESS)
+    status = first_device(&made)->ops->event_create(first_device(&made), &made.done);
+  if (status != RESHARD_SUCCESS)
+    rs_gate_destroy(&made);
+  else
+    *gate = made;
+  return status;
+}
+
+void rs_gate_destroy(rs_gate *gate) {
+  if (gate->comm == NULL)
+    return;
+  if (gate->came != NULL)
+    gate->comm->device->ops->event_destroy(gate->comm->device, gate->came);
+  if (gate->done != NULL)
+    first_device(gate)->ops->event_destroy(first_device(gate), gate->done);
+  *gate = (rs_gate){0};
+}
+
+void rs_gate_record(rs_gate *gate) {
+  gate->behind = false;
+  gate->status = rs_stream_record(gate->comm->device, gate->came, gate->stream, "rank before work");
+  gate->text = reshard_last_error();
+}
+
+reshard_status rs_gate_open(rs_gate *gate, void *work) {
+  if (gate->comm == NULL)
+    return RESHARD_SUCCESS;
+  if (gate->status != RESHARD_SUCCESS)
+    return rs_error(gate->status, "rank %lld: %s", (long long)gate->comm->rank, gate->text);
+  return rs_stream_wait(first_device(gate), work, gate->came, "work after rank");
+}
+
+reshard_status rs_gate_close(rs_gate *gate, void *work) {
+  if (gate->comm == NULL)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_stream_record(first_device(gate), gate->done, work, "work before rank");
+  if (status != RESHARD_SUCCESS) /* the work must not outlive what the rank does with its arrays next */
+    (void)first_device(gate)->ops->finish(first_device(gate));
+  gate->behind = status == RESHARD_SUCCESS;
+  return status;
+}
+
+reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
+  reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, "rank after work");
+  if (waited != RESHARD_SUCCESS)
+    (void)first_device(gate)->ops->finish(first_device(gate));
+  gate->behind = false;
+  return status != RESHARD_SUCCESS ? status : waited;
+}

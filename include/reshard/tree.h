@@ -1,0 +1,186 @@
+/* Trees: nested containers of tensors and other values, as the arguments of a function, the outputs of a model or a
+ * state dict are. Visited, mapped, flattened and rebuilt, printed, cast, moved to a device.
+ *
+ * Source: torch/distributed/utils.py (_apply_to_tensors, _pack_kwargs, _unpack_kwargs, _cast_forward_inputs,
+ * _recursive_to, _to_kwargs), torch.utils._pytree. */
+#ifndef RESHARD_TREE_H
+#define RESHARD_TREE_H
+
+#include <reshard/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A node, reference counted: a container, or a leaf. Leaves never change. Containers may be filled by one thread at a
+ * time, while no other reads them; counting references is thread-safe. A node may be in several containers (it is
+ * shared, and stays one where trees are mapped or rebuilt); cycles are refused. Nothing here is limited by how deep
+ * containers are. */
+typedef struct reshard_tree_s *reshard_tree;
+
+typedef enum reshard_tree_kind {
+  RESHARD_TREE_DICT = 1, /* keys in the order of insertion */
+  RESHARD_TREE_LIST,
+  RESHARD_TREE_TUPLE,  /* as a list; another kind when printed, compared and rebuilt */
+  RESHARD_TREE_STRUCT, /* named fields, and a name of the type: named tuples, dataclasses */
+  RESHARD_TREE_PACKED, /* packed sequence: data (a tensor), batch sizes and indices, which are carried and not mapped */
+  RESHARD_TREE_TENSOR,
+  RESHARD_TREE_OPAQUE, /* a value of a type of the caller's */
+  RESHARD_TREE_BYTES,
+  RESHARD_TREE_INT,   /* int64_t */
+  RESHARD_TREE_FLOAT, /* double */
+  RESHARD_TREE_BOOL,
+  RESHARD_TREE_NULL
+} reshard_tree_kind;
+
+/* What the library knows of an opaque leaf's type: one static object a type; types are equal where their addresses are.
+ * retain and release may be NULL: the value is borrowed, or a number in a pointer. */
+typedef struct reshard_tree_type {
+  const char *name; /* "DTensor" */
+  void (*retain)(void *value);
+  void (*release)(void *value);
+} reshard_tree_type;
+
+/* --- Making and filling --------------------------------------------------------------------------------------- */
+
+/* Containers, and leaves; tensors and values are retained, bytes and names copied. Each returns one reference for the
+ * caller. */
+RESHARD_API reshard_status reshard_tree_dict(reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_list(reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_tuple(reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_struct(const char *name, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree);
+/* data is packed by step: batch_sizes[t] rows of step t, 1 or more, not increasing, their sum data's first extent.
+ * sorted and unsorted: orders of the batch (batch_sizes[0] numbers each), the inverse of one another, or NULL. The node
+ * has one child, the data, with the key "data"; it is complete as it is made: set and append refuse it.
+ * Errors: RESHARD_ERROR_INVALID with the numbers. Source: torch.nn.utils.rnn.PackedSequence. */
+RESHARD_API reshard_status reshard_tree_packed(reshard_tensor data, int64_t steps, const int64_t *batch_sizes,
+                                               const int64_t *sorted, const int64_t *unsorted, reshard_tree *tree);
+/* A type with a release and without a retain takes over the reference that the caller has, on success. */
+RESHARD_API reshard_status reshard_tree_opaque(const reshard_tree_type *type, void *value, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_bytes(const void *bytes, size_t size, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_int(int64_t value, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_float(double value, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_bool(int value, reshard_tree *tree);
+RESHARD_API reshard_status reshard_tree_null(reshard_tree *tree);
+
+/* One more reference; returns its argument. */
+RESHARD_API reshard_tree reshard_tree_retain(reshard_tree tree);
+/* One reference less; the last one frees. NULL is allowed. */
+RESHARD_API void reshard_tree_release(reshard_tree tree);
+
+/* Puts a child under a key (a dict or a struct; an existing key is replaced and keeps its place) or at the end (a list
+ * or a tuple). The child is retained. Errors: RESHARD_ERROR_INVALID for other kinds, and for a child that has the
+ * container inside it. A tree that is built from its leaves or from its root costs no search for that. */
+RESHARD_API reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard_tree child);
+RESHARD_API reshard_status reshard_tree_append(reshard_tree container, reshard_tree child);
+
+/* Keys of a dict (not of what is in it) that begin with old_prefix begin with new_prefix instead, all at once, in place
+ * and in their places. Local. Errors, and nothing is changed: RESHARD_ERROR_INVALID for equal prefixes, and for a key
+ * that would become one that the dict has and keeps, naming both. Source: _replace_by_prefix. */
+RESHARD_API reshard_status reshard_tree_replace_by_prefix(reshard_tree dict, const char *old_prefix,
+                                                          const char *new_prefix);
+
+/* --- Looking -------------------------------------------------------------------------------------------------- */
+
+RESHARD_API reshard_tree_kind reshard_tree_get_kind(reshard_tree tree); /* 0 for NULL */
+/* Children: 0 for leaves, and for NULL. */
+RESHARD_API int64_t reshard_tree_count(reshard_tree tree);
+/* Child i and its key (NULL in a list or tuple); both borrowed, either may be NULL. */
+RESHARD_API reshard_status reshard_tree_child(reshard_tree tree, int64_t i, const char **key, reshard_tree *child);
+/* By key of a dict, struct or packed sequence: O(1). Borrowed. Errors: RESHARD_ERROR_INVALID naming it. */
+RESHARD_API reshard_status reshard_tree_find(reshard_tree container, const char *key, reshard_tree *child);
+/* By path: keys and indices joined by '.', as in a flattened state dict ("optimizer.state.0.exp_avg"). A key with '.'
+ * in it is tried whole as well: the first match in depth-first order is found. The empty path is the tree itself.
+ * Borrowed. Errors: RESHARD_ERROR_INVALID naming the path. */
+RESHARD_API reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree *found);
+/* What a node has; each is an error for other kinds (get_opaque: for other types, too). Borrowed. Outputs of get_packed
+ * may be NULL; *sorted and *unsorted are NULL where there is none. */
+RESHARD_API reshard_status reshard_tree_get_struct(reshard_tree tree, const char **name);
+RESHARD_API reshard_status reshard_tree_get_packed(reshard_tree tree, reshard_tensor *data, int64_t *steps,
+                                                   const int64_t **batch_sizes, const int64_t **sorted,
+                                                   const int64_t **unsorted);
+RESHARD_API reshard_status reshard_tree_get_tensor(reshard_tree tree, reshard_tensor *tensor);
+RESHARD_API reshard_status reshard_tree_get_opaque(reshard_tree tree, const reshard_tree_type *type, void **value);
+RESHARD_API reshard_status reshard_tree_get_bytes(reshard_tree tree, const void **bytes, size_t *size);
+RESHARD_API reshard_status reshard_tree_get_int(reshard_tree tree, int64_t *value);
+RESHARD_API reshard_status reshard_tree_get_float(reshard_tree tree, double *value);
+RESHARD_API reshard_status reshard_tree_get_bool(reshard_tree tree, int *value);
+/* Of an opaque leaf; NULL for other kinds, and for NULL. */
+RESHARD_API const reshard_tree_type *reshard_tree_get_type(reshard_tree tree);
+
+/* Calls visit for every leaf, depth first in order, with its path (borrowed during the call); a node that is at several
+ * places is visited at each. Non-success ends the walk and is returned. The tree must not change meanwhile. */
+typedef reshard_status (*reshard_tree_visitor)(void *user, const char *path, reshard_tree leaf);
+RESHARD_API reshard_status reshard_tree_visit(reshard_tree tree, reshard_tree_visitor visit, void *user);
+
+/* 1 where both trees have the same kinds in the same places, with the same names in the same order, and equal leaves:
+ * tensors and values of opaque types are equal where they are the same, numbers where their values are (a NaN equals a
+ * NaN). Which nodes are shared makes no difference. */
+RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, int *equal);
+
+/* The tree as a person would draw it, a line for each node, in UTF-8:
+ *   dict
+ *   ├── weight: &1 tensor f32 13x21 requires_grad
+ *   ├── tied: *1
+ *   └── hyper: struct Options
+ *       ├── lr: 0.1
+ *       └── name: "adam"
+ * A container, tensor or value that is at several places is drawn at the first of them, marked &n, and is *n at the
+ * others. From 32 levels on lines do not begin further to the right; they tell their depth. needed (may be NULL): bytes
+ * with the NUL; RESHARD_ERROR_INVALID where size is less, and then as much of the text as fits. */
+RESHARD_API reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed);
+
+/* --- Other trees of the same structure ------------------------------------------------------------------------ */
+
+/* What becomes of a leaf, or of a tensor. *mapped is NULL at first: left so, or made the leaf (tensor) that was given,
+ * nothing changes. What is put there is taken over with one reference, on success. path is borrowed. */
+typedef reshard_status (*reshard_tree_leaf_map)(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped);
+typedef reshard_status (*reshard_tree_tensor_map)(void *user, const char *path, reshard_tensor tensor,
+                                                  reshard_tensor *mapped);
+/* A tree in which each leaf is what `map` makes of it, depth first in order. What has not changed is the same node: a
+ * container is new only where something in it has changed, and has the names, order and batch sizes of the one before.
+ * A node that is at several places is mapped once, with its first path, and is one node at all of them. A leaf may
+ * become any node; the data of a packed sequence stays a tensor of as many rows (RESHARD_ERROR_INVALID naming the
+ * path). Non-success of `map` ends it and is returned; nothing is kept then. The tree must not change meanwhile.
+ * Source: torch.utils._pytree.tree_map. */
+RESHARD_API reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user,
+                                            reshard_tree *mapped);
+/* The same for tensors alone, wherever they are; other leaves stay. A tensor that several leaves have is mapped once.
+ * Source: torch/distributed/utils.py, _apply_to_tensors. */
+RESHARD_API reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
+                                                    reshard_tree *mapped);
+
+/* The leaves of a tree, depth first in order, each node once: one that is at several places, or in containers that are,
+ * with the first of its paths. */
+typedef struct reshard_tree_leaves {
+  int64_t n;
+  const char *const *paths;
+  const reshard_tree *leaves; /* a reference of each is held */
+} reshard_tree_leaves;
+/* Source: torch.utils._pytree.tree_flatten. */
+RESHARD_API reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves **leaves);
+/* NULL is allowed. */
+RESHARD_API void reshard_tree_leaves_release(const reshard_tree_leaves *leaves);
+/* The way back: a tree of the structure of another one, with other leaves, in the order in which flattening that one
+ * gives its own; nodes as in reshard_tree_map: with its own leaves it is the same tree again.
+ * Errors: RESHARD_ERROR_INVALID for another number of leaves, with both. Source: torch.utils._pytree.tree_unflatten. */
+RESHARD_API reshard_status reshard_tree_rebuild(reshard_tree structure, int64_t n, const reshard_tree *leaves,
+                                                reshard_tree *tree);
+
+/* --- Arguments of a call -------------------------------------------------------------------------------------- */
+
+/* Positional and named arguments as one tuple of values, and a tuple with the names of the last ones (bytes). args: a
+ * tuple or list, kwargs: a dict; either may be NULL: none. Source: _pack_kwargs. */
+RESHARD_API reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, reshard_tree *values,
+                                                    reshard_tree *names);
+/* The way back: values and names (tuples or lists; NULL: none) become a tuple and a dict. Errors: RESHARD_ERROR_INVALID
+ * for more names than values, with both numbers; for a name that is no bytes, has a NUL in it or is there twice.
+ * Source: _unpack_kwargs. */
+RESHARD_API reshard_status reshard_tree_unpack_kwargs(reshard_tree values, reshard_tree names, reshard_tree *args,
+                                                      reshard_tree *kwargs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* What the box copy kernels have in common: loads and stores by width, the tile of a block, a contiguous piece. */
+#ifndef RS_KERNELS_BOX_DEVICE_CUH
+#define RS_KERNELS_BOX_DEVICE_CUH
+
+#include "kernels/box_copy.h"
+#include "kernels/launch.h"
+
+namespace rs_box {
+
+/* Unsigned integers of a width. */
+template <int Bytes> struct unit;
+template <> struct unit<1> { using type = uint8_t; };
+template <> struct unit<2> { using type = uint16_t; };
+template <> struct unit<4> { using type = uint32_t; };
+template <> struct unit<8> { using type = uint2; };
+template <> struct unit<16> { using type = uint4; };
+
+/* That an address is of global memory is more than the compiler knows when it comes out of a table. */
+template <typename T> static __device__ __forceinline__ T *global(T *p) {
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
+/* Streaming: neither side will be used again soon, so that others may keep their place in the cache. */
+template <bool Streaming, typename T> static __device__ __forceinline__ T load(const char *at) {
+  const T *p = global(reinterpret_cast<const T *>(at));
+  return Streaming ? __ldcs(p) : *p;
+}
+template <bool Streaming, typename T> static __device__ __forceinline__ void store(char *at, T value) {
+  T *p = global(reinterpret_cast<T *>(at));
+  if (Streaming)
+    __stcs(p, value);
+  else
+    *p = value;
+}
+
+/* Tile t of a batch, and the part that it is of: see rs_box_batch. */
+static __device__ __forceinline__ rs_box_tile find_tile(const rs_box_batch &batch, uint32_t t, uint32_t *part) {
+  uint32_t k = 0;
+  while (k + 1 < batch.nparts && batch.part[k + 1].begin <= t)
+    k++;
+  uint32_t left = batch.nparts - k, turn = t - batch.part[k].begin;
+  if (left > 1) {
+    uint32_t rounds = turn / left;
+    *part = k + (turn - rounds * left);
+    turn = rounds;
+  } else {
+    *part = k;
+  }
+  return batch.part[*part].tiles[turn + (k > 0 ? batch.part[k - 1].count : 0)];
+}
+
+static __device__ __forceinline__ uint32_t modulo_16(const char *p) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & 15;
+}
+
+/* Which aligned 16 bytes of a row's destination are whole, and can be made from aligned 16 bytes of the source - one or
+ * two - that lie in the row. What is before and behind them, at most 31 bytes each, goes by smaller units. */
+struct slots {
+  uint32_t head, n; /* bytes before the first one; how many */
+  uint32_t shift;   /* source address modulo 16 at each of them */
+};
+static __device__ __forceinline__ slots find_slots(const char *src, const char *dst, uint32_t bytes) {
+  slots s;
+  s.head = min((16 - modulo_16(dst)) & 15, bytes);
+  s.n = (bytes - s.head) / 16;
+  s.shift = modulo_16(src + s.head);
+  if (s.n > 0 && s.head < s.shift) { /* the first pair would begin before the row */
+    s.head += 16;
+    s.n--;
+  }
+  if (s.n > 0 && s.shift > 0 && bytes - s.head - 16 * s.n + s.shift < 16) /* the last pair would end behind it */
+    s.n--;
+  return s;
+}
+
+/* 16 bytes from byte `shift` on of two times 16. */
+static __device__ __forceinline__ uint4 shifted(uint4 a, uint4 b, uint32_t shift) {
+  uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  if (shift & 8) {
+#pragma unroll
+    for (int i = 0; i < 6; i++)
+      w[i] = w[i + 2];
+  }
+  if (shift & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; i++)
+      w[i] = w[i + 1];
+  }
+  uint32_t bits = shift % 4 * 8;
+  return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+                    __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+}
+
+/* Whole slots of a contiguous piece, by all threads of the block: src and dst are those of the first one. */
+template <bool Streaming, int Loads>
+static __device__ __forceinline__ void copy_slots(const char *src, char *dst, uint32_t n) {
+  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
+    uint4 v[Loads] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (base + u * RS_BOX_THREADS < n)
+        v[u] = load<Streaming, uint4>(src + (base + u * RS_BOX_THREADS) * 16);
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (base + u * RS_BOX_THREADS < n)
+        store<Streaming>(dst + (base + u * RS_BOX_THREADS) * 16, v[u]);
+  }
+}
+
+/* The same where the source is not aligned: the second load of a pair is the neighbour's first, from the first-level
+ * cache. */
+template <bool Streaming, int Loads>
+static __device__ __forceinline__ void copy_shifted_slots(const char *src, char *dst, uint32_t n, uint32_t shift) {
+  const char *from = src - shift;
+  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
+    uint4 a[Loads] = {}, b[Loads] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (base + u * RS_BOX_THREADS < n) {
+        a[u] = load<false, uint4>(from + (base + u * RS_BOX_THREADS) * 16);
+        b[u] = load<false, uint4>(from + (base + u * RS_BOX_THREADS) * 16 + 16);
+      }
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (base + u * RS_BOX_THREADS < n)
+        store<Streaming>(dst + (base + u * RS_BOX_THREADS) * 16, shifted(a[u], b[u], shift));
+  }
+}
+
+template <bool Streaming>
+static __device__ __forceinline__ void copy_contiguous(const char *src, char *dst, uint32_t bytes) {
+  slots s = find_slots(src, dst, bytes);
+  if (s.shift == 0)
+    copy_slots<Streaming, RS_BOX_LINE_LOADS>(src + s.head, dst + s.head, s.n);
+  else
+    copy_shifted_slots<Streaming, RS_BOX_SHIFT_LOADS>(src + s.head, dst + s.head, s.n, s.shift);
+  /* The ends, a byte a thread. */
+  uint32_t tail = s.head + 16 * s.n;
+  uint32_t at = threadIdx.x < 32 ? threadIdx.x : tail + threadIdx.x - 32;
+  if (threadIdx.x < 64 && at < (threadIdx.x < 32 ? s.head : bytes))
+    store<Streaming>(dst + at, load<Streaming, uint8_t>(src + at));
+}
+
+} // namespace rs_box
+
+#endif

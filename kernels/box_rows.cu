@@ -1,0 +1,244 @@
+/* Box copies, rows in the order of the destination.
+ *
+ * A block takes one tile, so that the hardware gives SMs work as they are done; several blocks share an SM, and each
+ * thread issues several loads before its first store: that keeps the memory busy while other blocks find their tile and
+ * wait for their loads. A tile is either a contiguous piece, or rows over loops. Items of a tile - units of a row, or
+ * 16 bytes of it - are dealt to threads one after the other in the order of the destination, whatever the length of a
+ * row: neighbouring threads store to neighbouring bytes, and load from neighbouring ones as far as a row goes.
+ *
+ * A short row is worth copying in units to which everything is aligned: no ends, no branches. A longer one goes by
+ * aligned 16 bytes of its destination (slots). Where the source is aligned alike a slot is one load. Elsewhere it is
+ * put together from two, which costs arithmetic and first-level cache but no more memory traffic. The ends are done
+ * in a loop of their own in the largest unit that everything is aligned to. */
+#include "kernels/box_device.cuh"
+
+using namespace rs_box;
+
+namespace {
+
+struct place {
+  const char *src;
+  char *dst;
+};
+
+/* Loops of a tile, in registers. Most tiles have one loop alone, and more loads in flight for it. */
+template <bool Nested> struct loops {
+  static constexpr bool nested = Nested;
+  place base;
+  int64_t outer_src, outer_dst;
+  uint32_t inside;
+  rs_box_axis inner;
+  const rs_box_axis *more;
+
+  __device__ __forceinline__ loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *axes)
+      : base{tile.src, tile.dst}, outer_src(shape.outer_src), outer_dst(shape.outer_dst), inside(shape.inside),
+        inner(shape.inner), more(axes + shape.more) {}
+
+  /* Rows of the tile, when the outermost loop goes round count times. */
+  __device__ __forceinline__ uint32_t rows(uint32_t count) const {
+    if (Nested)
+      count *= inner.n;
+#pragma unroll 1
+    for (uint32_t k = 1; Nested && k < inside; k++)
+      count *= more[k - 1].n;
+    return count;
+  }
+
+  __device__ __forceinline__ void step(place *p, uint32_t *r, const rs_box_axis &axis) const {
+    uint32_t q = rs_box_divide(*r, axis.magic), i = *r - q * axis.n;
+    p->src += i * axis.src;
+    p->dst += i * axis.dst;
+    *r = q;
+  }
+
+  __device__ __forceinline__ place row(uint32_t r) const {
+    place p = base;
+    if (Nested)
+      step(&p, &r, inner);
+#pragma unroll 1
+    for (uint32_t k = 1; Nested && k < inside; k++)
+      step(&p, &r, more[k - 1]);
+    p.src += r * outer_src;
+    p.dst += r * outer_dst;
+    return p;
+  }
+};
+
+template <int Width, typename Loops>
+__device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &shape, uint32_t count) {
+  using T = typename unit<Width>::type;
+  constexpr uint32_t Loads = (Width < 8 ? RS_BOX_NARROW_LOADS : RS_BOX_ROW_LOADS) - (Loops::nested ? 1 : 0);
+  const uint32_t items = shape.items, magic = shape.magic, n = l.rows(count) * items;
+  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
+    T v[Loads] = {};
+    char *to[Loads] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++) {
+      uint32_t i = base + u * RS_BOX_THREADS;
+      if (i < n) {
+        uint32_t r = rs_box_divide(i, magic), column = i - r * items;
+        place p = l.row(r);
+        v[u] = load<false, T>(p.src + column * Width);
+        to[u] = p.dst + column * Width;
+      }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (base + u * RS_BOX_THREADS < n)
+        store<false>(to[u], v[u]);
+  }
+}
+
+/* Whole slots of rows. Agree: no row is shifted. */
+template <bool Agree, typename Loops>
+__device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shape &shape, uint32_t count) {
+  constexpr uint32_t Loads = Agree ? RS_BOX_ROW_LOADS - (Loops::nested ? 1 : 0) : RS_BOX_ROW_SHIFT_LOADS;
+  const uint32_t items = shape.items, magic = shape.magic, run = shape.run, n = l.rows(count) * items;
+  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
+    uint4 a[Loads] = {}, b[Agree ? 1 : Loads] = {};
+    uint32_t shift[Agree ? 1 : Loads] = {};
+    char *to[Loads] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++) {
+      uint32_t i = base + u * RS_BOX_THREADS;
+      if (i < n) {
+        uint32_t r = rs_box_divide(i, magic), slot = i - r * items;
+        place p = l.row(r);
+        slots s = find_slots(p.src, p.dst, run);
+        if (slot < s.n) {
+          const char *from = p.src + s.head + slot * 16;
+          to[u] = p.dst + s.head + slot * 16;
+          if (Agree) {
+            a[u] = load<false, uint4>(from);
+          } else {
+            shift[u] = s.shift;
+            a[u] = load<false, uint4>(from - s.shift);
+            if (s.shift > 0)
+              b[u] = load<false, uint4>(from - s.shift + 16);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (to[u] != nullptr)
+        store<false>(to[u], Agree ? a[u] : shifted(a[u], b[u], shift[u]));
+  }
+}
+
+/* What is before and behind the slots of rows: 32 bytes each, as far as there are so many, in units of Width. */
+template <int Width, typename Loops>
+__device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &shape, uint32_t count) {
+  using T = typename unit<Width>::type;
+  constexpr uint32_t each = 32 / Width;
+  const uint32_t run = shape.run, n = l.rows(count) * 2 * each;
+  constexpr uint32_t Loads = 2;
+  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
+    T v[Loads] = {};
+    char *to[Loads] = {};
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++) {
+      uint32_t i = base + u * RS_BOX_THREADS;
+      if (i < n) {
+        place p = l.row(i / (2 * each));
+        slots s = find_slots(p.src, p.dst, run);
+        uint32_t at = i % each * Width, end = s.head;
+        if (i / each % 2 == 1) {
+          at += s.head + 16 * s.n;
+          end = run;
+        }
+        if (at < end) {
+          v[u] = load<false, T>(p.src + at);
+          to[u] = p.dst + at;
+        }
+      }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < Loads; u++)
+      if (to[u] != nullptr)
+        store<false>(to[u], v[u]);
+  }
+}
+
+template <typename Loops>
+__device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shape &shape, uint32_t count) {
+  if (shape.agree && modulo_16(l.base.src) == modulo_16(l.base.dst))
+    copy_row_slots<true>(l, shape, count);
+  else
+    copy_row_slots<false>(l, shape, count);
+  switch (shape.grain) {
+  case 0: copy_ends<1>(l, shape, count); break;
+  case 1: copy_ends<2>(l, shape, count); break;
+  case 2: copy_ends<4>(l, shape, count); break;
+  case 3: copy_ends<8>(l, shape, count); break;
+  default: break; /* rows are whole slots */
+  }
+}
+
+template <bool Nested>
+__device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
+                                           const rs_box_axis *axes) {
+  const loops<Nested> l(tile, shape, axes);
+  switch (shape.kind) {
+  case RS_BOX_UNITS_1: copy_units<1>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_2: copy_units<2>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_4: copy_units<4>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_8: copy_units<8>(l, shape, tile.count); break;
+  case RS_BOX_UNITS_16: copy_units<16>(l, shape, tile.count); break;
+  default: copy_slot_rows(l, shape, tile.count); break;
+  }
+}
+
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+    copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  uint32_t k;
+  const rs_box_tile tile = find_tile(batch, blockIdx.x, &k);
+  if (tile.shape == RS_BOX_CONTIGUOUS) {
+    if (batch.part[k].streaming)
+      copy_contiguous<true>(tile.src, tile.dst, tile.count);
+    else
+      copy_contiguous<false>(tile.src, tile.dst, tile.count);
+    return;
+  }
+  const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
+  if (shape.inside == 0)
+    copy_shape<false>(tile, shape, batch.part[k].axes);
+  else
+    copy_shape<true>(tile, shape, batch.part[k].axes);
+}
+
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
+    copy_spans(RS_GRID_CONSTANT(rs_box_spans) spans) {
+  uint32_t low = 0, high = spans.n - 1; /* the first one that ends behind this block's tile */
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (spans.span[middle].end <= blockIdx.x)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  const rs_box_span &span = spans.span[low];
+  const int64_t piece = blockIdx.x - (low > 0 ? spans.span[low - 1].end : 0);
+  const int64_t begin = rs_box_piece_begin(span.dst, spans.tile, piece);
+  const int64_t end = min(rs_box_piece_begin(span.dst, spans.tile, piece + 1), span.bytes);
+  if (spans.streaming)
+    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
+  else
+    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
+}
+
+} // namespace
+
+extern "C" int rs_box_rows_load(void) {
+  int error = rs_launch_load(copy_rows);
+  return error != cudaSuccess ? error : rs_launch_load(copy_spans);
+}
+
+extern "C" int rs_box_rows_launch(const rs_box_batch *batch, void *stream) {
+  return rs_launch(copy_rows, dim3(batch->tiles), dim3(RS_BOX_THREADS), 0, stream, *batch);
+}
+
+extern "C" int rs_box_spans_launch(const rs_box_spans *spans, void *stream) {
+  return rs_launch(copy_spans, dim3(spans->n == 0 ? 0 : spans->span[spans->n - 1].end), dim3(RS_BOX_THREADS), 0, stream,
+                   *spans);
+}

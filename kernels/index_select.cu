@@ -1,0 +1,232 @@
+/* Selection along one dim, at the speed of a copy.
+ *
+ * What is copied is cut in units of the widest access that addresses, strides and run are all aligned to, 16 bytes down
+ * to 1. All units make one long list in the order of the destination: its loops are sorted by stride, the dim among
+ * them, so that neighbouring threads write neighbouring units whatever dim is selected along. A unit's place is found
+ * by dividing its number by the loops' counts (as multiplications); on the way the dim's coordinate is replaced by the
+ * index there, which a warp mostly reads from one line. A thread has several loads under way before its first store.
+ *
+ * A checked selection leaves the first bad position by an atomic minimum: the least position wins whatever the order of
+ * the blocks. -1 is the largest unsigned number, so it says "none" without more. The value there is filled in by a
+ * launch of its own. */
+#include "kernels/index_select.h"
+
+#include "kernels/divide.cuh"
+
+namespace {
+
+enum { THREADS = 256, UNITS = 4 /* of a thread */, LOOPS = RESHARD_MAX_DIMS + 1 };
+#ifndef RS_SELECT_MOST /* tests compile this file with less, too */
+#define RS_SELECT_MOST INT32_MAX
+#endif
+constexpr int64_t UNITS_MOST = RS_SELECT_MOST; /* of a launch: rs_divider takes no more */
+
+struct loop {
+  int64_t src, dst;
+  rs_divider n;
+};
+struct selection {
+  const char *src, *index;
+  char *dst;
+  int64_t extent, index_stride, src_stride;
+  int64_t first; /* position of index, where a selection is cut in several launches */
+  uint32_t units;
+  int nloops, dim;              /* dim: which loop the selection is along */
+  rs_divider run;               /* units of it */
+  loop loops[LOOPS];            /* innermost first */
+  unsigned long long *position; /* of the fault; NULL: unchecked */
+};
+
+template <int Bytes> struct unit;
+template <> struct unit<1> { typedef uint8_t type; };
+template <> struct unit<2> { typedef uint16_t type; };
+template <> struct unit<4> { typedef uint32_t type; };
+template <> struct unit<8> { typedef uint2 type; };
+template <> struct unit<16> { typedef uint4 type; };
+
+/* Where unit number i comes from and goes to; false for an index out of range. */
+template <typename Unit, typename Index, bool Checked>
+__device__ __forceinline__ bool find(const selection &s, uint32_t i, const Unit **src, Unit **dst) {
+  uint32_t rest;
+  uint32_t row = rs_divide(s.run, i, &rest);
+  const char *from = s.src + static_cast<int64_t>(rest) * sizeof(Unit);
+  char *to = s.dst + static_cast<int64_t>(rest) * sizeof(Unit);
+  int64_t along = 0;
+  for (int k = 0; k < s.nloops; k++) {
+    row = rs_divide(s.loops[k].n, row, &rest);
+    if (k == s.dim)
+      along = rest;
+    else
+      from += rest * s.loops[k].src;
+    to += rest * s.loops[k].dst;
+  }
+  int64_t value = __ldg(reinterpret_cast<const Index *>(s.index + along * s.index_stride));
+  if (Checked && (value < 0 || value >= s.extent)) {
+    atomicMin(s.position, static_cast<unsigned long long>(s.first + along));
+    return false;
+  }
+  *src = reinterpret_cast<const Unit *>(from + value * s.src_stride);
+  *dst = reinterpret_cast<Unit *>(to);
+  return true;
+}
+
+template <int Bytes, typename Index, bool Checked>
+__global__ void __launch_bounds__(THREADS) select(RS_GRID_CONSTANT(selection) s) {
+  typedef typename unit<Bytes>::type Unit;
+  Unit values[UNITS];
+  Unit *to[UNITS];
+#pragma unroll
+  for (int k = 0; k < UNITS; k++) {
+    uint32_t i = (blockIdx.x * UNITS + k) * THREADS + threadIdx.x;
+    const Unit *from;
+    to[k] = nullptr;
+    if (i < s.units && find<Unit, Index, Checked>(s, i, &from, &to[k]))
+      values[k] = __ldg(from);
+  }
+#pragma unroll
+  for (int k = 0; k < UNITS; k++)
+    if (to[k] != nullptr)
+      *to[k] = values[k];
+}
+
+__global__ void begin_fault(rs_select_fault *fault) {
+  fault->position = -1;
+  fault->value = 0;
+}
+
+template <typename Index> __global__ void end_fault(const char *index, int64_t index_stride, rs_select_fault *fault) {
+  if (fault->position >= 0)
+    fault->value = *reinterpret_cast<const Index *>(index + fault->position * index_stride);
+}
+
+/* --- On the host -------------------------------------------------------------------------------------------------*/
+
+template <int Bytes, typename Index> int launch(const selection &s, void *stream) {
+  dim3 grid((s.units + THREADS * UNITS - 1) / (THREADS * UNITS));
+  return s.position != nullptr ? rs_launch(select<Bytes, Index, true>, grid, dim3(THREADS), 0, stream, s)
+                               : rs_launch(select<Bytes, Index, false>, grid, dim3(THREADS), 0, stream, s);
+}
+
+template <typename Index> int launch_units(const selection &s, int bytes, void *stream) {
+  switch (bytes) {
+  case 16: return launch<16, Index>(s, stream);
+  case 8: return launch<8, Index>(s, stream);
+  case 4: return launch<4, Index>(s, stream);
+  case 2: return launch<2, Index>(s, stream);
+  default: return launch<1, Index>(s, stream);
+  }
+}
+
+/* The job with the dim as one of its loops, sorted: outermost first. */
+struct plan {
+  const char *src, *index;
+  char *dst;
+  int64_t run, first;
+  int nloops, dim;
+  rs_axis loops[LOOPS];
+};
+
+int64_t size_of(int64_t stride) { return stride < 0 ? -stride : stride; }
+
+plan make_plan(const rs_select &job) {
+  plan p = {};
+  p.src = job.src;
+  p.index = job.index;
+  p.dst = job.dst;
+  p.run = job.run;
+  for (int i = 0; i <= job.naxes; i++) {
+    bool along = i == job.naxes;
+    rs_axis loop = along ? rs_axis{job.count, 0, job.dst_stride} : job.axes[i];
+    if (loop.n == 1 && !along)
+      continue;
+    int at = p.nloops++;
+    for (; at > 0 && size_of(p.loops[at - 1].dst) < size_of(loop.dst); at--)
+      p.loops[at] = p.loops[at - 1];
+    p.loops[at] = loop;
+    p.dim = at; // of the last one, the dim
+  }
+  return p;
+}
+
+/* Bytes that every access is aligned to. */
+int unit_bytes(const rs_select &job, const plan &p) {
+  uint64_t all = reinterpret_cast<uintptr_t>(p.src) | reinterpret_cast<uintptr_t>(p.dst) |
+                 static_cast<uint64_t>(p.run) | static_cast<uint64_t>(job.src_stride) | 16;
+  for (int i = 0; i < p.nloops; i++)
+    all |= static_cast<uint64_t>(p.loops[i].src) | static_cast<uint64_t>(p.loops[i].dst);
+  return 1 << __builtin_ctzll(all);
+}
+
+/* The first half of what is too much for one launch, and the rest: the outermost loop, or a run without loops. */
+void halve(const rs_select &job, int bytes, plan *first, plan *second) {
+  int k = 0;
+  while (k < first->nloops && first->loops[k].n == 1)
+    k++;
+  if (k == first->nloops) {
+    first->run = first->run / bytes / 2 * bytes;
+    second->run -= first->run;
+    second->src += first->run;
+    second->dst += first->run;
+    return;
+  }
+  rs_axis *half = &first->loops[k];
+  half->n /= 2;
+  second->loops[k].n -= half->n;
+  second->dst += half->n * half->dst;
+  second->src += half->n * half->src;
+  if (k == first->dim) {
+    second->index += half->n * job.index_stride;
+    second->first += half->n;
+  }
+}
+
+int launch_plan(const rs_select &job, const plan &p, int bytes, rs_select_fault *fault, void *stream) {
+  int64_t units = p.run / bytes;
+  bool fits = true;
+  for (int i = 0; i < p.nloops && fits; i++)
+    fits = !__builtin_mul_overflow(units, p.loops[i].n, &units);
+  if (!fits || units > UNITS_MOST) {
+    plan first = p, second = p;
+    halve(job, bytes, &first, &second);
+    int error = launch_plan(job, first, bytes, fault, stream);
+    return error != cudaSuccess ? error : launch_plan(job, second, bytes, fault, stream);
+  }
+  selection s = {};
+  s.src = p.src;
+  s.index = p.index;
+  s.dst = p.dst;
+  s.extent = job.extent;
+  s.index_stride = job.index_stride;
+  s.src_stride = job.src_stride;
+  s.first = p.first;
+  s.units = static_cast<uint32_t>(units);
+  s.nloops = p.nloops;
+  s.dim = p.nloops - 1 - p.dim;
+  s.run = rs_divider_make(static_cast<uint32_t>(p.run / bytes));
+  for (int i = 0; i < p.nloops; i++) {
+    const rs_axis &from = p.loops[p.nloops - 1 - i];
+    s.loops[i] = loop{from.src, from.dst, rs_divider_make(static_cast<uint32_t>(from.n))};
+  }
+  s.position = fault == nullptr ? nullptr : reinterpret_cast<unsigned long long *>(&fault->position);
+  return job.index_bytes == 4 ? launch_units<int32_t>(s, bytes, stream) : launch_units<int64_t>(s, bytes, stream);
+}
+
+} // namespace
+
+extern "C" int rs_index_select_launch(const rs_select *job, rs_select_fault *fault, void *stream) {
+  if ((job->index_bytes != 4 && job->index_bytes != 8) || job->naxes >= LOOPS)
+    return cudaErrorInvalidValue;
+  int error = fault == nullptr ? cudaSuccess : rs_launch(begin_fault, dim3(1), dim3(1), 0, stream, fault);
+  if (error != cudaSuccess || job->count == 0 || job->run == 0)
+    return error;
+  for (int i = 0; i < job->naxes; i++)
+    if (job->axes[i].n == 0)
+      return cudaSuccess;
+  plan p = make_plan(*job);
+  error = launch_plan(*job, p, unit_bytes(*job, p), fault, stream);
+  if (error != cudaSuccess || fault == nullptr)
+    return error;
+  return job->index_bytes == 4
+             ? rs_launch(end_fault<int32_t>, dim3(1), dim3(1), 0, stream, job->index, job->index_stride, fault)
+             : rs_launch(end_fault<int64_t>, dim3(1), dim3(1), 0, stream, job->index, job->index_stride, fault);
+}

@@ -1,0 +1,415 @@
+/* The k-th allocation fails, for every k, in every call on trees: nothing is left of what failed, and what was there is
+ * as it was. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "probe.h"
+#include "support/trees.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool any(const probe_out *out, const void *with) {
+  (void)with;
+  return out->object != NULL;
+}
+
+static void release(probe_out *out) { reshard_tree_release(out->object); }
+
+/* --- Containers ----------------------------------------------------------------------------------------------- */
+
+static reshard_status make_bytes(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_bytes(with, 3, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+/* A container with more than it has room for at first, each child in it once alone and once in a list. What was put
+ * before something failed is there. */
+static reshard_status fill(probe_out *out, const void *with) {
+  bool dict = with != NULL;
+  reshard_tree s, child = NULL;
+  reshard_status status = dict ? reshard_tree_dict(&s) : reshard_tree_list(&s);
+  int64_t n = 0;
+  if (status != RESHARD_SUCCESS)
+    return status;
+  for (; n < 20 && status == RESHARD_SUCCESS; n++) {
+    char key[16];
+    snprintf(key, sizeof key, "key%d", (int)n);
+    status = n % 4 == 0 ? reshard_tree_list(&child) : reshard_tree_int(n, &child);
+    if (status != RESHARD_SUCCESS)
+      break;
+    status = dict ? reshard_tree_set(s, key, child) : reshard_tree_append(s, child);
+    if (status == RESHARD_SUCCESS && n % 4 == 0)
+      status = reshard_tree_append(child, child) == RESHARD_ERROR_INVALID ? RESHARD_SUCCESS : RESHARD_ERROR_INTERNAL;
+    reshard_tree_release(child);
+    if (status != RESHARD_SUCCESS)
+      break;
+  }
+  assert_int_equal(reshard_tree_count(s), n);
+  for (int64_t i = 0; i < n; i++) {
+    const char *key;
+    assert_int_equal(reshard_tree_child(s, i, &key, &child), RESHARD_SUCCESS);
+    assert_true((key != NULL) == dict);
+    if (dict)
+      assert_int_equal(reshard_tree_find(s, key, &child), RESHARD_SUCCESS);
+  }
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  else
+    reshard_tree_release(s);
+  return status;
+}
+
+/* a > b > c, d: whether a, which is in d, goes into b has to be looked for. */
+typedef struct chain {
+  reshard_tree a, b, c, d;
+} chain;
+
+static void set_up(chain *x) {
+  reshard_tree *const all[4] = {&x->a, &x->b, &x->c, &x->d};
+  reshard_tree leaf;
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(reshard_tree_dict(all[i]), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_int(5, &leaf), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_set(x->c, "e.f", leaf), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_set(x->b, "c", x->c), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_set(x->a, "b", x->b), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_set(x->d, "a", x->a), RESHARD_SUCCESS);
+  reshard_tree_release(leaf);
+}
+
+static void tear_down(chain *x) {
+  reshard_tree_release(x->a);
+  reshard_tree_release(x->b);
+  reshard_tree_release(x->c);
+  reshard_tree_release(x->d);
+}
+
+static reshard_status close_cycle(probe_out *out, const void *with) {
+  const chain *x = with;
+  reshard_status status = reshard_tree_set(x->c, "d", x->d);
+  assert_int_equal(reshard_tree_count(x->c), 1);
+  if (status != RESHARD_ERROR_INVALID)
+    return status;
+  out->number = 1;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status at_path(probe_out *out, const void *with) {
+  const chain *x = with;
+  reshard_tree found;
+  reshard_status status = reshard_tree_at(x->d, "a.b.c.e.f", &found);
+  if (status == RESHARD_SUCCESS)
+    out->object = found;
+  return status;
+}
+
+static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf) {
+  (void)leaf;
+  *(int64_t *)user += strcmp(path, "a.b.c.e.f") == 0;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status visit(probe_out *out, const void *with) {
+  const chain *x = with;
+  int64_t n = 0;
+  reshard_status status = reshard_tree_visit(x->d, count_leaf, &n);
+  if (status == RESHARD_SUCCESS)
+    out->number = n;
+  return status;
+}
+
+static bool is_one(const probe_out *out, const void *with) {
+  (void)with;
+  return out->number == 1;
+}
+
+static void test_containers(void **state) {
+  (void)state;
+  chain x;
+  set_up(&x);
+  assert_int_equal(probe_run(&(probe){"bytes", make_bytes, any, release, "abc"}), 2);
+  assert_true(probe_run(&(probe){"dict", fill, any, release, "dict"}) > 45);
+  assert_true(probe_run(&(probe){"list", fill, any, release, NULL}) > 20);
+  assert_true(probe_run(&(probe){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
+  assert_true(probe_run(&(probe){"path", at_path, any, NULL, &x}) >= 4);
+  assert_true(probe_run(&(probe){"visit", visit, is_one, NULL, &x}) >= 2);
+  tear_down(&x);
+}
+
+/* --- Kinds ---------------------------------------------------------------------------------------------------- */
+
+static reshard_status make_struct(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_struct(with, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static reshard_status make_packed(probe_out *out, const void *with) {
+  static const int64_t sizes[2] = {2, 1}, order[2] = {1, 0};
+  reshard_tree s;
+  reshard_status status = reshard_tree_packed((reshard_tensor)with, 2, sizes, order, order, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static void add_one(void *value) { ++*(int *)value; }
+static void take_one(void *value) { --*(int *)value; }
+static const reshard_tree_type counted = {"Counter", add_one, take_one};
+
+static reshard_status make_opaque(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_opaque(&counted, (void *)with, &s);
+  assert_int_equal(*(const int *)with, status == RESHARD_SUCCESS);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static void test_kinds(void **state) {
+  (void)state;
+  reshard_tensor data = floats(3);
+  int count = 0;
+  assert_int_equal(probe_run(&(probe){"struct", make_struct, any, release, "S"}), 3);
+  assert_int_equal(probe_run(&(probe){"packed", make_packed, any, release, data}), 8);
+  assert_int_equal(probe_run(&(probe){"opaque", make_opaque, any, release, &count}), 1);
+  assert_int_equal(count, 0);
+  reshard_tensor_release(data);
+}
+
+/* --- Trees of trees ------------------------------------------------------------------------------------------- */
+
+/* Something of each kind, twenty levels deep, with leaves, a container and a tensor that are at several places. */
+static reshard_tree sample(void) {
+  static const int64_t sizes[2] = {2, 1};
+  reshard_tensor tensor = floats(3);
+  reshard_tree low = set(dict(), "t", leaf_of(reshard_tensor_retain(tensor))), root = dict(), deep = integer(1);
+  set(low, "again", leaf_of(reshard_tensor_retain(tensor)));
+  for (int i = 0; i < 20; i++)
+    deep = append(append(i % 2 ? list() : tuple(), deep), integer(i));
+  set(set(root, "low", reshard_tree_retain(low)), "deep", deep);
+  set(root, "s", set(structure("S"), "low", low));
+  return set(root, "p", packed(tensor, 2, sizes));
+}
+
+static reshard_status change(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
+  int64_t value;
+  (void)user;
+  (void)path;
+  return reshard_tree_get_int(leaf, &value) == RESHARD_SUCCESS ? reshard_tree_int(value + 1, mapped) : RESHARD_SUCCESS;
+}
+
+static reshard_status map(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_map((reshard_tree)with, change, NULL, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static bool mapped_well(const probe_out *out, const void *with) {
+  return value_at(out->object, "deep.0.0.0.1") == 17 && value_at((reshard_tree)with, "deep.0.0.0.1") == 16 &&
+         node_at(out->object, "s") == node_at((reshard_tree)with, "s");
+}
+
+static reshard_status change_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
+  static const int64_t three = 3;
+  (void)user;
+  (void)path;
+  (void)tensor;
+  return reshard_tensor_create(RESHARD_F32, 1, &three, mapped);
+}
+
+static reshard_status map_tensors(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_map_tensors((reshard_tree)with, change_tensor, NULL, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static bool tensors_well(const probe_out *out, const void *with) {
+  reshard_tensor a, b;
+  return node_at(out->object, "low") == node_at(out->object, "s.low") &&
+         node_at(out->object, "deep") == node_at((reshard_tree)with, "deep") &&
+         reshard_tree_get_tensor(node_at(out->object, "low.t"), &a) == RESHARD_SUCCESS &&
+         reshard_tree_get_tensor(node_at(out->object, "p.data"), &b) == RESHARD_SUCCESS && a == b;
+}
+
+/* A mapped dict whose names are the other's until it is filled: then a copy of them is. */
+static reshard_status fill_mapped(probe_out *out, const void *with) {
+  reshard_tree mapped, child, copied = NULL;
+  assert_int_equal(reshard_tree_child((reshard_tree)with, 0, NULL, &child), RESHARD_SUCCESS);
+  reshard_status status = reshard_tree_map_tensors(child, change_tensor, NULL, &mapped);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  status = reshard_tree_set(mapped, "new", child);
+  assert_int_equal(reshard_tree_count(mapped), status == RESHARD_SUCCESS ? 3 : 2);
+  assert_int_equal(reshard_tree_count(child), 2);
+  assert_int_equal(reshard_tree_find(mapped, "again", &copied), RESHARD_SUCCESS);
+  if (status == RESHARD_SUCCESS)
+    out->object = mapped;
+  else
+    reshard_tree_release(mapped);
+  return status;
+}
+
+static reshard_status flatten(probe_out *out, const void *with) {
+  const reshard_tree_leaves *flat;
+  reshard_status status = reshard_tree_flatten((reshard_tree)with, &flat);
+  if (status == RESHARD_SUCCESS)
+    out->object = (void *)flat;
+  return status;
+}
+
+static bool flat_well(const probe_out *out, const void *with) {
+  const reshard_tree_leaves *flat = out->object;
+  bool good = flat->n == 24;
+  for (int64_t i = 0; i < flat->n; i++)
+    good = good && node_at((reshard_tree)with, flat->paths[i]) == flat->leaves[i];
+  return good;
+}
+
+static void release_flat(probe_out *out) { reshard_tree_leaves_release(out->object); }
+
+typedef struct rebuild {
+  reshard_tree tree;
+  const reshard_tree_leaves *flat;
+  reshard_tree leaves[24];
+} rebuild;
+
+static reshard_status rebuild_tree(probe_out *out, const void *with) {
+  const rebuild *r = with;
+  reshard_tree s;
+  reshard_status status = reshard_tree_rebuild(r->tree, r->flat->n, r->leaves, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static reshard_status compare(probe_out *out, const void *with) {
+  const reshard_tree *both = with;
+  int equal;
+  reshard_status status = reshard_tree_equal(both[0], both[1], &equal);
+  if (status == RESHARD_SUCCESS)
+    out->number = equal;
+  return status;
+}
+
+static bool is_equal(const probe_out *out, const void *with) {
+  (void)with;
+  return out->number == 1;
+}
+
+static reshard_status print(probe_out *out, const void *with) {
+  char text[4096];
+  reshard_status status = reshard_tree_print((reshard_tree)with, text, sizeof text, NULL);
+  if (status == RESHARD_SUCCESS)
+    out->number = strstr(text, "low: *") != NULL;
+  return status;
+}
+
+static void test_trees(void **state) {
+  (void)state;
+  reshard_tree tree = sample(), other;
+  rebuild r = {.tree = tree};
+  assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
+  memcpy(r.leaves, r.flat->leaves, sizeof r.leaves);
+  r.leaves[1] = r.leaves[0];
+  assert_true(probe_run(&(probe){"map", map, mapped_well, release, tree}) > 45);
+  assert_true(probe_run(&(probe){"map tensors", map_tensors, tensors_well, release, tree}) > 15);
+  assert_true(probe_run(&(probe){"fill mapped", fill_mapped, any, release, tree}) > 10);
+  assert_true(probe_run(&(probe){"flatten", flatten, flat_well, release_flat, tree}) > 10);
+  assert_true(probe_run(&(probe){"rebuild", rebuild_tree, any, release, &r}) > 10);
+  assert_true(probe_run(&(probe){"print", print, is_equal, NULL, tree}) > 8);
+  /* Equal, and other containers where there was a change: the leaves are the first one's again. */
+  reshard_tree both[2] = {tree, NULL};
+  assert_int_equal(reshard_tree_map(tree, change, NULL, &other), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]), RESHARD_SUCCESS);
+  assert_true(both[1] != tree);
+  assert_true(probe_run(&(probe){"equal", compare, is_equal, NULL, both}) >= 1);
+  reshard_tree_release(both[1]);
+  reshard_tree_release(other);
+  reshard_tree_leaves_release(r.flat);
+  reshard_tree_release(tree);
+}
+
+/* Shared containers on both sides: the pairs are noted. */
+static void test_pairs(void **state) {
+  (void)state;
+  reshard_tree both[2];
+  for (int i = 0; i < 2; i++) {
+    both[i] = append(list(), integer(1));
+    for (int k = 0; k < 20; k++)
+      both[i] = append(append(list(), reshard_tree_retain(both[i])), both[i]);
+  }
+  assert_true(probe_run(&(probe){"pairs", compare, is_equal, NULL, both}) > 22);
+  reshard_tree_release(both[0]);
+  reshard_tree_release(both[1]);
+}
+
+/* --- Names ---------------------------------------------------------------------------------------------------- */
+
+static reshard_status rename_keys(probe_out *out, const void *with) {
+  reshard_tree dict = (reshard_tree)with, found;
+  reshard_status status = reshard_tree_replace_by_prefix(dict, "a.", "much longer.");
+  bool renamed = reshard_tree_find(dict, "much longer.3", &found) == RESHARD_SUCCESS;
+  bool there = reshard_tree_find(dict, "a.3", &found) == RESHARD_SUCCESS;
+  if (renamed != (status == RESHARD_SUCCESS) || there == renamed)
+    return RESHARD_ERROR_CORRUPT;
+  if (status != RESHARD_SUCCESS) { /* the text of what failed, not of what was not found */
+    reshard_status again = reshard_tree_replace_by_prefix(dict, "a.", "a.");
+    return again == RESHARD_ERROR_INVALID ? status : RESHARD_ERROR_CORRUPT;
+  }
+  fault_mark(false); /* and back */
+  status = reshard_tree_replace_by_prefix(dict, "much longer.", "a.");
+  fault_mark(true);
+  out->number = 1;
+  return status;
+}
+
+typedef struct arguments {
+  reshard_tree args, kwargs;
+} arguments;
+
+static reshard_status pack_unpack(probe_out *out, const void *with) {
+  const arguments *a = with;
+  reshard_tree values = NULL, names = NULL, args = NULL, kwargs = NULL;
+  reshard_status status = reshard_tree_pack_kwargs(a->args, a->kwargs, &values, &names);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_unpack_kwargs(values, names, &args, &kwargs);
+  assert_true((args != NULL) == (status == RESHARD_SUCCESS) && (kwargs != NULL) == (args != NULL));
+  if (status == RESHARD_SUCCESS)
+    out->object = kwargs;
+  reshard_tree_release(args);
+  reshard_tree_release(values);
+  reshard_tree_release(names);
+  return status;
+}
+
+static void test_names(void **state) {
+  (void)state;
+  reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
+  arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
+  assert_true(probe_run(&(probe){"kwargs", pack_unpack, any, release, &a}) > 15);
+  assert_true(probe_run(&(probe){"prefix", rename_keys, is_equal, NULL, keys}) >= 6);
+  reshard_tree_release(a.args);
+  reshard_tree_release(keys);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_containers), cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_trees), cmocka_unit_test(test_pairs),
+                                     cmocka_unit_test(test_names)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,27 @@
+# An interpreter for tests that exchange data with Python. RESHARD_TEST_PYTHON names one; else python3 is taken, or an
+# environment that is made in $CACHE by pip (numpy and safetensors alone). Sourced after common.bash.
+: "${CACHE:=$work/cache}"
+skip() { echo "skipped: $1"; exit 77; }
+has() { "$1" -c "import $2" >/dev/null 2>&1; }
+
+# find_python MODULES: sets $python to an interpreter that has them ("numpy, safetensors"), or skips.
+find_python() {
+  if [ -n "${RESHARD_TEST_PYTHON:-}" ]; then
+    python=$RESHARD_TEST_PYTHON
+    has "$python" "$1" || skip "RESHARD_TEST_PYTHON=$python has no $1"
+    return
+  fi
+  python=$(command -v python3) || skip 'python3 is missing'
+  has "$python" "$1" && return
+  local system=$python
+  python=$CACHE/bin/python
+  mkdir -p "$(dirname "$CACHE")"
+  { # one test at a time makes it
+    command -v flock >/dev/null && flock 9
+    has "$python" "$1" && return
+    rm -rf "$CACHE"
+    timeout 60 "$system" -m venv "$CACHE" >venv.log 2>&1 9>&- || skip "python3 -m venv: $(tail -n 1 venv.log)"
+    timeout 120 "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 10 numpy safetensors \
+      >pip.log 2>&1 </dev/null 9>&- || { rm -rf "$CACHE"; skip "pip install numpy safetensors: $(grep . pip.log | tail -n 1)"; }
+  } 9>"$CACHE.lock"
+}
