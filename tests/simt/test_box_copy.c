@@ -1,0 +1,496 @@
+/* The box copy kernels, run without a GPU, against loops that move one element at a time: any shape of copy, all kinds
+ * of tiles, several programs in one launch. Each allocation that kernels see is exact, so that an access out of bounds
+ * is one for the sanitizer as well. */
+#include "device/box_tiles.h"
+
+#include "simt.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_THREAD__)
+#define SLOW
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOW
+#endif
+#endif
+
+#if defined(SLOW)
+enum { CASES = 300 };
+#else
+enum { CASES = 2000 };
+#endif
+enum { MAX_AXES = 8, SMS = 4 };
+
+static uint64_t state, seed;
+static int64_t hits[RS_BOX_TRANSPOSE + 1][3]; /* tiles by kind and loops (one, two, more) */
+static int64_t contiguous_hits[2], bulk_hits[2], square_hits[5],
+    unequal_hits; /* rows class or not; by element; shifted rows */
+
+static uint64_t draw(void) { /* splitmix64 */
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
+static int64_t between(int64_t lo, int64_t hi) { return lo + below(hi - lo + 1); }
+
+/* --- Copies, and what they should do --- */
+
+/* A copy whose addresses are relative to the lowest byte that it touches on either side. */
+typedef struct box {
+  int32_t element;
+  int naxes;
+  rs_axis axes[MAX_AXES];
+  int64_t src, dst;             /* of the first element */
+  int64_t src_size, dst_size;   /* bytes from the lowest to behind the highest */
+  int64_t src_shift, dst_shift; /* where the lowest byte is, modulo 256 */
+} box;
+
+static void measure(box *b) {
+  b->src = b->dst = 0;
+  b->src_size = b->dst_size = b->element;
+  for (int i = 0; i < b->naxes; i++) {
+    int64_t src = (b->axes[i].n - 1) * b->axes[i].src, dst = (b->axes[i].n - 1) * b->axes[i].dst;
+    b->src += src < 0 ? -src : 0;
+    b->dst += dst < 0 ? -dst : 0;
+    b->src_size += llabs(src);
+    b->dst_size += llabs(dst);
+  }
+}
+
+static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+  if (naxes == 0) {
+    memcpy(dst, src, (size_t)element);
+    return;
+  }
+  for (int64_t i = 0; i < axes->n; i++)
+    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
+}
+
+/* One list of boxes with memory of its own. */
+typedef struct program {
+  int n;
+  box *boxes;
+  char **src, **dst; /* exact allocations */
+  char **want;
+  rs_copies copies;
+  rs_box_tables tables;
+  rs_box_part part[RS_BOX_CLASSES];
+  char *memory; /* of the tables */
+} program;
+
+/* Memory of size bytes whose address is shift modulo 256; nothing behind the last byte. */
+static char *exact(int64_t size, int64_t shift) {
+  char *base = NULL;
+  if (posix_memalign((void **)&base, 256, (size_t)(size + shift)) != 0)
+    abort();
+  return base + shift;
+}
+
+static void add_box(program *p, const box *b) {
+  p->boxes = realloc(p->boxes, (size_t)(p->n + 1) * sizeof *p->boxes);
+  p->src = realloc(p->src, (size_t)(p->n + 1) * sizeof *p->src);
+  p->dst = realloc(p->dst, (size_t)(p->n + 1) * sizeof *p->dst);
+  p->want = realloc(p->want, (size_t)(p->n + 1) * sizeof *p->want);
+  char *src = exact(b->src_size, b->src_shift), *dst = exact(b->dst_size, b->dst_shift);
+  char *want = malloc((size_t)b->dst_size);
+  for (int64_t i = 0; i < b->src_size; i++)
+    src[i] = (char)draw();
+  memset(dst, 0x5a, (size_t)b->dst_size);
+  memset(want, 0x5a, (size_t)b->dst_size);
+  naive(src + b->src, want + b->dst, b->element, b->naxes, b->axes);
+  p->boxes[p->n] = *b;
+  p->src[p->n] = src;
+  p->dst[p->n] = dst;
+  p->want[p->n] = want;
+  p->n++;
+  assert_int_equal(rs_copies_add(&p->copies, src + b->src, dst + b->dst, b->element, b->naxes, b->axes),
+                   RESHARD_SUCCESS);
+}
+
+static void note_hits(const program *p) {
+  for (int c = 0; c < RS_BOX_CLASSES; c++)
+    for (int64_t i = 0; i < p->tables.tile[c].n; i++) {
+      const rs_box_tile *tile = &p->tables.tile[c].at[i];
+      const rs_box_shape *shape = tile->shape == RS_BOX_CONTIGUOUS ? NULL : &p->tables.shape.at[tile->shape];
+      if (c == RS_BOX_BULK)
+        bulk_hits[shape != NULL]++;
+      else if (shape == NULL)
+        contiguous_hits[((uintptr_t)tile->src - (uintptr_t)tile->dst) % 16 != 0]++;
+      else {
+        hits[shape->kind][shape->inside < 2 ? shape->inside : 2]++;
+        unequal_hits += shape->kind == RS_BOX_SLOTS && !shape->agree;
+        if (shape->kind == RS_BOX_TRANSPOSE)
+          square_hits[__builtin_ctz(shape->run)]++;
+      }
+    }
+}
+
+static void make(program *p, const rs_box_policy *policy) {
+  assert_int_equal(rs_box_tables_make(&p->tables, &p->copies, policy), RESHARD_SUCCESS);
+  int64_t bytes = rs_box_tables_bytes(&p->tables);
+  p->memory = malloc((size_t)bytes + 1);
+  rs_box_tables_write(&p->tables, p->memory, p->memory, p->part);
+  note_hits(p);
+}
+
+static void launch(program *programs, int n) {
+  int (*const rows_and_squares[])(const rs_box_batch *, void *) = {rs_box_rows_launch, rs_box_squares_launch};
+  for (int c = 0; c < RS_BOX_CLASSES; c++) {
+    rs_box_batch batch = {0};
+    for (int i = 0; i < n; i++)
+      if (programs[i].part[c].count > 0) {
+        programs[i].part[c].streaming = below(2) == 0;
+        assert_true(rs_box_batch_add(&batch, &programs[i].part[c]));
+      }
+    rs_box_batch_close(&batch);
+    assert_int_equal(c == RS_BOX_BULK ? rs_box_bulk_launch(&batch, below(2) == 0 ? 1 : SMS, NULL)
+                                      : rows_and_squares[c](&batch, NULL),
+                     0);
+  }
+}
+
+static void check(program *p) {
+  for (int i = 0; i < p->n; i++) {
+    const box *b = &p->boxes[i];
+    if (memcmp(p->dst[i], p->want[i], (size_t)b->dst_size) == 0)
+      continue;
+    int64_t at = 0;
+    while (p->dst[i][at] == p->want[i][at])
+      at++;
+    char text[512] = "";
+    for (int k = 0, used = 0; k < b->naxes; k++)
+      used += snprintf(text + used, sizeof text - (size_t)used, " %lldx(%lld,%lld)", (long long)b->axes[k].n,
+                       (long long)b->axes[k].src, (long long)b->axes[k].dst);
+    fail_msg("seed %llu: box %d of %d, element %d,%s: byte %lld of %lld is %02x, not %02x", (unsigned long long)seed, i,
+             p->n, b->element, text, (long long)at, (long long)b->dst_size, p->dst[i][at] & 255, p->want[i][at] & 255);
+  }
+}
+
+static void clear(program *p) {
+  for (int i = 0; i < p->n; i++) {
+    free(p->src[i] - p->boxes[i].src_shift);
+    free(p->dst[i] - p->boxes[i].dst_shift);
+    free(p->want[i]);
+  }
+  free(p->boxes);
+  free(p->src);
+  free(p->dst);
+  free(p->want);
+  free(p->memory);
+  rs_copies_free(&p->copies);
+  rs_box_tables_free(&p->tables);
+  *p = (program){0};
+}
+
+/* --- Random boxes --- */
+
+/* Loops of the destination from the inside out, with gaps here and there; those of the source in the same order or in
+ * another one, with gaps, of zero stride, or turned round; then all of them shuffled. */
+static box random_box(int64_t most) {
+  box b = {.element = 1 << below(5), .naxes = (int)below(MAX_AXES + 1)};
+  int64_t extent = b.element, reach = b.element, grain = below(3) == 0 ? b.element : below(2) == 0 ? 16 : 4;
+  grain = rs_max(grain, b.element);
+  for (int i = b.naxes - 1; i >= 0; i--) {
+    b.axes[i].n = between(1, rs_max(rs_min(most / extent, below(3) == 0 ? 300 : 9), 1));
+    b.axes[i].dst = extent + (below(3) == 0 ? below(6) * b.element : 0);
+    if (below(2) == 0)
+      b.axes[i].dst = (b.axes[i].dst + grain - 1) / grain * grain;
+    extent += (b.axes[i].n - 1) * b.axes[i].dst;
+  }
+  int order[MAX_AXES];
+  for (int i = 0; i < b.naxes; i++)
+    order[i] = i;
+  for (int i = b.naxes - 1; i > 0 && below(2) == 0; i--) {
+    int j = (int)below(i + 1), swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  for (int k = b.naxes - 1; k >= 0; k--) {
+    rs_axis *axis = &b.axes[order[k]];
+    axis->src = below(12) == 0 ? 0 : reach + (below(4) == 0 ? below(40) * b.element : 0);
+    if (below(2) == 0)
+      axis->src = (axis->src + grain - 1) / grain * grain;
+    if (axis->n * axis->src > 1 << 20)
+      axis->src = b.element;
+    reach = rs_max(axis->n * axis->src, reach);
+  }
+  for (int i = 0; i < b.naxes; i++)
+    if (below(4) == 0) {
+      b.axes[i].src = -b.axes[i].src;
+      if (below(2) == 0)
+        b.axes[i].dst = -b.axes[i].dst;
+    }
+  for (int i = b.naxes - 1; i > 0; i--) {
+    int j = (int)below(i + 1);
+    rs_axis swap = b.axes[i];
+    b.axes[i] = b.axes[j];
+    b.axes[j] = swap;
+  }
+  bool aligned = below(2) == 0;
+  b.src_shift = aligned ? below(8) * 16 : below(150);
+  b.dst_shift = aligned ? below(8) * 16 : below(3) == 0 ? b.src_shift : below(150);
+  measure(&b);
+  return b;
+}
+
+/* Shapes that plans are made of: rows of any width with gaps, transposes. */
+static box regular_box(int64_t most) {
+  int32_t element = 1 << below(5);
+  int64_t width = element * (below(3) == 0 ? between(1, 8) : below(2) == 0 ? between(1, 90) : between(90, 2000));
+  if (below(3) == 0)
+    width = (width + 15) / 16 * 16;
+  box b = {.element = element};
+  if (below(2) == 0) { /* rows, in groups, in groups */
+    int64_t src = width, dst = width, whole = below(2) == 0 ? 16 : element;
+    b.naxes = (int)between(2, 5);
+    for (int i = b.naxes - 2; i >= 0; i--) {
+      int64_t n = between(1, i > 0 ? 4 : rs_max(most / dst, 3));
+      src = (src + below(2) * below(5) * element + whole - 1) / whole * whole;
+      dst = (dst + below(2) * below(5) * element + whole - 1) / whole * whole;
+      b.axes[i] = (rs_axis){n, src, dst};
+      src *= n;
+      dst *= n;
+    }
+    b.axes[b.naxes - 1] = (rs_axis){width / element, element, element};
+  } else {
+    int64_t lanes = below(4) == 0 ? 3 : 1, run = lanes * element; /* pixels of three */
+    int64_t ni = between(1, 300), nj = between(1, rs_max(rs_min(most / (ni * run), 300), 1)), outer = between(1, 3);
+    int64_t src = (ni + below(2) * below(9)) * run, dst = (nj + below(2) * below(9)) * run;
+    if (below(2) == 0) {
+      src = (src + 15) / 16 * 16;
+      dst = (dst + 15) / 16 * 16;
+    }
+    b.naxes = 4;
+    b.axes[0] = (rs_axis){outer, src * nj, dst * ni};
+    b.axes[1] = (rs_axis){ni, below(4) == 0 ? -run : run, dst};
+    b.axes[2] = (rs_axis){nj, src, run};
+    b.axes[3] = (rs_axis){lanes, element, element};
+  }
+  b.src_shift = below(2) == 0 ? 0 : below(140) / element * element;
+  b.dst_shift = below(2) == 0 ? 0 : below(140) / element * element;
+  measure(&b);
+  return b;
+}
+
+/* For the bulk copy engine. */
+static box long_rows(void) {
+  int64_t width = between(128, below(2) == 0 ? 520 : 3000) * 16;
+  box b = {.element = 16, .naxes = 3, .src_shift = below(16) * 16, .dst_shift = below(16) * 16};
+  b.axes[0] = (rs_axis){between(1, 3), (3 + below(2)) * 2 * width, 6 * (width + 16)};
+  b.axes[1] = (rs_axis){between(1, 6), below(3) == 0 ? -2 * width : width + below(2) * 32, width + below(2) * 16};
+  b.axes[2] = (rs_axis){width / 16, 16, 16};
+  b.axes[1].n = rs_min(b.axes[1].n, rs_max((48 << 10) / width, 1));
+  measure(&b);
+  return b;
+}
+
+static rs_box_policy random_policy(void) {
+  static const int64_t tiles[] = {0, 4096, 8192, 5120, RS_BOX_TILE};
+  return (rs_box_policy){SMS, below(2) == 0, tiles[below(5)], below(2) == 0 ? 1 : 0};
+}
+
+static void random_boxes(void **test) {
+  (void)test;
+  for (int k = 0; k < CASES; k++) {
+    state = seed = 20261121 + (uint64_t)k;
+    simt_set_order(seed % 3 == 0 ? 0 : seed);
+    program programs[4] = {0};
+    int n = below(3) == 0 ? (int)between(2, 4) : 1;
+    for (int i = 0; i < n; i++) {
+      rs_box_policy policy = random_policy();
+      bool engine = policy.bulk && policy.bulk_from == 1 && below(2) == 0;
+      for (int64_t boxes = between(0, 4); boxes >= 0; boxes--) {
+        int64_t most = below(4) == 0 ? 48 << 10 : 6 << 10;
+        box b = engine ? long_rows() : below(2) == 0 ? random_box(most) : regular_box(most);
+        add_box(&programs[i], &b);
+      }
+      make(&programs[i], &policy);
+    }
+    launch(programs, n);
+    for (int i = 0; i < n; i++) {
+      check(&programs[i]);
+      clear(&programs[i]);
+    }
+  }
+}
+
+/* Each width, each pair of alignments, rows around the sizes at which the kind changes. */
+static void every_alignment(void **test) {
+  (void)test;
+  static const int64_t runs[] = {1, 2, 3, 7, 8, 12, 16, 31, 32, 48, 63, 100, 127, 128, 129, 144, 160, 255, 256, 1000};
+  state = seed = 7;
+  simt_set_order(seed);
+  for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)
+    for (int64_t shift = 0; shift < 16; shift++) {
+      program p = {0};
+      for (int64_t to = 0; to < 16; to += runs[r] < 120 ? 5 : 1) {
+        int64_t gap = below(4) * 16 + (below(2) == 0 ? below(16) : -runs[r] % 16 + 16);
+        box b = {.element = 1, .naxes = 2, .src_shift = shift, .dst_shift = to};
+        b.axes[0] = (rs_axis){3, runs[r] + gap, runs[r] + (below(2) == 0 ? gap : below(20))};
+        b.axes[1] = (rs_axis){runs[r], 1, 1};
+        measure(&b);
+        add_box(&p, &b);
+      }
+      make(&p, &(rs_box_policy){SMS, false, 0, 0});
+      launch(&p, 1);
+      check(&p);
+      clear(&p);
+    }
+}
+
+/* What every kind must have met by now. */
+static void all_were_hit(void **test) {
+  (void)test;
+  for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)
+    for (int loops = 0; loops < 3; loops++)
+      if (hits[kind][loops] == 0)
+        fail_msg("no tile of kind %d with %d loops inside", kind, loops);
+  for (int e = 0; e < 5; e++)
+    assert_true(square_hits[e] > 0);
+  assert_true(contiguous_hits[0] > 0 && contiguous_hits[1] > 0);
+  assert_true(bulk_hits[0] > 0 && bulk_hits[1] > 0);
+  assert_true(unequal_hits > 0);
+  print_message("tiles by kind:");
+  for (int kind = 0; kind <= RS_BOX_TRANSPOSE; kind++)
+    print_message(" %lld", (long long)(hits[kind][0] + hits[kind][1] + hits[kind][2]));
+  print_message("; contiguous %lld and shifted %lld, bulk %lld and rows %lld\n", (long long)contiguous_hits[0],
+                (long long)contiguous_hits[1], (long long)bulk_hits[0], (long long)bulk_hits[1]);
+}
+
+/* --- Spans, batches, limits --- */
+
+static void spans(void **test) {
+  (void)test;
+  for (int k = 0; k < CASES / 20; k++) {
+    state = seed = 900 + (uint64_t)k;
+    rs_box_spans list = {.tile = (uint32_t)between(1, 16) * 128, .streaming = below(2) == 0};
+    char *src[RS_BOX_SPANS], *dst[RS_BOX_SPANS];
+    int64_t bytes[RS_BOX_SPANS], from[RS_BOX_SPANS], to[RS_BOX_SPANS];
+    int n = (int)below(k % 5 == 0 ? RS_BOX_SPANS + 1 : 8);
+    for (int i = 0; i < n; i++) {
+      bytes[i] = between(1, below(3) == 0 ? 40000 : 300);
+      from[i] = below(140);
+      to[i] = below(2) == 0 ? from[i] : below(140);
+      src[i] = exact(bytes[i], from[i]);
+      dst[i] = exact(bytes[i], to[i]);
+      for (int64_t at = 0; at < bytes[i]; at++)
+        src[i][at] = (char)draw();
+      memset(dst[i], 0x5a, (size_t)bytes[i]);
+      assert_true(rs_box_spans_add(&list, src[i], dst[i], bytes[i]));
+    }
+    if (n == RS_BOX_SPANS)
+      assert_false(rs_box_spans_add(&list, src[0], dst[0], 1));
+    assert_int_equal(rs_box_spans_launch(&list, NULL), 0);
+    for (int i = 0; i < n; i++) {
+      assert_memory_equal(src[i], dst[i], (size_t)bytes[i]);
+      free(src[i] - from[i]);
+      free(dst[i] - to[i]);
+    }
+  }
+}
+
+/* Tile t of a batch is found by a rule: here by going round. */
+static void turns(void **test) {
+  (void)test;
+  for (int k = 0; k < 200; k++) {
+    state = seed = 40 + (uint64_t)k;
+    rs_box_batch batch = {0};
+    static rs_box_tile tiles[64];
+    int n = (int)between(1, 9);
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) {
+      rs_box_part part = {.tiles = tiles, .count = (uint32_t)between(1, 12)};
+      assert_true(rs_box_batch_add(&batch, &part));
+      total += part.count;
+    }
+    rs_box_batch_close(&batch);
+    assert_int_equal(batch.tiles, total);
+    uint32_t next = 0;
+    for (uint32_t row = 0; next < batch.tiles; row++)
+      for (uint32_t part = 0; part < batch.nparts; part++)
+        if (row < batch.part[part].count) {
+          uint32_t k1 = 0; /* what find_tile in kernels/box_device.cuh does */
+          while (k1 + 1 < batch.nparts && batch.part[k1 + 1].begin <= next)
+            k1++;
+          uint32_t left = batch.nparts - k1, turn = next - batch.part[k1].begin;
+          assert_int_equal(k1 + turn % left, part);
+          assert_int_equal(turn / left + (k1 > 0 ? batch.part[k1 - 1].count : 0), row);
+          next++;
+        }
+  }
+  rs_box_batch full = {0};
+  rs_box_part half = {.count = 1u << 30};
+  assert_true(rs_box_batch_add(&full, &half));
+  assert_false(rs_box_batch_add(&full, &half));
+}
+
+/* Boxes whose strides and sizes are beyond 32 bits: tables alone, nothing is copied. */
+static void vast(void **test) {
+  (void)test;
+  rs_copies copies = {0};
+  rs_box_tables tables = {0};
+  const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
+  rs_axis rows[2] = {{5, -terabyte, terabyte / 2}, {terabyte / 64, 1, 1}};
+  assert_int_equal(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows),
+                   RESHARD_SUCCESS);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_SUCCESS);
+  int64_t bytes = 0, previous = 0;
+  for (int64_t i = 0; i < tables.tile[RS_BOX_ROWS].n; i++) {
+    const rs_box_tile *tile = &tables.tile[RS_BOX_ROWS].at[i];
+    int64_t to = (int64_t)(tile->dst - (char *)(2 * base)), row = to / (terabyte / 2);
+    assert_int_equal(tile->src - (char *)(base + 4 * terabyte), -row * terabyte + to - row * (terabyte / 2));
+    assert_true(i == 0 || to > previous);
+    previous = to;
+    bytes += tile->count;
+  }
+  assert_int_equal(bytes, copies.bytes);
+  rs_copies_clear(&copies);
+  rs_axis many[2] = {{(int64_t)1 << 36, 1 << 21, 1 << 21}, {1 << 20, 1, 1}};
+  assert_int_equal(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many), RESHARD_SUCCESS);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_ERROR_UNSUPPORTED);
+  rs_copies_free(&copies);
+  rs_box_tables_free(&tables);
+}
+
+/* Boxes of the same strides share a shape, and one that stands for thousands is found again. */
+static void shapes_are_shared(void **test) {
+  (void)test;
+  rs_copies copies = {0};
+  rs_box_tables tables = {0};
+  for (int64_t i = 0; i < 3000; i++) {
+    rs_axis rows[3] = {{4 + i % 5, 4096, 2048}, {3, 1024, 512}, {100 + i % 50, 1, 1}};
+    char *at = (char *)(i << 20);
+    assert_int_equal(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows), RESHARD_SUCCESS);
+  }
+  for (int again = 0; again < 2; again++) {
+    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0}), RESHARD_SUCCESS);
+    assert_int_equal(tables.shape.n, 50);
+    assert_int_equal(tables.tile[RS_BOX_ROWS].n, 3000);
+  }
+  rs_copies_free(&copies);
+  rs_box_tables_free(&tables);
+}
+
+int main(void) {
+  _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
+  _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(random_boxes),
+      cmocka_unit_test(every_alignment),
+      cmocka_unit_test(all_were_hit),
+      cmocka_unit_test(spans),
+      cmocka_unit_test(turns),
+      cmocka_unit_test(vast),
+      cmocka_unit_test(shapes_are_shared),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
