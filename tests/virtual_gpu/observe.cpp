@@ -1,0 +1,287 @@
+/* What kernels touch, seen as it happens: the kernels of these tests are compiled with -fsanitize=thread and linked
+ * with the functions below instead of its runtime, so every load and store of theirs comes by with its address and
+ * size. The same goes, in builds without a sanitizer, for those files of the library that touch pinned memory or order
+ * threads by atomics; in all builds memcpy, memmove and memset are seen.
+ *
+ * A kernel's accesses are gathered while it runs, neighbours put together as they come, and given to the checker when
+ * it ends: writes first, so that what a kernel reads of its own writes is not taken for somebody else's. The host's are
+ * gathered until the thread next calls the runtime or orders itself with another thread: nothing can come between. */
+#include "machine.hpp"
+
+#include "simt/simt.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+
+/* This file itself is compiled without instruments in every build. */
+#ifdef VG_UNDER_TSAN
+#define VG_OBSERVES 0
+#else
+#define VG_OBSERVES 1
+#endif
+
+bool vg_sees_kernels(void) { return VG_OBSERVES; }
+
+namespace vg {
+
+__thread int lock_depth; /* the thread holds the lock: what it touches is the virtual GPU's own doing */
+
+namespace {
+
+struct Run {
+  uintptr_t begin, end;
+  bool write;
+};
+/* Two small caches find the run that an access goes to: the one that it continues, by where that ends, and one that it
+ * is in, by where that was met before - tables are read by every thread of a kernel. */
+struct Recorder {
+  enum { OPEN = 64, MET = 1024 };
+  std::vector<Run> runs;
+  uint32_t open[OPEN], met[MET]; /* run + 1 */
+  Recorder() { clear(); }
+
+  static size_t slot(uintptr_t at, bool write, size_t slots) {
+    return ((at >> 2) ^ (at >> 9) ^ (write ? slots / 2 : 0)) & (slots - 1);
+  }
+  void add(uintptr_t at, size_t n, bool write) {
+    uint32_t &m = met[slot(at, write, MET)];
+    if (m && runs[m - 1].write == write && at >= runs[m - 1].begin && at + n <= runs[m - 1].end)
+      return;
+    m = open[slot(at, write, OPEN)];
+    if (m && runs[m - 1].end == at && runs[m - 1].write == write) {
+      runs[m - 1].end += n;
+    } else {
+      runs.push_back({at, at + n, write});
+      m = (uint32_t)runs.size();
+    }
+    open[slot(at + n, write, OPEN)] = m;
+  }
+  void clear() {
+    runs.clear();
+    memset(open, 0, sizeof open);
+    memset(met, 0, sizeof met);
+  }
+};
+
+thread_local Recorder *host_recorder;
+Recorder kernel_recorder;    /* one kernel runs at a time, under the lock */
+thread_local bool in_kernel; /* on this thread */
+uintptr_t known_pages[256];  /* that are mapped: where a kernel has been */
+int64_t kernel_accesses;
+enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
+
+void sorted(std::vector<Run> &runs) {
+  std::sort(runs.begin(), runs.end(),
+            [](const Run &a, const Run &b) { return a.write != b.write ? a.write > b.write : a.begin < b.begin; });
+  size_t n = 0;
+  for (const Run &run : runs)
+    if (n && runs[n - 1].write == run.write && run.begin <= runs[n - 1].end)
+      runs[n - 1].end = std::max(runs[n - 1].end, run.end);
+    else
+      runs[n++] = run;
+  runs.resize(n);
+}
+
+/* A kernel that goes by a table which an edge should have kept may go anywhere, or for ever: it is ended. */
+void must_be_mapped(uintptr_t at, size_t n, bool write) {
+  uintptr_t page = at >> 12, &known = known_pages[page & 255];
+  if (known == page)
+    return;
+  unsigned char resident;
+  if (at >> 47 || mincore((void *)(page << 12), 1, &resident) != 0) {
+    char text[100];
+    snprintf(text, sizeof text, "wild: %s of %zu bytes at %p, where no memory is", write ? "write" : "read", n,
+             (void *)at);
+    simt_abort(text);
+  }
+  known = page;
+}
+
+inline void seen(uintptr_t at, size_t n, bool write) {
+  if (in_kernel) {
+    if (!in_arena(at))
+      must_be_mapped(at, n, write);
+    else
+      kernel_recorder.add(at, n, write);
+    if (++kernel_accesses > MOST_ACCESSES || kernel_recorder.runs.size() > MOST_RUNS)
+      simt_abort("wild: it does not end");
+  } else if (in_arena(at) && !lock_depth) {
+    if (!host_recorder)
+      host_recorder = new Recorder; /* until the thread ends */
+    host_recorder->add(at, n, write);
+  }
+}
+
+} // namespace
+
+void kernel_seen(const void *at, size_t n, int write) {
+  if (in_kernel)
+    seen((uintptr_t)at, n, write != 0);
+}
+
+void watch_begin() {
+  kernel_recorder.clear();
+  memset(known_pages, 255, sizeof known_pages);
+  kernel_accesses = 0;
+  in_kernel = true;
+}
+
+void watch_end(Op &op) {
+  in_kernel = false;
+  sorted(kernel_recorder.runs);
+  for (const Run &run : kernel_recorder.runs)
+    access(op.id, op.clock, op.device, run.begin, run.end - run.begin, run.write);
+}
+
+void host_seen(Thread &thread) {
+  if (!host_recorder || host_recorder->runs.empty())
+    return;
+  std::vector<Run> runs;
+  runs.swap(host_recorder->runs);
+  host_recorder->clear();
+  if (!M.on || M.devices.empty())
+    return;
+  sorted(runs);
+  for (const Run &run : runs)
+    host_access(thread, run.begin, run.end - run.begin, run.write);
+}
+
+bool sees_host() {
+#ifdef VG_SEES_HOST
+  return true;
+#else
+  return false;
+#endif
+}
+
+void host_thread_ends() {
+  delete host_recorder;
+  host_recorder = nullptr;
+}
+
+} // namespace vg
+
+using vg::seen;
+
+/* The three functions of the C library that move most bytes, in all of the library. */
+extern "C" {
+void *__real_memcpy(void *to, const void *from, size_t n);
+void *__real_memmove(void *to, const void *from, size_t n);
+void *__real_memset(void *to, int byte, size_t n);
+
+void *__wrap_memcpy(void *to, const void *from, size_t n) {
+  if (n && vg::in_arena((uintptr_t)from))
+    seen((uintptr_t)from, n, false);
+  if (n && vg::in_arena((uintptr_t)to))
+    seen((uintptr_t)to, n, true);
+  return __real_memcpy(to, from, n);
+}
+
+void *__wrap_memmove(void *to, const void *from, size_t n) {
+  if (n && vg::in_arena((uintptr_t)from))
+    seen((uintptr_t)from, n, false);
+  if (n && vg::in_arena((uintptr_t)to))
+    seen((uintptr_t)to, n, true);
+  return __real_memmove(to, from, n);
+}
+
+void *__wrap_memset(void *to, int byte, size_t n) {
+  if (n && vg::in_arena((uintptr_t)to))
+    seen((uintptr_t)to, n, true);
+  return __real_memset(to, byte, n);
+}
+}
+
+#if VG_OBSERVES
+extern "C" {
+#define VG_SIZE(n) \
+  void __tsan_read##n(void *at) { seen((uintptr_t)at, n, false); } \
+  void __tsan_write##n(void *at) { seen((uintptr_t)at, n, true); } \
+  void __tsan_unaligned_read##n(void *at) { seen((uintptr_t)at, n, false); } \
+  void __tsan_unaligned_write##n(void *at) { seen((uintptr_t)at, n, true); }
+VG_SIZE(1)
+VG_SIZE(2)
+VG_SIZE(4)
+VG_SIZE(8)
+VG_SIZE(16)
+void __tsan_read_range(void *at, size_t n) { seen((uintptr_t)at, n, false); }
+void __tsan_write_range(void *at, size_t n) { seen((uintptr_t)at, n, true); }
+void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); } /* clang's */
+void *__tsan_memmove(void *to, const void *from, size_t n) { return memmove(to, from, n); }
+void *__tsan_memset(void *to, int byte, size_t n) { return memset(to, byte, n); }
+void __tsan_init(void) {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit(void) {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) {}
+}
+
+/* Atomics: in a kernel, a read and a write; on the host they order threads, and need not be more exact than this: what
+ * stores comes before what loads. */
+namespace {
+inline void stores(const volatile void *at, size_t n) {
+  if (vg::in_kernel)
+    seen((uintptr_t)at, n, true);
+  else
+    vg_host_release((const void *)at);
+}
+inline void loads(const volatile void *at, size_t n) {
+  if (vg::in_kernel)
+    seen((uintptr_t)at, n, false);
+  else
+    vg_host_acquire((const void *)at);
+}
+template <typename T> T loaded(const volatile T *at) {
+  T v = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+  loads(at, sizeof(T));
+  return v;
+}
+template <typename T> void stored(volatile T *at, T v) {
+  stores(at, sizeof(T));
+  __atomic_store_n(at, v, __ATOMIC_SEQ_CST);
+}
+/* how(at) changes *at. */
+template <typename T, typename F> auto changed(volatile T *at, F how) {
+  stores(at, sizeof(T));
+  auto v = how(at);
+  loads(at, sizeof(T));
+  return v;
+}
+} // namespace
+
+extern "C" {
+#define VG_OP(bits, type, op, builtin) \
+  type __tsan_atomic##bits##_##op(volatile type *at, type v, int) { \
+    return changed(at, [v](volatile type *a) { return builtin(a, v, __ATOMIC_SEQ_CST); }); \
+  }
+#define VG_EXCHANGE(bits, type, kind) \
+  int __tsan_atomic##bits##_compare_exchange_##kind(volatile type *at, type *expected, type v, int, int) { \
+    return changed(at, [=](volatile type *a) { \
+      return __atomic_compare_exchange_n(a, expected, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }); \
+  }
+#define VG_ATOMICS(bits, type) \
+  type __tsan_atomic##bits##_load(const volatile type *at, int) { return loaded(at); } \
+  void __tsan_atomic##bits##_store(volatile type *at, type v, int) { stored(at, v); } \
+  VG_EXCHANGE(bits, type, strong) \
+  VG_EXCHANGE(bits, type, weak) \
+  type __tsan_atomic##bits##_compare_exchange_val(volatile type *at, type expected, type v, int a, int b) { \
+    __tsan_atomic##bits##_compare_exchange_strong(at, &expected, v, a, b); \
+    return expected; \
+  } \
+  VG_OP(bits, type, exchange, __atomic_exchange_n) \
+  VG_OP(bits, type, fetch_add, __atomic_fetch_add) \
+  VG_OP(bits, type, fetch_sub, __atomic_fetch_sub) \
+  VG_OP(bits, type, fetch_and, __atomic_fetch_and) \
+  VG_OP(bits, type, fetch_or, __atomic_fetch_or) \
+  VG_OP(bits, type, fetch_xor, __atomic_fetch_xor)
+VG_ATOMICS(8, uint8_t)
+VG_ATOMICS(16, uint16_t)
+VG_ATOMICS(32, uint32_t)
+VG_ATOMICS(64, uint64_t)
+}
+#endif

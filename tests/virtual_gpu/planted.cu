@@ -1,0 +1,68 @@
+#include "kernels/launch.h"
+
+#include "planted.h"
+
+static __global__ void add(const int *a, const int *b, int *c, int64_t n, int64_t step) {
+  int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n)
+    c[i * step] = a[i] + b[i];
+}
+
+int planted_add(const int *a, const int *b, int *c, int64_t n, int64_t step, void *stream) {
+  return rs_launch(add, dim3((unsigned)((n + 31) / 32)), dim3(32), 0, stream, a, b, c, n, step);
+}
+
+static __global__ void reverse(int *at) {
+  RS_SHARED(int, tile, [64]);
+  int *block = at + (int64_t)blockIdx.x * 64;
+  tile[threadIdx.x] = block[threadIdx.x];
+  __syncthreads();
+  block[threadIdx.x] = tile[63 - threadIdx.x];
+}
+
+int planted_reverse(int *at, int64_t n, void *stream) {
+  return rs_launch(reverse, dim3((unsigned)(n / 64)), dim3(64), 0, stream, at);
+}
+
+static __global__ void sum(const int *at, int64_t n, int *to) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    atomicAdd(to, at[i]);
+}
+
+int planted_sum(const int *at, int64_t n, int *to, void *stream) {
+  return rs_launch(sum, dim3(1), dim3(32), 0, stream, at, n, to);
+}
+
+static __global__ void bulk(char *to, const char *from) {
+  RS_SHARED_DYNAMIC(char, tile);
+  RS_SHARED(uint64_t, barrier, [1]);
+  int64_t at = (int64_t)blockIdx.x * 256;
+  if (threadIdx.x == 0)
+    simt::mbarrier_init(barrier, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    simt::mbarrier_arrive_expect(barrier, 256);
+    simt::bulk_load(tile, from + at, 256, barrier);
+  }
+  simt::mbarrier_wait(barrier, 0);
+  if (threadIdx.x == 0) {
+    simt::bulk_store(to + at, tile, 256);
+    simt::bulk_commit();
+    simt::bulk_wait(0);
+  }
+}
+
+int planted_bulk(char *to, const char *from, int64_t n, void *stream) {
+  return rs_launch(bulk, dim3((unsigned)(n / 256)), dim3(32), 256, stream, to, from);
+}
+
+static __global__ void wild(uintptr_t at) { *reinterpret_cast<int *>(at + threadIdx.x * sizeof(int)) = 1; }
+
+int planted_wild(uintptr_t at, void *stream) { return rs_launch(wild, dim3(2), dim3(32), 0, stream, at); }
+
+static __global__ void endless(int *at) {
+  for (volatile int *watched = at; *watched >= 0;) {
+  }
+}
+
+int planted_endless(int *at, void *stream) { return rs_launch(endless, dim3(1), dim3(2), 0, stream, at); }

@@ -1,0 +1,27 @@
+/* Kernels of the tests of the virtual GPU. */
+#ifndef PLANTED_H
+#define PLANTED_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* c[i * step] = a[i] + b[i] for i < n, by blocks of 32 threads; a cudaError_t. */
+int planted_add(const int *a, const int *b, int *c, int64_t n, int64_t step, void *stream);
+/* Each block of 64 numbers is reversed, through shared memory, in place. */
+int planted_reverse(int *at, int64_t n, void *stream);
+/* *sum += at[i], by atomics. */
+int planted_sum(const int *at, int64_t n, int *sum, void *stream);
+/* to = from by asynchronous bulk copies through shared memory, 256 bytes a block. */
+int planted_bulk(char *to, const char *from, int64_t n, void *stream);
+
+/* Writes to an address that no memory has; never ends. */
+int planted_wild(uintptr_t at, void *stream);
+int planted_endless(int *at, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,228 @@
+/* Execute on the virtual GPU: random reshards under the checker, by rank threads, by one thread and from graphs; each
+ * edge left out once; each call of the runtime failing once; what an execute costs the host. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <cuda_runtime_api.h>
+
+#include "support/crew.h"
+#include "support/streamed.h"
+#include "virtual_gpu.h"
+
+#include <stdlib.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SPARSE = 5 }; /* one in so many */
+#else
+enum { SPARSE = 1 };
+#endif
+enum { DEVICES = 3 };
+
+/* A machine with handles of its GPUs, and what the test knows of it. */
+typedef struct machine {
+  reshard_device devices[DEVICES];
+  cudaGraphExec_t graph;
+  vg_counts before;
+  int64_t costs, failed;
+} machine;
+
+static reshard_status status_of(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_status capture(void *user, void *stream) {
+  (void)user;
+  return status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+}
+
+static reshard_status captured(void *user, void *stream) {
+  machine *m = user;
+  cudaGraph_t graph = NULL;
+  reshard_status status = status_of(cudaStreamEndCapture(stream, &graph));
+  if (status == RESHARD_SUCCESS)
+    status = status_of(cudaGraphInstantiate(&m->graph, graph, 0));
+  if (graph != NULL)
+    cudaGraphDestroy(graph);
+  return status;
+}
+
+static reshard_status launch(void *user, void *stream) {
+  return status_of(cudaGraphLaunch(((machine *)user)->graph, stream));
+}
+
+static void end_graph(void *user) {
+  machine *m = user;
+  if (m->graph != NULL)
+    cudaGraphExecDestroy(m->graph);
+  m->graph = NULL;
+}
+
+static void watch(void *user, bool on) {
+  machine *m = user;
+  vg_counts now = vg_count();
+  if (on)
+    m->before = now;
+  else
+    m->costs += now.allocs - m->before.allocs + now.creates - m->before.creates + now.host_syncs -
+                m->before.host_syncs + now.queries - m->before.queries;
+}
+
+static void calm(void *user) {
+  ((machine *)user)->failed += vg_failed();
+  vg_fail(NULL, 0, false, 0);
+}
+
+static void touch(void *at, size_t n, bool write) {
+  if (write)
+    vg_host_write(at, n);
+  else
+    vg_host_read(at, n);
+}
+
+/* False, with the reason, when there is not even a device. */
+static bool open_machine(machine *m, const vg_options *options) {
+  vg_options own = *options;
+  own.devices = DEVICES;
+  *m = (machine){.costs = 0};
+  vg_begin(&own);
+  bool right = true;
+  for (int i = 0; i < DEVICES; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "cuda:%d", i);
+    right = right && reshard_device_create(name, NULL, &m->devices[i]) == RESHARD_SUCCESS;
+  }
+  return right;
+}
+
+static int close_machine(machine *m) {
+  for (int i = 0; i < DEVICES; i++)
+    reshard_device_release(m->devices[i]);
+  return vg_end();
+}
+
+static streamed options_on(machine *m, int executes) {
+  return (streamed){.devices = m->devices,
+                    .executes = executes,
+                    .capture = capture,
+                    .captured = captured,
+                    .launch = launch,
+                    .end = end_graph,
+                    .user = m,
+                    .watch = watch,
+                    .touch = touch,
+                    .calm = calm};
+}
+
+static void test_random(void **state) {
+  (void)state;
+  int64_t cases = crew_scaled(400 / SPARSE), executed = 0;
+  for (int64_t i = 0; i < cases; i++) {
+    uint64_t seed = 1 + (uint64_t)i;
+    cli_text why = {0};
+    machine m;
+    assert_true(open_machine(&m, &(vg_options){.seed = seed, .no_peers = seed % 11 == 0}));
+    streamed s = options_on(&m, 3);
+    s.ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
+    s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+    if (seed % 11 == 0)
+      s.path = RESHARD_PATH_AUTO;
+    s.drive = (streamed_drive)(seed / 3 % 4);
+    s.rebind = seed % 5 == 0;
+    s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
+    s.handle = seed % 14 == 0 ? NULL : cudaStreamPerThread;
+    s.ranks = 1 + (int64_t)(seed % 8);
+    if (!s.shared_handle)
+      s.handle = NULL;
+    if (!streamed_seed(&s, seed, &why, NULL))
+      fail_msg("%s", why.at);
+    executed += s.executed;
+    if (close_machine(&m) != 0)
+      fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
+    assert_int_equal(m.costs, 0);
+    free(why.at);
+  }
+  printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+}
+
+/* --- Edges ------------------------------------------------------------------------------------------------------ */
+
+static void scenario(void *user, const vg_options *options) {
+  const streamed_way *way = user;
+  cli_text why = {0};
+  machine m;
+  if (open_machine(&m, options)) {
+    streamed s = options_on(&m, crew_scaled(1) > 1 ? 2 : 1);
+    (void)streamed_run_way(&s, way, &why, NULL);
+  }
+  (void)close_machine(&m);
+  free(why.at);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  int64_t uses = 0, found = 0;
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+  vg_quiet(true);
+  for (int i = 0; i < streamed_nways; i += SPARSE) {
+    streamed_way way = streamed_ways[i];
+    vg_edge_result r = vg_for_each_edge(scenario, &way, &(vg_options){.seed = 1}, 1);
+    assert_int_equal(r.false_alarms, 0);
+    assert_true(r.uses > 0 || way.edges == 0); /* as many as there are, where the way does not say */
+    if (r.found != r.uses)
+      printf("%s: %d of %d uses of %d edges found\n", way.name, r.found, r.uses, r.edges);
+    uses += r.uses;
+    found += r.found;
+  }
+  vg_quiet(false);
+  printf("%lld of %lld edges found\n", (long long)found, (long long)uses);
+  assert_int_equal(found, uses);
+}
+
+/* --- Faults ----------------------------------------------------------------------------------------------------- */
+
+/* One call fails, or all of a kind from one on: a device that has no call left that works cannot be left in order. */
+static const char *const failing[] = {NULL,          "cudaLaunchKernel", "cudaEventRecord*", "cudaStreamWaitEvent",
+                                      "cudaMalloc*", "cudaEventCreate*", "cudaStreamCreate*"};
+
+/* The k-th call fails. False when there were not so many. */
+static bool fault(const streamed_way *way, const char *name, int64_t k) {
+  cli_text why = {0};
+  machine m;
+  assert_true(open_machine(&m, &(vg_options){.seed = (uint64_t)k}));
+  streamed s = options_on(&m, 2);
+  vg_fail(name, k, name != NULL, 0);
+  bool right = streamed_run_way(&s, way, &why, NULL);
+  calm(&m);
+  if (close_machine(&m) != 0)
+    fail_msg("%s, call %lld of %s fails: %s", way->name, (long long)k, name != NULL ? name : "all", vg_report(0));
+  assert_true(right || m.failed > 0);
+  assert_true(!right || name == NULL || m.failed == 0);
+  free(why.at);
+  return m.failed > 0;
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
+    skip();
+  int64_t runs = 0;
+  vg_quiet(true);
+  for (int i = 0; i < streamed_nways; i++)
+    for (size_t f = 0; f < sizeof failing / sizeof *failing; f++)
+      for (int64_t k = 1; fault(&streamed_ways[i], failing[f], k); runs++)
+        k += SPARSE + k / (f == 0 ? 16 : 4);
+  vg_quiet(false);
+  printf("%lld runs\n", (long long)runs);
+}
+
+/* An argument names the tests to run, with wildcards. */
+int main(int argc, char **argv) {
+  if (argc > 1)
+    cmocka_set_test_filter(argv[1]);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
+                                     cmocka_unit_test(test_faults)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

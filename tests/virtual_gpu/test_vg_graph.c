@@ -1,0 +1,252 @@
+/* Stream capture and graphs on the virtual GPU: data, order between branches and launches, and what capture forbids. */
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(call)                  assert_int_equal(call, cudaSuccess)
+#define COPY(to, from, n, stream) OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream))
+
+typedef struct bench {
+  cudaStream_t a, b;
+  cudaEvent_t forks, joins;
+  char *x, *y, *z;
+} bench;
+
+static bench begin(uint64_t seed) {
+  bench t;
+  vg_begin(&(vg_options){.seed = seed});
+  OK(cudaStreamCreateWithFlags(&t.a, cudaStreamNonBlocking));
+  OK(cudaStreamCreateWithFlags(&t.b, cudaStreamNonBlocking));
+  OK(cudaEventCreateWithFlags(&t.forks, cudaEventDisableTiming));
+  OK(cudaEventCreateWithFlags(&t.joins, cudaEventDisableTiming));
+  OK(cudaMalloc((void **)&t.x, 100));
+  OK(cudaMalloc((void **)&t.y, 100));
+  OK(cudaMalloc((void **)&t.z, 100));
+  OK(cudaMemset(t.x, 1, 100));
+  OK(cudaMemset(t.y, 2, 100));
+  OK(cudaMemset(t.z, 3, 100));
+  OK(cudaDeviceSynchronize());
+  return t;
+}
+
+static void end(bench *t, int n, const char *words) {
+  (void)cudaGetLastError();
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(t->x));
+  OK(cudaFree(t->y));
+  OK(cudaFree(t->z));
+  OK(cudaEventDestroy(t->forks));
+  OK(cudaEventDestroy(t->joins));
+  OK(cudaStreamDestroy(t->a));
+  OK(cudaStreamDestroy(t->b));
+  int all = vg_end();
+  if (all != n || vg_reports_with(words) != n) {
+    for (int i = 0; i < all; i++)
+      print_message("%s\n", vg_report(i));
+    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
+  }
+}
+
+static void check(const char *at, char value, int n) {
+  char now[100];
+  vg_peek(now, at, (size_t)n);
+  for (int i = 0; i < n; i++)
+    assert_int_equal(now[i], value);
+}
+
+/* x to y on a; y to z in two halves, the second one on b. */
+static cudaGraphExec_t forked(bench *t, bool fork, bool join) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  OK(cudaStreamBeginCapture(t->a, cudaStreamCaptureModeGlobal));
+  if (!fork) {
+    OK(cudaEventRecord(t->forks, t->a));
+    OK(cudaStreamWaitEvent(t->b, t->forks, 0));
+  }
+  COPY(t->y, t->x, 100, t->a);
+  if (fork) {
+    OK(cudaEventRecord(t->forks, t->a));
+    OK(cudaStreamWaitEvent(t->b, t->forks, 0));
+  }
+  enum cudaStreamCaptureStatus status;
+  OK(cudaStreamIsCapturing(t->b, &status));
+  assert_int_equal(status, cudaStreamCaptureStatusActive);
+  COPY(t->z, t->y, 50, t->a);
+  COPY(t->z + 50, t->y + 50, 50, t->b);
+  OK(cudaEventRecord(t->joins, t->b));
+  OK(cudaStreamWaitEvent(t->a, t->joins, 0));
+  if (join)
+    OK(cudaMemsetAsync(t->y, 9, 100, t->a));
+  OK(cudaStreamEndCapture(t->a, &graph));
+  OK(cudaStreamIsCapturing(t->b, &status));
+  assert_int_equal(status, cudaStreamCaptureStatusNone);
+  size_t nodes;
+  OK(cudaGraphGetNodes(graph, NULL, &nodes));
+  assert_int_equal(nodes, join ? 4 : 3);
+  OK(cudaGraphInstantiate(&exec, graph, 0));
+  OK(cudaGraphDestroy(graph));
+  return exec;
+}
+
+static void replayed_with_other_data(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 40; seed++) {
+    bench t = begin(seed);
+    cudaGraphExec_t exec = forked(&t, true, true);
+    check(t.z, 3, 100); /* nothing has run yet */
+    for (int i = 0; i < 3; i++) {
+      OK(cudaMemsetAsync(t.x, 10 + i, 100, t.a));
+      OK(cudaGraphLaunch(exec, t.a));
+      COPY(t.x, t.z, 100, t.a);
+    }
+    OK(cudaStreamSynchronize(t.a));
+    check(t.z, 12, 100);
+    check(t.y, 9, 100);
+    OK(cudaGraphExecDestroy(exec));
+    end(&t, 0, "");
+  }
+}
+
+static void launches_of_one_graph_follow_one_another(void **state) {
+  (void)state;
+  bench t = begin(3);
+  cudaGraphExec_t exec = forked(&t, true, true);
+  OK(cudaGraphLaunch(exec, t.a));
+  OK(cudaGraphLaunch(exec, t.b)); /* another stream, with no event between */
+  OK(cudaGraphExecDestroy(exec));
+  end(&t, 0, "");
+}
+
+static void what_follows_does_not_wait_for_others(void **state) {
+  (void)state;
+  vg_quiet(true);
+  bench t = begin(3);
+  cudaGraphExec_t exec = forked(&t, true, true);
+  OK(cudaGraphLaunch(exec, t.a));
+  OK(cudaMemsetAsync(t.z, 1, 100, t.b));
+  OK(cudaGraphExecDestroy(exec));
+  end(&t, 2, "race: write cudaMemcpyAsync graph cudaMemsetAsync");
+  vg_quiet(false);
+}
+
+static void a_race_between_branches(void **state) {
+  (void)state;
+  vg_quiet(true);
+  bench t = begin(3);
+  cudaGraphExec_t exec = forked(&t, false, true); /* b does not wait for the copy to y */
+  OK(cudaGraphLaunch(exec, t.a));
+  OK(cudaGraphExecDestroy(exec));
+  end(&t, 1, "race: write read cudaMemcpyAsync branch");
+  vg_quiet(false);
+}
+
+static void work_that_is_not_joined(void **state) {
+  (void)state;
+  vg_quiet(true);
+  bench t = begin(0);
+  cudaGraph_t graph = (cudaGraph_t)&t;
+  OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+  OK(cudaEventRecord(t.forks, t.a));
+  OK(cudaStreamWaitEvent(t.b, t.forks, 0));
+  OK(cudaMemsetAsync(t.x, 1, 1, t.b));
+  assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureUnjoined);
+  assert_null(graph);
+  end(&t, 1, "misuse: capture joined");
+  vg_quiet(false);
+}
+
+static void events_from_outside(void **state) {
+  (void)state;
+  vg_quiet(true);
+  bench t = begin(0);
+  cudaGraph_t graph;
+  OK(cudaEventRecord(t.forks, t.b));
+  OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+  assert_int_equal(cudaStreamWaitEvent(t.a, t.forks, 0), cudaErrorStreamCaptureIsolation);
+  assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
+  end(&t, 1, "misuse: outside capture");
+  vg_quiet(false);
+}
+
+static void calls_that_capture_forbids(void **state) {
+  (void)state;
+  vg_quiet(true);
+  cudaGraph_t graph;
+  void *p;
+  for (int call = 0; call < 6; call++) {
+    bench t = begin(0);
+    OK(cudaEventRecord(t.joins, t.b));
+    OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+    cudaError_t error = call == 0   ? cudaMalloc(&p, 10)
+                        : call == 1 ? cudaEventQuery(t.joins)
+                        : call == 2 ? cudaStreamSynchronize(t.b)
+                        : call == 3 ? cudaMallocAsync(&p, 10, t.a)
+                        : call == 4 ? cudaDeviceSynchronize()
+                                    : cudaMemcpy(t.x, t.y, 10, cudaMemcpyDefault);
+    assert_true(error == cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaMemsetAsync(t.x, 1, 1, t.a), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
+    end(&t, 1, "misuse: capture");
+  }
+  vg_quiet(false);
+}
+
+static void relaxed_captures_forbid_less(void **state) {
+  (void)state;
+  bench t = begin(0);
+  cudaGraph_t graph;
+  void *p;
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
+  OK(cudaMemsetAsync(t.x, 1, 1, t.a));
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  assert_int_equal(mode, cudaStreamCaptureModeGlobal);
+  OK(cudaMalloc(&p, 10));
+  OK(cudaFree(p));
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  OK(cudaStreamEndCapture(t.a, &graph));
+  OK(cudaGraphDestroy(graph));
+  end(&t, 0, "");
+}
+
+static void captured_events_cannot_be_asked(void **state) {
+  (void)state;
+  bench t = begin(0);
+  cudaGraph_t graph;
+  OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
+  OK(cudaMemsetAsync(t.x, 1, 1, t.a));
+  OK(cudaEventRecord(t.joins, t.a));
+  OK(cudaStreamEndCapture(t.a, &graph));
+  assert_int_equal(cudaEventQuery(t.joins), cudaErrorCapturedEvent);
+  OK(cudaEventRecord(t.joins, t.a)); /* an event like any other again */
+  OK(cudaEventSynchronize(t.joins));
+  OK(cudaGraphDestroy(graph));
+  end(&t, 0, "");
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    print_message("skipped: nothing is checked in this build\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(replayed_with_other_data),
+      cmocka_unit_test(launches_of_one_graph_follow_one_another),
+      cmocka_unit_test(what_follows_does_not_wait_for_others),
+      cmocka_unit_test(a_race_between_branches),
+      cmocka_unit_test(work_that_is_not_joined),
+      cmocka_unit_test(events_from_outside),
+      cmocka_unit_test(calls_that_capture_forbids),
+      cmocka_unit_test(relaxed_captures_forbid_less),
+      cmocka_unit_test(captured_events_cannot_be_asked),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/* Kernels on the virtual GPU: each load and store of theirs is seen. */
+#include "planted.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(call) assert_int_equal(call, cudaSuccess)
+
+enum { N = 100 };
+typedef struct bench {
+  cudaStream_t s, t;
+  int *a, *b, *c;
+} bench;
+
+static bench begin(void) {
+  bench t;
+  int data[N];
+  vg_quiet(true);
+  vg_begin(&(vg_options){.policy = VG_IN_ORDER});
+  OK(cudaStreamCreateWithFlags(&t.s, cudaStreamNonBlocking));
+  OK(cudaStreamCreateWithFlags(&t.t, cudaStreamNonBlocking));
+  int **all[] = {&t.a, &t.b, &t.c};
+  for (int k = 0; k < 3; k++) {
+    OK(cudaMalloc((void **)all[k], sizeof data));
+    for (int i = 0; i < N; i++)
+      data[i] = i * (k + 1);
+    if (k < 2)
+      vg_poke(*all[k], data, sizeof data);
+  }
+  return t;
+}
+
+static void end(bench *t, int n, const char *words) {
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(t->a));
+  OK(cudaFree(t->b));
+  OK(cudaFree(t->c));
+  OK(cudaStreamDestroy(t->s));
+  OK(cudaStreamDestroy(t->t));
+  int all = vg_end();
+  if (all != n || vg_reports_with(words) != n) {
+    for (int i = 0; i < all; i++)
+      print_message("%s\n", vg_report(i));
+    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
+  }
+  vg_quiet(false);
+}
+
+static void they_compute(void **state) {
+  (void)state;
+  bench t = begin();
+  int c[N], sum = 0;
+  OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
+  OK(planted_reverse(t.c, 64, t.s));
+  OK(cudaStreamSynchronize(t.s));
+  vg_peek(c, t.c, sizeof c);
+  for (int i = 0; i < N; i++)
+    assert_int_equal(c[i], 3 * (i < 64 ? 63 - i : i));
+  vg_poke(t.b, &sum, sizeof sum);
+  OK(planted_sum(t.c, N, t.b, t.s));
+  OK(cudaStreamSynchronize(t.s));
+  vg_peek(&sum, t.b, sizeof sum);
+  assert_int_equal(sum, 3 * N * (N - 1) / 2);
+  end(&t, 0, "");
+}
+
+static void what_they_leave_out_is_not_written(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s)); /* every other number */
+  OK(cudaMemcpyAsync(t.b, t.c + 2, 4, cudaMemcpyDefault, t.s));
+  OK(cudaMemcpyAsync(t.b, t.c + 3, 4, cudaMemcpyDefault, t.s));
+  end(&t, 1, "undefined: [12,16)");
+}
+
+static void neighbours_do_not_race(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
+  OK(planted_add(t.a, t.b, t.c + 1, N / 2, 2, t.t)); /* between them */
+  end(&t, 0, "");
+}
+
+static void races(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
+  OK(planted_add(t.a, t.b, t.c + 98, 1, 1, t.t));
+  end(&t, 1, "race: write kernel add [392,396)");
+}
+
+static void races_of_reads(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
+  OK(cudaMemsetAsync(t.b + 50, 0, 4, t.t));
+  end(&t, 1, "race: read kernel add write cudaMemsetAsync [200,204)");
+}
+
+static void races_of_atomics(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_sum(t.a, N, t.b, t.s));
+  OK(planted_sum(t.a, N, t.b, t.t));
+  end(&t, 1, "race: write kernel sum [0,4)");
+}
+
+static void out_of_bounds(void **state) {
+  (void)state;
+  bench t = begin();
+  OK(planted_add(t.a, t.b, t.c, N + 2, 1, t.s));
+  end(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
+}
+
+static void bulk_copies_are_seen(void **state) {
+  (void)state;
+  bench t = begin();
+  char *from, *to;
+  OK(cudaMalloc((void **)&from, 512));
+  OK(cudaMalloc((void **)&to, 512));
+  OK(cudaMemsetAsync(from, 7, 512, t.s));
+  OK(planted_bulk(to, from, 512, t.s));
+  OK(cudaMemcpyAsync(t.a, to, 10, cudaMemcpyDefault, t.t));
+  OK(cudaMemsetAsync(from + 300, 1, 1, t.t));
+  OK(cudaDeviceSynchronize());
+  char now[512];
+  vg_peek(now, to, 512);
+  assert_int_equal(now[511], 7);
+  OK(cudaFree(from));
+  OK(cudaFree(to));
+  end(&t, 3, "race:"); /* with what the kernel has written, with what it has read, and between the two memsets */
+}
+
+static void wild_kernels_are_ended(void **state) {
+  (void)state;
+  const uintptr_t places[] = {0, 4096, (uintptr_t)0xdbdbdbdbdbdbdbdb, (uintptr_t)1 << 46};
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    bench t = begin();
+    OK(planted_wild(places[i], t.s));
+    OK(planted_add(t.a, t.b, t.c, N, 1, t.s)); /* others run */
+    end(&t, 1, "kernel: wild: write 4 bytes");
+  }
+  bench t = begin();
+  OK(planted_endless(t.a, t.s));
+  end(&t, 1, "kernel: does not end");
+}
+
+static void launches_fail_when_asked(void **state) {
+  (void)state;
+  bench t = begin();
+  vg_fail("cudaLaunchKernel", 1, false, 0);
+  assert_int_equal(planted_add(t.a, t.b, t.c, N, 1, t.s), cudaErrorLaunchFailure);
+  OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
+  assert_int_equal(vg_count().launches, 2);
+  end(&t, 0, "");
+}
+
+static void captured(void **state) {
+  (void)state;
+  bench t = begin();
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  int c[N];
+  OK(cudaStreamBeginCapture(t.s, cudaStreamCaptureModeRelaxed));
+  OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
+  OK(planted_add(t.c, t.c, t.b, N, 1, t.s));
+  OK(cudaStreamEndCapture(t.s, &graph));
+  OK(cudaGraphInstantiate(&exec, graph, 0));
+  OK(cudaGraphDestroy(graph));
+  for (int i = 0; i < 3; i++)
+    OK(cudaGraphLaunch(exec, t.s));
+  OK(cudaStreamSynchronize(t.s));
+  vg_peek(c, t.b, sizeof c);
+  for (int i = 0; i < N; i++)
+    assert_int_equal(c[i], (((2 * i + i) * 2 + i) * 2 + i) * 2);
+  OK(cudaGraphExecDestroy(exec));
+  end(&t, 0, "");
+}
+
+int main(void) {
+  if (!vg_sees_kernels()) {
+    print_message("skipped: nothing is checked in this build\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(they_compute),
+      cmocka_unit_test(what_they_leave_out_is_not_written),
+      cmocka_unit_test(neighbours_do_not_race),
+      cmocka_unit_test(races),
+      cmocka_unit_test(races_of_reads),
+      cmocka_unit_test(races_of_atomics),
+      cmocka_unit_test(out_of_bounds),
+      cmocka_unit_test(bulk_copies_are_seen),
+      cmocka_unit_test(wild_kernels_are_ended),
+      cmocka_unit_test(launches_fail_when_asked),
+      cmocka_unit_test(captured),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,134 @@
+/* A virtual GPU: the calls of the CUDA runtime that the library makes, implemented on the CPU for tests. The shipped
+ * host code is linked with it in place of the CUDA runtime, and the kernels come from the SIMT build of the same .cu.
+ *
+ * Streams are queues. A call that gives work to a stream only notes it; a seeded scheduler runs it later - when the
+ * host synchronises, queries, or the test ends - in any order that the declared edges allow (program order of a stream,
+ * events, the legacy default stream, graphs). A policy says which: at random, one stream as far as it goes, the newest
+ * first, or with one stream held back as long as possible.
+ *
+ * Beside the data runs a checker. Every stream, host thread and branch of a graph is a chain with a clock; an operation
+ * has a vector of the times of all chains that come before it, joined from its stream, the thread that issued it and
+ * the events that the stream waits for. Every byte of device and pinned memory has a shadow: who wrote it last, and who
+ * has read it since. Copies say what they touch; kernels are compiled so that each load and store is seen. An access
+ * that is not after the write before it (or, when it writes, after the reads too) is reported, whichever order the
+ * scheduler has chosen: the data need not come out wrong. The clock of a host thread grows by what it synchronises
+ * with: streams, events, and other threads through mutexes, condition variables, creation and joining.
+ *
+ * Also reported: use after free, free while in use, reads of memory never written, accesses out of bounds or to another
+ * GPU's memory without peer access, device memory touched by the host, calls with destroyed handles, and, at the end,
+ * leaks. A report is one line of text. Addresses are never used again before vg_end.
+ *
+ * A test: vg_begin(&options); ... calls of the library ...; assert_int_equal(vg_end(), 0) - or look at vg_report(i).
+ * Outside of vg_begin and vg_end there is no GPU: cudaErrorNoDevice. All calls may come from several threads. */
+#ifndef VIRTUAL_GPU_H
+#define VIRTUAL_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum vg_policy {
+  VG_AUTO = 0, /* one of the others, by the seed */
+  VG_RANDOM,
+  VG_DEPTH_FIRST,  /* stays with a stream as long as it can */
+  VG_NEWEST_FIRST, /* what was issued last runs first: waits that are missing are overtaken */
+  VG_VICTIM,       /* one stream, by the seed, runs only when nothing else can */
+  VG_IN_ORDER      /* as issued: what most real runs look like */
+} vg_policy;
+
+typedef struct vg_options {
+  int devices; /* 0: one */
+  uint64_t seed;
+  vg_policy policy;
+  size_t memory;       /* bytes of each device; 0: 80 GiB */
+  bool no_peers;       /* devices cannot reach each other */
+  bool no_check;       /* run only: nothing is reported but misuse and leaks */
+  int64_t patience_ms; /* how long a call waits for other threads before it says that nothing will come; 0: 10 s */
+  bool no_device;      /* there is a driver and no GPU; with devices == -1 there is no driver either */
+} vg_options;
+
+/* A fresh machine; options may be NULL. */
+void vg_begin(const vg_options *options);
+/* Runs what is left, looks for leaks, ends the machine. Returns the number of reports, and prints them to standard
+ * error unless vg_quiet was called. Reports stay readable until the next vg_begin. */
+int vg_end(void);
+void vg_quiet(bool quiet);
+
+int vg_reports(void);
+const char *vg_report(int i); /* NULL when there are not so many */
+/* How many reports contain all of the words, each up to a space ("race write stage"). */
+int vg_reports_with(const char *words);
+
+/* --- What the test itself does ---------------------------------------------------------------------------------------
+ * The host reads or writes n bytes of pinned memory now (checked like any access; the library's own accesses are seen
+ * by themselves where it is built for that). Device memory here is a report. */
+void vg_host_read(const void *at, size_t n);
+void vg_host_write(void *at, size_t n);
+/* Order between host threads that pthread calls do not show (atomics): everything before release at an address comes
+ * before what follows an acquire at it. */
+void vg_host_release(const void *at);
+void vg_host_acquire(const void *at);
+/* Contents of device memory, without the checker and without synchronising anything: for a test's own look at data
+ * after it has synchronised as a user would. */
+void vg_peek(void *host, const void *device, size_t n);
+void vg_poke(void *device, const void *host, size_t n);
+/* Memory whose contents are undefined from now on, for allocators on top of this one. In the order of the host. */
+void vg_undefine(void *at, size_t n);
+void vg_name_stream(void *stream, const char *name);
+void vg_name_thread(const char *name);
+/* Runs everything that can run, without a synchronisation in the sense of the checker. */
+void vg_drain(void);
+
+/* Are the accesses of kernels seen in this build? Not under ThreadSanitizer: nothing is checked there. */
+bool vg_sees_kernels(void);
+
+/* --- Counters ----------------------------------------------------------------------------------------------------- */
+typedef struct vg_counts {
+  int64_t calls;             /* of the runtime, all but those that only ask for the last error */
+  int64_t allocs, frees;     /* of device and pinned memory, of any kind; streams, events, graphs and pools not */
+  int64_t creates, destroys; /* of streams, events, graphs, pools */
+  int64_t
+      host_syncs; /* calls that wait, or may wait, for the device: synchronise, cudaMemcpy, cudaFree, pageable copies */
+  int64_t pageable_copies; /* with Async and pageable memory */
+  int64_t copies, launches, records, waits, queries, graph_launches;
+  int64_t operations; /* that have run */
+} vg_counts;
+vg_counts vg_count(void);
+/* Calls of one function by name, "cudaMalloc"; a '*' at the end stands for anything. */
+int64_t vg_calls(const char *name);
+/* Device memory: in use now, at most at one time (since vg_begin or vg_reset_peak). In the order of the calls. */
+size_t vg_memory_used(int device);
+size_t vg_memory_peak(int device);
+void vg_reset_peak(int device);
+
+/* --- Faults ----------------------------------------------------------------------------------------------------------
+ * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with
+ * `error` (a cudaError_t; 0: one that suits the call), once or from then on. It has no effect then, except that
+ * destroying and freeing calls do what they do and return the error. k == 0: no more faults. */
+void vg_fail(const char *name, int64_t k, bool from_then_on, int error);
+int64_t vg_failed(void); /* calls that were failed since */
+/* The calls of this thread that follow are the test's own: they neither fail nor count, until false. */
+void vg_own_calls(bool own);
+
+/* --- Edges -----------------------------------------------------------------------------------------------------------
+ * Runs scenario once to list the edges that it uses (each record and wait of host/device/stream.h: name and kind), then
+ * once per seed for each of them left out at each of its uses, one at a time, and counts those that the checker finds.
+ * Only where accesses are checked (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the seed
+ * and the report that found it. The scenario gives its own vg_begin and vg_end by the options that it is passed, and no
+ * data comparison. */
+typedef struct vg_edge_result {
+  int edges, uses;  /* names; places of use in one run */
+  int found;        /* uses whose loss was reported */
+  int false_alarms; /* reports of runs with nothing left out */
+} vg_edge_result;
+typedef void (*vg_scenario)(void *user, const vg_options *options);
+vg_edge_result vg_for_each_edge(vg_scenario scenario, void *user, const vg_options *options, int seeds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
