@@ -1,0 +1,260 @@
+/* The MPI communicator, one process a rank: started by mpirun (run.sh). Every rank runs every check in the same order;
+ * what one of them finds is told by it and fails all. */
+#include "case_bind.h"
+#include "case_check.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int rank, size, failures;
+
+#define CHECK(condition, ...) \
+  do { \
+    if (!(condition)) { \
+      failures++; \
+      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
+      printf(__VA_ARGS__); \
+      printf(" (last error: %s)\n", reshard_last_error()); \
+      fflush(stdout); \
+    } \
+  } while (0)
+
+static reshard_comm open_comm(int64_t timeout_ms) {
+  reshard_comm comm = NULL;
+  MPI_Comm world = MPI_COMM_WORLD;
+  reshard_status status = reshard_comm_from_mpi(&world, NULL, timeout_ms, &comm);
+  CHECK(status == RESHARD_SUCCESS, "%s", reshard_status_string(status));
+  if (comm == NULL)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  return comm;
+}
+
+/* --- Random cases against the oracle ---------------------------------------------------------------------------- */
+
+static reshard_entry *list_entries(const case_plan *c) {
+  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
+  for (int64_t i = 0; i < c->nentries; i++) {
+    const case_entry *e = &c->entry[i];
+    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                                 .src = e->src.layout,
+                                 .dst = e->dst.layout,
+                                 .dtype = e->dtype,
+                                 .src_offset = e->region.src_offset,
+                                 .src_extent = e->region.src_extent,
+                                 .dst_offset = e->region.dst_offset,
+                                 .dst_extent = e->region.dst_extent,
+                                 .permutation = e->region.permutation,
+                                 .name = e->name};
+  }
+  return entries;
+}
+
+static void run_case(reshard_comm comm, uint64_t seed) {
+  case_fixed fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
+  case_plan c;
+  cli_text why = {0};
+  CHECK(case_make(seed, &fixed, &c, &why), "seed %llu: %s", (unsigned long long)seed, why.at);
+  case_binding src, dst;
+  case_bind(&c, rank, true, 0, &src);
+  case_bind(&c, rank, false, 0, &dst);
+  reshard_entry *entries = list_entries(&c);
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, src.pointer, dst.pointer, src.stride_list,
+                           dst.stride_list,     src.n,       dst.n};
+  reshard_status status = reshard_plan_create(c.nentries, entries, rank, &c.options, &plan);
+  CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
+  status = reshard_transfer_create(plan, comm, &arrays, NULL, &transfer);
+  CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
+  for (int generation = 1; generation < 3 && transfer != NULL; generation++) {
+    reshard_comm_stats before, after;
+    case_fill_memory(&c, &src, FILL_SOURCE, generation);
+    case_fill_memory(&c, &dst, FILL_DESTINATION, generation);
+    reshard_comm_get_stats(comm, &before);
+    status = reshard_execute(transfer, NULL);
+    reshard_comm_get_stats(comm, &after);
+    CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
+    CHECK(case_check_memory(&c, &dst, FILL_DESTINATION, generation, rank, &why), "seed %llu: %s",
+          (unsigned long long)seed, why.at);
+    CHECK(case_check_memory(&c, &src, FILL_SOURCE, generation, rank, &why), "seed %llu: %s", (unsigned long long)seed,
+          why.at);
+    CHECK(after.received_bytes - before.received_bytes == c.counts.lacked[rank], "seed %llu: %lld bytes came, not %lld",
+          (unsigned long long)seed, (long long)(after.received_bytes - before.received_bytes),
+          (long long)c.counts.lacked[rank]);
+  }
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  free(entries);
+  case_unbind(&src);
+  case_unbind(&dst);
+  case_free(&c);
+  free(why.at);
+}
+
+static void random_cases(int64_t n) {
+  reshard_comm comm = open_comm(60000);
+  for (int64_t i = 0; i < n && failures == 0; i++)
+    run_case(comm, 7000 + (uint64_t)i);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "the last barrier");
+  reshard_comm_destroy(comm);
+}
+
+/* --- Refusals: the same on all ranks ---------------------------------------------------------------------------- */
+
+static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_path path) {
+  int64_t shape[] = {8, 4};
+  static char a[256], b[256];
+  reshard_layout from = NULL, to = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "chunk(0)");
+  CHECK(reshard_layout_parse(dst, 2, shape, size, &to) == RESHARD_SUCCESS, "%s", dst);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_F32};
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){a}, (void *[]){b}, NULL, NULL, 0, 0};
+  reshard_status status = reshard_transfer_create(plan, comm, &arrays, &options, &transfer);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_execute(transfer, NULL);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+  return status;
+}
+
+static void refusals(void) {
+  reshard_comm comm = open_comm(60000);
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO) == RESHARD_SUCCESS, "rows to columns");
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_DIRECT) == RESHARD_ERROR_UNSUPPORTED, "the direct path");
+  CHECK(strstr(reshard_last_error(), "mpi") != NULL, "names the communicator");
+  reshard_status status = try_transfer(comm, rank == 1 ? "chunk(0)" : "chunk(1)", RESHARD_PATH_AUTO);
+  CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
+  CHECK(strstr(reshard_last_error(), "ranks 0 and 1 differ in the layouts") != NULL, "names ranks and field");
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO) == RESHARD_SUCCESS, "still usable");
+  reshard_comm_destroy(comm);
+
+  MPI_Comm world = MPI_COMM_WORLD;
+  comm = NULL;
+  status = reshard_comm_from_mpi(&world, NULL, rank == 0 ? -1 : 0, &comm);
+  CHECK(status == (rank == 0 ? RESHARD_ERROR_INVALID : RESHARD_ERROR_PEER) && comm == NULL, "one rank's bad option: %s",
+        reshard_status_string(status));
+}
+
+/* --- Split
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void splits(void) {
+  reshard_comm comm = open_comm(60000), sub = NULL, none = comm;
+  /* colors and keys beyond an int; ranks in the reverse order */
+  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -(int64_t)rank << 40, &sub) == RESHARD_SUCCESS, "odd and even");
+  int64_t n = (size - rank % 2 + 1) / 2;
+  CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
+  CHECK(reshard_comm_rank(sub) == n - 1 - rank / 2, "rank %lld", (long long)reshard_comm_rank(sub));
+  for (int64_t i = 0; i < n; i++)
+    CHECK(reshard_comm_global_ranks(sub)[i] == 2 * (n - 1 - i) + rank % 2, "global rank of %lld", (long long)i);
+  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of the half");
+  CHECK(reshard_comm_split(comm, rank == 0 ? -1 : 3, 0, &none) == RESHARD_SUCCESS, "all but rank 0");
+  CHECK((none == NULL) == (rank == 0), "who is in none");
+  reshard_comm_destroy(none);
+  reshard_comm_destroy(comm); /* the half lives on */
+  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of the half, alone");
+  reshard_comm_destroy(sub);
+}
+
+/* --- Deadlines and aborts
+ * ---------------------------------------------------------------------------------------------- */
+
+static void deadline(void) {
+  reshard_comm comm = open_comm(200);
+  if (rank != 0) {
+    reshard_status status = reshard_comm_barrier(comm);
+    CHECK(status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "rank 0 is late: %s",
+          reshard_status_string(status));
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0)
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the others have given up");
+  MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(comm);
+}
+
+static void aborts(void) {
+  reshard_comm comm = open_comm(60000), sub = NULL;
+  CHECK(reshard_comm_split(comm, 0, 0, &sub) == RESHARD_SUCCESS, "a copy");
+  if (rank == 0) {
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
+    CHECK(reshard_comm_barrier(sub) == RESHARD_ERROR_PEER, "what was split from it");
+  } else {
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "waiting for who aborted");
+  }
+  CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the abort");
+  MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(sub);
+  reshard_comm_destroy(comm);
+}
+
+/* --- Above what MPI counts
+ * ---------------------------------------------------------------------------------------------- */
+
+static void one_large_message(void) { /* above INT_MAX bytes: 2 ranks, 9 GB of memory */
+  int64_t rows = 2, columns = (int64_t)INT32_MAX / 8 * 9 + 12345, shape[] = {rows, columns};
+  reshard_comm comm = open_comm(600000);
+  reshard_layout from = NULL, to = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  CHECK(reshard_layout_parse("chunk(0;0-1)", 2, shape, size, &from) == RESHARD_SUCCESS, "from");
+  CHECK(reshard_layout_parse("chunk(0;1,0)", 2, shape, size, &to) == RESHARD_SUCCESS, "to");
+  char *a = cli_alloc(columns, 1), *b = cli_alloc(columns, 1);
+  for (int64_t i = 0; i < columns; i++)
+    a[i] = (char)((uint64_t)(i + rank) * 0x9e3779b97f4a7c15u >> 56);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_U8};
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS, "plan");
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){a}, (void *[]){b}, NULL, NULL, 0, 0};
+  CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS, "transfer");
+  CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS, "execute");
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < columns; i++)
+    wrong += b[i] != (char)((uint64_t)(i + 1 - rank) * 0x9e3779b97f4a7c15u >> 56);
+  CHECK(wrong == 0, "%lld of %lld bytes are wrong", (long long)wrong, (long long)columns);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+  reshard_comm_destroy(comm);
+  free(a);
+  free(b);
+}
+
+int main(int argc, char **argv) {
+  int level, all = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const char *what = argc > 1 ? argv[1] : "";
+  if (strcmp(what, "random") == 0)
+    random_cases(argc > 2 ? atoll(argv[2]) : 100);
+  else if (strcmp(what, "refusals") == 0)
+    refusals();
+  else if (strcmp(what, "splits") == 0)
+    splits();
+  else if (strcmp(what, "deadline") == 0)
+    deadline();
+  else if (strcmp(what, "aborts") == 0)
+    aborts();
+  else if (strcmp(what, "large") == 0)
+    one_large_message();
+  else
+    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | deadline | aborts | large");
+  MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0)
+    printf("%s, %d ranks: %d checks failed\n", what, size, all);
+  MPI_Finalize();
+  return all > 0;
+}
