@@ -74,7 +74,7 @@ static void run(int gpus, reshard_path path, uint64_t seed) {
   scene s = {.gpus = gpus, .path = path};
   vg_begin(&(vg_options){.devices = RANKS, .seed = seed});
   for (int g = 0; g < gpus; g++) {
-    char name[16];
+    char name[32];
     snprintf(name, sizeof name, "cuda:%d", g);
     assert_int_equal(reshard_device_create(name, NULL, &s.devices[g]), RESHARD_SUCCESS);
   }
