@@ -270,3 +270,25 @@ void case_free(case_plan *c) {
   c->entry = NULL;
   c->nentries = 0;
 }
+
+reshard_entry *case_entries(const case_plan *c) {
+  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
+  for (int64_t i = 0; i < c->nentries; i++) {
+    const case_entry *e = &c->entry[i];
+    const oracle_region *g = &e->region;
+    entries[i] = (reshard_entry){
+        .size = RESHARD_ENTRY_INIT,
+        .src = e->src.layout,
+        .dst = e->dst.layout,
+        .dtype = e->dtype,
+        .dst_dtype = c->seed % 2 == 0 ? RESHARD_DTYPE_NONE : e->dtype,
+        .src_offset = e->given & GIVEN_SRC_OFFSET ? g->src_offset : NULL,
+        .src_extent = e->given & GIVEN_SRC_EXTENT ? g->src_extent : NULL,
+        .dst_offset = e->given & GIVEN_DST_OFFSET ? g->dst_offset : NULL,
+        .dst_extent = e->given & GIVEN_DST_EXTENT ? g->dst_extent : NULL,
+        .permutation = e->given & GIVEN_PERMUTATION ? g->permutation : NULL,
+        .name = e->given & GIVEN_NAME ? e->name : NULL,
+    };
+  }
+  return entries;
+}

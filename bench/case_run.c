@@ -342,28 +342,6 @@ static void draw_passes(rng *r, live *l) {
   }
 }
 
-static reshard_entry *list_entries(const case_plan *c) {
-  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
-  for (int64_t i = 0; i < c->nentries; i++) {
-    const case_entry *e = &c->entry[i];
-    const oracle_region *g = &e->region;
-    entries[i] = (reshard_entry){
-        .size = RESHARD_ENTRY_INIT,
-        .src = e->src.layout,
-        .dst = e->dst.layout,
-        .dtype = e->dtype,
-        .dst_dtype = c->seed % 2 == 0 ? RESHARD_DTYPE_NONE : e->dtype,
-        .src_offset = e->given & GIVEN_SRC_OFFSET ? g->src_offset : NULL,
-        .src_extent = e->given & GIVEN_SRC_EXTENT ? g->src_extent : NULL,
-        .dst_offset = e->given & GIVEN_DST_OFFSET ? g->dst_offset : NULL,
-        .dst_extent = e->given & GIVEN_DST_EXTENT ? g->dst_extent : NULL,
-        .permutation = e->given & GIVEN_PERMUTATION ? g->permutation : NULL,
-        .name = e->given & GIVEN_NAME ? e->name : NULL,
-    };
-  }
-  return entries;
-}
-
 static void add_totals(const live *l, case_totals *totals) {
   bool seen[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT] = {{false}};
   for (int64_t i = 0; i < l->c->nentries; i++)
@@ -418,7 +396,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
       case_comms_get(runner->comms, c.world, threads, reshard_isa_available(isa) ? isa : RESHARD_ISA_AUTO, &l.why);
   if (l.comms != NULL) {
     pthread_mutex_init(&l.lock, NULL);
-    l.entries = list_entries(&c);
+    l.entries = case_entries(&c);
     l.rank = cli_alloc(c.world, sizeof *l.rank);
     l.transfers = cli_alloc(c.world, sizeof *l.transfers);
     draw_passes(&r, &l);

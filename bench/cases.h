@@ -66,6 +66,8 @@ extern const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT];
 /* case_make.c. On failure false, with the reason in why. */
 bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *out, cli_text *why);
 void case_free(case_plan *plan);
+/* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */
+reshard_entry *case_entries(const case_plan *plan);
 
 /* case_run.c: a runner owns rank threads and communicators and runs one case at a time; several runners may run at
  * once. */

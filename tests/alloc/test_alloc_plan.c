@@ -158,7 +158,7 @@ static void test_random(void **state) {
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
     entries_make((uint64_t)seed, 0, &r);
-    reshard_entry *entries = entries_of(&r);
+    reshard_entry *entries = case_entries(&r);
     plan_case c = {r.nentries, seed % r.world, entries, &r.options, NULL, NULL};
     char name[32];
     snprintf(name, sizeof name, "seed %lld", (long long)seed);

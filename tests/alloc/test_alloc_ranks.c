@@ -37,7 +37,7 @@ typedef struct world {
 static void open_world(world *w, uint64_t seed, int64_t n) {
   *w = (world){.seed = seed, .n = n};
   entries_make(seed, n, &w->c);
-  w->entries = entries_of(&w->c);
+  w->entries = case_entries(&w->c);
   for (int64_t r = 0; r < n; r++) {
     CLI_TRY("plan: ", reshard_plan_create(w->c.nentries, w->entries, r, &w->c.options, &w->plans[r]));
     for (int b = 0; b < 2; b++) {

@@ -35,24 +35,6 @@ static reshard_comm open_comm(int64_t timeout_ms) {
 
 /* --- Random cases against the oracle ---------------------------------------------------------------------------- */
 
-static reshard_entry *list_entries(const case_plan *c) {
-  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
-  for (int64_t i = 0; i < c->nentries; i++) {
-    const case_entry *e = &c->entry[i];
-    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
-                                 .src = e->src.layout,
-                                 .dst = e->dst.layout,
-                                 .dtype = e->dtype,
-                                 .src_offset = e->region.src_offset,
-                                 .src_extent = e->region.src_extent,
-                                 .dst_offset = e->region.dst_offset,
-                                 .dst_extent = e->region.dst_extent,
-                                 .permutation = e->region.permutation,
-                                 .name = e->name};
-  }
-  return entries;
-}
-
 static void run_case(reshard_comm comm, uint64_t seed) {
   case_fixed fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
   case_plan c;
@@ -61,7 +43,7 @@ static void run_case(reshard_comm comm, uint64_t seed) {
   case_binding src, dst;
   case_bind(&c, rank, true, 0, &src);
   case_bind(&c, rank, false, 0, &dst);
-  reshard_entry *entries = list_entries(&c);
+  reshard_entry *entries = case_entries(&c);
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, src.pointer, dst.pointer, src.stride_list,

@@ -276,27 +276,6 @@ static bool drive_all(show *x) {
 
 /* --- The case ----------------------------------------------------------------------------------------------------- */
 
-static reshard_entry *list_entries(const case_plan *c) {
-  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
-  for (int64_t i = 0; i < c->nentries; i++) {
-    const case_entry *e = &c->entry[i];
-    const oracle_region *g = &e->region;
-    entries[i] = (reshard_entry){
-        .size = RESHARD_ENTRY_INIT,
-        .src = e->src.layout,
-        .dst = e->dst.layout,
-        .dtype = e->dtype,
-        .src_offset = e->given & GIVEN_SRC_OFFSET ? g->src_offset : NULL,
-        .src_extent = e->given & GIVEN_SRC_EXTENT ? g->src_extent : NULL,
-        .dst_offset = e->given & GIVEN_DST_OFFSET ? g->dst_offset : NULL,
-        .dst_extent = e->given & GIVEN_DST_EXTENT ? g->dst_extent : NULL,
-        .permutation = e->given & GIVEN_PERMUTATION ? g->permutation : NULL,
-        .name = e->given & GIVEN_NAME ? e->name : NULL,
-    };
-  }
-  return entries;
-}
-
 static bool make_rooms(show *x) {
   streamed *s = x->s;
   reshard_local_options options = {
@@ -350,7 +329,7 @@ bool streamed_case(streamed *s, const case_plan *c, cli_text *why, reshard_statu
   x.executes[1] = s->rebind ? 1 : 0;
   x.executes[0] = (s->executes > MOST ? MOST : s->executes) - x.executes[1];
   pthread_mutex_init(&x.lock, NULL);
-  x.entries = list_entries(c);
+  x.entries = case_entries(c);
   x.comms = cli_alloc(c->world, sizeof *x.comms);
   x.rooms = cli_alloc(c->world, sizeof *x.rooms);
   if (make_rooms(&x)) {

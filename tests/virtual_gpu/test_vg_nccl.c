@@ -56,24 +56,6 @@ static void close_world(world *w) { crew_run(w->n, close_rank, w); }
 
 /* --- Random cases ----------------------------------------------------------------------------------------------- */
 
-static reshard_entry *list_entries(const case_plan *c) {
-  reshard_entry *entries = calloc((size_t)c->nentries + 1, sizeof *entries);
-  for (int64_t i = 0; i < c->nentries; i++) {
-    const case_entry *e = &c->entry[i];
-    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
-                                 .src = e->src.layout,
-                                 .dst = e->dst.layout,
-                                 .dtype = e->dtype,
-                                 .src_offset = e->region.src_offset,
-                                 .src_extent = e->region.src_extent,
-                                 .dst_offset = e->region.dst_offset,
-                                 .dst_extent = e->region.dst_extent,
-                                 .permutation = e->region.permutation,
-                                 .name = e->name};
-  }
-  return entries;
-}
-
 /* A binding's arena on the GPU, and pointers into it. */
 typedef struct mirror {
   case_binding host;
@@ -125,7 +107,7 @@ static void case_rank(void *user, int64_t rank) {
   cudaStream_t stream = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
-  reshard_entry *entries = list_entries(c);
+  reshard_entry *entries = case_entries(c);
   cudaSetDevice((int)rank);
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   mirror_make(c, rank, true, &src);
