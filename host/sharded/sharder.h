@@ -17,6 +17,8 @@ typedef struct rs_held {
 /* New ones, from the pool of a device in the order of stream. */
 reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
                               const reshard_properties *properties, void *stream, rs_held *held);
+/* Every element of them, in the order of stream. element NULL: zeros. */
+reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream);
 /* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
  * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
 reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,

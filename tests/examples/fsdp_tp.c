@@ -87,13 +87,13 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
     const reshard_properties f32 = {.dtype = RESHARD_F32};
     reshard_dtensor part;
     must(reshard_dtensor_distribute(m->sharder, &over_tp, whole, -1, parameters[p].ndim, parameters[p].shape, &f32,
-                                    &part));
+                                    NULL, &part));
     must(reshard_state_dtensor(part, &leaf));
     reshard_dtensor_release(part);
   }
   reshard_tensor_release(whole);
   must(m->fsdp.pre_flatten_transform(m->fsdp.user, leaf, &flat, &m->record[layer][p]));
-  must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, &m->chunk[layer][p]));
+  must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, NULL, &m->chunk[layer][p]));
   snprintf(name, sizeof name, "layers.%d.%s", layer, parameters[p].name);
   must(reshard_tree_set(m->state, name, m->chunk[layer][p]));
   reshard_tree_release(m->chunk[layer][p]); /* the dict holds it */

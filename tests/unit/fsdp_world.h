@@ -110,7 +110,7 @@ static inline reshard_tree tp_leaf(reshard_sharder sharder, reshard_mesh mesh, r
       reshard_tensor_get_info(whole, &info) == RESHARD_SUCCESS) {
     reshard_placing placing = {tp, &placement, NULL};
     reshard_properties properties = {.dtype = info.dtype, .requires_grad = 1};
-    if (reshard_dtensor_distribute(sharder, &placing, whole, -1, info.ndim, info.shape, &properties, &tensor) ==
+    if (reshard_dtensor_distribute(sharder, &placing, whole, -1, info.ndim, info.shape, &properties, NULL, &tensor) ==
             RESHARD_SUCCESS &&
         reshard_state_dtensor(tensor, &leaf) != RESHARD_SUCCESS)
       leaf = NULL;

@@ -95,7 +95,7 @@ static void body(void *user, int64_t r) {
     const stop *s = &j->stops[i][0];
     status = j->strided && s->what.kind != RESHARD_LAYOUT_FLAT
                  ? make_strided(p->sharders[r], r, s->layout, &j->properties[i], &tensors[i])
-                 : reshard_sharded_tensor_empty(p->sharders[r], s->layout, &j->properties[i], &tensors[i]);
+                 : reshard_sharded_tensor_empty(p->sharders[r], s->layout, &j->properties[i], NULL, &tensors[i]);
     if (status == RESHARD_SUCCESS)
       p->wrong[r] += visit(j, i, s, r, tensors[i], false);
   }
