@@ -38,7 +38,7 @@ static reshard_status place_chunks(const reshard_fsdp_group *group, int64_t n, i
   for (int64_t i = 0; i < *chunks; i++) {
     int64_t global = rs_group_at(ranks, i);
     (*placements)[i] = devices > 0 ? (reshard_remote_device){global, RESHARD_DEVICE_CUDA, (int)(global % devices)}
-                                   : (reshard_remote_device){global, RESHARD_DEVICE_CPU, -1};
+                                   : (reshard_remote_device){global, group->sharder->comm->device->type, -1};
   }
   return RESHARD_SUCCESS;
 }

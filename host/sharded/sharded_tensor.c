@@ -134,7 +134,7 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
 static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_held *held,
                             reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
-  reshard_status status = reshard_metadata_from_layout(properties, held->layout, &s->group, NULL, &metadata);
+  reshard_status status = rs_sharder_describe(s, properties, held->layout, &metadata);
   if (status == RESHARD_SUCCESS)
     status = rs_sharded_new(s, metadata, held, tensor);
   if (status == RESHARD_SUCCESS)

@@ -66,6 +66,9 @@ struct reshard_sharder_s {
 /* The plan of these legs, from the cache or new and then in the cache, until the end of the next rs_sharder_move at
  * least. Local. */
 reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_leg *legs, rs_planned **planned);
+/* Metadata of a layout over the sharder's ranks: their global ranks, and its kind of device. */
+reshard_status rs_sharder_describe(reshard_sharder sharder, const reshard_properties *properties, reshard_layout layout,
+                                   reshard_metadata *metadata);
 /* Metadata of the i-th destination, one reference of it. Local. */
 reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_planned *planned, int64_t i,
                                    const reshard_properties *properties, reshard_metadata *metadata);
