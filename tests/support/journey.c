@@ -7,9 +7,9 @@ static uint64_t key_of(const journey *j, int64_t tensor) {
   return rng_mix(j->seed * JOURNEY_TENSORS + (uint64_t)tensor);
 }
 
-/* Stamps a rank's buffers, or counts what is not as stamped. Buffers of a flat piece are several arrays end to end. */
+/* A rank's buffers and their elements. Buffers of a flat piece are several arrays end to end. */
 static void visit(site *s, const journey *j, int64_t tensor, const journey_stop *stop, reshard_sharded_tensor t,
-                  bool check) {
+                  bool stamp, bool strided) {
   int64_t rank = reshard_comm_rank(s->comm), first = stop->held.first[rank];
   bool flat = stop->what.kind == RESHARD_LAYOUT_FLAT;
   SITE_SO(s, reshard_sharded_tensor_layout(t) == stop->layout);
@@ -22,13 +22,20 @@ static void visit(site *s, const journey *j, int64_t tensor, const journey_stop 
     if (!SITE_GOOD(s, reshard_sharded_tensor_local(t, b - first, &array, NULL)) ||
         !SITE_GOOD(s, reshard_tensor_get_info(array, &info)))
       return;
-    if (!check) {
+    SITE_SO(s, strided || info.contiguous);
+    if (stamp)
       site_stamp(s, array, buffer->n, buffer->index, flat, key_of(j, tensor));
-      continue;
-    }
-    SITE_SO(s, info.contiguous || stop == &j->stops[tensor][0]); /* the first are the test's own */
-    SITE_SO(s, site_unlike(s, array, buffer->n, buffer->index, flat, key_of(j, tensor)) == 0);
+    else
+      SITE_SO(s, site_unlike(s, array, buffer->n, buffer->index, flat, key_of(j, tensor)) == 0);
   }
+}
+
+void journey_stamp(site *s, const journey *j, int64_t tensor, int step, reshard_sharded_tensor t) {
+  visit(s, j, tensor, &j->stops[tensor][step], t, true, true);
+}
+
+void journey_check(site *s, const journey *j, int64_t tensor, int step, reshard_sharded_tensor t, bool strided) {
+  visit(s, j, tensor, &j->stops[tensor][step], t, false, strided);
 }
 
 /* A tensor over arrays with strides of their own, where the kind allows them. */
@@ -51,7 +58,7 @@ static reshard_status make_strided(site *s, reshard_layout layout, const reshard
   return status;
 }
 
-static reshard_status begin(site *s, const journey *j, reshard_sharded_tensor *tensors) {
+reshard_status journey_begin(site *s, const journey *j, reshard_sharded_tensor *tensors) {
   for (int64_t i = 0; i < j->n; i++) {
     const journey_stop *stop = &j->stops[i][0];
     bool strided = j->strided && stop->what.kind != RESHARD_LAYOUT_FLAT;
@@ -60,7 +67,7 @@ static reshard_status begin(site *s, const journey *j, reshard_sharded_tensor *t
                 : reshard_sharded_tensor_empty(s->sharder, stop->layout, &j->properties[i], s->stream, &tensors[i]);
     if (status != RESHARD_SUCCESS)
       return status;
-    visit(s, j, i, stop, tensors[i], false);
+    journey_stamp(s, j, i, 0, tensors[i]);
   }
   return RESHARD_SUCCESS;
 }
@@ -74,18 +81,18 @@ static reshard_status take_step(site *s, const journey *j, int step, reshard_sha
                                       : reshard_sharded_tensor_reshard_to(j->n, tensors, layouts, s->stream, results);
   for (int64_t i = 0; i < j->n && status == RESHARD_SUCCESS; i++) {
     if (!j->in_place) {
-      visit(s, j, i, &j->stops[i][step - 1], tensors[i], true);
+      journey_check(s, j, i, step - 1, tensors[i], step == 1); /* the first arrays are the test's own */
       reshard_sharded_tensor_release(tensors[i]);
       tensors[i] = results[i];
     }
-    visit(s, j, i, &j->stops[i][step], tensors[i], true);
+    journey_check(s, j, i, step, tensors[i], false);
   }
   return status;
 }
 
 reshard_status journey_walk(site *s, const journey *j) {
   reshard_sharded_tensor tensors[JOURNEY_TENSORS] = {NULL};
-  reshard_status status = begin(s, j, tensors);
+  reshard_status status = journey_begin(s, j, tensors);
   for (int step = 1; step < JOURNEY_STEPS && status == RESHARD_SUCCESS; step++)
     status = take_step(s, j, step, tensors);
   for (int64_t i = 0; i < j->n; i++)

@@ -30,6 +30,11 @@ void journey_plan(rng *r, uint64_t seed, int64_t world, journey *j);
 void journey_free(journey *j);
 /* Collective over the site's communicator, whose size is the world. Ends early where a call fails: on all ranks. */
 reshard_status journey_walk(site *s, const journey *j);
+/* The tensors at the first stop, stamped. What there is of them after an error is the caller's. */
+reshard_status journey_begin(site *s, const journey *j, reshard_sharded_tensor *tensors);
+/* Stamps what a rank has of a tensor at a stop, or checks it; the last: the arrays may be strided. */
+void journey_stamp(site *s, const journey *j, int64_t tensor, int step, reshard_sharded_tensor t);
+void journey_check(site *s, const journey *j, int64_t tensor, int step, reshard_sharded_tensor t, bool strided);
 /* All three: a journey of a seed. */
 void journey_make(site *s, uint64_t seed);
 
