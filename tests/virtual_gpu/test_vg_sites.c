@@ -161,5 +161,5 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors), cmocka_unit_test(test_sharded),
                                      cmocka_unit_test(test_fsdp), cmocka_unit_test(test_meshes),
                                      cmocka_unit_test(test_states)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
