@@ -133,8 +133,7 @@ static void states(world *w, site *s, uint64_t seed) {
 
 static void test_states(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(6); i++)
-    run((world){.n = 3 + i % 2, .gpus = 1 + (int)(i % 2), .body = states, .seed = 900 + (uint64_t)i});
+  run_all(6, states);
 }
 
 static void test_meshes(void **state) {
