@@ -81,6 +81,8 @@ static void open_world(world *w) {
 static void states(world *w, site *s, uint64_t seed);
 
 static void run(world w) {
+  if (w.gpus == 0 && reshard_nccl_unique_id(w.id) == RESHARD_ERROR_UNSUPPORTED)
+    return; /* a build without NCCL */
   vg_options options = {.devices = w.gpus > 0 ? w.gpus : (int)w.n, .seed = w.seed};
 #ifdef __SANITIZE_ADDRESS__
   options.no_check = w.body == states; /* what the library's own copies write to pinned memory is not seen */
