@@ -119,6 +119,30 @@ static void check_passage(site *s, const scene *c, int64_t src, int64_t dst) {
   reshard_tensor_release(whole);
 }
 
+/* A placement that names another kind of device than the tensor's: refused with a tensor, and put right without. Local.
+ */
+static void check_placement(site *s, const reshard_local_shard *right, const int64_t *shape) {
+  reshard_local_shard shard = *right;
+  reshard_metadata wrong = NULL, rewritten = NULL, same = NULL;
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
+  bool cpu = right->metadata.placement.type == RESHARD_DEVICE_CPU;
+  int64_t rank = right->metadata.placement.rank;
+  shard.metadata.placement =
+      (reshard_remote_device){rank, cpu ? RESHARD_DEVICE_CUDA : RESHARD_DEVICE_CPU, cpu ? 0 : -1};
+  SITE_SO(s, reshard_metadata_build_local(2, shape, 1, &shard, rank, &wrong) == RESHARD_ERROR_INVALID &&
+                 strstr(reshard_last_error(), cpu ? "its tensor is on cpu" : "its tensor is on cuda:") != NULL);
+  if (SITE_GOOD(s, reshard_metadata_create(&f32, 2, shape, 1, &shard.metadata, &wrong)) &&
+      SITE_GOOD(s, reshard_metadata_rewrite(wrong, shard.tensor, rank, &rewritten)) &&
+      SITE_GOOD(s, reshard_metadata_rewrite(rewritten, shard.tensor, rank, &same))) {
+    const reshard_remote_device is = reshard_metadata_shards(rewritten)[0].placement;
+    SITE_SO(s, is.type == right->metadata.placement.type && is.index == right->metadata.placement.index &&
+                   is.rank == rank && same == rewritten);
+  }
+  reshard_metadata_release(wrong);
+  reshard_metadata_release(rewritten);
+  reshard_metadata_release(same);
+}
+
 /* Local shards to a sharded tensor: what is placed where is merged by all ranks. */
 static void check_merged(site *s, int64_t rows, uint64_t key) {
   int64_t rank = reshard_comm_rank(s->comm), n = reshard_comm_size(s->comm), shape[2] = {n * rows, 3};
@@ -134,6 +158,7 @@ static void check_merged(site *s, int64_t rows, uint64_t key) {
   shard.metadata.box = (reshard_box){{(n - 1 - rank) * rows, 0}, {rows, 3}};
   shard.metadata.placement =
       (reshard_remote_device){rank, info.device_type, info.device_type == RESHARD_DEVICE_CPU ? -1 : info.device_index};
+  check_placement(s, &shard, shape);
   if (SITE_GOOD(s, reshard_sharded_tensor_from_local(s->sharder, 2, shape, 1, &shard, &t))) {
     reshard_metadata m = reshard_sharded_tensor_metadata(t);
     SITE_SO(s, reshard_metadata_count(m) == n);
