@@ -102,7 +102,7 @@ static void run_rank(void *user, int64_t rank) {
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
-  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, b->o->path, NULL, 0};
+  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
                            .src = b->src.buffer + b->src.first[rank],
                            .dst = b->dst.buffer + b->dst.first[rank]};

@@ -147,7 +147,7 @@ static reshard_arrays arrays_of(const case_binding *src, const case_binding *dst
 static bool make_transfer(live *l, const pass *p, int64_t rank, const reshard_arrays *arrays) {
   rank_state *s = &l->rank[rank];
   reshard_plan plan = p->reverse ? s->back : s->plan;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, p->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = p->path};
   if (p->own_workspace) {
     reshard_plan_workspace(plan, &s->workspace_bytes);
     s->workspace = aligned_alloc(256, (s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1));

@@ -31,7 +31,8 @@ bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t) {
     const rs_binding *b = &t[i]->binding;
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
     bool in = r != NULL && r->group == first->group && r->piece == first->piece;
-    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, NULL}
+    const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
+    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
                         : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }

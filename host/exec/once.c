@@ -78,7 +78,7 @@ static reshard_status run(int64_t n, void **all) {
 
 static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
                                   void *stream, size_t *workspace_bytes) {
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   reshard_transfer transfer;
   RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
   reshard_status status = reshard_execute(transfer, stream);

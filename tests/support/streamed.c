@@ -137,7 +137,7 @@ static reshard_arrays arrays_of(const rank_room *room, int number) {
 
 static bool prepare(show *x, int64_t rank) {
   rank_room *room = &x->rooms[rank];
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, x->s->path, NULL, 0};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = x->s->path};
   const reshard_arrays arrays = arrays_of(room, 0);
   if (x->s->drive == STREAMED_ONCE)
     return true;
