@@ -30,6 +30,7 @@ int main(int argc, char **argv) {
   long devices = number("VG_DEVICES", 1);
   vg_begin(&(vg_options){.devices = (int)devices,
                          .no_device = devices < 1,
+                         .l2 = 64 << 10, /* what must be out of the cache need not be large */
                          .seed = (uint64_t)number("VG_SEED", 1),
                          .no_check = number("VG_CHECK", 1) == 0});
   on_exit(end, NULL);
