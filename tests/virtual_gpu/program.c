@@ -1,4 +1,4 @@
-/* The program `reshard` on a virtual GPU: bench/main.c with its main renamed, between vg_begin and vg_end. What the
+/* A program on a virtual GPU: `reshard` or reshard_gpu with its main renamed, between vg_begin and vg_end. What the
  * checker reports goes to standard error, and makes a run that was fine end with status 70.
  *
  * Environment: VG_DEVICES  GPUs of the machine (default 1; 0: a driver and no GPU; -1: no driver)
