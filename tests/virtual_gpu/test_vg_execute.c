@@ -168,7 +168,8 @@ static void test_edges(void **state) {
   vg_quiet(true);
   for (int i = 0; i < streamed_nways; i += SPARSE) {
     streamed_way way = streamed_ways[i];
-    vg_edge_result r = vg_for_each_edge(scenario, &way, &(vg_options){.seed = 1}, 1);
+    vg_edge_result r = vg_for_each_edge(
+        &(vg_edge_search){.path = way.name, .run = scenario, .user = &way, .options = {.seed = 1}, .seeds = 1});
     assert_int_equal(r.false_alarms, 0);
     assert_true(r.uses > 0 || way.edges == 0); /* as many as there are, where the way does not say */
     if (r.found != r.uses)

@@ -361,9 +361,9 @@ static void test_edges(void **state) {
   uint64_t seed = 9500;
   for (make_case(seed, 3, &c); c.options.workspace_limit == 0 || c.counts.lacked[0] == 0; make_case(++seed, 3, &c))
     case_free(&c);
-  vg_options options = {.devices = 3, .seed = 11};
   vg_quiet(true);
-  vg_edge_result result = vg_for_each_edge(edge_scenario, &c, &options, 2);
+  vg_edge_result result = vg_for_each_edge(&(vg_edge_search){
+      .path = "NCCL", .run = edge_scenario, .user = &c, .options = {.devices = 3, .seed = 11}, .seeds = 2});
   vg_quiet(false);
   case_free(&c);
   assert_true(result.edges > 0);

@@ -197,12 +197,12 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int r = 0; r < RELEASES; r++) {
+    static const char *const paths[] = {"storage: FSDP's loop, freed on the side stream",
+                                        "storage: FSDP's loop, freed on compute", "storage: FSDP's loop, released"};
     loop l = {.release = releases[r]};
-    vg_edge_result result = vg_for_each_edge(run_loop, &l, &(vg_options){.seed = 7}, 6);
-    printf("FSDP's loop, %s: %d edges at %d places, %d of them missed when they are left out, %d false alarms\n",
-           r == 0   ? "freed on the side stream"
-           : r == 1 ? "freed on compute"
-                    : "released",
+    vg_edge_result result = vg_for_each_edge(
+        &(vg_edge_search){.path = paths[r], .run = run_loop, .user = &l, .options = {.seed = 7}, .seeds = 6});
+    printf("%s: %d edges at %d places, %d of them missed when they are left out, %d false alarms\n", paths[r],
            result.edges, result.uses, result.found, result.false_alarms);
     assert_int_equal(result.false_alarms, 0);
     assert_true(result.uses > 0);
