@@ -153,11 +153,22 @@ static void scenario(void *user, const vg_options *options) {
   cli_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
-    streamed s = options_on(&m, crew_scaled(1) > 1 ? 2 : 1);
+    streamed s = options_on(&m, vg_proving() ? 2 : 1);
     (void)streamed_run_way(&s, way, &why, NULL);
   }
   (void)close_machine(&m);
   free(why.at);
+}
+
+static vg_edge_result edges_of(const streamed_way *way) {
+  streamed_way copy = *way;
+  vg_edge_result r = vg_for_each_edge(
+      &(vg_edge_search){.path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1});
+  assert_int_equal(r.false_alarms, 0);
+  assert_true(r.uses > 0 || way->edges == 0); /* as many as there are, where the way does not say */
+  if (r.found != r.uses)
+    printf("%s: %d of %d uses of %d edges found\n", way->name, r.found, r.uses, r.edges);
+  return r;
 }
 
 static void test_edges(void **state) {
@@ -168,14 +179,15 @@ static void test_edges(void **state) {
   vg_quiet(true);
   for (int i = 0; i < streamed_nways; i += SPARSE) {
     streamed_way way = streamed_ways[i];
-    vg_edge_result r = vg_for_each_edge(
-        &(vg_edge_search){.path = way.name, .run = scenario, .user = &way, .options = {.seed = 1}, .seeds = 1});
-    assert_int_equal(r.false_alarms, 0);
-    assert_true(r.uses > 0 || way.edges == 0); /* as many as there are, where the way does not say */
-    if (r.found != r.uses)
-      printf("%s: %d of %d uses of %d edges found\n", way.name, r.found, r.uses, r.edges);
-    uses += r.uses;
-    found += r.found;
+    char name[100];
+    for (int graph = 0; graph <= (way.drive == STREAMED_ALL); graph++) {
+      snprintf(name, sizeof name, "%s%s", streamed_ways[i].name, graph ? ", graph" : "");
+      way.name = name;
+      way.drive = graph ? STREAMED_GRAPH : way.drive;
+      vg_edge_result r = edges_of(&way);
+      uses += r.uses;
+      found += r.found;
+    }
   }
   vg_quiet(false);
   printf("%lld of %lld edges found\n", (long long)found, (long long)uses);
