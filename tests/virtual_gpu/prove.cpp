@@ -19,6 +19,11 @@ int64_t vg_scaled(int64_t n, int64_t full) {
   return std::max((int64_t)scaled, (int64_t)1);
 }
 
+uint64_t vg_first_seed(void) {
+  const char *seed = getenv("VG_SEED");
+  return seed ? strtoull(seed, nullptr, 10) : 0;
+}
+
 /* Opened for each line: tests may end in the middle of anything. */
 void vg_prove(const char *format, ...) {
   FILE *to = file() ? fopen(file(), "a") : nullptr;

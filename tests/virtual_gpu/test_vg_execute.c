@@ -18,11 +18,12 @@ enum { SPARSE = 5 }; /* one in so many */
 #else
 enum { SPARSE = 1 };
 #endif
-enum { DEVICES = 3 };
+enum { DEVICES = 3, MOST_DEVICES = 16 };
 
 /* A machine with handles of its GPUs, and what the test knows of it. */
 typedef struct machine {
-  reshard_device devices[DEVICES];
+  int n;
+  reshard_device devices[MOST_DEVICES];
   cudaGraphExec_t graph;
   vg_counts before;
   int64_t costs, failed;
@@ -81,14 +82,14 @@ static void touch(void *at, size_t n, bool write) {
     vg_host_read(at, n);
 }
 
-/* False, with the reason, when there is not even a device. */
+/* False, with the reason, when there is not even a device. options->devices 0: DEVICES. */
 static bool open_machine(machine *m, const vg_options *options) {
   vg_options own = *options;
-  own.devices = DEVICES;
-  *m = (machine){.costs = 0};
+  *m = (machine){.n = own.devices == 0 ? DEVICES : own.devices};
+  own.devices = m->n;
   vg_begin(&own);
   bool right = true;
-  for (int i = 0; i < DEVICES; i++) {
+  for (int i = 0; i < m->n; i++) {
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", i);
     right = right && reshard_device_create(name, NULL, &m->devices[i]) == RESHARD_SUCCESS;
@@ -97,7 +98,7 @@ static bool open_machine(machine *m, const vg_options *options) {
 }
 
 static int close_machine(machine *m) {
-  for (int i = 0; i < DEVICES; i++)
+  for (int i = 0; i < m->n; i++)
     reshard_device_release(m->devices[i]);
   return vg_end();
 }
@@ -115,35 +116,45 @@ static streamed options_on(machine *m, int executes) {
                     .calm = calm};
 }
 
+/* What a seed has: ways to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
+static streamed drawn(machine *m, uint64_t seed, bool full) {
+  streamed s = options_on(m, 3);
+  s.ndevices = full ? m->n : seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
+  s.ranks = full ? rs_min(m->n * (1 + (int64_t)(seed / 7 % 3)), 20) : 1 + (int64_t)(seed % 8);
+  s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+  if (seed % 11 == 0)
+    s.path = RESHARD_PATH_AUTO;
+  s.drive = (streamed_drive)(seed / 3 % 4);
+  s.rebind = seed % 5 == 0;
+  s.rounds = seed % 3 != 0;
+  s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
+  s.handle = !s.shared_handle || seed % 14 == 0 ? NULL : cudaStreamPerThread;
+  return s;
+}
+
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(400 / SPARSE), executed = 0;
+  int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0;
   for (int64_t i = 0; i < cases; i++) {
-    uint64_t seed = 1 + (uint64_t)i;
+    uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
     cli_text why = {0};
     machine m;
-    assert_true(open_machine(&m, &(vg_options){.seed = seed, .no_peers = seed % 11 == 0}));
-    streamed s = options_on(&m, 3);
-    s.ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
-    s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
-    if (seed % 11 == 0)
-      s.path = RESHARD_PATH_AUTO;
-    s.drive = (streamed_drive)(seed / 3 % 4);
-    s.rebind = seed % 5 == 0;
-    s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
-    s.handle = seed % 14 == 0 ? NULL : cudaStreamPerThread;
-    s.ranks = 1 + (int64_t)(seed % 8);
-    if (!s.shared_handle)
-      s.handle = NULL;
+    assert_true(open_machine(&m, &(vg_options){.seed = seed,
+                                               .no_peers = seed % 11 == 0,
+                                               .devices = vg_proving() ? 2 + (int)(seed % (MOST_DEVICES - 1)) : 0}));
+    streamed s = drawn(&m, seed, vg_proving());
     if (!streamed_seed(&s, seed, &why, NULL))
       fail_msg("%s", why.at);
     executed += s.executed;
+    replayed += s.drive == STREAMED_GRAPH ? s.executed : 0;
     if (close_machine(&m) != 0)
       fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
     assert_int_equal(m.costs, 0);
     free(why.at);
   }
   printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+  vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|0", (long long)cases, (long long)executed,
+           (long long)replayed);
 }
 
 /* --- Edges ------------------------------------------------------------------------------------------------------ */

@@ -141,6 +141,8 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search);
 bool vg_proving(void);
 /* n, or when proving `full`, times RESHARD_TEST_SCALE; at least 1. */
 int64_t vg_scaled(int64_t n, int64_t full);
+/* What to add to the seeds of random cases: VG_SEED, 0 without it. */
+uint64_t vg_first_seed(void);
 /* A line of the report: nothing when not proving. The fields of a line are between bars; the first one says what it is
  * (tests/virtual_gpu/prove). */
 void vg_prove(const char *format, ...) __attribute__((format(printf, 1, 2)));
