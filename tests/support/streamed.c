@@ -339,6 +339,11 @@ bool streamed_case(streamed *s, const case_plan *c, cli_text *why, reshard_statu
       (void)drive_all(&x);
     calm(&x);
     s->executed += s->executes;
+    for (int64_t r = 0; r < c->world; r++) {
+      reshard_plan_info info;
+      if (reshard_plan_get_info(x.rooms[r].plan, &info) == RESHARD_SUCCESS)
+        s->rounds_most = rs_max(s->rounds_most, info.rounds);
+    }
     s->left += s->pending != NULL ? s->pending() : 0;
   }
   for (int64_t r = 0; r < c->world && why->length == 0; r++)

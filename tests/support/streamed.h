@@ -40,6 +40,7 @@ typedef struct streamed {
   int64_t ranks;             /* 0: the case's own */
   bool rounds;               /* as many as can be */
   int64_t executed;          /* counts up */
+  int64_t rounds_most;       /* rounds of a rank's plan, the most there were */
   int64_t left;              /* counts up: what was pending when the streams that were given had come to their ends */
 } streamed;
 

@@ -134,7 +134,7 @@ static streamed drawn(machine *m, uint64_t seed, bool full) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0;
+  int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
     cli_text why = {0};
@@ -146,6 +146,7 @@ static void test_random(void **state) {
     if (!streamed_seed(&s, seed, &why, NULL))
       fail_msg("%s", why.at);
     executed += s.executed;
+    in_rounds += s.rounds_most > 1 && s.path == RESHARD_PATH_PACKED;
     replayed += s.drive == STREAMED_GRAPH ? s.executed : 0;
     if (close_machine(&m) != 0)
       fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
@@ -153,8 +154,8 @@ static void test_random(void **state) {
     free(why.at);
   }
   printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
-  vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|0", (long long)cases, (long long)executed,
-           (long long)replayed);
+  vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|%lld", (long long)cases, (long long)executed,
+           (long long)in_rounds, (long long)replayed);
 }
 
 /* --- Edges ------------------------------------------------------------------------------------------------------ */

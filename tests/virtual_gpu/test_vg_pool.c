@@ -308,10 +308,10 @@ static void random_program(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  const char *scale = getenv("RESHARD_TEST_SCALE");
-  int n = (int)(500 * (scale ? atof(scale) : 1));
-  for (int i = 0; i < (n < 20 ? 20 : n); i++)
-    random_program((uint64_t)i + 1);
+  int64_t n = vg_scaled(500, 3000);
+  for (int64_t i = 0; i < n; i++)
+    random_program(vg_first_seed() + (uint64_t)i + 1);
+  vg_prove("schedules|random programs on the storage pool|%lld", (long long)n);
 }
 
 /* --- Costs -------------------------------------------------------------------------------------------------------- */

@@ -350,9 +350,10 @@ static void run_chaos(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(vg_sees_kernels() ? 200 : 30);
+  int64_t cases = vg_scaled(vg_sees_kernels() ? 200 : 30, 1000);
   for (int64_t i = 0; i < cases; i++)
-    run_chaos(1000 + (uint64_t)i);
+    run_chaos(1000 + vg_first_seed() + (uint64_t)i);
+  vg_prove("schedules|storage allocated, used and freed on random streams|%lld", (long long)cases);
   printf("%lld random sequences\n", (long long)cases);
 }
 
