@@ -152,7 +152,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(gather(c));
   RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)comm->size * sizeof *c->all, c->stream));
-  RS_TRY(rs_stream_record(device, c->gathered, c->stream, "records before host"));
+  RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
   RS_TRY(await(c, c->gathered, "all-gather of records"));
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != (int64_t)bytes)

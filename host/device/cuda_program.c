@@ -238,7 +238,7 @@ static reshard_status begin_once(rs_device *device, program *p, void *stream) {
     RS_TRY(rs_cuda_memcpy(device, l->memory, l->host, (size_t)p->table_bytes, stream));
     p->pending = false;
   } else if (l->used && l->stream != stream) { /* run once more, elsewhere */
-    RS_TRY(rs_stream_wait(device, stream, l->event, "tables after upload"));
+    RS_TRY(rs_stream_wait(device, stream, l->event, RS_EDGE("tables after upload")));
   }
   return RESHARD_SUCCESS;
 }
@@ -247,7 +247,7 @@ static reshard_status begin_once(rs_device *device, program *p, void *stream) {
 static reshard_status end_once(rs_device *device, program *p, void *stream) {
   lot *l = &p->lot[p->now];
   l->stream = stream;
-  reshard_status status = rs_stream_record(device, l->event, stream, "tables after run");
+  reshard_status status = rs_stream_record(device, l->event, stream, RS_EDGE("tables after run"));
   l->used = status == RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS)
     (void)device->ops->synchronize(device, stream); /* no event tells, so this must */

@@ -160,7 +160,7 @@ static reshard_status mark(rs_staging *s, rs_piece *piece, void *stream, bool *c
   if (*captured)
     return RESHARD_SUCCESS;
   piece->pending = s->device->ops->streams;
-  if (rs_stream_record(s->device, piece->event, stream, "staging: reuse after use") == RESHARD_SUCCESS)
+  if (rs_stream_record(s->device, piece->event, stream, RS_EDGE("staging: reuse after use")) == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
   RS_TRY(s->device->ops->synchronize(s->device, stream));
   piece->pending = false;

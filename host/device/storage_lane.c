@@ -174,13 +174,13 @@ static reshard_status wait_for_number(rs_storage_pool *pool, rs_lane *lane, rs_l
 }
 
 reshard_status rs_lane_order(rs_storage_pool *pool, rs_lane *lane, const rs_store *store) {
-  RS_TRY(wait_for_number(pool, lane, store->lane, store->needs, "storage: reuse after free"));
+  RS_TRY(wait_for_number(pool, lane, store->lane, store->needs, RS_EDGE("storage: reuse after free")));
   for (int64_t i = 0; i < store->after.n; i++) {
     const rs_after *use = &store->after.at[i];
     if (use->mark != NULL)
-      RS_TRY(wait_for(pool, lane, use->lane, use->mark, "storage: reuse after use"));
+      RS_TRY(wait_for(pool, lane, use->lane, use->mark, RS_EDGE("storage: reuse after use")));
     else
-      RS_TRY(wait_for_number(pool, lane, use->lane, use->needs, "storage: reuse after home"));
+      RS_TRY(wait_for_number(pool, lane, use->lane, use->needs, RS_EDGE("storage: reuse after home")));
   }
   return RESHARD_SUCCESS;
 }

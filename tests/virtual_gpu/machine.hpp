@@ -172,6 +172,7 @@ struct Event {
   uint64_t capture_id;
   std::vector<uint32_t> nodes;
   uint32_t thread_chain, thread_time; /* who recorded it, for order on the host */
+  uint32_t use;                       /* of an edge that it was recorded at last (edges.cpp); 0: of none */
 };
 
 /* --- Threads ------------------------------------------------------------------------------------------------------ */
@@ -339,6 +340,10 @@ void kernel_seen(const void *at, size_t n, int write);
 void host_seen(Thread &thread); /* what the thread has touched since the last call */
 void host_thread_ends();        /* the calling one */
 bool sees_host();               /* are the host's accesses seen in this build? */
+
+/* edges.cpp: what an event stands for from now on, and that somebody waits for it, or asks. */
+void edge_recorded(Event &event);
+void edge_awaited(const Event &event);
 
 /* kernels.cpp */
 void kernels_begin();

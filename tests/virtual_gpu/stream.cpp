@@ -67,6 +67,7 @@ static Event *event_of(cudaEvent_t handle, const char *call) {
 static cudaError_t record(Stream &stream, Event &event) {
   if (stream.device != event.device)
     return cudaErrorInvalidResourceHandle;
+  edge_recorded(event);
   if (stream.capture)
     return capture_record(stream, event);
   arrive(stream);
@@ -85,6 +86,7 @@ static cudaError_t record(Stream &stream, Event &event) {
 }
 
 static cudaError_t wait(Stream &stream, Event &event) {
+  edge_awaited(event);
   if (event.capture_id || stream.capture)
     return capture_wait(stream, event);
   if (!event.recorded)
@@ -282,6 +284,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   Event *event = event_of(handle, "cudaEventQuery");
   if (!event)
     return api.end(cudaErrorInvalidResourceHandle);
+  edge_awaited(*event);
   if (event->capture_id)
     return api.end(event->capture ? invalidate(event->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent);
   if (unsafe(*api.thread, "cudaEventQuery"))
@@ -300,6 +303,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   Event *event = event_of(handle, "cudaEventSynchronize");
   if (!event)
     return api.end(cudaErrorInvalidResourceHandle);
+  edge_awaited(*event);
   if (event->capture_id)
     return api.end(event->capture ? invalidate(event->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent);
   if (unsafe(*api.thread, "cudaEventSynchronize"))

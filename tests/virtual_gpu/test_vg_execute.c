@@ -18,11 +18,12 @@ enum { SPARSE = 5 }; /* one in so many */
 #else
 enum { SPARSE = 1 };
 #endif
-enum { DEVICES = 3 };
+enum { DEVICES = 3, MOST_DEVICES = 16 };
 
 /* A machine with handles of its GPUs, and what the test knows of it. */
 typedef struct machine {
-  reshard_device devices[DEVICES];
+  int n;
+  reshard_device devices[MOST_DEVICES];
   cudaGraphExec_t graph;
   vg_counts before;
   int64_t costs, failed;
@@ -81,14 +82,14 @@ static void touch(void *at, size_t n, bool write) {
     vg_host_read(at, n);
 }
 
-/* False, with the reason, when there is not even a device. */
+/* False, with the reason, when there is not even a device. options->devices 0: DEVICES. */
 static bool open_machine(machine *m, const vg_options *options) {
   vg_options own = *options;
-  own.devices = DEVICES;
-  *m = (machine){.costs = 0};
+  *m = (machine){.n = own.devices == 0 ? DEVICES : own.devices};
+  own.devices = m->n;
   vg_begin(&own);
   bool right = true;
-  for (int i = 0; i < DEVICES; i++) {
+  for (int i = 0; i < m->n; i++) {
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", i);
     right = right && reshard_device_create(name, NULL, &m->devices[i]) == RESHARD_SUCCESS;
@@ -97,7 +98,7 @@ static bool open_machine(machine *m, const vg_options *options) {
 }
 
 static int close_machine(machine *m) {
-  for (int i = 0; i < DEVICES; i++)
+  for (int i = 0; i < m->n; i++)
     reshard_device_release(m->devices[i]);
   return vg_end();
 }
@@ -115,35 +116,46 @@ static streamed options_on(machine *m, int executes) {
                     .calm = calm};
 }
 
+/* What a seed has: ways to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
+static streamed drawn(machine *m, uint64_t seed, bool full) {
+  streamed s = options_on(m, 3);
+  s.ndevices = full ? m->n : seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
+  s.ranks = full ? rs_min(m->n * (1 + (int64_t)(seed / 7 % 3)), 20) : 1 + (int64_t)(seed % 8);
+  s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+  if (seed % 11 == 0)
+    s.path = RESHARD_PATH_AUTO;
+  s.drive = (streamed_drive)(seed / 3 % 4);
+  s.rebind = seed % 5 == 0;
+  s.rounds = seed % 3 != 0;
+  s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
+  s.handle = !s.shared_handle || seed % 14 == 0 ? NULL : cudaStreamPerThread;
+  return s;
+}
+
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(400 / SPARSE), executed = 0;
+  int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < cases; i++) {
-    uint64_t seed = 1 + (uint64_t)i;
+    uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
     cli_text why = {0};
     machine m;
-    assert_true(open_machine(&m, &(vg_options){.seed = seed, .no_peers = seed % 11 == 0}));
-    streamed s = options_on(&m, 3);
-    s.ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
-    s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
-    if (seed % 11 == 0)
-      s.path = RESHARD_PATH_AUTO;
-    s.drive = (streamed_drive)(seed / 3 % 4);
-    s.rebind = seed % 5 == 0;
-    s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
-    s.handle = seed % 14 == 0 ? NULL : cudaStreamPerThread;
-    s.ranks = 1 + (int64_t)(seed % 8);
-    if (!s.shared_handle)
-      s.handle = NULL;
+    assert_true(open_machine(&m, &(vg_options){.seed = seed,
+                                               .no_peers = seed % 11 == 0,
+                                               .devices = vg_proving() ? 2 + (int)(seed % (MOST_DEVICES - 1)) : 0}));
+    streamed s = drawn(&m, seed, vg_proving());
     if (!streamed_seed(&s, seed, &why, NULL))
       fail_msg("%s", why.at);
     executed += s.executed;
+    in_rounds += s.rounds_most > 1 && s.path == RESHARD_PATH_PACKED;
+    replayed += s.drive == STREAMED_GRAPH ? s.executed : 0;
     if (close_machine(&m) != 0)
       fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
     assert_int_equal(m.costs, 0);
     free(why.at);
   }
   printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+  vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|%lld", (long long)cases, (long long)executed,
+           (long long)in_rounds, (long long)replayed);
 }
 
 /* --- Edges ------------------------------------------------------------------------------------------------------ */
@@ -153,11 +165,22 @@ static void scenario(void *user, const vg_options *options) {
   cli_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
-    streamed s = options_on(&m, crew_scaled(1) > 1 ? 2 : 1);
+    streamed s = options_on(&m, vg_proving() ? 2 : 1);
     (void)streamed_run_way(&s, way, &why, NULL);
   }
   (void)close_machine(&m);
   free(why.at);
+}
+
+static vg_edge_result edges_of(const streamed_way *way) {
+  streamed_way copy = *way;
+  vg_edge_result r = vg_for_each_edge(
+      &(vg_edge_search){.path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1});
+  assert_int_equal(r.false_alarms, 0);
+  assert_true(r.uses > 0 || way->edges == 0); /* as many as there are, where the way does not say */
+  if (r.found != r.uses)
+    printf("%s: %d of %d uses of %d edges found\n", way->name, r.found, r.uses, r.edges);
+  return r;
 }
 
 static void test_edges(void **state) {
@@ -168,13 +191,15 @@ static void test_edges(void **state) {
   vg_quiet(true);
   for (int i = 0; i < streamed_nways; i += SPARSE) {
     streamed_way way = streamed_ways[i];
-    vg_edge_result r = vg_for_each_edge(scenario, &way, &(vg_options){.seed = 1}, 1);
-    assert_int_equal(r.false_alarms, 0);
-    assert_true(r.uses > 0 || way.edges == 0); /* as many as there are, where the way does not say */
-    if (r.found != r.uses)
-      printf("%s: %d of %d uses of %d edges found\n", way.name, r.found, r.uses, r.edges);
-    uses += r.uses;
-    found += r.found;
+    char name[100];
+    for (int graph = 0; graph <= (way.drive == STREAMED_ALL); graph++) {
+      snprintf(name, sizeof name, "%s%s", streamed_ways[i].name, graph ? ", graph" : "");
+      way.name = name;
+      way.drive = graph ? STREAMED_GRAPH : way.drive;
+      vg_edge_result r = edges_of(&way);
+      uses += r.uses;
+      found += r.found;
+    }
   }
   vg_quiet(false);
   printf("%lld of %lld edges found\n", (long long)found, (long long)uses);

@@ -116,18 +116,41 @@ int64_t vg_failed(void); /* calls that were failed since */
 void vg_own_calls(bool own);
 
 /* --- Edges -----------------------------------------------------------------------------------------------------------
- * Runs scenario once to list the edges that it uses (each record and wait of host/device/stream.h: name and kind), then
- * once per seed for each of them left out at each of its uses, one at a time, and counts those that the checker finds.
- * Only where accesses are checked (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the seed
- * and the report that found it. The scenario gives its own vg_begin and vg_end by the options that it is passed, and no
- * data comparison. */
+ * Runs the scenario with nothing left out, once per seed, which lists the edges that it uses (each record and wait of
+ * host/device/stream.h: name and kind); then leaves each out at each of its uses, one at a time, under one seed after
+ * the other until the checker reports something, and counts those that it found. Only where accesses are checked
+ * (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the report that found it. The scenario
+ * gives its own vg_begin and vg_end by the options that it is passed, and no data comparison. */
+typedef void (*vg_scenario)(void *user, const vg_options *options);
+typedef struct vg_edge_search {
+  const char *path; /* what the scenario is, in the report of ./run prove */
+  vg_scenario run;
+  void *user;
+  vg_options options;
+  int seeds;        /* for each use; there are more when proving */
+  const char *only; /* names that begin so, as "move: "; NULL: all */
+  /* NULL, or why uses need not be missed here: something else keeps the same order in this scenario, as a host that
+   * waits. They are counted by themselves. Every name has to be found in some other scenario. */
+  const char *covered;
+} vg_edge_search;
 typedef struct vg_edge_result {
-  int edges, uses;  /* names; places of use in one run */
+  int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */
   int found;        /* uses whose loss was reported */
+  int covered;      /* not found, and allowed not to be */
   int false_alarms; /* reports of runs with nothing left out */
 } vg_edge_result;
-typedef void (*vg_scenario)(void *user, const vg_options *options);
-vg_edge_result vg_for_each_edge(vg_scenario scenario, void *user, const vg_options *options, int seeds);
+vg_edge_result vg_for_each_edge(const vg_edge_search *search);
+
+/* --- ./run prove -----------------------------------------------------------------------------------------------------
+ * Tests have a short form, and a full one with `./run prove`, which names a file in VG_PROVE. */
+bool vg_proving(void);
+/* n, or when proving `full`, times RESHARD_TEST_SCALE; at least 1. */
+int64_t vg_scaled(int64_t n, int64_t full);
+/* What to add to the seeds of random cases: VG_SEED, 0 without it. */
+uint64_t vg_first_seed(void);
+/* A line of the report: nothing when not proving. The fields of a line are between bars; the first one says what it is
+ * (tests/virtual_gpu/prove). */
+void vg_prove(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #ifdef __cplusplus
 }
