@@ -210,7 +210,7 @@ static reshard_plan prepare(bench_state *b, int64_t local) {
   void *stream = stream_of(b, local);
   reshard_plan plan = NULL;
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
-  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, b->o->path, NULL, 0};
+  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
                            .src = b->src.buffer + b->src.first[local],
                            .dst = b->dst.buffer + b->dst.first[local]};

@@ -147,6 +147,7 @@ static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
+  rs_cuda_lots_free(device, &cuda->casts);
   device->ops->stream_destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* it stays until all that was freed to it is free */
     rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));

@@ -190,7 +190,10 @@ void rs_staging_get_stats(rs_staging *staging, rs_staging_stats *stats) {
 void rs_staging_destroy(rs_staging *staging) {
   if (staging == NULL)
     return;
-  if (staging->first != NULL || staging->graphs != NULL)
+  reshard_status status = RESHARD_SUCCESS;
+  while (staging->first != NULL && status == RESHARD_SUCCESS)
+    status = wait_and_drop(staging);
+  if (staging->first != NULL || staging->graphs != NULL) /* lost, or nobody can tell */
     (void)staging->device->ops->finish(staging->device);
   for (rs_piece *next; staging->graphs != NULL; staging->graphs = next) {
     next = staging->graphs->next;

@@ -395,6 +395,7 @@ static void test_edges(void **state) {
       {"rank(2)", "mesh(3;R)", 2, .use = RESHARD_COLLECTIVE_AUTO},
       {"mesh(3;S0)", "mesh(3;S1)", 1, .use = FORCE, .pad_dst = true},
   };
+  static const char *const names[] = {"all-gather", "broadcast", "all-to-all"};
   if (!vg_sees_kernels())
     skip();
 #ifdef __SANITIZE_ADDRESS__
@@ -403,8 +404,13 @@ static void test_edges(void **state) {
   vg_quiet(true);
   for (size_t i = 0; i < sizeof three / sizeof *three; i++) {
     way copy = three[i];
-    vg_options options = {.devices = 3, .seed = 31 + i};
-    vg_edge_result result = vg_for_each_edge(edge_scenario, &copy, &options, 2);
+    char path[64];
+    snprintf(path, sizeof path, "NCCL, %s", names[i]);
+    vg_edge_result result = vg_for_each_edge(&(vg_edge_search){.path = path,
+                                                               .run = edge_scenario,
+                                                               .user = &copy,
+                                                               .options = {.devices = 3, .seed = 31 + i},
+                                                               .seeds = 2});
     assert_true(result.edges > 0);
     assert_int_equal(result.false_alarms, 0);
     assert_int_equal(result.found, result.uses);

@@ -198,9 +198,8 @@ static void test_edges(void **state) {
   }
 }
 
-/* --- Calls that fail
- * --------------------------------------------------------------------------------------------------- A call of the
- * pool may fail then, with a status; memory is never lost, and never given to two at once. */
+/* --- Calls that fail ----------------------------------------------------------------------------------------------
+ * A call of the pool may fail then, with a status; memory is never lost, and never given to two at once. */
 /* One run with the k-th call failing; false: there are not so many. */
 static bool run_with_fault(scenario c, const char *name, int k, bool from_then_on) {
   world w;
