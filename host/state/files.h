@@ -11,6 +11,8 @@ typedef struct rs_item {
   reshard_tree leaf, parent;
   int64_t index;                  /* of the leaf in its parent */
   reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
+  int64_t group;                  /* in which what a GPU has of it is staged; -1: nothing is */
+  char *staged;                   /* where, its arrays one after the other */
 } rs_item;
 
 typedef struct rs_items {
@@ -27,6 +29,26 @@ void rs_items_free(rs_items *items);
 /* NULL when there is no such leaf. */
 const rs_item *rs_items_find(const rs_items *items, const char *path);
 
+/* What a GPU has of a rank's leaves goes to files and comes from them through pinned memory, a group of tensors at a
+ * time, in the order of a stream. */
+typedef struct rs_stage {
+  reshard_device device; /* borrowed, as the items are */
+  void *stream;
+  rs_items *items;
+  int64_t groups;
+  reshard_tensor half[2]; /* pinned memory of even groups, and of odd ones */
+} rs_stage;
+/* Checks that there is memory behind all tensors, on the CPU or on the sharder's device; takes what staging in groups
+ * of so many bytes (0: the default) needs. On error the stage can be closed. */
+reshard_status rs_stage_open(reshard_sharder sharder, void *stream, int64_t bytes, rs_items *items, rs_stage *stage);
+void rs_stage_close(rs_stage *stage);
+/* Where array a of an item is for the host. */
+char *rs_stage_at(const rs_item *item, int64_t a);
+/* Gives the stream the copies of a group from the GPU (out), or to it. */
+reshard_status rs_stage_copy(const rs_stage *stage, int64_t group, bool out);
+/* The host waits for them. */
+reshard_status rs_stage_wait(const rs_stage *stage);
+
 /* What a rank brings to a meeting of a save or a load. */
 typedef struct rs_state_turn {
   reshard_status status;
@@ -34,6 +56,7 @@ typedef struct rs_state_turn {
   reshard_comm comm;
   const char *directory;
   rs_items items;
+  rs_stage stage;
 } rs_state_turn;
 /* No rank has failed - the lowest one that has speaks for all - and all name one directory. does, way: "saves", "to".
  */

@@ -202,7 +202,8 @@ static reshard_status begin(int64_t n, void **all) {
 
 /* --- Each rank, and the second meeting --------------------------------------------------------------------------- */
 
-static reshard_status write_mine(const turn *t) {
+/* Those of the leaves that are in a group. */
+static reshard_status write_group(const turn *t, int64_t group) {
   const rs_store *files = rs_writer_store(t->shared->writer);
   int64_t rank = t->base.comm->rank;
   rs_store mine = {0};
@@ -211,7 +212,7 @@ static reshard_status write_mine(const turn *t) {
   for (int64_t i = 0; i < files->tensors.n && status == RESHARD_SUCCESS; i++) {
     reshard_layout layout = files->tensors.at[i].layout;
     const rs_item *item = rs_items_find(&t->base.items, files->model->names.at + files->model->tensors.at[i].name);
-    if (rs_layout_arrays(layout, rank) == 0)
+    if (item->group != group || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_item_add(item, layout, rank, &mine);
     if (status == RESHARD_SUCCESS)
@@ -227,6 +228,18 @@ static reshard_status write_mine(const turn *t) {
   rs_store_free(&mine);
   free(routes.at);
   return status;
+}
+
+/* What a GPU has is copied to the host while the group before it is written. */
+static reshard_status write_mine(const turn *t) {
+  const rs_stage *stage = &t->base.stage;
+  for (int64_t group = -1; group < stage->groups; group++) {
+    if (group >= 0)
+      RS_TRY(rs_stage_wait(stage));
+    RS_TRY(rs_stage_copy(stage, group + 1, true));
+    RS_TRY(write_group(t, group));
+  }
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status end(int64_t n, void **all) {
@@ -246,8 +259,8 @@ static reshard_status end(int64_t n, void **all) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(reshard_tree state, const char *directory, const reshard_state_save_options *options,
-                              turn *t) {
+static reshard_status prepare(reshard_sharder sharder, reshard_tree state, const char *directory,
+                              const reshard_state_save_options *options, turn *t) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
   if (directory == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: directory is NULL", call);
@@ -257,7 +270,8 @@ static reshard_status prepare(reshard_tree state, const char *directory, const r
                     t->options.size, sizeof t->options);
   if (t->options.threads < 0 || t->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, t->options.threads);
-  return rs_items_list(t->base.comm, state, &t->base.items);
+  RS_TRY(rs_items_list(t->base.comm, state, &t->base.items));
+  return rs_stage_open(sharder, t->options.stream, t->options.staging_bytes, &t->base.items, &t->base.stage);
 }
 
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
@@ -269,7 +283,7 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   reshard_tree flat = NULL;
   RS_TRY(rs_check_one_process(call, comm));
   RS_TRY(reshard_state_flatten_sharded_tensors_global(sharder, state, &flat));
-  t.base.status = prepare(flat, directory, options, &t);
+  t.base.status = prepare(sharder, flat, directory, options, &t);
   t.base.text = reshard_last_error();
   reshard_status status = comm->ops->together(comm, begin, &t);
   if (status == RESHARD_SUCCESS) {
@@ -279,6 +293,7 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = t.shared->report;
   leave(t.shared);
+  rs_stage_close(&t.base.stage);
   rs_items_free(&t.base.items);
   reshard_tree_release(flat);
   return status;

@@ -48,7 +48,7 @@ static void open_world(world *w, const char *layout) {
     reshard_tensor rows = parts_strided(RESHARD_F32, 2, (const int64_t[]){r == 0 ? 5 : 4, 14}, false);
     const reshard_shard shards[2] = {{{{0, 0}, {5, 14}}, {0, RESHARD_DEVICE_CPU, -1}},
                                      {{{5, 0}, {4, 14}}, {1, RESHARD_DEVICE_CPU, -1}}};
-    CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, &w->tensors[r][0]));
+    CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, NULL, &w->tensors[r][0]));
     CLI_TRY("", reshard_metadata_create(&f32, 2, shape, 2, shards, &metadata));
     CLI_TRY("", reshard_sharded_tensor_from_metadata(w->p.sharders[r], metadata, 1, &rows, &w->tensors[r][1]));
     reshard_metadata_release(metadata);

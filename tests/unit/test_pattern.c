@@ -1,5 +1,5 @@
 /* Which plans are collectives, and the option that forces or forbids one. What a collective then moves is tested where
- * a communicator has them: tests/virtual_gpu/test_vg_collective.c. */
+ * a communicator has them: tests/virtual_gpu/test_vg_nccl_collective.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
