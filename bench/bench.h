@@ -12,7 +12,8 @@ typedef struct bench_row {
   double time_us, algbw, busbw, memcpy_gbps, ratio;
   double loop_us; /* GPU: of an execute among many, one after the other, by the host's clock */
   char shape[WHAT_SHAPE_TEXT];
-  const char *dtype, *path;
+  const char *dtype, *path, *collective;
+  char why[160]; /* it is one, or none */
 } bench_row;
 
 typedef struct bench_state {

@@ -23,6 +23,7 @@ enum {
   O_DEVICE,
   O_COMM,
   O_PATH,
+  O_COLLECTIVE,
   O_WORKSPACE,
   O_THREADS,
   O_RANK,
@@ -59,6 +60,8 @@ static const option_row table[] = {
      "what connects the ranks (default local)"},
     {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
      "how bytes are moved (default auto)"},
+    {"collective", O_COLLECTIVE, "auto|force|forbid", COMMAND_BENCH,
+     "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
     {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_BENCH,
      "limit of staging memory on every rank; suffixes K, M, G "
      "(default: no limit, one round)"},
@@ -177,6 +180,14 @@ static reshard_path path_of(const option_row *row, const char *text) {
   return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
 }
 
+static reshard_collective_use collective_of(const option_row *row, const char *text) {
+  static const char *const words[] = {"auto", "force", "forbid", NULL};
+  const char *found = word(row, text, words);
+  return found == words[0]   ? RESHARD_COLLECTIVE_AUTO
+         : found == words[1] ? RESHARD_COLLECTIVE_FORCE
+                             : RESHARD_COLLECTIVE_FORBID;
+}
+
 static void take(const option_row *row, const char *text, cli_options *o) {
   static const char *const devices[] = {"cpu", "cuda", NULL}, *const comms[] = {"local", "nccl", "mpi", NULL};
   switch (row->letter) {
@@ -190,6 +201,7 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_DEVICE: o->device = word(row, text, devices); break;
   case O_COMM: o->comm = word(row, text, comms); break;
   case O_PATH: o->path = path_of(row, text); break;
+  case O_COLLECTIVE: o->collective = collective_of(row, text); break;
   case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
   case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
   case O_RANK: o->rank = number(row, text, 0, INT32_MAX, false); break;

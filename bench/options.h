@@ -13,6 +13,7 @@ typedef struct cli_options {
   int64_t ranks; /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
   reshard_path path;
+  reshard_collective_use collective;
   int64_t workspace; /* 0: no limit */
   int threads;       /* 0: not given */
   /* plan */
