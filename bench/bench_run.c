@@ -354,9 +354,6 @@ static void start_gpu(bench_state *b) {
 void bench_start(bench_state *b) {
   const cli_options *o = b->o;
   session_connect(&b->s, b->w.world);
-  if (o->graph && b->s.locals > 1 && b->s.comms[0]->locals != b->s.locals)
-    cli_exit(EXIT_USAGE, "-G: with --comm %s a graph holds one rank, and this process has %lld", b->s.comm,
-             (long long)b->s.locals);
   b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
   b->transfers = cli_alloc(b->s.locals, sizeof(reshard_transfer));
   b->ours = cli_alloc(o->iterations, sizeof *b->ours);

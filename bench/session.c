@@ -102,6 +102,9 @@ void session_connect(session *s, int64_t world) {
   s->world = world;
   s->locals = world / s->processes.n;
   s->first = s->locals * s->processes.me;
+  if (s->o->graph && strcmp(s->comm, "nccl") == 0 && s->locals > 1)
+    cli_exit(EXIT_USAGE, "-G: with --comm nccl a graph holds one rank, and this process has %lld",
+             (long long)s->locals);
   if (s->cuda) {
     int64_t each = strcmp(s->comm, "nccl") == 0 ? s->locals : 1; /* NCCL's ranks have a GPU each */
     open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);

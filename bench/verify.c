@@ -31,9 +31,6 @@ int command_verify(int argc, char **argv) {
   if (o.ranks > ORACLE_WORLD)
     cli_exit(EXIT_USAGE, "--ranks %lld: random cases have at most %d ranks", (long long)o.ranks, ORACLE_WORLD);
   session_connect(&where, remote ? o.ranks : 0);
-  if (o.graph && remote && where.locals > 1)
-    cli_exit(EXIT_USAGE, "-G: with --comm %s a graph holds one rank, and this process has %lld", where.comm,
-             (long long)where.locals);
   cli_text reproduce = {0};
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);

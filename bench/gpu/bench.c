@@ -53,6 +53,7 @@ typedef struct runner {
 static void race(bench *x, int n, const runner *runners, double *seconds) {
   int64_t turns = x->o->iterations;
   double *times = cli_alloc(n * turns, sizeof *times);
+  x->b->hold = 1;
   for (int64_t t = -1; t < turns; t++)
     for (int i = 0; i < n; i++) {
       double one = bed_time(x->b, runners[i].work, runners[i].user);
