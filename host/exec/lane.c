@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names of the edges, by the step that is later. */
-static const char *const start_edges[RS_STEPS] = {RS_EDGE("move after user"), RS_EDGE("pack after user"),
-                                                  RS_EDGE("unpack after user"), RS_EDGE("keep after user")};
+/* Names of the edges, by the step that is later. An unpack waits for a move before it does anything else, and with that
+ * for the user. */
+static const char *const start_edges[RS_STEPS] = {RS_EDGE("move after user"), RS_EDGE("pack after user"), NULL,
+                                                  RS_EDGE("keep after user")};
 static const char *const tail_edges[RS_STEPS] = {RS_EDGE("move before user"), RS_EDGE("pack before user"),
                                                  RS_EDGE("unpack before user"), RS_EDGE("keep before user")};
 static const char *const end_edges[RS_STEPS] = {RS_EDGE("user after move"), RS_EDGE("user after pack"),

@@ -246,6 +246,8 @@ static bool drive(show *x, int number, const reshard_transfer *transfers) {
     if (right)
       right = s->drive == STREAMED_GRAPH ? try_call(x, 0, "launch", s->launch(s->user, x->stream)) : give(x, transfers);
     watch(x, false);
+    for (int64_t r = 0; r < n && !right; r++) /* the arrays are the user's again */
+      (void)load(x, r, number, e, device, x->stream, true);
     for (int64_t r = 0; r < n && right; r++)
       right = load(x, r, number, e, device, x->stream, false);
   }

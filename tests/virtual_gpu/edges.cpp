@@ -88,6 +88,10 @@ int find(const vg_edge_search &search, int seeds, const Edge &edge, int use) {
 
 void tell(const vg_edge_search &search, const Edge &edge, int use, int uses, int seed) {
   const char *kind = edge.second ? "wait" : "record", *name = edge.first.c_str();
+  if (seed < 0 && search.covered) {
+    vg_prove("edge|%s|%s|%s|%d|%d||covered", search.path, name, kind, use + 1, uses);
+    return;
+  }
   if (seed < 0) {
     vg_prove("edge|%s|%s|%s|%d|%d||", search.path, name, kind, use + 1, uses);
     fprintf(stderr, "edge not missed: %s: %s of '%s', use %d of %d\n", search.path, kind, name, use + 1, uses);
@@ -136,10 +140,12 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search) {
       int seed = find(*search, seeds, edge, use);
       result.uses++;
       result.found += seed >= 0;
+      result.covered += seed < 0 && search->covered;
       tell(*search, edge, use, n, seed);
     }
   }
   vg_quiet(quiet);
-  vg_prove("path|%s|%d|%d|%d|%d|%d", search->path, result.edges, result.uses, result.found, clean, result.false_alarms);
+  vg_prove("path|%s|%d|%d|%d|%d|%d|%d|%s", search->path, result.edges, result.uses, result.found, clean,
+           result.false_alarms, result.covered, search->covered ? search->covered : "");
   return result;
 }

@@ -18,7 +18,8 @@ BEGIN {
 $1 == "path" {
   paths[++npaths] = $2
   edges[$2] = $3; uses[$2] = $4; found[$2] = $5; runs[$2] = $6
-  all_uses += $4; all_found += $5; schedules += $6; alarms += $7
+  covered[$2] = $8; why[$2] = $9
+  all_uses += $4 - $8; all_found += $5; all_covered += $8; schedules += $6; alarms += $7
 }
 
 $1 == "edge" {
@@ -31,7 +32,7 @@ $1 == "edge" {
   if (!($3 in known))
     undeclared[$3] = 1
   if ($7 == "") {
-    lost[key]++
+    lost[key] += $8 != "covered"
     next
   }
   delete missing[$3]
@@ -68,6 +69,8 @@ END {
   n = 0
   for (name in missing)
     n++
+  if (all_covered > 0)
+    goal("uses that something else covers in their path", "named below", all_covered, 1)
   goal("names of edges in host/, of which a use was found", "all", sprintf("%d of %d", ndeclared - n, ndeclared),
        n == 0 && ndeclared > 0)
   for (name in missing)
@@ -85,9 +88,13 @@ END {
 
   print "\n## Paths\n"
   print "Runs: with every edge in place, each with a seed and a policy of its own, none with a report. A path of no edges is one stream.\n"
-  print "| path | edges | uses | found | runs |\n| --- | ---: | ---: | ---: | ---: |"
+  print "| path | edges | uses | found | covered | runs |\n| --- | ---: | ---: | ---: | ---: | ---: |"
   for (i = 1; i <= npaths; i++)
-    printf "| %s | %d | %d | %d | %d |\n", paths[i], edges[paths[i]], uses[paths[i]], found[paths[i]], runs[paths[i]]
+    printf "| %s | %d | %d | %d | %d | %d |\n", paths[i], edges[paths[i]], uses[paths[i]], found[paths[i]],
+           covered[paths[i]], runs[paths[i]]
+  for (i = 1; i <= npaths; i++)
+    if (why[paths[i]] != "" && !told[why[paths[i]]]++)
+      printf "\nCovered in %s and others like it: %s.\n", paths[i], why[paths[i]]
   for (i = 1; i <= nlist; i++)
     if (lost[list[i]])
       printf "\nFAILED: %s: %d of %d uses of the %s of '%s' are not missed\n", path_of[list[i]], lost[list[i]],

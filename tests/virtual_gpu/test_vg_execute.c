@@ -12,6 +12,7 @@
 #include "virtual_gpu.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SPARSE = 5 }; /* one in so many */
@@ -183,6 +184,42 @@ static vg_edge_result edges_of(const streamed_way *way) {
   return r;
 }
 
+/* Where a call fails in between, what was packed is joined by the user's stream, as no move has waited for it. */
+static void failing_scenario(void *user, const vg_options *options) {
+  cli_text why = {0};
+  machine m;
+  if (open_machine(&m, options)) {
+    streamed s = options_on(&m, 1);
+    vg_fail("cudaStreamWaitEvent", 3, false, 0);
+    (void)streamed_run_way(&s, user, &why, NULL);
+    vg_fail(NULL, 0, false, 0);
+  }
+  (void)close_machine(&m);
+  free(why.at);
+}
+
+static void test_edges_of_failures(void **state) {
+  (void)state;
+  static const char *const names[] = {"pack before user", "user after pack"};
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+  for (int i = 0; i < 2; i++) {
+    streamed_way way = streamed_ways[0];
+    for (int w = 0; w < streamed_nways; w++)
+      if (strcmp(streamed_ways[w].name, "rounds") == 0)
+        way = streamed_ways[w];
+    vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "rounds, a wait fails",
+                                                          .run = failing_scenario,
+                                                          .user = &way,
+                                                          .options = {.seed = 1},
+                                                          .seeds = 5,
+                                                          .only = names[i]});
+    assert_int_equal(r.false_alarms, 0);
+    assert_true(r.uses > 0);
+    assert_int_equal(r.found, r.uses);
+  }
+}
+
 static void test_edges(void **state) {
   (void)state;
   int64_t uses = 0, found = 0;
@@ -248,6 +285,6 @@ int main(int argc, char **argv) {
   if (argc > 1)
     cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
-                                     cmocka_unit_test(test_faults)};
+                                     cmocka_unit_test(test_edges_of_failures), cmocka_unit_test(test_faults)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
