@@ -81,9 +81,10 @@ static const option_row table[] = {
     {"iters", 'n', "N", COMMAND_BENCH, "iterations (default 20)"},
     {"warmup_iters", 'w', "N", COMMAND_BENCH, "iterations before the first that is timed (default 1)"},
     {"check", 'c', NULL, COMMAND_BENCH, "check every byte that arrives"},
-    {"nthreads", 't', "N", COMMAND_BENCH, "rank threads per process"},
-    {"ngpus", 'g', "N", COMMAND_BENCH, "GPUs per thread (needs a build with CUDA)"},
-    {"cudagraph", 'G', NULL, COMMAND_BENCH, "run from a CUDA graph (needs a build with CUDA)"},
+    {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_VERIFY, "rank threads per process and GPU"},
+    {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_VERIFY,
+     "GPUs per process, which its ranks are on in turn (default 1; with --comm nccl one a rank)"},
+    {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, "execute from a CUDA graph"},
     {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_INFO | COMMAND_CONVERT,
      "write the result as JSON; '-' is standard output, with nothing "
      "else on it"},
@@ -162,27 +163,22 @@ static uint64_t seed(const option_row *row, const char *text) {
   return value;
 }
 
-/* One of the words; lacking: those from the second on, which this build does not have. */
-static const char *word(const option_row *row, const char *text, const char *const *words, const char *const *lacking) {
+/* One of the words. */
+static const char *word(const option_row *row, const char *text, const char *const *words) {
   for (int i = 0; words[i] != NULL; i++)
     if (strcmp(words[i], text) == 0)
       return words[i];
-  for (int i = 0; lacking != NULL && lacking[i] != NULL; i += 2)
-    if (strcmp(lacking[i], text) == 0)
-      cli_exit(EXIT_LACKING, "%s %s: %s", name_of(row), text, lacking[i + 1]);
   cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", name_of(row), text, row->argument);
 }
 
 static reshard_path path_of(const option_row *row, const char *text) {
   static const char *const words[] = {"auto", "direct", "packed", NULL};
-  const char *found = word(row, text, words, NULL);
+  const char *found = word(row, text, words);
   return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
 }
 
 static void take(const option_row *row, const char *text, cli_options *o) {
-  static const char *const devices[] = {"cpu", NULL}, *const comms[] = {"local", NULL};
-  static const char *const no_device[] = {"cuda", "the program does not use CUDA yet", NULL};
-  static const char *const no_comm[] = {"nccl", "the program does not use NCCL yet", "mpi", "the program does not use MPI yet", NULL};
+  static const char *const devices[] = {"cpu", "cuda", NULL}, *const comms[] = {"local", "nccl", "mpi", NULL};
   switch (row->letter) {
   case O_SHAPE: o->shape = text; break;
   case 'd': o->dtype = text; break;
@@ -191,8 +187,8 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_SRC: o->src = text; break;
   case O_DST: o->dst = text; break;
   case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;
-  case O_DEVICE: o->device = word(row, text, devices, no_device); break;
-  case O_COMM: o->comm = word(row, text, comms, no_comm); break;
+  case O_DEVICE: o->device = word(row, text, devices); break;
+  case O_COMM: o->comm = word(row, text, comms); break;
   case O_PATH: o->path = path_of(row, text); break;
   case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
   case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
@@ -207,8 +203,8 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
   case 'c': o->check = true; break;
   case 't': o->rank_threads = number(row, text, 1, 65536, false); break;
-  case 'g': number(row, text, 0, 1024, false); cli_exit(EXIT_LACKING, "-g %s: the program does not use CUDA yet", text);
-  case 'G': cli_exit(EXIT_LACKING, "-G: the program does not use CUDA yet");
+  case 'g': o->gpus = number(row, text, 1, 1024, false); break;
+  case 'G': o->graph = true; break;
   case 'J':
   case O_JSON: o->json = text; break;
   case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;

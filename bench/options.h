@@ -11,7 +11,7 @@ typedef struct cli_options {
   const char *shape, *dtype, *model, *src, *dst, *permutation;
   /* where */
   int64_t ranks; /* 0: not given */
-  const char *device, *comm;
+  const char *device, *comm; /* words of the table; NULL: not given */
   reshard_path path;
   int64_t workspace; /* 0: no limit */
   int threads;       /* 0: not given */
@@ -25,6 +25,8 @@ typedef struct cli_options {
   int64_t iterations, warmup;
   bool check;
   int64_t rank_threads; /* -t; 0: not given */
+  int64_t gpus;         /* -g; 0: not given */
+  bool graph;
   /* verify */
   int64_t cases;
   uint64_t seed;

@@ -45,6 +45,7 @@ typedef struct vg_options {
   uint64_t seed;
   vg_policy policy;
   size_t memory;       /* bytes of each device; 0: 80 GiB */
+  size_t l2;           /* bytes of its cache, as it says; 0: 50 MiB */
   bool no_peers;       /* devices cannot reach each other */
   bool no_check;       /* run only: nothing is reported but misuse and leaks */
   int64_t patience_ms; /* how long a call waits for other threads before it says that nothing will come; 0: 10 s */
