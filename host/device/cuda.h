@@ -15,7 +15,8 @@ typedef struct rs_cuda_lot {
   size_t bytes; /* of each */
   rs_event *event;
   void *stream; /* of the last use */
-  bool used;    /* the event was recorded behind it, and has not been seen to have happened */
+  bool used;    /* it has not been seen to be over, by the event that was recorded behind it */
+  bool lost;    /* no event could be recorded, nor the stream be waited for */
 } rs_cuda_lot;
 enum { RS_CUDA_LOTS = 8 };
 typedef struct rs_cuda_lots {

@@ -13,6 +13,10 @@
 enum { LEAST = 64 << 10 };
 
 static reshard_status look(rs_device *device, rs_cuda_lot *lot) {
+  if (lot->lost) {
+    RS_TRY(device->ops->finish(device));
+    lot->used = lot->lost = false;
+  }
   if (lot->used) {
     bool done = false;
     RS_TRY(device->ops->event_done(device, lot->event, &done));
@@ -84,10 +88,10 @@ reshard_status rs_cuda_lots_take(rs_device *device, rs_cuda_lots *lots, size_t b
 
 reshard_status rs_cuda_lot_used(rs_device *device, rs_cuda_lot *lot, void *stream) {
   lot->stream = stream;
+  lot->used = true;
   reshard_status status = rs_stream_record(device, lot->event, stream, RS_EDGE("tables after run"));
-  lot->used = status == RESHARD_SUCCESS;
-  if (status != RESHARD_SUCCESS)
-    (void)device->ops->synchronize(device, stream); /* no event tells, so this must */
+  if (status != RESHARD_SUCCESS) /* no event tells, so this must */
+    lot->used = lot->lost = device->ops->synchronize(device, stream) != RESHARD_SUCCESS;
   return status;
 }
 

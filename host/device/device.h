@@ -161,6 +161,7 @@ struct rs_device {
   /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
    * all threads (cudaStreamLegacy). Both NULL: there are none. */
   void *thread_stream, *legacy_stream;
+  struct rs_tracer *tracer; /* trace.h; NULL: nobody looks */
 };
 
 /* --- Handles (handle.c): what a reshard_device is ------------------------------------------------------------------- */

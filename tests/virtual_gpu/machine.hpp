@@ -223,6 +223,7 @@ struct Machine {
   int unlocked_running = 0, waiting = 0; /* host functions; threads that wait for others */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
+  bool timed = false;                             /* somebody wants to know how long things take */
 
   std::vector<Device> devices;
   std::vector<std::unique_ptr<Stream>> streams;
@@ -318,6 +319,14 @@ bool run_until(const Frontier &target);
 void run_all();
 bool run_some(uint64_t most); /* false: there is nothing that can run now */
 void schedule_begin();
+
+/* time.cpp: of events with timing, once there is one (M.timed). Called when an operation runs, for what it touches, and
+ * when it has run. */
+void time_begin();
+void time_op_begins();
+void time_touched(int device, uintptr_t at, size_t n, bool write);
+void time_op_ends(const Op &op);
+double time_of(const Clock &clock); /* us: when all of that had ended, as far as it has run */
 
 /* stream.cpp */
 Stream *stream_of(cudaStream_t handle, const char *call); /* NULL: not a stream (reported) */

@@ -236,6 +236,7 @@ static cudaError_t create_event(Thread &thread, cudaEvent_t *out, unsigned flags
   Event *event = M.events.back().get();
   event->device = thread.device;
   event->timing = !(flags & cudaEventDisableTiming);
+  M.timed |= event->timing;
   M.handles[event] = HANDLE_EVENT;
   *out = (cudaEvent_t)event;
   return cudaSuccess;
@@ -316,7 +317,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return api.end(cudaSuccess);
 }
 
-/* There is no time here: an event is a millisecond after those that it comes after. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t second) {
   VG_CALL(cudaEventElapsedTime, CALL_PLAIN);
   Event *a = event_of(first, "cudaEventElapsedTime"), *b = event_of(second, "cudaEventElapsedTime");
@@ -324,6 +324,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t secon
     return api.end(cudaErrorInvalidResourceHandle);
   if (!finished(a->frontier) || !finished(b->frontier))
     return api.end(cudaErrorNotReady);
-  *ms = 1;
+  *ms = (float)(1e-3 * (time_of(b->clock) - time_of(a->clock)));
   return api.end(cudaSuccess);
 }

@@ -18,6 +18,9 @@
  * GPU's memory without peer access, device memory touched by the host, calls with destroyed handles, and, at the end,
  * leaks. A report is one line of text. Addresses are never used again before vg_end.
  *
+ * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
+ * no part in what runs when.
+ *
  * A test: vg_begin(&options); ... calls of the library ...; assert_int_equal(vg_end(), 0) - or look at vg_report(i).
  * Outside of vg_begin and vg_end there is no GPU: cudaErrorNoDevice. All calls may come from several threads. */
 #ifndef VIRTUAL_GPU_H
