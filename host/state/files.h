@@ -5,9 +5,21 @@
 #include "file/store.h"
 #include "state/state.h"
 
+/* What another process told of a leaf (told.c). */
+typedef struct rs_told {
+  reshard_tree_kind kind;
+  bool sharded;
+  reshard_dtype dtype;
+  uint64_t layout; /* its hash, where it is sharded */
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  const char *value; /* of what is no tensor: as state.json has it; borrowed */
+} rs_told;
+
 /* A leaf of one rank's tree. */
 typedef struct rs_item {
-  const char *path; /* owned by the list */
+  const char *path;    /* owned by the list */
+  const rs_told *told; /* a leaf of another process, of which no more than this is there; NULL: it is here */
   reshard_tree leaf, parent;
   int64_t index;                  /* of the leaf in its parent */
   reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
@@ -19,6 +31,7 @@ typedef struct rs_items {
   RS_VEC(rs_item) all;
   rs_names names; /* of the paths, by number of the item */
   RS_VEC(char) text;
+  rs_told *told; /* owned */
 } rs_items;
 
 /* All leaves of a state, in order. Borrows its nodes. comm: that of all sharded tensors, NULL: they may have any.
@@ -62,9 +75,15 @@ typedef struct rs_state_turn {
  */
 reshard_status rs_state_turns_check(const char *does, const char *way, int64_t n, rs_state_turn *const *turns);
 
-/* A tensor, plain or sharded, that a leaf is. */
+/* What a leaf is; a tensor is a plain or a sharded one. */
+static inline bool rs_item_is_sharded(const rs_item *item) {
+  return item->told != NULL ? item->told->sharded : item->sharded != NULL;
+}
+static inline reshard_tree_kind rs_item_kind(const rs_item *item) {
+  return item->told != NULL ? item->told->kind : item->leaf->kind;
+}
 static inline bool rs_item_is_tensor(const rs_item *item) {
-  return item->sharded != NULL || item->leaf->kind == RESHARD_TREE_TENSOR;
+  return rs_item_is_sharded(item) || rs_item_kind(item) == RESHARD_TREE_TENSOR;
 }
 reshard_dtype rs_item_dtype(const rs_item *item);
 int rs_item_ndim(const rs_item *item);
@@ -78,14 +97,20 @@ reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t 
 reshard_status rs_items_sharing(const rs_items *items, bool *sharing);
 /* Threads that one rank has. */
 int rs_rank_threads(reshard_comm comm, int threads);
-/* RESHARD_ERROR_UNSUPPORTED when not all ranks are threads of this process. call begins the text. */
-reshard_status rs_check_one_process(const char *call, reshard_comm comm);
+/* Are all ranks threads of this process? */
+static inline bool rs_one_process(reshard_comm comm) { return comm->locals == comm->size; }
+
+/* A turn as bytes for other processes, with a number that is compared; and such a turn of another rank, which borrows
+ * the bytes, and whose items are to be freed, also after an error. */
+reshard_status rs_told_pack(const rs_state_turn *turn, int64_t option, rs_print *bytes);
+reshard_status rs_told_unpack(const char *bytes, int64_t size, rs_state_turn *turn, int64_t *option);
 
 /* state.json: {"version": 1, "leaves": {path: value}}. */
 #define RS_STATE_JSON "state.json"
 void rs_state_json_begin(rs_print *text);
-/* Appends a leaf that is no tensor and has no children. */
-void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf);
+/* A leaf that is no tensor and has no children: its value; and appended. */
+void rs_state_json_value(rs_print *text, reshard_tree leaf);
+void rs_state_json_add(rs_print *text, const rs_item *item);
 void rs_state_json_end(rs_print *text);
 
 /* Leaves that were stored, by path. */

@@ -10,19 +10,13 @@ int rs_rank_threads(reshard_comm comm, int threads) {
   return threads > 0 ? threads : (int)rs_max(1, rs_device_cpu_cores() / comm->locals);
 }
 
-reshard_status rs_check_one_process(const char *call, reshard_comm comm) {
-  if (comm->locals == comm->size)
-    return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: %lld of %lld ranks are in this process, all must be", call,
-                  (long long)comm->locals, (long long)comm->size);
-}
-
 void rs_items_free(rs_items *items) {
   for (int64_t i = 0; i < items->all.n; i++)
     reshard_sharded_tensor_release(items->all.at[i].sharded);
   rs_names_free(&items->names);
   free(items->all.at);
   free(items->text.at);
+  free(items->told);
   *items = (rs_items){0};
 }
 
@@ -96,15 +90,21 @@ reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *it
 }
 
 reshard_dtype rs_item_dtype(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->dtype;
   return item->sharded != NULL ? reshard_metadata_properties(item->sharded->metadata).dtype
                                : item->leaf->tensor->info.dtype;
 }
 
 int rs_item_ndim(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->ndim;
   return item->sharded != NULL ? item->sharded->held.layout->ndim : item->leaf->tensor->info.ndim;
 }
 
 const int64_t *rs_item_shape(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->shape;
   return item->sharded != NULL ? item->sharded->held.layout->shape : item->leaf->tensor->info.shape;
 }
 

@@ -1,7 +1,8 @@
 /* Loading a state dict: one rank opens the checkpoint for all of the process; each rank then checks its own leaves
  * against it. When all of them fit on all ranks, data are read into memory: a move from the checkpoint's store to that
  * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
- * fail. */
+ * fail. Ranks that are processes of their own each open it, and compare what they have opened. */
+#include "comm/gather.h"
 #include "state/files.h"
 
 #include <stdlib.h>
@@ -64,6 +65,59 @@ static reshard_status open_all(int64_t n, void **all) {
   for (int64_t r = 0; r < n; r++)
     t[r]->shared = l;
   return RESHARD_SUCCESS;
+}
+
+/* What tells one version of a checkpoint from another, wherever its file system is mounted: names and sizes of its
+ * tensors, and its files, with the times of their last change. */
+static uint64_t version_of(const loading *l) {
+  const rs_store *s = &l->checkpoint->store;
+  uint64_t h = rs_hash((uint64_t)s->model->tensors.n, s->model->names.at, (size_t)s->model->names.n);
+  for (int64_t f = 0; f < s->files.n; f++) {
+    int64_t words[2] = {s->files.at[f].size, s->files.at[f].changed_ns};
+    h = rs_hash(h, words, sizeof words);
+  }
+  for (int64_t i = 0; i < l->leaves.all.n; i++)
+    h = rs_hash(h, l->leaves.paths.at[i], strlen(l->leaves.paths.at[i]));
+  return h;
+}
+
+/* The directory that all name. */
+static reshard_status compare_names(turn *t) {
+  reshard_comm comm = t->base.comm;
+  const char *mine = t->base.status == RESHARD_SUCCESS ? t->base.directory : "";
+  rs_strings *all;
+  char first[RS_QUOTE], second[RS_QUOTE];
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_comm_gather_bytes(comm, t->base.status, mine, (int64_t)strlen(mine) + 1, &all));
+  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++)
+    if (strcmp(all->bytes, all->bytes + all->first[r]) != 0)
+      status = rs_error(RESHARD_ERROR_MISMATCH, "rank 0 loads from '%s', rank %lld from '%s'",
+                        rs_quote(first, sizeof first, all->bytes), (long long)r,
+                        rs_quote(second, sizeof second, all->bytes + all->first[r]));
+  rs_strings_release(all);
+  return status;
+}
+
+static reshard_status open_apart(turn *t) {
+  reshard_comm comm = t->base.comm;
+  void *mine = t;
+  rs_strings *all;
+  uint64_t version = 0, other;
+  char quoted[RS_QUOTE];
+  RS_TRY(compare_names(t));
+  reshard_status status = open_all(1, &mine);
+  if (status == RESHARD_SUCCESS)
+    version = version_of(t->shared);
+  RS_TRY(rs_comm_gather_bytes(comm, status, &version, sizeof version, &all));
+  memcpy(&version, all->bytes, sizeof version);
+  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++) {
+    memcpy(&other, all->bytes + all->first[r], sizeof other);
+    if (other != version)
+      status = rs_error(RESHARD_ERROR_SYSTEM, "ranks 0 and %lld have opened different checkpoints at '%s'",
+                        (long long)r, rs_quote(quoted, sizeof quoted, t->base.directory));
+  }
+  rs_strings_release(all);
+  return status;
 }
 
 /* --- Does what is wanted fit what is stored? --------------------------------------------------------------------- */
@@ -346,10 +400,9 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   reshard_comm comm = sharder->comm;
   turn t = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
-  RS_TRY(rs_check_one_process(call, comm));
   t.base.status = prepare(sharder, state, directory, options, &t);
   t.base.text = reshard_last_error();
-  reshard_status status = comm->ops->together(comm, open_all, &t);
+  reshard_status status = rs_one_process(comm) ? comm->ops->together(comm, open_all, &t) : open_apart(&t);
   t.report.open_seconds = rs_seconds() - start;
   if (status == RESHARD_SUCCESS)
     status = load(&t);

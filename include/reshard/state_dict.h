@@ -55,8 +55,8 @@ RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_
                                                                         reshard_tree *flat);
 
 /* Checkpoints: state_dict_saver.save, state_dict_loader.load. Both are collective over the sharder's communicator,
- * whose ranks are threads of one process today (RESHARD_ERROR_UNSUPPORTED else); all ranks name one directory. They
- * succeed on all ranks, or return the same error on all: a rank whose own step fails takes part all the same.
+ * of any kind; all ranks name one directory, of a file system that they share. They succeed on all ranks, or return the
+ * same error on all: a rank whose own step fails takes part all the same.
  *
  * Every leaf has a name, its path (reshard_tree_visit); no two leaves may have the same.
  *

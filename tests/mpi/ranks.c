@@ -185,7 +185,7 @@ static void aborts(void) {
 
 /* --- Meshes, DTensors, sharded tensors -------------------------------------------------------------------------- */
 
-static void sites(int64_t n) {
+static void sites(int64_t n, const char *directory) {
   site s = {.comm = open_comm(60000)};
   int64_t seen = 0;
   CHECK(reshard_sharder_create(s.comm, NULL, &s.sharder) == RESHARD_SUCCESS, "a sharder");
@@ -193,6 +193,7 @@ static void sites(int64_t n) {
     seen += site_check_meshes(&s, 100 + (uint64_t)i);
     site_check_dtensor(&s, 200 + (uint64_t)i);
     site_check_sharded(&s, 300 + (uint64_t)i);
+    site_check_state(&s, 400 + (uint64_t)i, directory);
   }
   CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
   site_check_refusals(&s);
@@ -247,7 +248,7 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "splits") == 0)
     splits();
   else if (strcmp(what, "sites") == 0)
-    sites(argc > 2 ? atoll(argv[2]) : 10);
+    sites(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_sites");
   else if (strcmp(what, "deadline") == 0)
     deadline();
   else if (strcmp(what, "aborts") == 0)
@@ -255,7 +256,7 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | sites [N] | deadline | aborts | large");
+    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | sites [N [DIRECTORY]] | deadline | aborts | large");
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%s, %d ranks: %d checks failed\n", what, size, all);

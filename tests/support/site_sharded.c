@@ -148,6 +148,46 @@ static void check_merged(site *s, int64_t rows, uint64_t key) {
   free(index);
 }
 
+/* Rows in another order, some twice: when the call returns, in the order of the stream, and with one that is out of
+ * range. Local. */
+static void check_select(site *s, rng *r, uint64_t key) {
+  enum { ROWS = 9, COLUMNS = 5, WANTED = 12 };
+  int64_t list[WANTED], found[2], place[WANTED * COLUMNS];
+  reshard_tensor_info info;
+  reshard_tensor src = site_tensor(s, RESHARD_F32, 2, (int64_t[]){ROWS, COLUMNS}, key % 2);
+  reshard_tensor dst = site_tensor(s, RESHARD_F32, 2, (int64_t[]){WANTED, COLUMNS}, false);
+  reshard_tensor index = site_tensor(s, RESHARD_I64, 1, (int64_t[]){WANTED}, false);
+  reshard_tensor fault = site_tensor(s, RESHARD_I64, 1, (int64_t[]){2}, false);
+  site_stamp_whole(s, src, key);
+  for (int64_t i = 0; i < WANTED; i++) {
+    list[i] = rng_below(r, ROWS);
+    for (int64_t c = 0; c < COLUMNS; c++)
+      place[i * COLUMNS + c] = list[i] * COLUMNS + c;
+  }
+  SITE_GOOD(s, reshard_tensor_get_info(index, &info));
+  void *at = info.data;
+  SITE_GOOD(s, reshard_tensor_get_info(fault, &info));
+  site_copy(s, at, list, sizeof list);
+  SITE_GOOD(s, reshard_index_select(src, 0, index, dst, 1, s->stream));
+  SITE_SO(s, site_unlike(s, dst, WANTED * COLUMNS, place, false, key) == 0);
+  site_stamp_whole(s, dst, key + 1);
+  SITE_GOOD(s, reshard_index_select_async(src, -2, index, dst, fault, 1, s->stream));
+  SITE_SO(s, site_unlike(s, dst, WANTED * COLUMNS, place, false, key) == 0);
+  site_copy(s, found, info.data, sizeof found);
+  SITE_SO(s, found[0] == -1);
+  list[7] = ROWS;
+  site_copy(s, at, list, sizeof list);
+  SITE_GOOD(s, reshard_index_select_async(src, 0, index, dst, fault, 1, s->stream));
+  site_copy(s, found, info.data, sizeof found);
+  SITE_SO(s, found[0] == 7 && found[1] == ROWS);
+  SITE_SO(s, reshard_index_select(src, 0, index, dst, 1, s->stream) == RESHARD_ERROR_INVALID &&
+                 strstr(reshard_last_error(), "index[7] = 9, dim 0 has 9 indices") != NULL);
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+  reshard_tensor_release(index);
+  reshard_tensor_release(fault);
+}
+
 void site_check_sharded(site *s, uint64_t seed) {
   rng r;
   scene c;
@@ -162,6 +202,7 @@ void site_check_sharded(site *s, uint64_t seed) {
   reshard_sharded_tensor_release(t);
   check_passage(s, &c, rng_below(&r, c.what.world), rng_below(&r, c.what.world));
   check_merged(s, rng_in(&r, 1, 4), seed);
+  check_select(s, &r, seed);
   close_scene(&c);
 }
 

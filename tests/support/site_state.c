@@ -100,6 +100,12 @@ static void check_refused(site *s, const char *directory) {
            "path 'plain': rank 0 has f16, rank 1 has f32");
   SITE_ALL(s, reshard_state_load(s->sharder, odd ? NULL : state, directory, &options, NULL), RESHARD_ERROR_INVALID,
            "rank 1: ");
+  SITE_ALL(s, reshard_state_load(s->sharder, state, odd ? "elsewhere" : directory, &options, NULL),
+           RESHARD_ERROR_MISMATCH, "rank 1 from 'elsewhere'");
+  SITE_ALL(s, reshard_state_save(s->sharder, state, odd ? "elsewhere" : directory, &over, NULL), RESHARD_ERROR_MISMATCH,
+           "rank 1 to 'elsewhere'");
+  SITE_ALL(s, reshard_state_save(s->sharder, state, directory, odd ? NULL : &over, NULL), RESHARD_ERROR_MISMATCH,
+           "rank 0 saves with force 1, rank 1 with 0");
   reshard_tree_release(state);
   reshard_tensor_release(plain);
 }
