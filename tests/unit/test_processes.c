@@ -96,8 +96,9 @@ static void test_strangers(void **state) {
       poll(NULL, 0, 10);
       fd = socket(AF_INET, SOCK_STREAM, 0);
     }
+    const char *text = "GET / HTTP/1.1\r\nHost: localhost:1\r\nAccept: */*\r\n\r\n";
     if (i == 0)
-      assert_int_equal(send(fd, "GET / HTTP/1.1\r\nHost: localhost:1\r\nAccept: */*\r\n\r\n", 52, MSG_NOSIGNAL), 52);
+      assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
     close(fd);
   }
   pid_t second = start(port, 2, 1, 0, 20000);

@@ -3,7 +3,7 @@
 # a virtual GPU ($RESHARD), whose checker makes a run fail that lacks a wait between streams or leaves something behind.
 . "$SOURCE/tests/cli/common.bash"
 scale=${RESHARD_TEST_SCALE:-1}
-cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * (s < 1 ? s * 3 : s)); print n < 4 ? 4 : n }')
+cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * s); print n < 8 ? 8 : n }')
 small=(bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 2 -c 1 --device cuda)
 export VG_DEVICES=2
 
