@@ -12,10 +12,10 @@ expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
 
 # bench: rows of 24 x 40 f32
 row='^ +3840 +960 +f32 .* 0$'
-ways=('-g 2 --path packed' '-t 2 -g 2 --comm local') checks=('-g 2')
+ways=('-g 2 --path packed' '-t 2 -g 2 --comm local') verified=('-g 2')
 if [ "$SEES" = 1 ]; then # ThreadSanitizer is for threads that meet, and slow
   ways+=('' '--path direct' '--path packed' '-G' '-g 2 -G --path packed' '--path packed --workspace 4K')
-  checks=('--path direct' '--path packed' '-G' '-g 2')
+  verified=('--path direct' '--path packed' '-G' '-g 2')
 fi
 for way in "${ways[@]}"; do
   # shellcheck disable=SC2086 # words
@@ -31,7 +31,7 @@ if [ "$NCCL" = 1 ]; then
 fi
 
 # verify
-for way in "${checks[@]}"; do
+for way in "${verified[@]}"; do
   # shellcheck disable=SC2086
   expect 0 verify --device cuda --cases "$cases" $way; says '^0 of them failed'
 done
