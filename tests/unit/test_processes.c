@@ -1,5 +1,5 @@
-/* A few bytes from the first process to all over TCP, as --comm nccl begins: late first, strangers at the port, a process
- * that never comes. */
+/* A few bytes from the first process to all over TCP, as --comm nccl begins: late first, strangers at the port, a
+ * process that never comes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
