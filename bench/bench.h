@@ -10,7 +10,8 @@
 typedef struct bench_row {
   int64_t bytes, elements, wrong, widest_flow;
   double time_us, algbw, busbw, memcpy_gbps, ratio;
-  double loop_us; /* GPU: of an execute among many, one after the other, by the host's clock */
+  double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
+  bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[WHAT_SHAPE_TEXT];
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
@@ -20,18 +21,18 @@ typedef struct bench_state {
   const cli_options *o;
   what w;
   session s;
-  char gpu[256];  /* name of the first one; empty on the CPU */
+  char gpu[256]; /* name of the first one; empty on the CPU */
   /* CPU */
   rs_device *cpu; /* of the straight copy */
   bool streaming; /* the faster straight copy */
   /* GPU */
-  void **stream;            /* [locals] */
-  rs_event **done;          /* [locals] */
-  rs_event *begin, *end;    /* with timing, on the first rank's GPU */
-  void **scratch;           /* [devices]: of which a memset replaces what is in the caches */
+  void **stream;         /* [locals] */
+  rs_event **done;       /* [locals] */
+  rs_event *begin, *end; /* with timing, on the first rank's GPU */
+  void **scratch;        /* [devices]: of which a memset replaces what is in the caches */
   size_t scratch_bytes;
-  int64_t hold;             /* memsets before what is timed */
-  gpu_graph *graph;         /* NULL: none */
+  int64_t hold;     /* memsets before what is timed */
+  gpu_graph *graph; /* NULL: none */
   bool again;
   /* of the row */
   reshard_entry *entries;

@@ -99,6 +99,7 @@ static double end_time(bench_state *b) {
   CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
   CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
   b->again = early && b->hold < MOST_HELD;
+  b->row.host_bound |= early && !b->again;
   b->hold *= b->again ? 2 : 1;
   return seconds;
 }
@@ -307,6 +308,7 @@ void bench_run_row(bench_state *b) {
     snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
   else
     what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+  b->hold = 1;
   b->entries = what_entries(w);
   bench_side_make(w, &b->s, true, &b->src);
   bench_side_make(w, &b->s, false, &b->dst);
@@ -334,7 +336,6 @@ static void start_cpu(bench_state *b) {
 static void start_gpu(bench_state *b) {
   const session *s = &b->s;
   gpu_info info;
-  b->hold = 1;
   b->stream = cli_alloc(s->locals, sizeof *b->stream);
   b->done = cli_alloc(s->locals, sizeof *b->done);
   b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);

@@ -10,7 +10,7 @@ typedef struct cli_options {
   /* what, and its two layouts */
   const char *shape, *dtype, *model, *src, *dst, *permutation;
   /* where */
-  int64_t ranks; /* 0: not given */
+  int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
   reshard_path path;
   reshard_collective_use collective;

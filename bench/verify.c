@@ -11,13 +11,14 @@
 
 int command_verify(int argc, char **argv) {
   cli_options o;
-  cli_read_options(argc, argv, COMMAND_VERIFY,
-                   "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
-                   "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
-                   "limits) and compares\n"
-                   "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
-                   "runs first.\n",
-                   &o);
+  cli_read_options(
+      argc, argv, COMMAND_VERIFY,
+      "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
+      "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
+      "limits) and compares\n"
+      "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
+      "runs first.\n",
+      &o);
   session where;
   int64_t asked = o.ranks;
   session_begin(&where, &o);

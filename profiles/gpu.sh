@@ -26,6 +26,10 @@ esac
 [ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
 total=530
 [ -z "$quick" ] || total=170
+[ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
+[ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
+[[ $build == /* ]] || build=$PWD/$build
+[[ $results == /* ]] || results=$PWD/$results
 cd "$root" || exit 1
 
 lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
@@ -121,10 +125,14 @@ nccl_processes() { # N COMMAND...
   return "$status"
 }
 
-figures_of_kernels() { # what ncu says of each kernel, one line a launch
-  "$ncu" --csv --print-units base --target-processes all --launch-count 200 \
+figures_of_kernels() { # BYTES CASE: what ncu says of each kernel, one line a launch
+  local said status=0
+  said=$("$ncu" --csv --print-units base --launch-count 200 \
     --metrics gpu__time_duration.sum,dram__bytes.sum.per_second,dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread \
-    "$micro" bench --iters 1 --bytes "$1" --only "$2"
+    "$micro" bench --profile --bytes "$1" --only "$2" 2>&1) || status=$?
+  echo "$said"
+  [[ $said != *ERR_NVGPUCTRPERM* ]] || { echo "ncu may not read the GPU's counters here (ERR_NVGPUCTRPERM)"; return 77; }
+  return "$status"
 }
 
 # --- Build -------------------------------------------------------------------------------------------------------------------
@@ -212,7 +220,7 @@ elif [ -n "$ncu" ]; then
   export ncu micro
   export -f figures_of_kernels
   for case in 'box copy' 'transposing' '8 large boxes' 'index_select 65536'; do
-    step "ncu-${case// /-}" 40 "$case" bash -c 'figures_of_kernels "$@"' ncu "$((bytes / 4))" "$case"
+    step "ncu-${case// /-}" 40 "$case" bash -c 'figures_of_kernels "$@"' ncu "$((bytes > 1 << 20 ? bytes / 4 : bytes))" "$case"
   done
 else
   note ncu lacking 0 "no ncu: no figures per kernel"

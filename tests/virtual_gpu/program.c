@@ -21,7 +21,8 @@ static long number(const char *name, long otherwise) {
   return text != NULL && *text != '\0' ? strtol(text, NULL, 0) : otherwise;
 }
 
-/* Runs as the last thing: the program may exit anywhere. What failed leaves its memory to the system: no leak is told. */
+/* Runs as the last thing: the program may exit anywhere. What failed leaves its memory to the system: no leak is told.
+ */
 static void end(int status, void *unused) {
   (void)unused;
   for (int i = 0; status != 0 && vg_report(i) != NULL; i++)

@@ -3,7 +3,7 @@
 # a virtual GPU ($RESHARD), whose checker makes a run fail that lacks a wait between streams or leaves something behind.
 . "$SOURCE/tests/cli/common.bash"
 scale=${RESHARD_TEST_SCALE:-1}
-cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * (s < 1 ? s * 3 : s)); print n < 4 ? 4 : n }')
+cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * s); print n < 8 ? 8 : n }')
 small=(bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 2 -c 1 --device cuda)
 export VG_DEVICES=2
 
@@ -12,7 +12,12 @@ expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
 
 # bench: rows of 24 x 40 f32
 row='^ +3840 +960 +f32 .* 0$'
-for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed' '--path packed --workspace 4K' '-t 2 -g 2 --comm local'; do
+ways=('-g 2 --path packed' '-t 2 -g 2 --comm local') verified=('-g 2')
+if [ "$SEES" = 1 ]; then # ThreadSanitizer is for threads that meet, and slow
+  ways+=('' '--path direct' '--path packed' '-G' '-g 2 -G --path packed' '--path packed --workspace 4K')
+  verified=('--path direct' '--path packed' '-G' '-g 2')
+fi
+for way in "${ways[@]}"; do
   # shellcheck disable=SC2086 # words
   expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
 done
@@ -26,7 +31,7 @@ if [ "$NCCL" = 1 ]; then
 fi
 
 # verify
-for way in '--path direct' '--path packed' '-G' '-g 2'; do
+for way in "${verified[@]}"; do
   # shellcheck disable=SC2086
   expect 0 verify --device cuda --cases "$cases" $way; says '^0 of them failed'
 done
@@ -35,12 +40,14 @@ if [ "$NCCL" = 1 ]; then
   expect 0 verify --device cuda --comm nccl --cases "$cases" -G; says '^0 of them failed'
 fi
 
-# copies, casts, selections, storage: the program reshard_gpu
+# copies, casts, selections, storage: the program reshard_gpu, of one thread
 reshard=$RESHARD
 RESHARD=$RESHARD_GPU
-expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
-expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select .*: met'; ! grep -q 'WRONG' out || fault "$(cat out)"
-grep -q '"wrong":true' j && fault "$(cat j)"
+if [ "$SEES" = 1 ]; then
+  expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
+  expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select .*: met'
+  ! grep -q '"wrong":true' j || fault "$(cat j)"
+fi
 RESHARD=$reshard
 
 # what is missing
