@@ -1,6 +1,7 @@
 /* Making sharded tensors and looking into them. */
 #include "sharded/sharder.h"
 
+#include "device/device.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
@@ -171,29 +172,62 @@ reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_lay
   return create("reshard_sharded_tensor_empty", sharder, layout, properties, tensor);
 }
 
-/* Every element of the new arrays. element NULL: zeros. */
-static void fill_arrays(const rs_held *held, const void *element) {
-  for (int64_t i = 0; i < held->n; i++) {
-    const reshard_tensor_info *info = &held->arrays[i]->info;
-    size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
-    if (bytes == 0)
-      continue;
-    if (element == NULL) {
-      memset(info->data, 0, bytes);
-      continue;
-    }
-    char *data = info->data;
-    memcpy(data, element, width);
-    for (size_t done = width; done < bytes; done += done < bytes - done ? done : bytes - done)
-      memcpy(data + done, data, done < bytes - done ? done : bytes - done);
+enum { FILL_PIECE = 1 << 20 };
+
+static void repeat(char *data, size_t bytes, const void *element, size_t width) {
+  memcpy(data, element, width);
+  for (size_t done = width; done < bytes; done += done < bytes - done ? done : bytes - done)
+    memcpy(data + done, data, done < bytes - done ? done : bytes - done);
+}
+
+/* On a device from a piece of host memory, which a copy has read when it returns: it is pageable. */
+static reshard_status fill_array(rs_device *device, const reshard_tensor_info *info, const void *element) {
+  size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  if (element == NULL)
+    return device->ops->memset(device, info->data, 0, bytes, NULL);
+  if (!device->ops->streams) {
+    repeat(info->data, bytes, element, width);
+    return RESHARD_SUCCESS;
   }
+  size_t piece = bytes < FILL_PIECE ? bytes : FILL_PIECE;
+  char *host, *data = info->data;
+  reshard_status status = rs_alloc(&host, (int64_t)piece, 1);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  repeat(host, piece, element, width);
+  for (size_t done = 0; done < bytes && status == RESHARD_SUCCESS; done += piece)
+    status = device->ops->memcpy(device, data + done, host, piece < bytes - done ? piece : bytes - done, NULL);
+  free(host);
+  return status;
+}
+
+/* A new tensor with every element of its arrays written, on a GPU in the order in which they were allocated, when it
+ * returns. element NULL: zeros. */
+static reshard_status create_filled(const char *call, reshard_sharder s, reshard_layout layout,
+                                    const reshard_properties *properties, const void *element,
+                                    reshard_sharded_tensor *tensor) {
+  reshard_sharded_tensor made;
+  if (tensor == NULL)
+    return no_argument(call, "tensor");
+  RS_TRY(create(call, s, layout, properties, &made));
+  rs_device *device = s->comm->device;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < made->held.n && status == RESHARD_SUCCESS; i++)
+    status = fill_array(device, &made->held.arrays[i]->info, element);
+  if (status == RESHARD_SUCCESS && device->ops->streams)
+    status = device->ops->synchronize(device, NULL);
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
                                             const reshard_properties *properties, reshard_sharded_tensor *tensor) {
-  RS_TRY(create("reshard_sharded_tensor_zeros", sharder, layout, properties, tensor));
-  fill_arrays(&(*tensor)->held, NULL);
-  return RESHARD_SUCCESS;
+  return create_filled("reshard_sharded_tensor_zeros", sharder, layout, properties, NULL, tensor);
 }
 
 reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
@@ -201,9 +235,7 @@ reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layo
                                            reshard_sharded_tensor *tensor) {
   if (element == NULL)
     return no_argument("reshard_sharded_tensor_full", "element");
-  RS_TRY(create("reshard_sharded_tensor_full", sharder, layout, properties, tensor));
-  fill_arrays(&(*tensor)->held, element);
-  return RESHARD_SUCCESS;
+  return create_filled("reshard_sharded_tensor_full", sharder, layout, properties, element, tensor);
 }
 
 reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
