@@ -42,6 +42,8 @@ static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device;
 /* Every entry from the table is between these two: calls of the runtime go to the device, and the thread's current
  * device is afterwards what it was. enter changes nothing when it fails. */
 reshard_status rs_cuda_enter(const rs_device *device, int *before);
+/* The same for cleaning up, where nobody hears of a failure: the last error stays what it is. */
+int rs_cuda_try_enter(const rs_device *device);
 void rs_cuda_leave(int before);
 
 /* RESHARD_SUCCESS, or a status with the call's name, CUDA's text and number; the runtime's last error is cleared, so
@@ -65,8 +67,7 @@ void rs_cuda_ignore(cudaError_t error);
   } while (0)
 #define RS_ON_DEVICE_VOID(device, call) \
   do { \
-    int before_ = -1; \
-    (void)rs_cuda_enter(device, &before_); \
+    int before_ = rs_cuda_try_enter(device); \
     rs_cuda_ignore(call); \
     rs_cuda_leave(before_); \
   } while (0)

@@ -115,9 +115,11 @@ bool rs_lane_captured(rs_storage_pool *pool, const rs_lane *lane) {
 
 reshard_status rs_lane_mark(rs_storage_pool *pool, rs_lane *lane, const char *edge) {
   rs_mark *made;
+  bool captured;
   if (lane->ended)
     return RESHARD_SUCCESS;
-  if (rs_lane_captured(pool, lane))
+  RS_TRY(pool->device->ops->capturing(pool->device, stream_to_mark(pool, lane), &captured));
+  if (captured)
     return rs_error(RESHARD_ERROR_INVALID, "stream %p, that storage was used on, is being captured", lane->stream);
   RS_TRY(take_mark(pool, &made));
   reshard_status status = rs_stream_record(pool->device, made->event, stream_to_mark(pool, lane), edge);

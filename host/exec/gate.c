@@ -2,6 +2,8 @@
 
 #include "device/stream.h"
 
+#include <stdio.h>
+
 static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_devices[0]; }
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
@@ -52,10 +54,16 @@ reshard_status rs_gate_close(rs_gate *gate, void *work) {
   return status;
 }
 
+/* Where the stream cannot wait the host does: the other ranks have heard already how the work went. */
 reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
+  char text[512];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
   reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, RS_EDGE("rank after work"));
   if (waited != RESHARD_SUCCESS)
-    (void)first_device(gate)->ops->finish(first_device(gate));
+    waited = first_device(gate)->ops->finish(first_device(gate));
   gate->behind = false;
-  return status != RESHARD_SUCCESS ? status : waited;
+  if (status == RESHARD_SUCCESS)
+    return waited;
+  rs_error_set(text);
+  return status;
 }

@@ -205,6 +205,7 @@ struct Fault {
   bool any = false, from_then_on = false;
   int64_t k = 0, seen = 0, fired = 0;
   int error = 0;
+  uint32_t chain = 0; /* of the thread whose calls it is about; 0: all */
 };
 struct Machine {
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -111,9 +111,12 @@ void vg_reset_peak(int device);
 
 /* --- Faults ----------------------------------------------------------------------------------------------------------
  * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with
- * `error` (a cudaError_t; 0: one that suits the call), once or from then on. It has no effect then, except that
- * destroying and freeing calls do what they do and return the error. k == 0: no more faults. */
+ * `error` (a cudaError_t, for calls of NCCL an ncclResult_t; 0: one that suits the call), once or from then on. It has
+ * no effect then, except that destroying and freeing calls do what they do and return the error, and that
+ * ncclCommGetAsyncError succeeds and tells of the error. k == 0: no more faults. */
 void vg_fail(const char *name, int64_t k, bool from_then_on, int error);
+/* The same for calls of the calling thread alone. */
+void vg_fail_here(const char *name, int64_t k, bool from_then_on, int error);
 int64_t vg_failed(void); /* calls that were failed since */
 /* The calls of this thread that follow are the test's own: they neither fail nor count, until false. */
 void vg_own_calls(bool own);
