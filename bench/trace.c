@@ -2,6 +2,7 @@
 #include "trace.h"
 #include "gpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,8 +120,8 @@ static void read_times(trace *t) {
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         CLI_TRY("trace: ", gpu_elapsed(gpu->base, s->timing[k], &seconds[k]));
-    s->begin = 1e6 * seconds[0];
-    s->end = 1e6 * (gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]);
+    s->begin = fmax(0, 1e6 * seconds[0]); /* a stream without work comes to a wait before time begins */
+    s->end = fmax(s->begin, 1e6 * (gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
         gpu->device->ops->event_destroy(gpu->device, s->timing[k]);

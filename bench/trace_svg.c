@@ -125,12 +125,11 @@ static void edge(picture *p, const trace_step *wait) {
   double x1 = x_of(p, record->begin), y1 = p->y[record->lane] + side * BOX / 2;
   double x2 = x_of(p, wait->end), y2 = p->y[wait->lane] - side * BOX / 2, bend = (y2 - y1) / 2;
   const char *colour = p->t->lane[record->lane].gpu == p->t->lane[wait->lane].gpu ? SVG_INK : "#c2410c";
-  cli_add(
-      &p->out,
-      "<g stroke=\"%s\" stroke-opacity=\"0.55\" fill=\"none\"><path d=\"M%.2f %.2fC%.2f %.2f %.2f %.2f %.2f %.2f\"/>"
-      "<path d=\"M%.2f %.2fL%.2f %.2fL%.2f %.2f\"/><title>%s</title></g>\n",
-      colour, x1, y1, x1, y1 + bend, x2, y2 - bend, x2, y2, x2 - 3, y2 - 5 * side, x2, y2, x2 + 3, y2 - 5 * side,
-      wait->is.name);
+  cli_add(&p->out,
+          "<g stroke=\"%s\" stroke-opacity=\"%s\" fill=\"none\"><path d=\"M%.2f %.2fC%.2f %.2f %.2f %.2f %.2f %.2f\"/>"
+          "<path d=\"M%.2f %.2fL%.2f %.2fL%.2f %.2f\"/><title>%s</title></g>\n",
+          colour, record->begin > wait->begin ? "0.75" : "0.22", x1, y1, x1, y1 + bend, x2, y2 - bend, x2, y2, x2 - 3,
+          y2 - 5 * side, x2, y2, x2 + 3, y2 - 5 * side, wait->is.name);
 }
 
 static void legend(picture *p, const char *note) {
