@@ -194,7 +194,7 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   world w = {.steps = 1};
-  vg_edge_result result = vg_for_each_edge(run_world, &w, &(vg_options){.seed = 3}, 12);
+  vg_edge_result result = vg_for_each_edge(run_world, &w, &(vg_options){.seed = 3}, 10);
   printf("FSDP's loop of %d ranks: %d edges at %d places, %d of them missed when they are left out, %d false alarms\n",
          RANKS, result.edges, result.uses, result.found, result.false_alarms);
   assert_int_equal(result.false_alarms, 0);
