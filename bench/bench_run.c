@@ -271,6 +271,8 @@ static void run_rank(void *user, int64_t local) {
   session_meet(&b->s, local, true); /* the last straight copy is over */
   if (b->o->check)
     check(b, local);
+  if (b->traced)
+    bench_trace_row(b, local);
   session_meet(&b->s, local, true);
   if (local == 0) {
     gpu_graph_destroy(b->graph);
@@ -385,6 +387,7 @@ void bench_finish(bench_state *b) {
     finish_gpu(b);
   else
     b->cpu->ops->destroy(b->cpu);
+  trace_destroy(b->trace);
   free(b->ends);
   free(b->transfers);
   free(b->ours);

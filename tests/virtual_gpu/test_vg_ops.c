@@ -74,7 +74,7 @@ static void check(bed *b) {
   free(got);
 }
 
-enum { SHORT = 40, LONG = 1000 }; /* that fit in parameters; and not, in fewer than 5 launches */
+enum { SHORT = 40, LONG = 220, LONGER = 1000 }; /* that fit in parameters; not; and not in fewer than 5 launches */
 
 /* A list of n casts into places of `to` that do not overlap. */
 static void random_casts(int n, rs_casts *gpu, rs_casts *cpu, const bed *b) {
@@ -112,8 +112,8 @@ static void casts(void **test) {
   for (uint64_t seed = 1; seed <= 20; seed++) {
     state = seed;
     bed b = begin(&(vg_options){.seed = seed});
-    for (int turn = 0; turn < 4; turn++) {
-      int n = turn == 0 ? SHORT : LONG;
+    for (int turn = 0; turn < (seed <= 3 ? 4 : 1); turn++) {
+      int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
       rs_casts gpu = {0}, cpu = {0};
       random_casts(n, &gpu, &cpu, &b);
       OK(b.cpu->ops->cast(b.cpu, &cpu, NULL));
@@ -121,7 +121,7 @@ static void casts(void **test) {
       OK(b.gpu->ops->cast(b.gpu, &gpu, b.stream));
       vg_counts did = since(before);
       assert_int_equal(did.launches, 1);
-      assert_int_equal(did.copies, n == LONG);
+      assert_int_equal(did.copies, n != SHORT);
       assert_int_equal(did.host_syncs, 0);
       if (turn != 1) /* the first table takes memory */
         assert_int_equal(did.allocs, 0);
@@ -137,7 +137,7 @@ static void casts(void **test) {
 /* Captured, the table is in the graph: what is cast is what is in memory when it is launched. */
 static void captured(void **test) {
   (void)test;
-  for (int n = SHORT; n <= LONG; n += LONG - SHORT) {
+  for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     state = (uint64_t)n;
     bed b = begin(NULL);
     rs_casts gpu = {0}, cpu = {0};
@@ -184,7 +184,7 @@ static void crowded(void **test) {
     vg_counts before = vg_count();
     OK(b.gpu->ops->cast(b.gpu, &gpu, b.stream));
     vg_counts did = since(before);
-    assert_true(i < 8 ? did.launches == 1 : did.launches >= 5);
+    assert_true(i < 8 ? did.launches == 1 : did.launches >= 2);
     assert_int_equal(did.copies, i < 8);
     assert_int_equal(did.host_syncs, 0);
   }
@@ -204,7 +204,7 @@ static void long_casts(void *user, const vg_options *options) {
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   for (int i = 0; i < 6; i++) {
     rs_casts gpu = {0};
-    for (int k = 0; k < 300; k++) { /* each stream has its half of the memory */
+    for (int k = 0; k < 210; k++) { /* each stream has its half of the memory */
       rs_axis axis = {1, 4, 2};
       OK(rs_casts_add(&gpu, b.from + 4 * k, b.to + i % 2 * ROOM / 2 + 2 * k, RESHARD_F32, RESHARD_BF16, 1, &axis));
     }
@@ -220,7 +220,7 @@ static void edges(void **test) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_edge_result result = vg_for_each_edge(
-      &(vg_edge_search){.path = "casts by tables", .run = long_casts, .options = {.seed = 1}, .seeds = 12});
+      &(vg_edge_search){.path = "casts by tables", .run = long_casts, .options = {.seed = 1}, .seeds = 8});
   assert_int_equal(result.false_alarms, 0);
   assert_int_equal(result.edges, 1);
   assert_int_equal(result.uses, 6);
