@@ -167,7 +167,8 @@ static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *gr
   if (reshard_mesh_ndim(mesh) != 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s of %d dims, one of 1 is needed", call,
                     rs_mesh_text(text, mesh), reshard_mesh_ndim(mesh));
-  return chunk_outer(group, reshard_dtensor_sharded(tensor), stream, chunk);
+  reshard_sharded_tensor outer = reshard_dtensor_sharded(tensor);
+  return outer != NULL ? chunk_outer(group, outer, stream, chunk) : RESHARD_ERROR_OUT_OF_MEMORY; /* of what: the text */
 }
 
 /* What the ranks of a group compare: the sharded tensor that was cut. */
@@ -320,7 +321,7 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
   if (parent != NULL && !reshard_mesh_equal(parent, mesh))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s, not on the parent mesh %s", call,
                     rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
-  if (reshard_dtensor_sharded(tensor)->sharder != sharder)
+  if (tensor->sharder != sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
   return rs_fsdp_local(tensor, made);
 }

@@ -23,8 +23,7 @@ reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
     return reshard_tree_tensor(local, leaf);
-  reshard_dtype dtype = reshard_metadata_properties(reshard_dtensor_sharded(tensor)->metadata).dtype;
-  RS_TRY(reshard_tensor_create(dtype, 1, none, &local));
+  RS_TRY(reshard_tensor_create_on(tensor->sharder->device, tensor->properties.dtype, 1, none, NULL, &local));
   reshard_status status = reshard_tree_tensor(local, leaf);
   reshard_tensor_release(local);
   return status;

@@ -111,8 +111,10 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  * place of the old ones, which are released; metadata is replaced with them, its shards ordered by rank. After an error
  * on any rank every rank's tensor is as it was. Memory: the new shards, and at most the sharder's workspace limit; each
  * old shard is released when the data has moved, without waiting for anything else. n tensors of one sharder in one
- * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU. Errors of a
- * rank whose list has no tensor at all are its own: it has no communicator to tell the others. */
+ * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU; on a GPU all
+ * is done in its order, also the release of old shards, and the host does not wait, but where a transfer has to be made
+ * for it: over NCCL, between GPUs, on the packed path. So it is below. Errors of a rank whose list has no tensor at all
+ * are its own: it has no communicator to tell the others. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                                           const reshard_layout *layouts, void *stream);
 /* The same into new tensors. */

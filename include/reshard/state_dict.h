@@ -114,7 +114,7 @@ typedef struct reshard_state_load_report { /* of this rank */
   int64_t tensors;
   int64_t bytes;       /* of the tensors that this rank has: what is needed */
   int64_t read_bytes;  /* of data, from files; its share where ranks read together: replicas are read once */
-  double open_seconds; /* headers, which one rank reads for all, and checks */
+  double open_seconds; /* headers, which one rank of a process reads for all, and checks */
   double read_seconds; /* data */
 } reshard_state_load_report;
 

@@ -1,5 +1,5 @@
-/* State dicts saved and loaded: the tensors of a journey, of which one is a DTensor where its layout is a mesh's; a
- * plain one of which every rank has a replica; and a number. */
+/* State dicts saved and loaded: the tensors of a journey; plain ones of which every rank has a replica, on the site's
+ * device and on the CPU; and a number. */
 #include "support/journey.h"
 
 #include <reshard/state_dict.h>
@@ -15,8 +15,27 @@ static void put(site *s, reshard_tree state, const char *key, reshard_tree leaf)
   reshard_tree_release(leaf);
 }
 
+/* On the CPU: factor times the numbers of its elements. */
+static reshard_tensor host_tensor(site *s, int64_t factor) {
+  reshard_tensor tensor = NULL;
+  reshard_tensor_info info;
+  if (!SITE_GOOD(s, reshard_tensor_create(RESHARD_I64, 2, plain_shape, &tensor)) ||
+      !SITE_GOOD(s, reshard_tensor_get_info(tensor, &info)))
+    return NULL;
+  for (int64_t i = 0; i < info.elements; i++)
+    ((int64_t *)info.data)[i] = factor * i;
+  return tensor;
+}
+
+static void check_host(site *s, reshard_tensor tensor) {
+  reshard_tensor_info info;
+  SITE_GOOD(s, reshard_tensor_get_info(tensor, &info));
+  for (int64_t i = 0; i < info.elements; i++)
+    SITE_SO(s, ((int64_t *)info.data)[i] == i);
+}
+
 static reshard_tree make_state(site *s, const journey *j, const reshard_sharded_tensor *tensors, reshard_tensor plain,
-                               int64_t number) {
+                               reshard_tensor host, int64_t number) {
   reshard_tree state = NULL, leaf = NULL;
   SITE_GOOD(s, reshard_tree_dict(&state));
   for (int64_t i = 0; i < j->n; i++) {
@@ -27,6 +46,8 @@ static reshard_tree make_state(site *s, const journey *j, const reshard_sharded_
   }
   if (SITE_GOOD(s, reshard_tree_tensor(plain, &leaf)))
     put(s, state, "plain", leaf);
+  if (SITE_GOOD(s, reshard_tree_tensor(host, &leaf)))
+    put(s, state, "host", leaf);
   if (SITE_GOOD(s, reshard_tree_int(number, &leaf)))
     put(s, state, "step", leaf);
   return state;
@@ -42,11 +63,13 @@ static void save(site *s, const journey *j, const char *directory) {
   reshard_tensor plain = site_tensor(s, RESHARD_F16, 2, plain_shape, true);
   SITE_GOOD(s, journey_begin(s, j, tensors));
   site_stamp_whole(s, plain, j->seed);
-  reshard_tree state = make_state(s, j, tensors, plain, (int64_t)j->seed);
+  reshard_tensor host = host_tensor(s, 1);
+  reshard_tree state = make_state(s, j, tensors, plain, host, (int64_t)j->seed);
   SITE_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), RESHARD_SUCCESS, NULL);
   for (int64_t i = 0; i < j->n; i++)
     reshard_sharded_tensor_release(tensors[i]);
   reshard_tensor_release(plain);
+  reshard_tensor_release(host);
   reshard_tree_release(state);
 }
 
@@ -70,14 +93,17 @@ static void load(site *s, const journey *j, int step, const char *directory) {
   for (int64_t i = 0; i < j->n; i++)
     SITE_GOOD(s, reshard_sharded_tensor_zeros(s->sharder, j->stops[i][step].layout, &j->properties[i], s->stream,
                                               &tensors[i]));
-  reshard_tree state = make_state(s, j, tensors, plain, -1);
+  reshard_tensor host = host_tensor(s, 0);
+  reshard_tree state = make_state(s, j, tensors, plain, host, -1);
   for (int again = 0; again < 2; again++) /* while the GPU still copies what came first */
     SITE_ALL(s, reshard_state_load(s->sharder, state, directory, &options, &report), RESHARD_SUCCESS, NULL);
-  SITE_SO(s, report.tensors == j->n + 1);
+  SITE_SO(s, report.tensors == j->n + 2);
+  check_host(s, host);
   check_loaded(s, j, step, tensors, plain, state);
   for (int64_t i = 0; i < j->n; i++)
     reshard_sharded_tensor_release(tensors[i]);
   reshard_tensor_release(plain);
+  reshard_tensor_release(host);
   reshard_tree_release(state);
 }
 

@@ -203,6 +203,9 @@ static void test_each(void **state) {
 /* More than the ranks read in one piece. */
 static void test_large(void **state) {
   (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  skip(); /* many bytes, and nothing new for a sanitizer */
+#endif
   parts p;
   scene s;
   tally t = {0};
