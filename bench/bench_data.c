@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ALIGN 64
+#define ALIGN 256
 
 static reshard_layout layout_of(const what *w, bool source, int64_t t) {
   return source ? w->tensor[t].src : w->tensor[t].dst;
@@ -23,48 +23,93 @@ static unsigned char *map_memory(size_t bytes) {
   return memory;
 }
 
-void bench_side_make(const what *w, bool source, bench_side *s) {
-  *s = (bench_side){.first = cli_alloc(w->world + 1, sizeof *s->first)};
-  int64_t n = 0, cap = 0, *offset = NULL;
-  for (int64_t r = 0; r < w->world; r++) {
-    s->first[r] = n;
-    for (int64_t t = 0; t < w->n; t++) {
-      reshard_layout layout = layout_of(w, source, t);
-      int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
-      CLI_TRY("", reshard_layout_buffer_count(layout, r, &count));
-      if (n + count > cap)
-        offset = cli_realloc(offset, cap = 2 * (n + count) + 64, sizeof *offset);
-      for (int64_t b = 0; b < count; b++) {
-        int64_t elements = 0;
-        CLI_TRY("", reshard_layout_buffer_elements(layout, r, b, &elements));
-        offset[n++] = s->extent;
-        s->bytes += elements * width;
-        if (__builtin_add_overflow(s->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &s->extent) ||
-            s->extent > INT64_MAX / 4)
-          cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
-      }
+static int64_t place_of(const bench_side *side, int64_t local) { return local % side->nplaces; }
+
+/* Where the buffers of a rank go, which is not here (local < 0) or here: offsets in its place. */
+static void lay_rank(const what *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
+                     int64_t *cap) {
+  bench_place *place = local >= 0 ? &s->place[place_of(s, local)] : NULL;
+  int64_t n = local >= 0 ? s->first[local] : 0;
+  for (int64_t t = 0; t < w->n; t++) {
+    reshard_layout layout = layout_of(w, source, t);
+    int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
+    CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
+    if (place != NULL && n + count > *cap)
+      *offset = cli_realloc(*offset, *cap = 2 * (n + count) + 64, sizeof **offset);
+    for (int64_t b = 0; b < count; b++) {
+      int64_t elements = 0;
+      CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
+      s->bytes += elements * width;
+      if (place == NULL)
+        continue;
+      (*offset)[n++] = place->extent;
+      if (__builtin_add_overflow(place->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &place->extent) ||
+          place->extent > INT64_MAX / 4)
+        cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
     }
   }
-  s->first[w->world] = n;
-  s->mapped = (size_t)s->extent + ALIGN;
-  int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  if ((int64_t)s->mapped > memory / 10 * 9) {
+  if (place != NULL)
+    s->first[local + 1] = n;
+}
+
+static void take_memory(bench_side *s, bool source) {
+  int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), all = 0;
+  for (int64_t p = 0; p < s->nplaces; p++)
+    all += s->place[p].extent + ALIGN;
+  if (all > memory / 10 * 9) {
     char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
     cli_exit(EXIT_FAILED, "the %s buffers of all ranks take %s, this machine has %s", source ? "source" : "destination",
-             cli_bytes_text(a, (double)s->mapped), cli_bytes_text(b, (double)memory));
+             cli_bytes_text(a, (double)all), cli_bytes_text(b, (double)memory));
   }
-  s->memory = map_memory(s->mapped);
-  s->buffer = cli_alloc(n, sizeof *s->buffer);
-  for (int64_t i = 0; i < n; i++)
-    s->buffer[i] = s->memory + offset[i];
+  for (int64_t p = 0; p < s->nplaces; p++) {
+    bench_place *place = &s->place[p];
+    place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
+    if (place->device != NULL)
+      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)place->extent + ALIGN, (void **)&place->memory));
+  }
+}
+
+void bench_side_make(const what *w, const session *session, bool source, bench_side *s) {
+  int64_t locals = session->locals, cap = 0, *offset = NULL;
+  *s = (bench_side){.nplaces = session->cuda ? session->ndevices : 1};
+  s->first = cli_alloc(locals + 1, sizeof *s->first);
+  s->begin = cli_alloc(locals + 1, sizeof *s->begin);
+  s->end = cli_alloc(locals + 1, sizeof *s->end);
+  s->place = cli_alloc(s->nplaces, sizeof *s->place);
+  for (int64_t p = 0; session->cuda && p < s->nplaces; p++)
+    s->place[p].device = session->devices[p]->device;
+  for (int64_t r = 0; r < w->world; r++) {
+    int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
+    if (local >= 0)
+      s->begin[local] = s->place[place_of(s, local)].extent;
+    lay_rank(w, source, r, local, s, &offset, &cap);
+    if (local >= 0)
+      s->end[local] = s->place[place_of(s, local)].extent;
+  }
+  take_memory(s, source);
+  s->buffer = cli_alloc(s->first[locals], sizeof *s->buffer);
+  s->host = cli_alloc(s->first[locals], sizeof *s->host);
+  for (int64_t l = 0; l < locals; l++)
+    for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
+      s->buffer[i] = s->place[place_of(s, l)].memory + offset[i];
+      s->host[i] = s->place[place_of(s, l)].host + offset[i];
+    }
   free(offset);
 }
 
 void bench_side_free(bench_side *s) {
-  if (s->memory != NULL)
-    munmap(s->memory, s->mapped);
+  for (int64_t p = 0; p < s->nplaces; p++) {
+    bench_place *place = &s->place[p];
+    munmap(place->host, (size_t)place->extent + ALIGN);
+    if (place->device != NULL)
+      place->device->ops->free(place->device, place->memory);
+  }
+  free(s->place);
   free(s->buffer);
+  free(s->host);
   free(s->first);
+  free(s->begin);
+  free(s->end);
   *s = (bench_side){0};
 }
 
@@ -175,8 +220,9 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
   return result;
 }
 
-static int64_t walk_rank(const what *w, bool source, const bench_side *side, int64_t rank, run_visitor visit) {
-  int64_t buffer = side->first[rank], result = 0;
+static int64_t walk_rank(const what *w, bool source, const bench_side *side, int64_t rank, int64_t local,
+                         run_visitor visit) {
+  int64_t buffer = side->first[local], result = 0;
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
     size_t width = reshard_dtype_size(w->tensor[t].dtype);
@@ -190,7 +236,7 @@ static int64_t walk_rank(const what *w, bool source, const bench_side *side, int
     for (int64_t a = 0; a < arrays; a++) {
       reshard_array_info info;
       CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
-      result += walk_array(layout, rank, a, side->buffer[buffer + info.buffer], width,
+      result += walk_array(layout, rank, a, side->host[buffer + info.buffer], width,
                            (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, weight, visit);
     }
     buffer += buffers;
@@ -198,18 +244,29 @@ static int64_t walk_rank(const what *w, bool source, const bench_side *side, int
   return result;
 }
 
-void bench_fill(const what *w, bool source, const bench_side *side, int64_t rank) {
-  walk_rank(w, source, side, rank, fill_visit);
+/* A local rank's buffers between host and device. */
+static void move(const bench_side *side, int64_t local, bool to_device, void *stream) {
+  const bench_place *place = &side->place[place_of(side, local)];
+  if (place->device == NULL)
+    return;
+  unsigned char *there = place->memory + side->begin[local], *here = place->host + side->begin[local];
+  CLI_TRY("", place->device->ops->memcpy(place->device, to_device ? there : here, to_device ? here : there,
+                                         (size_t)(side->end[local] - side->begin[local]), stream));
+  CLI_TRY("", place->device->ops->synchronize(place->device, stream));
 }
 
-int64_t bench_wrong(const what *w, bool source, const bench_side *side, int64_t rank) {
-  return walk_rank(w, source, side, rank, wrong_visit);
+void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+  walk_rank(w, source, side, s->first + local, local, fill_visit);
+  move(side, local, true, stream);
 }
 
-void bench_poison(const bench_side *side, int64_t world, int64_t rank) {
-  unsigned char *begin =
-      side->first[rank] < side->first[world] ? side->buffer[side->first[rank]] : side->memory + side->extent;
-  unsigned char *end =
-      side->first[rank + 1] < side->first[world] ? side->buffer[side->first[rank + 1]] : side->memory + side->extent;
-  memset(begin, 0xdb, (size_t)(end - begin));
+int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+  move(side, local, false, stream);
+  return walk_rank(w, source, side, s->first + local, local, wrong_visit);
+}
+
+void bench_poison(const bench_side *side, int64_t local, void *stream) {
+  const bench_place *place = &side->place[place_of(side, local)];
+  memset(place->host + side->begin[local], 0xdb, (size_t)(side->end[local] - side->begin[local]));
+  move(side, local, true, stream);
 }

@@ -2,27 +2,39 @@
 #ifndef BENCH_DATA_H
 #define BENCH_DATA_H
 
+#include "session.h"
 #include "what.h"
 
-/* The buffers of all ranks for one side, in one piece of memory, so that a straight copy of it is what ours is compared
- * with. */
+/* The buffers of the ranks here that share a device, in one piece of memory, so that a straight copy of it is what ours
+ * is compared with. */
+typedef struct bench_place {
+  rs_device *device;     /* of streams; NULL: the host's memory */
+  unsigned char *memory; /* where the ranks' arrays are */
+  unsigned char *host;   /* the same on the host, to be filled and looked at; on the CPU it is `memory` */
+  int64_t extent;        /* with the gaps that align */
+} bench_place;
+
 typedef struct bench_side {
-  unsigned char *memory;
-  size_t mapped;
-  int64_t bytes;  /* of elements, without the gaps that align */
-  int64_t extent; /* with them */
-  int64_t *first; /* [world + 1]: buffers of rank r are [first[r], first[r + 1]) */
-  void **buffer;
+  int64_t bytes; /* of elements, of all ranks of the world */
+  int64_t nplaces;
+  bench_place *place;
+  int64_t *first;       /* [locals + 1]: buffers of local rank l are [first[l], first[l + 1]) */
+  int64_t *begin;       /* [locals + 1]: where l's buffers begin in its place */
+  int64_t *end;         /* [locals + 1] */
+  void **buffer;        /* addresses for the library */
+  unsigned char **host; /* the same on the host */
 } bench_side;
 
-void bench_side_make(const what *w, bool source, bench_side *out);
+/* The local ranks' memory: on the session's GPUs, in turn, or on the host. */
+void bench_side_make(const what *w, const session *s, bool source, bench_side *out);
 void bench_side_free(bench_side *side);
 
-/* Stamps every element that a rank's buffers hold: a value from tensor and global index. */
-void bench_fill(const what *w, bool source, const bench_side *side, int64_t rank);
-/* Number of elements of a rank's buffers that do not have their stamp. */
-int64_t bench_wrong(const what *w, bool source, const bench_side *side, int64_t rank);
-/* Overwrites a rank's buffers. */
-void bench_poison(const bench_side *side, int64_t world, int64_t rank);
+/* Of a local rank; stream: one of its device. All return when it is done. Stamps every element that the rank's buffers
+ * hold: a value from tensor and global index. */
+void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream);
+/* Number of elements of its buffers that do not have their stamp. */
+int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream);
+/* Overwrites its buffers. */
+void bench_poison(const bench_side *side, int64_t local, void *stream);
 
 #endif

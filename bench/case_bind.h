@@ -5,6 +5,8 @@
 
 #include "cases.h"
 
+#include "device/device.h"
+
 typedef struct case_place {
   int64_t entry;
   const oracle_buffer *buffer;
@@ -20,12 +22,18 @@ typedef struct case_binding {
   case_place *place;
   void **pointer;
   const int64_t **stride_list; /* NULL elements: contiguous */
+  rs_device *device;           /* where the arena's double is; NULL: there is none */
+  unsigned char *memory;
 } case_binding;
 
 /* Draws addresses and strides for rank's buffers of all sources (or destinations). The random numbers depend on the
  * case's seed, the rank, the side and `number`. */
 void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_binding *out);
 void case_unbind(case_binding *b);
+/* Puts the buffers on a device of streams: the arena gets a double there, to which the pointers go from now on. */
+reshard_status case_bind_device(case_binding *b, rs_device *device);
+/* The whole arena to its double, or back, in the order of stream: done when it returns. Nothing where there is none. */
+reshard_status case_move(case_binding *b, bool to_device, void *stream);
 
 /* What the arena is before an execute: poison, and in a source the stamps of a generation of data. */
 typedef enum case_fill { FILL_SOURCE, FILL_DESTINATION, FILL_REVERSED } case_fill;

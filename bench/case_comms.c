@@ -14,11 +14,18 @@ typedef struct comm_set {
 } comm_set;
 
 struct case_comms {
+  const reshard_device *devices;
+  int64_t ndevices;
   comm_set sets[COMMS];
   uint64_t clock;
 };
 
-case_comms *case_comms_create(void) { return cli_alloc(1, sizeof(case_comms)); }
+case_comms *case_comms_create(const reshard_device *devices, int64_t ndevices) {
+  case_comms *kept = cli_alloc(1, sizeof *kept);
+  kept->devices = devices;
+  kept->ndevices = ndevices;
+  return kept;
+}
 
 static void comm_set_drop(comm_set *set) {
   for (int64_t r = 0; set->comms != NULL && r < set->n; r++)
@@ -51,7 +58,7 @@ reshard_comm *case_comms_get(case_comms *kept, int64_t n, int threads, reshard_i
       oldest = set;
   }
   comm_set_drop(oldest);
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS, NULL, 0};
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS, kept->devices, kept->ndevices};
   reshard_comm *comms = cli_alloc(n, sizeof *comms);
   if (reshard_comm_create_local(n, &options, comms) != RESHARD_SUCCESS) {
     cli_add(why, "local communicator of %lld ranks, %d threads, %s: %s", (long long)n, threads, reshard_isa_string(isa),

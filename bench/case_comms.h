@@ -6,7 +6,8 @@
 
 typedef struct case_comms case_comms;
 
-case_comms *case_comms_create(void);
+/* devices: of the ranks, in turn; none: a CPU. */
+case_comms *case_comms_create(const reshard_device *devices, int64_t ndevices);
 void case_comms_free(case_comms *comms);
 /* The n handles of a communicator with these options, kept from an earlier case where there is one; NULL, with why,
  * when it cannot be made. */

@@ -1,12 +1,16 @@
-/* Runs one case: every rank is a thread. Plans are made and compared with the oracle's counts; then transfers are made
- * and executed, twice and more with other data, over one path or several, by the rank threads or by one thread for all.
+/* Runs one case: every rank here is a thread. Plans are made and compared with the oracle's counts; then transfers are
+ * made and executed, twice and more with other data, over one path or several, by the rank threads or by one thread for
+ * all.
  *
  * No barrier stands between filling a source and executing, nor between an execute and checking the destination and
- * overwriting the source: exactly that order is execute's promise. */
+ * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
+ * of it. */
 #include "case_bind.h"
 #include "case_check.h"
 #include "case_comms.h"
-#include "ranks.h"
+#include "comm/comm.h"
+#include "gpu.h"
+#include "session.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -16,7 +20,8 @@
 struct case_runner {
   case_fixed fixed;
   rank_pool *pool;
-  case_comms *comms;
+  case_comms *comms; /* local ones */
+  session *remote;   /* what has the communicator, which is not a local one; else NULL */
 };
 
 /* One transfer and how it is used. */
@@ -34,18 +39,23 @@ typedef struct rank_state {
   reshard_plan_info info;
   reshard_transfer transfer;
   case_binding src, dst;
-  unsigned char *workspace;
+  unsigned char *workspace; /* of the device */
   size_t workspace_bytes;
   int64_t wire;
+  rs_device *device; /* of streams; NULL: the CPU */
+  void *stream;
 } rank_state;
 
 typedef struct live {
   case_runner *runner;
   const case_plan *c;
   reshard_entry *entries;
-  reshard_comm *comms;
+  int64_t first, locals; /* ranks [first, first + locals) are here */
+  reshard_comm *kept;    /* by the runner; NULL: it is not a local communicator */
+  reshard_comm *comms;   /* [world], like the following; of the ranks here */
   rank_state *rank;
   reshard_transfer *transfers;
+  gpu_graph *graph; /* of all executes of a pass with these arrays; NULL: not captured yet */
   reshard_status all_status;
   int npasses;
   pass passes[4];
@@ -57,7 +67,9 @@ case_runner *case_runner_create(const case_fixed *fixed) {
   case_runner *runner = cli_alloc(1, sizeof *runner);
   runner->fixed = *fixed;
   runner->pool = rank_pool_create();
-  runner->comms = case_comms_create();
+  session *s = fixed->session;
+  runner->comms = case_comms_create(s != NULL ? s->devices : NULL, s != NULL ? s->ndevices : 0);
+  runner->remote = s != NULL && s->comms != NULL ? s : NULL;
   return runner;
 }
 
@@ -92,6 +104,14 @@ static bool passes_on(live *l, cli_text *why) {
   bool right = why->length == 0 || failed(l, "%s", why->at);
   free(why->at);
   return right;
+}
+
+/* Meeting of all ranks, of all processes. */
+static bool meet(live *l, int64_t rank, bool ok) {
+  session *remote = l->runner->remote;
+  if (remote == NULL || remote->processes.n == 1)
+    return rank_pool_meet(l->runner->pool, ok);
+  return session_meet(remote, rank - l->first, ok);
 }
 
 static bool make_plan(live *l, int64_t rank) {
@@ -144,17 +164,51 @@ static reshard_arrays arrays_of(const case_binding *src, const case_binding *dst
 /* Guard bytes follow a workspace that the caller owns. */
 #define GUARD 256
 
+static reshard_status take_workspace(rank_state *s) {
+  size_t bytes = (s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1);
+  if (s->device != NULL) {
+    RS_TRY(s->device->ops->alloc(s->device, bytes, (void **)&s->workspace));
+    return s->device->ops->memset(s->device, s->workspace, 0x5a, bytes, s->stream);
+  }
+  s->workspace = aligned_alloc(256, bytes);
+  if (s->workspace == NULL)
+    cli_exit(EXIT_FAILED, "out of memory: %zu bytes refused", s->workspace_bytes);
+  memset(s->workspace, 0x5a, bytes);
+  return RESHARD_SUCCESS;
+}
+
+/* The first guard byte that was written to; -1: none. */
+static int64_t check_workspace(rank_state *s) {
+  unsigned char guard[GUARD / 2], *at = s->workspace + s->workspace_bytes;
+  if (s->device == NULL) {
+    memcpy(guard, at, sizeof guard);
+  } else if (s->device->ops->memcpy(s->device, guard, at, sizeof guard, s->stream) != RESHARD_SUCCESS ||
+             s->device->ops->synchronize(s->device, s->stream) != RESHARD_SUCCESS) {
+    return 0;
+  }
+  for (size_t i = 0; i < sizeof guard; i++)
+    if (guard[i] != 0x5a)
+      return (int64_t)i;
+  return -1;
+}
+
+static void drop_workspace(rank_state *s) {
+  if (s->device != NULL)
+    s->device->ops->free(s->device, s->workspace);
+  else
+    free(s->workspace);
+  s->workspace = NULL;
+}
+
 static bool make_transfer(live *l, const pass *p, int64_t rank, const reshard_arrays *arrays) {
   rank_state *s = &l->rank[rank];
   reshard_plan plan = p->reverse ? s->back : s->plan;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, p->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = p->path};
   if (p->own_workspace) {
     reshard_plan_workspace(plan, &s->workspace_bytes);
-    s->workspace = aligned_alloc(256, (s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1));
-    if (s->workspace == NULL)
-      cli_exit(EXIT_FAILED, "out of memory: %zu bytes refused", s->workspace_bytes);
-    memset(s->workspace + s->workspace_bytes, 0x5a,
-           ((s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1)) - s->workspace_bytes);
+    reshard_status taken = take_workspace(s);
+    if (taken != RESHARD_SUCCESS)
+      return failed_call(l, "taking a workspace", rank, taken);
     options.workspace = s->workspace_bytes > 0 ? s->workspace : NULL;
     options.workspace_bytes = s->workspace_bytes;
   }
@@ -174,25 +228,61 @@ static bool make_transfer(live *l, const pass *p, int64_t rank, const reshard_ar
   return true;
 }
 
+/* What one thread does for all ranks here. */
+static reshard_status execute_all(live *l, void *stream) {
+  if (l->locals > 1 && l->comms[l->first]->locals == l->locals)
+    return reshard_execute_all(l->locals, l->transfers + l->first, stream);
+  return reshard_execute(l->transfers[l->first], stream); /* a rank of its own */
+}
+
+static reshard_status give(void *user, void *stream) { return execute_all(user, stream); }
+
+/* The same, ended, from a graph where that is wanted. */
+static reshard_status drive_all(live *l) {
+  rank_state *s = &l->rank[l->first];
+  if (!l->runner->fixed.graph) {
+    RS_TRY(execute_all(l, s->stream));
+  } else {
+    if (l->graph == NULL)
+      RS_TRY(gpu_capture(s->device, s->stream, give, l, &l->graph));
+    RS_TRY(gpu_launch(s->device, l->graph, s->stream));
+  }
+  return s->device != NULL ? s->device->ops->synchronize(s->device, s->stream) : RESHARD_SUCCESS;
+}
+
+static void drop_graph(live *l, int64_t rank) {
+  if (rank != l->first)
+    return;
+  gpu_graph_destroy(l->graph);
+  l->graph = NULL;
+}
+
 static bool execute(live *l, const pass *p, int64_t rank) {
   reshard_status status;
   if (p->drive_all) {
     rank_pool_meet(l->runner->pool, true);
-    if (rank == 0) {
-      l->all_status = reshard_execute_all(l->c->world, l->transfers, NULL);
+    if (rank == l->first) {
+      l->all_status = drive_all(l);
       if (l->all_status != RESHARD_SUCCESS)
-        failed_call(l, "reshard_execute_all", 0, l->all_status);
+        failed_call(l, "reshard_execute_all", rank, l->all_status);
     }
     rank_pool_meet(l->runner->pool, true);
     status = l->all_status;
   } else {
-    status = reshard_execute(l->rank[rank].transfer, NULL);
+    status = reshard_execute(l->rank[rank].transfer, l->rank[rank].stream);
     if (status != RESHARD_SUCCESS) {
       failed_call(l, "reshard_execute", rank, status);
       reshard_comm_abort(l->comms[rank]); /* the others must not wait for this rank */
     }
   }
   return status == RESHARD_SUCCESS;
+}
+
+/* My source may be overwritten once my stream is past the execute. */
+static reshard_status spoil(rank_state *s) {
+  if (s->device == NULL)
+    return RESHARD_SUCCESS; /* memory of the host is spoilt after it was looked at */
+  return s->device->ops->memset(s->device, s->src.memory, 0x77, (size_t)s->src.bytes, s->stream);
 }
 
 /* One execute with data of a generation: fill, execute, check, spoil the source. Wrong data clears *right; false is for
@@ -204,16 +294,25 @@ static bool turn(live *l, const pass *p, int64_t rank, int generation, bool *rig
   if (!p->reverse)
     case_fill_memory(c, &s->src, FILL_SOURCE, generation);
   case_fill_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
+  reshard_status moved = p->reverse ? RESHARD_SUCCESS : case_move(&s->src, true, s->stream);
+  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, true, s->stream) : moved;
   reshard_comm_get_stats(l->comms[rank], &before);
   if (!execute(l, p, rank)) {
     *right = false;
     return false;
   }
   reshard_comm_get_stats(l->comms[rank], &after);
+  bool early =
+      s->device != NULL && generation % 2 == 1; /* else the source is looked at, and nothing spoils it before */
+  moved = moved == RESHARD_SUCCESS ? early ? spoil(s) : case_move(&s->src, false, s->stream) : moved;
+  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, false, s->stream) : moved;
+  if (moved != RESHARD_SUCCESS)
+    *right = failed_call(l, "moving data to or from the GPU", rank, moved);
   cli_text why = {0};
-  bool clean = case_check_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
-               case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why);
-  if (clean && !p->reverse && after.received_bytes - before.received_bytes != s->wire)
+  bool clean =
+      case_check_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
+      (early || case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
+  if (clean && !p->reverse && !l->runner->fixed.graph && after.received_bytes - before.received_bytes != s->wire)
     cli_add(&why, "rank %lld: %lld bytes came over the wire, the lower bound is %lld", (long long)rank,
             (long long)(after.received_bytes - before.received_bytes), (long long)s->wire);
   if (!p->reverse)
@@ -224,25 +323,34 @@ static bool turn(live *l, const pass *p, int64_t rank, int generation, bool *rig
 
 static void finish_transfer(live *l, int64_t rank, bool *right) {
   rank_state *s = &l->rank[rank];
+  meet(l, rank, true);
+  drop_graph(l, rank);
   rank_pool_meet(l->runner->pool, true);
   reshard_transfer_destroy(s->transfer);
   s->transfer = NULL;
-  for (size_t i = 0; s->workspace != NULL && i < GUARD / 2; i++)
-    if (s->workspace[s->workspace_bytes + i] != 0x5a) {
-      *right = failed(l, "rank %lld: byte %zu after a workspace of %zu was written to", (long long)rank, i,
-                      s->workspace_bytes);
-      break;
-    }
-  free(s->workspace);
-  s->workspace = NULL;
+  if (s->workspace == NULL)
+    return;
+  int64_t written = check_workspace(s);
+  if (written >= 0)
+    *right = failed(l, "rank %lld: byte %lld after a workspace of %zu was written to", (long long)rank,
+                    (long long)written, s->workspace_bytes);
+  drop_workspace(s);
+}
+
+/* Arrays of a side, where the rank's are. */
+static void bind(live *l, int64_t rank, bool source, int number, case_binding *b) {
+  case_bind(l->c, rank, source, number, b);
+  if (l->rank[rank].device != NULL)
+    CLI_TRY("", case_bind_device(b, l->rank[rank].device));
 }
 
 /* Other addresses and strides. The old arrays may go at once: my execute on them has returned. */
 static bool rebind(live *l, const pass *p, int64_t rank, int number) {
   rank_state *s = &l->rank[rank];
   case_binding src, dst;
-  case_bind(l->c, rank, true, number, &src);
-  case_bind(l->c, rank, false, number, &dst);
+  bind(l, rank, true, number, &src);
+  bind(l, rank, false, number, &dst);
+  drop_graph(l, rank);
   reshard_arrays arrays = arrays_of(&src, &dst, true);
   reshard_status status = reshard_transfer_rebind(s->transfer, &arrays);
   case_unbind(&s->src);
@@ -259,13 +367,12 @@ static bool rebind(live *l, const pass *p, int64_t rank, int number) {
 /* A pass, on one rank. generation counts on, so that no data comes twice. */
 static bool run_pass(live *l, const pass *p, int64_t rank, int number, int *generation) {
   rank_state *s = &l->rank[rank];
-  const case_plan *c = l->c;
   int binding = number * 4;
-  case_bind(c, rank, true, binding, &s->src);
-  case_bind(c, rank, false, binding, &s->dst);
+  bind(l, rank, true, binding, &s->src);
+  bind(l, rank, false, binding, &s->dst);
   reshard_arrays arrays = arrays_of(&s->src, &s->dst, number % 2 == 0);
   bool right = make_transfer(l, p, rank, &arrays);
-  if (!rank_pool_meet(l->runner->pool, right)) {
+  if (!meet(l, rank, right)) {
     finish_transfer(l, rank, &right);
     return false;
   }
@@ -276,7 +383,7 @@ static bool run_pass(live *l, const pass *p, int64_t rank, int number, int *gene
       break;
   }
   finish_transfer(l, rank, &right);
-  return rank_pool_meet(l->runner->pool, right);
+  return meet(l, rank, right);
 }
 
 /* The reverse plan brings every source element of the region back from what a forward pass delivered. */
@@ -285,12 +392,12 @@ static bool run_reverse(live *l, const pass *p, int64_t rank, int number, int ge
   case_binding forward_dst = s->dst, forward_src = s->src;
   reshard_status status = reshard_plan_reverse(s->plan, &s->back);
   bool right = status == RESHARD_SUCCESS || failed_call(l, "reshard_plan_reverse", rank, status);
-  case_bind(l->c, rank, true, number * 4 + 1, &s->dst); /* reversed: source buffers are written to */
+  bind(l, rank, true, number * 4 + 1, &s->dst); /* reversed: source buffers are written to */
   s->src = forward_dst;
-  if (rank_pool_meet(l->runner->pool, right)) {
+  if (meet(l, rank, right)) {
     reshard_arrays arrays = arrays_of(&s->src, &s->dst, true);
     right = make_transfer(l, p, rank, &arrays);
-    if (rank_pool_meet(l->runner->pool, right))
+    if (meet(l, rank, right))
       turn(l, p, rank, generation, &right);
     finish_transfer(l, rank, &right);
   }
@@ -299,15 +406,28 @@ static bool run_reverse(live *l, const pass *p, int64_t rank, int number, int ge
   case_unbind(&s->dst);
   s->dst = forward_dst;
   s->src = forward_src;
-  return rank_pool_meet(l->runner->pool, right);
+  return meet(l, rank, right);
 }
 
-static void rank_body(void *user, int64_t rank) {
-  live *l = user;
+/* The stream of a rank on a GPU. */
+static bool take_stream(live *l, int64_t rank) {
   rank_state *s = &l->rank[rank];
-  bool right = rank_pool_meet(l->runner->pool, make_plan(l, rank));
-  if (right)
-    right = rank_pool_meet(l->runner->pool, rank != 0 || check_world(l));
+  const session *given = l->runner->fixed.session;
+  rs_device *device = given != NULL ? session_device(given, rank - l->first) : NULL;
+  if (device == NULL || !device->ops->streams)
+    return true;
+  s->device = device;
+  reshard_status status = device->ops->stream_create(device, &s->stream);
+  return status == RESHARD_SUCCESS || failed_call(l, "making a stream", rank, status);
+}
+
+static void rank_body(void *user, int64_t local) {
+  live *l = user;
+  int64_t rank = l->first + local;
+  rank_state *s = &l->rank[rank];
+  bool right = meet(l, rank, take_stream(l, rank) && make_plan(l, rank));
+  if (right) /* with plans of all ranks here */
+    right = meet(l, rank, local != 0 || l->locals < l->c->world || check_world(l));
   int generation = 0;
   for (int i = 0; i < l->npasses && right; i++) {
     if (l->passes[i].reverse)
@@ -318,9 +438,19 @@ static void rank_body(void *user, int64_t rank) {
       right = run_pass(l, &l->passes[i], rank, i, &generation);
     }
   }
+  if (!right)
+    failed(l, "another process found it wrong");
   case_unbind(&s->src);
   case_unbind(&s->dst);
   reshard_plan_destroy(s->plan);
+  if (s->device != NULL)
+    s->device->ops->stream_destroy(s->device, s->stream);
+}
+
+/* One thread for all ranks here: for a graph always, else where these are one group, now and then. */
+static bool drives_all(rng *r, const live *l) {
+  bool drawn = rng_one_in(r, 2);
+  return l->runner->fixed.graph || (drawn && l->comms[l->first]->locals == l->locals);
 }
 
 static void draw_passes(rng *r, live *l) {
@@ -330,7 +460,7 @@ static void draw_passes(rng *r, live *l) {
   for (int i = 0; i < n; i++) {
     pass *p = &l->passes[l->npasses++];
     *p = (pass){.path = fixed != RESHARD_PATH_AUTO ? fixed : paths[(first + i) % 3]};
-    p->drive_all = rng_one_in(r, 2);
+    p->drive_all = drives_all(r, l);
     p->own_workspace = p->path != RESHARD_PATH_DIRECT && rng_one_in(r, 3);
     p->executes = rng_one_in(r, 4) ? 3 : 2;
     p->rebind = (unsigned)rng_below(r, 4) << 1;
@@ -338,7 +468,7 @@ static void draw_passes(rng *r, live *l) {
   if (l->c->reversible && rng_one_in(r, 4)) {
     pass *p = &l->passes[l->npasses++];
     *p = (pass){.path = fixed != RESHARD_PATH_AUTO ? fixed : paths[rng_below(r, 3)], .reverse = true, .executes = 1};
-    p->drive_all = rng_one_in(r, 2);
+    p->drive_all = drives_all(r, l);
   }
 }
 
@@ -368,6 +498,25 @@ static void add_description(const case_plan *c, cli_text *why) {
     case_describe_entry(&c->entry[i], i, why);
 }
 
+/* The communicator of a case, and which of its ranks are here. */
+static bool take_comms(live *l, rng *r) {
+  case_runner *runner = l->runner;
+  const session *remote = runner->remote;
+  l->comms = cli_alloc(l->c->world, sizeof(reshard_comm));
+  reshard_isa isa = (reshard_isa)rng_below(r, RESHARD_ISA_COUNT);
+  int threads = rng_one_in(r, 4) ? (int)rng_in(r, 2, 3) : 1;
+  threads = runner->fixed.threads > 0 ? runner->fixed.threads : threads;
+  l->first = remote != NULL ? remote->first : 0;
+  l->locals = remote != NULL ? remote->locals : l->c->world;
+  reshard_comm *comms = remote != NULL ? remote->comms
+                                       : case_comms_get(runner->comms, l->c->world, threads,
+                                                        reshard_isa_available(isa) ? isa : RESHARD_ISA_AUTO, &l->why);
+  for (int64_t i = 0; comms != NULL && i < l->locals; i++)
+    l->comms[l->first + i] = comms[i];
+  l->kept = remote == NULL ? comms : NULL;
+  return comms != NULL;
+}
+
 bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **why) {
   case_plan c;
   live l = {.runner = runner, .c = &c};
@@ -389,26 +538,22 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
   }
   rng r;
   rng_seed(&r, seed ^ 0x72756e);
-  reshard_isa isa = (reshard_isa)rng_below(&r, RESHARD_ISA_COUNT);
-  int threads = rng_one_in(&r, 4) ? (int)rng_in(&r, 2, 3) : 1;
-  threads = runner->fixed.threads > 0 ? runner->fixed.threads : threads;
-  l.comms =
-      case_comms_get(runner->comms, c.world, threads, reshard_isa_available(isa) ? isa : RESHARD_ISA_AUTO, &l.why);
-  if (l.comms != NULL) {
+  if (take_comms(&l, &r)) {
     pthread_mutex_init(&l.lock, NULL);
     l.entries = case_entries(&c);
     l.rank = cli_alloc(c.world, sizeof *l.rank);
-    l.transfers = cli_alloc(c.world, sizeof *l.transfers);
+    l.transfers = cli_alloc(c.world, sizeof(reshard_transfer));
     draw_passes(&r, &l);
-    rank_pool_run(runner->pool, c.world, rank_body, &l);
+    rank_pool_run(runner->pool, l.locals, rank_body, &l);
     add_totals(&l, totals);
-    if (l.why.length > 0)
-      case_comms_drop(runner->comms, l.comms); /* a rank may have given up in the middle of a collective call */
+    if (l.why.length > 0 && l.kept != NULL)
+      case_comms_drop(runner->comms, l.kept); /* a rank may have given up in the middle of a collective call */
     free(l.entries);
     free(l.rank);
     free(l.transfers);
     pthread_mutex_destroy(&l.lock);
   }
+  free(l.comms);
   bool right = l.why.length == 0;
   if (!right)
     add_description(&c, &l.why);

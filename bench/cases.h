@@ -54,6 +54,8 @@ typedef struct case_fixed {
   int threads;
   reshard_path path; /* AUTO: direct, packed and auto in turn */
   bool describe;     /* print what each case is before it runs */
+  bool graph;        /* on GPUs: each execute is launched from a graph */
+  struct session *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_fixed;
 
 /* case_layout.c: a random description for a shape, and the library's layout for it. */

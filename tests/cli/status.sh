@@ -37,7 +37,7 @@ refuse 2 'below -b' bench "${four[@]}" -b 1M -e 1K
 refuse 2 'less than one row' bench --shape 8x1024 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 64
 refuse 2 'scalar has no dim' bench --shape scalar --src 'rank(0)' --dst 'rank(1)' -b 1K
 refuse 2 '-i and -f' bench "${four[@]}" -b 1K -e 4K -i 1K -f 2
-refuse 2 'differ' bench "${four[@]}" -t 3
+refuse 2 'are 3 ranks' bench "${four[@]}" -t 3
 refuse 2 'at most 64' verify --ranks 65
 refuse 2 "--seed: 'x'" verify --seed x
 
@@ -98,13 +98,18 @@ refuse 2 'missing/x' plan "${four[@]}" --svg missing/x
 refuse 2 'directory' plan "${four[@]}" --json .
 [ -z "$(ls | grep -vE '^(out|err|.*\.(rules|json|boxes))$')" ] || fault "left behind: $(ls)"
 
-# what this build lacks
-if ! "$RESHARD" info | grep -q 'GPU'; then
-  refuse 3 'CUDA' plan "${four[@]}" --device cuda
-  refuse 3 'CUDA' bench "${four[@]}" -g 1
-  refuse 3 'CUDA' bench "${four[@]}" -G
-  refuse 3 'NCCL' bench "${four[@]}" --comm nccl
+# what this build or machine lacks: a GPU in most
+if ! "$RESHARD" info | grep -q '^cuda:0'; then
+  refuse 3 '--device cuda: this' bench "${four[@]}" --device cuda
+  refuse 3 '--device cuda: this' bench "${four[@]}" --device cuda --comm nccl -g 1 -G
+  refuse 3 '--device cuda: this' verify --device cuda
+fi
+if ! "$RESHARD" info | grep -q '^communicators.*mpi'; then
   refuse 3 'MPI' verify --comm mpi
 fi
+refuse 2 '--device cuda' bench "${four[@]}" --comm nccl
+refuse 2 '--device cuda' bench "${four[@]}" -g 1
+refuse 2 '--device cuda' verify -G
+refuse 2 'vulkan' bench "${four[@]}" --comm vulkan
 refuse 2 'vulkan' plan "${four[@]}" --device vulkan
 finish

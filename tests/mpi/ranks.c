@@ -94,7 +94,7 @@ static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_p
   reshard_layout from = NULL, to = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "chunk(0)");
   CHECK(reshard_layout_parse(dst, 2, shape, size, &to) == RESHARD_SUCCESS, "%s", dst);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_F32};

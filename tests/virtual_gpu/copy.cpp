@@ -107,6 +107,25 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
   return api.end(error);
 }
 
+#if CUDART_VERSION >= 13000
+/* In any order on a real one; here one after the other. */
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *n, size_t count,
+                                 struct cudaMemcpyAttributes *attributes, size_t *first, size_t groups,
+                                 cudaStream_t stream) {
+  VG_CALL(cudaMemcpyBatchAsync, CALL_COPY);
+  cudaError_t error = cudaSuccess;
+  if (count == 0 || groups == 0 || groups > count || first[0] != 0 || !stream || stream == cudaStreamLegacy)
+    error = cudaErrorInvalidValue;
+  for (size_t g = 0; error == cudaSuccess && g < groups; g++)
+    if (attributes[g].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+      error = cudaErrorNotSupported;
+  for (size_t i = 0; error == cudaSuccess && i < count; i++)
+    error = n[i] == 0 ? cudaErrorInvalidValue
+                      : copy(*api.thread, to[i], from[i], n[i], cudaMemcpyDefault, stream, false, "cudaMemcpyBatchAsync");
+  return api.end(error);
+}
+#endif
+
 static cudaError_t set(Thread &thread, void *to, int byte, size_t n, cudaStream_t handle, bool blocks,
                        const char *call) {
   Stream *stream = stream_of(handle, call);

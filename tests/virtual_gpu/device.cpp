@@ -40,7 +40,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   p->maxThreadsPerMultiProcessor = 2048;
   p->sharedMemPerBlock = 48 << 10;
   p->sharedMemPerBlockOptin = 227 << 10;
-  p->l2CacheSize = 50 << 20;
+  p->l2CacheSize = (int)M.options.l2;
   p->pciBusID = device + 1;
   p->unifiedAddressing = p->memoryPoolsSupported = p->canMapHostMemory = p->concurrentKernels = 1;
   p->maxGridSize[0] = INT32_MAX;
@@ -62,7 +62,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; break;
   case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
   case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
-  case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
+  case cudaDevAttrL2CacheSize: *value = (int)M.options.l2; break;
   case cudaDevAttrMaxGridDimX: *value = INT32_MAX; break;
   case cudaDevAttrMaxGridDimY:
   case cudaDevAttrMaxGridDimZ: *value = 65535; break;

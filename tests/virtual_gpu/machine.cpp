@@ -137,6 +137,8 @@ void vg_begin(const vg_options *options) {
     M.options.devices = 1;
   if (M.options.memory == 0)
     M.options.memory = (size_t)80 << 30;
+  if (M.options.l2 == 0)
+    M.options.l2 = (size_t)50 << 20;
   uint64_t seed = M.options.seed;
   M.random = (seed + 1) * 0x9E3779B97F4A7C15ull | 1;
   for (int i = 0; i < 4; i++)
@@ -147,6 +149,7 @@ void vg_begin(const vg_options *options) {
   M.counts = {};
   std::fill(M.call_counts.begin(), M.call_counts.end(), 0);
   M.fault = {};
+  time_begin();
   new_chain("nothing");
   note(0, 0, "nothing");
   memory_begin();

@@ -1,0 +1,397 @@
+/* Measures a row: executes a prepared transfer again and again, alternating with a straight copy.
+ *
+ * The ranks are threads, and each executes for itself, as ranks do. The straight copy moves as many bytes as all
+ * destinations have, between the same two pieces of memory: on the CPU by as many threads, on a GPU by its own copy
+ * from device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the
+ * machine down slows both.
+ *
+ * On the CPU an iteration's time is from the opening of a barrier to the return of the last rank. On a GPU it is from
+ * an event that all ranks' streams wait for to one that waits for all of them, and what the host needs to give the work
+ * to the streams is not in it: before the first event the streams are held by memsets, over four times the L2 cache, so
+ * that nothing is found in the cache either, and as many of them as it takes - when the first event has happened before
+ * the last piece of work was given, the iteration is done again with twice as many. What the host needs shows in
+ * another number: the time of an execute in a loop of them, by the host's clock. */
+#include "bench.h"
+
+#include "comm/comm.h"
+
+/* The straight copies of the CPU: as good as the library can make them, which is what ours should be compared with. */
+#include "device/cpu.h"
+#include "device/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_HELD = 256, CACHES = 4 };
+
+static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
+
+/* --- Work that is timed: called by every local rank ------------------------------------------------------------------
+ */
+
+typedef void (*work_fn)(bench_state *b, int64_t local);
+
+static void *stream_of(const bench_state *b, int64_t local) { return b->s.cuda ? b->stream[local] : NULL; }
+
+static void ours(bench_state *b, int64_t local) {
+  reshard_status status = RESHARD_SUCCESS;
+  if (b->graph == NULL)
+    status = reshard_execute(b->transfers[local], stream_of(b, local));
+  else if (local == 0)
+    status = gpu_launch(session_device(&b->s, 0), b->graph, b->stream[0]);
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
+}
+
+static void straight_copy(bench_state *b, const bench_place *from, const bench_place *to, void *stream) {
+  for (int64_t done = 0; done < to->extent;) { /* a replicated destination is larger than the source */
+    int64_t left = to->extent - done, n = from->extent > 0 && from->extent < left ? from->extent : left;
+    if (to->device != NULL)
+      CLI_TRY("", to->device->ops->memcpy(to->device, to->memory + done, from->memory, (size_t)n, stream));
+    else
+      rs_device_cpu_straight(b->cpu, (char *)to->memory + done, (const char *)from->memory, n, b->streaming);
+    done += n;
+  }
+}
+
+/* Of each place by the first rank there. */
+static void straight(bench_state *b, int64_t local) {
+  if (local < b->dst.nplaces)
+    straight_copy(b, &b->src.place[local], &b->dst.place[local], stream_of(b, local));
+}
+
+/* --- Time ------------------------------------------------------------------------------------------------------------
+ */
+
+/* Both return the time to local rank 0. */
+static double timed_cpu(bench_state *b, int64_t local, work_fn work) {
+  session_meet(&b->s, local, true);
+  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
+  work(b, local);
+  b->ends[local] = cli_seconds();
+  rank_pool_meet(b->s.pool, true);
+  for (int64_t l = 0; local == 0 && l < b->s.locals; l++)
+    end = b->ends[l] > end ? b->ends[l] : end;
+  return end - begin;
+}
+
+/* Holds a device's streams: those of its ranks will wait for what comes behind. */
+static void hold(bench_state *b, int64_t lead) {
+  rs_device *device = session_device(&b->s, lead);
+  for (int64_t i = 0; i < b->hold; i++)
+    CLI_TRY("", device->ops->memset(device, b->scratch[lead], (int)i, b->scratch_bytes, b->stream[lead]));
+  CLI_TRY("", rs_stream_record(device, b->done[lead], b->stream[lead], "bench: held"));
+}
+
+/* The first rank's stream comes after what the ranks have recorded. */
+static void join(bench_state *b, int64_t ranks, const char *edge) {
+  for (int64_t l = 1; l < ranks; l++)
+    CLI_TRY("", rs_stream_wait(session_device(&b->s, 0), b->stream[0], b->done[l], edge));
+}
+
+static double end_time(bench_state *b) {
+  rs_device *device = session_device(&b->s, 0);
+  bool early = false;
+  double seconds = 0;
+  join(b, b->s.locals, "bench: end after ranks");
+  CLI_TRY("", rs_stream_record(device, b->end, b->stream[0], "bench: end"));
+  CLI_TRY("", device->ops->event_done(device, b->begin, &early));
+  CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
+  CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
+  b->again = early && b->hold < MOST_HELD;
+  b->row.host_bound |= early && !b->again;
+  b->hold *= b->again ? 2 : 1;
+  return seconds;
+}
+
+static double timed_gpu(bench_state *b, int64_t local, work_fn work) {
+  rs_device *device = session_device(&b->s, local);
+  int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
+  double seconds = 0;
+  do {
+    rank_pool_meet(b->s.pool, true);
+    if (local < leads)
+      hold(b, local);
+    rank_pool_meet(b->s.pool, true);
+    if (local == 0) {
+      join(b, leads, "bench: begin after held");
+      CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "bench: begin"));
+    }
+    rank_pool_meet(b->s.pool, true);
+    if (local > 0)
+      CLI_TRY("", rs_stream_wait(device, b->stream[local], b->begin, "bench: work after begin"));
+    work(b, local);
+    if (local > 0)
+      CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "bench: work"));
+    rank_pool_meet(b->s.pool, true);
+    if (local == 0)
+      seconds = end_time(b);
+  } while (!session_meet(&b->s, local, local > 0 || !b->again));
+  return seconds;
+}
+
+static double timed(bench_state *b, int64_t local, work_fn work) {
+  return b->s.cuda ? timed_gpu(b, local, work) : timed_cpu(b, local, work);
+}
+
+/* What each process's first rank has measured: the longest. */
+static double longest(bench_state *b, int64_t local, double seconds) {
+  if (b->s.processes.n == 1)
+    return seconds;
+  const double *all = session_gather(&b->s, local, local == 0 ? seconds : 0);
+  for (int64_t r = 0; r < b->s.world; r++)
+    seconds = all[r] > seconds ? all[r] : seconds;
+  return seconds;
+}
+
+/* Which straight copy is the faster one here, by the medians of a few of each. */
+static void choose_straight(bench_state *b) {
+  double times[2][5];
+  straight(b, 0);
+  for (int i = 0; i < 5; i++)
+    for (int s = 0; s < 2; s++) {
+      double begin = cli_seconds();
+      b->streaming = s == 1;
+      straight(b, 0);
+      times[s][i] = cli_seconds() - begin;
+    }
+  b->streaming = cli_median(times[1], 5) < cli_median(times[0], 5);
+}
+
+static void measure(bench_state *b, int64_t local) {
+  for (int64_t i = -b->o->warmup; i < b->o->iterations; i++) {
+    double mine = longest(b, local, timed(b, local, ours)), theirs = longest(b, local, timed(b, local, straight));
+    if (local != 0 || i < 0)
+      continue;
+    b->ours[i] = mine;
+    b->straight[i] = theirs;
+    cli_progress("bench: %s, iteration %lld of %lld", b->row.shape, (long long)i + 1, (long long)b->o->iterations);
+  }
+}
+
+static void synchronize(bench_state *b, int64_t local) {
+  if (b->s.cuda)
+    CLI_TRY("", ops_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+}
+
+static void measure_loop(bench_state *b, int64_t local) {
+  session_meet(&b->s, local, true);
+  double begin = cli_seconds();
+  for (int64_t i = 0; i < b->o->iterations; i++)
+    ours(b, local);
+  synchronize(b, local);
+  rank_pool_meet(b->s.pool, true);
+  double seconds = longest(b, local, cli_seconds() - begin);
+  if (local == 0)
+    b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
+}
+
+/* --- A row
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static reshard_status give(void *user, void *stream) {
+  bench_state *b = user;
+  if (b->s.comms[0]->locals == b->s.locals && b->s.locals > 1)
+    return reshard_execute_all(b->s.locals, b->transfers, stream);
+  return reshard_execute(b->transfers[0], stream);
+}
+
+/* After an execute without a graph: what is done at the first one only is not captured. */
+static void capture(bench_state *b, int64_t local) {
+  gpu_graph *graph = NULL;
+  ours(b, local);
+  synchronize(b, local);
+  session_meet(&b->s, local, true);
+  if (local == 0) {
+    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], give, b, &graph));
+    b->graph = graph;
+  }
+  rank_pool_meet(b->s.pool, true);
+}
+
+static reshard_plan prepare(bench_state *b, int64_t local) {
+  int64_t rank = b->s.first + local;
+  void *stream = stream_of(b, local);
+  reshard_plan plan = NULL;
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
+  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
+  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
+                           .src = b->src.buffer + b->src.first[local],
+                           .dst = b->dst.buffer + b->dst.first[local]};
+  bench_fill(&b->w, &b->s, true, &b->src, local, stream);
+  bench_poison(&b->dst, local, stream);
+  reshard_status status = reshard_plan_create(b->w.n, b->entries, rank, &options, &plan);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(plan, b->s.comms[local], &arrays, &how, &b->transfers[local]);
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "rank %lld: %s", (long long)rank, reshard_last_error());
+  return plan;
+}
+
+static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
+  reshard_plan_info info;
+  reshard_transfer_info taken;
+  reshard_plan_get_info(plan, &info);
+  int64_t flow = info.sent_bytes > info.received_bytes ? info.sent_bytes : info.received_bytes;
+  const double *flows = session_gather(&b->s, local, (double)flow);
+  if (local != 0)
+    return;
+  for (int64_t r = 0; r < b->s.world; r++)
+    b->row.widest_flow = (int64_t)flows[r] > b->row.widest_flow ? (int64_t)flows[r] : b->row.widest_flow;
+  reshard_transfer_get_info(b->transfers[0], &taken);
+  b->row.path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
+  b->row.collective = reshard_collective_string(taken.collective);
+  snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);
+}
+
+static void check(bench_state *b, int64_t local) {
+  bench_poison(&b->dst, local, stream_of(b, local));
+  session_meet(&b->s, local, true);
+  ours(b, local);
+  synchronize(b, local);
+  rank_pool_meet(b->s.pool, true);
+  int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, stream_of(b, local));
+  const double *all = session_gather(&b->s, local, (double)wrong);
+  for (int64_t r = 0; local == 0 && r < b->s.world; r++)
+    b->row.wrong += (int64_t)all[r];
+}
+
+static void run_rank(void *user, int64_t local) {
+  bench_state *b = user;
+  reshard_plan plan = prepare(b, local);
+  tell_row(b, local, plan);
+  if (!b->s.cuda && local == 0)
+    choose_straight(b);
+  session_meet(&b->s, local, true);
+  if (b->o->graph)
+    capture(b, local);
+  measure(b, local);
+  if (b->s.cuda)
+    measure_loop(b, local);
+  session_meet(&b->s, local, true); /* the last straight copy is over */
+  if (b->o->check)
+    check(b, local);
+  if (b->traced)
+    bench_trace_row(b, local);
+  session_meet(&b->s, local, true);
+  if (local == 0) {
+    gpu_graph_destroy(b->graph);
+    b->graph = NULL;
+  }
+  rank_pool_meet(b->s.pool, true);
+  reshard_transfer_destroy(b->transfers[local]);
+  reshard_plan_destroy(plan);
+}
+
+static void finish_row(bench_state *b) {
+  bench_row *row = &b->row;
+  int64_t n = b->o->iterations;
+  double *ratios = cli_alloc(n, sizeof *ratios);
+  for (int64_t i = 0; i < n; i++)
+    ratios[i] = b->ours[i] > 0 ? b->straight[i] / b->ours[i] : 0;
+  double mine = cli_median(b->ours, n), theirs = cli_median(b->straight, n);
+  row->ratio = cli_median(ratios, n);
+  row->time_us = 1e6 * mine;
+  row->algbw = mine > 0 ? 1e-9 * (double)row->bytes / mine : 0;
+  row->busbw = mine > 0 ? 1e-9 * (double)row->widest_flow / mine : 0;
+  row->memcpy_gbps = theirs > 0 ? 1e-9 * (double)b->dst.bytes / theirs : 0;
+  free(ratios);
+}
+
+void bench_run_row(bench_state *b) {
+  what *w = &b->w;
+  b->row = (bench_row){.bytes = w->bytes, .dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-"};
+  for (int64_t t = 0; t < w->n; t++) {
+    b->row.elements += reshard_layout_elements(w->tensor[t].src);
+    if (w->tensor[t].dtype != w->tensor[0].dtype)
+      b->row.dtype = "mixed";
+  }
+  if (w->model != NULL)
+    snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
+  else
+    what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+  b->hold = 1;
+  b->entries = what_entries(w);
+  bench_side_make(w, &b->s, true, &b->src);
+  bench_side_make(w, &b->s, false, &b->dst);
+  cli_progress("bench: %s, preparing", b->row.shape);
+  rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
+  cli_progress_clear();
+  finish_row(b);
+  bench_side_free(&b->src);
+  bench_side_free(&b->dst);
+  free(b->entries);
+}
+
+/* --- What all rows share
+ * ----------------------------------------------------------------------------------------------- */
+
+static void start_cpu(bench_state *b) {
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  const char *forced = getenv("RESHARD_ISA");
+  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
+    if (strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0)
+      isa = (reshard_isa)i;
+  CLI_TRY("", rs_device_cpu_create(b->s.threads, isa, &b->cpu));
+}
+
+static void start_gpu(bench_state *b) {
+  const session *s = &b->s;
+  gpu_info info;
+  b->stream = cli_alloc(s->locals, sizeof *b->stream);
+  b->done = cli_alloc(s->locals, sizeof *b->done);
+  b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
+  for (int64_t l = 0; l < s->locals; l++) {
+    CLI_TRY("", ops_of(b, l)->stream_create(session_device(s, l), &b->stream[l]));
+    CLI_TRY("", ops_of(b, l)->event_create(session_device(s, l), &b->done[l]));
+  }
+  CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
+  snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
+  b->scratch_bytes = (size_t)(info.l2 > 0 ? CACHES * info.l2 : 1 << 28);
+  for (int64_t d = 0; d < s->ndevices; d++)
+    CLI_TRY("", ops_of(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
+  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
+  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->end));
+}
+
+void bench_start(bench_state *b) {
+  const cli_options *o = b->o;
+  session_connect(&b->s, b->w.world);
+  b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
+  b->transfers = cli_alloc(b->s.locals, sizeof(reshard_transfer));
+  b->ours = cli_alloc(o->iterations, sizeof *b->ours);
+  b->straight = cli_alloc(o->iterations, sizeof *b->straight);
+  if (b->s.cuda)
+    start_gpu(b);
+  else
+    start_cpu(b);
+}
+
+static void finish_gpu(bench_state *b) {
+  const session *s = &b->s;
+  ops_of(b, 0)->event_destroy(session_device(s, 0), b->begin);
+  ops_of(b, 0)->event_destroy(session_device(s, 0), b->end);
+  for (int64_t d = 0; d < s->ndevices; d++)
+    ops_of(b, d)->free(session_device(s, d), b->scratch[d]);
+  for (int64_t l = 0; l < s->locals; l++) {
+    ops_of(b, l)->event_destroy(session_device(s, l), b->done[l]);
+    ops_of(b, l)->stream_destroy(session_device(s, l), b->stream[l]);
+  }
+  free(b->stream);
+  free(b->done);
+  free(b->scratch);
+}
+
+void bench_finish(bench_state *b) {
+  if (b->s.cuda)
+    finish_gpu(b);
+  else
+    b->cpu->ops->destroy(b->cpu);
+  trace_destroy(b->trace);
+  free(b->ends);
+  free(b->transfers);
+  free(b->ours);
+  free(b->straight);
+  session_end(&b->s);
+  what_free(&b->w);
+}

@@ -1,0 +1,75 @@
+#include "bed.h"
+
+#include "device/cpu.h"
+#include "device/stream.h"
+
+#include <stdlib.h>
+
+enum { CACHES = 4, MOST_HELD = 256 };
+
+void bed_open(bed *b) {
+  *b = (bed){.hold = 1};
+  const char *lacking = gpu_lacking();
+  if (lacking != NULL)
+    cli_exit(EXIT_LACKING, "%s", lacking);
+  CLI_TRY("", reshard_device_create("cuda", NULL, &b->handle));
+  CLI_TRY("", rs_device_cpu_create(cli_cores(), RESHARD_ISA_AUTO, &b->cpu));
+  b->gpu = b->handle->device;
+  CLI_TRY("", gpu_info_read(b->gpu->index, &b->info));
+  for (int i = 0; i < BED_STREAMS; i++)
+    CLI_TRY("", b->gpu->ops->stream_create(b->gpu, &b->stream[i]));
+  CLI_TRY("", gpu_time_create(b->gpu, &b->begin));
+  CLI_TRY("", gpu_time_create(b->gpu, &b->end));
+  b->scratch_bytes = (size_t)(b->info.l2 > 0 ? CACHES * b->info.l2 : 1 << 28);
+  b->scratch = bed_alloc(b, (int64_t)b->scratch_bytes);
+}
+
+void bed_close(bed *b) {
+  bed_free(b, b->scratch);
+  b->gpu->ops->event_destroy(b->gpu, b->begin);
+  b->gpu->ops->event_destroy(b->gpu, b->end);
+  for (int i = 0; i < BED_STREAMS; i++) {
+    CLI_TRY("", reshard_device_forget_stream(b->handle, b->stream[i]));
+    b->gpu->ops->stream_destroy(b->gpu, b->stream[i]);
+  }
+  b->cpu->ops->destroy(b->cpu);
+  reshard_device_release(b->handle);
+}
+
+void *bed_alloc(const bed *b, int64_t bytes) {
+  void *memory = NULL;
+  CLI_TRY("", b->gpu->ops->alloc(b->gpu, (size_t)bytes, &memory));
+  return memory;
+}
+
+void bed_free(const bed *b, void *memory) { b->gpu->ops->free(b->gpu, memory); }
+
+void bed_wait(const bed *b) {
+  for (int i = 0; i < BED_STREAMS; i++)
+    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, b->stream[i]));
+}
+
+void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes) {
+  CLI_TRY("", b->gpu->ops->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
+  bed_wait(b);
+}
+
+void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes) { bed_to_gpu(b, to, from, bytes); }
+
+double bed_time(bed *b, bed_work work, void *user) {
+  for (double seconds = 0;;) {
+    bool early = false;
+    void *stream = b->stream[0];
+    for (int64_t i = 0; i < b->hold; i++)
+      CLI_TRY("", b->gpu->ops->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
+    CLI_TRY("", rs_stream_record(b->gpu, b->begin, stream, "bench: begin"));
+    CLI_TRY("", work(user, stream));
+    CLI_TRY("", rs_stream_record(b->gpu, b->end, stream, "bench: end"));
+    CLI_TRY("", b->gpu->ops->event_done(b->gpu, b->begin, &early));
+    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, stream));
+    CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
+    if (!early || b->hold >= MOST_HELD)
+      return seconds;
+    b->hold *= 2;
+  }
+}

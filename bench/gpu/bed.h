@@ -1,0 +1,49 @@
+/* reshard_gpu: the parts of the library that `reshard` does not show alone - copies, casts, selections, storage - on
+ * one GPU: that they do what the CPU does (check), and how fast they are (bench). */
+#ifndef BENCH_GPU_BED_H
+#define BENCH_GPU_BED_H
+
+#include "../gpu.h"
+#include "../json.h"
+#include "../random.h"
+
+enum { BED_STREAMS = 3 };
+
+typedef struct bed {
+  reshard_device handle;
+  rs_device *gpu, *cpu; /* cpu: to compare with */
+  void *stream[BED_STREAMS];
+  gpu_info info;
+  /* timing */
+  rs_event *begin, *end;
+  void *scratch;
+  size_t scratch_bytes;
+  int64_t hold;
+} bed;
+
+void bed_open(bed *b);
+void bed_close(bed *b);
+/* Memory of the GPU; ends the program where there is none. */
+void *bed_alloc(const bed *b, int64_t bytes);
+void bed_free(const bed *b, void *memory);
+void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes); /* both are done when they return */
+void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes);
+void bed_wait(const bed *b);
+
+/* Seconds that the GPU takes for what work gives to the stream, with empty caches, and without the time that the host
+ * takes to give it: the stream is held by memsets until it has been given. */
+typedef reshard_status (*bed_work)(void *user, void *stream);
+double bed_time(bed *b, bed_work work, void *user);
+
+/* Both return the exit status. */
+int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large);
+typedef struct gpu_bench_options {
+  int64_t bytes; /* of the large cases */
+  int64_t iterations;
+  const char *only; /* cases whose names begin so; NULL: all */
+  const char *json; /* NULL: none */
+  bool profile;     /* each piece of work once, untimed */
+} gpu_bench_options;
+int gpu_bench(bed *b, const gpu_bench_options *options);
+
+#endif
