@@ -103,12 +103,14 @@ int command_bench(int argc, char **argv) {
       "and WORLD_SIZE) x -t x -g.\n",
       &o);
   check_sizes(&o);
-  bench_state b = {.o = &o};
+  bench_state b = {.o = &o, .traced = o.trace != NULL};
   session_begin(&b.s, &o);
   what_read(&o, &b.w);
   machine_read(&m);
   bench_start(&b);
   int64_t wrong = run(&b, &m);
+  if (o.trace != NULL)
+    bench_trace_write(&b, o.trace, NULL);
   bench_finish(&b);
   if (wrong > 0)
     cli_exit(EXIT_FAILED, "%lld elements are wrong", (long long)wrong);

@@ -1,4 +1,5 @@
-/* reshard bench, in parts: bench.c has sizes and the command, bench_run.c measures a row, bench_print.c tells it. */
+/* reshard bench, in parts: bench.c has sizes and the command, bench_run.c measures a row, bench_print.c tells it,
+ * bench_trace.c records an execute of it. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -6,6 +7,7 @@
 #include "gpu.h"
 #include "json.h"
 #include "machine.h"
+#include "trace.h"
 
 typedef struct bench_row {
   int64_t bytes, elements, wrong, widest_flow;
@@ -13,7 +15,8 @@ typedef struct bench_row {
   double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[WHAT_SHAPE_TEXT];
-  const char *dtype, *path;
+  const char *dtype, *path, *collective;
+  char why[160]; /* it is one, or none */
 } bench_row;
 
 typedef struct bench_state {
@@ -33,6 +36,8 @@ typedef struct bench_state {
   int64_t hold;     /* memsets before what is timed */
   gpu_graph *graph; /* NULL: none */
   bool again;
+  bool traced;  /* each row ends with an execute that is recorded */
+  trace *trace; /* of the last row; NULL: none */
   /* of the row */
   reshard_entry *entries;
   bench_side src, dst;
@@ -46,6 +51,11 @@ void bench_start(bench_state *b);
 void bench_finish(bench_state *b);
 /* Measures what b->w says, to b->row. */
 void bench_run_row(bench_state *b);
+
+/* Called by every local rank while the row's transfers are there. */
+void bench_trace_row(bench_state *b, int64_t local);
+/* NULL: not to a file of this kind. */
+void bench_trace_write(const bench_state *b, const char *json, const char *svg);
 
 void bench_print_head(const bench_state *b, const machine *m);
 void bench_print_row(const bench_state *b);

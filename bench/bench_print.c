@@ -1,6 +1,8 @@
 /* What bench tells: a table in the manner of nccl-tests, or JSON. */
 #include "bench.h"
 
+#include <string.h>
+
 static const char *path_text(const cli_options *o) {
   return o->path == RESHARD_PATH_AUTO ? "auto" : o->path == RESHARD_PATH_DIRECT ? "direct" : "packed";
 }
@@ -29,6 +31,9 @@ void bench_print_head(const bench_state *b, const machine *m) {
          "", "");
 }
 
+/* Ranks that are connected by what has collectives. */
+static bool has_collectives(const bench_state *b) { return strcmp(b->s.comm, "nccl") == 0; }
+
 void bench_print_row(const bench_state *b) {
   const bench_row *r = &b->row;
   char wrong[24] = "N/A";
@@ -36,6 +41,8 @@ void bench_print_row(const bench_state *b) {
     snprintf(wrong, sizeof wrong, "%lld", (long long)r->wrong);
   printf("  %13lld %13lld %8s %12.2f %8.2f %8.2f %8.2f %7.3f %8s\n", (long long)r->bytes, (long long)r->elements,
          r->dtype, r->time_us, r->algbw, r->busbw, r->memcpy_gbps, r->ratio, wrong);
+  if (has_collectives(b))
+    printf("#   %s%s\n", strcmp(r->collective, "none") == 0 ? "no collective: " : "", r->why);
   fflush(stdout);
 }
 
@@ -60,6 +67,8 @@ void bench_json_row(json *j, const bench_state *b) {
   else
     cli_json_null(j, "wrong");
   cli_json_string(j, "path", r->path);
+  if (has_collectives(b))
+    cli_json_string(j, "collective", r->collective);
   cli_json_close(j, '}');
 }
 

@@ -214,7 +214,7 @@ static reshard_plan prepare(bench_state *b, int64_t local) {
   void *stream = stream_of(b, local);
   reshard_plan plan = NULL;
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
-  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, b->o->path, NULL, 0};
+  reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
                            .src = b->src.buffer + b->src.first[local],
                            .dst = b->dst.buffer + b->dst.first[local]};
@@ -240,6 +240,8 @@ static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
     b->row.widest_flow = (int64_t)flows[r] > b->row.widest_flow ? (int64_t)flows[r] : b->row.widest_flow;
   reshard_transfer_get_info(b->transfers[0], &taken);
   b->row.path = taken.path == RESHARD_PATH_DIRECT ? "direct" : "packed";
+  b->row.collective = reshard_collective_string(taken.collective);
+  snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);
 }
 
 static void check(bench_state *b, int64_t local) {
@@ -269,6 +271,8 @@ static void run_rank(void *user, int64_t local) {
   session_meet(&b->s, local, true); /* the last straight copy is over */
   if (b->o->check)
     check(b, local);
+  if (b->traced)
+    bench_trace_row(b, local);
   session_meet(&b->s, local, true);
   if (local == 0) {
     gpu_graph_destroy(b->graph);
@@ -383,6 +387,7 @@ void bench_finish(bench_state *b) {
     finish_gpu(b);
   else
     b->cpu->ops->destroy(b->cpu);
+  trace_destroy(b->trace);
   free(b->ends);
   free(b->transfers);
   free(b->ours);

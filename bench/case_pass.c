@@ -62,7 +62,7 @@ static void drop_workspace(case_rank *s) {
 static bool make_transfer(case_live *l, const case_pass *p, int64_t rank, const reshard_arrays *arrays) {
   case_rank *s = &l->rank[rank];
   reshard_plan plan = p->reverse ? s->back : s->plan;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, p->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = p->path};
   if (p->own_workspace) {
     reshard_plan_workspace(plan, &s->workspace_bytes);
     reshard_status taken = take_workspace(s);

@@ -70,6 +70,11 @@ void cli_json_real(json *j, const char *key, double value) {
   cli_add(&j->text, isfinite(value) ? "%.6g" : "null", value);
 }
 
+void cli_json_time(json *j, const char *key, double us) {
+  begin(j, key);
+  cli_add(&j->text, "%.3f", us);
+}
+
 void cli_json_bool(json *j, const char *key, bool value) {
   begin(j, key);
   cli_add(&j->text, value ? "true" : "false");

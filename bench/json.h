@@ -15,6 +15,7 @@ void cli_json_open(json *j, const char *key, char bracket); /* '{' or '[' */
 void cli_json_close(json *j, char bracket);                 /* '}' or ']' */
 void cli_json_int(json *j, const char *key, int64_t value);
 void cli_json_real(json *j, const char *key, double value); /* null where it is not finite */
+void cli_json_time(json *j, const char *key, double us);    /* to the nanosecond, however large */
 void cli_json_bool(json *j, const char *key, bool value);
 void cli_json_null(json *j, const char *key);
 void cli_json_string(json *j, const char *key, const char *value);

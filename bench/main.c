@@ -13,6 +13,7 @@ static const struct command {
      "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
     {"convert", command_convert, "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
     {"bench", command_bench, "measures it, in the manner of nccl-tests"},
+    {"trace", command_trace, "draws an execute: what runs when on which stream, and what waits for what"},
     {"verify", command_verify, "random cases against a naive reshard, every byte"},
     {"info", command_info, "what this build has and this machine offers"},
 };
@@ -35,7 +36,7 @@ static void help(void) {
 
 int main(int argc, char **argv) {
   if (argc < 2)
-    cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, verify or info; see reshard --help");
+    cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, trace, verify or info; see reshard --help");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
     help();
     return EXIT_DONE;

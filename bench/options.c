@@ -23,12 +23,14 @@ enum {
   O_DEVICE,
   O_COMM,
   O_PATH,
+  O_COLLECTIVE,
   O_WORKSPACE,
   O_THREADS,
   O_RANK,
   O_PEERS,
   O_JSON,
   O_SVG,
+  O_TRACE,
   O_PERMUTATION,
   O_CASES,
   O_SEED,
@@ -40,26 +42,29 @@ enum {
 };
 
 static const option_row table[] = {
-    {"shape", O_SHAPE, "13x21", COMMAND_PLAN | COMMAND_BENCH,
+    {"shape", O_SHAPE, "13x21", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
      "one tensor of this shape; 'scalar' for one without dims"},
-    {"dtype", 'd', "TYPE", COMMAND_PLAN | COMMAND_BENCH,
+    {"dtype", 'd', "TYPE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
      "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 "
      "bf16 f32 f64 c64 c128 (default f32)"},
-    {"model", O_MODEL, "NAME|FILE", COMMAND_PLAN | COMMAND_BENCH,
+    {"model", O_MODEL, "NAME|FILE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
      "many tensors: a preset, a JSON list, a .safetensors file"},
-    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_BENCH | COMMAND_CONVERT,
+    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT,
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
-    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_BENCH | COMMAND_CONVERT, "layout after"},
-    {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH,
+    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT, "layout after"},
+    {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH | COMMAND_TRACE,
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
-    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
+    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
      "ranks of the world (default: what the layouts name)"},
-    {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY, "where the data is (default cpu)"},
-    {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+    {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
+     "where the data is (default cpu)"},
+    {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "what connects the ranks (default local)"},
-    {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY,
+    {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "how bytes are moved (default auto)"},
-    {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_BENCH,
+    {"collective", O_COLLECTIVE, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE,
+     "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
+    {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
      "limit of staging memory on every rank; suffixes K, M, G "
      "(default: no limit, one round)"},
     {"map", O_MAP, "FILE", COMMAND_CONVERT, "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
@@ -68,30 +73,33 @@ static const option_row table[] = {
     {"dedup", O_DEDUP, NULL, COMMAND_CONVERT, "store equal boxes of several ranks once, by the lowest of them"},
     {"force", O_FORCE, NULL, COMMAND_CONVERT, "replace OUT where it is there"},
     {"verify", O_VERIFY, NULL, COMMAND_CONVERT, "read back and compare every byte before OUT is put in place"},
-    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
+    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
      "copy or planning threads shared by the local ranks "
      "(default: all cores)"},
     {"rank", O_RANK, "R", COMMAND_PLAN, "plan this rank only"},
     {"peers", O_PEERS, NULL, COMMAND_PLAN, "list the peers of each rank"},
-    {"svg", O_SVG, "FILE", COMMAND_PLAN, "draw who holds what and who sends what to whom"},
+    {"svg", O_SVG, "FILE", COMMAND_PLAN | COMMAND_TRACE,
+     "draw it: of a plan, who holds what and who sends what to whom"},
     {"minbytes", 'b', "BYTES", COMMAND_BENCH, "smallest size; dim 0 of --shape is scaled to it"},
     {"maxbytes", 'e', "BYTES", COMMAND_BENCH, "largest size"},
     {"stepbytes", 'i', "BYTES", COMMAND_BENCH, "increment between sizes"},
     {"stepfactor", 'f', "F", COMMAND_BENCH, "factor between sizes (default 2)"},
     {"iters", 'n', "N", COMMAND_BENCH, "iterations (default 20)"},
-    {"warmup_iters", 'w', "N", COMMAND_BENCH, "iterations before the first that is timed (default 1)"},
+    {"warmup_iters", 'w', "N", COMMAND_BENCH | COMMAND_TRACE, "iterations before the first that is timed (default 1)"},
     {"check", 'c', NULL, COMMAND_BENCH, "check every byte that arrives"},
-    {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_VERIFY, "rank threads per process and GPU"},
-    {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_VERIFY,
+    {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, "rank threads per process and GPU"},
+    {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY,
      "GPUs per process, which its ranks are on in turn (default 1; with --comm nccl one a rank)"},
     {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, "execute from a CUDA graph"},
-    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_BENCH | COMMAND_INFO | COMMAND_CONVERT,
+    {"trace", O_TRACE, "FILE", COMMAND_BENCH, "one execute more, of the last size, recorded in Chrome's trace format"},
+    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_INFO | COMMAND_CONVERT,
      "write the result as JSON; '-' is standard output, with nothing "
      "else on it"},
     {NULL, 'J', "FILE", COMMAND_BENCH, "the same as --json"},
     {"cases", O_CASES, "N", COMMAND_VERIFY, "random cases (default 2000)"},
     {"seed", O_SEED, "S", COMMAND_VERIFY, "seed of the first case (default 1); the i-th has S + i"},
-    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT, "this text"},
+    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT,
+     "this text"},
 };
 #define ROWS ((int)(sizeof table / sizeof *table))
 
@@ -177,6 +185,14 @@ static reshard_path path_of(const option_row *row, const char *text) {
   return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
 }
 
+static reshard_collective_use collective_of(const option_row *row, const char *text) {
+  static const char *const words[] = {"auto", "force", "forbid", NULL};
+  const char *found = word(row, text, words);
+  return found == words[0]   ? RESHARD_COLLECTIVE_AUTO
+         : found == words[1] ? RESHARD_COLLECTIVE_FORCE
+                             : RESHARD_COLLECTIVE_FORBID;
+}
+
 static void take(const option_row *row, const char *text, cli_options *o) {
   static const char *const devices[] = {"cpu", "cuda", NULL}, *const comms[] = {"local", "nccl", "mpi", NULL};
   switch (row->letter) {
@@ -190,11 +206,13 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_DEVICE: o->device = word(row, text, devices); break;
   case O_COMM: o->comm = word(row, text, comms); break;
   case O_PATH: o->path = path_of(row, text); break;
+  case O_COLLECTIVE: o->collective = collective_of(row, text); break;
   case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
   case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
   case O_RANK: o->rank = number(row, text, 0, INT32_MAX, false); break;
   case O_PEERS: o->peers = true; break;
   case O_SVG: o->svg = text; break;
+  case O_TRACE: o->trace = text; break;
   case 'b': o->size_begin = number(row, text, 1, INT64_MAX, true); break;
   case 'e': o->size_end = number(row, text, 1, INT64_MAX, true); break;
   case 'i': o->size_increment = number(row, text, 1, INT64_MAX, true); break;

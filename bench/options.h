@@ -4,7 +4,14 @@
 
 #include "util.h"
 
-enum { COMMAND_PLAN = 1, COMMAND_BENCH = 2, COMMAND_VERIFY = 4, COMMAND_INFO = 8, COMMAND_CONVERT = 16 };
+enum {
+  COMMAND_PLAN = 1,
+  COMMAND_BENCH = 2,
+  COMMAND_VERIFY = 4,
+  COMMAND_INFO = 8,
+  COMMAND_CONVERT = 16,
+  COMMAND_TRACE = 32
+};
 
 typedef struct cli_options {
   /* what, and its two layouts */
@@ -13,6 +20,7 @@ typedef struct cli_options {
   int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
   reshard_path path;
+  reshard_collective_use collective;
   int64_t workspace; /* 0: no limit */
   int threads;       /* 0: not given */
   /* plan */
@@ -27,6 +35,7 @@ typedef struct cli_options {
   int64_t rank_threads; /* -t; 0: not given */
   int64_t gpus;         /* -g; 0: not given */
   bool graph;
+  const char *trace; /* NULL: none */
   /* verify */
   int64_t cases;
   uint64_t seed;

@@ -37,6 +37,8 @@ static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info
 static void keep_rank(planning *p, reshard_plan plan, int64_t rank) {
   rank_plan *r = &p->out->rank[rank - p->out->first];
   CLI_TRY("", reshard_plan_get_info(plan, &r->info));
+  if (p->out->n <= PLAN_PATTERNS)
+    CLI_TRY("", reshard_plan_get_pattern(plan, &r->pattern));
   if (p->keep_peers) {
     r->peer = cli_alloc(r->info.peers, sizeof *r->peer);
     for (int64_t i = 0; i < r->info.peers; i++)
@@ -92,6 +94,7 @@ static void add_up(const cli_options *o, const what *w, world_plan *out) {
   out->bytes = w->bytes;
   out->path = direct ? "direct" : "packed";
   out->stages = 1;
+  out->odd = -1;
   for (int64_t i = 0; i < out->n; i++) {
     reshard_plan_info *info = &out->rank[i].info;
     if (direct) { /* peers' memory is copied from as it is */
@@ -106,6 +109,10 @@ static void add_up(const cli_options *o, const what *w, world_plan *out) {
     out->workspace = larger(out->workspace, info->workspace_bytes);
     out->busiest_bound = larger(out->busiest_bound, larger(info->lower_bound_bytes, info->exclusive_bytes));
     out->stages = larger(out->stages, info->stages);
+    const reshard_pattern *x = &out->rank[0].pattern, *y = &out->rank[i].pattern;
+    if (out->odd < 0 &&
+        (y->kind == RESHARD_COLLECTIVE_NONE || y->kind != x->kind || y->root != x->root || y->bytes != x->bytes))
+      out->odd = i;
   }
   out->busiest = larger(out->max_sent, out->max_received);
   for (int64_t g = 0; g < out->groups; g++)
@@ -179,6 +186,24 @@ static void rank_json(json *j, const rank_plan *r, bool peers) {
   cli_json_close(j, '}');
 }
 
+static reshard_collective collective_of(const world_plan *p) {
+  return p->odd < 0 ? p->rank[0].pattern.kind : RESHARD_COLLECTIVE_NONE;
+}
+
+static void collective_text(const world_plan *p) {
+  const rank_plan *r = &p->rank[p->odd < 0 ? 0 : p->odd];
+  const char *name = reshard_collective_string(r->pattern.kind);
+  char bytes[CLI_BYTES_TEXT];
+  if (p->n > PLAN_PATTERNS)
+    return;
+  if (p->odd < 0) /* of one rank alone it is its part, if the others say the same */
+    printf("collective    %s of %s each: %s\n", name, cli_bytes_text(bytes, (double)r->pattern.bytes), r->pattern.why);
+  else if (r->pattern.kind == RESHARD_COLLECTIVE_NONE)
+    printf("collective    none: rank %lld: %s\n", (long long)r->info.rank, r->pattern.why);
+  else
+    printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
+}
+
 static void plan_json(const cli_options *o, const world_plan *p) {
   json j = {0};
   cli_json_open(&j, NULL, '{');
@@ -199,6 +224,8 @@ static void plan_json(const cli_options *o, const world_plan *p) {
     cli_json_int(&j, "workspace_bytes", p->workspace);
   }
   cli_json_string(&j, "path", p->path);
+  if (o->rank < 0 && p->n <= PLAN_PATTERNS)
+    cli_json_string(&j, "collective", reshard_collective_string(collective_of(p)));
   if (o->rank < 0)
     cli_json_real(&j, "plan_us", 1e6 * p->seconds);
   cli_json_open(&j, "per_rank", '[');
@@ -293,6 +320,7 @@ static void plan_text(const cli_options *o, const what *w, const world_plan *p) 
   printf("ranks         %lld\n", (long long)p->ranks);
   if (o->rank < 0)
     totals_text(o, p);
+  collective_text(p);
   ranks_text(o, p);
 }
 

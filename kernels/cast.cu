@@ -6,9 +6,10 @@
  * both sides, V is 1.
  *
  * The slots of a part make items, the items of all parts are cut in tiles, and a block takes a tile: it finds its part
- * by bisection in the table, which is a parameter of the kernel: nothing is uploaded, and a captured launch has it in
- * the graph. A thread loads several items before it stores the first, to have enough bytes on their way. Which dtypes a
- * part has is the same for a whole block, so one kernel has all pairs. */
+ * by bisection in the table. That is a parameter of the kernel: nothing is uploaded, and a captured launch has it in
+ * the graph. A longer list has its table in memory of the device, for one launch as well. A thread loads several items
+ * before it stores the first, to have enough bytes on their way. Which dtypes a part has is the same for a whole block,
+ * so one kernel has all pairs. */
 #include "kernels/cast.h"
 
 #include "kernels/divide.cuh"
@@ -31,6 +32,7 @@ constexpr int64_t ITEMS_MOST = RS_CAST_MOST; /* of a part: what rs_divider takes
 struct loop {
   int64_t src, dst;
   rs_divider n;
+  uint32_t unused;
 };
 
 struct part {
@@ -39,7 +41,7 @@ struct part {
   int64_t elements;
   int64_t items;
   uint32_t end;     /* tiles of the parts up to this one */
-  uint32_t loops;   /* first one in the table; innermost first */
+  uint32_t loops;   /* bytes from here to the first one; innermost first */
   rs_divider slots; /* of a row */
   uint16_t tile;    /* items of one */
   uint8_t nloops, pair;
@@ -125,9 +127,10 @@ template <int Bytes> __device__ __forceinline__ void put(words *w, int i, uint64
 struct place {
   int64_t src, dst, number; /* number: in the row */
 };
-__device__ __forceinline__ place find(const part &p, const loop *loops, int64_t item, int v, int in, int out) {
+__device__ __forceinline__ place find(const part &p, int64_t item, int v, int in, int out) {
   place at = {0, 0, item * v};
   if (p.nloops > 0) {
+    const loop *loops = reinterpret_cast<const loop *>(reinterpret_cast<const char *>(&p) + p.loops);
     uint32_t rest, row = rs_divide(p.slots, static_cast<uint32_t>(item), &rest);
     at.number = static_cast<int64_t>(rest) * v;
     for (int i = 0; i < p.nloops; i++) {
@@ -143,12 +146,12 @@ __device__ __forceinline__ place find(const part &p, const loop *loops, int64_t 
 
 /* The items of a tile that are whole slots. */
 template <int From, int To>
-__attribute__((noinline)) __device__ void cast_slots(const part &p, const loop *loops, int64_t tile) {
+__attribute__((noinline)) __device__ void cast_slots(const part &p, uint32_t tile) {
   constexpr int N = thread_items(From, To), IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
   constexpr int V = slot_numbers(From, To);
   typedef typename chunk<V * IN>::type in_chunk;
   typedef typename chunk<V * OUT>::type out_chunk;
-  int64_t first = tile * N * THREADS + threadIdx.x;
+  int64_t first = static_cast<int64_t>(tile) * (N * THREADS) + threadIdx.x;
   in_chunk in[N];
   out_chunk *to[N];
 #pragma unroll
@@ -157,7 +160,7 @@ __attribute__((noinline)) __device__ void cast_slots(const part &p, const loop *
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, loops, item, V, IN, OUT);
+    place at = find(p, item, V, IN, OUT);
     if (at.number < p.head || at.number + V > p.head + p.elements)
       continue;
     in[i] = __ldcs(reinterpret_cast<const in_chunk *>(p.src + at.src));
@@ -206,10 +209,9 @@ __attribute__((noinline)) __device__ uint64_t convert_any(uint64_t code, int pai
 }
 
 /* All numbers of a part that is not aligned: a slot is one number. */
-__attribute__((noinline)) __device__ void cast_numbers(const part &p, const loop *loops, int64_t tile, int in,
-                                                       int out) {
+__attribute__((noinline)) __device__ void cast_numbers(const part &p, uint32_t tile, int in, int out) {
   constexpr int N = NUMBERS;
-  int64_t first = tile * N * THREADS + threadIdx.x;
+  int64_t first = static_cast<int64_t>(tile) * (N * THREADS) + threadIdx.x;
   uint64_t codes[N];
   char *to[N];
 #pragma unroll
@@ -218,7 +220,7 @@ __attribute__((noinline)) __device__ void cast_numbers(const part &p, const loop
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, loops, item, 1, in, out);
+    place at = find(p, item, 1, in, out);
     codes[i] = load_number(p.src + at.src, in);
     to[i] = p.dst + at.dst;
   }
@@ -229,11 +231,11 @@ __attribute__((noinline)) __device__ void cast_numbers(const part &p, const loop
 }
 
 /* The slots that a row's ends are in: of each row the first and the last one, by the threads of this tile. */
-__attribute__((noinline)) __device__ void cast_ends(const part &p, const loop *loops, int64_t tile, int items, int in,
-                                                    int out) {
+__attribute__((noinline)) __device__ void cast_ends(const part &p, uint32_t tile, int items, int in, int out) {
   int v = 16 / (in > out ? in : out);
-  for (int64_t item = tile * items + threadIdx.x; item < min((tile + 1) * items, p.items); item += THREADS) {
-    place at = find(p, loops, item, v, in, out);
+  int64_t from = static_cast<int64_t>(tile) * items;
+  for (int64_t item = from + threadIdx.x; item < min(from + items, p.items); item += THREADS) {
+    place at = find(p, item, v, in, out);
     int64_t begin = max(p.head - at.number, static_cast<int64_t>(0));
     int64_t end = min(p.head + p.elements - at.number, static_cast<int64_t>(v));
     if (end - begin == v)
@@ -243,31 +245,37 @@ __attribute__((noinline)) __device__ void cast_ends(const part &p, const loop *l
   }
 }
 
-__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) {
-  uint32_t low = 0, high = t.nparts - 1;
+__device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts) {
+  uint32_t low = 0, high = nparts - 1;
   while (low < high) {
     uint32_t middle = (low + high) / 2;
-    if (t.parts[middle].end > blockIdx.x)
+    if (parts[middle].end > blockIdx.x)
       high = middle;
     else
       low = middle + 1;
   }
-  const part &p = t.parts[low];
-  const loop *loops = t.loops + p.loops;
-  int64_t tile = blockIdx.x - (low == 0 ? 0 : t.parts[low - 1].end);
+  const part &p = parts[low];
+  uint32_t tile = blockIdx.x - (low == 0 ? 0 : parts[low - 1].end);
   int in = 1 << p.in, out = 1 << p.out;
   if (!p.wide) {
-    cast_numbers(p, loops, tile, in, out);
+    cast_numbers(p, tile, in, out);
     return;
   }
-  if (p.ragged && (p.nloops > 0 || tile == 0 || (tile + 1) * p.tile >= p.items)) // a single row has two ends
-    cast_ends(p, loops, tile, p.tile, in, out);
+  bool last = (static_cast<int64_t>(tile) + 1) * p.tile >= p.items;
+  if (p.ragged && (p.nloops > 0 || tile == 0 || last)) // a single row has two ends
+    cast_ends(p, tile, p.tile, in, out);
   switch (p.pair) {
 #define RS_CAST_CASE(from, to) \
-  case pair_of(from, to): cast_slots<from, to>(p, loops, tile); break;
+  case pair_of(from, to): cast_slots<from, to>(p, tile); break;
     RS_CAST_PAIRS(RS_CAST_CASE)
 #undef RS_CAST_CASE
   }
+}
+
+__global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) { cast_tile(t.parts, t.nparts); }
+
+__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts) {
+  cast_tile(parts, nparts);
 }
 
 /* --- On the host: the table --------------------------------------------------------------------------------------*/
@@ -332,7 +340,8 @@ int aligned_head(const piece &p, int v) {
              : -1;
 }
 
-part lay_out(const piece &p, uint32_t first_loop) {
+/* All of a part but its place in the table. */
+part lay_out(const piece &p) {
   int v = slot_numbers(p.from, p.to), head = p.elements >= v ? aligned_head(p, v) : -1;
   part to = {};
   to.wide = head >= 0;
@@ -342,7 +351,6 @@ part lay_out(const piece &p, uint32_t first_loop) {
   to.elements = p.elements;
   to.pair = static_cast<uint8_t>(pair_of(p.from, p.to));
   to.nloops = static_cast<uint8_t>(p.nloops);
-  to.loops = first_loop;
   to.in = static_cast<uint8_t>(__builtin_ctz(static_cast<unsigned>(rs_number_bytes(p.from))));
   to.out = static_cast<uint8_t>(__builtin_ctz(static_cast<unsigned>(rs_number_bytes(p.to))));
   to.ragged = to.head != 0 || p.elements % v != 0;
@@ -356,58 +364,29 @@ part lay_out(const piece &p, uint32_t first_loop) {
   return to;
 }
 
-/* A table that is filled, and launched when it is full. */
-struct builder {
-  table t;
-  uint32_t tiles;
-  void *stream;
-};
-
-int flush(builder *b) {
-  int error = rs_launch(cast, dim3(b->tiles), dim3(THREADS), 0, b->stream, b->t);
-  b->t.nparts = b->t.nloops = b->tiles = 0;
-  return error;
+/* Cuts a piece in two until its items can be counted - the outermost loop, or the numbers of a row - and gives what
+ * comes of it to put(piece, part). Stops at an error. */
+template <typename Put> int cut(const piece &p, Put &&put) {
+  part to = lay_out(p);
+  if (to.items <= ITEMS_MOST)
+    return put(p, to);
+  piece first = p, second = p;
+  rs_axis *outer = p.nloops > 0 ? &first.loops[p.nloops - 1] : nullptr;
+  int64_t n = outer != nullptr ? outer->n : p.elements, half = n / 2;
+  (outer != nullptr ? outer->n : first.elements) = half;
+  (outer != nullptr ? second.loops[p.nloops - 1].n : second.elements) = n - half;
+  second.src += half * (outer != nullptr ? outer->src : rs_number_bytes(p.from));
+  second.dst += half * (outer != nullptr ? outer->dst : rs_number_bytes(p.to));
+  if (outer != nullptr && half == 1)
+    first.nloops--;
+  if (outer != nullptr && n - half == 1)
+    second.nloops--;
+  int error = cut(first, put);
+  return error != cudaSuccess ? error : cut(second, put);
 }
 
-/* Cuts a piece in two until its items can be counted: the outermost loop, or the numbers of a row. */
-int add(builder *b, const piece &p) {
-  part to = lay_out(p, b->t.nloops);
-  if (to.items > ITEMS_MOST) {
-    piece first = p, second = p;
-    rs_axis *outer = p.nloops > 0 ? &first.loops[p.nloops - 1] : nullptr;
-    int64_t n = outer != nullptr ? outer->n : p.elements, half = n / 2;
-    (outer != nullptr ? outer->n : first.elements) = half;
-    (outer != nullptr ? second.loops[p.nloops - 1].n : second.elements) = n - half;
-    second.src += half * (outer != nullptr ? outer->src : rs_number_bytes(p.from));
-    second.dst += half * (outer != nullptr ? outer->dst : rs_number_bytes(p.to));
-    if (outer != nullptr && half == 1)
-      first.nloops--;
-    if (outer != nullptr && n - half == 1)
-      second.nloops--;
-    int error = add(b, first);
-    return error != cudaSuccess ? error : add(b, second);
-  }
-  if (b->t.nparts == PARTS || b->t.nloops + p.nloops > TABLE_LOOPS) {
-    int error = flush(b);
-    if (error != cudaSuccess)
-      return error;
-    to.loops = 0;
-  }
-  for (int i = 0; i < p.nloops; i++)
-    b->t.loops[b->t.nloops++] =
-        loop{p.loops[i].src, p.loops[i].dst, rs_divider_make(static_cast<uint32_t>(p.loops[i].n))};
-  b->tiles += static_cast<uint32_t>((to.items + to.tile - 1) / to.tile);
-  to.end = b->tiles;
-  b->t.parts[b->t.nparts++] = to;
-  return cudaSuccess;
-}
-
-} // namespace
-
-extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream) {
-  builder b;
-  b.t.nparts = b.t.nloops = b.tiles = 0;
-  b.stream = stream;
+/* All parts of a list of casts. */
+template <typename Put> int each_part(int64_t n, const rs_cast *casts, const rs_axis *axes, Put &&put) {
   for (int64_t i = 0; i < n; i++) {
     piece p = {};
     p.src = casts[i].src;
@@ -420,9 +399,85 @@ extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *ax
     if (p.elements == 0)
       continue;
     sort_loops(casts[i].naxes, axes + casts[i].axes, &p);
-    int error = add(&b, p);
+    int error = cut(p, put);
     if (error != cudaSuccess)
       return error;
   }
-  return flush(&b);
+  return cudaSuccess;
+}
+
+int64_t tiles_of(const part &p) { return (p.items + p.tile - 1) / p.tile; }
+
+/* Puts a part and its loops behind those that are there; `tiles` with its own. */
+void put_part(const piece &p, part to, uint32_t tiles, part *at, loop *loops, uint32_t nloops) {
+  to.end = tiles;
+  to.loops = static_cast<uint32_t>(reinterpret_cast<char *>(loops + nloops) - reinterpret_cast<char *>(at));
+  *at = to;
+  for (int i = 0; i < p.nloops; i++)
+    loops[nloops + static_cast<uint32_t>(i)] =
+        loop{p.loops[i].src, p.loops[i].dst, rs_divider_make(static_cast<uint32_t>(p.loops[i].n)), 0};
+}
+
+} // namespace
+
+extern "C" int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream) {
+  table t;
+  uint32_t tiles = 0;
+  t.nparts = t.nloops = 0;
+  auto flush = [&] {
+    int error = rs_launch(cast, dim3(tiles), dim3(THREADS), 0, stream, t);
+    t.nparts = t.nloops = tiles = 0;
+    return error;
+  };
+  int error = each_part(n, casts, axes, [&](const piece &p, const part &to) {
+    int flushed = cudaSuccess;
+    if (t.nparts == PARTS || t.nloops + p.nloops > TABLE_LOOPS)
+      flushed = flush();
+    tiles += static_cast<uint32_t>(tiles_of(to));
+    put_part(p, to, tiles, &t.parts[t.nparts++], t.loops, t.nloops);
+    t.nloops += p.nloops;
+    return flushed;
+  });
+  return error != cudaSuccess ? error : flush();
+}
+
+extern "C" size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *measured) {
+  int64_t loops = 0, tiles = 0;
+  for (int64_t i = 0; i < n; i++)
+    loops += casts[i].naxes;
+  if (n <= PARTS && loops <= TABLE_LOOPS)
+    return 0;
+  rs_cast_table t = {0, 0, 0};
+  int error = each_part(n, casts, axes, [&](const piece &p, const part &to) {
+    tiles += tiles_of(to);
+    t.parts++;
+    t.loops += static_cast<uint32_t>(p.nloops);
+    return tiles > INT32_MAX ? cudaErrorInvalidValue : cudaSuccess;
+  });
+  if (error != cudaSuccess || (t.parts <= PARTS && t.loops <= TABLE_LOOPS))
+    return 0;
+  size_t bytes = t.parts * sizeof(part) + t.loops * sizeof(loop);
+  if (bytes > UINT32_MAX)
+    return 0;
+  t.tiles = static_cast<uint32_t>(tiles);
+  *measured = t;
+  return bytes;
+}
+
+extern "C" void rs_cast_table_write(const rs_cast_table *t, int64_t n, const rs_cast *casts, const rs_axis *axes,
+                                    void *host) {
+  part *parts = static_cast<part *>(host);
+  loop *loops = reinterpret_cast<loop *>(parts + t->parts);
+  uint32_t tiles = 0, nparts = 0, nloops = 0;
+  (void)each_part(n, casts, axes, [&](const piece &p, const part &to) {
+    tiles += static_cast<uint32_t>(tiles_of(to));
+    put_part(p, to, tiles, &parts[nparts++], loops, nloops);
+    nloops += static_cast<uint32_t>(p.nloops);
+    return cudaSuccess;
+  });
+}
+
+extern "C" int rs_cast_table_launch(const rs_cast_table *t, const void *memory, void *stream) {
+  const part *parts = static_cast<const part *>(memory);
+  return rs_launch(cast_listed, dim3(t->tiles), dim3(THREADS), 0, stream, parts, t->parts);
 }

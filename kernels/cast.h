@@ -1,8 +1,11 @@
-/* Casts on a GPU: many tensors in one launch, their table a parameter of the kernel. Plain C. */
+/* Casts on a GPU: many tensors in one launch, their table a parameter of the kernel or in memory of the device. Plain
+ * C. */
 #ifndef RS_KERNELS_CAST_H
 #define RS_KERNELS_CAST_H
 
 #include "device/pods.h"
+
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,6 +16,19 @@ extern "C" {
  * and newer), or two, ... in the order of stream. A cudaError_t: also cudaErrorInvalidValue for a pair of dtypes that
  * has no cast. */
 int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
+
+/* A longer list: its table is measured, written by the host, brought to memory of the device, and launched from there,
+ * in one launch. */
+typedef struct rs_cast_table {
+  uint32_t parts, loops, tiles;
+} rs_cast_table;
+/* Bytes of the table. 0: the list is for rs_cast_launch, which does it in one launch, or says what is wrong with it, or
+ * divides it where it is too large for one. */
+size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
+/* Of the same list, at an address that is a multiple of 8. */
+void rs_cast_table_write(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes, void *host);
+/* memory: of the device, with what was written. It is read when the launch runs. A cudaError_t. */
+int rs_cast_table_launch(const rs_cast_table *table, const void *memory, void *stream);
 
 #ifdef __cplusplus
 }

@@ -70,7 +70,8 @@ static reshard_tree make_state(const job *j, reshard_sharder sharder, int64_t ra
     const reshard_model_tensor *t = &j->tensors[i];
     reshard_layout layout;
     CLI_TRY("", reshard_layout_parse(j->layout, t->ndim, t->shape, j->ranks, &layout));
-    CLI_TRY("", reshard_sharded_tensor_zeros(sharder, layout, &(reshard_properties){.dtype = t->dtype}, &tensors[i]));
+    CLI_TRY("",
+            reshard_sharded_tensor_zeros(sharder, layout, &(reshard_properties){.dtype = t->dtype}, NULL, &tensors[i]));
     if (j->save)
       walk(tensors[i], rank, true);
     CLI_TRY("", reshard_state_sharded(tensors[i], &leaf));

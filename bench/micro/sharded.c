@@ -76,7 +76,7 @@ static int prepare_dtensor(member *m, const reshard_properties *properties) {
   if (reshard_mesh_create(m->comm, 0, 1, &m->world->n, NULL, 0, NULL, &m->mesh))
     return 1;
   const reshard_placing placing = {m->mesh, &rows, NULL};
-  return reshard_dtensor_empty(m->sharder, &placing, 2, reshard_layout_shape(m->world->layouts[0]), properties,
+  return reshard_dtensor_empty(m->sharder, &placing, 2, reshard_layout_shape(m->world->layouts[0]), properties, NULL,
                                &m->dtensor) != RESHARD_SUCCESS;
 }
 
@@ -87,12 +87,12 @@ static int prepare(member *m) {
   void *data[2];
   if (is_dtensor(w->way))
     return prepare_dtensor(m, &properties);
-  if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[0], &properties, &m->tensor))
+  if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[0], &properties, NULL, &m->tensor))
     return 1;
   for (int i = 0; i < 2 && w->way == EXECUTE; i++) {
     reshard_tensor array;
     reshard_tensor_info info;
-    if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[i], &properties, &m->sides[i]) ||
+    if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[i], &properties, NULL, &m->sides[i]) ||
         reshard_sharded_tensor_local(m->sides[i], 0, &array, NULL) || reshard_tensor_get_info(array, &info))
       return 1;
     data[i] = info.data;

@@ -11,6 +11,7 @@
 #include "device/device.h"
 
 #include <reshard/comm.h>
+#include <reshard/plan.h>
 
 #include <stdatomic.h>
 
@@ -23,15 +24,30 @@ typedef struct rs_part {
   bool staged;         /* `at` is in staging; else in the user's array */
 } rs_part;
 
+/* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,
+ * rank after rank. ALL_TO_ALL: `send` [size * bytes] and `receive` [size * bytes], rank after rank. BROADCAST: root's
+ * `send` [bytes] to the others' `receive` [bytes]. What a rank sends itself comes to its place in `receive`; there it
+ * may be already in an all-gather. */
+typedef struct rs_collective {
+  reshard_collective kind; /* NONE: there is none */
+  int64_t root;
+  char *send, *receive;
+  int64_t bytes;
+} rs_collective;
+
 /* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
 typedef struct rs_turn {
   reshard_comm comm;
   int64_t nsends, nreceives;
   const rs_part *sends, *receives;
+  const rs_collective *collective; /* does what all of these would; NULL: there is none */
   void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
 } rs_turn;
 
 #define RS_COMM_RECORD 512
+
+/* Has a communicator a collective for messages of so many bytes? */
+typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
 
 /* What a rank brings to a split. */
 typedef struct rs_split {
@@ -66,11 +82,13 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
-  /* Makes the connections to the peers that this rank will send to and receive from, both ascending, without touching
-   * anybody's arrays: collective, when a packed transfer is created, since it can take most of a second. NULL: there
-   * are none to make. */
+  /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
+  rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
+  /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
+   * collective, without touching anybody's arrays: collective, when a packed transfer is created, since it can take
+   * most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                            const int64_t *receives);
+                            const int64_t *receives, reshard_collective kind, int64_t root);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */

@@ -3,7 +3,8 @@
  * An exchange is one group with at most one send and one receive per peer, none of zero bytes. A group that is larger
  * than what NCCL plans as one kernel is split by each rank's own list of operations, which hangs when the lists differ;
  * so a rank with very many peers makes several groups, by the distance between the ranks: sender and receiver of a
- * message come to the same group by arithmetic.
+ * message come to the same group by arithmetic. Where all messages are a collective together, NCCL's own may carry
+ * them.
  *
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
  * up what it was given, for an all-gather of records, and when the communicator ends. All look at the deadline and at
@@ -151,7 +152,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(gather(c));
   RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)comm->size * sizeof *c->all, c->stream));
-  RS_TRY(rs_stream_record(device, c->gathered, c->stream, "records before host"));
+  RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
   RS_TRY(await(c, c->gathered, "all-gather of records"));
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != (int64_t)bytes)
@@ -202,11 +203,46 @@ static bool has_window(const rs_nccl *c, const rs_turn *turn, int64_t window) {
   return false;
 }
 
+static ncclResult_t start_collective(rs_nccl *c, const rs_collective *o, cudaStream_t stream) {
+  size_t bytes = (size_t)o->bytes;
+  switch (o->kind) {
+  case RESHARD_COLLECTIVE_ALL_GATHER: return ncclAllGather(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return ncclAlltoAll(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
+#endif
+  case RESHARD_COLLECTIVE_BROADCAST: /* of the root in place */
+    return ncclBroadcast(o->send, c->base.rank == o->root ? o->send : o->receive, bytes, ncclInt8, (int)o->root,
+                         c->nccl, stream);
+  default: return ncclInvalidUsage;
+  }
+}
+
+static reshard_status move_together(rs_nccl *c, const rs_collective *o, void *stream) {
+  RS_TRY(rs_nccl_lock(c));
+  ncclResult_t result = start_collective(c, o, (cudaStream_t)stream);
+  rs_nccl_unlock(c);
+  return rs_nccl_settle(c, result, reshard_collective_string(o->kind));
+}
+
+/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn;
+ * an all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
+static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
+  (void)comm, (void)bytes;
+  switch (kind) {
+  case RESHARD_COLLECTIVE_ALL_GATHER:
+  case RESHARD_COLLECTIVE_BROADCAST: return RS_FIT_FASTER;
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) ? RS_FIT_SLOWER : RS_FIT_NONE;
+  default: return RS_FIT_NONE;
+  }
+}
+
 static reshard_status exchange(rs_nccl *c, const rs_turn *turn, void *stream) {
   int previous;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t w = 0; w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
+  if (turn->collective != NULL)
+    status = move_together(c, turn->collective, stream);
+  for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
     if (has_window(c, turn, w))
       status = move_window(c, turn, w, stream);
   rs_cuda_leave(previous);
@@ -229,9 +265,14 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
 /* A byte to and from everybody, in the buffers and on the stream of the all-gather; what comes is not looked at. The
  * host connects when it plans the group, so nothing has to be waited for. */
 static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                                   const int64_t *receives) {
+                                   const int64_t *receives, reshard_collective kind, int64_t root) {
   rs_nccl *c = rs_nccl_of(comm);
   rs_part *parts = NULL;
+  if (kind != RESHARD_COLLECTIVE_NONE) {
+    char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
+    rs_collective o = {kind, root, send, send + comm->size, 1};
+    return exchange(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
+  }
   if (nsends + nreceives == 0)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc(&parts, nsends + nreceives, sizeof *parts));
@@ -239,7 +280,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
     parts[i] = (rs_part){sends[i], (char *)c->device_mine, 1, NULL, true};
   for (int64_t i = 0; i < nreceives; i++)
     parts[nsends + i] = (rs_part){receives[i], (char *)(c->device_all + receives[i]), 1, NULL, true};
-  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, c->stream};
+  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream};
   reshard_status status = exchange(c, &turn, c->stream);
   free(parts);
   return status;
@@ -278,6 +319,7 @@ const rs_comm_ops rs_nccl_ops = {
     .leave = nccl_leave,
     .exchange = nccl_exchange,
     .reserve = nccl_reserve,
+    .fit = nccl_fit,
     .connect = nccl_connect,
     .split = rs_nccl_split,
     .alive = nccl_enter,

@@ -66,6 +66,8 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
   reshard_status status = split_nccl(c, &seat, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
     status = make(c, nccl, &seat, &made);
+  else if (nccl != NULL) /* it was being made */
+    (void)ncclCommAbort(nccl);
   status = rs_seat_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)
     rs_nccl_drop(made);

@@ -51,6 +51,15 @@ reshard_status rs_cuda_enter(const rs_device *device, int *before) {
   return RESHARD_SUCCESS;
 }
 
+int rs_cuda_try_enter(const rs_device *device) {
+  int current = -1;
+  rs_cuda_ignore(cudaGetDevice(&current));
+  if (current == device->index)
+    return -1;
+  rs_cuda_ignore(cudaSetDevice(device->index));
+  return current;
+}
+
 void rs_cuda_leave(int before) {
   if (before >= 0)
     rs_cuda_ignore(cudaSetDevice(before));
@@ -147,6 +156,7 @@ static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
+  rs_cuda_lots_free(device, &cuda->casts);
   device->ops->stream_destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* it stays until all that was freed to it is free */
     rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
@@ -190,12 +200,9 @@ static const rs_device_ops cuda_ops = {
 /* A GPU that there is: its number. */
 static reshard_status find_device(int wanted, int *index) {
   int driver = 0, devices = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess)
-    driver = 0;
-  if (driver == 0) {
-    (void)cudaGetLastError();
+  RS_CUDA_TRY(cudaDriverGetVersion(&driver));
+  if (driver == 0)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "this machine has no CUDA driver");
-  }
   reshard_status status = rs_cuda_check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "no GPU can be used (CUDA driver %d.%d, runtime %d.%d): %s", driver / 1000,

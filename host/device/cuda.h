@@ -1,5 +1,6 @@
-/* The CUDA device, over the CUDA runtime. cuda.c has its table, memory, streams, events and errors; cuda_program.c the
- * box copies, by tables from cuda_tiles.c and cuda_batch.c; cuda_ops.c casts, selection and memset. */
+/* The CUDA device, over the CUDA runtime. cuda.c has its table, streams, events and errors; cuda_memory.c memory;
+ * cuda_program.c the box copies, by tables from cuda_tiles.c and cuda_batch.c; cuda_ops.c casts, selection and memset;
+ * cuda_lots.c tables that are used once. */
 #ifndef RS_DEVICE_CUDA_H
 #define RS_DEVICE_CUDA_H
 
@@ -7,6 +8,21 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+
+/* Memory for the tables of one use: written at `host`, which is pinned, and uploaded to `memory`. */
+typedef struct rs_cuda_lot {
+  char *host, *memory;
+  size_t bytes; /* of each */
+  rs_event *event;
+  void *stream; /* of the last use */
+  bool used;    /* it has not been seen to be over, by the event that was recorded behind it */
+  bool lost;    /* no event could be recorded, nor the stream be waited for */
+} rs_cuda_lot;
+enum { RS_CUDA_LOTS = 8 };
+typedef struct rs_cuda_lots {
+  int n, last; /* there are; taken last */
+  rs_cuda_lot lot[RS_CUDA_LOTS];
+} rs_cuda_lots;
 
 typedef struct rs_cuda {
   rs_device base;
@@ -18,6 +34,7 @@ typedef struct rs_cuda {
   pthread_mutex_t mutex; /* of the following */
   cudaMemPool_t pool;    /* NULL: not made yet */
   void *upload;          /* stream of the tables of programs; NULL: not made yet */
+  rs_cuda_lots casts;    /* for lists of casts */
 } rs_cuda;
 
 static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device; }
@@ -25,6 +42,8 @@ static inline rs_cuda *rs_cuda_of(rs_device *device) { return (rs_cuda *)device;
 /* Every entry from the table is between these two: calls of the runtime go to the device, and the thread's current
  * device is afterwards what it was. enter changes nothing when it fails. */
 reshard_status rs_cuda_enter(const rs_device *device, int *before);
+/* The same for cleaning up, where nobody hears of a failure: the last error stays what it is. */
+int rs_cuda_try_enter(const rs_device *device);
 void rs_cuda_leave(int before);
 
 /* RESHARD_SUCCESS, or a status with the call's name, CUDA's text and number; the runtime's last error is cleared, so
@@ -48,8 +67,7 @@ void rs_cuda_ignore(cudaError_t error);
   } while (0)
 #define RS_ON_DEVICE_VOID(device, call) \
   do { \
-    int before_ = -1; \
-    (void)rs_cuda_enter(device, &before_); \
+    int before_ = rs_cuda_try_enter(device); \
     rs_cuda_ignore(call); \
     rs_cuda_leave(before_); \
   } while (0)
@@ -67,6 +85,14 @@ reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory
 void rs_cuda_host_free(rs_device *device, void *memory);
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
+
+/* cuda_lots.c: by one thread at a time. A lot of `bytes` or more that nothing uses; where all are in use, the host
+ * waits for the oldest, or *lot is NULL (wait false). Allocates where no lot was as large before. */
+reshard_status rs_cuda_lots_take(rs_device *device, rs_cuda_lots *lots, size_t bytes, bool wait, rs_cuda_lot **lot);
+/* stream has been given all that reads the lot; to be called also after a part of that failed. */
+reshard_status rs_cuda_lot_used(rs_device *device, rs_cuda_lot *lot, void *stream);
+/* Waits until nothing uses them. */
+void rs_cuda_lots_free(rs_device *device, rs_cuda_lots *lots);
 
 /* cuda_program.c */
 reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);

@@ -35,8 +35,7 @@ void rs_cuda_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = -1;
-  (void)rs_cuda_enter(device, &before); /* which GPU memory is of, its address says, too */
+  int before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
   rs_cuda_ignore(cudaFree(memory));
   rs_cuda_leave(before);
   rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
@@ -136,8 +135,7 @@ void rs_cuda_host_free(rs_device *device, void *memory) {
   if (memory == NULL)
     return;
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int before = -1;
-  (void)rs_cuda_enter(device, &before);
+  int before = rs_cuda_try_enter(device);
   rs_cuda_ignore(cudaFreeHost(memory));
   rs_cuda_leave(before);
   rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));

@@ -4,33 +4,19 @@
  * any stream may run the program from then on, also into a graph. To run n programs is a launch for each class of tiles
  * that they have, with where their tables are as a parameter.
  *
- * Copies that run once have their tables uploaded by the run itself, in its own stream, from pinned memory: the host
- * waits for nothing. What a run reads - pinned memory as long as the upload, device memory as long as the kernels -
- * must stay as it is until that stream is there, while the host goes on and compiles the next copies. So such a program
- * has several sets of tables ("lots"), each with an event that is recorded behind the last use. recompile takes a lot
- * whose event has happened, or one more; only when there are LOTS of them, all in use, it waits for the oldest. */
+ * Copies that run once have their tables uploaded by the run itself (cuda_lots.c). recompile takes a lot for them; only
+ * when all lots are in use it waits for the oldest. */
 #include "device/cuda.h"
 
 #include "device/cuda_tiles.h"
 #include "device/stream.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 enum {
-  LOTS = 8,
-  LOT_LEAST = 64 << 10,
   ENGINE = 9,            /* compute capability that has the bulk copy engine */
   PLAIN_SPAN = 64 << 20, /* spans of which each is worth a call of its own */
 };
-
-typedef struct lot {
-  char *host, *memory; /* pinned, of the device */
-  size_t bytes;        /* of each */
-  rs_event *event;
-  void *stream; /* of the last use */
-  bool used;    /* the event was recorded behind it */
-} lot;
 
 typedef struct program {
   rs_box_part part[RS_BOX_CLASSES];
@@ -38,10 +24,10 @@ typedef struct program {
   char *memory; /* of the device: of a program that was compiled for good */
   /* Copies that run once. */
   bool once;
-  bool pending; /* the tables are in lot[now].host, and not uploaded yet */
+  bool pending; /* the tables are in lot->host, and not uploaded yet */
   int64_t table_bytes;
-  int nlots, now;
-  lot lot[LOTS];
+  rs_cuda_lots lots;
+  rs_cuda_lot *lot; /* of what was compiled last */
   rs_box_tables tables;
 } program;
 
@@ -136,63 +122,6 @@ reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64
 
 /* --- Copies that run once --- */
 
-static reshard_status lot_free(rs_device *device, lot *l, bool *is) {
-  if (l->used) {
-    bool done = false;
-    RS_TRY(device->ops->event_done(device, l->event, &done));
-    l->used = !done;
-  }
-  *is = !l->used;
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status wait_for(rs_device *device, lot *l) {
-  for (bool is = false;;) {
-    RS_TRY(lot_free(device, l, &is));
-    if (is)
-      return RESHARD_SUCCESS;
-    sched_yield();
-  }
-}
-
-static void drop_lot(rs_device *device, lot *l) {
-  rs_cuda_host_free(device, l->host);
-  rs_cuda_free(device, l->memory);
-  l->host = l->memory = NULL;
-  l->bytes = 0;
-}
-
-/* A lot that nothing uses, of as many bytes: one that is large enough, else a new one, else one that grows. */
-static reshard_status find_lot(rs_device *device, program *p, size_t bytes) {
-  int found = -1;
-  for (int i = 0; i < p->nlots; i++) {
-    bool is;
-    RS_TRY(lot_free(device, &p->lot[i], &is));
-    if (is && (found < 0 || p->lot[i].bytes > p->lot[found].bytes))
-      found = i;
-  }
-  if ((found < 0 || p->lot[found].bytes < bytes) && p->nlots < LOTS) {
-    RS_TRY(device->ops->event_create(device, &p->lot[p->nlots].event));
-    found = p->nlots++;
-  }
-  if (found < 0) {
-    found = (p->now + 1) % LOTS; /* they are taken in turn when all are in use */
-    RS_TRY(wait_for(device, &p->lot[found]));
-  }
-  p->now = found;
-  lot *l = &p->lot[found];
-  if (l->bytes >= bytes)
-    return RESHARD_SUCCESS;
-  drop_lot(device, l);
-  size_t size = LOT_LEAST;
-  while (size < bytes)
-    size *= 2;
-  RS_TRY(rs_cuda_host_alloc(device, size, (void **)&l->host));
-  RS_TRY(rs_cuda_alloc(device, size, (void **)&l->memory));
-  l->bytes = size;
-  return RESHARD_SUCCESS;
-}
-
 reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
   if (*out == NULL)
     RS_TRY(rs_alloc_zero(out, 1, sizeof(program)));
@@ -206,8 +135,8 @@ reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int
   p->table_bytes = rs_box_tables_bytes(&p->tables);
   if (p->table_bytes == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(find_lot(device, p, (size_t)p->table_bytes));
-  write_tables(device, p, &p->tables, copies, total_bytes, p->lot[p->now].host, p->lot[p->now].memory);
+  RS_TRY(rs_cuda_lots_take(device, &p->lots, (size_t)p->table_bytes, true, &p->lot));
+  write_tables(device, p, &p->tables, copies, total_bytes, p->lot->host, p->lot->memory);
   p->pending = true;
   return RESHARD_SUCCESS;
 }
@@ -216,12 +145,7 @@ void rs_cuda_release(rs_device *device, rs_program *released) {
   program *p = program_of(released);
   if (p == NULL)
     return;
-  for (int i = 0; i < p->nlots; i++) {
-    if (wait_for(device, &p->lot[i]) != RESHARD_SUCCESS)
-      (void)device->ops->finish(device); /* the device is lost, or this is the last that it did */
-    drop_lot(device, &p->lot[i]);
-    device->ops->event_destroy(device, p->lot[i].event);
-  }
+  rs_cuda_lots_free(device, &p->lots);
   rs_cuda_free(device, p->memory);
   rs_box_tables_free(&p->tables);
   free(p);
@@ -229,29 +153,18 @@ void rs_cuda_release(rs_device *device, rs_program *released) {
 
 /* Before the launches: the tables are there in the order of stream. */
 static reshard_status begin_once(rs_device *device, program *p, void *stream) {
-  lot *l = &p->lot[p->now];
+  rs_cuda_lot *lot = p->lot;
   bool captured;
   RS_TRY(device->ops->capturing(device, stream, &captured));
   if (captured)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that are compiled to run once cannot be captured");
   if (p->pending) {
-    RS_TRY(rs_cuda_memcpy(device, l->memory, l->host, (size_t)p->table_bytes, stream));
+    RS_TRY(rs_cuda_memcpy(device, lot->memory, lot->host, (size_t)p->table_bytes, stream));
     p->pending = false;
-  } else if (l->used && l->stream != stream) { /* run once more, elsewhere */
-    RS_TRY(rs_stream_wait(device, stream, l->event, "tables after upload"));
+  } else if (lot->used && lot->stream != stream) { /* run once more, elsewhere */
+    RS_TRY(rs_stream_wait(device, stream, lot->event, RS_EDGE("tables after upload")));
   }
   return RESHARD_SUCCESS;
-}
-
-/* Behind them, and after a failure: something may be reading the lot. */
-static reshard_status end_once(rs_device *device, program *p, void *stream) {
-  lot *l = &p->lot[p->now];
-  l->stream = stream;
-  reshard_status status = rs_stream_record(device, l->event, stream, "tables after run");
-  l->used = status == RESHARD_SUCCESS;
-  if (status != RESHARD_SUCCESS)
-    (void)device->ops->synchronize(device, stream); /* no event tells, so this must */
-  return status;
 }
 
 /* --- Running --- */
@@ -299,7 +212,7 @@ static reshard_status run(rs_device *device, int64_t n, rs_program *const *progr
     program *p = program_of(programs[i]);
     if (p == NULL || !p->once || p->count == 0)
       continue;
-    reshard_status ended = end_once(device, p, stream);
+    reshard_status ended = rs_cuda_lot_used(device, p->lot, stream); /* also after a failure */
     status = status == RESHARD_SUCCESS ? ended : status;
   }
   return status;

@@ -119,9 +119,9 @@ typedef struct rs_device_ops {
   reshard_status (*carry)(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
   /* Number of box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);
-  /* Converts numbers: one launch or one job for all. A cast list is used once: compiled here, its tables in memory of
-   * `staging` where the device needs them (see rs_staging_take). Elements may overlap only where src == dst and sizes
-   * are equal. */
+  /* Converts numbers: one launch or one job for all; a long list is several launches where the stream is captured, or
+   * where many of them (8) have not ended. The list is not needed any more when it returns. The host does not wait; a
+   * list longer than any before may allocate. Elements may overlap only where src == dst and sizes are equal. */
   reshard_status (*cast)(rs_device *device, const rs_casts *casts, void *stream);
   /* checked: each index is compared with the extent; one that is out of range is not followed, and the first by
    * position is left in *fault (memory of the device; -1 there where all are in range). Unchecked (fault NULL): indices
@@ -161,6 +161,7 @@ struct rs_device {
   /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
    * all threads (cudaStreamLegacy). Both NULL: there are none. */
   void *thread_stream, *legacy_stream;
+  struct rs_tracer *tracer; /* trace.h; NULL: nobody looks */
 };
 
 /* --- Handles (handle.c): what a reshard_device is ------------------------------------------------------------------- */

@@ -160,7 +160,7 @@ static reshard_status mark(rs_staging *s, rs_piece *piece, void *stream, bool *c
   if (*captured)
     return RESHARD_SUCCESS;
   piece->pending = s->device->ops->streams;
-  if (rs_stream_record(s->device, piece->event, stream, "staging: reuse after use") == RESHARD_SUCCESS)
+  if (rs_stream_record(s->device, piece->event, stream, RS_EDGE("staging: reuse after use")) == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
   RS_TRY(s->device->ops->synchronize(s->device, stream));
   piece->pending = false;
@@ -190,7 +190,10 @@ void rs_staging_get_stats(rs_staging *staging, rs_staging_stats *stats) {
 void rs_staging_destroy(rs_staging *staging) {
   if (staging == NULL)
     return;
-  if (staging->first != NULL || staging->graphs != NULL)
+  reshard_status status = RESHARD_SUCCESS;
+  while (staging->first != NULL && status == RESHARD_SUCCESS)
+    status = wait_and_drop(staging);
+  if (staging->first != NULL || staging->graphs != NULL) /* lost, or nobody can tell */
     (void)staging->device->ops->finish(staging->device);
   for (rs_piece *next; staging->graphs != NULL; staging->graphs = next) {
     next = staging->graphs->next;

@@ -5,6 +5,7 @@
  * only used it, because what these are given next has nothing to do with it; the stream that frees it, and the one that
  * it was allocated on, are marked when another one first wants the block, since mostly none does. */
 #include "device/storage_inside.h"
+#include "device/stream.h"
 
 #include <stddef.h>
 
@@ -47,7 +48,7 @@ static bool mark_uses(rs_storage_pool *pool, rs_store *store) {
     rs_after use = store->after.at[i];
     bool past = use.lane == store->lane;
     if (!past && use.mark == NULL && use.needs == 0) {
-      if (rs_lane_mark(pool, use.lane, "storage: free after use") == RESHARD_SUCCESS) {
+      if (rs_lane_mark(pool, use.lane, RS_EDGE("storage: free after use")) == RESHARD_SUCCESS) {
         use.mark = use.lane->last;
         use.mark->references++;
       } else {
@@ -149,7 +150,7 @@ reshard_status rs_storage_pool_forget(rs_storage_pool *pool, void *stream) {
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = rs_lane_of(pool, stream, &lane);
   if (status == RESHARD_SUCCESS && lane->references > 0)
-    status = rs_lane_mark(pool, lane, "storage: forget stream");
+    status = rs_lane_mark(pool, lane, RS_EDGE("storage: forget stream"));
   if (status == RESHARD_SUCCESS)
     lane->ended = true;
   pthread_mutex_unlock(&pool->mutex);

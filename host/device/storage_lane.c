@@ -115,9 +115,11 @@ bool rs_lane_captured(rs_storage_pool *pool, const rs_lane *lane) {
 
 reshard_status rs_lane_mark(rs_storage_pool *pool, rs_lane *lane, const char *edge) {
   rs_mark *made;
+  bool captured;
   if (lane->ended)
     return RESHARD_SUCCESS;
-  if (rs_lane_captured(pool, lane))
+  RS_TRY(pool->device->ops->capturing(pool->device, stream_to_mark(pool, lane), &captured));
+  if (captured)
     return rs_error(RESHARD_ERROR_INVALID, "stream %p, that storage was used on, is being captured", lane->stream);
   RS_TRY(take_mark(pool, &made));
   reshard_status status = rs_stream_record(pool->device, made->event, stream_to_mark(pool, lane), edge);
@@ -174,13 +176,13 @@ static reshard_status wait_for_number(rs_storage_pool *pool, rs_lane *lane, rs_l
 }
 
 reshard_status rs_lane_order(rs_storage_pool *pool, rs_lane *lane, const rs_store *store) {
-  RS_TRY(wait_for_number(pool, lane, store->lane, store->needs, "storage: reuse after free"));
+  RS_TRY(wait_for_number(pool, lane, store->lane, store->needs, RS_EDGE("storage: reuse after free")));
   for (int64_t i = 0; i < store->after.n; i++) {
     const rs_after *use = &store->after.at[i];
     if (use->mark != NULL)
-      RS_TRY(wait_for(pool, lane, use->lane, use->mark, "storage: reuse after use"));
+      RS_TRY(wait_for(pool, lane, use->lane, use->mark, RS_EDGE("storage: reuse after use")));
     else
-      RS_TRY(wait_for_number(pool, lane, use->lane, use->needs, "storage: reuse after home"));
+      RS_TRY(wait_for_number(pool, lane, use->lane, use->needs, RS_EDGE("storage: reuse after home")));
   }
   return RESHARD_SUCCESS;
 }

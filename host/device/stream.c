@@ -1,6 +1,8 @@
 /* All records of events and all waits for them. */
 #include "device/stream.h"
 
+#include "device/trace.h"
+
 #ifdef RS_TEST_EDGES
 static rs_edge_hook hook;
 static void *hook_user;
@@ -21,13 +23,19 @@ static inline bool left_out(const char *edge, bool wait) {
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
   if (!device->ops->streams || left_out(edge, false))
     return RESHARD_SUCCESS;
-  return device->ops->event_record(device, event, stream);
+  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_RECORD, edge, event, -1, -1, -1});
+  reshard_status status = device->ops->event_record(device, event, stream);
+  rs_trace_end(device, stream);
+  return status;
 }
 
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge) {
   if (!device->ops->streams || left_out(edge, true))
     return RESHARD_SUCCESS;
-  return device->ops->event_wait(device, stream, event);
+  rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_WAIT, edge, event, -1, -1, -1});
+  reshard_status status = device->ops->event_wait(device, stream, event);
+  rs_trace_end(device, stream);
+  return status;
 }
 
 reshard_status rs_stream_order(rs_device *device, void *earlier, void *later, rs_event *event, const char *edge) {

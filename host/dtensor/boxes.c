@@ -100,8 +100,9 @@ reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshar
 /* --- Metadata ---------------------------------------------------------------------------------------------------- */
 
 reshard_status reshard_dtensor_shard_metadata(reshard_dtensor tensor, reshard_shard *shard) {
-  reshard_shard made = {.placement = {.type = RESHARD_DEVICE_CPU, .index = -1}};
+  reshard_shard made = {.placement = {.index = -1}};
   RS_TRY(my_box("reshard_dtensor_shard_metadata", tensor, shard, &made.box));
+  made.placement.type = tensor->sharder->comm->device->type;
   made.placement.rank = rs_group_at(&tensor->sharder->group, tensor->sharder->comm->rank);
   *shard = made;
   return RESHARD_SUCCESS;
@@ -143,7 +144,8 @@ reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata
   RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
   reshard_status status = find_lowest(l, lowest);
   if (status == RESHARD_SUCCESS)
-    status = reshard_metadata_from_layout(&tensor->properties, tensor->held.layout, NULL, NULL, &all);
+    status = rs_metadata_from_layout(&tensor->properties, tensor->held.layout, NULL, NULL,
+                                     tensor->sharder->comm->device->type, &all);
   if (status == RESHARD_SUCCESS) {
     status = pick(tensor, all, lowest, metadata);
     reshard_metadata_release(all);
@@ -152,9 +154,8 @@ reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata
   return status;
 }
 
-/* Tensors are in the memory of the CPU. */
-static bool elsewhere(const reshard_shard *s, int64_t global_rank) {
-  return s->placement.rank == global_rank && s->placement.type != RESHARD_DEVICE_CPU;
+static bool elsewhere(const reshard_shard *s, reshard_tensor tensor, int64_t global_rank) {
+  return s->placement.rank == global_rank && !rs_placement_fits(&s->placement, &tensor->info);
 }
 
 reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tensor tensor, int64_t global_rank,
@@ -162,7 +163,7 @@ reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tenso
   if (metadata == NULL || tensor == NULL || rewritten == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_rewrite: NULL argument");
   int64_t i = 0;
-  while (i < metadata->n && !elsewhere(&metadata->shards[i], global_rank))
+  while (i < metadata->n && !elsewhere(&metadata->shards[i], tensor, global_rank))
     i++;
   if (i == metadata->n) {
     *rewritten = reshard_metadata_retain(metadata);
@@ -172,8 +173,8 @@ reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tenso
   RS_TRY(reshard_metadata_create(&metadata->properties, metadata->ndim, metadata->shape, metadata->n, metadata->shards,
                                  &made));
   for (; i < made->n; i++)
-    if (elsewhere(&made->shards[i], global_rank))
-      made->shards[i].placement = (reshard_remote_device){global_rank, RESHARD_DEVICE_CPU, -1};
+    if (elsewhere(&made->shards[i], tensor, global_rank))
+      made->shards[i].placement = rs_placement_of(global_rank, &tensor->info);
   *rewritten = made;
   return RESHARD_SUCCESS;
 }

@@ -63,7 +63,7 @@ static reshard_status share(const rs_held *held, int64_t rank, reshard_dtype dty
 static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sharded) {
   reshard_metadata metadata;
   rs_held held;
-  RS_TRY(reshard_metadata_from_layout(&t->properties, t->held.layout, &t->sharder->group, NULL, &metadata));
+  RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->held.layout, &metadata));
   reshard_status status = share(&t->held, t->sharder->comm->rank, t->properties.dtype, &held);
   if (status == RESHARD_SUCCESS) {
     status = rs_sharded_new(t->sharder, metadata, &held, sharded);

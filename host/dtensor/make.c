@@ -10,14 +10,14 @@ static reshard_status no_argument(const char *call, const char *name) {
 /* A DTensor of new arrays, or of `local` where it is given. */
 static reshard_status make(const char *call, reshard_sharder s, const reshard_placing *placing, int ndim,
                            const int64_t *shape, const reshard_properties *properties, reshard_tensor local,
-                           reshard_dtensor *tensor) {
+                           void *stream, reshard_dtensor *tensor) {
   reshard_layout layout;
   rs_held held;
   int64_t rank = s->comm->rank;
   RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
   reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, rank)
                               ? rs_held_wrap("array", layout, rank, properties->dtype, 1, &local, &held)
-                              : rs_held_create(s->device, layout, rank, properties, NULL, &held);
+                              : rs_held_create(s->device, layout, rank, properties, stream, &held);
   reshard_layout_release(layout);
   RS_TRY(status);
   status = rs_dtensor_new(s, placing->mesh, properties, &held, tensor);
@@ -93,14 +93,14 @@ reshard_status reshard_dtensor_from_local(reshard_sharder s, const reshard_placi
                       "%s: rank %lld has no local tensor that tells the dtype: give an empty one, or check", call,
                       (long long)s->comm->rank);
     const reshard_properties properties = properties_of(local, dtype);
-    return make(call, s, placing, ndim, shape, &properties, local, tensor);
+    return make(call, s, placing, ndim, shape, &properties, local, NULL, tensor);
   }
   if (shape != NULL && mine == RESHARD_SUCCESS)
     memcpy(known, shape, (size_t)ndim * sizeof *shape);
   RS_TRY(rs_dtensor_compare(s, placing, local, &ndim, known, shape == NULL, mine, &dtype));
   const reshard_properties properties = properties_of(local, dtype);
   reshard_dtensor made = NULL;
-  reshard_status status = rs_agree(s->comm, make(call, s, placing, ndim, known, &properties, local, &made));
+  reshard_status status = rs_agree(s->comm, make(call, s, placing, ndim, known, &properties, local, NULL, &made));
   if (status == RESHARD_SUCCESS)
     *tensor = made;
   else
@@ -127,7 +127,7 @@ static reshard_status check_whole(const char *call, int64_t rank, reshard_tensor
 /* Every rank of the mesh has the whole: it is replicated, and each keeps its part. */
 static reshard_status keep_parts(const char *call, reshard_sharder s, const reshard_placing *placing,
                                  reshard_tensor whole, int ndim, const int64_t *shape,
-                                 const reshard_properties *properties, reshard_dtensor *tensor) {
+                                 const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing everywhere = {placing->mesh, replicate, NULL};
   int64_t rank = s->comm->rank;
@@ -136,8 +136,8 @@ static reshard_status keep_parts(const char *call, reshard_sharder s, const resh
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is in the mesh and gives no whole tensor", call,
                     (long long)rank);
   reshard_dtensor full;
-  RS_TRY(make(call, s, &everywhere, ndim, shape, properties, whole, &full));
-  reshard_status status = rs_dtensor_keep(call, full, placing, NULL, tensor);
+  RS_TRY(make(call, s, &everywhere, ndim, shape, properties, whole, stream, &full));
+  reshard_status status = rs_dtensor_keep(call, full, placing, stream, tensor);
   reshard_dtensor_release(full);
   return status;
 }
@@ -153,14 +153,14 @@ static reshard_status check_distribute(const char *call, reshard_sharder s, cons
 
 reshard_status reshard_dtensor_distribute(reshard_sharder s, const reshard_placing *placing, reshard_tensor whole,
                                           int64_t src, int ndim, const int64_t *shape,
-                                          const reshard_properties *properties, reshard_dtensor *tensor) {
+                                          const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_distribute";
   if (s == NULL)
     return no_argument(call, "sharder");
   reshard_status mine = check_distribute(call, s, placing, whole, ndim, shape, properties, tensor);
   if (src == -1) {
     RS_TRY(mine);
-    return keep_parts(call, s, placing, whole, ndim, shape, properties, tensor);
+    return keep_parts(call, s, placing, whole, ndim, shape, properties, stream, tensor);
   }
   reshard_layout layout = NULL;
   reshard_sharded_tensor scattered = NULL;
@@ -169,7 +169,7 @@ reshard_status reshard_dtensor_distribute(reshard_sharder s, const reshard_placi
     mine = rs_placing_layout(call, s, placing, ndim, shape, &layout);
   reshard_status status = rs_agree(s->comm, mine);
   if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_scatter(s, whole, src, layout, properties, &scattered);
+    status = reshard_sharded_tensor_scatter(s, whole, src, layout, properties, stream, &scattered);
   if (status == RESHARD_SUCCESS)
     status = rs_agree(s->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
   reshard_sharded_tensor_release(scattered);
@@ -182,9 +182,9 @@ reshard_status reshard_dtensor_distribute(reshard_sharder s, const reshard_placi
 }
 
 reshard_status reshard_dtensor_empty(reshard_sharder s, const reshard_placing *placing, int ndim, const int64_t *shape,
-                                     const reshard_properties *properties, reshard_dtensor *tensor) {
+                                     const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_empty";
   if (s == NULL || properties == NULL || tensor == NULL)
     return no_argument(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
-  return make(call, s, placing, ndim, shape, properties, NULL, tensor);
+  return make(call, s, placing, ndim, shape, properties, NULL, stream, tensor);
 }

@@ -6,7 +6,7 @@
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
  * each. Else every message has its own, which the communicator runs when it suits it. */
-#include "exec/transfer.h"
+#include "exec/collective.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,8 @@ typedef struct journey {
   int64_t bytes, group;
   char *in_place;              /* where the message is in the user's memory; NULL: staged */
   char *staged;                /* its own staging; NULL under a limit */
+  bool own;                    /* what the rank keeps, as a part of a collective */
+  bool shared;                 /* an earlier message is the same, and is packed already */
   int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
 } journey;
 
@@ -28,7 +30,9 @@ typedef struct packer {
   char *workspace;
   journey *sends, *receives; /* by group, then peer */
   int64_t nsends, nreceives;
-  rs_copies copies; /* of the part being made */
+  rs_collective collective;
+  rs_placement placement; /* of it */
+  rs_copies copies;       /* of the part being made */
 } packer;
 
 /* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
@@ -38,7 +42,8 @@ static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t b
   for (; j->at < plan->nentries; j->at++, j->segment = 0) {
     int64_t entry = plan->order[j->at];
     const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
-    const rs_side *side = sending ? &c->send : &c->receive;
+    bool sent = sending || j->own; /* what is kept is on the side of what is sent */
+    const rs_side *side = sent ? &c->send : &c->receive;
     const rs_message *m = rs_side_message(side, j->peer->rank);
     for (; m != NULL && j->segment < m->count; j->segment++) {
       const rs_segment *s = &side->segments.at[m->first + j->segment];
@@ -47,7 +52,7 @@ static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t b
         rs_view view;
         rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
         rs_lowering lowering = {
-            plan, c, sending, s, sending ? &view : NULL, sending ? NULL : &view, linear + (j->before + from - begin)};
+            plan, c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (j->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
                                         : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
       }
@@ -109,8 +114,44 @@ done:
   return status;
 }
 
+/* Messages of a collective lie where it wants them. */
+static void place_collective(packer *p) {
+  const reshard_pattern *pattern = &p->transfer->collective;
+  bool packs = p->placement.send == NULL, unpacks = p->placement.receive == NULL;
+  int64_t bytes = pattern->bytes, send_step = 0, receive_step = bytes, me = p->plan->rank;
+  rs_collective *c = &p->collective;
+  *c = (rs_collective){pattern->kind, pattern->root, p->placement.send, p->placement.receive, bytes};
+  if (unpacks)
+    c->receive = p->workspace + (p->placement.send_bytes + 255) / 256 * 256;
+  if (packs)
+    c->send = pattern->kind == RESHARD_COLLECTIVE_ALL_GATHER ? c->receive + me * bytes : p->workspace;
+  if (pattern->kind == RESHARD_COLLECTIVE_ALL_TO_ALL)
+    send_step = bytes;
+  if (pattern->kind == RESHARD_COLLECTIVE_BROADCAST)
+    receive_step = 0;
+  for (int64_t i = 0; i < p->nsends; i++) {
+    journey *j = &p->sends[i];
+    char *at = c->send + j->peer->rank * send_step;
+    j->in_place = packs ? NULL : at;
+    j->staged = packs ? at : NULL;
+    j->shared = send_step == 0 && i > 0;
+  }
+  for (int64_t i = 0; i < p->nreceives; i++) {
+    journey *j = &p->receives[i];
+    char *at = c->receive + j->peer->rank * receive_step;
+    j->in_place = unpacks ? NULL : at;
+    j->staged = unpacks ? at : NULL;
+  }
+  p->binding->info.packs_skipped = packs ? 0 : p->nsends;
+  p->binding->info.unpacks_skipped = unpacks ? 0 : p->nreceives;
+}
+
 static reshard_status find_workspace(packer *p) {
   reshard_transfer t = p->transfer;
+  if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
+    rs_collective_place(t, &p->binding->arrays, &p->placement);
+    p->staging = (rs_staging_size){.halves = 1, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
+  }
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->user_workspace;
   if (p->staging.bytes > 0 && p->workspace == NULL) {
@@ -120,7 +161,9 @@ static reshard_status find_workspace(packer *p) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
                     (long long)p->staging.bytes);
   }
-  if (p->staging.slot > 0)
+  if (t->collective.kind != RESHARD_COLLECTIVE_NONE)
+    place_collective(p);
+  if (t->collective.kind != RESHARD_COLLECTIVE_NONE || p->staging.slot > 0)
     return RESHARD_SUCCESS;
   char *next = p->workspace;
   for (int64_t i = 0; i < p->nsends + p->nreceives; i++) {
@@ -146,6 +189,18 @@ static reshard_status compile(packer *p, rs_copies *copies, rs_program **program
   return RESHARD_SUCCESS;
 }
 
+/* What the rank sends itself by an all-to-all. */
+static reshard_status lower_own(packer *p, bool sending) {
+  const rs_collective *c = &p->collective;
+  if (c->kind != RESHARD_COLLECTIVE_ALL_TO_ALL || (sending ? p->placement.send : p->placement.receive) != NULL)
+    return RESHARD_SUCCESS;
+  rs_peer own = rs_plan_own(p->plan);
+  journey j = {.peer = &own, .bytes = own.sent, .own = true};
+  char *at = (sending ? c->send : c->receive) + own.rank * c->bytes;
+  p->copies.staging = sending;
+  return lower_piece(p, &j, sending, 0, own.sent, at, &p->copies);
+}
+
 /* Parts of one round in one direction: every journey of the group that still has this piece. */
 static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool sending, int64_t group, int64_t piece,
                                  int half, rs_part **parts, int64_t *nparts, rs_program **all, rs_slot **slots) {
@@ -161,6 +216,7 @@ static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool s
     RS_TRY(rs_alloc(slots, count, sizeof **slots));
   if (!sending)
     at += staging->send_slots * staging->slot;
+  RS_TRY(lower_own(p, sending));
   for (int64_t i = 0; i < n; i++) {
     journey *j = &journeys[i];
     if (j->group != group || rs_plan_pieces(p->plan, j->bytes) <= piece)
@@ -171,7 +227,7 @@ static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool s
     rs_part *part = &(*parts)[(*nparts)++];
     *part = (rs_part){j->peer->rank, j->in_place != NULL ? j->in_place + begin : j->staged, end - begin, NULL,
                       j->in_place == NULL};
-    if (j->in_place != NULL)
+    if (j->in_place != NULL || j->shared)
       continue;
     if (part->at == NULL) {
       part->at = at;
@@ -200,7 +256,7 @@ static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   rs_binding *b = p->binding;
   rs_round *r = &b->rounds[b->nrounds];
   int half = p->transfer->comm->device->ops->streams ? (int)(b->nrounds % p->staging.halves) : 0;
-  *r = (rs_round){.group = group, .piece = piece};
+  *r = (rs_round){.group = group, .piece = piece, .collective = p->collective};
   b->nrounds++; /* from here on the binding frees it */
   int64_t count;
   journey *j = of_group(p->sends, p->nsends, group, &count);
@@ -266,7 +322,8 @@ reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
   reshard_status status;
   RS_TRY_GOTO(status, find_journeys(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
-  RS_TRY_GOTO(status, make_keep(&p), done);
+  if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
+    RS_TRY_GOTO(status, make_keep(&p), done);
   RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->plan->info.rounds, sizeof *binding->rounds), done);
   for (int64_t g = 0; g < t->plan->info.round_groups; g++)
     for (int64_t piece = 0; piece < t->plan->group_rounds[g]; piece++)

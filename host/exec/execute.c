@@ -5,13 +5,17 @@
  * communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is
  * computed here. */
 #include "device/stream.h"
+#include "device/trace.h"
 #include "exec/transfer.h"
 
 #include <string.h>
 
 static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t) {
   rs_device *device = t[0]->comm->device;
-  RS_TRY(device->ops->run(device, 1, t[0]->binding.direct->programs, NULL));
+  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+  reshard_status status = device->ops->run(device, 1, t[0]->binding.direct->programs, NULL);
+  rs_trace_end(device, NULL);
+  RS_TRY(status);
   for (int64_t i = 0; i < n; i++)
     rs_comm_count(t[i]->comm, t[i]->binding.foreign_bytes, 0);
   return RESHARD_SUCCESS;
@@ -31,7 +35,8 @@ bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t) {
     const rs_binding *b = &t[i]->binding;
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
     bool in = r != NULL && r->group == first->group && r->piece == first->piece;
-    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, NULL}
+    const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
+    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
                         : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }
@@ -43,10 +48,15 @@ static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t)
   memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
   for (int64_t i = 0; i < n; i++)
     t[0]->programs[i] = t[i]->binding.keep;
-  RS_TRY(comm->device->ops->run(comm->device, n, t[0]->programs, NULL));
-  while (rs_next_round(n, t))
-    RS_TRY(comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes));
-  return RESHARD_SUCCESS;
+  rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "keep", NULL, -1, -1, -1});
+  reshard_status status = comm->device->ops->run(comm->device, n, t[0]->programs, NULL);
+  rs_trace_end(comm->device, NULL);
+  for (int64_t number = 0; status == RESHARD_SUCCESS && rs_next_round(n, t); number++) {
+    rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "round", NULL, -1, number, -1});
+    status = comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes);
+    rs_trace_end(comm->device, NULL);
+  }
+  return status;
 }
 
 /* gates: the ranks have come through theirs, each with a stream of its own. */
@@ -73,8 +83,13 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
+  rs_device *device = t->comm->device;
+  if (!device->ops->streams) /* until it returns: the thread waits for the others, or does the work */
+    rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, -1});
   rs_gate_come(&t->gate, stream);
   reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
+  if (!device->ops->streams)
+    rs_trace_end(device, NULL);
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;
 }

@@ -2,6 +2,8 @@
 
 #include "device/stream.h"
 
+#include <stdio.h>
+
 static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_devices[0]; }
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
@@ -30,7 +32,7 @@ void rs_gate_destroy(rs_gate *gate) {
 
 void rs_gate_record(rs_gate *gate) {
   gate->behind = false;
-  gate->status = rs_stream_record(gate->comm->device, gate->came, gate->stream, "rank before work");
+  gate->status = rs_stream_record(gate->comm->device, gate->came, gate->stream, RS_EDGE("rank before work"));
   gate->text = reshard_last_error();
 }
 
@@ -39,23 +41,29 @@ reshard_status rs_gate_open(rs_gate *gate, void *work) {
     return RESHARD_SUCCESS;
   if (gate->status != RESHARD_SUCCESS)
     return rs_error(gate->status, "rank %lld: %s", (long long)gate->comm->rank, gate->text);
-  return rs_stream_wait(first_device(gate), work, gate->came, "work after rank");
+  return rs_stream_wait(first_device(gate), work, gate->came, RS_EDGE("work after rank"));
 }
 
 reshard_status rs_gate_close(rs_gate *gate, void *work) {
   if (gate->comm == NULL)
     return RESHARD_SUCCESS;
-  reshard_status status = rs_stream_record(first_device(gate), gate->done, work, "work before rank");
+  reshard_status status = rs_stream_record(first_device(gate), gate->done, work, RS_EDGE("work before rank"));
   if (status != RESHARD_SUCCESS) /* the work must not outlive what the rank does with its arrays next */
     (void)first_device(gate)->ops->finish(first_device(gate));
   gate->behind = status == RESHARD_SUCCESS;
   return status;
 }
 
+/* Where the stream cannot wait the host does: the other ranks have heard already how the work went. */
 reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
-  reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, "rank after work");
+  char text[512];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, RS_EDGE("rank after work"));
   if (waited != RESHARD_SUCCESS)
-    (void)first_device(gate)->ops->finish(first_device(gate));
+    waited = first_device(gate)->ops->finish(first_device(gate));
   gate->behind = false;
-  return status != RESHARD_SUCCESS ? status : waited;
+  if (status == RESHARD_SUCCESS)
+    return waited;
+  rs_error_set(text);
+  return status;
 }

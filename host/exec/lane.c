@@ -5,14 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names of the edges, by the step that is later. */
-static const char *const start_edges[RS_STEPS] = {"move after user", "pack after user", "unpack after user",
-                                                  "keep after user"};
-static const char *const tail_edges[RS_STEPS] = {"move before user", "pack before user", "unpack before user",
-                                                 "keep before user"};
-static const char *const end_edges[RS_STEPS] = {"user after move", "user after pack", "user after unpack",
-                                                "user after keep"};
-static const char *const note_edges[RS_STEPS] = {"move before others", "pack before move", "unpack before move", NULL};
+/* Names of the edges, by the step that is later. An unpack waits for a move before it does anything else, and with that
+ * for the user. */
+static const char *const start_edges[RS_STEPS] = {RS_EDGE("move after user"), RS_EDGE("pack after user"), NULL,
+                                                  RS_EDGE("keep after user")};
+static const char *const tail_edges[RS_STEPS] = {RS_EDGE("move before user"), RS_EDGE("pack before user"),
+                                                 RS_EDGE("unpack before user"), RS_EDGE("keep before user")};
+static const char *const end_edges[RS_STEPS] = {RS_EDGE("user after move"), RS_EDGE("user after pack"),
+                                                RS_EDGE("user after unpack"), RS_EDGE("user after keep")};
+static const char *const note_edges[RS_STEPS] = {RS_EDGE("move before others"), RS_EDGE("pack before move"),
+                                                 RS_EDGE("unpack before move"), NULL};
 
 static bool needs_stream(const rs_lane_needs *needs, int step) {
   return step == RS_MOVE ? needs->ranks : step == RS_KEEP ? needs->packed : needs->rounds;
@@ -84,7 +86,8 @@ void rs_flow_begin(rs_flow *flow, void *stream, bool any_rounds, bool more_round
 reshard_status rs_flow_start(rs_flow *flow) {
   rs_lane *first = flow->lane[0];
   if (!flow->started)
-    RS_TRY(rs_stream_record(first->device, first->event[RS_START], first->stream[RS_MOVE], "user before sides"));
+    RS_TRY(
+        rs_stream_record(first->device, first->event[RS_START], first->stream[RS_MOVE], RS_EDGE("user before sides")));
   flow->started = true;
   return RESHARD_SUCCESS;
 }
@@ -115,8 +118,8 @@ reshard_status rs_flow_note(rs_lane *lane, rs_step step, int64_t round) {
 /* What a wait is about, by who waits for whom. */
 static const char *wait_edge(rs_step later, rs_step earlier) {
   if (later == RS_MOVE)
-    return earlier == RS_PACK ? "move after pack" : "move after unpack";
-  return later == RS_PACK ? "pack after move" : "unpack after move";
+    return earlier == RS_PACK ? RS_EDGE("move after pack") : RS_EDGE("move after unpack");
+  return later == RS_PACK ? RS_EDGE("pack after move") : RS_EDGE("unpack after move");
 }
 
 reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_step other, int64_t round,

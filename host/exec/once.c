@@ -78,12 +78,15 @@ static reshard_status run(int64_t n, void **all) {
 
 static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
                                   void *stream, size_t *workspace_bytes) {
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   reshard_transfer transfer;
   RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
   reshard_status status = reshard_execute(transfer, stream);
-  if (comm->locals < comm->size) /* ranks that do not meet to execute may fail one by one */
+  if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     status = rs_agree(comm, status);
+    if (status != RESHARD_SUCCESS && comm->device->ops->streams) /* streams may wait for ever for one that failed */
+      (void)comm->ops->abort(comm);
+  }
   if (status == RESHARD_SUCCESS)
     *workspace_bytes = transfer->binding.info.workspace_bytes;
   reshard_transfer_destroy(transfer);

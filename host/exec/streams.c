@@ -12,6 +12,7 @@
  * Without a limit there is one round, and pack, move and unpack follow one another on one stream. A rank skips rounds
  * in which it has nothing, and takes the halves of its staging by turns of its own; so what a round has to wait for is
  * found rank by rank. */
+#include "device/trace.h"
 #include "exec/transfer.h"
 
 #include <stdio.h>
@@ -34,7 +35,10 @@ static reshard_status run_direct(job *j) {
     if (direct->programs[g] == NULL)
       continue;
     RS_TRY(rs_flow_use(&j->flow, lane, RS_MOVE, &stream));
-    RS_TRY(lane->device->ops->run(lane->device, 1, &direct->programs[g], stream));
+    rs_trace_begin(lane->device, stream, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+    reshard_status status = lane->device->ops->run(lane->device, 1, &direct->programs[g], stream);
+    rs_trace_end(lane->device, stream);
+    RS_TRY(status);
   }
   for (int64_t i = 0; i < j->n; i++)
     rs_comm_count(j->t[i]->comm, j->t[i]->binding.foreign_bytes, 0);
@@ -45,6 +49,40 @@ static reshard_status run_direct(job *j) {
 static const rs_round *round_of(const job *j, int64_t i) {
   const rs_turn *turn = &j->t[0]->turns[i];
   return turn->nsends + turn->nreceives > 0 ? &j->t[i]->binding.rounds[j->t[0]->cursor[i] - 1] : NULL;
+}
+
+/* --- For who looks (device/trace.h) --- */
+
+static int64_t bytes_of(const rs_part *parts, int64_t n, bool staged_only) {
+  int64_t bytes = 0;
+  for (int64_t p = 0; p < n; p++)
+    bytes += parts[p].staged || !staged_only ? parts[p].bytes : 0;
+  return bytes;
+}
+
+/* round NULL: what a rank keeps, or all that it gets. */
+static int64_t bytes_of_step(const struct reshard_transfer_s *t, const rs_round *round, rs_step step) {
+  if (round == NULL)
+    return step == RS_KEEP ? t->plan->info.kept_bytes : 0;
+  return step == RS_PACK ? bytes_of(round->sends, round->nsends, true)
+                         : bytes_of(round->receives, round->nreceives, step == RS_UNPACK);
+}
+
+static void trace_step(const job *j, int64_t g, rs_step step, void *stream, int64_t number) {
+  static const char *const names[RS_STEPS] = {"move", "pack", "unpack", "keep"};
+  rs_device *device = j->flow.lane[g]->device;
+  int64_t bytes = 0, ranks = 0, rank = -1;
+  if (device->tracer == NULL)
+    return;
+  for (int64_t i = 0; i < j->n; i++) {
+    if (j->t[i]->comm->lane != g)
+      continue;
+    bytes += bytes_of_step(j->t[i], step == RS_KEEP ? NULL : round_of(j, i), step);
+    rank = j->t[i]->comm->rank;
+    ranks++;
+  }
+  rs_trace_begin(device, stream,
+                 &(rs_trace_step){RS_TRACE_WORK, names[step], NULL, ranks == 1 ? rank : -1, number, bytes});
 }
 
 static void clear(rs_lane *lane, int64_t lanes) {
@@ -116,20 +154,21 @@ static void forget(rs_use *uses, int64_t n) {
     uses[i] = (rs_use){0, -1};
 }
 
-typedef enum which { PACK, UNPACK, KEEP } which;
-
 /* One launch for the ranks of a lane. */
-static reshard_status run_programs(job *j, int64_t g, which which, void *stream) {
+static reshard_status run_programs(job *j, int64_t g, rs_step step, void *stream, int64_t number) {
   rs_program **programs = j->t[0]->programs;
   rs_lane *lane = j->flow.lane[g];
   int64_t n = 0;
   for (int64_t i = 0; i < j->n; i++) {
     if (j->t[i]->comm->lane != g)
       continue;
-    const rs_round *r = which == KEEP ? NULL : round_of(j, i);
-    programs[n++] = which == KEEP ? j->t[i]->binding.keep : r == NULL ? NULL : which == PACK ? r->pack : r->unpack;
+    const rs_round *r = step == RS_KEEP ? NULL : round_of(j, i);
+    programs[n++] = step == RS_KEEP ? j->t[i]->binding.keep : r == NULL ? NULL : step == RS_PACK ? r->pack : r->unpack;
   }
-  return lane->device->ops->run(lane->device, n, programs, stream);
+  trace_step(j, g, step, stream, number);
+  reshard_status status = lane->device->ops->run(lane->device, n, programs, stream);
+  rs_trace_end(lane->device, stream);
+  return status;
 }
 
 static reshard_status pack(job *j, int64_t g, int64_t number) {
@@ -139,7 +178,7 @@ static reshard_status pack(job *j, int64_t g, int64_t number) {
   for (int64_t h = 0; h < j->flow.n; h++)
     RS_TRY(rs_flow_wait(lane, RS_PACK, j->flow.lane[h], RS_MOVE, lane->move_needed[h], &lane->move_seen[h]));
   RS_TRY(rs_flow_use(&j->flow, lane, RS_PACK, &stream));
-  RS_TRY(run_programs(j, g, PACK, stream));
+  RS_TRY(run_programs(j, g, RS_PACK, stream, number));
   for (int64_t h = 0; h < j->flow.n; h++)
     other |= j->flow.lane[h]->from[g] && (h != g || lane->at[RS_PACK] != RS_MOVE);
   return other ? rs_flow_note(lane, RS_PACK, number) : RESHARD_SUCCESS;
@@ -164,7 +203,7 @@ static reshard_status unpack(job *j, int64_t g, int64_t number) {
   bool other = lane->at[RS_UNPACK] != RS_MOVE;
   RS_TRY(rs_flow_wait(lane, RS_UNPACK, lane, RS_MOVE, number, &seen));
   RS_TRY(rs_flow_use(&j->flow, lane, RS_UNPACK, &stream));
-  RS_TRY(run_programs(j, g, UNPACK, stream));
+  RS_TRY(run_programs(j, g, RS_UNPACK, stream, number));
   return other && lane->note_unpacked ? rs_flow_note(lane, RS_UNPACK, number) : RESHARD_SUCCESS;
 }
 
@@ -177,9 +216,21 @@ static reshard_status keep(job *j) {
     if (!any)
       continue;
     RS_TRY(rs_flow_use(&j->flow, j->flow.lane[g], RS_KEEP, &stream));
-    RS_TRY(run_programs(j, g, KEEP, stream));
+    RS_TRY(run_programs(j, g, RS_KEEP, stream, -1));
   }
   return RESHARD_SUCCESS;
+}
+
+/* In one call for all lanes. */
+static reshard_status exchange(job *j, int64_t number) {
+  for (int64_t g = 0; g < j->flow.n; g++)
+    if (j->flow.lane[g]->moves)
+      trace_step(j, g, RS_MOVE, j->flow.lane[g]->stream[RS_MOVE], number);
+  reshard_status status = j->t[0]->comm->ops->exchange(j->n, j->t[0]->turns, j->t[0]->plan->info.bytes);
+  for (int64_t g = 0; g < j->flow.n; g++)
+    if (j->flow.lane[g]->moves)
+      rs_trace_end(j->flow.lane[g]->device, j->flow.lane[g]->stream[RS_MOVE]);
+  return status;
 }
 
 static reshard_status run_round(job *j, int64_t number) {
@@ -193,7 +244,7 @@ static reshard_status run_round(job *j, int64_t number) {
   for (int64_t g = 0; g < lanes; g++)
     if (j->flow.lane[g]->moves)
       RS_TRY(prepare_move(j, g, number));
-  RS_TRY(j->t[0]->comm->ops->exchange(j->n, j->t[0]->turns, j->t[0]->plan->info.bytes));
+  RS_TRY(exchange(j, number));
   for (int64_t g = 0; g < lanes; g++) {
     rs_lane *lane = j->flow.lane[g];
     if (lane->note_moved && lane->at[RS_PACK] != RS_MOVE)

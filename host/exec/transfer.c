@@ -1,6 +1,6 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
-#include "exec/transfer.h"
+#include "exec/collective.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
 
 /* What ranks exchange and compare: of fixed size, whatever the plan. */
 typedef struct record {
-  int32_t status, path, call;
+  int32_t status, path, call, use;
+  rs_proposal collective;
   uint64_t fields[RS_FIELDS];
   uint64_t key;          /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer; /* read by ranks of the same process only */
@@ -25,7 +26,7 @@ static const char *const field_names[RS_FIELDS] = {
 
 /* The same verdict on every rank, since all look at the same records. */
 static reshard_status compare(int64_t n, const record *all) {
-  static const char *const paths[] = {"auto", "direct", "packed"};
+  static const char *const paths[] = {"auto", "direct", "packed"}, *const uses[] = {"auto", "force", "forbid"};
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
@@ -40,6 +41,10 @@ static reshard_status compare(int64_t n, const record *all) {
     if (all[r].path != all[0].path)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in the path: %s and %s", (long long)r,
                       paths[all[0].path], paths[all[r].path]);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].use != all[0].use)
+      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in the use of collectives: %s and %s",
+                      (long long)r, uses[all[0].use], uses[all[r].use]);
   for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
@@ -60,6 +65,8 @@ static reshard_status exchange_records(reshard_comm comm, const record *mine, co
   *all = gathered;
   return compare(comm->size, *all);
 }
+
+static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
 
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {
   record mine = {.call = CALL_AGREE};
@@ -98,7 +105,7 @@ void rs_binding_free(reshard_comm comm, rs_binding *b) {
 }
 
 static reshard_status read_options(struct reshard_transfer_s *t, const reshard_transfer_options *options) {
-  const reshard_transfer_options defaults = {RESHARD_TRANSFER_OPTIONS_INIT, RESHARD_PATH_AUTO, NULL, 0};
+  const reshard_transfer_options defaults = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_AUTO};
   if (options == NULL)
     options = &defaults;
   if (options->size != sizeof *options)
@@ -106,6 +113,8 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     options->size, sizeof *options);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
+  if ((int)options->collective < RESHARD_COLLECTIVE_AUTO || options->collective > RESHARD_COLLECTIVE_FORBID)
+    return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
   bool reach = t->comm->direct;
   if (options->path == RESHARD_PATH_DIRECT && !reach)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
@@ -115,6 +124,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   t->path = options->path != RESHARD_PATH_AUTO ? options->path : reach ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   t->user_workspace = options->workspace;
   t->user_workspace_bytes = options->workspace_bytes;
+  t->use = options->collective;
   return RESHARD_SUCCESS;
 }
 
@@ -189,7 +199,8 @@ static reshard_status connect_peers(reshard_transfer t) {
   }
   status = rs_agree(t->comm, status);
   if (status == RESHARD_SUCCESS)
-    status = rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives));
+    status = rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives, t->collective.kind,
+                                                     t->collective.root));
   free(sends);
   free(receives);
   return status;
@@ -233,6 +244,8 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   if (mine.status == RESHARD_SUCCESS) {
     memcpy(mine.fields, plan->fields, sizeof mine.fields);
     mine.path = t->path;
+    mine.use = (int32_t)t->use;
+    rs_collective_propose(t, &binding.arrays, &mine.collective);
     uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->transfers};
     mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
     mine.offer = &offer;
@@ -241,6 +254,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   reshard_status status;
   RS_TRY_GOTO(status, exchange_records(comm, &mine, &all), fail);
   t->key = all[0].key;
+  RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
   RS_TRY_GOTO(status, bind(t, &binding, all), fail);
   t->binding = binding;
   if (t->path == RESHARD_PATH_PACKED)
@@ -313,5 +327,7 @@ reshard_status reshard_transfer_get_info(reshard_transfer t, reshard_transfer_in
   if (t == NULL || info == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_get_info: NULL argument");
   *info = t->binding.info;
+  info->collective = t->collective.kind;
+  info->collective_why = t->why;
   return RESHARD_SUCCESS;
 }

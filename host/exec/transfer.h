@@ -46,6 +46,7 @@ typedef struct rs_round {
   int64_t group, piece;
   rs_part *sends, *receives; /* with their programs, owned */
   int64_t nsends, nreceives;
+  rs_collective collective;
   /* on a device with streams */
   rs_program *pack, *unpack;           /* of all parts; owned; NULL: there is nothing to do */
   rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
@@ -82,7 +83,10 @@ struct reshard_transfer_s {
   reshard_path path;    /* direct or packed */
   void *user_workspace; /* borrowed */
   size_t user_workspace_bytes;
-  uint64_t key; /* the same on all ranks of one creation */
+  reshard_collective_use use;
+  reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
+  char why[160];              /* in words */
+  uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;
   rs_binding binding;
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */

@@ -250,6 +250,53 @@ done:
   return status;
 }
 
+/* The files that the other process has made: their places in the store, and this rank's opened. */
+static reshard_status open_files(reshard_writer w, const rs_lay *lay, const char *temporary, int64_t rank) {
+  rs_lay_headers headers = {0};
+  char name[RS_LAY_NAME];
+  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n));
+  reshard_status status = rs_lay_common(lay, &w->store, &headers.common);
+  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+    rs_file file = {.fd = -1};
+    int64_t length = (int64_t)strlen(temporary) + RS_LAY_NAME + 1;
+    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &file.size);
+    if (status == RESHARD_SUCCESS)
+      status = rs_alloc(&file.path, length, 1);
+    if (status != RESHARD_SUCCESS)
+      break;
+    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_lay_name(lay, f, name));
+    if (lay->files.at[f].rank == rank)
+      file.fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (lay->files.at[f].rank == rank && file.fd < 0)
+      status = open_error(w, errno, lay->files.n);
+    w->store.files.at[w->store.files.n++] = file;
+  }
+  rs_lay_headers_free(&headers);
+  return status;
+}
+
+reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, const reshard_writer_tensor *tensors,
+                              reshard_writer *writer) {
+  reshard_writer w;
+  RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
+  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->report.format = RESHARD_FORMAT_SHARDS;
+  rs_where(w->where, "output", temporary);
+  rs_lay lay = {.format = RESHARD_FORMAT_SHARDS};
+  reshard_status status = add_tensors(w, n, tensors);
+  if (status == RESHARD_SUCCESS)
+    status = rs_lay_make(&lay, &w->store, w->where, true, 0);
+  if (status == RESHARD_SUCCESS)
+    status = open_files(w, &lay, temporary, rank);
+  rs_lay_free(&lay);
+  if (status != RESHARD_SUCCESS) {
+    reshard_writer_abandon(w);
+    return status;
+  }
+  *writer = w;
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                      const reshard_writer_options *options, reshard_writer *writer) {
   const reshard_writer_options none = {.size = RESHARD_WRITER_OPTIONS_INIT};
@@ -352,7 +399,8 @@ reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const ch
   for (int64_t f = 0; f < w->store.files.n; f++)
     all += w->store.files.at[f].size;
   for (int64_t f = 0; f < w->store.files.n; f++)
-    RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
+    if (w->store.files.at[f].fd >= 0) /* else another process's */
+      RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
   int error = w->target.directory ? rs_sync_directory(w->target.fd) : 0;
   return error == 0 ? RESHARD_SUCCESS : rs_file_error(w->where, error);
 }

@@ -19,11 +19,11 @@ static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE}
 
 /* A copy of what this rank gets of a tensor that all ranks of the mesh have, without gradient. */
 static reshard_status keep_part(reshard_sharder sharder, reshard_mesh mesh, const reshard_placement *placements,
-                                reshard_tensor tensor, reshard_dtensor *part) {
+                                reshard_tensor tensor, void *stream, reshard_dtensor *part) {
   const reshard_tensor_info *info = &tensor->info;
   const reshard_placing placing = {mesh, placements, NULL};
   const reshard_properties properties = {.dtype = info->dtype, .pin_memory = info->pin_memory};
-  return reshard_dtensor_distribute(sharder, &placing, tensor, -1, info->ndim, info->shape, &properties, part);
+  return reshard_dtensor_distribute(sharder, &placing, tensor, -1, info->ndim, info->shape, &properties, stream, part);
 }
 
 /* --- Sharded tensors ---------------------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static reshard_status place_chunks(const reshard_fsdp_group *group, int64_t n, i
   for (int64_t i = 0; i < *chunks; i++) {
     int64_t global = rs_group_at(ranks, i);
     (*placements)[i] = devices > 0 ? (reshard_remote_device){global, RESHARD_DEVICE_CUDA, (int)(global % devices)}
-                                   : (reshard_remote_device){global, RESHARD_DEVICE_CPU, -1};
+                                   : (reshard_remote_device){global, group->sharder->comm->device->type, -1};
   }
   return RESHARD_SUCCESS;
 }
@@ -62,7 +62,8 @@ static reshard_status wrap_chunk(const reshard_fsdp_group *group, reshard_tensor
   return status;
 }
 
-static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tensor whole, reshard_tree *chunk) {
+static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tensor whole, void *stream,
+                                  reshard_tree *chunk) {
   const int64_t size = group->sharder->comm->size;
   reshard_mesh mesh;
   reshard_dtensor rows;
@@ -70,7 +71,7 @@ static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tenso
   if (whole->info.ndim == 0)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_fsdp_chunk_tensor: a scalar has no dim 0 to cut");
   RS_TRY(reshard_mesh_create(group->sharder->comm, 0, 1, &size, NULL, 0, NULL, &mesh));
-  reshard_status status = keep_part(group->sharder, mesh, &shard0, whole, &rows);
+  reshard_status status = keep_part(group->sharder, mesh, &shard0, whole, stream, &rows);
   reshard_mesh_release(mesh);
   RS_TRY(status);
   status = wrap_chunk(group, whole, reshard_dtensor_local(rows), &sharded);
@@ -82,7 +83,8 @@ static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tenso
 /* --- Nested ones -------------------------------------------------------------------------------------------------- */
 
 /* The one shard that is here, and its entry of the metadata. */
-static reshard_status only_shard(reshard_sharded_tensor outer, reshard_tensor *local, const reshard_shard **shard) {
+static reshard_status only_shard(reshard_sharded_tensor outer, void *stream, reshard_tensor *local,
+                                 const reshard_shard **shard) {
   int64_t rank = rs_group_at(&outer->sharder->group, outer->sharder->comm->rank), boxes = 0;
   reshard_metadata m = outer->metadata;
   for (int64_t i = 0; i < m->n; i++)
@@ -99,7 +101,8 @@ static reshard_status only_shard(reshard_sharded_tensor outer, reshard_tensor *l
                     (long long)boxes);
   *local = reshard_tensor_retain(outer->held.arrays[0]);
   return *local != NULL ? RESHARD_SUCCESS
-                        : reshard_tensor_create(m->properties.dtype, m->ndim, (*shard)->box.extent, local);
+                        : reshard_tensor_create_on(outer->sharder->device, m->properties.dtype, m->ndim,
+                                                   (*shard)->box.extent, stream, local);
 }
 
 /* The sharder of the nested tensor has every rank of the group? */
@@ -130,12 +133,13 @@ static reshard_status nest(const reshard_fsdp_group *group, reshard_sharded_tens
   return status;
 }
 
-static reshard_status chunk_outer(const reshard_fsdp_group *group, reshard_sharded_tensor outer, reshard_tree *chunk) {
+static reshard_status chunk_outer(const reshard_fsdp_group *group, reshard_sharded_tensor outer, void *stream,
+                                  reshard_tree *chunk) {
   reshard_tensor local = NULL;
   const reshard_shard *shard = NULL;
   reshard_tree inner;
-  RS_TRY(only_shard(outer, &local, &shard));
-  reshard_status status = chunk_whole(group, local, &inner);
+  RS_TRY(only_shard(outer, stream, &local, &shard));
+  reshard_status status = chunk_whole(group, local, stream, &inner);
   reshard_tensor_release(local);
   RS_TRY(status);
   status = nest(group, outer, shard, inner, chunk);
@@ -145,15 +149,16 @@ static reshard_status chunk_outer(const reshard_fsdp_group *group, reshard_shard
 
 /* --- chunk_tensor ------------------------------------------------------------------------------------------------- */
 
-static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk) {
+static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
+                                 reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
   if (group->devices_per_node < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld devices per node, 0 is the least", call,
                     (long long)group->devices_per_node);
   if (reshard_tree_get_kind(leaf) == RESHARD_TREE_TENSOR)
-    return chunk_whole(group, leaf->tensor, chunk);
+    return chunk_whole(group, leaf->tensor, stream, chunk);
   if (rs_leaf_sharded(leaf) != NULL)
-    return chunk_outer(group, rs_leaf_sharded(leaf), chunk);
+    return chunk_outer(group, rs_leaf_sharded(leaf), stream, chunk);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf);
   if (tensor == NULL)
     return rs_fsdp_wrong_leaf(call, leaf, "a tensor, a sharded tensor or a DTensor");
@@ -162,7 +167,8 @@ static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *gr
   if (reshard_mesh_ndim(mesh) != 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s of %d dims, one of 1 is needed", call,
                     rs_mesh_text(text, mesh), reshard_mesh_ndim(mesh));
-  return chunk_outer(group, reshard_dtensor_sharded(tensor), chunk);
+  reshard_sharded_tensor outer = reshard_dtensor_sharded(tensor);
+  return outer != NULL ? chunk_outer(group, outer, stream, chunk) : RESHARD_ERROR_OUT_OF_MEMORY; /* of what: the text */
 }
 
 /* What the ranks of a group compare: the sharded tensor that was cut. */
@@ -209,7 +215,8 @@ static reshard_status compare(const reshard_fsdp_group *group, reshard_status mi
   return status;
 }
 
-reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk) {
+reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
+                                         reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
   if (group == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: group is NULL", call);
@@ -219,8 +226,8 @@ reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_g
   if (group->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the group's sharder is NULL", call);
   reshard_tree made = NULL;
-  reshard_status status =
-      chunk != NULL ? chunk_leaf(leaf, group, &made) : rs_error(RESHARD_ERROR_INVALID, "%s: chunk is NULL", call);
+  reshard_status status = chunk != NULL ? chunk_leaf(leaf, group, stream, &made)
+                                        : rs_error(RESHARD_ERROR_INVALID, "%s: chunk is NULL", call);
   status = compare(group, status, made);
   if (status == RESHARD_SUCCESS)
     *chunk = made;
@@ -249,7 +256,7 @@ static reshard_status check_tp(reshard_dtensor tensor, reshard_mesh parent) {
 /* The rows that FSDP leaves this rank of what TP has given it. In the order of cutting TP comes first, which matters
  * where both cut dim 0. */
 static reshard_status chunk_tp(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
-                               reshard_placement *placements, reshard_dtensor *chunk) {
+                               reshard_placement *placements, void *stream, reshard_dtensor *chunk) {
   int ndim = reshard_mesh_ndim(parent), order[RESHARD_MAX_DIMS];
   reshard_mesh fsdp;
   reshard_dtensor rows;
@@ -260,7 +267,7 @@ static reshard_status chunk_tp(reshard_sharder sharder, reshard_dtensor tensor, 
     order[d] = d > 0 ? d - 1 : ndim - 1;
   const reshard_placing placing = {parent, placements, both ? order : NULL};
   RS_TRY(reshard_mesh_sub(parent, "-2", RESHARD_MESH_MINE, &fsdp));
-  reshard_status status = keep_part(sharder, fsdp, &shard0, reshard_dtensor_local(tensor), &rows);
+  reshard_status status = keep_part(sharder, fsdp, &shard0, reshard_dtensor_local(tensor), stream, &rows);
   reshard_mesh_release(fsdp);
   RS_TRY(status);
   status = reshard_dtensor_from_local(sharder, &placing, reshard_dtensor_local(rows), reshard_dtensor_ndim(tensor),
@@ -269,7 +276,7 @@ static reshard_status chunk_tp(reshard_sharder sharder, reshard_dtensor tensor, 
   return status;
 }
 
-reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
+reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh, void *stream,
                                           reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_dtensor";
   if (sharder == NULL || mesh == NULL || chunk == NULL)
@@ -289,9 +296,9 @@ reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree 
   for (int d = 0; d < ndim; d++)
     placements[d] = d == ndim - 2 ? shard0 : replicate;
   if (rs_leaf_dtensor(leaf) != NULL)
-    RS_TRY(chunk_tp(sharder, rs_leaf_dtensor(leaf), parent, placements, &made));
+    RS_TRY(chunk_tp(sharder, rs_leaf_dtensor(leaf), parent, placements, stream, &made));
   else if (reshard_tree_get_kind(leaf) == RESHARD_TREE_TENSOR)
-    RS_TRY(keep_part(sharder, parent, placements, leaf->tensor, &made));
+    RS_TRY(keep_part(sharder, parent, placements, leaf->tensor, stream, &made));
   else
     return rs_fsdp_wrong_leaf(call, leaf, "a tensor or a DTensor");
   return rs_fsdp_take_dtensor(made, chunk);
@@ -314,7 +321,7 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
   if (parent != NULL && !reshard_mesh_equal(parent, mesh))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s, not on the parent mesh %s", call,
                     rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
-  if (reshard_dtensor_sharded(tensor)->sharder != sharder)
+  if (tensor->sharder != sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
   return rs_fsdp_local(tensor, made);
 }

@@ -23,8 +23,7 @@ reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
     return reshard_tree_tensor(local, leaf);
-  reshard_dtype dtype = reshard_metadata_properties(reshard_dtensor_sharded(tensor)->metadata).dtype;
-  RS_TRY(reshard_tensor_create(dtype, 1, none, &local));
+  RS_TRY(reshard_tensor_create_on(tensor->sharder->device, tensor->properties.dtype, 1, none, NULL, &local));
   reshard_status status = reshard_tree_tensor(local, leaf);
   reshard_tensor_release(local);
   return status;
@@ -162,7 +161,7 @@ static reshard_status post_unflatten(void *user, reshard_tensor tensor, reshard_
   return reshard_fsdp_unflatten(user, tensor, record, leaf);
 }
 
-static reshard_status chunk_tensor(void *user, reshard_tree leaf, const reshard_fsdp_group *group,
+static reshard_status chunk_tensor(void *user, reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
                                    reshard_tree *chunk) {
   reshard_fsdp_group whole;
   if (group != NULL && group->size == sizeof *group && group->world == NULL) {
@@ -170,11 +169,12 @@ static reshard_status chunk_tensor(void *user, reshard_tree leaf, const reshard_
     whole.world = user;
     group = &whole;
   }
-  return reshard_fsdp_chunk_tensor(leaf, group, chunk);
+  return reshard_fsdp_chunk_tensor(leaf, group, stream, chunk);
 }
 
-static reshard_status chunk_dtensor(void *user, reshard_tree leaf, reshard_mesh mesh, reshard_tree *chunk) {
-  return reshard_fsdp_chunk_dtensor(user, leaf, mesh, chunk);
+static reshard_status chunk_dtensor(void *user, reshard_tree leaf, reshard_mesh mesh, void *stream,
+                                    reshard_tree *chunk) {
+  return reshard_fsdp_chunk_dtensor(user, leaf, mesh, stream, chunk);
 }
 
 static reshard_status pre_load(void *user, reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {

@@ -2,6 +2,7 @@
 #ifndef RS_SHARDED_FSDP_H
 #define RS_SHARDED_FSDP_H
 
+#include "dtensor/dtensor.h"
 #include "state/state.h"
 
 #include <reshard/fsdp.h>

@@ -3,16 +3,29 @@
 
 #include <reshard/tensor.h>
 
-/* A shard against the tensor that has its data; tensors are in the memory of the CPU. */
+reshard_remote_device rs_placement_of(int64_t global_rank, const reshard_tensor_info *tensor) {
+  return (reshard_remote_device){global_rank, tensor->device_type,
+                                 tensor->device_type == RESHARD_DEVICE_CPU ? -1 : tensor->device_index};
+}
+
+bool rs_placement_fits(const reshard_remote_device *placement, const reshard_tensor_info *tensor) {
+  return placement->type == tensor->device_type && (tensor->device_type == RESHARD_DEVICE_CPU || placement->index < 0 ||
+                                                    placement->index == tensor->device_index);
+}
+
+/* A shard against the tensor that has its data; and is on its device. */
 static reshard_status check_tensor(int64_t i, const reshard_shard *s, int ndim, const reshard_tensor_info *info,
                                    int64_t global_rank) {
   char text[RS_PLACEMENT_TEXT], sizes[RS_SHAPE_TEXT], shape[RS_SHAPE_TEXT];
   if (s->placement.rank != global_rank)
     return rs_error(RESHARD_ERROR_INVALID, "shard %lld of rank %lld is placed on %s", (long long)i,
                     (long long)global_rank, rs_placement_text(text, &s->placement));
-  if (s->placement.type != RESHARD_DEVICE_CPU)
-    return rs_error(RESHARD_ERROR_INVALID, "shard %lld is placed on %s, its tensor is on cpu", (long long)i,
-                    rs_placement_text(text, &s->placement));
+  if (!rs_placement_fits(&s->placement, info)) {
+    char place[RS_PLACEMENT_TEXT];
+    const reshard_remote_device is = rs_placement_of(-1, info);
+    return rs_error(RESHARD_ERROR_INVALID, "shard %lld is placed on %s, its tensor is on %s", (long long)i,
+                    rs_placement_text(text, &s->placement), rs_placement_text(place, &is));
+  }
   bool same = info->ndim == ndim;
   for (int d = 0; d < ndim && same; d++)
     same = info->shape[d] == s->box.extent[d];

@@ -6,6 +6,7 @@
 #include "layout/sort.h"
 
 #include <reshard/metadata.h>
+#include <reshard/tensor.h>
 
 #include <stdatomic.h>
 
@@ -33,6 +34,15 @@ const char *rs_memory_format_string(reshard_memory_format format);
 /* "rank:3/cuda:1"; returns buffer. */
 #define RS_PLACEMENT_TEXT 48
 const char *rs_placement_text(char buffer[RS_PLACEMENT_TEXT], const reshard_remote_device *device);
+
+/* The placement of a tensor, and: does one name the device that a tensor is on? One without a number names every GPU.
+ */
+reshard_remote_device rs_placement_of(int64_t global_rank, const struct reshard_tensor_info *tensor);
+bool rs_placement_fits(const reshard_remote_device *placement, const struct reshard_tensor_info *tensor);
+/* Metadata of a layout: reshard_metadata_from_layout; without `devices` all placements have this type and no number. */
+reshard_status rs_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
+                                       const reshard_group *group, const reshard_remote_device *devices,
+                                       reshard_device_type type, reshard_metadata *metadata);
 
 /* Global ranks to ranks of a group, for many look-ups. Errors: no ranks, negative or repeated ones. */
 typedef struct rs_group_map {

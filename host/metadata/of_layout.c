@@ -8,6 +8,7 @@
 
 typedef struct builder {
   const struct reshard_layout_s *layout;
+  reshard_device_type type;        /* of ranks of which no more is known */
   reshard_remote_device placement; /* of the rank whose boxes are added */
   rs_pieces pieces[RESHARD_MAX_DIMS];
   RS_VEC(reshard_shard) shards;
@@ -64,7 +65,7 @@ static reshard_status add_cell(builder *b, int64_t cell) {
 static reshard_status add_ranks(builder *b, const reshard_group *group, const reshard_remote_device *devices) {
   const struct reshard_layout_s *l = b->layout;
   for (int64_t rank = 0; rank < l->world; rank++) {
-    b->placement = devices != NULL ? devices[rank] : (reshard_remote_device){.type = RESHARD_DEVICE_CPU, .index = -1};
+    b->placement = devices != NULL ? devices[rank] : (reshard_remote_device){.type = b->type, .index = -1};
     b->placement.rank = rs_group_at(group, rank);
     int64_t arrays = rs_layout_arrays(l, rank);
     for (int64_t a = 0; a < arrays; a++) {
@@ -75,9 +76,9 @@ static reshard_status add_ranks(builder *b, const reshard_group *group, const re
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
-                                            const reshard_group *group, const reshard_remote_device *devices,
-                                            reshard_metadata *metadata) {
+reshard_status rs_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
+                                       const reshard_group *group, const reshard_remote_device *devices,
+                                       reshard_device_type type, reshard_metadata *metadata) {
   if (layout == NULL || metadata == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_from_layout: %s is NULL",
                     layout == NULL ? "layout" : "metadata");
@@ -86,7 +87,7 @@ reshard_status reshard_metadata_from_layout(const reshard_properties *properties
                     (long long)layout->world);
   if (group != NULL)
     RS_TRY(rs_group_check(group));
-  builder b = {.layout = layout};
+  builder b = {.layout = layout, .type = type};
   reshard_status status = add_ranks(&b, group, devices);
   if (status == RESHARD_SUCCESS)
     status = reshard_metadata_create(properties, layout->ndim, layout->shape, b.shards.n, b.shards.at, metadata);
@@ -94,6 +95,12 @@ reshard_status reshard_metadata_from_layout(const reshard_properties *properties
     free(b.pieces[d].at);
   free(b.shards.at);
   return status;
+}
+
+reshard_status reshard_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
+                                            const reshard_group *group, const reshard_remote_device *devices,
+                                            reshard_metadata *metadata) {
+  return rs_metadata_from_layout(properties, layout, group, devices, RESHARD_DEVICE_CPU, metadata);
 }
 
 reshard_status reshard_metadata_layout(reshard_metadata metadata, const reshard_group *group, int replicated,

@@ -59,6 +59,8 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   if (plan->piece > 0)
     rs_text_add(t, " (limit %lld; pieces of %lld bytes, %lld peers a round)", (long long)plan->limit,
                 (long long)plan->piece, (long long)plan->window);
+  reshard_pattern pattern = rs_plan_pattern(plan);
+  rs_text_add(t, "\n  pattern   %s: %s", reshard_collective_string(pattern.kind), pattern.why);
   rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",
               (long long)i->segments, (long long)i->memory_bytes, (double)i->plan_ns / 1000);
   if (plan->peers.n > 0)

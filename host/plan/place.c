@@ -1,16 +1,20 @@
 /* Which messages need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
 #include "plan/plan.h"
 
-/* Where a segment lies in this rank's array, when that is one contiguous range; in elements. */
-static bool contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, const int64_t *strides,
+/* Index in this rank's array where a run begins. */
+static int64_t begin_of(const rs_run *run, bool ask) { return ask ? run->ask : run->held; }
+
+/* Where a segment lies in this rank's array, when that is one contiguous range; in elements. ask: the array is the one
+ * that asks in the segment's runs. */
+static bool contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask, const int64_t *strides,
                        int64_t *offset) {
   int64_t expected = 1;
   *offset = 0;
   for (int a = g->naxes - 1; a >= 0; a--) {
     const rs_span_list *list = &g->axis[a];
-    int64_t length = list->length, first = list->runs[0].ask;
+    int64_t length = list->length, first = begin_of(&list->runs[0], ask);
     for (int64_t r = 1; r < list->count; r++)
-      if (list->runs[r].ask != list->runs[r - 1].ask + list->runs[r - 1].n)
+      if (begin_of(&list->runs[r], ask) != begin_of(&list->runs[r - 1], ask) + list->runs[r - 1].n)
         return false;
     if (a == g->cut) {
       length = s->end - s->begin;
@@ -56,12 +60,13 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
 
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place) {
-  int64_t e = sending ? peer->send_entry : peer->receive_entry;
+  bool sent = sending || peer->rank == plan->rank; /* what is kept is on the side of what is sent */
+  int64_t e = sent ? peer->send_entry : peer->receive_entry;
   if (e < 0)
     return false;
   const rs_class *c = &plan->classes.at[plan->entries[e].class_];
-  const rs_side *side = sending ? &c->send : &c->receive;
-  const rs_message *m = &side->messages.at[sending ? peer->send_message : peer->receive_message];
+  const rs_side *side = sent ? &c->send : &c->receive;
+  const rs_message *m = &side->messages.at[sent ? peer->send_message : peer->receive_message];
   const int *own_dim = sending ? c->space.src_dim : c->space.dst_dim;
   int64_t base = sending ? plan->entries[e].src_buffer : plan->entries[e].dst_buffer, begin = 0, end = 0;
   for (int64_t i = m->first; i < m->first + m->count; i++) {
@@ -73,8 +78,8 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     const int64_t *given = strides != NULL ? strides[base + array.buffer] : NULL;
     if (!may_be_contiguous(s, (sending ? c->src : c->dst)->ndim, given != NULL ? given : array.strides))
       return false;
-    rs_segment_geometry(plan, c, sending, s, &g);
-    if (!contiguous(&g, s, own_dim, given != NULL ? given : array.strides, &offset))
+    rs_segment_geometry(plan, c, sent, s, &g);
+    if (!contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
       return false;
     offset += array.offset;
     if (i == m->first) {
@@ -86,4 +91,17 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     end += s->elements;
   }
   return end > begin;
+}
+
+rs_peer rs_plan_own(const struct reshard_plan_s *plan) {
+  rs_peer own = {.rank = plan->rank, .sent = plan->info.kept_bytes, .send_entry = -1, .receive_entry = -1};
+  for (int64_t e = 0; e < plan->nentries; e++) {
+    const rs_side *side = &plan->classes.at[plan->entries[e].class_].send;
+    const rs_message *m = rs_side_message(side, plan->rank);
+    if (m == NULL)
+      continue;
+    own.send_message = m - side->messages.at;
+    own.send_entry = own.send_entry == -1 ? e : -2;
+  }
+  return own;
 }

@@ -144,9 +144,16 @@ reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in
 /* Piece size of the plan, its rounds per group; rounds, messages, skips and workspace of its info. */
 reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan);
 
+/* reshard_plan_get_pattern. */
+reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan);
+/* Does the rank keep what it sends to everybody? For an all-gather. */
+bool rs_plan_keeps_what_it_sends(const struct reshard_plan_s *plan);
+/* What the rank keeps, as a message to itself, for rs_message_in_place. */
+rs_peer rs_plan_own(const struct reshard_plan_s *plan);
+
 /* A message that is one contiguous range of one of the rank's own buffers, and so needs no packing (sending) or
  * unpacking: which buffer of the lists of a transfer, and where in it. strides: per buffer of this side, NULL or NULL
- * element for contiguous. False when it is not. */
+ * element for contiguous. False when it is not. Of what the rank keeps both sides can be asked for. */
 typedef struct rs_place {
   int64_t buffer;
   int64_t offset; /* bytes */

@@ -71,24 +71,25 @@ reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, 
 }
 
 static reshard_status prepare_scatter(passage *p, reshard_tensor whole, reshard_layout layout,
-                                      const reshard_properties *properties, reshard_sharded_tensor *made) {
+                                      const reshard_properties *properties, void *stream,
+                                      reshard_sharded_tensor *made) {
   RS_TRY(rs_check_new(p->call, p->sharder, layout, properties));
   RS_TRY(take_whole(p, layout, properties->dtype, whole));
-  RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, made));
+  RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, stream, made));
   p->leg = (rs_leg){&p->whole, &(*made)->held, properties->dtype};
   return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
 }
 
 reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
-                                              reshard_layout layout, const reshard_properties *properties,
+                                              reshard_layout layout, const reshard_properties *properties, void *stream,
                                               reshard_sharded_tensor *tensor) {
   passage p = {.call = "reshard_sharded_tensor_scatter", .what = "whole tensor", .sharder = sharder, .rank = src};
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", p.call);
   reshard_sharded_tensor made = NULL;
   reshard_status mine = tensor == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p.call)
-                                       : prepare_scatter(&p, whole, layout, properties, &made);
-  reshard_status status = rs_sharder_move(sharder, p.planned, &p.leg, mine, NULL, NULL);
+                                       : prepare_scatter(&p, whole, layout, properties, stream, &made);
+  reshard_status status = rs_sharder_move(sharder, p.planned, &p.leg, mine, stream, NULL);
   rs_held_free(&p.whole);
   if (status == RESHARD_SUCCESS)
     *tensor = made;

@@ -1,5 +1,6 @@
 /* What a rank holds of a layout, as tensors: one per array, dense where it is made here. The boxes of a flat piece lie
  * end to end in one buffer, and are views of it. */
+#include "device/staging.h"
 #include "sharded/sharder.h"
 
 #include <stdio.h>
@@ -69,6 +70,53 @@ reshard_status rs_held_create(reshard_device device, reshard_layout layout, int6
   *held = made;
   return RESHARD_SUCCESS;
 }
+
+/* --- Filling ----------------------------------------------------------------------------------------------------- */
+
+/* Contiguous elements: the first, then as many again as there are. */
+static reshard_status fill_array(rs_device *device, const reshard_tensor_info *info, const char *element,
+                                 bool bytes_alike, void *stream) {
+  size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
+  char *data = info->data;
+  if (bytes_alike)
+    return device->ops->memset(device, data, *element, bytes, stream);
+  RS_TRY(device->ops->memcpy(device, data, element, width, stream));
+  for (size_t done = width, more; done < bytes; done += more) {
+    more = done < bytes - done ? done : bytes - done;
+    RS_TRY(device->ops->memcpy(device, data + done, data, more, stream));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status fill_arrays(rs_device *device, const rs_held *held, const char *element, bool bytes_alike,
+                                  void *stream) {
+  for (int64_t i = 0; i < held->n; i++)
+    if (held->arrays[i]->info.elements > 0)
+      RS_TRY(fill_array(device, &held->arrays[i]->info, element, bytes_alike, stream));
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream) {
+  static const char zero[16];
+  if (held->n == 0)
+    return RESHARD_SUCCESS;
+  size_t width = reshard_dtype_size(held->arrays[0]->info.dtype);
+  const char *at = element != NULL ? element : zero;
+  bool bytes_alike = memcmp(at, at + 1, width - 1) == 0;
+  if (bytes_alike || !device->device->ops->streams)
+    return fill_arrays(device->device, held, at, bytes_alike, stream);
+  rs_staging *staging; /* the stream reads the element when the caller may have another one there */
+  rs_piece *piece;
+  void *kept;
+  RS_TRY(rs_device_staging(device, &staging));
+  RS_TRY(rs_staging_take(staging, width, &piece, &kept));
+  memcpy(kept, at, width);
+  reshard_status status = fill_arrays(device->device, held, kept, false, stream);
+  reshard_status given = rs_staging_give(staging, piece, stream);
+  return status != RESHARD_SUCCESS ? status : given;
+}
+
+/* --- Given arrays ------------------------------------------------------------------------------------------------ */
 
 /* Array i of a rank and what is given for it; name: "shard 3". */
 static reshard_status check_array(const char *name, reshard_layout layout, const reshard_array_info *array,

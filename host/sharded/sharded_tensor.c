@@ -134,7 +134,7 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
 static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_held *held,
                             reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
-  reshard_status status = reshard_metadata_from_layout(properties, held->layout, &s->group, NULL, &metadata);
+  reshard_status status = rs_sharder_describe(s, properties, held->layout, &metadata);
   if (status == RESHARD_SUCCESS)
     status = rs_sharded_new(s, metadata, held, tensor);
   if (status == RESHARD_SUCCESS)
@@ -157,63 +157,63 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
 }
 
 static reshard_status create(const char *call, reshard_sharder s, reshard_layout layout,
-                             const reshard_properties *properties, reshard_sharded_tensor *tensor) {
+                             const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
   rs_held held;
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
     return no_argument(call, "tensor");
-  RS_TRY(rs_held_create(s->device, layout, s->comm->rank, properties, NULL, &held));
+  RS_TRY(rs_held_create(s->device, layout, s->comm->rank, properties, stream, &held));
   return build(s, properties, &held, tensor);
 }
 
 reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
-                                            const reshard_properties *properties, reshard_sharded_tensor *tensor) {
-  return create("reshard_sharded_tensor_empty", sharder, layout, properties, tensor);
+                                            const reshard_properties *properties, void *stream,
+                                            reshard_sharded_tensor *tensor) {
+  return create("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
 }
 
-/* Every element of the new arrays. element NULL: zeros. */
-static void fill_arrays(const rs_held *held, const void *element) {
-  for (int64_t i = 0; i < held->n; i++) {
-    const reshard_tensor_info *info = &held->arrays[i]->info;
-    size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
-    if (bytes == 0)
-      continue;
-    if (element == NULL) {
-      memset(info->data, 0, bytes);
-      continue;
-    }
-    char *data = info->data;
-    memcpy(data, element, width);
-    for (size_t done = width; done < bytes; done += done < bytes - done ? done : bytes - done)
-      memcpy(data + done, data, done < bytes - done ? done : bytes - done);
-  }
+/* Gives a new tensor away, or drops it. */
+static reshard_status finish(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
+}
+
+static reshard_status create_filled(const char *call, reshard_sharder sharder, reshard_layout layout,
+                                    const reshard_properties *properties, const void *element, void *stream,
+                                    reshard_sharded_tensor *tensor) {
+  reshard_sharded_tensor made;
+  if (tensor == NULL)
+    return no_argument(call, "tensor");
+  RS_TRY(create(call, sharder, layout, properties, stream, &made));
+  return finish(rs_held_fill(sharder->device, &made->held, element, stream), made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
-                                            const reshard_properties *properties, reshard_sharded_tensor *tensor) {
-  RS_TRY(create("reshard_sharded_tensor_zeros", sharder, layout, properties, tensor));
-  fill_arrays(&(*tensor)->held, NULL);
-  return RESHARD_SUCCESS;
+                                            const reshard_properties *properties, void *stream,
+                                            reshard_sharded_tensor *tensor) {
+  return create_filled("reshard_sharded_tensor_zeros", sharder, layout, properties, NULL, stream, tensor);
 }
 
 reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
-                                           const reshard_properties *properties, const void *element,
+                                           const reshard_properties *properties, const void *element, void *stream,
                                            reshard_sharded_tensor *tensor) {
+  static const char call[] = "reshard_sharded_tensor_full";
   if (element == NULL)
-    return no_argument("reshard_sharded_tensor_full", "element");
-  RS_TRY(create("reshard_sharded_tensor_full", sharder, layout, properties, tensor));
-  fill_arrays(&(*tensor)->held, element);
-  return RESHARD_SUCCESS;
+    return no_argument(call, "element");
+  return create_filled(call, sharder, layout, properties, element, stream, tensor);
 }
 
 reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
                                                const reshard_properties *properties, reshard_fill fill, void *user,
-                                               reshard_sharded_tensor *tensor) {
+                                               void *stream, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_generate";
   reshard_sharded_tensor made;
   if (fill == NULL || tensor == NULL)
     return no_argument(call, fill == NULL ? "fill" : "tensor");
-  RS_TRY(create(call, sharder, layout, properties, &made));
+  RS_TRY(create(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < made->held.n && status == RESHARD_SUCCESS; i++) {
     reshard_box bounds;
@@ -221,11 +221,7 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
     if (status == RESHARD_SUCCESS)
       status = fill(user, made->held.arrays[i], &bounds);
   }
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  return finish(status, made, tensor);
 }
 
 reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) {

@@ -205,13 +205,18 @@ static bool same_properties(const reshard_properties *a, const reshard_propertie
          a->pin_memory == b->pin_memory;
 }
 
+reshard_status rs_sharder_describe(reshard_sharder s, const reshard_properties *properties, reshard_layout layout,
+                                   reshard_metadata *metadata) {
+  return rs_metadata_from_layout(properties, layout, &s->group, NULL, s->comm->device->type, metadata);
+}
+
 reshard_status rs_sharder_metadata(reshard_sharder s, rs_planned *p, int64_t i, const reshard_properties *properties,
                                    reshard_metadata *metadata) {
   rs_planned_tensor *t = &p->tensors[i];
   reshard_properties had = t->metadata != NULL ? reshard_metadata_properties(t->metadata) : (reshard_properties){0};
   if (t->metadata == NULL || !same_properties(&had, properties)) {
     reshard_metadata made;
-    RS_TRY(reshard_metadata_from_layout(properties, t->dst, &s->group, NULL, &made));
+    RS_TRY(rs_sharder_describe(s, properties, t->dst, &made));
     reshard_metadata_release(t->metadata);
     t->metadata = made;
   }

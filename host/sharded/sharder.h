@@ -17,6 +17,8 @@ typedef struct rs_held {
 /* New ones, from the pool of a device in the order of stream. */
 reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
                               const reshard_properties *properties, void *stream, rs_held *held);
+/* Every element of them, in the order of stream. element NULL: zeros. */
+reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream);
 /* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
  * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
 reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
@@ -64,6 +66,9 @@ struct reshard_sharder_s {
 /* The plan of these legs, from the cache or new and then in the cache, until the end of the next rs_sharder_move at
  * least. Local. */
 reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_leg *legs, rs_planned **planned);
+/* Metadata of a layout over the sharder's ranks: their global ranks, and its kind of device. */
+reshard_status rs_sharder_describe(reshard_sharder sharder, const reshard_properties *properties, reshard_layout layout,
+                                   reshard_metadata *metadata);
 /* Metadata of the i-th destination, one reference of it. Local. */
 reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_planned *planned, int64_t i,
                                    const reshard_properties *properties, reshard_metadata *metadata);

@@ -5,18 +5,33 @@
 #include "file/store.h"
 #include "state/state.h"
 
+/* What another process told of a leaf (told.c). */
+typedef struct rs_told {
+  reshard_tree_kind kind;
+  bool sharded;
+  reshard_dtype dtype;
+  uint64_t layout; /* its hash, where it is sharded */
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  const char *value; /* of what is no tensor: as state.json has it; borrowed */
+} rs_told;
+
 /* A leaf of one rank's tree. */
 typedef struct rs_item {
-  const char *path; /* owned by the list */
+  const char *path;    /* owned by the list */
+  const rs_told *told; /* a leaf of another process, of which no more than this is there; NULL: it is here */
   reshard_tree leaf, parent;
   int64_t index;                  /* of the leaf in its parent */
   reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
+  int64_t group;                  /* in which what a GPU has of it is staged; -1: nothing is */
+  char *staged;                   /* where, its arrays one after the other */
 } rs_item;
 
 typedef struct rs_items {
   RS_VEC(rs_item) all;
   rs_names names; /* of the paths, by number of the item */
   RS_VEC(char) text;
+  rs_told *told; /* owned */
 } rs_items;
 
 /* All leaves of a state, in order. Borrows its nodes. comm: that of all sharded tensors, NULL: they may have any.
@@ -27,6 +42,26 @@ void rs_items_free(rs_items *items);
 /* NULL when there is no such leaf. */
 const rs_item *rs_items_find(const rs_items *items, const char *path);
 
+/* What a GPU has of a rank's leaves goes to files and comes from them through pinned memory, a group of tensors at a
+ * time, in the order of a stream. */
+typedef struct rs_stage {
+  reshard_device device; /* borrowed, as the items are */
+  void *stream;
+  rs_items *items;
+  int64_t groups;
+  reshard_tensor half[2]; /* pinned memory of even groups, and of odd ones */
+} rs_stage;
+/* Checks that there is memory behind all tensors, on the CPU or on the sharder's device; takes what staging in groups
+ * of so many bytes (0: the default) needs. On error the stage can be closed. */
+reshard_status rs_stage_open(reshard_sharder sharder, void *stream, int64_t bytes, rs_items *items, rs_stage *stage);
+void rs_stage_close(rs_stage *stage);
+/* Where array a of an item is for the host. */
+char *rs_stage_at(const rs_item *item, int64_t a);
+/* Gives the stream the copies of a group from the GPU (out), or to it. */
+reshard_status rs_stage_copy(const rs_stage *stage, int64_t group, bool out);
+/* The host waits for them. */
+reshard_status rs_stage_wait(const rs_stage *stage);
+
 /* What a rank brings to a meeting of a save or a load. */
 typedef struct rs_state_turn {
   reshard_status status;
@@ -34,14 +69,21 @@ typedef struct rs_state_turn {
   reshard_comm comm;
   const char *directory;
   rs_items items;
+  rs_stage stage;
 } rs_state_turn;
 /* No rank has failed - the lowest one that has speaks for all - and all name one directory. does, way: "saves", "to".
  */
 reshard_status rs_state_turns_check(const char *does, const char *way, int64_t n, rs_state_turn *const *turns);
 
-/* A tensor, plain or sharded, that a leaf is. */
+/* What a leaf is; a tensor is a plain or a sharded one. */
+static inline bool rs_item_is_sharded(const rs_item *item) {
+  return item->told != NULL ? item->told->sharded : item->sharded != NULL;
+}
+static inline reshard_tree_kind rs_item_kind(const rs_item *item) {
+  return item->told != NULL ? item->told->kind : item->leaf->kind;
+}
 static inline bool rs_item_is_tensor(const rs_item *item) {
-  return item->sharded != NULL || item->leaf->kind == RESHARD_TREE_TENSOR;
+  return rs_item_is_sharded(item) || rs_item_kind(item) == RESHARD_TREE_TENSOR;
 }
 reshard_dtype rs_item_dtype(const rs_item *item);
 int rs_item_ndim(const rs_item *item);
@@ -55,14 +97,20 @@ reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t 
 reshard_status rs_items_sharing(const rs_items *items, bool *sharing);
 /* Threads that one rank has. */
 int rs_rank_threads(reshard_comm comm, int threads);
-/* RESHARD_ERROR_UNSUPPORTED when not all ranks are threads of this process. call begins the text. */
-reshard_status rs_check_one_process(const char *call, reshard_comm comm);
+/* Are all ranks threads of this process? */
+static inline bool rs_one_process(reshard_comm comm) { return comm->locals == comm->size; }
+
+/* A turn as bytes for other processes, with a number that is compared; and such a turn of another rank, which borrows
+ * the bytes, and whose items are to be freed, also after an error. */
+reshard_status rs_told_pack(const rs_state_turn *turn, int64_t option, rs_print *bytes);
+reshard_status rs_told_unpack(const char *bytes, int64_t size, rs_state_turn *turn, int64_t *option);
 
 /* state.json: {"version": 1, "leaves": {path: value}}. */
 #define RS_STATE_JSON "state.json"
 void rs_state_json_begin(rs_print *text);
-/* Appends a leaf that is no tensor and has no children. */
-void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf);
+/* A leaf that is no tensor and has no children: its value; and appended. */
+void rs_state_json_value(rs_print *text, reshard_tree leaf);
+void rs_state_json_add(rs_print *text, const rs_item *item);
 void rs_state_json_end(rs_print *text);
 
 /* Leaves that were stored, by path. */

@@ -10,19 +10,13 @@ int rs_rank_threads(reshard_comm comm, int threads) {
   return threads > 0 ? threads : (int)rs_max(1, rs_device_cpu_cores() / comm->locals);
 }
 
-reshard_status rs_check_one_process(const char *call, reshard_comm comm) {
-  if (comm->locals == comm->size)
-    return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: %lld of %lld ranks are in this process, all must be", call,
-                  (long long)comm->locals, (long long)comm->size);
-}
-
 void rs_items_free(rs_items *items) {
   for (int64_t i = 0; i < items->all.n; i++)
     reshard_sharded_tensor_release(items->all.at[i].sharded);
   rs_names_free(&items->names);
   free(items->all.at);
   free(items->text.at);
+  free(items->told);
   *items = (rs_items){0};
 }
 
@@ -49,17 +43,6 @@ typedef struct lister {
   rs_items *items;
 } lister;
 
-/* Files are read and written by the CPU, in and from memory that is there. */
-static reshard_status check_arrays(const rs_item *item) {
-  int64_t arrays = item->sharded != NULL ? item->sharded->held.n : rs_item_is_tensor(item);
-  for (int64_t a = 0; a < arrays; a++) {
-    reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
-    if (array != NULL)
-      RS_TRY(rs_tensor_on_cpu("a file", array));
-  }
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status add_item(void *user, const char *path, reshard_tree parent, int64_t index, reshard_tree leaf) {
   const lister *l = user;
   rs_items *items = l->items;
@@ -67,7 +50,7 @@ static reshard_status add_item(void *user, const char *path, reshard_tree parent
   char text[RS_NODE_TEXT];
   RS_TRY(rs_vec_reserve(&items->all, items->all.n + 1));
   RS_TRY(rs_vec_reserve(&items->text, items->text.n + length));
-  rs_item item = {.leaf = leaf, .parent = parent, .index = index};
+  rs_item item = {.leaf = leaf, .parent = parent, .index = index, .group = -1};
   reshard_dtensor dtensor = rs_leaf_dtensor(leaf);
   if (rs_leaf_nested(leaf) != NULL)
     RS_TRY(rs_nested_flatten(rs_leaf_nested(leaf), path, &item.sharded));
@@ -89,8 +72,7 @@ static reshard_status add_item(void *user, const char *path, reshard_tree parent
                                                         : "no valid UTF-8"));
   if (l->comm != NULL && item.sharded != NULL && item.sharded->sharder->comm != l->comm)
     return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "a sharded tensor of another communicator"));
-  reshard_status status = check_arrays(&item);
-  return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
+  return RESHARD_SUCCESS;
 }
 
 reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *items) {
@@ -108,25 +90,37 @@ reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *it
 }
 
 reshard_dtype rs_item_dtype(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->dtype;
   return item->sharded != NULL ? reshard_metadata_properties(item->sharded->metadata).dtype
                                : item->leaf->tensor->info.dtype;
 }
 
 int rs_item_ndim(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->ndim;
   return item->sharded != NULL ? item->sharded->held.layout->ndim : item->leaf->tensor->info.ndim;
 }
 
 const int64_t *rs_item_shape(const rs_item *item) {
+  if (item->told != NULL)
+    return item->told->shape;
   return item->sharded != NULL ? item->sharded->held.layout->shape : item->leaf->tensor->info.shape;
 }
 
-static rs_view view_of(reshard_tensor tensor) {
+/* Where the host has an array: as it is, or dense on its way from or to a GPU. */
+static rs_view view_of(const rs_item *item, int64_t a) {
+  reshard_tensor tensor = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
   rs_view view = {0};
   if (tensor == NULL) /* an array without elements */
     return view;
-  view.at = tensor->info.data;
-  for (int d = 0; d < tensor->info.ndim; d++)
-    view.strides[d] = tensor->info.strides[d] * (int64_t)reshard_dtype_size(tensor->info.dtype);
+  int64_t width = (int64_t)reshard_dtype_size(tensor->info.dtype), step = width;
+  bool staged = tensor->info.device_type != RESHARD_DEVICE_CPU;
+  view.at = staged ? rs_stage_at(item, a) : tensor->info.data;
+  for (int d = tensor->info.ndim - 1; d >= 0; d--) {
+    view.strides[d] = staged ? step : tensor->info.strides[d] * width;
+    step *= rs_max(1, tensor->info.shape[d]);
+  }
   return view;
 }
 
@@ -135,7 +129,7 @@ reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t 
   rs_view *views;
   RS_TRY(rs_alloc(&views, arrays, sizeof *views));
   for (int64_t a = 0; a < arrays; a++)
-    views[a] = view_of(item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor);
+    views[a] = view_of(item, a);
   reshard_status status = rs_memory_hold(store, rank, views);
   free(views);
   return status;

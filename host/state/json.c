@@ -53,10 +53,7 @@ void rs_state_json_begin(rs_print *text) { rs_print_text(text, "{\"version\": 1,
 
 void rs_state_json_end(rs_print *text) { rs_print_text(text, "\n}}\n"); }
 
-void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf) {
-  rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
-  rs_print_string(text, path, false);
-  rs_print_text(text, ": ");
+void rs_state_json_value(rs_print *text, reshard_tree leaf) {
   switch (leaf->kind) {
   case RESHARD_TREE_BYTES:
     rs_print_text(text, "{\"bytes\": \"");
@@ -68,6 +65,16 @@ void rs_state_json_add(rs_print *text, const char *path, reshard_tree leaf) {
   case RESHARD_TREE_BOOL: rs_print_text(text, leaf->integer != 0 ? "true" : "false"); break;
   default: rs_print_text(text, "null");
   }
+}
+
+void rs_state_json_add(rs_print *text, const rs_item *item) {
+  rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
+  rs_print_string(text, item->path, false);
+  rs_print_text(text, ": ");
+  if (item->told != NULL)
+    rs_print_text(text, item->told->value);
+  else
+    rs_state_json_value(text, item->leaf);
 }
 
 #ifdef RS_HAVE_JANSSON

@@ -1,7 +1,8 @@
 /* Loading a state dict: one rank opens the checkpoint for all of the process; each rank then checks its own leaves
  * against it. When all of them fit on all ranks, data are read into memory: a move from the checkpoint's store to that
  * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
- * fail. */
+ * fail. Ranks that are processes of their own each open it, and compare what they have opened. */
+#include "comm/gather.h"
 #include "state/files.h"
 
 #include <stdlib.h>
@@ -21,6 +22,7 @@ typedef struct way {
   rs_store mine;
   rs_routes routes;
   RS_VEC(int64_t) ends; /* of the steps */
+  int64_t plain;        /* steps before those of staged groups, one each */
 } way;
 
 /* What a rank brings. */
@@ -63,6 +65,59 @@ static reshard_status open_all(int64_t n, void **all) {
   for (int64_t r = 0; r < n; r++)
     t[r]->shared = l;
   return RESHARD_SUCCESS;
+}
+
+/* What tells one version of a checkpoint from another, wherever its file system is mounted: names and sizes of its
+ * tensors, and its files, with the times of their last change. */
+static uint64_t version_of(const loading *l) {
+  const rs_store *s = &l->checkpoint->store;
+  uint64_t h = rs_hash((uint64_t)s->model->tensors.n, s->model->names.at, (size_t)s->model->names.n);
+  for (int64_t f = 0; f < s->files.n; f++) {
+    int64_t words[2] = {s->files.at[f].size, s->files.at[f].changed_ns};
+    h = rs_hash(h, words, sizeof words);
+  }
+  for (int64_t i = 0; i < l->leaves.all.n; i++)
+    h = rs_hash(h, l->leaves.paths.at[i], strlen(l->leaves.paths.at[i]));
+  return h;
+}
+
+/* The directory that all name. */
+static reshard_status compare_names(turn *t) {
+  reshard_comm comm = t->base.comm;
+  const char *mine = t->base.status == RESHARD_SUCCESS ? t->base.directory : "";
+  rs_strings *all;
+  char first[RS_QUOTE], second[RS_QUOTE];
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_comm_gather_bytes(comm, t->base.status, mine, (int64_t)strlen(mine) + 1, &all));
+  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++)
+    if (strcmp(all->bytes, all->bytes + all->first[r]) != 0)
+      status = rs_error(RESHARD_ERROR_MISMATCH, "rank 0 loads from '%s', rank %lld from '%s'",
+                        rs_quote(first, sizeof first, all->bytes), (long long)r,
+                        rs_quote(second, sizeof second, all->bytes + all->first[r]));
+  rs_strings_release(all);
+  return status;
+}
+
+static reshard_status open_apart(turn *t) {
+  reshard_comm comm = t->base.comm;
+  void *mine = t;
+  rs_strings *all;
+  uint64_t version = 0, other;
+  char quoted[RS_QUOTE];
+  RS_TRY(compare_names(t));
+  reshard_status status = open_all(1, &mine);
+  if (status == RESHARD_SUCCESS)
+    version = version_of(t->shared);
+  RS_TRY(rs_comm_gather_bytes(comm, status, &version, sizeof version, &all));
+  memcpy(&version, all->bytes, sizeof version);
+  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++) {
+    memcpy(&other, all->bytes + all->first[r], sizeof other);
+    if (other != version)
+      status = rs_error(RESHARD_ERROR_SYSTEM, "ranks 0 and %lld have opened different checkpoints at '%s'",
+                        (long long)r, rs_quote(quoted, sizeof quoted, t->base.directory));
+  }
+  rs_strings_release(all);
+  return status;
 }
 
 /* --- Does what is wanted fit what is stored? --------------------------------------------------------------------- */
@@ -165,18 +220,19 @@ static void free_way(way *w) {
   free(w->ends.at);
 }
 
-/* A tensor into the last step, or one of its own. */
-static reshard_status add_way(turn *t, const rs_item *item, bool own) {
+/* A tensor into the last step, or a new one. */
+static reshard_status add_way(turn *t, const rs_item *item, bool fresh) {
   way *w = &t->way;
   RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
   RS_TRY(add_tensor(t, item, &w->mine, &w->routes));
-  w->ends.n += own || w->ends.n == 0;
+  w->ends.n += fresh || w->ends.n == 0;
   w->ends.at[w->ends.n - 1] = w->routes.n;
   return RESHARD_SUCCESS;
 }
 
 /* Tensors that share no memory with others are one step. Those that do - one that stands at two paths - follow by
- * themselves, in the order of their paths: no two threads write to one place, and the last path is what stays. */
+ * themselves, in the order of their paths: no two threads write to one place, and the last path is what stays. Then
+ * come groups of what is staged, which has a place of its own until it is copied, in that order, too. */
 static reshard_status list_steps(turn *t) {
   const rs_items *items = &t->base.items;
   bool *shared;
@@ -184,9 +240,13 @@ static reshard_status list_steps(turn *t) {
   reshard_status status = rs_items_sharing(items, shared);
   for (int own = 0; own < 2; own++)
     for (int64_t i = 0; i < items->all.n && status == RESHARD_SUCCESS; i++)
-      if (rs_item_is_tensor(&items->all.at[i]) && shared[i] == (own == 1))
+      if (rs_item_is_tensor(&items->all.at[i]) && items->all.at[i].group < 0 && shared[i] == (own == 1))
         status = add_way(t, &items->all.at[i], own == 1);
   free(shared);
+  t->way.plain = t->way.ends.n;
+  for (int64_t i = 0; i < items->all.n && status == RESHARD_SUCCESS; i++)
+    if (items->all.at[i].group >= 0)
+      status = add_way(t, &items->all.at[i], t->way.plain + items->all.at[i].group == t->way.ends.n);
   return status;
 }
 
@@ -206,9 +266,10 @@ static reshard_status make_mine(turn *t) {
   return RESHARD_SUCCESS;
 }
 
+/* A group is read while the one before it is copied to the GPU. */
 static reshard_status read_mine(turn *t) {
   const way *w = &t->way;
-  for (int64_t i = 0, first = 0; i < w->ends.n && !t->done; first = w->ends.at[i++])
+  for (int64_t i = 0, first = 0; i < w->ends.n && !t->done; first = w->ends.at[i++]) {
     if (w->ends.at[i] > first)
       RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->checkpoint->store,
                                     .dst = &w->mine,
@@ -217,16 +278,22 @@ static reshard_status read_mine(turn *t) {
                                     .threads = rs_rank_threads(t->base.comm, t->options.threads),
                                     .only_rank = -1,
                                     .read_bytes = &t->report.read_bytes}));
+    if (i >= w->plain) {
+      RS_TRY(rs_stage_wait(&t->base.stage));
+      RS_TRY(rs_stage_copy(&t->base.stage, i - w->plain, false));
+    }
+  }
   return rs_checkpoint_unchanged(t->shared->checkpoint);
 }
 
-/* Ranks with the same tensors in the same layouts read together: what is read of a file once, in large pieces, goes to
- * all of them. Where they differ, or have memory that overlaps, each reads its own. */
+/* Ranks with the same tensors in the same layouts, in memory of the host, read together: what is read of a file once,
+ * in large pieces, goes to all of them. Where they differ, or have memory that overlaps, each reads its own. */
 static bool reads_alike(int64_t n, turn *const *t) {
   const rs_items *first = &t[0]->base.items;
   for (int64_t r = 0; r < n; r++) {
     const rs_items *mine = &t[r]->base.items;
-    if (t[r]->way.ends.n > 1 || mine->all.n != first->all.n || t[r]->options.threads != t[0]->options.threads)
+    if (t[r]->way.ends.n > 1 || t[r]->base.stage.groups > 0 || mine->all.n != first->all.n ||
+        t[r]->options.threads != t[0]->options.threads)
       return false;
     for (int64_t i = 0; i < mine->all.n; i++) {
       const rs_item *a = &first->all.at[i], *b = &mine->all.at[i];
@@ -311,8 +378,8 @@ static reshard_status load(turn *t) {
   return status;
 }
 
-static reshard_status prepare(reshard_tree state, const char *directory, const reshard_state_load_options *options,
-                              turn *t) {
+static reshard_status prepare(reshard_sharder sharder, reshard_tree state, const char *directory,
+                              const reshard_state_load_options *options, turn *t) {
   const reshard_state_load_options none = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT};
   if (state == NULL || directory == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "directory");
@@ -322,7 +389,8 @@ static reshard_status prepare(reshard_tree state, const char *directory, const r
                     t->options.size, sizeof t->options);
   if (t->options.threads < 0 || t->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, t->options.threads);
-  return rs_items_list(NULL, state, &t->base.items);
+  RS_TRY(rs_items_list(NULL, state, &t->base.items));
+  return rs_stage_open(sharder, t->options.stream, t->options.staging_bytes, &t->base.items, &t->base.stage);
 }
 
 reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
@@ -332,10 +400,9 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   reshard_comm comm = sharder->comm;
   turn t = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
-  RS_TRY(rs_check_one_process(call, comm));
-  t.base.status = prepare(state, directory, options, &t);
+  t.base.status = prepare(sharder, state, directory, options, &t);
   t.base.text = reshard_last_error();
-  reshard_status status = comm->ops->together(comm, open_all, &t);
+  reshard_status status = rs_one_process(comm) ? comm->ops->together(comm, open_all, &t) : open_apart(&t);
   t.report.open_seconds = rs_seconds() - start;
   if (status == RESHARD_SUCCESS)
     status = load(&t);
@@ -346,6 +413,7 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   }
   leave(t.shared);
   free_way(&t.way);
+  rs_stage_close(&t.base.stage);
   rs_items_free(&t.base.items);
   return status;
 }

@@ -1,7 +1,8 @@
 /* Selection along one dim: what is asked for is checked here, the device does it (ops->select).
  *
  * On the CPU the index is checked before anything is written. On a GPU the kernel checks each index that it reads and
- * follows none that is out of range; what it found is known when it has run, so the call waits for it. */
+ * follows none that is out of range; what it found is known when it has run, so the call waits for it, or leaves it in
+ * the caller's memory. */
 #include "device/cpu.h"
 #include "device/staging.h"
 #include "exec/overlap.h"
@@ -13,6 +14,7 @@ enum { ALONE = 512 << 10 }; /* bytes that are not worth starting threads for */
 
 typedef struct selection {
   reshard_tensor_info src, dst, index;
+  reshard_tensor_info fault; /* where it is the caller's; else no elements */
   int dim;
 } selection;
 
@@ -44,6 +46,7 @@ static reshard_status check_shapes(const selection *s) {
 
 /* What is written must not be read, nor written twice: the copies run in any order. */
 static reshard_status check_memory(const selection *s) {
+  const int n = s->fault.elements > 0 ? 4 : 3;
   if (s->dst.elements == 0)
     return RESHARD_SUCCESS;
   if (s->dst.overlapping) {
@@ -51,12 +54,12 @@ static reshard_status check_memory(const selection *s) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: strides %s of dst of shape %s overlap",
                     rs_shape_text(a, s->dst.ndim, s->dst.strides), rs_shape_text(b, s->dst.ndim, s->dst.shape));
   }
-  const reshard_tensor_info *of[3] = {&s->dst, &s->src, &s->index};
-  rs_extent extents[3] = {0};
-  for (int i = 0; i < 3; i++) {
+  const reshard_tensor_info *of[4] = {&s->dst, &s->src, &s->index, &s->fault};
+  rs_extent extents[4] = {0};
+  for (int i = 0; i < n; i++) {
     rs_extent *x = &extents[i];
     x->at = x->begin = of[i]->data;
-    x->source = i > 0;
+    x->source = i == 1 || i == 2;
     x->ndim = of[i]->ndim;
     x->width = (int64_t)reshard_dtype_size(of[i]->dtype);
     int64_t reach = x->width;
@@ -68,13 +71,15 @@ static reshard_status check_memory(const selection *s) {
     x->end = x->begin + reach;
     x->dense = of[i]->contiguous;
   }
-  rs_extents all = {extents, 3, 3};
+  rs_extents all = {extents, n, n};
   rs_entry entry = {.name = (char[]){"selection"}};
   const struct reshard_plan_s nameless = {.nentries = 1, .entries = &entry};
   reshard_status status = rs_check_overlap(&nameless, &all);
   return status != RESHARD_ERROR_INVALID
              ? status
-             : rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: dst overlaps src or the index");
+             : rs_error(RESHARD_ERROR_INVALID,
+                        n == 3 ? "reshard_index_select: dst overlaps src or the index"
+                               : "reshard_index_select: dst or fault overlaps another of the tensors");
 }
 
 /* All dims but the one that is selected along, what is contiguous in both as a run. */
@@ -108,15 +113,14 @@ static reshard_status check_fault(const selection *s, const rs_select_fault *fau
                   (long long)fault->position, (long long)fault->value, s->dim, (long long)s->src.shape[s->dim]);
 }
 
-static reshard_status select_on_cpu(const selection *s, int threads) {
+static reshard_status select_on_cpu(const selection *s, int threads, rs_select_fault *fault) {
   int64_t total = s->dst.elements * (int64_t)reshard_dtype_size(s->dst.dtype);
   rs_select select = describe(s);
-  rs_select_fault fault;
   rs_device *device;
   RS_TRY(rs_device_cpu_create(total <= ALONE ? 1 : threads, RESHARD_ISA_AUTO, &device));
-  reshard_status status = device->ops->select(device, &select, &fault, NULL);
+  reshard_status status = device->ops->select(device, &select, fault, NULL);
   device->ops->destroy(device);
-  return status == RESHARD_SUCCESS ? check_fault(s, &fault) : status;
+  return status;
 }
 
 static reshard_status launch(const selection *s, rs_device *device, rs_select_fault *found, rs_select_fault *told,
@@ -176,16 +180,57 @@ static reshard_status find_device(reshard_tensor src, reshard_tensor index, resh
   return rs_tensor_use_on("reshard_index_select: index", index, &place, stream);
 }
 
+static reshard_status check(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, selection *s) {
+  s->src = src->info;
+  s->dst = dst->info;
+  s->index = index->info;
+  RS_TRY(check_dim(s, dim));
+  RS_TRY(check_shapes(s));
+  return check_memory(s);
+}
+
 reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, int threads,
                                     void *stream) {
   reshard_device device;
+  selection s = {0};
+  rs_select_fault fault;
   RS_TRY(check_arguments(src, index, dst, threads));
   RS_TRY(find_device(src, index, dst, stream, &device));
-  selection s = {.src = src->info, .dst = dst->info, .index = index->info};
-  RS_TRY(check_dim(&s, dim));
-  RS_TRY(check_shapes(&s));
-  RS_TRY(check_memory(&s));
-  if (device == NULL)
-    return select_on_cpu(&s, threads);
-  return s.dst.elements == 0 ? RESHARD_SUCCESS : select_on_gpu(&s, device, stream);
+  RS_TRY(check(src, dim, index, dst, &s));
+  if (device != NULL)
+    return s.dst.elements == 0 ? RESHARD_SUCCESS : select_on_gpu(&s, device, stream);
+  RS_TRY(select_on_cpu(&s, threads, &fault));
+  return check_fault(&s, &fault);
+}
+
+static reshard_status check_fault_tensor(reshard_tensor fault, reshard_tensor dst, void *stream) {
+  const rs_device place = {.type = dst->info.device_type, .index = dst->info.device_index};
+  const reshard_tensor_info *info = &fault->info;
+  char text[RS_SHAPE_TEXT];
+  if (info->dtype != RESHARD_I64 || info->ndim != 1 || info->shape[0] != 2 || !info->contiguous)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: fault is %s of shape %s%s, i64 of shape 2 is needed",
+                    reshard_dtype_string(info->dtype), rs_shape_text(text, info->ndim, info->shape),
+                    info->contiguous ? "" : " and not contiguous");
+  return rs_tensor_use_on("reshard_index_select: fault", fault, &place, stream);
+}
+
+reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
+                                          reshard_tensor fault, int threads, void *stream) {
+  reshard_device device;
+  selection s = {0};
+  RS_TRY(check_arguments(src, index, dst, threads));
+  if (fault == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: fault is NULL");
+  RS_TRY(find_device(src, index, dst, stream, &device));
+  RS_TRY(check_fault_tensor(fault, dst, stream));
+  s.fault = fault->info;
+  RS_TRY(check(src, dim, index, dst, &s));
+  if (device != NULL) {
+    const rs_select select = describe(&s);
+    return device->device->ops->select(device->device, &select, s.fault.data, stream);
+  }
+  rs_select_fault found;
+  RS_TRY(select_on_cpu(&s, threads, &found));
+  memcpy(s.fault.data, &found, sizeof found); /* which need not be aligned */
+  return RESHARD_SUCCESS;
 }

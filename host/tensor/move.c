@@ -90,6 +90,8 @@ static reshard_status owner_stream(rs_move *m, reshard_device owner, void **stre
 static reshard_status keep_source(rs_move *m, reshard_tensor src) {
   reshard_device owner = rs_tensor_device(src);
   RS_TRY(rs_tensor_ready(m->call, src));
+  if (src->info.elements == 0) /* its storage may be freed, and stays its own */
+    return RESHARD_SUCCESS;
   if (rs_tensor_pageable(src)) {
     m->pageable += (int64_t)rs_tensor_bytes(src);
     return RESHARD_SUCCESS;

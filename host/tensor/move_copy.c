@@ -191,13 +191,13 @@ static reshard_status order_after(const rs_move *m) {
   rs_device *device = m->gpu->device;
   if (m->side == m->stream && m->owners.n == 0 && m->kept->items.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_stream_record(device, m->kept->event, m->side, "move: done"));
+  RS_TRY(rs_stream_record(device, m->kept->event, m->side, RS_EDGE("move: done")));
   if (m->side != m->stream)
-    RS_TRY(rs_stream_wait(device, m->stream, m->kept->event, "move: stream after"));
+    RS_TRY(rs_stream_wait(device, m->stream, m->kept->event, RS_EDGE("move: stream after")));
   for (int64_t i = 0; i < m->owners.n; i++) {
     void *stream;
     RS_TRY(rs_device_side(m->owners.at[i], RS_SIDE_OUT, &stream));
-    RS_TRY(rs_stream_wait(m->owners.at[i]->device, stream, m->kept->event, "move: owner of sources after"));
+    RS_TRY(rs_stream_wait(m->owners.at[i]->device, stream, m->kept->event, RS_EDGE("move: owner of sources after")));
   }
   return RESHARD_SUCCESS;
 }
@@ -205,7 +205,7 @@ static reshard_status order_after(const rs_move *m) {
 static reshard_status launch(const rs_move *m) {
   rs_device *device = m->gpu->device;
   if (m->after)
-    RS_TRY(rs_stream_order(device, m->stream, m->side, m->kept->event, "move: after stream"));
+    RS_TRY(rs_stream_order(device, m->stream, m->side, m->kept->event, RS_EDGE("move: after stream")));
   RS_TRY(send_rest(m)); /* what the host does not wait for goes first */
   RS_TRY(send_pageable(m));
   return m->waits ? RESHARD_SUCCESS : order_after(m);

@@ -143,14 +143,6 @@ reshard_status rs_tensor_use_on(const char *what, reshard_tensor t, const rs_dev
   return rs_tensor_use(what, t, stream);
 }
 
-reshard_status rs_tensor_on_cpu(const char *what, reshard_tensor t) {
-  char is[32];
-  if (t->info.device_type != RESHARD_DEVICE_CPU)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s, tensors on the CPU are possible", what,
-                    place(is, t->info.device_type, t->info.device_index));
-  return rs_tensor_ready(what, t);
-}
-
 reshard_device rs_tensor_device(reshard_tensor t) { return t->storage->device; }
 
 static reshard_status check_stream(const char *call, reshard_tensor t, void *stream) {

@@ -36,8 +36,6 @@ reshard_status rs_tensor_ready(const char *what, reshard_tensor tensor);
 reshard_status rs_tensor_use(const char *what, reshard_tensor tensor, void *stream);
 /* Also RESHARD_ERROR_INVALID where the tensor is not on that device. */
 reshard_status rs_tensor_use_on(const char *what, reshard_tensor tensor, const rs_device *device, void *stream);
-/* Is there memory that the host itself can read and write? Else RESHARD_ERROR_UNSUPPORTED for a GPU's. */
-reshard_status rs_tensor_on_cpu(const char *what, reshard_tensor tensor);
 
 /* The handle that its storage is of, borrowed. NULL: plain memory of the CPU, and what came without one. */
 reshard_device rs_tensor_device(reshard_tensor tensor);

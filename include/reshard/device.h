@@ -41,8 +41,8 @@ typedef struct reshard_allocator {
 /* Set `size` through RESHARD_DEVICE_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_device_options {
   size_t size;
-  int threads; /* the CPU's copy threads; 0: RESHARD_THREADS, else one per core that the process may use */
-  reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine */
+  int threads;        /* the CPU's copy threads; 0: RESHARD_THREADS, else one per core that the process may use */
+  reshard_isa isa;    /* AUTO: RESHARD_ISA, else the best of the machine */
   size_t limit_bytes; /* of the pool, in use and kept together; 0: none. What it would exceed is OUT_OF_MEMORY. */
   /* Freed storage that is kept for new: -1: none, all of it goes back at once; 0: as much as keeps the pool at the most
    * that was in use at one time; else bytes. What lies in one piece with storage in use stays, and counts as in use. */
@@ -65,21 +65,21 @@ RESHARD_API void reshard_device_release(reshard_device device);
 
 typedef struct reshard_device_info {
   reshard_device_type type;
-  int index; /* of the GPU; 0 for the CPU */
-  int streams; /* 0: work is done when a call returns, and stream is NULL everywhere (the CPU); 1: work is in the order of the
-                  stream given; NULL is then the legacy default stream, as in CUDA */
+  int index;   /* of the GPU; 0 for the CPU */
+  int streams; /* 0: work is done when a call returns, and stream is NULL everywhere (the CPU); 1: work is in the order
+                  of the stream given; NULL is then the legacy default stream, as in CUDA */
 } reshard_device_info;
 RESHARD_API reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info);
 
 /* Of the pool. Counts since the device was created. */
 typedef struct reshard_memory_stats {
-  size_t in_use_bytes; /* handed out and not freed yet, with what sizes are rounded up by */
-  size_t kept_bytes;   /* freed, and not given back: for new storage. Streams may still be using it. */
+  size_t in_use_bytes;    /* handed out and not freed yet, with what sizes are rounded up by */
+  size_t kept_bytes;      /* freed, and not given back: for new storage. Streams may still be using it. */
   size_t peak_bytes;      /* most in use at one time */
   size_t peak_held_bytes; /* most in use and kept at one time: what the device's allocator had given */
-  int64_t allocs, frees; /* asked of the pool */
+  int64_t allocs, frees;  /* asked of the pool */
   int64_t upstream_allocs, upstream_frees; /* asked of the device's allocator */
-  int64_t records, waits; /* events */
+  int64_t records, waits;                  /* events */
 } reshard_memory_stats;
 RESHARD_API reshard_status reshard_device_get_memory_stats(reshard_device device, reshard_memory_stats *stats);
 /* Gives kept storage back until keep_bytes are left. What streams still use is given back in their order. */
@@ -87,6 +87,15 @@ RESHARD_API reshard_status reshard_device_trim(reshard_device device, size_t kee
 /* A stream that storage was allocated, used or freed on is about to be destroyed: to be called before that. (A stream
  * that lives as long as the device does not need it.) The host does not wait. */
 RESHARD_API reshard_status reshard_device_forget_stream(reshard_device device, void *stream);
+
+/* Streams for programs that have none: what CUDA's functions do, without CUDA's headers. On the CPU a stream is NULL,
+ * and nothing happens. Created ones are not ordered with the legacy default stream. Destroying one forgets it
+ * (reshard_device_forget_stream); what it was given is done all the same; NULL is allowed. order: what `later` is given
+ * from here on comes after all that `earlier` has been given; the host does not wait. synchronize: it does. */
+RESHARD_API reshard_status reshard_stream_create(reshard_device device, void **stream);
+RESHARD_API void reshard_stream_destroy(reshard_device device, void *stream);
+RESHARD_API reshard_status reshard_stream_order(reshard_device device, void *earlier, void *later);
+RESHARD_API reshard_status reshard_stream_synchronize(reshard_device device, void *stream);
 
 #ifdef __cplusplus
 }

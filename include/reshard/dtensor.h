@@ -46,14 +46,16 @@ RESHARD_API reshard_status reshard_dtensor_from_local(reshard_sharder sharder, c
                                                       reshard_dtensor *tensor);
 /* distribute_tensor. src -1: local; every rank of the mesh has the whole and keeps a copy of its part (NULL outside of
  * the mesh). src >= 0: collective; that rank of the communicator has the whole, in the mesh or not (NULL on the
- * others). properties: those of the result; ndim, shape and dtype are those of the whole, too (error: both). */
+ * others). properties: those of the result; ndim, shape and dtype are those of the whole, too (error: both). In the
+ * order of stream (NULL on the CPU), as all that has one here. */
 RESHARD_API reshard_status reshard_dtensor_distribute(reshard_sharder sharder, const reshard_placing *placing,
                                                       reshard_tensor whole, int64_t src, int ndim, const int64_t *shape,
-                                                      const reshard_properties *properties, reshard_dtensor *tensor);
-/* torch.distributed.tensor.empty: local, not initialised. */
+                                                      const reshard_properties *properties, void *stream,
+                                                      reshard_dtensor *tensor);
+/* torch.distributed.tensor.empty: local, not initialised; usable in the order of stream. */
 RESHARD_API reshard_status reshard_dtensor_empty(reshard_sharder sharder, const reshard_placing *placing, int ndim,
                                                  const int64_t *shape, const reshard_properties *properties,
-                                                 reshard_dtensor *tensor);
+                                                 void *stream, reshard_dtensor *tensor);
 /* A sharded tensor with a mesh layout as a DTensor over mesh, which has that layout's shape and ranks; and back: the
  * same shards, borrowed from the DTensor; the metadata of all ranks are made the first time. NULL: no memory. Local. */
 RESHARD_API reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
@@ -77,8 +79,8 @@ RESHARD_API reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *st
 
 /* --- What it is -------------------------------------------------------------------------------------------------- */
 
-/* All borrowed, and live as long as the DTensor. Placements: one per mesh dim, with non-negative tensor dims; order: the
- * mesh dims in the order in which they cut; shape: global; stride: global, row-major, in elements. */
+/* All borrowed, and live as long as the DTensor. Placements: one per mesh dim, with non-negative tensor dims; order:
+ * the mesh dims in the order in which they cut; shape: global; stride: global, row-major, in elements. */
 RESHARD_API reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor);
 RESHARD_API const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor);
 RESHARD_API const int *reshard_dtensor_order(reshard_dtensor tensor);

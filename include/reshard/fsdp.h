@@ -34,7 +34,8 @@ typedef struct reshard_fsdp_group {
                               (reshard_comm_global_ranks); borrowed, outlives the chunks */
   reshard_sharder world;   /* of a communicator that has the ranks of FSDP and of TP: nested results belong to it; NULL:
                               the sharder of the leaf is one; borrowed, outlives them */
-  int64_t devices_per_node; /* global rank G is on cuda:(G mod this), as PyTorch has it; 0: cpu */
+  int64_t devices_per_node; /* global rank G is on cuda:(G mod this), as PyTorch has it; 0: on the sharder's kind of
+                               device, of which no number is told */
 } reshard_fsdp_group;
 #define RESHARD_FSDP_GROUP_INIT sizeof(reshard_fsdp_group)
 
@@ -50,8 +51,9 @@ typedef struct reshard_fsdp_extension {
   /* Local; what touches the tensor is in the order of `stream`, the compute stream. */
   reshard_status (*post_unflatten_transform)(void *user, reshard_tensor tensor, reshard_flat_record record,
                                              void *stream, reshard_tree *leaf);
-  reshard_status (*chunk_tensor)(void *user, reshard_tree leaf, const reshard_fsdp_group *group, reshard_tree *chunk);
-  reshard_status (*chunk_dtensor)(void *user, reshard_tree leaf, reshard_mesh mesh, reshard_tree *chunk);
+  reshard_status (*chunk_tensor)(void *user, reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
+                                 reshard_tree *chunk);
+  reshard_status (*chunk_dtensor)(void *user, reshard_tree leaf, reshard_mesh mesh, void *stream, reshard_tree *chunk);
   reshard_status (*pre_load_state_dict_transform)(void *user, reshard_tree leaf, reshard_tree *inner,
                                                   reshard_metadata *metadata);
   reshard_status (*all_gather_dtensor)(void *user, reshard_tree leaf, reshard_mesh parent, void *stream,
@@ -69,21 +71,23 @@ RESHARD_API reshard_status reshard_fsdp_extension_check(const reshard_fsdp_exten
 /* _chunk_tensor: dim 0 by the chunk rule over the group. TENSOR: a SHARDED leaf with a copy of this rank's chunk.
  * SHARDED with one local shard, or DTENSOR on a 1-d mesh: its local part is chunked: a NESTED leaf (outer TP, inner
  * FSDP), whose outer metadata are the leaf's, with true ranks. requires_grad is 0 inside and outside. The group may
- * have more ranks than there are chunks; those after have no local shard. Nothing of the result aliases the leaf.
+ * have more ranks than there are chunks; those after have no local shard. Nothing of the result aliases the leaf; it
+ * is copied in the order of stream (NULL on the CPU).
  * Collective over the group: no data moves, but all ranks succeed, or get the same error.
  * Errors: RESHARD_ERROR_INVALID: a sharded tensor that has not one local shard, or one of several boxes (their number);
  * a mesh of other dims; other kinds of leaves; scalars; a `world` without the group's ranks. RESHARD_ERROR_MISMATCH:
  * ranks whose parts differ in shape or dtype (both ranks and both of them). */
-RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group,
+RESHARD_API reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
                                                      reshard_tree *chunk);
 /* _chunk_dtensor. mesh: the parent mesh, whose last dims are FSDP's and TP's: (..., fsdp, tp), 2 dims or more; a mesh
  * of one dim, as FSDP has it, stands for its root. TENSOR: Shard(0) on the FSDP dim, Replicate on the others: every
  * rank has the whole and keeps its part, nothing is sent. DTENSOR on the TP dim of the parent mesh: Shard(0) on dim -2,
  * its own placement on dim -1, Replicate on the rest (HSDP); where both cut dim 0, TP cuts first (order), exactly as it
- * did. The result is a DTENSOR leaf that aliases nothing, requires_grad 0. Local. Errors: RESHARD_ERROR_INVALID: a
+ * did. The result is a DTENSOR leaf that aliases nothing, copied in the order of stream, requires_grad 0. Local.
+ * Errors: RESHARD_ERROR_INVALID: a
  * parent mesh of fewer than 2 dims; a DTensor that is not on its last dim (the meshes); other kinds of leaves. */
 RESHARD_API reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
-                                                      reshard_tree *chunk);
+                                                      void *stream, reshard_tree *chunk);
 /* _pre_load_state_dict: NESTED with one local shard: the inner tensor and its metadata; else the leaf and its metadata
  * (NULL for a TENSOR). The results are the caller's. Local. */
 RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata);

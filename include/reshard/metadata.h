@@ -88,7 +88,8 @@ RESHARD_API reshard_status reshard_metadata_from_chunk(const reshard_properties 
  * StridedShard), row-major; replicas: each rank's. An array without elements is one shard: an empty box of a
  * boxes layout as it is, else at offset n in the dims in which it has no index, its first interval in the others.
  * group: the global ranks of the layout's world, NULL: the same numbers. devices: placement of each rank of the world
- * (its `rank` is not read), NULL: cpu. */
+ * (its `rank` is not read), NULL: cpu. (What a sharder makes of a layout has its kind of device: cpu, or cuda without a
+ * number, for it does not know which one the others have.) */
 RESHARD_API reshard_status reshard_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
                                                         const reshard_group *group,
                                                         const reshard_remote_device *devices,
@@ -147,10 +148,10 @@ typedef struct reshard_local_shard {
 } reshard_local_shard;
 
 /* build_metadata_from_local_shards, local: n >= 1 shards of this rank: every placement says this global rank and the
- * kind of device that the tensor is on, sizes equal the tensor's, and dtype, requires_grad, pin_memory are those of the
- * first. The result has the local shards alone, with the global shape given; its memory format is contiguous, however
- * the local tensors are strided. Errors: RESHARD_ERROR_INVALID with the rank and both values (_raise_if_mismatch's
- * content). */
+ * device that the tensor is on (without a number: its kind), sizes equal the tensor's, and dtype, requires_grad,
+ * pin_memory are those of the first. The result has the local shards alone, with the global shape given; its memory
+ * format is contiguous, however the local tensors are strided. Errors: RESHARD_ERROR_INVALID with the rank and both
+ * values (_raise_if_mismatch's content). */
 RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t *shape, int64_t n,
                                                         const reshard_local_shard *shards, int64_t global_rank,
                                                         reshard_metadata *metadata);

@@ -68,6 +68,16 @@ RESHARD_API void reshard_plan_destroy(reshard_plan plan);
  * RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse);
 
+/* What a plan's messages are together, where a communicator may have one call for them all. */
+typedef enum reshard_collective {
+  RESHARD_COLLECTIVE_NONE = 0,
+  RESHARD_COLLECTIVE_ALL_GATHER, /* every rank sends the same to everybody, all as much */
+  RESHARD_COLLECTIVE_ALL_TO_ALL, /* every rank sends as much to everybody as it keeps, all as much */
+  RESHARD_COLLECTIVE_BROADCAST   /* one rank sends the same to everybody */
+} reshard_collective;
+/* "none", "all-gather", "all-to-all", "broadcast"; "unknown" else. */
+RESHARD_API const char *reshard_collective_string(reshard_collective collective);
+
 typedef struct reshard_plan_info {
   int64_t rank, world, entries; /* world is 0 in a plan without entries, which fits any */
   int64_t bytes;                /* of all regions, counted once */
@@ -91,6 +101,17 @@ typedef struct reshard_plan_info {
   int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
+
+/* What this rank's messages are its part of; it is a collective where all ranks have the same, which is compared when a
+ * transfer is made (transfer.h). */
+typedef struct reshard_pattern {
+  reshard_collective kind;
+  int64_t root;    /* of a broadcast, else -1 */
+  int64_t bytes;   /* of each message; 0 for none */
+  const char *why; /* in words; static */
+} reshard_pattern;
+/* Local. Compares this rank's messages with one another: not free. */
+RESHARD_API reshard_status reshard_plan_get_pattern(reshard_plan plan, reshard_pattern *pattern);
 
 /* The i-th peer (rank ascending) and the bytes exchanged with it. */
 RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,

@@ -66,29 +66,33 @@ RESHARD_API reshard_status reshard_sharded_tensor_from_layout(reshard_sharder sh
                                                               reshard_tensor const *tensors,
                                                               reshard_sharded_tensor *tensor);
 /* sharded_tensor.empty: local, new memory for what this rank holds of a layout over the communicator's ranks.
- * properties: dtype and flags. The rank's arrays are its local tensors: one per array (a cyclic or StridedShard array
- * is one tensor, though its metadata has a shard per box). */
+ * properties: dtype and flags. stream: NULL on the CPU; on a GPU what is new belongs to it, here and below: it is there
+ * in its order, and the last reference frees it in that order. The rank's arrays are its local tensors: one per array
+ * (a cyclic or StridedShard array is one tensor, though its metadata has a shard per box). */
 RESHARD_API reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
-                                                        const reshard_properties *properties,
+                                                        const reshard_properties *properties, void *stream,
                                                         reshard_sharded_tensor *tensor);
-/* sharded_tensor.zeros; sharded_tensor.full (element: one element of the dtype). Local. */
+/* sharded_tensor.zeros; sharded_tensor.full (element: one element of the dtype, of the host, read during the call).
+ * Local, and filled in the order of stream. */
 RESHARD_API reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
-                                                        const reshard_properties *properties,
+                                                        const reshard_properties *properties, void *stream,
                                                         reshard_sharded_tensor *tensor);
 RESHARD_API reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
                                                        const reshard_properties *properties, const void *element,
-                                                       reshard_sharded_tensor *tensor);
+                                                       void *stream, reshard_sharded_tensor *tensor);
 /* From a callback that fills each local array: called with its tensor and the global box of its first to last index.
- * Local. A status other than success ends it and is returned; the text of the last error is then the callback's. */
+ * Local. On a GPU the callback gives its work to stream, or work that stream comes after: so is the memory there, and
+ * so is the tensor filled. A status other than success ends it and is returned; the text of the last error is then the
+ * callback's. */
 typedef reshard_status (*reshard_fill)(void *user, reshard_tensor array, const reshard_box *box);
 RESHARD_API reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
                                                            const reshard_properties *properties, reshard_fill fill,
-                                                           void *user, reshard_sharded_tensor *tensor);
+                                                           void *user, void *stream, reshard_sharded_tensor *tensor);
 /* _shard_tensor / scatter from one rank: collective. whole: the tensor on rank src (any strides), NULL on the others.
  */
 RESHARD_API reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
                                                           reshard_layout layout, const reshard_properties *properties,
-                                                          reshard_sharded_tensor *tensor);
+                                                          void *stream, reshard_sharded_tensor *tensor);
 
 RESHARD_API reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor);
 RESHARD_API void reshard_sharded_tensor_release(reshard_sharded_tensor tensor); /* NULL is allowed; local */
@@ -107,8 +111,10 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  * place of the old ones, which are released; metadata is replaced with them, its shards ordered by rank. After an error
  * on any rank every rank's tensor is as it was. Memory: the new shards, and at most the sharder's workspace limit; each
  * old shard is released when the data has moved, without waiting for anything else. n tensors of one sharder in one
- * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU. Errors of a
- * rank whose list has no tensor at all are its own: it has no communicator to tell the others. */
+ * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU; on a GPU all
+ * is done in its order, also the release of old shards, and the host does not wait, but where a transfer has to be made
+ * for it: over NCCL, between GPUs, on the packed path. So it is below. Errors of a rank whose list has no tensor at all
+ * are its own: it has no communicator to tell the others. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                                           const reshard_layout *layouts, void *stream);
 /* The same into new tensors. */

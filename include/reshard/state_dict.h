@@ -55,14 +55,21 @@ RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_
                                                                         reshard_tree *flat);
 
 /* Checkpoints: state_dict_saver.save, state_dict_loader.load. Both are collective over the sharder's communicator,
- * whose ranks are threads of one process today (RESHARD_ERROR_UNSUPPORTED else); all ranks name one directory. They
- * succeed on all ranks, or return the same error on all: a rank whose own step fails takes part all the same.
+ * of any kind; all ranks name one directory, of a file system that they share. They succeed on all ranks, or return the
+ * same error on all: a rank whose own step fails takes part all the same.
  *
- * Every leaf has a name, its path (reshard_tree_visit); no two leaves may have the same. */
+ * Every leaf has a name, its path (reshard_tree_visit); no two leaves may have the same.
+ *
+ * Tensors are on the CPU or on the sharder's GPU. Those go through pinned memory of twice staging_bytes, or twice the
+ * largest of them: in groups, of which one is written to files or read from them while the GPU copies another. What is
+ * saved is what `stream` has written, for which the call waits; what is loaded is there for what stream is given after
+ * the call. A stream that is being captured is refused. */
 typedef struct reshard_state_save_options {
   size_t size;
-  int force;   /* as in reshard_writer_options; the same on all ranks */
-  int threads; /* that write what this rank holds; 0: its share of the cores */
+  int force;             /* as in reshard_writer_options; the same on all ranks */
+  int threads;           /* that write what this rank holds; 0: its share of the cores */
+  void *stream;          /* of the GPU that tensors are on (above); NULL on the CPU */
+  int64_t staging_bytes; /* of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
 } reshard_state_save_options;
 #define RESHARD_STATE_SAVE_OPTIONS_INIT sizeof(reshard_state_save_options)
 
@@ -96,8 +103,10 @@ RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_t
 
 typedef struct reshard_state_load_options {
   size_t size;
-  int partial; /* non-zero: names in the checkpoint that the state lacks are no error */
-  int threads; /* that read what this rank needs; 0: its share of the cores */
+  int partial;           /* non-zero: names in the checkpoint that the state lacks are no error */
+  int threads;           /* that read what this rank needs; 0: its share of the cores */
+  void *stream;          /* of the GPU that tensors are on (above); NULL on the CPU */
+  int64_t staging_bytes; /* of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
 } reshard_state_load_options;
 #define RESHARD_STATE_LOAD_OPTIONS_INIT sizeof(reshard_state_load_options)
 
@@ -105,7 +114,7 @@ typedef struct reshard_state_load_report { /* of this rank */
   int64_t tensors;
   int64_t bytes;       /* of the tensors that this rank has: what is needed */
   int64_t read_bytes;  /* of data, from files; its share where ranks read together: replicas are read once */
-  double open_seconds; /* headers, which one rank reads for all, and checks */
+  double open_seconds; /* headers, which one rank of a process reads for all, and checks */
   double read_seconds; /* data */
 } reshard_state_load_report;
 

@@ -134,6 +134,13 @@ RESHARD_API reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshar
  * Source: torch.index_select (as reshard_local_shard in torch/distributed/_shard uses it). */
 RESHARD_API reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
                                                 int threads, void *stream);
+/* The same in the order of stream, for which the call does not wait; the stream may be captured. What was found is left
+ * in fault, a contiguous i64 tensor of 2 elements on the same device: -1 and 0, or the position of the first index that
+ * is out of range, and its value. Then dst has what the indices in range say in some of their places, and what was
+ * there in all others; on the CPU nothing is written to it. */
+RESHARD_API reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_tensor index,
+                                                      reshard_tensor dst, reshard_tensor fault, int threads,
+                                                      void *stream);
 
 #ifdef __cplusplus
 }

@@ -33,11 +33,21 @@ typedef enum reshard_path {
   RESHARD_PATH_PACKED    /* pack, exchange, unpack */
 } reshard_path;
 
+/* Messages that are a collective together (reshard_collective) can go as one call of the communicator's: on the packed
+ * path, without a workspace limit, where all ranks' plans agree. NCCL has all-gather, broadcast, and from 2.28
+ * all-to-all; the other communicators have none. */
+typedef enum reshard_collective_use {
+  RESHARD_COLLECTIVE_AUTO = 0, /* where it is the faster way */
+  RESHARD_COLLECTIVE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
+  RESHARD_COLLECTIVE_FORBID
+} reshard_collective_use;
+
 typedef struct reshard_transfer_options {
   size_t size;
-  reshard_path path;      /* compared between ranks */
-  void *workspace;        /* borrowed staging memory of the device; NULL: the transfer allocates its own */
-  size_t workspace_bytes; /* of `workspace` */
+  reshard_path path;                 /* compared between ranks */
+  void *workspace;                   /* borrowed staging memory of the device; NULL: the transfer allocates its own */
+  size_t workspace_bytes;            /* of `workspace` */
+  reshard_collective_use collective; /* compared between ranks */
 } reshard_transfer_options;
 #define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
 
@@ -63,6 +73,9 @@ typedef struct reshard_transfer_info {
   int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
   int64_t rounds;
   int64_t packs_skipped, unpacks_skipped;
+  reshard_collective collective; /* the one that carries the messages */
+  const char *collective_why;    /* or why none does, or why sends and receives were preferred; lives as long as the
+                                    transfer */
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 

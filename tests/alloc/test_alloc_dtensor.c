@@ -58,7 +58,7 @@ static reshard_status from_local(parts *p, void *user, int64_t r) {
 static reshard_status distribute(parts *p, void *user, int64_t r) {
   act *a = user;
   const reshard_placing at = {a->meshes[r], &mixed, NULL};
-  return reshard_dtensor_distribute(p->sharders[r], &at, r == 1 ? a->wholes[r] : NULL, 1, 2, shape, &f64,
+  return reshard_dtensor_distribute(p->sharders[r], &at, r == 1 ? a->wholes[r] : NULL, 1, 2, shape, &f64, NULL,
                                     &a->made[r][0]);
 }
 
@@ -69,7 +69,7 @@ static void open_act(parts *p, void *user) {
   for (int64_t r = 0; r < RANKS; r++) {
     CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &a->meshes[r]));
     const reshard_placing at = {a->meshes[r], &rows, NULL};
-    CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &at, 2, shape, &f64, &a->tensors[r]));
+    CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &at, 2, shape, &f64, NULL, &a->tensors[r]));
     parts_fill(reshard_dtensor_layout(a->tensors[r]), r, 0, reshard_dtensor_local(a->tensors[r]), SEED);
     CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F64, 2, shape, &a->wholes[r]));
     parts_fill(single, 0, 0, a->wholes[r], SEED);
@@ -142,11 +142,11 @@ typedef struct local {
     out->object = made; \
     return status; \
   }
-MAKE(make_empty, reshard_dtensor, reshard_dtensor_empty(l->p.sharders[0], &l->placing, 2, shape, &f64, &made))
+MAKE(make_empty, reshard_dtensor, reshard_dtensor_empty(l->p.sharders[0], &l->placing, 2, shape, &f64, NULL, &made))
 MAKE(make_from_local, reshard_dtensor,
      reshard_dtensor_from_local(l->p.sharders[0], &l->placing, l->whole, 2, shape, 0, &made))
 MAKE(make_parts, reshard_dtensor,
-     reshard_dtensor_distribute(l->p.sharders[0], &l->placing, l->whole, -1, 2, shape, &f64, &made))
+     reshard_dtensor_distribute(l->p.sharders[0], &l->placing, l->whole, -1, 2, shape, &f64, NULL, &made))
 MAKE(make_from_sharded, reshard_dtensor, reshard_dtensor_from_sharded(l->sharded, l->mesh, &made))
 MAKE(make_metadata, reshard_metadata, reshard_dtensor_metadata(l->tensor, &made))
 MAKE(make_rewritten, reshard_metadata, reshard_metadata_rewrite(l->metadata, l->whole, 0, &made))
@@ -188,7 +188,7 @@ static void test_local(void **state) {
   parts_open(&l.p, 1, &options);
   CLI_TRY("mesh: ", reshard_mesh_create(l.p.comms[0], 0, 1, &one, NULL, 0, NULL, &l.mesh));
   l.placing = (reshard_placing){l.mesh, &rows, NULL};
-  CLI_TRY("tensor: ", reshard_dtensor_empty(l.p.sharders[0], &l.placing, 2, shape, &f64, &l.tensor));
+  CLI_TRY("tensor: ", reshard_dtensor_empty(l.p.sharders[0], &l.placing, 2, shape, &f64, NULL, &l.tensor));
   l.sharded = reshard_dtensor_sharded(l.tensor);
   CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F64, 2, shape, &l.whole));
   reshard_tensor_info info;
@@ -206,7 +206,7 @@ static void test_local(void **state) {
       {"reshard_dtensor_distribute", make_parts, any, drop_dtensor, &l},
   };
   reshard_dtensor warm; /* what the sharder keeps stays from here on */
-  CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, &warm));
+  CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, NULL, &warm));
   reshard_dtensor_release(warm);
   for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
     assert_true(probe_run(&probes[i]) >= 1);
@@ -230,7 +230,7 @@ static void test_sharded(void **state) {
   parts_open(&p, 1, NULL);
   CLI_TRY("mesh: ", reshard_mesh_create(p.comms[0], 0, 1, &one, NULL, 0, NULL, &mesh));
   CLI_TRY("tensor: ",
-          reshard_dtensor_empty(p.sharders[0], &(reshard_placing){mesh, &rows, NULL}, 2, shape, &f64, &tensor));
+          reshard_dtensor_empty(p.sharders[0], &(reshard_placing){mesh, &rows, NULL}, 2, shape, &f64, NULL, &tensor));
   reshard_sharded_tensor sharded = NULL;
   for (; sharded == NULL; k++) {
     fault_mark(true);
@@ -264,7 +264,7 @@ static void pair_body(void *user, int64_t r) {
   reshard_dtensor tensor, results[2 * TIMES];
   CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &mesh));
   const reshard_placing sides[2] = {{mesh, &rows, NULL}, {mesh, &columns, NULL}};
-  CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &sides[0], 2, shape, &f64, &tensor));
+  CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &sides[0], 2, shape, &f64, NULL, &tensor));
   parts_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), SEED);
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 1; i <= 2 * WARM && status == RESHARD_SUCCESS; i++) {
@@ -304,8 +304,8 @@ static void test_known_pair(void **state) {
   parts_open(&p, RANKS, NULL);
   parts_run(&p, pair_body, &x);
   parts_assert(&p, RESHARD_SUCCESS, NULL);
-  /* The handle, its list of arrays, the tensor, its storage, the pool's record of it (of which each pool had one to spare)
-   * and the memory; and nothing was freed, so nothing else was allocated. */
+  /* The handle, its list of arrays, the tensor, its storage, the pool's record of it (of which each pool had one to
+   * spare) and the memory; and nothing was freed, so nothing else was allocated. */
   assert_int_equal(x.after - x.before, x.live);
   assert_int_equal(x.after - x.before, 6 * 20 * RANKS - RANKS);
   parts_close(&p);

@@ -39,15 +39,15 @@ static int64_t all(int64_t r) { return r & 0; }
 
 static reshard_status chunk(world *w, int64_t r, reshard_tree leaf, reshard_tree *out) {
   const reshard_fsdp_group g = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = w->fsdp[r]};
-  return reshard_fsdp_chunk_tensor(leaf, &g, out);
+  return reshard_fsdp_chunk_tensor(leaf, &g, NULL, out);
 }
 static reshard_status chunk_plain(world *w, int64_t r, reshard_tree *out) { return chunk(w, r, w->plain[r], out); }
 static reshard_status chunk_nested(world *w, int64_t r, reshard_tree *out) { return chunk(w, r, w->cut[r], out); }
 static reshard_status chunk_whole(world *w, int64_t r, reshard_tree *out) {
-  return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->plain[r], w->mesh[r], out);
+  return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->plain[r], w->mesh[r], NULL, out);
 }
 static reshard_status chunk_both(world *w, int64_t r, reshard_tree *out) {
-  return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->cut[r], w->mesh[r], out);
+  return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->cut[r], w->mesh[r], NULL, out);
 }
 static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
@@ -167,10 +167,10 @@ static void open_body(void *user, int64_t r) {
   const reshard_placing over_tp = {w->tp[r], &rows, NULL};
   reshard_status more[] = {
       reshard_sharder_create(comm, &options, &w->fsdp[r]),
-      reshard_dtensor_distribute(p->sharders[r], &over_tp, whole, -1, 2, shape, &i32, &cut),
+      reshard_dtensor_distribute(p->sharders[r], &over_tp, whole, -1, 2, shape, &i32, NULL, &cut),
       reshard_tree_tensor(whole, &w->plain[r]),
       reshard_state_dtensor(cut, &w->cut[r]),
-      reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], &w->both[r]),
+      reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], NULL, &w->both[r]),
   };
   for (size_t i = 0; i < 4; i++)
     p->wrong[r] += status[i] != RESHARD_SUCCESS;

@@ -108,7 +108,7 @@ static bool right(const world *w, int generation) {
 static void create_body(void *user, int64_t r) {
   world *w = user;
   reshard_arrays arrays = arrays_of(w, r);
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, w->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = w->path};
   reshard_transfer made = (reshard_transfer)w;
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_transfer_create(w->plans[r], w->comms[r], &arrays, &options, &made);

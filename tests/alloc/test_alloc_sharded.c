@@ -73,7 +73,8 @@ static bool good_gather_all(const void *user, int64_t r) {
 
 static reshard_status run_scatter(parts *p, void *user, int64_t r) {
   act *a = user;
-  return reshard_sharded_tensor_scatter(p->sharders[r], r == 1 ? a->wholes[r] : NULL, 1, a->to, &f64, &a->made[r][0]);
+  return reshard_sharded_tensor_scatter(p->sharders[r], r == 1 ? a->wholes[r] : NULL, 1, a->to, &f64, NULL,
+                                        &a->made[r][0]);
 }
 static bool good_scatter(const void *user, int64_t r) {
   const act *a = user;
@@ -121,7 +122,7 @@ static void open_act(parts *p, void *user) {
   act *a = user;
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++) {
-      CLI_TRY("tensor: ", reshard_sharded_tensor_empty(p->sharders[r], a->from, &f64, &a->tensors[r][i]));
+      CLI_TRY("tensor: ", reshard_sharded_tensor_empty(p->sharders[r], a->from, &f64, NULL, &a->tensors[r][i]));
       parts_fill_all(a->tensors[r][i], r, (uint64_t)i);
       a->made[r][i] = NULL;
     }
@@ -211,10 +212,10 @@ static char memory[40];
 MAKE(create_tensor, reshard_tensor, reshard_tensor_create(RESHARD_F32, 2, shape, &made))
 MAKE(wrap_tensor, reshard_tensor, reshard_tensor_wrap(RESHARD_F64, 1, five, NULL, memory, NULL, NULL, &made))
 MAKE(create_sharder, reshard_sharder, reshard_sharder_create(l->p.comms[0], &grouped, &made))
-MAKE(make_empty, reshard_sharded_tensor, reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, &made))
-MAKE(make_zeros, reshard_sharded_tensor, reshard_sharded_tensor_zeros(l->p.sharders[0], l->layout, &f64, &made))
+MAKE(make_empty, reshard_sharded_tensor, reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, NULL, &made))
+MAKE(make_zeros, reshard_sharded_tensor, reshard_sharded_tensor_zeros(l->p.sharders[0], l->layout, &f64, NULL, &made))
 MAKE(make_generated, reshard_sharded_tensor,
-     reshard_sharded_tensor_generate(l->p.sharders[0], l->layout, &f64, fill, NULL, &made))
+     reshard_sharded_tensor_generate(l->p.sharders[0], l->layout, &f64, fill, NULL, NULL, &made))
 MAKE(from_metadata, reshard_sharded_tensor,
      reshard_sharded_tensor_from_metadata(l->p.sharders[0], l->metadata, 1, &l->whole, &made))
 MAKE(from_layout, reshard_sharded_tensor,
@@ -236,7 +237,7 @@ static bool any(const probe_out *out, const void *with) {
 /* What the sharder's pool needs to know of blocks stays from here on. */
 static void warm(const local *l) {
   reshard_sharded_tensor tensor;
-  CLI_TRY("warm: ", reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, &tensor));
+  CLI_TRY("warm: ", reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, NULL, &tensor));
   reshard_sharded_tensor_release(tensor);
 }
 
@@ -326,7 +327,7 @@ static void test_peak(void **state) {
                                        .keep_bytes = keeps ? 0 : -1};
     parts_open(&p, RANKS, &options);
     for (int64_t r = 0; r < RANKS; r++)
-      CLI_TRY("", reshard_sharded_tensor_zeros(p.sharders[r], k.sides[0], &f64, &k.tensors[r]));
+      CLI_TRY("", reshard_sharded_tensor_zeros(p.sharders[r], k.sides[0], &f64, NULL, &k.tensors[r]));
     for (int again = 0; again < 2; again++) {
       int64_t before = fault_bytes(), told = 0;
       k.to = 1 - again;

@@ -38,7 +38,7 @@ static reshard_tree own(reshard_sharder sharder, const char *layout, int64_t n, 
   reshard_sharded_tensor t;
   reshard_tree s;
   assert_int_equal(reshard_layout_parse(layout, 2, shape, n, &cut), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_empty(sharder, cut, &i32, &t), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(sharder, cut, &i32, NULL, &t), RESHARD_SUCCESS);
   assert_int_equal(reshard_state_sharded(t, &s), RESHARD_SUCCESS);
   reshard_sharded_tensor_release(t);
   reshard_layout_release(cut);

@@ -29,7 +29,7 @@ static void create_body(void *user, int64_t r) {
   world *w = user;
   void *src = w->src[r], *dst = w->dst[r];
   const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = &src, .dst = &dst};
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, w->path, NULL, 0};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = w->path};
   fault_mark(w->marked);
   reshard_status status = reshard_transfer_create(w->plans[r], w->comms[r], &arrays, &options, &w->transfers[r]);
   fault_mark(false);

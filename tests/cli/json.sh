@@ -24,7 +24,7 @@ check 'j["workspace_bytes"] == max(r["workspace_bytes"] for r in j["per_rank"])'
 check 'j["plan_us"] > 0 and all(r["plan_us"] > 0 and "peers" not in r for r in j["per_rank"])'
 check '[r["rank"] for r in j["per_rank"]] == [0, 1, 2, 3]'
 check 'set(j["per_rank"][0]) == {"rank", "sent_bytes", "received_bytes", "kept_bytes", "messages", "workspace_bytes", "packs_skipped", "unpacks_skipped", "plan_us"}'
-check 'set(j) == {"version", "ranks", "tensors", "bytes", "wire_bytes", "lower_bound_bytes", "busiest_bytes", "busiest_bound_bytes", "messages", "rounds", "stages", "max_sent_bytes", "max_received_bytes", "workspace_bytes", "path", "plan_us", "per_rank"}'
+check 'set(j) == {"version", "ranks", "tensors", "bytes", "wire_bytes", "lower_bound_bytes", "busiest_bytes", "busiest_bound_bytes", "messages", "rounds", "stages", "max_sent_bytes", "max_received_bytes", "workspace_bytes", "path", "collective", "plan_us", "per_rank"}'
 
 expect 0 plan "${four[@]}" --peers --json -
 check 'all(len(r["peers"]) == 3 and sum(p["sent_bytes"] for p in r["peers"]) == r["sent_bytes"] for r in j["per_rank"])'

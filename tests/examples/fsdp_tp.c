@@ -4,7 +4,8 @@
  * parameters of a layer are gathered while the layer before is in use, used, and freed again. The model is saved as it
  * is cut and loaded by three ranks, dp 1 x tp 3, which compute the same and have every byte of it.
  *
- * The ranks are threads; each runs rank_main as a process of a job would. usage: fsdp_tp [DIRECTORY] */
+ * The ranks are threads; each runs rank_main as a process of a job would. They are on the CPU, or share the GPUs that
+ * are named, one after the other. usage: fsdp_tp [DIRECTORY [DEVICE...]], a device being cpu, cuda or cuda:N */
 #include <reshard/fsdp.h>
 #include <reshard/reshard.h>
 
@@ -14,7 +15,7 @@
 #include <string.h>
 
 /* A layer computes down * relu(up * (norm . x)). Extents that no number of ranks divides: pieces are uneven. */
-enum { LAYERS = 3, DIM = 13, HIDDEN = 31, PARAMETERS = 3, MOST_RANKS = 4 };
+enum { LAYERS = 3, DIM = 13, HIDDEN = 31, PARAMETERS = 3, MOST_RANKS = 4, MOST_DEVICES = 4 };
 typedef struct parameter {
   const char *name;
   int ndim;
@@ -27,6 +28,7 @@ static const parameter parameters[PARAMETERS] = {
 /* What one rank is told, and what it finds. */
 typedef struct rank {
   reshard_comm comm;
+  reshard_device device;
   int64_t mesh[2]; /* extents of dp and tp */
   int loads;       /* else it makes the model, and saves it */
   const char *directory;
@@ -38,6 +40,8 @@ typedef struct rank {
 /* Its model. */
 typedef struct model {
   reshard_sharder sharder;
+  reshard_device device, cpu;
+  void *compute, *side; /* streams: of the layer in use, and of the next one's way here; on the CPU NULL */
   reshard_mesh mesh, tp;
   reshard_fsdp_extension fsdp;
   reshard_tree state;                             /* a dict of DTensors: "layers.0.norm.weight", ... */
@@ -61,6 +65,18 @@ static reshard_tensor_info info_of(reshard_tensor tensor) {
 
 static int64_t bytes_of(reshard_tensor tensor) { return info_of(tensor).elements * (int64_t)sizeof(float); }
 
+/* A tensor on a device: itself where it is there. */
+static reshard_tensor move_to(reshard_device device, reshard_tensor tensor, void *stream) {
+  reshard_tree leaf, moved;
+  must(reshard_tree_tensor(tensor, &leaf));
+  must(reshard_tree_to(leaf, device, stream, NULL, &moved));
+  must(reshard_tree_get_tensor(moved, &tensor));
+  reshard_tensor_retain(tensor);
+  reshard_tree_release(moved);
+  reshard_tree_release(leaf);
+  return tensor;
+}
+
 /* The original: small integers, so that sums are exact in any order. A load begins with zeros. */
 static reshard_tensor make_whole(int layer, int p, int zeros) {
   reshard_tensor whole;
@@ -76,7 +92,7 @@ static reshard_tensor make_whole(int layer, int p, int zeros) {
 /* As a framework does it: TP makes DTensors of some tensors and leaves others as they are; FSDP flattens them, which
  * tells what they were, and keeps its chunk. Nothing is sent: every rank has the whole. */
 static void shard_parameter(model *m, int layer, int p, int zeros) {
-  reshard_tensor whole = make_whole(layer, p, zeros);
+  reshard_tensor original = make_whole(layer, p, zeros), whole = move_to(m->device, original, m->compute);
   reshard_tree leaf, flat;
   char name[64];
   if (parameters[p].tp < 0) {
@@ -87,13 +103,14 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
     const reshard_properties f32 = {.dtype = RESHARD_F32};
     reshard_dtensor part;
     must(reshard_dtensor_distribute(m->sharder, &over_tp, whole, -1, parameters[p].ndim, parameters[p].shape, &f32,
-                                    &part));
+                                    m->compute, &part));
     must(reshard_state_dtensor(part, &leaf));
     reshard_dtensor_release(part);
   }
   reshard_tensor_release(whole);
+  reshard_tensor_release(original);
   must(m->fsdp.pre_flatten_transform(m->fsdp.user, leaf, &flat, &m->record[layer][p]));
-  must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, &m->chunk[layer][p]));
+  must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, m->compute, &m->chunk[layer][p]));
   snprintf(name, sizeof name, "layers.%d.%s", layer, parameters[p].name);
   must(reshard_tree_set(m->state, name, m->chunk[layer][p]));
   reshard_tree_release(m->chunk[layer][p]); /* the dict holds it */
@@ -103,8 +120,13 @@ static void shard_parameter(model *m, int layer, int p, int zeros) {
 
 static void open_model(const rank *r, model *m) {
   static const char *const names[2] = {"dp", "tp"};
+  const reshard_sharder_options on_device = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
   m->fsdp.size = RESHARD_FSDP_EXTENSION_INIT;
-  must(reshard_sharder_create(r->comm, NULL, &m->sharder));
+  m->device = r->device;
+  must(reshard_device_create("cpu", NULL, &m->cpu));
+  must(reshard_stream_create(m->device, &m->compute));
+  must(reshard_stream_create(m->device, &m->side));
+  must(reshard_sharder_create(r->comm, &on_device, &m->sharder));
   must(reshard_mesh_create(r->comm, 0, 2, r->mesh, names, 0, NULL, &m->mesh));
   must(reshard_mesh_sub(m->mesh, "tp", RESHARD_MESH_MINE, &m->tp));
   must(reshard_fsdp_extension_init(m->sharder, &m->fsdp));
@@ -123,34 +145,46 @@ static void close_model(model *m) {
   reshard_mesh_release(m->tp);
   reshard_mesh_release(m->mesh);
   reshard_sharder_destroy(m->sharder);
+  reshard_stream_destroy(m->device, m->side);
+  reshard_stream_destroy(m->device, m->compute);
+  reshard_device_release(m->cpu);
 }
 
 /* --- A step ------------------------------------------------------------------------------------------------------- */
 
-/* A layer's parameters as TP has them, in new memory. On CUDA ranks `stream` is a side stream, so that they come while
- * the layer before computes. */
-static void gather_layer(const model *m, int layer, void *stream, reshard_tree gathered[PARAMETERS], int64_t *bytes) {
+/* A layer's parameters as TP has them, in new memory. They come on the side stream, while the layer before is in use.
+ */
+static void gather_layer(const model *m, int layer, reshard_tree gathered[PARAMETERS], int64_t *bytes) {
   for (int p = 0; p < PARAMETERS; p++) {
     reshard_tree flat;
     reshard_tensor tensor;
-    must(m->fsdp.all_gather_dtensor(m->fsdp.user, m->chunk[layer][p], m->mesh, stream, &flat));
+    must(m->fsdp.all_gather_dtensor(m->fsdp.user, m->chunk[layer][p], m->mesh, m->side, &flat));
     must(reshard_tree_get_tensor(flat, &tensor));
-    must(m->fsdp.post_unflatten_transform(m->fsdp.user, tensor, m->record[layer][p], stream, &gathered[p]));
+    must(m->fsdp.post_unflatten_transform(m->fsdp.user, tensor, m->record[layer][p], m->side, &gathered[p]));
     *bytes += bytes_of(tensor);
     reshard_tree_release(flat);
   }
 }
 
-/* This rank's rows of up and columns of down, x = (-4, -3, -2, ...). What adds the outputs over TP is not ours. */
-static void use_layer(reshard_tree gathered[PARAMETERS], double *y) {
-  reshard_tensor norm;
-  reshard_dtensor up, down;
-  must(reshard_tree_get_tensor(gathered[0], &norm));
-  must(reshard_state_get_dtensor(gathered[1], &up));
-  must(reshard_state_get_dtensor(gathered[2], &down));
-  const float *n = info_of(norm).data, *u = info_of(reshard_dtensor_local(up)).data;
-  const float *d = info_of(reshard_dtensor_local(down)).data;
-  int64_t rows = info_of(reshard_dtensor_local(up)).shape[0];
+/* A gathered parameter for the host, when the compute stream has come to it. */
+static reshard_tensor for_host(const model *m, reshard_tree parameter) {
+  reshard_tensor tensor;
+  reshard_dtensor part;
+  if (reshard_tree_get_kind(parameter) == RESHARD_TREE_TENSOR) {
+    must(reshard_tree_get_tensor(parameter, &tensor));
+  } else {
+    must(reshard_state_get_dtensor(parameter, &part));
+    tensor = reshard_dtensor_local(part);
+  }
+  return move_to(m->cpu, tensor, m->compute);
+}
+
+/* This rank's rows of up and columns of down, x = (-4, -3, -2, ...). What adds the outputs over TP is not ours. A real
+ * program's kernels would use the parameters where they are; this one copies them, and computes here. */
+static void use_layer(const model *m, reshard_tree gathered[PARAMETERS], double *y) {
+  reshard_tensor norm = for_host(m, gathered[0]), up = for_host(m, gathered[1]), down = for_host(m, gathered[2]);
+  const float *n = info_of(norm).data, *u = info_of(up).data, *d = info_of(down).data;
+  int64_t rows = info_of(up).shape[0];
   for (int64_t i = 0; i < rows; i++) {
     double hidden = 0;
     for (int64_t j = 0; j < DIM; j++)
@@ -158,19 +192,23 @@ static void use_layer(reshard_tree gathered[PARAMETERS], double *y) {
     for (int64_t j = 0; j < DIM && hidden > 0; j++)
       y[j] += d[j * rows + i] * hidden;
   }
+  reshard_tensor_release(norm);
+  reshard_tensor_release(up);
+  reshard_tensor_release(down);
 }
 
 /* At most two layers are there at a time: the one in use, and the next one on its way. */
 static void step(const model *m, rank *r) {
-  void *stream = NULL; /* of ranks on the CPU, where calls return when all is done */
   reshard_tree layer[2][PARAMETERS];
-  gather_layer(m, 0, stream, layer[0], &r->gathered);
+  must(reshard_stream_order(m->device, m->compute, m->side)); /* the chunks are there */
+  gather_layer(m, 0, layer[0], &r->gathered);
   for (int l = 0; l < LAYERS; l++) {
+    must(reshard_stream_order(m->device, m->side, m->compute)); /* the layer has come */
     if (l + 1 < LAYERS)
-      gather_layer(m, l + 1, stream, layer[(l + 1) % 2], &r->gathered);
-    use_layer(layer[l % 2], r->output);
+      gather_layer(m, l + 1, layer[(l + 1) % 2], &r->gathered);
+    use_layer(m, layer[l % 2], r->output);
     for (int p = 0; p < PARAMETERS; p++)
-      reshard_tree_release(layer[l % 2][p]); /* which frees the memory */
+      reshard_tree_release(layer[l % 2][p]); /* which frees the memory, when compute is done with it */
   }
 }
 
@@ -181,11 +219,13 @@ static void check_model(const model *m, rank *r) {
   for (int l = 0; l < LAYERS; l++)
     for (int p = 0; p < PARAMETERS; p++) {
       reshard_dtensor tensor;
-      reshard_tensor original = make_whole(l, p, 0), whole;
+      reshard_tensor original = make_whole(l, p, 0), whole, seen;
       must(reshard_state_get_dtensor(m->chunk[l][p], &tensor));
-      must(reshard_dtensor_full(tensor, NULL, &whole));
-      r->wrong += memcmp(info_of(whole).data, info_of(original).data, (size_t)bytes_of(whole)) != 0;
+      must(reshard_dtensor_full(tensor, m->compute, &whole));
+      seen = move_to(m->cpu, whole, m->compute);
+      r->wrong += memcmp(info_of(seen).data, info_of(original).data, (size_t)bytes_of(seen)) != 0;
       r->kept += bytes_of(reshard_dtensor_local(tensor));
+      reshard_tensor_release(seen);
       reshard_tensor_release(whole);
       reshard_tensor_release(original);
     }
@@ -193,18 +233,19 @@ static void check_model(const model *m, rank *r) {
 
 static void *rank_main(void *argument) {
   rank *r = argument;
-  const reshard_state_save_options over = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   reshard_comm_stats before, after;
   model m = {0};
   open_model(r, &m);
+  const reshard_state_save_options save = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .stream = m.compute};
+  const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .stream = m.compute};
   if (r->loads)
-    must(reshard_state_load(m.sharder, m.state, r->directory, NULL, NULL));
+    must(reshard_state_load(m.sharder, m.state, r->directory, &load, NULL));
   must(reshard_comm_get_stats(r->comm, &before));
   step(&m, r);
   must(reshard_comm_get_stats(r->comm, &after));
   r->received = after.received_bytes - before.received_bytes;
   if (!r->loads)
-    must(reshard_state_save(m.sharder, m.state, r->directory, &over, NULL));
+    must(reshard_state_save(m.sharder, m.state, r->directory, &save, NULL));
   check_model(&m, r);
   close_model(&m);
   return NULL;
@@ -212,14 +253,17 @@ static void *rank_main(void *argument) {
 
 /* Runs dp x tp ranks, says what they found, and adds up the outputs of the first row of TP. Returns how much is wrong:
  * parameters, and ranks that received other bytes than those that they lacked. */
-static int run(int dp, int tp, int loads, const char *directory, double *output) {
+static int run(int dp, int tp, int loads, const char *directory, int ndevices, const reshard_device *devices,
+               double *output) {
+  const reshard_local_options on = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = ndevices};
   reshard_comm comms[MOST_RANKS];
   pthread_t threads[MOST_RANKS];
   rank ranks[MOST_RANKS];
   int wrong = 0;
-  must(reshard_comm_create_local(dp * tp, NULL, comms));
+  must(reshard_comm_create_local(dp * tp, &on, comms)); /* rank i is on device i % ndevices */
   for (int i = 0; i < dp * tp; i++) {
-    ranks[i] = (rank){.comm = comms[i], .mesh = {dp, tp}, .loads = loads, .directory = directory};
+    ranks[i] = (rank){
+        .comm = comms[i], .device = devices[i % ndevices], .mesh = {dp, tp}, .loads = loads, .directory = directory};
     if (pthread_create(&threads[i], NULL, rank_main, &ranks[i]) != 0)
       exit(EXIT_FAILURE);
   }
@@ -241,8 +285,15 @@ static int run(int dp, int tp, int loads, const char *directory, double *output)
 int main(int argc, char **argv) {
   const char *directory = argc > 1 ? argv[1] : "fsdp_tp_checkpoint";
   double trained[DIM] = {0}, loaded[DIM] = {0};
-  int wrong = run(2, 2, 0, directory, trained);
-  wrong += run(1, 3, 1, directory, loaded);
+  reshard_device devices[MOST_DEVICES];
+  int ndevices = 0;
+  do
+    must(reshard_device_create(argc > 2 ? argv[2 + ndevices] : "cpu", NULL, &devices[ndevices]));
+  while (++ndevices < argc - 2 && ndevices < MOST_DEVICES);
+  int wrong = run(2, 2, 0, directory, ndevices, devices, trained);
+  wrong += run(1, 3, 1, directory, ndevices, devices, loaded);
+  for (int i = 0; i < ndevices; i++)
+    reshard_device_release(devices[i]);
   int same = memcmp(trained, loaded, sizeof trained) == 0;
   printf("outputs are %s, %d things are wrong\n", same ? "equal" : "DIFFERENT", wrong);
   return same && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -2,6 +2,7 @@
  * what one of them finds is told by it and fails all. */
 #include "case_bind.h"
 #include "case_check.h"
+#include "support/site.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_p
   reshard_layout from = NULL, to = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "chunk(0)");
   CHECK(reshard_layout_parse(dst, 2, shape, size, &to) == RESHARD_SUCCESS, "%s", dst);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_F32};
@@ -182,6 +183,26 @@ static void aborts(void) {
   reshard_comm_destroy(comm);
 }
 
+/* --- Meshes, DTensors, sharded tensors -------------------------------------------------------------------------- */
+
+static void sites(int64_t n, const char *directory) {
+  site s = {.comm = open_comm(60000)};
+  int64_t seen = 0;
+  CHECK(reshard_sharder_create(s.comm, NULL, &s.sharder) == RESHARD_SUCCESS, "a sharder");
+  for (int64_t i = 0; i < n; i++) {
+    seen += site_check_meshes(&s, 100 + (uint64_t)i);
+    site_check_dtensor(&s, 200 + (uint64_t)i);
+    site_check_sharded(&s, 300 + (uint64_t)i);
+    site_check_state(&s, 400 + (uint64_t)i, directory);
+  }
+  CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
+  site_check_refusals(&s);
+  site_check_fsdp(&s, 1);
+  CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);
+  reshard_sharder_destroy(s.sharder);
+  reshard_comm_destroy(s.comm);
+}
+
 /* --- Above what MPI counts
  * ---------------------------------------------------------------------------------------------- */
 
@@ -226,6 +247,8 @@ int main(int argc, char **argv) {
     refusals();
   else if (strcmp(what, "splits") == 0)
     splits();
+  else if (strcmp(what, "sites") == 0)
+    sites(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_sites");
   else if (strcmp(what, "deadline") == 0)
     deadline();
   else if (strcmp(what, "aborts") == 0)
@@ -233,7 +256,7 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | deadline | aborts | large");
+    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | sites [N [DIRECTORY]] | deadline | aborts | large");
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%s, %d ranks: %d checks failed\n", what, size, all);

@@ -2,7 +2,7 @@
 #ifndef SIMT_PROBES_H
 #define SIMT_PROBES_H
 
-#include "device/pods.h"
+#include "kernels/cast.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +47,10 @@ int probe_atomics(const uint64_t *in, unsigned n, uint64_t *least, uint32_t *cou
 
 /* kernels/cast.cu and index_select.cu compiled with small limits: lists are cut in many launches. */
 int rs_cast_launch_small(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
+size_t rs_cast_table_measure_small(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
+void rs_cast_table_write_small(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes,
+                               void *host);
+int rs_cast_table_launch_small(const rs_cast_table *table, const void *memory, void *stream);
 int rs_index_select_launch_small(const rs_select *job, rs_select_fault *fault, void *stream);
 
 #ifdef __cplusplus

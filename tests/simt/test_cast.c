@@ -246,7 +246,34 @@ static void make_cast(int64_t budget, rs_cast *cast, rs_axis *axes, one_cast *me
   expect(cast, axes + at, memory->want + (cast->dst - memory->dst_memory));
 }
 
-static void check_list(uint64_t seed) {
+/* The launchers, and those that cut what is large. */
+typedef struct launcher {
+  int (*launch)(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
+  size_t (*measure)(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
+  void (*write)(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes, void *host);
+  int (*launch_table)(const rs_cast_table *table, const void *memory, void *stream);
+} launcher;
+static const launcher launchers[2] = {
+    {rs_cast_launch, rs_cast_table_measure, rs_cast_table_write, rs_cast_table_launch},
+    {rs_cast_launch_small, rs_cast_table_measure_small, rs_cast_table_write_small, rs_cast_table_launch_small}};
+
+/* By a table, which is elsewhere when it is read, where there is to be one. */
+static int by_table(const launcher *l, int64_t n, const rs_cast *casts, const rs_axis *axes, int64_t *tables) {
+  rs_cast_table table;
+  size_t bytes = l->measure(n, casts, axes, &table);
+  if (bytes == 0)
+    return l->launch(n, casts, axes, NULL);
+  ++*tables;
+  char *host = malloc(bytes), *memory = malloc(bytes);
+  l->write(&table, n, casts, axes, host);
+  memcpy(memory, host, bytes);
+  free(host);
+  int error = l->launch_table(&table, memory, NULL);
+  free(memory);
+  return error;
+}
+
+static void check_list(uint64_t seed, int64_t *tables) {
   enum { MOST = 450 };
   static rs_cast casts[MOST];
   static rs_axis axes[4 * MOST];
@@ -260,7 +287,8 @@ static void check_list(uint64_t seed) {
     at += casts[i].naxes;
   }
   simt_set_order(chance(2) ? 0 : draw());
-  int error = small ? rs_cast_launch_small(n, casts, axes, NULL) : rs_cast_launch(n, casts, axes, NULL);
+  const launcher *l = &launchers[small];
+  int error = chance(4) ? l->launch(n, casts, axes, NULL) : by_table(l, n, casts, axes, tables);
   simt_set_order(0);
   if (error != 0)
     fail_msg("seed %llu: error %d", (unsigned long long)seed, error);
@@ -277,14 +305,16 @@ static void check_list(uint64_t seed) {
 
 static void test_lists(void **state) {
   (void)state;
+  int64_t tables = 0;
   for (uint64_t seed = 1; seed <= (uint64_t)scaled(1500, 150); seed++)
-    check_list(seed);
+    check_list(seed, &tables);
+  assert_true(tables > 0);
 }
 
-/* 200 tensors are one launch; more are more; none is none. */
+/* 200 tensors are one launch; more are more, or one by a table; none is none. */
 static void test_launches(void **state) {
   (void)state;
-  enum { N = 201 };
+  enum { N = 203 };
   static float src[N][5];
   static uint16_t dst[N][5];
   rs_cast casts[N];
@@ -299,8 +329,17 @@ static void test_launches(void **state) {
     int64_t before = simt_get_counts().launches;
     assert_int_equal(rs_cast_launch(launches[i][0], casts, NULL, NULL), 0);
     assert_int_equal(simt_get_counts().launches - before, launches[i][1]);
+    int64_t tables = 0;
+    before = simt_get_counts().launches;
+    assert_int_equal(by_table(&launchers[0], launches[i][0], casts, NULL, &tables), 0);
+    assert_int_equal(simt_get_counts().launches - before, launches[i][0] > 0);
+    assert_int_equal(tables, launches[i][0] > 200);
   }
   assert_int_equal(dst[200][4], naive_cast(RESHARD_F32, RESHARD_BF16, 0x434c0000)); /* 204 */
+  rs_cast_table table;
+  casts[202].to = RESHARD_I32; /* what is wrong with a list is said by its launch */
+  assert_int_equal(rs_cast_table_measure(N, casts, NULL, &table), 0);
+  assert_int_equal(rs_cast_launch(N, casts, NULL, NULL), 1);
 }
 
 /* Where source and destination are the same memory. */

@@ -205,7 +205,7 @@ static void create_one(void *user, int64_t rank) {
   void **src = list_buffers(u, u->src, rank, &arrays.nsrc), **dst = list_buffers(u, u->dst, rank, &arrays.ndst);
   arrays.src = src;
   arrays.dst = dst;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, u->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = u->path};
   u->status[rank] =
       reshard_transfer_create(u->plans[rank], u->world->comms[rank], &arrays, &options, &u->transfers[rank]);
   if (u->status[rank] != RESHARD_SUCCESS)

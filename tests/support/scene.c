@@ -33,7 +33,7 @@ void scene_open(scene *s, int64_t n, int64_t timeout_ms, reshard_path path, cons
     s->src_list[r] = s->rows[r] = cli_alloc(piece(SCENE_ROWS, n, r, &offset) * SCENE_COLUMNS + 1, sizeof(uint32_t));
     s->dst_list[r] = s->columns[r] = cli_alloc(piece(SCENE_COLUMNS, n, r, &offset) * SCENE_ROWS + 1, sizeof(uint32_t));
     s->arrays[r] = (reshard_arrays){RESHARD_ARRAYS_INIT, &s->src_list[r], &s->dst_list[r], NULL, NULL, 1, 1};
-    s->options[r] = (reshard_transfer_options){RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+    s->options[r] = (reshard_transfer_options){RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   }
   scene_fill(s, 0);
 }

@@ -137,7 +137,7 @@ static reshard_arrays arrays_of(const rank_room *room, int number) {
 
 static bool prepare(show *x, int64_t rank) {
   rank_room *room = &x->rooms[rank];
-  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, x->s->path, NULL, 0};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = x->s->path};
   const reshard_arrays arrays = arrays_of(room, 0);
   if (x->s->drive == STREAMED_ONCE)
     return true;
@@ -246,6 +246,8 @@ static bool drive(show *x, int number, const reshard_transfer *transfers) {
     if (right)
       right = s->drive == STREAMED_GRAPH ? try_call(x, 0, "launch", s->launch(s->user, x->stream)) : give(x, transfers);
     watch(x, false);
+    for (int64_t r = 0; r < n && !right; r++) /* the arrays are the user's again */
+      (void)load(x, r, number, e, device, x->stream, true);
     for (int64_t r = 0; r < n && right; r++)
       right = load(x, r, number, e, device, x->stream, false);
   }
@@ -339,6 +341,11 @@ bool streamed_case(streamed *s, const case_plan *c, cli_text *why, reshard_statu
       (void)drive_all(&x);
     calm(&x);
     s->executed += s->executes;
+    for (int64_t r = 0; r < c->world; r++) {
+      reshard_plan_info info;
+      if (reshard_plan_get_info(x.rooms[r].plan, &info) == RESHARD_SUCCESS)
+        s->rounds_most = rs_max(s->rounds_most, info.rounds);
+    }
     s->left += s->pending != NULL ? s->pending() : 0;
   }
   for (int64_t r = 0; r < c->world && why->length == 0; r++)
@@ -391,11 +398,20 @@ void streamed_make(int64_t n, streamed_side src, streamed_side dst, int64_t limi
   oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, 4, &c->counts);
 }
 
+void streamed_force_rounds(case_plan *c) {
+  int64_t most = rs_max(c->world - 1, 1);
+  c->options.peers_per_round = c->seed % 2 == 0 ? 1 : c->options.peers_per_round;
+  int64_t peers = c->options.peers_per_round > 0 ? c->options.peers_per_round : 32;
+  c->options.workspace_limit = c->least_limit = 4 * 256 * rs_min(peers, most);
+}
+
 bool streamed_seed(streamed *s, uint64_t seed, cli_text *why, reshard_status *status) {
   const case_fixed fixed = {.ranks = s->ranks};
   case_plan c;
   if (!case_make(seed, &fixed, &c, why))
     return false;
+  if (s->rounds)
+    streamed_force_rounds(&c);
   bool right = streamed_case(s, &c, why, status);
   if (!right)
     cli_add(why, " (seed %llu, world %lld, limit %lld, path %d, drive %d)", (unsigned long long)seed,

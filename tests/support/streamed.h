@@ -38,7 +38,9 @@ typedef struct streamed {
                 bool write); /* the host is about to write, or to read, pinned memory; may be NULL */
   int64_t (*pending)(void);  /* what streams have still to do; may be NULL */
   int64_t ranks;             /* 0: the case's own */
+  bool rounds;               /* as many as can be */
   int64_t executed;          /* counts up */
+  int64_t rounds_most;       /* rounds of a rank's plan, the most there were */
   int64_t left;              /* counts up: what was pending when the streams that were given had come to their ends */
 } streamed;
 
@@ -52,6 +54,9 @@ typedef struct streamed_side {
   int64_t block[2];
 } streamed_side;
 void streamed_make(int64_t n, streamed_side src, streamed_side dst, int64_t limit, int64_t window, case_plan *c);
+
+/* Gives a case the least workspace there is, and one peer a round in every second one: as many rounds as can be. */
+void streamed_force_rounds(case_plan *c);
 
 /* The case of a seed. */
 bool streamed_seed(streamed *s, uint64_t seed, cli_text *why, reshard_status *status);

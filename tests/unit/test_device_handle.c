@@ -175,10 +175,32 @@ static void test_cuda(void **state) {
   print_message("%s\n", reshard_last_error());
 }
 
+/* On the CPU streams are NULL, and nothing else is one. */
+static void test_streams(void **state) {
+  (void)state;
+  reshard_device cpu = open_cpu(NULL);
+  void *stream = cpu;
+  assert_int_equal(reshard_stream_create(cpu, &stream), RESHARD_SUCCESS);
+  assert_null(stream);
+  assert_int_equal(reshard_stream_order(cpu, stream, NULL), RESHARD_SUCCESS);
+  assert_int_equal(reshard_stream_synchronize(cpu, stream), RESHARD_SUCCESS);
+  assert_int_equal(reshard_stream_order(cpu, NULL, cpu), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_stream_order(cpu, cpu, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_stream_synchronize(cpu, cpu), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_stream_create(NULL, &stream), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_stream_create: device is NULL");
+  assert_int_equal(reshard_stream_create(cpu, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_stream_order(NULL, NULL, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_stream_synchronize(NULL, NULL), RESHARD_ERROR_INVALID);
+  reshard_stream_destroy(cpu, NULL);
+  reshard_stream_destroy(NULL, NULL);
+  reshard_device_release(cpu);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_refusals), cmocka_unit_test(test_environment), cmocka_unit_test(test_cpu),
-      cmocka_unit_test(test_threads),  cmocka_unit_test(test_cuda),
+      cmocka_unit_test(test_threads),  cmocka_unit_test(test_cuda),        cmocka_unit_test(test_streams),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void tour_body(void *user, int64_t r) {
   reshard_dtensor tensor = NULL;
   reshard_mesh mesh = mesh_of(p, r, t->stops[0][0]);
   CLI_TRY(t->stops[0][1], place_on(mesh, t->stops[0][1], &at));
-  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, t->ndim, t->shape, &f32, &tensor));
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, t->ndim, t->shape, &f32, NULL, &tensor));
   reshard_mesh_release(mesh);
   fill(tensor, r, 3);
   reshard_comm_stats before, after;
@@ -180,7 +180,8 @@ static void several_body(void *user, int64_t r) {
   for (int i = 0; i < 3; i++) {
     CLI_TRY(from[i], place_on(mesh, from[i], &at[i]));
     const reshard_properties properties = {.dtype = i == 1 ? RESHARD_BF16 : RESHARD_F64, .requires_grad = i == 1};
-    CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at[i].placing, 2, shape[i], &properties, &tensors[i]));
+    CLI_TRY("empty: ",
+            reshard_dtensor_empty(p->sharders[r], &at[i].placing, 2, shape[i], &properties, NULL, &tensors[i]));
     fill(tensors[i], r, 10 + (uint64_t)i);
     CLI_TRY(to[i], place_on(mesh, to[i], &at[i]));
     placings[i] = at[i].placing;
@@ -381,24 +382,24 @@ static void test_local_refused(void **state) {
           "reshard_dtensor_from_local: the mesh 2@1-2 is dry: it has no communicator");
   REFUSED(reshard_dtensor_from_local(s, &(reshard_placing){foreign, at.placements, NULL}, local, 2, shape, 0, &tensor),
           "reshard_dtensor_from_local: the mesh 2@1-2 is of another communicator than the sharder");
-  REFUSED(reshard_dtensor_distribute(s, &at.placing, NULL, -1, 2, shape, &f32, &tensor),
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, NULL, -1, 2, shape, &f32, NULL, &tensor),
           "reshard_dtensor_distribute: rank 1 is in the mesh and gives no whole tensor");
-  REFUSED(reshard_dtensor_distribute(s, &at.placing, local, -1, 2, shape, &f32, &tensor),
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, local, -1, 2, shape, &f32, NULL, &tensor),
           "reshard_dtensor_distribute: the whole tensor of rank 1 is of shape 3x4 and should be of 5x4");
   REFUSED(reshard_dtensor_distribute(s, &at.placing, whole, -1, 2, shape, &(reshard_properties){.dtype = RESHARD_I64},
-                                     &tensor),
+                                     NULL, &tensor),
           "reshard_dtensor_distribute: the whole tensor of rank 1 is f32 and should be i64");
-  REFUSED(reshard_dtensor_distribute(s, &at.placing, whole, -1, 2, shape, NULL, &tensor),
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, whole, -1, 2, shape, NULL, NULL, &tensor),
           "reshard_dtensor_distribute: properties is NULL");
   at.placements[0].dim = 2;
-  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, &tensor),
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
           "reshard_dtensor_empty: mesh: dim 2 of a tensor of 2 dims");
   at.placements[0].dim = -3;
-  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, &tensor),
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
           "reshard_dtensor_empty: mesh: dim -3 of a tensor of 2 dims");
   at.placements[0].dim = 0;
   at.order[0] = 1;
-  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, &tensor),
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
           "reshard_dtensor_empty: mesh: order names mesh dim 1 of 1");
   REFUSED(reshard_dtensor_redistribute(-1, NULL, NULL, NULL, NULL),
           "reshard_dtensor_redistribute: -1 tensors, list NULL");
@@ -411,7 +412,7 @@ static void test_local_refused(void **state) {
           "reshard_dtensor_from_local: rank 0 has no local tensor that tells the dtype: give an empty one, or check");
   reshard_box box;
   reshard_shard shard;
-  CLI_TRY("outside: ", reshard_dtensor_empty(p.sharders[0], &outside, 2, shape, &f32, &tensor));
+  CLI_TRY("outside: ", reshard_dtensor_empty(p.sharders[0], &outside, 2, shape, &f32, NULL, &tensor));
   assert_null(reshard_dtensor_local(tensor));
   assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: rank 0 is outside of the mesh 2@1-2");
@@ -425,7 +426,7 @@ static void test_local_refused(void **state) {
   tensor = NULL;
   at.placements[0] = (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
   at.order[0] = 0;
-  CLI_TRY("strided: ", reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, &tensor));
+  CLI_TRY("strided: ", reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor));
   assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: the part of rank 1 is no box: it has 2 boxes");
   reshard_dtensor_release(tensor);
@@ -464,7 +465,7 @@ static void distribute_body(void *user, int64_t r) {
   reshard_comm_stats before, after;
   reshard_comm_get_stats(p->comms[r], &before);
   reshard_status status = reshard_dtensor_distribute(p->sharders[r], d->missing && r == d->odd ? NULL : &at.placing,
-                                                     whole, d->src, 2, shape, &properties, &tensor);
+                                                     whole, d->src, 2, shape, &properties, NULL, &tensor);
   reshard_comm_get_stats(p->comms[r], &after);
   if (d->src < 0)
     p->wrong[r] += after.received_bytes != before.received_bytes;
@@ -520,7 +521,7 @@ static void refuse_body(void *user, int64_t r) {
   CLI_TRY("from: ", place_on(mesh, "S0,S1", &from));
   CLI_TRY("to: ", place_on(other, m->what == 2 && r == 3 ? "S1,S0" : "R,S0", &to));
   reshard_dtensor tensors[2] = {NULL}, results[2] = {NULL};
-  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &from.placing, 2, shape, &f32, &tensors[0]));
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &from.placing, 2, shape, &f32, NULL, &tensors[0]));
   tensors[1] = tensors[0];
   if (m->what == 0 && r == 2)
     to.placements[1].dim = 2;
@@ -568,7 +569,7 @@ static void sharded_body(void *user, int64_t r) {
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2"), other = mesh_of(p, r, "dp=2,tp=2@0,2-1,3");
   CLI_TRY("S0,S1", place_on(mesh, "S0,S1", &at));
   reshard_dtensor tensor = NULL, back = NULL, never = NULL;
-  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, 2, shape, &f32, &tensor));
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, 2, shape, &f32, NULL, &tensor));
   fill(tensor, r, 3);
   reshard_sharded_tensor sharded = reshard_dtensor_sharded(tensor);
   p->wrong[r] += sharded == NULL || sharded != reshard_dtensor_sharded(tensor) || parts_check_all(sharded, r, 3);
@@ -601,7 +602,7 @@ static reshard_dtensor on(parts *p, int64_t r, const char *mesh_text, const char
   reshard_dtensor tensor = NULL;
   reshard_mesh mesh = mesh_of(p, r, mesh_text);
   CLI_TRY(text, place_on(mesh, text, &at));
-  CLI_TRY(text, reshard_dtensor_empty(p->sharders[r], &at.placing, ndim, shape, &f32, &tensor));
+  CLI_TRY(text, reshard_dtensor_empty(p->sharders[r], &at.placing, ndim, shape, &f32, NULL, &tensor));
   reshard_mesh_release(mesh);
   return tensor;
 }

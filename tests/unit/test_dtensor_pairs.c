@@ -111,7 +111,7 @@ static reshard_status play(parts *p, int64_t r, const hand *h, int source, const
   const reshard_properties properties = {.dtype = RESHARD_U32};
   reshard_dtensor from = NULL, sources[MOST], results[MOST] = {NULL};
   reshard_status status =
-      reshard_dtensor_empty(p->sharders[r], &placings[source], h->ndim, h->shape, &properties, &from);
+      reshard_dtensor_empty(p->sharders[r], &placings[source], h->ndim, h->shape, &properties, NULL, &from);
   if (status != RESHARD_SUCCESS)
     return status;
   p->wrong[r] += check(h, source, from, r, true) + check_boxes(h, source, from);

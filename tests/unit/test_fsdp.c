@@ -22,7 +22,7 @@ static reshard_tree both_leaf(parts *p, int64_t r, reshard_mesh mesh, reshard_te
   reshard_dtensor tensor = NULL;
   reshard_tree leaf = NULL;
   WELL(p, r,
-       reshard_dtensor_distribute(p->sharders[r], &placing, r > 0 ? whole : NULL, -1, 2, whole_shape, &properties,
+       reshard_dtensor_distribute(p->sharders[r], &placing, r > 0 ? whole : NULL, -1, 2, whole_shape, &properties, NULL,
                                   &tensor));
   WELL(p, r, reshard_state_dtensor(tensor, &leaf));
   reshard_dtensor_release(tensor);
@@ -183,10 +183,11 @@ static void test_pre_load(void **state) {
   reshard_tree leaves[5], inner = NULL;
   reshard_metadata metadata = NULL;
   assert_int_equal(reshard_mesh_parse(p.comms[0], 0, "1", &mesh), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], layout, &i32, &sharded), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], layout, &i32, NULL, &sharded), RESHARD_SUCCESS);
   const reshard_placement replicate = placement_of(-1);
   const reshard_placing placing = {mesh, &replicate, NULL};
-  assert_int_equal(reshard_dtensor_empty(p.sharders[0], &placing, 2, whole_shape, &i32, &tensor), RESHARD_SUCCESS);
+  assert_int_equal(reshard_dtensor_empty(p.sharders[0], &placing, 2, whole_shape, &i32, NULL, &tensor),
+                   RESHARD_SUCCESS);
   reshard_metadata own = reshard_sharded_tensor_metadata(sharded);
   assert_int_equal(reshard_tree_tensor(whole, &leaves[0]), RESHARD_SUCCESS);
   assert_int_equal(reshard_state_sharded(sharded, &leaves[1]), RESHARD_SUCCESS);
@@ -239,7 +240,7 @@ static void frame_step(parts *p, int64_t r, const reshard_fsdp_extension *x, res
   WELL(p, r, x->pre_flatten_transform(x->user, tp, &flat, &record));
   WELL(p, r, reshard_tree_get_tensor(flat, &tensor));
   WELL(p, r, x->post_unflatten_transform(x->user, tensor, record, NULL, &again));
-  WELL(p, r, x->chunk_dtensor(x->user, again, mesh, &chunk));
+  WELL(p, r, x->chunk_dtensor(x->user, again, mesh, NULL, &chunk));
   WELL(p, r, x->all_gather_dtensor(x->user, chunk, mesh, NULL, &whole));
   WELL(p, r, reshard_tree_get_tensor(whole, &tensor));
   SO(p, r, wrong_in(tensor, 2, whole_shape, &part) == 0 && tensor != local_of(tp));
@@ -248,7 +249,7 @@ static void frame_step(parts *p, int64_t r, const reshard_fsdp_extension *x, res
   options.group = (reshard_group){reshard_comm_size(comm), reshard_comm_global_ranks(comm)};
   WELL(p, r, reshard_sharder_create(comm, &options, &sharder));
   const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = sharder};
-  WELL(p, r, x->chunk_tensor(x->user, tp, &group, &nested));
+  WELL(p, r, x->chunk_tensor(x->user, tp, &group, NULL, &nested));
   WELL(p, r, x->pre_load_state_dict_transform(x->user, nested, &inner, &metadata));
   WELL(p, r, reshard_state_get_sharded(inner, &sharded));
   SO(p, r, reshard_metadata_count(metadata) == 2);
@@ -324,8 +325,8 @@ static void save_body(void *user, int64_t r) {
   WELL(p, r, reshard_sharder_create(comm, &options, &sharder));
   const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = sharder};
   tp = tp_leaf(p->sharders[r], mesh, whole, 0);
-  WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], tp, mesh, &chunk));
-  WELL(p, r, reshard_fsdp_chunk_tensor(tp, &group, &nested));
+  WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], tp, mesh, NULL, &chunk));
+  WELL(p, r, reshard_fsdp_chunk_tensor(tp, &group, NULL, &nested));
   WELL(p, r, reshard_tree_dict(&dict));
   WELL(p, r, reshard_tree_set(dict, "w.chunk", chunk));
   WELL(p, r, reshard_tree_set(dict, "w.nested", nested));
@@ -356,7 +357,7 @@ static void load_body(void *user, int64_t r) {
     const reshard_placement placements[2] = {placement_of(0), placement_of(i)};
     const reshard_placing placing = {mesh, placements, NULL};
     reshard_dtensor tensor = NULL;
-    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, whole_shape, &i32, &tensor));
+    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, whole_shape, &i32, NULL, &tensor));
     WELL(p, r, reshard_state_dtensor(tensor, &leaves[i]));
     WELL(p, r, reshard_tree_set(dict, paths[i], leaves[i]));
     reshard_dtensor_release(tensor);

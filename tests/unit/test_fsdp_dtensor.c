@@ -41,7 +41,7 @@ static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
   reshard_box part, box = box_of(ndim, shape, g->dim, g->tp, r % g->tp, g->fsdp, r / g->tp);
   part = box_of(ndim, shape, g->dim, g->tp, r % g->tp, 1, 0);
   SO(p, r, leaf != NULL && wrong_in(local_of(leaf), ndim, shape, &part) == 0);
-  if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk))) {
+  if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, NULL, &chunk))) {
     reshard_tensor local = local_of(chunk);
     SO(p, r, wrong_in(local, ndim, shape, &box) == 0);
     reshard_tensor_get_info(local, &info);
@@ -69,7 +69,7 @@ static void check_gather(parts *p, int64_t r, int ndim, const int64_t *shape) {
   reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL, gathered = NULL;
   reshard_box part, box = box_of(ndim, shape, g->dim, g->tp, r % g->tp, g->fsdp, r / g->tp);
   part = box_of(ndim, shape, g->dim, g->tp, r % g->tp, 1, 0);
-  WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk));
+  WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, NULL, &chunk));
   int64_t before = received(p->comms[r]);
   if (WELL(p, r, reshard_fsdp_all_gather(p->sharders[r], chunk, mesh, NULL, &gathered))) {
     WELL(p, r, reshard_tree_get_tensor(gathered, &tensor));
@@ -127,7 +127,7 @@ static void rows_body(void *user, int64_t r) {
     reshard_dtensor tensor = NULL;
     reshard_layout wanted = parts_layout(layouts[i % 2], 1, shape, 4);
     reshard_box box = {{rows[r][0]}, {rows[r][1]}}, half = {{r / 2 * 3}, {3 - r / 2}};
-    if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaves[i], i == 2 ? fsdp : mesh, &chunk))) {
+    if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaves[i], i == 2 ? fsdp : mesh, NULL, &chunk))) {
       WELL(p, r, reshard_state_get_dtensor(chunk, &tensor));
       SO(p, r, reshard_layout_equal(reshard_dtensor_layout(tensor), wanted));
       SO(p, r, reshard_mesh_equal(reshard_dtensor_mesh(tensor), mesh));
@@ -180,11 +180,11 @@ static void hsdp_body(void *user, int64_t r) {
     reshard_properties i32 = {.dtype = RESHARD_I32};
     placing.placements = placements;
     placing.order = dim == 0 ? placing.order : NULL;
-    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, &tensor));
+    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, NULL, &tensor));
     WELL(p, r, reshard_state_dtensor(tensor, &chunk));
     reshard_dtensor_release(tensor);
   }
-  if (r < 8 && WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk)))
+  if (r < 8 && WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, NULL, &chunk)))
     SO(p, r, wrong_in(local_of(chunk), 2, shape, &box) == 0);
   WELL(p, r, reshard_state_get_dtensor(chunk, &tensor));
   SO(p, r, reshard_layout_equal(reshard_dtensor_layout(tensor), wanted));
@@ -258,7 +258,7 @@ static void refused_body(void *user, int64_t r) {
       leaf = tp_leaf(p->sharders[r], other, whole, 0);
       SO(p, r, leaf != NULL);
     }
-    SO(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, &chunk) == RESHARD_ERROR_INVALID);
+    SO(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaf, mesh, NULL, &chunk) == RESHARD_ERROR_INVALID);
     SO(p, r, chunk == (reshard_tree)p && strstr(reshard_last_error(), f->text) != NULL);
     if (r == 0)
       print_message("%s\n", reshard_last_error());
@@ -276,9 +276,9 @@ static void test_refused_chunk(void **state) {
   parts_run(&p, refused_body, NULL);
   parts_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_tree none;
-  assert_int_equal(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: sharder is NULL");
-  assert_int_equal(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, &none), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: mesh is NULL");
   parts_close(&p);
 }
@@ -298,7 +298,7 @@ static void gather_fault_body(void *user, int64_t r) {
   WELL(p, r, reshard_tree_int(1, &one));
   WELL(p, r, reshard_mesh_flatten(mesh, "dp,tp", "all", &flat));
   WELL(p, r, reshard_sharder_create(p->comms[r], NULL, &other));
-  WELL(p, r, reshard_fsdp_chunk_dtensor(sharder, leaf, mesh, &chunk));
+  WELL(p, r, reshard_fsdp_chunk_dtensor(sharder, leaf, mesh, NULL, &chunk));
   out = &gathered;
   if (r == 2) {
     given = fault == MESH ? flat : mesh;

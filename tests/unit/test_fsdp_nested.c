@@ -63,7 +63,7 @@ static void check_plain(parts *p, int64_t r, int64_t n, int64_t devices) {
   int64_t chunks = n == 0 ? 1 : owner_of(n, w, n - 1) + 1, before = received(p->comms[r]);
   reshard_box box = box_of(2, shape, -1, 1, 0, w, r);
   WELL(p, r, reshard_tree_tensor(whole, &leaf));
-  if (!WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &group, &chunk)))
+  if (!WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &group, NULL, &chunk)))
     return;
   SO(p, r, received(p->comms[r]) == before);
   WELL(p, r, reshard_state_get_sharded(chunk, &tensor));
@@ -119,7 +119,7 @@ static void group_body(void *user, int64_t r) {
   const int64_t half[2] = {5, 2}, strides[2] = {4, 2};
   WELL(p, r, reshard_tensor_wrap(RESHARD_I32, 2, half, strides, info.data, NULL, NULL, &strided));
   WELL(p, r, reshard_tree_tensor(strided, &leaf));
-  if (WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &s.group, &chunk))) {
+  if (WELL(p, r, reshard_fsdp_chunk_tensor(leaf, &s.group, NULL, &chunk))) {
     WELL(p, r, reshard_state_get_sharded(chunk, &tensor));
     const reshard_shard *shards = reshard_metadata_shards(reshard_sharded_tensor_metadata(tensor));
     for (int i = 0; i < 2; i++) {
@@ -254,8 +254,8 @@ static void nested_body(void *user, int64_t r) {
   reshard_tensor whole = whole_of(2, shape);
   reshard_tree leaf = outer_leaf(p, r, &s, c, whole), chunk = NULL;
   if (SO(p, r, leaf != NULL) && WELL(p, r,
-                                     by_table ? x.chunk_tensor(x.user, leaf, &s.group, &chunk)
-                                              : reshard_fsdp_chunk_tensor(leaf, &s.group, &chunk))) {
+                                     by_table ? x.chunk_tensor(x.user, leaf, &s.group, NULL, &chunk)
+                                              : reshard_fsdp_chunk_tensor(leaf, &s.group, NULL, &chunk))) {
     check_nested(p, r, c, chunk);
     check_flat(p, r, c, chunk);
   }
@@ -322,14 +322,14 @@ static reshard_tree wrong_leaf(parts *p, int64_t r, const seat *s, fault f, resh
   case TWO_SHARDS:
   case NO_SHARD:
     layout = parts_layout(f == NO_SHARD ? "rank(1)" : "boxes(2:[0,0]+[2,4];2:[2,0]+[3,4])", 2, shape, 4);
-    WELL(p, r, reshard_sharded_tensor_empty(p->sharders[r], layout, &i32, &sharded));
+    WELL(p, r, reshard_sharded_tensor_empty(p->sharders[r], layout, &i32, NULL, &sharded));
     WELL(p, r, reshard_state_sharded(sharded, &leaf));
     break;
   case STRIDED:
   case TWO_DIMS:
     if (f == STRIDED)
       placing = (reshard_placing){tp, &strided, NULL};
-    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, &made));
+    WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, NULL, &made));
     WELL(p, r, reshard_state_dtensor(made, &leaf));
     break;
   default: WELL(p, r, reshard_tree_tensor(whole, &leaf));
@@ -359,7 +359,7 @@ static void fault_body(void *user, int64_t r) {
     WELL(p, r, reshard_tree_tensor(whole, &leaf));
   if (r == 2)
     s.group.devices_per_node = f == DEVICES ? -1 : f == NODES ? 3 : 0;
-  reshard_status status = reshard_fsdp_chunk_tensor(leaf, &s.group, r == 2 && f == OUTPUT ? NULL : &chunk);
+  reshard_status status = reshard_fsdp_chunk_tensor(leaf, &s.group, NULL, r == 2 && f == OUTPUT ? NULL : &chunk);
   if (r % 2 == 0 || f == NO_WORLD) {
     crew_note(&p->results[r], status);
     SO(p, r, chunk == NULL);
@@ -413,12 +413,12 @@ static void test_refused_group(void **state) {
   reshard_tree chunk;
   reshard_fsdp_group group = {0};
   parts_open(&p, 1, NULL);
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, NULL, &chunk), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, NULL, NULL, &chunk), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: group is NULL");
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, &chunk), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "size field 0, this library's reshard_fsdp_group has"));
   group.size = RESHARD_FSDP_GROUP_INIT;
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, &chunk), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: the group's sharder is NULL");
   parts_close(&p);
 }

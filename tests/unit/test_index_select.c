@@ -100,6 +100,19 @@ static void naive(const view *src, int dim, const int64_t *values, const view *d
   }
 }
 
+/* Without waiting: what is wrong is in a tensor. */
+static void check_async(const view *src, int dim, const view *index, const view *dst, int64_t position, int64_t value) {
+  static const int64_t two = 2;
+  int64_t found[2] = {7, 7};
+  reshard_tensor fault;
+  CLI_TRY("fault: ", reshard_tensor_wrap(RESHARD_I64, 1, &two, NULL, found, NULL, NULL, &fault));
+  assert_int_equal(reshard_index_select_async(src->tensor, dim, index->tensor, dst->tensor, fault, 1, NULL),
+                   RESHARD_SUCCESS);
+  assert_int_equal(found[0], position);
+  assert_int_equal(found[1], value);
+  reshard_tensor_release(fault);
+}
+
 static void one(uint64_t seed) {
   static const reshard_dtype dtypes[] = {RESHARD_I8, RESHARD_F16, RESHARD_F32, RESHARD_F64, RESHARD_C128};
   rng r;
@@ -133,6 +146,19 @@ static void one(uint64_t seed) {
     fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
   if (memcmp(wanted, dst.memory, (size_t)dst.bytes) != 0)
     fail_msg("seed %llu: wrong", (unsigned long long)seed);
+  memset(dst.memory, 0xdb, (size_t)dst.bytes);
+  check_async(&src, given, &index, &dst, -1, 0);
+  if (memcmp(wanted, dst.memory, (size_t)dst.bytes) != 0)
+    fail_msg("seed %llu: wrong without waiting", (unsigned long long)seed);
+  if (n > 0) {
+    int64_t k = rng_below(&r, n), bad = rng_one_in(&r, 2) ? -1 - rng_below(&r, 5) : extent + rng_below(&r, 5);
+    set_index(&index, k, bad);
+    memset(dst.memory, 0xdb, (size_t)dst.bytes);
+    memset(wanted, 0xdb, (size_t)dst.bytes);
+    check_async(&src, given, &index, &dst, k, bad);
+    if (memcmp(wanted, dst.memory, (size_t)dst.bytes) != 0)
+      fail_msg("seed %llu: something is written", (unsigned long long)seed);
+  }
   free(wanted);
   free(values);
   view_free(&src);
@@ -171,6 +197,37 @@ static void test_large(void **state) {
   reshard_tensor_release(src);
   reshard_tensor_release(dst);
   reshard_tensor_release(index);
+}
+
+static void test_fault_refused(void **state) {
+  (void)state;
+  static const int64_t n = 4, two = 2, every_other = 2, three = 3;
+  int64_t memory[12] = {0, 1, 2, 3};
+  reshard_tensor src, dst, index, fault, bad[4];
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &n, NULL, memory, NULL, NULL, &src));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &two, NULL, memory + 4, NULL, NULL, &dst));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &two, NULL, memory + 6, NULL, NULL, &index));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &two, NULL, memory + 8, NULL, NULL, &fault));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_F64, 1, &two, NULL, memory + 8, NULL, NULL, &bad[0]));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &three, NULL, memory + 8, NULL, NULL, &bad[1]));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &two, &every_other, memory + 8, NULL, NULL, &bad[2]));
+  CLI_TRY("", reshard_tensor_wrap(RESHARD_I64, 1, &two, NULL, memory + 5, NULL, NULL, &bad[3]));
+  static const char *const texts[4] = {"fault is f64 of shape 2, i64 of shape 2 is needed",
+                                       "fault is i64 of shape 3, i64", "fault is i64 of shape 2 and not contiguous",
+                                       "dst or fault overlaps another"};
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(reshard_index_select_async(src, 0, index, dst, bad[i], 0, NULL), RESHARD_ERROR_INVALID);
+    if (strstr(reshard_last_error(), texts[i]) == NULL)
+      fail_msg("'%s' is not in '%s'", texts[i], reshard_last_error());
+    reshard_tensor_release(bad[i]);
+  }
+  assert_int_equal(reshard_index_select_async(src, 0, index, dst, NULL, 0, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_index_select_async(src, 0, index, dst, fault, 0, memory), RESHARD_ERROR_INVALID);
+  assert_int_equal(memory[8], 0); /* nothing was written */
+  reshard_tensor_release(src);
+  reshard_tensor_release(dst);
+  reshard_tensor_release(index);
+  reshard_tensor_release(fault);
 }
 
 static void test_refused(void **state) {
@@ -269,6 +326,7 @@ static void test_views(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_large),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_views)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_fault_refused),
+                                     cmocka_unit_test(test_views)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -391,7 +391,7 @@ static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path 
   uint32_t *memory[2] = {calloc(ROWS * COLUMNS, 4), calloc(ROWS * COLUMNS, 4)};
   void *from = memory[0], *to = memory[1];
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from, .dst = &to};
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   TRY(reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
   reshard_status status = run_rounds(transfer, color, box, memory[0], memory[1]);
   reshard_comm_stats stats;

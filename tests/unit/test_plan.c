@@ -239,7 +239,7 @@ static void test_empty(void **unused) {
   int64_t nodes[1] = {0};
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 100, 0, nodes};
   reshard_plan plan, back;
-  char text[512];
+  char text[1024];
   assert_int_equal(reshard_plan_create(0, NULL, 5, &options, &plan), RESHARD_SUCCESS);
   assert_int_equal(reshard_plan_reverse(plan, &back), RESHARD_SUCCESS);
   for (int i = 0; i < 2; i++) {

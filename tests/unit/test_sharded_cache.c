@@ -38,7 +38,7 @@ static void test_cache(void **state) {
     parts_open(&p, 1, &options);
     reshard_sharder s = p.sharders[0];
     reshard_sharded_tensor t;
-    assert_int_equal(reshard_sharded_tensor_empty(s, l[0], &f32, &t), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_empty(s, l[0], &f32, NULL, &t), RESHARD_SUCCESS);
     for (int i = 0; i < 9; i++) /* three pairs of layouts in turn */
       assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[(i + 1) % 3], NULL), RESHARD_SUCCESS);
     if (limit == 0 || limit == 3)
@@ -79,7 +79,7 @@ static void test_cache_properties(void **state) {
     reshard_sharded_tensor t;
     reshard_tensor array;
     reshard_tensor_info info;
-    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], a, want, &t), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], a, want, NULL, &t), RESHARD_SUCCESS);
     assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &b, NULL), RESHARD_SUCCESS);
     reshard_properties have = reshard_metadata_properties(reshard_sharded_tensor_metadata(t));
     assert_true(have.dtype == want->dtype && have.requires_grad == want->requires_grad &&
@@ -101,7 +101,7 @@ static void limited_body(void *user, int64_t r) {
   const reshard_layout *sides = p->user;
   reshard_sharded_tensor tensor = NULL;
   reshard_sharder_stats stats = {0};
-  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], sides[0], &f32, &tensor);
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], sides[0], &f32, NULL, &tensor);
   if (status == RESHARD_SUCCESS) {
     parts_fill_all(tensor, r, 1);
     status = reshard_sharded_tensor_reshard(1, &tensor, &sides[1], NULL);
@@ -141,7 +141,7 @@ static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) 
   parts p;
   parts_open(&p, 1, options);
   reshard_device device = reshard_device_retain(p.sharders[0]->device);
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l[0], &f32, &t), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l[0], &f32, NULL, &t), RESHARD_SUCCESS);
   parts_fill_all(t, 0, 3);
   for (int i = 1; i <= 6; i++) {
     assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[i % 2], NULL), RESHARD_SUCCESS);
@@ -195,9 +195,9 @@ static void test_given_device(void **state) {
   reshard_sharder refused = NULL;
   parts_open(&p, 1, &options);
   for (int i = 0; i < 2; i++)
-    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, &t[i]), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, NULL, &t[i]), RESHARD_SUCCESS);
   parts_fill_all(t[0], 0, 5);
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, &t[2]), RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, NULL, &t[2]), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_int_equal(reshard_sharded_tensor_reshard(1, t, &l, NULL), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_int_equal(parts_check_all(t[0], 0, 5), 0);
   assert_null(t[2]);
@@ -222,8 +222,8 @@ static void redistribute_body(void *user, int64_t r) {
   reshard_memory_stats first = {0}, stats = {0};
   reshard_status status = RESHARD_SUCCESS;
   CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &mesh));
-  CLI_TRY("tensor: ",
-          reshard_dtensor_empty(p->sharders[r], &(reshard_placing){mesh, &cuts[0], NULL}, 2, shape, &f32, &tensor));
+  CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &(reshard_placing){mesh, &cuts[0], NULL}, 2, shape, &f32,
+                                            NULL, &tensor));
   parts_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), 3);
   for (int i = 1; i <= 6 && status == RESHARD_SUCCESS; i++) {
     status = reshard_dtensor_redistribute(1, &tensor, &(reshard_placing){mesh, &cuts[i % 2], NULL}, NULL, &next);

@@ -51,8 +51,8 @@ static void round_body(void *user, int64_t r) {
     reshard_sharded_tensor t = NULL;
     if (r == src)
       parts_fill(s->whole[r], r, 0, whole, seed);
-    status =
-        reshard_sharded_tensor_scatter(p->sharders[r], r == src ? whole : NULL, src, s->layout, &s->properties, &t);
+    status = reshard_sharded_tensor_scatter(p->sharders[r], r == src ? whole : NULL, src, s->layout, &s->properties,
+                                            NULL, &t);
     if (status == RESHARD_SUCCESS) {
       p->wrong[r] += parts_check_all(t, r, seed);
       parts_fill(s->whole[r], r, 0, whole, 99); /* else */
@@ -165,7 +165,7 @@ static reshard_status scatter_wrong(parts *p, int64_t r, const wrong_world *w, r
           : w->what == SCATTER_SHAPE && r == 2 ? w->narrow
                                                : given;
   reshard_status status = reshard_sharded_tensor_scatter(
-      p->sharders[r], given, 2, w->what == SCATTER_NO_LAYOUT && r == 1 ? NULL : w->s.layout, &w->s.properties,
+      p->sharders[r], given, 2, w->what == SCATTER_NO_LAYOUT && r == 1 ? NULL : w->s.layout, &w->s.properties, NULL,
       w->what == SCATTER_NO_RESULT && r == 1 ? NULL : &made);
   p->wrong[r] += made != poison;
   return status;
@@ -229,7 +229,7 @@ static void test_wrong(void **state) {
       for (int64_t r = 0; r < RANKS; r++) {
         assert_int_equal(make_whole(&w.s, &w.wholes[r]), RESHARD_SUCCESS);
         parts_fill(w.s.whole[r], r, 0, w.wholes[r], 50);
-        assert_int_equal(reshard_sharded_tensor_empty(p.sharders[r], w.s.layout, &w.s.properties, &w.tensors[r]),
+        assert_int_equal(reshard_sharded_tensor_empty(p.sharders[r], w.s.layout, &w.s.properties, NULL, &w.tensors[r]),
                          RESHARD_SUCCESS);
         parts_fill_all(w.tensors[r], r, 51);
       }
@@ -254,7 +254,7 @@ static void test_nothing(void **state) {
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather: tensor is NULL");
   assert_int_equal(reshard_sharded_tensor_gather_all(NULL, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather_all: tensor is NULL");
-  assert_int_equal(reshard_sharded_tensor_scatter(NULL, NULL, 0, NULL, NULL, &t), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_sharded_tensor_scatter(NULL, NULL, 0, NULL, NULL, NULL, &t), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_scatter: sharder is NULL");
 }
 

@@ -169,7 +169,7 @@ static void part_body(void *user, int64_t r) {
     reshard_layout layout = parts_layout("chunk(0)", 2, half, 2);
     status = reshard_sharder_create(part, named ? &local : NULL, &sharder);
     if (status == RESHARD_SUCCESS)
-      status = reshard_sharded_tensor_empty(sharder, layout, &f32, &tensor);
+      status = reshard_sharded_tensor_empty(sharder, layout, &f32, NULL, &tensor);
     for (int64_t i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
       const reshard_shard *shards = reshard_metadata_shards(reshard_sharded_tensor_metadata(tensor));
       p->wrong[r] += shards[i].placement.rank != (named ? i : 2 + r % 2 - 2 * i);
@@ -266,7 +266,7 @@ static void test_from_layout(void **state) {
                  flat = parts_layout("flat()", 2, shape, 1);
   reshard_sharded_tensor t, on_mesh, again;
   reshard_tensor array, strided = parts_strided(RESHARD_F32, 2, shape, true), apart[2];
-  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &f32, &t), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &f32, NULL, &t), RESHARD_SUCCESS);
   parts_fill_all(t, 0, 1);
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &array, NULL), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_from_layout(s, mesh, &f32, 1, &array, &on_mesh), RESHARD_SUCCESS);
@@ -351,8 +351,8 @@ static void test_new(void **state) {
     int64_t arrays;
     assert_int_equal(reshard_layout_array_count(layout, 0, &arrays), RESHARD_SUCCESS);
     for (int full = 0; full < 2; full++) {
-      assert_int_equal(full ? reshard_sharded_tensor_full(s, layout, &marked, element, &t)
-                            : reshard_sharded_tensor_zeros(s, layout, &marked, &t),
+      assert_int_equal(full ? reshard_sharded_tensor_full(s, layout, &marked, element, NULL, &t)
+                            : reshard_sharded_tensor_zeros(s, layout, &marked, NULL, &t),
                        RESHARD_SUCCESS);
       assert_int_equal(reshard_sharded_tensor_local_count(t), arrays);
       for (int64_t i = 0; i < arrays; i++) {
@@ -367,14 +367,14 @@ static void test_new(void **state) {
       reshard_sharded_tensor_release(t);
     }
     filling f = {.fail_at = -1, .layout = layout};
-    assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, &t), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_SUCCESS);
     assert_int_equal(f.calls, arrays);
     assert_int_equal(parts_check_all(t, 0, 6), 0);
     reshard_sharded_tensor_release(t);
     f.calls = 0;
     f.fail_at = arrays - 1;
     if (arrays > 0)
-      assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, &t), RESHARD_ERROR_SYSTEM);
+      assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_ERROR_SYSTEM);
     reshard_layout_release(layout);
   }
   parts_close(&p);
@@ -404,7 +404,7 @@ static void test_bounds(void **state) {
     reshard_layout layout = parts_layout(cases[i].text, 2, shape, 4);
     reshard_sharded_tensor t;
     reshard_box box;
-    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[cases[i].rank], layout, &f32, &t), RESHARD_SUCCESS);
+    assert_int_equal(reshard_sharded_tensor_empty(p.sharders[cases[i].rank], layout, &f32, NULL, &t), RESHARD_SUCCESS);
     assert_int_equal(reshard_sharded_tensor_local(t, cases[i].array, NULL, &box), RESHARD_SUCCESS);
     for (int d = 0; d < 2; d++)
       if (box.offset[d] != cases[i].bounds.offset[d] || box.extent[d] != cases[i].bounds.extent[d])
@@ -425,21 +425,22 @@ static void test_refused(void **state) {
                  gaps = parts_layout("boxes(0:[0,0]+[6,4])", 2, shape, 2);
   const reshard_properties unknown = {.dtype = (reshard_dtype)99};
   reshard_sharded_tensor t = NULL;
-  BAD(reshard_sharded_tensor_empty(NULL, rows, &f32, &t), "reshard_sharded_tensor_empty: sharder is NULL");
-  BAD(reshard_sharded_tensor_empty(s, NULL, &f32, &t), "reshard_sharded_tensor_empty: layout is NULL");
-  BAD(reshard_sharded_tensor_zeros(s, rows, NULL, &t), "reshard_sharded_tensor_zeros: properties is NULL");
-  BAD(reshard_sharded_tensor_zeros(s, rows, &f32, NULL), "reshard_sharded_tensor_zeros: tensor is NULL");
-  BAD(reshard_sharded_tensor_full(s, rows, &f32, NULL, &t), "reshard_sharded_tensor_full: element is NULL");
-  BAD(reshard_sharded_tensor_generate(s, rows, &f32, NULL, NULL, &t), "reshard_sharded_tensor_generate: fill is NULL");
-  BAD(reshard_sharded_tensor_empty(s, three, &f32, &t),
+  BAD(reshard_sharded_tensor_empty(NULL, rows, &f32, NULL, &t), "reshard_sharded_tensor_empty: sharder is NULL");
+  BAD(reshard_sharded_tensor_empty(s, NULL, &f32, NULL, &t), "reshard_sharded_tensor_empty: layout is NULL");
+  BAD(reshard_sharded_tensor_zeros(s, rows, NULL, NULL, &t), "reshard_sharded_tensor_zeros: properties is NULL");
+  BAD(reshard_sharded_tensor_zeros(s, rows, &f32, NULL, NULL), "reshard_sharded_tensor_zeros: tensor is NULL");
+  BAD(reshard_sharded_tensor_full(s, rows, &f32, NULL, NULL, &t), "reshard_sharded_tensor_full: element is NULL");
+  BAD(reshard_sharded_tensor_generate(s, rows, &f32, NULL, NULL, NULL, &t),
+      "reshard_sharded_tensor_generate: fill is NULL");
+  BAD(reshard_sharded_tensor_empty(s, three, &f32, NULL, &t),
       "reshard_sharded_tensor_empty: a layout over 3 ranks on a communicator of 2");
-  BAD(reshard_sharded_tensor_empty(s, gaps, &f32, &t), "reshard_sharded_tensor_empty: no box holds [0,6)x[4,8)");
-  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &unknown, &t), RESHARD_ERROR_INVALID);
+  BAD(reshard_sharded_tensor_empty(s, gaps, &f32, NULL, &t), "reshard_sharded_tensor_empty: no box holds [0,6)x[4,8)");
+  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &unknown, NULL, &t), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "99"));
   assert_null(t);
   reshard_box box;
   reshard_tensor array;
-  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &f32, &t), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(s, rows, &f32, NULL, &t), RESHARD_SUCCESS);
   BAD(reshard_sharded_tensor_local(t, 1, &array, &box), "reshard_sharded_tensor_local: array 1 of 1");
   BAD(reshard_sharded_tensor_local(t, -1, &array, &box), "reshard_sharded_tensor_local: array -1 of 1");
   BAD(reshard_sharded_tensor_local(t, 0, NULL, NULL), "reshard_sharded_tensor_local: array is NULL");

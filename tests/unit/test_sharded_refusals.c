@@ -113,9 +113,9 @@ static void wrong_body(void *user, int64_t r) {
   reshard_sharded_tensor kept[2] = {NULL}, foreign = NULL, results[2];
   reshard_status status = reshard_sharder_create(p->comms[r], NULL, &second);
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
-    status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, &kept[i]);
+    status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, NULL, &kept[i]);
   if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_empty(second, w->src, &f32, &foreign);
+    status = reshard_sharded_tensor_empty(second, w->src, &f32, NULL, &foreign);
   reshard_metadata before[2];
   reshard_tensor arrays[2], now;
   void *poison = &second;
@@ -199,7 +199,7 @@ static void absent_body(void *user, int64_t r) {
   parts *p = user;
   const wrong_world *w = p->user;
   reshard_sharded_tensor tensor = NULL;
-  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, &tensor);
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, NULL, &tensor);
   if (status == RESHARD_SUCCESS)
     parts_fill_all(tensor, r, 3);
   if (r == 2) {

@@ -44,7 +44,7 @@ static void tour_body(void *user, int64_t r) {
   parts *p = user;
   const tour *t = p->user;
   reshard_sharded_tensor tensor = NULL;
-  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], t->layouts[0], &t->properties, &tensor);
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], t->layouts[0], &t->properties, NULL, &tensor);
   if (status == RESHARD_SUCCESS)
     parts_fill_all(tensor, r, 7);
   for (int64_t i = 1; i < t->count && status == RESHARD_SUCCESS; i++) {
@@ -185,7 +185,7 @@ static void three_body(void *user, int64_t r) {
   reshard_sharded_tensor tensors[3] = {NULL}, results[3] = {NULL};
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
-    status = reshard_sharded_tensor_empty(p->sharders[r], t->src[i], &t->properties[i], &tensors[i]);
+    status = reshard_sharded_tensor_empty(p->sharders[r], t->src[i], &t->properties[i], NULL, &tensors[i]);
     if (status == RESHARD_SUCCESS)
       parts_fill_all(tensors[i], r, (uint64_t)i);
   }
@@ -244,7 +244,7 @@ static void test_kept(void **state) {
   reshard_layout rows = parts_layout("chunk(0)", 2, shape, 1), flat = parts_layout("flat()", 2, shape, 1);
   reshard_sharded_tensor t;
   reshard_tensor old, now;
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], rows, &f32, &t), RESHARD_SUCCESS);
+  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], rows, &f32, NULL, &t), RESHARD_SUCCESS);
   parts_fill_all(t, 0, 5);
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &old, NULL), RESHARD_SUCCESS);
   reshard_tensor_retain(old);

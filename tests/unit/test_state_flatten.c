@@ -114,7 +114,7 @@ static void tp_fsdp_open(tp_fsdp *w) {
     reshard_sharded_tensor inner;
     reshard_tree node;
     GOOD(reshard_sharder_create(w->comms[t][g], &options, &w->sharders[r]));
-    GOOD(reshard_sharded_tensor_empty(w->sharders[r], cut, &with_grad, &inner));
+    GOOD(reshard_sharded_tensor_empty(w->sharders[r], cut, &with_grad, NULL, &inner));
     GOOD(reshard_state_sharded(inner, &node));
     reshard_sharded_tensor_release(inner);
     w->trees[r] = at_key(
@@ -460,7 +460,7 @@ static void test_layouts(void **state) {
         reshard_sharded_tensor t;
         for (int k = 0; k < 2; k++) {
           reshard_layout cut = parts_layout(kinds[k == 0 ? a : b], 2, half, 4);
-          GOOD(reshard_sharded_tensor_empty(p.sharders[r], cut, &i32, &t));
+          GOOD(reshard_sharded_tensor_empty(p.sharders[r], cut, &i32, NULL, &t));
           nests_fill(t, r, &outer[k].box, shape);
           GOOD(reshard_state_sharded(t, &inner[k]));
           reshard_sharded_tensor_release(t);

@@ -99,7 +99,7 @@ static reshard_tree make_sharded(reshard_sharder sharder, int64_t rank, const sp
   if (s->strided)
     tensor = make_strided(sharder, rank, s);
   else
-    CLI_TRY("sharded: ", reshard_sharded_tensor_empty(sharder, s->layout, &properties, &tensor));
+    CLI_TRY("sharded: ", reshard_sharded_tensor_empty(sharder, s->layout, &properties, NULL, &tensor));
   parts_fill_all(tensor, rank, seed);
   CLI_TRY("leaf: ", reshard_state_sharded(tensor, &leaf));
   reshard_sharded_tensor_release(tensor);
@@ -912,7 +912,7 @@ static void open_training(training *t, parts *p) {
     reshard_placement placements[2];
     int order[2];
     CLI_TRY("", reshard_sharder_create(t->comms[k][g], &options, &t->sharders[r]));
-    CLI_TRY("", reshard_sharded_tensor_empty(t->sharders[r], cut, &f32, &t->inner[r]));
+    CLI_TRY("", reshard_sharded_tensor_empty(t->sharders[r], cut, &f32, NULL, &t->inner[r]));
     CLI_TRY("", reshard_state_sharded(t->inner[r], &inner));
     CLI_TRY("", reshard_metadata_create(&f32, 2, whole, 2, outer, &metadata));
     CLI_TRY("", reshard_state_nested(p->sharders[r], metadata, 1, &outer[k], &inner, &leaf));
@@ -923,7 +923,7 @@ static void open_training(training *t, parts *p) {
     CLI_TRY("", reshard_mesh_parse(p->comms[r], 4, "2x2", &mesh));
     CLI_TRY("", reshard_placements_parse("S0,R", mesh, placements, order));
     reshard_placing placing = {.mesh = mesh, .placements = placements, .order = order};
-    CLI_TRY("", reshard_dtensor_empty(p->sharders[r], &placing, 2, whole, &f32, &t->dtensors[r]));
+    CLI_TRY("", reshard_dtensor_empty(p->sharders[r], &placing, 2, whole, &f32, NULL, &t->dtensors[r]));
     CLI_TRY("", reshard_state_dtensor(t->dtensors[r], &leaf));
     put(t->trees[r], "distributed", leaf);
     reshard_mesh_release(mesh);
@@ -965,7 +965,7 @@ static void several_body(void *user, int64_t r) {
   reshard_sharded_tensor tensor, view;
   reshard_tensor array;
   reshard_properties properties = {.dtype = s->specs[0].dtype};
-  CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout, &properties, &tensor));
+  CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout, &properties, NULL, &tensor));
   CLI_TRY("", reshard_sharded_tensor_local(tensor, 0, &array, NULL));
   CLI_TRY("", reshard_sharded_tensor_from_layout(p->sharders[r], s->specs[0].layout, &properties, 1, &array, &view));
   parts_fill_all(tensor, r, OTHER);
@@ -1194,7 +1194,7 @@ static void formats_body(void *user, int64_t r) {
   reshard_sharded_tensor tensor;
   CLI_TRY("", reshard_tree_dict(&root));
   CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout,
-                                           &(reshard_properties){.dtype = RESHARD_F32}, &tensor));
+                                           &(reshard_properties){.dtype = RESHARD_F32}, NULL, &tensor));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
   put(root, "tensor", leaf);
   crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));

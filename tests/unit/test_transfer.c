@@ -261,7 +261,7 @@ static reshard_status copy_view(reshard_path path, int64_t rows, int64_t columns
   const int64_t *from_strides[2] = {src->strides, src->strides};
   const int64_t *to_strides[2] = {dst->strides, other_dst != NULL ? other_dst->strides : NULL};
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, from, to, from_strides, to_strides, n, n};
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   reshard_status status = reshard_transfer_create(plan, comm, &arrays, &options, &t);
   if (status == RESHARD_SUCCESS) {
     assert_int_equal(reshard_execute(t, NULL), RESHARD_SUCCESS);
@@ -351,7 +351,7 @@ static reshard_status stack(reshard_path path, int64_t second_row, int64_t shift
   void *src_list[2] = {from[0], from[1]}, *dst_list[2] = {to, to + shift};
   const int64_t *strides[2] = {NULL, second_strides};
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, src_list, dst_list, NULL, strides, 2, 2};
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
   reshard_status status = reshard_transfer_create(plan, comm, &arrays, &options, &t);
   if (status == RESHARD_SUCCESS) {
     assert_int_equal(reshard_execute(t, NULL), RESHARD_SUCCESS);

@@ -50,7 +50,7 @@ Api::Api(int index, const char *name, int flags) : thread(nullptr), fault(cudaSu
   c.copies += (flags & CALL_COPY) != 0;
   c.launches += (flags & CALL_LAUNCH) != 0;
   Fault &f = M.fault;
-  if (f.k > 0 && fault == cudaSuccess && (f.any || matches(f.name, name))) {
+  if (f.k > 0 && fault == cudaSuccess && (f.chain == 0 || f.chain == thread->chain) && (f.any || matches(f.name, name))) {
     f.seen++;
     if (f.seen == f.k || (f.seen > f.k && f.from_then_on)) {
       f.fired++;
@@ -90,6 +90,12 @@ void vg_fail(const char *name, int64_t k, bool from_then_on, int error) {
   M.fault.k = k;
   M.fault.from_then_on = from_then_on;
   M.fault.error = error;
+}
+
+void vg_fail_here(const char *name, int64_t k, bool from_then_on, int error) {
+  vg_fail(name, k, from_then_on, error);
+  Lock lock;
+  M.fault.chain = self().chain;
 }
 
 void vg_own_calls(bool own) { own_calls = own; }

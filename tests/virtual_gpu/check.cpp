@@ -148,6 +148,8 @@ static void read_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Cloc
 }
 
 void access(Id id, const Clock &clock, int device, uintptr_t at, size_t n, bool write, bool peers) {
+  if (M.timed && n > 0 && device >= 0)
+    time_touched(device, at, n, write);
   if (n == 0 || M.options.no_check)
     return;
   Alloc *alloc = find(at);

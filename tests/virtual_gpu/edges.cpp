@@ -2,9 +2,11 @@
  *
  * A use of an edge is its name, record or wait, and how many uses of that name and kind came before it in the run.
  * First the scenario runs with nothing left out, for each seed, which lists the uses and must report nothing. Then each
- * use is left out in a run of its own, under one seed after the other until the checker reports something. */
+ * use is left out in a run of its own, under one seed after the other until the checker reports something. A record
+ * that nobody waits for, or asks about, has no later side before the scenario ends: there is nothing to be found. */
 #include "machine.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,75 +15,137 @@ extern "C" void rs_stream_set_hook(bool (*hook)(void *user, const char *edge, bo
 
 namespace {
 
+enum { PROVING_RUNS = 150, PROVING_SEEDS = 20 };
+
 using Edge = std::pair<std::string, bool>; /* name, wait? */
 struct Uses {
-  std::map<Edge, int> seen; /* in this run */
+  std::string only;
+  std::map<Edge, int> seen;                  /* in this run */
+  std::vector<std::pair<Edge, int>> records; /* in this run */
+  std::set<std::pair<Edge, int>> idle;       /* of them: nobody has waited for it */
   Edge left_out;
   int use = -1; /* of it; -1: none */
   bool met = false;
 };
+Uses *current;                         /* of the run that goes on */
+thread_local uint32_t about_to_record; /* use that the thread's next record is of: place in records, from 1; 0: none */
 
 bool on_edge(void *user, const char *name, bool wait) {
   vg::Lock lock;
-  if (!vg::M.on)
-    return false;
   Uses &uses = *(Uses *)user;
+  about_to_record = 0;
+  if (!vg::M.on || strncmp(name, uses.only.c_str(), uses.only.size()) != 0)
+    return false;
   Edge edge(name, wait);
   int n = uses.seen[edge]++;
   bool out = n == uses.use && edge == uses.left_out;
   uses.met |= out;
+  if (!wait && !out) {
+    uses.records.push_back({edge, n});
+    uses.idle.insert({edge, n});
+    about_to_record = (uint32_t)uses.records.size();
+  }
   return out;
 }
 
+vg_policy policy_of(uint64_t seed) { return (vg_policy)(VG_RANDOM + seed % 5); }
+
+const char *name_of(vg_policy policy) {
+  switch (policy) {
+  case VG_DEPTH_FIRST: return "depth first";
+  case VG_NEWEST_FIRST: return "newest first";
+  case VG_VICTIM: return "victim";
+  case VG_IN_ORDER: return "in order";
+  default: return "random";
+  }
+}
+
 /* Reports of one run. */
-int run(vg_scenario scenario, void *user, vg_options options, uint64_t seed, Uses &uses) {
-  options.seed = seed;
-  options.policy = VG_AUTO;
-  uses.seen.clear();
-  uses.met = false;
+int run(const vg_edge_search &search, uint64_t seed, Uses &uses) {
+  vg_options options = search.options;
+  options.seed += seed;
+  options.policy = policy_of(options.seed);
+  uses.only = search.only ? search.only : "";
+  current = &uses;
   rs_stream_set_hook(on_edge, &uses);
-  scenario(user, &options);
+  search.run(search.user, &options);
   rs_stream_set_hook(nullptr, nullptr);
+  current = nullptr;
   return vg_reports();
+}
+
+/* A seed under which the use is missed; -1: none. */
+int find(const vg_edge_search &search, int seeds, const Edge &edge, int use) {
+  for (int seed = 0; seed < seeds; seed++) {
+    Uses uses;
+    uses.left_out = edge;
+    uses.use = use;
+    if (run(search, (uint64_t)seed, uses) > 0 && uses.met)
+      return seed;
+  }
+  return -1;
+}
+
+void tell(const vg_edge_search &search, const Edge &edge, int use, int uses, int seed) {
+  const char *kind = edge.second ? "wait" : "record", *name = edge.first.c_str();
+  if (seed < 0 && search.covered) {
+    vg_prove("edge|%s|%s|%s|%d|%d||covered", search.path, name, kind, use + 1, uses);
+    return;
+  }
+  if (seed < 0) {
+    vg_prove("edge|%s|%s|%s|%d|%d||", search.path, name, kind, use + 1, uses);
+    fprintf(stderr, "edge not missed: %s: %s of '%s', use %d of %d\n", search.path, kind, name, use + 1, uses);
+    return;
+  }
+  uint64_t at = search.options.seed + (uint64_t)seed;
+  vg_prove("edge|%s|%s|%s|%d|%d|%d|%s", search.path, name, kind, use + 1, uses, (int)at, name_of(policy_of(at)));
+  if (getenv("VG_EDGES"))
+    printf("%s: %s of '%s', use %d of %d, seed %d: %s\n", search.path, kind, name, use + 1, uses, (int)at,
+           vg_report(0));
 }
 
 } // namespace
 
-vg_edge_result vg_for_each_edge(vg_scenario scenario, void *user, const vg_options *given, int seeds) {
-  vg_options options = given ? *given : vg_options{};
+void vg::edge_recorded(Event &event) {
+  event.use = current ? about_to_record : 0;
+  about_to_record = 0;
+}
+
+void vg::edge_awaited(const Event &event) {
+  if (current && event.use)
+    current->idle.erase(current->records[event.use - 1]);
+}
+
+vg_edge_result vg_for_each_edge(const vg_edge_search *search) {
   vg_edge_result result{};
-  std::map<Edge, int> listed;
-  for (int s = 0; s < seeds; s++) {
+  Uses first;
+  int clean = vg_proving() ? std::max((int)PROVING_RUNS, search->seeds) : search->seeds;
+  int seeds = vg_proving() ? std::max((int)PROVING_SEEDS, search->seeds) : search->seeds;
+  for (int seed = 0; seed < clean; seed++) {
     Uses uses;
-    int reports = run(scenario, user, options, options.seed + (uint64_t)s, uses);
+    int reports = run(*search, (uint64_t)seed, uses);
     result.false_alarms += reports;
     for (int i = 0; i < reports; i++)
-      fprintf(stderr, "with every edge in place, seed %d: %s\n", s, vg_report(i));
-    if (s == 0)
-      listed = uses.seen;
+      fprintf(stderr, "%s: with every edge in place, seed %d: %s\n", search->path, seed, vg_report(i));
+    if (seed == 0)
+      first = uses;
   }
+  bool quiet = vg::M.quiet;
   vg_quiet(true);
-  for (const auto &[edge, n] : listed) {
+  for (const auto &[edge, n] : first.seen) {
     result.edges++;
     for (int use = 0; use < n; use++) {
-      int seed = 0;
-      bool found = false;
-      for (; seed < seeds && !found; seed += !found) {
-        Uses uses;
-        uses.left_out = edge;
-        uses.use = use;
-        found = run(scenario, user, options, options.seed + (uint64_t)seed, uses) > 0 && uses.met;
-      }
+      if (first.idle.count({edge, use}))
+        continue;
+      int seed = find(*search, seeds, edge, use);
       result.uses++;
-      result.found += found;
-      const char *kind = edge.second ? "wait" : "record", *name = edge.first.c_str();
-      if (!found)
-        fprintf(stderr, "edge not missed: %s of '%s', use %d of %d\n", kind, name, use + 1, n);
-      else if (getenv("VG_EDGES"))
-        printf("edge %d, %s of '%s', use %d of %d, seed %d: %s\n", result.uses, kind, name, use + 1, n, seed,
-               vg_report(0));
+      result.found += seed >= 0;
+      result.covered += seed < 0 && search->covered;
+      tell(*search, edge, use, n, seed);
     }
   }
-  vg_quiet(false);
+  vg_quiet(quiet);
+  vg_prove("path|%s|%d|%d|%d|%d|%d|%d|%s", search->path, result.edges, result.uses, result.found, clean,
+           result.false_alarms, result.covered, search->covered ? search->covered : "");
   return result;
 }

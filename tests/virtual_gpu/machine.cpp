@@ -149,6 +149,7 @@ void vg_begin(const vg_options *options) {
   M.counts = {};
   std::fill(M.call_counts.begin(), M.call_counts.end(), 0);
   M.fault = {};
+  time_begin();
   new_chain("nothing");
   note(0, 0, "nothing");
   memory_begin();

@@ -172,6 +172,7 @@ struct Event {
   uint64_t capture_id;
   std::vector<uint32_t> nodes;
   uint32_t thread_chain, thread_time; /* who recorded it, for order on the host */
+  uint32_t use;                       /* of an edge that it was recorded at last (edges.cpp); 0: of none */
 };
 
 /* --- Threads ------------------------------------------------------------------------------------------------------ */
@@ -204,6 +205,7 @@ struct Fault {
   bool any = false, from_then_on = false;
   int64_t k = 0, seen = 0, fired = 0;
   int error = 0;
+  uint32_t chain = 0; /* of the thread whose calls it is about; 0: all */
 };
 struct Machine {
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -222,6 +224,7 @@ struct Machine {
   int unlocked_running = 0, waiting = 0; /* host functions; threads that wait for others */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
+  bool timed = false;                             /* somebody wants to know how long things take */
 
   std::vector<Device> devices;
   std::vector<std::unique_ptr<Stream>> streams;
@@ -318,6 +321,14 @@ void run_all();
 bool run_some(uint64_t most); /* false: there is nothing that can run now */
 void schedule_begin();
 
+/* time.cpp: of events with timing, once there is one (M.timed). Called when an operation runs, for what it touches, and
+ * when it has run. */
+void time_begin();
+void time_op_begins();
+void time_touched(int device, uintptr_t at, size_t n, bool write);
+void time_op_ends(const Op &op);
+double time_of(const Clock &clock); /* us: when all of that had ended, as far as it has run */
+
 /* stream.cpp */
 Stream *stream_of(cudaStream_t handle, const char *call); /* NULL: not a stream (reported) */
 Stream *new_stream(int device, bool blocking, const char *name);
@@ -339,6 +350,10 @@ void kernel_seen(const void *at, size_t n, int write);
 void host_seen(Thread &thread); /* what the thread has touched since the last call */
 void host_thread_ends();        /* the calling one */
 bool sees_host();               /* are the host's accesses seen in this build? */
+
+/* edges.cpp: what an event stands for from now on, and that somebody waits for it, or asks. */
+void edge_recorded(Event &event);
+void edge_awaited(const Event &event);
 
 /* kernels.cpp */
 void kernels_begin();

@@ -415,13 +415,17 @@ void vg_nccl_leaks() {
       report("nccl leak " + c->name, "leak: %s was not destroyed", c->name.c_str());
 }
 
+static ncclResult_t fault_result() {
+  return M.fault.error ? (ncclResult_t)M.fault.error : ncclUnhandledCudaError;
+}
+
 #define VG_NCCL(name, flags)                                                                                           \
   static const int call_index_ = call_index(#name);                                                                    \
   Api api(call_index_, #name, flags);                                                                                  \
   fresh();                                                                                                             \
   if (api.fault != cudaSuccess && !((flags)&CALL_DESTROY))                                                             \
-  return ncclUnhandledCudaError
-#define VG_NCCL_END(result) return api.fault != cudaSuccess ? ncclUnhandledCudaError : (result)
+  return fault_result()
+#define VG_NCCL_END(result) return api.fault != cudaSuccess ? fault_result() : (result)
 
 ncclResult_t ncclGetVersion(int *version) {
   *version = NCCL_VERSION_CODE;
@@ -472,7 +476,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
-  VG_NCCL(ncclCommGetAsyncError, CALL_PLAIN);
+  static const int call_index_ = call_index("ncclCommGetAsyncError");
+  Api api(call_index_, "ncclCommGetAsyncError", CALL_PLAIN);
+  fresh();
+  if (api.fault != cudaSuccess && M.fault.error) {
+    *result = fault_result();
+    return ncclSuccess;
+  }
+  if (api.fault != cudaSuccess)
+    return fault_result();
   ncclComm *c = check(comm, "ncclCommGetAsyncError");
   if (!c)
     return ncclInvalidArgument;
@@ -612,7 +624,7 @@ ncclResult_t ncclGroupEnd() {
   std::vector<GroupEntry> entries;
   entries.swap(t.group);
   if (api.fault != cudaSuccess) /* as if the launch had failed */
-    return ncclUnhandledCudaError;
+    return fault_result();
   return flush(std::move(entries));
 }
 

@@ -11,6 +11,7 @@
 #include "simt/simt.h"
 
 #include <sys/mman.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -165,11 +166,14 @@ void host_thread_ends() {
 
 using vg::seen;
 
-/* The three functions of the C library that move most bytes, in all of the library. */
+/* The functions of the C library that move most bytes, and those that move them to files and from them, in all of the
+ * library. */
 extern "C" {
 void *__real_memcpy(void *to, const void *from, size_t n);
 void *__real_memmove(void *to, const void *from, size_t n);
 void *__real_memset(void *to, int byte, size_t n);
+ssize_t __real_pread(int fd, void *to, size_t n, off_t offset);
+ssize_t __real_pwrite(int fd, const void *from, size_t n, off_t offset);
 
 void *__wrap_memcpy(void *to, const void *from, size_t n) {
   if (n && vg::in_arena((uintptr_t)from))
@@ -191,6 +195,19 @@ void *__wrap_memset(void *to, int byte, size_t n) {
   if (n && vg::in_arena((uintptr_t)to))
     seen((uintptr_t)to, n, true);
   return __real_memset(to, byte, n);
+}
+
+ssize_t __wrap_pread(int fd, void *to, size_t n, off_t offset) {
+  ssize_t got = __real_pread(fd, to, n, offset);
+  if (got > 0 && vg::in_arena((uintptr_t)to))
+    seen((uintptr_t)to, (size_t)got, true);
+  return got;
+}
+
+ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t offset) {
+  if (n && vg::in_arena((uintptr_t)from))
+    seen((uintptr_t)from, n, false);
+  return __real_pwrite(fd, from, n, offset);
 }
 }
 

@@ -170,6 +170,8 @@ static void finish(Op *op) {
 
 static void run_op(Op *op) {
   Work &work = op->work;
+  if (M.timed)
+    time_op_begins();
   for (const Range &range : work.ranges)
     access(op->id, op->clock, op->device, range.at, range.n, range.write, work.peers);
   if (work.unlocked) {
@@ -196,6 +198,8 @@ static void run_op(Op *op) {
   }
   if (work.after)
     work.after(*op);
+  if (M.timed)
+    time_op_ends(*op);
   finish(op);
 }
 

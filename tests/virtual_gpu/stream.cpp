@@ -67,6 +67,7 @@ static Event *event_of(cudaEvent_t handle, const char *call) {
 static cudaError_t record(Stream &stream, Event &event) {
   if (stream.device != event.device)
     return cudaErrorInvalidResourceHandle;
+  edge_recorded(event);
   if (stream.capture)
     return capture_record(stream, event);
   arrive(stream);
@@ -85,6 +86,7 @@ static cudaError_t record(Stream &stream, Event &event) {
 }
 
 static cudaError_t wait(Stream &stream, Event &event) {
+  edge_awaited(event);
   if (event.capture_id || stream.capture)
     return capture_wait(stream, event);
   if (!event.recorded)
@@ -234,6 +236,7 @@ static cudaError_t create_event(Thread &thread, cudaEvent_t *out, unsigned flags
   Event *event = M.events.back().get();
   event->device = thread.device;
   event->timing = !(flags & cudaEventDisableTiming);
+  M.timed |= event->timing;
   M.handles[event] = HANDLE_EVENT;
   *out = (cudaEvent_t)event;
   return cudaSuccess;
@@ -282,6 +285,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   Event *event = event_of(handle, "cudaEventQuery");
   if (!event)
     return api.end(cudaErrorInvalidResourceHandle);
+  edge_awaited(*event);
   if (event->capture_id)
     return api.end(event->capture ? invalidate(event->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent);
   if (unsafe(*api.thread, "cudaEventQuery"))
@@ -300,6 +304,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   Event *event = event_of(handle, "cudaEventSynchronize");
   if (!event)
     return api.end(cudaErrorInvalidResourceHandle);
+  edge_awaited(*event);
   if (event->capture_id)
     return api.end(event->capture ? invalidate(event->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent);
   if (unsafe(*api.thread, "cudaEventSynchronize"))
@@ -312,7 +317,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return api.end(cudaSuccess);
 }
 
-/* There is no time here: an event is a millisecond after those that it comes after. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t second) {
   VG_CALL(cudaEventElapsedTime, CALL_PLAIN);
   Event *a = event_of(first, "cudaEventElapsedTime"), *b = event_of(second, "cudaEventElapsedTime");
@@ -320,6 +324,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t secon
     return api.end(cudaErrorInvalidResourceHandle);
   if (!finished(a->frontier) || !finished(b->frontier))
     return api.end(cudaErrorNotReady);
-  *ms = 1;
+  *ms = (float)(1e-3 * (time_of(b->clock) - time_of(a->clock)));
   return api.end(cudaSuccess);
 }

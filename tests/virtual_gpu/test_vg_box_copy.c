@@ -282,7 +282,8 @@ static void once_each_policy(void **test) {
 static void once_edges(void **test) {
   (void)test;
   vg_quiet(true);
-  vg_edge_result result = vg_for_each_edge(once, NULL, &(vg_options){.seed = 5}, 12);
+  vg_edge_result result = vg_for_each_edge(
+      &(vg_edge_search){.path = "copies compiled for one run", .run = once, .options = {.seed = 5}, .seeds = 12});
   vg_quiet(false);
   assert_int_equal(result.false_alarms, 0);
   assert_int_equal(result.edges, 2);

@@ -10,13 +10,14 @@
 #include "case_bind.h"
 #include "comm/comm.h"
 #include "support/crew.h"
+#include "support/streamed.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 8 };
+enum { MOST = 16 };
 
 typedef struct world {
   int64_t n, timeout_ms;
@@ -25,7 +26,9 @@ typedef struct world {
   crew_result result[MOST];
   const case_plan *c;
   bool check; /* the data */
+  bool graph; /* captured once, by each rank, and launched for each execute */
   int executes;
+  int64_t rounds[MOST];
   char why[MOST][600];
 } world;
 
@@ -81,18 +84,43 @@ static void mirror_free(mirror *m) {
   free(m->pointer);
 }
 
+static reshard_status status_of(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cudaGraphExec_t *exec) {
+  cudaGraph_t graph = NULL;
+  RS_TRY(status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+  reshard_status status = reshard_execute(transfer, stream), ended = status_of(cudaStreamEndCapture(stream, &graph));
+  if (status == RESHARD_SUCCESS)
+    status = ended;
+  if (status == RESHARD_SUCCESS)
+    status = status_of(cudaGraphInstantiate(exec, graph, 0));
+  if (graph != NULL)
+    cudaGraphDestroy(graph);
+  return status;
+}
+
+/* What a user does whose rank fails: the others are not to wait for it, and nothing is left on its stream. */
+static void give_up(world *w, cudaStream_t stream) {
+  for (int64_t r = 0; r < w->n; r++)
+    reshard_comm_abort(w->comm[r]);
+  cudaStreamSynchronize(stream);
+}
+
 /* Fill, execute, compare, on a stream of the rank's own. */
-static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, mirror *src, mirror *dst,
-                           cudaStream_t stream, int generation) {
+static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
+                           mirror *dst, cudaStream_t stream, int generation) {
   cli_text why = {0};
   case_fill_memory(w->c, &src->host, FILL_SOURCE, generation);
   case_fill_memory(w->c, &dst->host, FILL_DESTINATION, generation);
   cudaMemcpyAsync(src->device, src->host.arena, (size_t)src->host.bytes, cudaMemcpyHostToDevice, stream);
   cudaMemcpyAsync(dst->device, dst->host.arena, (size_t)dst->host.bytes, cudaMemcpyHostToDevice, stream);
-  reshard_status status = reshard_execute(transfer, stream);
+  reshard_status status = graph != NULL ? status_of(cudaGraphLaunch(graph, stream)) : reshard_execute(transfer, stream);
   cudaMemcpyAsync(dst->host.arena, dst->device, (size_t)dst->host.bytes, cudaMemcpyDeviceToHost, stream);
   cudaMemsetAsync(src->device, 0x77, (size_t)src->host.bytes, stream); /* it may be overwritten from here on */
-  cudaStreamSynchronize(stream);
+  if (cudaStreamSynchronize(stream) != cudaSuccess)
+    return rs_error(RESHARD_ERROR_SYSTEM, "the stream does not come to its end");
   if (w->check && status == RESHARD_SUCCESS &&
       !case_check_memory(w->c, &dst->host, FILL_DESTINATION, generation, rank, &why))
     snprintf(w->why[rank], sizeof w->why[rank], "%s", why.at);
@@ -105,6 +133,7 @@ static void case_rank(void *user, int64_t rank) {
   const case_plan *c = w->c;
   mirror src = {0}, dst = {0};
   cudaStream_t stream = NULL;
+  cudaGraphExec_t graph = NULL;
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
   reshard_entry *entries = case_entries(c);
@@ -117,9 +146,17 @@ static void case_rank(void *user, int64_t rank) {
   reshard_status status = reshard_plan_create(c->nentries, entries, rank, &c->options, &plan);
   if (status == RESHARD_SUCCESS)
     status = reshard_transfer_create(plan, w->comm[rank], &arrays, NULL, &transfer);
+  reshard_plan_info info;
+  w->rounds[rank] = reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS ? info.rounds : 0;
+  if (status == RESHARD_SUCCESS && w->graph)
+    status = capture(transfer, stream, &graph);
   for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)
-    status = turn(w, rank, transfer, &src, &dst, stream, k + 1);
+    status = turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
   crew_note(&w->result[rank], status);
+  if (status != RESHARD_SUCCESS)
+    give_up(w, stream);
+  if (graph != NULL)
+    cudaGraphExecDestroy(graph);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
   mirror_free(&src);
@@ -137,29 +174,39 @@ static void make_case(uint64_t seed, int64_t ranks, case_plan *c) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(60);
+  int64_t cases = vg_scaled(60, 2000), replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < cases; i++) {
     case_plan c;
     world w;
-    make_case(9100 + (uint64_t)i, 1 + i % MOST, &c);
-    begin(MOST, (uint64_t)i);
+    uint64_t seed = vg_first_seed() + (uint64_t)i;
+    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, &c);
+    if (seed % 3 != 0)
+      streamed_force_rounds(&c);
+    begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
     w.c = &c;
     w.check = true;
+    w.graph = seed / 3 % 3 == 0;
     w.executes = 2;
+    replayed += w.graph ? 2 : 0;
+    bool rounds = false;
     crew_run(w.n, case_rank, &w);
     crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
     for (int64_t r = 0; r < w.n; r++) {
       reshard_comm_stats stats;
+      rounds |= w.rounds[r] > 1;
       assert_string_equal(w.why[r], "");
       assert_int_equal(reshard_comm_get_stats(w.comm[r], &stats), RESHARD_SUCCESS);
-      assert_int_equal(stats.received_bytes, 2 * c.counts.lacked[r]);
+      assert_int_equal(stats.received_bytes, (w.graph ? 1 : 2) * c.counts.lacked[r]); /* captured once */
     }
+    in_rounds += rounds;
     close_world(&w);
     if (vg_end() != 0)
-      fail_msg("seed %lld: the checker reports %s", (long long)i, vg_report(0));
+      fail_msg("seed %lld: the checker reports %s", (long long)seed, vg_report(0));
     case_free(&c);
   }
+  vg_prove("cases|NCCL|%lld|%lld|%lld|%lld", (long long)cases, (long long)(2 * cases), (long long)in_rounds,
+           (long long)replayed);
 }
 
 /* --- Records, splits, refusals
@@ -339,11 +386,21 @@ static void test_abort(void **state) {
 /* --- Edges
  * -------------------------------------------------------------------------------------------------------------- */
 
+typedef struct edge_case {
+  const char *path;
+  streamed_side src, dst;
+  int64_t limit, window;
+  bool graph;
+  const case_plan *c;
+} edge_case;
+
 static void edge_scenario(void *user, const vg_options *options) {
+  const edge_case *e = user;
   world w;
   vg_begin(options);
   open_world(&w, 3, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
-  w.c = user;
+  w.c = e->c;
+  w.graph = e->graph;
   w.executes = 2;
   crew_run(3, case_rank, &w);
   close_world(&w);
@@ -357,21 +414,41 @@ static void test_edges(void **state) {
 #ifdef __SANITIZE_ADDRESS__
   skip(); /* the library's own accesses to pinned memory are not seen with a sanitizer */
 #endif
-  case_plan c;
-  uint64_t seed = 9500;
-  for (make_case(seed, 3, &c); c.options.workspace_limit == 0 || c.counts.lacked[0] == 0; make_case(++seed, 3, &c))
+  static const edge_case cases[] = {
+      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, false, NULL},
+      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, false, NULL},
+      {"NCCL, rounds of 2 peers", {-1, {7, 2}}, {-1, {3, 5}}, 2048, 2, false, NULL},
+      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, 1, false, NULL},
+      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, 1, false, NULL},
+      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, true, NULL},
+      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, true, NULL},
+  };
+  enum { ALL = sizeof cases / sizeof *cases, FEW = 2 };
+  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
+    case_plan c;
+    edge_case e = cases[i];
+    streamed_make(3, e.src, e.dst, e.limit, e.window, &c);
+    e.c = &c;
+    vg_quiet(true);
+    vg_edge_result result =
+        vg_for_each_edge(&(vg_edge_search){.path = e.path,
+                                           .run = edge_scenario,
+                                           .user = &e,
+                                           .options = {.devices = 3, .seed = 11, .patience_ms = 300},
+                                           .seeds = 2});
+    vg_quiet(false);
+    printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses, result.edges);
     case_free(&c);
-  vg_options options = {.devices = 3, .seed = 11};
-  vg_quiet(true);
-  vg_edge_result result = vg_for_each_edge(edge_scenario, &c, &options, 2);
-  vg_quiet(false);
-  case_free(&c);
-  assert_true(result.edges > 0);
-  assert_int_equal(result.false_alarms, 0);
-  assert_int_equal(result.found, result.uses);
+    assert_true(result.edges > 0);
+    assert_int_equal(result.false_alarms, 0);
+    assert_int_equal(result.found, result.uses);
+  }
 }
 
-int main(void) {
+/* An argument names the tests to run, with wildcards. */
+int main(int argc, char **argv) {
+  if (argc > 1)
+    cmocka_set_test_filter(argv[1]);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_records), cmocka_unit_test(test_split),    cmocka_unit_test(test_same_gpu),
       cmocka_unit_test(test_random),  cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),

@@ -197,12 +197,12 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int r = 0; r < RELEASES; r++) {
+    static const char *const paths[] = {"storage: FSDP's loop, freed on the side stream",
+                                        "storage: FSDP's loop, freed on compute", "storage: FSDP's loop, released"};
     loop l = {.release = releases[r]};
-    vg_edge_result result = vg_for_each_edge(run_loop, &l, &(vg_options){.seed = 7}, 6);
-    printf("FSDP's loop, %s: %d edges at %d places, %d of them missed when they are left out, %d false alarms\n",
-           r == 0   ? "freed on the side stream"
-           : r == 1 ? "freed on compute"
-                    : "released",
+    vg_edge_result result = vg_for_each_edge(
+        &(vg_edge_search){.path = paths[r], .run = run_loop, .user = &l, .options = {.seed = 7}, .seeds = 6});
+    printf("%s: %d edges at %d places, %d of them missed when they are left out, %d false alarms\n", paths[r],
            result.edges, result.uses, result.found, result.false_alarms);
     assert_int_equal(result.false_alarms, 0);
     assert_true(result.uses > 0);
@@ -350,9 +350,10 @@ static void run_chaos(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(vg_sees_kernels() ? 200 : 30);
+  int64_t cases = vg_scaled(vg_sees_kernels() ? 200 : 30, 1000);
   for (int64_t i = 0; i < cases; i++)
-    run_chaos(1000 + (uint64_t)i);
+    run_chaos(1000 + vg_first_seed() + (uint64_t)i);
+  vg_prove("schedules|storage allocated, used and freed on random streams|%lld", (long long)cases);
   printf("%lld random sequences\n", (long long)cases);
 }
 

@@ -18,6 +18,9 @@
  * GPU's memory without peer access, device memory touched by the host, calls with destroyed handles, and, at the end,
  * leaks. A report is one line of text. Addresses are never used again before vg_end.
  *
+ * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
+ * no part in what runs when.
+ *
  * A test: vg_begin(&options); ... calls of the library ...; assert_int_equal(vg_end(), 0) - or look at vg_report(i).
  * Outside of vg_begin and vg_end there is no GPU: cudaErrorNoDevice. All calls may come from several threads. */
 #ifndef VIRTUAL_GPU_H
@@ -108,26 +111,52 @@ void vg_reset_peak(int device);
 
 /* --- Faults ----------------------------------------------------------------------------------------------------------
  * The k-th call (from 1, counted from here) whose name matches (as in vg_calls; NULL: any that can fail) fails with
- * `error` (a cudaError_t; 0: one that suits the call), once or from then on. It has no effect then, except that
- * destroying and freeing calls do what they do and return the error. k == 0: no more faults. */
+ * `error` (a cudaError_t, for calls of NCCL an ncclResult_t; 0: one that suits the call), once or from then on. It has
+ * no effect then, except that destroying and freeing calls do what they do and return the error, and that
+ * ncclCommGetAsyncError succeeds and tells of the error. k == 0: no more faults. */
 void vg_fail(const char *name, int64_t k, bool from_then_on, int error);
+/* The same for calls of the calling thread alone. */
+void vg_fail_here(const char *name, int64_t k, bool from_then_on, int error);
 int64_t vg_failed(void); /* calls that were failed since */
 /* The calls of this thread that follow are the test's own: they neither fail nor count, until false. */
 void vg_own_calls(bool own);
 
 /* --- Edges -----------------------------------------------------------------------------------------------------------
- * Runs scenario once to list the edges that it uses (each record and wait of host/device/stream.h: name and kind), then
- * once per seed for each of them left out at each of its uses, one at a time, and counts those that the checker finds.
- * Only where accesses are checked (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the seed
- * and the report that found it. The scenario gives its own vg_begin and vg_end by the options that it is passed, and no
- * data comparison. */
+ * Runs the scenario with nothing left out, once per seed, which lists the edges that it uses (each record and wait of
+ * host/device/stream.h: name and kind); then leaves each out at each of its uses, one at a time, under one seed after
+ * the other until the checker reports something, and counts those that it found. Only where accesses are checked
+ * (vg_sees_kernels). With VG_EDGES in the environment each use is printed, with the report that found it. The scenario
+ * gives its own vg_begin and vg_end by the options that it is passed, and no data comparison. */
+typedef void (*vg_scenario)(void *user, const vg_options *options);
+typedef struct vg_edge_search {
+  const char *path; /* what the scenario is, in the report of ./run prove */
+  vg_scenario run;
+  void *user;
+  vg_options options;
+  int seeds;        /* for each use; there are more when proving */
+  const char *only; /* names that begin so, as "move: "; NULL: all */
+  /* NULL, or why uses need not be missed here: something else keeps the same order in this scenario, as a host that
+   * waits. They are counted by themselves. Every name has to be found in some other scenario. */
+  const char *covered;
+} vg_edge_search;
 typedef struct vg_edge_result {
-  int edges, uses;  /* names; places of use in one run */
+  int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */
   int found;        /* uses whose loss was reported */
+  int covered;      /* not found, and allowed not to be */
   int false_alarms; /* reports of runs with nothing left out */
 } vg_edge_result;
-typedef void (*vg_scenario)(void *user, const vg_options *options);
-vg_edge_result vg_for_each_edge(vg_scenario scenario, void *user, const vg_options *options, int seeds);
+vg_edge_result vg_for_each_edge(const vg_edge_search *search);
+
+/* --- ./run prove -----------------------------------------------------------------------------------------------------
+ * Tests have a short form, and a full one with `./run prove`, which names a file in VG_PROVE. */
+bool vg_proving(void);
+/* n, or when proving `full`, times RESHARD_TEST_SCALE; at least 1. */
+int64_t vg_scaled(int64_t n, int64_t full);
+/* What to add to the seeds of random cases: VG_SEED, 0 without it. */
+uint64_t vg_first_seed(void);
+/* A line of the report: nothing when not proving. The fields of a line are between bars; the first one says what it is
+ * (tests/virtual_gpu/prove). */
+void vg_prove(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,148 @@
+/* Collectives: whether all ranks have one, which they find out when they make a transfer, and where its messages lie.
+ *
+ * Every rank says what its own messages are a part of, and all compare; a rank that has something against it says that
+ * it has none, and why. What a rank keeps takes part: its place among the messages is written by the collective. So an
+ * all-gather goes from array to array where both sides are contiguous, and else through staging of the size that the
+ * messages of the plan would have: what is packed lies in the rank's own place of what is received. An all-to-all takes
+ * staging for what is kept besides.
+ *
+ * The parts of the round stay listed, with the addresses that they have here: they are what is counted and ordered, and
+ * their programs pack and unpack. */
+#include "exec/collective.h"
+
+#include <stdio.h>
+
+/* --- Whether ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What this rank has against a collective; NULL: nothing. */
+static const char *against(const struct reshard_transfer_s *t, const reshard_pattern *pattern) {
+  reshard_comm comm = t->comm;
+  if (t->use == RESHARD_COLLECTIVE_FORBID)
+    return "forbidden by the options";
+  if (t->path != RESHARD_PATH_PACKED)
+    return "the direct path is one pass already";
+  if (comm->ops->fit == NULL)
+    return "the communicator has no collectives";
+  if (pattern->kind == RESHARD_COLLECTIVE_NONE)
+    return pattern->why;
+  if (comm->ops->fit(comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
+    return "the communicator lacks it for messages of this length";
+  return NULL;
+}
+
+void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine) {
+  bool looked = t->use != RESHARD_COLLECTIVE_FORBID && t->path == RESHARD_PATH_PACKED && t->comm->ops->fit != NULL;
+  reshard_pattern pattern = looked ? rs_plan_pattern(t->plan) : (reshard_pattern){.root = -1};
+  const char *why = against(t, &pattern);
+  if (why == NULL && t->user_workspace != NULL) {
+    rs_placement p;
+    t->collective = pattern;
+    rs_collective_place(t, arrays, &p);
+    if (rs_placement_bytes(&p) > t->user_workspace_bytes)
+      why = "the caller's workspace is too small for it";
+  }
+  *mine = (rs_proposal){why == NULL ? (int32_t)pattern.kind : RESHARD_COLLECTIVE_NONE, pattern.root, pattern.bytes, ""};
+  snprintf(mine->why, sizeof mine->why, "%s", why != NULL ? why : pattern.why);
+}
+
+static bool same(const rs_proposal *a, const rs_proposal *b) {
+  return a->kind == b->kind && a->root == b->root && a->bytes == b->bytes;
+}
+
+reshard_status rs_collective_decide(struct reshard_transfer_s *t,
+                                    const rs_proposal *(*of)(const void *all, int64_t rank), const void *all) {
+  int64_t n = t->comm->size, none = -1, other = -1;
+  const rs_proposal *first = of(all, 0);
+  for (int64_t r = 0; r < n; r++) {
+    none = none < 0 && of(all, r)->kind == RESHARD_COLLECTIVE_NONE ? r : none;
+    other = other < 0 && !same(of(all, r), first) ? r : other;
+  }
+  const char *name = reshard_collective_string((reshard_collective)first->kind);
+  t->collective = (reshard_pattern){.root = -1};
+  if (none >= 0)
+    snprintf(t->why, sizeof t->why, "rank %lld: %s", (long long)none, of(all, none)->why);
+  else if (other >= 0)
+    snprintf(t->why, sizeof t->why, "rank 0 has %s of %lld bytes each, rank %lld %s of %lld", name,
+             (long long)first->bytes, (long long)other,
+             reshard_collective_string((reshard_collective)of(all, other)->kind), (long long)of(all, other)->bytes);
+  if (none >= 0 || other >= 0)
+    return t->use != RESHARD_COLLECTIVE_FORCE
+               ? RESHARD_SUCCESS
+               : rs_error(RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: %s", t->why);
+  rs_fit fit = t->comm->ops->fit(t->comm, (reshard_collective)first->kind, first->bytes);
+  bool taken = t->use == RESHARD_COLLECTIVE_FORCE || fit == RS_FIT_FASTER;
+  if (taken)
+    t->collective = (reshard_pattern){(reshard_collective)first->kind, first->root, first->bytes, NULL};
+  snprintf(t->why, sizeof t->why, "%s of %lld bytes each: %s%s", name, (long long)first->bytes, first->why,
+           taken ? "" : "; sends and receives are the faster way");
+  return RESHARD_SUCCESS;
+}
+
+/* --- Where -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Address of a message in the user's arrays; NULL: it is not contiguous there. */
+static char *in_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, const rs_peer *peer, bool sending) {
+  rs_place place;
+  if (!rs_message_in_place(t->plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
+    return NULL;
+  return (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
+}
+
+/* Where the messages of all ranks, own among them, lie one after the other in the user's memory; NULL: they do not. */
+static char *in_row(const struct reshard_transfer_s *t, const rs_arrays *arrays, bool sending) {
+  const struct reshard_plan_s *plan = t->plan;
+  rs_peer own = rs_plan_own(plan);
+  char *mine = in_place(t, arrays, &own, sending);
+  if (mine == NULL || own.sent != t->collective.bytes)
+    return NULL;
+  char *row = mine - plan->rank * t->collective.bytes;
+  for (int64_t i = 0; i < plan->peers.n; i++)
+    if (in_place(t, arrays, &plan->peers.at[i], sending) != row + plan->peers.at[i].rank * t->collective.bytes)
+      return NULL;
+  return row;
+}
+
+/* The first message, when all are the same one in the user's memory. */
+static char *in_one(const struct reshard_transfer_s *t, const rs_arrays *arrays) {
+  char *first = in_place(t, arrays, &t->plan->peers.at[0], true);
+  for (int64_t i = 1; i < t->plan->peers.n && first != NULL; i++)
+    if (in_place(t, arrays, &t->plan->peers.at[i], true) != first)
+      return NULL;
+  return first;
+}
+
+void rs_collective_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, rs_placement *p) {
+  int64_t bytes = t->collective.bytes, row = t->plan->world * bytes;
+  *p = (rs_placement){.keeps = true};
+  switch (t->collective.kind) {
+  case RESHARD_COLLECTIVE_ALL_GATHER:
+    p->send = in_one(t, arrays);
+    p->receive = rs_plan_keeps_what_it_sends(t->plan) ? in_row(t, arrays, false) : NULL;
+    p->keeps = p->receive == NULL;
+    p->receive_bytes = p->receive == NULL ? row : 0;
+    break;
+  case RESHARD_COLLECTIVE_ALL_TO_ALL:
+    p->send = in_row(t, arrays, true);
+    p->receive = in_row(t, arrays, false);
+    p->keeps = false;
+    p->send_bytes = p->send == NULL ? row : 0;
+    p->receive_bytes = p->receive == NULL ? row : 0;
+    break;
+  case RESHARD_COLLECTIVE_BROADCAST:
+    if (t->collective.root == t->plan->rank) {
+      p->send = in_one(t, arrays);
+      p->send_bytes = p->send == NULL ? bytes : 0;
+    } else {
+      p->receive = in_place(t, arrays, &t->plan->peers.at[0], false);
+      p->receive_bytes = p->receive == NULL ? bytes : 0;
+    }
+    break;
+  case RESHARD_COLLECTIVE_NONE: break;
+  }
+}
+
+size_t rs_placement_bytes(const rs_placement *p) {
+  return (size_t)((p->send_bytes + 255) / 256 * 256 + (p->receive_bytes + 255) / 256 * 256);
+}

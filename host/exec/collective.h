@@ -1,0 +1,32 @@
+/* Collectives of a packed transfer (see collective.c). */
+#ifndef RS_EXEC_COLLECTIVE_H
+#define RS_EXEC_COLLECTIVE_H
+
+#include "exec/transfer.h"
+
+/* What a rank's messages are a part of, as all ranks show it to each other. */
+typedef struct rs_proposal {
+  int32_t kind; /* reshard_collective */
+  int64_t root, bytes;
+  char why[64];
+} rs_proposal;
+
+/* Local; the options are read, the arrays bound. */
+void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine);
+/* The same on every rank, from all their proposals: sets t->collective and t->why. RESHARD_ERROR_UNSUPPORTED where a
+ * collective was forced and there is none. */
+reshard_status rs_collective_decide(struct reshard_transfer_s *t,
+                                    const rs_proposal *(*of)(const void *all, int64_t rank), const void *all);
+
+/* Where the messages of t->collective are in the user's arrays; NULL: they are staged, and take so many bytes of it. An
+ * all-gather that packs does it into the rank's own place of what is received. */
+typedef struct rs_placement {
+  char *send, *receive;
+  int64_t send_bytes, receive_bytes;
+  bool keeps; /* what stays on the rank is copied by itself; else the collective brings it */
+} rs_placement;
+void rs_collective_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, rs_placement *placement);
+/* Staging, in 256-byte steps. */
+size_t rs_placement_bytes(const rs_placement *placement);
+
+#endif

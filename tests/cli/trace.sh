@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# trace: a step for each piece of work, on the CPU and, where GPUS says how many there are, on GPUs; there also a flow
+# for each edge, from a record to a wait that is over later; the picture; bench --trace.
+. "$(dirname "$0")/common.bash"
+python=$(command -v python3) && "$python" -c 'import json' 2>/dev/null || python=
+
+# check EXPRESSION: a Python expression about the trace in $work/out is true.
+check() {
+  [ -n "$python" ] || return 0
+  "$python" -c '
+import json, sys
+j = json.load(open(sys.argv[1]))
+events = j["traceEvents"]
+def of(phase, cat): return [e for e in events if e["ph"] == phase and e.get("cat") == cat]
+work, waits, records = of("X", "work"), of("X", "wait"), of("X", "record")
+starts, ends = {e["id"]: e for e in of("s", "edge")}, {e["id"]: e for e in of("f", "edge")}
+lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+def within(flow, steps):
+    return any(s["pid"] == flow["pid"] and s["tid"] == flow["tid"] and s["ts"] <= flow["ts"] <= s["ts"] + s["dur"] for s in steps)
+def named(name): return [e for e in work if e["name"].split()[0] == name]
+def overlap(a, b): return a["ts"] < b["ts"] + b["dur"] - 0.002 and b["ts"] < a["ts"] + a["dur"] - 0.002
+sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1" ||
+    fault "not valid, or not so: $1: $(head -c 400 "$work/out")"
+}
+case=(--shape 96x128 --src 'chunk(1)' --dst 'mesh(a=2,b=2;S0,S1)' --ranks 4 --path packed --workspace 8K)
+any='all((e["pid"], e["tid"]) in lanes for e in work + waits + records) and all(e["ts"] >= 0 and e["dur"] > 0 for e in work + waits + records)'
+
+if [ -z "${GPUS:-}" ]; then
+  expect 0 trace "${case[@]}" --json -
+  check "$any"
+  check 'sorted(lanes.values()) == ["rank 0", "rank 1", "rank 2", "rank 3"] and len(named("execute")) == 4 and len(named("keep")) == 1'
+  check '[e["args"]["round"] for e in named("round")] == list(range(len(named("round")))) and len(named("round")) > 2 and not waits and not starts'
+  expect 0 trace "${case[@]}" --path direct --json -
+  check 'len(named("copy")) == 1'
+  expect 0 bench "${case[@]}" -n 2 --trace there
+  cp there out
+  check 'len(named("execute")) == 4'
+  refuse 2 '--svg FILE or --json FILE' trace "${case[@]}"
+else
+  for how in "-g $GPUS" '-g 1' '--comm nccl'; do
+    expect 0 trace "${case[@]}" --device cuda $how --json -
+    check "$any"
+    check 'len(starts) == len(ends) > 10 and starts.keys() == ends.keys()'
+    check 'all(within(s, records) for s in starts.values()) and all(within(f, waits) for f in ends.values())'
+    check 'all(starts[i]["ts"] <= ends[i]["ts"] + 0.0015 and starts[i]["name"] == ends[i]["name"] for i in starts)'
+    check 'len(waits) == len(starts) and {"unpack after move", "move after unpack"} <= {e["name"] for e in waits}'
+    check 'sum(e["args"]["bytes"] for e in named("move")) + sum(e["args"]["bytes"] for e in named("keep")) == 96 * 128 * 4'
+    check 'any(overlap(u, m) and u["pid"] == m["pid"] and u["args"]["round"] < m["args"]["round"] for u in named("unpack") for m in named("move"))'
+    check 'not any(overlap(a, b) for a in work for b in work if a is not b and (a["pid"], a["tid"]) == (b["pid"], b["tid"]))'
+  done
+  case+=(--device cuda -g "$GPUS")
+  expect 0 bench "${case[@]}" -n 1 -G --trace there
+  cp there out
+  check 'len(starts) > 10 and named("unpack")'
+fi
+expect 0 trace "${case[@]}" --svg picture.svg
+says 'lanes, .* steps, .* edges'
+if [ -n "$python" ]; then
+  "$python" -c 'import sys, xml.dom.minidom as x; sys.exit(len(x.parse(sys.argv[1]).getElementsByTagName("rect")) < 8)' picture.svg ||
+    fault "the picture is no SVG: $(head -c 300 picture.svg)"
+fi
+finish
