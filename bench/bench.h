@@ -1,5 +1,5 @@
 /* reshard bench, in parts: bench.c has sizes and the command, bench_run.c measures a row, bench_print.c tells it,
- * bench_trace.c records an execute of it. */
+ * bench_host.c what the host needs for it on a GPU, bench_trace.c records an execute of it. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -13,6 +13,8 @@ typedef struct bench_row {
   int64_t bytes, elements, wrong, widest_flow;
   double time_us, algbw, busbw, memcpy_gbps, ratio;
   double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
+  double host_us;  /* GPU: of the host for an execute; and */
+  double group_us; /* for its messages alone, in one round, where ranks are not all of one process; 0: not measured */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[WHAT_SHAPE_TEXT];
   const char *dtype, *path, *collective;
@@ -51,6 +53,9 @@ void bench_start(bench_state *b);
 void bench_finish(bench_state *b);
 /* Measures what b->w says, to b->row. */
 void bench_run_row(bench_state *b);
+
+/* Called by every local rank while the row's transfers are there, on GPUs. */
+void bench_host_times(bench_state *b, int64_t local, reshard_plan plan);
 
 /* Called by every local rank while the row's transfers are there. */
 void bench_trace_row(bench_state *b, int64_t local);

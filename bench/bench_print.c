@@ -60,6 +60,9 @@ void bench_json_row(json *j, const bench_state *b) {
   cli_json_real(j, "ratio", r->ratio);
   if (b->s.cuda) {
     cli_json_real(j, "loop_us", r->loop_us);
+    cli_json_real(j, "host_us", r->host_us);
+    if (r->group_us > 0)
+      cli_json_real(j, "group_us", r->group_us);
     cli_json_bool(j, "host_bound", r->host_bound);
   }
   if (b->o->check)

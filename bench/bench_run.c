@@ -266,8 +266,10 @@ static void run_rank(void *user, int64_t local) {
   if (b->o->graph)
     capture(b, local);
   measure(b, local);
-  if (b->s.cuda)
+  if (b->s.cuda) {
     measure_loop(b, local);
+    bench_host_times(b, local, plan);
+  }
   session_meet(&b->s, local, true); /* the last straight copy is over */
   if (b->o->check)
     check(b, local);

@@ -197,6 +197,12 @@ for n in 2 4; do
   step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify --device cuda --comm nccl --cases $((quick ? 10 : 25))
 done
 
+if step nccl-host 60 "2 processes on one GPU" bash -c 'nccl_processes "$@"' nccl 2 "$program" bench --device cuda --comm nccl \
+  "${columns[@]}" --shape 512x512 -n "$iterations" -w 3 -c -J "$out/nccl-host.json"; then
+  beyond=$(sed -nE 's/.*"host_us": *([0-9.e+-]+).*"group_us": *([0-9.e+-]+).*/\1 \2/p' "$out/nccl-host.json" | awk '{ printf "%.2f", $1 - $2 }')
+fi
+goal "execute over NCCL, beyond the bare group (us of the host)" "${beyond:-}" '<=' 5
+
 # --- PyTorch on the same card ---------------------------------------------------------------------------------------------------
 step torch 60 "" "${RESHARD_TEST_PYTHON:-python3}" bench/compare/reshard_torch_gpu.py "$program" "$side"
 while IFS='|' read -r name figure limit; do

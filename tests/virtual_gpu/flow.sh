@@ -2,7 +2,7 @@
 # ./run gpu from its first step to its table, with the programs on a virtual GPU and sizes that show nothing.
 . "$SOURCE/tests/cli/common.bash"
 export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results
-export RESHARD_GPU_SKIP='nccl-2 torch' # no ranks of several processes on a virtual GPU
+export RESHARD_GPU_SKIP='nccl-2 nccl-host torch' # no ranks of several processes on a virtual GPU
 RESHARD=$SOURCE/run
 expect 0 gpu --quick
 for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' 'packed, cyclic'; do
