@@ -23,7 +23,7 @@
 
 enum { RANKS = 3, ROWS = 12, COLUMNS = 20, BYTES = 4 * ROWS * COLUMNS, REMOTE_ERROR = 6 /* ncclRemoteError */ };
 /* A deadline where ranks are to run into it, and one that they do not; what a call may take beyond it. */
-enum { DEADLINE_MS = 300, PATIENCE_MS = 60000, SLACK_SECONDS = 10 };
+enum { DEADLINE_MS = 60, PATIENCE_MS = 60000, SLACK_SECONDS = 10 };
 typedef enum kind { SOLO, ONE_GPU, GPUS, NCCL, KINDS } kind;
 static const char *const kind_names[KINDS] = {"one rank", "ranks on one GPU", "ranks on a GPU each", "NCCL"};
 static const int64_t whole_shape[2] = {ROWS, COLUMNS};
@@ -70,6 +70,7 @@ typedef struct world {
   const char *function;                  /* that fails: as in vg_fail */
   int error;
   int64_t k;
+  int64_t failed; /* calls that did */
   bool from_then_on;
   unsigned char
       id[3][RESHARD_NCCL_ID_BYTES]; /* of a communicator that is there, that a call makes, for what comes after */
@@ -485,7 +486,7 @@ static void open_local(world *w) {
 }
 
 static void open_world(world *w) {
-  vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)w->k, .patience_ms = 300});
+  vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)w->k, .patience_ms = 5 * rs_min(w->timeout_ms, 2000)});
   for (int i = 0; i < 3; i++)
     (void)reshard_nccl_unique_id(w->id[i]);
   for (int64_t r = 0; r < w->n; r++)
@@ -654,18 +655,18 @@ static void judge(world *w, int64_t failed, double seconds) {
     snprintf(first->why, sizeof first->why, "the call took %.1f s", seconds);
 }
 
-/* False when there were not so many calls to fail. Counts what was wrong. */
-static bool run(world *w, int64_t *wrong) {
+/* Was anything wrong? */
+static bool run_once(world *w) {
   open_world(w);
   crew_run(w->n, prepare_rank, w);
   double start = now();
   crew_run(w->n, call_rank, w);
   double seconds = now() - start;
-  int64_t failed = vg_failed();
+  w->failed = vg_failed();
   vg_fail(NULL, 0, false, 0);
   crew_run(w->n, settle_rank, w);
   crew_run(w->n, check_rank, w);
-  judge(w, failed, seconds);
+  judge(w, w->failed, seconds);
   crew_run(w->n, drop_rank, w);
   for (int64_t r = 0; r < w->n && w->absent >= 0 && w->kind != NCCL; r++)
     reshard_comm_destroy(w->ranks[r].comm);
@@ -678,6 +679,19 @@ static bool run(world *w, int64_t *wrong) {
   bool bad = vg_end() > (lost ? vg_reports_with("free while in use") : 0);
   for (int64_t r = 0; r < w->n; r++)
     bad |= w->ranks[r].why[0] != '\0';
+  return bad;
+}
+
+/* False when there were not so many calls to fail. Counts what was wrong; where that may be a deadline that a busy
+ * machine has missed, what is wrong with a long one. */
+static bool run(world *w, int64_t *wrong) {
+  int64_t timeout_ms = w->timeout_ms;
+  bool bad = run_once(w);
+  if (bad && timeout_ms == DEADLINE_MS) {
+    w->timeout_ms = 50 * DEADLINE_MS;
+    bad = run_once(w);
+    w->timeout_ms = timeout_ms;
+  }
   if (bad) {
     fprintf(stderr, "%s %s, %s: call %d of %s by rank %d fails%s, rank %d never comes:\n", w->call->name, w->call->way,
             kind_names[w->kind], (int)w->k, w->function == NULL ? "any" : w->function, (int)w->victim,
@@ -689,7 +703,7 @@ static bool run(world *w, int64_t *wrong) {
       fprintf(stderr, "  %s\n", vg_report(i));
   }
   *wrong += bad;
-  return failed > 0;
+  return w->failed > 0;
 }
 
 /* --- The sweep ---------------------------------------------------------------------------------------------------- */
@@ -706,6 +720,14 @@ static const struct {
               {"NCCL remote error", "nccl*", false, true, REMOTE_ERROR},
               {"NCCL remote error", "nccl*", true, true, REMOTE_ERROR}};
 enum { FAULTS = sizeof faults / sizeof *faults };
+
+static bool have_nccl(void) {
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  vg_begin(NULL);
+  reshard_status status = reshard_nccl_unique_id(id);
+  vg_end();
+  return status == RESHARD_SUCCESS;
+}
 
 static const char *only; /* calls whose names have it; NULL: all */
 
@@ -726,14 +748,15 @@ static void test_faults(void **state) {
   int64_t wrong = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
+  int kinds = have_nccl() ? KINDS : NCCL;
   vg_quiet(true);
   for (int c = 0; c < CALLS; c++)
-    for (int k = 0; k < KINDS; k++)
+    for (int k = 0; k < kinds; k++)
       for (int f = 0; f < FAULTS; f++) {
         world w = {.call = &calls[c], .kind = (kind)k, .n = k == SOLO ? 1 : RANKS, .absent = -1};
         if ((calls[c].kinds >> k & 1) == 0 || (faults[f].nccl && k != NCCL) || (only && !strstr(calls[c].name, only)))
           continue;
-        if (k == NCCL && !vg_proving() && (c + f) % 3 != 0) /* which wait for a deadline each */
+        if (k == NCCL && !vg_proving() && (c + f) % 4 != 0) /* which wait for a deadline each */
           continue;
         w.timeout_ms = k == NCCL ? DEADLINE_MS : PATIENCE_MS;
         w.victim = c % w.n;
@@ -750,9 +773,10 @@ static void test_absent(void **state) {
   int64_t wrong = 0;
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
+  int kinds = have_nccl() ? KINDS : NCCL;
   vg_quiet(true);
   for (int c = 0; c < CALLS; c++)
-    for (int k = ONE_GPU; k < KINDS; k++) {
+    for (int k = ONE_GPU; k < kinds; k++) {
       if ((calls[c].kinds >> k & 1) == 0 || !calls[c].collective || (only && !strstr(calls[c].name, only)))
         continue;
       world w = {.call = &calls[c], .kind = (kind)k, .n = RANKS, .victim = -1, .timeout_ms = DEADLINE_MS};
