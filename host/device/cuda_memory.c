@@ -41,9 +41,15 @@ void rs_cuda_free(rs_device *device, void *memory) {
   rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
+/* No such access between these GPUs, rather than a call that failed. */
+static bool is_refusal(cudaError_t error) {
+  return error == cudaErrorNotSupported || error == cudaErrorInvalidValue || error == cudaErrorInvalidDevice ||
+         error == cudaErrorPeerAccessUnsupported;
+}
+
 /* Kernels of other GPUs reach memory of a pool where the pool says so. Which of them do is written down, for all
- * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). Where it cannot be said, nothing may come of
- * the pool: a peer would read what it does not reach. */
+ * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). Memory of a pool that could not be shared is
+ * not given out: a kernel that was promised it would fail. */
 static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
   int devices = 0;
   cudaMemPool_t book;
@@ -56,8 +62,12 @@ static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
     enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
     if (peer == cuda->base.index)
       continue;
-    RS_CUDA_TRY(cudaMemPoolGetAccess(&now, book, &access.location));
-    if (now == cudaMemAccessFlagsProtReadWrite)
+    cudaError_t error = cudaMemPoolGetAccess(&now, book, &access.location);
+    if (is_refusal(error))
+      rs_cuda_ignore(error);
+    else
+      RS_TRY(rs_cuda_check(error, "cudaMemPoolGetAccess"));
+    if (error == cudaSuccess && now == cudaMemAccessFlagsProtReadWrite)
       RS_CUDA_TRY(cudaMemPoolSetAccess(pool, &access, 1));
   }
   return RESHARD_SUCCESS;
