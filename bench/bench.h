@@ -12,7 +12,8 @@
 typedef struct bench_row {
   int64_t bytes, elements, wrong, widest_flow;
   double time_us, algbw, busbw, memcpy_gbps, ratio;
-  double loop_us; /* GPU: of an execute among many, one after the other, by the host's clock */
+  double loop_us;  /* GPU: of an execute among many, one after the other, by the host's clock */
+  bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
   char shape[WHAT_SHAPE_TEXT];
   const char *dtype, *path;
 } bench_row;

@@ -18,11 +18,11 @@ typedef struct bench_side {
   int64_t bytes; /* of elements, of all ranks of the world */
   int64_t nplaces;
   bench_place *place;
-  int64_t *first;         /* [locals + 1]: buffers of local rank l are [first[l], first[l + 1]) */
-  int64_t *begin;         /* [locals + 1]: where l's buffers begin in its place */
-  int64_t *end;           /* [locals + 1] */
-  void **buffer;          /* addresses for the library */
-  unsigned char **host;   /* the same on the host */
+  int64_t *first;       /* [locals + 1]: buffers of local rank l are [first[l], first[l + 1]) */
+  int64_t *begin;       /* [locals + 1]: where l's buffers begin in its place */
+  int64_t *end;         /* [locals + 1] */
+  void **buffer;        /* addresses for the library */
+  unsigned char **host; /* the same on the host */
 } bench_side;
 
 /* The local ranks' memory: on the session's GPUs, in turn, or on the host. */

@@ -51,8 +51,10 @@ void bench_json_row(json *j, const bench_state *b) {
   cli_json_real(j, "busbw", r->busbw);
   cli_json_real(j, "memcpy_gbps", r->memcpy_gbps);
   cli_json_real(j, "ratio", r->ratio);
-  if (b->s.cuda)
+  if (b->s.cuda) {
     cli_json_real(j, "loop_us", r->loop_us);
+    cli_json_bool(j, "host_bound", r->host_bound);
+  }
   if (b->o->check)
     cli_json_int(j, "wrong", r->wrong);
   else
@@ -94,4 +96,3 @@ void bench_json_head(json *j, const bench_state *b, const machine *m) {
   cli_json_close(j, '}');
   cli_json_open(j, "rows", '[');
 }
-

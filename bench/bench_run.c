@@ -1,16 +1,16 @@
 /* Measures a row: executes a prepared transfer again and again, alternating with a straight copy.
  *
  * The ranks are threads, and each executes for itself, as ranks do. The straight copy moves as many bytes as all
- * destinations have, between the same two pieces of memory: on the CPU by as many threads, on a GPU by its own copy from
- * device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the machine
- * down slows both.
+ * destinations have, between the same two pieces of memory: on the CPU by as many threads, on a GPU by its own copy
+ * from device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the
+ * machine down slows both.
  *
  * On the CPU an iteration's time is from the opening of a barrier to the return of the last rank. On a GPU it is from
  * an event that all ranks' streams wait for to one that waits for all of them, and what the host needs to give the work
  * to the streams is not in it: before the first event the streams are held by memsets, over four times the L2 cache, so
  * that nothing is found in the cache either, and as many of them as it takes - when the first event has happened before
- * the last piece of work was given, the iteration is done again with twice as many. What the host needs shows in another
- * number: the time of an execute in a loop of them, by the host's clock. */
+ * the last piece of work was given, the iteration is done again with twice as many. What the host needs shows in
+ * another number: the time of an execute in a loop of them, by the host's clock. */
 #include "bench.h"
 
 #include "comm/comm.h"
@@ -26,7 +26,8 @@ enum { MOST_HELD = 256, CACHES = 4 };
 
 static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
 
-/* --- Work that is timed: called by every local rank ------------------------------------------------------------------ */
+/* --- Work that is timed: called by every local rank ------------------------------------------------------------------
+ */
 
 typedef void (*work_fn)(bench_state *b, int64_t local);
 
@@ -59,7 +60,8 @@ static void straight(bench_state *b, int64_t local) {
     straight_copy(b, &b->src.place[local], &b->dst.place[local], stream_of(b, local));
 }
 
-/* --- Time ------------------------------------------------------------------------------------------------------------ */
+/* --- Time ------------------------------------------------------------------------------------------------------------
+ */
 
 /* Both return the time to local rank 0. */
 static double timed_cpu(bench_state *b, int64_t local, work_fn work) {
@@ -97,6 +99,7 @@ static double end_time(bench_state *b) {
   CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
   CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
   b->again = early && b->hold < MOST_HELD;
+  b->row.host_bound |= early && !b->again;
   b->hold *= b->again ? 2 : 1;
   return seconds;
 }
@@ -183,7 +186,8 @@ static void measure_loop(bench_state *b, int64_t local) {
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
 }
 
-/* --- A row ------------------------------------------------------------------------------------------------------------- */
+/* --- A row
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static reshard_status give(void *user, void *stream) {
   bench_state *b = user;
@@ -304,6 +308,7 @@ void bench_run_row(bench_state *b) {
     snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
   else
     what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+  b->hold = 1;
   b->entries = what_entries(w);
   bench_side_make(w, &b->s, true, &b->src);
   bench_side_make(w, &b->s, false, &b->dst);
@@ -316,7 +321,8 @@ void bench_run_row(bench_state *b) {
   free(b->entries);
 }
 
-/* --- What all rows share ----------------------------------------------------------------------------------------------- */
+/* --- What all rows share
+ * ----------------------------------------------------------------------------------------------- */
 
 static void start_cpu(bench_state *b) {
   reshard_isa isa = RESHARD_ISA_AUTO;
@@ -330,7 +336,6 @@ static void start_cpu(bench_state *b) {
 static void start_gpu(bench_state *b) {
   const session *s = &b->s;
   gpu_info info;
-  b->hold = 1;
   b->stream = cli_alloc(s->locals, sizeof *b->stream);
   b->done = cli_alloc(s->locals, sizeof *b->done);
   b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
@@ -350,9 +355,6 @@ static void start_gpu(bench_state *b) {
 void bench_start(bench_state *b) {
   const cli_options *o = b->o;
   session_connect(&b->s, b->w.world);
-  if (o->graph && b->s.locals > 1 && b->s.comms[0]->locals != b->s.locals)
-    cli_exit(EXIT_USAGE, "-G: with --comm %s a graph holds one rank, and this process has %lld", b->s.comm,
-             (long long)b->s.locals);
   b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
   b->transfers = cli_alloc(b->s.locals, sizeof(reshard_transfer));
   b->ours = cli_alloc(o->iterations, sizeof *b->ours);

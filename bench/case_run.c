@@ -1,9 +1,10 @@
-/* Runs one case: every rank here is a thread. Plans are made and compared with the oracle's counts; then transfers are made
- * and executed, twice and more with other data, over one path or several, by the rank threads or by one thread for all.
+/* Runs one case: every rank here is a thread. Plans are made and compared with the oracle's counts; then transfers are
+ * made and executed, twice and more with other data, over one path or several, by the rank threads or by one thread for
+ * all.
  *
  * No barrier stands between filling a source and executing, nor between an execute and checking the destination and
- * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds of
- * it. */
+ * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
+ * of it. */
 #include "case_bind.h"
 #include "case_check.h"
 #include "case_comms.h"
@@ -301,7 +302,8 @@ static bool turn(live *l, const pass *p, int64_t rank, int generation, bool *rig
     return false;
   }
   reshard_comm_get_stats(l->comms[rank], &after);
-  bool early = s->device != NULL && generation % 2 == 1; /* else the source is looked at, and nothing spoils it before */
+  bool early =
+      s->device != NULL && generation % 2 == 1; /* else the source is looked at, and nothing spoils it before */
   moved = moved == RESHARD_SUCCESS ? early ? spoil(s) : case_move(&s->src, false, s->stream) : moved;
   moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, false, s->stream) : moved;
   if (moved != RESHARD_SUCCESS)
@@ -309,8 +311,7 @@ static bool turn(live *l, const pass *p, int64_t rank, int generation, bool *rig
   cli_text why = {0};
   bool clean =
       case_check_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
-      (early ||
-       case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
+      (early || case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
   if (clean && !p->reverse && !l->runner->fixed.graph && after.received_bytes - before.received_bytes != s->wire)
     cli_add(&why, "rank %lld: %lld bytes came over the wire, the lower bound is %lld", (long long)rank,
             (long long)(after.received_bytes - before.received_bytes), (long long)s->wire);

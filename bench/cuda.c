@@ -117,8 +117,8 @@ reshard_status gpu_memcpy_batch(rs_device *device, int64_t n, const rs_span *spa
   }
   int before;
   RS_TRY_GOTO(status, rs_cuda_enter(device, &before), done);
-  status = rs_cuda_check(cudaMemcpyBatchAsync(dst, src, bytes, (size_t)n, &how, &first, 1, stream),
-                         "cudaMemcpyBatchAsync");
+  status =
+      rs_cuda_check(cudaMemcpyBatchAsync(dst, src, bytes, (size_t)n, &how, &first, 1, stream), "cudaMemcpyBatchAsync");
   rs_cuda_leave(before);
 done:
   free(src);
@@ -127,7 +127,8 @@ done:
   return status;
 #else
   (void)device, (void)n, (void)spans, (void)stream;
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "cudaMemcpyBatchAsync came with CUDA 13 in this form; this build has %d.%d",
-                  CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                  "cudaMemcpyBatchAsync came with CUDA 13 in this form; this build has %d.%d", CUDART_VERSION / 1000,
+                  CUDART_VERSION % 1000 / 10);
 #endif
 }

@@ -17,7 +17,7 @@ typedef struct cli_options {
   /* what, and its two layouts */
   const char *shape, *dtype, *model, *src, *dst, *permutation;
   /* where */
-  int64_t ranks; /* 0: not given */
+  int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
   reshard_path path;
   int64_t workspace; /* 0: no limit */

@@ -34,7 +34,8 @@ static void check_words(const cli_options *o) {
     cli_exit(EXIT_USAGE, "-G needs --device cuda");
 }
 
-/* Processes of one machine take its GPUs in turn, where they are fewer than ranks; one process has as many as it says. */
+/* Processes of one machine take its GPUs in turn, where they are fewer than ranks; one process has as many as it says.
+ */
 static void open_gpus(session *s, int64_t wanted) {
   gpu_machine m;
   gpu_machine_read(&m);
@@ -70,9 +71,8 @@ typedef struct joining {
 static void join_nccl(void *user, int64_t local) {
   joining *j = user;
   session *s = j->s;
-  CLI_TRY("--comm nccl: ",
-          reshard_comm_create_nccl(j->id, s->world, s->first + local, s->devices[local % s->ndevices],
-                                   processes_timeout_ms(), &s->comms[local]));
+  CLI_TRY("--comm nccl: ", reshard_comm_create_nccl(j->id, s->world, s->first + local, s->devices[local % s->ndevices],
+                                                    processes_timeout_ms(), &s->comms[local]));
 }
 
 static void connect_nccl(session *s) {
@@ -85,9 +85,9 @@ static void connect_nccl(session *s) {
 
 static void connect_mpi(session *s) {
   if (s->locals != 1)
-    cli_exit(EXIT_USAGE, "--comm mpi: %lld ranks in one process; each rank is a process of mpirun", (long long)s->locals);
-  CLI_TRY("--comm mpi: ",
-          reshard_comm_from_mpi(mpi_world(), s->devices[0], processes_timeout_ms(), &s->comms[0]));
+    cli_exit(EXIT_USAGE, "--comm mpi: %lld ranks in one process; each rank is a process of mpirun",
+             (long long)s->locals);
+  CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], processes_timeout_ms(), &s->comms[0]));
 }
 
 static void connect_local(session *s) {
@@ -102,6 +102,9 @@ void session_connect(session *s, int64_t world) {
   s->world = world;
   s->locals = world / s->processes.n;
   s->first = s->locals * s->processes.me;
+  if (s->o->graph && strcmp(s->comm, "nccl") == 0 && s->locals > 1)
+    cli_exit(EXIT_USAGE, "-G: with --comm nccl a graph holds one rank, and this process has %lld",
+             (long long)s->locals);
   if (s->cuda) {
     int64_t each = strcmp(s->comm, "nccl") == 0 ? s->locals : 1; /* NCCL's ranks have a GPU each */
     open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);

@@ -19,7 +19,7 @@ typedef struct session {
   rank_pool *pool;              /* of the local ranks */
   int64_t ndevices;
   reshard_device *devices; /* the GPUs; none where local ranks share a CPU, which is their communicator's own */
-  reshard_comm *comms; /* [locals] */
+  reshard_comm *comms;     /* [locals] */
 } session;
 
 /* Who takes part. Where the options or the processes say how many ranks there are, o->ranks is that. Ends the program

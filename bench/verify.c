@@ -11,13 +11,14 @@
 
 int command_verify(int argc, char **argv) {
   cli_options o;
-  cli_read_options(argc, argv, COMMAND_VERIFY,
-                   "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
-                   "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
-                   "limits) and compares\n"
-                   "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
-                   "runs first.\n",
-                   &o);
+  cli_read_options(
+      argc, argv, COMMAND_VERIFY,
+      "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
+      "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
+      "limits) and compares\n"
+      "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
+      "runs first.\n",
+      &o);
   session where;
   int64_t asked = o.ranks;
   session_begin(&where, &o);
@@ -31,9 +32,6 @@ int command_verify(int argc, char **argv) {
   if (o.ranks > ORACLE_WORLD)
     cli_exit(EXIT_USAGE, "--ranks %lld: random cases have at most %d ranks", (long long)o.ranks, ORACLE_WORLD);
   session_connect(&where, remote ? o.ranks : 0);
-  if (o.graph && remote && where.locals > 1)
-    cli_exit(EXIT_USAGE, "-G: with --comm %s a graph holds one rank, and this process has %lld", where.comm,
-             (long long)where.locals);
   cli_text reproduce = {0};
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);

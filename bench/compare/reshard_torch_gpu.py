@@ -26,7 +26,7 @@ if not torch.cuda.is_available():
 
 RANKS, TURNS = 4, 20
 device = torch.device("cuda")
-cache = torch.empty(4 * max(torch.cuda.get_device_properties(0).L2_cache_size, 1 << 20), dtype=torch.uint8, device=device)
+cache = torch.empty(4 * getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20), dtype=torch.uint8, device=device)
 
 
 def make(side):

@@ -1,5 +1,5 @@
-/* reshard_gpu: the parts of the library that `reshard` does not show alone - copies, casts, selections, storage - on one
- * GPU: that they do what the CPU does (check), and how fast they are (bench). */
+/* reshard_gpu: the parts of the library that `reshard` does not show alone - copies, casts, selections, storage - on
+ * one GPU: that they do what the CPU does (check), and how fast they are (bench). */
 #ifndef BENCH_GPU_BED_H
 #define BENCH_GPU_BED_H
 
@@ -38,10 +38,11 @@ double bed_time(bed *b, bed_work work, void *user);
 /* Both return the exit status. */
 int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large);
 typedef struct gpu_bench_options {
-  int64_t bytes;      /* of the large cases */
+  int64_t bytes; /* of the large cases */
   int64_t iterations;
-  const char *only;   /* cases whose names begin so; NULL: all */
-  const char *json;   /* NULL: none */
+  const char *only; /* cases whose names begin so; NULL: all */
+  const char *json; /* NULL: none */
+  bool profile;     /* each piece of work once, untimed */
 } gpu_bench_options;
 int gpu_bench(bed *b, const gpu_bench_options *options);
 

@@ -30,7 +30,8 @@ typedef struct bench {
   row row[ROWS];
 } bench;
 
-/* --- Time -------------------------------------------------------------------------------------------------------------- */
+/* --- Time
+ * -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct plain {
   bed *b;
@@ -49,10 +50,17 @@ typedef struct runner {
   void *user;
 } runner;
 
-/* Medians of n runners, in turns; one turn to warm up. */
+/* Medians of n runners, in turns; one turn to warm up. For a profiler each runs once, and nothing is timed. */
 static void race(bench *x, int n, const runner *runners, double *seconds) {
   int64_t turns = x->o->iterations;
+  for (int i = 0; x->o->profile && i < n; i++) {
+    CLI_TRY("", runners[i].work(runners[i].user, x->b->stream[0]));
+    seconds[i] = 1;
+  }
+  if (x->o->profile)
+    return;
   double *times = cli_alloc(n * turns, sizeof *times);
+  x->b->hold = 1;
   for (int64_t t = -1; t < turns; t++)
     for (int i = 0; i < n; i++) {
       double one = bed_time(x->b, runners[i].work, runners[i].user);
@@ -77,9 +85,16 @@ static bool wanted(const bench *x, const char *name) {
 
 static bool met(const row *r) { return !r->wrong && (r->at_least ? r->figure >= r->goal : r->figure <= r->goal); }
 
-static void tell(const row *r) {
+static void tell(const bench *x, const row *r) {
+  if (x->o->profile) {
+    printf("%-38s %11lld B  %s\n", r->name, (long long)r->bytes, r->wrong ? "WRONG DATA" : "run once");
+    return;
+  }
   printf("%-38s %11lld B  %9.1f us  %6.3f %s, goal %s %g: %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit,
-         r->at_least ? ">=" : "<=", r->goal, r->wrong ? "WRONG DATA" : met(r) ? "met" : "short");
+         r->at_least ? ">=" : "<=", r->goal,
+         r->wrong ? "WRONG DATA"
+         : met(r) ? "met"
+                  : "short");
   if (r->memcpy_us > 0)
     printf("; memcpy %.1f us", r->memcpy_us);
   for (int i = 0; i < RIVALS; i++)
@@ -91,7 +106,8 @@ static void tell(const row *r) {
   fflush(stdout);
 }
 
-/* --- Box copies -------------------------------------------------------------------------------------------------------- */
+/* --- Box copies
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct box {
   bed *b;
@@ -174,7 +190,7 @@ static void box_case(bench *x, const char *name, int64_t run, int64_t k, double 
   r->us = 1e6 * t[0];
   r->memcpy_us = 1e6 * t[1];
   r->figure = t[0] / t[1];
-  tell(r);
+  tell(x, r);
   b->cpu->ops->release(b->cpu, cpu);
   b->gpu->ops->release(b->gpu, j.program);
   rs_copies_free(&copies);
@@ -182,7 +198,8 @@ static void box_case(bench *x, const char *name, int64_t run, int64_t k, double 
   free_sides(b, &s);
 }
 
-/* --- Many contiguous boxes, beside CUB and the runtime ------------------------------------------------------------------ */
+/* --- Many contiguous boxes, beside CUB and the runtime
+ * ------------------------------------------------------------------ */
 
 typedef struct batch {
   bed *b;
@@ -277,8 +294,8 @@ static void batch_race(bench *x, const char *name, batch *j, box *program, sides
     if (at[i] >= 0 && (fastest == 0 || t[at[i]] < fastest))
       fastest = t[at[i]];
   }
-  tell(r);
-  if (fastest > 0) {
+  tell(x, r);
+  if (fastest > 0 && !x->o->profile) {
     double ours = r->us;
     r = add_row(x, name, "x the faster rival's time", 1.0, false);
     snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", rivals");
@@ -286,10 +303,9 @@ static void batch_race(bench *x, const char *name, batch *j, box *program, sides
     r->us = ours;
     r->memcpy_us = 1e6 * t[1];
     r->figure = t[0] / fastest;
-    tell(r);
+    tell(x, r);
   }
-  if (cub)
-    cub_end(j);
+  cub_end(j);
 }
 
 /* n boxes in an order of their own, by one program of the box copy, or as spans of an exchange. */
@@ -335,7 +351,8 @@ static void batch_case(bench *x, const char *name, int64_t n, int64_t alike, boo
   free(j.span);
 }
 
-/* --- Selection --------------------------------------------------------------------------------------------------------- */
+/* --- Selection
+ * --------------------------------------------------------------------------------------------------------- */
 
 typedef struct selection {
   bed *b;
@@ -365,8 +382,18 @@ static void select_case(bench *x, const char *name, int64_t rows, int64_t column
   for (int64_t i = 0; i < rows; i++)
     memcpy(s.image + i * run, s.host + index[i] * run, (size_t)run);
   bed_to_gpu(b, there, index, rows * 8);
-  selection j = {b, {.src = s.from, .index = (const char *)there, .dst = s.to, .count = rows, .extent = rows,
-                     .index_stride = 8, .src_stride = run, .dst_stride = run, .index_bytes = 8, .element = 2, .run = run}};
+  selection j = {b,
+                 {.src = s.from,
+                  .index = (const char *)there,
+                  .dst = s.to,
+                  .count = rows,
+                  .extent = rows,
+                  .index_stride = 8,
+                  .src_stride = run,
+                  .dst_stride = run,
+                  .index_bytes = 8,
+                  .element = 2,
+                  .run = run}};
   plain p = {b, s.to, s.from, bytes};
   double t[2];
   race(x, 2, (runner[]){{run_select, &j}, {plain_copy, &p}}, t);
@@ -378,15 +405,16 @@ static void select_case(bench *x, const char *name, int64_t rows, int64_t column
   out->us = 1e6 * t[0];
   out->memcpy_us = 1e6 * t[1];
   out->figure = t[1] / t[0];
-  tell(out);
+  tell(x, out);
   free(index);
   bed_free(b, there);
   free_sides(b, &s);
 }
 
-/* --- What the host needs for an execute --------------------------------------------------------------------------------- */
+/* --- What the host needs for an execute
+ * --------------------------------------------------------------------------------- */
 
-enum { HOST_RANKS = 4 };
+enum { HOST_RANKS = 4, HOST_SHARE = 64 << 10 };
 
 typedef struct world {
   bed *b;
@@ -398,13 +426,14 @@ typedef struct world {
   reshard_layout layout[2];
 } world;
 
+typedef struct seat {
+  world *w;
+  int64_t rank;
+} seat;
+
 static void *host_rank(void *user) {
-  struct {
-    world *w;
-    int64_t rank;
-  } *mine = user;
-  world *w = mine->w;
-  int64_t r = mine->rank, share = 65536;
+  world *w = ((seat *)user)->w;
+  int64_t r = ((seat *)user)->rank, share = HOST_SHARE;
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = w->layout[0], .dst = w->layout[1], .dtype = RESHARD_F32};
   void *src[] = {w->memory[0] + r * share}, *dst[] = {w->memory[1] + r * share};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
@@ -449,33 +478,29 @@ static double host_time(bench *x, bed_work work, void *user) {
 
 static void host_row(bench *x, const char *name, double seconds) {
   row *r = add_row(x, name, "us of the host", 10, false);
-  r->bytes = HOST_RANKS * 65536;
+  r->bytes = HOST_RANKS * HOST_SHARE;
   r->figure = r->us = 1e6 * seconds;
-  tell(r);
+  tell(x, r);
 }
 
 /* Rows to columns, 256 KiB, 4 ranks of one thread. */
 static void host_cases(bench *x) {
-  if (!wanted(x, "execute"))
+  if (!wanted(x, "execute") || x->o->profile)
     return;
   world w = {.b = x->b};
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
   int64_t shape[] = {256, 256};
-  struct {
-    world *w;
-    int64_t rank;
-  } mine[HOST_RANKS];
+  seat mine[HOST_RANKS];
   pthread_t thread[HOST_RANKS];
   CLI_TRY("", reshard_layout_parse("chunk(0)", 2, shape, HOST_RANKS, &w.layout[0]));
   CLI_TRY("", reshard_layout_parse("chunk(1)", 2, shape, HOST_RANKS, &w.layout[1]));
-  w.memory[0] = bed_alloc(x->b, HOST_RANKS * 65536);
-  w.memory[1] = bed_alloc(x->b, HOST_RANKS * 65536);
-  CLI_TRY("", x->b->gpu->ops->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * 65536, x->b->stream[0]));
+  w.memory[0] = bed_alloc(x->b, HOST_RANKS * HOST_SHARE);
+  w.memory[1] = bed_alloc(x->b, HOST_RANKS * HOST_SHARE);
+  CLI_TRY("", x->b->gpu->ops->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
   bed_wait(x->b);
   CLI_TRY("", reshard_comm_create_local(HOST_RANKS, &local, w.comm));
   for (int64_t r = 0; r < HOST_RANKS; r++) {
-    mine[r].w = &w;
-    mine[r].rank = r;
+    mine[r] = (seat){&w, r};
     if (pthread_create(&thread[r], NULL, host_rank, &mine[r]) != 0)
       cli_exit(EXIT_FAILED, "no thread");
   }
@@ -501,7 +526,8 @@ static void host_cases(bench *x) {
   bed_free(x->b, w.memory[1]);
 }
 
-/* --- All ---------------------------------------------------------------------------------------------------------------- */
+/* --- All
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void write_json(const bench *x) {
   json j = {0};

@@ -1,5 +1,6 @@
-/* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths, shapes
- * and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage. */
+/* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths,
+ * shapes and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage.
+ */
 #include "bed.h"
 
 #include "device/storage_pool.h"
@@ -38,7 +39,8 @@ static bool equal(check *c) {
   return true;
 }
 
-/* --- Copies ----------------------------------------------------------------------------------------------------------- */
+/* --- Copies
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
   if (naxes == 0) {
@@ -184,7 +186,8 @@ static bool spans(check *c) {
   return equal(c);
 }
 
-/* --- Casts, selections, memset ---------------------------------------------------------------------------------------- */
+/* --- Casts, selections, memset
+ * ---------------------------------------------------------------------------------------- */
 
 static bool casts(check *c) {
   static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
@@ -274,7 +277,8 @@ static bool sets(check *c) {
   return equal(c);
 }
 
-/* --- Storage ---------------------------------------------------------------------------------------------------------- */
+/* --- Storage
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Blocks on several streams, each filled with a byte of its own where it was allocated and looked at where it is freed:
  * a block that was handed out too early shows as another's byte. */
@@ -312,7 +316,8 @@ static bool storage(check *c) {
   return right;
 }
 
-/* --- Offsets of more than 32 bits ------------------------------------------------------------------------------------- */
+/* --- Offsets of more than 32 bits
+ * ------------------------------------------------------------------------------------- */
 
 /* Rows that lie 1 GiB apart, and the stamps of their places. */
 static bool beyond_4g(bed *b) {
@@ -342,7 +347,7 @@ static bool beyond_4g(bed *b) {
 }
 
 int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large) {
-  static bool (*const kinds[])(check *c) = {compiled, once, spans, casts, selections, sets, storage};
+  static bool (*const kinds[])(check * c) = {compiled, once, spans, casts, selections, sets, storage};
   enum { KINDS = sizeof kinds / sizeof *kinds };
   check c = {.b = b, .from = bed_alloc(b, ROOM), .to = bed_alloc(b, ROOM)};
   c.source = cli_alloc(ROOM, 1);
@@ -354,8 +359,8 @@ int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large) {
     refill(&c);
     if (!kinds[(seed + (uint64_t)i) % KINDS](&c)) {
       wrong++;
-      printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu\n", (unsigned long long)(seed + (uint64_t)i),
-             c.what, (unsigned long long)(seed + (uint64_t)i));
+      printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu\n",
+             (unsigned long long)(seed + (uint64_t)i), c.what, (unsigned long long)(seed + (uint64_t)i));
     }
   }
   if (large)

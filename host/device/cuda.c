@@ -167,7 +167,6 @@ static const rs_device_ops cuda_ops = {
     .release = rs_cuda_release,
     .run = rs_cuda_run,
     .copy = rs_cuda_copy,
-    .carry = rs_cuda_carry,
     .count = rs_cuda_count,
     .cast = rs_cuda_cast,
     .select = rs_cuda_select,

@@ -1,5 +1,6 @@
 /* The CUDA device, over the CUDA runtime. cuda.c has its table, streams, events and errors; cuda_memory.c memory;
- * cuda_program.c the box copies; cuda_ops.c casts, selection and memset; cuda_lots.c tables that are used once. */
+ * cuda_program.c the box copies, by tables from cuda_tiles.c and cuda_batch.c; cuda_ops.c casts, selection and memset;
+ * cuda_lots.c memory for tables that are used once. */
 #ifndef RS_DEVICE_CUDA_H
 #define RS_DEVICE_CUDA_H
 
@@ -98,7 +99,6 @@ reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int
 void rs_cuda_release(rs_device *device, rs_program *program);
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream);
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
-reshard_status rs_cuda_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
 
 /* cuda_ops.c */

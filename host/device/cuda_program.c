@@ -8,7 +8,7 @@
  * when all lots are in use it waits for the oldest. */
 #include "device/cuda.h"
 
-#include "device/box_tiles.h"
+#include "device/cuda_tiles.h"
 #include "device/stream.h"
 
 #include <stdlib.h>
@@ -266,45 +266,6 @@ reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, 
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = copy(device, n, spans, total_bytes, stream);
-  rs_cuda_leave(before);
-  return status;
-}
-
-/* --- Messages: all are packed, copied, unpacked --- */
-
-static reshard_status run_side(rs_device *device, int64_t n, const rs_link *links, bool pack, void *stream) {
-  rs_program *some[RS_BOX_PARTS];
-  for (int64_t first = 0; first < n; first += RS_BOX_PARTS) {
-    int64_t part = rs_min(n - first, RS_BOX_PARTS);
-    for (int64_t i = 0; i < part; i++)
-      some[i] = (rs_program *)(pack ? links[first + i].pack : links[first + i].unpack);
-    RS_TRY(run(device, part, some, stream));
-  }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status copy_links(rs_device *device, int64_t n, const rs_link *links, int64_t total_bytes,
-                                 void *stream) {
-  rs_span some[RS_BOX_SPANS];
-  for (int64_t first = 0; first < n; first += RS_BOX_SPANS) {
-    int64_t part = rs_min(n - first, RS_BOX_SPANS);
-    for (int64_t i = 0; i < part; i++)
-      some[i] = links[first + i].span;
-    RS_TRY(copy(device, part, some, total_bytes, stream));
-  }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status carry(rs_device *device, int64_t n, const rs_link *links, int64_t total_bytes, void *stream) {
-  RS_TRY(run_side(device, n, links, true, stream));
-  RS_TRY(copy_links(device, n, links, total_bytes, stream));
-  return run_side(device, n, links, false, stream);
-}
-
-reshard_status rs_cuda_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
-  int before;
-  RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = carry(device, n, links, total_bytes, stream);
   rs_cuda_leave(before);
   return status;
 }

@@ -115,7 +115,7 @@ typedef struct rs_device_ops {
    * (streaming stores pay or not), as in compile. Allocates nothing. */
   reshard_status (*copy)(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
   /* Runs n messages as one job: each packed, copied and unpacked by one thread, so that what it stages stays in that
-   * thread's cache. total_bytes as in copy. Allocates nothing. */
+   * thread's cache. total_bytes as in copy. Allocates nothing. NULL on a device with streams. */
   reshard_status (*carry)(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
   /* Number of box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);

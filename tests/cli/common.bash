@@ -1,6 +1,7 @@
 # Shared by the tests of the program. RESHARD is the program, SOURCE the source tree.
 set -u
 : "${RESHARD:?the program}" "${SOURCE:?the source tree}"
+export TSAN_OPTIONS="${TSAN_OPTIONS:-} atexit_sleep_ms=0" # a second for every run of the program
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1

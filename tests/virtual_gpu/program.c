@@ -3,11 +3,15 @@
  *
  * Environment: VG_DEVICES  GPUs of the machine (default 1; 0: a driver and no GPU; -1: no driver)
  *              VG_SEED     seed of the schedules (default 1)
- *              VG_CHECK    0: nothing but misuse and leaks is looked for, for larger runs */
+ *              VG_CHECK    0: nothing but misuse and leaks is looked for, for larger runs
+ *              VG_WITHOUT  an edge (host/device/stream.h) whose waits are left out */
 #include "virtual_gpu.h"
+
+#include "device/stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int reshard_main(int argc, char **argv);
@@ -17,14 +21,19 @@ static long number(const char *name, long otherwise) {
   return text != NULL && *text != '\0' ? strtol(text, NULL, 0) : otherwise;
 }
 
-/* Runs as the last thing: the program may exit anywhere. What failed leaves its memory to the system. */
+/* Runs as the last thing: the program may exit anywhere. What failed leaves its memory to the system: no leak is told.
+ */
 static void end(int status, void *unused) {
   (void)unused;
+  for (int i = 0; status != 0 && vg_report(i) != NULL; i++)
+    fprintf(stderr, "virtual GPU: %s\n", vg_report(i));
   if (status == 0 && vg_end() > 0) {
     fflush(NULL);
     _exit(70);
   }
 }
+
+static bool left_out(void *name, const char *edge, bool wait) { return wait && strcmp(edge, name) == 0; }
 
 int main(int argc, char **argv) {
   long devices = number("VG_DEVICES", 1);
@@ -33,6 +42,8 @@ int main(int argc, char **argv) {
                          .l2 = 64 << 10, /* what must be out of the cache need not be large */
                          .seed = (uint64_t)number("VG_SEED", 1),
                          .no_check = number("VG_CHECK", 1) == 0});
+  if (getenv("VG_WITHOUT") != NULL)
+    rs_stream_set_hook(left_out, getenv("VG_WITHOUT"));
   on_exit(end, NULL);
   return reshard_main(argc, argv);
 }

@@ -1,5 +1,4 @@
-/* Programs, spans and messages of the CUDA device on the virtual GPU: data, launches, order, captured graphs, faults.
- */
+/* Programs and spans of the CUDA device on the virtual GPU: data, launches, order, captured graphs, faults. */
 #include "device/cuda.h"
 #include "device/stream.h"
 
@@ -315,7 +314,7 @@ static void once_again(void **test) {
   OK(end(&b));
 }
 
-/* --- Spans and messages --- */
+/* --- Spans --- */
 
 static void spans(void **test) {
   (void)test;
@@ -341,44 +340,6 @@ static void spans(void **test) {
     OK(b.device->ops->synchronize(b.device, b.stream[0]));
     check(&b, "spans");
   }
-  OK(end(&b));
-}
-
-static void messages(void **test) {
-  (void)test;
-  state = 29;
-  bed b = begin(NULL);
-  char *staging;
-  enum { N = 7, BYTES = 4000 };
-  rs_link links[N];
-  memset(links, 0, sizeof links);
-  rs_program *pack[N], *unpack[N];
-  OK(b.device->ops->alloc(b.device, 2 * N * BYTES, (void **)&staging));
-  for (int i = 0; i < N; i++) {
-    rs_copies copies = {0};
-    rs_axis columns[2] = {{1000, 64, 4}, {4, 1, 1}}, rows[2] = {{100, 40, 48}, {40, 1, 1}};
-    OK(rs_copies_add(&copies, b.from + 4 * i, staging + i * BYTES, 1, 2, columns));
-    OK(b.device->ops->compile(b.device, &copies, 0, &pack[i]));
-    rs_copies_clear(&copies);
-    OK(rs_copies_add(&copies, staging + (N + i) * BYTES, b.to + i * 6000, 1, 2, rows));
-    OK(b.device->ops->compile(b.device, &copies, 0, &unpack[i]));
-    rs_copies_free(&copies);
-    links[i].pack = pack[i];
-    links[i].span = (rs_span){staging + i * BYTES, staging + (N + i) * BYTES, BYTES, true};
-    links[i].unpack = unpack[i];
-    for (int k = 0; k < BYTES; k++)
-      b.wanted[i * 6000 + k / 40 * 48 + k % 40] = b.source[4 * i + k / 4 * 64 + k % 4];
-  }
-  vg_counts before = vg_count();
-  OK(b.device->ops->carry(b.device, N, links, 0, b.stream[0]));
-  assert_int_equal(vg_count().launches - before.launches, 3);
-  OK(b.device->ops->synchronize(b.device, b.stream[0]));
-  check(&b, "messages");
-  for (int i = 0; i < N; i++) {
-    b.device->ops->release(b.device, pack[i]);
-    b.device->ops->release(b.device, unpack[i]);
-  }
-  b.device->ops->free(b.device, staging);
   OK(end(&b));
 }
 
@@ -441,8 +402,7 @@ int main(void) {
       cmocka_unit_test(several),          cmocka_unit_test(many),
       cmocka_unit_test(long_rows),        cmocka_unit_test(captured),
       cmocka_unit_test(once_each_policy), cmocka_unit_test(once_edges),
-      cmocka_unit_test(once_again),       cmocka_unit_test(spans),
-      cmocka_unit_test(messages),         cmocka_unit_test(faults),
+      cmocka_unit_test(once_again),       cmocka_unit_test(spans),         cmocka_unit_test(faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

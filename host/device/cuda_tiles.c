@@ -14,7 +14,7 @@
  * Copies that take turns within lines - rows to columns of narrow shards, cyclic blocks - must be at the same lines at
  * the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
  * with narrow lines are sorted, by source or by destination address, whichever has more of them. */
-#include "device/box_tiles.h"
+#include "device/cuda_tiles.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Shapes that are kept once, tables as the kernels read them, and the parameters of launches. */
-#include "device/box_tiles.h"
+#include "device/cuda_tiles.h"
 
 #include <string.h>
 

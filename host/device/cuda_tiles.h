@@ -1,6 +1,6 @@
 /* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests. */
-#ifndef RS_DEVICE_BOX_TILES_H
-#define RS_DEVICE_BOX_TILES_H
+#ifndef RS_DEVICE_CUDA_TILES_H
+#define RS_DEVICE_CUDA_TILES_H
 
 #include "device/device.h"
 #include "kernels/box_copy.h"

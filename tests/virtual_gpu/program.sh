@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The program on GPUs: what it does with --device cuda, by every communicator and path, and that it says what is missing. On
+# a virtual GPU ($RESHARD), whose checker makes a run fail that lacks a wait between streams or leaves something behind.
+. "$SOURCE/tests/cli/common.bash"
+scale=${RESHARD_TEST_SCALE:-1}
+cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * s); print n < 8 ? 8 : n }')
+small=(bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 2 -c 1 --device cuda)
+export VG_DEVICES=2
+
+expect 0 info; says '^cuda:1 .*virtual GPU.*reaches cuda:0'
+expect 0 info --json -; says '"gpus":\[\{"name":"virtual GPU 0"'
+
+# bench: rows of 24 x 40 f32
+row='^ +3840 +960 +f32 .* 0$'
+ways=('-g 2 --path packed' '-t 2 -g 2 --comm local') verified=('-g 2')
+if [ "$SEES" = 1 ]; then # ThreadSanitizer is for threads that meet, and slow
+  ways+=('' '--path direct' '--path packed' '-G' '-g 2 -G --path packed' '--path packed --workspace 4K')
+  verified=('--path direct' '--path packed' '-G' '-g 2')
+fi
+for way in "${ways[@]}"; do
+  # shellcheck disable=SC2086 # words
+  expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
+done
+expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0$'
+expect 0 "${small[@]}" --json -; says '"device":"cuda"'; says '"loop_us":[0-9]'; says '"path":"direct"'
+expect 0 bench --shape 24x40 --src 'rank(1)' --dst 'mesh(a=3;R)' --ranks 3 -n 1 -c 1 --device cuda; says "$row"
+if [ "$NCCL" = 1 ]; then
+  VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl; says "$row"; says '4 ranks of 1 process by nccl'
+  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 3; says "$row"
+  expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -G; says "$row"
+fi
+
+# verify
+for way in "${verified[@]}"; do
+  # shellcheck disable=SC2086
+  expect 0 verify --device cuda --cases "$cases" $way; says '^0 of them failed'
+done
+if [ "$NCCL" = 1 ]; then
+  VG_DEVICES=3 expect 0 verify --device cuda --comm nccl -g 3 --cases "$cases"; says '^0 of them failed'
+  expect 0 verify --device cuda --comm nccl --cases "$cases" -G; says '^0 of them failed'
+fi
+
+# copies, casts, selections, storage: the program reshard_gpu, of one thread
+reshard=$RESHARD
+RESHARD=$RESHARD_GPU
+if [ "$SEES" = 1 ]; then
+  expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
+  expect 0 bench --bytes 65536 --iters 1 --json j; says '^index_select .*: met'
+  ! grep -q '"wrong":true' j || fault "$(cat j)"
+fi
+RESHARD=$reshard
+
+# what is missing
+VG_DEVICES=0 refuse 3 'no GPU can be used' "${small[@]}"
+VG_DEVICES=-1 refuse 3 'no CUDA driver' verify --device cuda
+refuse 3 'there is no cuda:2: the process sees 2 GPUs' "${small[@]}" -g 3
+refuse 3 'no MPI' "${small[@]}" --comm mpi
+refuse 2 'a graph holds one rank' "${small[@]}" --comm nccl -G -g 2
+refuse 2 '1 process x -t 3 x -g 1 are 3 ranks' "${small[@]}" -t 3
+refuse 3 '--path direct' verify --device cuda --comm nccl --path direct
+RANK=3 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 refuse 2 'RANK=3' "${small[@]}" --comm nccl
+RANK=0 refuse 2 'WORLD_SIZE is not' "${small[@]}" --comm nccl
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 RESHARD_TIMEOUT_MS=200 refuse 1 'did not answer at 127.0.0.1, port 10' "${small[@]}" --comm nccl
+
+# A wait that is left out is seen: the runs above could have failed.
+if [ "$SEES" = 1 ]; then
+  VG_WITHOUT='rank after work' run "${small[@]}" --path direct
+  [ "$status" != 0 ] && grep -q 'race' err || fault "without a wait: status $status, $(head -c 300 err)"
+fi
+finish
