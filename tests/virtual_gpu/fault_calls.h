@@ -273,7 +273,7 @@ static reshard_status make_plan(rank *me) {
 static reshard_status make_transfer(rank *me) {
   void *src = data_of(me->a), *dst = data_of(me->b);
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = &src, .dst = &dst};
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, me->world->call->path, NULL, 0};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = me->world->call->path};
   return reshard_transfer_create(me->plan, me->comm, &arrays, &options, &me->transfer);
 }
 static bool no_transfer(const rank *me) { return me->transfer == NULL; }
@@ -331,10 +331,10 @@ static reshard_status make_sharded(rank *me) {
   return reshard_sharded_tensor_from_layout(me->sharder, me->rows, &properties, 1, &me->a, &me->sharded);
 }
 static reshard_status sharded_empty(rank *me) {
-  return reshard_sharded_tensor_empty(me->sharder, me->columns, &properties, &me->made_sharded);
+  return reshard_sharded_tensor_empty(me->sharder, me->columns, &properties, me->stream, &me->made_sharded);
 }
 static reshard_status sharded_zeros(rank *me) {
-  return reshard_sharded_tensor_zeros(me->sharder, me->columns, &properties, &me->made_sharded);
+  return reshard_sharded_tensor_zeros(me->sharder, me->columns, &properties, me->stream, &me->made_sharded);
 }
 static bool nothing_sharded(const rank *me) { return me->made_sharded == NULL; }
 static bool local_is(reshard_sharded_tensor sharded, const reshard_box *box) {
@@ -375,7 +375,7 @@ static reshard_status make_scatter(rank *me) {
   return me->number == 0 ? make_tensor(me, &whole_box, false, &me->c) : RESHARD_SUCCESS;
 }
 static reshard_status sharded_scatter(rank *me) {
-  return reshard_sharded_tensor_scatter(me->sharder, me->c, 0, me->columns, &properties, &me->made_sharded);
+  return reshard_sharded_tensor_scatter(me->sharder, me->c, 0, me->columns, &properties, me->stream, &me->made_sharded);
 }
 
 static reshard_status comm_create_nccl(rank *me) {
