@@ -174,8 +174,10 @@ static void sort_lanes(trace *t) {
 }
 
 void trace_stop(trace *t) {
-  for (int64_t i = 0; i < t->ndevices; i++)
+  for (int64_t i = 0; i < t->ndevices; i++) {
     t->device[i]->tracer = NULL;
+    CLI_TRY("trace: ", t->device[i]->ops->finish(t->device[i])); /* our events behind the last work, too */
+  }
   read_times(t);
   for (int64_t i = 0; i < t->nlanes; i++)
     name_lane(t, &t->lane[i], i);

@@ -128,8 +128,10 @@ static reshard_status await(rs_nccl *c, rs_event *event, const char *call) {
   return RESHARD_SUCCESS;
 }
 
+/* An earlier call that failed half-way, as a split, may be under way still. */
 static reshard_status gather(rs_nccl *c) {
   int previous;
+  RS_TRY(rs_nccl_settle(c, ncclInProgress, "ncclAllGather"));
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {

@@ -1,6 +1,6 @@
 /* The CUDA device, over the CUDA runtime. cuda.c has its table, streams, events and errors; cuda_memory.c memory;
  * cuda_program.c the box copies, by tables from cuda_tiles.c and cuda_batch.c; cuda_ops.c casts, selection and memset;
- * cuda_lots.c tables that are used once. */
+ * cuda_lots.c memory for tables that are used once. */
 #ifndef RS_DEVICE_CUDA_H
 #define RS_DEVICE_CUDA_H
 

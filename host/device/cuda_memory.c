@@ -41,22 +41,36 @@ void rs_cuda_free(rs_device *device, void *memory) {
   rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
+/* No such access between these GPUs, rather than a call that failed. */
+static bool is_refusal(cudaError_t error) {
+  return error == cudaErrorNotSupported || error == cudaErrorInvalidValue || error == cudaErrorInvalidDevice ||
+         error == cudaErrorPeerAccessUnsupported;
+}
+
 /* Kernels of other GPUs reach memory of a pool where the pool says so. Which of them do is written down, for all
- * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). */
-static void share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
+ * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). Memory of a pool that could not be shared is
+ * not given out: a kernel that was promised it would fail. */
+static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
   int devices = 0;
   cudaMemPool_t book;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2 ||
-      cudaDeviceGetDefaultMemPool(&book, cuda->base.index) != cudaSuccess)
-    devices = 0;
+  RS_CUDA_TRY(cudaGetDeviceCount(&devices));
+  if (devices < 2)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
   for (int peer = 0; peer < devices; peer++) {
     struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite};
     enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
-    if (peer != cuda->base.index && cudaMemPoolGetAccess(&now, book, &access.location) == cudaSuccess &&
-        now == cudaMemAccessFlagsProtReadWrite)
-      rs_cuda_ignore(cudaMemPoolSetAccess(pool, &access, 1));
+    if (peer == cuda->base.index)
+      continue;
+    cudaError_t error = cudaMemPoolGetAccess(&now, book, &access.location);
+    if (is_refusal(error))
+      rs_cuda_ignore(error);
+    else
+      RS_TRY(rs_cuda_check(error, "cudaMemPoolGetAccess"));
+    if (error == cudaSuccess && now == cudaMemAccessFlagsProtReadWrite)
+      RS_CUDA_TRY(cudaMemPoolSetAccess(pool, &access, 1));
   }
-  (void)cudaGetLastError();
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
@@ -82,7 +96,7 @@ static reshard_status pool_of(rs_cuda *cuda, cudaMemPool_t *pool) {
   if (cuda->pool == NULL)
     status = make_pool(cuda, &cuda->pool);
   if (status == RESHARD_SUCCESS)
-    share_pool(cuda, cuda->pool); /* also what it has given already */
+    status = share_pool(cuda, cuda->pool); /* also what it has given already */
   *pool = cuda->pool;
   pthread_mutex_unlock(&cuda->mutex);
   return status;
@@ -169,9 +183,9 @@ static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
     RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, other->index));
     RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
     pthread_mutex_lock(&peer->mutex);
-    if (peer->pool != NULL)
-      share_pool(peer, peer->pool);
+    reshard_status status = peer->pool != NULL ? share_pool(peer, peer->pool) : RESHARD_SUCCESS;
     pthread_mutex_unlock(&peer->mutex);
+    RS_TRY(status);
   }
   *can = true;
   return RESHARD_SUCCESS;

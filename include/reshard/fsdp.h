@@ -51,11 +51,12 @@ typedef struct reshard_fsdp_extension {
   /* Local; what touches the tensor is in the order of `stream`, the compute stream. */
   reshard_status (*post_unflatten_transform)(void *user, reshard_tensor tensor, reshard_flat_record record,
                                              void *stream, reshard_tree *leaf);
+  /* Likewise; chunk_tensor is collective over the group, chunk_dtensor local, all_gather_dtensor collective. */
   reshard_status (*chunk_tensor)(void *user, reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
                                  reshard_tree *chunk);
   reshard_status (*chunk_dtensor)(void *user, reshard_tree leaf, reshard_mesh mesh, void *stream, reshard_tree *chunk);
   reshard_status (*pre_load_state_dict_transform)(void *user, reshard_tree leaf, reshard_tree *inner,
-                                                  reshard_metadata *metadata);
+                                                  reshard_metadata *metadata); /* local */
   reshard_status (*all_gather_dtensor)(void *user, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole);
 } reshard_fsdp_extension;

@@ -37,7 +37,9 @@ if [ -z "${GPUS:-}" ]; then
   check 'len(named("execute")) == 4'
   refuse 2 '--svg FILE or --json FILE' trace "${case[@]}"
 else
-  for how in "-g $GPUS" '-g 1' '--comm nccl'; do
+  ways=("-g $GPUS" '-g 1')
+  [ "${NCCL:-1}" = 0 ] || ways+=('--comm nccl')
+  for how in "${ways[@]}"; do
     expect 0 trace "${case[@]}" --device cuda $how --json -
     check "$any"
     check 'len(starts) == len(ends) > 10 and starts.keys() == ends.keys()'

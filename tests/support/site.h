@@ -66,7 +66,8 @@ void site_check_fsdp(site *s, uint64_t seed);
 /* A state dict of sharded, distributed and plain tensors and of numbers, saved by all ranks to a directory and loaded
  * into other layouts. Steps with one status on all ranks. */
 void site_check_state(site *s, uint64_t seed, const char *directory);
-/* Metadata merged, sharded tensors created, gathered, scattered; indices selected. */
+/* Metadata merged, sharded tensors created, gathered, scattered; chunks to chunks; indices
+ * selected. */
 void site_check_sharded(site *s, uint64_t seed);
 
 #endif

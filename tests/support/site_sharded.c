@@ -1,4 +1,5 @@
 /* Sharded tensors made in every way, merged from local shards, gathered and scattered; and what ranks do wrong. */
+#include "support/fsdp_boxes.h"
 #include "support/journey.h"
 
 #include "util.h"
@@ -119,6 +120,30 @@ static void check_passage(site *s, const scene *c, int64_t src, int64_t dst) {
   reshard_tensor_release(whole);
 }
 
+/* A placement that names another kind of device than the tensor's: refused with a tensor, and put right without. Local.
+ */
+static void check_placement(site *s, const reshard_local_shard *right, const int64_t *shape) {
+  reshard_local_shard shard = *right;
+  reshard_metadata wrong = NULL, rewritten = NULL, same = NULL;
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
+  bool cpu = right->metadata.placement.type == RESHARD_DEVICE_CPU;
+  int64_t rank = right->metadata.placement.rank;
+  shard.metadata.placement =
+      (reshard_remote_device){rank, cpu ? RESHARD_DEVICE_CUDA : RESHARD_DEVICE_CPU, cpu ? 0 : -1};
+  SITE_SO(s, reshard_metadata_build_local(2, shape, 1, &shard, rank, &wrong) == RESHARD_ERROR_INVALID &&
+                 strstr(reshard_last_error(), cpu ? "its tensor is on cpu" : "its tensor is on cuda:") != NULL);
+  if (SITE_GOOD(s, reshard_metadata_create(&f32, 2, shape, 1, &shard.metadata, &wrong)) &&
+      SITE_GOOD(s, reshard_metadata_rewrite(wrong, shard.tensor, rank, &rewritten)) &&
+      SITE_GOOD(s, reshard_metadata_rewrite(rewritten, shard.tensor, rank, &same))) {
+    const reshard_remote_device is = reshard_metadata_shards(rewritten)[0].placement;
+    SITE_SO(s, is.type == right->metadata.placement.type && is.index == right->metadata.placement.index &&
+                   is.rank == rank && same == rewritten);
+  }
+  reshard_metadata_release(wrong);
+  reshard_metadata_release(rewritten);
+  reshard_metadata_release(same);
+}
+
 /* Local shards to a sharded tensor: what is placed where is merged by all ranks. */
 static void check_merged(site *s, int64_t rows, uint64_t key) {
   int64_t rank = reshard_comm_rank(s->comm), n = reshard_comm_size(s->comm), shape[2] = {n * rows, 3};
@@ -134,6 +159,7 @@ static void check_merged(site *s, int64_t rows, uint64_t key) {
   shard.metadata.box = (reshard_box){{(n - 1 - rank) * rows, 0}, {rows, 3}};
   shard.metadata.placement =
       (reshard_remote_device){rank, info.device_type, info.device_type == RESHARD_DEVICE_CPU ? -1 : info.device_index};
+  check_placement(s, &shard, shape);
   if (SITE_GOOD(s, reshard_sharded_tensor_from_local(s->sharder, 2, shape, 1, &shard, &t))) {
     reshard_metadata m = reshard_sharded_tensor_metadata(t);
     SITE_SO(s, reshard_metadata_count(m) == n);
@@ -146,6 +172,61 @@ static void check_merged(site *s, int64_t rows, uint64_t key) {
   reshard_tensor_release(whole);
   reshard_tensor_release(shard.tensor);
   free(index);
+}
+
+/* --- From chunks to chunks, by name ------------------------------------------------------------------------------ */
+
+/* Chunks of a dim, the i-th on the i-th rank of a permutation. */
+typedef struct chunks {
+  int dim;
+  int64_t mine; /* the place of this rank */
+  reshard_remote_device placements[ORACLE_WORLD];
+} chunks;
+
+static void deal_chunks(site *s, rng *r, int dim, chunks *c) {
+  int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm);
+  c->dim = dim;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t j = rng_below(r, i + 1);
+    c->placements[i] = c->placements[j];
+    c->placements[j] = (reshard_remote_device){i, RESHARD_DEVICE_CPU, -1};
+  }
+  for (int64_t i = 0; i < n; i++)
+    if (c->placements[i].rank == rank)
+      c->mine = i;
+}
+
+/* The elements of this rank's chunk, and its extents. */
+static int64_t chunk_elements(const site *s, const chunks *c, const int64_t *shape, int64_t *extent, int64_t *index) {
+  int64_t offset[2] = {0, 0}, n = 0;
+  memcpy(extent, shape, 2 * sizeof *shape);
+  indices_of(shape[c->dim], reshard_comm_size(s->comm), c->mine, &offset[c->dim], &extent[c->dim]);
+  for (int64_t i = 0; i < extent[0]; i++)
+    for (int64_t j = 0; j < extent[1]; j++)
+      index[n++] = (offset[0] + i) * shape[1] + offset[1] + j;
+  return n;
+}
+
+static void check_chunks(site *s, rng *r, bool same_dim, uint64_t key) {
+  const int64_t shape[2] = {rng_in(r, 1, 13), rng_in(r, 1, 13)};
+  int64_t world = reshard_comm_size(s->comm), extent[2], index[13 * 13], n;
+  chunks before, after;
+  reshard_tensor result = NULL;
+  deal_chunks(s, r, (int)rng_below(r, 2), &before);
+  deal_chunks(s, r, same_dim ? before.dim : 1 - before.dim, &after);
+  n = chunk_elements(s, &before, shape, extent, index);
+  reshard_tensor local = site_tensor(s, RESHARD_BF16, 2, extent, key % 2 == 0);
+  site_stamp(s, local, n, index, false, key);
+  if (same_dim)
+    SITE_GOOD(s, reshard_reshuffle_local_shard(s->sharder, RESHARD_BF16, 2, shape, before.dim - 2, world,
+                                               before.placements, world, after.placements, local, s->stream, &result));
+  else
+    SITE_GOOD(s, reshard_reshard_local_shard(s->sharder, RESHARD_BF16, 2, shape, before.dim, world, before.placements,
+                                             after.dim, world, after.placements, local, s->stream, &result));
+  n = chunk_elements(s, &after, shape, extent, index);
+  SITE_SO(s, site_unlike(s, result, n, index, false, key) == 0);
+  reshard_tensor_release(result);
+  reshard_tensor_release(local);
 }
 
 /* Rows in another order, some twice: when the call returns, in the order of the stream, and with one that is out of
@@ -202,6 +283,8 @@ void site_check_sharded(site *s, uint64_t seed) {
   reshard_sharded_tensor_release(t);
   check_passage(s, &c, rng_below(&r, c.what.world), rng_below(&r, c.what.world));
   check_merged(s, rng_in(&r, 1, 4), seed);
+  check_chunks(s, &r, true, seed);
+  check_chunks(s, &r, false, seed);
   check_select(s, &r, seed);
   close_scene(&c);
 }

@@ -3,6 +3,7 @@
  * of the tensors holds: each element is as it was or as it was saved, and before the first byte of data all are as they
  * were; other leaves are as they were; a load after that succeeds. */
 #define _GNU_SOURCE
+#ifdef RS_HAVE_JANSSON
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -224,3 +225,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_large)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
+
+#else
+
+int main(void) { return 77; }
+
+#endif

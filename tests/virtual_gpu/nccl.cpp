@@ -5,9 +5,12 @@
  * arrivals that it reads from, a leave after all moves that read from here. So a buffer may be read by a peer from its
  * owner's arrival to its leave, and the checker sees whoever else writes to it meanwhile.
  *
- * What would hang on the real thing is reported, not waited for: sizes or collectives that do not match, messages that
- * nobody takes when the test ends, and who waits for whom. What has hung there although it is allowed is reported too:
- * messages of zero bytes, several to one peer in a group, groups that mix streams, groups larger than a kernel plan. */
+ * Launches of one communicator run one after the other, whatever streams they are on; the checker does not count on it.
+ *
+ * What would hang on the real thing is reported, not waited for: sizes, types or collectives that do not match, messages
+ * that nobody takes when the test ends, and who waits for whom. What has hung there although it is allowed is reported
+ * too: messages of zero bytes, several to one peer in a group, groups that mix streams, groups larger than a kernel
+ * plan, which each rank cuts by its own list of operations. So is a communicator that two threads use at once. */
 #include "machine.hpp"
 
 #include <nccl.h>
@@ -26,6 +29,7 @@ struct Message {
   bool send;
   char *at;
   size_t bytes;
+  ncclDataType_t type;
   int peer;
 };
 
@@ -39,8 +43,11 @@ struct Launch {
   std::vector<Message> messages; /* of a group */
   char *send = nullptr, *receive = nullptr; /* of a collective */
   size_t bytes = 0;
+  ncclDataType_t type = ncclInt8;
   int root = 0;
-  bool operator==(const Launch &o) const { return what == o.what && bytes == o.bytes && root == o.root; }
+  bool operator==(const Launch &o) const {
+    return what == o.what && bytes == o.bytes && type == o.type && root == o.root;
+  }
 };
 
 struct Copy {
@@ -111,6 +118,8 @@ struct ncclComm {
   ncclResult_t state;
   std::string name;
   std::vector<Place> placed; /* not complete yet */
+  Id last;                   /* what its last launch leaves by: the next one comes after it */
+  uint32_t chain, time;      /* of the thread that has called last */
 };
 
 namespace {
@@ -129,10 +138,24 @@ void fresh() {
   }
 }
 
-ncclComm *check(ncclComm_t comm, const char *call) {
+/* NCCL takes no two calls on a communicator at once, but ncclCommAbort and ncclCommGetAsyncError. */
+void used(ncclComm *c) {
+  Thread &thread = self();
+  if (thread.clock.at(c->chain) < c->time)
+    report("nccl threads " + c->name, "NCCL: %s is used by %s and by %s with no order between them", c->name.c_str(),
+           thread.name.c_str(), M.chains[c->chain].c_str());
+  c->chain = thread.chain;
+  c->time = thread.clock.at(thread.chain);
+  thread.released = true;
+}
+
+ncclComm *check(ncclComm_t comm, const char *call, bool any_thread = false) {
   for (auto &c : N.comms)
-    if (c.get() == comm && !c->destroyed)
+    if (c.get() == comm && !c->destroyed) {
+      if (!any_thread)
+        used(comm);
       return comm;
+    }
   report(std::string("comm ") + call, "misuse: %s with %s", call, comm ? "a communicator that is no more" : "NULL");
   return nullptr;
 }
@@ -168,6 +191,9 @@ void match_pair(World &w, std::pair<int, int> pair) {
     if (s.message.bytes != r.message.bytes)
       report("nccl size", "NCCL: rank %d sends %zu bytes to rank %d of %s, which receives %zu", pair.first, s.message.bytes,
              pair.second, w.name.c_str(), r.message.bytes);
+    else if (s.message.type != r.message.type)
+      report("nccl type", "NCCL: rank %d sends type %d to rank %d of %s, which receives type %d", pair.first,
+             (int)s.message.type, pair.second, w.name.c_str(), (int)r.message.type);
     connect(s.place, r.place, {r.message.at, s.message.at, std::min(s.message.bytes, r.message.bytes)});
     if (s.place == r.place) { /* to itself */
       s.place->missing--;
@@ -219,9 +245,9 @@ void place_collective(const Place &p) {
   }
   for (auto &q : all)
     if (!(*q->launch == *all[0]->launch))
-      report("nccl collective", "NCCL: rank 0 of %s is in %s of %zu bytes, rank %d in %s of %zu bytes", w.name.c_str(),
-             names[(int)all[0]->launch->what], all[0]->launch->bytes, q->launch->comm->rank, names[(int)q->launch->what],
-             q->launch->bytes);
+      report("nccl collective", "NCCL: rank 0 of %s is in %s of %zu bytes of type %d, rank %d in %s of %zu bytes of type %d",
+             w.name.c_str(), names[(int)all[0]->launch->what], all[0]->launch->bytes, (int)all[0]->launch->type,
+             q->launch->comm->rank, names[(int)q->launch->what], q->launch->bytes, (int)q->launch->type);
   for (auto &to : all)
     for (auto &from : all) {
       Copy c = part(*from->launch, *to->launch);
@@ -270,6 +296,7 @@ ncclResult_t give(std::shared_ptr<Launch> launch, Stream &stream) {
     *next = std::make_shared<Placed>();
     (*next)->launch = launch;
     (*next)->arrive = id;
+    depend(M.live[id], launch->comm->last);
   };
   move.placed = [next](Id id) { (*next)->move = id; };
   move.after = [](const Op &op) {
@@ -278,8 +305,9 @@ ncclResult_t give(std::shared_ptr<Launch> launch, Stream &stream) {
       memmove(copy.to, copy.from, copy.bytes);
     N.moves.erase(it);
   };
-  leave.placed = [next](Id id) {
+  leave.placed = [launch, next](Id id) {
     (*next)->leave = id;
+    launch->comm->last = id;
     post(*next);
   };
   for (Work *work : {&arrive, &move, &leave})
@@ -485,7 +513,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
   }
   if (api.fault != cudaSuccess)
     return fault_result();
-  ncclComm *c = check(comm, "ncclCommGetAsyncError");
+  ncclComm *c = check(comm, "ncclCommGetAsyncError", true);
   if (!c)
     return ncclInvalidArgument;
   *result = c->state;
@@ -567,7 +595,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   VG_NCCL(ncclCommAbort, CALL_DESTROY);
-  ncclComm *c = check(comm, "ncclCommAbort");
+  ncclComm *c = check(comm, "ncclCommAbort", true);
   if (!c)
     return ncclInvalidArgument;
   cut_off(c);
@@ -628,8 +656,23 @@ ncclResult_t ncclGroupEnd() {
   return flush(std::move(entries));
 }
 
-static ncclResult_t message(const char *call, bool send, const void *at, size_t bytes, int peer, ncclComm_t comm,
-                            cudaStream_t handle) {
+static size_t size_of(ncclDataType_t type) {
+  switch (type) {
+  case ncclFloat16:
+  case ncclBfloat16: return 2;
+  case ncclInt32:
+  case ncclUint32:
+  case ncclFloat32: return 4;
+  case ncclInt64:
+  case ncclUint64:
+  case ncclFloat64: return 8;
+  default: return 1;
+  }
+}
+
+static ncclResult_t message(const char *call, bool send, const void *at, size_t n, ncclDataType_t type, int peer,
+                            ncclComm_t comm, cudaStream_t handle) {
+  size_t bytes = n * size_of(type);
   ncclComm *c = check(comm, call);
   Stream *stream = stream_of(handle, call);
   if (!c || !stream || c->state != ncclSuccess || peer < 0 || peer >= c->world->n)
@@ -638,7 +681,7 @@ static ncclResult_t message(const char *call, bool send, const void *at, size_t 
     report(std::string("nccl zero ") + call, "NCCL: %s of zero bytes by %s", call, c->name.c_str());
   if (stream->device != c->device)
     report(std::string("nccl device ") + call, "NCCL: %s of %s on %s", call, c->name.c_str(), stream->name.c_str());
-  GroupEntry e{c, stream, {send, (char *)at, bytes, peer}};
+  GroupEntry e{c, stream, {send, (char *)at, bytes, type, peer}};
   if (here().depth > 0) {
     here().group.push_back(e);
     return ncclSuccess;
@@ -646,18 +689,18 @@ static ncclResult_t message(const char *call, bool send, const void *at, size_t 
   return flush({e});
 }
 
-ncclResult_t ncclSend(const void *at, size_t n, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   VG_NCCL(ncclSend, CALL_PLAIN);
-  return message("ncclSend", true, at, n, peer, comm, stream);
+  return message("ncclSend", true, at, n, type, peer, comm, stream);
 }
 
-ncclResult_t ncclRecv(void *at, size_t n, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void *at, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   VG_NCCL(ncclRecv, CALL_PLAIN);
-  return message("ncclRecv", false, at, n, peer, comm, stream);
+  return message("ncclRecv", false, at, n, type, peer, comm, stream);
 }
 
-static ncclResult_t collective(const char *call, What what, const void *send, void *receive, size_t bytes, int root,
-                               ncclComm_t comm, cudaStream_t handle) {
+static ncclResult_t collective(const char *call, What what, const void *send, void *receive, size_t n,
+                               ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t handle) {
   ncclComm *c = check(comm, call);
   Stream *stream = stream_of(handle, call);
   if (!c || !stream || c->state != ncclSuccess || root < 0 || root >= c->world->n)
@@ -665,23 +708,24 @@ static ncclResult_t collective(const char *call, What what, const void *send, vo
   auto launch = std::make_shared<Launch>(Launch{c, what, {}});
   launch->send = (char *)send;
   launch->receive = (char *)receive;
-  launch->bytes = bytes;
+  launch->bytes = n * size_of(type);
+  launch->type = type;
   launch->root = root;
   return give(launch, *stream);
 }
 
-ncclResult_t ncclAllGather(const void *send, void *receive, size_t n, ncclDataType_t, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   VG_NCCL(ncclAllGather, CALL_PLAIN);
-  return collective("ncclAllGather", What::AllGather, send, receive, n, 0, comm, stream);
+  return collective("ncclAllGather", What::AllGather, send, receive, n, type, 0, comm, stream);
 }
 
-ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t n, ncclDataType_t, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   VG_NCCL(ncclAlltoAll, CALL_PLAIN);
-  return collective("ncclAlltoAll", What::AllToAll, send, receive, n, 0, comm, stream);
+  return collective("ncclAlltoAll", What::AllToAll, send, receive, n, type, 0, comm, stream);
 }
 
-ncclResult_t ncclBroadcast(const void *send, void *receive, size_t n, ncclDataType_t, int root, ncclComm_t comm,
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   VG_NCCL(ncclBroadcast, CALL_PLAIN);
-  return collective("ncclBroadcast", What::Broadcast, send, receive, n, root, comm, stream);
+  return collective("ncclBroadcast", What::Broadcast, send, receive, n, type, root, comm, stream);
 }

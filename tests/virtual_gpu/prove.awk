@@ -49,7 +49,7 @@ $1 == "cases" {
 
 $1 == "schedules" { others[$2] += $3; schedules += $3 }
 
-$1 == "faults" {
+$1 == "faults" && $5 > 0 { # not where the call makes none that could fail so
   key = $2 "|" $3 "|" $4
   if (!(key in fault_runs)) {
     faults[++nfaults] = key

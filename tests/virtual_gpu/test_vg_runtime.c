@@ -343,6 +343,53 @@ static void pointers_say_where_they_are(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* One after the other takes the sum, side by side the longer one; whatever the schedule. */
+static void things_take_time(void **state) {
+  (void)state;
+  enum { LONG = 3 << 20, SHORT = 1 << 20 };
+  float sum = 0, longer = 0, shorter = 0, beside = 0;
+  for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++) {
+    vg_begin(&(vg_options){.seed = (uint64_t)policy, .policy = (vg_policy)policy});
+    cudaStream_t s[2];
+    cudaEvent_t e[5];
+    void *p, *q;
+    OK(cudaMalloc(&p, LONG));
+    OK(cudaMalloc(&q, SHORT));
+    for (int i = 0; i < 5; i++)
+      OK(cudaEventCreate(&e[i]));
+    for (int i = 0; i < 2; i++)
+      OK(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking));
+    OK(cudaEventRecord(e[0], s[0]));
+    OK(cudaMemsetAsync(p, 1, LONG, s[0]));
+    OK(cudaEventRecord(e[1], s[0]));
+    OK(cudaMemsetAsync(q, 1, SHORT, s[0]));
+    OK(cudaEventRecord(e[2], s[0]));
+    OK(cudaStreamWaitEvent(s[1], e[2], 0));
+    OK(cudaMemsetAsync(p, 1, LONG, s[0]));
+    OK(cudaMemsetAsync(q, 1, SHORT, s[1]));
+    OK(cudaEventRecord(e[3], s[1]));
+    OK(cudaStreamWaitEvent(s[0], e[3], 0));
+    OK(cudaEventRecord(e[4], s[0]));
+    OK(cudaDeviceSynchronize());
+    OK(cudaEventElapsedTime(&longer, e[0], e[1]));
+    OK(cudaEventElapsedTime(&shorter, e[1], e[2]));
+    OK(cudaEventElapsedTime(&sum, e[0], e[2]));
+    OK(cudaEventElapsedTime(&beside, e[2], e[4]));
+    assert_true(longer > shorter && shorter > 0);
+    assert_float_equal(sum, longer + shorter, 1e-6);
+    assert_float_equal(beside, longer, 1e-6);
+    OK(cudaEventElapsedTime(&beside, e[2], e[3]));
+    assert_float_equal(beside, shorter, 1e-6);
+    for (int i = 0; i < 5; i++)
+      OK(cudaEventDestroy(e[i]));
+    for (int i = 0; i < 2; i++)
+      OK(cudaStreamDestroy(s[i]));
+    OK(cudaFree(p));
+    OK(cudaFree(q));
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_device),
@@ -356,6 +403,7 @@ int main(void) {
       cmocka_unit_test(calls_are_counted),
       cmocka_unit_test(the_kth_call_fails),
       cmocka_unit_test(pointers_say_where_they_are),
+      cmocka_unit_test(things_take_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
