@@ -13,8 +13,6 @@
  * another number: the time of an execute in a loop of them, by the host's clock. */
 #include "bench.h"
 
-#include "comm/comm.h"
-
 /* The straight copies of the CPU: as good as the library can make them, which is what ours should be compared with. */
 #include "device/cpu.h"
 #include "device/stream.h"
@@ -191,9 +189,7 @@ static void measure_loop(bench_state *b, int64_t local) {
 
 static reshard_status give(void *user, void *stream) {
   bench_state *b = user;
-  if (b->s.comms[0]->locals == b->s.locals && b->s.locals > 1)
-    return reshard_execute_all(b->s.locals, b->transfers, stream);
-  return reshard_execute(b->transfers[0], stream);
+  return reshard_execute_all(b->s.locals, b->transfers, stream);
 }
 
 /* After an execute without a graph: what is done at the first one only is not captured. */

@@ -5,7 +5,6 @@
  * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
  * of it. */
 #include "case_live.h"
-#include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,20 +86,16 @@ static bool make_transfer(case_live *l, const case_pass *p, int64_t rank, const 
   return true;
 }
 
-/* What one thread does for all ranks here. */
-static reshard_status execute_all(case_live *l, void *stream) {
-  if (l->locals > 1 && l->comms[l->first]->locals == l->locals)
-    return reshard_execute_all(l->locals, l->transfers + l->first, stream);
-  return reshard_execute(l->transfers[l->first], stream); /* a rank of its own */
+static reshard_status give(void *user, void *stream) {
+  case_live *l = user;
+  return reshard_execute_all(l->locals, l->transfers + l->first, stream);
 }
 
-static reshard_status give(void *user, void *stream) { return execute_all(user, stream); }
-
-/* The same, ended, from a graph where that is wanted. */
+/* One thread executes for all ranks here, from a graph where that is wanted; ended when it returns. */
 static reshard_status drive_all(case_live *l) {
   case_rank *s = &l->rank[l->first];
   if (!l->runner->fixed.graph) {
-    RS_TRY(execute_all(l, s->stream));
+    RS_TRY(give(l, s->stream));
   } else {
     if (l->graph == NULL)
       RS_TRY(gpu_capture(s->device, s->stream, give, l, &l->graph));

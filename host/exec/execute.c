@@ -106,7 +106,7 @@ static reshard_status order(int64_t n, const reshard_transfer *transfers) {
                     (long long)n, (long long)locals);
   memset(ranks, 0, (size_t)n * sizeof *ranks);
   for (int64_t i = 0; i < n; i++) {
-    int64_t rank = transfers[i]->comm->rank;
+    int64_t rank = locals > 1 ? transfers[i]->comm->rank : 0; /* ranks of one process, or one of several processes */
     if (transfers[i]->comm->group != transfers[0]->comm->group)
       return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfers 0 and %lld are on different communicators",
                       (long long)i);

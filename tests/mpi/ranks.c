@@ -58,7 +58,7 @@ static void run_case(reshard_comm comm, uint64_t seed) {
     case_fill_memory(&c, &src, FILL_SOURCE, generation);
     case_fill_memory(&c, &dst, FILL_DESTINATION, generation);
     reshard_comm_get_stats(comm, &before);
-    status = reshard_execute(transfer, NULL);
+    status = generation == 1 ? reshard_execute(transfer, NULL) : reshard_execute_all(1, &transfer, NULL);
     reshard_comm_get_stats(comm, &after);
     CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
     CHECK(case_check_memory(&c, &dst, FILL_DESTINATION, generation, rank, &why), "seed %llu: %s",
