@@ -52,8 +52,8 @@ $1 == "schedules" { others[$2] += $3; schedules += $3 }
 $1 == "faults" && $5 > 0 { # not where the call makes none that could fail so
   if (!($2 in fault_right)) {
     faults[++nfaults] = $2
-    split($2, name, ",")
-    if (!(name[1] in calls)) { calls[name[1]] = 1; ncalls++ }
+    split($2, words, ",")
+    if (!(words[1] in calls)) { calls[words[1]] = 1; ncalls++ }
   }
   which = $4 == "" ? "absent" : $3 == "any call" ? $4 : "kind"
   fault_runs[$2, which] += $5; fault_right[$2] += $6
