@@ -50,12 +50,13 @@ $1 == "cases" {
 $1 == "schedules" { others[$2] += $3; schedules += $3 }
 
 $1 == "faults" && $5 > 0 { # not where the call makes none that could fail so
-  key = $2 "|" $3 "|" $4
-  if (!(key in fault_runs)) {
-    faults[++nfaults] = key
-    if (!($2 in calls)) { calls[$2] = 1; ncalls++ }
+  if (!($2 in fault_right)) {
+    faults[++nfaults] = $2
+    split($2, words, ",")
+    if (!(words[1] in calls)) { calls[words[1]] = 1; ncalls++ }
   }
-  fault_runs[key] += $5; fault_right[key] += $6
+  which = $4 == "" ? "absent" : $3 == "any call" ? $4 : "kind"
+  fault_runs[$2, which] += $5; fault_right[$2] += $6
   all_faults += $5; all_right += $6
 }
 
@@ -108,11 +109,12 @@ END {
     printf "| %s | %d | | | |\n", what, others[what]
 
   print "\n## Faults\n"
-  print "| public call | what fails | once, or from then on | runs | right |\n| --- | --- | --- | ---: | ---: |"
-  for (i = 1; i <= nfaults; i++) {
-    split(faults[i], part, "|")
-    printf "| %s | %s | %s | %d | %d |\n", part[1], part[2], part[3], fault_runs[faults[i]], fault_right[faults[i]]
-  }
+  print "Runs in which the k-th call of the runtime failed, for each k that there is: once; that one and all after it; all of"
+  print "one kind from there on (memory, pinned memory, launches, NCCL); and in which a rank did not come.\n"
+  print "| public call | once | from then on | of a kind | a rank never comes | right |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+  for (i = 1; i <= nfaults; i++)
+    printf "| %s | %d | %d | %d | %d | %d |\n", faults[i], fault_runs[faults[i], "once"], fault_runs[faults[i], "from then on"],
+           fault_runs[faults[i], "kind"], fault_runs[faults[i], "absent"], fault_right[faults[i]]
 
   print "\n## Edges\n"
   print "Found by: the seeds, and the policies that they choose, under which the checker reported the loss of a use.\n"

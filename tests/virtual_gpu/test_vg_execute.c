@@ -201,6 +201,7 @@ static void failing_scenario(void *user, const vg_options *options) {
 static void test_edges_of_failures(void **state) {
   (void)state;
   static const char *const names[] = {"pack before user", "user after pack"};
+  static const char *const paths[] = {"rounds, a wait fails", "rounds, a wait fails, the user's side"};
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < 2; i++) {
@@ -208,12 +209,8 @@ static void test_edges_of_failures(void **state) {
     for (int w = 0; w < streamed_nways; w++)
       if (strcmp(streamed_ways[w].name, "rounds") == 0)
         way = streamed_ways[w];
-    vg_edge_result r = vg_for_each_edge(&(vg_edge_search){.path = "rounds, a wait fails",
-                                                          .run = failing_scenario,
-                                                          .user = &way,
-                                                          .options = {.seed = 1},
-                                                          .seeds = 5,
-                                                          .only = names[i]});
+    vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
+        .path = paths[i], .run = failing_scenario, .user = &way, .options = {.seed = 1}, .seeds = 5, .only = names[i]});
     assert_int_equal(r.false_alarms, 0);
     assert_true(r.uses > 0);
     assert_int_equal(r.found, r.uses);
