@@ -271,10 +271,14 @@ fail:
   return status;
 }
 
-/* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. */
+/* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. A device that
+ * cannot be waited for twice is lost. */
 static void settle(reshard_transfer t) {
-  for (int64_t g = 0; t->used && g < t->comm->lanes; g++)
-    (void)t->comm->lane_devices[g]->ops->finish(t->comm->lane_devices[g]);
+  for (int64_t g = 0; t->used && g < t->comm->lanes; g++) {
+    rs_device *device = t->comm->lane_devices[g];
+    if (device->ops->finish(device) != RESHARD_SUCCESS)
+      (void)device->ops->finish(device);
+  }
   t->used = false;
 }
 
