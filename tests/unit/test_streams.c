@@ -19,7 +19,7 @@ enum { SPARSE = 8 }; /* one in so many: what is looked for is another thing, and
 #else
 enum { SPARSE = 1 };
 #endif
-enum { DEVICES = 3, EXECUTES = 2 };
+enum { DEVICES = 3, EXECUTES = 2, TRIES = 4000 };
 
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
@@ -98,7 +98,7 @@ static outcome run_way(const streamed_way *w, uint64_t seed, int64_t skip, int64
 /* Each record and each wait is needed: without it some schedule gives wrong data. */
 static void test_edges(void **state) {
   (void)state;
-  int64_t tries = crew_scaled(4000), total = 0, runs = 0;
+  int64_t total = 0, runs = 0;
   for (int i = 0; i < streamed_nways; i++) {
     const streamed_way *w = &streamed_ways[i];
     int64_t edges = run_way(w, 1, 0, 0, false).edges;
@@ -107,7 +107,7 @@ static void test_edges(void **state) {
     int64_t step = edges > 60 ? 3 * SPARSE : SPARSE; /* the virtual GPU looks at each of them */
     for (int64_t k = 1; k <= edges; k += step) {
       bool found = false;
-      for (int64_t t = 0; t < tries && !found; t++, runs++) {
+      for (int64_t t = 0; t < TRIES && !found; t++, runs++) {
         outcome o = run_way(w, (uint64_t)(1000 * k + t), k, 0, false);
         found = !o.right || o.left > 0 || o.wrong > 0;
       }
