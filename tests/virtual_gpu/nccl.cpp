@@ -81,7 +81,7 @@ struct World {
   std::vector<std::deque<Place>> collectives; /* by rank, those that wait for others */
   /* a split: what each rank asked for */
   std::vector<int> colors, keys;
-  std::vector<ncclComm **> made;
+  std::vector<ncclComm *> made;
   std::vector<bool> asked;
   int askers = 0;
 };
@@ -406,7 +406,7 @@ void finish_split(World &w) {
     sub->n = (int)members.size();
     sub->name = name;
     for (int i = 0; i < sub->n; i++) {
-      ncclComm *c = *w.made[(size_t)members[(size_t)i].second];
+      ncclComm *c = w.made[(size_t)members[(size_t)i].second];
       c->world = sub;
       c->rank = i;
       c->name = "rank " + std::to_string(i) + " of " + name;
@@ -560,9 +560,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
   }
   w.colors[r] = color;
   w.keys[r] = key;
-  w.made[r] = made;
   w.asked[r] = true;
   *made = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_comm(&w, 0, c->device, !config || config->blocking != 0);
+  w.made[r] = *made; /* who asked may have given up, and `made` be gone, when the others come */
   c->state = ncclInProgress;
   meet(w);
   if (++w.askers == w.n)
