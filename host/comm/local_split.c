@@ -2,6 +2,8 @@
  * all are made or none, and nobody waits for a rank that failed. */
 #include "comm/local.h"
 
+#include "comm/seat.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,19 +14,6 @@ typedef struct splitter {
   const char *text; /* of a status that is no success */
   reshard_comm made;
 } splitter;
-
-typedef struct place {
-  int64_t color, key, rank;
-} place;
-
-static int compare(const void *a, const void *b) {
-  const place *x = a, *y = b;
-  if (x->color != y->color)
-    return x->color < y->color ? -1 : 1;
-  if (x->key != y->key)
-    return x->key < y->key ? -1 : 1;
-  return x->rank < y->rank ? -1 : 1;
-}
 
 static bool same(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 
@@ -53,7 +42,7 @@ static void adopt(rs_team *parent, rs_team *child) {
 }
 
 /* The team of n ranks of one color. */
-static reshard_status make(rs_team *parent, int64_t n, const place *places, splitter *const *s) {
+static reshard_status make(rs_team *parent, int64_t n, const rs_asked *places, splitter *const *s) {
   rs_team *team = NULL;
   RS_TRY(rs_team_create(n, parent->timeout_ms, &team));
   adopt(parent, team);
@@ -77,11 +66,11 @@ done:
 static reshard_status split(int64_t n, void **all) {
   splitter *const *s = (splitter *const *)all;
   RS_TRY(check(n, s));
-  place *places = NULL;
+  rs_asked *places = NULL;
   RS_TRY(rs_alloc(&places, n, sizeof *places));
   for (int64_t r = 0; r < n; r++)
-    places[r] = (place){s[r]->wish->color, s[r]->wish->key, r};
-  qsort(places, (size_t)n, sizeof *places, compare);
+    places[r] = (rs_asked){s[r]->wish->color, s[r]->wish->key, r};
+  rs_asked_sort(n, places);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, end; i < n && status == RESHARD_SUCCESS; i = end) {
     for (end = i + 1; end < n && places[end].color == places[i].color; end++)

@@ -14,18 +14,16 @@ typedef struct record {
 } record;
 _Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
-typedef struct place {
-  int64_t color, key, rank;
-} place;
-
 static int compare(const void *a, const void *b) {
-  const place *x = a, *y = b;
+  const rs_asked *x = a, *y = b;
   if (x->color != y->color)
     return x->color < y->color ? -1 : 1;
   if (x->key != y->key)
     return x->key < y->key ? -1 : 1;
   return x->rank < y->rank ? -1 : 1;
 }
+
+void rs_asked_sort(int64_t n, rs_asked *asked) { qsort(asked, (size_t)n, sizeof *asked, compare); }
 
 /* The same verdict on every rank. */
 static reshard_status check(int64_t n, const record *all) {
@@ -54,11 +52,11 @@ static reshard_status tell(reshard_comm comm, const rs_split *mine, const record
 }
 
 static reshard_status find(reshard_comm comm, const record *all, rs_seat *seat) {
-  place *places = NULL;
+  rs_asked *places = NULL;
   RS_TRY(rs_alloc(&places, comm->size, sizeof *places));
   for (int64_t r = 0; r < comm->size; r++)
-    places[r] = (place){all[r].color, all[r].key, r};
-  qsort(places, (size_t)comm->size, sizeof *places, compare);
+    places[r] = (rs_asked){all[r].color, all[r].key, r};
+  rs_asked_sort(comm->size, places);
   reshard_status status = RESHARD_SUCCESS;
   int color = 0;
   for (int64_t i = 0, end; i < comm->size; i = end) {

@@ -11,6 +11,12 @@ typedef struct rs_seat {
   int64_t *global_ranks; /* [n]; owned by who asked */
 } rs_seat;
 
+/* What a rank asks for, and who it is; sorted by color, then key, then rank, those of a color lie together. */
+typedef struct rs_asked {
+  int64_t color, key, rank;
+} rs_asked;
+void rs_asked_sort(int64_t n, rs_asked *asked);
+
 /* Collective: every rank tells what it wants (rs_comm_ops.split), and finds its seat. All succeed, or all have the
  * status and text of the lowest rank that failed, or that wants something else than rank 0. */
 reshard_status rs_seat_find(reshard_comm comm, const rs_split *mine, rs_seat *seat);
