@@ -15,20 +15,26 @@ static reshard_status out_of_memory(reshard_status status, const rs_device *devi
                   reshard_last_error());
 }
 
-reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
+/* Of the GPU, or pinned memory of the host. */
+static reshard_status allocate(rs_device *device, bool pinned, size_t bytes, void **memory) {
   void *made = NULL;
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
   reshard_status status = RESHARD_SUCCESS;
   if (bytes > 0) {
     enum cudaStreamCaptureMode mode = rs_cuda_relax();
-    status = rs_cuda_check(rs_cuda_restore(mode, cudaMalloc(&made, bytes)), "cudaMalloc");
+    cudaError_t error = pinned ? cudaHostAlloc(&made, bytes, cudaHostAllocPortable) : cudaMalloc(&made, bytes);
+    status = rs_cuda_check(rs_cuda_restore(mode, error), pinned ? "cudaHostAlloc" : "cudaMalloc");
   }
   rs_cuda_leave(before);
   if (status != RESHARD_SUCCESS)
-    return out_of_memory(status, device, "memory on", bytes);
+    return out_of_memory(status, device, pinned ? "pinned memory for" : "memory on", bytes);
   *memory = made;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
+  return allocate(device, false, bytes, memory);
 }
 
 void rs_cuda_free(rs_device *device, void *memory) {
@@ -130,19 +136,7 @@ void rs_cuda_free_async(rs_device *device, void *memory, void *stream) {
 }
 
 reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory) {
-  void *made = NULL;
-  int before;
-  RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = RESHARD_SUCCESS;
-  if (bytes > 0) {
-    enum cudaStreamCaptureMode mode = rs_cuda_relax();
-    status = rs_cuda_check(rs_cuda_restore(mode, cudaHostAlloc(&made, bytes, cudaHostAllocPortable)), "cudaHostAlloc");
-  }
-  rs_cuda_leave(before);
-  if (status != RESHARD_SUCCESS)
-    return out_of_memory(status, device, "pinned memory for", bytes);
-  *memory = made;
-  return RESHARD_SUCCESS;
+  return allocate(device, true, bytes, memory);
 }
 
 void rs_cuda_host_free(rs_device *device, void *memory) {
