@@ -122,7 +122,7 @@ static void place_collective(packer *p) {
   rs_collective *c = &p->collective;
   *c = (rs_collective){pattern->kind, pattern->root, p->placement.send, p->placement.receive, bytes};
   if (unpacks)
-    c->receive = p->workspace + (p->placement.send_bytes + 255) / 256 * 256;
+    c->receive = p->workspace + rs_plan_staged(p->placement.send_bytes);
   if (packs)
     c->send = pattern->kind == RESHARD_COLLECTIVE_ALL_GATHER ? c->receive + me * bytes : p->workspace;
   if (pattern->kind == RESHARD_COLLECTIVE_ALL_TO_ALL)
@@ -149,7 +149,7 @@ static void place_collective(packer *p) {
 static reshard_status find_workspace(packer *p) {
   reshard_transfer t = p->transfer;
   if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
-    rs_collective_place(t, &p->binding->arrays, &p->placement);
+    rs_collective_place(t, &t->collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.halves = 1, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
@@ -170,7 +170,7 @@ static reshard_status find_workspace(packer *p) {
     journey *j = i < p->nsends ? &p->sends[i] : &p->receives[i - p->nsends];
     if (j->in_place == NULL) {
       j->staged = next;
-      next += (j->bytes + 255) / 256 * 256;
+      next += rs_plan_staged(j->bytes);
     }
   }
   return RESHARD_SUCCESS;

@@ -12,35 +12,37 @@
 
 #include <stdio.h>
 
-/* --- Whether ---------------------------------------------------------------------------------------------------------
- */
+/* --- Whether ---------------------------------------------------------------------------------------------------- */
 
-/* What this rank has against a collective; NULL: nothing. */
-static const char *against(const struct reshard_transfer_s *t, const reshard_pattern *pattern) {
-  reshard_comm comm = t->comm;
+/* What keeps this transfer from any collective; NULL: nothing. */
+static const char *barred(const struct reshard_transfer_s *t) {
   if (t->use == RESHARD_COLLECTIVE_FORBID)
     return "forbidden by the options";
   if (t->path != RESHARD_PATH_PACKED)
     return "the direct path is one pass already";
-  if (comm->ops->fit == NULL)
-    return "the communicator has no collectives";
+  return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
+}
+
+/* What this rank has against the one that its messages are a part of; NULL: nothing. */
+static const char *against(const struct reshard_transfer_s *t, const rs_arrays *arrays,
+                           const reshard_pattern *pattern) {
+  rs_placement p;
   if (pattern->kind == RESHARD_COLLECTIVE_NONE)
     return pattern->why;
-  if (comm->ops->fit(comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
+  if (t->comm->ops->fit(t->comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
     return "the communicator lacks it for messages of this length";
-  return NULL;
+  if (t->user_workspace == NULL)
+    return NULL;
+  rs_collective_place(t, pattern, arrays, &p);
+  return rs_placement_bytes(&p) > t->user_workspace_bytes ? "the caller's workspace is too small for it" : NULL;
 }
 
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine) {
-  bool looked = t->use != RESHARD_COLLECTIVE_FORBID && t->path == RESHARD_PATH_PACKED && t->comm->ops->fit != NULL;
-  reshard_pattern pattern = looked ? rs_plan_pattern(t->plan) : (reshard_pattern){.root = -1};
-  const char *why = against(t, &pattern);
-  if (why == NULL && t->user_workspace != NULL) {
-    rs_placement p;
-    t->collective = pattern;
-    rs_collective_place(t, arrays, &p);
-    if (rs_placement_bytes(&p) > t->user_workspace_bytes)
-      why = "the caller's workspace is too small for it";
+  reshard_pattern pattern = {.root = -1, .why = barred(t)};
+  const char *why = pattern.why;
+  if (why == NULL) { /* looked for only where it can be taken: that takes time */
+    pattern = rs_plan_pattern(t->plan);
+    why = against(t, arrays, &pattern);
   }
   *mine = (rs_proposal){why == NULL ? (int32_t)pattern.kind : RESHARD_COLLECTIVE_NONE, pattern.root, pattern.bytes, ""};
   snprintf(mine->why, sizeof mine->why, "%s", why != NULL ? why : pattern.why);
@@ -79,8 +81,7 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
   return RESHARD_SUCCESS;
 }
 
-/* --- Where -----------------------------------------------------------------------------------------------------------
- */
+/* --- Where ------------------------------------------------------------------------------------------------------ */
 
 /* Address of a message in the user's arrays; NULL: it is not contiguous there. */
 static char *in_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, const rs_peer *peer, bool sending) {
@@ -91,15 +92,15 @@ static char *in_place(const struct reshard_transfer_s *t, const rs_arrays *array
 }
 
 /* Where the messages of all ranks, own among them, lie one after the other in the user's memory; NULL: they do not. */
-static char *in_row(const struct reshard_transfer_s *t, const rs_arrays *arrays, bool sending) {
+static char *in_row(const struct reshard_transfer_s *t, int64_t bytes, const rs_arrays *arrays, bool sending) {
   const struct reshard_plan_s *plan = t->plan;
   rs_peer own = rs_plan_own(plan);
   char *mine = in_place(t, arrays, &own, sending);
-  if (mine == NULL || own.sent != t->collective.bytes)
+  if (mine == NULL || own.sent != bytes)
     return NULL;
-  char *row = mine - plan->rank * t->collective.bytes;
+  char *row = mine - plan->rank * bytes;
   for (int64_t i = 0; i < plan->peers.n; i++)
-    if (in_place(t, arrays, &plan->peers.at[i], sending) != row + plan->peers.at[i].rank * t->collective.bytes)
+    if (in_place(t, arrays, &plan->peers.at[i], sending) != row + plan->peers.at[i].rank * bytes)
       return NULL;
   return row;
 }
@@ -113,25 +114,26 @@ static char *in_one(const struct reshard_transfer_s *t, const rs_arrays *arrays)
   return first;
 }
 
-void rs_collective_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, rs_placement *p) {
-  int64_t bytes = t->collective.bytes, row = t->plan->world * bytes;
+void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
+                         rs_placement *p) {
+  int64_t bytes = pattern->bytes, row = t->plan->world * bytes;
   *p = (rs_placement){.keeps = true};
-  switch (t->collective.kind) {
+  switch (pattern->kind) {
   case RESHARD_COLLECTIVE_ALL_GATHER:
     p->send = in_one(t, arrays);
-    p->receive = rs_plan_keeps_what_it_sends(t->plan) ? in_row(t, arrays, false) : NULL;
+    p->receive = rs_plan_keeps_what_it_sends(t->plan) ? in_row(t, bytes, arrays, false) : NULL;
     p->keeps = p->receive == NULL;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;
   case RESHARD_COLLECTIVE_ALL_TO_ALL:
-    p->send = in_row(t, arrays, true);
-    p->receive = in_row(t, arrays, false);
+    p->send = in_row(t, bytes, arrays, true);
+    p->receive = in_row(t, bytes, arrays, false);
     p->keeps = false;
     p->send_bytes = p->send == NULL ? row : 0;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;
   case RESHARD_COLLECTIVE_BROADCAST:
-    if (t->collective.root == t->plan->rank) {
+    if (pattern->root == t->plan->rank) {
       p->send = in_one(t, arrays);
       p->send_bytes = p->send == NULL ? bytes : 0;
     } else {
@@ -144,5 +146,5 @@ void rs_collective_place(const struct reshard_transfer_s *t, const rs_arrays *ar
 }
 
 size_t rs_placement_bytes(const rs_placement *p) {
-  return (size_t)((p->send_bytes + 255) / 256 * 256 + (p->receive_bytes + 255) / 256 * 256);
+  return (size_t)(rs_plan_staged(p->send_bytes) + rs_plan_staged(p->receive_bytes));
 }

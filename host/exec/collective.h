@@ -18,15 +18,16 @@ void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays
 reshard_status rs_collective_decide(struct reshard_transfer_s *t,
                                     const rs_proposal *(*of)(const void *all, int64_t rank), const void *all);
 
-/* Where the messages of t->collective are in the user's arrays; NULL: they are staged, and take so many bytes of it. An
+/* Where the messages of a collective are in the user's arrays; NULL: they are staged, and take so many bytes of it. An
  * all-gather that packs does it into the rank's own place of what is received. */
 typedef struct rs_placement {
   char *send, *receive;
   int64_t send_bytes, receive_bytes;
   bool keeps; /* what stays on the rank is copied by itself; else the collective brings it */
 } rs_placement;
-void rs_collective_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, rs_placement *placement);
-/* Staging, in 256-byte steps. */
+void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
+                         rs_placement *placement);
+/* Staging, in steps as rs_plan_staged. */
 size_t rs_placement_bytes(const rs_placement *placement);
 
 #endif

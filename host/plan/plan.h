@@ -132,7 +132,9 @@ int64_t rs_plan_group(const struct reshard_plan_s *plan, int64_t sender, int64_t
 int64_t rs_plan_groups(const struct reshard_plan_s *plan);
 /* Pieces of a message of so many bytes. */
 int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes);
-/* Staging for one rank, in 256-byte steps, when the marked peers go in place (worst: none does). */
+/* Bytes of staging that so many take: in steps, so that all places are aligned alike. */
+static inline int64_t rs_plan_staged(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+/* Staging for one rank, in these steps, when the marked peers go in place (worst: none does). */
 typedef struct rs_staging_size {
   int64_t slot;                      /* bytes of a slot under a limit, else 0: every message has its own place */
   int64_t send_slots, receive_slots; /* under a limit: of one half */

@@ -24,14 +24,12 @@ int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes) {
   return bytes == 0 ? 0 : plan->piece == 0 ? 1 : rs_ceil_div(bytes, plan->piece);
 }
 
-static int64_t round_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in_place, rs_staging_size *staging) {
   rs_staging_size s = {.halves = 1};
   if (plan->piece == 0) {
     for (int64_t i = 0; i < plan->peers.n; i++) {
-      s.bytes += in_place != NULL && in_place[2 * i] ? 0 : round_up(plan->peers.at[i].sent);
-      s.bytes += in_place != NULL && in_place[2 * i + 1] ? 0 : round_up(plan->peers.at[i].received);
+      s.bytes += in_place != NULL && in_place[2 * i] ? 0 : rs_plan_staged(plan->peers.at[i].sent);
+      s.bytes += in_place != NULL && in_place[2 * i + 1] ? 0 : rs_plan_staged(plan->peers.at[i].received);
     }
     *staging = s;
     return RESHARD_SUCCESS;
@@ -54,7 +52,7 @@ reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in
     s.receive_slots = rs_max(s.receive_slots, slots[2 * g + 1]);
   }
   free(slots);
-  s.slot = rs_min(plan->piece, round_up(longest));
+  s.slot = rs_min(plan->piece, rs_plan_staged(longest));
   s.halves = plan->info.rounds > 1 ? 2 : 1;
   s.bytes = s.halves * (s.send_slots + s.receive_slots) * s.slot;
   *staging = s;
