@@ -145,6 +145,8 @@ void vg_begin(const vg_options *options) {
     draw();
   M.policy = M.options.policy != VG_AUTO ? M.options.policy : (vg_policy)(VG_RANDOM + seed % 5);
   M.threads = 0;
+  M.digest = 0;
+  turns_begin(seed);
   M.reports.clear(), M.report_keys.clear();
   M.counts = {};
   std::fill(M.call_counts.begin(), M.call_counts.end(), 0);
@@ -183,6 +185,11 @@ int vg_end(void) {
   M.on = false;
   M.generation++;
   return (int)M.reports.size();
+}
+
+uint64_t vg_digest(void) {
+  Lock lock;
+  return M.digest;
 }
 
 void vg_quiet(bool quiet) {

@@ -221,7 +221,7 @@ struct Machine {
   std::vector<std::string> chains; /* names */
   std::vector<Op *> live;          /* by Id; NULL when it has run */
   std::vector<Op *> ready, spare;
-  int unlocked_running = 0, waiting = 0; /* host functions; threads that wait for others */
+  int unlocked_running = 0; /* host functions */
   uint32_t marks = 0;
   Stream *favourite = nullptr, *victim = nullptr; /* of the policies */
   bool timed = false;                             /* somebody wants to know how long things take */
@@ -239,6 +239,7 @@ struct Machine {
   std::vector<std::string> reports;
   std::map<std::string, int> report_keys;
   bool quiet = false;
+  uint64_t digest = 0; /* of who ran when */
   vg_counts counts{};
   std::vector<int64_t> call_counts;
   Fault fault;
@@ -274,6 +275,30 @@ void thread_joins(Thread &thread, const Clock &clock);
 Id thread_note(Thread &thread, const char *what);
 void report(const std::string &key, const char *format, ...) __attribute__((format(printf, 2, 3)));
 std::string describe(Id id);
+
+inline void digest(uint64_t more) { M.digest = (M.digest ^ more) * 0x9E3779B97F4A7C15ull + (M.digest >> 29); }
+
+/* turns.cpp: never called with the lock, but turns_begin, turn_wake and the two of M.moved. */
+struct Turn; /* a thread of the process */
+bool turns_taken();
+void turns_begin(uint64_t seed);
+int64_t turn_time(); /* ns */
+void turn_passes(int64_t ns);
+void turn(); /* another may go on now */
+void turn_to_another();
+/* Until turn_wake for the same address; false: the time came first. */
+bool turn_wait(const void *on, const char *for_what, int64_t until = INT64_MAX);
+void turn_wake(const void *on, bool all = true);
+/* A thread: its first turn, its last, and whether it has had that. */
+Turn *turn_new();
+void turn_first(Turn *turn);
+void turn_last();
+bool turn_ended(const Turn *turn);
+void turn_delete(Turn *turn);
+/* Something that calls wait for has come; waits for that, without the lock meanwhile. False: nothing has for so long.
+ */
+void tell_moved();
+bool wait_moved(int64_t ms);
 
 /* memory.cpp */
 Alloc *find(uintptr_t at); /* the one that at is in, or that ends before it by less than the gap; NULL elsewhere */
@@ -360,6 +385,9 @@ void kernels_begin();
 
 /* calls.cpp: each function of the runtime starts with VG_CALL(name) */
 struct Api {
+  struct Before {
+    Before() { turn(); }
+  } before;
   Lock lock;
   Thread *thread;
   cudaError_t fault; /* what to return instead of doing it */

@@ -166,7 +166,7 @@ void complete(const Place &p) {
     let_go(id);
   auto &list = p->launch->comm->placed;
   list.erase(std::find(list.begin(), list.end(), p));
-  pthread_cond_broadcast(&M.moved);
+  tell_moved();
 }
 
 void less(const Place &p) {
@@ -364,16 +364,13 @@ void join(World &w, ncclComm *c) {
       twice |= w.ranks[(size_t)i]->device == w.ranks[(size_t)j]->device;
   for (ncclComm *r : w.ranks)
     r->state = twice ? ncclInvalidUsage : ncclSuccess; /* two ranks on one GPU */
-  pthread_cond_broadcast(&M.moved);
+  tell_moved();
 }
 
 /* Waits as a blocking communicator does; false: nobody came for 10 seconds. */
 bool await(const std::function<bool()> &there) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += 10;
   while (!there())
-    if (__real_pthread_cond_timedwait(&M.moved, &M.lock, &until) != 0)
+    if (!wait_moved(10000))
       return there();
   return true;
 }
@@ -418,7 +415,7 @@ void finish_split(World &w) {
   w.asked.assign((size_t)w.n, false);
   for (ncclComm *c : w.ranks)
     c->state = ncclSuccess;
-  pthread_cond_broadcast(&M.moved);
+  tell_moved();
 }
 
 } // namespace

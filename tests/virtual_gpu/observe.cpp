@@ -241,10 +241,13 @@ void __tsan_atomic_signal_fence(int) {}
  * stores comes before what loads. */
 namespace {
 inline void stores(const volatile void *at, size_t n) {
-  if (vg::in_kernel)
+  if (vg::in_kernel) {
     seen((uintptr_t)at, n, true);
-  else
-    vg_host_release((const void *)at);
+    return;
+  }
+  if (!vg::lock_depth)
+    vg::turn();
+  vg_host_release((const void *)at);
 }
 inline void loads(const volatile void *at, size_t n) {
   if (vg::in_kernel)

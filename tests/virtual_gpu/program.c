@@ -4,7 +4,8 @@
  * Environment: VG_DEVICES  GPUs of the machine (default 1; 0: a driver and no GPU; -1: no driver)
  *              VG_SEED     seed of the schedules (default 1)
  *              VG_CHECK    0: nothing but misuse and leaks is looked for, for larger runs
- *              VG_WITHOUT  an edge (host/device/stream.h) whose waits are left out */
+ *              VG_WITHOUT  an edge (host/device/stream.h) whose waits are left out
+ *              VG_DIGEST   not empty: says vg_digest() at the end */
 #include "virtual_gpu.h"
 
 #include "device/stream.h"
@@ -16,9 +17,14 @@
 
 int reshard_main(int argc, char **argv);
 
-static long number(const char *name, long otherwise) {
+static const char *text_of(const char *name) {
   const char *text = getenv(name);
-  return text != NULL && *text != '\0' ? strtol(text, NULL, 0) : otherwise;
+  return text != NULL && *text != '\0' ? text : NULL;
+}
+
+static long number(const char *name, long otherwise) {
+  const char *text = text_of(name);
+  return text != NULL ? strtol(text, NULL, 0) : otherwise;
 }
 
 /* Runs as the last thing: the program may exit anywhere. What failed leaves its memory to the system: no leak is told.
@@ -27,7 +33,10 @@ static void end(int status, void *unused) {
   (void)unused;
   for (int i = 0; status != 0 && vg_report(i) != NULL; i++)
     fprintf(stderr, "virtual GPU: %s\n", vg_report(i));
-  if (status == 0 && vg_end() > 0) {
+  int reports = status == 0 ? vg_end() : 0;
+  if (text_of("VG_DIGEST") != NULL)
+    fprintf(stderr, "digest %016llx\n", (unsigned long long)vg_digest());
+  if (reports > 0) {
     fflush(NULL);
     _exit(70);
   }

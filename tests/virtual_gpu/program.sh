@@ -56,6 +56,23 @@ RANK=3 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 refuse 2 'RANK=3' "${sma
 RANK=0 refuse 2 'WORLD_SIZE is not' "${small[@]}" --comm nccl
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 RESHARD_TIMEOUT_MS=200 refuse 1 'did not answer at 127.0.0.1, port 10' "${small[@]}" --comm nccl
 
+# A run comes out of its seed, ranks' threads and reports included; another seed gives another.
+repeats() { # COMMAND...: with a wait left out and without
+  local seed again digests=()
+  for seed in 1 2; do
+    for again in 1 2; do
+      VG_DIGEST=1 VG_SEED=$seed run "$@"
+      { grep '^digest' err; VG_SEED=$seed VG_WITHOUT='rank after work' run "$@"; cat err; } >"seed-$seed-$again"
+    done
+    cmp -s "seed-$seed-1" "seed-$seed-2" || fault "seed $seed: $(diff "seed-$seed-1" "seed-$seed-2" | head -c 600)"
+    digests+=("$(head -1 "seed-$seed-1")")
+  done
+  [[ ${digests[0]} == digest* && ${digests[0]} != "${digests[1]}" ]] || fault "digests: ${digests[*]}"
+}
+repeats "${small[@]}" --path direct
+repeats verify --device cuda --cases 8 --seed 3 -g 2
+if [ "$NCCL" = 1 ]; then VG_DEVICES=3 repeats verify --device cuda --comm nccl -g 3 --cases 8 --seed 3; fi
+
 # A wait that is left out is seen: the runs above could have failed.
 VG_WITHOUT='rank after work' run "${small[@]}" --path direct
 [ "$status" != 0 ] && grep -q 'race' err || fault "without a wait: status $status, $(head -c 300 err)"

@@ -4,7 +4,6 @@
 #include "machine.hpp"
 
 #include <algorithm>
-#include <ctime>
 
 namespace vg {
 
@@ -40,15 +39,10 @@ void depend(Op *op, Id before) {
   op->blockers++;
 }
 
-static void tell() {
-  if (M.waiting > 0)
-    pthread_cond_broadcast(&M.moved);
-}
-
 void release(Op *op) {
   if (--op->blockers == 0) {
     M.ready.push_back(op);
-    tell();
+    tell_moved();
   }
 }
 
@@ -165,7 +159,7 @@ static void finish(Op *op) {
   op->clock.t.clear();
   M.spare.push_back(op);
   M.counts.operations++;
-  tell();
+  tell_moved();
 }
 
 static void run_op(Op *op) {
@@ -240,6 +234,7 @@ static void step(size_t at) {
   M.ready[at] = M.ready.back();
   M.ready.pop_back();
   op->running = true;
+  digest(op->id);
   run_op(op);
 }
 
@@ -268,15 +263,7 @@ static std::vector<size_t> needed_now() {
 static bool wait_for_others() {
   if (M.threads <= 1 && !M.unlocked_running)
     return false;
-  int64_t patience = M.options.patience_ms ? M.options.patience_ms : 10000;
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += (time_t)(patience / 1000) + (until.tv_nsec + patience % 1000 * 1000000) / 1000000000;
-  until.tv_nsec = (until.tv_nsec + patience % 1000 * 1000000) % 1000000000;
-  M.waiting++;
-  bool moved = __real_pthread_cond_timedwait(&M.moved, &M.lock, &until) == 0;
-  M.waiting--;
-  return moved;
+  return wait_moved(M.options.patience_ms ? M.options.patience_ms : 10000);
 }
 
 bool run_until(const Frontier &target) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -333,8 +334,8 @@ static void another_thread_records(bool by_mutex) {
       pthread_cond_wait(&p.cond, &p.mutex);
     pthread_mutex_unlock(&p.mutex);
   } else
-    while (!__atomic_load_n(&p.ready, __ATOMIC_ACQUIRE)) {
-    }
+    while (!__atomic_load_n(&p.ready, __ATOMIC_ACQUIRE))
+      sched_yield();
   OK(cudaStreamWaitEvent(p.t.b, p.t.e, 0));
   COPY(p.t.y, p.t.x, 100, p.t.b);
   pthread_join(thread, NULL);

@@ -1,5 +1,10 @@
-/* Order between host threads, by the pthread calls that make it: these are wrapped when tests are linked. */
+/* Order between host threads, by the pthread calls that make it, and turns at them (turns.cpp): these are wrapped when
+ * tests are linked. */
 #include "machine.hpp"
+
+#include <cerrno>
+#include <ctime>
+#include <poll.h>
 
 using namespace vg;
 
@@ -38,19 +43,38 @@ static State let_device_work(uint64_t steps) {
 void vg_host_release(const void *at) { hold(at); }
 void vg_host_acquire(const void *at) { get(at); }
 
+/* --- Calls ---------------------------------------------------------------------------------------------------------
+ */
 extern "C" {
 int __real_pthread_mutex_trylock(pthread_mutex_t *);
 int __real_pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *);
+int __real_pthread_cond_signal(pthread_cond_t *);
+int __real_pthread_cond_broadcast(pthread_cond_t *);
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __real_pthread_join(pthread_t, void **);
-int __real_pthread_barrier_wait(pthread_barrier_t *);
-
 int __real_nanosleep(const struct timespec *, struct timespec *);
 int __real_sched_yield(void);
+int __real_poll(struct pollfd *, nfds_t, int);
+int __real_clock_gettime(clockid_t, struct timespec *);
+
+static int64_t nanoseconds(const struct timespec *t) { return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec; }
+
+/* The time of the turns; CLOCK_MONOTONIC_RAW is the machine's. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t) {
+  if (!turns_taken() || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME))
+    return __real_clock_gettime(clock, t);
+  int64_t now = turn_time();
+  *t = {(time_t)(now / 1000000000), (long)(now % 1000000000)};
+  return 0;
+}
 
 /* While the host lets time pass the device works; where it has nothing to do the host need not sleep for long. */
 int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left) {
   State device = let_device_work(32);
+  if (turns_taken()) {
+    turn_wait(wanted, "sleeps", turn_time() + nanoseconds(wanted));
+    return 0;
+  }
   if (device == State::Works)
     return 0;
   struct timespec brief = {0, 50000};
@@ -58,16 +82,50 @@ int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left) {
   return briefly ? __real_nanosleep(&brief, nullptr) : __real_nanosleep(wanted, left);
 }
 
-int __wrap_sched_yield(void) { return let_device_work(4) == State::Works ? 0 : __real_sched_yield(); }
+/* For the world outside, which has its own time. */
+int __wrap_poll(struct pollfd *fds, nfds_t n, int ms) {
+  struct timespec before, after;
+  __real_clock_gettime(CLOCK_MONOTONIC, &before);
+  int found = __real_poll(fds, n, ms);
+  __real_clock_gettime(CLOCK_MONOTONIC, &after);
+  turn_passes(nanoseconds(&after) - nanoseconds(&before));
+  return found;
+}
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
-  int error = __real_pthread_mutex_lock(mutex);
-  if (!error)
+int __wrap_sched_yield(void) {
+  State device = let_device_work(4);
+  if (turns_taken()) {
+    turn_to_another();
+    return 0;
+  }
+  return device == State::Works ? 0 : __real_sched_yield();
+}
+
+static int take(pthread_mutex_t *mutex) {
+  int error = turns_taken() ? __real_pthread_mutex_trylock(mutex) : __real_pthread_mutex_lock(mutex);
+  while (turns_taken() && error == EBUSY) {
+    turn_wait(mutex, "waits for the mutex at");
+    error = __real_pthread_mutex_trylock(mutex);
+  }
+  if (!error || error == EOWNERDEAD)
     get(mutex);
   return error;
 }
 
+static int give(pthread_mutex_t *mutex) {
+  hold(mutex);
+  int error = __real_pthread_mutex_unlock(mutex);
+  turn_wake(mutex);
+  return error;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+  turn();
+  return take(mutex);
+}
+
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex) {
+  turn();
   int error = __real_pthread_mutex_trylock(mutex);
   if (!error)
     get(mutex);
@@ -75,11 +133,21 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex) {
 }
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
-  hold(mutex);
-  return __real_pthread_mutex_unlock(mutex);
+  int error = give(mutex);
+  turn();
+  return error;
+}
+
+static int wait_for(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until) {
+  give(mutex);
+  bool told = turn_wait(cond, "waits for the condition at", until);
+  int error = take(mutex);
+  return error ? error : told ? 0 : ETIMEDOUT;
 }
 
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex) {
+  if (turns_taken())
+    return wait_for(cond, mutex, INT64_MAX);
   hold(mutex);
   int error = __real_pthread_cond_wait(cond, mutex);
   get(mutex);
@@ -87,26 +155,41 @@ int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex) {
 }
 
 int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until) {
+  if (turns_taken())
+    return wait_for(cond, mutex, nanoseconds(until));
   hold(mutex);
   int error = __real_pthread_cond_timedwait(cond, mutex, until);
   get(mutex);
   return error;
 }
 
-int __wrap_pthread_barrier_wait(pthread_barrier_t *barrier) {
-  hold(barrier);
-  int error = __real_pthread_barrier_wait(barrier);
-  get(barrier);
-  return error;
+int __wrap_pthread_cond_signal(pthread_cond_t *cond) {
+  if (!turns_taken())
+    return __real_pthread_cond_signal(cond);
+  turn_wake(cond, false);
+  turn();
+  return 0;
+}
+
+int __wrap_pthread_cond_broadcast(pthread_cond_t *cond) {
+  if (!turns_taken())
+    return __real_pthread_cond_broadcast(cond);
+  turn_wake(cond);
+  turn();
+  return 0;
 }
 
 struct Birth {
   void *(*run)(void *);
   void *argument;
+  Turn *turn;
 };
+
+static std::map<pthread_t, Turn *> unjoined;
 
 static void *born(void *p) {
   Birth birth = *(Birth *)p;
+  turn_first(birth.turn);
   void *me = (void *)pthread_self();
   get(p);
   forget(p);
@@ -115,21 +198,40 @@ static void *born(void *p) {
   void *result = birth.run(birth.argument);
   hold(me);
   host_thread_ends();
-  Lock lock;
-  thread_ends();
+  {
+    Lock lock;
+    thread_ends();
+  }
+  turn_last();
   return result;
 }
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
-  Birth *birth = new Birth{run, argument};
+  Birth *birth = new Birth{run, argument, turn_new()};
+  Turn *turn = birth->turn;
   hold(birth);
   int error = __real_pthread_create(thread, attributes, born, birth);
-  if (error)
+  if (error) {
+    forget(birth);
     delete birth;
-  return error;
+    turn_delete(turn);
+    return error;
+  }
+  if (turns_taken())
+    unjoined[*thread] = turn;
+  vg::turn();
+  return 0;
 }
 
 int __wrap_pthread_join(pthread_t thread, void **result) {
+  auto it = turns_taken() ? unjoined.find(thread) : unjoined.end();
+  if (it != unjoined.end()) {
+    Turn *turn = it->second;
+    unjoined.erase(it);
+    while (!turn_ended(turn))
+      turn_wait(turn, "waits for the end of the thread at");
+    turn_delete(turn);
+  }
   int error = __real_pthread_join(thread, result);
   if (!error)
     get((void *)thread);

@@ -21,6 +21,9 @@
  * Time is made up, for events with timing: what an operation would take that has nothing beside it (time.cpp). It has
  * no part in what runs when.
  *
+ * Threads of the host take turns by the seed, too, and CLOCK_MONOTONIC and CLOCK_REALTIME are the time of their turns
+ * (turns.cpp): a run comes out of its seed alone, with all that is reported.
+ *
  * A test: vg_begin(&options); ... calls of the library ...; assert_int_equal(vg_end(), 0) - or look at vg_report(i).
  * Outside of vg_begin and vg_end there is no GPU: cudaErrorNoDevice. All calls may come from several threads. */
 #ifndef VIRTUAL_GPU_H
@@ -89,6 +92,10 @@ void vg_drain(void);
 
 /* Are the accesses of kernels seen in this build? Not under ThreadSanitizer: nothing is checked there. */
 bool vg_sees_kernels(void);
+
+/* A number of what ran in which order since vg_begin: threads that took turns, and operations. The same seed gives the
+ * same, in any process; not under ThreadSanitizer. */
+uint64_t vg_digest(void);
 
 /* --- Counters ----------------------------------------------------------------------------------------------------- */
 typedef struct vg_counts {

@@ -1,0 +1,325 @@
+/* Turns of the host's threads: a seed gives the same run each time, another seed another one; who waits is woken, is
+ * late by the time of the turns, and all who wait for ever are told of. */
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OK(call) assert_int_equal(call, 0)
+
+enum { THREADS = 4, STEPS = 6, SEEDS = 200 };
+
+typedef struct world {
+  pthread_mutex_t mutex;
+  pthread_cond_t cond;
+  int n, order[THREADS * STEPS]; /* who had the mutex */
+  int present;
+  cudaStream_t stream;
+  char *memory;
+} world;
+typedef struct member {
+  world *w;
+  int number;
+} member;
+
+static void threads_run(world *w, int n, void *(*body)(void *)) {
+  pthread_t thread[THREADS];
+  member members[THREADS];
+  for (int i = 0; i < n; i++) {
+    members[i] = (member){w, i};
+    OK(pthread_create(&thread[i], NULL, body, &members[i]));
+  }
+  for (int i = 0; i < n; i++)
+    OK(pthread_join(thread[i], NULL));
+}
+
+static int64_t time_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void sleep_us(int64_t us) { nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL); }
+
+static world begin(uint64_t seed) {
+  vg_begin(&(vg_options){.seed = seed});
+  return (world){.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+}
+
+/* --- Who is first ----------------------------------------------------------------------------------------------------
+ */
+static void *takes_the_mutex(void *user) {
+  member *me = user;
+  for (int i = 0; i < STEPS; i++) {
+    pthread_mutex_lock(&me->w->mutex);
+    me->w->order[me->w->n++] = me->number;
+    cudaMemsetAsync(me->w->memory, me->number, 16, me->w->stream);
+    pthread_mutex_unlock(&me->w->mutex);
+  }
+  return NULL;
+}
+
+static uint64_t contest(uint64_t seed, world *w) {
+  *w = begin(seed);
+  OK(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
+  OK(cudaMalloc((void **)&w->memory, 16));
+  threads_run(w, THREADS, takes_the_mutex);
+  assert_int_equal(w->n, THREADS * STEPS);
+  OK(cudaStreamSynchronize(w->stream));
+  OK(cudaFree(w->memory));
+  OK(cudaStreamDestroy(w->stream));
+  OK(vg_end());
+  return vg_digest();
+}
+
+static void a_seed_gives_one_run(void **state) {
+  (void)state;
+  uint64_t digests[SEEDS];
+  int others = 0, first[THREADS] = {0};
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    world one, again;
+    digests[seed] = contest(seed, &one);
+    assert_true(contest(seed, &again) == digests[seed]);
+    assert_memory_equal(one.order, again.order, sizeof one.order);
+    first[one.order[0]]++;
+    bool is_new = true;
+    for (uint64_t i = 0; i < seed; i++)
+      is_new &= digests[i] != digests[seed];
+    others += is_new;
+  }
+  assert_true(others > SEEDS * 9 / 10);
+  for (int i = 0; i < THREADS; i++)
+    assert_true(first[i] > 0);
+}
+
+/* --- Mistakes that only some orders show
+ * -------------------------------------------------------------------------------- */
+static void *adds_carelessly(void *user) { /* reads, lets others go on, writes */
+  world *w = ((member *)user)->w;
+  for (int i = 0; i < STEPS; i++) {
+    pthread_mutex_lock(&w->mutex);
+    int n = w->n;
+    pthread_mutex_unlock(&w->mutex);
+    pthread_mutex_lock(&w->mutex);
+    w->n = n + 1;
+    pthread_mutex_unlock(&w->mutex);
+  }
+  return NULL;
+}
+
+static void a_mistake_comes_again_with_its_seed(void **state) {
+  (void)state;
+  int wrong = 0;
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    int n[2];
+    for (int i = 0; i < 2; i++) {
+      world w = begin(seed);
+      threads_run(&w, 2, adds_carelessly);
+      OK(vg_end());
+      n[i] = w.n;
+    }
+    assert_int_equal(n[0], n[1]);
+    wrong += n[0] != 2 * STEPS;
+  }
+  assert_true(wrong > SEEDS / 4 && wrong < SEEDS);
+}
+
+/* --- Waiting
+ * --------------------------------------------------------------------------------------------------------------- */
+static void *comes_and_waits(void *user) {
+  member *me = user;
+  world *w = me->w;
+  pthread_mutex_lock(&w->mutex);
+  if (++w->present == THREADS)
+    pthread_cond_broadcast(&w->cond);
+  while (w->present < THREADS)
+    pthread_cond_wait(&w->cond, &w->mutex);
+  pthread_mutex_unlock(&w->mutex);
+  sleep_us(1000 * (THREADS - me->number)); /* the last comes first */
+  pthread_mutex_lock(&w->mutex);
+  w->order[w->n++] = me->number;
+  pthread_mutex_unlock(&w->mutex);
+  return NULL;
+}
+
+static void who_waits_is_woken_and_sleep_has_its_length(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    world w = begin(seed);
+    int64_t start = time_now();
+    threads_run(&w, THREADS, comes_and_waits);
+    assert_in_range(time_now() - start, 1000000 * THREADS, 1000000 * THREADS + 500000);
+    for (int i = 0; i < THREADS; i++)
+      assert_int_equal(w.order[i], THREADS - 1 - i);
+    OK(vg_end());
+  }
+}
+
+static void *waits_until(void *user) {
+  member *me = user;
+  world *w = me->w;
+  int64_t until = time_now() + 1000000 * (1 + me->number);
+  struct timespec t = {until / 1000000000, until % 1000000000};
+  pthread_mutex_lock(&w->mutex);
+  int error = 0;
+  while (error == 0 && w->present == 0)
+    error = pthread_cond_timedwait(&w->cond, &w->mutex, &t);
+  w->order[me->number] = error;
+  if (error == ETIMEDOUT && time_now() < until)
+    w->order[me->number] = -1;
+  pthread_mutex_unlock(&w->mutex);
+  return NULL;
+}
+
+static void *tells(void *user) {
+  world *w = ((member *)user)->w;
+  sleep_us(2500);
+  pthread_mutex_lock(&w->mutex);
+  w->present = 1;
+  pthread_mutex_unlock(&w->mutex);
+  pthread_cond_broadcast(&w->cond);
+  return NULL;
+}
+
+static void *waits_or_tells(void *user) {
+  return ((member *)user)->number == THREADS - 1 ? tells(user) : waits_until(user);
+}
+
+static void who_is_late_is_told_so(void **state) {
+  (void)state;
+  struct timespec begun, done;
+  clock_gettime(CLOCK_MONOTONIC_RAW, &begun);
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    world w = begin(seed);
+    threads_run(&w, THREADS, waits_or_tells); /* at 1 ms, at 2 ms, and at 2.5 ms before 3 ms have passed */
+    assert_int_equal(w.order[0], ETIMEDOUT);
+    assert_int_equal(w.order[1], ETIMEDOUT);
+    assert_int_equal(w.order[2], 0);
+    sleep_us(60 * 1000000); /* takes no time */
+    OK(vg_end());
+  }
+  clock_gettime(CLOCK_MONOTONIC_RAW, &done);
+  assert_true(done.tv_sec - begun.tv_sec < 60);
+}
+
+static void *signals(void *user) {
+  world *w = ((member *)user)->w;
+  bool waits = ((member *)user)->number != THREADS - 1;
+  for (int i = 1; i < THREADS && !waits; i++) {
+    pthread_mutex_lock(&w->mutex);
+    w->present++;
+    pthread_cond_signal(&w->cond);
+    pthread_mutex_unlock(&w->mutex);
+  }
+  pthread_mutex_lock(&w->mutex);
+  while (waits && w->present == 0)
+    pthread_cond_wait(&w->cond, &w->mutex);
+  if (waits) {
+    w->present--;
+    w->order[w->n++] = ((member *)user)->number;
+  }
+  pthread_mutex_unlock(&w->mutex);
+  return NULL;
+}
+
+static void a_signal_wakes_one_by_the_seed(void **state) {
+  (void)state;
+  int first[THREADS] = {0};
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    world w = begin(seed);
+    threads_run(&w, THREADS, signals);
+    assert_int_equal(w.n, THREADS - 1);
+    assert_int_equal(w.present, 0);
+    first[w.order[0]]++;
+    OK(vg_end());
+  }
+  for (int i = 0; i < THREADS - 1; i++)
+    assert_true(first[i] > 0);
+}
+
+static void *spins(void *user) {
+  world *w = ((member *)user)->w;
+  if (((member *)user)->number == 0)
+    while (!__atomic_load_n(&w->present, __ATOMIC_ACQUIRE))
+      sched_yield();
+  else
+    __atomic_store_n(&w->present, 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+
+static void who_yields_lets_another_go_on(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    world w = begin(seed);
+    threads_run(&w, 2, spins);
+    OK(vg_end());
+  }
+}
+
+/* --- Waiting for ever
+ * --------------------------------------------------------------------------------------------------------- */
+static void *takes_two(void *user) {
+  member *me = user;
+  static pthread_mutex_t other = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_t *first = me->number == 0 ? &me->w->mutex : &other, *second = me->number == 0 ? &other : &me->w->mutex;
+  for (int i = 0; i < 100; i++) {
+    pthread_mutex_lock(first);
+    pthread_mutex_lock(second);
+    pthread_mutex_unlock(second);
+    pthread_mutex_unlock(first);
+  }
+  return NULL;
+}
+
+static void a_deadlock_is_told_with_who_waits(void **state) {
+  (void)state;
+  int end[2];
+  OK(pipe(end));
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGABRT, SIG_DFL);
+    dup2(end[1], STDERR_FILENO);
+    world w = begin(1);
+    threads_run(&w, 2, takes_two);
+    _exit(0);
+  }
+  close(end[1]);
+  char text[2000] = "";
+  size_t n = 0;
+  for (ssize_t got; n + 1 < sizeof text && (got = read(end[0], text + n, sizeof text - n - 1)) > 0;)
+    n += (size_t)got;
+  close(end[0]);
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  assert_non_null(strstr(text, "deadlock: all threads wait for ever"));
+  assert_non_null(strstr(text, "thread 0 of the process: waits for the end of the thread"));
+  assert_non_null(strstr(text, "thread 1 of the process: waits for the mutex"));
+  assert_non_null(strstr(text, "thread 2 of the process: waits for the mutex"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_seed_gives_one_run),
+      cmocka_unit_test(a_mistake_comes_again_with_its_seed),
+      cmocka_unit_test(who_waits_is_woken_and_sleep_has_its_length),
+      cmocka_unit_test(who_is_late_is_told_so),
+      cmocka_unit_test(a_signal_wakes_one_by_the_seed),
+      cmocka_unit_test(who_yields_lets_another_go_on),
+      cmocka_unit_test(a_deadlock_is_told_with_who_waits),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
