@@ -41,15 +41,27 @@ static void free_buffers(rs_nccl *c) {
   free(c->packed);
 }
 
+/* NCCL's end waits for all ranks, up to the deadline. */
 static void end_nccl(rs_nccl *c) {
-  if (c->borrowed || c->nccl == NULL)
+  pthread_mutex_lock(&c->mutex);
+  bool there = !c->borrowed && c->nccl != NULL;
+  ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
+  pthread_mutex_unlock(&c->mutex);
+  if (!there)
     return;
-  ncclComm_t nccl = c->nccl;
-  if (rs_nccl_settle(c, ncclCommFinalize(nccl), "ncclCommFinalize") == RESHARD_SUCCESS)
-    (void)ncclCommDestroy(nccl);
-  else
+  if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {
     rs_nccl_end(c); /* aborts it, where the deadline has not done so */
+    return;
+  }
+  pthread_mutex_lock(&c->mutex);
+  ncclComm_t nccl = c->nccl; /* NULL: an abort of the communicator that it was split from has come first */
+  c->nccl = NULL;
+  pthread_mutex_unlock(&c->mutex);
+  if (nccl != NULL)
+    (void)ncclCommDestroy(nccl);
 }
+
+static void drop(rs_nccl *c);
 
 static void leave_parent(rs_nccl *c) {
   rs_nccl *parent = c->parent;
@@ -59,10 +71,10 @@ static void leave_parent(rs_nccl *c) {
     link = &(*link)->next;
   *link = c->next;
   pthread_mutex_unlock(&parent->mutex);
-  rs_nccl_drop(parent);
+  drop(parent);
 }
 
-void rs_nccl_drop(rs_nccl *c) {
+static void drop(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   bool last = --c->users == 0;
   pthread_mutex_unlock(&c->mutex);
@@ -70,12 +82,17 @@ void rs_nccl_drop(rs_nccl *c) {
     return;
   if (c->parent != NULL)
     leave_parent(c);
-  end_nccl(c);
-  free_buffers(c);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
   free(c);
+}
+
+/* Every rank ends it here, also where it lives on for children that other ranks do not have. */
+void rs_nccl_close(rs_nccl *c) {
+  end_nccl(c);
+  free_buffers(c);
+  drop(c);
 }
 
 reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms,
@@ -118,7 +135,7 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
     if (c->handle == NULL)
       free(c);
     else
-      rs_nccl_drop(c);
+      rs_nccl_close(c);
     return status;
   }
   *out = c;

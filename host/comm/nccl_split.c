@@ -70,7 +70,7 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
     (void)ncclCommAbort(nccl);
   status = rs_seat_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)
-    rs_nccl_drop(made);
+    rs_nccl_close(made);
   free(seat.global_ranks);
   if (status == RESHARD_SUCCESS)
     *sub = made != NULL ? &made->base : NULL;
