@@ -20,6 +20,7 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(device->ops->host_alloc(device, all, (void **)&c->all));
   RS_TRY(device->ops->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
   RS_TRY(device->ops->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
@@ -74,6 +75,15 @@ static void leave_parent(rs_nccl *c) {
   drop(parent);
 }
 
+/* What a split had made that was given up. One on a communicator of the caller's may go on. */
+static void free_split(rs_nccl *c) {
+  ncclComm_t made = c->split != NULL ? *c->split : NULL;
+  if (made != NULL)
+    (void)ncclCommAbort(made);
+  if (made != NULL || !c->borrowed || !c->ended)
+    free(c->split);
+}
+
 static void drop(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   bool last = --c->users == 0;
@@ -81,7 +91,8 @@ static void drop(rs_nccl *c) {
   if (!last)
     return;
   if (c->parent != NULL)
-    leave_parent(c);
+    leave_parent(c); /* waits for an abort from there */
+  free_split(c);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
