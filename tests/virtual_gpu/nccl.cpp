@@ -28,7 +28,7 @@
 
 namespace vg::nccl {
 
-Nccl N;
+Nccl &N = *new Nccl; /* until the process is gone: it knows memory that the library has left to it */
 
 void fresh() {
   if (N.generation == M.generation)

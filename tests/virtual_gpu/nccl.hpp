@@ -111,7 +111,7 @@ struct Nccl {
   std::map<Id, Place> moves;
   std::string last_error;
 };
-extern Nccl N;
+extern Nccl &N;
 
 /* nccl.cpp */
 void fresh(); /* for a machine that has begun since the last call */
