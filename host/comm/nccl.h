@@ -26,9 +26,10 @@ typedef struct rs_nccl {
   rs_event *gathered;
   rs_nccl_record *mine, *all; /* pinned; [1], [size] */
   rs_nccl_record *device_mine, *device_all;
-  char *packed;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
-  int64_t *global_ranks; /* of base; owned */
-  ncclComm_t *split;     /* where NCCL puts what a split makes when that is done, which may be after it was given up */
+  char *packed;                             /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
+  int64_t *global_ranks;                    /* of base; owned */
+  ncclComm_t *split;                        /* where NCCL puts what a split makes when that is done, ... */
+  bool splitting;                           /* ... which may be after it was given up */
   struct rs_nccl *parent, *children, *next; /* who was split from whom: an abort goes down; under the parent's mutex */
   int64_t users;                            /* the handle, and children */
 } rs_nccl;

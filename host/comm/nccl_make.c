@@ -80,7 +80,7 @@ static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
   if (made != NULL)
     (void)ncclCommAbort(made);
-  if (made != NULL || !c->borrowed || !c->ended)
+  if (made != NULL || !c->borrowed || !c->splitting)
     free(c->split);
 }
 

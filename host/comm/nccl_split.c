@@ -22,12 +22,14 @@ static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *ou
     ncclResult_t result =
         ncclCommSplit(c->nccl, seat->n > 0 ? seat->color : NCCL_SPLIT_NOCOLOR, seat->key, c->split, &config);
     rs_nccl_unlock(c);
+    c->splitting = result == ncclInProgress;
     status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
   }
   rs_cuda_leave(previous);
   if (!c->ended) {
     *out = *c->split;
     *c->split = NULL;
+    c->splitting = false;
   }
   return status;
 }
