@@ -310,7 +310,7 @@ static reshard_status nccl_abort(reshard_comm comm) {
   return RESHARD_SUCCESS;
 }
 
-static void nccl_destroy(reshard_comm comm) { rs_nccl_drop(rs_nccl_of(comm)); }
+static void nccl_destroy(reshard_comm comm) { rs_nccl_close(rs_nccl_of(comm)); }
 
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",

@@ -17,7 +17,7 @@ typedef struct rs_nccl_record {
 typedef struct rs_nccl {
   struct reshard_comm_s base;
   pthread_mutex_t mutex; /* of `nccl`, which an abort takes away from the thread that uses it */
-  ncclComm_t nccl;       /* NULL after an abort, where it is not borrowed */
+  ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
   bool borrowed;         /* nccl is the caller's: never ended here */
   atomic_bool ended;
   int64_t timeout_ms;    /* 0: none */
@@ -28,8 +28,10 @@ typedef struct rs_nccl {
   rs_nccl_record *device_mine, *device_all;
   char *packed;                             /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
   int64_t *global_ranks;                    /* of base; owned */
+  ncclComm_t *split;                        /* where NCCL puts what a split makes when that is done, ... */
+  bool splitting;                           /* ... which may be after it was given up */
   struct rs_nccl *parent, *children, *next; /* who was split from whom: an abort goes down; under the parent's mutex */
-  int64_t users;                            /* handles and children that need this */
+  int64_t users;                            /* the handle, and children */
 } rs_nccl;
 
 static inline rs_nccl *rs_nccl_of(reshard_comm comm) { return (rs_nccl *)comm; }
@@ -50,8 +52,8 @@ void rs_nccl_end(rs_nccl *c);
 /* nccl_make.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
  * to end. */
 reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms, rs_nccl **out);
-/* One user less; the last one frees. */
-void rs_nccl_drop(rs_nccl *c);
+/* Ends the handle: the communicator now, and the rest with the last of its children. */
+void rs_nccl_close(rs_nccl *c);
 
 /* nccl_split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);

@@ -20,6 +20,7 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(device->ops->host_alloc(device, all, (void **)&c->all));
   RS_TRY(device->ops->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
   RS_TRY(device->ops->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
@@ -41,15 +42,27 @@ static void free_buffers(rs_nccl *c) {
   free(c->packed);
 }
 
+/* NCCL's end waits for all ranks, up to the deadline. */
 static void end_nccl(rs_nccl *c) {
-  if (c->borrowed || c->nccl == NULL)
+  pthread_mutex_lock(&c->mutex);
+  bool there = !c->borrowed && c->nccl != NULL;
+  ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
+  pthread_mutex_unlock(&c->mutex);
+  if (!there)
     return;
-  ncclComm_t nccl = c->nccl;
-  if (rs_nccl_settle(c, ncclCommFinalize(nccl), "ncclCommFinalize") == RESHARD_SUCCESS)
-    (void)ncclCommDestroy(nccl);
-  else
+  if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {
     rs_nccl_end(c); /* aborts it, where the deadline has not done so */
+    return;
+  }
+  pthread_mutex_lock(&c->mutex);
+  ncclComm_t nccl = c->nccl; /* NULL: an abort of the communicator that it was split from has come first */
+  c->nccl = NULL;
+  pthread_mutex_unlock(&c->mutex);
+  if (nccl != NULL)
+    (void)ncclCommDestroy(nccl);
 }
+
+static void drop(rs_nccl *c);
 
 static void leave_parent(rs_nccl *c) {
   rs_nccl *parent = c->parent;
@@ -59,23 +72,38 @@ static void leave_parent(rs_nccl *c) {
     link = &(*link)->next;
   *link = c->next;
   pthread_mutex_unlock(&parent->mutex);
-  rs_nccl_drop(parent);
+  drop(parent);
 }
 
-void rs_nccl_drop(rs_nccl *c) {
+/* What a split had made that was given up. One on a communicator of the caller's may go on. */
+static void free_split(rs_nccl *c) {
+  ncclComm_t made = c->split != NULL ? *c->split : NULL;
+  if (made != NULL)
+    (void)ncclCommAbort(made);
+  if (made != NULL || !c->borrowed || !c->splitting)
+    free(c->split);
+}
+
+static void drop(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   bool last = --c->users == 0;
   pthread_mutex_unlock(&c->mutex);
   if (!last)
     return;
   if (c->parent != NULL)
-    leave_parent(c);
-  end_nccl(c);
-  free_buffers(c);
+    leave_parent(c); /* waits for an abort from there */
+  free_split(c);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
   free(c);
+}
+
+/* Every rank ends it here, also where it lives on for children that other ranks do not have. */
+void rs_nccl_close(rs_nccl *c) {
+  end_nccl(c);
+  free_buffers(c);
+  drop(c);
 }
 
 reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms,
@@ -118,7 +146,7 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
     if (c->handle == NULL)
       free(c);
     else
-      rs_nccl_drop(c);
+      rs_nccl_close(c);
     return status;
   }
   *out = c;

@@ -7,20 +7,30 @@
 
 #include <stdlib.h>
 
-/* Collective in NCCL's sense: called by every rank, also one that gets nothing. */
+/* Collective in NCCL's sense: called by every rank, also one that gets nothing. *out is NULL then, and after an error
+ * when the split may be under way still. */
 static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *out) {
   int previous;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (*c->split != NULL) /* of an earlier one that failed, and has been through since */
+    (void)ncclCommAbort(*c->split);
+  *c->split = NULL;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {
     ncclResult_t result =
-        ncclCommSplit(c->nccl, seat->n > 0 ? seat->color : NCCL_SPLIT_NOCOLOR, seat->key, out, &config);
+        ncclCommSplit(c->nccl, seat->n > 0 ? seat->color : NCCL_SPLIT_NOCOLOR, seat->key, c->split, &config);
     rs_nccl_unlock(c);
+    c->splitting = result == ncclInProgress;
     status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
   }
   rs_cuda_leave(previous);
+  if (!c->ended) {
+    *out = *c->split;
+    *c->split = NULL;
+    c->splitting = false;
+  }
   return status;
 }
 
@@ -68,9 +78,10 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
     status = make(c, nccl, &seat, &made);
   else if (nccl != NULL) /* it was being made */
     (void)ncclCommAbort(nccl);
-  status = rs_seat_agree(comm, status);
+  if (status == RESHARD_SUCCESS || !c->ended) /* else nobody hears it any more */
+    status = rs_seat_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)
-    rs_nccl_drop(made);
+    rs_nccl_close(made);
   free(seat.global_ranks);
   if (status == RESHARD_SUCCESS)
     *sub = made != NULL ? &made->base : NULL;

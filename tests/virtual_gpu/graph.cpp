@@ -272,10 +272,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
   for (Event *e : c->events)
     if (e->capture == c)
       e->capture = nullptr;
-  if (error == cudaSuccess)
+  if (error == cudaSuccess) {
     *out = (cudaGraph_t)c->graph;
-  else
+  } else {
     c->graph->destroyed = true;
+    c->graph->nodes.clear();
+  }
   captures.erase(std::find_if(captures.begin(), captures.end(), [c](auto &one) { return one.get() == c; }));
   return api.end(error);
 }
@@ -345,15 +347,19 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   VG_CALL(cudaGraphExecDestroy, CALL_DESTROY);
   Graph *exec = graph_of(handle, true, "cudaGraphExecDestroy");
-  if (exec)
+  if (exec) {
     exec->destroyed = true;
+    exec->nodes.clear(); /* and with them what they hold */
+  }
   VG_END(exec ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   VG_CALL(cudaGraphDestroy, CALL_DESTROY);
   Graph *graph = graph_of(handle, false, "cudaGraphDestroy");
-  if (graph)
+  if (graph) {
     graph->destroyed = true;
+    graph->nodes.clear();
+  }
   VG_END(graph ? cudaSuccess : cudaErrorInvalidValue);
 }

@@ -357,6 +357,9 @@ double time_of(const Clock &clock); /* us: when all of that had ended, as far as
 /* stream.cpp */
 Stream *stream_of(cudaStream_t handle, const char *call); /* NULL: not a stream (reported) */
 Stream *new_stream(int device, bool blocking, const char *name);
+/* What is given to `later` from here on comes after all that is in `earlier` now, as by an event of the callee's own.
+ * Neither is captured, or both are, by the same graph. */
+void come_after_stream(Stream &later, Stream &earlier);
 
 /* graph.cpp */
 cudaError_t capture_work(Stream &stream, Work &&work);

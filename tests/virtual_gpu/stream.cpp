@@ -85,6 +85,20 @@ static cudaError_t record(Stream &stream, Event &event) {
   return cudaSuccess;
 }
 
+void come_after_stream(Stream &later, Stream &earlier) {
+  if (later.capture) {
+    for (uint32_t node : earlier.nodes)
+      if (std::find(later.nodes.begin(), later.nodes.end(), node) == later.nodes.end())
+        later.nodes.push_back(node);
+    return;
+  }
+  arrive(earlier);
+  arrive(later);
+  later.version += later.legacy;
+  later.clock.join(earlier.clock);
+  merge(later.frontier, earlier.frontier);
+}
+
 static cudaError_t wait(Stream &stream, Event &event) {
   edge_awaited(event);
   if (event.capture_id || stream.capture)

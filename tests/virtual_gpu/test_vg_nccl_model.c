@@ -24,6 +24,14 @@ typedef struct world {
   unsigned char *send[RANKS], *receive[RANKS];
 } world;
 
+/* What a call of communicators that do not block gave, which is through when this returns. */
+static void through(const world *w, ncclResult_t result) {
+  assert_true(result == ncclSuccess || result == ncclInProgress);
+  for (int r = 0; r < RANKS; r++)
+    for (ncclResult_t state = ncclInProgress; w->comm[r] != NULL && state == ncclInProgress;)
+      OK(ncclCommGetAsyncError(w->comm[r], &state));
+}
+
 static void open_world(world *w, uint64_t seed) {
   ncclUniqueId id;
   vg_begin(&(vg_options){.devices = RANKS, .seed = seed, .patience_ms = 50});
@@ -70,6 +78,18 @@ static int close_world(world *w) {
   return vg_end();
 }
 
+static void end_comms(world *w) {
+  for (int r = 0; r < RANKS; r++) {
+    ncclResult_t result = ncclCommFinalize(w->comm[r]);
+    assert_true(result == ncclSuccess || result == ncclInProgress);
+  }
+  through(w, ncclSuccess);
+  for (int r = 0; r < RANKS; r++) {
+    OK(ncclCommDestroy(w->comm[r]));
+    w->comm[r] = NULL;
+  }
+}
+
 static void synchronise(world *w) {
   for (int r = 0; r < RANKS; r++)
     CUDA(cudaStreamSynchronize(w->stream[r]));
@@ -95,101 +115,184 @@ static void test_moves(void **state) {
           OK(ncclSend(w.send[r] + p * PART, PART, ncclInt8, p, w.comm[r], w.stream[r]));
           OK(ncclRecv(w.receive[r] + p * PART, PART, ncclInt8, p, w.comm[r], w.stream[r]));
         }
-    OK(ncclGroupEnd());
+    through(&w, ncclGroupEnd());
     synchronise(&w);
     for (int r = 0; r < RANKS; r++)
       for (int p = 0; p < RANKS; p++)
         if (p != r)
           assert_came(&w, r, p * PART, p, r * PART);
     for (int r = 0; r < RANKS; r++)
-      OK(ncclAllGather(w.send[r], w.receive[r], PART / 4, ncclInt32, w.comm[r], w.stream[r]));
+      through(&w, ncclAllGather(w.send[r], w.receive[r], PART / 4, ncclInt32, w.comm[r], w.stream[r]));
     synchronise(&w);
     for (int r = 0; r < RANKS; r++)
       for (int p = 0; p < RANKS; p++)
         assert_came(&w, r, p * PART, p, 0);
     for (int r = 0; r < RANKS; r++)
-      OK(ncclAlltoAll(w.send[r], w.receive[r], PART, ncclInt8, w.comm[r], w.stream[r]));
+      through(&w, ncclAlltoAll(w.send[r], w.receive[r], PART, ncclInt8, w.comm[r], w.stream[r]));
     synchronise(&w);
     for (int r = 0; r < RANKS; r++)
       for (int p = 0; p < RANKS; p++)
         assert_came(&w, r, p * PART, p, r * PART);
-    for (int r = 0; r < RANKS; r++)
-      OK(ncclBroadcast(w.send[r], w.receive[r], PART, ncclInt8, 1, w.comm[r], w.stream[r]));
+    for (int r = 0; r < RANKS; r++) /* the root gets it, too: it is not in place */
+      through(&w, ncclBroadcast(w.send[r], w.receive[r], PART, ncclInt8, 1, w.comm[r], w.stream[r]));
     synchronise(&w);
-    for (int r = 0; r < RANKS; r += 2)
+    for (int r = 0; r < RANKS; r++)
       assert_came(&w, r, 0, 1, 0);
+    OK(ncclGroupStart()); /* two collectives of each, one in place */
     for (int r = 0; r < RANKS; r++) {
-      OK(ncclCommFinalize(w.comm[r]));
-      OK(ncclCommDestroy(w.comm[r]));
-      w.comm[r] = NULL;
+      unsigned char *mine = w.receive[r] + r * PART;
+      OK(ncclBroadcast(w.send[r], w.receive[r] + 3 * PART, PART, ncclInt8, 2, w.comm[r], w.stream[r]));
+      OK(ncclAllGather(mine, w.receive[r], PART, ncclInt8, w.comm[r], w.stream[r]));
+      OK(ncclAllGather(w.send[r], w.receive[r], 0, ncclInt8, w.comm[r], w.other[r])); /* nothing */
     }
+    through(&w, ncclGroupEnd());
+    synchronise(&w);
+    for (int r = 0; r < RANKS; r++) {
+      assert_came(&w, r, 3 * PART, 2, 0);
+      for (int p = 1; p < RANKS; p++)
+        assert_came(&w, r, p * PART, p == 1 ? 1 : 2, p * PART);
+    }
+    end_comms(&w);
     assert_int_equal(close_world(&w), 0);
   }
+}
+
+/* --- Groups on several streams -------------------------------------------------------------------------------------
+ */
+
+/* Rank 0 sends from `send`, which its second stream has filled, on its first stream; and, where they are mixed, sends
+ * something else on the second. Then its second stream fills `send` again. Captured: the second stream is joined to the
+ * first by an event, and the group is all that is between them. */
+static void send_on_two(world *w, bool mix, cudaStream_t stream) {
+  OK(ncclGroupStart());
+  OK(ncclSend(w->send[0], PART, ncclInt8, 1, w->comm[0], stream));
+  if (mix)
+    OK(ncclSend(w->receive[0], PART, ncclInt8, 2, w->comm[0], w->other[0]));
+  through(w, ncclGroupEnd());
+}
+
+static void receive_on_two(world *w, bool mix) {
+  through(w, ncclRecv(w->receive[1], PART, ncclInt8, 0, w->comm[1], w->stream[1]));
+  if (mix)
+    through(w, ncclRecv(w->receive[2], PART, ncclInt8, 0, w->comm[2], w->stream[2]));
+}
+
+static void two_streams(world *w, bool mix) {
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaMemsetAsync(w->send[0], 7, PART, w->other[0]));
+  send_on_two(w, mix, w->stream[0]);
+  CUDA(cudaMemsetAsync(w->send[0], 9, PART, w->other[0]));
+  receive_on_two(w, mix);
+}
+
+static void two_streams_captured(world *w, bool mix) {
+  cudaEvent_t event;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CUDA(cudaStreamBeginCapture(w->stream[0], cudaStreamCaptureModeThreadLocal));
+  CUDA(cudaEventRecord(event, w->stream[0]));
+  CUDA(cudaStreamWaitEvent(w->other[0], event, 0));
+  CUDA(cudaMemsetAsync(w->send[0], 7, PART, w->other[0]));
+  send_on_two(w, mix, w->stream[0]);
+  CUDA(cudaMemsetAsync(w->send[0], 9, PART, w->other[0]));
+  CUDA(cudaEventRecord(event, w->other[0]));
+  CUDA(cudaStreamWaitEvent(w->stream[0], event, 0));
+  CUDA(cudaStreamEndCapture(w->stream[0], &graph));
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  CUDA(cudaGraphDestroy(graph));
+  for (int i = 0; i < 2; i++) {
+    CUDA(cudaGraphLaunch(exec, w->stream[0]));
+    receive_on_two(w, mix);
+  }
+  synchronise(w);
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaEventDestroy(event));
+}
+
+static void test_mixed_streams(void **state) {
+  (void)state;
+  static void (*const ways[])(world * w, bool mix) = {two_streams, two_streams_captured};
+  vg_quiet(true);
+  for (uint64_t seed = 0; seed < 100; seed++)
+    for (int way = 0; way < 2; way++)
+      for (int mix = 0; mix < 2; mix++) {
+        world w;
+        open_world(&w, seed);
+        ways[way](&w, mix);
+        synchronise(&w);
+        unsigned char seen[PART];
+        vg_peek(seen, w.receive[1], PART);
+        for (int i = 0; mix && i < PART; i++)
+          assert_int_equal(seen[i], 7);
+        assert_int_equal(vg_count().mixed_groups, mix);
+        end_comms(&w);
+        int reports = close_world(&w);
+        if (mix && reports > 0)
+          fail_msg("seed %llu: %s", (unsigned long long)seed, vg_report(0));
+        if (!mix && vg_sees_kernels())
+          assert_true(vg_reports_with("race: group cudaMemsetAsync") > 0);
+      }
+  vg_quiet(false);
 }
 
 /* --- Mistakes ----------------------------------------------------------------------------------------------------- */
 
 /* Rank `from` sends n of a type, and rank `to` receives m of another. */
 static void pair(world *w, int from, int to, size_t n, ncclDataType_t type, size_t m, ncclDataType_t other) {
-  OK(ncclSend(w->send[from], n, type, to, w->comm[from], w->stream[from]));
-  OK(ncclRecv(w->receive[to], m, other, from, w->comm[to], w->stream[to]));
+  through(w, ncclSend(w->send[from], n, type, to, w->comm[from], w->stream[from]));
+  through(w, ncclRecv(w->receive[to], m, other, from, w->comm[to], w->stream[to]));
 }
 
 static void sizes(world *w) { pair(w, 0, 1, 8, ncclInt8, 12, ncclInt8); }
 static void types(world *w) { pair(w, 0, 1, 8, ncclInt8, 2, ncclInt32); }
 static void nothing(world *w) { pair(w, 0, 1, 0, ncclInt8, 0, ncclInt8); }
-static void nobody(world *w) { OK(ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0])); }
+static void nobody(world *w) { through(w, ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0])); }
 
 static void several(world *w) {
   OK(ncclGroupStart());
-  pair(w, 0, 1, 8, ncclInt8, 8, ncclInt8);
-  pair(w, 0, 1, 8, ncclInt8, 8, ncclInt8);
-  OK(ncclGroupEnd());
-}
-
-static void streams(world *w) {
-  OK(ncclGroupStart());
-  OK(ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
-  OK(ncclSend(w->send[0], 8, ncclInt8, 2, w->comm[0], w->other[0]));
-  OK(ncclRecv(w->receive[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
-  OK(ncclRecv(w->receive[2], 8, ncclInt8, 0, w->comm[2], w->stream[2]));
-  OK(ncclGroupEnd());
+  for (int i = 0; i < 2; i++) {
+    OK(ncclSend(w->send[0] + 8 * i, 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+    OK(ncclRecv(w->receive[1] + 8 * i, 8, ncclInt8, 0, w->comm[1], w->stream[1]));
+  }
+  through(w, ncclGroupEnd());
 }
 
 static void too_many(world *w) {
   OK(ncclGroupStart());
   for (int i = 0; i < 8001; i++)
     OK(ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
-  OK(ncclGroupEnd());
+  through(w, ncclGroupEnd());
 }
 
 /* Each rank sends before it receives, and not in one group: neither send ends. */
 static void orders(world *w) {
   for (int r = 0; r < 2; r++)
-    OK(ncclSend(w->send[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
+    through(w, ncclSend(w->send[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
   for (int r = 0; r < 2; r++)
-    OK(ncclRecv(w->receive[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
+    through(w, ncclRecv(w->receive[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
   assert_int_not_equal(cudaStreamSynchronize(w->stream[0]), cudaSuccess);
 }
 
 /* The same on streams that do not wait for each other: but the communicator does. */
 static void orders_of_streams(world *w) {
   for (int r = 0; r < 2; r++)
-    OK(ncclSend(w->send[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
+    through(w, ncclSend(w->send[r], 8, ncclInt8, 1 - r, w->comm[r], w->stream[r]));
   for (int r = 0; r < 2; r++)
-    OK(ncclRecv(w->receive[r], 8, ncclInt8, 1 - r, w->comm[r], w->other[r]));
+    through(w, ncclRecv(w->receive[r], 8, ncclInt8, 1 - r, w->comm[r], w->other[r]));
   assert_int_not_equal(cudaStreamSynchronize(w->stream[0]), cudaSuccess);
 }
 
 static void different(world *w) {
-  OK(ncclAllGather(w->send[0], w->receive[0], 8, ncclInt8, w->comm[0], w->stream[0]));
-  OK(ncclBroadcast(w->send[1], w->receive[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
-  OK(ncclAllGather(w->send[2], w->receive[2], 8, ncclInt8, w->comm[2], w->stream[2]));
+  through(w, ncclAllGather(w->send[0], w->receive[0], 8, ncclInt8, w->comm[0], w->stream[0]));
+  through(w, ncclBroadcast(w->send[1], w->receive[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
+  through(w, ncclAllGather(w->send[2], w->receive[2], 8, ncclInt8, w->comm[2], w->stream[2]));
 }
 
 static void incomplete(world *w) {
   for (int r = 0; r < 2; r++)
-    OK(ncclAllGather(w->send[r], w->receive[r], 8, ncclInt8, w->comm[r], w->stream[r]));
+    through(w, ncclAllGather(w->send[r], w->receive[r], 8, ncclInt8, w->comm[r], w->stream[r]));
 }
 
 static void count_rank(void *user, int64_t rank) {
@@ -219,6 +322,53 @@ static void stale(world *w) {
   assert_int_equal(ncclCommCount(comm, &n), ncclInvalidArgument);
 }
 
+/* A call on a communicator before its last one is through. */
+static void early(world *w) {
+  ncclResult_t result;
+  do {
+    int n;
+    result = ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]);
+    if (result == ncclInProgress)
+      assert_int_equal(ncclCommCount(w->comm[0], &n), ncclInvalidArgument);
+    through(w, ncclRecv(w->receive[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
+  } while (result == ncclSuccess); /* it was through at once */
+}
+
+static void never_seen(world *w) {
+  while (ncclRecv(w->receive[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]) == ncclSuccess)
+    through(w, ncclSend(w->send[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
+}
+
+static void half_in_place(world *w) {
+  through(w, ncclAllGather(w->receive[0] + 4, w->receive[0], 8, ncclInt8, w->comm[0], w->stream[0]));
+  for (int r = 1; r < RANKS; r++)
+    through(w, ncclAllGather(w->send[r], w->receive[r], 8, ncclInt8, w->comm[r], w->stream[r]));
+}
+
+/* It meets the others of the node. */
+static void finalised_alone(world *w) {
+  ncclResult_t state = ncclCommFinalize(w->comm[0]);
+  while (state == ncclInProgress)
+    OK(ncclCommGetAsyncError(w->comm[0], &state));
+  assert_int_equal(state, ncclInternalError);
+}
+
+static void finalised_before_graph(world *w) {
+  cudaGraph_t graph;
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaStreamBeginCapture(w->stream[0], cudaStreamCaptureModeThreadLocal));
+  through(w, ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+  CUDA(cudaStreamEndCapture(w->stream[0], &graph));
+  for (int r = 0; r < RANKS; r++)
+    (void)ncclCommFinalize(w->comm[r]);
+  ncclResult_t state;
+  for (int i = 0; i < 10; i++)
+    OK(ncclCommGetAsyncError(w->comm[0], &state));
+  assert_int_equal(state, ncclInProgress);
+  CUDA(cudaGraphDestroy(graph));
+  through(w, ncclSuccess);
+}
+
 static const struct {
   const char *name, *words; /* that one report has, at least */
   void (*make)(world *w);
@@ -228,7 +378,6 @@ static const struct {
                 {"no bytes", "zero bytes", nothing, false},
                 {"a send that nobody receives", "rank 0 waits rank 1 nobody receives", nobody, true},
                 {"two messages to a peer in a group", "two sends one peer", several, false},
-                {"a group on two streams", "mixes", streams, false},
                 {"a group beyond a kernel plan", "8001 operations plan", too_many, true},
                 {"sends before receives", "stuck: waits never comes", orders, false},
                 {"sends before receives, on two streams", "stuck: waits never comes", orders_of_streams, false},
@@ -237,6 +386,11 @@ static const struct {
                 {"two threads at once", "used by no order", threads, false},
                 {"a buffer that is written while it is sent", "race: group cudaMemsetAsync", overwritten, false},
                 {"a buffer that is read before it has come", "race: group cudaMemcpyAsync", read_early, false},
+                {"a call before the last one is through", "ncclCommCount before its last call", early, false},
+                {"a launch that is not asked about", "never asked", never_seen, true},
+                {"an all-gather half in place", "in place in a way", half_in_place, false},
+                {"a rank that ends alone", "waits in ncclCommFinalize", finalised_alone, false},
+                {"a graph that outlives its communicator", "launches are in graphs", finalised_before_graph, false},
                 {"a communicator that has ended", "communicator that is no more", stale, false}};
 
 static void test_mistakes(void **state) {
@@ -255,7 +409,116 @@ static void test_mistakes(void **state) {
   vg_quiet(false);
 }
 
+/* --- What is refused ---------------------------------------------------------------------------------------------- */
+
+/* What a call of rank 0 comes to. */
+static ncclResult_t outcome(const world *w, ncclResult_t result) {
+  while (result == ncclInProgress)
+    OK(ncclCommGetAsyncError(w->comm[0], &result));
+  return result;
+}
+
+static ncclResult_t alone_to_itself(world *w) {
+  return outcome(w, ncclSend(w->send[0], 8, ncclInt8, 0, w->comm[0], w->stream[0]));
+}
+
+/* A call that fails takes its group with it. */
+static ncclResult_t wrong_peer(world *w) {
+  OK(ncclGroupStart());
+  OK(ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+  assert_int_equal(ncclSend(w->send[0], 8, ncclInt8, RANKS, w->comm[0], w->stream[0]), ncclInvalidArgument);
+  return ncclGroupEnd();
+}
+
+static ncclResult_t half_captured(world *w) {
+  cudaGraph_t graph;
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaStreamBeginCapture(w->stream[0], cudaStreamCaptureModeThreadLocal));
+  OK(ncclGroupStart());
+  OK(ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+  OK(ncclSend(w->send[0], 8, ncclInt8, 2, w->comm[0], w->other[0]));
+  ncclResult_t result = outcome(w, ncclGroupEnd());
+  CUDA(cudaStreamEndCapture(w->stream[0], &graph));
+  CUDA(cudaGraphDestroy(graph));
+  return result;
+}
+
+static ncclResult_t no_color(world *w) {
+  ncclComm_t sub;
+  return ncclCommSplit(w->comm[0], -3, 0, &sub, NULL);
+}
+
+static ncclResult_t not_begun(world *w) {
+  ncclComm_t sub;
+  ncclConfig_t config;
+  memset(&config, 0, sizeof config);
+  return ncclCommSplit(w->comm[0], 0, 0, &sub, &config);
+}
+
+static ncclResult_t same_gpu(world *w) {
+  (void)w;
+  ncclUniqueId id;
+  ncclComm_t comm[2];
+  ncclResult_t state;
+  OK(ncclGetUniqueId(&id));
+  for (int r = 0; r < 2; r++) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    (void)ncclCommInitRankConfig(&comm[r], 2, id, r, &config);
+  }
+  OK(ncclCommGetAsyncError(comm[0], &state));
+  for (int r = 0; r < 2; r++)
+    OK(ncclCommAbort(comm[r]));
+  return state;
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  static const struct {
+    ncclResult_t (*call)(world *w);
+    ncclResult_t result;
+    const char *why;
+  } calls[] = {
+      {alone_to_itself, ncclInvalidUsage, "sends to itself"},      {wrong_peer, ncclInvalidArgument, "rank 3 of 3"},
+      {half_captured, ncclInvalidUsage, "by one graph"},           {no_color, ncclInvalidArgument, "color -3"},
+      {not_begun, ncclInvalidArgument, "NCCL_CONFIG_INITIALIZER"}, {same_gpu, ncclInvalidUsage, "Duplicate GPU"}};
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    world w;
+    open_world(&w, i);
+    assert_int_equal(calls[i].call(&w), calls[i].result);
+    assert_non_null(strstr(ncclGetLastError(NULL), calls[i].why));
+    assert_int_equal(close_world(&w), 0); /* nothing of it was launched */
+  }
+}
+
+/* The new communicators are there when all have asked, and not before. */
+static void test_split(void **state) {
+  (void)state;
+  world w;
+  ncclComm_t sub[RANKS];
+  open_world(&w, 3);
+  for (int r = 0; r < RANKS; r++) {
+    assert_int_equal(ncclCommSplit(w.comm[r], r == 1 ? NCCL_SPLIT_NOCOLOR : 5, -r, &sub[r], NULL),
+                     r < RANKS - 1 ? ncclInProgress : ncclSuccess);
+    for (int s = 0; s <= r && r < RANKS - 1; s++)
+      assert_null(sub[s]);
+  }
+  through(&w, ncclSuccess);
+  assert_null(sub[1]);
+  for (int r = 0; r < RANKS; r += 2) {
+    int n, rank;
+    OK(ncclCommCount(sub[r], &n));
+    OK(ncclCommUserRank(sub[r], &rank));
+    assert_int_equal(n, 2);
+    assert_int_equal(rank, r == 0 ? 1 : 0);
+    OK(ncclCommAbort(sub[r]));
+  }
+  assert_int_equal(close_world(&w), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_mistakes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_mixed_streams),
+                                     cmocka_unit_test(test_mistakes), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_split)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

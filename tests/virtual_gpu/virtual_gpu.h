@@ -106,7 +106,8 @@ typedef struct vg_counts {
       host_syncs; /* calls that wait, or may wait, for the device: synchronise, cudaMemcpy, cudaFree, pageable copies */
   int64_t pageable_copies; /* with Async and pageable memory */
   int64_t copies, launches, records, waits, queries, graph_launches;
-  int64_t operations; /* that have run */
+  int64_t mixed_groups; /* of NCCL, on several streams of a communicator, which come to wait for each other */
+  int64_t operations;   /* that have run */
 } vg_counts;
 vg_counts vg_count(void);
 /* Calls of one function by name, "cudaMalloc"; a '*' at the end stands for anything. */
