@@ -22,6 +22,8 @@ $1 == "path" {
   all_uses += $4 - $8; all_found += $5; all_covered += $8; schedules += $6; alarms += $7
 }
 
+$1 == "twice" { all_twice += $3; all_same += $4 }
+
 $1 == "edge" {
   key = $2 "|" $3 "|" $4
   if (!(key in count)) {
@@ -80,6 +82,8 @@ END {
     fail("the edge '" name "' has no RS_EDGE")
   goal("seeded schedules with every edge in place; false alarms", ">= 10,000; 0", sprintf("%d; %d", schedules, alarms),
        schedules >= 10000 && alarms == 0)
+  goal("seeded runs done twice, threads of ranks included; the same both times", "all", sprintf("%d; %d", all_twice, all_same),
+       all_twice > 0 && all_same == all_twice)
   goal("random reshards, 2 to 16 virtual GPUs; wrong", ">= 5,000; 0", sprintf("%d; 0", all_cases), all_cases >= 5000)
   goal("faults: runs in which a call of the runtime failed; ended with the right status, no leak, no hang", "all",
        sprintf("%d; %d, in %d public calls", all_faults, all_right, ncalls), all_faults > 0 && all_right == all_faults)

@@ -151,7 +151,7 @@ typedef struct vg_edge_result {
   int edges, uses;  /* names; places of use in one run, without records that nobody waits for before the end */
   int found;        /* uses whose loss was reported */
   int covered;      /* not found, and allowed not to be */
-  int false_alarms; /* reports of runs with nothing left out */
+  int false_alarms; /* reports of runs with nothing left out, and seeds that gave another run the second time */
 } vg_edge_result;
 vg_edge_result vg_for_each_edge(const vg_edge_search *search);
 
