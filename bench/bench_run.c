@@ -184,6 +184,12 @@ static void finish_row(bench_state *b) {
   free(ratios);
 }
 
+/* What the straight copy reads where the ranks of a place bring nothing: it is given to the first of them. */
+static void lend(bench_side *from, const bench_side *to, int64_t p) {
+  if (from->place[p].extent == 0 && to->place[p].extent > 0)
+    from->end[p] = from->place[p].extent = to->place[p].extent;
+}
+
 /* Sets of buffers where the ranks are threads on GPUs; where they are connected, what is timed is the links, and making
  * transfers is not free. */
 static void take_memory(bench_state *b) {
@@ -193,6 +199,7 @@ static void take_memory(bench_state *b) {
   for (int64_t p = 0; p < b->dst.nplaces; p++) {
     int64_t bytes = b->src.place[p].extent + b->dst.place[p].extent;
     most = bytes > most ? bytes : most;
+    lend(&b->src, &b->dst, p);
   }
   if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
     sets = gpu_sets(b->l2, most);
