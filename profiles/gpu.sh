@@ -43,9 +43,9 @@ if [ -z "${RESHARD_PROGRAM:-}" ]; then
   command -v cmake >/dev/null || lacking "cmake is missing"
   [ -n "$(tool nvcc)" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
 fi
-work=$(mktemp -d) || exit 1
+work=$(mktemp -d) out='' || exit 1
 trap 'rm -rf "$work"' EXIT
-trap 'exit 143' HUP INT TERM
+trap interrupted HUP INT TERM
 
 # --- Build -------------------------------------------------------------------------------------------------------------------
 if [ -n "${RESHARD_PROGRAM:-}" ]; then

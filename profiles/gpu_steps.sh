@@ -9,8 +9,14 @@ tool() { # NAME: where a tool of NVIDIA's is, if it is
   done
 }
 
+interrupted() { # writes down what there is
+  [ -z "$running" ] || kill "$running" 2>/dev/null
+  [ -z "$out" ] || report
+  exit 143
+}
+
 # --- Steps and goals -----------------------------------------------------------------------------------------------------------
-steps=() failures=0
+steps=() failures=0 running=
 note() { # NAME STATE SECONDS WHAT
   steps+=("$1|$2|$3|$4")
   say "$1: $2$([ -z "$4" ] || echo " - $4")"
@@ -28,7 +34,10 @@ step() { # NAME MOST-SECONDS WHAT COMMAND...
     return 1
   fi
   [ "$room" -gt "$most" ] || most=$room
-  timeout -k 3 "$most" "$@" >"$work/$name.txt" 2>&1 </dev/null || status=$?
+  timeout -k 3 "$most" "$@" >"$work/$name.txt" 2>&1 </dev/null &
+  running=$!
+  wait "$running" || status=$?
+  running=
   last=$(grep -v '^$' "$work/$name.txt" | tail -1 | cut -c1-200)
   case $status in
   0)

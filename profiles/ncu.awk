@@ -27,7 +27,8 @@ function mean(name, scale, format) { # of the kernel's launches
   fields($0, f)
   kernel = f[at["Kernel Name"]]
   sub(/^void /, "", kernel)
-  sub(/\(.*/, "", kernel)
+  if (match(kernel, /[A-Za-z0-9_>]\(/)) # the parameters; an argument of a template may be (bool)1
+    kernel = substr(kernel, 1, RSTART)
   if (!(kernel in launches))
     order[++kernels] = kernel
   launches[kernel] += !seen[kernel, f[at["ID"]]]++

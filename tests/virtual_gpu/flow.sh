@@ -26,7 +26,7 @@ done
 TEXT
 chmod +x tools/*
 python=
-! command -v python3 >/dev/null || python=1
+! command -v python3 >/dev/null || python=1 # else the step is lacking
 PATH=$PWD/tools:$PATH expect 0 gpu
 for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' 'packed, cyclic' \
   ${python:+'reshard of 64 x 64 f32, from a graph'}; do
@@ -45,7 +45,7 @@ result=$(echo results/*-virtual-gpu-0)
 [ "$(cd "$result" && echo *)" = 'README.md bench.json goals.svg steps.txt summary.json throughput.svg' ] || fault "$(ls "$result")"
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
 holds README.md '^\| verify-graph \| passed'; holds README.md 'commit abc123 <&>'; holds README.md '!\[.*\]\(throughput.svg\)'
-holds README.md '^\| transposing \| .rs_copy<int, ?. \| 2 \| 1000.5 \| 2500 \| - \|' # name up to its first bracket
+holds README.md '^\| transposing \| .rs_copy<int, .bool.1>. \| 2 \| 1000.5 \| 2500 \| - \|'
 holds summary.json '"name": "bench", "state": "passed"'; holds summary.json '"commit": "abc123 <&>"'
 holds bench.json '^.?"direct-4":'; holds bench.json '"sets":'; holds steps.txt '^==> sweep-direct: passed'
 [ "$NCCL" != 1 ] || holds README.md '^\| all-gather \| 524288 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| (collective|sends) \|$'
@@ -78,16 +78,27 @@ says '^\[ *[0-9]+s\] verify-direct: FAILED - exit status'; says 'kernels: passed
 # One that takes too long takes no time from the goals. A run of the same day has a directory of its own.
 cat >slow <<'TEXT'
 #!/usr/bin/env bash
-[ "$1" != verify ] || exec sleep 100
+[ "$1" != verify ] || { echo $$ >"${0%/*}/pid"; exec sleep 100; }
 exec "$SLOW" "$@"
 TEXT
 chmod +x slow
 export SLOW=$RESHARD_PROGRAM
-RESHARD_PROGRAM=$PWD/slow RESHARD_GPU_SECONDS=10 \
-  RESHARD_GPU_SKIP="$RESHARD_GPU_SKIP kernels bench direct-4 direct-8 direct-4-graph packed-4" run gpu --quick
+RESHARD_GPU_SKIP+=' kernels bench direct-4 direct-8 direct-4-graph packed-4'
+RESHARD_PROGRAM=$PWD/slow RESHARD_GPU_SECONDS=10 run gpu --quick
 [ "$status" = 1 ] || fault "status $status"
 says 'verify-direct: not done - did not end within'; says 'verify-graph: not done - no time was left'; says 'packed-cyclic: passed'
 [ "$(cd results && echo *)" = "${result#*/} ${result#*/}-quick ${result#*/}-quick-2" ] || fault "$(ls results)"
+
+# One that is ended leaves what it has, and nothing that runs.
+rm -rf results pid
+RESHARD_PROGRAM=$PWD/slow "$SOURCE/run" gpu >out 2>err &
+for ((i = 0; i < 300; i++)); do [ ! -s pid ] || break; sleep 0.1; done
+kill $!
+wait $!
+[ $? = 143 ] || fault "ended: $(cat out err)"
+grep -qs '^| kernels | left out' results/*/README.md || fault "ended: $(cat out err)"
+sleep 0.3
+! kill -0 "$(cat pid)" 2>/dev/null || fault 'a step runs on'
 
 VG_DEVICES=0 run gpu
 [ "$status" = 3 ] || fault "without a GPU: status $status"
