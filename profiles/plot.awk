@@ -82,14 +82,18 @@ function goals(    i, reached, width, y, said) {
   for (i = 1; i <= rows; i++) {
     y = 70 + 24 * i
     text(400, y, "end", 12, ink, name[i])
-    if (figure[i] == "-" || goal[i] + 0 <= 0 || figure[i] + 0 <= 0) {
-      text(410, y, "start", 12, grey, figure[i] == "-" ? "not measured" : figure[i])
+    if (figure[i] == "-") {
+      text(410, y, "start", 12, grey, "not measured")
+      continue
+    }
+    said = sprintf("%s (%s %s)%s", figure[i], op[i], goal[i], (verdict[i] == "met" ? "" : ", " verdict[i]))
+    if (figure[i] + 0 <= 0) { # a difference
+      text(618, y, "start", 12, ink, said)
       continue
     }
     reached = op[i] == ">=" ? figure[i] / goal[i] : goal[i] / figure[i]
     width = 200 * (reached > 2 ? 2 : reached)
-    said = sprintf("%s (%s %s)%s", figure[i], op[i], goal[i], verdict[i] == "met" ? "" : ", " verdict[i])
-    printf "<rect x=\"410\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", y - 11, width, verdict[i] == "met" ? colour["direct"] : colour["packed"], int(100 * reached + 0.5)
+    printf "<rect x=\"410\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", y - 11, width, (verdict[i] == "met" ? colour["direct"] : colour["packed"]), int(100 * reached + 0.5)
     text(418 + (width > 200 ? width : 200), y, "start", 12, ink, said (reached > 2 ? ", cut off" : ""))
   }
   text(610, 74, "middle", 11, grey, "100 %")
