@@ -65,13 +65,14 @@ static void take_memory(bench_side *s, bool source) {
     bench_place *place = &s->place[p];
     place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
     if (place->device != NULL)
-      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)place->extent + ALIGN, (void **)&place->memory));
+      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
+                                            (void **)&place->memory));
   }
 }
 
-void bench_side_make(const what *w, const session *session, bool source, bench_side *s) {
-  int64_t locals = session->locals, cap = 0, *offset = NULL;
-  *s = (bench_side){.nplaces = session->cuda ? session->ndevices : 1};
+void bench_side_lay(const what *w, const session *session, bool source, bench_side *s) {
+  int64_t locals = session->locals, cap = 0;
+  *s = (bench_side){.nplaces = session->cuda ? session->ndevices : 1, .locals = locals};
   s->first = cli_alloc(locals + 1, sizeof *s->first);
   s->begin = cli_alloc(locals + 1, sizeof *s->begin);
   s->end = cli_alloc(locals + 1, sizeof *s->end);
@@ -82,19 +83,25 @@ void bench_side_make(const what *w, const session *session, bool source, bench_s
     int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
     if (local >= 0)
       s->begin[local] = s->place[place_of(s, local)].extent;
-    lay_rank(w, source, r, local, s, &offset, &cap);
+    lay_rank(w, source, r, local, s, &s->offset, &cap);
     if (local >= 0)
       s->end[local] = s->place[place_of(s, local)].extent;
   }
+}
+
+void bench_side_take(bench_side *s, bool source, int64_t sets) {
+  int64_t n = s->first[s->locals];
+  s->sets = sets;
   take_memory(s, source);
-  s->buffer = cli_alloc(s->first[locals], sizeof *s->buffer);
-  s->host = cli_alloc(s->first[locals], sizeof *s->host);
-  for (int64_t l = 0; l < locals; l++)
+  s->buffer = cli_alloc(sets * n, sizeof *s->buffer);
+  s->host = cli_alloc(n, sizeof *s->host);
+  for (int64_t l = 0; l < s->locals; l++)
     for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
-      s->buffer[i] = s->place[place_of(s, l)].memory + offset[i];
-      s->host[i] = s->place[place_of(s, l)].host + offset[i];
+      const bench_place *place = &s->place[place_of(s, l)];
+      s->host[i] = place->host + s->offset[i];
+      for (int64_t k = 0; k < sets; k++)
+        s->buffer[k * n + i] = place->memory + k * place->extent + s->offset[i];
     }
-  free(offset);
 }
 
 void bench_side_free(bench_side *s) {
@@ -107,6 +114,7 @@ void bench_side_free(bench_side *s) {
   free(s->place);
   free(s->buffer);
   free(s->host);
+  free(s->offset);
   free(s->first);
   free(s->begin);
   free(s->end);
@@ -244,29 +252,39 @@ static int64_t walk_rank(const what *w, bool source, const bench_side *side, int
   return result;
 }
 
-/* A local rank's buffers between host and device. */
-static void move(const bench_side *side, int64_t local, bool to_device, void *stream) {
+/* A local rank's buffers of a set between host and device. */
+static void move(const bench_side *side, int64_t local, int64_t set, bool to_device, void *stream) {
   const bench_place *place = &side->place[place_of(side, local)];
   if (place->device == NULL)
     return;
-  unsigned char *there = place->memory + side->begin[local], *here = place->host + side->begin[local];
+  unsigned char *there = place->memory + set * place->extent + side->begin[local];
+  unsigned char *here = place->host + side->begin[local];
   CLI_TRY("", place->device->ops->memcpy(place->device, to_device ? there : here, to_device ? here : there,
                                          (size_t)(side->end[local] - side->begin[local]), stream));
   CLI_TRY("", place->device->ops->synchronize(place->device, stream));
 }
 
+static void move_to_device(const bench_side *side, int64_t local, void *stream) {
+  for (int64_t set = 0; set < side->sets; set++)
+    move(side, local, set, true, stream);
+}
+
 void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
   walk_rank(w, source, side, s->first + local, local, fill_visit);
-  move(side, local, true, stream);
+  move_to_device(side, local, stream);
 }
 
 int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
-  move(side, local, false, stream);
-  return walk_rank(w, source, side, s->first + local, local, wrong_visit);
+  int64_t wrong = 0;
+  for (int64_t set = 0; set < side->sets; set++) {
+    move(side, local, set, false, stream);
+    wrong += walk_rank(w, source, side, s->first + local, local, wrong_visit);
+  }
+  return wrong;
 }
 
 void bench_poison(const bench_side *side, int64_t local, void *stream) {
   const bench_place *place = &side->place[place_of(side, local)];
   memset(place->host + side->begin[local], 0xdb, (size_t)(side->end[local] - side->begin[local]));
-  move(side, local, true, stream);
+  move_to_device(side, local, stream);
 }

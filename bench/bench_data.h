@@ -9,28 +9,31 @@
  * is compared with. */
 typedef struct bench_place {
   rs_device *device;     /* of streams; NULL: the host's memory */
-  unsigned char *memory; /* where the ranks' arrays are */
-  unsigned char *host;   /* the same on the host, to be filled and looked at; on the CPU it is `memory` */
-  int64_t extent;        /* with the gaps that align */
+  unsigned char *memory; /* where the ranks' arrays are; those of set i at i * extent */
+  unsigned char *host;   /* one set on the host, to be filled and looked at; on the CPU it is `memory` */
+  int64_t extent;        /* of a set, with the gaps that align */
 } bench_place;
 
 typedef struct bench_side {
-  int64_t bytes; /* of elements, of all ranks of the world */
-  int64_t nplaces;
+  int64_t bytes; /* of elements, of all ranks of the world; of one set */
+  int64_t sets;  /* of buffers with the same data; 1 on the CPU */
+  int64_t nplaces, locals;
   bench_place *place;
-  int64_t *first;       /* [locals + 1]: buffers of local rank l are [first[l], first[l + 1]) */
+  int64_t *first;       /* [locals + 1]: buffers of local rank l are [first[l], first[l + 1]) of a set */
   int64_t *begin;       /* [locals + 1]: where l's buffers begin in its place */
   int64_t *end;         /* [locals + 1] */
-  void **buffer;        /* addresses for the library */
-  unsigned char **host; /* the same on the host */
+  int64_t *offset;      /* of a buffer in its place */
+  void **buffer;        /* [sets][first[locals]]: addresses for the library */
+  unsigned char **host; /* those of one set on the host */
 } bench_side;
 
-/* The local ranks' memory: on the session's GPUs, in turn, or on the host. */
-void bench_side_make(const what *w, const session *s, bool source, bench_side *out);
+/* The local ranks' memory, on the session's GPUs, in turn, or on the host: what a set takes of it, and the memory. */
+void bench_side_lay(const what *w, const session *s, bool source, bench_side *out);
+void bench_side_take(bench_side *side, bool source, int64_t sets);
 void bench_side_free(bench_side *side);
 
-/* Of a local rank; stream: one of its device. All return when it is done. Stamps every element that the rank's buffers
- * hold: a value from tensor and global index. */
+/* Of a local rank, in all sets; stream: one of its device. All return when it is done. Stamps every element that the
+ * rank's buffers hold: a value from tensor and global index. */
 void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream);
 /* Number of elements of its buffers that do not have their stamp. */
 int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream);

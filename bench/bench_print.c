@@ -24,7 +24,9 @@ void bench_print_head(const bench_state *b, const machine *m) {
          "destinations have,\n"
          "# alternating with ours; ratio: its time / ours, median of pairs%s\n#\n",
          (long long)o->iterations, (long long)o->warmup,
-         b->s.cuda ? "; times of the device, by events, with empty caches" : "");
+         b->s.cuda ? "; times of the device, by events; nothing is found in\n# its "
+                     "caches, small buffers are used in turn"
+                   : "");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s\n", "size", "count", "type", "time", "algbw", "busbw", "memcpy",
          "ratio", "#wrong");
   printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", "(GB/s)",
@@ -64,6 +66,7 @@ void bench_json_row(json *j, const bench_state *b) {
     if (r->group_us > 0)
       cli_json_real(j, "group_us", r->group_us);
     cli_json_bool(j, "host_bound", r->host_bound);
+    cli_json_int(j, "sets", r->sets);
   }
   if (b->o->check)
     cli_json_int(j, "wrong", r->wrong);

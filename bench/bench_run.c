@@ -5,12 +5,8 @@
  * from device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the
  * machine down slows both.
  *
- * On the CPU an iteration's time is from the opening of a barrier to the return of the last rank. On a GPU it is from
- * an event that all ranks' streams wait for to one that waits for all of them, and what the host needs to give the work
- * to the streams is not in it: before the first event the streams are held by memsets, over four times the L2 cache, so
- * that nothing is found in the cache either, and as many of them as it takes - when the first event has happened before
- * the last piece of work was given, the iteration is done again with twice as many. What the host needs shows in
- * another number: the time of an execute in a loop of them, by the host's clock. */
+ * bench_time.c says what is timed. On a GPU what the host needs is not in it, and shows in another number: the time of
+ * an execute in a loop of them, by the host's clock. */
 #include "bench.h"
 
 /* The straight copies of the CPU: as good as the library can make them, which is what ours should be compared with. */
@@ -20,137 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_HELD = 256, CACHES = 4 };
-
 static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
-
-/* --- Work that is timed: called by every local rank ------------------------------------------------------------------
- */
-
-typedef void (*work_fn)(bench_state *b, int64_t local);
-
-static void *stream_of(const bench_state *b, int64_t local) { return b->s.cuda ? b->stream[local] : NULL; }
-
-static void ours(bench_state *b, int64_t local) {
-  reshard_status status = RESHARD_SUCCESS;
-  if (b->graph == NULL)
-    status = reshard_execute(b->transfers[local], stream_of(b, local));
-  else if (local == 0)
-    status = gpu_launch(session_device(&b->s, 0), b->graph, b->stream[0]);
-  if (status != RESHARD_SUCCESS)
-    cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
-}
-
-static void straight_copy(bench_state *b, const bench_place *from, const bench_place *to, void *stream) {
-  for (int64_t done = 0; done < to->extent;) { /* a replicated destination is larger than the source */
-    int64_t left = to->extent - done, n = from->extent > 0 && from->extent < left ? from->extent : left;
-    if (to->device != NULL)
-      CLI_TRY("", to->device->ops->memcpy(to->device, to->memory + done, from->memory, (size_t)n, stream));
-    else
-      rs_device_cpu_straight(b->cpu, (char *)to->memory + done, (const char *)from->memory, n, b->streaming);
-    done += n;
-  }
-}
-
-/* Of each place by the first rank there. */
-static void straight(bench_state *b, int64_t local) {
-  if (local < b->dst.nplaces)
-    straight_copy(b, &b->src.place[local], &b->dst.place[local], stream_of(b, local));
-}
-
-/* --- Time ------------------------------------------------------------------------------------------------------------
- */
-
-/* Both return the time to local rank 0. */
-static double timed_cpu(bench_state *b, int64_t local, work_fn work) {
-  session_meet(&b->s, local, true);
-  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
-  work(b, local);
-  b->ends[local] = cli_seconds();
-  rank_pool_meet(b->s.pool, true);
-  for (int64_t l = 0; local == 0 && l < b->s.locals; l++)
-    end = b->ends[l] > end ? b->ends[l] : end;
-  return end - begin;
-}
-
-/* Holds a device's streams: those of its ranks will wait for what comes behind. */
-static void hold(bench_state *b, int64_t lead) {
-  rs_device *device = session_device(&b->s, lead);
-  for (int64_t i = 0; i < b->hold; i++)
-    CLI_TRY("", device->ops->memset(device, b->scratch[lead], (int)i, b->scratch_bytes, b->stream[lead]));
-  CLI_TRY("", rs_stream_record(device, b->done[lead], b->stream[lead], "bench: held"));
-}
-
-/* The first rank's stream comes after what the ranks have recorded. */
-static void join(bench_state *b, int64_t ranks, const char *edge) {
-  for (int64_t l = 1; l < ranks; l++)
-    CLI_TRY("", rs_stream_wait(session_device(&b->s, 0), b->stream[0], b->done[l], edge));
-}
-
-static double end_time(bench_state *b) {
-  rs_device *device = session_device(&b->s, 0);
-  bool early = false;
-  double seconds = 0;
-  join(b, b->s.locals, "bench: end after ranks");
-  CLI_TRY("", rs_stream_record(device, b->end, b->stream[0], "bench: end"));
-  CLI_TRY("", device->ops->event_done(device, b->begin, &early));
-  CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
-  CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
-  b->again = early && b->hold < MOST_HELD;
-  b->row.host_bound |= early && !b->again;
-  b->hold *= b->again ? 2 : 1;
-  return seconds;
-}
-
-static double timed_gpu(bench_state *b, int64_t local, work_fn work) {
-  rs_device *device = session_device(&b->s, local);
-  int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
-  double seconds = 0;
-  do {
-    rank_pool_meet(b->s.pool, true);
-    if (local < leads)
-      hold(b, local);
-    rank_pool_meet(b->s.pool, true);
-    if (local == 0) {
-      join(b, leads, "bench: begin after held");
-      CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "bench: begin"));
-    }
-    rank_pool_meet(b->s.pool, true);
-    if (local > 0)
-      CLI_TRY("", rs_stream_wait(device, b->stream[local], b->begin, "bench: work after begin"));
-    work(b, local);
-    if (local > 0)
-      CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "bench: work"));
-    rank_pool_meet(b->s.pool, true);
-    if (local == 0)
-      seconds = end_time(b);
-  } while (!session_meet(&b->s, local, local > 0 || !b->again));
-  return seconds;
-}
-
-static double timed(bench_state *b, int64_t local, work_fn work) {
-  return b->s.cuda ? timed_gpu(b, local, work) : timed_cpu(b, local, work);
-}
-
-/* What each process's first rank has measured: the longest. */
-static double longest(bench_state *b, int64_t local, double seconds) {
-  if (b->s.processes.n == 1)
-    return seconds;
-  const double *all = session_gather(&b->s, local, local == 0 ? seconds : 0);
-  for (int64_t r = 0; r < b->s.world; r++)
-    seconds = all[r] > seconds ? all[r] : seconds;
-  return seconds;
-}
 
 /* Which straight copy is the faster one here, by the medians of a few of each. */
 static void choose_straight(bench_state *b) {
   double times[2][5];
-  straight(b, 0);
+  bench_straight(b, 0, 0);
   for (int i = 0; i < 5; i++)
     for (int s = 0; s < 2; s++) {
       double begin = cli_seconds();
       b->streaming = s == 1;
-      straight(b, 0);
+      bench_straight(b, 0, 0);
       times[s][i] = cli_seconds() - begin;
     }
   b->streaming = cli_median(times[1], 5) < cli_median(times[0], 5);
@@ -158,7 +34,7 @@ static void choose_straight(bench_state *b) {
 
 static void measure(bench_state *b, int64_t local) {
   for (int64_t i = -b->o->warmup; i < b->o->iterations; i++) {
-    double mine = longest(b, local, timed(b, local, ours)), theirs = longest(b, local, timed(b, local, straight));
+    double mine = bench_timed(b, local, bench_ours), theirs = bench_timed(b, local, bench_straight);
     if (local != 0 || i < 0)
       continue;
     b->ours[i] = mine;
@@ -176,10 +52,10 @@ static void measure_loop(bench_state *b, int64_t local) {
   session_meet(&b->s, local, true);
   double begin = cli_seconds();
   for (int64_t i = 0; i < b->o->iterations; i++)
-    ours(b, local);
+    bench_ours(b, local, i % b->dst.sets);
   synchronize(b, local);
   rank_pool_meet(b->s.pool, true);
-  double seconds = longest(b, local, cli_seconds() - begin);
+  double seconds = bench_longest(b, local, cli_seconds() - begin);
   if (local == 0)
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
 }
@@ -187,38 +63,50 @@ static void measure_loop(bench_state *b, int64_t local) {
 /* --- A row
  * ------------------------------------------------------------------------------------------------------------- */
 
+typedef struct giving {
+  const bench_state *b;
+  int64_t set;
+} giving;
+
 static reshard_status give(void *user, void *stream) {
-  bench_state *b = user;
-  return reshard_execute_all(b->s.locals, b->transfers, stream);
+  const giving *g = user;
+  return reshard_execute_all(g->b->s.locals, g->b->transfers + g->set * g->b->s.locals, stream);
+}
+
+static void capture_all(bench_state *b) {
+  gpu_graph **graphs = cli_alloc(b->dst.sets, sizeof *graphs);
+  for (giving g = {b, 0}; g.set < b->dst.sets; g.set++)
+    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], give, &g, &graphs[g.set]));
+  b->graphs = graphs;
 }
 
 /* After an execute without a graph: what is done at the first one only is not captured. */
 static void capture(bench_state *b, int64_t local) {
-  gpu_graph *graph = NULL;
-  ours(b, local);
+  for (int64_t set = 0; set < b->dst.sets; set++)
+    bench_ours(b, local, set);
   synchronize(b, local);
   session_meet(&b->s, local, true);
-  if (local == 0) {
-    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], give, b, &graph));
-    b->graph = graph;
-  }
+  if (local == 0)
+    capture_all(b);
   rank_pool_meet(b->s.pool, true);
 }
 
 static reshard_plan prepare(bench_state *b, int64_t local) {
   int64_t rank = b->s.first + local;
-  void *stream = stream_of(b, local);
+  void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
   reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
-  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
-                           .src = b->src.buffer + b->src.first[local],
-                           .dst = b->dst.buffer + b->dst.first[local]};
   bench_fill(&b->w, &b->s, true, &b->src, local, stream);
   bench_poison(&b->dst, local, stream);
   reshard_status status = reshard_plan_create(b->w.n, b->entries, rank, &options, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, b->s.comms[local], &arrays, &how, &b->transfers[local]);
+  for (int64_t set = 0; set < b->dst.sets && status == RESHARD_SUCCESS; set++) {
+    reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT,
+                             .src = b->src.buffer + set * b->src.first[b->s.locals] + b->src.first[local],
+                             .dst = b->dst.buffer + set * b->dst.first[b->s.locals] + b->dst.first[local]};
+    reshard_transfer *made = &b->transfers[set * b->s.locals + local];
+    status = reshard_transfer_create(plan, b->s.comms[local], &arrays, &how, made);
+  }
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)rank, reshard_last_error());
   return plan;
@@ -241,12 +129,13 @@ static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
 }
 
 static void check(bench_state *b, int64_t local) {
-  bench_poison(&b->dst, local, stream_of(b, local));
+  bench_poison(&b->dst, local, bench_stream(b, local));
   session_meet(&b->s, local, true);
-  ours(b, local);
+  for (int64_t set = 0; set < b->dst.sets; set++)
+    bench_ours(b, local, set);
   synchronize(b, local);
   rank_pool_meet(b->s.pool, true);
-  int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, stream_of(b, local));
+  int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
   const double *all = session_gather(&b->s, local, (double)wrong);
   for (int64_t r = 0; local == 0 && r < b->s.world; r++)
     b->row.wrong += (int64_t)all[r];
@@ -272,12 +161,11 @@ static void run_rank(void *user, int64_t local) {
   if (b->traced)
     bench_trace_row(b, local);
   session_meet(&b->s, local, true);
-  if (local == 0) {
-    gpu_graph_destroy(b->graph);
-    b->graph = NULL;
-  }
+  for (int64_t set = 0; local == 0 && b->graphs != NULL && set < b->dst.sets; set++)
+    gpu_graph_destroy(b->graphs[set]);
   rank_pool_meet(b->s.pool, true);
-  reshard_transfer_destroy(b->transfers[local]);
+  for (int64_t set = 0; set < b->dst.sets; set++)
+    reshard_transfer_destroy(b->transfers[set * b->s.locals + local]);
   reshard_plan_destroy(plan);
 }
 
@@ -296,6 +184,30 @@ static void finish_row(bench_state *b) {
   free(ratios);
 }
 
+/* What the straight copy reads where the ranks of a place bring nothing: it is given to the first of them. */
+static void lend(bench_side *from, const bench_side *to, int64_t p) {
+  if (from->place[p].extent == 0 && to->place[p].extent > 0)
+    from->end[p] = from->place[p].extent = to->place[p].extent;
+}
+
+/* Sets of buffers where the ranks are threads on GPUs; where they are connected, what is timed is the links, and making
+ * transfers is not free. */
+static void take_memory(bench_state *b) {
+  int64_t most = 0, sets = 1;
+  bench_side_lay(&b->w, &b->s, true, &b->src);
+  bench_side_lay(&b->w, &b->s, false, &b->dst);
+  for (int64_t p = 0; p < b->dst.nplaces; p++) {
+    int64_t bytes = b->src.place[p].extent + b->dst.place[p].extent;
+    most = bytes > most ? bytes : most;
+    lend(&b->src, &b->dst, p);
+  }
+  if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
+    sets = gpu_sets(b->l2, most);
+  bench_side_take(&b->src, true, sets);
+  bench_side_take(&b->dst, false, sets);
+  b->row.sets = sets;
+}
+
 void bench_run_row(bench_state *b) {
   what *w = &b->w;
   b->row = (bench_row){.bytes = w->bytes, .dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-"};
@@ -310,12 +222,13 @@ void bench_run_row(bench_state *b) {
     what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
   b->hold = 1;
   b->entries = what_entries(w);
-  bench_side_make(w, &b->s, true, &b->src);
-  bench_side_make(w, &b->s, false, &b->dst);
+  take_memory(b);
   cli_progress("bench: %s, preparing", b->row.shape);
   rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
   cli_progress_clear();
   finish_row(b);
+  free(b->graphs);
+  b->graphs = NULL;
   bench_side_free(&b->src);
   bench_side_free(&b->dst);
   free(b->entries);
@@ -345,7 +258,8 @@ static void start_gpu(bench_state *b) {
   }
   CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
   snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
-  b->scratch_bytes = (size_t)(info.l2 > 0 ? CACHES * info.l2 : 1 << 28);
+  b->l2 = info.l2;
+  b->scratch_bytes = (size_t)gpu_flushed(info.l2);
   for (int64_t d = 0; d < s->ndevices; d++)
     CLI_TRY("", ops_of(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
   CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
@@ -356,7 +270,7 @@ void bench_start(bench_state *b) {
   const cli_options *o = b->o;
   session_connect(&b->s, b->w.world);
   b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
-  b->transfers = cli_alloc(b->s.locals, sizeof(reshard_transfer));
+  b->transfers = cli_alloc(GPU_MOST_SETS * b->s.locals, sizeof(reshard_transfer));
   b->ours = cli_alloc(o->iterations, sizeof *b->ours);
   b->straight = cli_alloc(o->iterations, sizeof *b->straight);
   if (b->s.cuda)

@@ -39,7 +39,8 @@ static void *work(void *user) {
   case_totals mine = {0};
   for (;;) {
     pthread_mutex_lock(&m->lock);
-    int64_t i = m->failures < what->most_failures ? m->next++ : what->cases;
+    bool more = m->failures < what->most_failures && (what->end == 0 || cli_seconds() < what->end);
+    int64_t i = more ? m->next++ : what->cases;
     if (i < what->cases && m->failures > 0)
       cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)what->cases,
                    (long long)m->failures);

@@ -55,7 +55,8 @@ typedef struct case_fixed {
   reshard_path path; /* AUTO: direct, packed and auto in turn */
   bool describe;     /* print what each case is before it runs */
   bool graph;        /* on GPUs: each execute is launched from a graph */
-  struct session *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
+  struct session
+      *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_fixed;
 
 /* case_layout.c: a random description for a shape, and the library's layout for it. */
@@ -91,6 +92,7 @@ typedef struct case_many {
   case_fixed fixed;
   const char *reproduce; /* further options of the command that reproduces a failure */
   int64_t most_failures; /* stop after so many */
+  double end;            /* begin no case after this time of cli_seconds(); 0: never */
 } case_many;
 /* Prints each failure with the command that reproduces it; returns how many there were. */
 int64_t case_run_many(const case_many *many, case_totals *totals);

@@ -24,6 +24,18 @@ typedef struct gpu_info {
 reshard_status gpu_info_read(int index, gpu_info *info);
 bool gpu_reaches(int from, int to); /* peer access */
 
+/* What is timed finds nothing of its own in the caches: before it so much is written elsewhere as GPU_CACHES times the
+ * L2 cache, which also holds the stream until the host has given all of it; and it is not one piece of work but as
+ * many, each with buffers of its own, as have so much together: the time is the mean, of work in a row. More than
+ * GPU_MOST_SETS are never needed, as no set is used twice before memory is written again. */
+enum { GPU_CACHES = 4, GPU_MOST_SETS = 16 };
+static inline int64_t gpu_flushed(int64_t l2) { return l2 > 0 ? GPU_CACHES * l2 : (int64_t)1 << 28; }
+/* Sets, of so many bytes each. */
+static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
+  int64_t n = bytes > 0 ? (gpu_flushed(l2) + bytes - 1) / bytes : 1;
+  return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
+}
+
 /* An event with timing; all else with it goes through the device's table. */
 reshard_status gpu_time_create(rs_device *device, rs_event **event);
 /* From one that has happened to another, on one GPU. */

@@ -33,6 +33,7 @@ enum {
   O_TRACE,
   O_PERMUTATION,
   O_CASES,
+  O_SECONDS,
   O_SEED,
   O_FORCE,
   O_VERIFY,
@@ -97,6 +98,7 @@ static const option_row table[] = {
      "else on it"},
     {NULL, 'J', "FILE", COMMAND_BENCH, "the same as --json"},
     {"cases", O_CASES, "N", COMMAND_VERIFY, "random cases (default 2000)"},
+    {"seconds", O_SECONDS, "S", COMMAND_VERIFY, "begin no case after so long (default: all are run)"},
     {"seed", O_SEED, "S", COMMAND_VERIFY, "seed of the first case (default 1); the i-th has S + i"},
     {"help", 'h', NULL, COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT,
      "this text"},
@@ -226,6 +228,7 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case 'J':
   case O_JSON: o->json = text; break;
   case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;
+  case O_SECONDS: o->seconds = number(row, text, 1, INT32_MAX, false); break;
   case O_SEED: o->seed = seed(row, text); break;
   case O_MAP: o->map = text; break;
   case O_INDEX: o->index_bytes = number(row, text, 1, INT64_MAX, true); break;

@@ -37,7 +37,7 @@ typedef struct cli_options {
   bool graph;
   const char *trace; /* NULL: none */
   /* verify */
-  int64_t cases;
+  int64_t cases, seconds; /* seconds 0: not given */
   uint64_t seed;
   /* convert */
   const char *in, *out; /* the arguments that are no options; never NULL there */

@@ -69,7 +69,7 @@ static double tensors(cli_text *out, const what *w, double y) {
 }
 
 static double legend(cli_text *out, int64_t ranks, double y) {
-  char text[16];
+  char text[24];
   svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
   for (int64_t r = 0; r < ranks; r++) {
     double x = 84 + 34 * (double)r;

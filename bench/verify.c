@@ -13,7 +13,7 @@ int command_verify(int argc, char **argv) {
   cli_options o;
   cli_read_options(
       argc, argv, COMMAND_VERIFY,
-      "usage: reshard verify [--cases N] [--seed S] [OPTION]...\n\n"
+      "usage: reshard verify [--cases N] [--seconds S] [--seed S] [OPTION]...\n\n"
       "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
       "limits) and compares\n"
       "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
@@ -31,6 +31,8 @@ int command_verify(int argc, char **argv) {
     o.ranks = 1;
   if (o.ranks > ORACLE_WORLD)
     cli_exit(EXIT_USAGE, "--ranks %lld: random cases have at most %d ranks", (long long)o.ranks, ORACLE_WORLD);
+  if (o.seconds > 0 && where.processes.n > 1)
+    cli_exit(EXIT_USAGE, "--seconds: %lld processes would not end with the same case", (long long)where.processes.n);
   session_connect(&where, remote ? o.ranks : 0);
   cli_text reproduce = {0};
   if (o.ranks > 0)
@@ -57,6 +59,7 @@ int command_verify(int argc, char **argv) {
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,
       .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */
+      .end = o.seconds > 0 ? cli_seconds() + (double)o.seconds : 0,
   };
   case_totals totals = {0};
   many.fixed.describe = o.cases == 1;

@@ -5,8 +5,8 @@
 with an interpreter that has torch for CUDA; without it the exit status is 77. What a sharded tensor's reshard does, with the
 copies in place of an all-to-all: each rank selects its rows in the order of the new placement, splits them by the new shards,
 makes the pieces contiguous; these are copied to who gets them, and there joined. The large case is compared by the time of
-the device, the small one by the time of a call in a loop, where the host's work counts. Lines "goal|..." are read by
-./run gpu."""
+the device, the small one by the time of a call in a loop, where the host's work counts; both take as many sets of buffers in
+turn as ours do, so that neither finds its data in the caches. Lines "goal|..." are read by ./run gpu."""
 
 import json
 import statistics
@@ -46,28 +46,30 @@ def make(side):
     return reshard
 
 
-def device_us(work):
-    """Median over turns, with empty caches; the memsets hold the stream until all of it was given."""
+def device_us(works):
+    """Median over turns, with empty caches, of the mean over the sets; the memsets hold the stream until all of it was given."""
     times = []
     for turn in range(-2, TURNS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         for _ in range(16):
             cache.fill_(turn & 1)
         begin.record()
-        work()
+        for work in works:
+            work()
         end.record()
         end.synchronize()
         if turn >= 0:
-            times.append(1e3 * begin.elapsed_time(end))
+            times.append(1e3 * begin.elapsed_time(end) / len(works))
     return statistics.median(times)
 
 
-def loop_us(work):
-    work()
+def loop_us(works):
+    for work in works:
+        work()
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    for _ in range(TURNS):
-        work()
+    for turn in range(TURNS):
+        works[turn % len(works)]()
     torch.cuda.synchronize()
     return 1e6 * (time.perf_counter() - begin) / TURNS
 
@@ -83,9 +85,10 @@ def ours(program, side, *options):
 program, side = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8192
 print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {RANKS} ranks")
 for n, limit, small in ((side, 3, False), (min(side, 512), 8, True)):
-    reshard = make(n)
-    theirs = loop_us(reshard) if small else device_us(reshard)
-    for how, options in (("", ()), (", from a graph", ("-G",))):
-        mine = ours(program, n, *options)["loop_us" if small else "time_us"]
-        print(f"{n} x {n} f32{how}: PyTorch {theirs:.1f} us, ours {mine:.1f} us")
+    rows = [ours(program, n), ours(program, n, "-G")]
+    works = [make(n) for _ in range(rows[0]["sets"])]
+    theirs = loop_us(works) if small else device_us(works)
+    for how, row in zip(("", ", from a graph"), rows):
+        mine = row["loop_us" if small else "time_us"]
+        print(f"{n} x {n} f32{how}: PyTorch {theirs:.1f} us, ours {mine:.1f} us, {len(works)} sets of buffers")
         print(f"goal|reshard of {n} x {n} f32{how}|{theirs / mine:.2f}|{limit}")

@@ -74,17 +74,17 @@ static int64_t box_bytes(rng *r, int64_t alike) {
 static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *program, gpu_sides *s, int64_t bytes) {
   bed *b = x->b;
   gpu_plain p = {b, s->to, s->from, bytes};
-  gpu_runner runners[4] = {{gpu_run_box, program}, {gpu_plain_copy, &p}};
+  gpu_runner runners[4] = {{gpu_run_box, program, 0}, {gpu_plain_copy, &p, 0}};
   double t[4] = {0}, fastest = 0;
   int n = 2, at[RIVALS] = {-1, -1};
   if (program->program == NULL)
-    runners[0] = (gpu_runner){run_spans, j};
+    runners[0] = (gpu_runner){run_spans, j, 0};
   bool cub = cub_begin(j);
   if (run_runtime(j, b->stream[0]) == RESHARD_SUCCESS)
-    runners[at[0] = n++] = (gpu_runner){run_runtime, j};
+    runners[at[0] = n++] = (gpu_runner){run_runtime, j, 0};
   if (cub)
-    runners[at[1] = n++] = (gpu_runner){run_cub, j};
-  gpu_race(x, n, runners, t);
+    runners[at[1] = n++] = (gpu_runner){run_cub, j, 0};
+  gpu_race(x, s->sets, n, runners, t);
   gpu_clear(b, s);
   CLI_TRY("", runners[0].work(runners[0].user, b->stream[0]));
   gpu_row *r = gpu_add_row(x, name, "of memcpy's speed", 0.9, true);
@@ -108,7 +108,7 @@ static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *pr
     r->bytes = bytes;
     r->us = ours;
     r->memcpy_us = 1e6 * t[1];
-    r->figure = t[0] / fastest;
+    r->figure = round(100 * t[0] / fastest) / 100; /* medians of one and the same differ by more from run to run */
     gpu_tell(x, r);
   }
   cub_end(j);
@@ -128,7 +128,7 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
     order[i] = order[k];
     order[k] = i;
   }
-  gpu_sides s = gpu_make_sides(b, bytes, bytes);
+  gpu_sides s = gpu_make_one(b, bytes, bytes);
   rs_copies copies = {0};
   int64_t *first = cli_alloc(n, sizeof *first);
   for (int64_t i = 0; i < n; at += size[i++])

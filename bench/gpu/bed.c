@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { CACHES = 4, MOST_HELD = 256 };
+enum { MOST_HELD = 256 };
 
 void bed_open(bed *b) {
   *b = (bed){.hold = 1};
@@ -20,7 +20,7 @@ void bed_open(bed *b) {
     CLI_TRY("", b->gpu->ops->stream_create(b->gpu, &b->stream[i]));
   CLI_TRY("", gpu_time_create(b->gpu, &b->begin));
   CLI_TRY("", gpu_time_create(b->gpu, &b->end));
-  b->scratch_bytes = (size_t)(b->info.l2 > 0 ? CACHES * b->info.l2 : 1 << 28);
+  b->scratch_bytes = (size_t)gpu_flushed(b->info.l2);
   b->scratch = bed_alloc(b, (int64_t)b->scratch_bytes);
 }
 
@@ -56,20 +56,21 @@ void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes) {
 
 void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes) { bed_to_gpu(b, to, from, bytes); }
 
-double bed_time(bed *b, bed_work work, void *user) {
+double bed_time(bed *b, bed_work work, void *user, int64_t n, size_t size) {
   for (double seconds = 0;;) {
     bool early = false;
     void *stream = b->stream[0];
     for (int64_t i = 0; i < b->hold; i++)
       CLI_TRY("", b->gpu->ops->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->begin, stream, "bench: begin"));
-    CLI_TRY("", work(user, stream));
+    for (int64_t i = 0; i < n; i++)
+      CLI_TRY("", work((char *)user + (size_t)i * size, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->end, stream, "bench: end"));
     CLI_TRY("", b->gpu->ops->event_done(b->gpu, b->begin, &early));
     CLI_TRY("", b->gpu->ops->synchronize(b->gpu, stream));
     CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
     if (!early || b->hold >= MOST_HELD)
-      return seconds;
+      return seconds / (double)n;
     b->hold *= 2;
   }
 }

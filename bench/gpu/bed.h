@@ -31,9 +31,10 @@ void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes);
 void bed_wait(const bed *b);
 
 /* Seconds that the GPU takes for what work gives to the stream, with empty caches, and without the time that the host
- * takes to give it: the stream is held by memsets until it has been given. */
+ * takes to give it: the stream is held by memsets until it has been given. Of several pieces of work, each with buffers
+ * of its own - user + i * size is that of the i-th -, one after the other: the mean (gpu.h). */
 typedef reshard_status (*bed_work)(void *user, void *stream);
-double bed_time(bed *b, bed_work work, void *user);
+double bed_time(bed *b, bed_work work, void *user, int64_t n, size_t size);
 
 /* Both return the exit status. */
 int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large);

@@ -1,9 +1,11 @@
-/* How fast: each case beside the GPU's own copy of as many bytes from device memory to device memory, in turns, with
- * empty caches; some beside what else there is for the same work. Goals are those of one H100 or H200. */
+/* How fast: each case beside the GPU's own copy of as many bytes from device memory to device memory, in turns,
+ * with empty caches; some beside what else there is for the same work. Goals are those of one H100 or H200. */
+#define _GNU_SOURCE
 #include "rows.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 reshard_status gpu_plain_copy(void *user, void *stream) {
   gpu_plain *p = user;
@@ -15,26 +17,49 @@ reshard_status gpu_run_box(void *user, void *stream) {
   return j->b->gpu->ops->run(j->b->gpu, 1, &j->program, stream);
 }
 
-gpu_sides gpu_make_sides(bed *b, int64_t from_bytes, int64_t to_bytes) {
-  gpu_sides s = {.from_bytes = from_bytes, .to_bytes = to_bytes};
-  s.from = bed_alloc(b, from_bytes);
-  s.to = bed_alloc(b, to_bytes);
-  s.host = cli_alloc(from_bytes, 1);
-  s.image = cli_alloc(to_bytes, 1);
-  s.seen = cli_alloc(to_bytes, 1);
-  for (int64_t i = 0; i + 8 <= from_bytes; i += 8) {
+/* The host's, by large pages where there are such: touching some GiB for the first time takes longer than all else. */
+static char *pages(int64_t bytes) {
+  const size_t page = 2 << 20, n = ((size_t)bytes + page - 1) / page * page;
+  char *memory = aligned_alloc(page, n > 0 ? n : page);
+  if (memory == NULL)
+    cli_exit(EXIT_FAILED, "out of memory: %zu bytes refused", n);
+  madvise(memory, n, MADV_HUGEPAGE);
+  return memory;
+}
+
+static gpu_sides make_sides(bed *b, int64_t from_bytes, int64_t to_bytes, int64_t sets) {
+  gpu_sides s = {.from_bytes = from_bytes, .to_bytes = to_bytes, .sets = sets};
+  s.from_step = (from_bytes + 255) & -256;
+  s.to_step = (to_bytes + 255) & -256;
+  s.from = bed_alloc(b, sets * s.from_step);
+  s.to = bed_alloc(b, sets * s.to_step);
+  s.host = pages(from_bytes);
+  s.image = pages(to_bytes);
+  s.seen = pages(to_bytes);
+  for (int64_t i = 0; i < from_bytes; i += 8) {
     uint64_t word = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     memcpy(s.host + i, &word, 8);
   }
-  bed_to_gpu(b, s.from, s.host, from_bytes);
-  CLI_TRY("", b->gpu->ops->memset(b->gpu, s.to, 0, (size_t)to_bytes, b->stream[0]));
+  for (int64_t i = 0; i < sets; i++)
+    bed_to_gpu(b, s.from + i * s.from_step, s.host, from_bytes);
+  gpu_clear(b, &s);
   bed_wait(b);
   return s;
 }
 
+gpu_sides gpu_make_sides(bed *b, int64_t from_bytes, int64_t to_bytes) {
+  return make_sides(b, from_bytes, to_bytes, gpu_sets(b->info.l2, from_bytes + to_bytes));
+}
+
+gpu_sides gpu_make_one(bed *b, int64_t from_bytes, int64_t to_bytes) { return make_sides(b, from_bytes, to_bytes, 1); }
+
 bool gpu_right(bed *b, gpu_sides *s) {
-  bed_to_host(b, s->seen, s->to, s->to_bytes);
-  return memcmp(s->seen, s->image, (size_t)s->to_bytes) == 0;
+  bool right = true;
+  for (int64_t i = 0; i < s->sets && right; i++) {
+    bed_to_host(b, s->seen, s->to + i * s->to_step, s->to_bytes);
+    right = memcmp(s->seen, s->image, (size_t)s->to_bytes) == 0;
+  }
+  return right;
 }
 
 void gpu_free_sides(bed *b, gpu_sides *s) {
@@ -46,10 +71,10 @@ void gpu_free_sides(bed *b, gpu_sides *s) {
 }
 
 void gpu_clear(bed *b, gpu_sides *s) {
-  CLI_TRY("", b->gpu->ops->memset(b->gpu, s->to, 0, (size_t)s->to_bytes, b->stream[0]));
+  CLI_TRY("", b->gpu->ops->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
 }
 
-void gpu_race(gpu_bench_run *x, int n, const gpu_runner *runners, double *seconds) {
+void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, double *seconds) {
   int64_t turns = x->o->iterations;
   for (int i = 0; x->o->profile && i < n; i++) {
     CLI_TRY("", runners[i].work(runners[i].user, x->b->stream[0]));
@@ -61,7 +86,7 @@ void gpu_race(gpu_bench_run *x, int n, const gpu_runner *runners, double *second
   x->b->hold = 1;
   for (int64_t t = -1; t < turns; t++)
     for (int i = 0; i < n; i++) {
-      double one = bed_time(x->b, runners[i].work, runners[i].user);
+      double one = bed_time(x->b, runners[i].work, runners[i].user, sets, runners[i].size);
       if (t >= 0)
         times[i * turns + t] = one;
     }

@@ -5,6 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+static rs_program *compile(rs_device *device, const char *from, char *to, int32_t element, const rs_axis axes[3]) {
+  rs_copies copies = {0};
+  rs_program *program = NULL;
+  CLI_TRY("", rs_copies_add(&copies, from, to, element, 3, axes));
+  CLI_TRY("", device->ops->compile(device, &copies, copies.bytes, &program));
+  rs_copies_free(&copies);
+  return program;
+}
+
 void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, double goal) {
   if (!gpu_wanted(x, name))
     return;
@@ -13,21 +22,22 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
   k = k > 0 ? k : m;
   int64_t bytes = m * k * run;
   gpu_sides s = gpu_make_sides(b, bytes, bytes);
-  rs_copies copies = {0}, same = {0};
   int32_t element = run % 16 == 0 ? 16 : (int32_t)run;
   rs_axis axes[3] = {{k, run, m * run}, {m, k * run, run}, {run / element, element, element}};
-  CLI_TRY("", rs_copies_add(&copies, s.from, s.to, element, 3, axes));
-  CLI_TRY("", rs_copies_add(&same, s.host, s.image, element, 3, axes));
-  gpu_box j = {.b = b};
-  rs_program *cpu = NULL;
-  CLI_TRY("", b->gpu->ops->compile(b->gpu, &copies, bytes, &j.program));
-  CLI_TRY("", b->cpu->ops->compile(b->cpu, &same, bytes, &cpu));
+  gpu_box jobs[GPU_MOST_SETS];
+  gpu_plain plain[GPU_MOST_SETS];
+  for (int64_t i = 0; i < s.sets; i++) {
+    jobs[i] = (gpu_box){b, compile(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, element, axes)};
+    plain[i] = (gpu_plain){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
+  }
+  rs_program *cpu = compile(b->cpu, s.host, s.image, element, axes);
   CLI_TRY("", b->cpu->ops->run(b->cpu, 1, &cpu, NULL));
-  gpu_plain p = {b, s.to, s.from, bytes};
+  b->cpu->ops->release(b->cpu, cpu);
   double t[2];
-  gpu_race(x, 2, (gpu_runner[]){{gpu_run_box, &j}, {gpu_plain_copy, &p}}, t);
+  gpu_race(x, s.sets, 2, (gpu_runner[]){{gpu_run_box, jobs, sizeof *jobs}, {gpu_plain_copy, plain, sizeof *plain}}, t);
   gpu_clear(b, &s);
-  CLI_TRY("", gpu_run_box(&j, b->stream[0]));
+  for (int64_t i = 0; i < s.sets; i++)
+    CLI_TRY("", gpu_run_box(&jobs[i], b->stream[0]));
   gpu_row *r = gpu_add_row(x, name, "x memcpy's time", goal, false);
   r->wrong = !gpu_right(b, &s);
   r->bytes = bytes;
@@ -35,10 +45,8 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
   r->memcpy_us = 1e6 * t[1];
   r->figure = t[0] / t[1];
   gpu_tell(x, r);
-  b->cpu->ops->release(b->cpu, cpu);
-  b->gpu->ops->release(b->gpu, j.program);
-  rs_copies_free(&copies);
-  rs_copies_free(&same);
+  for (int64_t i = 0; i < s.sets; i++)
+    b->gpu->ops->release(b->gpu, jobs[i].program);
   gpu_free_sides(b, &s);
 }
 
@@ -69,23 +77,28 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
   for (int64_t i = 0; i < rows; i++)
     memcpy(s.image + i * run, s.host + index[i] * run, (size_t)run);
   bed_to_gpu(b, there, index, rows * 8);
-  selection j = {b,
-                 {.src = s.from,
-                  .index = (const char *)there,
-                  .dst = s.to,
-                  .count = rows,
-                  .extent = rows,
-                  .index_stride = 8,
-                  .src_stride = run,
-                  .dst_stride = run,
-                  .index_bytes = 8,
-                  .element = 2,
-                  .run = run}};
-  gpu_plain p = {b, s.to, s.from, bytes};
+  selection jobs[GPU_MOST_SETS];
+  gpu_plain plain[GPU_MOST_SETS];
+  for (int64_t i = 0; i < s.sets; i++) {
+    jobs[i] = (selection){b,
+                          {.src = s.from + i * s.from_step,
+                           .index = (const char *)there,
+                           .dst = s.to + i * s.to_step,
+                           .count = rows,
+                           .extent = rows,
+                           .index_stride = 8,
+                           .src_stride = run,
+                           .dst_stride = run,
+                           .index_bytes = 8,
+                           .element = 2,
+                           .run = run}};
+    plain[i] = (gpu_plain){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
+  }
   double t[2];
-  gpu_race(x, 2, (gpu_runner[]){{run_select, &j}, {gpu_plain_copy, &p}}, t);
+  gpu_race(x, s.sets, 2, (gpu_runner[]){{run_select, jobs, sizeof *jobs}, {gpu_plain_copy, plain, sizeof *plain}}, t);
   gpu_clear(b, &s);
-  CLI_TRY("", run_select(&j, b->stream[0]));
+  for (int64_t i = 0; i < s.sets; i++)
+    CLI_TRY("", run_select(&jobs[i], b->stream[0]));
   gpu_row *out = gpu_add_row(x, name, "of memcpy's speed", 0.85, true);
   out->wrong = !gpu_right(b, &s);
   out->bytes = bytes;

@@ -28,16 +28,18 @@ typedef struct gpu_bench_run {
 
 typedef struct gpu_runner {
   bed_work work;
-  void *user;
+  void *user; /* [sets], each of so many bytes */
+  size_t size;
 } gpu_runner;
 
-/* Medians of n runners, in turns; one turn to warm up. For a profiler each runs once, and nothing is timed. */
-void gpu_race(gpu_bench_run *x, int n, const gpu_runner *runners, double *seconds);
+/* Medians of n runners, in turns, each over all sets of buffers; one turn to warm up. For a profiler each runs once,
+ * with the first set, and nothing is timed. */
+void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, double *seconds);
 gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit, double goal, bool at_least);
 bool gpu_wanted(const gpu_bench_run *x, const char *name);
 void gpu_tell(const gpu_bench_run *x, const gpu_row *r);
 
-/* A copy of the GPU's own. */
+/* A copy of the GPU's own, of all of a set. */
 typedef struct gpu_plain {
   bed *b;
   char *to;
@@ -54,14 +56,16 @@ reshard_status gpu_run_box(void *user, void *stream);
 
 /* Memory filled with numbers that tell places apart, and what the CPU makes of the same copies. */
 typedef struct gpu_sides {
-  char *from, *to, *host, *image, *seen;
-  int64_t from_bytes, to_bytes;
+  char *from, *to; /* of set i at i * from_step and i * to_step */
+  char *host, *image, *seen;
+  int64_t from_bytes, to_bytes, from_step, to_step, sets;
 } gpu_sides;
 gpu_sides gpu_make_sides(bed *b, int64_t from_bytes, int64_t to_bytes);
+gpu_sides gpu_make_one(bed *b, int64_t from_bytes, int64_t to_bytes); /* one set, however small */
 void gpu_free_sides(bed *b, gpu_sides *s);
-/* The destination's places go to zero, so that nothing of before is taken for a result. */
+/* The destinations' places go to zero, so that nothing of before is taken for a result. */
 void gpu_clear(bed *b, gpu_sides *s);
-/* Is the destination what the CPU made? */
+/* Are the destinations what the CPU made? */
 bool gpu_right(bed *b, gpu_sides *s);
 
 /* copies.c: box copies from [m][k][run] to [k][m][run], or, with k == 0, from [m][n] elements of `run` bytes to [n][m];

@@ -19,8 +19,10 @@ done
 expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0$'
 expect 0 "${small[@]}" --json -; says '"device":"cuda"'; says '"loop_us":[0-9]'; says '"path":"direct"'
 expect 0 bench --shape 24x40 --src 'rank(1)' --dst 'mesh(a=3;R)' --ranks 3 -n 1 -c 1 --device cuda; says "$row"
+expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=2;R)' --ranks 2 -g 2 -n 1 -c 1 --device cuda; says "$row"
 if [ "$NCCL" = 1 ]; then
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl; says "$row"; says '4 ranks of 1 process by nccl'
+  VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=4;R)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 4; says "$row"
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl --json -; says '"host_us":[0-9.]+,"group_us":[0-9]'
   VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 3; says "$row"
   expect 0 bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' -n 1 -c 1 --device cuda --comm nccl -t 1 -G; says "$row"

@@ -1,0 +1,128 @@
+# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json (what the
+# programs measured), steps.txt (what the steps printed), two plots.
+
+report_begin() { # a directory of its own for each run
+  local base n=1
+  base=$results/$(date +%Y-%m-%d)-$(tr -cs '[:alnum:]\n' '-' <<<"$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')${quick:+-quick}
+  out=$base
+  while [ -e "$out" ]; do
+    n=$((n + 1))
+    out=$base-$n
+  done
+  mkdir -p "$out"
+  commit=${RESHARD_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || true)}
+  [ -z "$commit" ] || [ -n "${RESHARD_COMMIT:-}" ] || git diff --quiet HEAD -- 2>/dev/null || commit+=' with changes'
+  commit=${commit:-unknown}
+}
+
+table() {
+  local g name figure op limit verdict
+  printf '| %-62s | %9s | %8s | %-12s |\n' goal measured wanted "" --- --- --- ---
+  for g in "${goals[@]}"; do
+    IFS='|' read -r name figure op limit verdict <<<"$g"
+    printf '| %-62s | %9s | %8s | %-12s |\n' "$name" "$figure" "$op $limit" "$verdict"
+  done
+}
+
+report_collectives() {
+  grep -qs '^collective|' "$work/collectives.txt" || return 0
+  printf '\n## Collectives\n\nus for a reshard over the GPUs, by what `--collective` said; auto took what the last column says.\n\n'
+  printf '| pattern | bytes | auto | force | forbid | auto took |\n| --- | ---: | ---: | ---: | ---: | --- |\n'
+  awk -F'|' '/^collective\|/ {
+      key = $2 " | " $4
+      if (!(key in known)) { known[key] = 1; order[++n] = key }
+      us[key, $3] = $5
+      if ($3 == "auto") took[key] = $6
+    }
+    END { for (i = 1; i <= n; i++) { k = order[i]; printf "| %s | %s | %s | %s | %s |\n", k, us[k, "auto"], us[k, "force"], us[k, "forbid"], took[k] } }' \
+    "$work/collectives.txt"
+}
+
+report_kernels() { # what ncu says
+  local file what
+  compgen -G "$work/ncu-*.txt" >/dev/null || return 0
+  printf '\n## Kernels\n\n| case | kernel | launches | us | GB/s of DRAM | %% of its peak | %% of warps | registers |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
+  for file in "$work"/ncu-*.txt; do
+    what=${file##*/ncu-} what=${what%.txt}
+    awk -v what="${what//-/ }" -f profiles/ncu.awk "$file"
+  done
+}
+
+report_readme() {
+  local s name state seconds what
+  cat <<TEXT
+# $(date +%Y-%m-%d), $gpu
+
+Command: \`./run gpu${quick:+ --quick}\`, commit $commit, $SECONDS s.
+$(sed -n 's/^CUDA */CUDA: /p' "$work/info.txt"), $(sed -n 's/^cuda:0 *//p' "$work/info.txt"). $(sed -n 's/^communicators */Communicators: /p' "$work/info.txt"). $(nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv,noheader 2>/dev/null | head -1 | sed 's/.*/Clocks, power, ECC: &./')
+
+Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written before, and where
+the buffers of a case are smaller than that together, the time is the mean of work on as many sets of buffers, at most 16, one after the other. memcpy is
+the GPU's own copy of as many bytes, in turns with ours and in the same way. Cases of reshard_gpu have $bytes bytes, where the name does not say another size.
+
+$(table)
+
+![measured against the goals](goals.svg)
+![throughput over size](throughput.svg)
+TEXT
+  report_collectives
+  report_kernels
+  printf '\n## Steps\n\n| step | state | seconds | |\n| --- | --- | ---: | --- |\n'
+  for s in "${steps[@]}"; do
+    IFS='|' read -r name state seconds what <<<"$s"
+    printf '| %s | %s | %s | %s |\n' "$name" "$state" "$seconds" "$what"
+  done
+}
+
+quoted() { sed 's/["\\]/\\&/g; s/[[:cntrl:]]/ /g; s/.*/"&"/' <<<"$1"; }
+
+report_summary() {
+  local g s comma='' name figure op limit verdict state seconds what
+  printf '{"version": 1, "gpu": %s, "commit": %s, "seconds": %d, "goals": [' "$(quoted "$gpu")" "$(quoted "$commit")" "$SECONDS"
+  for g in "${goals[@]}"; do
+    IFS='|' read -r name figure op limit verdict <<<"$g"
+    [ "$figure" != - ] || figure=null
+    printf '%s\n{"name": %s, "figure": %s, "wanted": "%s", "verdict": "%s"}' "$comma" "$(quoted "$name")" "$figure" "$op $limit" "$verdict"
+    comma=,
+  done
+  printf '],\n"steps": ['
+  comma=
+  for s in "${steps[@]}"; do
+    IFS='|' read -r name state seconds what <<<"$s"
+    printf '%s\n{"name": "%s", "state": "%s", "seconds": %d, "what": %s}' "$comma" "$name" "$state" "$seconds" "$(quoted "$what")"
+    comma=,
+  done
+  printf ']}\n'
+}
+
+report_measured() { # {"direct-4": what it wrote, ...}
+  local file comma=''
+  printf '{'
+  for file in "$work"/*.json; do
+    [ ! -s "$file" ] || { printf '%s"%s":\n' "$comma" "$(basename "$file" .json)"; cat "$file"; comma=,; }
+  done
+  printf '}\n'
+}
+
+report_steps() {
+  local s name state seconds what
+  cat "$work/info.txt"
+  for s in "${steps[@]}"; do
+    IFS='|' read -r name state seconds what <<<"$s"
+    printf '\n==> %s: %s, %s s\n' "$name" "$state" "$seconds"
+    [ ! -e "$work/$name.txt" ] || grep -vE '^\[[0-9]+/[0-9]+\] Building' "$work/$name.txt" | head -2000
+  done
+}
+
+# May be called again, with more steps.
+report() {
+  printf '%s\n' "${goals[@]}" >"$work/goals"
+  local title="$gpu, reshard $commit, $(date +%Y-%m-%d)" sweeps=()
+  mapfile -t sweeps < <(compgen -G "$work/sweep-*.txt")
+  awk -v kind=goals -v title="$title" -f profiles/plot.awk "$work/goals" >"$out/goals.svg"
+  awk -v kind=throughput -v title="$title" -f profiles/plot.awk "${sweeps[@]:-/dev/null}" >"$out/throughput.svg"
+  report_readme >"$out/README.md"
+  report_summary >"$out/summary.json"
+  report_measured >"$out/bench.json"
+  report_steps >"$out/steps.txt"
+}

@@ -1,0 +1,135 @@
+# Sourced by gpu.sh: steps under a time limit, goals, and what the steps run that is more than one command.
+
+say() { printf '[%4ds] %s\n' "$SECONDS" "$*"; }
+lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
+tool() { # NAME: where a tool of NVIDIA's is, if it is
+  local at
+  for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" /opt/nvidia/nsight-compute/*/"$1"; do
+    [ ! -x "$at" ] || { realpath "$at"; return; }
+  done
+}
+
+interrupted() { # writes down what there is
+  [ -z "$running" ] || kill "$running" 2>/dev/null
+  [ -z "$out" ] || report
+  exit 143
+}
+
+# --- Steps and goals -----------------------------------------------------------------------------------------------------------
+steps=() failures=0 running=
+note() { # NAME STATE SECONDS WHAT
+  steps+=("$1|$2|$3|$4")
+  say "$1: $2$([ -z "$4" ] || echo " - $4")"
+}
+
+# What it prints goes to $work/NAME.txt. It has at most so many seconds, and less where `keep` seconds would not be left
+# for what comes later.
+step() { # NAME MOST-SECONDS WHAT COMMAND...
+  local name=$1 most=$2 what=$3 status=0 before=$SECONDS room=$((total - keep - SECONDS)) last
+  shift 3
+  [[ " ${RESHARD_GPU_SKIP:-} " != *" $name "* ]] || { note "$name" "left out" 0 "as asked for"; return 1; }
+  if [ "$room" -lt 1 ]; then
+    failures=$((failures + 1))
+    note "$name" "not done" 0 "no time was left"
+    return 1
+  fi
+  [ "$room" -gt "$most" ] || most=$room
+  timeout -k 3 "$most" "$@" >"$work/$name.txt" 2>&1 </dev/null &
+  running=$!
+  wait "$running" || status=$?
+  running=
+  last=$(grep -v '^$' "$work/$name.txt" | tail -1 | cut -c1-200)
+  case $status in
+  0)
+    last=$(grep -m1 -oE '^[0-9]+ cases' "$work/$name.txt")
+    note "$name" passed $((SECONDS - before)) "$what${last:+: $last}"
+    return 0
+    ;;
+  3 | 77) note "$name" lacking $((SECONDS - before)) "$last"; return 1 ;;
+  124 | 137) note "$name" "not done" $((SECONDS - before)) "did not end within $most s" ;;
+  *) note "$name" FAILED $((SECONDS - before)) "exit status $status: $last" ;;
+  esac
+  failures=$((failures + 1))
+  return 1
+}
+
+goals=() # NAME|FIGURE|OP|GOAL|VERDICT
+goal() { # NAME FIGURE OP GOAL: OP is <= or >=; without a figure it was not measured
+  local verdict=short
+  if [ -z "$2" ]; then
+    verdict='not measured'
+  elif awk -v x="$2" -v g="$4" -v op="$3" 'BEGIN { exit !(op == "<=" ? x <= g : x >= g) }'; then
+    verdict=met
+  fi
+  goals+=("$1|${2:--}|$3|$4|$verdict")
+}
+
+reshards() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of memcpy's, every byte checked
+  local name=$1 limit=$2 label=$3 ratio=
+  shift 3
+  if step "$name" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "$@" -J "$work/$name.json"; then
+    ratio=$(awk '$1 ~ /^[0-9]+$/ && NF >= 9 { printf "%.3f", 1 / $8 }' "$work/$name.txt")
+  fi
+  goal "$label (x memcpy's time)" "$ratio" '<=' "$limit"
+}
+
+# --- What the steps run, by bash -c ------------------------------------------------------------------------------------------------
+build_here() {
+  local arch generator=()
+  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -dc '0-9')
+  [ -n "$arch" ] || arch=$("${nvcc%/*}/__nvcc_device_query" 2>/dev/null | head -1 | grep -oE '^[0-9]+')
+  ! command -v ninja >/dev/null || generator=(-G Ninja)
+  CUDACXX=$nvcc cmake -S . -B "$build" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON \
+    -DCUDAToolkit_ROOT="${nvcc%/bin/nvcc}" -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF ${arch:+-DCMAKE_CUDA_ARCHITECTURES="$arch-real"} &&
+    cmake --build "$build" -j "$cores" --target reshard_program reshard_gpu
+}
+
+# Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. All is ended
+# when one fails.
+nccl_processes() { # N COMMAND...
+  local n=$1 i pids=() status=0 port=$((20000 + RANDOM % 20000))
+  shift
+  for ((i = 0; i < n; i++)); do
+    CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} RANK=$i LOCAL_RANK=$i WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+      RESHARD_TIMEOUT_MS=30000 NCCL_HOSTID=reshard-$i NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 \
+      NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 "$@" &
+    pids+=($!)
+  done
+  trap '[ ${#pids[@]} = 0 ] || kill -9 ${pids[@]} 2>/dev/null' EXIT
+  while [ ${#pids[@]} -gt 0 ] && [ "$status" = 0 ]; do
+    sleep 0.1
+    for i in "${!pids[@]}"; do
+      kill -0 "${pids[i]}" 2>/dev/null && continue
+      wait "${pids[i]}" || status=$?
+      unset "pids[$i]"
+    done
+  done
+  [ "$status" = 0 ] || sleep 1 # the others may have something to say
+  return "$status"
+}
+
+# Sends and receives against NCCL's collectives, by one process with a rank a GPU, so that events order all of what is timed.
+# Lines "collective|pattern|how|bytes|us|what it was" are for the table.
+collectives() { # GPUS MIN-BYTES MAX-BYTES
+  local pattern name src dst how
+  for pattern in "all-gather|chunk(0)|mesh(a=$1;R)" "all-to-all|chunk(0)|chunk(1)" "broadcast|rank(0)|mesh(a=$1;R)"; do
+    IFS='|' read -r name src dst <<<"$pattern"
+    for how in auto force forbid; do
+      "$program" bench --device cuda --comm nccl -t 1 -g "$1" --ranks "$1" --shape 64x256 --src "$src" --dst "$dst" -b "$2" -e "$3" -f 8 \
+        -n 10 -w 3 -c --collective "$how" >"$work/collective" || return
+      awk -v head="collective|$name|$how" '{ print } $1 ~ /^[0-9]+$/ { row = head "|" $1 "|" $4 }
+        /^#   / { print row "|" (/no collective/ ? "sends" : "collective") }' "$work/collective"
+    done
+  done
+}
+
+# A tool that this machine does not let do its work (a virtual machine's runtime, counters for root alone) is one that is lacking.
+with_tool() { # TOOL ARGUMENT...
+  local status=0
+  "$@" 2>&1 | tee "$work/said" || status=$?
+  if grep -qE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/said"; then
+    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/said")"
+    return 77
+  fi
+  return "$status"
+}

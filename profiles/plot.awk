@@ -1,0 +1,131 @@
+# Draws what ./run gpu measured as SVG, on white, so that it can be read on any background. -v title=TEXT, and
+#   -v kind=throughput  what `reshard bench` printed for sizes, a file a path named sweep-PATH.txt: GB/s and share of memcpy over size
+#   -v kind=goals       lines NAME|FIGURE|OP|GOAL|VERDICT: how much of each goal was reached, a bar a line
+function text(x, y, anchor, size, colour, words) {
+  gsub(/&/, "\\&amp;", words)
+  gsub(/</, "\\&lt;", words)
+  gsub(/>/, "\\&gt;", words)
+  printf "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%d\" fill=\"%s\">%s</text>\n", x, y, anchor, size, colour, words
+}
+function line(x1, y1, x2, y2, colour, width) {
+  printf "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%s\"/>\n", x1, y1, x2, y2, colour, width
+}
+function open(width, height, heading) {
+  printf "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\">\n", width, height, width, height
+  printf "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", width, height
+  text(24, 30, "start", 16, ink, heading)
+  text(24, 50, "start", 12, grey, title)
+}
+function size_text(bytes,    i) {
+  for (i = 1; bytes >= 1024 && i < 5; i++)
+    bytes /= 1024
+  return sprintf("%.4g %s", bytes, substr("B  KiBMiBGiBTiB", 3 * i - 2, 3))
+}
+
+# --- Throughput over size ----------------------------------------------------------------------------------------------------
+function x_of(bytes) { return left + (right - left) * (most > least ? log(bytes / least) / log(most / least) : 0.5) }
+function y_of(value) { return bottom - (bottom - top) * value / highest }
+function axis(label, step,    v) { # from 0 to highest; sizes below
+  for (v = 0; v <= highest * 1.001; v += step) {
+    line(left, y_of(v), right, y_of(v), pale, 1)
+    text(left - 8, y_of(v) + 4, "end", 11, grey, sprintf("%.4g", v))
+  }
+  printf "<text transform=\"translate(24 %.1f) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\" fill=\"%s\">%s</text>\n", (top + bottom) / 2, ink, label
+}
+function curve(name, list, value, unit,    n, b, i, path) {
+  n = split(list, b, " ")
+  for (i = 1; i <= n; i++)
+    path = path sprintf(" %.1f,%.1f", x_of(b[i]), y_of(value[name, b[i]]))
+  printf "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", substr(path, 2), colour[name]
+  for (i = 1; i <= n; i++)
+    printf "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"><title>%s, %s: %s %s</title></circle>\n", x_of(b[i]), y_of(value[name, b[i]]), colour[name], name, size_text(b[i]), value[name, b[i]], unit
+}
+function nice(value,    step) { # a step of which 3 to 7 reach it
+  for (step = 1; step * 7 < value; step *= 10)
+    if (step * 2 * 7 >= value) return step * 2
+    else if (step * 5 * 7 >= value) return step * 5
+  return step
+}
+function throughput(    p, i, n, b, step) {
+  left = 90; right = 830
+  open(860, 640, "Rows to columns of 4 ranks on one GPU")
+  for (p = 0; p <= paths; p++)
+    if (path[p] in sizes) {
+      text(560 + 100 * p, 30, "start", 12, ink, path[p])
+      line(530 + 100 * p, 26, 554 + 100 * p, 26, colour[path[p]], 2)
+    }
+  if (most == 0)
+    text(430, 320, "middle", 14, ink, "not measured")
+  else {
+    step = nice(fastest)
+    highest = step * (int(fastest / step) + 1)
+    top = 80; bottom = 380
+    axis("GB/s of the tensor (each byte is read and written)", step)
+    for (p = 0; p <= paths; p++)
+      if (path[p] in sizes) curve(path[p], sizes[path[p]], speed, "GB/s")
+    highest = widest > 1.2 ? widest : 1.2
+    top = 420; bottom = 580
+    axis("share of memcpy's speed", 0.2)
+    for (p = 1; p <= paths; p++)
+      if (path[p] in sizes) curve(path[p], sizes[path[p]], share, "of memcpy")
+    n = split(sizes[path[0]], b, " ")
+    for (i = 1; i <= n; i++)
+      text(x_of(b[i]), 600, "middle", 11, grey, size_text(b[i]))
+    text((left + right) / 2, 624, "middle", 12, ink, "size of the tensor")
+  }
+  print "</svg>"
+}
+
+# --- Goals -------------------------------------------------------------------------------------------------------------------
+function goals(    i, reached, width, y, said) {
+  open(980, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
+  for (i = 1; i <= rows; i++) {
+    y = 70 + 24 * i
+    text(400, y, "end", 12, ink, name[i])
+    if (figure[i] == "-") {
+      text(410, y, "start", 12, grey, "not measured")
+      continue
+    }
+    said = sprintf("%s (%s %s)%s", figure[i], op[i], goal[i], (verdict[i] == "met" ? "" : ", " verdict[i]))
+    if (figure[i] + 0 <= 0) { # a difference
+      text(618, y, "start", 12, ink, said)
+      continue
+    }
+    reached = op[i] == ">=" ? figure[i] / goal[i] : goal[i] / figure[i]
+    width = 200 * (reached > 2 ? 2 : reached)
+    printf "<rect x=\"410\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\"><title>%s %% of the goal</title></rect>\n", y - 11, width, (verdict[i] == "met" ? colour["direct"] : colour["packed"]), int(100 * reached + 0.5)
+    text(418 + (width > 200 ? width : 200), y, "start", 12, ink, said (reached > 2 ? ", cut off" : ""))
+  }
+  text(610, 74, "middle", 11, grey, "100 %")
+  line(610, 78, 610, 80 + 24 * rows, ink, 1.5)
+  print "</svg>"
+}
+
+BEGIN {
+  ink = "#1f2933"; grey = "#616e7c"; pale = "#e4e7eb"
+  path[0] = "memcpy"; path[1] = "direct"; path[2] = "packed"; paths = 2
+  colour["memcpy"] = "#7b8794"; colour["direct"] = "#2f74b0"; colour["packed"] = "#d9720b"
+  FS = kind == "goals" ? "|" : " "
+}
+kind == "goals" && NF == 5 {
+  name[++rows] = $1; figure[rows] = $2; op[rows] = $3; goal[rows] = $4; verdict[rows] = $5
+}
+kind == "throughput" && $1 ~ /^[0-9]+$/ && NF >= 9 { # size count type time algbw busbw memcpy ratio wrong
+  way = FILENAME ~ /packed/ ? "packed" : "direct"
+  sizes[way] = sizes[way] " " $1
+  speed[way, $1] = $5
+  share[way, $1] = $8
+  if (!(("memcpy", $1) in speed)) {
+    sizes["memcpy"] = sizes["memcpy"] " " $1
+    speed["memcpy", $1] = $7
+  }
+  for (i = 5; i <= 7; i += 2)
+    if ($i > fastest) fastest = $i
+  if ($8 > widest) widest = $8
+  if (most == 0 || $1 < least) least = $1
+  if ($1 > most) most = $1
+}
+END {
+  if (kind == "goals") goals()
+  else throughput()
+}

@@ -1,0 +1,83 @@
+"""What bench/compare/reshard_torch_gpu.py uses of PyTorch, on lists: a stand-in for the test of ./run gpu."""
+
+import time
+
+__version__ = "of the test"
+float32, uint8 = "float32", "uint8"
+
+
+def device(name):
+    return name
+
+
+class Tensor:
+    """Rows of a matrix; a vector is one row."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def view(self, height, width):
+        flat = self.rows[0]
+        assert len(flat) == height * width
+        return Tensor([flat[i * width:(i + 1) * width] for i in range(height)])
+
+    def split(self, size, dim=0):
+        if dim == 0:
+            return [Tensor(self.rows[i:i + size]) for i in range(0, len(self.rows), size)]
+        return [Tensor([row[i:i + size] for row in self.rows]) for i in range(0, len(self.rows[0]), size)]
+
+    def contiguous(self):
+        return Tensor([list(row) for row in self.rows])
+
+    def index_select(self, dim, order):
+        assert dim == 0
+        return Tensor([self.rows[i] for i in order.rows[0]])
+
+    def copy_(self, other):
+        assert (len(self.rows), len(self.rows[0])) == (len(other.rows), len(other.rows[0]))
+        self.rows = [list(row) for row in other.rows]
+
+    def fill_(self, value):
+        pass
+
+
+def arange(n, dtype=None, device=None):
+    return Tensor([list(range(n))])
+
+
+def empty(*shape, dtype=None, device=None):
+    height, width = shape if len(shape) == 2 else (1, 0)
+    return Tensor([[None] * width for _ in range(height)])
+
+
+def cat(tensors, dim=0):
+    if dim == 0:
+        return Tensor([row for t in tensors for row in t.rows])
+    return Tensor([sum((t.rows[i] for t in tensors), []) for i in range(len(tensors[0].rows))])
+
+
+def equal(a, b):
+    return a.rows == b.rows
+
+
+class cuda:
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return 1e3 * (end.at - self.at)
+
+    class properties:
+        L2_cache_size = 64 << 10
+
+    is_available = staticmethod(lambda: True)
+    synchronize = staticmethod(lambda: None)
+    get_device_name = staticmethod(lambda index: "a GPU of the test")
+    get_device_properties = staticmethod(lambda index: cuda.properties)
