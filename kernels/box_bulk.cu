@@ -8,7 +8,7 @@
  * no thread ever touches the bytes. Since one thread issues, waits and issues again, the stages need no barrier between
  * threads.
  *
- * On older GPUs, which the host does not choose it for, the warp copies the tiles itself. */
+ * Code for older GPUs, which the host does not choose (rs_box_bulk_arch), has the warp copy the tiles itself. */
 #include "kernels/box_device.cuh"
 
 using namespace rs_box;
@@ -225,6 +225,8 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
 } // namespace
 
 extern "C" int rs_box_bulk_load(void) { return rs_launch_load(copy_bulk); }
+
+extern "C" int rs_box_bulk_arch(int *arch) { return rs_launch_load(copy_bulk, arch); }
 
 extern "C" int rs_box_bulk_launch(const rs_box_batch *batch, int sms, void *stream) {
   uint32_t most = static_cast<uint32_t>(sms) * RS_BOX_BULK_BLOCKS;

@@ -111,7 +111,11 @@ int rs_box_rows_load(void);
 int rs_box_squares_load(void);
 int rs_box_bulk_load(void);
 
-/* A launch each; a cudaError_t. sms: of the device. The bulk class needs sm_90; on older ones it is a plain copy. */
+/* What the code of the bulk class on the current device was written for: from 90 on it uses the engine. Older code does
+ * the same slowly, also on a device that has one. */
+int rs_box_bulk_arch(int *arch);
+
+/* A launch each; a cudaError_t. sms: of the device. */
 int rs_box_rows_launch(const rs_box_batch *batch, void *stream);
 int rs_box_squares_launch(const rs_box_batch *batch, void *stream);
 int rs_box_bulk_launch(const rs_box_batch *batch, int sms, void *stream);

@@ -52,6 +52,19 @@ static __device__ __forceinline__ rs_box_tile find_tile(const rs_box_batch &batc
   return batch.part[*part].tiles[turn + (k > 0 ? batch.part[k - 1].count : 0)];
 }
 
+/* A shape, by loads that are under way together: were its fields read where they are needed, each decision that is made
+ * of one would wait for a load of its own. Shapes are aligned to 16. */
+static __device__ __forceinline__ rs_box_shape load_shape(const rs_box_shape *at) {
+  static_assert(sizeof(rs_box_shape) == 64, "four loads");
+  uint4 words[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    words[i] = load<false, uint4>(reinterpret_cast<const char *>(at) + 16 * i);
+  rs_box_shape shape;
+  memcpy(&shape, words, sizeof shape);
+  return shape;
+}
+
 static __device__ __forceinline__ uint32_t modulo_16(const char *p) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & 15;
 }

@@ -200,7 +200,7 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
       copy_contiguous<false>(tile.src, tile.dst, tile.count);
     return;
   }
-  const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
+  const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
   if (shape.inside == 0)
     copy_shape<false>(tile, shape, batch.part[k].axes);
   else

@@ -43,11 +43,13 @@ static __device__ __forceinline__ void transpose(uint32_t (&w)[2]) {
 }
 template <typename T> static __device__ __forceinline__ void transpose(T (&)[1]) {}
 
-/* The first n elements of a word that may be unaligned. */
+/* A word that may be unaligned, or as much of it as n elements are. */
 template <int Element> __device__ __forceinline__ uint32_t gather(const char *src, int n) {
   uint32_t w = 0;
-  for (int k = 0; k < n; k++)
-    w |= static_cast<uint32_t>(load<false, typename square<Element>::element>(src + k * Element)) << 8 * Element * k;
+#pragma unroll
+  for (int k = 0; k < square<Element>::in_word; k++)
+    if (k < n)
+      w |= static_cast<uint32_t>(load<false, typename square<Element>::element>(src + k * Element)) << 8 * Element * k;
   return w;
 }
 template <int Element> __device__ __forceinline__ void scatter(char *dst, uint32_t w, int n) {
@@ -66,8 +68,8 @@ __device__ __forceinline__ void copy_square(char *room, const rs_box_tile &tile,
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr uintptr_t low = sizeof(word) - 1;
 
+  word w[loads][Q] = {};
   if (((reinterpret_cast<uintptr_t>(tile.src) | static_cast<uintptr_t>(src_j)) & low) == 0 && ni % Q == 0) {
-    word w[loads][Q] = {};
 #pragma unroll
     for (int k = 0; k < loads; k++) { /* a warp goes down the columns, so that loads of the block are neighbours */
       int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, j = item / strips * Q;
@@ -76,27 +78,22 @@ __device__ __forceinline__ void copy_square(char *room, const rs_box_tile &tile,
         if (i < ni && j + q < nj)
           w[k][q] = load<false, word>(tile.src + (j + q) * src_j + i * Element);
     }
+  } else if constexpr (Q > 1) {
 #pragma unroll
     for (int k = 0; k < loads; k++) {
-      int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, column = item / strips;
-      transpose(w[k]);
+      int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, j = item / strips * Q;
 #pragma unroll
       for (int q = 0; q < Q; q++)
-        kept[S::at(i + q, column)] = w[k][q];
+        w[k][q] = gather<Element>(tile.src + (j + q) * src_j + i * Element, j + q < nj ? ni - i : 0);
     }
-  } else if constexpr (Q > 1) {
-    for (int item = warp; item < S::columns * strips; item += warps) {
-      int i = (item % strips * 32 + lane) * Q, column = item / strips;
-      word w[Q] = {};
+  }
 #pragma unroll
-      for (int q = 0; q < Q; q++)
-        if (column * Q + q < nj)
-          w[q] = gather<Element>(tile.src + (column * Q + q) * src_j + i * Element, min(ni - i, Q));
-      transpose(w);
+  for (int k = 0; k < loads; k++) {
+    int item = warp + k * warps, i = (item % strips * 32 + lane) * Q, column = item / strips;
+    transpose(w[k]);
 #pragma unroll
-      for (int q = 0; q < Q; q++)
-        kept[S::at(i + q, column)] = w[q];
-    }
+    for (int q = 0; q < Q; q++)
+      kept[S::at(i + q, column)] = w[k][q];
   }
 
   __syncthreads();

@@ -127,12 +127,15 @@ template <int Bytes> __device__ __forceinline__ void put(words *w, int i, uint64
 struct place {
   int64_t src, dst, number; /* number: in the row */
 };
-__device__ __forceinline__ place find(const part &p, int64_t item, int v, int in, int out) {
+__device__ __forceinline__ const loop *loops_of(const part &p) {
+  return reinterpret_cast<const loop *>(reinterpret_cast<const char *>(&p) + p.loops);
+}
+__device__ __forceinline__ place find(const part &p, const loop *loops, int64_t item, int v, int in, int out) {
   place at = {0, 0, item * v};
   if (p.nloops > 0) {
-    const loop *loops = reinterpret_cast<const loop *>(reinterpret_cast<const char *>(&p) + p.loops);
     uint32_t rest, row = rs_divide(p.slots, static_cast<uint32_t>(item), &rest);
     at.number = static_cast<int64_t>(rest) * v;
+#pragma unroll 1
     for (int i = 0; i < p.nloops; i++) {
       row = rs_divide(loops[i].n, row, &rest);
       at.src += rest * loops[i].src;
@@ -146,11 +149,13 @@ __device__ __forceinline__ place find(const part &p, int64_t item, int v, int in
 
 /* The items of a tile that are whole slots. */
 template <int From, int To>
-__attribute__((noinline)) __device__ void cast_slots(const part &p, uint32_t tile) {
+__attribute__((noinline)) __device__ void cast_slots(const part &listed, uint32_t tile) {
   constexpr int N = thread_items(From, To), IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
   constexpr int V = slot_numbers(From, To);
   typedef typename chunk<V * IN>::type in_chunk;
   typedef typename chunk<V * OUT>::type out_chunk;
+  const part p = listed; // in registers: else each item waits for one field after the other before its load begins
+  const loop *loops = loops_of(listed);
   int64_t first = static_cast<int64_t>(tile) * (N * THREADS) + threadIdx.x;
   in_chunk in[N];
   out_chunk *to[N];
@@ -160,7 +165,7 @@ __attribute__((noinline)) __device__ void cast_slots(const part &p, uint32_t til
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, item, V, IN, OUT);
+    place at = find(p, loops, item, V, IN, OUT);
     if (at.number < p.head || at.number + V > p.head + p.elements)
       continue;
     in[i] = __ldcs(reinterpret_cast<const in_chunk *>(p.src + at.src));
@@ -220,7 +225,7 @@ __attribute__((noinline)) __device__ void cast_numbers(const part &p, uint32_t t
     to[i] = nullptr;
     if (item >= p.items)
       continue;
-    place at = find(p, item, 1, in, out);
+    place at = find(p, loops_of(p), item, 1, in, out);
     codes[i] = load_number(p.src + at.src, in);
     to[i] = p.dst + at.dst;
   }
@@ -235,7 +240,7 @@ __attribute__((noinline)) __device__ void cast_ends(const part &p, uint32_t tile
   int v = 16 / (in > out ? in : out);
   int64_t from = static_cast<int64_t>(tile) * items;
   for (int64_t item = from + threadIdx.x; item < min(from + items, p.items); item += THREADS) {
-    place at = find(p, item, v, in, out);
+    place at = find(p, loops_of(p), item, v, in, out);
     int64_t begin = max(p.head - at.number, static_cast<int64_t>(0));
     int64_t end = min(p.head + p.elements - at.number, static_cast<int64_t>(v));
     if (end - begin == v)

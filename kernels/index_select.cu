@@ -4,7 +4,7 @@
  * to 1. All units make one long list in the order of the destination: its loops are sorted by stride, the dim among
  * them, so that neighbouring threads write neighbouring units whatever dim is selected along. A unit's place is found
  * by dividing its number by the loops' counts (as multiplications); on the way the dim's coordinate is replaced by the
- * index there, which a warp mostly reads from one line. A thread has several loads under way before its first store.
+ * index there, which a warp mostly reads from one line.
  *
  * A checked selection leaves the first bad position by an atomic minimum: the least position wins whatever the order of
  * the blocks. -1 is the largest unsigned number, so it says "none" without more. The value there is filled in by a
@@ -15,7 +15,7 @@
 
 namespace {
 
-enum { THREADS = 256, UNITS = 4 /* of a thread */, LOOPS = RESHARD_MAX_DIMS + 1 };
+enum { THREADS = 256, BLOCKS = 5 /* on one SM */, UNITS = 4 /* of a thread */, LOOPS = RESHARD_MAX_DIMS + 1 };
 #ifndef RS_SELECT_MOST /* tests compile this file with less, too */
 #define RS_SELECT_MOST INT32_MAX
 #endif
@@ -44,49 +44,59 @@ template <> struct unit<4> { typedef uint32_t type; };
 template <> struct unit<8> { typedef uint2 type; };
 template <> struct unit<16> { typedef uint4 type; };
 
-/* Where unit number i comes from and goes to; false for an index out of range. */
-template <typename Unit, typename Index, bool Checked>
-__device__ __forceinline__ bool find(const selection &s, uint32_t i, const Unit **src, Unit **dst) {
+/* Where a unit goes to, and where it comes from but for its index. */
+struct place {
+  const char *from;
+  char *to; /* NULL: there is no unit */
+  uint32_t along;
+};
+template <int Bytes> __device__ __forceinline__ place find(const selection &s, uint32_t i) {
   uint32_t rest;
   uint32_t row = rs_divide(s.run, i, &rest);
-  const char *from = s.src + static_cast<int64_t>(rest) * sizeof(Unit);
-  char *to = s.dst + static_cast<int64_t>(rest) * sizeof(Unit);
-  int64_t along = 0;
+  place at = {s.src + static_cast<int64_t>(rest) * Bytes, s.dst + static_cast<int64_t>(rest) * Bytes, 0};
+#pragma unroll 1
   for (int k = 0; k < s.nloops; k++) {
     row = rs_divide(s.loops[k].n, row, &rest);
     if (k == s.dim)
-      along = rest;
+      at.along = rest;
     else
-      from += rest * s.loops[k].src;
-    to += rest * s.loops[k].dst;
+      at.from += rest * s.loops[k].src;
+    at.to += rest * s.loops[k].dst;
   }
-  int64_t value = __ldg(reinterpret_cast<const Index *>(s.index + along * s.index_stride));
-  if (Checked && (value < 0 || value >= s.extent)) {
-    atomicMin(s.position, static_cast<unsigned long long>(s.first + along));
-    return false;
-  }
-  *src = reinterpret_cast<const Unit *>(from + value * s.src_stride);
-  *dst = reinterpret_cast<Unit *>(to);
-  return true;
+  return at;
 }
 
+/* All indices of a thread are under way before the first is looked at, then all its units before the first store. */
 template <int Bytes, typename Index, bool Checked>
-__global__ void __launch_bounds__(THREADS) select(RS_GRID_CONSTANT(selection) s) {
+__global__ void __launch_bounds__(THREADS, BLOCKS) select(RS_GRID_CONSTANT(selection) s) {
   typedef typename unit<Bytes>::type Unit;
+  place at[UNITS];
+  Index index[UNITS];
   Unit values[UNITS];
-  Unit *to[UNITS];
 #pragma unroll
   for (int k = 0; k < UNITS; k++) {
     uint32_t i = (blockIdx.x * UNITS + k) * THREADS + threadIdx.x;
-    const Unit *from;
-    to[k] = nullptr;
-    if (i < s.units && find<Unit, Index, Checked>(s, i, &from, &to[k]))
-      values[k] = __ldg(from);
+    at[k].to = nullptr;
+    if (i < s.units) {
+      at[k] = find<Bytes>(s, i);
+      index[k] = __ldg(reinterpret_cast<const Index *>(s.index + at[k].along * s.index_stride));
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < UNITS; k++) {
+    if (at[k].to == nullptr)
+      continue;
+    if (Checked && (index[k] < 0 || index[k] >= s.extent)) {
+      atomicMin(s.position, static_cast<unsigned long long>(s.first + at[k].along));
+      at[k].to = nullptr;
+      continue;
+    }
+    values[k] = __ldg(reinterpret_cast<const Unit *>(at[k].from + index[k] * s.src_stride));
   }
 #pragma unroll
   for (int k = 0; k < UNITS; k++)
-    if (to[k] != nullptr)
-      *to[k] = values[k];
+    if (at[k].to != nullptr)
+      *reinterpret_cast<Unit *>(at[k].to) = values[k];
 }
 
 __global__ void begin_fault(rs_select_fault *fault) {

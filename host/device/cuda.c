@@ -222,10 +222,7 @@ static reshard_status attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, 
 
 static reshard_status read_attributes(rs_cuda *cuda) {
   int l2, pools;
-  RS_TRY(attribute(cuda, cudaDevAttrComputeCapabilityMajor, &cuda->major));
-  RS_TRY(attribute(cuda, cudaDevAttrComputeCapabilityMinor, &cuda->minor));
   RS_TRY(attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
-  RS_TRY(attribute(cuda, cudaDevAttrMaxSharedMemoryPerBlockOptin, &cuda->shared_bytes));
   RS_TRY(attribute(cuda, cudaDevAttrL2CacheSize, &l2));
   RS_TRY(attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   cuda->l2_bytes = l2;

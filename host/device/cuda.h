@@ -26,11 +26,10 @@ typedef struct rs_cuda_lots {
 
 typedef struct rs_cuda {
   rs_device base;
-  int major, minor; /* compute capability */
   int multiprocessors;
-  int shared_bytes; /* most shared memory of a block, after asking for it */
   int64_t l2_bytes;
   bool pools;            /* has stream-ordered allocation */
+  atomic_int bulk_arch;  /* rs_box_bulk_arch; 0: not asked yet */
   pthread_mutex_t mutex; /* of the following */
   cudaMemPool_t pool;    /* NULL: not made yet */
   void *upload;          /* stream of the tables of programs; NULL: not made yet */

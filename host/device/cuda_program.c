@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 enum {
-  ENGINE = 9,            /* compute capability that has the bulk copy engine */
+  ENGINE = 90,           /* code for it uses the bulk copy engine */
   PLAIN_SPAN = 64 << 20, /* spans of which each is worth a call of its own */
 };
 
@@ -35,10 +35,28 @@ static inline program *program_of(rs_program *p) { return (program *)p; }
 
 /* --- Compiling --- */
 
+/* Does the code that there is for this GPU use its engine? A library may have been built for older ones alone, whose
+ * PTX the driver compiles for newer ones. */
+static reshard_status find_engine(rs_device *device, bool *engine) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed), before;
+  if (arch == 0) {
+    RS_TRY(rs_cuda_enter(device, &before));
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    cudaError_t error = (cudaError_t)rs_box_bulk_arch(&arch);
+    reshard_status status = rs_cuda_check(rs_cuda_restore(mode, error), "cudaFuncGetAttributes");
+    rs_cuda_leave(before);
+    RS_TRY(status);
+    atomic_store_explicit(&cuda->bulk_arch, arch, memory_order_relaxed);
+  }
+  *engine = arch >= ENGINE;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
-  const rs_cuda *cuda = rs_cuda_of(device);
-  return rs_box_tables_make(tables, copies,
-                            &(rs_box_policy){.sms = cuda->multiprocessors, .bulk = cuda->major >= ENGINE});
+  rs_box_policy policy = {.sms = rs_cuda_of(device)->multiprocessors};
+  RS_TRY(find_engine(device, &policy.bulk));
+  return rs_box_tables_make(tables, copies, &policy);
 }
 
 static void write_tables(rs_device *device, program *p, const rs_box_tables *tables, const rs_copies *copies,

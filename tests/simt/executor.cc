@@ -25,6 +25,7 @@ static __thread char error_text[512];
 static simt_enqueue enqueue;
 static void *enqueue_user;
 static uint64_t order_seed;
+static int arch = 90;
 static simt_counts counts;
 struct allowance {
   const void *kernel;
@@ -440,4 +441,6 @@ void simt_set_enqueue(simt_enqueue hook, void *user) {
 }
 const char *simt_error_text(void) { return error_text; }
 void simt_set_order(uint64_t seed) { order_seed = seed; }
+void simt_set_arch(int to) { arch = to; }
+int simt_get_arch(void) { return arch; }
 simt_counts simt_get_counts(void) { return counts; }

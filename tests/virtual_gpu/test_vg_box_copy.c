@@ -2,6 +2,7 @@
 #include "device/cuda.h"
 #include "device/stream.h"
 
+#include "simt/simt.h"
 #include "virtual_gpu.h"
 
 #include <setjmp.h>
@@ -166,17 +167,18 @@ static void many(void **test) {
   OK(end(&b));
 }
 
-/* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them. */
-static void long_rows(void **test) {
-  (void)test;
+/* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them, with a program of short ones: a
+ * launch for each, where the code uses the engine; else one, since they are of one class. */
+static void long_rows(int arch) {
+  simt_set_arch(arch);
   vg_begin(NULL);
   rs_device *device;
   OK(rs_device_cuda_create(-1, &device));
   enum { ROWS = 800, ROW = 8 << 10 };
-  char *from, *to, *host = malloc(ROWS * ROW), *got = malloc(ROWS * ROW);
+  char *from, *to, *host = malloc(ROWS * ROW), *got = malloc(ROWS * ROW + 16);
   void *stream;
   OK(device->ops->alloc(device, ROWS * ROW, (void **)&from));
-  OK(device->ops->alloc(device, ROWS * ROW, (void **)&to));
+  OK(device->ops->alloc(device, ROWS * ROW + 16, (void **)&to));
   OK(device->ops->stream_create(device, &stream));
   for (int64_t i = 0; i < ROWS * ROW; i += 8) {
     uint64_t word = draw();
@@ -186,14 +188,21 @@ static void long_rows(void **test) {
   rs_copies copies = {0};
   rs_axis turned[2] = {{ROWS, ROW, -ROW}, {ROW, 1, 1}}; /* upside down */
   OK(rs_copies_add(&copies, from, to + (ROWS - 1) * ROW, 1, 2, turned));
-  rs_program *program = NULL;
-  OK(device->ops->compile(device, &copies, copies.bytes, &program));
-  OK(device->ops->run(device, 1, &program, stream));
+  rs_program *program[2] = {NULL, NULL};
+  OK(device->ops->compile(device, &copies, copies.bytes, &program[0]));
+  rs_copies_clear(&copies);
+  OK(rs_copies_add(&copies, from, to + ROWS * ROW, 1, 1, &(rs_axis){16, 1, 1}));
+  OK(device->ops->compile(device, &copies, copies.bytes, &program[1]));
+  int64_t before = vg_count().launches;
+  OK(device->ops->run(device, 2, program, stream));
+  assert_int_equal(vg_count().launches - before, arch >= 90 ? 2 : 1);
   OK(device->ops->synchronize(device, stream));
-  vg_peek(got, to, ROWS * ROW);
+  vg_peek(got, to, ROWS * ROW + 16);
   for (int64_t r = 0; r < ROWS; r++)
     assert_memory_equal(got + r * ROW, host + (ROWS - 1 - r) * ROW, ROW);
-  device->ops->release(device, program);
+  assert_memory_equal(got + ROWS * ROW, host, 16);
+  for (int i = 0; i < 2; i++)
+    device->ops->release(device, program[i]);
   rs_copies_free(&copies);
   device->ops->stream_destroy(device, stream);
   device->ops->free(device, from);
@@ -202,6 +211,16 @@ static void long_rows(void **test) {
   free(host);
   free(got);
   OK(vg_end());
+  simt_set_arch(90);
+}
+
+static void with_engine(void **test) {
+  (void)test;
+  long_rows(90);
+}
+static void without_engine(void **test) {
+  (void)test;
+  long_rows(80);
 }
 
 static void captured(void **test) {
@@ -400,10 +419,10 @@ static void faults(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(several),          cmocka_unit_test(many),
-      cmocka_unit_test(long_rows),        cmocka_unit_test(captured),
-      cmocka_unit_test(once_each_policy), cmocka_unit_test(once_edges),
-      cmocka_unit_test(once_again),       cmocka_unit_test(spans),         cmocka_unit_test(faults),
+      cmocka_unit_test(several),        cmocka_unit_test(many),       cmocka_unit_test(with_engine),
+      cmocka_unit_test(without_engine), cmocka_unit_test(captured),   cmocka_unit_test(once_each_policy),
+      cmocka_unit_test(once_edges),     cmocka_unit_test(once_again), cmocka_unit_test(spans),
+      cmocka_unit_test(faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

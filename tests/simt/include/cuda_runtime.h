@@ -311,7 +311,11 @@ static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, 
 }
 /* The text of the call names the kernel. */
 #define rs_launch(...) simt_launch_named(#__VA_ARGS__, __VA_ARGS__)
-template <typename... P> static int rs_launch_load(void (*)(P...)) { return cudaSuccess; }
+template <typename... P> static int rs_launch_load(void (*)(P...), int *arch = nullptr) {
+  if (arch != nullptr)
+    *arch = simt_get_arch();
+  return cudaSuccess;
+}
 template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
   return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
