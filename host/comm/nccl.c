@@ -20,6 +20,15 @@
 #include <string.h>
 #include <time.h>
 
+/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks is
+ * NULL, and the library loads with it all the same. */
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
+static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
+#else
+static bool has_all_to_all(void) { return false; }
+#endif
+
 enum { WINDOW = 1024 }; /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
@@ -233,7 +242,7 @@ static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes
   switch (kind) {
   case RESHARD_COLLECTIVE_ALL_GATHER:
   case RESHARD_COLLECTIVE_BROADCAST: return RS_FIT_FASTER;
-  case RESHARD_COLLECTIVE_ALL_TO_ALL: return NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) ? RS_FIT_SLOWER : RS_FIT_NONE;
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return has_all_to_all() ? RS_FIT_SLOWER : RS_FIT_NONE;
   default: return RS_FIT_NONE;
   }
 }

@@ -7,6 +7,10 @@
 #include <nccl.h>
 #include <pthread.h>
 
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
+#error "NCCL 2.18 or later is needed, for ncclCommSplit; RESHARD_NCCL=OFF builds without it"
+#endif
+
 /* What a rank gives to an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
   int64_t bytes; /* of the record that are used */
