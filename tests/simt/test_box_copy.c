@@ -3,6 +3,7 @@
  * is one for the sanitizer as well. */
 #include "device/cuda_tiles.h"
 
+#include "probes.h"
 #include "simt.h"
 
 #include <setjmp.h>
@@ -161,9 +162,14 @@ static void launch(program *programs, int n) {
         assert_true(rs_box_batch_add(&batch, &programs[i].part[c]));
       }
     rs_box_batch_close(&batch);
-    assert_int_equal(c == RS_BOX_BULK ? rs_box_bulk_launch(&batch, below(2) == 0 ? 1 : SMS, NULL)
-                                      : rows_and_squares[c](&batch, NULL),
-                     0);
+    if (c == RS_BOX_BULK) {
+      int sms = below(2) == 0 ? 1 : SMS;
+      int64_t before = simt_get_counts().blocks;
+      assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, NULL), 0);
+      assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, sms * RS_BOX_BULK_BLOCKS));
+    } else {
+      assert_int_equal(rows_and_squares[c](&batch, NULL), 0);
+    }
   }
 }
 

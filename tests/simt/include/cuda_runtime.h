@@ -95,6 +95,7 @@ void async_wait(int groups_in_flight);
 /* mbarrier and bulk copies to shared memory: likewise. One phase ends when `count` threads have arrived and all bytes
  * that they announced have come. */
 void mbarrier_init(uint64_t *barrier, unsigned count);
+void proxy_fence(); /* between initialising an mbarrier and the first bulk copy with it */
 void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes);
 void mbarrier_arrive(uint64_t *barrier);
 void mbarrier_wait(uint64_t *barrier, unsigned parity, site at = {__builtin_FILE(), __builtin_LINE()});
