@@ -387,7 +387,7 @@ static void spans(void **test) {
   (void)test;
   for (int k = 0; k < CASES / 20; k++) {
     state = seed = 900 + (uint64_t)k;
-    rs_box_spans list = {.tile = (uint32_t)between(1, 16) * 128, .streaming = below(2) == 0};
+    rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128, .streaming = below(2) == 0};
     char *src[RS_BOX_SPANS], *dst[RS_BOX_SPANS];
     int64_t bytes[RS_BOX_SPANS], from[RS_BOX_SPANS], to[RS_BOX_SPANS];
     int n = (int)below(k % 5 == 0 ? RS_BOX_SPANS + 1 : 8);
