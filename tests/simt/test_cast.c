@@ -343,8 +343,8 @@ static void test_launches(void **state) {
 }
 
 /* One cast with memory of its own, aligned to 16 bytes but for so many numbers; returns the blocks that it took. */
-static int64_t blocks_of(reshard_dtype from, reshard_dtype to, int64_t elements, int naxes, const rs_axis *axes,
-                         int64_t src_off, int64_t dst_off) {
+static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64_t elements, int naxes,
+                         const rs_axis *axes, int64_t src_off, int64_t dst_off) {
   int64_t in = (int64_t)reshard_dtype_size(from), out = (int64_t)reshard_dtype_size(to);
   int64_t src_bytes = (elements + src_off) * in, dst_bytes = (elements + dst_off) * out;
   for (int i = 0; i < naxes; i++) {
@@ -364,7 +364,7 @@ static int64_t blocks_of(reshard_dtype from, reshard_dtype to, int64_t elements,
   expect(&cast, axes, cast.dst);
   cast.dst = dst + dst_off * out;
   int64_t before = simt_get_counts().blocks;
-  assert_int_equal(rs_cast_launch(1, &cast, axes, NULL), 0);
+  assert_int_equal(launchers[small].launch(1, &cast, axes, NULL), 0);
   assert_memory_equal(dst, want, (size_t)dst_bytes);
   free(src);
   free(dst);
@@ -377,24 +377,26 @@ static int64_t blocks_of(reshard_dtype from, reshard_dtype to, int64_t elements,
 static void test_tiles(void **state) {
   (void)state;
   const rs_axis aligned = {16, 4112, 2056}, shifted = {16, 4112, 2054};
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 0), 4);
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 1, 1), 5);
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 1), 16);
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 1024, 1, &aligned, 0, 0), 4);
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 1024, 1, &shifted, 0, 0), 16);
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_BF16, 8191, 0, NULL, 0, 0), 2);
-  assert_int_equal(blocks_of(RESHARD_F16, RESHARD_F32, 12287, 0, NULL, 0, 0), 2);
-  assert_int_equal(blocks_of(RESHARD_F8_E4M3, RESHARD_F32, 16383, 0, NULL, 0, 0), 2);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 0), 4);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 1, 1), 5);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 1), 16);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 1024, 1, &aligned, 0, 0), 4);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 1024, 1, &shifted, 0, 0), 16);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 8191, 0, NULL, 0, 0), 2);
+  assert_int_equal(blocks_of(false, RESHARD_F16, RESHARD_F32, 12287, 0, NULL, 0, 0), 2);
+  assert_int_equal(blocks_of(false, RESHARD_F8_E4M3, RESHARD_F32, 16383, 0, NULL, 0, 0), 2);
 }
 
-/* As many loops as there is room for, and one more. */
+/* As many loops as there is room for, and one more; as many numbers as a part may have. */
 static void test_loops(void **state) {
   (void)state;
   enum { MOST = 12 };
   rs_axis axes[MOST + 1];
   for (int i = 0; i <= MOST; i++)
     axes[i] = (rs_axis){2, INT64_C(12) << i, INT64_C(6) << (MOST - 1 - i % MOST)};
-  assert_int_equal(blocks_of(RESHARD_F32, RESHARD_F16, 3, MOST, axes, 0, 0), 12);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_F16, 3, MOST, axes, 0, 0), 12);
+  const rs_axis rows = {30, 404, 202};
+  assert_int_equal(blocks_of(true, RESHARD_F32, RESHARD_F16, 100, 1, &rows, 0, 0), 3);
   rs_cast cast = {.elements = 1, .from = RESHARD_F32, .to = RESHARD_F16, .naxes = MOST + 1};
   assert_int_equal(rs_cast_launch(1, &cast, axes, NULL), 1);
 }
