@@ -342,6 +342,65 @@ static void test_launches(void **state) {
   assert_int_equal(rs_cast_launch(N, casts, NULL, NULL), 1);
 }
 
+/* Casts of one loop each: 96 loops are one launch without a table, and what has no numbers or no loop does not count.
+ */
+static void test_table_is_for_more(void **state) {
+  (void)state;
+  enum { N = 201, LOOPS = 96 };
+  static float src[N][4];
+  static uint16_t dst[N][4];
+  rs_cast casts[N];
+  rs_axis axes[N];
+  for (int i = 0; i < N; i++) {
+    axes[i] = (rs_axis){2, 8, 4};
+    casts[i] = (rs_cast){.src = (char *)src[i], .dst = (char *)dst[i], .elements = 2, .from = RESHARD_F32, .axes = i};
+    casts[i].to = RESHARD_BF16;
+    casts[i].naxes = i <= LOOPS;
+  }
+  rs_cast_table table;
+  for (int more = 0; more < 2; more++) {
+    int64_t before = simt_get_counts().launches;
+    assert_int_equal(rs_cast_launch(LOOPS + more, casts, axes, NULL), 0);
+    assert_int_equal(simt_get_counts().launches - before, 1 + more);
+    assert_int_equal(rs_cast_table_measure(LOOPS + more, casts, axes, &table) > 0, more);
+  }
+  axes[7].n = 1;
+  assert_int_equal(rs_cast_table_measure(LOOPS + 1, casts, axes, &table), 0);
+  casts[8].elements = 0;
+  assert_int_equal(rs_cast_table_measure(N, casts, axes, &table), 0);
+  assert_int_equal(rs_cast_launch(N, casts, axes, NULL), 0);
+  casts[8].elements = 1;
+  size_t bytes = rs_cast_table_measure(N, casts, axes, &table);
+  axes[7].n = 2;
+  assert_true(bytes > 0 && rs_cast_table_measure(N, casts, axes, &table) - bytes <= 64);
+  casts[8].elements = INT64_C(1) << 44; /* more tiles than a launch may have */
+  assert_int_equal(rs_cast_table_measure(N, casts, axes, &table), 0);
+}
+
+static int refused;
+static int refuse_once(void *user, simt_launch *launch) {
+  (void)user;
+  if (refused++ == 0)
+    return 2;
+  simt_free(launch);
+  return 0;
+}
+
+/* Of two launches the first one fails: there is no second one. */
+static void test_launch_fails(void **state) {
+  (void)state;
+  static float src;
+  static uint16_t dst;
+  rs_cast casts[201];
+  for (int i = 0; i < 201; i++)
+    casts[i] =
+        (rs_cast){.src = (char *)&src, .dst = (char *)&dst, .elements = 1, .from = RESHARD_F32, .to = RESHARD_F16};
+  simt_set_enqueue(refuse_once, NULL);
+  assert_int_equal(rs_cast_launch(201, casts, NULL, NULL), 2);
+  assert_int_equal(refused, 1);
+  simt_set_enqueue(NULL, NULL);
+}
+
 /* One cast with memory of its own, aligned to 16 bytes but for so many numbers; returns the blocks that it took. */
 static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64_t elements, int naxes,
                          const rs_axis *axes, int64_t src_off, int64_t dst_off) {
@@ -420,8 +479,10 @@ static void test_in_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers), cmocka_unit_test(test_lists), cmocka_unit_test(test_launches),
-      cmocka_unit_test(test_tiles),   cmocka_unit_test(test_loops), cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_numbers),      cmocka_unit_test(test_lists),
+      cmocka_unit_test(test_launches),     cmocka_unit_test(test_table_is_for_more),
+      cmocka_unit_test(test_launch_fails), cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_loops),        cmocka_unit_test(test_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
