@@ -495,6 +495,17 @@ static void shapes_are_shared(void **test) {
   rs_box_tables_free(&tables);
 }
 
+/* Each class brings all of its kernels. */
+static void loads(void **test) {
+  (void)test;
+  int64_t before = simt_get_counts().loads;
+  assert_int_equal(rs_box_rows_load(), 0);
+  assert_int_equal(simt_get_counts().loads - before, 2);
+  assert_int_equal(rs_box_squares_load(), 0);
+  assert_int_equal(rs_box_bulk_load(), 0);
+  assert_int_equal(simt_get_counts().loads - before, 4);
+}
+
 int main(void) {
   _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
   _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");
@@ -502,6 +513,7 @@ int main(void) {
       cmocka_unit_test(random_boxes),
       cmocka_unit_test(every_alignment),
       cmocka_unit_test(all_were_hit),
+      cmocka_unit_test(loads),
       cmocka_unit_test(spans),
       cmocka_unit_test(turns),
       cmocka_unit_test(vast),

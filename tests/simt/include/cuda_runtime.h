@@ -87,6 +87,7 @@ void *shared_array(const void *key, size_t bytes, size_t alignment);
 void *shared_dynamic(void);
 int launch(simt_launch *launch);
 int allow_shared(const void *kernel, size_t bytes);
+int load_code(); /* is counted */
 
 /* cp.async: as late as the hardware may be. The bytes are there when the wait returns and not before. */
 void async_copy(void *shared, const void *global, size_t bytes);
@@ -312,7 +313,7 @@ static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, 
 }
 /* The text of the call names the kernel. */
 #define rs_launch(...) simt_launch_named(#__VA_ARGS__, __VA_ARGS__)
-template <typename... P> static int rs_launch_load(void (*)(P...)) { return cudaSuccess; }
+template <typename... P> static int rs_launch_load(void (*)(P...)) { return simt::load_code(); }
 template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
   return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
