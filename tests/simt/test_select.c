@@ -195,7 +195,9 @@ static void test_long_runs(void **state) {
                      .index_bytes = 4,
                      .element = 1,
                      .run = run};
+      int64_t before = simt_get_counts().launches;
       assert_int_equal(rs_index_select_launch_small(&s, NULL, NULL), 0);
+      assert_true(simt_get_counts().launches - before > 1);
       for (int i = 0; i < count; i++)
         assert_memory_equal(dst + i * run, src + index[i] * run, (size_t)run);
       assert_int_equal(dst[count * run], 0x5a);
