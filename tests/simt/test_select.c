@@ -173,12 +173,12 @@ static void test_rows(void **state) {
   free(dst);
 }
 
-/* Runs that are too long for one launch, of any width, one index and several. */
+/* Runs that are too long for one launch, of any width, one index and several; and one that is just short enough. */
 static void test_long_runs(void **state) {
   (void)state;
   for (int64_t unit = 1; unit <= 16; unit *= 2)
-    for (int64_t count = 1; count <= 3; count++) {
-      int64_t run = unit * (10001 + count);
+    for (int64_t count = 0; count <= 3; count++) {
+      int64_t run = count == 0 ? 16 * 3000 : unit * (10001 + count);
       char *src = aligned_alloc(16, 16 * (size_t)run), *dst = aligned_alloc(16, 16 * (size_t)run);
       for (int64_t i = 0; i < 4 * run; i++)
         src[i] = (char)draw();
@@ -187,7 +187,7 @@ static void test_long_runs(void **state) {
       rs_select s = {.src = src,
                      .dst = dst,
                      .index = (char *)index,
-                     .count = count,
+                     .count = count == 0 ? 1 : count,
                      .extent = 4,
                      .index_stride = 4,
                      .src_stride = run,
@@ -197,10 +197,10 @@ static void test_long_runs(void **state) {
                      .run = run};
       int64_t before = simt_get_counts().launches;
       assert_int_equal(rs_index_select_launch_small(&s, NULL, NULL), 0);
-      assert_true(simt_get_counts().launches - before > 1);
-      for (int i = 0; i < count; i++)
+      assert_int_equal(simt_get_counts().launches - before > 1, count > 0);
+      for (int i = 0; i < s.count; i++)
         assert_memory_equal(dst + i * run, src + index[i] * run, (size_t)run);
-      assert_int_equal(dst[count * run], 0x5a);
+      assert_int_equal(dst[s.count * run], 0x5a);
       free(src);
       free(dst);
     }
