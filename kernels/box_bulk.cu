@@ -15,10 +15,12 @@ using namespace rs_box;
 
 namespace {
 
+#ifndef RS_BOX_ENGINE /* tests compile this file without it, too */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define RS_BOX_ENGINE 1
 #else
 #define RS_BOX_ENGINE 0
+#endif
 #endif
 
 /* --- The engine --- */
@@ -42,6 +44,8 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier) {
 __device__ __forceinline__ void barriers_ready() {
 #ifdef __CUDACC__
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  simt::proxy_fence();
 #endif
 }
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {

@@ -62,7 +62,7 @@ static void add(queue *q, void *dst, const void *src, size_t bytes) {
 }
 static void check_async(const void *shared, const void *global, size_t bytes, bool bulk) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
-  bool fits = bulk ? bytes % 16 == 0 && bits % 16 == 0 : (bytes == 4 || bytes == 8 || bytes == 16) && bits % bytes == 0;
+  bool fits = bulk ? bytes > 0 && bytes % 16 == 0 && bits % 16 == 0 : (bytes == 4 || bytes == 8 || bytes == 16) && bits % bytes == 0;
   if (fits)
     return;
   set_error("thread %d: an asynchronous copy of %zu bytes between %p and %p", self->now, bytes, global, shared);
@@ -105,6 +105,10 @@ void mbarrier_init(uint64_t *key, unsigned count) {
   b->count = count;
   b->copies.end = &b->copies.first;
 }
+void proxy_fence() {
+  for (int i = 0; i < self->nmbarriers; i++)
+    self->mbarriers[i].fenced = true;
+}
 /* Where all have arrived and all announced bytes are on their way the phase can end: it does so when somebody waits
  * for it, or begins the next one. */
 static void mbarrier_end_phase(mbarrier *b) {
@@ -146,6 +150,10 @@ void mbarrier_arrive(uint64_t *key) { mbarrier_arrive_expect(key, 0); }
 void bulk_load(void *shared, const void *global, size_t bytes, uint64_t *key) {
   check_async(shared, global, bytes, true);
   mbarrier *b = find_mbarrier(key);
+  if (!b->fenced) {
+    set_error("thread %d: no fence between an mbarrier's initialisation and a bulk copy", self->now);
+    fail(self);
+  }
   add(&b->copies, shared, global, bytes);
   b->loaded += static_cast<int64_t>(bytes);
   simt_release(b);

@@ -429,6 +429,11 @@ int simt_run(simt_launch *launch) {
   return cudaErrorLaunchFailure;
 }
 
+int simt::load_code() {
+  add_count(&counts.loads, 1);
+  return cudaSuccess;
+}
+
 void simt_abort(const char *text) {
   set_error("%s", text);
   fail(self);

@@ -53,6 +53,7 @@ struct mbarrier {
   uint64_t *key;
   unsigned count, arrived, phase;
   int64_t announced, loaded;
+  bool fenced; /* the engine may see it */
   queue copies;
 };
 enum { MOST_ARRAYS = 64, MOST_MBARRIERS = 64 };

@@ -92,6 +92,7 @@ __global__ void wrong(int mistake, uint32_t *memory) {
     break;
   }
   case PROBE_MBARRIER:
+  case PROBE_UNFENCED:
   case PROBE_BULK_STORE: {
     RS_SHARED(uint4, stage, [64]);
     RS_SHARED(uint64_t, barrier, [1]);
@@ -105,7 +106,9 @@ __global__ void wrong(int mistake, uint32_t *memory) {
     }
     if (i == 0) {
       simt::mbarrier_init(barrier, 1);
-      simt::mbarrier_arrive_expect(barrier, 64);
+      if (mistake != PROBE_UNFENCED)
+        simt::proxy_fence();
+      simt::mbarrier_arrive_expect(barrier, mistake == PROBE_MBARRIER ? 64 : 32);
       simt::bulk_load(stage, memory, 32, barrier);
     }
     __syncthreads();
@@ -132,8 +135,10 @@ __global__ void bulk(const unsigned char *in, unsigned char *out, int wait) {
   RS_SHARED(uint4, stage, [16]);
   RS_SHARED(uint64_t, barrier, [1]);
   unsigned i = threadIdx.x;
-  if (i == 0)
+  if (i == 0) {
     simt::mbarrier_init(barrier, 1);
+    simt::proxy_fence();
+  }
   __syncthreads();
   for (unsigned round = 0; round < 2; round++) {
     size_t at = blockIdx.x * 256 + round * 128;

@@ -2,6 +2,7 @@
 #ifndef SIMT_PROBES_H
 #define SIMT_PROBES_H
 
+#include "kernels/box_copy.h"
 #include "kernels/cast.h"
 
 #include <stddef.h>
@@ -33,6 +34,7 @@ enum probe_mistake {
   PROBE_MISALIGNED,    /* 16 bytes at an address that is not a multiple */
   PROBE_SHARED_SIZE,   /* more than 48 KiB of static shared memory */
   PROBE_MBARRIER,      /* fewer bytes than were announced */
+  PROBE_UNFENCED,      /* a bulk copy before the fence */
   PROBE_BULK_STORE,    /* ends before its source was read */
 };
 int probe_wrong(enum probe_mistake mistake, uint32_t *memory);
@@ -45,7 +47,9 @@ int probe_bulk(const unsigned char *in, unsigned char *out, unsigned blocks, int
 /* least[0] = the least of in, by atomics of all threads; count[0] += how many were even. */
 int probe_atomics(const uint64_t *in, unsigned n, uint64_t *least, uint32_t *count);
 
-/* kernels/cast.cu and index_select.cu compiled with small limits: lists are cut in many launches. */
+/* kernels/cast.cu and index_select.cu compiled with small limits: lists are cut in many launches; box_bulk.cu for a GPU
+ * without the bulk copy engine. */
+int rs_box_bulk_launch_small(const rs_box_batch *batch, int sms, void *stream);
 int rs_cast_launch_small(int64_t n, const rs_cast *casts, const rs_axis *axes, void *stream);
 size_t rs_cast_table_measure_small(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
 void rs_cast_table_write_small(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes,

@@ -51,9 +51,9 @@ void simt_set_order(uint64_t seed);
 void simt_set_arch(int arch);
 int simt_get_arch(void);
 
-/* Since the process started: launches executed, CUDA threads, switches between threads. */
+/* Since the process started: launches executed, CUDA threads, switches between threads, kernels loaded ahead. */
 typedef struct simt_counts {
-  int64_t launches, blocks, threads, switches;
+  int64_t launches, blocks, threads, switches, loads;
 } simt_counts;
 simt_counts simt_get_counts(void);
 

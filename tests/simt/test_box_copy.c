@@ -3,6 +3,7 @@
  * is one for the sanitizer as well. */
 #include "device/cuda_tiles.h"
 
+#include "probes.h"
 #include "simt.h"
 
 #include <setjmp.h>
@@ -161,9 +162,14 @@ static void launch(program *programs, int n) {
         assert_true(rs_box_batch_add(&batch, &programs[i].part[c]));
       }
     rs_box_batch_close(&batch);
-    assert_int_equal(c == RS_BOX_BULK ? rs_box_bulk_launch(&batch, below(2) == 0 ? 1 : SMS, NULL)
-                                      : rows_and_squares[c](&batch, NULL),
-                     0);
+    if (c == RS_BOX_BULK) {
+      int sms = below(2) == 0 ? 1 : SMS;
+      int64_t before = simt_get_counts().blocks;
+      assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, NULL), 0);
+      assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, sms * RS_BOX_BULK_BLOCKS));
+    } else {
+      assert_int_equal(rows_and_squares[c](&batch, NULL), 0);
+    }
   }
 }
 
@@ -381,7 +387,7 @@ static void spans(void **test) {
   (void)test;
   for (int k = 0; k < CASES / 20; k++) {
     state = seed = 900 + (uint64_t)k;
-    rs_box_spans list = {.tile = (uint32_t)between(1, 16) * 128, .streaming = below(2) == 0};
+    rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128, .streaming = below(2) == 0};
     char *src[RS_BOX_SPANS], *dst[RS_BOX_SPANS];
     int64_t bytes[RS_BOX_SPANS], from[RS_BOX_SPANS], to[RS_BOX_SPANS];
     int n = (int)below(k % 5 == 0 ? RS_BOX_SPANS + 1 : 8);
@@ -489,6 +495,17 @@ static void shapes_are_shared(void **test) {
   rs_box_tables_free(&tables);
 }
 
+/* Each class brings all of its kernels. */
+static void loads(void **test) {
+  (void)test;
+  int64_t before = simt_get_counts().loads;
+  assert_int_equal(rs_box_rows_load(), 0);
+  assert_int_equal(simt_get_counts().loads - before, 2);
+  assert_int_equal(rs_box_squares_load(), 0);
+  assert_int_equal(rs_box_bulk_load(), 0);
+  assert_int_equal(simt_get_counts().loads - before, 4);
+}
+
 int main(void) {
   _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
   _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");
@@ -496,6 +513,7 @@ int main(void) {
       cmocka_unit_test(random_boxes),
       cmocka_unit_test(every_alignment),
       cmocka_unit_test(all_were_hit),
+      cmocka_unit_test(loads),
       cmocka_unit_test(spans),
       cmocka_unit_test(turns),
       cmocka_unit_test(vast),

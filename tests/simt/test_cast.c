@@ -342,6 +342,124 @@ static void test_launches(void **state) {
   assert_int_equal(rs_cast_launch(N, casts, NULL, NULL), 1);
 }
 
+/* Casts of one loop each: 96 loops are one launch without a table, and what has no numbers or no loop does not count.
+ */
+static void test_table_is_for_more(void **state) {
+  (void)state;
+  enum { N = 201, LOOPS = 96 };
+  static float src[N][4];
+  static uint16_t dst[N][4];
+  rs_cast casts[N];
+  rs_axis axes[N];
+  for (int i = 0; i < N; i++) {
+    axes[i] = (rs_axis){2, 8, 4};
+    casts[i] = (rs_cast){.src = (char *)src[i], .dst = (char *)dst[i], .elements = 2, .from = RESHARD_F32, .axes = i};
+    casts[i].to = RESHARD_BF16;
+    casts[i].naxes = i <= LOOPS;
+  }
+  rs_cast_table table;
+  for (int more = 0; more < 2; more++) {
+    int64_t before = simt_get_counts().launches;
+    assert_int_equal(rs_cast_launch(LOOPS + more, casts, axes, NULL), 0);
+    assert_int_equal(simt_get_counts().launches - before, 1 + more);
+    assert_int_equal(rs_cast_table_measure(LOOPS + more, casts, axes, &table) > 0, more);
+  }
+  axes[7].n = 1;
+  assert_int_equal(rs_cast_table_measure(LOOPS + 1, casts, axes, &table), 0);
+  casts[8].elements = 0;
+  assert_int_equal(rs_cast_table_measure(N, casts, axes, &table), 0);
+  assert_int_equal(rs_cast_launch(N, casts, axes, NULL), 0);
+  casts[8].elements = 1;
+  size_t bytes = rs_cast_table_measure(N, casts, axes, &table);
+  axes[7].n = 2;
+  assert_true(bytes > 0 && rs_cast_table_measure(N, casts, axes, &table) - bytes <= 64);
+  casts[8].elements = INT64_C(1) << 44; /* more tiles than a launch may have */
+  assert_int_equal(rs_cast_table_measure(N, casts, axes, &table), 0);
+}
+
+static int refused;
+static int refuse_once(void *user, simt_launch *launch) {
+  (void)user;
+  if (refused++ == 0)
+    return 2;
+  simt_free(launch);
+  return 0;
+}
+
+/* Of two launches the first one fails: there is no second one. */
+static void test_launch_fails(void **state) {
+  (void)state;
+  static float src;
+  static uint16_t dst;
+  rs_cast casts[201];
+  for (int i = 0; i < 201; i++)
+    casts[i] =
+        (rs_cast){.src = (char *)&src, .dst = (char *)&dst, .elements = 1, .from = RESHARD_F32, .to = RESHARD_F16};
+  simt_set_enqueue(refuse_once, NULL);
+  assert_int_equal(rs_cast_launch(201, casts, NULL, NULL), 2);
+  assert_int_equal(refused, 1);
+  simt_set_enqueue(NULL, NULL);
+}
+
+/* One cast with memory of its own, aligned to 16 bytes but for so many numbers; returns the blocks that it took. */
+static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64_t elements, int naxes,
+                         const rs_axis *axes, int64_t src_off, int64_t dst_off) {
+  int64_t in = (int64_t)reshard_dtype_size(from), out = (int64_t)reshard_dtype_size(to);
+  int64_t src_bytes = (elements + src_off) * in, dst_bytes = (elements + dst_off) * out;
+  for (int i = 0; i < naxes; i++) {
+    src_bytes += (axes[i].n - 1) * axes[i].src;
+    dst_bytes += (axes[i].n - 1) * axes[i].dst;
+  }
+  char *src = malloc((size_t)src_bytes), *dst = malloc((size_t)dst_bytes), *want = malloc((size_t)dst_bytes);
+  fill_random(src, src_bytes);
+  memset(dst, 0x5a, (size_t)dst_bytes);
+  memset(want, 0x5a, (size_t)dst_bytes);
+  rs_cast cast = {.src = src + src_off * in,
+                  .dst = want + dst_off * out,
+                  .elements = elements,
+                  .from = (int32_t)from,
+                  .to = (int32_t)to,
+                  .naxes = naxes};
+  expect(&cast, axes, cast.dst);
+  cast.dst = dst + dst_off * out;
+  int64_t before = simt_get_counts().blocks;
+  assert_int_equal(launchers[small].launch(1, &cast, axes, NULL), 0);
+  assert_memory_equal(dst, want, (size_t)dst_bytes);
+  free(src);
+  free(dst);
+  free(want);
+  return simt_get_counts().blocks - before;
+}
+
+/* What is aligned on both sides goes 16 bytes at a time: as many blocks as that. A single row whose last tile is full
+ * but for its last numbers has ends. */
+static void test_tiles(void **state) {
+  (void)state;
+  const rs_axis aligned = {16, 4112, 2056}, shifted = {16, 4112, 2054};
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 0), 4);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 1, 1), 5);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 16384, 0, NULL, 0, 1), 16);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 1024, 1, &aligned, 0, 0), 4);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 1024, 1, &shifted, 0, 0), 16);
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_BF16, 8191, 0, NULL, 0, 0), 2);
+  assert_int_equal(blocks_of(false, RESHARD_F16, RESHARD_F32, 12287, 0, NULL, 0, 0), 2);
+  assert_int_equal(blocks_of(false, RESHARD_F8_E4M3, RESHARD_F32, 16383, 0, NULL, 0, 0), 2);
+}
+
+/* As many loops as there is room for, and one more; as many numbers as a part may have. */
+static void test_loops(void **state) {
+  (void)state;
+  enum { MOST = 12 };
+  rs_axis axes[MOST + 1];
+  for (int i = 0; i <= MOST; i++)
+    axes[i] = (rs_axis){2, INT64_C(12) << i, INT64_C(6) << (MOST - 1 - i % MOST)};
+  assert_int_equal(blocks_of(false, RESHARD_F32, RESHARD_F16, 3, MOST, axes, 0, 0), 12);
+  const rs_axis rows = {30, 404, 202};
+  assert_int_equal(blocks_of(true, RESHARD_F32, RESHARD_F16, 100, 1, &rows, 0, 0), 3);
+  rs_cast cast = {.elements = 1, .from = RESHARD_F32, .to = RESHARD_F16, .naxes = MOST + 1};
+  assert_int_equal(rs_cast_launch(1, &cast, axes, NULL), 1);
+}
+
 /* Where source and destination are the same memory. */
 static void test_in_place(void **state) {
   (void)state;
@@ -361,10 +479,10 @@ static void test_in_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_launches),
-      cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_numbers),      cmocka_unit_test(test_lists),
+      cmocka_unit_test(test_launches),     cmocka_unit_test(test_table_is_for_more),
+      cmocka_unit_test(test_launch_fails), cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_loops),        cmocka_unit_test(test_in_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

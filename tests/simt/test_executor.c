@@ -141,6 +141,7 @@ static void test_mistakes(void **state) {
       [PROBE_MISALIGNED] = "16 bytes at",
       [PROBE_SHARED_SIZE] = "2 arrays of 65536 bytes",
       [PROBE_MBARRIER] = "32 threads (first: 0) wait at an mbarrier",
+      [PROBE_UNFENCED] = "no fence between an mbarrier",
       [PROBE_BULK_STORE] = "ends before its bulk stores",
   };
   for (size_t m = 0; m < sizeof said / sizeof *said; m++) {

@@ -173,6 +173,39 @@ static void test_rows(void **state) {
   free(dst);
 }
 
+/* Runs that are too long for one launch, of any width, one index and several; and one that is just short enough. */
+static void test_long_runs(void **state) {
+  (void)state;
+  for (int64_t unit = 1; unit <= 16; unit *= 2)
+    for (int64_t count = 0; count <= 3; count++) {
+      int64_t run = count == 0 ? 16 * 3000 : unit * (10001 + count);
+      char *src = aligned_alloc(16, 16 * (size_t)run), *dst = aligned_alloc(16, 16 * (size_t)run);
+      for (int64_t i = 0; i < 4 * run; i++)
+        src[i] = (char)draw();
+      memset(dst, 0x5a, 16 * (size_t)run);
+      int32_t index[] = {2, 0, 3};
+      rs_select s = {.src = src,
+                     .dst = dst,
+                     .index = (char *)index,
+                     .count = count == 0 ? 1 : count,
+                     .extent = 4,
+                     .index_stride = 4,
+                     .src_stride = run,
+                     .dst_stride = run,
+                     .index_bytes = 4,
+                     .element = 1,
+                     .run = run};
+      int64_t before = simt_get_counts().launches;
+      assert_int_equal(rs_index_select_launch_small(&s, NULL, NULL), 0);
+      assert_int_equal(simt_get_counts().launches - before > 1, count > 0);
+      for (int i = 0; i < s.count; i++)
+        assert_memory_equal(dst + i * run, src + index[i] * run, (size_t)run);
+      assert_int_equal(dst[s.count * run], 0x5a);
+      free(src);
+      free(dst);
+    }
+}
+
 static void test_refused(void **state) {
   (void)state;
   rs_select s = {.count = 1, .extent = 1, .index_bytes = 2, .run = 1};
@@ -190,6 +223,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cases),
       cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_long_runs),
       cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,6 +87,7 @@ void *shared_array(const void *key, size_t bytes, size_t alignment);
 void *shared_dynamic(void);
 int launch(simt_launch *launch);
 int allow_shared(const void *kernel, size_t bytes);
+int load_code(); /* is counted */
 
 /* cp.async: as late as the hardware may be. The bytes are there when the wait returns and not before. */
 void async_copy(void *shared, const void *global, size_t bytes);
@@ -95,6 +96,7 @@ void async_wait(int groups_in_flight);
 /* mbarrier and bulk copies to shared memory: likewise. One phase ends when `count` threads have arrived and all bytes
  * that they announced have come. */
 void mbarrier_init(uint64_t *barrier, unsigned count);
+void proxy_fence(); /* between initialising an mbarrier and the first bulk copy with it */
 void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes);
 void mbarrier_arrive(uint64_t *barrier);
 void mbarrier_wait(uint64_t *barrier, unsigned parity, site at = {__builtin_FILE(), __builtin_LINE()});
@@ -314,7 +316,7 @@ static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, 
 template <typename... P> static int rs_launch_load(void (*)(P...), int *arch = nullptr) {
   if (arch != nullptr)
     *arch = simt_get_arch();
-  return cudaSuccess;
+  return simt::load_code();
 }
 template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
   return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes);
