@@ -37,8 +37,10 @@ static __global__ void bulk(char *to, const char *from) {
   RS_SHARED_DYNAMIC(char, tile);
   RS_SHARED(uint64_t, barrier, [1]);
   int64_t at = (int64_t)blockIdx.x * 256;
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
     simt::mbarrier_init(barrier, 1);
+    simt::proxy_fence();
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     simt::mbarrier_arrive_expect(barrier, 256);
