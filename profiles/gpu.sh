@@ -28,6 +28,7 @@ case ${1:-} in
 esac
 [ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
 total=${RESHARD_GPU_SECONDS:-$((quick ? 170 : 530))}
+[[ $total =~ ^[1-9][0-9]{0,4}$ ]] || { printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2; exit 2; }
 keep=$((total * 2 / 5)) # of it, for the goals
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
@@ -94,12 +95,12 @@ done < <(sed -nE 's/^(.*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]+) ([^,]*), goal (<=
 
 columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
 square=(--shape "${side}x$side")
-reshards direct-4 1.10 "direct, 4 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
-reshards direct-8 1.10 "direct, 8 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
-[ -z "$large" ] || reshards direct-4-large 1.10 "direct, 4 ranks, ${large} x $large" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
-reshards direct-4-graph 1.10 "direct, 4 ranks, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
-reshards packed-4 2.1 "packed, 4 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
-reshards packed-cyclic 3.2 "packed, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
+reshards direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
+reshards direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
+[ -z "$large" ] || reshards direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
+reshards direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
+reshards packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
+reshards packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
 
 export program work
 export -f nccl_processes collectives with_tool

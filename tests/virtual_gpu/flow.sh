@@ -28,7 +28,7 @@ chmod +x tools/*
 python=
 ! command -v python3 >/dev/null || python=1 # else the step is lacking
 PATH=$PWD/tools:$PATH expect 0 gpu
-for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' 'packed, cyclic' \
+for goal in 'box copy, runs of 32 B' 'transposing pack' 'index_select' 'execute of 4 ranks, a rank' 'direct, 8 ranks' 'packed, 64 x 64 f32, cyclic' \
   ${python:+'reshard of 64 x 64 f32, from a graph'}; do
   says "^\\| $goal.* \\| +[0-9.]+ \\| +[<>]= [0-9.]+ \\| (met|short)"
 done
