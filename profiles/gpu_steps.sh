@@ -116,7 +116,7 @@ nccl_processes() { # N COMMAND...
 # Sends and receives against NCCL's collectives, by one process with a rank a GPU, so that events order all of what is timed.
 # Lines "collective|pattern|how|bytes|us|what it was" are for the table. What NCCL does not have (status 3) is left out.
 collectives() { # GPUS MIN-BYTES MAX-BYTES
-  local pattern name src dst how one status=0
+  local pattern name src dst how one made='' status=0
   for pattern in "all-gather|chunk(0)|mesh(a=$1;R)" "all-to-all|chunk(0)|chunk(1)" "broadcast|rank(0)|mesh(a=$1;R)"; do
     IFS='|' read -r name src dst <<<"$pattern"
     for how in auto force forbid; do
@@ -124,10 +124,12 @@ collectives() { # GPUS MIN-BYTES MAX-BYTES
       "$program" bench --device cuda --comm nccl -t 1 -g "$1" --ranks "$1" --shape 64x256 --src "$src" --dst "$dst" -b "$2" -e "$3" -f 8 \
         -n 10 -w 3 -c --collective "$how" >"$work/collective" || one=$?
       [ "$one" = 0 ] || [ "$one" = 3 ] || status=$one
+      [ "$one" != 0 ] || made=1
       awk -v head="collective|$name|$how" '{ print } $1 ~ /^[0-9]+$/ { row = head "|" $1 "|" $4 }
         /^#   / { print row "|" (/no collective/ ? "sends" : "collective") }' "$work/collective"
     done
   done
+  [ -n "$made" ] || [ "$status" != 0 ] || return 3
   return "$status"
 }
 
