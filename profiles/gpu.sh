@@ -28,6 +28,7 @@ case ${1:-} in
 esac
 [ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
 total=${RESHARD_GPU_SECONDS:-$((quick ? 170 : 530))}
+[[ $total =~ ^[1-9][0-9]{0,4}$ ]] || { printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2; exit 2; }
 keep=$((total * 2 / 5)) # of it, for the goals
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
@@ -89,17 +90,18 @@ keep=0
 step bench 100 "" "$micro" bench --bytes "$bytes" --iters "$iterations" --json "$work/bench.json" && measured=1 || measured=
 while IFS='|' read -r name figure op limit; do
   goal "$name" "$figure" "$op" "$limit"
-done < <(sed -nE 's/^(.*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]+) ([^,]*), goal (<=|>=) ([0-9.]+):.*/\1 (\3)|\2|\4|\5/p' "$work/bench.txt" 2>/dev/null)
+done < <(sed -E '/WRONG DATA/ s/ us +[0-9.]+ / us  /' "$work/bench.txt" 2>/dev/null |
+  sed -nE 's/^(.*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]*) ([^,]*), goal (<=|>=) ([0-9.]+):.*/\1 (\3)|\2|\4|\5/p')
 [ -n "$measured" ] || goal "what else reshard_gpu bench measures" "" - ""
 
 columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
 square=(--shape "${side}x$side")
-reshards direct-4 1.10 "direct, 4 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
-reshards direct-8 1.10 "direct, 8 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
-[ -z "$large" ] || reshards direct-4-large 1.10 "direct, 4 ranks, ${large} x $large" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
-reshards direct-4-graph 1.10 "direct, 4 ranks, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
-reshards packed-4 2.1 "packed, 4 ranks, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
-reshards packed-cyclic 3.2 "packed, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
+reshards direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
+reshards direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
+[ -z "$large" ] || reshards direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
+reshards direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
+reshards packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
+reshards packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
 
 export program work
 export -f nccl_processes collectives with_tool
@@ -110,16 +112,18 @@ fi
 goal "execute over NCCL, beyond the bare group (us of the host)" "${beyond:-}" '<=' 5
 
 python=${RESHARD_TEST_PYTHON:-python3}
-compared=()
-if ! command -v "$python" >/dev/null; then
+if command -v "$python" >/dev/null; then
+  step torch 60 "" env PYTHONUNBUFFERED=1 "$python" bench/compare/reshard_torch_gpu.py "$program" "$side"
+else
   note torch lacking 0 "no $python"
-elif step torch 60 "" "$python" bench/compare/reshard_torch_gpu.py "$program" "$side"; then
-  mapfile -t compared < <(sed -n 's/^goal|//p' "$work/torch.txt")
 fi
-[ ${#compared[@]} -gt 0 ] || compared=("reshard of $side x $side f32||3" "reshard of 512 x 512 f32||8")
-for row in "${compared[@]}"; do
-  IFS='|' read -r name figure limit <<<"$row"
-  goal "$name (x PyTorch's speed)" "$figure" '>=' "$limit"
+for row in "$side|3" "$((side < 512 ? side : 512))|8"; do
+  n=${row%|*} limit=${row#*|} found=
+  while IFS='|' read -r _ name figure _; do
+    found=1
+    goal "$name (x PyTorch's speed)" "$figure" '>=' "$limit"
+  done < <(grep -s "^goal|reshard of $n x .*|$limit\$" "$work/torch.txt")
+  [ -n "$found" ] || goal "reshard of $n x $n f32 (x PyTorch's speed)" "" '>=' "$limit"
 done
 
 # --- What has no goal --------------------------------------------------------------------------------------------------------
@@ -133,14 +137,18 @@ for n in 2 4; do # correctness alone
   step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify --device cuda --comm nccl --cases $((quick ? 10 : 25))
 done
 sanitizer=$(tool compute-sanitizer)
-for kind in memcheck racecheck synccheck initcheck; do
-  [ -z "$quick" ] || [ "$kind" = memcheck ] || continue
+sanitized() { # TOOL NAME COMMAND...
   if [ -n "$sanitizer" ]; then
-    step "sanitizer-$kind" 45 "compute-sanitizer" bash -o pipefail -c 'with_tool "$@"' tool "$sanitizer" --tool "$kind" --error-exitcode 9 "$micro" check --cases 14
+    step "sanitizer-$2" 45 "compute-sanitizer" bash -o pipefail -c 'with_tool "$@"' tool "$sanitizer" --tool "$1" --error-exitcode 9 "${@:3}"
   else
-    note "sanitizer-$kind" lacking 0 "no compute-sanitizer"
+    note "sanitizer-$2" lacking 0 "no compute-sanitizer"
   fi
-done
+}
+sanitized memcheck memcheck "$micro" check --cases 14
+if [ -z "$quick" ]; then
+  for kind in racecheck synccheck initcheck; do sanitized "$kind" "$kind" "$micro" check --cases 14; done
+  sanitized memcheck verify "$program" verify --device cuda --cases 8 --seed "$seed"
+fi
 if [ -n "$quick" ]; then
   note collectives "left out" 0 "in a quick run"
 elif [ "$gpus" -ge 2 ]; then

@@ -17,10 +17,10 @@ report_begin() { # a directory of its own for each run
 
 table() {
   local g name figure op limit verdict
-  printf '| %-62s | %9s | %8s | %-12s |\n' goal measured wanted "" --- --- --- ---
+  printf '| %-66s | %9s | %8s | %-12s |\n' goal measured wanted "" --- --- --- ---
   for g in "${goals[@]}"; do
     IFS='|' read -r name figure op limit verdict <<<"$g"
-    printf '| %-62s | %9s | %8s | %-12s |\n' "$name" "$figure" "$op $limit" "$verdict"
+    printf '| %-66s | %9s | %8s | %-12s |\n' "$name" "$figure" "$op $limit" "$verdict"
   done
 }
 
@@ -34,7 +34,8 @@ report_collectives() {
       us[key, $3] = $5
       if ($3 == "auto") took[key] = $6
     }
-    END { for (i = 1; i <= n; i++) { k = order[i]; printf "| %s | %s | %s | %s | %s |\n", k, us[k, "auto"], us[k, "force"], us[k, "forbid"], took[k] } }' \
+    function cell(k, how) { return (k, how) in us ? us[k, how] : "-" }
+    END { for (i = 1; i <= n; i++) { k = order[i]; printf "| %s | %s | %s | %s | %s |\n", k, cell(k, "auto"), cell(k, "force"), cell(k, "forbid"), took[k] } }' \
     "$work/collectives.txt"
 }
 
@@ -58,7 +59,7 @@ $(sed -n 's/^CUDA */CUDA: /p' "$work/info.txt"), $(sed -n 's/^cuda:0 *//p' "$wor
 
 Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written before, and where
 the buffers of a case are smaller than that together, the time is the mean of work on as many sets of buffers, at most 16, one after the other. memcpy is
-the GPU's own copy of as many bytes, in turns with ours and in the same way. Cases of reshard_gpu have $bytes bytes, where the name does not say another size.
+the GPU's own copy of as many bytes, in turns with ours and in the same way. Cases whose names say no size have $bytes bytes.
 
 $(table)
 

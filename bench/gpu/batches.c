@@ -108,7 +108,7 @@ static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *pr
     r->bytes = bytes;
     r->us = ours;
     r->memcpy_us = 1e6 * t[1];
-    r->figure = round(100 * t[0] / fastest) / 100; /* medians of one and the same differ by more from run to run */
+    r->figure = round(100 * t[0] / fastest) / 100; /* two decimals: a tie is not slower */
     gpu_tell(x, r);
   }
   cub_end(j);

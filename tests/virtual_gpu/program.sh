@@ -18,6 +18,9 @@ for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed
 done
 expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0$'
 expect 0 "${small[@]}" --json -; says '"device":"cuda"'; says '"loop_us":[0-9]'; says '"path":"direct"'
+says '"sets":16' # of buffers: at most so many, and as many as four times the cache has room for
+expect 0 "${small[@]}" -b 80K --json -; says '"sets":2'
+expect 0 "${small[@]}" -b 160K --json -; says '"sets":1'
 expect 0 bench --shape 24x40 --src 'rank(1)' --dst 'mesh(a=3;R)' --ranks 3 -n 1 -c 1 --device cuda; says "$row"
 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=2;R)' --ranks 2 -g 2 -n 1 -c 1 --device cuda; says "$row"
 if [ "$NCCL" = 1 ]; then
