@@ -125,7 +125,7 @@ struct stage {
 };
 
 struct room {
-  uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16];
+  alignas(128) uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16]; /* by lines; 16 is what the engine needs */
   uint64_t barrier[RS_BOX_STAGES];
   stage pending[RS_BOX_STAGES]; /* being loaded, to be stored */
 };

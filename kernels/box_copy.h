@@ -27,7 +27,7 @@ enum {
   RS_BOX_SHIFT_LOADS = 3,     /* pairs of loads, where source and destination differ modulo 16: contiguous pieces, */
   RS_BOX_ROW_SHIFT_LOADS = 2, /* and rows */
   RS_BOX_ROW_LOADS = 4,       /* rows, 16 bytes at a time */
-  RS_BOX_NARROW_LOADS = 6,    /* rows, 1 to 8 bytes at a time */
+  RS_BOX_NARROW_LOADS = 8,    /* rows, 1 to 8 bytes at a time */
   RS_BOX_SQUARE = 16 << 10,   /* bytes of a transposed tile in shared memory */
   RS_BOX_SQUARE_BLOCKS = 5,   /* blocks of these on one SM */
   RS_BOX_STAGE = 8 << 10,     /* bytes of a stage of the bulk class */

@@ -132,7 +132,7 @@ __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &sh
   using T = typename unit<Width>::type;
   constexpr uint32_t each = 32 / Width;
   const uint32_t run = shape.run, n = l.rows(count) * 2 * each;
-  constexpr uint32_t Loads = 2;
+  constexpr uint32_t Loads = 3;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     T v[Loads] = {};
     char *to[Loads] = {};

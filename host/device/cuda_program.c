@@ -113,13 +113,13 @@ static reshard_status compile(rs_device *device, const rs_copies *copies, int64_
   reshard_status status;
   RS_TRY_GOTO(status, make_tables(device, &tables, copies), done);
   int64_t bytes = rs_box_tables_bytes(&tables);
-  if (bytes == 0)
-    goto done;
-  RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
-  RS_TRY_GOTO(status, rs_cuda_alloc(device, (size_t)bytes, (void **)&p->memory), done);
-  write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
-  RS_TRY_GOTO(status, upload(device, p->memory, host, (size_t)bytes), done);
-  status = load_code(device, p);
+  if (bytes > 0) {
+    RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
+    RS_TRY_GOTO(status, rs_cuda_alloc(device, (size_t)bytes, (void **)&p->memory), done);
+    write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
+    RS_TRY_GOTO(status, upload(device, p->memory, host, (size_t)bytes), done);
+  }
+  status = load_code(device, p); /* also without copies: spans may follow */
 done:
   free(host);
   rs_box_tables_free(&tables);
