@@ -20,8 +20,8 @@
 #include <string.h>
 #include <time.h>
 
-/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks is
- * NULL, and the library loads with it all the same. */
+/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks
+ * is NULL, and the library loads with it all the same. */
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
 static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
@@ -153,12 +153,22 @@ static reshard_status gather(rs_nccl *c) {
   return status;
 }
 
+/* Between GPUs of one process NCCL reads and writes the callers' buffers where they are, which storage of a pool has to
+ * be opened to. Ranks that meet for the first time learn who that is; everything that is moved comes after that. */
+static reshard_status meet(rs_nccl *c) {
+  for (int64_t r = 0; r < c->base.size && !c->met; r++)
+    if (c->all[r].process == c->process)
+      RS_TRY(rs_cuda_open(c->base.device, c->all[r].device));
+  c->met = true;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
   rs_device *device = comm->device;
   if (c->ended) /* what is on the stream may still read the record */
     return ended();
-  *c->mine = (rs_nccl_record){.bytes = (int64_t)bytes};
+  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = device->index, .process = c->process};
   memcpy(c->mine->record, mine, bytes);
   RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(gather(c));
@@ -166,8 +176,9 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
   RS_TRY(await(c, c->gathered, "all-gather of records"));
   for (int64_t r = 0; r < comm->size; r++)
-    if (c->all[r].bytes != (int64_t)bytes)
+    if (c->all[r].bytes != (int32_t)bytes)
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  RS_TRY(meet(c));
   for (int64_t r = 0; r < comm->size; r++)
     memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
   *all = c->packed;

@@ -13,8 +13,9 @@
 
 /* What a rank gives to an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
-  int64_t bytes; /* of the record that are used */
-  int64_t unused;
+  int32_t bytes;    /* of the record that are used */
+  int32_t device;   /* GPU of the rank ... */
+  uint64_t process; /* ... in its process: whoever has the same number is mostly in the same one */
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 
@@ -25,6 +26,8 @@ typedef struct rs_nccl {
   bool borrowed;         /* nccl is the caller's: never ended here */
   atomic_bool ended;
   int64_t timeout_ms;    /* 0: none */
+  uint64_t process;      /* as in a record */
+  bool met;              /* the ranks know who is in one process */
   reshard_device handle; /* kept */
   void *stream;          /* side stream of the all-gathers */
   rs_event *gathered;

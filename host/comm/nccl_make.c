@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- What a rank needs beside the ncclComm_t --------------------------------------------------------------------- */
 
@@ -106,6 +107,17 @@ void rs_nccl_close(rs_nccl *c) {
   drop(c);
 }
 
+static uint64_t this_process(void) {
+  struct {
+    char host[256];
+    pid_t pid;
+  } name;
+  memset(&name, 0, sizeof name);
+  (void)gethostname(name.host, sizeof name.host - 1);
+  name.pid = getpid();
+  return rs_hash(1, &name, sizeof name);
+}
+
 reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms,
                               rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
@@ -126,6 +138,7 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
   c->nccl = nccl;
   c->borrowed = borrowed;
   c->timeout_ms = timeout_ms;
+  c->process = this_process();
   char name[32];
   snprintf(name, sizeof name, "cuda:%d", index);
   reshard_status status = RESHARD_SUCCESS;

@@ -83,6 +83,8 @@ void rs_cuda_free_async(rs_device *device, void *memory, void *stream);
 reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cuda_host_free(rs_device *device, void *memory);
 reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
+/* Kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
+reshard_status rs_cuda_open(rs_device *device, int by);
 reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
 
 /* cuda_lots.c: by one thread at a time. A lot of `bytes` or more that nothing uses; where all are in use, the host

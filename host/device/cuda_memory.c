@@ -155,8 +155,35 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
   RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
 }
 
-/* The current device is `device`. Plain memory first, then storage: that of pools there are none of yet, that of this
- * handle, and that of other handles when their pools next grow. */
+/* Storage of a GPU, to kernels of GPU `by`: that of pools there are none of yet, that of this handle, and that of other
+ * handles when their pools next grow. */
+static reshard_status open_storage(rs_cuda *cuda, int by) {
+  cudaMemPool_t book;
+  const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
+  if (!cuda->pools)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
+  RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
+  pthread_mutex_lock(&cuda->mutex);
+  reshard_status status = cuda->pool != NULL ? share_pool(cuda, cuda->pool) : RESHARD_SUCCESS;
+  pthread_mutex_unlock(&cuda->mutex);
+  return status;
+}
+
+reshard_status rs_cuda_open(rs_device *device, int by) {
+  int possible = 0, before;
+  if (by == device->index)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, by, device->index));
+  if (!possible)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = open_storage(rs_cuda_of(device), by);
+  rs_cuda_leave(before);
+  return status;
+}
+
+/* The current device is `device`. Plain memory first, then storage. */
 static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
   int possible = 0;
   RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, device->index, other->index));
@@ -169,18 +196,7 @@ static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
     (void)cudaGetLastError();
   else
     RS_TRY(rs_cuda_check(error, "cudaDeviceEnablePeerAccess"));
-  rs_cuda *peer = rs_cuda_of(other);
-  if (peer->pools) {
-    cudaMemPool_t book;
-    const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, device->index},
-                                             cudaMemAccessFlagsProtReadWrite};
-    RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, other->index));
-    RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
-    pthread_mutex_lock(&peer->mutex);
-    reshard_status status = peer->pool != NULL ? share_pool(peer, peer->pool) : RESHARD_SUCCESS;
-    pthread_mutex_unlock(&peer->mutex);
-    RS_TRY(status);
-  }
+  RS_TRY(open_storage(rs_cuda_of(other), device->index));
   *can = true;
   return RESHARD_SUCCESS;
 }

@@ -179,7 +179,7 @@ static reshard_status begin_once(rs_device *device, program *p, void *stream) {
   if (p->pending) {
     RS_TRY(rs_cuda_memcpy(device, lot->memory, lot->host, (size_t)p->table_bytes, stream));
     p->pending = false;
-  } else if (lot->used && lot->stream != stream) { /* run once more, elsewhere */
+  } else if (lot->used && (lot->stream != stream || stream == cudaStreamPerThread)) { /* once more, maybe elsewhere */
     RS_TRY(rs_stream_wait(device, stream, lot->event, RS_EDGE("tables after upload")));
   }
   return RESHARD_SUCCESS;

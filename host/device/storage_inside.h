@@ -68,10 +68,15 @@ typedef struct rs_bins {
   rs_ring list[RS_LARGEST - RS_SMALLEST + 1][RS_EIGHTHS];
 } rs_bins;
 
+typedef struct rs_thread {
+  const void *place; /* in memory of the thread; NULL: none */
+  int64_t since;
+} rs_thread;
+
 struct rs_lane {
   void *stream;
-  const void *thread; /* whose stream it is, where the handle means another one in each thread */
-  bool ended;         /* forgotten: its last mark covers everything */
+  rs_thread thread; /* whose stream it is, where the handle means another one in each thread */
+  bool ended;       /* forgotten: its last mark covers everything */
   int64_t index;
   int64_t references; /* of blocks */
   uint64_t marks;     /* so far */

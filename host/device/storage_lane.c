@@ -5,26 +5,33 @@
 #include <sched.h>
 #include <stdlib.h>
 
-/* Its address tells threads apart. */
-static const void *this_thread(void) {
-  static _Thread_local char here;
-  return &here;
+/* An address tells threads apart that live, and the time those that had it one after another. */
+static rs_thread this_thread(void) {
+  static _Thread_local int64_t since;
+  if (since == 0)
+    since = rs_now_ns();
+  return (rs_thread){&since, since};
 }
+
+static bool same(rs_thread a, rs_thread b) { return a.place == b.place && a.since == b.since; }
 
 static bool per_thread(const rs_storage_pool *pool, const void *stream) {
   return stream != NULL && stream == pool->device->thread_stream;
 }
 
-/* Of the lanes that ended, one that no block knows any more. */
-static rs_lane *unused(rs_storage_pool *pool) {
-  for (int64_t i = 0; i < pool->lanes.n; i++)
-    if (pool->lanes.at[i]->ended && pool->lanes.at[i]->references == 0)
-      return pool->lanes.at[i];
+/* Of the lanes that ended, or whose thread had the place that a new one has, one that no block knows any more. */
+static rs_lane *unused(rs_storage_pool *pool, rs_thread thread) {
+  for (int64_t i = 0; i < pool->lanes.n; i++) {
+    rs_lane *at = pool->lanes.at[i];
+    bool ended = at->ended || (thread.place != NULL && at->thread.place == thread.place);
+    if (ended && at->references == 0)
+      return at;
+  }
   return NULL;
 }
 
-static reshard_status new_lane(rs_storage_pool *pool, rs_lane **lane) {
-  rs_lane *made = unused(pool); /* what others have seen of it is of lower numbers than the marks to come */
+static reshard_status new_lane(rs_storage_pool *pool, rs_thread thread, rs_lane **lane) {
+  rs_lane *made = unused(pool, thread); /* what others have seen of it is of lower numbers than the marks to come */
   if (made != NULL) {
     *lane = made;
     return RESHARD_SUCCESS;
@@ -50,15 +57,15 @@ static reshard_status new_lane(rs_storage_pool *pool, rs_lane **lane) {
 }
 
 reshard_status rs_lane_of(rs_storage_pool *pool, void *stream, rs_lane **lane) {
-  const void *thread = per_thread(pool, stream) ? this_thread() : NULL;
+  rs_thread thread = per_thread(pool, stream) ? this_thread() : (rs_thread){NULL, 0};
   for (int64_t i = 0; i < pool->lanes.n; i++) {
     rs_lane *at = pool->lanes.at[i];
-    if (at->stream == stream && at->thread == thread && !at->ended && at != pool->sweeper) {
+    if (at->stream == stream && same(at->thread, thread) && !at->ended && at != pool->sweeper) {
       *lane = at;
       return RESHARD_SUCCESS;
     }
   }
-  RS_TRY(new_lane(pool, lane));
+  RS_TRY(new_lane(pool, thread, lane));
   (*lane)->stream = stream;
   (*lane)->thread = thread;
   (*lane)->ended = false;
@@ -102,7 +109,8 @@ static reshard_status take_mark(rs_storage_pool *pool, rs_mark **mark) {
 /* Where an event can be recorded that comes after all that the lane was given: in another thread, the stream that
  * comes after the streams of all threads. */
 static void *stream_to_mark(const rs_storage_pool *pool, const rs_lane *lane) {
-  return lane->thread != NULL && lane->thread != this_thread() ? pool->device->legacy_stream : lane->stream;
+  bool other = lane->thread.place != NULL && !same(lane->thread, this_thread());
+  return other ? pool->device->legacy_stream : lane->stream;
 }
 
 /* What is recorded on a captured stream is of the graph: nobody outside can wait for it. */

@@ -154,7 +154,7 @@ static rs_lane *only_lane(rs_storage_pool *pool, const rs_pool_piece *piece) {
   for (const rs_store *at = piece->first; at != NULL; at = at->behind)
     if (at->lane != lane || at->after.n > 0)
       return NULL;
-  return lane->ended || lane->thread != NULL || rs_lane_captured(pool, lane) ? NULL : lane;
+  return lane->ended || lane->thread.place != NULL || rs_lane_captured(pool, lane) ? NULL : lane;
 }
 
 static rs_lane *sweeper(rs_storage_pool *pool) {

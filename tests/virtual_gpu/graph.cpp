@@ -284,6 +284,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
   VG_CALL(cudaStreamIsCapturing, CALL_PLAIN);
+  if (!handle || handle == cudaStreamLegacy) /* asking does no harm to what the answer is about */
+    for (Stream *other : M.devices[(size_t)api.thread->device].streams)
+      if (other->capture && other->blocking)
+        return api.end(cudaErrorStreamCaptureImplicit);
   Stream *stream = stream_of(handle, "cudaStreamIsCapturing");
   if (!stream)
     return api.end(cudaErrorInvalidResourceHandle);

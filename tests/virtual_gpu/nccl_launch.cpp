@@ -29,12 +29,24 @@ static void less(const Place &p) {
     complete(p);
 }
 
+/* Ranks of one process reach into each other's buffers. Plain memory is open to all GPUs when NCCL has enabled them;
+ * that of a pool to those that its owner has opened it to. */
+static void must_reach(const ncclComm *rank, const ncclComm *owner, const char *at) {
+  const Alloc *alloc = find((uintptr_t)at);
+  if (rank->device != owner->device && alloc && alloc->pool && !alloc->pool->access[(size_t)rank->device])
+    report("nccl pool " + owner->name,
+           "NCCL: %s, on GPU %d, cannot reach into %s of %s, of a pool that is not open to it", rank->name.c_str(),
+           rank->device, describe(*alloc).c_str(), owner->name.c_str());
+}
+
 /* `to` reads what `from` has sent. */
 static void connect(const Place &from, const Place &to, Copy copy) {
   if (from != to) {
     come_after(to->move, from->arrive);
     come_after(from->leave, to->move);
   }
+  must_reach(to->launch->comm, from->launch->comm, copy.from);
+  must_reach(from->launch->comm, to->launch->comm, copy.to);
   to->copies.push_back(copy);
 }
 

@@ -201,6 +201,9 @@ cudaError_t cudaDeviceSynchronize(void) {
   VG_CALL(cudaDeviceSynchronize, CALL_SYNC);
   if (unsafe(*api.thread, "cudaDeviceSynchronize"))
     return api.end(cudaErrorStreamCaptureUnsupported);
+  for (auto &stream : M.streams) /* whatever the thread's mode: the device has the stream */
+    if (stream->device == api.thread->device && stream->capture)
+      return api.end(invalidate(stream->capture, cudaErrorStreamCaptureUnsupported));
   Frontier target;
   Clock clock;
   for (auto &stream : M.streams)

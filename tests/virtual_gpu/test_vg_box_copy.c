@@ -3,6 +3,7 @@
 #include "device/stream.h"
 
 #include "simt/simt.h"
+#include "support/crew.h"
 #include "virtual_gpu.h"
 
 #include <setjmp.h>
@@ -309,6 +310,37 @@ static void once_edges(void **test) {
   assert_int_equal(result.found, result.uses);
 }
 
+typedef struct own_stream {
+  bed *b;
+  rs_program *program;
+} own_stream;
+
+static void run_on_own_stream(void *user, int64_t rank) {
+  own_stream *o = user;
+  (void)rank;
+  OK(o->b->device->ops->run(o->b->device, 1, &o->program, cudaStreamPerThread));
+  OK(o->b->device->ops->synchronize(o->b->device, cudaStreamPerThread));
+}
+
+/* Once more by another thread, on the stream that the same handle means there. */
+static void once_by_two_threads(void **test) {
+  (void)test;
+  for (uint64_t seed = 1; seed <= 20; seed++) {
+    state = seed;
+    bed b = begin(&(vg_options){.seed = seed});
+    own_stream o = {&b, NULL};
+    rs_copies copies = {0};
+    add_some(&b, &copies, 0);
+    OK(b.device->ops->recompile(b.device, &copies, 0, &o.program));
+    OK(b.device->ops->run(b.device, 1, &o.program, cudaStreamPerThread));
+    crew_run(1, run_on_own_stream, &o);
+    OK(b.device->ops->synchronize(b.device, cudaStreamPerThread));
+    b.device->ops->release(b.device, o.program);
+    rs_copies_free(&copies);
+    OK(end(&b));
+  }
+}
+
 /* What suffices is used again: nothing is allocated and the host waits for nothing. */
 static void once_again(void **test) {
   (void)test;
@@ -419,9 +451,11 @@ static void faults(void **test) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(several),        cmocka_unit_test(many),       cmocka_unit_test(with_engine),
-      cmocka_unit_test(without_engine), cmocka_unit_test(captured),   cmocka_unit_test(once_each_policy),
-      cmocka_unit_test(once_edges),     cmocka_unit_test(once_again), cmocka_unit_test(spans),
+      cmocka_unit_test(several),     cmocka_unit_test(many),
+      cmocka_unit_test(with_engine), cmocka_unit_test(without_engine),
+      cmocka_unit_test(captured),    cmocka_unit_test(once_each_policy),
+      cmocka_unit_test(once_edges),  cmocka_unit_test(once_by_two_threads),
+      cmocka_unit_test(once_again),  cmocka_unit_test(spans),
       cmocka_unit_test(faults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -232,6 +232,38 @@ static void captured_events_cannot_be_asked(void **state) {
   end(&t, 0, "");
 }
 
+/* The default stream would wait for a blocking one: whether that is captured may be asked. */
+static void asking_harms_no_capture(void **state) {
+  (void)state;
+  bench t = begin(0);
+  cudaGraph_t graph;
+  cudaStream_t blocking;
+  enum cudaStreamCaptureStatus status;
+  OK(cudaStreamCreate(&blocking));
+  OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal));
+  OK(cudaMemsetAsync(t.x, 1, 1, blocking));
+  assert_int_equal(cudaStreamIsCapturing(NULL, &status), cudaErrorStreamCaptureImplicit);
+  assert_int_equal(cudaStreamIsCapturing(cudaStreamLegacy, &status), cudaErrorStreamCaptureImplicit);
+  OK(cudaStreamEndCapture(blocking, &graph));
+  OK(cudaStreamIsCapturing(NULL, &status));
+  assert_int_equal(status, cudaStreamCaptureStatusNone);
+  OK(cudaGraphDestroy(graph));
+  OK(cudaStreamDestroy(blocking));
+  end(&t, 0, "");
+}
+
+/* In any mode: the device has the stream. */
+static void a_device_that_captures_cannot_be_waited_for(void **state) {
+  (void)state;
+  bench t = begin(0);
+  cudaGraph_t graph;
+  OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeRelaxed));
+  OK(cudaStreamSynchronize(t.b));
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+  assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
+  end(&t, 0, "");
+}
+
 int main(void) {
   if (!vg_sees_kernels()) {
     print_message("skipped: nothing is checked in this build\n");
@@ -247,6 +279,8 @@ int main(void) {
       cmocka_unit_test(calls_that_capture_forbids),
       cmocka_unit_test(relaxed_captures_forbid_less),
       cmocka_unit_test(captured_events_cannot_be_asked),
+      cmocka_unit_test(asking_harms_no_capture),
+      cmocka_unit_test(a_device_that_captures_cannot_be_waited_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

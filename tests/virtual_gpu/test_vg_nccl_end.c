@@ -78,6 +78,28 @@ static void test_parent_first(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* ... while somebody captures a stream that has nothing to do with it. */
+static void test_end_beside_capture(void **state) {
+  (void)state;
+  world w;
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  void *memory;
+  begin(&w, RANKS, 0);
+  crew_run(RANKS, own_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  assert_int_equal(cudaMalloc(&memory, 8), cudaSuccess);
+  assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  assert_int_equal(cudaMemsetAsync(memory, 0, 8, stream), cudaSuccess);
+  crew_run(RANKS, close_rank, &w);
+  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  cudaFree(memory);
+  assert_int_equal(vg_end(), 0);
+}
+
 /* NCCL's split of the last rank fails, so that the others give theirs up. */
 static void *give_up_split(void *user) {
   world *w = user;
@@ -143,7 +165,7 @@ static void test_same_gpu(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parent_first), cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(test_parent_first), cmocka_unit_test(test_same_gpu), cmocka_unit_test(test_end_beside_capture),
       cmocka_unit_test(
           test_split_given_up) /* last: what NCCL may still write to is never freed, and known to it alone */
   };

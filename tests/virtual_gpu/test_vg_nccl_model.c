@@ -345,6 +345,17 @@ static void half_in_place(world *w) {
     through(w, ncclAllGather(w->send[r], w->receive[r], 8, ncclInt8, w->comm[r], w->stream[r]));
 }
 
+/* From the default pool of its GPU, which nobody has opened to the other one. */
+static void closed_pool(world *w) {
+  void *memory;
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaMallocAsync(&memory, 8, w->stream[0]));
+  CUDA(cudaMemsetAsync(memory, 1, 8, w->stream[0]));
+  through(w, ncclSend(memory, 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+  CUDA(cudaFreeAsync(memory, w->stream[0]));
+  through(w, ncclRecv(w->receive[1], 8, ncclInt8, 0, w->comm[1], w->stream[1]));
+}
+
 /* It meets the others of the node. */
 static void finalised_alone(world *w) {
   ncclResult_t state = ncclCommFinalize(w->comm[0]);
@@ -389,6 +400,7 @@ static const struct {
                 {"a call before the last one is through", "ncclCommCount before its last call", early, false},
                 {"a launch that is not asked about", "never asked", never_seen, true},
                 {"an all-gather half in place", "in place in a way", half_in_place, false},
+                {"a buffer that other GPUs do not reach", "on GPU 1 cannot reach into pool", closed_pool, false},
                 {"a rank that ends alone", "waits in ncclCommFinalize", finalised_alone, false},
                 {"a graph that outlives its communicator", "launches are in graphs", finalised_before_graph, false},
                 {"a communicator that has ended", "communicator that is no more", stale, false}};

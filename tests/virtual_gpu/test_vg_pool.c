@@ -2,6 +2,7 @@
 #include "device/device.h"
 #include "device/staging.h"
 #include "device/storage_pool.h"
+#include "support/crew.h"
 #include "support/expect.h"
 #include "virtual_gpu.h"
 
@@ -335,8 +336,36 @@ static void test_a_warm_pair_calls_nothing(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* --- Threads' own default streams --------------------------------------------------------------------------------- */
+
+/* One thread's stream is not that of a later one, which may have everything else of it: its stack, its address. */
+static void use_own_stream(void *user, int64_t rank) {
+  world *w = user;
+  rs_block *block;
+  (void)rank;
+  CUDA(cudaSetDevice(0));
+  if (rs_storage_pool_alloc(w->pool, 1 << 20, cudaStreamPerThread, &block) != RESHARD_SUCCESS)
+    abort();
+  CUDA(cudaMemsetAsync(block->memory, 1, 1 << 20, cudaStreamPerThread));
+  rs_storage_pool_free(w->pool, block, cudaStreamPerThread);
+}
+
+static void test_threads_one_after_another(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    world w;
+    open_world(&w, &(vg_options){.seed = seed});
+    assert_int_equal(open_device(&w, NULL), RESHARD_SUCCESS);
+    for (int i = 0; i < 3; i++)
+      crew_run(1, use_own_stream, &w);
+    close_world(&w);
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_threads_one_after_another),
       cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
       cmocka_unit_test(test_random),
