@@ -362,6 +362,23 @@ static void every_alignment(void **test) {
     }
 }
 
+/* More tiles of the bulk class than the lanes of each block look up at once. */
+static void many_bulk_tiles(void **test) {
+  (void)test;
+  for (seed = 1; seed <= 4; seed++) {
+    state = seed;
+    program p = {0};
+    box b = {.element = 16, .naxes = 1, .axes = {{50000, 16, 16}}};
+    measure(&b);
+    add_box(&p, &b);
+    make(&p, &(rs_box_policy){SMS, true, 4096, 1});
+    assert_true(p.part[RS_BOX_BULK].count > 33 * RS_BOX_BULK_BLOCKS);
+    launch(&p, 1);
+    check(&p);
+    clear(&p);
+  }
+}
+
 /* What every kind must have met by now. */
 static void all_were_hit(void **test) {
   (void)test;
@@ -512,6 +529,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_boxes),
       cmocka_unit_test(every_alignment),
+      cmocka_unit_test(many_bulk_tiles),
       cmocka_unit_test(all_were_hit),
       cmocka_unit_test(loads),
       cmocka_unit_test(spans),
