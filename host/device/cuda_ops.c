@@ -1,7 +1,7 @@
 /* Casts, selection and memset of a CUDA device: a launch each, whose tables are parameters of the kernel. So nothing is
  * uploaded, nothing has to live until the launch has run, and a captured launch has its table in the graph. Only a list
  * of casts that parameters cannot hold has its table uploaded (cuda_lots.c); one that is captured is several launches.
- */
+ * A kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
 #include "device/cuda.h"
 #include "kernels/cast.h"
 #include "kernels/index_select.h"
@@ -48,8 +48,9 @@ static reshard_status cast(rs_device *device, const rs_casts *casts, void *strea
   RS_TRY(cast_by_table(device, casts, stream, &done));
   if (done)
     return RESHARD_SUCCESS;
-  return rs_cuda_check((cudaError_t)rs_cast_launch(casts->cast.n, casts->cast.at, casts->axis.at, stream),
-                       "rs_cast_launch");
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int error = rs_cast_launch(casts->cast.n, casts->cast.at, casts->axis.at, stream);
+  return rs_cuda_check(rs_cuda_restore(mode, (cudaError_t)error), "rs_cast_launch");
 }
 
 reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stream) {
@@ -67,7 +68,13 @@ reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stre
 
 reshard_status rs_cuda_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream) {
   RS_TRY(check_aligned("a selection", "the index", select->index, select->index_bytes));
-  RS_ON_DEVICE(device, rs_index_select_launch(select, fault, stream));
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int error = rs_index_select_launch(select, fault, stream);
+  cudaError_t failed = rs_cuda_restore(mode, (cudaError_t)error);
+  rs_cuda_leave(before);
+  return rs_cuda_check(failed, "rs_index_select_launch");
 }
 
 reshard_status rs_cuda_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream) {
