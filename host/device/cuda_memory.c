@@ -178,7 +178,9 @@ reshard_status rs_cuda_open(rs_device *device, int by) {
   if (!possible)
     return RESHARD_SUCCESS;
   RS_TRY(rs_cuda_enter(device, &before));
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = open_storage(rs_cuda_of(device), by);
+  (void)rs_cuda_restore(mode, cudaSuccess);
   rs_cuda_leave(before);
   return status;
 }

@@ -1,6 +1,7 @@
 #include "device/keep.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 struct rs_keep {
@@ -29,10 +30,23 @@ static void let_go(rs_device *device, rs_kept *list) {
   }
 }
 
+/* Not for the whole device where that can be helped: it has streams of others, which may wait for other ranks, or be
+ * captured. false: nobody can tell. */
+static bool wait_for(rs_device *device, const rs_kept *kept) {
+  bool happened = false;
+  while (!kept->lost && !happened && device->ops->event_done(device, kept->event, &happened) == RESHARD_SUCCESS)
+    if (!happened)
+      sched_yield();
+  return happened;
+}
+
 void rs_keep_destroy(rs_keep *keep) {
   if (keep == NULL)
     return;
-  if (keep->first != NULL)
+  bool all = true;
+  for (const rs_kept *kept = keep->first; kept != NULL; kept = kept->next)
+    all &= wait_for(keep->device, kept);
+  if (!all)
     (void)keep->device->ops->finish(keep->device);
   let_go(keep->device, keep->first);
   pthread_mutex_destroy(&keep->mutex);

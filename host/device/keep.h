@@ -18,7 +18,7 @@ typedef struct rs_kept { /* of one call */
 } rs_kept;
 
 reshard_status rs_keep_create(rs_device *device, rs_keep **keep);
-/* Blocks until the device is done, where anything is kept. NULL is allowed. */
+/* Blocks until what is kept is done with. NULL is allowed. */
 void rs_keep_destroy(rs_keep *keep);
 
 /* Lets go what is done with; then an empty one. Thread-safe, as is the end. */

@@ -53,7 +53,8 @@ typedef struct reshard_device_options {
 
 /* "cpu"; "cuda" is the current CUDA device of the calling thread, "cuda:1" is the one of that number (as the process
  * sees them). options may be NULL. One reference for the caller. Handles of one device are independent of each other:
- * each has its pool. The current CUDA device stays what it was, here and in every call of the library.
+ * each has its pool. The current CUDA device stays what it was, here and in every call of the library: a thread that has
+ * not set one has number 0, where CUDA then makes a context (cudaSetDevice first, or CUDA_VISIBLE_DEVICES, avoids that).
  * Errors: RESHARD_ERROR_INVALID (name, options), RESHARD_ERROR_UNSUPPORTED (no CUDA in this build, no driver, no such
  * GPU: the text says which and how many there are). */
 RESHARD_API reshard_status reshard_device_create(const char *name, const reshard_device_options *options,

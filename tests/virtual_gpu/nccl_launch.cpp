@@ -29,11 +29,12 @@ static void less(const Place &p) {
     complete(p);
 }
 
-/* Ranks of one process reach into each other's buffers. Plain memory is open to all GPUs when NCCL has enabled them;
- * that of a pool to those that its owner has opened it to. */
+/* Ranks of one process reach into each other's buffers where their GPUs can. Plain memory is open to all GPUs when NCCL
+ * has enabled them; that of a pool to those that its owner has opened it to. */
 static void must_reach(const ncclComm *rank, const ncclComm *owner, const char *at) {
   const Alloc *alloc = find((uintptr_t)at);
-  if (rank->device != owner->device && alloc && alloc->pool && !alloc->pool->access[(size_t)rank->device])
+  if (!M.options.no_peers && rank->device != owner->device && alloc && alloc->pool &&
+      !alloc->pool->access[(size_t)rank->device])
     report("nccl pool " + owner->name,
            "NCCL: %s, on GPU %d, cannot reach into %s of %s, of a pool that is not open to it", rank->name.c_str(),
            rank->device, describe(*alloc).c_str(), owner->name.c_str());

@@ -1,5 +1,6 @@
 /* The storage pool and the staging ring on a virtual GPU, called as the rest of the library calls them. */
 #include "device/device.h"
+#include "device/keep.h"
 #include "device/staging.h"
 #include "device/storage_pool.h"
 #include "support/crew.h"
@@ -363,8 +364,46 @@ static void test_threads_one_after_another(void **state) {
   }
 }
 
+/* --- What is kept until a stream is done with it --------------------------------------------------------------------
+ */
+
+static void note_released(void *user, void *what) {
+  unsigned char seen;
+  (void)what;
+  vg_peek(&seen, ((world *)user)->output, 1);
+  assert_int_equal(seen, 3); /* the stream is there */
+}
+
+/* The end waits for that, and for nothing else: not for a device of which another stream is captured. */
+static void test_end_of_what_is_kept(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    world w;
+    rs_keep *keep;
+    rs_kept *kept;
+    cudaGraph_t graph;
+    open_world(&w, &(vg_options){.seed = seed});
+    assert_int_equal(open_device(&w, NULL), RESHARD_SUCCESS);
+    rs_device *device = w.device->device;
+    assert_int_equal(rs_keep_create(device, &keep), RESHARD_SUCCESS);
+    assert_int_equal(rs_keep_begin(keep, &kept), RESHARD_SUCCESS);
+    assert_int_equal(rs_kept_add(kept, note_released, &w, NULL), RESHARD_SUCCESS);
+    fill(&w, w.output, 3, PIECE, 0);
+    CUDA(cudaEventRecord((cudaEvent_t)kept->event, w.stream[0]));
+    rs_keep_end(keep, kept, true);
+    CUDA(cudaStreamBeginCapture(w.stream[1], cudaStreamCaptureModeGlobal));
+    fill(&w, w.output + PIECE, 4, PIECE, 1);
+    rs_keep_destroy(keep);
+    CUDA(cudaStreamEndCapture(w.stream[1], &graph));
+    CUDA(cudaGraphDestroy(graph));
+    close_world(&w);
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_end_of_what_is_kept),
       cmocka_unit_test(test_threads_one_after_another),
       cmocka_unit_test(test_edges),
       cmocka_unit_test(test_faults),
