@@ -157,8 +157,7 @@ def with_all(text, mutants):
                 continue # inside of the last one
             inside = {p: places[p] for p in places if place[0] <= p[0] and p[1] <= place[1] and p != place}
             chosen, void = render(*place, inside), '(void)' if places[place][0].kind in STATEMENTS else ''
-            out.append(bare[begin:place[0]])
-            out.append('(')
+            out.append(bare[begin:place[0]] + '(')
             for m in places[place]:
                 changed = bare[place[0]:m.begin] + m.replacement + bare[m.end:place[1]]
                 out.append(f'rs_mutant == {m.number} ? {void}({changed.strip() or 0}) : '.replace('\n', ' '))
