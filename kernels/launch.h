@@ -54,11 +54,5 @@ template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *ar
   return error;
 }
 
-/* Lets launches of the kernel have as many bytes of dynamic shared memory, where they are more than 48 KiB. */
-template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
-}
-
 #endif
 #endif
