@@ -123,7 +123,7 @@ void turns_begin(uint64_t seed) {
   random_state = (seed + 1) * 0xD1B54A32D192ED03ull | 1;
   for (int i = 0; i < 4; i++)
     pick(1);
-  static const unsigned one_in[] = {1, 2, 4, 8, 32};
+  static const unsigned one_in[] = {2, 4, 8, 16, 64};
   switch_one_in = one_in[pick(5)];
 }
 
