@@ -16,6 +16,7 @@
 #include "device/stream.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -49,8 +50,21 @@ reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *c
                   last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
 }
 
-static reshard_status ended(void) {
-  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+static reshard_status ended(const rs_nccl *c) {
+  return c->lost != RESHARD_SUCCESS
+             ? rs_error(c->lost, "%s", c->why)
+             : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+}
+
+/* A rank that has not made a call which the others make does not meet them any more: they would take its next one for
+ * it. They hear by their deadline, or before. */
+static reshard_status lose(rs_nccl *c, reshard_status status) {
+  if (status == RESHARD_SUCCESS || c->ended)
+    return status;
+  c->lost = status;
+  snprintf(c->why, sizeof c->why, "%s", reshard_last_error());
+  rs_nccl_end(c);
+  return status;
 }
 
 reshard_status rs_nccl_lock(rs_nccl *c) {
@@ -58,7 +72,7 @@ reshard_status rs_nccl_lock(rs_nccl *c) {
   if (!c->ended)
     return RESHARD_SUCCESS;
   pthread_mutex_unlock(&c->mutex);
-  return ended();
+  return ended(c);
 }
 
 void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
@@ -163,18 +177,23 @@ static reshard_status meet(rs_nccl *c) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_nccl *c = rs_nccl_of(comm);
-  rs_device *device = comm->device;
-  if (c->ended) /* what is on the stream may still read the record */
-    return ended();
-  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = device->index, .process = c->process};
-  memcpy(c->mine->record, mine, bytes);
+/* c->mine of every rank, to c->all. */
+static reshard_status gather_records(rs_nccl *c) {
+  rs_device *device = c->base.device;
   RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(gather(c));
-  RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)comm->size * sizeof *c->all, c->stream));
+  RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
   RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
-  RS_TRY(await(c, c->gathered, "all-gather of records"));
+  return await(c, c->gathered, "all-gather of records");
+}
+
+static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  rs_nccl *c = rs_nccl_of(comm);
+  if (c->ended) /* what is on the stream may still read the record */
+    return ended(c);
+  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
+  memcpy(c->mine->record, mine, bytes);
+  RS_TRY(lose(c, gather_records(c)));
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != (int32_t)bytes)
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
@@ -260,15 +279,16 @@ static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes
 
 static reshard_status exchange(rs_nccl *c, const rs_turn *turn, void *stream) {
   int previous;
-  RS_TRY(rs_cuda_enter(c->base.device, &previous));
-  reshard_status status = RESHARD_SUCCESS;
+  reshard_status status = rs_cuda_enter(c->base.device, &previous);
+  if (status != RESHARD_SUCCESS)
+    return lose(c, status);
   if (turn->collective != NULL)
     status = move_together(c, turn->collective, stream);
   for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
     if (has_window(c, turn, w))
       status = move_window(c, turn, w, stream);
   rs_cuda_leave(previous);
-  return status;
+  return lose(c, status);
 }
 
 static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
@@ -312,10 +332,12 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 
 /* One rank of this process: it meets nobody. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return rs_nccl_of(comm)->ended ? ended() : run(1, &mine);
+  return rs_nccl_of(comm)->ended ? ended(rs_nccl_of(comm)) : run(1, &mine);
 }
 
-static reshard_status nccl_enter(reshard_comm comm) { return rs_nccl_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status nccl_enter(reshard_comm comm) {
+  return rs_nccl_of(comm)->ended ? ended(rs_nccl_of(comm)) : RESHARD_SUCCESS;
+}
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
 

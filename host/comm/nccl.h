@@ -25,6 +25,8 @@ typedef struct rs_nccl {
   ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
   bool borrowed;         /* nccl is the caller's: never ended here */
   atomic_bool ended;
+  reshard_status lost;   /* SUCCESS, or why this rank has ended it: it could not make a call that the others make */
+  char why[512];         /* in words */
   int64_t timeout_ms;    /* 0: none */
   uint64_t process;      /* as in a record */
   bool met;              /* the ranks know who is in one process */
