@@ -39,8 +39,9 @@ RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_devic
  * reshard_comm_abort hold. All ranks destroy their handle, each on a thread of its own where they are in one process:
  * NCCL waits there for the others, at most until the deadline. Graphs that transfers on it were captured into are
  * destroyed before: NCCL waits for them, too. A rank that could not make a call which the others make ends its
- * communicator then and there: its later calls give that error, and the others hear of it by their deadline. One GPU per rank: two ranks on one are INVALID. Between GPUs of one process
- * arrays in a memory pool of the caller's own are open to the others, as above. */
+ * communicator then and there: its later calls give that error, and the others hear of it by their deadline. One GPU
+ * per rank: two ranks on one are INVALID. Between GPUs of one process arrays in a memory pool of the caller's own are
+ * open to the others, as above. */
 #define RESHARD_NCCL_ID_BYTES 128
 RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
