@@ -50,7 +50,10 @@ reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *c
                   last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
 }
 
-static reshard_status ended(const rs_nccl *c) {
+/* SUCCESS, or why it has ended. */
+static reshard_status check_alive(const rs_nccl *c) {
+  if (!c->ended)
+    return RESHARD_SUCCESS;
   return c->lost != RESHARD_SUCCESS
              ? rs_error(c->lost, "%s", c->why)
              : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
@@ -69,10 +72,10 @@ static reshard_status lose(rs_nccl *c, reshard_status status) {
 
 reshard_status rs_nccl_lock(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
-  if (!c->ended)
-    return RESHARD_SUCCESS;
-  pthread_mutex_unlock(&c->mutex);
-  return ended(c);
+  reshard_status status = check_alive(c);
+  if (status != RESHARD_SUCCESS)
+    pthread_mutex_unlock(&c->mutex);
+  return status;
 }
 
 void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
@@ -189,8 +192,7 @@ static reshard_status gather_records(rs_nccl *c) {
 
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
-  if (c->ended) /* what is on the stream may still read the record */
-    return ended(c);
+  RS_TRY(check_alive(c)); /* what is on the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
   memcpy(c->mine->record, mine, bytes);
   RS_TRY(lose(c, gather_records(c)));
@@ -332,12 +334,11 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 
 /* One rank of this process: it meets nobody. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return rs_nccl_of(comm)->ended ? ended(rs_nccl_of(comm)) : run(1, &mine);
+  RS_TRY(check_alive(rs_nccl_of(comm)));
+  return run(1, &mine);
 }
 
-static reshard_status nccl_enter(reshard_comm comm) {
-  return rs_nccl_of(comm)->ended ? ended(rs_nccl_of(comm)) : RESHARD_SUCCESS;
-}
+static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
 
