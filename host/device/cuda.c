@@ -123,12 +123,7 @@ static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *
 
 /* Of a stream that is not captured, whatever others are. */
 static reshard_status cuda_synchronize(rs_device *device, void *stream) {
-  int before;
-  RS_TRY(rs_cuda_enter(device, &before));
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  cudaError_t error = rs_cuda_restore(mode, cudaStreamSynchronize(stream));
-  rs_cuda_leave(before);
-  return rs_cuda_check(error, "cudaStreamSynchronize");
+  RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
 }
 
 static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }

@@ -74,6 +74,15 @@ void rs_cuda_ignore(cudaError_t error);
 /* Between these, calls are allowed that otherwise are not while any thread captures a stream; restore returns error. */
 enum cudaStreamCaptureMode rs_cuda_relax(void);
 cudaError_t rs_cuda_restore(enum cudaStreamCaptureMode mode, cudaError_t error);
+#define RS_ON_DEVICE_RELAXED(device, call) \
+  do { \
+    int before_; \
+    RS_TRY(rs_cuda_enter(device, &before_)); \
+    enum cudaStreamCaptureMode mode_ = rs_cuda_relax(); \
+    reshard_status status_ = rs_cuda_check(rs_cuda_restore(mode_, (cudaError_t)(call)), #call); \
+    rs_cuda_leave(before_); \
+    return status_; \
+  } while (0)
 
 /* cuda_memory.c */
 reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory);

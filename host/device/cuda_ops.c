@@ -68,13 +68,7 @@ reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stre
 
 reshard_status rs_cuda_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream) {
   RS_TRY(check_aligned("a selection", "the index", select->index, select->index_bytes));
-  int before;
-  RS_TRY(rs_cuda_enter(device, &before));
-  enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  int error = rs_index_select_launch(select, fault, stream);
-  cudaError_t failed = rs_cuda_restore(mode, (cudaError_t)error);
-  rs_cuda_leave(before);
-  return rs_cuda_check(failed, "rs_index_select_launch");
+  RS_ON_DEVICE_RELAXED(device, rs_index_select_launch(select, fault, stream));
 }
 
 reshard_status rs_cuda_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream) {
