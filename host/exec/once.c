@@ -83,8 +83,8 @@ static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const re
   RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
   reshard_status status = reshard_execute(transfer, stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
-    bool streams = comm->device->ops->streams, met = status == RESHARD_SUCCESS || !streams;
-    if (met) /* else the others would take what this rank tells them for what it has not given */
+    bool streams = comm->device->ops->streams;
+    if (status == RESHARD_SUCCESS || !streams) /* else the others would take what this rank tells them for what it has not given */
       status = rs_agree(comm, status);
     if (status != RESHARD_SUCCESS && streams) /* streams may wait for ever for one that failed */
       (void)comm->ops->abort(comm);
