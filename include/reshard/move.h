@@ -11,16 +11,17 @@ extern "C" {
 #endif
 
 /* A tree in which every floating tensor (f64, f32, f16, bf16, f8_e4m3, f8_e5m2) is a new, contiguous one of dtype `to`,
- * from the pool of `device`, with its requires_grad; tensors of other dtypes (f8_e8m0 holds scales) and of dtype `to`
- * are the same, and so are all containers in which nothing changed. A tensor that is at several places is cast once.
+ * one of these, from the pool of `device`, with its requires_grad; tensors of other dtypes (integers, bool, complex;
+ * f8_e8m0 holds scales), wherever they are, and of dtype `to` are the same, and so are all containers in which nothing
+ * changed. A tensor that is at several places is cast once.
  * One launch or one job for all tensors, in the order of stream (NULL on the CPU, where the call returns when all is
  * done). device: that all these tensors are on.
  *
- * Numbers are rounded to nearest even, once; subnormal ones are kept. What is too large becomes infinity, for the 8-bit
- * dtypes the largest number, as infinities do. Every NaN becomes the one that has all bits set but the sign. So the CPU
+ * Numbers are rounded to nearest even, once; subnormal ones are kept. What is too large becomes infinity, for f8_e4m3,
+ * which has none, the largest number, as infinities do (PyTorch does both). Every NaN becomes the one that has all bits set but the sign. So the CPU
  * and all GPUs give the same bits.
  * Errors: RESHARD_ERROR_INVALID naming the path (another device, storage that is freed), RESHARD_ERROR_UNSUPPORTED for
- * dtypes that have no cast (f64 and the 8-bit ones; the 8-bit ones to each other); nothing is kept then.
+ * `to` of other dtypes; nothing is kept then.
  * Source: torch/distributed/utils.py, _cast_forward_inputs. */
 RESHARD_API reshard_status reshard_tree_cast(reshard_tree tree, reshard_dtype to, reshard_device device, void *stream,
                                              reshard_tree *cast);
