@@ -104,6 +104,11 @@ reshard_status rs_path_error(const char *path, reshard_status status);
 #define RS_FLOAT_TEXT 40
 const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value);
 
+/* reshard_tree_map and reshard_tree_map_tensors; sets false: what is in a set stays. */
+reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped);
+reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user, bool sets,
+                                   reshard_tree *mapped);
+
 /* --- Going through a tree (tree_walk.c) ----------------------------------------------------------------- */
 
 /* As reshard_tree_visitor, with the container whose child `index` the leaf is; NULL for a leaf that is the tree. */

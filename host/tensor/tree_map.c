@@ -23,6 +23,7 @@ typedef struct copy {
 typedef struct mapping {
   reshard_tree_leaf_map map;
   void *user;
+  bool sets; /* are gone into */
   rs_walk walk;
   RS_VEC(copy) copies;          /* of the containers in the walk's stack */
   rs_names seen;                /* nodes that may be at several places */
@@ -149,8 +150,8 @@ static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root)
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_tree(reshard_tree tree, reshard_tree_leaf_map map, void *user, reshard_tree *mapped) {
-  mapping m = {.map = map, .user = user};
+reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped) {
+  mapping m = {.map = map, .user = user, .sets = sets};
   reshard_tree root = NULL;
   reshard_status status = map_all(&m, tree, &root);
   mapping_free(&m);
@@ -167,71 +168,7 @@ static reshard_status check_arguments(const char *call, reshard_tree tree, bool 
 
 reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, reshard_tree *mapped) {
   RS_TRY(check_arguments("reshard_tree_map", tree, map != NULL, mapped));
-  return map_tree(tree, map, user, mapped);
-}
-
-/* --- Tensors -------------------------------------------------------------------------------------------------- */
-
-typedef struct tensor_mapping {
-  reshard_tree_tensor_map map;
-  void *user;
-  rs_names seen;                  /* tensors that several leaves may have */
-  RS_VEC(reshard_tensor) results; /* what they have become, owned; NULL: themselves */
-  rs_node_maker leaves;
-} tensor_mapping;
-
-/* What a tensor becomes: NULL where it stays. */
-static reshard_status map_tensor(tensor_mapping *m, const char *path, const reshard_tensor *slot,
-                                 reshard_tensor *became) {
-  int64_t number = -1, before = m->results.n;
-  bool shared = atomic_load_explicit(&(*slot)->references, memory_order_relaxed) > 1;
-  *became = NULL;
-  if (shared) {
-    RS_TRY(rs_vec_reserve(&m->results, before + 1));
-    RS_TRY(rs_names_put(&m->seen, slot, sizeof *slot, &number));
-    if (number < before) {
-      *became = reshard_tensor_retain(m->results.at[number]);
-      return RESHARD_SUCCESS;
-    }
-    m->results.at[m->results.n++] = NULL;
-  }
-  RS_TRY(m->map(m->user, path, *slot, became));
-  if (*became == *slot) {
-    reshard_tensor_release(*slot);
-    *became = NULL;
-  }
-  if (shared)
-    m->results.at[number] = reshard_tensor_retain(*became);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status map_tensor_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  tensor_mapping *m = user;
-  reshard_tensor became;
-  if (leaf->kind != RESHARD_TREE_TENSOR)
-    return RESHARD_SUCCESS;
-  RS_TRY(map_tensor(m, path, &leaf->tensor, &became));
-  if (became == NULL)
-    return RESHARD_SUCCESS;
-  reshard_status status = rs_node_make(&m->leaves, RESHARD_TREE_TENSOR, mapped);
-  if (status == RESHARD_SUCCESS)
-    (*mapped)->tensor = became;
-  else
-    reshard_tensor_release(became);
-  return status;
-}
-
-reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
-                                        reshard_tree *mapped) {
-  RS_TRY(check_arguments("reshard_tree_map_tensors", tree, map != NULL, mapped));
-  tensor_mapping m = {.map = map, .user = user};
-  reshard_status status = map_tree(tree, map_tensor_leaf, &m, mapped);
-  for (int64_t i = 0; i < m.results.n; i++)
-    reshard_tensor_release(m.results.at[i]);
-  rs_node_maker_end(&m.leaves);
-  rs_names_free(&m.seen);
-  free(m.results.at);
-  return status;
+  return rs_tree_map(tree, map, user, true, mapped);
 }
 
 /* --- To leaves and back --------------------------------------------------------------------------------------- */
@@ -282,7 +219,7 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
   reshard_tree same = NULL;
   if (tree == NULL || leaves == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_flatten: %s is NULL", tree == NULL ? "tree" : "the output");
-  reshard_status status = map_tree(tree, list_leaf, &f, &same);
+  reshard_status status = rs_tree_map(tree, list_leaf, &f, true, &same);
   reshard_tree_release(same);
   if (status == RESHARD_SUCCESS)
     status = make_listed(&f, leaves);
@@ -334,7 +271,7 @@ reshard_status reshard_tree_rebuild(reshard_tree structure, int64_t n, const res
                     structure == NULL ? "structure"
                     : tree == NULL    ? "the output"
                                       : "leaves");
-  RS_TRY(map_tree(structure, give_leaf, &r, &made));
+  RS_TRY(rs_tree_map(structure, give_leaf, &r, true, &made));
   if (r.next != n) {
     reshard_tree_release(made);
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld leaves, the structure has %lld", call, (long long)n,

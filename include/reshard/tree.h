@@ -33,12 +33,21 @@ typedef enum reshard_tree_kind {
   RESHARD_TREE_NULL
 } reshard_tree_kind;
 
+/* What becomes of a tensor. *mapped is NULL at first: left so, or made the tensor that was given, nothing changes. What
+ * is put there is taken over with one reference, on success. path is borrowed. */
+typedef reshard_status (*reshard_tree_tensor_map)(void *user, const char *path, reshard_tensor tensor,
+                                                  reshard_tensor *mapped);
+
 /* What the library knows of an opaque leaf's type: one static object a type; types are equal where their addresses are.
  * retain and release may be NULL: the value is borrowed, or a number in a pointer. */
 typedef struct reshard_tree_type {
   const char *name; /* "DTensor" */
   void (*retain)(void *value);
   void (*release)(void *value);
+  /* NULL: the value has no tensors that trees know of. Calls map with user and path for each tensor that it has on this
+   * rank, and for one without elements where it has none but would have. *mapped (NULL at first): a new value of the
+   * type with what they became, with one reference; left NULL where none of them changed. */
+  reshard_status (*map_tensors)(void *value, const char *path, reshard_tree_tensor_map map, void *user, void **mapped);
 } reshard_tree_type;
 
 /* --- Making and filling --------------------------------------------------------------------------------------- */
@@ -133,11 +142,8 @@ RESHARD_API reshard_status reshard_tree_print(reshard_tree tree, char *buffer, s
 
 /* --- Other trees of the same structure ------------------------------------------------------------------------ */
 
-/* What becomes of a leaf, or of a tensor. *mapped is NULL at first: left so, or made the leaf (tensor) that was given,
- * nothing changes. What is put there is taken over with one reference, on success. path is borrowed. */
+/* What becomes of a leaf, as reshard_tree_tensor_map says it of a tensor. */
 typedef reshard_status (*reshard_tree_leaf_map)(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped);
-typedef reshard_status (*reshard_tree_tensor_map)(void *user, const char *path, reshard_tensor tensor,
-                                                  reshard_tensor *mapped);
 /* A tree in which each leaf is what `map` makes of it, depth first in order. What has not changed is the same node: a
  * container is new only where something in it has changed, and has the names, order and batch sizes of the one before.
  * A node that is at several places is mapped once, with its first path, and is one node at all of them. A leaf may
@@ -146,8 +152,11 @@ typedef reshard_status (*reshard_tree_tensor_map)(void *user, const char *path, 
  * Source: torch.utils._pytree.tree_map. */
 RESHARD_API reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user,
                                             reshard_tree *mapped);
-/* The same for tensors alone, wherever they are; other leaves stay. A tensor that several leaves have is mapped once.
- * Source: torch/distributed/utils.py, _apply_to_tensors. */
+/* The same for tensors alone, wherever they are, also in opaque leaves whose type has map_tensors: the local tensors of
+ * sharded tensors, nested ones and DTensors, which become ones of the same layout, and which a flat piece has as one
+ * 1-d tensor. Theirs keep their shapes and are alike in dtype and flags on all ranks (RESHARD_ERROR_INVALID naming the
+ * path). Other leaves stay. A tensor that several leaves have is mapped once. Source: torch/distributed/utils.py,
+ * _apply_to_tensors. */
 RESHARD_API reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
                                                     reshard_tree *mapped);
 

@@ -1,0 +1,17 @@
+/* DTensors whose local tensors are others: of the same mesh and placements. */
+#include "dtensor/dtensor.h"
+
+reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper, reshard_dtensor *mapped) {
+  reshard_properties properties = t->properties;
+  reshard_device_type type = t->sharder->device->device->type;
+  rs_held held;
+  bool changed;
+  *mapped = NULL;
+  RS_TRY(rs_held_map(t->sharder, &t->held, mapper, &properties, &type, &held, &changed));
+  if (!changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_dtensor_new(t->sharder, t->mesh, &properties, &held, mapped);
+  if (status != RESHARD_SUCCESS)
+    rs_held_free(&held);
+  return status;
+}
