@@ -53,6 +53,14 @@ static reshard_status check_packed(reshard_tree before, reshard_tree after) {
   return RESHARD_SUCCESS;
 }
 
+/* A leaf of a set may become another one. */
+static reshard_status check_member(reshard_tree after) {
+  char text[RS_NODE_TEXT];
+  if (rs_node_holds(after))
+    return rs_error(RESHARD_ERROR_INVALID, "a leaf of a set would become %s", rs_node_text(text, after));
+  return RESHARD_SUCCESS;
+}
+
 /* A copy of a container with its first n children. */
 static reshard_status copy_first(reshard_tree container, int64_t n, reshard_tree *made) {
   RS_TRY(rs_node_like(container, made));
@@ -73,11 +81,12 @@ static reshard_status deliver(mapping *m, reshard_tree child, reshard_tree becam
   reshard_status status = RESHARD_SUCCESS;
   if (became == NULL && c->made == NULL)
     return RESHARD_SUCCESS;
-  if (became != NULL && f->node->kind == RESHARD_TREE_PACKED) {
+  if (became != NULL && f->node->kind == RESHARD_TREE_PACKED)
     status = check_packed(child, became);
-    if (status != RESHARD_SUCCESS)
-      rs_path_error(m->walk.path.at, status);
-  }
+  else if (became != NULL && f->node->kind == RESHARD_TREE_SET)
+    status = check_member(became);
+  if (status != RESHARD_SUCCESS)
+    rs_path_error(m->walk.path.at, status);
   if (status == RESHARD_SUCCESS && c->made == NULL)
     status = copy_first(f->node, f->next - 1, &c->made);
   if (status != RESHARD_SUCCESS) {
@@ -113,6 +122,8 @@ static reshard_status take_child(mapping *m, const reshard_tree *slot, reshard_t
       return deliver(m, child, reshard_tree_retain(m->results.at[number]), root);
     m->results.at[m->results.n++] = NULL;
   }
+  if (child->kind == RESHARD_TREE_SET && !m->sets)
+    return deliver(m, child, NULL, root);
   if (rs_node_holds(child)) {
     RS_TRY(rs_vec_reserve(&m->copies, m->copies.n + 1));
     RS_TRY(rs_walk_enter(&m->walk, child));
@@ -127,13 +138,18 @@ static reshard_status take_child(mapping *m, const reshard_tree *slot, reshard_t
 
 /* The walk is out of a container. */
 static reshard_status leave(mapping *m, reshard_tree container, reshard_tree *root) {
-  copy c = m->copies.at[--m->copies.n];
+  copy c = m->copies.at[m->copies.n - 1];
+  if (c.made != NULL && c.made->kind == RESHARD_TREE_SET)
+    RS_TRY(rs_set_merge(c.made));
+  m->copies.n--;
   if (c.number >= 0)
     m->results.at[c.number] = reshard_tree_retain(c.made);
   return deliver(m, container, c.made, root);
 }
 
 static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root) {
+  if (tree->kind == RESHARD_TREE_SET && !m->sets)
+    return deliver(m, tree, NULL, root);
   if (!rs_node_holds(tree)) {
     reshard_tree became;
     RS_TRY(map_leaf(m, "", tree, &became));

@@ -38,7 +38,8 @@ typedef struct reshard_move_options {
 /* A tree in which every tensor is on `device`: those that are elsewhere are new ones of the same dtype, shape,
  * requires_grad and pin_memory, contiguous, from its pool (to the CPU: of pinned memory where pin_memory is set); those
  * that are there, and all containers in which nothing moved, are the same, with no copy. A tensor that is at several
- * places is moved once. Kinds struct and packed are entered as well.
+ * places is moved once. Kinds struct and packed are entered as well; a set stays as it is, as _recursive_to leaves it,
+ * though reshard_tree_cast and reshard_tree_map_tensors enter it.
  *
  * stream is one of the GPU's: of the destination's, or of the one that the tensors are on where that is the CPU. It is
  * not looked at where nothing moves. The copies come after what stream has been given before the call and before what

@@ -119,7 +119,7 @@ static void test_cast_sharded(void **state) {
   for (int64_t r = 0; r < RANKS; r++) {
     g.state[r] = dict();
     for (int l = 0; l < LAYOUTS; l++) {
-      char key[8];
+      char key[16];
       reshard_sharded_tensor tensor;
       reshard_layout layout = parts_layout(layouts[l], 2, shape, RANKS);
       GOOD(reshard_sharded_tensor_empty(p.sharders[r], layout, &f32, NULL, &tensor));
