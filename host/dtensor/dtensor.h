@@ -15,6 +15,7 @@ struct reshard_dtensor_s {
   reshard_mesh mesh;       /* retained */
   reshard_properties properties;
   rs_held held; /* its layout has the placements */
+  bool on_cpu;  /* the local tensors were moved there from the sharder's device, on all ranks */
   int order[RESHARD_MAX_DIMS];
   int64_t stride[RESHARD_MAX_DIMS];
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
