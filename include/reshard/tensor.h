@@ -114,7 +114,8 @@ RESHARD_API int reshard_data_allocated(reshard_tensor tensor);
 RESHARD_API reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read_only,
                                                       reshard_tensor *tensor);
 /* The other way: a new managed tensor that keeps the tensor until its deleter is called. Storage that is freed is
- * refused, and cannot be freed meanwhile. Errors: RESHARD_ERROR_UNSUPPORTED for dtypes that DLPack lacks. Source: torch.to_dlpack, __dlpack__. */
+ * refused, and cannot be freed meanwhile. Errors: RESHARD_ERROR_UNSUPPORTED for dtypes that DLPack lacks. Source:
+ * torch.to_dlpack, __dlpack__. */
 RESHARD_API reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, void **managed);
 
 /* Both before the tensor is shared: they are for who makes it. */

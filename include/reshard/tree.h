@@ -59,7 +59,8 @@ RESHARD_API reshard_status reshard_tree_dict(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_list(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_tuple(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_struct(const char *name, reshard_tree *tree);
-/* A Python set: it holds leaves, each once (equal as in reshard_tree_equal; an integer, a float and a bool are never). */
+/* A Python set: it holds leaves, each once (equal as in reshard_tree_equal; an integer, a float and a bool are never).
+ */
 RESHARD_API reshard_status reshard_tree_create_set(reshard_tree *tree);
 RESHARD_API reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree);
 /* data is packed by step: batch_sizes[t] rows of step t, 1 or more, not increasing, their sum data's first extent.
@@ -92,8 +93,9 @@ RESHARD_API reshard_status reshard_tree_set_int(reshard_tree dict, int64_t key, 
 RESHARD_API reshard_status reshard_tree_append(reshard_tree container, reshard_tree child);
 
 /* Keys of a dict (not of what is in it) that begin with old_prefix begin with new_prefix instead, all at once, in place
- * and in their places; integer keys stay. Local. Errors, and nothing is changed: RESHARD_ERROR_INVALID for equal prefixes, and for a key
- * that would become one that the dict has and keeps, naming both. Source: _replace_by_prefix. */
+ * and in their places; integer keys stay. Local. Errors, and nothing is changed: RESHARD_ERROR_INVALID for equal
+ * prefixes, and for a key that would become one that the dict has and keeps, naming both. Source: _replace_by_prefix.
+ */
 RESHARD_API reshard_status reshard_tree_replace_by_prefix(reshard_tree dict, const char *old_prefix,
                                                           const char *new_prefix);
 
@@ -136,10 +138,9 @@ RESHARD_API const reshard_tree_type *reshard_tree_get_type(reshard_tree tree);
 typedef reshard_status (*reshard_tree_visitor)(void *user, const char *path, reshard_tree leaf);
 RESHARD_API reshard_status reshard_tree_visit(reshard_tree tree, reshard_tree_visitor visit, void *user);
 
-/* 1 where both trees have the same kinds in the same places, with the same names in the same order, and equal leaves (of
- * sets in any order):
- * tensors and values of opaque types are equal where they are the same, numbers where their values are (a NaN equals a
- * NaN). Which nodes are shared makes no difference. */
+/* 1 where both trees have the same kinds in the same places, with the same names in the same order, and equal leaves
+ * (of sets in any order): tensors and values of opaque types are equal where they are the same, numbers where their
+ * values are (a NaN equals a NaN). Which nodes are shared makes no difference. */
 RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, int *equal);
 
 /* The tree as a person would draw it, a line for each node, in UTF-8:
@@ -150,8 +151,9 @@ RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, in
  *       ├── lr: 0.1
  *       └── name: "adam"
  * A container, tensor or value that is at several places is drawn at the first of them, marked &n, and is *n at the
- * others. An integer key is drawn as [0]. From 32 levels on lines do not begin further to the right; they tell their depth. needed (may be NULL): bytes
- * with the NUL; RESHARD_ERROR_INVALID where size is less, and then as much of the text as fits. */
+ * others. An integer key is drawn as [0]. From 32 levels on lines do not begin further to the right; they tell their
+ * depth. needed (may be NULL): bytes with the NUL; RESHARD_ERROR_INVALID where size is less, and then as much of the
+ * text as fits. */
 RESHARD_API reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed);
 
 /* --- Other trees of the same structure ------------------------------------------------------------------------ */
@@ -162,8 +164,8 @@ typedef reshard_status (*reshard_tree_leaf_map)(void *user, const char *path, re
  * container is new only where something in it has changed, and has the names, order and batch sizes of the one before.
  * A node that is at several places is mapped once, with its first path, and is one node at all of them. A leaf may
  * become any node; the data of a packed sequence stays a tensor of as many rows, a leaf of a set a leaf
- * (RESHARD_ERROR_INVALID naming the path). Leaves of a set that have become equal are one. Non-success of `map` ends it and is returned; nothing is kept then. The tree must not change meanwhile.
- * Source: torch.utils._pytree.tree_map. */
+ * (RESHARD_ERROR_INVALID naming the path). Leaves of a set that have become equal are one. Non-success of `map` ends it
+ * and is returned; nothing is kept then. The tree must not change meanwhile. Source: torch.utils._pytree.tree_map. */
 RESHARD_API reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user,
                                             reshard_tree *mapped);
 /* The same for tensors alone, wherever they are, also in opaque leaves whose type has map_tensors: the local tensors of

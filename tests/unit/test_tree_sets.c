@@ -1,5 +1,6 @@
-/* Sets and integer keys in trees, through everything that is done with trees: made, visited, mapped, flattened, rebuilt,
- * compared, drawn, saved and loaded. As torch/distributed/utils.py and torch/distributed/checkpoint have them. */
+/* Sets and integer keys in trees, through everything that is done with trees: made, visited, mapped, flattened,
+ * rebuilt, compared, drawn, saved and loaded. As torch/distributed/utils.py and torch/distributed/checkpoint have them.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
