@@ -83,12 +83,10 @@ static __device__ __forceinline__ uint32_t rs_e4m3_of(float x) {
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
   return pair & 0xff;
 }
-/* The instruction knows no infinity: from half way between the largest number and the next power of two on it is put
- * together. */
-static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
+static __device__ __forceinline__ uint32_t rs_e5m2_finite(float x) {
   uint16_t pair;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-  return fabsf(x) >= 61440.0f ? (rs_bits(x) >> 24 & 0x80u) | 0x7cu : pair & 0xffu;
+  return pair & 0xff;
 }
 static __device__ __forceinline__ uint32_t rs_f32_of_e4m3(uint32_t code) {
   uint32_t pair;
@@ -99,13 +97,18 @@ static __device__ __forceinline__ uint32_t rs_f32_of_e4m3(uint32_t code) {
 static __device__ __forceinline__ uint32_t rs_e4m3_of(float x) {
   return rs_narrow(rs_bits(x) & 0x7fffffffu, 3, 7, 0x7e) | (rs_bits(x) >> 24 & 0x80u);
 }
-static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
-  return rs_narrow(rs_bits(x) & 0x7fffffffu, 2, 15, 0x7c) | (rs_bits(x) >> 24 & 0x80u);
+static __device__ __forceinline__ uint32_t rs_e5m2_finite(float x) {
+  return rs_narrow(rs_bits(x) & 0x7fffffffu, 2, 15, 0x7b) | (rs_bits(x) >> 24 & 0x80u);
 }
 static __device__ __forceinline__ uint32_t rs_f32_of_e4m3(uint32_t code) {
   return rs_widen(code & 0x7f, 3, 7, 0x7f) | (code & 0x80u) << 24;
 }
 #endif
+/* Makes infinity, which the instruction does not, of all from half way between the largest number and the next power of
+ * two on: the middle goes to the even code. */
+static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
+  return (rs_bits(x) & 0x7fffffffu) < 0x47700000u ? rs_e5m2_finite(x) : (rs_bits(x) >> 24 & 0x80u) | 0x7cu;
+}
 /* The upper half of an f16. */
 static __device__ __forceinline__ uint32_t rs_f32_of_e5m2(uint32_t code) { return rs_f32_of_f16(code << 8); }
 
