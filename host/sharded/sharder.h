@@ -32,8 +32,8 @@ typedef struct rs_tensor_mapper {
   reshard_tree_tensor_map map;
   void *user;
 } rs_tensor_mapper;
-/* What a rank holds of the same layout with what its tensors become: of the same shapes, on the CPU or on the sharder's
- * device. *properties: had, and what the tensors have then; *type: of the devices that they are on, likewise. A
+/* What a rank holds of the same layout, with what its tensors become: of the same shapes, on the CPU or on the sharder's
+ * device. *properties and *type, of their device: before the call what they have, after it what they have become. A
  * rank without tensors asks with one that has no elements. *changed false: nothing is made. */
 reshard_status rs_held_map(reshard_sharder sharder, const rs_held *held, const rs_tensor_mapper *mapper,
                            reshard_properties *properties, reshard_device_type *type, rs_held *mapped, bool *changed);
