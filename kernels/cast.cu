@@ -74,7 +74,10 @@ static_assert(sizeof(table) <= RS_PARAMETER_BYTES, "a table is a parameter");
   P(RS_F16, RS_E4M3) P(RS_E4M3, RS_F16)                    \
   P(RS_F16, RS_E5M2) P(RS_E5M2, RS_F16)                    \
   P(RS_BF16, RS_E4M3) P(RS_E4M3, RS_BF16)                  \
-  P(RS_BF16, RS_E5M2) P(RS_E5M2, RS_BF16)
+  P(RS_BF16, RS_E5M2) P(RS_E5M2, RS_BF16)                  \
+  P(RS_F64, RS_E4M3) P(RS_E4M3, RS_F64)                    \
+  P(RS_F64, RS_E5M2) P(RS_E5M2, RS_F64)                    \
+  P(RS_E4M3, RS_E5M2) P(RS_E5M2, RS_E4M3)
 /* clang-format on */
 
 __host__ __device__ constexpr int pair_of(int from, int to) { return from * RS_NUMBERS + to; }
@@ -90,6 +93,7 @@ __host__ __device__ constexpr int thread_items(int from, int to) {
 
 /* Memory of `Bytes` bytes, loaded and stored whole. */
 template <int Bytes> struct chunk;
+template <> struct chunk<2> { typedef uint16_t type; };
 template <> struct chunk<4> { typedef uint32_t type; };
 template <> struct chunk<8> { typedef uint2 type; };
 template <> struct chunk<16> { typedef uint4 type; };
@@ -98,11 +102,13 @@ template <> struct chunk<16> { typedef uint4 type; };
 struct words {
   uint32_t at[4];
 };
+__device__ __forceinline__ void unpack(uint16_t v, words *w) { w->at[0] = v; }
 __device__ __forceinline__ void unpack(uint32_t v, words *w) { w->at[0] = v; }
 __device__ __forceinline__ void unpack(uint2 v, words *w) { w->at[0] = v.x, w->at[1] = v.y; }
 __device__ __forceinline__ void unpack(uint4 v, words *w) {
   w->at[0] = v.x, w->at[1] = v.y, w->at[2] = v.z, w->at[3] = v.w;
 }
+__device__ __forceinline__ void pack(const words &w, uint16_t *v) { *v = static_cast<uint16_t>(w.at[0]); }
 __device__ __forceinline__ void pack(const words &w, uint32_t *v) { *v = w.at[0]; }
 __device__ __forceinline__ void pack(const words &w, uint2 *v) { *v = make_uint2(w.at[0], w.at[1]); }
 __device__ __forceinline__ void pack(const words &w, uint4 *v) { *v = make_uint4(w.at[0], w.at[1], w.at[2], w.at[3]); }

@@ -1,8 +1,8 @@
 /* Conversion of one number. The rules, which the CPU's casts keep to the bit:
- *  - nearest, ties to even, rounded once: f64 goes to f16 and bf16 by way of an f32 rounded to odd, whose 24 bits are
- *    more than two beyond theirs, so that the second rounding is as good as the only one;
- *  - what is too large becomes infinity, and for f8 the largest number of its sign, as infinity itself does (PTX:
- *    cvt.rn.satfinite; CUDA: __NV_SATFINITE);
+ *  - nearest, ties to even, rounded once: f64 goes to what is narrower than f32 by way of an f32 rounded to odd, whose
+ *    24 bits are more than two beyond theirs, so that the second rounding is as good as the only one;
+ *  - what is too large becomes infinity, and for f8_e4m3, which has none, the largest number of its sign, as infinity
+ *    itself does (PTX: cvt.rn.satfinite; CUDA: __NV_SATFINITE);
  *  - subnormal numbers are kept on both sides;
  *  - every NaN becomes the destination's with all bits but the sign set. That is what cvt gives for f8, f16, bf16 and
  *    f32 (PTX ISA, cvt); where hardware differs, in widening, it is selected here, so that all machines agree.
@@ -83,7 +83,7 @@ static __device__ __forceinline__ uint32_t rs_e4m3_of(float x) {
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
   return pair & 0xff;
 }
-static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
+static __device__ __forceinline__ uint32_t rs_e5m2_finite(float x) {
   uint16_t pair;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
   return pair & 0xff;
@@ -97,13 +97,18 @@ static __device__ __forceinline__ uint32_t rs_f32_of_e4m3(uint32_t code) {
 static __device__ __forceinline__ uint32_t rs_e4m3_of(float x) {
   return rs_narrow(rs_bits(x) & 0x7fffffffu, 3, 7, 0x7e) | (rs_bits(x) >> 24 & 0x80u);
 }
-static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
+static __device__ __forceinline__ uint32_t rs_e5m2_finite(float x) {
   return rs_narrow(rs_bits(x) & 0x7fffffffu, 2, 15, 0x7b) | (rs_bits(x) >> 24 & 0x80u);
 }
 static __device__ __forceinline__ uint32_t rs_f32_of_e4m3(uint32_t code) {
   return rs_widen(code & 0x7f, 3, 7, 0x7f) | (code & 0x80u) << 24;
 }
 #endif
+/* Makes infinity, which the instruction does not, of all from half way between the largest number and the next power of
+ * two on: the middle goes to the even code. */
+static __device__ __forceinline__ uint32_t rs_e5m2_of(float x) {
+  return (rs_bits(x) & 0x7fffffffu) < 0x47700000u ? rs_e5m2_finite(x) : (rs_bits(x) >> 24 & 0x80u) | 0x7cu;
+}
 /* The upper half of an f16. */
 static __device__ __forceinline__ uint32_t rs_f32_of_e5m2(uint32_t code) { return rs_f32_of_f16(code << 8); }
 

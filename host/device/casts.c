@@ -3,15 +3,13 @@
 
 #include <stdlib.h>
 
-static bool is_f8(reshard_dtype dtype) { return dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2; }
-static bool is_f16_or_f32(reshard_dtype dtype) {
-  return dtype == RESHARD_F16 || dtype == RESHARD_BF16 || dtype == RESHARD_F32;
+bool rs_cast_knows(reshard_dtype dtype) {
+  return dtype == RESHARD_F64 || dtype == RESHARD_F32 || dtype == RESHARD_F16 || dtype == RESHARD_BF16 ||
+         dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2;
 }
 
 bool rs_cast_supported(reshard_dtype from, reshard_dtype to) {
-  if (is_f16_or_f32(from))
-    return from != to && (is_f16_or_f32(to) || is_f8(to) || to == RESHARD_F64);
-  return (is_f8(from) || from == RESHARD_F64) && is_f16_or_f32(to);
+  return from != to && rs_cast_knows(from) && rs_cast_knows(to);
 }
 
 reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,

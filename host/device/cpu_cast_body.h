@@ -6,10 +6,10 @@
  *     what carries into the exponent is right there, too;
  *   - a subnormal result: a power of two is added whose unit is the unit of the result, and the adder rounds.
  * A double that becomes less than a float would be rounded twice. So it first becomes a float rounded to odd: cut off,
- * and its last bit set where anything was lost. A float has two bits more than f16 or bf16 have at least, so that bit
- * says on which side of a tie the double was.
+ * and its last bit set where anything was lost. A float has two bits more than what is narrower has at least, so that
+ * bit says on which side of a tie the double was.
  *
- * Overflow: infinity, for the 8-bit ones the largest number. Every NaN becomes the one whose bits are all set but the
+ * Overflow: infinity, for f8_e4m3, which has none, the largest number. Every NaN becomes the one whose bits are all set but the
  * sign: what NVIDIA's conversions give, where they are documented to give one.
  *
  * Everything is static and no header's inline function is used: code for a newer machine must not end up in a symbol
@@ -49,7 +49,7 @@ typedef struct format {
   int most;                  /* what a number too large becomes */
 } format;
 #define F8_E4M3 ((format){8, 3, 7, 0x7e, -1, 0x7e})
-#define F8_E5M2 ((format){8, 2, 15, 0x7c, 0x7c, 0x7b})
+#define F8_E5M2 ((format){8, 2, 15, 0x7c, 0x7c, 0x7c})
 #define F16     ((format){16, 10, 15, 0x7c00, 0x7c00, 0x7c00})
 
 ALWAYS_INLINE f32_bits widen(const format f, int32_t code) {
@@ -138,22 +138,25 @@ ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
     EACH(i, n) store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
   }
 /* clang-format off */
-CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32)
-CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32)
+CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64)
+CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
 CAST(f16, e4m3) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
 CAST(bf16, e4m3) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
 CAST(f32, e4m3) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
-CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
+CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
 
 #define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]
 static const rs_cast_kernels kernels = {
-    .of = {AT(F8_E4M3) = {AT(F16) = e4m3_to_f16, AT(BF16) = e4m3_to_bf16, AT(F32) = e4m3_to_f32},
-           AT(F8_E5M2) = {AT(F16) = e5m2_to_f16, AT(BF16) = e5m2_to_bf16, AT(F32) = e5m2_to_f32},
+    .of = {AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2, AT(F16) = e4m3_to_f16, AT(BF16) = e4m3_to_bf16,
+                          AT(F32) = e4m3_to_f32, AT(F64) = e4m3_to_f64},
+           AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3, AT(F16) = e5m2_to_f16, AT(BF16) = e5m2_to_bf16,
+                          AT(F32) = e5m2_to_f32, AT(F64) = e5m2_to_f64},
            AT(F16) = {AT(F8_E4M3) = f16_to_e4m3, AT(F8_E5M2) = f16_to_e5m2, AT(BF16) = f16_to_bf16,
                       AT(F32) = f16_to_f32, AT(F64) = f16_to_f64},
            AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3, AT(F8_E5M2) = bf16_to_e5m2, AT(F16) = bf16_to_f16,
                        AT(F32) = bf16_to_f32, AT(F64) = bf16_to_f64},
            AT(F32) = {AT(F8_E4M3) = f32_to_e4m3, AT(F8_E5M2) = f32_to_e5m2, AT(F16) = f32_to_f16,
                       AT(BF16) = f32_to_bf16, AT(F64) = f32_to_f64},
-           AT(F64) = {AT(F16) = odd_to_f16, AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}}};
+           AT(F64) = {AT(F8_E4M3) = odd_to_e4m3, AT(F8_E5M2) = odd_to_e5m2, AT(F16) = odd_to_f16,
+                      AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}}};
 /* clang-format on */

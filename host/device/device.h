@@ -65,7 +65,9 @@ typedef struct rs_casts {
   RS_VEC(rs_cast) cast;
   RS_VEC(rs_axis) axis;
 } rs_casts;
-/* f32, f16, bf16, f64 between each other; f8_e4m3 and f8_e5m2 from and to f32, f16, bf16. A dtype to itself is no cast. */
+/* f64, f32, f16, bf16, f8_e4m3 and f8_e5m2 hold numbers; integers, complex numbers and f8_e8m0 (scales) have no casts. */
+bool rs_cast_knows(reshard_dtype dtype);
+/* Those that are known between each other. A dtype to itself is no cast. */
 bool rs_cast_supported(reshard_dtype from, reshard_dtype to);
 /* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0 in
  * any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */

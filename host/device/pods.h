@@ -13,8 +13,8 @@ typedef struct rs_axis {
 
 /* A conversion of numbers: `elements` of one dtype, contiguous on both sides, to as many of another, repeated over
  * naxes loops as in rs_copy; destinations do not overlap. Rounds to nearest even, once; subnormal numbers are kept.
- * What is too large becomes infinity, for the 8-bit dtypes the largest number (infinities do, too). Every NaN becomes
- * the one of which all bits but the sign are set. */
+ * What is too large becomes infinity, for f8_e4m3 the largest number (infinities do, too). Every NaN becomes the one of
+ * which all bits but the sign are set. */
 typedef struct rs_cast {
   const char *src;
   char *dst;

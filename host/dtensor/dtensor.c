@@ -60,10 +60,22 @@ static reshard_status share(const rs_held *held, int64_t rank, reshard_dtype dty
   return rs_held_wrap("array", held->layout, rank, dtype, held->n, held->arrays, out);
 }
 
+static reshard_status describe(reshard_dtensor t, reshard_metadata *metadata) {
+  reshard_metadata at_home;
+  RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->held.layout, &at_home));
+  if (!t->on_cpu) {
+    *metadata = at_home;
+    return RESHARD_SUCCESS;
+  }
+  reshard_status status = rs_metadata_as(at_home, &t->properties, RESHARD_DEVICE_CPU, metadata);
+  reshard_metadata_release(at_home);
+  return status;
+}
+
 static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sharded) {
   reshard_metadata metadata;
   rs_held held;
-  RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->held.layout, &metadata));
+  RS_TRY(describe(t, &metadata));
   reshard_status status = share(&t->held, t->sharder->comm->rank, t->properties.dtype, &held);
   if (status == RESHARD_SUCCESS) {
     status = rs_sharded_new(t->sharder, metadata, &held, sharded);

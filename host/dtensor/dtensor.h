@@ -15,6 +15,7 @@ struct reshard_dtensor_s {
   reshard_mesh mesh;       /* retained */
   reshard_properties properties;
   rs_held held; /* its layout has the placements */
+  bool on_cpu;  /* the local tensors were moved there from the sharder's device, on all ranks */
   int order[RESHARD_MAX_DIMS];
   int64_t stride[RESHARD_MAX_DIMS];
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
@@ -23,6 +24,8 @@ struct reshard_dtensor_s {
 /* Takes held over on success; its layout is one of the mesh. */
 reshard_status rs_dtensor_new(reshard_sharder sharder, reshard_mesh mesh, const reshard_properties *properties,
                               const rs_held *held, reshard_dtensor *tensor);
+/* With other local tensors, as rs_sharded_map; NULL where nothing changed. */
+reshard_status rs_dtensor_map(reshard_dtensor tensor, const rs_tensor_mapper *mapper, reshard_dtensor *mapped);
 /* A placing on a mesh of the sharder's communicator; call begins the errors. */
 reshard_status rs_placing_check(const char *call, reshard_sharder sharder, const reshard_placing *placing);
 /* Its layout of a tensor, one reference; kept by the sharder for the next time. */

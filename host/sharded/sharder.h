@@ -4,6 +4,7 @@
 
 #include "exec/once.h"
 #include "tensor/tensor.h"
+#include "tensor/tree.h"
 
 #include <reshard/sharded.h>
 
@@ -25,6 +26,28 @@ reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t ran
                             reshard_tensor const *tensors, rs_held *held);
 void rs_held_free(rs_held *held);
 int64_t rs_held_bytes(const rs_held *held);
+/* What becomes of local tensors, as reshard_tree_type.map_tensors has it (map.c). */
+typedef struct rs_tensor_mapper {
+  const char *path;
+  reshard_tree_tensor_map map;
+  void *user;
+} rs_tensor_mapper;
+/* What a rank holds of the same layout, with what its tensors become: of the same shapes, on the CPU or on the sharder's
+ * device. *properties and *type, of their device: before the call what they have, after it what they have become. A
+ * rank without tensors asks with one that has no elements. *changed false: nothing is made. */
+reshard_status rs_held_map(reshard_sharder sharder, const rs_held *held, const rs_tensor_mapper *mapper,
+                           reshard_properties *properties, reshard_device_type *type, rs_held *mapped, bool *changed);
+/* The same for one tensor that a rank may have had: without elements, on the device of its sharder, or on the CPU. */
+reshard_status rs_stand_in_map(reshard_sharder sharder, const rs_tensor_mapper *mapper, reshard_properties *properties,
+                               reshard_device_type *type, bool *changed);
+/* The same shards with other properties, on devices of a type: those of another type have no number any more. */
+reshard_status rs_metadata_as(reshard_metadata metadata, const reshard_properties *properties, reshard_device_type type,
+                              reshard_metadata *as);
+/* The type of the devices that shards are on; of shards of several types that of the first. */
+reshard_device_type rs_metadata_type(reshard_metadata metadata, reshard_sharder sharder);
+/* A sharded tensor of the same layout; NULL where nothing changed. */
+reshard_status rs_sharded_map(reshard_sharded_tensor tensor, const rs_tensor_mapper *mapper,
+                              reshard_sharded_tensor *mapped);
 /* From the first to the last global index of an array in each dim. */
 reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds);
 

@@ -1,6 +1,7 @@
 /* Leaves of a state dict that are more than trees know: values of types of their own. */
 #include "state/state.h"
 
+#include "dtensor/dtensor.h"
 #include "file/file.h"
 
 static void retain_sharded(void *value) { reshard_sharded_tensor_retain(value); }
@@ -8,9 +9,32 @@ static void release_sharded(void *value) { reshard_sharded_tensor_release(value)
 static void retain_dtensor(void *value) { reshard_dtensor_retain(value); }
 static void release_dtensor(void *value) { reshard_dtensor_release(value); }
 
-const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded};
-const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor};
-const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release};
+/* The local tensors of a leaf become others: a cast, a move to a device. */
+static reshard_status map_sharded(void *value, const char *path, reshard_tree_tensor_map map, void *user,
+                                  void **mapped) {
+  reshard_sharded_tensor made;
+  RS_TRY(rs_sharded_map(value, &(rs_tensor_mapper){path, map, user}, &made));
+  *mapped = made;
+  return RESHARD_SUCCESS;
+}
+static reshard_status map_dtensor(void *value, const char *path, reshard_tree_tensor_map map, void *user,
+                                  void **mapped) {
+  reshard_dtensor made;
+  RS_TRY(rs_dtensor_map(value, &(rs_tensor_mapper){path, map, user}, &made));
+  *mapped = made;
+  return RESHARD_SUCCESS;
+}
+static reshard_status map_nested(void *value, const char *path, reshard_tree_tensor_map map, void *user,
+                                 void **mapped) {
+  rs_nested *made;
+  RS_TRY(rs_nested_map(value, &(rs_tensor_mapper){path, map, user}, &made));
+  *mapped = made;
+  return RESHARD_SUCCESS;
+}
+
+const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded, map_sharded};
+const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor, map_dtensor};
+const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release, map_nested};
 
 /* A tensor becomes a leaf. */
 static reshard_status make(const char *call, const reshard_tree_type *type, void *tensor, reshard_tree *leaf) {

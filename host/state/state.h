@@ -33,6 +33,8 @@ reshard_status rs_leaf_check(const char *call, const reshard_tree_type *type, re
 /* --- Nested tensors (nested.c, flatten.c) --------------------------------------------------------------- */
 
 void rs_nested_release(void *value);
+/* With other local tensors, as rs_sharded_map; NULL where nothing changed (map.c). */
+reshard_status rs_nested_map(const rs_nested *nested, const rs_tensor_mapper *mapper, rs_nested **mapped);
 
 /* The shards of a nested tensor, of any depth, as one list: what becomes its plain form. */
 typedef struct rs_flat_shard {

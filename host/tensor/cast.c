@@ -12,12 +12,6 @@ typedef struct casting {
   rs_casts casts;
 } casting;
 
-/* Those that hold numbers: f8_e8m0 holds scales. */
-static bool is_floating(reshard_dtype dtype) {
-  return dtype == RESHARD_F64 || dtype == RESHARD_F32 || dtype == RESHARD_F16 || dtype == RESHARD_BF16 ||
-         dtype == RESHARD_F8_E4M3 || dtype == RESHARD_F8_E5M2;
-}
-
 /* Lists the cast of a tensor into a new one. */
 static reshard_status list_cast(casting *c, reshard_tensor src, reshard_tensor dst) {
   rs_axis axes[RESHARD_MAX_DIMS];
@@ -29,12 +23,9 @@ static reshard_status list_cast(casting *c, reshard_tensor src, reshard_tensor d
 
 static reshard_status cast_one(casting *c, reshard_tensor src, reshard_tensor *cast) {
   const reshard_tensor_info *info = &src->info;
-  if (!is_floating(info->dtype) || info->dtype == c->to)
+  if (!rs_cast_supported(info->dtype, c->to))
     return RESHARD_SUCCESS;
   RS_TRY(rs_tensor_where("reshard_tree_cast", src, c->device));
-  if (!rs_cast_supported(info->dtype, c->to))
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_tree_cast: no cast from %s to %s",
-                    reshard_dtype_string(info->dtype), reshard_dtype_string(c->to));
   reshard_tensor dst;
   RS_TRY(rs_tensor_use("reshard_tree_cast", src, c->stream));
   RS_TRY(reshard_tensor_create_on(c->device, c->to, info->ndim, info->shape, c->stream, &dst));
@@ -60,7 +51,7 @@ reshard_status reshard_tree_cast(reshard_tree tree, reshard_dtype to, reshard_de
                     tree == NULL     ? "tree"
                     : device == NULL ? "device"
                                      : "cast");
-  if (!is_floating(to))
+  if (!rs_cast_knows(to))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_tree_cast: to %s, which is no floating dtype with casts",
                     reshard_dtype_string(to));
   RS_TRY(rs_stream_check(device->device, stream, "reshard_tree_cast"));

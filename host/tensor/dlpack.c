@@ -1,5 +1,5 @@
 /* Tensors from other programs and to them. One that comes in is lent memory whose release is the other's deleter; one
- * that goes out is one more occupant of our storage until our deleter is called. */
+ * that goes out is over our storage, whose memory stays where it is, until our deleter is called. */
 #include "tensor/dlpack.h"
 
 #include "tensor/tensor.h"
@@ -115,6 +115,7 @@ typedef struct given {
 } given;
 
 static void take_back(given *g) {
+  atomic_fetch_sub_explicit(&g->storage->given, 1, memory_order_release);
   rs_storage_release(g->storage);
   free(g);
 }
@@ -151,6 +152,7 @@ reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, vo
                     call);
   RS_TRY(rs_alloc_zero(&g, 1, sizeof *g));
   g->storage = rs_storage_retain(tensor->storage);
+  atomic_fetch_add_explicit(&g->storage->given, 1, memory_order_relaxed);
   if (versioned)
     g->managed.newer = (rs_dl_versioned){.major = RS_DL_MAJOR,
                                          .minor = RS_DL_MINOR,

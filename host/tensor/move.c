@@ -128,7 +128,7 @@ static reshard_status list_move(rs_move *m, reshard_tensor src, reshard_tensor *
   RS_TRY(keep_source(m, src));
   RS_TRY(make_destination(m, src, dst));
   if (src->info.elements > 0)
-    m->moved.at[m->moved.n++] = (rs_moved){src, *dst, NULL};
+    m->moved.at[m->moved.n++] = (rs_moved){reshard_tensor_retain(src), *dst, NULL};
   return RESHARD_SUCCESS;
 }
 
@@ -164,6 +164,8 @@ static void move_free(rs_move *m) {
     rs_keep_end(m->gpu->keep, m->kept, m->under_way);
   for (int64_t i = 0; i < m->owners.n; i++)
     reshard_device_release(m->owners.at[i]);
+  for (int64_t i = 0; i < m->moved.n; i++)
+    reshard_tensor_release(m->moved.at[i].src);
   reshard_device_release(m->gpu);
   free(m->owners.at);
   free(m->moved.at);
@@ -179,7 +181,7 @@ reshard_status reshard_tree_to(reshard_tree tree, reshard_device device, void *s
                                      : "moved");
   RS_TRY(read_options(&m, options));
   reshard_tree made;
-  reshard_status status = reshard_tree_map_tensors(tree, move_tensor, &m, &made);
+  reshard_status status = rs_tree_map_tensors(tree, move_tensor, &m, false, &made);
   if (status == RESHARD_SUCCESS) {
     if (m.gpu != NULL)
       status = rs_move_launch(&m);

@@ -17,7 +17,7 @@ static inline size_t rs_tensor_bytes(reshard_tensor tensor) {
   return (size_t)tensor->info.elements * reshard_dtype_size(tensor->info.dtype);
 }
 
-/* A tensor and where it goes: contiguous, of the same shape. Both are held by trees. */
+/* A tensor and where it goes: contiguous, of the same shape. src is kept, dst is held by a tree. */
 typedef struct rs_moved {
   reshard_tensor src, dst;
   rs_block *between; /* memory of the GPU in which a strided tensor is contiguous, or lies as it does at its source */

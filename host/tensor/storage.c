@@ -1,4 +1,4 @@
-/* Storage: memory with a count of its occupants.
+/* Storage: memory, and the tensors over it.
  *
  * A pool's memory is a block that knows the streams that use it; giving it back says after which stream, and the pool
  * does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the pool's
@@ -17,6 +17,8 @@ static reshard_status make(reshard_device device, rs_storage **storage) {
   RS_TRY(rs_alloc_zero(storage, 1, sizeof **storage));
   rs_storage *s = *storage;
   atomic_init(&s->references, 1);
+  atomic_init(&s->given, 0);
+  pthread_mutex_init(&s->lock, NULL);
   s->device = reshard_device_retain(device);
   if (device != NULL) {
     s->type = device->device->type;
@@ -66,8 +68,60 @@ void rs_storage_release(rs_storage *s) {
   else if (s->release != NULL)
     s->release(s->user, s->memory);
   reshard_device_release(s->device);
+  pthread_mutex_destroy(&s->lock);
   free(s);
 }
+
+/* --- Its tensors ------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the storage up to the end of a tensor's last element. */
+static size_t end_of(reshard_tensor t) {
+  return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->reach;
+}
+
+/* Storage that is allocated again may be too small for a view that was made before. */
+static void tell(const rs_storage *s, reshard_tensor t) {
+  t->info.storage_bytes = s->bytes;
+  t->info.data = s->memory;
+  if (s->memory != NULL && t->info.elements > 0)
+    t->info.data = end_of(t) <= s->bytes ? (char *)s->memory + end_of(t) - t->reach : NULL;
+}
+
+void rs_storage_join(rs_storage *s, reshard_tensor t) {
+  pthread_mutex_lock(&s->lock);
+  t->before = NULL;
+  t->after = s->tensors;
+  if (t->after != NULL)
+    t->after->before = t;
+  s->tensors = t;
+  tell(s, t);
+  pthread_mutex_unlock(&s->lock);
+}
+
+void rs_storage_leave(rs_storage *s, reshard_tensor t) {
+  pthread_mutex_lock(&s->lock);
+  if (t->after != NULL)
+    t->after->before = t->before;
+  if (t->before != NULL)
+    t->before->after = t->after;
+  else
+    s->tensors = t->after;
+  pthread_mutex_unlock(&s->lock);
+}
+
+/* By one of them. Where it is alone there is nothing to lock: only through it could another one be made. */
+static void tell_all(rs_storage *s, reshard_tensor one) {
+  if (atomic_load_explicit(&s->references, memory_order_acquire) == 1) {
+    tell(s, one);
+    return;
+  }
+  pthread_mutex_lock(&s->lock);
+  for (reshard_tensor t = s->tensors; t != NULL; t = t->after)
+    tell(s, t);
+  pthread_mutex_unlock(&s->lock);
+}
+
+/* --- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* In huge pages where they fit, since touching new pages is what takes the time. */
 static reshard_status plain_memory(size_t bytes, void **memory) {
@@ -118,8 +172,13 @@ reshard_status rs_tensor_ready(const char *what, reshard_tensor t) {
   char shape[RS_SHAPE_TEXT];
   if (t->info.data != NULL || t->info.elements == 0)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID, "%s: the storage of a tensor of shape %s is freed", what,
-                  rs_shape_text(shape, t->info.ndim, t->info.shape));
+  rs_shape_text(shape, t->info.ndim, t->info.shape);
+  if (t->storage->bytes == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the storage of a tensor of shape %s is freed", what, shape);
+  return rs_error(RESHARD_ERROR_INVALID,
+                  "%s: a tensor of shape %s at offset %lld reaches to %zu bytes, its storage has %zu since it was "
+                  "allocated again",
+                  what, shape, (long long)t->info.offset, end_of(t), t->storage->bytes);
 }
 
 reshard_status rs_tensor_use(const char *what, reshard_tensor t, void *stream) {
@@ -161,25 +220,29 @@ static reshard_status check_pool(const char *call, const rs_storage *s, void *st
   return s->pool != NULL ? rs_device_check_capture(call, s->device->device, stream) : RESHARD_SUCCESS;
 }
 
-/* The one tensor over storage that is the library's, which it begins. */
-static reshard_status check_occupant(const char *call, reshard_tensor t) {
-  char shape[RS_SHAPE_TEXT];
-  int occupants = atomic_load_explicit(&t->storage->references, memory_order_acquire);
-  if (t->storage->lent)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: memory of %zu bytes that the tensor was made over is its owner's", call,
-                    t->storage->bytes);
-  if (occupants == 1 && t->info.offset == 0)
+/* The memory is the library's. */
+static reshard_status check_owner(const char *call, const rs_storage *s) {
+  if (!s->lent)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID,
-                  "%s: a tensor of shape %s at offset %lld is not the sole occupant of its storage of %zu bytes: %d "
-                  "tensors are over it",
-                  call, rs_shape_text(shape, t->info.ndim, t->info.shape), (long long)t->info.offset, t->storage->bytes,
-                  occupants);
+  return rs_error(RESHARD_ERROR_INVALID, "%s: memory of %zu bytes that the tensor was made over is its owner's", call,
+                  s->bytes);
 }
 
-static void tell(reshard_tensor t) {
-  t->info.data = t->storage->memory;
-  t->info.storage_bytes = t->storage->bytes;
+/* The tensor begins its storage, and no other program has its address. */
+static reshard_status check_free(const char *call, reshard_tensor t) {
+  char shape[RS_SHAPE_TEXT];
+  int given = atomic_load_explicit(&t->storage->given, memory_order_acquire);
+  if (t->info.offset == 0 && given == 0)
+    return RESHARD_SUCCESS;
+  rs_shape_text(shape, t->info.ndim, t->info.shape);
+  if (t->info.offset != 0)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: a tensor of shape %s at offset %lld is not the sole occupant of its storage of %zu bytes",
+                    call, shape, (long long)t->info.offset, t->storage->bytes);
+  return rs_error(RESHARD_ERROR_INVALID,
+                  "%s: a tensor of shape %s is not the sole occupant of its storage of %zu bytes: %d managed tensors "
+                  "are over it",
+                  call, shape, t->storage->bytes, given);
 }
 
 reshard_status reshard_storage_alloc(reshard_tensor t, size_t bytes, void *stream, int *allocated) {
@@ -191,13 +254,13 @@ reshard_status reshard_storage_alloc(reshard_tensor t, size_t bytes, void *strea
     if (t->storage->bytes != 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: the storage has %zu bytes, %zu are asked for", call,
                       t->storage->bytes, bytes);
-    RS_TRY(check_occupant(call, t));
-    if (bytes < t->reach)
+    RS_TRY(check_owner(call, t->storage));
+    if (bytes < end_of(t))
       return rs_error(RESHARD_ERROR_INVALID, "%s: %zu bytes for a tensor of shape %s, which reaches to %zu", call,
-                      bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), t->reach);
+                      bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), end_of(t));
     RS_TRY(check_pool(call, t->storage, stream));
     RS_TRY(rs_storage_fill(t->storage, bytes, stream));
-    tell(t);
+    tell_all(t->storage, t);
   }
   if (allocated != NULL)
     *allocated = !already;
@@ -209,10 +272,11 @@ reshard_status reshard_storage_free(reshard_tensor t, void *stream, int *freed) 
   RS_TRY(check_stream(call, t, stream));
   bool already = t->storage->bytes == 0;
   if (!already) {
-    RS_TRY(check_occupant(call, t));
+    RS_TRY(check_owner(call, t->storage));
+    RS_TRY(check_free(call, t));
     RS_TRY(check_pool(call, t->storage, stream));
     rs_storage_empty(t->storage, stream);
-    tell(t);
+    tell_all(t->storage, t);
   }
   if (freed != NULL)
     *freed = !already;

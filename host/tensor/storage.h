@@ -8,8 +8,13 @@
 
 #include <reshard/tensor.h>
 
+#include <pthread.h>
+
 typedef struct rs_storage {
-  atomic_int references;    /* its occupants: tensors over it, and managed tensors that were given away */
+  atomic_int references;    /* tensors over it, and managed tensors that were given away: */
+  atomic_int given;         /* these; their readers know the address, so that the memory stays */
+  pthread_mutex_t lock;     /* of the list of tensors, which threads may make and release at once */
+  reshard_tensor tensors;   /* over it; the newest first */
   reshard_device device;    /* kept; NULL: memory of nobody's handle */
   rs_storage_pool *pool;    /* of the device, for its own memory or for pinned one of the host; NULL: of no pool */
   reshard_device_type type; /* who can read it */
@@ -33,6 +38,10 @@ rs_storage *rs_storage_retain(rs_storage *storage);
 /* The last one frees the memory in the order of the stream that it was allocated on, after recorded uses. NULL is
  * allowed. */
 void rs_storage_release(rs_storage *storage);
+
+/* A tensor over the storage is told where its data is, now and whenever that changes, until it leaves. */
+void rs_storage_join(rs_storage *storage, reshard_tensor tensor);
+void rs_storage_leave(rs_storage *storage, reshard_tensor tensor);
 
 /* Memory for storage that has none, in the order of stream; nothing for 0 bytes. */
 reshard_status rs_storage_fill(rs_storage *storage, size_t bytes, void *stream);

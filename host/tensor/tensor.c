@@ -83,12 +83,9 @@ reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *in
   made->reach = reach;
   made->storage = storage;
   made->info.offset = offset;
-  made->info.storage_bytes = storage->bytes;
   made->info.device_type = storage->type;
   made->info.device_index = storage->index;
-  made->info.data = storage->memory;
-  if (info->elements > 0 && storage->memory != NULL)
-    made->info.data = (char *)storage->memory + offset * (int64_t)reshard_dtype_size(info->dtype);
+  rs_storage_join(storage, made);
   *tensor = made;
   return RESHARD_SUCCESS;
 }
@@ -189,6 +186,7 @@ reshard_tensor reshard_tensor_retain(reshard_tensor tensor) {
 void reshard_tensor_release(reshard_tensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
+  rs_storage_leave(tensor->storage, tensor);
   rs_storage_release(tensor->storage);
   free(tensor);
 }

@@ -7,11 +7,11 @@
 struct reshard_tensor_s {
   atomic_int references;
   atomic_bool flattened; /* FSDP's mark: the one thing that may change while the tensor is shared */
-  /* Always right, with its data: storage is freed and allocated through its sole occupant, and nothing else can be made
-   * over it while it is freed. */
+  /* Always right, with its data: storage that is freed or allocated tells all tensors over it. */
   reshard_tensor_info info;
-  size_t reach;        /* bytes from the first element to the end of the last one; 0 without elements */
-  rs_storage *storage; /* kept */
+  size_t reach;                 /* bytes from the first element to the end of the last one; 0 without elements */
+  rs_storage *storage;          /* kept */
+  reshard_tensor before, after; /* in the storage's list */
 };
 
 /* What follows from a shape and strides (NULL: contiguous): all of *info but what its storage says, and *reach. call
@@ -20,7 +20,7 @@ struct reshard_tensor_s {
 reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
                                   const int64_t *strides, reshard_tensor_info *info, size_t *reach);
 /* What was described, at an offset of the storage: within it, or it has no memory yet. Takes a reference to the storage
- * over on success. */
+ * over on success. The bytes up to the end of the last element fit in 63 bits. */
 reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
                               reshard_tensor *tensor);
 

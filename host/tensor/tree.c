@@ -73,6 +73,7 @@ const char *rs_kind_text(reshard_tree_kind kind) {
   case RESHARD_TREE_TUPLE: return "a tuple";
   case RESHARD_TREE_STRUCT: return "a struct";
   case RESHARD_TREE_PACKED: return "a packed sequence";
+  case RESHARD_TREE_SET: return "a set";
   case RESHARD_TREE_TENSOR: return "a tensor";
   case RESHARD_TREE_OPAQUE: return "an opaque value";
   case RESHARD_TREE_BYTES: return "bytes";

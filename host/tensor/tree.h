@@ -13,8 +13,10 @@
 typedef struct rs_tree_form {
   atomic_int references;
   char *name;                    /* of a struct's type, else NULL */
-  rs_names keys;                 /* of a dict, a struct, a packed sequence: by the number of the child; text owned */
-  size_t longest;                /* key */
+  rs_names keys;                 /* of a dict, a struct, a packed sequence: by the number of the child; text owned.
+                                    A NUL behind the digits of an integer is one of the name's bytes. Of a set: what
+                                    tells its leaves from others (tree_set.c), of no child in particular */
+  size_t longest;                /* key, in characters */
   int64_t steps;                 /* of a packed sequence, and its batch sizes and orders: */
   int64_t *sizes, *order, *back; /* one piece of memory, at sizes; order and back may be NULL */
 } rs_tree_form;
@@ -28,7 +30,7 @@ struct reshard_tree_s {
   union {
     struct {
       RS_VEC(reshard_tree) children; /* owned */
-      rs_tree_form *form;            /* owned; NULL: there are no names */
+      rs_tree_form *form;            /* owned; NULL: there are no names; of a set: they are not known */
     };
     reshard_tensor tensor;
     struct {
@@ -44,11 +46,19 @@ struct reshard_tree_s {
   };
 };
 
-static inline bool rs_node_holds(reshard_tree node) { return node->kind <= RESHARD_TREE_PACKED; }
-/* NULL in a list or a tuple. */
+static inline bool rs_node_holds(reshard_tree node) { return node->kind <= RESHARD_TREE_SET; }
+/* Does the container have its children under keys? An empty one may not know. */
+static inline bool rs_node_keyed(reshard_tree node) { return node->form != NULL && node->kind != RESHARD_TREE_SET; }
+/* NULL in a list, a tuple or a set. */
 static inline const char *rs_node_key(reshard_tree node, int64_t i) {
-  return node->form != NULL ? (const char *)node->form->keys.all.at[i].at : NULL;
+  return rs_node_keyed(node) ? (const char *)node->form->keys.all.at[i].at : NULL;
 }
+/* Is a name that of an integer key? */
+static inline bool rs_key_is_int(const rs_name *key) {
+  return key->size > 0 && ((const char *)key->at)[key->size - 1] == '\0';
+}
+/* Characters of a name. */
+static inline size_t rs_key_length(const rs_name *key) { return key->size - rs_key_is_int(key); }
 /* May the node be at several places of a tree that nobody fills? Each place has a reference. */
 static inline bool rs_node_shared(reshard_tree node) {
   return atomic_load_explicit(&node->references, memory_order_relaxed) > 1;
@@ -91,7 +101,21 @@ void *rs_node_take(reshard_tree node, const reshard_tree_type *type);
 reshard_status rs_form_new(const rs_tree_form *like, rs_tree_form **output);
 /* A name of two pieces becomes the next one, unless it is there already. *number: its number. */
 reshard_status rs_form_add(rs_tree_form *form, const char *prefix, const char *key, int64_t *number);
+/* Likewise, any bytes. */
+reshard_status rs_form_add_name(rs_tree_form *form, const rs_name *name, int64_t *number);
+/* The name of an integer key, in a buffer. */
+#define RS_INT_KEY 24
+rs_name rs_int_name(char buffer[RS_INT_KEY], int64_t key);
 void rs_form_release(rs_tree_form *form);
+
+/* --- Sets (tree_set.c) ------------------------------------------------------------------------------------ */
+
+/* Appends a leaf, which is retained, unless the set has an equal one. */
+reshard_status rs_set_append(reshard_tree set, reshard_tree leaf);
+/* Each of its leaves stays once. */
+reshard_status rs_set_merge(reshard_tree set);
+/* Of as many children. */
+reshard_status rs_sets_equal(reshard_tree a, reshard_tree b, bool *equal);
 
 /* "a dict", "an integer"; of an opaque leaf the name of its type: "a DTensor"; "NULL" for a node that is none. */
 #define RS_NODE_TEXT 80
@@ -103,6 +127,11 @@ reshard_status rs_path_error(const char *path, reshard_status status);
  * "inf", "-inf". Whatever the locale. Returns buffer. */
 #define RS_FLOAT_TEXT 40
 const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value);
+
+/* reshard_tree_map and reshard_tree_map_tensors; sets false: what is in a set stays. */
+reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped);
+reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user, bool sets,
+                                   reshard_tree *mapped);
 
 /* --- Going through a tree (tree_walk.c) ----------------------------------------------------------------- */
 

@@ -54,6 +54,16 @@ static reshard_status pack(reshard_tree args, reshard_tree kwargs, reshard_tree 
   return RESHARD_SUCCESS;
 }
 
+/* No integer keys: they name no argument. */
+static reshard_status check_names(const char *call, reshard_tree kwargs) {
+  int64_t key;
+  for (int64_t i = 0; i < reshard_tree_count(kwargs); i++)
+    if (reshard_tree_int_key(kwargs, i, &key))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: kwargs has the integer key %lld, a name is a string", call,
+                      (long long)key);
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, reshard_tree *values,
                                         reshard_tree *names) {
   static const char call[] = "reshard_tree_pack_kwargs";
@@ -64,6 +74,7 @@ reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, 
     return wrong_kind(call, "kwargs", kwargs, "a dict");
   if (values == NULL || names == NULL)
     return no_output(call);
+  RS_TRY(check_names(call, kwargs));
   reshard_status status = reshard_tree_tuple(&all);
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_tuple(&keys);

@@ -49,6 +49,7 @@ static bool same_nodes(reshard_tree a, reshard_tree b) {
   case RESHARD_TREE_TUPLE:
   case RESHARD_TREE_STRUCT:
   case RESHARD_TREE_PACKED: return a->children.n == b->children.n && same_forms(a->form, b->form);
+  case RESHARD_TREE_SET: return a->children.n == b->children.n;
   case RESHARD_TREE_TENSOR: return a->tensor == b->tensor;
   case RESHARD_TREE_OPAQUE: return a->type == b->type && a->value == b->value;
   case RESHARD_TREE_BYTES: return a->size == b->size && (a->size == 0 || memcmp(a->bytes, b->bytes, a->size) == 0);
@@ -81,6 +82,8 @@ static reshard_status compare(comparison *c, both pair, bool *equal) {
   *equal = pair.a == pair.b || same_nodes(pair.a, pair.b);
   if (!*equal || pair.a == pair.b || reshard_tree_count(pair.a) == 0)
     return RESHARD_SUCCESS;
+  if (pair.a->kind == RESHARD_TREE_SET)
+    return rs_sets_equal(pair.a, pair.b, equal);
   RS_TRY(meet(c, pair, &news));
   if (!news)
     return RESHARD_SUCCESS;

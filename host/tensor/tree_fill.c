@@ -4,6 +4,7 @@
 
 #include "file/file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,19 +21,39 @@ void rs_form_release(rs_tree_form *form) {
   free(form);
 }
 
+/* The bytes are taken over, in any case. */
+static reshard_status put_name(rs_tree_form *form, char *bytes, size_t size, int64_t *number) {
+  int64_t before = form->keys.all.n;
+  const rs_name name = {bytes, size};
+  reshard_status status = rs_names_put(&form->keys, bytes, size, number);
+  if (status != RESHARD_SUCCESS || *number < before)
+    free(bytes);
+  else if (rs_key_length(&name) > form->longest)
+    form->longest = rs_key_length(&name);
+  return status;
+}
+
 reshard_status rs_form_add(rs_tree_form *form, const char *prefix, const char *key, int64_t *number) {
   size_t begins = strlen(prefix), length = begins + strlen(key);
-  int64_t before = form->keys.all.n;
   char *name;
   RS_TRY(rs_alloc(&name, (int64_t)length + 1, 1));
   memcpy(name, prefix, begins);
   memcpy(name + begins, key, length - begins + 1);
-  reshard_status status = rs_names_put(&form->keys, name, length, number);
-  if (status != RESHARD_SUCCESS || *number < before)
-    free(name);
-  else if (length > form->longest)
-    form->longest = length;
-  return status;
+  return put_name(form, name, length, number);
+}
+
+reshard_status rs_form_add_name(rs_tree_form *form, const rs_name *name, int64_t *number) {
+  char *bytes;
+  RS_TRY(rs_alloc(&bytes, (int64_t)name->size + 1, 1));
+  if (name->size > 0)
+    memcpy(bytes, name->at, name->size);
+  bytes[name->size] = '\0';
+  return put_name(form, bytes, name->size, number);
+}
+
+rs_name rs_int_name(char buffer[RS_INT_KEY], int64_t key) {
+  int length = snprintf(buffer, RS_INT_KEY, "%lld", (long long)key);
+  return (rs_name){buffer, (size_t)length + 1};
 }
 
 static reshard_status copy_names(const rs_tree_form *from, rs_tree_form *to) {
@@ -40,7 +61,7 @@ static reshard_status copy_names(const rs_tree_form *from, rs_tree_form *to) {
     RS_TRY(rs_alloc_copy(&to->name, from->name, (int64_t)strlen(from->name) + 1, 1));
   RS_TRY(rs_names_reserve(&to->keys, from->keys.all.n));
   for (int64_t i = 0, number; i < from->keys.all.n; i++)
-    RS_TRY(rs_form_add(to, "", from->keys.all.at[i].at, &number));
+    RS_TRY(rs_form_add_name(to, &from->keys.all.at[i], &number));
   return RESHARD_SUCCESS;
 }
 
@@ -80,6 +101,10 @@ reshard_status reshard_tree_tuple(reshard_tree *tree) {
   return rs_node_new("reshard_tree_tuple", RESHARD_TREE_TUPLE, tree);
 }
 
+reshard_status reshard_tree_create_set(reshard_tree *tree) {
+  return rs_node_new("reshard_tree_create_set", RESHARD_TREE_SET, tree);
+}
+
 /* A new container takes a form over, in any case. */
 static reshard_status make_with(const char *call, reshard_tree_kind kind, rs_tree_form *form, reshard_tree *tree) {
   reshard_status status = rs_node_new(call, kind, tree);
@@ -112,7 +137,7 @@ reshard_status rs_node_like(reshard_tree container, reshard_tree *output) {
     reshard_tree_release(made);
     return status;
   }
-  made->form = container->form;
+  made->form = rs_node_keyed(container) ? container->form : NULL;
   if (made->form != NULL)
     atomic_fetch_add_explicit(&made->form->references, 1, memory_order_relaxed);
   *output = made;
@@ -253,6 +278,9 @@ static reshard_status check_child(const char *call, reshard_tree_kind kind, resh
   bool cycle;
   if (container == NULL || child == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, container == NULL ? "the container" : "the child");
+  if (container->kind != kind && kind == or)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the container is %s, not %s", call, rs_node_text(text, container),
+                    rs_kind_text(kind));
   if (container->kind != kind && container->kind != or)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the container is %s, not %s or %s", call, rs_node_text(text, container),
                     rs_kind_text(kind), rs_kind_text(or));
@@ -260,16 +288,22 @@ static reshard_status check_child(const char *call, reshard_tree_kind kind, resh
   return cycle ? rs_error(RESHARD_ERROR_INVALID, "%s: the child has the container inside it", call) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_node_add(reshard_tree container, const char *key, reshard_tree child) {
+/* key NULL: in a list or a tuple. */
+static reshard_status add_child(reshard_tree container, const rs_name *key, reshard_tree child) {
   int64_t number;
   RS_TRY(rs_vec_reserve(&container->children, container->children.n + 1));
   if (key != NULL) {
     RS_TRY(own_form(container));
-    RS_TRY(rs_form_add(container->form, "", key, &number));
+    RS_TRY(rs_form_add_name(container->form, key, &number));
   }
   rs_node_place(child);
   container->children.at[container->children.n++] = reshard_tree_retain(child);
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_node_add(reshard_tree container, const char *key, reshard_tree child) {
+  const rs_name name = {key, key != NULL ? strlen(key) : 0};
+  return add_child(container, key != NULL ? &name : NULL, child);
 }
 
 void rs_node_replace(reshard_tree parent, int64_t i, reshard_tree child) {
@@ -277,6 +311,18 @@ void rs_node_replace(reshard_tree parent, int64_t i, reshard_tree child) {
   rs_node_place(child);
   parent->children.at[i] = reshard_tree_retain(child);
   reshard_tree_release(before);
+  if (parent->kind == RESHARD_TREE_SET) {
+    rs_form_release(parent->form);
+    parent->form = NULL;
+  }
+}
+
+static reshard_status put_child(reshard_tree container, const rs_name *key, reshard_tree child) {
+  int64_t number = container->form != NULL ? rs_names_find(&container->form->keys, key->at, key->size) : -1;
+  if (number < 0)
+    return add_child(container, key, child);
+  rs_node_replace(container, number, child);
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard_tree child) {
@@ -284,14 +330,19 @@ reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard
   if (key == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the key is NULL", call);
   RS_TRY(check_child(call, RESHARD_TREE_DICT, RESHARD_TREE_STRUCT, container, child));
-  int64_t number = container->form != NULL ? rs_names_find(&container->form->keys, key, strlen(key)) : -1;
-  if (number < 0)
-    return rs_node_add(container, key, child);
-  rs_node_replace(container, number, child);
-  return RESHARD_SUCCESS;
+  return put_child(container, &(rs_name){key, strlen(key)}, child);
+}
+
+reshard_status reshard_tree_set_int(reshard_tree dict, int64_t key, reshard_tree child) {
+  char text[RS_INT_KEY];
+  const rs_name name = rs_int_name(text, key);
+  RS_TRY(check_child("reshard_tree_set_int", RESHARD_TREE_DICT, RESHARD_TREE_DICT, dict, child));
+  return put_child(dict, &name, child);
 }
 
 reshard_status reshard_tree_append(reshard_tree container, reshard_tree child) {
+  if (container != NULL && child != NULL && container->kind == RESHARD_TREE_SET)
+    return rs_set_append(container, child);
   RS_TRY(check_child("reshard_tree_append", RESHARD_TREE_LIST, RESHARD_TREE_TUPLE, container, child));
   return rs_node_add(container, NULL, child);
 }

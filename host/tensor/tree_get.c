@@ -3,6 +3,7 @@
 
 #include "file/file.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 reshard_tree_kind reshard_tree_get_kind(reshard_tree tree) { return tree != NULL ? tree->kind : (reshard_tree_kind)0; }
@@ -56,6 +57,26 @@ reshard_status reshard_tree_find(reshard_tree container, const char *key, reshar
                     rs_quote(quoted, sizeof quoted, key));
   *child = container->children.at[number];
   return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_tree_find_int(reshard_tree dict, int64_t key, reshard_tree *child) {
+  static const char call[] = "reshard_tree_find_int";
+  char text[RS_INT_KEY];
+  const rs_name name = rs_int_name(text, key);
+  RS_TRY(check_kind(call, dict, RESHARD_TREE_DICT, child));
+  int64_t number = dict->form != NULL ? rs_names_find(&dict->form->keys, name.at, name.size) : -1;
+  if (number < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a dict has no integer key %s", call, text);
+  *child = dict->children.at[number];
+  return RESHARD_SUCCESS;
+}
+
+int reshard_tree_int_key(reshard_tree dict, int64_t i, int64_t *key) {
+  if (key == NULL || reshard_tree_get_kind(dict) != RESHARD_TREE_DICT || i < 0 || i >= dict->children.n ||
+      !rs_key_is_int(&dict->form->keys.all.at[i]))
+    return 0;
+  *key = strtoll(dict->form->keys.all.at[i].at, NULL, 10);
+  return 1;
 }
 
 reshard_status reshard_tree_get_struct(reshard_tree tree, const char **name) {

@@ -23,6 +23,7 @@ typedef struct copy {
 typedef struct mapping {
   reshard_tree_leaf_map map;
   void *user;
+  bool sets; /* are gone into */
   rs_walk walk;
   RS_VEC(copy) copies;          /* of the containers in the walk's stack */
   rs_names seen;                /* nodes that may be at several places */
@@ -52,6 +53,14 @@ static reshard_status check_packed(reshard_tree before, reshard_tree after) {
   return RESHARD_SUCCESS;
 }
 
+/* A leaf of a set may become another one. */
+static reshard_status check_member(reshard_tree after) {
+  char text[RS_NODE_TEXT];
+  if (rs_node_holds(after))
+    return rs_error(RESHARD_ERROR_INVALID, "a leaf of a set would become %s", rs_node_text(text, after));
+  return RESHARD_SUCCESS;
+}
+
 /* A copy of a container with its first n children. */
 static reshard_status copy_first(reshard_tree container, int64_t n, reshard_tree *made) {
   RS_TRY(rs_node_like(container, made));
@@ -72,11 +81,12 @@ static reshard_status deliver(mapping *m, reshard_tree child, reshard_tree becam
   reshard_status status = RESHARD_SUCCESS;
   if (became == NULL && c->made == NULL)
     return RESHARD_SUCCESS;
-  if (became != NULL && f->node->kind == RESHARD_TREE_PACKED) {
+  if (became != NULL && f->node->kind == RESHARD_TREE_PACKED)
     status = check_packed(child, became);
-    if (status != RESHARD_SUCCESS)
-      rs_path_error(m->walk.path.at, status);
-  }
+  else if (became != NULL && f->node->kind == RESHARD_TREE_SET)
+    status = check_member(became);
+  if (status != RESHARD_SUCCESS)
+    rs_path_error(m->walk.path.at, status);
   if (status == RESHARD_SUCCESS && c->made == NULL)
     status = copy_first(f->node, f->next - 1, &c->made);
   if (status != RESHARD_SUCCESS) {
@@ -112,6 +122,8 @@ static reshard_status take_child(mapping *m, const reshard_tree *slot, reshard_t
       return deliver(m, child, reshard_tree_retain(m->results.at[number]), root);
     m->results.at[m->results.n++] = NULL;
   }
+  if (child->kind == RESHARD_TREE_SET && !m->sets)
+    return deliver(m, child, NULL, root);
   if (rs_node_holds(child)) {
     RS_TRY(rs_vec_reserve(&m->copies, m->copies.n + 1));
     RS_TRY(rs_walk_enter(&m->walk, child));
@@ -126,13 +138,18 @@ static reshard_status take_child(mapping *m, const reshard_tree *slot, reshard_t
 
 /* The walk is out of a container. */
 static reshard_status leave(mapping *m, reshard_tree container, reshard_tree *root) {
-  copy c = m->copies.at[--m->copies.n];
+  copy c = m->copies.at[m->copies.n - 1];
+  if (c.made != NULL && c.made->kind == RESHARD_TREE_SET)
+    RS_TRY(rs_set_merge(c.made));
+  m->copies.n--;
   if (c.number >= 0)
     m->results.at[c.number] = reshard_tree_retain(c.made);
   return deliver(m, container, c.made, root);
 }
 
 static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root) {
+  if (tree->kind == RESHARD_TREE_SET && !m->sets)
+    return deliver(m, tree, NULL, root);
   if (!rs_node_holds(tree)) {
     reshard_tree became;
     RS_TRY(map_leaf(m, "", tree, &became));
@@ -149,8 +166,8 @@ static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root)
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_tree(reshard_tree tree, reshard_tree_leaf_map map, void *user, reshard_tree *mapped) {
-  mapping m = {.map = map, .user = user};
+reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped) {
+  mapping m = {.map = map, .user = user, .sets = sets};
   reshard_tree root = NULL;
   reshard_status status = map_all(&m, tree, &root);
   mapping_free(&m);
@@ -167,71 +184,7 @@ static reshard_status check_arguments(const char *call, reshard_tree tree, bool 
 
 reshard_status reshard_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, reshard_tree *mapped) {
   RS_TRY(check_arguments("reshard_tree_map", tree, map != NULL, mapped));
-  return map_tree(tree, map, user, mapped);
-}
-
-/* --- Tensors -------------------------------------------------------------------------------------------------- */
-
-typedef struct tensor_mapping {
-  reshard_tree_tensor_map map;
-  void *user;
-  rs_names seen;                  /* tensors that several leaves may have */
-  RS_VEC(reshard_tensor) results; /* what they have become, owned; NULL: themselves */
-  rs_node_maker leaves;
-} tensor_mapping;
-
-/* What a tensor becomes: NULL where it stays. */
-static reshard_status map_tensor(tensor_mapping *m, const char *path, const reshard_tensor *slot,
-                                 reshard_tensor *became) {
-  int64_t number = -1, before = m->results.n;
-  bool shared = atomic_load_explicit(&(*slot)->references, memory_order_relaxed) > 1;
-  *became = NULL;
-  if (shared) {
-    RS_TRY(rs_vec_reserve(&m->results, before + 1));
-    RS_TRY(rs_names_put(&m->seen, slot, sizeof *slot, &number));
-    if (number < before) {
-      *became = reshard_tensor_retain(m->results.at[number]);
-      return RESHARD_SUCCESS;
-    }
-    m->results.at[m->results.n++] = NULL;
-  }
-  RS_TRY(m->map(m->user, path, *slot, became));
-  if (*became == *slot) {
-    reshard_tensor_release(*slot);
-    *became = NULL;
-  }
-  if (shared)
-    m->results.at[number] = reshard_tensor_retain(*became);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status map_tensor_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  tensor_mapping *m = user;
-  reshard_tensor became;
-  if (leaf->kind != RESHARD_TREE_TENSOR)
-    return RESHARD_SUCCESS;
-  RS_TRY(map_tensor(m, path, &leaf->tensor, &became));
-  if (became == NULL)
-    return RESHARD_SUCCESS;
-  reshard_status status = rs_node_make(&m->leaves, RESHARD_TREE_TENSOR, mapped);
-  if (status == RESHARD_SUCCESS)
-    (*mapped)->tensor = became;
-  else
-    reshard_tensor_release(became);
-  return status;
-}
-
-reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
-                                        reshard_tree *mapped) {
-  RS_TRY(check_arguments("reshard_tree_map_tensors", tree, map != NULL, mapped));
-  tensor_mapping m = {.map = map, .user = user};
-  reshard_status status = map_tree(tree, map_tensor_leaf, &m, mapped);
-  for (int64_t i = 0; i < m.results.n; i++)
-    reshard_tensor_release(m.results.at[i]);
-  rs_node_maker_end(&m.leaves);
-  rs_names_free(&m.seen);
-  free(m.results.at);
-  return status;
+  return rs_tree_map(tree, map, user, true, mapped);
 }
 
 /* --- To leaves and back --------------------------------------------------------------------------------------- */
@@ -282,7 +235,7 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
   reshard_tree same = NULL;
   if (tree == NULL || leaves == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_flatten: %s is NULL", tree == NULL ? "tree" : "the output");
-  reshard_status status = map_tree(tree, list_leaf, &f, &same);
+  reshard_status status = rs_tree_map(tree, list_leaf, &f, true, &same);
   reshard_tree_release(same);
   if (status == RESHARD_SUCCESS)
     status = make_listed(&f, leaves);
@@ -334,7 +287,7 @@ reshard_status reshard_tree_rebuild(reshard_tree structure, int64_t n, const res
                     structure == NULL ? "structure"
                     : tree == NULL    ? "the output"
                                       : "leaves");
-  RS_TRY(map_tree(structure, give_leaf, &r, &made));
+  RS_TRY(rs_tree_map(structure, give_leaf, &r, true, &made));
   if (r.next != n) {
     reshard_tree_release(made);
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld leaves, the structure has %lld", call, (long long)n,

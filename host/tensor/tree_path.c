@@ -6,11 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Number of the child that n characters name; -1: none. */
-static int64_t find_child(reshard_tree node, const char *key, size_t n) {
+/* The first child from number `from` on that has n characters as its key, as a string or as an integer; -1: none. */
+static int64_t find_key(const rs_names *keys, const char *key, size_t n, int64_t from) {
+  char text[RS_INT_KEY] = "";
+  int64_t string = rs_names_find(keys, key, n), number = -1;
+  if (n > 0 && n < sizeof text) {
+    memcpy(text, key, n);
+    number = rs_names_find(keys, text, n + 1);
+  }
+  if (string < from || (number >= from && number < string))
+    return number >= from ? number : -1;
+  return string;
+}
+
+/* Likewise, of any container. */
+static int64_t find_child(reshard_tree node, const char *key, size_t n, int64_t from) {
   int64_t index = 0;
-  if (node->form != NULL)
-    return rs_names_find(&node->form->keys, key, n);
+  if (rs_node_keyed(node))
+    return find_key(&node->form->keys, key, n, from);
   if (n == 0 || (key[0] == '0' && n > 1))
     return -1;
   for (size_t i = 0; i < n; i++) {
@@ -18,7 +31,7 @@ static int64_t find_child(reshard_tree node, const char *key, size_t n) {
       return -1;
     index = index * 10 + (key[i] - '0');
   }
-  return index < node->children.n ? index : -1;
+  return index >= from && index < node->children.n ? index : -1;
 }
 
 /* A node on the way and the rest of the path from it. Each pair is tried once, however many ways lead to it. */
@@ -38,14 +51,14 @@ static int64_t next_match(const fork_point *f, const char **rest) {
   const char *begin = f->pair.rest, *end = begin;
   if (reshard_tree_count(node) == 0)
     return -1;
-  size_t longest = node->form != NULL ? node->form->longest : 18; /* digits that int64_t can have without a look */
+  size_t longest = rs_node_keyed(node) ? node->form->longest : 18; /* digits that int64_t can have without a look */
   int64_t best = -1;
   for (;; end++) {
     end += strcspn(end, ".");
     if ((size_t)(end - begin) > longest)
       break;
-    int64_t i = find_child(node, begin, (size_t)(end - begin));
-    if (i >= f->next && (best < 0 || i < best)) {
+    int64_t i = find_child(node, begin, (size_t)(end - begin), f->next);
+    if (i >= 0 && (best < 0 || i < best)) {
       best = i;
       *rest = *end == '.' ? end + 1 : NULL;
     }

@@ -14,9 +14,10 @@ static reshard_status rename_all(reshard_tree dict, const char *old_prefix, cons
   RS_TRY(rs_names_reserve(&form->keys, dict->children.n));
   for (int64_t i = 0; i < dict->children.n; i++) {
     const char *key = rs_node_key(dict, i);
-    bool renamed = strncmp(key, old_prefix, had) == 0;
+    const rs_name *name = &dict->form->keys.all.at[i];
+    bool renamed = !rs_key_is_int(name) && strncmp(key, old_prefix, had) == 0;
     int64_t number;
-    RS_TRY(rs_form_add(form, renamed ? new_prefix : "", renamed ? key + had : key, &number));
+    RS_TRY(renamed ? rs_form_add(form, new_prefix, key + had, &number) : rs_form_add_name(form, name, &number));
     if (number != i) /* of two that are the same one is renamed: those that are stay distinct */
       return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' would become '%s', which the dict has already", call,
                       rs_quote(before, sizeof before, renamed ? key : rs_node_key(dict, number)),

@@ -90,6 +90,7 @@ static void draw_node(rs_text *out, reshard_tree node) {
   case RESHARD_TREE_DICT: rs_text_add(out, "dict"); break;
   case RESHARD_TREE_LIST: rs_text_add(out, "list"); break;
   case RESHARD_TREE_TUPLE: rs_text_add(out, "tuple"); break;
+  case RESHARD_TREE_SET: rs_text_add(out, "set"); break;
   case RESHARD_TREE_STRUCT: rs_text_add(out, "struct %s", rs_quote(quoted, sizeof quoted, form->name)); break;
   case RESHARD_TREE_PACKED:
     rs_text_add(out, "packed sequence");
@@ -170,7 +171,9 @@ static reshard_status draw_child(drawing *d, const reshard_tree *slot) {
   rs_text_add(d->out, "\n%s%s", d->rails.at, last ? "└── " : "├── ");
   if (depth > DRAWN)
     rs_text_add(d->out, "(level %lld) ", (long long)depth);
-  if (key != NULL)
+  if (key != NULL && rs_key_is_int(&f->node->form->keys.all.at[i]))
+    rs_text_add(d->out, "[%s]: ", key);
+  else if (key != NULL)
     rs_text_add(d->out, "%s: ", rs_quote(quoted, sizeof quoted, key));
   else
     rs_text_add(d->out, "%lld: ", (long long)i);

@@ -43,10 +43,11 @@ reshard_status rs_walk_next(rs_walk *w, reshard_tree **slot) {
   rs_name key;
   if (more)
     __builtin_prefetch(node->children.at[f->next + AHEAD]);
-  if (node->form != NULL) {
+  if (rs_node_keyed(node)) {
     if (more)
       __builtin_prefetch(node->form->keys.all.at[f->next + AHEAD].at);
     key = node->form->keys.all.at[f->next];
+    key.size = rs_key_length(&key);
   } else {
     key.at = put_number(f->next, end);
     key.size = (size_t)(end - (const char *)key.at);

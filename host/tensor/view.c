@@ -1,6 +1,6 @@
 /* Views: other shapes over the same storage. Each of them is strides and an offset; what they reach is checked in one
- * place, against the bytes that the storage has now: so nothing is made over storage that is freed, unless it has no
- * elements. */
+ * place, against the bytes that the storage has now. Storage that is freed has none: what is made over it then has data
+ * where it is allocated again with enough of them. */
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -18,7 +18,8 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   if (offset < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: offset %lld is negative", call, (long long)offset);
   bool fits = rs_mul(offset, (int64_t)reshard_dtype_size(info.dtype), &end) && rs_add(end, (int64_t)reach, &end);
-  if (info.elements > 0 && (!fits || (size_t)end > t->storage->bytes))
+  bool freed = t->storage->bytes == 0 && !t->storage->lent;
+  if (info.elements > 0 && (!fits || (!freed && (size_t)end > t->storage->bytes)))
     return rs_error(
         RESHARD_ERROR_INVALID, "%s: shape %s with strides %s at offset %lld reaches %s%lld bytes, the storage has %zu",
         call, rs_shape_text(shape_text, ndim, info.shape), rs_shape_text(strides_text, ndim, info.strides),

@@ -4,8 +4,9 @@
  * Storage is memory of a device that one or more tensors look at; contiguity, overlap of strides and bounds are checked
  * once, when a tensor is made. Counting references is thread-safe; nothing of a tensor changes once it is made, except
  * that its storage may be freed and allocated again (reshard_storage_free): by one thread at a time, while no other
- * uses it. While it is freed a tensor has shape, strides and dtype as before; its data is NULL, and calls that would
- * read or write it refuse it with RESHARD_ERROR_INVALID. */
+ * uses it. While it is freed all tensors over it have shape, strides and dtype as before; their data is NULL, and calls
+ * that would read or write them refuse them with RESHARD_ERROR_INVALID. Once it is allocated again their data is in the
+ * new memory. */
 #ifndef RESHARD_TENSOR_H
 #define RESHARD_TENSOR_H
 
@@ -63,8 +64,9 @@ RESHARD_API reshard_status reshard_tensor_wrap_on(reshard_device device, reshard
 /* --- Views: another shape over the same storage, which they keep; requires_grad and pin_memory are carried ------ */
 
 /* Any strides (0 or more; NULL: contiguous) and offset (elements from the beginning of the storage) within it.
- * Errors: RESHARD_ERROR_INVALID with the bytes that it would reach and those that there are: of storage that is freed
- * only what has no elements can be seen. Source: torch.as_strided. */
+ * Storage that is freed may be viewed anywhere: the view has data once the storage has as many bytes as it reaches.
+ * Errors: RESHARD_ERROR_INVALID with the bytes that it would reach and those that there are. Source: torch.as_strided.
+ */
 RESHARD_API reshard_status reshard_tensor_as_strided(reshard_tensor tensor, int ndim, const int64_t *shape,
                                                      const int64_t *strides, int64_t offset, reshard_tensor *view);
 /* [start, start + length) of a dim (a negative dim or start counts from the end). Source: torch.narrow. */
@@ -80,15 +82,17 @@ RESHARD_API reshard_status reshard_tensor_reshape(reshard_tensor tensor, int ndi
 /* --- Storage: allocated, freed, used on other streams ----------------------------------------------------------- */
 
 /* Memory for a tensor whose storage is freed: bytes of it (those that the tensor reaches at least), in the order of
- * stream, from where it came before: the device's pool, or plain memory of the CPU (reshard_tensor_create). *allocated
- * (may be NULL) says whether it did: not where the storage has this size already.
+ * stream, from where it came before: the device's pool, or plain memory of the CPU (reshard_tensor_create). All views
+ * of the storage have data again, but those that reach further than bytes: theirs stays NULL. *allocated (may be NULL)
+ * says whether it did: not where the storage has this size already.
  * Errors: RESHARD_ERROR_INVALID where it has another size, with both; where the memory is the caller's (wrapped,
  * DLPack); a stream that is being captured; what the pool says. Source: torch/distributed/utils.py, _alloc_storage. */
 RESHARD_API reshard_status reshard_storage_alloc(reshard_tensor tensor, size_t bytes, void *stream, int *allocated);
 /* Frees the memory of a tensor's storage in the order of stream, after the uses on other streams that were recorded;
- * the host does not wait. *freed (may be NULL): not where it is freed already. Errors: RESHARD_ERROR_INVALID where the
- * tensor is not its sole occupant - a view or a managed tensor is over it, too, or it begins at an offset - with
- * offset, shape and sizes; where the memory is the caller's; a stream that is being captured. Source: _free_storage. */
+ * the host does not wait. Views may be over it, as FSDP's parameters are over its flat one: their data is NULL until it
+ * is allocated again. *freed (may be NULL): not where it is freed already. Errors: RESHARD_ERROR_INVALID where the
+ * tensor begins at an offset, as for PyTorch's sole occupant, or a managed tensor is over the storage, with offset,
+ * shape and sizes; where the memory is the caller's; a stream that is being captured. Source: _free_storage. */
 RESHARD_API reshard_status reshard_storage_free(reshard_tensor tensor, void *stream, int *freed);
 /* Stream uses the tensor's storage: freeing it comes after all that stream has been given until then. Calls of this
  * library record the streams that they are given on their own. Nothing is recorded of memory that is the caller's, nor
@@ -110,8 +114,8 @@ RESHARD_API int reshard_data_allocated(reshard_tensor tensor);
 RESHARD_API reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read_only,
                                                       reshard_tensor *tensor);
 /* The other way: a new managed tensor that keeps the tensor until its deleter is called. Storage that is freed is
- * refused, and cannot be freed meanwhile (it is not sole occupant). Errors: RESHARD_ERROR_UNSUPPORTED for dtypes that
- * DLPack lacks. Source: torch.to_dlpack, __dlpack__. */
+ * refused, and cannot be freed meanwhile. Errors: RESHARD_ERROR_UNSUPPORTED for dtypes that DLPack lacks. Source:
+ * torch.to_dlpack, __dlpack__. */
 RESHARD_API reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, void **managed);
 
 /* Both before the tensor is shared: they are for who makes it. */

@@ -114,11 +114,38 @@ static bool flat_well(const probe_out *out, const void *with) {
          reshard_metadata_check(reshard_sharded_tensor_metadata(t)) == RESHARD_SUCCESS;
 }
 
+/* All local tensors become others: of sharded and nested tensors, flat pieces, at several places. */
+static reshard_status other_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
+  reshard_tensor_info info;
+  (void)user;
+  (void)path;
+  reshard_status status = reshard_tensor_get_info(tensor, &info);
+  return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F32, info.ndim, info.shape, mapped) : status;
+}
+
+static reshard_status map_all(probe_out *out, const void *with) {
+  reshard_tree s;
+  reshard_status status = reshard_tree_map_tensors(((const world *)with)->tree, other_tensor, NULL, &s);
+  if (status == RESHARD_SUCCESS)
+    out->object = s;
+  return status;
+}
+
+static bool others(const probe_out *out, const void *with) {
+  reshard_tree leaf;
+  reshard_metadata outer;
+  (void)with;
+  return reshard_tree_at(out->object, "nested", &leaf) == RESHARD_SUCCESS &&
+         reshard_state_get_nested(leaf, &outer, NULL, NULL, NULL) == RESHARD_SUCCESS &&
+         reshard_metadata_properties(outer).dtype == RESHARD_F32;
+}
+
 static void test_nested(void **state) {
   (void)state;
   world w;
   open_world(&w);
   assert_true(probe_run(&(probe){"nested", nest_two, any, release, &w}) >= 7);
+  assert_true(probe_run(&(probe){"mapped", map_all, others, release, &w}) >= 20);
   assert_true(probe_run(&(probe){"flatten", flatten, flat_well, release, &w}) >= 30);
   assert_true(probe_run(&(probe){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
   close_world(&w);

@@ -165,7 +165,7 @@ static reshard_status make_packed(probe_out *out, const void *with) {
 
 static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
-static const reshard_tree_type counted = {"Counter", add_one, take_one};
+static const reshard_tree_type counted = {"Counter", add_one, take_one, NULL};
 
 static reshard_status make_opaque(probe_out *out, const void *with) {
   reshard_tree s;
@@ -176,6 +176,36 @@ static reshard_status make_opaque(probe_out *out, const void *with) {
   return status;
 }
 
+/* A set and a dict with integer keys, which are as they were after an error. */
+static reshard_status fill_set(probe_out *out, const void *with) {
+  reshard_tree s, d = NULL, leaf = (reshard_tree)with;
+  reshard_status status = reshard_tree_create_set(&s);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  status = reshard_tree_append(s, leaf);
+  assert_int_equal(reshard_tree_count(s), status == RESHARD_SUCCESS);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_append(s, leaf);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_dict(&d);
+  if (status == RESHARD_SUCCESS) {
+    status = reshard_tree_set_int(d, -3, s);
+    assert_int_equal(reshard_tree_count(d), status == RESHARD_SUCCESS);
+  }
+  reshard_tree_release(s);
+  if (status == RESHARD_SUCCESS)
+    out->object = d;
+  else
+    reshard_tree_release(d);
+  return status;
+}
+
+static bool one_member(const probe_out *out, const void *with) {
+  reshard_tree s;
+  (void)with;
+  return reshard_tree_find_int(out->object, -3, &s) == RESHARD_SUCCESS && reshard_tree_count(s) == 1;
+}
+
 static void test_kinds(void **state) {
   (void)state;
   reshard_tensor data = floats(3);
@@ -184,6 +214,9 @@ static void test_kinds(void **state) {
   assert_int_equal(probe_run(&(probe){"packed", make_packed, any, release, data}), 8);
   assert_int_equal(probe_run(&(probe){"opaque", make_opaque, any, release, &count}), 1);
   assert_int_equal(count, 0);
+  reshard_tree leaf = text("member");
+  assert_true(probe_run(&(probe){"set", fill_set, one_member, release, leaf}) >= 10);
+  reshard_tree_release(leaf);
   reshard_tensor_release(data);
 }
 
@@ -199,6 +232,11 @@ static reshard_tree sample(void) {
     deep = append(append(i % 2 ? list() : tuple(), deep), integer(i));
   set(set(root, "low", reshard_tree_retain(low)), "deep", deep);
   set(root, "s", set(structure("S"), "low", low));
+  reshard_tree numbers = dict(), members = NULL, leaf = integer(40);
+  assert_int_equal(reshard_tree_set_int(numbers, 5, leaf), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tree_create_set(&members), RESHARD_SUCCESS);
+  append(append(append(members, leaf), text("m")), integer(41));
+  set(set(root, "numbers", numbers), "members", members);
   return set(root, "p", packed(tensor, 2, sizes));
 }
 
@@ -274,7 +312,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
 
 static bool flat_well(const probe_out *out, const void *with) {
   const reshard_tree_leaves *flat = out->object;
-  bool good = flat->n == 24;
+  bool good = flat->n == 27; /* one is at two places */
   for (int64_t i = 0; i < flat->n; i++)
     good = good && node_at((reshard_tree)with, flat->paths[i]) == flat->leaves[i];
   return good;
@@ -285,7 +323,7 @@ static void release_flat(probe_out *out) { reshard_tree_leaves_release(out->obje
 typedef struct rebuild {
   reshard_tree tree;
   const reshard_tree_leaves *flat;
-  reshard_tree leaves[24];
+  reshard_tree leaves[27];
 } rebuild;
 
 static reshard_status rebuild_tree(probe_out *out, const void *with) {

@@ -139,7 +139,7 @@ static void test_numbers(void **state) {
       count += v.n;
       free(v.at);
     }
-  assert_int_equal(pairs, 24);
+  assert_int_equal(pairs, 30);
   uint64_t out;
   printf("           %lld numbers of %d pairs; the toolkit's conversions: %s\n", (long long)count, pairs,
          toolkit_convert(RESHARD_F32, RESHARD_F16, 0, &out) ? "compared" : "not here");

@@ -40,7 +40,8 @@ bool toolkit_convert(int32_t from, int32_t to, uint64_t bits, uint64_t *out) {
   switch (to) {
   case RESHARD_F8_E4M3:
   case RESHARD_F8_E5M2:
-    *out = __nv_cvt_double_to_fp8(x, __NV_SATFINITE, to == RESHARD_F8_E4M3 ? __NV_E4M3 : __NV_E5M2);
+    *out = __nv_cvt_double_to_fp8(x, to == RESHARD_F8_E4M3 ? __NV_SATFINITE : __NV_NOSAT,
+                                  to == RESHARD_F8_E4M3 ? __NV_E4M3 : __NV_E5M2);
     return true;
   case RESHARD_F16:
     *out = as<uint16_t>(from == RESHARD_F64 ? __double2half(x) : __float2half_rn(static_cast<float>(x)));

@@ -5,18 +5,18 @@
 
 typedef struct format {
   int exponent, mantissa; /* bits */
-  bool infinite;          /* has infinities; else the exponent of all ones is one of numbers, and all ones is NaN */
-  bool saturates;
+  bool infinite; /* has infinities; else the exponent of all ones is one of numbers, all ones is NaN, and what is too
+                    large becomes the largest number */
 } format;
 
 static format format_of(reshard_dtype dtype) {
   switch (dtype) {
-  case RESHARD_F64: return (format){11, 52, true, false};
-  case RESHARD_F32: return (format){8, 23, true, false};
-  case RESHARD_F16: return (format){5, 10, true, false};
-  case RESHARD_BF16: return (format){8, 7, true, false};
-  case RESHARD_F8_E4M3: return (format){4, 3, false, true};
-  case RESHARD_F8_E5M2: return (format){5, 2, true, true};
+  case RESHARD_F64: return (format){11, 52, true};
+  case RESHARD_F32: return (format){8, 23, true};
+  case RESHARD_F16: return (format){5, 10, true};
+  case RESHARD_BF16: return (format){8, 7, true};
+  case RESHARD_F8_E4M3: return (format){4, 3, false};
+  case RESHARD_F8_E5M2: return (format){5, 2, true};
   default: abort();
   }
 }
@@ -57,7 +57,7 @@ uint64_t naive_cast(reshard_dtype from, reshard_dtype to, uint64_t bits) {
   uint64_t infinity_a = ones(a.exponent) << a.mantissa, infinity_b = ones(b.exponent) << b.mantissa;
   if (a.infinite ? magnitude > infinity_a : magnitude == ones(wide_a))
     return ones(wide_b);
-  uint64_t largest = b.infinite ? infinity_b - 1 : ones(wide_b) - 1, over = b.saturates ? largest : infinity_b;
+  uint64_t largest = b.infinite ? infinity_b - 1 : ones(wide_b) - 1, over = b.infinite ? infinity_b : largest;
   if (a.infinite && magnitude == infinity_a)
     return sign | over;
   if (magnitude == 0)

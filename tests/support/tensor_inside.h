@@ -19,6 +19,7 @@ enum { MODEL_SLOTS = 24, NOBODY = -1 };
 /* Storage as it should be; bytes 0: freed. */
 typedef struct model_store {
   int occupants;     /* tensors over it */
+  int given;         /* of these: through DLPack, to where its address is known */
   int place;         /* in whose pool it counts; NOBODY: in none */
   int owner;         /* whose streams it is in the order of; NOBODY: the host's */
   bool host, pinned; /* the host can read it; pinned: and so can GPUs */
@@ -55,7 +56,9 @@ static inline int64_t model_width(const model_slot *s) { return (int64_t)reshard
 size_t model_reach(const model_slot *s);
 bool model_contiguous(const model_slot *s);
 /* Is there something to read? */
-static inline bool model_there(const model_slot *s) { return s->store->bytes > 0 || model_elements(s) == 0; }
+static inline bool model_there(const model_slot *s) {
+  return s->store->bytes >= (size_t)(s->offset * model_width(s)) + model_reach(s) || model_elements(s) == 0;
+}
 static inline bool model_gpu(const model *w, int place) { return place >= 0 && w->m->place[place].pattern != NULL; }
 
 /* What a pool is asked for. */

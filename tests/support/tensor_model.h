@@ -47,6 +47,7 @@ typedef enum model_kind {
   MODEL_VIEW,
   MODEL_EXPORT,
   MODEL_FREE,
+  MODEL_FREE_VIEWED, /* with other tensors over it */
   MODEL_ALLOC,
   MODEL_USE,
   MODEL_CAST,

@@ -12,6 +12,7 @@
 
 #include <reshard/move.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +123,71 @@ static void test_cast(void **state) {
   reshard_tree_release(root);
 }
 
+/* What has no cast is no error, in any state: _cast_forward_inputs looks at floating tensors alone. */
+static void test_others_stay(void **state) {
+  reshard_device cpu = *state;
+  static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_U8,  RESHARD_I8,   RESHARD_U16,
+                                         RESHARD_I16,  RESHARD_U32, RESHARD_I32,  RESHARD_U64,
+                                         RESHARD_I64,  RESHARD_C64, RESHARD_C128, RESHARD_F8_E8M0};
+  enum { OTHERS = sizeof dtypes / sizeof *dtypes };
+  const int64_t n = 7;
+  reshard_tree root = list(), cast;
+  reshard_tensor freed = filled(RESHARD_I64, 1, &n, 1);
+  GOOD(reshard_storage_free(freed, NULL, NULL));
+  append(root, leaf_of(freed));
+  for (int i = 0; i < OTHERS; i++)
+    append(root, leaf_of(filled(dtypes[i], 1, &n, (unsigned)i)));
+  GOOD(reshard_tree_cast(root, RESHARD_F8_E4M3, cpu, NULL, &cast));
+  assert_ptr_equal(cast, root);
+  reshard_tree_release(cast);
+  append(root, leaf_of(filled(RESHARD_F32, 1, &n, 3)));
+  GOOD(reshard_tree_cast(root, RESHARD_BF16, cpu, NULL, &cast));
+  for (int64_t i = 0; i <= OTHERS; i++) {
+    reshard_tree was, is;
+    GOOD(reshard_tree_child(root, i, NULL, &was));
+    GOOD(reshard_tree_child(cast, i, NULL, &is));
+    assert_ptr_equal(is, was);
+  }
+  assert_cast(tensor_of(cast, "13"), tensor_of(root, "13"), RESHARD_BF16);
+  reshard_tree_release(cast);
+  reshard_tree_release(root);
+}
+
+/* Any floating dtype to any other one, and what is too large or none. As torch.Tensor.to has it. */
+static void test_floating_pairs(void **state) {
+  reshard_device cpu = *state;
+  static const reshard_dtype dtypes[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
+                                         RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
+  const int64_t n = 300;
+  for (int from = 0; from < 6; from++)
+    for (int to = 0; to < 6; to++) {
+      reshard_tree root = leaf_of(filled(dtypes[from], 1, &n, (unsigned)(from + to))), cast;
+      GOOD(reshard_tree_cast(root, dtypes[to], cpu, NULL, &cast));
+      if (from == to)
+        assert_ptr_equal(cast, root);
+      else
+        assert_cast(tensor_of(cast, ""), tensor_of(root, ""), dtypes[to]);
+      reshard_tree_release(cast);
+      reshard_tree_release(root);
+    }
+  static const float large[] = {INFINITY, -INFINITY, 1e30f, -1e30f, 448, 480, 61439, 61440, -65536, NAN};
+  static const unsigned char e4m3[] = {0x7e, 0xfe, 0x7e, 0xfe, 0x7e, 0x7e, 0x7e, 0x7e, 0xfe, 0x7f};
+  static const unsigned char e5m2[] = {0x7c, 0xfc, 0x7c, 0xfc, 0x5f, 0x60, 0x7b, 0x7c, 0xfc, 0x7f};
+  const int64_t most = sizeof large / sizeof *large;
+  reshard_tensor tensor;
+  GOOD(reshard_tensor_wrap(RESHARD_F32, 1, &most, NULL, (void *)large, NULL, NULL, &tensor));
+  reshard_tree root = leaf_of(tensor);
+  for (int i = 0; i < 2; i++) {
+    reshard_tensor_info info;
+    reshard_tree cast;
+    GOOD(reshard_tree_cast(root, i == 0 ? RESHARD_F8_E4M3 : RESHARD_F8_E5M2, cpu, NULL, &cast));
+    GOOD(reshard_tensor_get_info(tensor_of(cast, ""), &info));
+    assert_memory_equal(info.data, i == 0 ? e4m3 : e5m2, sizeof e4m3);
+    reshard_tree_release(cast);
+  }
+  reshard_tree_release(root);
+}
+
 static void test_refusals(void **state) {
   reshard_device cpu = *state;
   const int64_t n = 100;
@@ -140,9 +206,6 @@ static void test_refusals(void **state) {
   FAILS_WITH(reshard_tree_cast(root, RESHARD_BF16, cpu, &cast, &cast), RESHARD_ERROR_INVALID, "on the CPU it is NULL");
   const reshard_move_options wrong = {.size = 1};
   FAILS_WITH(reshard_tree_to(root, cpu, NULL, &wrong, &cast), RESHARD_ERROR_INVALID, "size field 1");
-  set(root, "b", append(list(), leaf_of(filled(RESHARD_F64, 1, &n, 1))));
-  FAILS(reshard_tree_cast(root, RESHARD_F8_E4M3, cpu, NULL, &cast), RESHARD_ERROR_UNSUPPORTED,
-        "path 'b.0': reshard_tree_cast: no cast from f64 to f8_e4m3");
   set(root, "b", append(list(), leaf_of(freed)));
   BAD(reshard_tree_cast(root, RESHARD_BF16, cpu, NULL, &cast),
       "path 'b.0': reshard_tree_cast: the storage of a tensor of shape 100 is freed");
@@ -194,6 +257,8 @@ static void test_to(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_cast, open_cpu, close_cpu),
+                                     cmocka_unit_test_setup_teardown(test_others_stay, open_cpu, close_cpu),
+                                     cmocka_unit_test_setup_teardown(test_floating_pairs, open_cpu, close_cpu),
                                      cmocka_unit_test_setup_teardown(test_refusals, open_cpu, close_cpu),
                                      cmocka_unit_test_setup_teardown(test_to, open_cpu, close_cpu)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,19 @@
+/* DTensors whose local tensors are others: of the same mesh and placements. */
+#include "dtensor/dtensor.h"
+
+reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper, reshard_dtensor *mapped) {
+  reshard_properties properties = t->properties;
+  reshard_device_type home = t->sharder->device->device->type, type = t->on_cpu ? RESHARD_DEVICE_CPU : home;
+  rs_held held;
+  bool changed;
+  *mapped = NULL;
+  RS_TRY(rs_held_map(t->sharder, &t->held, mapper, &properties, &type, &held, &changed));
+  if (!changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_dtensor_new(t->sharder, t->mesh, &properties, &held, mapped);
+  if (status == RESHARD_SUCCESS)
+    (*mapped)->on_cpu = type != home;
+  else
+    rs_held_free(&held);
+  return status;
+}

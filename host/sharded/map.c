@@ -1,0 +1,215 @@
+/* Sharded tensors whose local tensors are others: of another dtype, on another device. Layout and shards are as before.
+ * All ranks come to the same metadata, also those that have no tensor to ask for: these ask with one that is empty. */
+#include "metadata/metadata.h"
+#include "sharded/sharder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- One tensor -------------------------------------------------------------------------------------------------- */
+
+/* The device is one that the sharder's tensors can be on. */
+static reshard_status check_device(reshard_sharder s, const reshard_tensor_info *info) {
+  const rs_device *device = s->device->device;
+  char theirs[32] = "", wanted[32];
+  if (info->device_type == RESHARD_DEVICE_CPU ||
+      (info->device_type == device->type && info->device_index == device->index))
+    return RESHARD_SUCCESS;
+  if (device->type != RESHARD_DEVICE_CPU)
+    rs_text_add(&(rs_text){theirs, sizeof theirs, 0}, " or on cuda:%d", device->index);
+  rs_text_add(&(rs_text){wanted, sizeof wanted, 0}, "cuda:%d", info->device_index);
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "a local tensor would be on %s; those of its sharder are on the CPU%s",
+                  wanted, theirs);
+}
+
+/* What a tensor becomes: another of the same shape, or NULL. */
+static reshard_status map_one(reshard_sharder s, const rs_tensor_mapper *m, reshard_tensor t, reshard_tensor *became) {
+  char was[RS_SHAPE_TEXT], is[RS_SHAPE_TEXT];
+  reshard_tensor made = NULL;
+  RS_TRY(m->map(m->user, m->path, t, &made));
+  if (made == t) {
+    reshard_tensor_release(made);
+    made = NULL;
+  }
+  reshard_status status = made != NULL ? check_device(s, &made->info) : RESHARD_SUCCESS;
+  if (made != NULL && (made->info.ndim != t->info.ndim ||
+                       memcmp(made->info.shape, t->info.shape, (size_t)t->info.ndim * sizeof *t->info.shape) != 0))
+    status =
+        rs_error(RESHARD_ERROR_INVALID, "a local tensor of shape %s would become one of %s",
+                 rs_shape_text(was, t->info.ndim, t->info.shape), rs_shape_text(is, made->info.ndim, made->info.shape));
+  if (status == RESHARD_SUCCESS) {
+    *became = made;
+    return status;
+  }
+  reshard_tensor_release(made);
+  return rs_path_error(m->path, status);
+}
+
+/* Notes what a tensor is: all of a rank are alike. */
+static reshard_status note(const rs_tensor_mapper *m, const reshard_tensor_info *info, bool first,
+                           reshard_properties *p, reshard_device_type *type) {
+  if (!first &&
+      (info->dtype != p->dtype || info->requires_grad != p->requires_grad || info->pin_memory != p->pin_memory))
+    return rs_path_error(
+        m->path, rs_error(RESHARD_ERROR_INVALID,
+                          "local tensors would be %s and %s, with requires_grad %d and %d, pin_memory %d and %d",
+                          reshard_dtype_string(p->dtype), reshard_dtype_string(info->dtype), p->requires_grad,
+                          info->requires_grad, p->pin_memory, info->pin_memory));
+  p->dtype = info->dtype;
+  p->requires_grad = info->requires_grad;
+  p->pin_memory = info->pin_memory;
+  *type = info->device_type;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, reshard_properties *p,
+                               reshard_device_type *type, bool *changed) {
+  const int64_t none = 0;
+  reshard_tensor t, became = NULL;
+  bool on = *type == s->device->device->type && *type != RESHARD_DEVICE_CPU;
+  RS_TRY(reshard_tensor_wrap_on(on ? s->device : NULL, p->dtype, 1, &none, NULL, NULL, NULL, NULL, &t));
+  reshard_tensor_set_requires_grad(t, p->requires_grad);
+  reshard_tensor_set_pin_memory(t, p->pin_memory);
+  reshard_status status = map_one(s, m, t, &became);
+  *changed = became != NULL;
+  if (status == RESHARD_SUCCESS && became != NULL)
+    status = note(m, &became->info, true, p, type);
+  reshard_tensor_release(became);
+  reshard_tensor_release(t);
+  return status;
+}
+
+/* --- What a rank holds ------------------------------------------------------------------------------------------- */
+
+/* All boxes of a flat piece as one tensor; *first: the first box that has elements. */
+static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, int64_t first,
+                                  reshard_tensor *whole) {
+  reshard_tensor begin = held->arrays[first];
+  reshard_array_info array;
+  int64_t elements;
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(reshard_layout_buffer_elements(held->layout, rank, 0, &elements));
+  RS_TRY(reshard_layout_array(held->layout, rank, first, &array));
+  for (int64_t i = first; i < held->n && status == RESHARD_SUCCESS; i++)
+    if (held->arrays[i] != NULL && held->arrays[i]->info.elements > 0 && held->arrays[i]->storage != begin->storage)
+      status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the boxes %lld and %lld of a flat piece are in several storages",
+                        (long long)first, (long long)i);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tensor_as_strided(begin, 1, &elements, NULL, begin->info.offset - array.offset, whole);
+  return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
+}
+
+/* The boxes as parts of what the whole has become. */
+static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, reshard_tensor whole,
+                               rs_held *mapped) {
+  if (!whole->info.contiguous)
+    return rs_path_error(m->path,
+                         rs_error(RESHARD_ERROR_INVALID, "a flat piece would become one that is not contiguous"));
+  for (int64_t i = 0; i < held->n; i++) {
+    reshard_array_info array;
+    RS_TRY(reshard_layout_array(held->layout, rank, i, &array));
+    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(held->layout), array.shape, NULL,
+                                     whole->info.offset + array.offset, &mapped->arrays[i]));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status map_flat(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
+                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+  reshard_tensor whole, became = NULL;
+  RS_TRY(flat_buffer(m, held, s->comm->rank, first, &whole));
+  reshard_status status = map_one(s, m, whole, &became);
+  *changed = became != NULL;
+  if (status == RESHARD_SUCCESS && became != NULL)
+    status = note(m, &became->info, true, p, type);
+  if (status == RESHARD_SUCCESS && became != NULL)
+    status = cut_flat(m, held, s->comm->rank, became, mapped);
+  reshard_tensor_release(became);
+  reshard_tensor_release(whole);
+  return status;
+}
+
+static reshard_status map_each(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
+                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+  *changed = false;
+  for (int64_t i = first; i < held->n; i++) {
+    if (held->arrays[i] == NULL)
+      continue;
+    RS_TRY(map_one(s, m, held->arrays[i], &mapped->arrays[i]));
+    *changed |= mapped->arrays[i] != NULL;
+    if (mapped->arrays[i] == NULL)
+      mapped->arrays[i] = reshard_tensor_retain(held->arrays[i]);
+    RS_TRY(note(m, &mapped->arrays[i]->info, i == first, p, type));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The first array that can be asked about; n: none. */
+static int64_t first_array(const rs_held *held, bool flat) {
+  int64_t i = 0;
+  while (i < held->n && (held->arrays[i] == NULL || (flat && held->arrays[i]->info.elements == 0)))
+    i++;
+  return i;
+}
+
+reshard_status rs_held_map(reshard_sharder s, const rs_held *held, const rs_tensor_mapper *m, reshard_properties *p,
+                           reshard_device_type *type, rs_held *mapped, bool *changed) {
+  bool flat = reshard_layout_get_kind(held->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(held->layout) != 1;
+  int64_t first = first_array(held, flat);
+  reshard_properties properties = *p;
+  rs_held made = {.n = held->n};
+  RS_TRY(rs_alloc_zero(&made.arrays, held->n, sizeof *made.arrays));
+  made.layout = reshard_layout_retain(held->layout);
+  if (first < held->n)
+    *type = held->arrays[first]->info.device_type;
+  reshard_status status = first == held->n ? rs_stand_in_map(s, m, &properties, type, changed)
+                          : flat           ? map_flat(s, held, first, m, &properties, type, &made, changed)
+                                           : map_each(s, held, first, m, &properties, type, &made, changed);
+  if (status != RESHARD_SUCCESS || !*changed) {
+    rs_held_free(&made);
+    return status;
+  }
+  *p = properties;
+  *mapped = made;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Sharded tensors --------------------------------------------------------------------------------------------- */
+
+reshard_device_type rs_metadata_type(reshard_metadata metadata, reshard_sharder sharder) {
+  return metadata->n > 0 ? metadata->shards[0].placement.type : sharder->device->device->type;
+}
+
+reshard_status rs_metadata_as(reshard_metadata metadata, const reshard_properties *properties, reshard_device_type type,
+                              reshard_metadata *as) {
+  reshard_metadata made;
+  RS_TRY(rs_metadata_new(properties, metadata->ndim, metadata->shape, metadata->n, &made));
+  for (int64_t i = 0; i < metadata->n; i++) {
+    made->shards[i] = metadata->shards[i];
+    reshard_remote_device *placement = &made->shards[i].placement;
+    if (placement->type != type)
+      *placement = (reshard_remote_device){placement->rank, type, -1};
+  }
+  *as = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sharded_map(reshard_sharded_tensor t, const rs_tensor_mapper *m, reshard_sharded_tensor *mapped) {
+  reshard_properties properties = reshard_metadata_properties(t->metadata);
+  reshard_device_type type = rs_metadata_type(t->metadata, t->sharder);
+  reshard_metadata metadata = NULL;
+  rs_held held;
+  bool changed;
+  *mapped = NULL;
+  RS_TRY(rs_held_map(t->sharder, &t->held, m, &properties, &type, &held, &changed));
+  if (!changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_metadata_as(t->metadata, &properties, type, &metadata);
+  if (status == RESHARD_SUCCESS)
+    status = rs_sharded_new(t->sharder, metadata, &held, mapped);
+  if (status != RESHARD_SUCCESS) {
+    reshard_metadata_release(metadata);
+    rs_held_free(&held);
+  }
+  return status;
+}
