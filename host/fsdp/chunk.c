@@ -28,17 +28,19 @@ static reshard_status keep_part(reshard_sharder sharder, reshard_mesh mesh, cons
 
 /* --- Sharded tensors ---------------------------------------------------------------------------------------------- */
 
-/* Where the chunks of n rows are: as many placements as there are chunks, at least one. */
+/* Where the chunks of n rows are: as many placements as there are chunks, at least one. The tensor is on the group's
+ * kind of device, and only GPUs are numbered. */
 static reshard_status place_chunks(const reshard_fsdp_group *group, int64_t n, int64_t *chunks,
                                    reshard_remote_device **placements) {
   const reshard_group *ranks = &group->sharder->group;
-  int64_t split = rs_ceil_div(n, ranks->n), devices = group->devices_per_node;
+  reshard_device_type type = group->sharder->comm->device->type;
+  int64_t split = rs_ceil_div(n, ranks->n);
+  int64_t devices = type == RESHARD_DEVICE_CUDA ? group->devices_per_node : 0;
   *chunks = split > 0 ? rs_ceil_div(n, split) : 1;
   RS_TRY(rs_alloc(placements, *chunks, sizeof **placements));
   for (int64_t i = 0; i < *chunks; i++) {
     int64_t global = rs_group_at(ranks, i);
-    (*placements)[i] = devices > 0 ? (reshard_remote_device){global, RESHARD_DEVICE_CUDA, (int)(global % devices)}
-                                   : (reshard_remote_device){global, group->sharder->comm->device->type, -1};
+    (*placements)[i] = (reshard_remote_device){global, type, devices > 0 ? (int)(global % devices) : -1};
   }
   return RESHARD_SUCCESS;
 }

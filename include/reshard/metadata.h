@@ -31,8 +31,8 @@ RESHARD_API reshard_status reshard_workers_create(reshard_workers *workers);
 RESHARD_API reshard_status reshard_workers_add(reshard_workers workers, const char *name, int64_t rank);
 RESHARD_API void reshard_workers_free(reshard_workers workers); /* NULL is allowed */
 
-/* "rank:3/cuda:1", "rank:0/cpu", "trainer0/cuda:1", "cuda:0", "cuda", "cpu". workers may be NULL: then names are
- * errors. Errors: RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
+/* "rank:3/cuda:1", "rank:0/cpu", "trainer0/cuda:1", "cuda:0", "cuda", "cpu". A rank or a worker's name alone ("rank:0",
+ * "trainer0") is on its cpu; "cpu" and "cuda" alone are devices. workers may be NULL: then names are errors. Errors: RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
  * _parse_and_validate_remote_device, _remote_device.__init__. */
 RESHARD_API reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers,
                                                        reshard_remote_device *device);
