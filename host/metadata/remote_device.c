@@ -139,5 +139,7 @@ const char *rs_placement_text(char buffer[RS_PLACEMENT_TEXT], const reshard_remo
 }
 
 int reshard_remote_device_equal(const reshard_remote_device *a, const reshard_remote_device *b) {
+  if (a == NULL || b == NULL)
+    return a == b;
   return a->rank == b->rank && a->type == b->type && a->index == b->index;
 }

@@ -1,4 +1,5 @@
-/* Communicators: who takes part, and how bytes get from rank to rank. */
+/* Communicators: who takes part, and how bytes get from rank to rank. A NULL communicator has rank -1, size 0 and no
+ * global ranks; calls that return a status refuse it (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_COMM_H
 #define RESHARD_COMM_H
 

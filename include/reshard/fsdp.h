@@ -1,6 +1,8 @@
 /* FSDP with tensor parallelism: parameters cut by TP (the inner mesh dim), and each part again by FSDP (the outer one).
  * What a training framework calls around flattening, saving, loading and gathering its parameters.
  *
+ * Calls that return a status refuse NULL for what they need (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/tensor/parallel/fsdp.py (DTensorExtensions), torch/distributed/fsdp/_fsdp_extensions.py. */
 #ifndef RESHARD_FSDP_H
 #define RESHARD_FSDP_H

@@ -1,6 +1,9 @@
 /* Metadata of sharded tensors: which boxes there are, on which rank and device, and the properties that all shards
  * share.
  *
+ * NULL metadata have 0 dims, 0 shards, hash 0, properties of dtype RESHARD_DTYPE_NONE and NULL for what is a pointer;
+ * calls that return a status refuse them (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/_shard: metadata.py, sharded_tensor/metadata.py, sharded_tensor/utils.py,
  * sharding_spec/chunk_sharding_spec.py, remote_device.py. Ranks in placements are global ranks; where a communicator is
  * a part of the world, the caller gives the table from its ranks to global ones. */
@@ -32,7 +35,8 @@ RESHARD_API reshard_status reshard_workers_add(reshard_workers workers, const ch
 RESHARD_API void reshard_workers_free(reshard_workers workers); /* NULL is allowed */
 
 /* "rank:3/cuda:1", "rank:0/cpu", "trainer0/cuda:1", "cuda:0", "cuda", "cpu". A rank or a worker's name alone ("rank:0",
- * "trainer0") is on its cpu; "cpu" and "cuda" alone are devices. workers may be NULL: then names are errors. Errors: RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
+ * "trainer0") is on its cpu; "cpu" and "cuda" alone are devices. workers may be NULL: then names are errors. Errors:
+ * RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
  * _parse_and_validate_remote_device, _remote_device.__init__. */
 RESHARD_API reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers,
                                                        reshard_remote_device *device);

@@ -3,7 +3,7 @@
  * A plan is built once from pairs of layouts. All arithmetic happens here: intersections, peers, messages, rounds,
  * workspace. It is immutable, holds no pointers to data, needs no communicator, and prints itself. It is dry: a plan
  * can be built for any rank of any world on any machine. Making one is local; the ranks' plans are compared when a
- * transfer is made. */
+ * transfer is made. Calls that return a status refuse a NULL plan (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_PLAN_H
 #define RESHARD_PLAN_H
 

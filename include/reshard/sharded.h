@@ -3,7 +3,8 @@
  * A sharded tensor is one rank's handle: the global metadata, the layout, and this rank's shards, each with its tensor.
  * "Collective" calls are made by all ranks of its communicator, in one order; they succeed on all, or return the same
  * error on all and leave everything as it was. It moves no data of its own: each operation is a pair of layouts and a
- * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. */
+ * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. A NULL sharded tensor has 0 local arrays,
+ * and NULL metadata and layout; calls that return a status refuse NULL handles (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_SHARDED_H
 #define RESHARD_SHARDED_H
 

@@ -1,5 +1,7 @@
 /* One rank's tensors to all ranks, and the check before it that all ranks have the same ones.
  *
+ * Calls refuse a NULL communicator or module (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/utils.py. */
 #ifndef RESHARD_SYNC_H
 #define RESHARD_SYNC_H

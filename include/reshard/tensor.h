@@ -5,7 +5,8 @@
  * once, when a tensor is made. Counting references is thread-safe; nothing of a tensor changes once it is made, except
  * that its storage may be freed and allocated again (reshard_storage_free): by one thread at a time, while no other
  * uses it. While it is freed a tensor has shape, strides and dtype as before; its data is NULL, and calls that would
- * read or write it refuse it with RESHARD_ERROR_INVALID. */
+ * read or write it refuse it with RESHARD_ERROR_INVALID. A NULL tensor has no storage, and flags set on it are lost;
+ * calls that return a status refuse it (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_TENSOR_H
 #define RESHARD_TENSOR_H
 

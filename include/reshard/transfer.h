@@ -1,4 +1,5 @@
-/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. */
+/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. Calls that return
+ * a status refuse a NULL transfer (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_TRANSFER_H
 #define RESHARD_TRANSFER_H
 

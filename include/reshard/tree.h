@@ -1,6 +1,9 @@
 /* Trees: nested containers of tensors and other values, as the arguments of a function, the outputs of a model or a
  * state dict are. Visited, mapped, flattened and rebuilt, printed, cast, moved to a device.
  *
+ * A NULL tree has kind 0, 0 children and a NULL type; calls that return a status refuse it (RESHARD_ERROR_INVALID),
+ * but for the arguments that may be NULL.
+ *
  * Source: torch/distributed/utils.py (_apply_to_tensors, _pack_kwargs, _unpack_kwargs, _cast_forward_inputs,
  * _recursive_to, _to_kwargs), torch.utils._pytree. */
 #ifndef RESHARD_TREE_H
