@@ -136,7 +136,7 @@ RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_ten
  * transposes; as many placements after as before, which may be other ranks.
  * reshard_local_shard: collective; the dims differ. Both: shape of the tensor, my shard (any strides; NULL when I hold
  * none), the placements before and after, which name global ranks; the result is a new contiguous tensor (NULL when I
- * am not among the placements after). */
+ * am not among the placements after), which requires a gradient where any rank's shard does. */
 RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
                                                          const int64_t *shape, int dim, int64_t n,
                                                          const reshard_remote_device *before, int64_t m,
