@@ -147,6 +147,15 @@ const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *s
   return buffer;
 }
 
+const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
+  rs_text text = {buffer, size, 0};
+  rs_text_add(&text, "[");
+  for (int64_t i = 0; i < n && text.length < size; i++)
+    rs_text_add(&text, i > 0 ? ",%lld" : "%lld", (long long)numbers[i]);
+  rs_text_add(&text, "]");
+  return buffer;
+}
+
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent) {
   rs_text text = {buffer, RS_BOX_TEXT, 0};
   buffer[0] = '\0';
