@@ -127,6 +127,11 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const re
  * wrong shape. After an error no output was written to. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
+/* The same with dtype=..., or enforce_dtype=True and the output's: shards are cast (as reshard_tree_cast does it) before
+ * they travel, and out is of that dtype, the same on all ranks; RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's
+ * shards once more. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. */
+RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,
+                                                            reshard_dtype dtype, reshard_tensor out, void *stream);
 /* To all ranks: each gives an output. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
                                                              void *stream);
