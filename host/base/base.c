@@ -17,6 +17,12 @@ reshard_status rs_error(reshard_status status, const char *format, ...) {
   return status;
 }
 
+reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
+                               const char *other_value) {
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank %lld, %s on rank %lld", field, value, (long long)rank,
+                  other_value, (long long)other);
+}
+
 reshard_status rs_error_memory(size_t bytes) {
   return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "out of memory: %zu bytes refused", bytes);
 }

@@ -161,8 +161,8 @@ RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t 
                                                         reshard_metadata *metadata);
 /* build_global_metadata: collective over comm. local: this rank's metadata, NULL where it has no shards. All that have
  * agree in shape and properties; shards are appended by rank; reshard_metadata_check. All ranks succeed, or all get the
- * same error: the first rank of the communicator that differs from the lowest that has shards, both ranks (of the
- * communicator) and both values (RESHARD_ERROR_MISMATCH), "no rank has any shard", or what the check says
+ * same error: the first rank of the communicator that differs from the lowest that has shards, the field, both ranks (of
+ * the communicator) and both values (RESHARD_ERROR_MISMATCH), "no rank has any shard", or what the check says
  * (RESHARD_ERROR_INVALID). recalc_dim: -1, or the dim (0 to ndim - 1) along which sizes are recalculated
  * (reshard_metadata_recalc) before the check, as with recalc_metadata=True; shapes then need not agree in it. The same
  * on all ranks. Placements are taken as they are: reshard_metadata_build_local has checked them.
@@ -172,6 +172,10 @@ RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t 
 RESHARD_API reshard_status reshard_metadata_build_global(reshard_comm comm, reshard_metadata local,
                                                          reshard_status local_status, int recalc_dim,
                                                          reshard_metadata *global);
+/* The same of a list in one process, without a communicator: locals[r] is rank r's, of n; NULL: it has no shards. Errors
+ * name places in the list as ranks. Local. Source: build_global_metadata, which takes the list that was gathered. */
+RESHARD_API reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals, int recalc_dim,
+                                                  reshard_metadata *global);
 /* Many tensors in one exchange: locals[i] and globals[i], n of each, in the same order on all ranks (their number is
  * compared). Errors begin with the number of the tensor. */
 RESHARD_API reshard_status reshard_metadata_build_global_many(reshard_comm comm, int64_t n,

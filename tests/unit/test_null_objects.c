@@ -81,6 +81,7 @@ static void test_metadata(void **state) {
     REFUSED(reshard_metadata_print_json(NULL, ROOM, 0, ROOM));
     REFUSED(reshard_metadata_build_local(0, ROOM, 0, ROOM, 0, ROOM));
     REFUSED(reshard_metadata_build_global(NULL, NULL, 0, 0, ROOM));
+    REFUSED(reshard_metadata_merge(1, NULL, 0, ROOM));
     REFUSED(reshard_metadata_build_global_many(NULL, 0, ROOM, 0, ROOM));
     REFUSED(reshard_placements_find(0, ROOM, 0, ROOM));
     REFUSED(reshard_build_reshard_metadata(0, ROOM, 0, 0, ROOM, 0, ROOM, ROOM));
