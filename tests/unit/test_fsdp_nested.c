@@ -385,9 +385,9 @@ static void test_refused(void **state) {
       "the local shard is 2 boxes, one is needed",
       "the DTensor is on the mesh dp=2,tp=2@0-3 of 2 dims, one of 1 is needed",
       "of the group is not one of the sharder that the nested tensor is of: give a `world`",
-      "ranks 0 and 1 of the FSDP group chunk different tensors: i32 5x4, pin_memory 0, 0 devices per node; i32 6x4, ",
-      "ranks 0 and 1 of the FSDP group chunk different tensors: i32 5x4, pin_memory 0, 0 devices per node; f64 5x4, ",
-      "i32 5x4, pin_memory 0, 0 devices per node; i32 5x4, pin_memory 0, 3 devices per node",
+      "reshard_fsdp_chunk_tensor: shape [5,4] on rank 0, [6,4] on rank 1, of the FSDP group",
+      "reshard_fsdp_chunk_tensor: dtype i32 on rank 0, f64 on rank 1, of the FSDP group",
+      "reshard_fsdp_chunk_tensor: devices_per_node 0 on rank 0, 3 on rank 1, of the FSDP group",
   };
   for (fault f = 0; f < FAULTS; f++) {
     reshard_status status = f >= SHAPES ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID;
