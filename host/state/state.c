@@ -8,9 +8,9 @@ static void release_sharded(void *value) { reshard_sharded_tensor_release(value)
 static void retain_dtensor(void *value) { reshard_dtensor_retain(value); }
 static void release_dtensor(void *value) { reshard_dtensor_release(value); }
 
-const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded};
-const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor};
-const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release};
+const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded, rs_sharded_print};
+const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor, rs_dtensor_print};
+const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release, rs_nested_print};
 
 /* A tensor becomes a leaf. */
 static reshard_status make(const char *call, const reshard_tree_type *type, void *tensor, reshard_tree *leaf) {

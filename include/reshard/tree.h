@@ -37,11 +37,14 @@ typedef enum reshard_tree_kind {
 } reshard_tree_kind;
 
 /* What the library knows of an opaque leaf's type: one static object a type; types are equal where their addresses are.
- * retain and release may be NULL: the value is borrowed, or a number in a pointer. */
+ * retain and release may be NULL: the value is borrowed, or a number in a pointer. Fields that are added are NULL where
+ * a type is made with designated initializers. */
 typedef struct reshard_tree_type {
   const char *name; /* "DTensor" */
   void (*retain)(void *value);
   void (*release)(void *value);
+  /* What reshard_tree_print draws behind the name: text of one line, cut off at size - 1 bytes. NULL: nothing. */
+  void (*print)(const void *value, char *text, size_t size);
 } reshard_tree_type;
 
 /* --- Making and filling --------------------------------------------------------------------------------------- */
@@ -128,7 +131,8 @@ RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, in
  *   ├── tied: *1
  *   └── hyper: struct Options
  *       ├── lr: 0.1
- *       └── name: "adam"
+ *       ├── name: "adam"
+ *       └── norm: <DTensor> bf16 4096 mesh(dp=2,tp=2@0-3;S0,R)
  * A container, tensor or value that is at several places is drawn at the first of them, marked &n, and is *n at the
  * others. From 32 levels on lines do not begin further to the right; they tell their depth. needed (may be NULL): bytes
  * with the NUL; RESHARD_ERROR_INVALID where size is less, and then as much of the text as fits. */

@@ -78,7 +78,7 @@ static void test_kinds(void **state) {
 }
 
 static void test_own_values(void **state) {
-  static const reshard_tree_type handle = {"handle", NULL, NULL};
+  static const reshard_tree_type handle = {.name = "handle"};
   const world *w = *state;
   reshard_tree root = set(dict(), "epoch", integer(1)), own;
   char path[256];

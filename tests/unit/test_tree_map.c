@@ -216,7 +216,7 @@ static reshard_tensor tensor_at(reshard_tree tree, const char *path) {
 static void test_tensors(void **state) {
   (void)state;
   static const int64_t sizes[3] = {3, 2, 1};
-  static const reshard_tree_type type = {"T", NULL, NULL};
+  static const reshard_tree_type type = {.name = "T"};
   maker m = {0};
   reshard_tree root = dict(), mapped, opaque;
   reshard_tensor two = floats(2), kept, data;

@@ -39,7 +39,7 @@ typedef struct forest {
   reshard_tree root;
 } forest;
 
-static const reshard_tree_type opaque_type = {"thing", NULL, NULL};
+static const reshard_tree_type opaque_type = {.name = "thing"};
 static const int64_t sizes[2] = {2, 1};
 
 static bool holds(const model *m) { return m->kind <= RESHARD_TREE_PACKED; }

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const reshard_tree_type handle = {"handle", NULL, NULL}, other_type = {"handle", NULL, NULL};
+static const reshard_tree_type handle = {.name = "handle"}, other_type = {.name = "handle"};
 
 static reshard_tree opaque(const reshard_tree_type *type, void *value) {
   reshard_tree made;
