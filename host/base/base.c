@@ -162,6 +162,21 @@ const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *nu
   return buffer;
 }
 
+const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
+  rs_text text = {buffer, size, 0};
+  rs_text_add(&text, "%s", "");
+  for (int64_t i = 0, end; i < n && text.length < size; i = end) {
+    for (end = i + 1; end < n && numbers[end] == numbers[end - 1] + 1; end++)
+      ;
+    rs_text_add(&text, i > 0 ? ",%lld" : "%lld", (long long)numbers[i]);
+    if (end - i > 1)
+      rs_text_add(&text, "-%lld", (long long)numbers[end - 1]);
+  }
+  if (text.length >= size && size >= 4)
+    memcpy(buffer + size - 4, "...", 4);
+  return buffer;
+}
+
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent) {
   rs_text text = {buffer, RS_BOX_TEXT, 0};
   buffer[0] = '\0';

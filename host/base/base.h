@@ -78,6 +78,8 @@ uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape);
 /* "[8,6]", "[]" for none; returns buffer. What does not fit is cut off. */
 const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
+/* "3-5,9", as in rank lists, of ascending numbers; returns buffer. What does not fit is cut off and ends in "...". */
+const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
 /* "[0,4)x[8,12)", "[]" for no dims. */
 #define RS_BOX_TEXT 384
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent);
