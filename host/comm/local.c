@@ -79,8 +79,8 @@ static reshard_status await(rs_team *team) {
       find_missing(team);
       team->ended = true;
       pthread_cond_broadcast(&team->changed);
-      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms; missing: %s",
-                      (long long)arrived, (long long)team->n, (long long)team->timeout_ms, team->missing);
+      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms; missing: %s", (long long)arrived,
+                      (long long)team->n, (long long)team->timeout_ms, team->missing);
     }
     if (team->timeout_ms == 0 || late)
       pthread_cond_wait(&team->changed, &team->mutex);

@@ -81,8 +81,9 @@ static reshard_status take_device(scan *s, reshard_remote_device *device) {
   else if (take(s, "cuda"))
     device->type = RESHARD_DEVICE_CUDA;
   else
-    return wrong(s, s->at == s->text ? "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
-                                     : "expected a device, \"cpu\" or \"cuda\"");
+    return wrong(s, s->at == s->text
+                        ? "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
+                        : "expected a device, \"cpu\" or \"cuda\"");
   if (take(s, ":"))
     RS_TRY(take_number(s, INT_MAX, "expected the index of a device, a number of 0 or more",
                        "the index of the device does not fit in 31 bits", &index));

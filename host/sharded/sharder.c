@@ -272,7 +272,8 @@ reshard_status rs_sharder_move_on(reshard_sharder s, rs_planned *p, const rs_leg
     mine = list_arrays(s, p, legs, stream, &arrays);
   size_t staging = 0;
   reshard_plan plan = p != NULL ? p->plan : NULL;
-  reshard_status status = rs_execute_once(plan, s->comm, &arrays, s->path, mine, argument, &s->memory, stream, &staging);
+  reshard_status status =
+      rs_execute_once(plan, s->comm, &arrays, s->path, mine, argument, &s->memory, stream, &staging);
   if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
     *workspace_bytes = (int64_t)staging;
   trim(s, s->limit); /* none is kept where none is wanted */

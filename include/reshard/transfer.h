@@ -54,8 +54,8 @@ typedef struct reshard_transfer_options {
 
 /* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version,
  * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming the first tensor and field
- * that differ and both ranks' values, before any byte moves. Checks strides, and that no destination overlaps a source or another destination
- * of my rank. */
+ * that differ and both ranks' values, before any byte moves. Checks strides, and that no destination overlaps a source
+ * or another destination of my rank. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
