@@ -41,7 +41,7 @@ typedef struct reshard_entry {
                                 without any region both tensors are whole, and must fit */
   const int *permutation; /* per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source
                              lacks. NULL: identity. Source dims that are not named must have extent 1 in the region. */
-  const char *name;       /* copied: for errors, also of ranks whose plans differ; NULL: "tensor" */
+  const char *name;       /* copied: for errors, also of ranks whose plans differ, and print-outs; NULL: "tensor" */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
 
