@@ -29,16 +29,18 @@ static int64_t next_size(const cli_options *o, int64_t size) {
 
 static void check_sizes(cli_options *o) {
   if (o->size_increment > 0 && o->size_factor > 0)
-    cli_exit(EXIT_USAGE, "-i and -f are both given");
+    cli_exit(EXIT_USAGE, "-i %lld and -f %g are both given", (long long)o->size_increment, o->size_factor);
   if (o->size_begin == 0 && o->size_end == 0) {
-    if (o->size_increment > 0 || o->size_factor > 0)
-      cli_exit(EXIT_USAGE, "%s needs -b and -e", o->size_increment > 0 ? "-i" : "-f");
+    if (o->size_increment > 0)
+      cli_exit(EXIT_USAGE, "-i %lld needs -b and -e", (long long)o->size_increment);
+    if (o->size_factor > 0)
+      cli_exit(EXIT_USAGE, "-f %g needs -b and -e", o->size_factor);
     return;
   }
   if (o->model != NULL)
     cli_exit(EXIT_USAGE, "-b and -e scale a --shape, not a --model");
   if (o->size_begin == 0)
-    cli_exit(EXIT_USAGE, "-e is given without -b");
+    cli_exit(EXIT_USAGE, "-e %lld is given without -b", (long long)o->size_end);
   if (o->size_end == 0)
     o->size_end = o->size_begin;
   if (o->size_end < o->size_begin)
@@ -71,9 +73,12 @@ static int64_t run(bench_state *b, const machine *m) {
       bench_print_row(b);
     if (to_json)
       bench_json_row(&j, b);
+    cli_done("%lld size%s of %lld to %lld bytes, the last with a busbw of %.4g GB/s", (long long)rows,
+             rows == 1 ? "" : "s", (long long)o->size_begin, (long long)size, b->row.busbw);
     if (o->size_begin == 0 || size >= o->size_end || next_size(o, size) > o->size_end)
       break;
   }
+  cli_done("%s", "");
   if (!quiet) {
     if (o->check)
       printf("# Out of bounds values : %lld %s\n", (long long)wrong, wrong == 0 ? "OK" : "FAILED");

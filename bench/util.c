@@ -12,6 +12,7 @@
 
 /* The temporary that a failing write has to remove. A thread writes one file at a time. */
 static _Thread_local char *temporary;
+static char done[160]; /* "": nothing */
 
 int cli_exit_status(reshard_status status) {
   switch (status) {
@@ -32,7 +33,14 @@ static void error_line(const char *format, va_list arguments) {
       *at = '?';
   cli_progress_clear();
   fflush(stdout);
-  fprintf(stderr, "reshard: error: %s\n", text);
+  fprintf(stderr, "reshard: error: %s%s%s\n", text, done[0] != '\0' ? "; done before: " : "", done);
+}
+
+void cli_done(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(done, sizeof done, format, arguments);
+  va_end(arguments);
 }
 
 static _Noreturn void fail(int exit_status, const char *format, va_list arguments) {

@@ -18,6 +18,9 @@ _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attrib
 int cli_exit_status(reshard_status status);
 /* That line alone. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What has been done: from here on error lines end with it, "; done before: TEXT". By the main thread, while no other
+ * runs. */
+void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* cli_fail with `what` and the library's last error when the call did not succeed. */
 #define CLI_TRY(what, call) \
   do { \

@@ -17,6 +17,12 @@ reshard_status rs_error(reshard_status status, const char *format, ...) {
   return status;
 }
 
+reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
+                               const char *other_value) {
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank %lld, %s on rank %lld", field, value, (long long)rank,
+                  other_value, (long long)other);
+}
+
 reshard_status rs_error_memory(size_t bytes) {
   return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "out of memory: %zu bytes refused", bytes);
 }
@@ -144,6 +150,30 @@ const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *s
     rs_text_add(&text, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
   if (ndim == 0)
     rs_text_add(&text, "scalar");
+  return buffer;
+}
+
+const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
+  rs_text text = {buffer, size, 0};
+  rs_text_add(&text, "[");
+  for (int64_t i = 0; i < n && text.length < size; i++)
+    rs_text_add(&text, i > 0 ? ",%lld" : "%lld", (long long)numbers[i]);
+  rs_text_add(&text, "]");
+  return buffer;
+}
+
+const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
+  rs_text text = {buffer, size, 0};
+  rs_text_add(&text, "%s", "");
+  for (int64_t i = 0, end; i < n && text.length < size; i = end) {
+    for (end = i + 1; end < n && numbers[end] == numbers[end - 1] + 1; end++)
+      ;
+    rs_text_add(&text, i > 0 ? ",%lld" : "%lld", (long long)numbers[i]);
+    if (end - i > 1)
+      rs_text_add(&text, "-%lld", (long long)numbers[end - 1]);
+  }
+  if (text.length >= size && size >= 4)
+    memcpy(buffer + size - 4, "...", 4);
   return buffer;
 }
 

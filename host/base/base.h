@@ -10,6 +10,9 @@
 /* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the
  * status on from there. The last error may be among the arguments: words are put before or behind it. */
 reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* RESHARD_ERROR_MISMATCH of two ranks that have unequal values of a field: "shape [8,6] on rank 0, [8,7] on rank 2". */
+reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
+                               const char *other_value);
 /* RESHARD_ERROR_OUT_OF_MEMORY with the size in it. */
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
@@ -73,6 +76,10 @@ uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size);
 /* "13x21", "scalar" for no dims; returns buffer. 8 x 20 + 8 characters always suffice. */
 #define RS_SHAPE_TEXT 176
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape);
+/* "[8,6]", "[]" for none; returns buffer. What does not fit is cut off. */
+const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
+/* "3-5,9", as in rank lists, of ascending numbers; returns buffer. What does not fit is cut off and ends in "...". */
+const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers);
 /* "[0,4)x[8,12)", "[]" for no dims. */
 #define RS_BOX_TEXT 384
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent);

@@ -49,6 +49,23 @@ static struct timespec deadline_in(int64_t ms) {
   return t;
 }
 
+/* The same where a rank has given up; the mutex is held. */
+static reshard_status ended_by(const rs_team *team) {
+  return team->missing[0] == '\0'
+             ? ended()
+             : rs_error(RESHARD_ERROR_PEER, "a rank gave up waiting after %lld ms; missing were: %s",
+                        (long long)team->timeout_ms, team->missing);
+}
+
+/* Which ranks have not come to the meeting; the mutex is held. */
+static void find_missing(rs_team *team) {
+  int64_t at = 0, few[64]; /* a text has no room for more */
+  for (int64_t r = 0; r < team->n && at < 64; r++)
+    if (team->runs[r] == NULL)
+      few[at++] = r;
+  rs_ranges_text(team->missing, sizeof team->missing, at, few);
+}
+
 /* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
 static reshard_status await(rs_team *team) {
   uint64_t generation = team->generation;
@@ -56,13 +73,14 @@ static reshard_status await(rs_team *team) {
   bool late = false;
   while (team->generation == generation) {
     if (team->ended && !team->running)
-      return ended();
+      return ended_by(team);
     if (late && !team->running) {
       int64_t arrived = team->arrived;
+      find_missing(team);
       team->ended = true;
       pthread_cond_broadcast(&team->changed);
-      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms", (long long)arrived,
-                      (long long)team->n, (long long)team->timeout_ms);
+      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms; missing: %s", (long long)arrived,
+                      (long long)team->n, (long long)team->timeout_ms, team->missing);
     }
     if (team->timeout_ms == 0 || late)
       pthread_cond_wait(&team->changed, &team->mutex);
@@ -85,7 +103,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   pthread_mutex_lock(&team->mutex);
   reshard_status status = RESHARD_SUCCESS;
   if (team->ended) {
-    status = ended();
+    status = ended_by(team);
   } else if (team->runs[comm->rank] != NULL) { /* its slot is taken: the one who waits there must not be lost */
     status = rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
                       (long long)comm->rank);
@@ -111,7 +129,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
 static reshard_status local_enter(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
-  reshard_status status = team->ended ? ended() : RESHARD_SUCCESS;
+  reshard_status status = team->ended ? ended_by(team) : RESHARD_SUCCESS;
   team->readers += status == RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
   return status;

@@ -19,6 +19,7 @@ typedef struct rs_team {
   int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
+  char missing[160]; /* under the mutex: which ranks the one that gave up waited for; "": none gave up */
   int64_t timeout_ms;
   void **slots;
   rs_meeting *runs;

@@ -7,6 +7,7 @@
  * MPI has no deadline and an MPI_Abort that ends the job; so all waiting is a loop of tests that looks at the clock and
  * at a tag on which a rank that was aborted tells the others. */
 #include "comm/comm.h"
+#include "comm/mpi_missing.h"
 #include "comm/seat.h"
 #include "device/environment.h"
 
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3, BLOCK = 1 << 20 };
+enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3, BLOCK = 1 << 20 }; /* further ones: mpi_missing.h */
 
 typedef struct rs_mpi {
   struct reshard_comm_s base;
@@ -96,15 +97,22 @@ static reshard_status leave(rs_mpi *c, reshard_status status) {
   return status;
 }
 
-/* Between two tests: what is waited for, and since when. */
-static reshard_status wait_on(rs_mpi *c, int64_t since, const char *what) {
+static bool expired(const rs_mpi *c, int64_t since) {
+  return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
+}
+
+/* The deadline has passed: who is to blame, "0-2,5", or "". */
+static reshard_status give_up_on(rs_mpi *c, const char *what, const char *missing) {
+  end(c);
+  return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms%s%s", what, (long long)c->timeout_ms,
+                  missing[0] != '\0' ? "; missing: " : "", missing);
+}
+
+/* Between two tests, since when there is something to wait for. */
+static reshard_status wait_on(rs_mpi *c, int64_t since) {
   int64_t waited = rs_now_ns() - since;
   if (was_told(c))
     return ended();
-  if (c->timeout_ms > 0 && waited > c->timeout_ms * 1000000) {
-    end(c);
-    return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms", what, (long long)c->timeout_ms);
-  }
   if (waited < 200000)
     sched_yield();
   else
@@ -114,6 +122,15 @@ static reshard_status wait_on(rs_mpi *c, int64_t since, const char *what) {
 
 /* --- Records ------------------------------------------------------------------------------------------------------ */
 
+/* Asks who has come; a quarter of the deadline, and a second at most, is left for the answers. */
+static reshard_status call_the_roll(rs_mpi *c, MPI_Request *request) {
+  char missing[160];
+  int64_t patience = rs_min(rs_max(c->timeout_ms / 4, 50), 1000);
+  return rs_mpi_find_missing(c->mpi, request, TAG_ABORT, patience, missing, sizeof missing)
+             ? RESHARD_SUCCESS
+             : give_up_on(c, "all-gather of records", missing);
+}
+
 static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
   MPI_Request request;
   int done = 0;
@@ -121,8 +138,12 @@ static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
   int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, c->records, (int)bytes, MPI_BYTE, c->mpi, &request);
   while (code == MPI_SUCCESS && !done) {
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS && !done)
-      RS_TRY(wait_on(c, since, "all-gather of records")); /* records and mine outlive the request: see destroy */
+    if (code != MPI_SUCCESS || done)
+      break;
+    if (expired(c, since)) /* records and mine outlive the request: see destroy */
+      return call_the_roll(c, &request);
+    rs_mpi_answer(c->mpi);
+    RS_TRY(wait_on(c, since));
   }
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Iallgather");
 }
@@ -188,6 +209,24 @@ static reshard_status unpack(rs_mpi *c, const rs_turn *turn, int ngot, const int
 
 static int order(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
+/* The peers whose messages are still out. */
+static reshard_status give_up_on_peers(rs_mpi *c, const rs_turn *turn) {
+  char missing[160];
+  int64_t few[64], count = 0, r = 0, s = 0; /* a text has no room for more */
+  while (count < 64 && (r < turn->nreceives || s < turn->nsends)) {
+    const MPI_Request *sent = c->requests + 2 * (turn->nreceives + s), *received = c->requests + 2 * r;
+    int64_t from = r < turn->nreceives ? turn->receives[r].peer : INT64_MAX;
+    int64_t to = s < turn->nsends ? turn->sends[s].peer : INT64_MAX, peer = rs_min(from, to);
+    bool out = (from == peer && (received[0] != MPI_REQUEST_NULL || received[1] != MPI_REQUEST_NULL)) ||
+               (to == peer && (sent[0] != MPI_REQUEST_NULL || sent[1] != MPI_REQUEST_NULL));
+    if (out)
+      few[count++] = peer;
+    r += from == peer;
+    s += to == peer;
+  }
+  return give_up_on(c, "messages of a round", rs_ranges_text(missing, sizeof missing, count, few));
+}
+
 static reshard_status finish(rs_mpi *c, const rs_turn *turn, int n) {
   int64_t since = rs_now_ns();
   for (;;) {
@@ -201,8 +240,10 @@ static reshard_status finish(rs_mpi *c, const rs_turn *turn, int n) {
     RS_TRY(unpack(c, turn, ngot, c->done));
     if (ngot > 0)
       since = rs_now_ns(); /* they come, slowly perhaps */
+    else if (expired(c, since))
+      return give_up_on_peers(c, turn);
     else
-      RS_TRY(wait_on(c, since, "messages of a round"));
+      RS_TRY(wait_on(c, since));
   }
 }
 

@@ -60,8 +60,7 @@ static bool same_cuts(const claim *a, const claim *b, int ndim) {
 }
 
 static reshard_status differ(int64_t a, int64_t b, const char *what, const char *x, const char *y) {
-  return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in %s: %s and %s", (long long)a, (long long)b,
-                  what, x, y);
+  return rs_error_differ(what, a, x, b, y);
 }
 
 /* Rank b against rank a, which has a tensor; the mesh is this rank's, for its names. */
@@ -69,7 +68,7 @@ static reshard_status compare(reshard_mesh mesh, const claim *all, int64_t a, in
   char x[RS_SHAPE_TEXT], y[RS_SHAPE_TEXT], p[RS_PLACEMENTS_TEXT], q[RS_PLACEMENTS_TEXT];
   const claim *ca = &all[a], *cb = &all[b];
   if (ca->infer != cb->infer)
-    return differ(a, b, "what is known of the shape", ca->infer ? "nothing" : "all", cb->infer ? "nothing" : "all");
+    return differ(a, b, "global shape", ca->infer ? "NULL" : "given", cb->infer ? "NULL" : "given");
   if (ca->mesh != cb->mesh)
     return differ(a, b, "mesh", ca->mesh_text, cb->mesh_text);
   if (cb->dtype != RESHARD_DTYPE_NONE && ca->dtype != cb->dtype)
@@ -77,8 +76,8 @@ static reshard_status compare(reshard_mesh mesh, const claim *all, int64_t a, in
   bool shaped = !cb->infer || cb->given; /* cb has a shape to compare, or dims at least */
   bool same = !shaped || (ca->ndim == cb->ndim && (cb->infer || memcmp(ca->shape, cb->shape, sizeof ca->shape) == 0));
   if (!same)
-    return differ(a, b, cb->infer ? "the number of dims" : "global shape", rs_shape_text(x, ca->ndim, ca->shape),
-                  rs_shape_text(y, cb->ndim, cb->shape));
+    return differ(a, b, cb->infer ? "local shape" : "global shape", rs_list_text(x, sizeof x, ca->ndim, ca->shape),
+                  rs_list_text(y, sizeof y, cb->ndim, cb->shape));
   if (!same_cuts(ca, cb, ca->ndim))
     return differ(a, b, "placements", rs_placements_text(p, mesh, ca->placements, ca->order),
                   rs_placements_text(q, mesh, cb->placements, cb->order));

@@ -41,16 +41,20 @@ void reshard_dtensor_release(reshard_dtensor tensor) {
   free(tensor);
 }
 
-reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor) { return tensor->mesh; }
-const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor) { return tensor->held.layout->placements; }
-const int *reshard_dtensor_order(reshard_dtensor tensor) { return tensor->order; }
-reshard_layout reshard_dtensor_layout(reshard_dtensor tensor) { return tensor->held.layout; }
-int reshard_dtensor_ndim(reshard_dtensor tensor) { return tensor->held.layout->ndim; }
-const int64_t *reshard_dtensor_shape(reshard_dtensor tensor) { return tensor->held.layout->shape; }
-const int64_t *reshard_dtensor_stride(reshard_dtensor tensor) { return tensor->stride; }
+reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor) { return tensor != NULL ? tensor->mesh : NULL; }
+const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor) {
+  return tensor != NULL ? tensor->held.layout->placements : NULL;
+}
+const int *reshard_dtensor_order(reshard_dtensor tensor) { return tensor != NULL ? tensor->order : NULL; }
+reshard_layout reshard_dtensor_layout(reshard_dtensor tensor) { return tensor != NULL ? tensor->held.layout : NULL; }
+int reshard_dtensor_ndim(reshard_dtensor tensor) { return tensor != NULL ? tensor->held.layout->ndim : 0; }
+const int64_t *reshard_dtensor_shape(reshard_dtensor tensor) {
+  return tensor != NULL ? tensor->held.layout->shape : NULL;
+}
+const int64_t *reshard_dtensor_stride(reshard_dtensor tensor) { return tensor != NULL ? tensor->stride : NULL; }
 
 reshard_tensor reshard_dtensor_local(reshard_dtensor tensor) {
-  return tensor->held.n > 0 ? tensor->held.arrays[0] : NULL;
+  return tensor != NULL && tensor->held.n > 0 ? tensor->held.arrays[0] : NULL;
 }
 
 /* --- To and from sharded tensors --------------------------------------------------------------------------------- */
@@ -88,6 +92,8 @@ static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sh
 }
 
 reshard_sharded_tensor reshard_dtensor_sharded(reshard_dtensor tensor) {
+  if (tensor == NULL)
+    return NULL;
   reshard_sharded_tensor known = atomic_load_explicit(&tensor->sharded, memory_order_acquire), made;
   if (known != NULL || make_sharded(tensor, &made) != RESHARD_SUCCESS)
     return known;

@@ -107,7 +107,8 @@ static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
 }
 
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes) {
+                               reshard_status mine, const rs_argument *argument, rs_once_memory *memory, void *stream,
+                               size_t *workspace_bytes) {
   once o = {.comm = comm, .plan = plan, .memory = memory, .stream = stream};
   if (mine == RESHARD_SUCCESS)
     mine = rs_stream_check(comm->device, stream, "execute");
@@ -125,6 +126,6 @@ reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const resha
       return RESHARD_SUCCESS;
     }
   }
-  RS_TRY(rs_agree(comm, mine));
+  RS_TRY(rs_agree_on(comm, mine, argument));
   return by_transfer(plan, comm, arrays, path, stream, workspace_bytes);
 }

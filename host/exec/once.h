@@ -2,6 +2,7 @@
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
+#include "exec/differ.h"
 #include "exec/gate.h"
 #include "exec/overlap.h"
 
@@ -22,10 +23,12 @@ void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error); plan and arrays are
  * then not read. Nothing moves unless every rank comes with success, equal plans and good arrays; else all ranks get
- * the same error. memory: this rank's, and of one communicator. *workspace_bytes: staging that was in use. On a device
- * with streams the work is in the order of `stream`, and the call does not block where all is done in one meeting. */
+ * the same error. argument: as in rs_agree_on. memory: this rank's, and of one communicator. *workspace_bytes: staging
+ * that was in use. On a device with streams the work is in the order of `stream`, and the call does not block where all
+ * is done in one meeting. */
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,
-                               reshard_status mine, rs_once_memory *memory, void *stream, size_t *workspace_bytes);
+                               reshard_status mine, const rs_argument *argument, rs_once_memory *memory, void *stream,
+                               size_t *workspace_bytes);
 
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
  * would bring something from others, too. */

@@ -16,35 +16,50 @@ typedef struct record {
   uint64_t fields[RS_FIELDS];
   uint64_t key;          /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer; /* read by ranks of the same process only */
-  char text[256];
+  int64_t entries, value; /* of the plan; of the argument */
+  char argument[48];      /* its name; "": there is none */
+  char text[256];         /* of an error, else the library's version */
 } record;
 
-static const char *const field_names[RS_FIELDS] = {
-    [RS_FIELD_VERSION] = "the library's version", [RS_FIELD_TENSORS] = "the shapes of the tensors",
-    [RS_FIELD_LAYOUTS] = "the layouts",           [RS_FIELD_DTYPES] = "the dtypes",
-    [RS_FIELD_REGIONS] = "the regions",           [RS_FIELD_OPTIONS] = "the plan options"};
-
-/* The same verdict on every rank, since all look at the same records. */
-static reshard_status compare(int64_t n, const record *all) {
+/* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
+static reshard_status compare_wishes(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
   static const char *const paths[] = {"auto", "direct", "packed"}, *const uses[] = {"auto", "force", "forbid"};
+  int64_t n = comm->size;
+  for (int f = 0; f < RS_FIELDS; f++)
+    for (int64_t r = 1; r < n; r++) {
+      if (all[r].fields[f] == all[0].fields[f])
+        continue;
+      if (f == RS_FIELD_VERSION) /* which may have another way to go on */
+        return rs_error(RESHARD_ERROR_MISMATCH, "version of the library %s on rank 0, %s on rank %lld", all[0].text,
+                        all[r].text, (long long)r);
+      return rs_plans_differ(comm, plan, f, r, all[0].entries, all[r].entries);
+    }
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].path != all[0].path)
+      return rs_error(RESHARD_ERROR_MISMATCH, "path %s on rank 0, %s on rank %lld", paths[all[0].path],
+                      paths[all[r].path], (long long)r);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].use != all[0].use)
+      return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],
+                      uses[all[r].use], (long long)r);
+  return RESHARD_SUCCESS;
+}
+
+/* Likewise. */
+static reshard_status compare(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
+  int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
+  for (int64_t r = 1; r < n; r++) /* before the failures that it brings */
+    if (all[r].value != all[0].value && strcmp(all[r].argument, all[0].argument) == 0)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s %lld on rank 0, %lld on rank %lld", all[0].argument,
+                      (long long)all[0].value, (long long)all[r].value, (long long)r);
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  for (int f = 0; f < RS_FIELDS; f++)
-    for (int64_t r = 1; r < n; r++)
-      if (all[r].fields[f] != all[0].fields[f])
-        return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in %s", (long long)r, field_names[f]);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].path != all[0].path)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in the path: %s and %s", (long long)r,
-                      paths[all[0].path], paths[all[r].path]);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].use != all[0].use)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld differ in the use of collectives: %s and %s",
-                      (long long)r, uses[all[0].use], uses[all[r].use]);
+  if (all[0].call == CALL_CREATE)
+    RS_TRY(compare_wishes(comm, plan, all));
   for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
@@ -57,23 +72,31 @@ static void set_status(record *mine, reshard_status status) {
     snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
 }
 
-/* Everybody's record, compared. */
-static reshard_status exchange_records(reshard_comm comm, const record *mine, const record **all) {
+/* Everybody's record, compared; plan: of a create. Where plans differ the ranks exchange more to name the tensor, and
+ * *all is no more. */
+static reshard_status exchange_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *mine,
+                                       const record **all) {
   _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, mine, sizeof *mine, &gathered));
   *all = gathered;
-  return compare(comm->size, *all);
+  return compare(comm, plan, *all);
 }
 
 static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
 
-reshard_status rs_agree(reshard_comm comm, reshard_status status) {
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_argument *argument) {
   record mine = {.call = CALL_AGREE};
   const record *all;
   set_status(&mine, status);
-  return exchange_records(comm, &mine, &all);
+  if (argument != NULL) {
+    mine.value = argument->value;
+    snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
+  }
+  return exchange_records(comm, NULL, &mine, &all);
 }
+
+reshard_status rs_agree(reshard_comm comm, reshard_status status) { return rs_agree_on(comm, status, NULL); }
 
 static void free_rounds(rs_device *device, rs_binding *b) {
   for (int64_t i = 0; i < b->nrounds; i++) {
@@ -243,6 +266,8 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
     memcpy(mine.fields, plan->fields, sizeof mine.fields);
+    mine.entries = plan->nentries;
+    snprintf(mine.text, sizeof mine.text, "%s", RESHARD_VERSION_STRING);
     mine.path = t->path;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
@@ -252,7 +277,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   }
   const record *all;
   reshard_status status;
-  RS_TRY_GOTO(status, exchange_records(comm, &mine, &all), fail);
+  RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
   RS_TRY_GOTO(status, bind(t, &binding, all), fail);
@@ -297,7 +322,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer};
     const record *all;
     set_status(&mine, status);
-    status = exchange_records(t->comm, &mine, &all);
+    status = exchange_records(t->comm, NULL, &mine, &all);
     if (status == RESHARD_SUCCESS)
       status = bind(t, &binding, all);
   }

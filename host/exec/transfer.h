@@ -3,6 +3,7 @@
 #define RS_EXEC_TRANSFER_H
 
 #include "comm/comm.h"
+#include "exec/differ.h"
 #include "exec/gate.h"
 #include "exec/lane.h"
 #include "plan/plan.h"
@@ -144,5 +145,8 @@ bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t);
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);
+/* The same where all ranks also give the argument alike: else RESHARD_ERROR_MISMATCH with both values, whatever the
+ * statuses. argument NULL: none. */
+reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_argument *argument);
 
 #endif

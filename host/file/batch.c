@@ -186,6 +186,7 @@ static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool sour
 /* An entry for each tile that the rank in hand has parts of. */
 static reshard_status make_entries(rs_batch *b) {
   const rs_move *m = b->move;
+  const char *names = m->dst->model->names.at;
   RS_TRY(rs_vec_reserve(&b->entries, b->rank_count));
   RS_TRY(rs_vec_reserve(&b->entry_tile, b->rank_count));
   b->entries.n = b->entry_tile.n = 0;
@@ -200,6 +201,7 @@ static reshard_status make_entries(rs_batch *b) {
                                                     .src = m->src->tensors.at[r->src].layout,
                                                     .dst = m->dst->tensors.at[r->dst].layout,
                                                     .dtype = m->dst->model->tensors.at[r->dst].dtype,
+                                                    .name = names + m->dst->model->tensors.at[r->dst].name,
                                                     .src_offset = t->src_offset,
                                                     .src_extent = t->src_extent,
                                                     .dst_offset = t->dst_offset,

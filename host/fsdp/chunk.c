@@ -11,6 +11,7 @@
 #include "mesh/mesh.h"
 #include "metadata/metadata.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,17 +29,19 @@ static reshard_status keep_part(reshard_sharder sharder, reshard_mesh mesh, cons
 
 /* --- Sharded tensors ---------------------------------------------------------------------------------------------- */
 
-/* Where the chunks of n rows are: as many placements as there are chunks, at least one. */
+/* Where the chunks of n rows are: as many placements as there are chunks, at least one. The tensor is on the group's
+ * kind of device, and only GPUs are numbered. */
 static reshard_status place_chunks(const reshard_fsdp_group *group, int64_t n, int64_t *chunks,
                                    reshard_remote_device **placements) {
   const reshard_group *ranks = &group->sharder->group;
-  int64_t split = rs_ceil_div(n, ranks->n), devices = group->devices_per_node;
+  reshard_device_type type = group->sharder->comm->device->type;
+  int64_t split = rs_ceil_div(n, ranks->n);
+  int64_t devices = type == RESHARD_DEVICE_CUDA ? group->devices_per_node : 0;
   *chunks = split > 0 ? rs_ceil_div(n, split) : 1;
   RS_TRY(rs_alloc(placements, *chunks, sizeof **placements));
   for (int64_t i = 0; i < *chunks; i++) {
     int64_t global = rs_group_at(ranks, i);
-    (*placements)[i] = devices > 0 ? (reshard_remote_device){global, RESHARD_DEVICE_CUDA, (int)(global % devices)}
-                                   : (reshard_remote_device){global, group->sharder->comm->device->type, -1};
+    (*placements)[i] = (reshard_remote_device){global, type, devices > 0 ? (int)(global % devices) : -1};
   }
   return RESHARD_SUCCESS;
 }
@@ -176,12 +179,25 @@ typedef struct cut {
   int64_t dtype, ndim, shape[RESHARD_MAX_DIMS], pin_memory, devices_per_node;
 } cut;
 
-static const char *cut_text(char text[RS_SHAPE_TEXT + 96], const cut *c) {
-  char shape[RS_SHAPE_TEXT];
-  rs_text_add(&(rs_text){text, RS_SHAPE_TEXT + 96, 0}, "%s %s, pin_memory %lld, %lld devices per node",
-              reshard_dtype_string((reshard_dtype)c->dtype), rs_shape_text(shape, (int)c->ndim, c->shape),
-              (long long)c->pin_memory, (long long)c->devices_per_node);
-  return text;
+/* The first field in which two ranks' differ. */
+static reshard_status differ(int64_t rank, const cut *a, const cut *b) {
+  char values[2][RS_SHAPE_TEXT];
+  const cut *of[2] = {a, b};
+  bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0, dtype = a->dtype != b->dtype;
+  bool pinned = a->pin_memory != b->pin_memory;
+  for (int i = 0; i < 2; i++)
+    if (shape)
+      rs_list_text(values[i], sizeof values[i], of[i]->ndim, of[i]->shape);
+    else if (dtype)
+      snprintf(values[i], sizeof values[i], "%s", reshard_dtype_string((reshard_dtype)of[i]->dtype));
+    else
+      snprintf(values[i], sizeof values[i], "%lld", (long long)(pinned ? of[i]->pin_memory : of[i]->devices_per_node));
+  (void)rs_error_differ(shape    ? "shape"
+                        : dtype  ? "dtype"
+                        : pinned ? "pin_memory"
+                                 : "devices_per_node",
+                        0, values[0], rank, values[1]);
+  return rs_error(RESHARD_ERROR_MISMATCH, "reshard_fsdp_chunk_tensor: %s, of the FSDP group", reshard_last_error());
 }
 
 static cut describe(const reshard_fsdp_group *group, reshard_tree chunk) {
@@ -204,12 +220,10 @@ static reshard_status compare(const reshard_fsdp_group *group, reshard_status mi
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++) {
     cut first, other;
-    char a[RS_SHAPE_TEXT + 96], b[RS_SHAPE_TEXT + 96];
     memcpy(&first, all->bytes + all->first[0], sizeof first);
     memcpy(&other, all->bytes + all->first[r], sizeof other);
     if (memcmp(&first, &other, sizeof first) != 0)
-      status = rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld of the FSDP group chunk different tensors: %s; %s",
-                        (long long)r, cut_text(a, &first), cut_text(b, &other));
+      status = differ(r, &first, &other);
   }
   rs_strings_release(all);
   return status;

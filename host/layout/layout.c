@@ -64,11 +64,13 @@ void reshard_layout_release(reshard_layout layout) {
   free(layout);
 }
 
-reshard_layout_kind reshard_layout_get_kind(reshard_layout layout) { return layout->kind; }
-int64_t reshard_layout_world(reshard_layout layout) { return layout->world; }
-int reshard_layout_ndim(reshard_layout layout) { return layout->ndim; }
-const int64_t *reshard_layout_shape(reshard_layout layout) { return layout->shape; }
-int64_t reshard_layout_elements(reshard_layout layout) { return layout->elements; }
+reshard_layout_kind reshard_layout_get_kind(reshard_layout layout) {
+  return layout != NULL ? layout->kind : RESHARD_LAYOUT_KIND_COUNT;
+}
+int64_t reshard_layout_world(reshard_layout layout) { return layout != NULL ? layout->world : 0; }
+int reshard_layout_ndim(reshard_layout layout) { return layout != NULL ? layout->ndim : 0; }
+const int64_t *reshard_layout_shape(reshard_layout layout) { return layout != NULL ? layout->shape : NULL; }
+int64_t reshard_layout_elements(reshard_layout layout) { return layout != NULL ? layout->elements : 0; }
 
 reshard_status reshard_layout_check_source(reshard_layout layout) {
   if (layout == NULL)

@@ -226,16 +226,16 @@ reshard_status reshard_mesh_create(reshard_comm comm, int64_t world, int ndim, c
 
 /* --- Questions --------------------------------------------------------------------------------------------------- */
 
-int reshard_mesh_ndim(reshard_mesh mesh) { return mesh->ndim; }
-const int64_t *reshard_mesh_shape(reshard_mesh mesh) { return mesh->shape; }
+int reshard_mesh_ndim(reshard_mesh mesh) { return mesh != NULL ? mesh->ndim : 0; }
+const int64_t *reshard_mesh_shape(reshard_mesh mesh) { return mesh != NULL ? mesh->shape : NULL; }
 const char *reshard_mesh_name(reshard_mesh mesh, int dim) {
-  return dim >= 0 && dim < mesh->ndim ? mesh->names[dim] : NULL;
+  return dim >= 0 && dim < reshard_mesh_ndim(mesh) ? mesh->names[dim] : NULL;
 }
-int64_t reshard_mesh_size(reshard_mesh mesh) { return mesh->size; }
-int64_t reshard_mesh_world(reshard_mesh mesh) { return mesh->root->world; }
-reshard_comm reshard_mesh_base_comm(reshard_mesh mesh) { return mesh->root->comm; }
-reshard_mesh reshard_mesh_root(reshard_mesh mesh) { return mesh->root; }
-int64_t reshard_mesh_rank(reshard_mesh mesh) { return mesh->root->comm != NULL ? mesh->root->comm->rank : -1; }
+int64_t reshard_mesh_size(reshard_mesh mesh) { return mesh != NULL ? mesh->size : 0; }
+int64_t reshard_mesh_world(reshard_mesh mesh) { return mesh != NULL ? mesh->root->world : 0; }
+reshard_comm reshard_mesh_base_comm(reshard_mesh mesh) { return mesh != NULL ? mesh->root->comm : NULL; }
+reshard_mesh reshard_mesh_root(reshard_mesh mesh) { return mesh != NULL ? mesh->root : NULL; }
+int64_t reshard_mesh_rank(reshard_mesh mesh) { return reshard_comm_rank(reshard_mesh_base_comm(mesh)); }
 
 int64_t rs_mesh_rank_at(const struct reshard_mesh_s *m, int64_t position) {
   return m->root->regular ? position : rs_ranks_at(&m->root->list, position);
@@ -307,6 +307,8 @@ static int64_t position_of(const struct reshard_mesh_s *m, int64_t rank) {
 }
 
 int reshard_mesh_contains(reshard_mesh mesh, int64_t rank) {
+  if (mesh == NULL)
+    return 0;
   int64_t position = position_of(mesh, rank);
   return position >= 0 && decode(mesh, position, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- One rank's string: number of tensors, recalc_dim + 1, then per tensor 0 (no shard), or 1 and metadata --- */
 
@@ -57,11 +58,11 @@ static reshard_status open_strings(merger *m, const rs_strings *strings, int64_t
       m->recalc_dim = (int)dim - 1;
     }
     if (tensors != first)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the number of tensors: %lld and %lld",
-                      global(m, 0), global(m, r), (long long)first, (long long)tensors);
+      return rs_error(RESHARD_ERROR_MISMATCH, "number of tensors %lld on rank %lld, %lld on rank %lld",
+                      (long long)first, global(m, 0), (long long)tensors, global(m, r));
     if (dim != m->recalc_dim + 1)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in recalc_dim: %d and %lld", global(m, 0),
-                      global(m, r), m->recalc_dim, (long long)dim - 1);
+      return rs_error(RESHARD_ERROR_MISMATCH, "recalc_dim %d on rank %lld, %lld on rank %lld", m->recalc_dim,
+                      global(m, 0), (long long)dim - 1, global(m, r));
   }
   return first == n
              ? RESHARD_SUCCESS
@@ -83,8 +84,8 @@ static reshard_status compare(const merger *m, int64_t i, int64_t j) {
   const char *what;
   if (!same_shape(a, b, m->recalc_dim)) {
     what = "shape";
-    rs_shape_text(first, a->ndim, a->shape);
-    rs_shape_text(other, b->ndim, b->shape);
+    rs_list_text(first, sizeof first, a->ndim, a->shape);
+    rs_list_text(other, sizeof other, b->ndim, b->shape);
   } else if (p->dtype != q->dtype) {
     what = "dtype";
     snprintf(first, sizeof first, "%s", reshard_dtype_string(p->dtype));
@@ -101,8 +102,7 @@ static reshard_status compare(const merger *m, int64_t i, int64_t j) {
   } else {
     return RESHARD_SUCCESS;
   }
-  return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in %s: %s and %s", global(m, i), global(m, j),
-                  what, first, other);
+  return rs_error_differ(what, global(m, i), first, global(m, j), other);
 }
 
 /* The heads of the next tensor, compared; the lowest rank that has shards, and how many there are in all. */
@@ -182,5 +182,66 @@ end:
   free(made);
   free(m.readers);
   free(m.heads);
+  return status;
+}
+
+/* --- Without a communicator ------------------------------------------------------------------------------------- */
+
+/* One after the other, as if they had come from ranks 0 to n - 1. */
+static reshard_status join(int64_t n, char *const *strings, const int64_t *sizes, rs_strings **out) {
+  int64_t all = 0, bytes;
+  for (int64_t r = 0; r < n; r++)
+    all += sizes[r];
+  if (!rs_mul(n + 1, (int64_t)sizeof(int64_t), &bytes) || !rs_add(bytes, all + (int64_t)sizeof(rs_strings), &bytes))
+    return rs_error_memory(SIZE_MAX);
+  rs_strings *made = NULL;
+  RS_TRY(rs_alloc(&made, bytes, 1));
+  made->n = n;
+  made->bytes = (char *)(made->first + n + 1);
+  made->first[0] = 0;
+  for (int64_t r = 0; r < n; r++) {
+    memcpy(made->bytes + made->first[r], strings[r], (size_t)sizes[r]);
+    made->first[r + 1] = made->first[r] + sizes[r];
+  }
+  atomic_init(&made->users, 1);
+  *out = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals, int recalc_dim,
+                                      reshard_metadata *global) {
+  static const char call[] = "reshard_metadata_merge";
+  if (n < 0 || (n > 0 && locals == NULL) || global == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld local metadata, %s", call, (long long)n,
+                    global == NULL ? "global is NULL"
+                    : n < 0        ? "0 is the least"
+                                   : "locals is NULL");
+  if (recalc_dim < -1 || recalc_dim >= RESHARD_MAX_DIMS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: recalc_dim %d, -1 to %d are allowed", call, recalc_dim,
+                    RESHARD_MAX_DIMS - 1);
+  if (n == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "no rank has any shard");
+  rs_strings *joined = NULL;
+  char **strings = NULL;
+  int64_t *sizes = NULL;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&strings, n, sizeof *strings), end);
+  RS_TRY_GOTO(status, rs_alloc(&sizes, n, sizeof *sizes), end);
+  for (int64_t r = 0; r < n; r++) {
+    if (recalc_dim >= 0 && locals[r] != NULL && recalc_dim >= locals[r]->ndim)
+      RS_TRY_GOTO(status,
+                  rs_error(RESHARD_ERROR_INVALID, "%s: recalc_dim %d of a tensor of %d dims", call, recalc_dim,
+                           locals[r]->ndim),
+                  end);
+    RS_TRY_GOTO(status, rs_metadata_pack(1, &locals[r], recalc_dim, &strings[r], &sizes[r]), end);
+  }
+  RS_TRY_GOTO(status, join(n, strings, sizes, &joined), end);
+  status = rs_metadata_merge(NULL, joined, 1, global);
+end:
+  for (int64_t r = 0; strings != NULL && r < n; r++)
+    free(strings[r]);
+  rs_strings_release(joined);
+  free(strings);
+  free(sizes);
   return status;
 }

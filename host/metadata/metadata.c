@@ -117,11 +117,15 @@ void reshard_metadata_release(reshard_metadata metadata) {
     free(metadata);
 }
 
-int reshard_metadata_ndim(reshard_metadata metadata) { return metadata->ndim; }
-const int64_t *reshard_metadata_shape(reshard_metadata metadata) { return metadata->shape; }
-reshard_properties reshard_metadata_properties(reshard_metadata metadata) { return metadata->properties; }
-int64_t reshard_metadata_count(reshard_metadata metadata) { return metadata->n; }
-const reshard_shard *reshard_metadata_shards(reshard_metadata metadata) { return metadata->shards; }
+int reshard_metadata_ndim(reshard_metadata metadata) { return metadata != NULL ? metadata->ndim : 0; }
+const int64_t *reshard_metadata_shape(reshard_metadata metadata) { return metadata != NULL ? metadata->shape : NULL; }
+reshard_properties reshard_metadata_properties(reshard_metadata metadata) {
+  return metadata != NULL ? metadata->properties : (reshard_properties){.dtype = RESHARD_DTYPE_NONE};
+}
+int64_t reshard_metadata_count(reshard_metadata metadata) { return metadata != NULL ? metadata->n : 0; }
+const reshard_shard *reshard_metadata_shards(reshard_metadata metadata) {
+  return metadata != NULL ? metadata->shards : NULL;
+}
 
 /* Neither has padding, and what is unused is 0. */
 _Static_assert(sizeof(reshard_properties) == 4 * sizeof(int), "properties are compared as bytes");
@@ -137,6 +141,8 @@ int reshard_metadata_equal(reshard_metadata a, reshard_metadata b) {
 }
 
 uint64_t reshard_metadata_hash(reshard_metadata metadata) {
+  if (metadata == NULL)
+    return 0;
   const struct reshard_metadata_s *m = metadata;
   uint64_t h = rs_hash((uint64_t)m->ndim, m->shape, sizeof m->shape);
   h = rs_hash(h, &m->properties, sizeof m->properties);

@@ -46,13 +46,13 @@ static reshard_status take_number(scan *s, int64_t most, const char *expected, c
   return RESHARD_SUCCESS;
 }
 
-/* "rank:3/" */
+/* "rank:3" */
 static reshard_status take_rank(scan *s, int64_t *rank) {
   RS_TRY(take_number(s, INT64_MAX, "expected a rank, a number of 0 or more", "the rank does not fit in 63 bits", rank));
-  return take(s, "/") ? RESHARD_SUCCESS : wrong(s, "expected '/' and a device");
+  return *s->at == '/' || *s->at == '\0' ? RESHARD_SUCCESS : wrong(s, "expected '/' and a device, or the end");
 }
 
-/* "trainer0/" */
+/* "trainer0" */
 static reshard_status take_worker(scan *s, reshard_workers workers, int64_t *rank) {
   const char *name = s->at;
   char text[160];
@@ -61,7 +61,7 @@ static reshard_status take_worker(scan *s, reshard_workers workers, int64_t *ran
   size_t n = (size_t)(s->at - name);
   if (n == 4 && memcmp(name, "rank", 4) == 0)
     return wrong(s, "expected ':' and a number after \"rank\"");
-  if (*s->at != '/' || n == 0)
+  if ((*s->at != '/' && *s->at != '\0') || n == 0)
     return wrong(s, n == 0 ? "expected \"rank:\" and a number, or a worker's name"
                            : "expected '/', or a letter, digit, '_' or '-' of a worker's name");
   *rank = rs_workers_find(workers, name, n);
@@ -71,7 +71,6 @@ static reshard_status take_worker(scan *s, reshard_workers workers, int64_t *ran
                 workers == NULL ? "there is no table with" : "there is no", n < 64 ? (int)n : 64, name);
     return wrong(s, text);
   }
-  s->at++;
   return RESHARD_SUCCESS;
 }
 
@@ -82,7 +81,9 @@ static reshard_status take_device(scan *s, reshard_remote_device *device) {
   else if (take(s, "cuda"))
     device->type = RESHARD_DEVICE_CUDA;
   else
-    return wrong(s, "expected a device, \"cpu\" or \"cuda\"");
+    return wrong(s, s->at == s->text
+                        ? "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
+                        : "expected a device, \"cpu\" or \"cuda\"");
   if (take(s, ":"))
     RS_TRY(take_number(s, INT_MAX, "expected the index of a device, a number of 0 or more",
                        "the index of the device does not fit in 31 bits", &index));
@@ -92,6 +93,11 @@ static reshard_status take_device(scan *s, reshard_remote_device *device) {
              : wrong(s, index < 0 ? "expected ':' and the index of a device, or the end" : "expected the end");
 }
 
+/* A worker's name alone. "cpu" and "cuda" are devices, whatever workers there are. */
+static bool is_worker(const char *text, reshard_workers workers) {
+  return strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && rs_workers_find(workers, text, strlen(text)) >= 0;
+}
+
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
   if (text == NULL || device == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_parse: %s is NULL", text == NULL ? "text" : "device");
@@ -99,9 +105,10 @@ reshard_status reshard_remote_device_parse(const char *text, reshard_workers wor
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
   if (take(&s, "rank:"))
     RS_TRY(take_rank(&s, &made.rank));
-  else if (strchr(text, '/') != NULL)
+  else if (strchr(text, '/') != NULL || is_worker(text, workers))
     RS_TRY(take_worker(&s, workers, &made.rank));
-  RS_TRY(take_device(&s, &made));
+  if (s.at == text || take(&s, "/"))
+    RS_TRY(take_device(&s, &made)); /* else an owner alone: on its cpu */
   *device = made;
   return RESHARD_SUCCESS;
 }
@@ -133,5 +140,7 @@ const char *rs_placement_text(char buffer[RS_PLACEMENT_TEXT], const reshard_remo
 }
 
 int reshard_remote_device_equal(const reshard_remote_device *a, const reshard_remote_device *b) {
+  if (a == NULL || b == NULL)
+    return a == b;
   return a->rank == b->rank && a->type == b->type && a->index == b->index;
 }

@@ -85,21 +85,19 @@ static reshard_status find_tensor(reshard_comm comm, const rs_listed *l, int64_t
   return RESHARD_SUCCESS;
 }
 
-/* "4x8 f32", and what else is needed to tell it from the other one. */
-static void add_tensor(rs_text *text, const tensor_record *t, const tensor_record *other) {
-  char shape[RS_SHAPE_TEXT];
-  bool names = t->name_hash != other->name_hash && (other->there || t->name[0] != '\0');
-  if (!t->there) {
-    rs_text_add(text, "none");
-    return;
-  }
-  if (names)
-    rs_text_add(text, "'%s', ", t->name);
-  rs_text_add(text, "%s %s", rs_shape_text(shape, (int)t->ndim, t->shape),
-              reshard_dtype_string((reshard_dtype)t->dtype));
-  if (memcmp(t->strides, other->strides, sizeof t->strides) != 0 && t->ndim == other->ndim &&
-      memcmp(t->shape, other->shape, sizeof t->shape) == 0)
-    rs_text_add(text, " with strides %s", rs_shape_text(shape, (int)t->ndim, t->strides));
+/* The first field in which two ranks' tensors differ, with both values; label names the tensor. */
+static reshard_status differ(const char *label, int64_t rank, const tensor_record *a, const tensor_record *b) {
+  char field[RS_QUOTE + 96], values[2][RS_SHAPE_TEXT];
+  const tensor_record *of[2] = {a, b};
+  bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0;
+  const char *what = shape ? "shape" : a->dtype != b->dtype ? "dtype" : "strides";
+  for (int i = 0; i < 2; i++)
+    if (!shape && a->dtype != b->dtype)
+      snprintf(values[i], sizeof values[i], "%s", reshard_dtype_string((reshard_dtype)of[i]->dtype));
+    else
+      rs_list_text(values[i], sizeof values[i], of[i]->ndim, shape ? of[i]->shape : of[i]->strides);
+  snprintf(field, sizeof field, "%s: %s", label, what);
+  return rs_error_differ(field, 0, values[0], rank, values[1]);
 }
 
 /* Rank 0, with n0 tensors, and another one, with n1, do not have the same. */
@@ -113,19 +111,23 @@ static reshard_status report(reshard_comm comm, const rs_listed *l, int64_t rank
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));
   }
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
-  const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank];
-  char text[1024];
-  rs_text out = {text, sizeof text, 0};
-  rs_text_add(&out, "%s: tensor %lld", l->call, (long long)number);
-  if (a->there && b->there && a->name_hash == b->name_hash && a->name[0] != '\0')
-    rs_text_add(&out, " '%s'", a->name);
-  rs_text_add(&out, ": rank 0 has ");
-  add_tensor(&out, a, b);
-  rs_text_add(&out, ", rank %lld has ", (long long)rank);
-  add_tensor(&out, b, a);
-  if (n0 != n1)
-    rs_text_add(&out, " (of %lld and %lld tensors)", (long long)n0, (long long)n1);
-  return rs_error(RESHARD_ERROR_MISMATCH, "%s", text);
+  const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
+  char label[RS_QUOTE + 64];
+  rs_text out = {label, sizeof label, 0};
+  rs_text_add(&out, "%s: ", l->call);
+  if (one->name[0] != '\0' && (a->name_hash == b->name_hash || !a->there || !b->there))
+    rs_text_add(&out, "'%s'", one->name);
+  else
+    rs_text_add(&out, "tensor %lld", (long long)number);
+  if (!a->there || !b->there)
+    return rs_error(RESHARD_ERROR_MISMATCH,
+                    "%s is on rank %lld, and not on rank %lld (%lld tensors on rank 0, %lld on rank %lld)", label,
+                    a->there ? 0LL : (long long)rank, a->there ? (long long)rank : 0LL, (long long)n0, (long long)n1,
+                    (long long)rank);
+  if (a->name_hash != b->name_hash)
+    return rs_error(RESHARD_ERROR_MISMATCH, "%s: name '%s' on rank 0, '%s' on rank %lld (%lld and %lld tensors)", label,
+                    a->name, b->name, (long long)rank, (long long)n0, (long long)n1);
+  return differ(label, rank, a, b);
 }
 
 /* What is compared before the tensors; the same verdict on every rank. */
@@ -139,14 +141,14 @@ static reshard_status compare_calls(const char *call, int64_t ranks, const recor
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
   for (int64_t r = 1; r < ranks; r++) {
     if (all[r].src != all[0].src)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the source rank: %lld and %lld", call,
-                      (long long)r, (long long)all[0].src, (long long)all[r].src);
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: src %lld on rank 0, %lld on rank %lld", call, (long long)all[0].src,
+                      (long long)all[r].src, (long long)r);
     if (all[r].bucket != all[0].bucket)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the bytes of a bucket: %lld and %lld",
-                      call, (long long)r, (long long)all[0].bucket, (long long)all[r].bucket);
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: bucket_bytes %lld on rank 0, %lld on rank %lld", call,
+                      (long long)all[0].bucket, (long long)all[r].bucket, (long long)r);
     if (all[r].path != all[0].path)
-      return rs_error(RESHARD_ERROR_MISMATCH, "%s: ranks 0 and %lld differ in the path: %s and %s", call, (long long)r,
-                      paths[all[0].path], paths[all[r].path]);
+      return rs_error(RESHARD_ERROR_MISMATCH, "%s: path %s on rank 0, %s on rank %lld", call, paths[all[0].path],
+                      paths[all[r].path], (long long)r);
   }
   return RESHARD_SUCCESS;
 }

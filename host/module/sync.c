@@ -192,7 +192,7 @@ static reshard_status move(sync *s, const batch *b, rs_once_memory *memory) {
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS,
+  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS, NULL,
                                           memory, s->stream, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());

@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include <string.h>
+
 static void explain_json(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t,
@@ -37,11 +39,32 @@ static const char *work_of(const struct reshard_plan_s *plan, const rs_peer *pee
   return sending ? "packed" : "unpacked";
 }
 
+enum { NAMES = 4 };
+
+/* The first names that were given, on a line of their own; control characters as '?'. */
+static void add_names(const struct reshard_plan_s *plan, rs_text *t) {
+  int64_t named = 0;
+  for (int64_t i = 0; i < plan->nentries; i++) {
+    const char *name = plan->entries[i].name;
+    if (strcmp(name, "tensor") == 0 || ++named > NAMES)
+      continue;
+    rs_text_add(t, named == 1 ? "  named     '" : ", '");
+    for (; *name != '\0'; name++)
+      rs_text_add(t, "%c", (unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name);
+    rs_text_add(t, "'");
+  }
+  if (named > NAMES)
+    rs_text_add(t, ", and %lld more", (long long)named - NAMES);
+  if (named > 0)
+    rs_text_add(t, "\n");
+}
+
 static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
   add_count(t, i->entries, "tensor");
   rs_text_add(t, ", %lld bytes, %lld of distinct geometry\n", (long long)i->bytes, (long long)i->classes);
+  add_names(plan, t);
   rs_text_add(t, "  sends     %lld bytes to others in ", (long long)i->sent_bytes);
   add_count(t, i->messages_sent, "message");
   rs_text_add(t, "; %lld of %lld peers from the source in place, without packing\n", (long long)i->packs_skipped,

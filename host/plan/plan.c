@@ -206,20 +206,30 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
   return RESHARD_SUCCESS;
 }
 
+uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before) {
+  const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+  int64_t dtype = plan->entries[i].dtype;
+  uint64_t layouts[2];
+  switch (field) {
+  case RS_FIELD_TENSORS:
+    before = rs_hash(before + 1, c->src->shape, (size_t)c->src->ndim * sizeof(int64_t));
+    return rs_hash(before + 2, c->dst->shape, (size_t)c->dst->ndim * sizeof(int64_t));
+  case RS_FIELD_LAYOUTS:
+    layouts[0] = rs_layout_hash(c->src);
+    layouts[1] = rs_layout_hash(c->dst);
+    return rs_hash(before, layouts, sizeof layouts);
+  case RS_FIELD_DTYPES: return rs_hash(before, &dtype, sizeof dtype);
+  default: return rs_hash(before, &c->space, sizeof c->space);
+  }
+}
+
 /* One hash per field that ranks compare. Names and strides are a rank's own business. */
 static void hash_fields(struct reshard_plan_s *plan) {
   uint64_t *f = plan->fields;
   f[RS_FIELD_VERSION] = rs_hash(1, RESHARD_VERSION_STRING, sizeof RESHARD_VERSION_STRING);
-  for (int64_t i = 0; i < plan->nentries; i++) {
-    const rs_class *c = &plan->classes.at[plan->entries[i].class_];
-    int64_t dtype = plan->entries[i].dtype;
-    uint64_t layouts[2] = {rs_layout_hash(c->src), rs_layout_hash(c->dst)};
-    f[RS_FIELD_TENSORS] = rs_hash(f[RS_FIELD_TENSORS] + 1, c->src->shape, (size_t)c->src->ndim * sizeof(int64_t));
-    f[RS_FIELD_TENSORS] = rs_hash(f[RS_FIELD_TENSORS] + 2, c->dst->shape, (size_t)c->dst->ndim * sizeof(int64_t));
-    f[RS_FIELD_LAYOUTS] = rs_hash(f[RS_FIELD_LAYOUTS], layouts, sizeof layouts);
-    f[RS_FIELD_DTYPES] = rs_hash(f[RS_FIELD_DTYPES], &dtype, sizeof dtype);
-    f[RS_FIELD_REGIONS] = rs_hash(f[RS_FIELD_REGIONS], &c->space, sizeof c->space);
-  }
+  for (int64_t i = 0; i < plan->nentries; i++)
+    for (int field = RS_FIELD_TENSORS; field <= RS_FIELD_REGIONS; field++)
+      f[field] = rs_plan_field(plan, field, i, f[field]);
   int64_t options[2] = {plan->limit, plan->limit > 0 && plan->nentries > 0 ? plan->window : 0};
   f[RS_FIELD_OPTIONS] = rs_hash(0, options, sizeof options);
   if (plan->nodes != NULL)

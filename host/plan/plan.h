@@ -98,6 +98,9 @@ struct reshard_plan_s {
   reshard_plan_info info;
 };
 
+/* The hash of a field of entry i, chained to that of the entries before (0 for none); RS_FIELD_TENSORS to _REGIONS. */
+uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before);
+
 /* reshard_plan_create for a world that may be larger than those that the layouts were made for: the ranks beyond hold
  * nothing. For layouts of different origin, as those of files. */
 reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* One side: dim cut over placements. */
 typedef struct chunks {
@@ -98,13 +99,27 @@ static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, 
   return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
 }
 
+/* Collective: does any rank's shard require a gradient? The result then does on all, also where there was no shard. */
+static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
+  const char mine = local != NULL && local->info.requires_grad;
+  const void *gathered;
+  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  *grad = memchr(gathered, 1, (size_t)comm->size) != NULL;
+  return RESHARD_SUCCESS;
+}
+
 static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
   if (x->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
+  bool grad = false;
   reshard_status mine = prepare(x, same_dim, local, result);
-  reshard_status status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
+  reshard_status status = share_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)
+    status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
+  if (status == RESHARD_SUCCESS) {
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
+    reshard_tensor_set_requires_grad(*result, grad);
+  }
   rs_held_free(&x->src);
   rs_held_free(&x->dst);
   return status;

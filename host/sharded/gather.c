@@ -1,19 +1,22 @@
 /* To one rank, to all ranks, from one rank: pairs of layouts of which one side is whole tensors. */
 #include "sharded/sharder.h"
 
+#include "device/stream.h"
+
 /* One tensor between a sharded one and whole ones. */
 typedef struct passage {
   const char *call, *what; /* what: the whole tensor's name in errors */
   reshard_sharder sharder;
-  bool all;     /* every rank has a whole tensor; else */
-  int64_t rank; /* this one */
-  rs_held whole;
+  bool all;            /* every rank has a whole tensor; else */
+  rs_argument rank;    /* this one's rank */
+  reshard_dtype dtype; /* in which a gathered tensor travels, and is; NONE: its own */
+  rs_held cast, whole; /* cast: its shards in that dtype, where it is another */
   rs_leg leg;
   rs_planned *planned;
 } passage;
 
 static reshard_status check_place(const passage *p, reshard_tensor whole) {
-  long long me = p->sharder->comm->rank, size = p->sharder->comm->size, rank = p->rank;
+  long long me = p->sharder->comm->rank, size = p->sharder->comm->size, rank = p->rank.value;
   if (!p->all && (rank < 0 || rank >= size))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of a communicator of %lld", p->call, rank, size);
   bool mine = p->all || rank == me;
@@ -34,17 +37,55 @@ static reshard_status take_whole(passage *p, reshard_layout like, reshard_dtype 
   reshard_layout layout;
   RS_TRY(check_place(p, whole));
   RS_TRY(p->all ? reshard_layout_create_mesh(ndim, shape, size, 1, &size, NULL, &replicate, NULL, NULL, &layout)
-                : reshard_layout_create_single(ndim, shape, size, p->rank, &layout));
+                : reshard_layout_create_single(ndim, shape, size, p->rank.value, &layout));
   reshard_status status =
       rs_held_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
   reshard_layout_release(layout);
   return status;
 }
 
-static reshard_status prepare_gather(passage *p, reshard_sharded_tensor tensor, reshard_tensor out) {
+/* Lists the cast of an array into one of the same shape. */
+static reshard_status list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst) {
+  rs_axis axes[RESHARD_MAX_DIMS];
+  int64_t from = (int64_t)reshard_dtype_size(src->dtype), to = (int64_t)reshard_dtype_size(dst->dtype);
+  for (int d = 0; d < src->ndim; d++)
+    axes[d] = (rs_axis){src->shape[d], src->strides[d] * from, dst->strides[d] * to};
+  return rs_casts_add(casts, src->data, dst->data, src->dtype, dst->dtype, src->ndim, axes);
+}
+
+/* The shards in the other dtype, in the order of stream. */
+static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype from, void *stream) {
+  const reshard_properties properties = {.dtype = p->dtype};
+  rs_device *device = p->sharder->comm->device;
+  rs_casts casts = {0};
+  if (!rs_cast_supported(from, p->dtype))
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(from),
+                    reshard_dtype_string(p->dtype));
+  RS_TRY(rs_held_create(p->sharder->device, held->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
+    reshard_tensor src = held->arrays[i];
+    if (src == NULL || src->info.elements == 0)
+      continue;
+    status = rs_tensor_use_on("shard", src, device, stream);
+    if (status == RESHARD_SUCCESS)
+      status = list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
+  }
+  if (status == RESHARD_SUCCESS && casts.cast.n > 0)
+    status = device->ops->cast(device, &casts, stream);
+  rs_casts_free(&casts);
+  return status;
+}
+
+static reshard_status prepare_gather(passage *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
-  RS_TRY(take_whole(p, tensor->held.layout, dtype, out));
-  p->leg = (rs_leg){&tensor->held, &p->whole, dtype};
+  bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
+  RS_TRY(take_whole(p, tensor->held.layout, other ? p->dtype : dtype, out));
+  if (other) {
+    RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
+    RS_TRY(cast_shards(p, &tensor->held, dtype, stream));
+  }
+  p->leg = (rs_leg){other ? &p->cast : &tensor->held, &p->whole, other ? p->dtype : dtype};
   return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
 }
 
@@ -53,20 +94,29 @@ static reshard_status gather(passage *p, reshard_sharded_tensor tensor, reshard_
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p->call);
   p->what = "output";
   p->sharder = tensor->sharder;
-  reshard_status mine = prepare_gather(p, tensor, out);
-  reshard_status status = rs_sharder_move(p->sharder, p->planned, &p->leg, mine, stream, NULL);
+  reshard_status mine = prepare_gather(p, tensor, out, stream);
+  reshard_status status = rs_sharder_move_on(p->sharder, p->planned, &p->leg, mine, &p->rank, stream, NULL);
+  rs_held_free(&p->cast);
   rs_held_free(&p->whole);
   return status;
 }
 
 reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                              void *stream) {
-  passage p = {.call = "reshard_sharded_tensor_gather", .rank = dst};
+  passage p = {.call = "reshard_sharded_tensor_gather", .rank = {"reshard_sharded_tensor_gather: dst", dst}};
+  return gather(&p, tensor, out, stream);
+}
+
+reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst, reshard_dtype dtype,
+                                                reshard_tensor out, void *stream) {
+  passage p = {.call = "reshard_sharded_tensor_gather_as",
+               .rank = {"reshard_sharded_tensor_gather_as: dst", dst},
+               .dtype = dtype};
   return gather(&p, tensor, out, stream);
 }
 
 reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
-  passage p = {.call = "reshard_sharded_tensor_gather_all", .all = true};
+  passage p = {.call = "reshard_sharded_tensor_gather_all", .all = true, .rank = {"", 0}};
   return gather(&p, tensor, out, stream);
 }
 
@@ -83,13 +133,16 @@ static reshard_status prepare_scatter(passage *p, reshard_tensor whole, reshard_
 reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
                                               reshard_layout layout, const reshard_properties *properties, void *stream,
                                               reshard_sharded_tensor *tensor) {
-  passage p = {.call = "reshard_sharded_tensor_scatter", .what = "whole tensor", .sharder = sharder, .rank = src};
+  passage p = {.call = "reshard_sharded_tensor_scatter",
+               .what = "whole tensor",
+               .sharder = sharder,
+               .rank = {"reshard_sharded_tensor_scatter: src", src}};
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", p.call);
   reshard_sharded_tensor made = NULL;
   reshard_status mine = tensor == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p.call)
                                        : prepare_scatter(&p, whole, layout, properties, stream, &made);
-  reshard_status status = rs_sharder_move(sharder, p.planned, &p.leg, mine, stream, NULL);
+  reshard_status status = rs_sharder_move_on(sharder, p.planned, &p.leg, mine, &p.rank, stream, NULL);
   rs_held_free(&p.whole);
   if (status == RESHARD_SUCCESS)
     *tensor = made;

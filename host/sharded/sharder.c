@@ -265,18 +265,24 @@ static reshard_status list_arrays(reshard_sharder s, rs_planned *p, const rs_leg
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine, void *stream,
-                               int64_t *workspace_bytes) {
+reshard_status rs_sharder_move_on(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine,
+                                  const rs_argument *argument, void *stream, int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
   if (mine == RESHARD_SUCCESS)
     mine = list_arrays(s, p, legs, stream, &arrays);
   size_t staging = 0;
   reshard_plan plan = p != NULL ? p->plan : NULL;
-  reshard_status status = rs_execute_once(plan, s->comm, &arrays, s->path, mine, &s->memory, stream, &staging);
+  reshard_status status =
+      rs_execute_once(plan, s->comm, &arrays, s->path, mine, argument, &s->memory, stream, &staging);
   if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
     *workspace_bytes = (int64_t)staging;
   trim(s, s->limit); /* none is kept where none is wanted */
   return status;
+}
+
+reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine, void *stream,
+                               int64_t *workspace_bytes) {
+  return rs_sharder_move_on(s, p, legs, mine, NULL, stream, workspace_bytes);
 }
 
 reshard_status rs_sharder_keep(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream) {

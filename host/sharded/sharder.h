@@ -100,6 +100,9 @@ reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_planned *planned,
  * use. */
 reshard_status rs_sharder_move(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, reshard_status mine,
                                void *stream, int64_t *workspace_bytes);
+/* The same, where all ranks also give an argument alike: as in rs_agree_on. */
+reshard_status rs_sharder_move_on(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, reshard_status mine,
+                                  const rs_argument *argument, void *stream, int64_t *workspace_bytes);
 /* Local: copies what this rank has of what it gets; an error where it lacks some of it. */
 reshard_status rs_sharder_keep(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, void *stream);
 

@@ -32,9 +32,10 @@ static reshard_status map_nested(void *value, const char *path, reshard_tree_ten
   return RESHARD_SUCCESS;
 }
 
-const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded, map_sharded};
-const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor, map_dtensor};
-const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release, map_nested};
+const reshard_tree_type rs_sharded_type = {"sharded tensor", retain_sharded, release_sharded, map_sharded,
+                                           rs_sharded_print};
+const reshard_tree_type rs_dtensor_type = {"DTensor", retain_dtensor, release_dtensor, map_dtensor, rs_dtensor_print};
+const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nested_release, map_nested, rs_nested_print};
 
 /* A tensor becomes a leaf. */
 static reshard_status make(const char *call, const reshard_tree_type *type, void *tensor, reshard_tree *leaf) {

@@ -30,6 +30,11 @@ static inline const rs_nested *rs_leaf_nested(reshard_tree leaf) { return rs_nod
 /* A leaf of that type, and somewhere to put what it has? */
 reshard_status rs_leaf_check(const char *call, const reshard_tree_type *type, reshard_tree leaf, const void *output);
 
+/* print of these types (print.c): "f32 8x6 chunk(0;0-3)". */
+void rs_sharded_print(const void *value, char *text, size_t size);
+void rs_dtensor_print(const void *value, char *text, size_t size);
+void rs_nested_print(const void *value, char *text, size_t size);
+
 /* --- Nested tensors (nested.c, flatten.c) --------------------------------------------------------------- */
 
 void rs_nested_release(void *value);

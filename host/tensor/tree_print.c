@@ -83,6 +83,16 @@ static void draw_bytes(rs_text *out, const char *bytes, size_t size) {
     rs_text_add(out, "%zu bytes", size);
 }
 
+/* The name of the type, and what it tells of the value. */
+static void draw_value(rs_text *out, reshard_tree node) {
+  char quoted[RS_QUOTE], text[1024] = "";
+  rs_text_add(out, "<%s>", rs_quote(quoted, sizeof quoted, node->type->name));
+  if (node->type->print == NULL)
+    return;
+  node->type->print(node->value, text, sizeof text);
+  rs_text_add(out, " %s", text);
+}
+
 static void draw_node(rs_text *out, reshard_tree node) {
   char quoted[RS_QUOTE], number[RS_FLOAT_TEXT];
   const rs_tree_form *form = rs_node_holds(node) ? node->form : NULL;
@@ -99,7 +109,7 @@ static void draw_node(rs_text *out, reshard_tree node) {
     draw_numbers(out, "unsorted", form->back, form->sizes[0]);
     break;
   case RESHARD_TREE_TENSOR: draw_tensor(out, &node->tensor->info); break;
-  case RESHARD_TREE_OPAQUE: rs_text_add(out, "<%s>", rs_quote(quoted, sizeof quoted, node->type->name)); break;
+  case RESHARD_TREE_OPAQUE: draw_value(out, node); break;
   case RESHARD_TREE_BYTES: draw_bytes(out, node->bytes, node->size); break;
   case RESHARD_TREE_INT: rs_text_add(out, "%lld", (long long)node->integer); break;
   case RESHARD_TREE_FLOAT: rs_text_add(out, "%s", rs_float_text(number, node->real)); break;

@@ -1,4 +1,5 @@
-/* Communicators: who takes part, and how bytes get from rank to rank. */
+/* Communicators: who takes part, and how bytes get from rank to rank. A NULL communicator has rank -1, size 0 and no
+ * global ranks; calls that return a status refuse it (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_COMM_H
 #define RESHARD_COMM_H
 
@@ -50,7 +51,8 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 /* One rank of an MPI communicator, for memory of the CPU: mpi_comm points to the caller's MPI_Comm, which is duplicated,
  * not used. Collective over it. MPI is initialised, for threads where several use it; each call on the handle is made
  * by a thread that may call MPI. device: a CPU (kept); NULL: one of our own. timeout_ms: how long a rank waits for
- * others; 0: RESHARD_TIMEOUT_MS, else for ever. All ranks destroy their handle, before MPI is finalised.
+ * others; 0: RESHARD_TIMEOUT_MS, else for ever. To find out who is missing a rank then takes up to a quarter as long
+ * again, a second at most. All ranks destroy their handle, before MPI is finalised.
  * Errors: RESHARD_ERROR_UNSUPPORTED in a build without MPI, and for a device that is no CPU; INVALID when MPI is not
  * initialised. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,

@@ -1,5 +1,6 @@
 /* Devices: where tensors are, and who copies them. A handle owns what work on a device needs - copy threads of the CPU,
- * or a GPU's side streams and staging - and a pool of storage. */
+ * or a GPU's side streams and staging - and a pool of storage. Calls that return a status refuse a NULL device
+ * (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_DEVICE_H
 #define RESHARD_DEVICE_H
 

@@ -4,6 +4,8 @@
  * whose layout is that of a mesh, and moves no data of its own: every operation is a pair of layouts and a plan.
  * "Collective" calls are made by all ranks of the sharder's communicator, in one order, by those outside of the mesh,
  * too; they succeed on all, or return the same error on all and leave everything as it was. Results are new tensors.
+ * A NULL DTensor has 0 dims and NULL for everything else that is asked of it; calls that return a status refuse it
+ * (RESHARD_ERROR_INVALID).
  * Source: torch/distributed/tensor: _api.py, _dtensor_spec.py, _redistribute.py, _utils.py. */
 #ifndef RESHARD_DTENSOR_H
 #define RESHARD_DTENSOR_H

@@ -5,7 +5,8 @@
  * All of it is local to the calling process. Models, rules, maps and opened checkpoints are immutable once made, and may
  * be read from several threads at once. Texts that come from a file are quoted in errors with the file's name; a file
  * that is missing or malformed is RESHARD_ERROR_INVALID (the caller named the wrong thing), one that cannot be read or
- * written RESHARD_ERROR_SYSTEM. */
+ * written RESHARD_ERROR_SYSTEM. A NULL model has 0 tensors and 0 bytes, and a NULL checkpoint a NULL model; calls
+ * that return a status refuse NULL handles (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_FILE_H
 #define RESHARD_FILE_H
 

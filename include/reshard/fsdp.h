@@ -1,6 +1,8 @@
 /* FSDP with tensor parallelism: parameters cut by TP (the inner mesh dim), and each part again by FSDP (the outer one).
  * What a training framework calls around flattening, saving, loading and gathering its parameters.
  *
+ * Calls that return a status refuse NULL for what they need (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/tensor/parallel/fsdp.py (DTensorExtensions), torch/distributed/fsdp/_fsdp_extensions.py. */
 #ifndef RESHARD_FSDP_H
 #define RESHARD_FSDP_H
@@ -34,8 +36,8 @@ typedef struct reshard_fsdp_group {
                               (reshard_comm_global_ranks); borrowed, outlives the chunks */
   reshard_sharder world;   /* of a communicator that has the ranks of FSDP and of TP: nested results belong to it; NULL:
                               the sharder of the leaf is one; borrowed, outlives them */
-  int64_t devices_per_node; /* global rank G is on cuda:(G mod this), as PyTorch has it; 0: on the sharder's kind of
-                               device, of which no number is told */
+  int64_t devices_per_node; /* on GPUs: global rank G is on cuda:(G mod this), as PyTorch has it; 0: no number is told.
+                               On the CPU: not used, a chunk there is on "cpu" */
 } reshard_fsdp_group;
 #define RESHARD_FSDP_GROUP_INIT sizeof(reshard_fsdp_group)
 

@@ -6,7 +6,9 @@
  * ranks are ranks of the communicator that a plan will run on.
  *
  * Every cut follows the chunk rule: n over w gives pieces of ceil(n / w); trailing pieces may be smaller or empty (5
- * over 4 is 2,2,1,0). Source: torch.chunk and PyTorch's sharded tensor; it is not numpy's array_split. */
+ * over 4 is 2,2,1,0). Source: torch.chunk and PyTorch's sharded tensor; it is not numpy's array_split. A NULL layout
+ * has kind RESHARD_LAYOUT_KIND_COUNT, a NULL shape and 0 of everything else; calls that return a status refuse it
+ * (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_LAYOUT_H
 #define RESHARD_LAYOUT_H
 

@@ -11,6 +11,9 @@
  * Where a call takes a dim it takes text: a name (tp), or a number, negative from the end (1, -1); where it takes
  * several, in order: dp,tp. An unknown name is RESHARD_ERROR_INVALID with the names that there are.
  *
+ * A NULL mesh has rank -1, no ranks, 0 dims and NULL for what is a pointer; calls that return a status refuse it
+ * (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/device_mesh.py, DeviceMesh. */
 #ifndef RESHARD_MESH_H
 #define RESHARD_MESH_H

@@ -1,6 +1,9 @@
 /* Metadata of sharded tensors: which boxes there are, on which rank and device, and the properties that all shards
  * share.
  *
+ * NULL metadata have 0 dims, 0 shards, hash 0, properties of dtype RESHARD_DTYPE_NONE and NULL for what is a pointer;
+ * calls that return a status refuse them (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/_shard: metadata.py, sharded_tensor/metadata.py, sharded_tensor/utils.py,
  * sharding_spec/chunk_sharding_spec.py, remote_device.py. Ranks in placements are global ranks; where a communicator is
  * a part of the world, the caller gives the table from its ranks to global ones. */
@@ -31,8 +34,9 @@ RESHARD_API reshard_status reshard_workers_create(reshard_workers *workers);
 RESHARD_API reshard_status reshard_workers_add(reshard_workers workers, const char *name, int64_t rank);
 RESHARD_API void reshard_workers_free(reshard_workers workers); /* NULL is allowed */
 
-/* "rank:3/cuda:1", "rank:0/cpu", "trainer0/cuda:1", "cuda:0", "cuda", "cpu". workers may be NULL: then names are
- * errors. Errors: RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
+/* "rank:3/cuda:1", "rank:0/cpu", "trainer0/cuda:1", "cuda:0", "cuda", "cpu". A rank or a worker's name alone ("rank:0",
+ * "trainer0") is on its cpu; "cpu" and "cuda" alone are devices. workers may be NULL: then names are errors. Errors:
+ * RESHARD_ERROR_INVALID naming the part that is wrong, its column, and what was expected there. Source:
  * _parse_and_validate_remote_device, _remote_device.__init__. */
 RESHARD_API reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers,
                                                        reshard_remote_device *device);
@@ -157,8 +161,8 @@ RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t 
                                                         reshard_metadata *metadata);
 /* build_global_metadata: collective over comm. local: this rank's metadata, NULL where it has no shards. All that have
  * agree in shape and properties; shards are appended by rank; reshard_metadata_check. All ranks succeed, or all get the
- * same error: the first rank of the communicator that differs from the lowest that has shards, both ranks (of the
- * communicator) and both values (RESHARD_ERROR_MISMATCH), "no rank has any shard", or what the check says
+ * same error: the first rank of the communicator that differs from the lowest that has shards, the field, both ranks (of
+ * the communicator) and both values (RESHARD_ERROR_MISMATCH), "no rank has any shard", or what the check says
  * (RESHARD_ERROR_INVALID). recalc_dim: -1, or the dim (0 to ndim - 1) along which sizes are recalculated
  * (reshard_metadata_recalc) before the check, as with recalc_metadata=True; shapes then need not agree in it. The same
  * on all ranks. Placements are taken as they are: reshard_metadata_build_local has checked them.
@@ -168,6 +172,10 @@ RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t 
 RESHARD_API reshard_status reshard_metadata_build_global(reshard_comm comm, reshard_metadata local,
                                                          reshard_status local_status, int recalc_dim,
                                                          reshard_metadata *global);
+/* The same of a list in one process, without a communicator: locals[r] is rank r's, of n; NULL: it has no shards. Errors
+ * name places in the list as ranks. Local. Source: build_global_metadata, which takes the list that was gathered. */
+RESHARD_API reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals, int recalc_dim,
+                                                  reshard_metadata *global);
 /* Many tensors in one exchange: locals[i] and globals[i], n of each, in the same order on all ranks (their number is
  * compared). Errors begin with the number of the tensor. */
 RESHARD_API reshard_status reshard_metadata_build_global_many(reshard_comm comm, int64_t n,

@@ -1,5 +1,7 @@
 /* Modules: a tree of named children, parameters and buffers, as a training program has them. Local to the process.
  *
+ * Calls that return a status refuse a NULL module (RESHARD_ERROR_INVALID).
+ *
  * Source: torch.nn.Module, as torch/distributed/utils.py uses it. */
 #ifndef RESHARD_MODULE_H
 #define RESHARD_MODULE_H

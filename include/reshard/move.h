@@ -1,5 +1,8 @@
 /* Trees and tensors on their way: cast to another dtype, moved to another device.
  *
+ * Calls that return a status refuse a NULL tree or device (RESHARD_ERROR_INVALID), but for the arguments that may be
+ * NULL.
+ *
  * Source: torch/distributed/utils.py: _cast_forward_inputs, _recursive_to, _to_kwargs. */
 #ifndef RESHARD_MOVE_H
 #define RESHARD_MOVE_H

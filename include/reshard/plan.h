@@ -3,7 +3,7 @@
  * A plan is built once from pairs of layouts. All arithmetic happens here: intersections, peers, messages, rounds,
  * workspace. It is immutable, holds no pointers to data, needs no communicator, and prints itself. It is dry: a plan
  * can be built for any rank of any world on any machine. Making one is local; the ranks' plans are compared when a
- * transfer is made. */
+ * transfer is made. Calls that return a status refuse a NULL plan (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_PLAN_H
 #define RESHARD_PLAN_H
 
@@ -41,7 +41,7 @@ typedef struct reshard_entry {
                                 without any region both tensors are whole, and must fit */
   const int *permutation; /* per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source
                              lacks. NULL: identity. Source dims that are not named must have extent 1 in the region. */
-  const char *name;       /* for errors and print-outs; NULL: "tensor" */
+  const char *name;       /* copied: for errors, also of ranks whose plans differ, and print-outs; NULL: "tensor" */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
 

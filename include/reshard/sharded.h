@@ -3,7 +3,8 @@
  * A sharded tensor is one rank's handle: the global metadata, the layout, and this rank's shards, each with its tensor.
  * "Collective" calls are made by all ranks of its communicator, in one order; they succeed on all, or return the same
  * error on all and leave everything as it was. It moves no data of its own: each operation is a pair of layouts and a
- * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. */
+ * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. A NULL sharded tensor has 0 local arrays,
+ * and NULL metadata and layout; calls that return a status refuse NULL handles (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_SHARDED_H
 #define RESHARD_SHARDED_H
 
@@ -126,6 +127,11 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const re
  * wrong shape. After an error no output was written to. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
+/* The same with dtype=..., or enforce_dtype=True and the output's: shards are cast (as reshard_tree_cast does it) before
+ * they travel, and out is of that dtype, the same on all ranks; RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's
+ * shards once more. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. */
+RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,
+                                                            reshard_dtype dtype, reshard_tensor out, void *stream);
 /* To all ranks: each gives an output. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
                                                              void *stream);
@@ -135,7 +141,7 @@ RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_ten
  * transposes; as many placements after as before, which may be other ranks.
  * reshard_local_shard: collective; the dims differ. Both: shape of the tensor, my shard (any strides; NULL when I hold
  * none), the placements before and after, which name global ranks; the result is a new contiguous tensor (NULL when I
- * am not among the placements after). */
+ * am not among the placements after), which requires a gradient where any rank's shard does. */
 RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
                                                          const int64_t *shape, int dim, int64_t n,
                                                          const reshard_remote_device *before, int64_t m,

@@ -1,6 +1,8 @@
 /* State dicts: trees of what a training job saves, whose leaves may be sharded and distributed tensors; flattening of
  * nested sharded tensors; and checkpoints of them.
  *
+ * Calls that return a status refuse NULL handles (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/checkpoint/_sharded_tensor_utils.py, state_dict_saver.py and state_dict_loader.py,
  * _nested_dict.py. */
 #ifndef RESHARD_STATE_DICT_H

@@ -1,5 +1,7 @@
 /* One rank's tensors to all ranks, and the check before it that all ranks have the same ones.
  *
+ * Calls refuse a NULL communicator or module (RESHARD_ERROR_INVALID).
+ *
  * Source: torch/distributed/utils.py. */
 #ifndef RESHARD_SYNC_H
 #define RESHARD_SYNC_H
@@ -17,8 +19,8 @@ extern "C" {
  * allocated.
  *
  * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH: rank 0 and the lowest rank that differs from
- * it, the first tensor that does, its index, name and what both have. RESHARD_ERROR_INVALID: NULL among the tensors.
- * Source: _verify_param_shape_across_processes. */
+ * it, the first tensor that does, by name or number, the field and both values. RESHARD_ERROR_INVALID: NULL among the
+ * tensors. Source: _verify_param_shape_across_processes. */
 RESHARD_API reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard_tensor *tensors,
                                                  const char *const *names);
 

@@ -6,7 +6,8 @@
  * that its storage may be freed and allocated again (reshard_storage_free): by one thread at a time, while no other
  * uses it. While it is freed all tensors over it have shape, strides and dtype as before; their data is NULL, and calls
  * that would read or write them refuse them with RESHARD_ERROR_INVALID. Once it is allocated again their data is in the
- * new memory. */
+ * new memory. A NULL tensor has no storage, and flags set on it are lost; calls that return a status refuse it
+ * (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_TENSOR_H
 #define RESHARD_TENSOR_H
 

@@ -1,4 +1,5 @@
-/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. */
+/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. Calls that return
+ * a status refuse a NULL transfer (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_TRANSFER_H
 #define RESHARD_TRANSFER_H
 
@@ -52,9 +53,9 @@ typedef struct reshard_transfer_options {
 #define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
 
 /* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version,
- * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming ranks and the first field
- * that differs, before any byte moves. Checks strides, and that no destination overlaps a source or another destination
- * of my rank. */
+ * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming the first tensor and field
+ * that differ and both ranks' values, before any byte moves. Checks strides, and that no destination overlaps a source
+ * or another destination of my rank. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 

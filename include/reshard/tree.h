@@ -1,6 +1,9 @@
 /* Trees: nested containers of tensors and other values, as the arguments of a function, the outputs of a model or a
  * state dict are. Visited, mapped, flattened and rebuilt, printed, cast, moved to a device.
  *
+ * A NULL tree has kind 0, 0 children and a NULL type; calls that return a status refuse it (RESHARD_ERROR_INVALID),
+ * but for the arguments that may be NULL.
+ *
  * Source: torch/distributed/utils.py (_apply_to_tensors, _pack_kwargs, _unpack_kwargs, _cast_forward_inputs,
  * _recursive_to, _to_kwargs), torch.utils._pytree. */
 #ifndef RESHARD_TREE_H
@@ -40,7 +43,8 @@ typedef reshard_status (*reshard_tree_tensor_map)(void *user, const char *path, 
                                                   reshard_tensor *mapped);
 
 /* What the library knows of an opaque leaf's type: one static object a type; types are equal where their addresses are.
- * retain and release may be NULL: the value is borrowed, or a number in a pointer. */
+ * retain and release may be NULL: the value is borrowed, or a number in a pointer. Fields that are added are NULL where
+ * a type is made with designated initializers. */
 typedef struct reshard_tree_type {
   const char *name; /* "DTensor" */
   void (*retain)(void *value);
@@ -49,6 +53,8 @@ typedef struct reshard_tree_type {
    * rank, and for one without elements where it has none but would have. *mapped (NULL at first): a new value of the
    * type with what they became, with one reference; left NULL where none of them changed. */
   reshard_status (*map_tensors)(void *value, const char *path, reshard_tree_tensor_map map, void *user, void **mapped);
+  /* What reshard_tree_print draws behind the name: text of one line, cut off at size - 1 bytes. NULL: nothing. */
+  void (*print)(const void *value, char *text, size_t size);
 } reshard_tree_type;
 
 /* --- Making and filling --------------------------------------------------------------------------------------- */
@@ -149,7 +155,8 @@ RESHARD_API reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, in
  *   ├── tied: *1
  *   └── hyper: struct Options
  *       ├── lr: 0.1
- *       └── name: "adam"
+ *       ├── name: "adam"
+ *       └── norm: <DTensor> bf16 4096 mesh(dp=2,tp=2@0-3;S0,R)
  * A container, tensor or value that is at several places is drawn at the first of them, marked &n, and is *n at the
  * others. An integer key is drawn as [0]. From 32 levels on lines do not begin further to the right; they tell their
  * depth. needed (may be NULL): bytes with the NUL; RESHARD_ERROR_INVALID where size is less, and then as much of the

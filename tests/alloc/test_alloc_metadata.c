@@ -87,6 +87,11 @@ static reshard_status build_local(probe_out *out, const void *with) {
   MAKE(reshard_metadata, reshard_metadata_build_local(2, shape, 1, &shard, 4, &made));
 }
 
+static reshard_status merge(probe_out *out, const void *with) {
+  const reshard_metadata list[3] = {NULL, ((const given *)with)->metadata, NULL};
+  MAKE(reshard_metadata, reshard_metadata_merge(3, list, -1, &made));
+}
+
 static reshard_status check(probe_out *out, const void *with) {
   RS_TRY(reshard_metadata_check(((const given *)with)->metadata));
   out->number = 1;
@@ -156,6 +161,7 @@ static void test_local(void **state) {
       {{"reshard_metadata_recalc", recalc, good_any, drop_metadata, &g}, 3},
       {{"reshard_metadata_deserialize", deserialize, good_metadata, drop_metadata, &g}, 1},
       {{"reshard_metadata_build_local", build_local, good_any, drop_metadata, &g}, 1},
+      {{"reshard_metadata_merge", merge, good_metadata, drop_metadata, &g}, 10},
       {{"reshard_metadata_check", check, good_one, NULL, &g}, 4},
       {{"reshard_build_reshard_metadata", reshard_metadata_by_rank, good_one, NULL, &g}, 2},
       {{"reshard_workers_add", workers, good_any, drop_workers, &g}, 22},

@@ -24,7 +24,7 @@ typedef struct act {
   reshard_layout from, to, single;
   reshard_sharded_tensor tensors[RANKS][2], made[RANKS][2];
   reshard_local_shard shards[RANKS]; /* what tensors[][0] is made of */
-  reshard_tensor wholes[RANKS], result[RANKS];
+  reshard_tensor wholes[RANKS], result[RANKS], narrow; /* narrow: f32, in which nothing has been put yet */
 } act;
 
 static bool has(reshard_sharded_tensor t, reshard_layout layout, int64_t r, uint64_t seed) {
@@ -71,6 +71,17 @@ static bool good_gather_all(const void *user, int64_t r) {
   return parts_check(a->single, 1, 0, a->wholes[r], 1) == 0;
 }
 
+static reshard_status run_gather_as(parts *p, void *user, int64_t r) {
+  act *a = user;
+  (void)p;
+  return reshard_sharded_tensor_gather_as(a->tensors[r][0], 1, RESHARD_F32, r == 1 ? a->narrow : NULL, NULL);
+}
+/* What was copied is what the test of the numbers looks at; here all is as it was but the output. */
+static bool good_gather_as(const void *user, int64_t r) {
+  const act *a = user;
+  return has(a->tensors[r][0], a->from, r, 0) && parts_check(a->single, 1, 0, a->wholes[r], 9) == 0;
+}
+
 static reshard_status run_scatter(parts *p, void *user, int64_t r) {
   act *a = user;
   return reshard_sharded_tensor_scatter(p->sharders[r], r == 1 ? a->wholes[r] : NULL, 1, a->to, &f64, NULL,
@@ -113,6 +124,7 @@ static const struct {
     {"reshard_to", run_reshard_to, good_reshard_to},
     {"gather", run_gather, good_gather},
     {"gather_all", run_gather_all, good_gather_all},
+    {"gather_as", run_gather_as, good_gather_as},
     {"scatter", run_scatter, good_scatter},
     {"from_local", run_from_local, good_from_local},
     {"reshard_local_shard", run_chunks, good_chunks},
@@ -120,6 +132,8 @@ static const struct {
 
 static void open_act(parts *p, void *user) {
   act *a = user;
+  CLI_TRY("narrow: ", reshard_tensor_create(RESHARD_F32, 2, shape, &a->narrow));
+  parts_fill(a->single, 1, 0, a->narrow, 8);
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++) {
       CLI_TRY("tensor: ", reshard_sharded_tensor_empty(p->sharders[r], a->from, &f64, NULL, &a->tensors[r][i]));
@@ -137,6 +151,7 @@ static void open_act(parts *p, void *user) {
 
 static void close_act(void *user) {
   act *a = user;
+  reshard_tensor_release(a->narrow);
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++) {
       reshard_sharded_tensor_release(a->tensors[r][i]);
@@ -150,7 +165,8 @@ static void close_act(void *user) {
 /* Everything is as open_act made it. */
 static bool same(const void *user, int64_t r) {
   const act *a = user;
-  bool is = a->result[r] == NULL && parts_check(a->single, 1, 0, a->wholes[r], 9) == 0;
+  bool is = a->result[r] == NULL && parts_check(a->single, 1, 0, a->wholes[r], 9) == 0 &&
+            parts_check(a->single, 1, 0, a->narrow, 8) == 0;
   for (int i = 0; i < 2; i++)
     is = is && a->made[r][i] == NULL && has(a->tensors[r][i], a->from, r, (uint64_t)i);
   return is;

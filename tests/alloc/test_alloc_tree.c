@@ -165,7 +165,7 @@ static reshard_status make_packed(probe_out *out, const void *with) {
 
 static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
-static const reshard_tree_type counted = {"Counter", add_one, take_one, NULL};
+static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one};
 
 static reshard_status make_opaque(probe_out *out, const void *with) {
   reshard_tree s;

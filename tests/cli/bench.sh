@@ -32,4 +32,9 @@ done
 expect 2 bench --model llama-3.1-8b --src 'chunk(0)' --dst 'rank(0)' --ranks 2 --permutation 0
 expect 1 bench --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)' --ranks 2
 grep -q '^reshard: error: .*this machine has' err || fault "no word of memory: $(cat err)"
+# a size that fails: what was measured before it is in the table, and the error tells of it
+expect 1 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 64K -e 1000000G -i 900000G -n 2
+says '^ +65536 +16384 +f32'
+grep -qE '^reshard: error: .* this machine has .*; done before: 1 size of 65536 to 65536 bytes, the last with a busbw of [0-9.e+-]+ GB/s$' err ||
+  fault "no word of what was measured: $(cat err)"
 finish

@@ -88,7 +88,7 @@ static void random_cases(int64_t n) {
 
 /* --- Refusals: the same on all ranks ---------------------------------------------------------------------------- */
 
-static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_path path) {
+static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_path path, bool execute) {
   int64_t shape[] = {8, 4};
   static char a[256], b[256];
   reshard_layout from = NULL, to = NULL;
@@ -101,7 +101,7 @@ static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_p
   CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS, "plan");
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){a}, (void *[]){b}, NULL, NULL, 0, 0};
   reshard_status status = reshard_transfer_create(plan, comm, &arrays, &options, &transfer);
-  if (status == RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS && execute)
     status = reshard_execute(transfer, NULL);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
@@ -112,13 +112,16 @@ static reshard_status try_transfer(reshard_comm comm, const char *dst, reshard_p
 
 static void refusals(void) {
   reshard_comm comm = open_comm(60000);
-  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO) == RESHARD_SUCCESS, "rows to columns");
-  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_DIRECT) == RESHARD_ERROR_UNSUPPORTED, "the direct path");
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "rows to columns");
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_DIRECT, true) == RESHARD_ERROR_UNSUPPORTED, "the direct path");
   CHECK(strstr(reshard_last_error(), "mpi") != NULL, "names the communicator");
-  reshard_status status = try_transfer(comm, rank == 1 ? "chunk(0)" : "chunk(1)", RESHARD_PATH_AUTO);
+  reshard_status status = try_transfer(comm, rank == 1 ? "chunk(0)" : "chunk(1)", RESHARD_PATH_AUTO, true);
   CHECK(status == RESHARD_ERROR_MISMATCH, "%s", reshard_status_string(status));
-  CHECK(strstr(reshard_last_error(), "ranks 0 and 1 differ in the layouts") != NULL, "names ranks and field");
-  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO) == RESHARD_SUCCESS, "still usable");
+  CHECK(strstr(reshard_last_error(), "'tensor': destination layout chunk(1;0-") != NULL &&
+            strstr(reshard_last_error(), ") on rank 0, chunk(0;0-") != NULL &&
+            strstr(reshard_last_error(), ") on rank 1") != NULL,
+        "names tensor, field and values: %s", reshard_last_error());
+  CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "still usable");
   reshard_comm_destroy(comm);
 
   MPI_Comm world = MPI_COMM_WORLD;
@@ -152,18 +155,44 @@ static void splits(void) {
 /* --- Deadlines and aborts
  * ---------------------------------------------------------------------------------------------- */
 
+/* The rank that gave up first was not told by another, and asked who had come. */
 static void deadline(void) {
   reshard_comm comm = open_comm(200);
+  int late = 0, most = 0;
   if (rank != 0) {
     reshard_status status = reshard_comm_barrier(comm);
     CHECK(status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "rank 0 is late: %s",
           reshard_status_string(status));
+    CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), "not done within 200 ms; missing: 0") != NULL,
+          "names who is missing: %s", reshard_last_error());
+    late = status == RESHARD_ERROR_TIMEOUT;
     CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
   }
-  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Allreduce(&late, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  CHECK(most == 1, "a rank's deadline passed");
   if (rank == 0)
     CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the others have given up");
   MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(comm);
+}
+
+/* A rank makes the transfer with the others, and does not execute it. */
+static void deadline_of_messages(void) {
+  reshard_comm comm = open_comm(2000);
+  int late = 0, most = 0;
+  char all[32]; /* to every rank comes something of rank 0's */
+  snprintf(all, sizeof all, "mesh(%d;R)", (int)size);
+  reshard_status status = try_transfer(comm, all, RESHARD_PATH_AUTO, rank != 0);
+  if (rank != 0) {
+    late = status == RESHARD_ERROR_TIMEOUT;
+    CHECK(late || status == RESHARD_ERROR_PEER, "rank 0 does not execute: %s", reshard_status_string(status));
+    CHECK(!late || strstr(reshard_last_error(), "messages of a round: not done within 2000 ms; missing: 0") != NULL,
+          "names who is missing: %s", reshard_last_error());
+  } else {
+    CHECK(status == RESHARD_SUCCESS, "made: %s", reshard_status_string(status));
+  }
+  MPI_Allreduce(&late, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  CHECK(most == 1, "a rank's deadline passed");
   reshard_comm_destroy(comm);
 }
 
@@ -250,7 +279,7 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "sites") == 0)
     sites(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_sites");
   else if (strcmp(what, "deadline") == 0)
-    deadline();
+    deadline(), deadline_of_messages();
   else if (strcmp(what, "aborts") == 0)
     aborts();
   else if (strcmp(what, "large") == 0)

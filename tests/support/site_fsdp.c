@@ -122,7 +122,9 @@ static void check_nested(stage *g, reshard_tree chunk) {
 
 /* What is inner is this rank's chunk of its part, and its metadata name the ranks of its column. */
 static void check_tensor(stage *g, bool cut) {
-  const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = g->rows, .world = g->s->sharder};
+  enum { DEVICES = 2 }; /* of a node */
+  const reshard_fsdp_group group = {
+      .size = RESHARD_FSDP_GROUP_INIT, .sharder = g->rows, .world = g->s->sharder, .devices_per_node = DEVICES};
   reshard_tree leaf = make_leaf(g, cut), chunk = NULL, inner = NULL;
   reshard_metadata metadata = NULL;
   reshard_sharded_tensor tensor = NULL;
@@ -133,6 +135,11 @@ static void check_tensor(stage *g, bool cut) {
       SITE_GOOD(g->s, reshard_state_get_sharded(inner, &tensor))) {
     const reshard_shard *shards = reshard_metadata_shards(metadata);
     SITE_SO(g->s, site_received(g->s) == before);
+    reshard_metadata chunks = reshard_sharded_tensor_metadata(tensor);
+    for (int64_t i = 0; i < reshard_metadata_count(chunks); i++) {
+      const reshard_remote_device *at = &reshard_metadata_shards(chunks)[i].placement;
+      SITE_SO(g->s, at->index == (g->s->device != NULL ? (int)(at->rank % DEVICES) : -1));
+    }
     for (int64_t i = 0; i < reshard_metadata_count(metadata); i++) {
       int64_t rank = -1;
       SITE_GOOD(g->s, reshard_mesh_rank_at(g->mesh, (int64_t[]){i, g->t}, &rank));

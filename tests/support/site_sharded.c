@@ -343,7 +343,7 @@ void site_check_refusals(site *s) {
   if (size < 3 || !SITE_GOOD(s, reshard_mesh_create(s->comm, 0, 1, &size, NULL, 0, NULL, &mesh)))
     return;
   SITE_ALL(s, try_from_local(s, mesh, 1, RESHARD_F64, 3), RESHARD_ERROR_MISMATCH,
-           "ranks 0 and 1 differ in dtype: f32 and f64");
+           "dtype f32 on rank 0, f64 on rank 1");
   SITE_ALL(s, try_from_local(s, mesh, 2, RESHARD_F32, 4), RESHARD_ERROR_INVALID, "the local tensor of rank 2 is of");
   SITE_ALL(s, try_from_local(s, mesh, -1, RESHARD_F32, 3), RESHARD_SUCCESS, NULL);
   SITE_ALL(s, try_merge(s, 1, false), RESHARD_ERROR_MISMATCH, "f64");

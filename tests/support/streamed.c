@@ -173,8 +173,8 @@ static void execute(show *x, int64_t rank, const reshard_arrays *arrays) {
   size_t workspace;
   if (x->s->drive == STREAMED_ONCE)
     try_call(x, rank, "rs_execute_once",
-             rs_execute_once(room->plan, room->comm, arrays, x->s->path, RESHARD_SUCCESS, &room->once, room->stream,
-                             &workspace));
+             rs_execute_once(room->plan, room->comm, arrays, x->s->path, RESHARD_SUCCESS, NULL, &room->once,
+                             room->stream, &workspace));
   else
     try_call(x, rank, "reshard_execute", reshard_execute(room->transfer, room->stream));
 }

@@ -57,35 +57,66 @@ static reshard_plan plan_of(const wish *w, int64_t rank) {
 }
 
 static const struct {
-  const char *what, *part;
+  const char *what, *field, *values[2]; /* of all, of the odd one */
   wish all, odd;
 } cases[] = {
-    {"columns", "differ in the shapes of the tensors", {0}, {.columns = 19}},
-    {"number of tensors", "differ in the shapes of the tensors", {0}, {.entries = 2}},
-    {"source", "differ in the layouts", {0}, {.src = "chunk(0;0,2,1)"}},
-    {"destination", "differ in the layouts", {0}, {.dst = "cyclic(1x3;12x1)"}},
+    {"columns", "'tensor': shape", {"[12,20]", "[12,19]"}, {0}, {.columns = 19}},
+    {"number of tensors", NULL, {NULL}, {0}, {.entries = 2}},
+    {"source", "'tensor': source layout", {"chunk(0;0-2)", "chunk(0;0,2-1)"}, {0}, {.src = "chunk(0;0,2,1)"}},
+    {"destination",
+     "'tensor': destination layout",
+     {"chunk(1;0-2)", "cyclic(1x3@0-2;12x1)"},
+     {0},
+     {.dst = "cyclic(1x3;12x1)"}},
     {"boxes",
-     "differ in the layouts",
+     "'tensor': source layout",
+     {"boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])", "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"},
      {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])"},
      {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"}},
-    {"order of replicas", "differ in the layouts", {.dst = "mesh(3;R)"}, {.dst = "mesh(3@2-0;R)"}},
-    {"dtype of equal width", "differ in the dtypes", {0}, {.dtype = RESHARD_F32}},
-    {"dtype of another width", "differ in the dtypes", {0}, {.dtype = RESHARD_U8}},
-    {"region", "differ in the regions", {0}, {.offset = one_down, .extent = short_extent}},
+    {"order of replicas",
+     "'tensor': destination layout",
+     {"mesh(3@0-2;R)", "mesh(3@2-0;R)"},
+     {.dst = "mesh(3;R)"},
+     {.dst = "mesh(3@2-0;R)"}},
+    {"dtype of equal width", "'tensor': dtype", {"u32", "f32"}, {0}, {.dtype = RESHARD_F32}},
+    {"dtype of another width", "'tensor': dtype", {"u32", "u8"}, {0}, {.dtype = RESHARD_U8}},
+    {"region",
+     "'tensor': source region",
+     {"[0,12)x[0,20)", "[1,12)x[0,20)"},
+     {0},
+     {.offset = one_down, .extent = short_extent}},
     {"permutation",
-     "differ in the regions",
+     "'tensor': destination region",
+     {"[0,12)x[0,12) of dims 0,1", "[0,12)x[0,12) of dims 1,0"},
      {.offset = origin, .extent = square},
      {.offset = origin, .extent = square, .permutation = swapped}},
-    {"limit", "differ in the plan options", {0}, {.limit = 4096}},
-    {"another limit", "differ in the plan options", {.limit = 4096}, {.limit = 4352}},
-    {"peers per round", "differ in the plan options", {.limit = 4096}, {.limit = 4096, .peers = 1}},
-    {"node map", "differ in the plan options", {0}, {.nodes = same_node}},
-    {"another node map", "differ in the plan options", {.nodes = same_node}, {.nodes = other_nodes}},
+    {"limit", "workspace_limit", {"0", "4096"}, {0}, {.limit = 4096}},
+    {"another limit", "workspace_limit", {"4096", "4352"}, {.limit = 4096}, {.limit = 4352}},
+    {"peers per round", "peers_per_round, nodes", {"2, none", "1, none"}, {.limit = 4096}, {.limit = 4096, .peers = 1}},
+    {"node map", "peers_per_round, nodes", {"0, none", "0, [0,0,0]"}, {0}, {.nodes = same_node}},
+    {"another node map",
+     "peers_per_round, nodes",
+     {"0, [0,0,0]", "0, [0,1,0]"},
+     {.nodes = same_node},
+     {.nodes = other_nodes}},
     {"all at once",
-     "differ in the shapes of the tensors",
+     "'tensor': shape",
+     {"[12,20]", "[12,19]"},
      {0},
      {.src = "chunk(1)", .columns = 19, .dtype = RESHARD_U16, .limit = 4096}},
 };
+
+/* What all ranks are told when one of them has the odd plan. */
+static const char *text_of(char text[512], size_t i, int64_t odd) {
+  int other = odd == 0 ? 1 : (int)odd;
+  if (cases[i].field == NULL)
+    snprintf(text, 512, "tensor 1 is on rank %d, and not on rank %d (%d tensors on rank 0, %d on rank %d)", (int)odd,
+             odd == 0 ? 1 : 0, odd == 0 ? 2 : 1, odd == 0 ? 1 : 2, other);
+  else
+    snprintf(text, 512, "%s %s on rank 0, %s on rank %d", cases[i].field, cases[i].values[odd == 0],
+             cases[i].values[odd != 0], other);
+  return text;
+}
 
 static void replace_plans(scene *s, const wish *all, const wish *odd, int64_t odd_rank) {
   for (int64_t r = 0; r < RANKS; r++) {
@@ -113,9 +144,9 @@ static void test_fields(void **state) {
           s.arrays[r] = (reshard_arrays){RESHARD_ARRAYS_INIT, from[r], to[r], NULL, NULL, 0, 0};
         }
         scene_create(&s);
-        char names[32];
-        snprintf(names, sizeof names, "ranks 0 and %d", odd == 0 ? 1 : (int)odd);
-        scene_assert_all(&s, RESHARD_ERROR_MISMATCH, names, cases[i].part, NULL);
+        char text[512];
+        scene_assert_all(&s, RESHARD_ERROR_MISMATCH, text_of(text, i, odd), NULL);
+        assert_string_equal(s.results[0].text, text);
         for (size_t b = 0; b < sizeof room; b++)
           assert_int_equal(((unsigned char *)room)[b], 0x5a);
         replace_plans(&s, &cases[i].all, &cases[i].all, 0); /* now all want the same */
@@ -156,7 +187,9 @@ static void test_path(void **state) {
     scene_open(&s, RANKS, PATIENCE, RESHARD_PATH_DIRECT, NULL);
     s.options[odd].path = RESHARD_PATH_PACKED;
     scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "ranks 0 and ", "differ in the path", "direct", "packed", NULL);
+    scene_assert_all(&s, RESHARD_ERROR_MISMATCH,
+                     odd == 0 ? "path packed on rank 0, direct on rank 1" : "path direct on rank 0, packed on rank ",
+                     NULL);
     assert_true(scene_untouched(&s));
     s.options[odd].path = RESHARD_PATH_DIRECT;
     scene_ready(&s);

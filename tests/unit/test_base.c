@@ -282,11 +282,25 @@ static void test_dtypes(void **state) {
   assert_string_equal(reshard_dtype_string((reshard_dtype)-1), "none");
 }
 
+static void test_lists(void **state) {
+  (void)state;
+  static const int64_t numbers[] = {3, 4, 5, 9, 11, 12};
+  char text[32], small[8];
+  assert_string_equal(rs_list_text(text, sizeof text, 3, numbers), "[3,4,5]");
+  assert_string_equal(rs_list_text(text, sizeof text, 0, NULL), "[]");
+  assert_string_equal(rs_ranges_text(text, sizeof text, 6, numbers), "3-5,9,11-12");
+  assert_string_equal(rs_ranges_text(text, sizeof text, 1, numbers), "3");
+  assert_string_equal(rs_ranges_text(text, sizeof text, 0, NULL), "");
+  assert_string_equal(rs_ranges_text(small, sizeof small, 6, numbers), "3-5,...");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_statuses),         cmocka_unit_test(test_last_error), cmocka_unit_test(test_arithmetic),
-      cmocka_unit_test(test_allocation),       cmocka_unit_test(test_vectors),    cmocka_unit_test(test_text),
-      cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),       cmocka_unit_test(test_dtypes),
+      cmocka_unit_test(test_statuses),         cmocka_unit_test(test_last_error),
+      cmocka_unit_test(test_arithmetic),       cmocka_unit_test(test_allocation),
+      cmocka_unit_test(test_vectors),          cmocka_unit_test(test_text),
+      cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_dtypes),           cmocka_unit_test(test_lists),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,10 @@ static void test_create(void **state) {
   } wrong[] = {
       {0, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "0 ranks"},
       {-3, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "-3 ranks"},
-      {INT64_MAX, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_OUT_OF_MEMORY, "out of memory"},
+      {INT64_MAX,
+       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0},
+       RESHARD_ERROR_OUT_OF_MEMORY,
+       "out of memory"},
       {INT64_MAX / 512 + 1,
        {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0},
        RESHARD_ERROR_OUT_OF_MEMORY,
@@ -338,6 +341,28 @@ static void test_timeout(void **state) {
   close_comms(3);
 }
 
+/* The one who waits tells who is missing, and so do those that come later. */
+static void test_missing(void **state) {
+  (void)state;
+  static const struct {
+    int64_t n, waits;
+    const char *missing;
+  } cases[] = {{5, 3, "0-2,4"}, {2, 1, "0"}, {4, 0, "1-3"}, {3, 1, "0,2"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[128];
+    open_comms(cases[i].n, 30);
+    assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
+    snprintf(text, sizeof text, "1 of %d ranks came within 30 ms; missing: %s", (int)cases[i].n, cases[i].missing);
+    assert_string_equal(reshard_last_error(), text);
+    snprintf(text, sizeof text, "a rank gave up waiting after 30 ms; missing were: %s", cases[i].missing);
+    for (int64_t r = 0; r < cases[i].n; r++) {
+      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+      assert_string_equal(reshard_last_error(), text);
+    }
+    close_comms(cases[i].n);
+  }
+}
+
 static void test_abort(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 4; n++) {
@@ -539,13 +564,11 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),
-      cmocka_unit_test(test_environment),     cmocka_unit_test(test_gather),
-      cmocka_unit_test(test_meetings),        cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),           cmocka_unit_test(test_timeout),
-      cmocka_unit_test(test_abort),           cmocka_unit_test(test_abort_any_time),
-      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),
-      cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_create),  cmocka_unit_test(test_handles),        cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_gather),  cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),   cmocka_unit_test(test_timeout),        cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_abort),   cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
+      cmocka_unit_test(test_reading), cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

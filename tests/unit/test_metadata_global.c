@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "random.h"
 #include "metadata/metadata.h"
+#include "random.h"
 #include "support/crew.h"
 
 #include <stdio.h>
@@ -98,11 +98,22 @@ static void run_wrong(world *w, reshard_status status, const char *text) {
   }
 }
 
+/* The list of what they bring is merged into what they get. */
+static void check_merge(const world *w) {
+  reshard_metadata list[MOST], merged = NULL;
+  for (int64_t r = 0; r < w->n; r++)
+    list[r] = w->parts[r].locals[0];
+  assert_int_equal(reshard_metadata_merge(w->n, list, w->parts[0].recalc - 1, &merged), RESHARD_SUCCESS);
+  assert_int_equal(reshard_metadata_equal(merged, w->parts[0].globals[0]), 1);
+  reshard_metadata_release(merged);
+}
+
 static void run_well(world *w) {
   run(w);
   for (int64_t r = 0; r < w->n; r++)
     if (w->results[r].status != RESHARD_SUCCESS)
       fail_msg("rank %lld: %s", (long long)r, w->results[r].text);
+  check_merge(w);
 }
 
 static void release_globals(world *w) {
@@ -250,39 +261,39 @@ static void test_errors(void **state) {
     int recalc;
     local locals[3];
   } cases[] = {
-      {"ranks 0 and 2 differ in dtype: f32 and bf16",
+      {"dtype f32 on rank 0, bf16 on rank 2",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2), ROWS(2, 4, 2, .p.dtype = RESHARD_BF16)}},
-      {"ranks 1 and 2 differ in dtype: f32 and bf16", /* the lowest that has shards */
+      {"dtype f32 on rank 1, bf16 on rank 2", /* the lowest that has shards */
        RESHARD_ERROR_MISMATCH,
        0,
        {NONE, ROWS(1, 2, 2), ROWS(2, 4, 2, .p.dtype = RESHARD_BF16)}},
-      {"ranks 0 and 1 differ in requires_grad: 1 and 0",
+      {"requires_grad 1 on rank 0, 0 on rank 1",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2, .p.requires_grad = 1), ROWS(1, 2, 2), ROWS(2, 4, 2)}},
-      {"ranks 0 and 2 differ in pin_memory: 0 and 1",
+      {"pin_memory 0 on rank 0, 1 on rank 2",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2), ROWS(2, 4, 2, .p.pin_memory = 1)}},
-      {"ranks 0 and 2 differ in memory_format: contiguous and preserve",
+      {"memory_format contiguous on rank 0, preserve on rank 2",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2), ROWS(2, 4, 2, .p.memory_format = RESHARD_MEMORY_PRESERVE)}},
-      {"ranks 0 and 2 differ in shape: 6x4 and 7x4",
+      {"shape [6,4] on rank 0, [7,4] on rank 2",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2), ROWS(2, 4, 2, .rows = 7)}},
-      {"ranks 0 and 1 differ in shape: 6x4 and 6x4x1",
+      {"shape [6,4] on rank 0, [6,4,1] on rank 1",
        RESHARD_ERROR_MISMATCH,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2, .ndim = 3), ROWS(2, 4, 2)}},
-      {"ranks 0 and 1 differ in shape: 6x4 and 6x4x1",
+      {"shape [6,4] on rank 0, [6,4,1] on rank 1",
        RESHARD_ERROR_MISMATCH,
        1,
        {ROWS(0, 0, 2), ROWS(1, 2, 2, .ndim = 3), ROWS(2, 4, 2)}},
-      {"ranks 0 and 1 differ in shape: 6x4 and 8x4", /* of another dim than that of recalc */
+      {"shape [6,4] on rank 0, [8,4] on rank 1", /* of another dim than that of recalc */
        RESHARD_ERROR_MISMATCH,
        2,
        {ROWS(0, 0, 2), ROWS(1, 2, 2, .rows = 8), ROWS(2, 4, 2)}},
@@ -313,6 +324,11 @@ static void test_errors(void **state) {
         w.parts[r] =
             (part){.locals = {cases[i].locals[r].n < 0 ? NULL : make(&cases[i].locals[r])}, .recalc = cases[i].recalc};
       run_wrong(&w, cases[i].status, cases[i].error);
+      reshard_metadata merged = NULL; /* of a list alone */
+      const reshard_metadata list[3] = {w.parts[0].locals[0], w.parts[1].locals[0], w.parts[2].locals[0]};
+      assert_int_equal(reshard_metadata_merge(3, list, cases[i].recalc - 1, &merged), cases[i].status);
+      assert_string_equal(reshard_last_error(), cases[i].error);
+      assert_null(merged);
       for (int64_t r = 0; r < 3; r++)
         reshard_metadata_release(w.parts[r].locals[0]);
     }
@@ -383,8 +399,8 @@ static void test_calls(void **state) {
        RESHARD_ERROR_INVALID,
        true,
        {.tensors = -1}},
-      {"ranks 0 and 1 differ in the number of tensors: 1 and 2", RESHARD_ERROR_MISMATCH, true, {.tensors = 2}},
-      {"ranks 0 and 1 differ in recalc_dim: -1 and 1", RESHARD_ERROR_MISMATCH, false, {.recalc = 2}},
+      {"number of tensors 1 on rank 0, 2 on rank 1", RESHARD_ERROR_MISMATCH, true, {.tensors = 2}},
+      {"recalc_dim -1 on rank 0, 1 on rank 1", RESHARD_ERROR_MISMATCH, false, {.recalc = 2}},
       {"rank 1: recalc_dim 2 of a tensor of 2 dims", RESHARD_ERROR_INVALID, false, {.recalc = 3}},
       {"rank 1: recalc_dim 8, -1 to 7 are allowed", RESHARD_ERROR_INVALID, false, {.recalc = 9}},
       {"rank 1: recalc_dim -2, -1 to 7 are allowed", RESHARD_ERROR_INVALID, false, {.recalc = -1}},
@@ -406,6 +422,34 @@ static void test_calls(void **state) {
   assert_int_equal(reshard_metadata_build_global_many(NULL, 0, NULL, RESHARD_SUCCESS, NULL), RESHARD_ERROR_INVALID);
 }
 
+static void test_merge_refused(void **state) {
+  (void)state;
+  const reshard_metadata rows = make(&(local)ROWS(0, 0, 6));
+  reshard_metadata merged = NULL;
+  const struct {
+    const char *error;
+    int64_t n;
+    const reshard_metadata *locals;
+    int recalc_dim;
+    reshard_metadata *global;
+  } cases[] = {
+      {"reshard_metadata_merge: 1 local metadata, global is NULL", 1, &rows, -1, NULL},
+      {"reshard_metadata_merge: 1 local metadata, locals is NULL", 1, NULL, -1, &merged},
+      {"reshard_metadata_merge: -1 local metadata, 0 is the least", -1, &rows, -1, &merged},
+      {"reshard_metadata_merge: recalc_dim 8, -1 to 7 are allowed", 1, &rows, 8, &merged},
+      {"reshard_metadata_merge: recalc_dim -2, -1 to 7 are allowed", 1, &rows, -2, &merged},
+      {"reshard_metadata_merge: recalc_dim 2 of a tensor of 2 dims", 1, &rows, 2, &merged},
+      {"no rank has any shard", 0, NULL, -1, &merged},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_int_equal(reshard_metadata_merge(cases[i].n, cases[i].locals, cases[i].recalc_dim, cases[i].global),
+                     RESHARD_ERROR_INVALID);
+    assert_string_equal(reshard_last_error(), cases[i].error);
+    assert_null(merged);
+  }
+  reshard_metadata_release(rows);
+}
+
 /* Where the group is known, errors name global ranks. */
 static void test_group(void **state) {
   (void)state;
@@ -416,7 +460,7 @@ static void test_group(void **state) {
   for (int64_t r = 0; r < 3; r++)
     w.parts[r].locals[0] = make(&(local)ROWS(global[r], 2 * r, 2, .p.requires_grad = r == 2));
   w.group = &group;
-  run_wrong(&w, RESHARD_ERROR_MISMATCH, "ranks 9 and 5 differ in requires_grad: 0 and 1");
+  run_wrong(&w, RESHARD_ERROR_MISMATCH, "requires_grad 0 on rank 9, 1 on rank 5");
   w.group = &small;
   run_wrong(&w, RESHARD_ERROR_INVALID, "rank 0: a group of 2 ranks, the communicator has 3");
   close_world(&w);
@@ -475,9 +519,9 @@ static void test_strings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_no_tensors), cmocka_unit_test(test_recalc),
-      cmocka_unit_test(test_errors),  cmocka_unit_test(test_failed),     cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_group),   cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_layouts),       cmocka_unit_test(test_no_tensors), cmocka_unit_test(test_recalc),
+      cmocka_unit_test(test_errors),        cmocka_unit_test(test_failed),     cmocka_unit_test(test_calls),
+      cmocka_unit_test(test_merge_refused), cmocka_unit_test(test_group),      cmocka_unit_test(test_strings),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

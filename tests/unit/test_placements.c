@@ -47,6 +47,10 @@ static void test_parse(void **state) {
       {"trainer-1_b/cpu", "rank:0/cpu", {0, RESHARD_DEVICE_CPU, -1}},
       {"cuda/cuda:3", "rank:9223372036854775807/cuda:3", {INT64_MAX, RESHARD_DEVICE_CUDA, 3}},
       {"a/cpu", "rank:7/cpu", {7, RESHARD_DEVICE_CPU, -1}},
+      {"rank:0", "rank:0/cpu", {0, RESHARD_DEVICE_CPU, -1}},
+      {"rank:007", "rank:7/cpu", {7, RESHARD_DEVICE_CPU, -1}},
+      {"trainer10", "rank:10/cpu", {10, RESHARD_DEVICE_CPU, -1}},
+      {"trainer-1_b", "rank:0/cpu", {0, RESHARD_DEVICE_CPU, -1}},
   };
   reshard_workers workers = make_workers();
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -71,14 +75,15 @@ static void test_parse(void **state) {
 
 static void test_parse_errors(void **state) {
   (void)state;
+#define DEVICE_OR_OWNER "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
 #define RANK_OR_NAME "expected \"rank:\" and a number, or a worker's name"
   const struct {
     const char *text, *error; /* behind `placement "...": ` */
   } cases[] = {
-      {"", "column 1: expected a device, \"cpu\" or \"cuda\""},
-      {"gpu", "column 1: expected a device, \"cpu\" or \"cuda\""},
-      {" cpu", "column 1: expected a device, \"cpu\" or \"cuda\""},
-      {"Cuda:0", "column 1: expected a device, \"cpu\" or \"cuda\""},
+      {"", "column 1: " DEVICE_OR_OWNER},
+      {"gpu", "column 1: " DEVICE_OR_OWNER},
+      {" cpu", "column 1: " DEVICE_OR_OWNER},
+      {"Cuda:0", "column 1: " DEVICE_OR_OWNER},
       {"cpus", "column 4: expected ':' and the index of a device, or the end"},
       {"cuda0", "column 5: expected ':' and the index of a device, or the end"},
       {"cuda:", "column 6: expected the index of a device, a number of 0 or more"},
@@ -93,8 +98,12 @@ static void test_parse_errors(void **state) {
       {"rank:-1/cpu", "column 6: expected a rank, a number of 0 or more"},
       {"rank:x/cpu", "column 6: expected a rank, a number of 0 or more"},
       {"rank:9223372036854775808/cpu", "column 6: the rank does not fit in 63 bits"},
-      {"rank:3", "column 7: expected '/' and a device"},
-      {"rank:3:cpu", "column 7: expected '/' and a device"},
+      {"rank:3:cpu", "column 7: expected '/' and a device, or the end"},
+      {"rank:3x", "column 7: expected '/' and a device, or the end"},
+      {"rank", "column 1: " DEVICE_OR_OWNER},
+      {"nobody", "column 1: " DEVICE_OR_OWNER},
+      {"trainer", "column 1: " DEVICE_OR_OWNER},
+      {"trainer1/", "column 10: expected a device, \"cpu\" or \"cuda\""},
       {"rank:3/", "column 8: expected a device, \"cpu\" or \"cuda\""},
       {"rank:3/tpu:0", "column 8: expected a device, \"cpu\" or \"cuda\""},
       {"rank:3/cuda:0/1", "column 14: expected the end"},

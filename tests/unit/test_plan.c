@@ -391,12 +391,45 @@ static void test_memory(void **unused) {
   }
 }
 
+/* The names that were given are in the text, the first four of them. */
+static void test_names(void **state) {
+  (void)state;
+  static const char *const names[] = {"wq", NULL, "wk", "w\nv", "wo", "norm", "gate"};
+  static const char *const lines[] = {"",
+                                      "\n  named     'wq'\n",
+                                      "\n  named     'wq'\n",
+                                      "\n  named     'wq', 'wk'\n",
+                                      "\n  named     'wq', 'wk', 'w?v'\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo'\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo', and 1 more\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo', and 2 more\n"};
+  const int64_t shape[2] = {4, 6};
+  reshard_layout rows, columns;
+  assert_int_equal(reshard_layout_parse("chunk(0)", 2, shape, 2, &rows), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_parse("chunk(1)", 2, shape, 2, &columns), RESHARD_SUCCESS);
+  reshard_entry entries[7];
+  for (int i = 0; i < 7; i++)
+    entries[i] = (reshard_entry){
+        .size = RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32, .name = names[i]};
+  for (int n = 0; n <= 7; n++) {
+    reshard_plan plan;
+    char text[4096];
+    assert_int_equal(reshard_plan_create(n, entries, 0, NULL, &plan), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+    assert_non_null(strstr(text, lines[n]));
+    assert_true(n > 0 || strstr(text, "named") == NULL);
+    reshard_plan_destroy(plan);
+  }
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces), cmocka_unit_test(test_groups),
       cmocka_unit_test(test_least),   cmocka_unit_test(test_large),  cmocka_unit_test(test_classes),
       cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),  cmocka_unit_test(test_reverse),
-      cmocka_unit_test(test_explain),
+      cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ typedef struct exchange {
   const int64_t *shape;
   side before, after;
   reshard_layout layouts[2];
-  bool strided;
+  bool strided, grad; /* grad: the lowest rank's shard requires a gradient */
 } exchange;
 
 static reshard_layout layout_of(const exchange *x, const side *s, int64_t world) {
@@ -68,6 +68,7 @@ static void body(void *user, int64_t r) {
     else if (status == RESHARD_SUCCESS)
       status = reshard_tensor_create(x->dtype, x->ndim, info.shape, &local);
     parts_fill(x->layouts[0], r, 0, local, 5);
+    reshard_tensor_set_requires_grad(local, x->grad && r == x->before.order[0]);
   }
   if (status == RESHARD_SUCCESS)
     status = call(p->sharders[r], x, local, &result);
@@ -77,6 +78,7 @@ static void body(void *user, int64_t r) {
     reshard_tensor_info got;
     p->wrong[r] += parts_check(x->layouts[1], r, 0, result, 5);
     p->wrong[r] += reshard_tensor_get_info(result, &got) != RESHARD_SUCCESS || !got.contiguous;
+    p->wrong[r] += got.requires_grad != x->grad || got.pin_memory;
     reshard_tensor_release(result);
   }
   reshard_tensor_release(local);
@@ -116,6 +118,7 @@ static void test_permutations(void **state) {
     for (int64_t a = 0; a < 6; a++)
       for (int64_t b = 0; b < 6; b++) {
         exchange x = {.dtype = RESHARD_F32, .ndim = 2, .shape = shapes[(a + b) % 3], .strided = (a ^ b) & 1};
+        x.grad = (a + b) % 3 == 0;
         x.before = (side){.dim = (int)(a % 2), .n = 3};
         x.after = (side){.dim = same ? x.before.dim : 1 - x.before.dim, .n = 3};
         permute(3, a, x.before.order);
@@ -140,7 +143,7 @@ static void test_parts(void **state) {
                                {-1, 4, {0, 1, 2, 3}}, {1, 1, {2}},     {-2, 3, {2, 3, 0}}};
   for (int a = 0; a < 6; a++)
     for (int b = 0; b < 6; b++) {
-      exchange x = {dtypes[(a + b) % 5], 3, shape, sides[a], sides[b], {NULL}, a % 2};
+      exchange x = {dtypes[(a + b) % 5], 3, shape, sides[a], sides[b], {NULL}, a % 2, b % 2};
       if (!same_dim(&x) || sides[a].n == sides[b].n)
         with_parts(4, &x, b % 2 ? RESHARD_PATH_DIRECT : RESHARD_PATH_AUTO);
     }

@@ -112,6 +112,7 @@ typedef enum wrong_kind {
   NO_SUCH_RANK,
   NEGATIVE_RANK,
   OTHER_RANKS,
+  OTHER_RANKS_ONE_OUTPUT,
   ALL_BUT_ONE,
   A_STREAM,
   ALIASED,
@@ -119,6 +120,7 @@ typedef enum wrong_kind {
   SCATTER_TWO,
   SCATTER_SHAPE,
   SCATTER_NO_RESULT,
+  SCATTER_OTHER_RANKS,
   SCATTER_NO_LAYOUT
 } wrong_kind;
 typedef struct wrong_case {
@@ -136,7 +138,9 @@ static const wrong_case wrong_cases[] = {
     {WRONG_DTYPE, RESHARD_ERROR_INVALID, "rank 2: output is i64 and should be f32"},
     {NO_SUCH_RANK, RESHARD_ERROR_INVALID, "rank 0: reshard_sharded_tensor_gather: rank 4 of a communicator of 4"},
     {NEGATIVE_RANK, RESHARD_ERROR_INVALID, "rank 0: reshard_sharded_tensor_gather: rank -1 of a communicator of 4"},
-    {OTHER_RANKS, RESHARD_ERROR_MISMATCH, "ranks 0 and 1 differ in the layouts"},
+    {OTHER_RANKS, RESHARD_ERROR_MISMATCH, "reshard_sharded_tensor_gather: dst 0 on rank 0, 1 on rank 1"},
+    {OTHER_RANKS_ONE_OUTPUT, RESHARD_ERROR_MISMATCH, "reshard_sharded_tensor_gather: dst 2 on rank 0, 1 on rank 3"},
+    {SCATTER_OTHER_RANKS, RESHARD_ERROR_MISMATCH, "reshard_sharded_tensor_scatter: src 2 on rank 0, 3 on rank 3"},
     {ALL_BUT_ONE, RESHARD_ERROR_INVALID,
      "rank 3: reshard_sharded_tensor_gather_all: rank 3 has to give the output, and gives none"},
     {A_STREAM, RESHARD_ERROR_INVALID, "on the CPU it is NULL"},
@@ -164,9 +168,10 @@ static reshard_status scatter_wrong(parts *p, int64_t r, const wrong_world *w, r
           : w->what == SCATTER_TWO && r == 1   ? w->wholes[1]
           : w->what == SCATTER_SHAPE && r == 2 ? w->narrow
                                                : given;
-  reshard_status status = reshard_sharded_tensor_scatter(
-      p->sharders[r], given, 2, w->what == SCATTER_NO_LAYOUT && r == 1 ? NULL : w->s.layout, &w->s.properties, NULL,
-      w->what == SCATTER_NO_RESULT && r == 1 ? NULL : &made);
+  reshard_status status =
+      reshard_sharded_tensor_scatter(p->sharders[r], given, w->what == SCATTER_OTHER_RANKS && r == 3 ? 3 : 2,
+                                     w->what == SCATTER_NO_LAYOUT && r == 1 ? NULL : w->s.layout, &w->s.properties,
+                                     NULL, w->what == SCATTER_NO_RESULT && r == 1 ? NULL : &made);
   p->wrong[r] += made != poison;
   return status;
 }
@@ -186,6 +191,7 @@ static void wrong_body(void *user, int64_t r) {
   case NO_SUCH_RANK: dst = 4, given = NULL; break;
   case NEGATIVE_RANK: dst = -1, given = NULL; break;
   case OTHER_RANKS: dst = r, given = mine; break;
+  case OTHER_RANKS_ONE_OUTPUT: dst = r == 3 ? 1 : 2; break;
   case ALL_BUT_ONE: given = r == 3 ? NULL : mine; break;
   default: break;
   }

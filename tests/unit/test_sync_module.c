@@ -220,12 +220,13 @@ static void test_refused(void **state) {
   reshard_module_get_child(w.modules[2], "layers.1", &layer);
   put(layer, "weight", RESHARD_F32, 5, false);
   assert_refused(&p, &w, RESHARD_ERROR_MISMATCH,
-                 "reshard_sync_module_states: tensor 2 'layers.1.weight': rank 0 has 101 f32, rank 2 has 5 f32");
+                 "reshard_sync_module_states: 'layers.1.weight': shape [101] on rank 0, [5] on rank 2");
   put(layer, "weight", RESHARD_F32, 101, false);
   put(layer, "extra", RESHARD_U8, 2, false);
-  assert_refused(&p, &w, RESHARD_ERROR_MISMATCH,
-                 "reshard_sync_module_states: tensor 4: rank 0 has 'layers.2.weight', 102 f32, rank 2 has "
-                 "'layers.1.extra', 2 u8 (of 9 and 10 tensors)");
+  assert_refused(
+      &p, &w, RESHARD_ERROR_MISMATCH,
+      "reshard_sync_module_states: tensor 4: name 'layers.2.weight' on rank 0, 'layers.1.extra' on rank 2 (9 and "
+      "10 tensors)");
   w.src = 7;
   assert_refused(&p, &w, RESHARD_ERROR_INVALID,
                  "rank 0: reshard_sync_module_states: source rank 7 of a communicator of 3");

@@ -294,8 +294,9 @@ static void take_one(void *value) { --*(int *)value; }
 
 static void test_opaque(void **state) {
   (void)state;
-  static const reshard_tree_type counted = {"Counter", add_one, take_one, NULL}, plain = {.name = "handle"},
-                                 owned = {.name = "owner", .release = take_one}, nameless = {.name = NULL};
+  static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one},
+                                 plain = {.name = "handle"}, owned = {.name = "owner", .release = take_one},
+                                 nameless = {.name = NULL};
   int count = 0;
   void *value;
   reshard_tree a, b, c;

@@ -366,6 +366,14 @@ static reshard_status make_gather(rank *me) {
 static reshard_status sharded_gather(rank *me) {
   return reshard_sharded_tensor_gather(me->sharded, 0, me->number == 0 ? me->c : NULL, me->stream);
 }
+static reshard_status make_gather_as(rank *me) {
+  RS_TRY(make_sharded(me));
+  return me->number == 0 ? reshard_tensor_create_on(me->device, RESHARD_F64, 2, whole_shape, me->stream, &me->c)
+                         : RESHARD_SUCCESS;
+}
+static reshard_status sharded_gather_as(rank *me) {
+  return reshard_sharded_tensor_gather_as(me->sharded, 0, RESHARD_F64, me->c, me->stream);
+}
 static bool first_has_all(rank *me) { return me->number != 0 || whole_is_right(me); }
 static reshard_status sharded_gather_all(rank *me) {
   return reshard_sharded_tensor_gather_all(me->sharded, me->c, me->stream);
@@ -435,6 +443,7 @@ static const public_call calls[] = {
     {"reshard_sharded_tensor_reshard_to", "", ALL, make_sharded, sharded_reshard_to, made_is_columns, nothing_sharded,
      0, 0, false, true},
     {"reshard_sharded_tensor_gather", "", ALL, make_gather, sharded_gather, first_has_all, NONE, 0, 0, false, true},
+    {"reshard_sharded_tensor_gather_as", "", ALL, make_gather_as, sharded_gather_as, NONE, NONE, 0, 0, false, true},
     {"reshard_sharded_tensor_gather_all", "", ALL, make_gather, sharded_gather_all, whole_is_right, NONE, 0, 0, false,
      true},
 };

@@ -1,0 +1,163 @@
+/* Which tensor do two ranks' plans differ in? All that ranks compare at first is a hash per field. Where one differs,
+ * the first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists, and at last
+ * the two values, every time in a record of fixed size. All ranks look at the same records and so come to the same
+ * text. */
+#include "exec/differ.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A tensor of one rank, or the options of its plan, as far as the field goes. */
+typedef struct tensor_record {
+  int64_t there; /* 0: the rank has none of this number */
+  int64_t named;
+  char name[88], values[2][200];
+} tensor_record;
+_Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
+
+/* What the two values of each field are. */
+static const char *const value_names[RS_FIELDS][2] = {
+    [RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
+    [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
+    [RS_FIELD_DTYPES] = {"dtype", ""},
+    [RS_FIELD_REGIONS] = {"source region", "destination region"},
+    [RS_FIELD_OPTIONS] = {"workspace_limit", "peers_per_round, nodes"}};
+
+/* The hash tells apart what is too long. */
+static void print_layout(char *text, size_t size, reshard_layout layout) {
+  if (reshard_layout_print(layout, text, size, NULL) == RESHARD_SUCCESS)
+    return;
+  char end[24];
+  int n = snprintf(end, sizeof end, "...#%08x", (unsigned)rs_layout_hash(layout));
+  memcpy(text + size - (size_t)n - 1, end, (size_t)n + 1);
+}
+
+/* "[0,4)x[8,12)" of the source, of the destination with the source's dims in its order. */
+static void print_region(char *text, size_t size, const rs_space *space, bool source) {
+  char box[RS_BOX_TEXT];
+  rs_text out = {text, size, 0};
+  int64_t offset[RS_MAX_AXES] = {0}, extent[RS_MAX_AXES] = {0};
+  int ndim = 0, dims[RS_MAX_AXES] = {0};
+  for (int a = 0; a < space->naxes; a++) {
+    int d = source ? space->src_dim[a] : space->dst_dim[a];
+    if (d < 0)
+      continue;
+    offset[d] = source ? space->src_offset[a] : space->dst_offset[a];
+    extent[d] = space->extent[a];
+    dims[d] = space->src_dim[a];
+    ndim = d >= ndim ? d + 1 : ndim;
+  }
+  rs_text_add(&out, "%s", rs_box_text(box, ndim, offset, extent));
+  for (int d = 0; d < ndim && !source; d++)
+    rs_text_add(&out, "%s%d", d > 0 ? "," : " of dims ", dims[d]);
+}
+
+static void describe(const struct reshard_plan_s *plan, int field, int64_t i, tensor_record *out) {
+  const rs_entry *e = &plan->entries[i];
+  const rs_class *c = &plan->classes.at[e->class_];
+  char(*values)[sizeof out->values[0]] = out->values;
+  out->there = 1;
+  out->named = strcmp(e->name, "tensor") != 0;
+  snprintf(out->name, sizeof out->name, "%s", e->name);
+  switch (field) {
+  case RS_FIELD_TENSORS:
+    rs_list_text(values[0], sizeof values[0], c->src->ndim, c->src->shape);
+    rs_list_text(values[1], sizeof values[1], c->dst->ndim, c->dst->shape);
+    break;
+  case RS_FIELD_LAYOUTS:
+    print_layout(values[0], sizeof values[0], c->src);
+    print_layout(values[1], sizeof values[1], c->dst);
+    break;
+  case RS_FIELD_DTYPES: snprintf(values[0], sizeof values[0], "%s", reshard_dtype_string(e->dtype)); break;
+  default:
+    print_region(values[0], sizeof values[0], &c->space, true);
+    print_region(values[1], sizeof values[1], &c->space, false);
+  }
+}
+
+static void describe_options(const struct reshard_plan_s *plan, tensor_record *out) {
+  rs_text options = {out->values[1], sizeof out->values[1], 0};
+  snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
+  rs_text_add(&options, "%lld, ", (long long)(plan->limit > 0 && plan->nentries > 0 ? plan->window : 0));
+  if (plan->nodes == NULL)
+    rs_text_add(&options, "none");
+  else
+    rs_list_text(out->values[1] + options.length, sizeof out->values[1] - options.length, plan->world, plan->nodes);
+}
+
+/* The number of the first tensor in which the field differs between ranks 0 and `rank`, among the first n of both. Each
+ * step asks all ranks for the hash of a prefix, chained to that of the longest one known to be equal. */
+static reshard_status find_tensor(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
+                                  int64_t n, int64_t *found) {
+  int64_t equal = 0, differs = n + 1; /* prefixes of so many tensors */
+  uint64_t hash = 0;
+  while (differs - equal > 1) {
+    int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
+    uint64_t mine = hash;
+    for (int64_t i = equal; i < rs_min(middle, plan->nentries); i++)
+      mine = rs_plan_field(plan, field, i, mine);
+    const void *gathered;
+    RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+    const uint64_t *all = gathered;
+    if (all[rank] == all[0]) {
+      equal = middle;
+      hash = mine;
+    } else {
+      differs = middle;
+    }
+  }
+  *found = equal;
+  return RESHARD_SUCCESS;
+}
+
+/* "'layers.3.wq': shape [8,6] on rank 0, [8,7] on rank 2". */
+static reshard_status report(int field, int64_t number, int64_t n, int64_t rank, const tensor_record *a,
+                             const tensor_record *b) {
+  char label[128], other[128] = "";
+  int v = strcmp(a->values[0], b->values[0]) == 0; /* the first value that differs */
+  const char *what = value_names[field][v];
+  if (field == RS_FIELD_OPTIONS)
+    return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank 0, %s on rank %lld", what, a->values[v], b->values[v],
+                    (long long)rank);
+  if (n == 1 || a->named)
+    snprintf(label, sizeof label, "'%s'", a->name);
+  else
+    snprintf(label, sizeof label, "tensor %lld", (long long)number);
+  if (strcmp(a->name, b->name) != 0)
+    snprintf(other, sizeof other, "'%s' with ", b->name);
+  return rs_error(RESHARD_ERROR_MISMATCH, "%s: %s %s on rank 0, %s%s on rank %lld", label, what, a->values[v], other,
+                  b->values[v], (long long)rank);
+}
+
+static reshard_status report_count(int64_t number, int64_t rank, int64_t n0, int64_t n, const tensor_record *a,
+                                   const tensor_record *b) {
+  const tensor_record *more = a->there ? a : b;
+  char label[128];
+  if (more->named)
+    snprintf(label, sizeof label, "'%s'", more->name);
+  else
+    snprintf(label, sizeof label, "tensor %lld", (long long)number);
+  return rs_error(RESHARD_ERROR_MISMATCH,
+                  "%s is on rank %lld, and not on rank %lld (%lld tensors on rank 0, %lld on "
+                  "rank %lld)",
+                  label, a->there ? 0LL : (long long)rank, a->there ? (long long)rank : 0LL, (long long)n0,
+                  (long long)n, (long long)rank);
+}
+
+reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
+                               int64_t n0, int64_t n) {
+  int64_t number = 0;
+  tensor_record mine = {0};
+  const void *gathered;
+  if (field == RS_FIELD_OPTIONS) {
+    describe_options(plan, &mine);
+  } else {
+    RS_TRY(find_tensor(comm, plan, field, rank, rs_min(n0, n), &number));
+    if (number < plan->nentries)
+      describe(plan, field, number, &mine);
+  }
+  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  const tensor_record *all = gathered;
+  return all[0].there == all[rank].there ? report(field, number, n0, rank, &all[0], &all[rank])
+                                         : report_count(number, rank, n0, n, &all[0], &all[rank]);
+}
