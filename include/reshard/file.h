@@ -232,7 +232,7 @@ typedef struct reshard_convert_options {
   reshard_rules src_rules, dst_rules; /* layouts by name of the source tensor, of the target tensor. A source of shards
                                          has its own layouts: src and src_rules are an error there */
   reshard_map map;                   /* NULL: every tensor as it is */
-  int64_t world;                     /* 0: the larger of what the two sides name */
+  int64_t world; /* ranks of out; 0: what dst names, else those of in (its shards', or what src names) */
   int force, dedup;                  /* as in reshard_writer_options */
   int verify;                        /* non-zero: reads back and compares every byte before it is put in place */
   int64_t index_bytes;               /* as in reshard_writer_options */
