@@ -428,6 +428,26 @@ static reshard_status match_and_world(probe_out *out, const void *with) {
   return status;
 }
 
+/* All rules have the size or none has it; the rules are new ones, which the probe drops. */
+static reshard_status set_size(probe_out *out, const void *with) {
+  const rules_case *c = with;
+  reshard_rules made;
+  int64_t changed = -1;
+  reshard_status status = reshard_rules_parse(c->text, NULL, &made);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  status = reshard_rules_set_size(made, "tp", 8, &changed);
+  const char *first = "", *second = "", *wanted = status == RESHARD_SUCCESS ? "mesh(tp=8;S" : "mesh(tp;S";
+  reshard_rules_match(made, "layers.1.mlp.up", &first, NULL);
+  reshard_rules_match(made, "layers.1.mlp.down", &second, NULL);
+  if (strncmp(first, wanted, strlen(wanted)) != 0 || strncmp(second, wanted, strlen(wanted)) != 0)
+    fail_msg("after %s: %s and %s", reshard_status_string(status), first, second);
+  reshard_rules_free(made);
+  if (status == RESHARD_SUCCESS || changed != -1)
+    out->number = changed == 2;
+  return status;
+}
+
 static void test_rules(void **state) {
   (void)state;
   static const char text[] =
@@ -443,6 +463,9 @@ static void test_rules(void **state) {
   assert_true(probe_run(&(probe){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);
   probe_run(&(probe){"rules_match, rules_world", match_and_world, one, NULL, &c});
   reshard_rules_free(c.rules);
+  static const char open[] = "*.mlp.up mesh(tp;S0)\n* mesh(tp;S1)\n*.experts.* rank(experts.#/9)\n";
+  rules_case sized = {NULL, open, NULL};
+  assert_true(probe_run(&(probe){"rules_set_size", set_size, one, NULL, &sized}) >= 6);
 }
 
 static int setup(void **state) {

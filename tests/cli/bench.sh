@@ -20,7 +20,7 @@ expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1000 
 [ "$(grep -cE '^ +[0-9]+ +[0-9]+ +f32' out)" = 5 ] || fault "not 5 sizes: $(cat out)"
 says '^ +768 +192 +f32'; says '^ +4864 +1216 +f32'
 expect 0 bench --shape 8x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 -b 1K -e 64K -f 4 -n 2 -c 1; says '0 OK'
-expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/demo-fsdp-4.rules" --dst "@$rules/demo-tp-2.rules" --ranks 4 \
+expect 0 bench --model "$SOURCE/bench/models/demo-llama.json" --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" --mesh fsdp=4,tp=2 \
   "${quick[@]}"
 says ' bf16 '; says '0 OK'
 for permutation in 1,0,2 2,0,1 2,1,0; do # a wrong element would be seen: each knows its place in the source

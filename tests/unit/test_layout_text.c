@@ -125,6 +125,33 @@ static void test_kinds(void **unused) {
       "layout \"chu?nk(0)\": column 1: unknown kind of layout, known are chunk, mesh, cyclic, rank, flat and boxes");
 }
 
+/* A mesh dim without a size takes all ranks that the others leave it. */
+static void test_open_sizes(void **unused) {
+  (void)unused;
+  reads("mesh(fsdp;S0)", SHAPE(8), 6, 6, "mesh(fsdp=6@0-5;S0)");
+  reads("mesh( dp , tp = 2 ;S0,S0;order=tp,dp)", SHAPE(7), 6, 6, "mesh(dp=3,tp=2@0-5;S0,S0;order=tp,dp)");
+  reads("mesh(dp=2,tp;S0,R)", SHAPE(7), 2, 2, "mesh(dp=2,tp=1@0-1;S0,R)");
+  reads("mesh(dp,tp=2@4-7;S0,R)", SHAPE(7), 0, 8, "mesh(dp=2,tp=2@4-7;S0,R)");
+  reads("mesh(dp@3,1;S0)", SHAPE(7), 9, 9, "mesh(dp=2@3,1;S0)");
+  bad("mesh(dp,tp;S0,R)", SHAPE(8), 4, "column 9: mesh dims dp and tp have no size, at most one may be left out");
+  bad("mesh(tp=4,dp;S0,R)", SHAPE(8), 6,
+      "column 11: mesh dim dp has no size, and 6 ranks are no multiple of the other dims' 4");
+  bad("mesh(tp=4,dp;S0,R)", SHAPE(8), 2,
+      "column 11: mesh dim dp has no size, and 2 ranks are no multiple of the other dims' 4");
+  bad("mesh(tp=2,dp@0-2;S0,R)", SHAPE(8), 4,
+      "column 11: mesh dim dp has no size, and 3 ranks are no multiple of the other dims' 2");
+  bad("mesh(dp=;S0)", SHAPE(8), 4, "column 9: expected a number");
+  bad("mesh(4x;S0)", SHAPE(8), 4, "column 8: expected a number");
+  reads("rank(0/128)", SHAPE(8), 8, 8, "rank(0)");
+  reads("rank(127/128)", SHAPE(8), 8, 8, "rank(7)");
+  reads("rank( 4 / 5 )", SHAPE(8), 4, 4, "rank(2)"); /* 2, 2, 1, 0 */
+  reads("rank(1/2)", SHAPE(8), 9, 9, "rank(1)");
+  bad("rank(1/2)", SHAPE(8), 0, "it names no ranks, and no world is given");
+  bad("rank(2/2)", SHAPE(8), 4, "column 6: piece 2 of 2");
+  bad("rank(0/0)", SHAPE(8), 4, "column 8: expected at least 1");
+  bad("rank(0/)", SHAPE(8), 4, "column 8: expected a number");
+}
+
 static void test_mesh(void **unused) {
   (void)unused;
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
@@ -143,7 +170,8 @@ static void test_mesh(void **unused) {
   bad("mesh(;S0)", SHAPE(8), 0, "column 6: expected a number");
   bad("mesh(2xtp=2;S0)", SHAPE(8), 0, "column 8: expected a number");
   bad("mesh(dp=2,2;S0)", SHAPE(8), 0, "column 11: expected the name of a mesh dim");
-  bad("mesh(dp;S0)", SHAPE(8), 0, "column 8: expected '='");
+  bad("mesh(dp;S0)", SHAPE(8), 0, "it names no ranks, and no world is given");
+  bad("mesh(dp2;S0,R)", SHAPE(8), 4, "column 10: 2 placements, the mesh has 1 dims");
   bad("mesh(dp=;S0)", SHAPE(8), 0, "column 9: expected a number");
   bad("mesh(0;R)", SHAPE(8), 0, "column 6: expected at least 1");
   bad("mesh(2x2;S0)", SHAPE(8), 0, "column 10: 1 placements, the mesh has 2 dims");
@@ -317,9 +345,9 @@ static void test_misuse(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunk),     cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_mesh),      cmocka_unit_test(test_boxes),
-                                     cmocka_unit_test(test_box_files), cmocka_unit_test(test_long),
-                                     cmocka_unit_test(test_misuse)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunk),      cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_open_sizes), cmocka_unit_test(test_mesh),
+                                     cmocka_unit_test(test_boxes),      cmocka_unit_test(test_box_files),
+                                     cmocka_unit_test(test_long),       cmocka_unit_test(test_misuse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
