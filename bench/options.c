@@ -63,7 +63,7 @@ static const option_row table[] = {
     {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "where the data is (default cpu)"},
     {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
-     "what connects the ranks (default local)"},
+     "what connects the ranks (default local; of several processes nccl with --device cuda, else mpi)"},
     {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "how bytes are moved (default auto)"},
     {"collective", O_COLLECTIVE, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE,

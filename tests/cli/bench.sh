@@ -30,6 +30,19 @@ for permutation in 1,1 0 0,1,2 2,0 1,0, x; do
   expect 2 bench --shape 6x10 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 --permutation $permutation
 done
 expect 2 bench --model llama-3.1-8b --src 'chunk(0)' --dst 'rank(0)' --ranks 2 --permutation 0
-expect 1 bench --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)' --ranks 2
-grep -q '^reshard: error: .*this machine has' err || fault "no word of memory: $(cat err)"
+
+# memory: of both sides together, told before any is taken
+full() { # PATTERN ARGUMENT...
+  expect 1 bench "${@:2}" --ranks 2
+  grep -qE "^reshard: error: .*$1" err || fault "no '$1': $(cat err)"
+  [ "$(wc -l <err)" = 1 ] || fault "not one line: $(cat err)"
+}
+full 'source buffers of all ranks take 4.00 PiB and the destination buffers 4.00 PiB, together 8.00 PiB: this machine has .* available' \
+  --shape 1125899906842624 --src 'chunk(0)' --dst 'rank(0)'
+if available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) && [ -n "$available" ]; then
+  ! ldd "$RESHARD" | grep -qE 'lib[at]san' || available=$((1 << 33)) # which cannot be limited
+  [ "$available" = $((1 << 33)) ] || ulimit -v $((available / 10 * 9)) # in case it should take what it must not
+  full 'together [0-9.]+ [GT]iB: this machine has [0-9.]+ GiB available' \
+    --shape $((available / 10 * 7))x1024 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)'
+fi
 finish
