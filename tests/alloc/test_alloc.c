@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "probe.h"
+#include "support/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@
 
 enum { WORLD = 8 };
 static const int64_t shape[3] = {12, 20, 3};
-static char directory[128];
+static char directory[TEMPORARY_PATH];
 
 static const char *in_directory(const char *name) {
-  static char path[256];
+  static char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return path;
 }
@@ -367,7 +368,7 @@ static void test_models(void **state) {
   whole[1] = (char)((sizeof header - 1) >> 8);
   memcpy(whole + 8, header, sizeof header - 1);
   write_file("model.safetensors", whole, 8 + sizeof header - 1 + 16);
-  char path[256];
+  char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", in_directory("list.json"));
   each_model(path, reshard_model_load);
   each_model(path, reshard_model_open);
@@ -454,7 +455,7 @@ static void test_rules(void **state) {
       "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
       "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
   write_file("some.rules", text, sizeof text - 1);
-  char path[256];
+  char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", in_directory("some.rules"));
   rules_case c = {NULL, text, NULL}, from_file = {path, NULL, NULL};
   assert_int_equal(reshard_rules_parse(text, NULL, &c.rules), RESHARD_SUCCESS);
@@ -470,8 +471,7 @@ static void test_rules(void **state) {
 
 static int setup(void **state) {
   (void)state;
-  const char *base = getenv("TMPDIR");
-  snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", base != NULL && strlen(base) < 80 ? base : "/tmp");
+  snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", temporary());
   return mkdtemp(directory) != NULL ? 0 : -1;
 }
 

@@ -7,6 +7,8 @@
 
 #include <reshard/layout.h>
 
+#include "support/temporary.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,10 +239,10 @@ static void test_boxes(void **unused) {
                       "has at most 8 dims");
 }
 
-static char file_path[64];
+static char file_path[TEMPORARY_PATH];
 
 static void write_file(const char *text, size_t size) {
-  snprintf(file_path, sizeof file_path, "/tmp/reshard-boxes-XXXXXX");
+  snprintf(file_path, sizeof file_path, "%s/reshard-boxes-XXXXXX", temporary());
   int fd = mkstemp(file_path);
   assert_true(fd >= 0);
   assert_int_equal(write(fd, text, size), size);
@@ -248,7 +250,7 @@ static void write_file(const char *text, size_t size) {
 }
 
 static void file_reads(const char *text, const char *before, int64_t world, const char *canonical) {
-  char layout[128];
+  char layout[TEMPORARY_PATH + 64];
   write_file(text, strlen(text));
   snprintf(layout, sizeof layout, "boxes(%s@%s)", before, file_path);
   reads(layout, SHAPE(13, 12), 0, world, canonical);
@@ -256,7 +258,7 @@ static void file_reads(const char *text, const char *before, int64_t world, cons
 }
 
 static void file_bad(const char *text, size_t size, const char *error) {
-  char layout[128], whole[512];
+  char layout[TEMPORARY_PATH + 64], whole[2 * TEMPORARY_PATH];
   write_file(text, size);
   snprintf(layout, sizeof layout, "boxes(@%s)", file_path);
   snprintf(whole, sizeof whole, "box file \"%s\": %s", file_path, error);
@@ -289,7 +291,7 @@ static void test_box_files(void **unused) {
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");
   write_file("", 0);
-  char layout[128];
+  char layout[TEMPORARY_PATH + 64];
   snprintf(layout, sizeof layout, "boxes(@%s)", file_path);
   reads(layout, SHAPE(4), 3, 3, "boxes()");
   unlink(file_path);
@@ -300,7 +302,7 @@ static void test_long(void **unused) {
   (void)unused;
   int64_t n = 40000;
   size_t size = 0, room = (size_t)n * 32;
-  char *text = malloc(room), layout[128];
+  char *text = malloc(room), layout[TEMPORARY_PATH + 64];
   for (int64_t i = 0; i < n; i++)
     size += (size_t)snprintf(text + size, room - size, "%lld [%lld,0]+[1,2]\n", (long long)(i % 7), (long long)i);
   write_file(text, size);

@@ -7,6 +7,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "support/temporary.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,8 +166,8 @@ static void test_errors(void **state) {
 
 static void test_file(void **state) {
   (void)state;
-  char path[64];
-  snprintf(path, sizeof path, "/tmp/reshard-rules-%ld", (long)getpid());
+  char path[TEMPORARY_PATH];
+  snprintf(path, sizeof path, "%s/reshard-rules-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");
   assert_non_null(file);
   fputs("* rank(0)\nx y", file);
