@@ -14,7 +14,7 @@ expect 0 plan --shape 1048576x1024 --dtype bf16 --src 'mesh(128x128;S0,S1)' --ds
 
 sizes=(--mesh fsdp=64,tp=8)
 expect 0 plan --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" "${sizes[@]}"
-says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
+says '^layouts .*, fsdp=64,tp=8$'; says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
 expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp.rules" --dst "@$rules/ep-128.rules" --ranks 8; says '36945 tensors'
 
 # The number of ranks is no part of rules: --ranks, or --mesh where the sides have different ones. Names alone do.
