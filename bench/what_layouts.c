@@ -23,7 +23,7 @@ static char *shipped_directory(void) {
     return NULL;
   self[n] = '\0';
   char *slash = strrchr(self, '/');
-  static const char *const beside[] = {"../bench/models/rules", "../share/reshard/rules"};
+  static const char *const beside[] = {"models/rules", "../share/reshard/rules"};
   for (int i = 0; slash != NULL && i < 2; i++) {
     cli_text there = {0};
     cli_add(&there, "%.*s/%s", (int)(slash - self), self, beside[i]);
@@ -79,8 +79,9 @@ static char *find_rules(const char *option, const char *path) {
     }
     free(there.at);
   }
-  cli_text list = {0};
+  static cli_text list; /* the program ends with it */
   list_shipped(directory, &list);
+  free(directory);
   cli_exit(EXIT_USAGE, "%s: rule file '%s': No such file or directory%s%s", option, path,
            list.length > 0 ? "; rules that come with the program: " : "", list.at);
 }
