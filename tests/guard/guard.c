@@ -118,6 +118,9 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static volatile sig_atomic_t stopped; /* the signal that ends all, or 0: ctest's end is one */
+static void stop(int number) { stopped = number; }
+
 /* The test's status; *hangs where it was ended. */
 static int watch(pid_t test, double limit, double window, bool *hangs) {
   double since = now(), before = 0;
@@ -128,6 +131,12 @@ static int watch(pid_t test, double limit, double window, bool *hangs) {
       continue; /* an orphan */
     if (ended < 0 && errno != EINTR)
       fail("waitpid", "");
+    if (stopped != 0) {
+      *hangs = true;
+      fprintf(stderr, "guard: ended by %s\n", strsignal(stopped));
+      end_all();
+      return 0;
+    }
     poll(NULL, 0, turns < 20 ? 5 : POLL_MS); /* many tests are over at once */
     if (turns++ < 20 || turns % 5 != 0 || !tells)
       continue;
@@ -214,10 +223,15 @@ int main(int argc, char **argv) {
   make_directory(here);
   make_directory(temporary);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  signal(SIGTERM, stop);
+  signal(SIGINT, stop);
   pid_t test = fork();
   if (test < 0)
     fail("fork", "");
   if (test == 0) {
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
     setenv("TMPDIR", temporary, 1);
     if (chdir(here) != 0)
       fail("directory", here);
