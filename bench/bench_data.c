@@ -3,10 +3,12 @@
 #define _GNU_SOURCE
 #include "bench_data.h"
 
+#include "gpu.h"
+#include "machine.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define ALIGN 256
 
@@ -52,15 +54,7 @@ static void lay_rank(const what *w, bool source, int64_t rank, int64_t local, be
     s->first[local + 1] = n;
 }
 
-static void take_memory(bench_side *s, bool source) {
-  int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), all = 0;
-  for (int64_t p = 0; p < s->nplaces; p++)
-    all += s->place[p].extent + ALIGN;
-  if (all > memory / 10 * 9) {
-    char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
-    cli_exit(EXIT_FAILED, "the %s buffers of all ranks take %s, this machine has %s", source ? "source" : "destination",
-             cli_bytes_text(a, (double)all), cli_bytes_text(b, (double)memory));
-  }
+static void take_memory(bench_side *s) {
   for (int64_t p = 0; p < s->nplaces; p++) {
     bench_place *place = &s->place[p];
     place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
@@ -68,6 +62,41 @@ static void take_memory(bench_side *s, bool source) {
       CLI_TRY("", place->device->ops->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
                                             (void **)&place->memory));
   }
+}
+
+/* needed is of the source and the destination of one process; on the host others take as much beside it. */
+static void check_room(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
+  if (needed[0] + needed[1] <= available / processes)
+    return;
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT], each[48] = "";
+  if (processes > 1)
+    snprintf(each, sizeof each, " in each of %lld processes", (long long)processes);
+  cli_exit(EXIT_FAILED,
+           "the source buffers of all ranks take %s and the destination buffers %s, together %s%s: %s has %s available",
+           cli_bytes_text(a, (double)needed[0]), cli_bytes_text(b, (double)needed[1]),
+           cli_bytes_text(c, (double)(needed[0] + needed[1])), each, where, cli_bytes_text(d, (double)available));
+}
+
+void bench_sides_check(const session *session, const bench_side *src, const bench_side *dst, int64_t sets) {
+  int64_t host[2] = {0};
+  for (int64_t p = 0; p < src->nplaces; p++) {
+    const bench_place *from = &src->place[p], *to = &dst->place[p];
+    host[0] += from->extent + ALIGN; /* no overflow: an extent is less than a quarter of what fits */
+    host[1] += to->extent + ALIGN;
+    if (host[0] > INT64_MAX / 4 || host[1] > INT64_MAX / 4)
+      cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+    if (from->device == NULL)
+      continue;
+    int64_t device[2] = {0}, available = 0;
+    char name[32];
+    if (__builtin_mul_overflow(sets, from->extent, &device[0]) ||
+        __builtin_mul_overflow(sets, to->extent, &device[1]) || device[0] > INT64_MAX / 4 || device[1] > INT64_MAX / 4)
+      cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+    CLI_TRY("", gpu_available(from->device, &available));
+    snprintf(name, sizeof name, "cuda:%d", from->device->index);
+    check_room(name, device, 1, available);
+  }
+  check_room("this machine", host, session->processes.local_n, machine_available());
 }
 
 void bench_side_lay(const what *w, const session *session, bool source, bench_side *s) {
@@ -89,10 +118,10 @@ void bench_side_lay(const what *w, const session *session, bool source, bench_si
   }
 }
 
-void bench_side_take(bench_side *s, bool source, int64_t sets) {
+void bench_side_take(bench_side *s, int64_t sets) {
   int64_t n = s->first[s->locals];
   s->sets = sets;
-  take_memory(s, source);
+  take_memory(s);
   s->buffer = cli_alloc(sets * n, sizeof *s->buffer);
   s->host = cli_alloc(n, sizeof *s->host);
   for (int64_t l = 0; l < s->locals; l++)

@@ -29,7 +29,10 @@ typedef struct bench_side {
 
 /* The local ranks' memory, on the session's GPUs, in turn, or on the host: what a set takes of it, and the memory. */
 void bench_side_lay(const what *w, const session *s, bool source, bench_side *out);
-void bench_side_take(bench_side *side, bool source, int64_t sets);
+void bench_side_take(bench_side *side, int64_t sets);
+/* Ends the program with status 1 and the numbers where both sides together take more than is available, on the host or
+ * on a GPU: before either has taken any. */
+void bench_sides_check(const session *s, const bench_side *src, const bench_side *dst, int64_t sets);
 void bench_side_free(bench_side *side);
 
 /* Of a local rank, in all sets; stream: one of its device. All return when it is done. Stamps every element that the

@@ -12,7 +12,8 @@ void bench_print_head(const bench_state *b, const machine *m) {
   char limit[CLI_BYTES_TEXT + 8] = "none", bytes[CLI_BYTES_TEXT];
   if (o->workspace > 0)
     snprintf(limit, sizeof limit, "%s", cli_bytes_text(bytes, (double)o->workspace));
-  printf("# reshard %s  %s -> %s\n", reshard_version(), o->src, o->dst);
+  printf("# reshard %s  %s -> %s%s%s\n", reshard_version(), o->src, o->dst, o->mesh != NULL ? ", " : "",
+         o->mesh != NULL ? o->mesh : "");
   if (b->s.cuda)
     printf("# %s, %lld GPU%s a process", b->gpu, (long long)b->s.ndevices, b->s.ndevices == 1 ? "" : "s");
   else
@@ -93,6 +94,8 @@ void bench_json_head(json *j, const bench_state *b, const machine *m) {
     cli_json_string(j, "permutation", o->permutation);
   cli_json_string(j, "src", o->src);
   cli_json_string(j, "dst", o->dst);
+  if (o->mesh != NULL)
+    cli_json_string(j, "mesh", o->mesh);
   cli_json_int(j, "ranks", b->w.world);
   cli_json_string(j, "device", b->s.cuda ? "cuda" : "cpu");
   if (b->s.cuda) {

@@ -203,8 +203,9 @@ static void take_memory(bench_state *b) {
   }
   if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
     sets = gpu_sets(b->l2, most);
-  bench_side_take(&b->src, true, sets);
-  bench_side_take(&b->dst, false, sets);
+  bench_sides_check(&b->s, &b->src, &b->dst, sets);
+  bench_side_take(&b->src, sets);
+  bench_side_take(&b->dst, sets);
   b->row.sets = sets;
 }
 

@@ -181,7 +181,7 @@ static void as_text(const cli_options *o, const reshard_convert_report *r) {
   }
 }
 
-/* Fills the library's options; *src and *dst keep the rules. */
+/* Fills the library's options; *src and *dst keep the layouts. */
 static reshard_convert_options options_of(const cli_options *o, what_layouts *src, what_layouts *dst) {
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT,
                                      .world = o->ranks,
@@ -190,16 +190,19 @@ static reshard_convert_options options_of(const cli_options *o, what_layouts *sr
                                      .verify = o->verify,
                                      .index_bytes = o->index_bytes,
                                      .threads = o->threads};
+  what_mesh mesh;
   *src = *dst = (what_layouts){0};
+  what_read_mesh(o->mesh, &mesh);
   if (o->src != NULL)
-    what_read_layouts("--src", o->src, src);
+    what_read_layouts("--src", o->src, &mesh, src);
   if (o->dst != NULL)
-    what_read_layouts("--dst", o->dst, dst);
+    what_read_layouts("--dst", o->dst, &mesh, dst);
   else if (o->index_bytes == 0 && !ends_in(o->out, ".npy") && !ends_in(o->out, ".safetensors"))
     cli_exit(EXIT_USAGE,
              "--dst is missing: a layout such as chunk(0), or @FILE of rules, for the shards in '%s' (one whole file "
              "ends in .safetensors or .npy)",
              o->out);
+  what_check_mesh(&mesh);
   options.src = src->text;
   options.src_rules = src->rules;
   options.dst = dst->text;
@@ -222,10 +225,11 @@ int command_convert(int argc, char **argv) {
       "or with --index\n"
       "     whole tensors. It appears complete or not at all.\n"
       "L    a layout string, chunk(0)  mesh(dp=2,tp=4;S0,S1)  flat(0-7)  ..., or @FILE of rules 'PATTERN "
-      "LAYOUT'\n\n"
+      "LAYOUT'\n"
+      "     (by name: @fsdp  @tp  @fsdp-tp  ...); ranks of OUT: --ranks, else what --dst names, else IN's\n\n"
       "examples:\n"
       "  reshard convert model.safetensors shards --dst 'mesh(fsdp=8;S0)'       cut for 8 ranks\n"
-      "  reshard convert shards shards-tp --dst @tp-8.rules --verify            to another layout\n"
+      "  reshard convert shards shards-tp --dst @tp --ranks 8 --verify          to another layout\n"
       "  reshard convert shards-tp model.safetensors                            joined\n"
       "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
       "  reshard convert model.safetensors fused.safetensors --map fuse.map     q, k, v to qkv, ...\n"
@@ -243,8 +247,8 @@ int command_convert(int argc, char **argv) {
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);
   cli_progress_clear();
   reshard_map_free(options.map);
-  reshard_rules_free(src.rules);
-  reshard_rules_free(dst.rules);
+  what_free_layouts(&src);
+  what_free_layouts(&dst);
   if (status == RESHARD_ERROR_CANCELLED && caught != 0) {
     cli_error("%s: '%s' is as it was", strsignal(caught), o.out);
     release_signals();

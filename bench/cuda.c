@@ -45,6 +45,17 @@ reshard_status gpu_info_read(int index, gpu_info *info) {
   return RESHARD_SUCCESS;
 }
 
+static reshard_status memory(rs_device *device, size_t *available, size_t *all) {
+  RS_ON_DEVICE(device, cudaMemGetInfo(available, all));
+}
+
+reshard_status gpu_available(rs_device *device, int64_t *bytes) {
+  size_t available = 0, all = 0;
+  RS_TRY(memory(device, &available, &all));
+  *bytes = (int64_t)available;
+  return RESHARD_SUCCESS;
+}
+
 bool gpu_reaches(int from, int to) {
   int can = 0;
   rs_cuda_ignore(cudaDeviceCanAccessPeer(&can, from, to));

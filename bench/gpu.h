@@ -22,6 +22,8 @@ typedef struct gpu_info {
   int64_t memory, l2; /* bytes */
 } gpu_info;
 reshard_status gpu_info_read(int index, gpu_info *info);
+/* Bytes of a device's memory that can be taken now. */
+reshard_status gpu_available(rs_device *device, int64_t *bytes);
 bool gpu_reaches(int from, int to); /* peer access */
 
 /* What is timed finds nothing of its own in the caches: before it so much is written elsewhere as GPU_CACHES times the

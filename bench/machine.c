@@ -74,6 +74,31 @@ void machine_read(machine *m) {
       m->isa = reshard_isa_string((reshard_isa)i);
 }
 
+/* The number behind a key of a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is none. */
+static int64_t number_of(const char *path, const char *key) {
+  FILE *file = fopen(path, "r");
+  char line[256];
+  long long value = -1;
+  while (file != NULL && value < 0 && fgets(line, sizeof line, file) != NULL)
+    if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%lld", &value) != 1)
+      value = -1;
+  if (file != NULL)
+    fclose(file);
+  return value;
+}
+
+int64_t machine_available(void) {
+  int64_t kib = number_of("/proc/meminfo", "MemAvailable:");
+  int64_t available = kib >= 0 ? kib << 10 : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  int64_t limit = number_of("/sys/fs/cgroup/memory.max", ""), used = number_of("/sys/fs/cgroup/memory.current", "");
+  int64_t cache = number_of("/sys/fs/cgroup/memory.stat", "inactive_file ");
+  if (limit >= 0 && used >= 0) {
+    int64_t left = limit - used + (cache > 0 ? cache : 0);
+    available = left < available ? (left > 0 ? left : 0) : available;
+  }
+  return available;
+}
+
 void machine_json(json *j, const char *key, const machine *m) {
   cli_json_open(j, key, '{');
   cli_json_string(j, "processor", m->processor);

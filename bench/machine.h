@@ -14,6 +14,8 @@ typedef struct machine {
 } machine;
 
 void machine_read(machine *m);
+/* Bytes of memory that can be taken without swapping: what the system says, within the limit of the control group. */
+int64_t machine_available(void);
 /* An object with all of it. */
 void machine_json(json *j, const char *key, const machine *m);
 

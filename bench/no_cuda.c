@@ -10,6 +10,10 @@ reshard_status gpu_info_read(int index, gpu_info *info) {
   (void)index, (void)info;
   return none();
 }
+reshard_status gpu_available(rs_device *device, int64_t *bytes) {
+  (void)device, (void)bytes;
+  return none();
+}
 bool gpu_reaches(int from, int to) {
   (void)from, (void)to;
   return false;

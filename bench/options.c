@@ -19,6 +19,7 @@ enum {
   O_MODEL,
   O_SRC,
   O_DST,
+  O_MESH,
   O_RANKS,
   O_DEVICE,
   O_COMM,
@@ -53,6 +54,8 @@ static const option_row table[] = {
     {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT,
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
     {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT, "layout after"},
+    {"mesh", O_MESH, "DIM=N,...", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT,
+     "sizes of mesh dims that the layouts name without one (default: what the world leaves)"},
     {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH | COMMAND_TRACE,
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
     {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
@@ -60,7 +63,7 @@ static const option_row table[] = {
     {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "where the data is (default cpu)"},
     {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
-     "what connects the ranks (default local)"},
+     "what connects the ranks (default local; of several processes nccl with --device cuda, else mpi)"},
     {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
      "how bytes are moved (default auto)"},
     {"collective", O_COLLECTIVE, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE,
@@ -204,6 +207,7 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_PERMUTATION: o->permutation = text; break;
   case O_SRC: o->src = text; break;
   case O_DST: o->dst = text; break;
+  case O_MESH: o->mesh = text; break;
   case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;
   case O_DEVICE: o->device = word(row, text, devices); break;
   case O_COMM: o->comm = word(row, text, comms); break;

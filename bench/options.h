@@ -15,7 +15,7 @@ enum {
 
 typedef struct cli_options {
   /* what, and its two layouts */
-  const char *shape, *dtype, *model, *src, *dst, *permutation;
+  const char *shape, *dtype, *model, *src, *dst, *mesh, *permutation;
   /* where */
   int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */

@@ -316,7 +316,7 @@ static void plan_text(const cli_options *o, const what *w, const world_plan *p) 
            reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
-  printf("layouts       %s -> %s\n", o->src, o->dst);
+  printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
   printf("ranks         %lld\n", (long long)p->ranks);
   if (o->rank < 0)
     totals_text(o, p);

@@ -27,6 +27,37 @@ static int64_t environment_number(const char *name, int64_t below, int64_t other
   return value;
 }
 
+/* Processes that were started together: by mpirun, *by "mpi", or as torchrun says it, "environment". */
+static int64_t started(const char **by) {
+  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+  *by = "mpi";
+  for (int i = 0; i < 2; i++)
+    if (getenv(sizes[i]) != NULL)
+      return environment_number(sizes[i], (int64_t)1 << 31, 1);
+  *by = "environment";
+  return getenv("RANK") != NULL ? environment_number("WORLD_SIZE", (int64_t)1 << 31, 1) : 1;
+}
+
+const char *processes_comm(bool cuda) {
+  const char *by;
+  int64_t n = started(&by);
+  if (n <= 1)
+    return "local";
+  if (cuda)
+    return "nccl";
+  if (strcmp(by, "environment") == 0)
+    cli_exit(EXIT_USAGE,
+             "RANK=%s and WORLD_SIZE=%lld say %lld processes: on the CPU mpirun connects them (--comm mpi), on GPUs "
+             "--device cuda; with --comm local each works alone",
+             getenv("RANK"), (long long)n, (long long)n);
+  if (!mpi_built())
+    cli_exit(EXIT_LACKING,
+             "mpirun has started %lld processes, and this build has no MPI that connects them; with --comm local each "
+             "works alone",
+             (long long)n);
+  return "mpi";
+}
+
 static void read_environment(processes *p) {
   const char *const needed[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   int there = 0;
@@ -52,6 +83,12 @@ void processes_open(const char *comm, processes *out) {
     mpi_open(out);
   else if (strcmp(comm, "nccl") == 0)
     read_environment(out);
+  const char *by;
+  if (strcmp(comm, "nccl") == 0 && strcmp(out->by, "none") == 0 && started(&by) > 1)
+    cli_exit(EXIT_LACKING,
+             "mpirun has started %lld processes, and this build has no MPI: RANK, WORLD_SIZE, MASTER_ADDR and "
+             "MASTER_PORT say how they find each other",
+             (long long)started(&by));
 }
 
 void processes_share(const processes *p, void *bytes, size_t n) {

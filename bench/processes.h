@@ -12,6 +12,10 @@ typedef struct processes {
   const char *by;            /* "mpi", "environment", "none" */
 } processes;
 
+/* --comm where it is not given: "local" for one process; where several were started together, what connects them, so
+ * that none works alone unasked: "nccl" on GPUs, "mpi" on CPUs. Ends the program where nothing does. */
+const char *processes_comm(bool cuda);
+
 /* comm: of --comm. "mpi": by MPI. "nccl": by MPI where mpirun started this process, else by the environment. "local":
  * one process. Ends the program where something is wrong or missing. */
 void processes_open(const char *comm, processes *out);

@@ -49,11 +49,13 @@ static void open_gpus(session *s, int64_t wanted) {
 }
 
 void session_begin(session *s, cli_options *o) {
-  *s = (session){.o = o, .cuda = is(o->device, "cuda"), .comm = o->comm != NULL ? o->comm : "local"};
+  *s = (session){.o = o, .cuda = is(o->device, "cuda"), .comm = o->comm};
   check_words(o);
   const char *lacking = s->cuda ? gpu_lacking() : NULL;
   if (lacking != NULL)
     cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
+  if (s->comm == NULL)
+    s->comm = processes_comm(s->cuda);
   processes_open(s->comm, &s->processes);
   count_ranks(s, o);
   int cores = cli_cores() / (int)s->processes.local_n;

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct cached {
   uint64_t key;
@@ -45,54 +44,17 @@ static void read_shape(const char *text, int *ndim, int64_t *shape) {
   }
 }
 
-/* A rule file: as given, else (a bare name) among the rules that come with the program. */
-static char *find_rules(const char *path) {
-  char *copy = cli_strdup(path);
-  if (access(path, F_OK) == 0 || strchr(path, '/') != NULL)
-    return copy;
-  char self[4096];
-  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (n <= 0)
-    return copy;
-  self[n] = '\0';
-  char *slash = strrchr(self, '/');
-  static const char *const beside[] = {"../bench/models/rules", "../share/reshard/rules"};
-  for (int i = 0; slash != NULL && i < 2; i++) {
-    cli_text there = {0};
-    cli_add(&there, "%.*s/%s/%s", (int)(slash - self), self, beside[i], path);
-    if (access(there.at, R_OK) == 0) {
-      free(copy);
-      return there.at;
-    }
-    free(there.at);
-  }
-  return copy;
-}
-
 static void try_input(const char *option, reshard_status status) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
-void what_read_layouts(const char *option, const char *text, what_layouts *out) {
-  *out = (what_layouts){0};
-  if (text[0] == '@') {
-    char *path = find_rules(text + 1);
-    try_input(option, reshard_rules_load(path, &out->rules));
-    try_input(option, reshard_rules_world(out->rules, &out->world));
-    free(path);
-  } else {
-    out->text = text;
-    try_input(option, reshard_layout_parse_world(text, &out->world));
-  }
-}
-
-static struct what_side *read_side(const char *option, const char *text) {
+static struct what_side *read_side(const char *option, const char *text, what_mesh *mesh) {
   struct what_side *side = cli_alloc(1, sizeof *side);
   side->option = option;
   if (text == NULL)
     cli_exit(EXIT_USAGE, "%s is missing: a layout string such as chunk(0), or @FILE of rules", option);
-  what_read_layouts(option, text, &side->l);
+  what_read_layouts(option, text, mesh, &side->l);
   return side;
 }
 
@@ -227,8 +189,11 @@ void what_read(const cli_options *o, what *w) {
   else
     read_tensor(o, w);
   read_permutation(o, w);
-  w->side[0] = read_side("--src", o->src);
-  w->side[1] = read_side("--dst", o->dst);
+  what_mesh mesh;
+  what_read_mesh(o->mesh, &mesh);
+  w->side[0] = read_side("--src", o->src, &mesh);
+  w->side[1] = read_side("--dst", o->dst, &mesh);
+  what_check_mesh(&mesh);
   w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
   if (o->ranks > 0)
     w->world = o->ranks;
@@ -262,7 +227,7 @@ void what_free(what *w) {
       reshard_layout_release(side->cache[i].layout);
     if (side != NULL) {
       free(side->cache);
-      reshard_rules_free(side->l.rules);
+      what_free_layouts(&side->l);
     }
     free(side);
   }

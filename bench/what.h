@@ -6,15 +6,29 @@
 
 #include <reshard/file.h>
 
-/* L of --src or --dst: a layout string as it is, or the rules of "@FILE" (a bare name is looked up among the rules that
- * come with the program too), and the ranks that they name. The caller frees the rules. Ends the program where
- * something is wrong. */
+/* Sizes of --mesh, for mesh dims that layouts name without one. */
+typedef struct what_mesh {
+  int n;
+  struct what_mesh_dim {
+    char name[64];
+    int64_t size, used; /* used: layouts that it has gone into */
+  } dim[RESHARD_MAX_DIMS];
+} what_mesh;
+/* Reads "fsdp=8,tp=2"; NULL: none. Ends the program where something is wrong. */
+void what_read_mesh(const char *text, what_mesh *out);
+/* Ends the program where a size has gone into no layout. */
+void what_check_mesh(const what_mesh *mesh);
+
+/* L of --src or --dst: a layout string, or the rules of "@FILE" (a bare name, with ".rules" or without, is looked up
+ * among the rules that come with the program too), with the sizes of --mesh, and the ranks that they name. The caller
+ * frees it. Ends the program where something is wrong. */
 typedef struct what_layouts {
-  const char *text;    /* a layout string, or NULL */
+  char *text;          /* a layout string, or NULL */
   reshard_rules rules; /* or rules */
   int64_t world;       /* that it names */
 } what_layouts;
-void what_read_layouts(const char *option, const char *text, what_layouts *out);
+void what_read_layouts(const char *option, const char *text, what_mesh *mesh, what_layouts *out);
+void what_free_layouts(what_layouts *l);
 
 typedef struct what_tensor {
   const char *name;

@@ -154,9 +154,11 @@ static void *llama_make(int64_t unused, int64_t *items) {
   planning *p = NULL;
   reshard_status status = reshard_model_preset("llama-3.1-70b", &model);
   if (status == RESHARD_SUCCESS)
-    status = reshard_rules_load("bench/models/rules/fsdp-64.rules", &rules[0]);
+    status = reshard_rules_load("bench/models/rules/fsdp.rules", &rules[0]);
   if (status == RESHARD_SUCCESS)
-    status = reshard_rules_load("bench/models/rules/tp-8.rules", &rules[1]);
+    status = reshard_rules_load("bench/models/rules/tp.rules", &rules[1]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_rules_set_size(rules[1], "tp", 8, NULL);
   if (status == RESHARD_SUCCESS) {
     int64_t n = reshard_model_count(model);
     p = planning_make(n, 2 * n);

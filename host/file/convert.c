@@ -37,7 +37,7 @@ typedef struct conversion {
   rs_routes routes;
   reshard_layout *src_layouts, *dst_layouts; /* by tensor of the source (as if in memory), of the target */
   reshard_writer writer;
-  int64_t world;
+  int64_t world, src_world; /* of the target, of the source */
   reshard_convert_report report;
 } conversion;
 
@@ -142,17 +142,17 @@ static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status choose_world(conversion *c) {
+/* The world of the target is the one given, else what the destination names, else the source's. A source of another
+ * world keeps its own. */
+static reshard_status choose_worlds(conversion *c) {
   const reshard_convert_options *o = c->options;
   bool shards = c->in->info.format == RESHARD_FORMAT_SHARDS;
   int64_t held = shards ? c->in->info.world : c->src.world;
-  c->world = o->world > 0 ? o->world : rs_max(held, c->dst.world);
-  if (shards && c->world < c->in->info.world)
-    return rs_error(RESHARD_ERROR_INVALID, "%lld ranks: the input's shards are of %lld", (long long)c->world,
-                    (long long)c->in->info.world);
+  c->world = o->world > 0 ? o->world : c->dst.world > 0 ? c->dst.world : held;
   if (c->world == 0 && (o->src != NULL || o->src_rules != NULL || o->dst != NULL || o->dst_rules != NULL))
     return rs_error(RESHARD_ERROR_INVALID, "neither layout names its ranks: their number is needed");
   c->world = rs_max(c->world, 1);
+  c->src_world = held > 0 ? held : c->world;
   return RESHARD_SUCCESS;
 }
 
@@ -165,7 +165,7 @@ static void look_at_target(conversion *c, reshard_layout layout) {
 }
 
 static reshard_status lay_out(conversion *c) {
-  RS_TRY(choose_world(c));
+  RS_TRY(choose_worlds(c));
   int64_t nsrc = c->in->info.tensors, ndst = reshard_model_count(c->target);
   reshard_model_tensor t;
   RS_TRY(rs_alloc_zero(&c->src_layouts, nsrc, sizeof *c->src_layouts));
@@ -176,7 +176,7 @@ static reshard_status lay_out(conversion *c) {
       continue;
     }
     RS_TRY(reshard_model_get(c->in->store.model, i, &t));
-    RS_TRY(layout_of(&c->src, &t, c->world, &c->src_layouts[i]));
+    RS_TRY(layout_of(&c->src, &t, c->src_world, &c->src_layouts[i]));
     if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
       char quoted[RS_QUOTE], why[512];
       snprintf(why, sizeof why, "%s", reshard_last_error());
@@ -212,7 +212,7 @@ static reshard_status count_wire(conversion *c) {
                                  .name = c->target->names.at + c->target->tensors.at[r->dst].name};
   }
   reshard_status status = RESHARD_SUCCESS;
-  int64_t bytes = 0, world = c->world; /* a layout of shards may have more ranks than are named */
+  int64_t bytes = 0, world = c->world; /* the source may have more ranks */
   for (int64_t i = 0; i < c->in->info.tensors; i++)
     world = rs_max(world, c->src_layouts[i]->world);
   for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {

@@ -6,6 +6,7 @@
  * reads a malformed set as plain text, which in a file of rules is a mistake that its author wants to be told. Most
  * patterns end in plain text (".q_proj.weight"); comparing that tail first settles most rules in a few nanoseconds. */
 #include "file/file.h"
+#include "layout/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,13 @@
 #define RULES_LIMIT ((int64_t)64 << 20)
 
 typedef struct rule {
-  const char *pattern, *layout; /* in `text` */
+  const char *pattern, *layout; /* in `text`; layout: or own */
+  char *own;                    /* layout with sizes put in, or NULL */
+  /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
+  const char *key;
+  size_t key_length;
+  int64_t pieces; /* 0: it does not */
+  char **each;    /* [pieces], "rank(0/128)" and so on, one allocation */
   const char *tail;             /* plain text at the end of the pattern */
   size_t tail_length;
   int64_t line, pattern_column, layout_column;
@@ -157,6 +164,56 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
   return RESHARD_SUCCESS;
 }
 
+/* Longest of "rank(I/N)" with N up to the most pieces. */
+enum { PIECES_MOST = 1 << 16, PIECE_TEXT = 24 };
+
+/* "rank(KEY#/N)": layouts for all numbers. Leaves other layouts alone. */
+static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r) {
+  char where[RS_WHERE], *end = NULL;
+  const char *mark = strchr(r->layout, '#');
+  if (strncmp(r->layout, "rank(", 5) != 0 || mark == NULL)
+    return RESHARD_SUCCESS;
+  int64_t column = r->layout_column + (mark - r->layout);
+  long long n = mark[1] == '/' && mark[2] >= '1' && mark[2] <= '9' ? strtoll(mark + 2, &end, 10) : 0;
+  if (mark == r->layout + 5)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the text before the number is needed, as in rank(experts.#/128)",
+                    at(where, rules, r->line, column));
+  if (n < 1 || n > PIECES_MOST || strcmp(end, ")") != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: '#' is followed by /N), N from 1 to %d, as in rank(experts.#/128)",
+                    at(where, rules, r->line, column), PIECES_MOST);
+  RS_TRY(rs_alloc_zero((char **)&r->each, n * (int64_t)(sizeof *r->each + PIECE_TEXT), 1));
+  r->key = r->layout + 5;
+  r->key_length = (size_t)(mark - r->key);
+  r->pieces = n;
+  for (int64_t i = 0; i < n; i++) {
+    r->each[i] = (char *)(r->each + n) + i * PIECE_TEXT;
+    rs_text text = {r->each[i], PIECE_TEXT, 0};
+    rs_text_add(&text, "rank(%lld/%lld)", (long long)i, n);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The layout string of a rule for a tensor. */
+static reshard_status layout_of(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
+                                const char **layout) {
+  *layout = r->layout;
+  if (r->pieces == 0)
+    return RESHARD_SUCCESS;
+  const char *found = NULL;
+  for (const char *p = tensor; *p != '\0'; p++)
+    if (strncmp(p, r->key, r->key_length) == 0 && p[r->key_length] >= '0' && p[r->key_length] <= '9')
+      found = p + r->key_length;
+  long long number = found != NULL ? strtoll(found, NULL, 10) : -1;
+  if (number < 0 || number >= r->pieces) {
+    char where[RS_WHERE], quoted[RS_QUOTE];
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' has no number below %lld behind '%.*s'",
+                    at(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
+                    (long long)r->pieces, (int)rs_min((int64_t)r->key_length, 64), r->key);
+  }
+  *layout = r->each[number];
+  return RESHARD_SUCCESS;
+}
+
 #define BLANKS " \t\r\v\f"
 static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
 
@@ -182,12 +239,13 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
     p--;
   *p = *pattern_end = '\0';
   RS_TRY(check_pattern(rules, &r));
-  int64_t world;
-  reshard_status status = reshard_layout_parse_world(r.layout, &world);
+  RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
+  RS_TRY(read_numbered(rules, &r));
+  rules->rules.at[rules->rules.n++] = r;
+  int64_t world = 0;
+  reshard_status status = r.pieces > 0 ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
   if (status != RESHARD_SUCCESS)
     return prefix_error(status, at(where, rules, number, r.layout_column), "");
-  RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
-  rules->rules.at[rules->rules.n++] = r;
   rules->world = rs_max(rules->world, world);
   return RESHARD_SUCCESS;
 }
@@ -243,6 +301,10 @@ reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
 void reshard_rules_free(reshard_rules rules) {
   if (rules == NULL)
     return;
+  for (int64_t i = 0; i < rules->rules.n; i++) {
+    free(rules->rules.at[i].own);
+    free(rules->rules.at[i].each);
+  }
   free(rules->rules.at);
   free(rules->text);
   free(rules->name);
@@ -269,9 +331,11 @@ reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, cons
   if (rules == NULL || tensor == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_match: NULL argument");
   const rule *r;
+  const char *text;
   RS_TRY(find(rules, tensor, &r));
+  RS_TRY(layout_of(rules, r, tensor, &text));
   if (layout != NULL)
-    *layout = r->layout;
+    *layout = text;
   if (line != NULL)
     *line = r->line;
   return RESHARD_SUCCESS;
@@ -282,8 +346,10 @@ reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int
   if (rules == NULL || tensor == NULL || layout == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_layout: NULL argument");
   const rule *r;
+  const char *string;
   RS_TRY(find(rules, tensor, &r));
-  reshard_status status = reshard_layout_parse(r->layout, ndim, shape, world, layout);
+  RS_TRY(layout_of(rules, r, tensor, &string));
+  reshard_status status = reshard_layout_parse(string, ndim, shape, world, layout);
   if (status == RESHARD_SUCCESS || status == RESHARD_ERROR_OUT_OF_MEMORY)
     return status;
   char where[RS_WHERE], quoted[RS_QUOTE], named[RS_QUOTE + 16];
@@ -296,5 +362,40 @@ reshard_status reshard_rules_world(reshard_rules rules, int64_t *world) {
   if (rules == NULL || world == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_world: NULL argument");
   *world = rules->world;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim, int64_t size, int64_t *changed) {
+  if (rules == NULL || mesh_dim == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_set_size: NULL argument");
+  if (size < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_set_size: mesh dim '%.64s' of size %lld", mesh_dim,
+                    (long long)size);
+  char **made;
+  int64_t n = rules->rules.n, count = 0, world = rules->world;
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&made, n, sizeof *made));
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+    int64_t named = 0;
+    status = rs_layout_text_size(rules->rules.at[i].layout, mesh_dim, size, &made[i]);
+    if (status == RESHARD_SUCCESS && made[i] != NULL)
+      status = reshard_layout_parse_world(made[i], &named);
+    world = rs_max(world, named);
+  }
+  for (int64_t i = 0; i < n; i++) { /* all rules or none */
+    rule *r = &rules->rules.at[i];
+    if (made[i] == NULL)
+      continue;
+    char *old = status == RESHARD_SUCCESS ? r->own : made[i];
+    if (status == RESHARD_SUCCESS)
+      r->layout = r->own = made[i];
+    count++;
+    free(old);
+  }
+  free(made);
+  RS_TRY(status);
+  rules->world = world;
+  if (changed != NULL)
+    *changed = count;
   return RESHARD_SUCCESS;
 }

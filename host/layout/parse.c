@@ -63,7 +63,26 @@ static reshard_status parse_chunk(rs_scan *scan, rs_spec *spec) {
   return rs_scan_take(scan, ';') ? parse_ranks(scan, spec) : RESHARD_SUCCESS;
 }
 
+/* An extent of a mesh, grid or block, a split factor, or a number of pieces. */
+static reshard_status parse_extent(rs_scan *scan, int64_t *extent) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(rs_scan_number(scan, "a number", extent));
+  return *extent > 0 ? RESHARD_SUCCESS : bad(scan, first, "expected at least 1");
+}
+
+/* 3, or 5/128: the rank that has piece 5 of 128 by the chunk rule over all ranks of the world */
 static reshard_status parse_single(rs_scan *scan, rs_spec *spec) {
+  rs_scan_skip(scan);
+  const char *first = scan->at;
+  RS_TRY(rs_scan_number(scan, "a rank", &spec->piece));
+  if (rs_scan_take(scan, '/')) {
+    RS_TRY(parse_extent(scan, &spec->pieces));
+    return spec->piece < spec->pieces ? RESHARD_SUCCESS
+                                      : rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "piece %lld of %lld",
+                                                      (long long)spec->piece, (long long)spec->pieces);
+  }
+  scan->at = first;
   RS_TRY(parse_ranks(scan, spec));
   return spec->rank_count == 1 ? RESHARD_SUCCESS : bad(scan, spec->ranks_at, "expected one rank");
 }
@@ -72,26 +91,21 @@ static reshard_status parse_flat(rs_scan *scan, rs_spec *spec) {
   return rs_scan_peek(scan) == ')' ? RESHARD_SUCCESS : parse_ranks(scan, spec);
 }
 
-/* An extent of a mesh, grid or block, or a split factor. */
-static reshard_status parse_extent(rs_scan *scan, int64_t *extent) {
-  rs_scan_skip(scan);
-  const char *first = scan->at;
-  RS_TRY(rs_scan_number(scan, "a number", extent));
-  return *extent > 0 ? RESHARD_SUCCESS : bad(scan, first, "expected at least 1");
-}
-
-/* Extents are read; then [@ranks]. Counts the ranks of the grid. */
+/* Extents are read; then [@ranks]. Counts the ranks of the grid, which a mesh dim without a size leaves open. */
 static reshard_status parse_grid_ranks(rs_scan *scan, rs_spec *spec, const char *what, const char *first) {
   int64_t size = 1;
-  for (int64_t i = 0; i < spec->extents.n; i++)
-    if (!rs_mul(size, spec->extents.at[i], &size) || size == INT64_MAX)
+  bool open = false;
+  for (int64_t i = 0; i < spec->extents.n; i++) {
+    open |= spec->extents.at[i] == 0;
+    if (spec->extents.at[i] > 0 && (!rs_mul(size, spec->extents.at[i], &size) || size == INT64_MAX))
       return bad(scan, first, "the number of ranks overflows 63 bits");
+  }
   if (!rs_scan_take(scan, '@')) {
-    spec->named = size;
+    spec->named = open ? 0 : size;
     return RESHARD_SUCCESS;
   }
   RS_TRY(parse_ranks(scan, spec));
-  if (spec->rank_count != size)
+  if (!open && spec->rank_count != size)
     return rs_scan_error(scan, spec->ranks_at, RESHARD_ERROR_INVALID, "the %s has %lld ranks, %lld are named", what,
                          (long long)size, (long long)spec->rank_count);
   return RESHARD_SUCCESS;
@@ -170,7 +184,7 @@ static reshard_status parse_order(rs_scan *scan, rs_spec *spec) {
   return RESHARD_SUCCESS;
 }
 
-/* 2x4 or dp=2,tp=4 */
+/* 2x4 or dp=2,tp=4 or dp,tp=4: a named dim without a size has extent 0 until the world is known. */
 static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
   bool named = false;
   do {
@@ -183,12 +197,13 @@ static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
     if (named) {
       if (name.length == 0)
         return bad(scan, name.at, "expected the name of a mesh dim");
-      RS_TRY(rs_scan_expect(scan, '='));
       RS_TRY(rs_vec_reserve(&spec->names, spec->names.n + 1));
       spec->names.at[spec->names.n++] = name;
     }
     RS_TRY(rs_vec_reserve(&spec->extents, spec->extents.n + 1));
-    RS_TRY(parse_extent(scan, &spec->extents.at[spec->extents.n]));
+    spec->extents.at[spec->extents.n] = 0;
+    if (!named || rs_scan_take(scan, '='))
+      RS_TRY(parse_extent(scan, &spec->extents.at[spec->extents.n]));
     spec->extents.n++;
   } while (rs_scan_take(scan, named ? ',' : 'x'));
   return RESHARD_SUCCESS;
@@ -267,7 +282,7 @@ static const struct {
              {"cyclic", RESHARD_LAYOUT_CYCLIC, parse_cyclic}, {"rank", RESHARD_LAYOUT_SINGLE, parse_single},
              {"flat", RESHARD_LAYOUT_FLAT, parse_flat},       {"boxes", RESHARD_LAYOUT_BOXES, rs_spec_boxes}};
 
-static reshard_status parse_text(rs_scan *scan, rs_spec *spec) {
+reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec) {
   const char *word;
   size_t length = rs_scan_word(scan, &word), i = 0, n = sizeof kinds / sizeof *kinds;
   while (i < n && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, word, length) != 0))
@@ -338,9 +353,10 @@ static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int6
   return status;
 }
 
-static reshard_status build(const rs_scan *scan, const rs_spec *spec, const int64_t *shape, int64_t world,
+static reshard_status build(const rs_scan *scan, rs_spec *spec, const int64_t *shape, int64_t world,
                             reshard_layout *layout) {
   int64_t *ranks, n;
+  RS_TRY(rs_spec_sizes(scan, spec, world));
   RS_TRY(rs_spec_expand(scan, spec, world, &ranks, &n));
   reshard_status status = RESHARD_ERROR_INTERNAL;
   switch (spec->kind) {
@@ -352,7 +368,8 @@ static reshard_status build(const rs_scan *scan, const rs_spec *spec, const int6
     status = reshard_layout_create_cyclic(spec->ndim, shape, world, spec->extents.at, spec->blocks.at, ranks, layout);
     break;
   case RESHARD_LAYOUT_SINGLE:
-    status = reshard_layout_create_single(spec->ndim, shape, world, spec->ranks.at[0].first, layout);
+    n = spec->pieces > 0 ? spec->piece / rs_ceil_div(spec->pieces, world) : spec->ranks.at[0].first;
+    status = reshard_layout_create_single(spec->ndim, shape, world, n, layout);
     break;
   case RESHARD_LAYOUT_FLAT: status = reshard_layout_create_flat(spec->ndim, shape, world, n, ranks, layout); break;
   case RESHARD_LAYOUT_BOXES:
@@ -387,7 +404,7 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse: a world of %lld ranks", (long long)world);
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
   rs_spec spec = {.ndim = ndim, .given = world};
-  reshard_status status = parse_text(&scan, &spec);
+  reshard_status status = rs_spec_parse(&scan, &spec);
   if (status == RESHARD_SUCCESS && world == 0 && spec.named == 0) {
     rs_error(RESHARD_ERROR_INVALID, "it names no ranks, and no world is given");
     status = rs_scan_whole(&scan, RESHARD_ERROR_INVALID);
@@ -403,7 +420,7 @@ reshard_status reshard_layout_parse_world(const char *text, int64_t *world) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse_world: NULL argument");
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
   rs_spec spec = {.ndim = -1};
-  reshard_status status = parse_text(&scan, &spec);
+  reshard_status status = rs_spec_parse(&scan, &spec);
   if (status == RESHARD_SUCCESS)
     *world = spec.named;
   rs_spec_free(&spec);

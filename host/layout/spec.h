@@ -22,10 +22,11 @@ typedef struct rs_spec {
 
   reshard_layout_kind kind;
   int64_t dim;                 /* CHUNK */
+  int64_t piece, pieces;       /* SINGLE: the rank that has this piece; pieces 0: it is named */
   RS_VEC(rs_spec_range) ranks; /* n 0: the default */
   int64_t rank_count;          /* ranks in them */
   const char *ranks_at;        /* where they stand */
-  RS_VEC(int64_t) extents;     /* MESH, CYCLIC */
+  RS_VEC(int64_t) extents;     /* MESH, CYCLIC; 0: a mesh dim that is written without its size */
   RS_VEC(rs_spec_name) names;  /* MESH: none or one per extent */
   RS_VEC(reshard_placement) placements;
   RS_VEC(int) order;
@@ -38,8 +39,13 @@ typedef struct rs_spec {
 
 /* A rank, checked against the world that was given; counts in spec->named. */
 reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank);
-/* The mesh of `mesh(`, up to and without its `;`: 2x4, dp=2,tp=4@4-7. */
+/* A whole layout string. */
+reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec);
+/* The mesh of `mesh(`, up to and without its `;`: 2x4, dp=2,tp=4@4-7, dp,tp=4. */
 reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec);
+/* Sets the extent of the mesh dim that is written without its size: such that the mesh has all ranks that the string
+ * names, else all of the world. Errors: RESHARD_ERROR_INVALID where several dims have none, or it does not divide. */
+reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world);
 /* What follows the `;`: S0,R;order=tp,dp. The mesh's extents and names are in the spec. */
 reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec);
 /* Ranks of a mesh or grid as an array (free()d by the caller), or NULL and 0 where they are 0, 1, 2, ...; world: of the
@@ -48,6 +54,9 @@ reshard_status rs_spec_expand(const rs_scan *scan, const rs_spec *spec, int64_t 
 /* Names as strings, or NULL where it has none: one allocation, free()d by the caller. */
 reshard_status rs_spec_names(const rs_spec *spec, char ***names);
 void rs_spec_free(rs_spec *spec);
+/* The layout string with `size` for the mesh dim `name` where it is written without one: rs_alloc'ed. *out is NULL
+ * where nothing changes. */
+reshard_status rs_layout_text_size(const char *text, const char *name, int64_t size, char **out);
 /* What follows `boxes(`, up to and without the `)`. Reads the file where one is named. */
 reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
 

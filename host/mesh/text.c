@@ -6,14 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_status build(const rs_scan *scan, const rs_spec *spec, reshard_comm comm, int64_t world,
-                            reshard_mesh *mesh) {
+static reshard_status build(const rs_scan *scan, rs_spec *spec, reshard_comm comm, int64_t world, reshard_mesh *mesh) {
   if (spec->extents.n > RESHARD_MAX_DIMS)
     return rs_scan_error(scan, scan->begin, RESHARD_ERROR_INVALID, "%lld mesh dims, 1 to %d are allowed",
                          (long long)spec->extents.n, RESHARD_MAX_DIMS);
-  int64_t *ranks = NULL, nranks = 0;
+  int64_t *ranks = NULL, nranks = 0, all = spec->given > 0 ? spec->given : spec->named;
   char **names = NULL;
-  reshard_status status = rs_spec_expand(scan, spec, spec->given > 0 ? spec->given : spec->named, &ranks, &nranks);
+  if (all == 0)
+    return rs_scan_error(scan, scan->begin, RESHARD_ERROR_INVALID, "a mesh dim has no size, and no world is given");
+  RS_TRY(rs_spec_sizes(scan, spec, all));
+  reshard_status status = rs_spec_expand(scan, spec, all, &ranks, &nranks);
   if (status == RESHARD_SUCCESS)
     status = rs_spec_names(spec, &names);
   if (status == RESHARD_SUCCESS) {

@@ -58,6 +58,21 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
+/* The same with types that the compiler checks, where nccl.h or mpi.h is included before this header: an MPI_Comm by
+ * value, of which MPI_Comm_dup makes the library's own. */
+#ifdef NCCL_MAJOR
+static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, reshard_device device,
+                                                         int64_t timeout_ms, reshard_comm *comm) {
+  return reshard_comm_from_nccl((void *)nccl_comm, device, timeout_ms, comm);
+}
+#endif
+#ifdef MPI_VERSION
+static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, reshard_device device, int64_t timeout_ms,
+                                                        reshard_comm *comm) {
+  return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
+}
+#endif
+
 /* Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 

@@ -64,7 +64,12 @@ RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, res
  * where the layout is the rest of the line (reshard_layout_parse reads it), a '#' at the start of a line or after
  * white space begins a comment, and empty lines and a carriage return at the end of a line are skipped. Patterns are
  * the shell's: '*' any characters ('.' and '/' too) or none, '?' one character, "[0-9a]" one of a set, "[!0-9]" one
- * outside, '\' takes the next character as it is. The first rule that matches wins. */
+ * outside, '\' takes the next character as it is. The first rule that matches wins.
+ *
+ * Rules serve any number of ranks where their layouts name none: chunk(0), flat(), and mesh(fsdp,tp=8;S0,S1), whose one
+ * dim without a size takes what the world leaves it. Where several dims have none, reshard_rules_set_size gives them
+ * one. The layout rank(experts.#/128) goes by the number behind "experts." (the last such) in the tensor's name: number
+ * i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. */
 typedef struct reshard_rules_s *reshard_rules;
 
 /* Reads rules from text; name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "rules".
@@ -88,6 +93,14 @@ RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char 
 
 /* The smallest world that holds every rank which some rule names; 0 when none names any (as chunk(0)). */
 RESHARD_API reshard_status reshard_rules_world(reshard_rules rules, int64_t *world);
+
+/* Sets the size (1 or more) of the mesh dim of this name in every rule whose layout writes it without one; world and
+ * layouts are then as if it had been written. Not while other threads use the rules; layout strings that
+ * reshard_rules_match has given for changed rules are gone. *changed (may be NULL): how many rules that were.
+ * Errors: RESHARD_ERROR_INVALID where a mesh then has more ranks than 63 bits, or not as many as its rule names; no
+ * rule has then changed. */
+RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim, int64_t size,
+                                                  int64_t *changed);
 
 /* A checkpoint: tensors whose data is in files. One of
  *
@@ -233,7 +246,7 @@ typedef struct reshard_convert_options {
   reshard_rules src_rules, dst_rules; /* layouts by name of the source tensor, of the target tensor. A source of shards
                                          has its own layouts: src and src_rules are an error there */
   reshard_map map;                   /* NULL: every tensor as it is */
-  int64_t world;                     /* 0: the larger of what the two sides name */
+  int64_t world; /* ranks of out; 0: what dst names, else those of in (its shards', or what src names) */
   int force, dedup;                  /* as in reshard_writer_options */
   int verify;                        /* non-zero: reads back and compares every byte before it is put in place */
   int64_t index_bytes;               /* as in reshard_writer_options */

@@ -56,8 +56,10 @@ typedef struct reshard_placement {
 /* Reads a layout string: chunk(0) chunk(-1;2,0,3,1) mesh(2x4;S0,R) mesh(dp=2,tp=4;S0,S1) mesh(2x2@4-7;R,S1)
  * mesh(dp=3,tp=2;S0,S0;order=tp,dp) cyclic(2x2;32x32) cyclic(2x2@3-0;32x32) rank(3) flat() flat(4-7)
  * boxes(0:[0,0]+[5,12];1:[5,0]+[8,12]) boxes(@file) boxes(replicated;...). README.md has the whole grammar.
+ * One named mesh dim may be without its size, mesh(dp,tp=4;S0,S1): the mesh then has all ranks that are named behind
+ * `@`, else all of the world. rank(5/128) is the rank that the chunk rule gives piece 5 of 128 over the world.
  * world 0 means "the smallest world that holds the ranks named"; it is an error for a string that names none (chunk(0),
- * flat()). Errors: RESHARD_ERROR_INVALID with the column for syntax, with the numbers else;
+ * flat(), mesh(dp;S0)). Errors: RESHARD_ERROR_INVALID with the column for syntax, with the numbers else;
  * RESHARD_ERROR_UNSUPPORTED for Psum, Pavg, Pmin, Pmax, Pprod. A box file that is not there is RESHARD_ERROR_INVALID,
  * one that cannot be read RESHARD_ERROR_SYSTEM. */
 RESHARD_API reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *shape, int64_t world,

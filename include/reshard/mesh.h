@@ -39,7 +39,8 @@ typedef struct reshard_mesh_s *reshard_mesh;
 RESHARD_API reshard_status reshard_mesh_create(reshard_comm comm, int64_t world, int ndim, const int64_t *shape,
                                                const char *const *names, int64_t nranks, const int64_t *ranks,
                                                reshard_mesh *mesh);
-/* The same from text, as in layout strings: 2x4 dp=2,tp=4 2x2@4-7 dp=2,tp=2@0,2,4,6. Errors tell the column. */
+/* The same from text, as in layout strings: 2x4 dp=2,tp=4 2x2@4-7 dp=2,tp=2@0,2,4,6; one named dim may be without its
+ * size, dp,tp=4: the mesh has all ranks. Errors tell the column. */
 RESHARD_API reshard_status reshard_mesh_parse(reshard_comm comm, int64_t world, const char *text, reshard_mesh *mesh);
 /* The canonical text, with ranks: dp=2,tp=4@0-7; as reshard_layout_print. Parsing it gives an equal mesh. */
 RESHARD_API reshard_status reshard_mesh_print(reshard_mesh mesh, char *text, size_t size, size_t *needed);

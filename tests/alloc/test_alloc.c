@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "probe.h"
+#include "support/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@
 
 enum { WORLD = 8 };
 static const int64_t shape[3] = {12, 20, 3};
-static char directory[128];
+static char directory[TEMPORARY_PATH];
 
 static const char *in_directory(const char *name) {
-  static char path[256];
+  static char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return path;
 }
@@ -367,7 +368,7 @@ static void test_models(void **state) {
   whole[1] = (char)((sizeof header - 1) >> 8);
   memcpy(whole + 8, header, sizeof header - 1);
   write_file("model.safetensors", whole, 8 + sizeof header - 1 + 16);
-  char path[256];
+  char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", in_directory("list.json"));
   each_model(path, reshard_model_load);
   each_model(path, reshard_model_open);
@@ -428,13 +429,33 @@ static reshard_status match_and_world(probe_out *out, const void *with) {
   return status;
 }
 
+/* All rules have the size or none has it; the rules are new ones, which the probe drops. */
+static reshard_status set_size(probe_out *out, const void *with) {
+  const rules_case *c = with;
+  reshard_rules made;
+  int64_t changed = -1;
+  reshard_status status = reshard_rules_parse(c->text, NULL, &made);
+  if (status != RESHARD_SUCCESS)
+    return status;
+  status = reshard_rules_set_size(made, "tp", 8, &changed);
+  const char *first = "", *second = "", *wanted = status == RESHARD_SUCCESS ? "mesh(tp=8;S" : "mesh(tp;S";
+  reshard_rules_match(made, "layers.1.mlp.up", &first, NULL);
+  reshard_rules_match(made, "layers.1.mlp.down", &second, NULL);
+  if (strncmp(first, wanted, strlen(wanted)) != 0 || strncmp(second, wanted, strlen(wanted)) != 0)
+    fail_msg("after %s: %s and %s", reshard_status_string(status), first, second);
+  reshard_rules_free(made);
+  if (status == RESHARD_SUCCESS || changed != -1)
+    out->number = changed == 2;
+  return status;
+}
+
 static void test_rules(void **state) {
   (void)state;
   static const char text[] =
       "# rules\n*.mlp.up mesh(tp=8;S0)\n*.mlp.* mesh(tp=8;S1)   # comment\nlayers.[0-9]*.attention.? chunk(0)\n"
       "* boxes(0:[0,0,0]+[12,20,1];7:[0,0,1]+[12,20,2])\n";
   write_file("some.rules", text, sizeof text - 1);
-  char path[256];
+  char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", in_directory("some.rules"));
   rules_case c = {NULL, text, NULL}, from_file = {path, NULL, NULL};
   assert_int_equal(reshard_rules_parse(text, NULL, &c.rules), RESHARD_SUCCESS);
@@ -443,12 +464,14 @@ static void test_rules(void **state) {
   assert_true(probe_run(&(probe){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);
   probe_run(&(probe){"rules_match, rules_world", match_and_world, one, NULL, &c});
   reshard_rules_free(c.rules);
+  static const char open[] = "*.mlp.up mesh(tp;S0)\n* mesh(tp;S1)\n*.experts.* rank(experts.#/9)\n";
+  rules_case sized = {NULL, open, NULL};
+  assert_true(probe_run(&(probe){"rules_set_size", set_size, one, NULL, &sized}) >= 6);
 }
 
 static int setup(void **state) {
   (void)state;
-  const char *base = getenv("TMPDIR");
-  snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", base != NULL && strlen(base) < 80 ? base : "/tmp");
+  snprintf(directory, sizeof directory, "%s/reshard-alloc-XXXXXX", temporary());
   return mkdtemp(directory) != NULL ? 0 : -1;
 }
 

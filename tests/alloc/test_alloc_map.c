@@ -8,6 +8,7 @@
 #include "probe.h"
 
 #include "file/store.h"
+#include "support/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,8 +129,8 @@ static void run(map_case *c) {
 
 static void test_maps(void **state) {
   (void)state;
-  char path[128];
-  snprintf(path, sizeof path, "/tmp/reshard-alloc-map-%ld", (long)getpid());
+  char path[TEMPORARY_PATH];
+  snprintf(path, sizeof path, "%s/reshard-alloc-map-%ld", temporary(), (long)getpid());
   FILE *file = fopen(path, "wb");
   assert_non_null(file);
   assert_int_equal(fwrite(text, 1, sizeof text - 1, file), sizeof text - 1);

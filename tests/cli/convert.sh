@@ -85,8 +85,25 @@ expect 0 convert c16.npy d.npy --force; same c16.npy d.npy
 expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force; says '^between ranks 792 B would travel'
 says '^target +shards, 4 files of 4 ranks: 1 tensor, 1.07 KiB written$'
 expect 0 convert c.npy rows --dst 'chunk(0;0-1)' --ranks 9 --force; says '2 files of 9 ranks'
+
+# the world of OUT: --ranks, else what the destination names, else the source's
+printf '* chunk(0;0-1)\n' >two.rules
+world() { # NAMED RANKS OUT ARGUMENT...: shards of that world, which the files themselves say too
+  expect 0 convert "$3" world --force --verify "${@:4}"; says "^target +shards, $1 files? of $2 ranks?:"
+  expect 0 convert world d.npy --force; says "^source +shards, $1 files? of $2 ranks?:"; same c.npy d.npy
+}
+expect 0 convert c.npy four --dst 'chunk(0)' --ranks 4; expect 0 convert c.npy one-rank --dst 'rank(0)' --force
+world 2 2 four --dst 'mesh(tp=2;S1)'; world 2 2 four --dst @two.rules; world 2 2 four --dst 'chunk(1)' --ranks 2
+world 2 2 four --dst 'mesh(tp;S1)' --mesh tp=2; world 4 4 four --dst 'mesh(dp,tp;S0,S1)' --mesh tp=2
+world 3 3 four --dst "@$rules/fsdp.rules" --ranks 3; world 4 4 four --dst "@$rules/fsdp.rules"; world 2 2 four --dst @fsdp --mesh fsdp=2
+world 4 4 four --dst 'chunk(1)'; world 7 8 four --dst 'mesh(tp=8;S1)'; world 1 6 four --dst 'rank(5)'
+world 1 1 four --dst 'rank(0)'; world 2 3 four --dst 'mesh(2;S1)' --ranks 3; world 2 2 one-rank --dst 'chunk(0;0-1)'
+world 2 2 c.npy --src 'chunk(0;0-3)' --dst 'mesh(tp=2;S1)'; world 4 4 c.npy --src 'chunk(0;0-3)' --dst 'chunk(1)'
+world 4 4 c.npy --src 'chunk(0)' --dst 'mesh(tp=4;S1)'; world 2 2 c.npy --src 'rank(6)' --dst 'chunk(0)' --ranks 2
+refuse 2 "rank 2 is not in the world of 2 ranks" convert four x --dst 'rank(2)' --ranks 2
+refuse 2 'mesh.*4 ranks.*2|2 ranks' convert four x --dst 'mesh(tp=4;S1)' --ranks 2
 expect 0 convert first.safetensors shards --dst @mixed.rules --force
-expect 0 convert first.safetensors shards --dst "@$rules/fsdp-8.rules" --map <(printf 'embed = embed\ndrop(*)\n') --force
+expect 0 convert first.safetensors shards --dst "@$rules/fsdp.rules" --ranks 8 --map <(printf 'embed = embed\ndrop(*)\n') --force
 says '1 tensor'
 expect 0 convert c.npy all --dst 'mesh(4;R)'; says '4.27 KiB written'
 expect 0 convert c.npy once --dst 'mesh(4;R)' --dedup; says '1 file of 4 ranks: 1 tensor, 1.07 KiB written'
@@ -142,7 +159,7 @@ transpose(lm_head.weight) = lm_head
 * = *
 TEXT
 expect 0 convert llama.safetensors stacked.safetensors --map stack.map --verify; says '1 file: 36 tensors'
-expect 0 convert stacked.safetensors tp --map unstack.map --dst "@$rules/demo-tp-2.rules" --verify; says '2 files of 2 ranks: 39 tensors'
+expect 0 convert stacked.safetensors tp --map unstack.map --dst "@$rules/tp.rules" --ranks 2 --verify; says '2 files of 2 ranks: 39 tensors'
 expect 0 convert tp llama2.safetensors --map llama-order.map --force; same llama.safetensors llama2.safetensors
 refuse 2 'lm_head' convert llama.safetensors x.safetensors --map <(printf 'a = model.norm.weight\n')
 

@@ -75,7 +75,6 @@ bad 2 '.' convert c.npy x.npy --dst 'chunk(0)' --ranks 2
 bad 2 '.' convert c.npy x.safetensors --dst 'chunk(0)' --ranks 2
 bad 2 '.' convert c.npy x --index 1K --dst 'chunk(0)' --ranks 2
 bad 2 'src' convert shards x.npy --src 'chunk(0)'
-bad 2 '2 ranks' convert shards x --dst 'chunk(1)' --ranks 2
 bad 2 'no box holds' convert c.npy x --src 'boxes(0:[0,0]+[3,21])' --dst 'chunk(0)'
 printf 'other chunk(0)\n' >other.rules
 bad 2 "'tensor'" convert c.npy x --dst @other.rules --ranks 2

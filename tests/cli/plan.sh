@@ -12,9 +12,31 @@ expect 0 plan --shape 12x12 --src 'flat()' --dst 'flat()' --ranks 3 --rank 1; sa
 expect 0 plan --shape scalar --src 'rank(0)' --dst 'rank(1)'; says 'scalar f32, 4 B'
 expect 0 plan --shape 1048576x1024 --dtype bf16 --src 'mesh(128x128;S0,S1)' --dst 'mesh(16384;S0)' --rank 77; says '^ranks +16384$'
 
-expect 0 plan --model llama-3.1-70b --src "@$rules/fsdp-64.rules" --dst "@$rules/tp-8.rules"
-says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
-expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp-8.rules" --dst "@$rules/ep-8-of-128.rules"; says '36945 tensors'
+sizes=(--mesh fsdp=64,tp=8)
+expect 0 plan --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" "${sizes[@]}"
+says '^layouts .*, fsdp=64,tp=8$'; says '723 tensors'; says '^ranks +64$'; says 'the lower bound'; says 'busiest of 64 ranks'
+expect 0 plan --model qwen3-235b-a22b --src "@$rules/fsdp.rules" --dst "@$rules/ep-128.rules" --ranks 8; says '36945 tensors'
+
+# The number of ranks is no part of rules: --ranks, or --mesh where the sides have different ones. Names alone do.
+llama=(--model llama-3.1-8b)
+expect 0 plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4; says '^ranks +4$'
+expect 0 plan "${llama[@]}" --src @fsdp.rules --dst @tp.rules --mesh fsdp=2,tp=4; says '^ranks +4$'
+expect 0 plan "${llama[@]}" --src @hsdp --dst @fsdp-tp --mesh replica=2,tp=4 --ranks 16; says '^ranks +16$'
+expect 0 plan "${llama[@]}" --src @hsdp --dst @fsdp-tp --mesh tp=4,replica=2,fsdp=4; says '^ranks +16$'
+expect 0 plan "${llama[@]}" --src @flat --dst @tp-kv-4 --ranks 12; says '^ranks +12$'
+expect 0 plan --shape 8x8 --src 'mesh(fsdp;S0)' --dst 'mesh(dp,tp;S0,S1)' --mesh tp=2 --ranks 6; says '^ranks +6$'
+refuse 2 'give --ranks' plan "${llama[@]}" --src @fsdp --dst @tp
+refuse 2 'mesh dims fsdp and tp have no size' plan "${llama[@]}" --src @fsdp-tp --dst @tp --ranks 8
+refuse 2 '6 ranks are no multiple.* 4' plan "${llama[@]}" --src @fsdp --dst @tp-kv-4 --ranks 6
+refuse 2 "no layout has a mesh dim 'dp' without a size" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh dp=2
+refuse 2 "no layout has a mesh dim 'tp'" plan --shape 8x8 --src 'mesh(tp=2;S0)' --dst 'chunk(1)' --mesh tp=2
+for mesh in '' tp tp= tp=0 tp=x 8=tp tp=8, =8 tp=8:fsdp=2 tp=99999999999999999999; do
+  refuse 2 "--mesh $mesh: column" plan "${llama[@]}" --src @fsdp --dst @tp --ranks 4 --mesh "$mesh"
+done
+for name in tq tp-8.rules tp.rule; do
+  refuse 2 "rule file '$name': No such file.*with the program: @ep-128 @ep-256 @flat @fsdp @fsdp-tp @hsdp @tp @tp-kv-4$" \
+    plan "${llama[@]}" --src "@$name" --dst @tp --ranks 8
+done
 refuse 2 'no-such-model' plan --model no-such-model --src 'chunk(0)' --dst 'chunk(0)' --ranks 2
 
 picture() { # ARGUMENT...: a well-formed picture
@@ -36,7 +58,7 @@ picture --shape 8x8 --src 'rank(0)' --dst 'boxes(0:[0,0]+[3,3];1:[1,1]+[4,4])'
 picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 1
 picture --shape 64x64 --src 'rank(0)' --dst 'rank(0)' --ranks 100
 picture --shape 4096x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 300 --rank 7
-picture --model llama-3.1-70b --src "@$rules/fsdp-64.rules" --dst "@$rules/tp-8.rules"
+picture --model llama-3.1-70b --src "@$rules/fsdp.rules" --dst "@$rules/tp.rules" "${sizes[@]}"
 printf '[{"name": "<&>\\"\\n", "shape": [8], "dtype": "u8"}]' >model.json
 picture --model model.json --src 'chunk(0)' --dst 'rank(1)' --ranks 2
 [ -z "$(ls | grep -v -e out -e err -e model.json)" ] || fault "left behind: $(ls)"

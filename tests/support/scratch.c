@@ -1,4 +1,5 @@
 #include "support/scratch.h"
+#include "support/temporary.h"
 
 #include <setjmp.h>
 
@@ -12,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char directory[128];
+static char directory[TEMPORARY_PATH];
 
 const char *scratch_path(const char *name) {
-  static char paths[8][512];
+  static char paths[8][2 * TEMPORARY_PATH];
   static int next;
   char *path = paths[next++ % 8];
   snprintf(path, sizeof paths[0], "%s%s%s", directory, *name != '\0' ? "/" : "", name);
@@ -23,7 +24,7 @@ const char *scratch_path(const char *name) {
 }
 
 void scratch_remove(const char *name) {
-  char path[512], inside[1024];
+  char path[2 * TEMPORARY_PATH], inside[3 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", scratch_path(name));
   if (unlink(path) == 0 || errno == ENOENT)
     return;
@@ -40,8 +41,7 @@ void scratch_remove(const char *name) {
 
 int scratch_setup(void **state) {
   (void)state;
-  const char *base = getenv("TMPDIR");
-  snprintf(directory, sizeof directory, "%s/reshard-test-XXXXXX", base != NULL && strlen(base) < 80 ? base : "/tmp");
+  snprintf(directory, sizeof directory, "%s/reshard-test-XXXXXX", temporary());
   return mkdtemp(directory) != NULL ? 0 : -1;
 }
 

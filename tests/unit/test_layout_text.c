@@ -7,6 +7,8 @@
 
 #include <reshard/layout.h>
 
+#include "support/temporary.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +127,33 @@ static void test_kinds(void **unused) {
       "layout \"chu?nk(0)\": column 1: unknown kind of layout, known are chunk, mesh, cyclic, rank, flat and boxes");
 }
 
+/* A mesh dim without a size takes all ranks that the others leave it. */
+static void test_open_sizes(void **unused) {
+  (void)unused;
+  reads("mesh(fsdp;S0)", SHAPE(8), 6, 6, "mesh(fsdp=6@0-5;S0)");
+  reads("mesh( dp , tp = 2 ;S0,S0;order=tp,dp)", SHAPE(7), 6, 6, "mesh(dp=3,tp=2@0-5;S0,S0;order=tp,dp)");
+  reads("mesh(dp=2,tp;S0,R)", SHAPE(7), 2, 2, "mesh(dp=2,tp=1@0-1;S0,R)");
+  reads("mesh(dp,tp=2@4-7;S0,R)", SHAPE(7), 0, 8, "mesh(dp=2,tp=2@4-7;S0,R)");
+  reads("mesh(dp@3,1;S0)", SHAPE(7), 9, 9, "mesh(dp=2@3,1;S0)");
+  bad("mesh(dp,tp;S0,R)", SHAPE(8), 4, "column 9: mesh dims dp and tp have no size, at most one may be left out");
+  bad("mesh(tp=4,dp;S0,R)", SHAPE(8), 6,
+      "column 11: mesh dim dp has no size, and 6 ranks are no multiple of the other dims' 4");
+  bad("mesh(tp=4,dp;S0,R)", SHAPE(8), 2,
+      "column 11: mesh dim dp has no size, and 2 ranks are no multiple of the other dims' 4");
+  bad("mesh(tp=2,dp@0-2;S0,R)", SHAPE(8), 4,
+      "column 11: mesh dim dp has no size, and 3 ranks are no multiple of the other dims' 2");
+  bad("mesh(dp=;S0)", SHAPE(8), 4, "column 9: expected a number");
+  bad("mesh(4x;S0)", SHAPE(8), 4, "column 8: expected a number");
+  reads("rank(0/128)", SHAPE(8), 8, 8, "rank(0)");
+  reads("rank(127/128)", SHAPE(8), 8, 8, "rank(7)");
+  reads("rank( 4 / 5 )", SHAPE(8), 4, 4, "rank(2)"); /* 2, 2, 1, 0 */
+  reads("rank(1/2)", SHAPE(8), 9, 9, "rank(1)");
+  bad("rank(1/2)", SHAPE(8), 0, "it names no ranks, and no world is given");
+  bad("rank(2/2)", SHAPE(8), 4, "column 6: piece 2 of 2");
+  bad("rank(0/0)", SHAPE(8), 4, "column 8: expected at least 1");
+  bad("rank(0/)", SHAPE(8), 4, "column 8: expected a number");
+}
+
 static void test_mesh(void **unused) {
   (void)unused;
   reads("mesh(2x4;S0,R)", SHAPE(8, 8), 0, 8, "mesh(2x4@0-7;S0,R)");
@@ -143,7 +172,8 @@ static void test_mesh(void **unused) {
   bad("mesh(;S0)", SHAPE(8), 0, "column 6: expected a number");
   bad("mesh(2xtp=2;S0)", SHAPE(8), 0, "column 8: expected a number");
   bad("mesh(dp=2,2;S0)", SHAPE(8), 0, "column 11: expected the name of a mesh dim");
-  bad("mesh(dp;S0)", SHAPE(8), 0, "column 8: expected '='");
+  bad("mesh(dp;S0)", SHAPE(8), 0, "it names no ranks, and no world is given");
+  bad("mesh(dp2;S0,R)", SHAPE(8), 4, "column 10: 2 placements, the mesh has 1 dims");
   bad("mesh(dp=;S0)", SHAPE(8), 0, "column 9: expected a number");
   bad("mesh(0;R)", SHAPE(8), 0, "column 6: expected at least 1");
   bad("mesh(2x2;S0)", SHAPE(8), 0, "column 10: 1 placements, the mesh has 2 dims");
@@ -209,10 +239,10 @@ static void test_boxes(void **unused) {
                       "has at most 8 dims");
 }
 
-static char file_path[64];
+static char file_path[TEMPORARY_PATH];
 
 static void write_file(const char *text, size_t size) {
-  snprintf(file_path, sizeof file_path, "/tmp/reshard-boxes-XXXXXX");
+  snprintf(file_path, sizeof file_path, "%s/reshard-boxes-XXXXXX", temporary());
   int fd = mkstemp(file_path);
   assert_true(fd >= 0);
   assert_int_equal(write(fd, text, size), size);
@@ -220,7 +250,7 @@ static void write_file(const char *text, size_t size) {
 }
 
 static void file_reads(const char *text, const char *before, int64_t world, const char *canonical) {
-  char layout[128];
+  char layout[TEMPORARY_PATH + 64];
   write_file(text, strlen(text));
   snprintf(layout, sizeof layout, "boxes(%s@%s)", before, file_path);
   reads(layout, SHAPE(13, 12), 0, world, canonical);
@@ -228,7 +258,7 @@ static void file_reads(const char *text, const char *before, int64_t world, cons
 }
 
 static void file_bad(const char *text, size_t size, const char *error) {
-  char layout[128], whole[512];
+  char layout[TEMPORARY_PATH + 64], whole[2 * TEMPORARY_PATH];
   write_file(text, size);
   snprintf(layout, sizeof layout, "boxes(@%s)", file_path);
   snprintf(whole, sizeof whole, "box file \"%s\": %s", file_path, error);
@@ -261,7 +291,7 @@ static void test_box_files(void **unused) {
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");
   bad("boxes(@parts", SHAPE(1), 1, "column 13: expected ')'");
   write_file("", 0);
-  char layout[128];
+  char layout[TEMPORARY_PATH + 64];
   snprintf(layout, sizeof layout, "boxes(@%s)", file_path);
   reads(layout, SHAPE(4), 3, 3, "boxes()");
   unlink(file_path);
@@ -272,7 +302,7 @@ static void test_long(void **unused) {
   (void)unused;
   int64_t n = 40000;
   size_t size = 0, room = (size_t)n * 32;
-  char *text = malloc(room), layout[128];
+  char *text = malloc(room), layout[TEMPORARY_PATH + 64];
   for (int64_t i = 0; i < n; i++)
     size += (size_t)snprintf(text + size, room - size, "%lld [%lld,0]+[1,2]\n", (long long)(i % 7), (long long)i);
   write_file(text, size);
@@ -317,9 +347,9 @@ static void test_misuse(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunk),     cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_mesh),      cmocka_unit_test(test_boxes),
-                                     cmocka_unit_test(test_box_files), cmocka_unit_test(test_long),
-                                     cmocka_unit_test(test_misuse)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunk),      cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_open_sizes), cmocka_unit_test(test_mesh),
+                                     cmocka_unit_test(test_boxes),      cmocka_unit_test(test_box_files),
+                                     cmocka_unit_test(test_long),       cmocka_unit_test(test_misuse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

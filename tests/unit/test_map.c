@@ -1,5 +1,6 @@
 /* Maps: what each operation makes of the elements, on both sides; stars; what is refused, with its text. */
 #include "map_arrays.h"
+#include "support/temporary.h"
 
 #include <unistd.h>
 
@@ -331,9 +332,9 @@ static void write_file(const char *path, const char *bytes, size_t n) {
 
 static void test_load(void **state) {
   (void)state;
-  char path[128], expected[256];
+  char path[TEMPORARY_PATH], expected[TEMPORARY_PATH + 128];
   reshard_map map = NULL;
-  snprintf(path, sizeof path, "/tmp/reshard-map-%ld", (long)getpid());
+  snprintf(path, sizeof path, "%s/reshard-map-%ld", temporary(), (long)getpid());
   assert_int_equal(reshard_map_load(path, &map), RESHARD_ERROR_INVALID);
   snprintf(expected, sizeof expected, "map file '%s': No such file or directory", path);
   assert_string_equal(reshard_last_error(), expected);

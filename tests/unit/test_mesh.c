@@ -161,7 +161,7 @@ static void test_text(void **state) {
       {"2x4;S0", 0, "column 4: expected the end of the mesh"},
       {"dp=2,4", 0, "column 6: expected the name of a mesh dim"},
       {"dp=2,dp=4", 0, "mesh \"dp=2,dp=4\": mesh dims 0 and 1 are both named 'dp'"},
-      {"dp2", 0, "column 4: expected '='"},
+      {"dp2", 0, "column 1: a mesh dim has no size, and no world is given"},
       {"2x2@0-4", 0, "column 5: the mesh has 4 ranks, 5 are named"},
       {"2x2@0-2,1", 0, "column 5: 4 ranks are named, the world has 3"},
       {"2x2@0-2,1", 8, "mesh \"2x2@0-2,1\": rank 1 is named twice"},

@@ -7,15 +7,17 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "support/temporary.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static char path[64];
+static char path[TEMPORARY_PATH];
 
 static void write_file(const char *suffix, const void *bytes, size_t size) {
-  snprintf(path, sizeof path, "/tmp/reshard-models-%ld%s", (long)getpid(), suffix);
+  snprintf(path, sizeof path, "%s/reshard-models-%ld%s", temporary(), (long)getpid(), suffix);
   FILE *file = fopen(path, "wb");
   assert_non_null(file);
   assert_int_equal(fwrite(bytes, 1, size, file), size);
@@ -254,9 +256,9 @@ static void test_bad_lists(void **state) {
                "{\"name\": \"a\", \"shape\": [4], \"dtype\": \"u8\"}]", "'a'", "0 and 2");
   refused_list("[{\"name\": \"new\\nline\", \"shape\": 3, \"dtype\": \"u8\"}]", "'new?line'", "shape");
   refused_list("[{\"name\": \"a\", \"name\": \"b\", \"shape\": [3], \"dtype\": \"u8\"}]", "line 1", "duplicate");
-  snprintf(path, sizeof path, "/tmp/reshard-models-missing.json");
+  snprintf(path, sizeof path, "%s/reshard-models-missing.json", temporary());
   refused(path, "No such file");
-  snprintf(path, sizeof path, "/tmp/reshard-models-missing.safetensors");
+  snprintf(path, sizeof path, "%s/reshard-models-missing.safetensors", temporary());
   refused(path, "No such file");
   snprintf(path, sizeof path, "/tmp");
   refused("/tmp", "directory");

@@ -23,6 +23,9 @@ expect 0 "${small[@]}" -b 80K --json -; says '"sets":2'
 expect 0 "${small[@]}" -b 160K --json -; says '"sets":1'
 expect 0 bench --shape 24x40 --src 'rank(1)' --dst 'mesh(a=3;R)' --ranks 3 -n 1 -c 1 --device cuda; says "$row"
 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=2;R)' --ranks 2 -g 2 -n 1 -c 1 --device cuda; says "$row"
+# More than a GPU has, both sides together.
+expect 1 bench --shape 1099511627776 --dtype u8 --src 'chunk(0)' --dst 'chunk(0;1,0)' --ranks 2 -n 1 --device cuda
+grep -qE 'source.* destination.* together .*: cuda:0 has .* available' err || fault "no word of the GPU's memory: $(cat err)"
 if [ "$NCCL" = 1 ]; then
   VG_DEVICES=4 expect 0 "${small[@]}" --comm nccl; says "$row"; says '4 ranks of 1 process by nccl'
   VG_DEVICES=4 expect 0 bench --shape 24x40 --src 'rank(0)' --dst 'mesh(a=4;R)' -n 1 -c 1 --device cuda --comm nccl -t 1 -g 4; says "$row"

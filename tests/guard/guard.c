@@ -1,0 +1,262 @@
+/* Runs a test: in a directory of its own, with TMPDIR in another, both of which are empty when it has ended; and no longer
+ * than it gets on.
+ *
+ * A test hangs when it has used more processor time than it may, or when it uses next to none: either is the same on an
+ * idle machine and on one that a hundred other programs share, where wall-clock limits end tests that are merely slow.
+ *
+ * usage: guard DIRECTORY SECONDS [WINDOW] -- COMMAND...
+ * SECONDS of processor time for each core, of all processes of the test together; WINDOW: seconds within which it uses
+ * half a second of it (default 180). Exit status: the test's; 1 where it has left something behind, or hangs. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PROCESSES = 4096, DEFAULT_WINDOW = 180, POLL_MS = 200, ENDING_MS = 3000 };
+
+static _Noreturn void fail(const char *what, const char *path) {
+  fprintf(stderr, "guard: %s%s%s: %s\n", what, path[0] != '\0' ? " " : "", path, strerror(errno));
+  exit(2);
+}
+
+/* --- Processes --------------------------------------------------------------------------------------------------- */
+
+typedef struct processes {
+  int n;
+  pid_t at[PROCESSES];
+} processes;
+
+static void add_children(processes *list, pid_t pid) {
+  char path[96];
+  snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+  DIR *threads = opendir(path);
+  for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", (int)pid, entry->d_name);
+    FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
+    int child;
+    while (file != NULL && list->n < PROCESSES && fscanf(file, "%d", &child) == 1)
+      list->at[list->n++] = child;
+    if (file != NULL)
+      fclose(file);
+  }
+  if (threads != NULL)
+    closedir(threads);
+}
+
+/* All that descend from this one: orphans too, which come to it (PR_SET_CHILD_SUBREAPER). */
+static void descendants(processes *list) {
+  list->n = 0;
+  add_children(list, getpid());
+  for (int i = 0; i < list->n; i++)
+    add_children(list, list->at[i]);
+}
+
+/* Whether this system tells: some kernels are built without it. Where it does not, nothing but ctest's limit ends a hang. */
+static bool tells_children(void) {
+  char path[96];
+  snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getpid(), (int)getpid());
+  return access(path, R_OK) == 0;
+}
+
+/* Seconds of a process and of those that it has waited for. */
+static double processor_time(pid_t pid) {
+  char path[64], line[1024];
+  unsigned long user = 0, system = 0;
+  long user_below = 0, system_below = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "r");
+  if (file == NULL)
+    return 0;
+  const char *at = fgets(line, sizeof line, file) != NULL ? strrchr(line, ')') : NULL; /* names may have blanks */
+  if (at != NULL)
+    sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld", &user, &system, &user_below,
+           &system_below);
+  fclose(file);
+  return ((double)user + (double)system + (double)user_below + (double)system_below) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double seconds_of(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
+
+static double used(void) {
+  processes list;
+  struct rusage waited = {0};
+  getrusage(RUSAGE_CHILDREN, &waited);
+  double sum = seconds_of(waited.ru_utime) + seconds_of(waited.ru_stime);
+  descendants(&list);
+  for (int i = 0; i < list.n; i++)
+    sum += processor_time(list.at[i]);
+  return sum;
+}
+
+static void end_all(void) {
+  processes list;
+  for (descendants(&list); list.n > 0; descendants(&list)) {
+    for (int i = 0; i < list.n; i++)
+      kill(list.at[i], SIGKILL);
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    poll(NULL, 0, 10);
+  }
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static volatile sig_atomic_t stopped; /* the signal that ends all, or 0: ctest's end is one */
+static void stop(int number) { stopped = number; }
+
+/* The test's status; *hangs where it was ended. */
+static int watch(pid_t test, double limit, double window, bool *hangs) {
+  double since = now(), before = 0;
+  bool tells = tells_children();
+  int status = 0, turns = 0;
+  for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) != test;) {
+    if (ended > 0)
+      continue; /* an orphan */
+    if (ended < 0 && errno != EINTR)
+      fail("waitpid", "");
+    if (stopped != 0) {
+      *hangs = true;
+      fprintf(stderr, "guard: ended by %s\n", strsignal(stopped));
+      end_all();
+      return 0;
+    }
+    poll(NULL, 0, turns < 20 ? 5 : POLL_MS); /* many tests are over at once */
+    if (turns++ < 20 || turns % 5 != 0 || !tells)
+      continue;
+    double time = used();
+    if (time > before + 0.5 || time < before) { /* less: what a process had used that nobody waited for */
+      before = time;
+      since = now();
+    }
+    *hangs = time > limit || now() - since > window;
+    if (!*hangs)
+      continue;
+    if (time > limit)
+      fprintf(stderr, "guard: ended, it has used %.0f s of processor time, %.0f s are the limit\n", time, limit);
+    else
+      fprintf(stderr, "guard: ended, it has used less than half a second of processor time in the last %.0f s\n",
+              window);
+    end_all();
+    return 0;
+  }
+  return status;
+}
+
+/* --- Files ------------------------------------------------------------------------------------------------------- */
+
+static int remove_one(const char *path, const struct stat *s, int flag, struct FTW *where) {
+  (void)s, (void)flag, (void)where;
+  return remove(path);
+}
+
+static int make_accessible(const char *path, const struct stat *s, int flag, struct FTW *where) {
+  (void)where;
+  if (flag == FTW_D || flag == FTW_DNR)
+    chmod(path, s->st_mode | 0700);
+  return 0;
+}
+
+static void remove_tree(const char *path) {
+  nftw(path, make_accessible, 16, FTW_PHYS);
+  nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int left;
+static size_t root_length;
+
+static int list_one(const char *path, const struct stat *s, int flag, struct FTW *where) {
+  (void)s, (void)flag;
+  if (where->level == 0)
+    return 0;
+  if (left++ < 20)
+    fprintf(stderr, "guard: left behind: %s\n", path + root_length);
+  return 0;
+}
+
+static void make_directory(const char *path) {
+  if (mkdir(path, 0755) != 0 && errno != EEXIST)
+    fail("directory", path);
+}
+
+/* DIRECTORY and those above it. */
+static void make_directories(char *path) {
+  for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    make_directory(path);
+    *slash = '/';
+  }
+  make_directory(path);
+}
+
+int main(int argc, char **argv) {
+  int dashes = argc > 3 && strcmp(argv[3], "--") == 0 ? 3 : 4;
+  char root[PATH_MAX], here[PATH_MAX + 8], temporary[PATH_MAX + 8];
+  if (argc <= dashes + 1 || strcmp(argv[dashes], "--") != 0 || strlen(argv[1]) >= sizeof root) {
+    fprintf(stderr, "usage: guard DIRECTORY SECONDS [WINDOW] -- COMMAND...\n");
+    return 2;
+  }
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  double limit = strtod(argv[2], NULL) * (cores > 0 ? (double)cores : 1);
+  double window = dashes == 4 ? strtod(argv[3], NULL) : DEFAULT_WINDOW;
+  strcpy(root, argv[1]);
+  remove_tree(root); /* of a run that was killed */
+  make_directories(root);
+  snprintf(here, sizeof here, "%s/cwd", root);
+  snprintf(temporary, sizeof temporary, "%s/tmp", root);
+  make_directory(here);
+  make_directory(temporary);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  signal(SIGTERM, stop);
+  signal(SIGINT, stop);
+  pid_t test = fork();
+  if (test < 0)
+    fail("fork", "");
+  if (test == 0) {
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    setenv("TMPDIR", temporary, 1);
+    if (chdir(here) != 0)
+      fail("directory", here);
+    execvp(argv[dashes + 1], argv + dashes + 1);
+    fail("program", argv[dashes + 1]);
+  }
+  bool hangs = false;
+  int status = watch(test, limit, window, &hangs);
+  processes list;
+  for (double end = now() + 1e-3 * ENDING_MS; descendants(&list), list.n > 0 && now() < end;) {
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    poll(NULL, 0, 10);
+  }
+  if (list.n > 0)
+    fprintf(stderr, "guard: left behind: %d processes\n", list.n);
+  end_all();
+  root_length = strlen(root) + 1;
+  nftw(here, list_one, 16, FTW_PHYS);
+  nftw(temporary, list_one, 16, FTW_PHYS);
+  remove_tree(root);
+  int result = hangs ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (!hangs && WIFSIGNALED(status))
+    fprintf(stderr, "guard: ended by signal %d\n", WTERMSIG(status));
+  if ((left > 0 || list.n > 0) && (result == 0 || result == 77))
+    result = 1;
+  return result;
+}
