@@ -1,5 +1,6 @@
-/* A directory of safetensors files, or one with .distcp files, which distcp.c opens. With an index (Hugging Face's model.safetensors.index.json: "weight_map" says of
- * each tensor in which file it is) only the files that it names are read, and it must be right in every tensor. */
+/* A directory of safetensors files, or one with .distcp files, which distcp.c opens. With an index (Hugging Face's
+ * model.safetensors.index.json: "weight_map" says of each tensor in which file it is) only the files that it names are
+ * read, and it must be right in every tensor. */
 #include "device/cpu.h"
 #include "file/json.h"
 #include "file/open.h"
@@ -325,8 +326,7 @@ reshard_status rs_open_directory(rs_opening *opening, const char *path, bool *di
     status = rs_error(RESHARD_ERROR_INVALID, "%s: a directory without .safetensors or .distcp files", opening->where);
   if (status == RESHARD_SUCCESS && !*distcp && l.indexes.n > 0)
     status = open_indexed(opening, path, &l.files, &l.indexes);
-  else if (status == RESHARD_SUCCESS && !*distcp &&
-           (status = open_files(opening, path, &l.files)) == RESHARD_SUCCESS)
+  else if (status == RESHARD_SUCCESS && !*distcp && (status = open_files(opening, path, &l.files)) == RESHARD_SUCCESS)
     status = rs_open_headers(opening);
   free_names(&l.files);
   free_names(&l.indexes);

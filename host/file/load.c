@@ -83,7 +83,8 @@ static reshard_status load_checkpoint(const char *path, reshard_model *model) {
 /* A directory, or a file that torch.save names so: nothing else of these names is a model. */
 static bool is_checkpoint(const char *path) {
   struct stat info;
-  return rs_ends(path, ".pt") || rs_ends(path, ".pth") || (stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+  return rs_ends(path, ".pt") || rs_ends(path, ".pth") || rs_ends(path, ".bin") ||
+         (stat(path, &info) == 0 && S_ISDIR(info.st_mode));
 }
 
 reshard_status reshard_model_load(const char *path, reshard_model *model) {

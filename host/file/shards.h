@@ -30,9 +30,9 @@ typedef struct rs_global {
 typedef struct rs_shards {
   const rs_opening *opening;
   struct json_t *root; /* of the "reshard" metadata, NULL: none. Texts of names below are in it or in the headers */
-  int64_t world;  /* of the layouts */
-  int64_t stated; /* by the metadata, where the layouts needed another; else 0 */
-  rs_names names; /* of the tensors */
+  int64_t world;       /* of the layouts */
+  int64_t stated;      /* by the metadata, where the layouts needed another; else 0 */
+  rs_names names;      /* of the tensors */
   RS_VEC(rs_global) tensors;
   RS_VEC(rs_shard) all;       /* file by file */
   RS_VEC(int64_t) file_first; /* the first shard of each file, and one more */
@@ -46,8 +46,8 @@ typedef struct rs_shards {
 #define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
 const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
 
-/* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the info
- * are the caller's. */
+/* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the
+ * info are the caller's. */
 reshard_status rs_shards_build(rs_shards *shards);
 /* Shards of one tensor side by side in by_tensor. */
 reshard_status rs_shards_group(rs_shards *shards);

@@ -88,9 +88,10 @@ static reshard_status malformed(const reading *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->torch->zip.where, r->name, what);
 }
 
-static reshard_status not_plain(const reading *r, const char *what) {
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: " RS_TORCH_PYTHON, r->torch->zip.where, r->name,
-                  what);
+/* by: how Python makes it plain, NULL: it cannot. */
+static reshard_status not_plain(const reading *r, const char *what, const char *by) {
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s%s%s", r->torch->zip.where, r->name, what,
+                  by != NULL ? ": " : "", by != NULL ? by : "");
 }
 
 /* Finds the call that makes a tensor's values: a parameter is made of a tensor. */
@@ -101,10 +102,10 @@ static reshard_status find_call(reading *r, int64_t value) {
   if (rs_pickle_is_object(p, value, RS_ROLE_ODD_TENSOR)) {
     char text[RS_QUOTE];
     rs_pickle_describe(text, p, value);
-    return not_plain(r, strstr(text, "sparse") != NULL    ? "sparse"
-                        : strstr(text, "qtensor") != NULL ? "quantized"
-                        : strstr(text, "meta") != NULL    ? "without data (on the meta device)"
-                                                          : "of a subclass of Tensor");
+    return strstr(text, "sparse") != NULL    ? not_plain(r, "sparse", RS_TORCH_PYTHON_BY("to_dense"))
+           : strstr(text, "qtensor") != NULL ? not_plain(r, "quantized", RS_TORCH_PYTHON_BY("dequantize"))
+           : strstr(text, "meta") != NULL    ? not_plain(r, "without data (on the meta device)", NULL)
+                                             : not_plain(r, "of a subclass of Tensor: save its plain tensor", NULL);
   }
   if (!rs_pickle_is_object(p, value, RS_ROLE_TENSOR))
     return malformed(r, "a parameter of what is no tensor");
@@ -119,7 +120,8 @@ static reshard_status check_views(const reading *r, int64_t metadata) {
   for (int i = 0; i < 2; i++) {
     int64_t flag = rs_pickle_under(p, metadata, keys[i]);
     if (flag >= 0 && !(rs_pickle_is(p, flag, RS_PICKLE_BOOL) && p->values.at[flag].number == 0))
-      return not_plain(r, i == 0 ? "a conjugate view (resolve_conj)" : "a negative view (resolve_neg)");
+      return i == 0 ? not_plain(r, "a conjugate view", RS_TORCH_PYTHON_BY("resolve_conj"))
+                    : not_plain(r, "a negative view", RS_TORCH_PYTHON_BY("resolve_neg"));
   }
   return RESHARD_SUCCESS;
 }
@@ -163,7 +165,7 @@ static reshard_status check_strides(reading *r, rs_torch_tensor *out) {
   rs_shape_text(strides, out->ndim, r->stride);
   char what[2 * RS_SHAPE_TEXT + 64];
   rs_text_add(&(rs_text){what, sizeof what, 0}, "not contiguous (shape %s, strides %s)", shape, strides);
-  return not_plain(r, what);
+  return not_plain(r, what, RS_TORCH_PYTHON);
 }
 
 /* The bytes of the tensor within its storage's entry. */

@@ -32,20 +32,22 @@ void rs_torch_free(rs_torch *torch);
 /* Whether a value of the pickle is a tensor or a parameter, also of a kind that is not read. */
 bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
 /* Reads where a tensor's bytes are. name: of the tensor, for errors, quoted already.
- * Errors: RESHARD_ERROR_INVALID when it does not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this library
- * lacks and, with what makes it plain in Python, for tensors that are sparse, quantized, of a subclass, conjugated or
- * strided otherwise than row-major and Fortran. */
+ * Errors: RESHARD_ERROR_INVALID when it does not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this
+ * library lacks and, with what makes it plain in Python, for tensors that are sparse, quantized, of a subclass,
+ * conjugated or strided otherwise than row-major and Fortran. */
 reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int64_t value, rs_torch_tensor *tensor);
 
 /* The dtype that a pickle has under a name of torch; *dtype NONE and the name in text for one that is not known. */
 bool rs_torch_dtype(const rs_pickle *pickle, int64_t value, reshard_dtype *dtype, const char **text);
 
-/* How a file of torch.save, and a .distcp directory, become safetensors in Python: two lines, behind an error. */
-#define RS_TORCH_PYTHON \
+/* How a file of torch.save, and a .distcp directory, become safetensors in Python: two lines, behind an error. The
+ * first has a method of the tensors in it that makes them plain. */
+#define RS_TORCH_PYTHON_BY(method) \
   "in Python: t = torch.load(PATH, map_location='cpu'); " \
-  "safetensors.torch.save_file({k: v.contiguous().clone() for k, v in t.items()}, OUT)"
+  "safetensors.torch.save_file({k: v." method "().clone() for k, v in t.items()}, OUT)"
+#define RS_TORCH_PYTHON RS_TORCH_PYTHON_BY("contiguous")
 #define RS_DISTCP_PYTHON \
   "in Python: torch.distributed.checkpoint.format_utils.dcp_to_torch_save(PATH, 'x.pt'); " \
-  "safetensors.torch.save_file(torch.load('x.pt'), OUT)"
+  "safetensors.torch.save_file({k: v.contiguous() for k, v in torch.load('x.pt').items()}, OUT)"
 
 #endif

@@ -35,9 +35,9 @@ RESHARD_API const char *reshard_model_preset_name(int64_t i);
 RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model *model);
 
 /* Reads a model from a file. A path that ends in ".safetensors" is such a file, of which only the header is read, and
- * the tensors come in the header's order. A directory, and a path that ends in ".pt" or ".pth", is a checkpoint that
- * reshard_checkpoint_open reads, with its errors. Any other is a JSON list of {"name": string, "shape": [extents], "dtype":
- * string}; more keys are ignored.
+ * the tensors come in the header's order. A directory, and a path that ends in ".pt", ".pth" or ".bin", is a checkpoint
+ * that reshard_checkpoint_open reads, with its errors. Any other is a JSON list of {"name": string, "shape": [extents],
+ * "dtype": string}; more keys are ignored.
  * Errors: RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, more
  * than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t, a name twice, and for safetensors a header
  * longer than the file or data offsets that do not fit shape, dtype, file or one another.
@@ -100,8 +100,8 @@ RESHARD_API reshard_status reshard_rules_world(reshard_rules rules, int64_t *wor
  *                  meaning. Ours add a "reshard" entry to the metadata; where it is present, missing files and gaps are
  *                  errors, where absent the shapes are inferred (the largest offset + size per dim), and every file
  *                  is a rank of its own. One such file alone is a set of one file
- *     distcp       a directory of .distcp files and .metadata, as PyTorch's distributed checkpoint writes them by default
- *                  (FileSystemWriter). Shapes and shards are those of .metadata; the rank of a shard is R of its file's
+ *     distcp       a directory of .distcp files and .metadata, as PyTorch's distributed checkpoint writes them by
+ *                  default (FileSystemWriter). Shapes and shards are those of .metadata; the rank of a shard is R of its file's
  *                  name __R_N.distcp where all names are such, else every file is a rank of its own. Read only
  *     torch        a file of torch.save (.pt, .pth): a nested dict or list of tensors, named by their keys and indices
  *                  with '.' between, or one tensor, named "tensor". Tensors may share a storage. Read only
@@ -129,10 +129,10 @@ RESHARD_API const char *reshard_format_string(reshard_file_format format);
  * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
  * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a pickle that is malformed or
  * names another class, what a reshard_writer has not put in place yet (its temporary, see there).
- * RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library has not, a build without jansson (npy, distcp and
- * torch need none). Of distcp and torch, with two lines of Python that make safetensors of it: shards that were
- * transformed (compressed) or are safetensors, tensors that are not contiguous (Fortran order is read in torch), sparse,
- * quantized, conjugated or of a subclass, TorchScript, the format of torch.save before 1.6. */
+ * RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library has not, a build without jansson (npy, distcp
+ * and torch need none). Of distcp and torch: shards that were transformed (compressed) or are safetensors, tensors that
+ * are not contiguous (Fortran order is read in torch), sparse, quantized, conjugated or of a subclass, TorchScript, the
+ * format of torch.save before 1.6; the text has two lines of Python that make safetensors of it. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
 /* NULL is allowed. */
 RESHARD_API void reshard_checkpoint_close(reshard_checkpoint checkpoint);
