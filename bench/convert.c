@@ -222,7 +222,8 @@ int command_convert(int argc, char **argv) {
       "Cuts, reshards, joins and fuses files of tensors.\n"
       "IN   an .npy file, a .safetensors file, or a directory of .safetensors files: whole tensors, or "
       "shards, which tell\n"
-      "     their own layout; whole tensors are first held by --src (default rank(0))\n"
+      "     their own layout; a directory of .distcp files of PyTorch, or a .pt file of torch.save; whole tensors are\n"
+      "     first held by --src (default rank(0))\n"
       "OUT  one whole file where it ends in .npy or .safetensors, else a directory: shards as --dst says, "
       "or with --index\n"
       "     whole tensors. It appears complete or not at all.\n"
@@ -234,6 +235,7 @@ int command_convert(int argc, char **argv) {
       "  reshard convert shards-tp model.safetensors                            joined\n"
       "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
       "  reshard convert model.safetensors fused.safetensors --map fuse.map     q, k, v to qkv, ...\n"
+      "  reshard convert step-1000 model.safetensors                            .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
   what_layouts src, dst;
