@@ -106,6 +106,7 @@ static void as_json(const reshard_convert_report *r, const char *path) {
   cli_json_int(&j, "ranks", r->source.world);
   cli_json_int(&j, "bytes", r->source.bytes);
   cli_json_int(&j, "stored_bytes", r->source.stored_bytes);
+  cli_json_int(&j, "left_out", r->source.left_out);
   cli_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   cli_json_close(&j, '}');
   cli_json_open(&j, "target", '{');
@@ -143,6 +144,10 @@ static void warnings_text(const reshard_convert_report *r) {
     printf(
         "shapes        inferred from the offsets: the source does not state them, so that a shard missing at the end "
         "would not show\n");
+  if (r->source.left_out > 0)
+    printf("left out      %lld lea%s of the source that %s no tensor%s: only tensors are read\n",
+           (long long)r->source.left_out, r->source.left_out == 1 ? "f" : "ves", r->source.left_out == 1 ? "is" : "are",
+           plural(r->source.left_out));
   if (r->gapped > 0)
     printf("gaps          %lld tensor%s not covered by the target's boxes: this cannot be read back\n",
            (long long)r->gapped, r->gapped == 1 ? " is" : "s are");
@@ -158,7 +163,7 @@ static void as_text(const cli_options *o, const reshard_convert_report *r) {
   char a[CLI_BYTES_TEXT];
   printf("source        %s, %lld file%s", reshard_format_string(r->source.format), (long long)r->source.files,
          plural(r->source.files));
-  if (r->source.format == RESHARD_FORMAT_SHARDS)
+  if (r->source.format == RESHARD_FORMAT_SHARDS || r->source.format == RESHARD_FORMAT_DISTCP)
     printf(" of %lld rank%s", (long long)r->source.world, plural(r->source.world));
   printf(": %lld tensor%s, %s\n", (long long)r->source.tensors, plural(r->source.tensors),
          cli_bytes_text(a, (double)r->source.bytes));
@@ -220,7 +225,8 @@ int command_convert(int argc, char **argv) {
       "Cuts, reshards, joins and fuses files of tensors.\n"
       "IN   an .npy file, a .safetensors file, or a directory of .safetensors files: whole tensors, or "
       "shards, which tell\n"
-      "     their own layout; whole tensors are first held by --src (default rank(0))\n"
+      "     their own layout; a directory of .distcp files of PyTorch, or a .pt file of torch.save; whole tensors are\n"
+      "     first held by --src (default rank(0))\n"
       "OUT  one whole file where it ends in .npy or .safetensors, else a directory: shards as --dst says, "
       "or with --index\n"
       "     whole tensors. It appears complete or not at all.\n"
@@ -233,6 +239,7 @@ int command_convert(int argc, char **argv) {
       "  reshard convert shards-tp model.safetensors                            joined\n"
       "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
       "  reshard convert model.safetensors fused.safetensors --map fuse.map     q, k, v to qkv, ...\n"
+      "  reshard convert step-1000 model.safetensors                            .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
   what_layouts src, dst;

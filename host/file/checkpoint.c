@@ -10,6 +10,8 @@ const char *reshard_format_string(reshard_file_format format) {
   case RESHARD_FORMAT_SAFETENSORS: return "safetensors";
   case RESHARD_FORMAT_WHOLE: return "whole";
   case RESHARD_FORMAT_SHARDS: return "shards";
+  case RESHARD_FORMAT_DISTCP: return "distcp";
+  case RESHARD_FORMAT_TORCH: return "torch";
   }
   return "unknown";
 }

@@ -146,7 +146,7 @@ static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t 
  * world keeps its own. */
 static reshard_status choose_worlds(conversion *c) {
   const reshard_convert_options *o = c->options;
-  bool shards = c->in->info.format == RESHARD_FORMAT_SHARDS;
+  bool shards = rs_has_ranks(c->in->info.format);
   int64_t held = shards ? c->in->info.world : c->src.world;
   c->world = o->world > 0 ? o->world : c->dst.world > 0 ? c->dst.world : held;
   if (c->world == 0 && (o->src != NULL || o->src_rules != NULL || o->dst != NULL || o->dst_rules != NULL))
@@ -171,7 +171,7 @@ static reshard_status lay_out(conversion *c) {
   RS_TRY(rs_alloc_zero(&c->src_layouts, nsrc, sizeof *c->src_layouts));
   RS_TRY(rs_alloc_zero(&c->dst_layouts, ndst, sizeof *c->dst_layouts));
   for (int64_t i = 0; i < nsrc; i++) {
-    if (c->in->info.format == RESHARD_FORMAT_SHARDS) {
+    if (rs_has_ranks(c->in->info.format)) {
       c->src_layouts[i] = reshard_layout_retain(c->in->store.tensors.at[i].layout);
       continue;
     }
@@ -313,7 +313,7 @@ static reshard_status prepare(conversion *c, const char *in, const char *out) {
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
   RS_TRY(rs_checkpoint_open(in, false, &c->in));
-  if (c->in->info.format == RESHARD_FORMAT_SHARDS && (o->src != NULL || o->src_rules != NULL)) {
+  if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
                     rs_where(where, "directory", in));

@@ -1,5 +1,6 @@
-/* A directory of safetensors files. With an index (Hugging Face's model.safetensors.index.json: "weight_map" says of
- * each tensor in which file it is) only the files that it names are read, and it must be right in every tensor. */
+/* A directory of safetensors files, or one with .distcp files, which distcp.c opens. With an index (Hugging Face's
+ * model.safetensors.index.json: "weight_map" says of each tensor in which file it is) only the files that it names are
+ * read, and it must be right in every tensor. */
 #include "device/cpu.h"
 #include "file/json.h"
 #include "file/open.h"
@@ -84,13 +85,19 @@ static void free_names(names *n) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static reshard_status keep_name(const rs_opening *opening, const char *name, names *files, names *indexes) {
-  char quoted[RS_QUOTE];
-  if (rs_ends(name, ".distcp") || strcmp(name, ".metadata") == 0)
-    return rs_error(RESHARD_ERROR_INVALID,
-                    "%s: holds '%s', a checkpoint in PyTorch's own format (.distcp): convert it to safetensors first",
-                    opening->where, rs_quote(quoted, sizeof quoted, name));
-  names *to = rs_ends(name, ".safetensors") ? files : rs_ends(name, ".safetensors.index.json") ? indexes : NULL;
+/* What is in a directory. */
+typedef struct listing {
+  names files, indexes;
+  names distcp;  /* the first .distcp file, or metadata of one rank */
+  bool metadata; /* .metadata is there */
+} listing;
+
+static reshard_status keep_name(const char *name, listing *l) {
+  bool part = rs_ends(name, ".distcp") || (name[0] != '.' && rs_ends(name, ".metadata"));
+  names *to = rs_ends(name, ".safetensors.index.json") ? &l->indexes : rs_ends(name, ".safetensors") ? &l->files : NULL;
+  l->metadata |= strcmp(name, ".metadata") == 0;
+  if (part && l->distcp.n == 0)
+    to = &l->distcp;
   if (to == NULL || name[0] == '.')
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(to, to->n + 1));
@@ -99,7 +106,7 @@ static reshard_status keep_name(const rs_opening *opening, const char *name, nam
   return RESHARD_SUCCESS;
 }
 
-static reshard_status list(const rs_opening *opening, const char *path, names *files, names *indexes) {
+static reshard_status list(const rs_opening *opening, const char *path, listing *l) {
   DIR *directory = opendir(path);
   if (directory == NULL)
     return errno == ENOMEM ? rs_error_memory(sizeof(DIR *)) : rs_file_error(opening->where, errno);
@@ -112,17 +119,15 @@ static reshard_status list(const rs_opening *opening, const char *path, names *f
         status = rs_file_error(opening->where, errno);
       break;
     }
-    status = keep_name(opening, entry->d_name, files, indexes);
+    status = keep_name(entry->d_name, l);
   }
   closedir(directory);
-  if (files->n > 0)
-    qsort(files->at, (size_t)files->n, sizeof *files->at, by_name);
+  if (l->files.n > 0)
+    qsort(l->files.at, (size_t)l->files.n, sizeof *l->files.at, by_name);
   return status;
 }
 
-typedef RS_VEC(char) path_text;
-
-static reshard_status join(const char *path, const char *name, path_text *whole) {
+reshard_status rs_path_join(const char *path, const char *name, rs_path *whole) {
   int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
   RS_TRY(rs_vec_reserve(whole, need));
   rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
@@ -132,12 +137,12 @@ static reshard_status join(const char *path, const char *name, path_text *whole)
 static reshard_status open_files(rs_opening *opening, const char *path, const names *files) {
   rs_store *s = &opening->checkpoint->store;
   reshard_status status = RESHARD_SUCCESS;
-  path_text whole = {0};
+  rs_path whole = {0};
   RS_TRY(rs_vec_reserve(&s->files, files->n));
   RS_TRY(rs_alloc_zero(&opening->headers, files->n, sizeof *opening->headers));
   for (int64_t f = 0; f < files->n && status == RESHARD_SUCCESS; f++) {
     char where[RS_WHERE];
-    RS_TRY_GOTO(status, join(path, files->at[f], &whole), done);
+    RS_TRY_GOTO(status, rs_path_join(path, files->at[f], &whole), done);
     status = rs_file_open(rs_where(where, "file", whole.at), whole.at, files->n, &s->files.at[f]);
     s->files.n += status == RESHARD_SUCCESS;
   }
@@ -151,7 +156,7 @@ done:
 /* Reads the index that counts; the caller releases *root. */
 static reshard_status read_index(const rs_opening *opening, const char *path, const names *indexes,
                                  char where[RS_WHERE], json_t **root) {
-  path_text whole = {0};
+  rs_path whole = {0};
   const char *name = indexes->at[0];
   for (int64_t i = 1; i < indexes->n; i++)
     if (strcmp(indexes->at[i], MAIN_INDEX) == 0)
@@ -162,7 +167,7 @@ static reshard_status read_index(const rs_opening *opening, const char *path, co
                     rs_quote(first, sizeof first, indexes->at[0]), rs_quote(second, sizeof second, indexes->at[1]));
   }
   rs_file file = {.fd = -1};
-  RS_TRY(join(path, name, &whole));
+  RS_TRY(rs_path_join(path, name, &whole));
   reshard_status status = rs_file_open(rs_where(where, "index", whole.at), whole.at, 1, &file);
   free(whole.at);
   RS_TRY(status);
@@ -298,16 +303,33 @@ static reshard_status open_indexed(rs_opening *opening, const char *path, names 
 
 #endif
 
-reshard_status rs_open_directory(rs_opening *opening, const char *path) {
-  names files = {0}, indexes = {0};
-  reshard_status status = list(opening, path, &files, &indexes);
-  if (status == RESHARD_SUCCESS && files.n == 0)
-    status = rs_error(RESHARD_ERROR_INVALID, "%s: a directory without .safetensors files", opening->where);
-  if (status == RESHARD_SUCCESS && indexes.n > 0)
-    status = open_indexed(opening, path, &files, &indexes);
-  else if (status == RESHARD_SUCCESS && (status = open_files(opening, path, &files)) == RESHARD_SUCCESS)
+/* A directory with .metadata, or with parts of such a checkpoint. */
+static reshard_status check_distcp(const rs_opening *opening, const listing *l) {
+  char part[RS_QUOTE], other[RS_QUOTE];
+  if (!l->metadata)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: holds '%s' and no .metadata: the save has not ended, or each rank has saved by itself",
+                    opening->where, rs_quote(part, sizeof part, l->distcp.at[0]));
+  if (l->files.n > 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: holds .metadata of .distcp files, and '%s': which is the checkpoint?",
+                    opening->where, rs_quote(other, sizeof other, l->files.at[0]));
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_open_directory(rs_opening *opening, const char *path, bool *distcp) {
+  listing l = {.metadata = false};
+  reshard_status status = list(opening, path, &l);
+  *distcp = l.metadata || l.distcp.n > 0;
+  if (status == RESHARD_SUCCESS && *distcp)
+    status = check_distcp(opening, &l);
+  else if (status == RESHARD_SUCCESS && l.files.n == 0)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: a directory without .safetensors or .distcp files", opening->where);
+  if (status == RESHARD_SUCCESS && !*distcp && l.indexes.n > 0)
+    status = open_indexed(opening, path, &l.files, &l.indexes);
+  else if (status == RESHARD_SUCCESS && !*distcp && (status = open_files(opening, path, &l.files)) == RESHARD_SUCCESS)
     status = rs_open_headers(opening);
-  free_names(&files);
-  free_names(&indexes);
+  free_names(&l.files);
+  free_names(&l.indexes);
+  free_names(&l.distcp);
   return status;
 }

@@ -1,9 +1,10 @@
-/* Models from files: a JSON list of tensors, or the header of a safetensors file. */
+/* Models from files: a JSON list of tensors, the header of a safetensors file, or those of another checkpoint. */
 #include "file/json.h"
 #include "file/open.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #ifdef RS_HAVE_JANSSON
 
@@ -55,13 +56,13 @@ static reshard_status load_header(const char *where, const char *path, reshard_m
   return RESHARD_SUCCESS;
 }
 
-static reshard_status load(const char *where, const char *path, reshard_model *model) {
+static reshard_status load_text(const char *where, const char *path, reshard_model *model) {
   return rs_ends(path, ".safetensors") ? load_header(where, path, model) : load_list(where, path, model);
 }
 
 #else
 
-static reshard_status load(const char *where, const char *path, reshard_model *model) {
+static reshard_status load_text(const char *where, const char *path, reshard_model *model) {
   (void)path;
   (void)model;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no model files, it was made without jansson", where);
@@ -69,9 +70,28 @@ static reshard_status load(const char *where, const char *path, reshard_model *m
 
 #endif
 
+static reshard_status load_checkpoint(const char *path, reshard_model *model) {
+  reshard_checkpoint checkpoint = NULL;
+  RS_TRY(reshard_checkpoint_open(path, &checkpoint));
+  *model = checkpoint->store.model;
+  checkpoint->store.model = NULL;
+  rs_names_free(&checkpoint->names); /* of the model */
+  reshard_checkpoint_close(checkpoint);
+  return RESHARD_SUCCESS;
+}
+
+/* A directory, or a file that torch.save names so: nothing else of these names is a model. */
+static bool is_checkpoint(const char *path) {
+  struct stat info;
+  return rs_ends(path, ".pt") || rs_ends(path, ".pth") || rs_ends(path, ".bin") ||
+         (stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+}
+
 reshard_status reshard_model_load(const char *path, reshard_model *model) {
   if (path == NULL || model == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_model_load: NULL argument");
   char where[RS_WHERE];
-  return load(rs_where(where, "model file", path), path, model);
+  if (is_checkpoint(path))
+    return load_checkpoint(path, model);
+  return load_text(rs_where(where, "model file", path), path, model);
 }

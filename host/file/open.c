@@ -4,6 +4,7 @@
 #include "file/open.h"
 #include "file/npy.h"
 #include "file/target.h"
+#include "file/torch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -62,8 +63,15 @@ static reshard_status open_file(rs_opening *opening, const char *path) {
     opening->checkpoint->info.format = RESHARD_FORMAT_NPY;
     return open_npy(opening);
   }
+  if (rs_ends(path, ".distcp") || rs_ends(path, ".metadata"))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a part of a .distcp checkpoint: name its directory", where);
+  if (memcmp(first, "PK\3\4", 4) == 0)
+    return rs_open_state_dict(opening);
+  if (memcmp(first, RS_TORCH_OLD_MAGIC, sizeof RS_TORCH_OLD_MAGIC - 1) == 0)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "%s: what torch.save wrote before version 1.6 of PyTorch, no zip archive: " RS_TORCH_PYTHON, where);
   if (first[8] != '{' && !rs_ends(path, ".safetensors"))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: neither an .npy nor a .safetensors file", where);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: neither an .npy nor a .safetensors file, nor one of torch.save", where);
   RS_TRY(rs_alloc_zero(&opening->headers, 1, sizeof *opening->headers));
   RS_TRY(rs_open_headers(opening));
   return open_read(opening, RESHARD_FORMAT_SAFETENSORS);
@@ -106,9 +114,13 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
     c->directory = true;
     c->device = (uint64_t)info.st_dev;
     c->inode = (uint64_t)info.st_ino;
-    RS_TRY(rs_open_directory(opening, path));
+    bool distcp;
+    RS_TRY(rs_open_directory(opening, path, &distcp));
+    if (distcp)
+      RS_TRY(rs_open_distcp(opening, path));
     RS_TRY(rs_checkpoint_in_place(c, path));
-    RS_TRY(open_read(opening, RESHARD_FORMAT_WHOLE));
+    if (!distcp)
+      RS_TRY(open_read(opening, RESHARD_FORMAT_WHOLE));
   } else {
     RS_TRY(open_file(opening, path));
   }

@@ -24,8 +24,11 @@ const char *rs_opening_name(const rs_opening *opening, int64_t file);
 /* "file 'dir/name'". */
 const char *rs_opening_where(const rs_opening *opening, int64_t file, char where[RS_WHERE]);
 
-/* directory.c. Opens and reads the files of a directory. */
-reshard_status rs_open_directory(rs_opening *opening, const char *path);
+/* directory.c. Opens and reads the files of a directory; *distcp: it has none of safetensors but .metadata. */
+reshard_status rs_open_directory(rs_opening *opening, const char *path, bool *distcp);
+/* The path of a name in a directory, with a NUL. */
+typedef RS_VEC(char) rs_path;
+reshard_status rs_path_join(const char *path, const char *name, rs_path *whole);
 /* Reads the headers of the files that are open. */
 reshard_status rs_open_headers(rs_opening *opening);
 
@@ -59,5 +62,10 @@ reshard_status rs_open_add(rs_opening *opening, rs_layouts *layouts, const rs_wh
  * from the headers. */
 reshard_status rs_open_whole(rs_opening *opening);
 reshard_status rs_open_shards(rs_opening *opening);
+
+/* These fill store and info: distcp.c, from the .metadata of a directory and the .distcp files that it names;
+ * state_dict.c, from the only file that is open, of torch.save. */
+reshard_status rs_open_distcp(rs_opening *opening, const char *path);
+reshard_status rs_open_state_dict(rs_opening *opening);
 
 #endif

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef RS_HAVE_JANSSON
-
 /* A block of a tensor that is being built: its shard, its rank, and its number among the boxes of the rank's array;
  * count: blocks that the array has. */
 typedef struct block {
@@ -214,7 +212,7 @@ static reshard_status build_arrays(builder *b, const rs_global *global, reshard_
   return RESHARD_SUCCESS;
 }
 
-static reshard_status build(builder *b) {
+static reshard_status build_all(builder *b) {
   const rs_shards *s = b->shards;
   rs_store *store = &s->opening->checkpoint->store;
   RS_TRY(rs_vec_reserve(&store->tensors, s->tensors.n));
@@ -232,8 +230,18 @@ static reshard_status build(builder *b) {
   return RESHARD_SUCCESS;
 }
 
-/* Shards of one tensor side by side, by counting. */
-static reshard_status group(rs_shards *s) {
+reshard_status rs_shards_build(rs_shards *s) {
+  builder b = {.shards = s};
+  reshard_status status = build_all(&b);
+  free(b.blocks.at);
+  free(b.ranks.at);
+  free(b.boxes.at);
+  free(b.intervals.at);
+  return status;
+}
+
+/* By counting. */
+reshard_status rs_shards_group(rs_shards *s) {
   char quoted[RS_QUOTE];
   int64_t first = 0;
   RS_TRY(rs_vec_reserve(&s->by_tensor, s->all.n));
@@ -254,34 +262,35 @@ static reshard_status group(rs_shards *s) {
   return RESHARD_SUCCESS;
 }
 
+void rs_shards_free(rs_shards *s) {
+  rs_names_free(&s->names);
+  free(s->tensors.at);
+  free(s->all.at);
+  free(s->file_first.at);
+  free(s->by_tensor.at);
+  free(s->runs.at);
+  free(s->rank.at);
+  rs_layouts_free(&s->layouts);
+}
+
+#ifdef RS_HAVE_JANSSON
+
 reshard_status rs_open_shards(rs_opening *opening) {
   rs_shards s = {.opening = opening};
-  builder b = {.shards = &s};
   reshard_checkpoint_info *info = &opening->checkpoint->info;
   reshard_status status = rs_shards_collect(&s);
   if (status == RESHARD_SUCCESS)
-    status = group(&s);
+    status = rs_shards_group(&s);
   if (status == RESHARD_SUCCESS)
     status = rs_shards_rank(&s);
   if (status == RESHARD_SUCCESS)
-    status = build(&b);
+    status = rs_shards_build(&s);
   for (int64_t f = 0; f < opening->checkpoint->store.files.n; f++)
     info->stored_bytes += opening->headers[f].model->bytes;
   info->world = s.stated > 0 ? s.stated : s.world;
   info->described = s.root != NULL;
-  free(b.blocks.at);
-  free(b.ranks.at);
-  free(b.boxes.at);
-  free(b.intervals.at);
   json_decref(s.root);
-  rs_names_free(&s.names);
-  free(s.tensors.at);
-  free(s.all.at);
-  free(s.file_first.at);
-  free(s.by_tensor.at);
-  free(s.runs.at);
-  free(s.rank.at);
-  rs_layouts_free(&s.layouts);
+  rs_shards_free(&s);
   return status;
 }
 

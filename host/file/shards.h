@@ -1,12 +1,10 @@
 /* Inside of the opening of a directory of shards: what its files say (shard_set.c), which rank each file is
- * (shard_ranks.c), and the layouts and holds that follow (shards.c). */
+ * (shard_ranks.c), and the layouts and holds that follow (shards.c), which those of a .distcp directory share. */
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 
 #include "file/json.h"
 #include "file/open.h"
-
-#ifdef RS_HAVE_JANSSON
 
 /* One tensor of one file. */
 typedef struct rs_shard {
@@ -31,10 +29,10 @@ typedef struct rs_global {
 
 typedef struct rs_shards {
   const rs_opening *opening;
-  json_t *root;   /* of the "reshard" metadata, NULL: none. Texts of names below are in it or in the headers */
-  int64_t world;  /* of the layouts */
-  int64_t stated; /* by the metadata, where the layouts needed another; else 0 */
-  rs_names names; /* of the tensors */
+  struct json_t *root; /* of the "reshard" metadata, NULL: none. Texts of names below are in it or in the headers */
+  int64_t world;       /* of the layouts */
+  int64_t stated;      /* by the metadata, where the layouts needed another; else 0 */
+  rs_names names;      /* of the tensors */
   RS_VEC(rs_global) tensors;
   RS_VEC(rs_shard) all;       /* file by file */
   RS_VEC(int64_t) file_first; /* the first shard of each file, and one more */
@@ -48,10 +46,16 @@ typedef struct rs_shards {
 #define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
 const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
 
+/* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the
+ * info are the caller's. */
+reshard_status rs_shards_build(rs_shards *shards);
+/* Shards of one tensor side by side in by_tensor. */
+reshard_status rs_shards_group(rs_shards *shards);
+void rs_shards_free(rs_shards *shards);
+
 /* Reads the files: tensors, shards, runs, world. */
 reshard_status rs_shards_collect(rs_shards *shards);
 /* Finds the rank of each file; what a layout of the metadata says is checked. Needs by_tensor. */
 reshard_status rs_shards_rank(rs_shards *shards);
 
-#endif
 #endif

@@ -123,6 +123,11 @@ reshard_status rs_rank_routes(const rs_store *src, int64_t from, const rs_store 
 /* Appends the route from a whole tensor to a whole tensor of the same shape. */
 reshard_status rs_whole_route(int64_t from, const rs_store *dst, int64_t to, rs_routes *routes);
 
+/* Whether a source of this format says itself which rank has what. */
+static inline bool rs_has_ranks(reshard_file_format format) {
+  return format == RESHARD_FORMAT_SHARDS || format == RESHARD_FORMAT_DISTCP;
+}
+
 /* open.c */
 struct reshard_checkpoint_s {
   rs_store store;

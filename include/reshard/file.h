@@ -36,8 +36,9 @@ RESHARD_API const char *reshard_model_preset_name(int64_t i);
 RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model *model);
 
 /* Reads a model from a file. A path that ends in ".safetensors" is such a file, of which only the header is read, and
- * the tensors come in the header's order. Any other is a JSON list of {"name": string, "shape": [extents], "dtype":
- * string}; more keys are ignored.
+ * the tensors come in the header's order. A directory, and a path that ends in ".pt", ".pth" or ".bin", is a checkpoint
+ * that reshard_checkpoint_open reads, with its errors. Any other is a JSON list of {"name": string, "shape": [extents],
+ * "dtype": string}; more keys are ignored.
  * Errors: RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, more
  * than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t, a name twice, and for safetensors a header
  * longer than the file or data offsets that do not fit shape, dtype, file or one another.
@@ -113,24 +114,39 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *                  meaning. Ours add a "reshard" entry to the metadata; where it is present, missing files and gaps are
  *                  errors, where absent the shapes are inferred (the largest offset + size per dim), and every file
  *                  is a rank of its own. One such file alone is a set of one file
+ *     distcp       a directory of .distcp files and .metadata, as PyTorch's distributed checkpoint writes them by
+ *                  default (FileSystemWriter). Shapes and shards are those of .metadata; the rank of a shard is R of its file's
+ *                  name __R_N.distcp where all names are such, else every file is a rank of its own. Read only
+ *     torch        a file of torch.save (.pt, .pth): a nested dict or list of tensors, named by their keys and indices
+ *                  with '.' between, or one tensor, named "tensor". Tensors may share a storage. Read only
  *
- * Source: the formats' own documents; torch.distributed.checkpoint HuggingFaceStorageWriter and -Reader. */
+ * Nothing of a pickle is run: its classes are looked up in a list, and another one is an error that names it and the
+ * byte. Leaves of the last two formats that are no tensors are not read, but counted (left_out). Checksums of their
+ * zip archives are not looked at, as PyTorch does not.
+ *
+ * Source: the formats' own documents; torch.distributed.checkpoint HuggingFaceStorageWriter and -Reader,
+ * FileSystemWriter and -Reader; torch.save. */
 typedef struct reshard_checkpoint_s *reshard_checkpoint;
 
 typedef enum reshard_file_format {
   RESHARD_FORMAT_NPY = 1,
   RESHARD_FORMAT_SAFETENSORS,
   RESHARD_FORMAT_WHOLE,
-  RESHARD_FORMAT_SHARDS
+  RESHARD_FORMAT_SHARDS,
+  RESHARD_FORMAT_DISTCP,
+  RESHARD_FORMAT_TORCH
 } reshard_file_format;
-/* "npy", "safetensors", "whole", "shards"; "unknown" else. */
+/* "npy", "safetensors", "whole", "shards", "distcp", "torch"; "unknown" else. */
 RESHARD_API const char *reshard_format_string(reshard_file_format format);
 
 /* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
  * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
- * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a .distcp directory, what a
- * reshard_writer has not put in place yet (its temporary, see there).
- * RESHARD_ERROR_UNSUPPORTED: big-endian .npy, dtypes that this library has not, a build without jansson. */
+ * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a pickle that is malformed or
+ * names another class, what a reshard_writer has not put in place yet (its temporary, see there).
+ * RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library has not, a build without jansson (npy, distcp
+ * and torch need none). Of distcp and torch: shards that were transformed (compressed) or are safetensors, tensors that
+ * are not contiguous (Fortran order is read in torch), sparse, quantized, conjugated or of a subclass, TorchScript, the
+ * format of torch.save before 1.6; the text has two lines of Python that make safetensors of it. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
 /* NULL is allowed. */
 RESHARD_API void reshard_checkpoint_close(reshard_checkpoint checkpoint);
@@ -140,8 +156,10 @@ typedef struct reshard_checkpoint_info {
   int64_t tensors, files;
   int64_t bytes;        /* of the global tensors */
   int64_t stored_bytes; /* of data in the files; replicas count each time */
-  int64_t world;        /* ranks: shards: as its metadata says, else the number of files; other formats: 1 */
-  int described;        /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred */
+  int64_t world;        /* ranks: shards: as its metadata says, else the number of files; distcp: of the shards' files;
+                           other formats: 1 */
+  int described;        /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
+  int64_t left_out;     /* distcp, torch: leaves that are no tensors, which are not read */
 } reshard_checkpoint_info;
 RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info);
 
@@ -149,8 +167,8 @@ RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkp
 RESHARD_API reshard_model reshard_checkpoint_model(reshard_checkpoint checkpoint);
 /* Number of the tensor of that name. Errors: RESHARD_ERROR_INVALID naming it when there is none. */
 RESHARD_API reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char *name, int64_t *tensor);
-/* Who holds what of tensor i: rank(0) for whole tensors, for shards what metadata or offsets say. The caller releases
- * it. */
+/* Who holds what of tensor i: rank(0) for whole tensors, for shards and distcp what metadata or offsets say. The caller
+ * releases it. */
 RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor,
                                                      reshard_layout *layout);
 /* Reads what `rank` of any layout of the tensor's shape holds into the rank's buffers (reshard_layout_buffer_count of
@@ -244,7 +262,7 @@ typedef struct reshard_convert_options {
   size_t size;
   const char *src, *dst;             /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
   reshard_rules src_rules, dst_rules; /* layouts by name of the source tensor, of the target tensor. A source of shards
-                                         has its own layouts: src and src_rules are an error there */
+                                         or distcp has its own layouts: src and src_rules are an error there */
   reshard_map map;                   /* NULL: every tensor as it is */
   int64_t world; /* ranks of out; 0: what dst names, else those of in (its shards', or what src names) */
   int force, dedup;                  /* as in reshard_writer_options */

@@ -3,6 +3,7 @@
  * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more, and
  * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
 #include "probe.h"
+#include "support/recorded.h"
 #include "support/scratch.h"
 
 #include <setjmp.h>
@@ -17,6 +18,7 @@ typedef struct opened {
   const char *name;
   int64_t tensors, bytes;
   reshard_file_format format;
+  const char *tensor; /* a name that is there */
   reshard_checkpoint checkpoint; /* made without faults */
 } opened;
 
@@ -34,8 +36,7 @@ static bool good(const probe_out *out, const void *with) {
   int64_t i;
   return reshard_checkpoint_get_info(out->object, &info) == RESHARD_SUCCESS && info.tensors == o->tensors &&
          info.bytes == o->bytes && info.format == o->format &&
-         (o->tensors == 0 ||
-          reshard_checkpoint_find(out->object, o->tensors > 1 ? "w" : "tensor", &i) == RESHARD_SUCCESS);
+         (o->tensors == 0 || reshard_checkpoint_find(out->object, o->tensor, &i) == RESHARD_SUCCESS);
 }
 
 static void drop(probe_out *out) { reshard_checkpoint_close(out->object); }
@@ -53,12 +54,17 @@ static bool some_layout(const probe_out *out, const void *with) {
 }
 static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
 
-static void probe_open(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes, int64_t least) {
-  opened o = {name, tensors, bytes, format, NULL};
+static void probe_named(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes,
+                        const char *tensor, int64_t least) {
+  opened o = {name, tensors, bytes, format, tensor, NULL};
   o.checkpoint = scratch_open(name);
   assert_true(probe_run(&(probe){name, open_one, good, drop, &o}) >= least);
   probe_run(&(probe){"checkpoint_layout", layout_of, some_layout, drop_layout, &o});
   reshard_checkpoint_close(o.checkpoint);
+}
+
+static void probe_open(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes, int64_t least) {
+  probe_named(name, format, tensors, bytes, tensors > 1 ? "w" : "tensor", least);
 }
 
 static void test_npy(void **state) {
@@ -69,6 +75,19 @@ static void test_npy(void **state) {
   memcpy(bytes + 10, header, sizeof header - 1);
   scratch_write("a.npy", bytes, 10 + sizeof header - 1 + 12);
   probe_open("a.npy", RESHARD_FORMAT_NPY, 1, 12, 5);
+}
+
+/* Shards of PyTorch's own format, and a file of torch.save. */
+static void test_torch(void **state) {
+  (void)state;
+  if (!recorded_there())
+    skip();
+  recorded_sharded("d");
+  recorded file = recorded_read("state.pt");
+  scratch_write("s.pt", file.at, file.n);
+  recorded_free(&file);
+  probe_named("d", RESHARD_FORMAT_DISTCP, 12, 180, "rows", 100);
+  probe_named("s.pt", RESHARD_FORMAT_TORCH, 25, 533, "scalar", 50);
 }
 
 #ifdef RS_HAVE_JANSSON
@@ -143,6 +162,7 @@ static void test_refusal(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_npy),
+      cmocka_unit_test(test_torch),
 #ifdef RS_HAVE_JANSSON
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_shards),

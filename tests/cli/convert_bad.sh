@@ -162,7 +162,8 @@ truncate -s -1 broken/$second; broken "$second"
 cp broken/$first broken/copy.safetensors; broken '.'
 cp broken/$first broken/$second; broken '.'
 cp c.safetensors broken/; broken '.'
-rm -r broken; mkdir broken; echo >broken/__0_0.distcp; echo >broken/.metadata; broken 'distcp'
+rm -r broken; mkdir broken; echo >broken/__0_0.distcp; broken '__0_0.distcp.*no .metadata'
+rm -r broken; mkdir broken; echo >broken/__0_0.distcp; echo >broken/.metadata; broken '.metadata.*byte 0 of the pickle'
 rm -r broken; cp -r whole broken
 sed -i 's/"tensor"/"other"/' broken/model.safetensors.index.json; bad 2 'other|tensor' convert broken x.npy
 echo '{"weight_map":' >broken/model.safetensors.index.json; bad 2 'index.json' convert broken x.npy

@@ -217,14 +217,18 @@ static void test_whole(void **state) {
 static void test_directories(void **state) {
   (void)state;
   scratch_directory("d");
-  scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors", "d'");
+  scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors or .distcp files", "d'");
   scratch_write("d/model.npy", "", 0);
-  scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors", "d'");
+  scratch_refused("d", RESHARD_ERROR_INVALID, "without .safetensors or .distcp files", "d'");
   scratch_write("d/__0_0.distcp", "", 0);
-  scratch_refused("d", RESHARD_ERROR_INVALID, "'__0_0.distcp'", "convert it to safetensors first");
+  scratch_refused("d", RESHARD_ERROR_INVALID, "'__0_0.distcp'", "no .metadata");
   scratch_remove("d/__0_0.distcp");
+  scratch_write("d/__0.metadata", "", 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "'__0.metadata'", "each rank has saved by itself");
   scratch_write("d/.metadata", "", 0);
-  scratch_refused("d", RESHARD_ERROR_INVALID, "'.metadata'", "distcp");
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "byte 0 of the pickle: it ends");
+  scratch_write("d/a.safetensors", "", 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "'a.safetensors'", "which is the checkpoint");
   scratch_remove("d");
   scratch_refused("d", RESHARD_ERROR_INVALID, "d'", "No such file");
   scratch_write("d", "", 0);

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# PyTorch's own checkpoints (distcp/, see distcp/make.py): a .distcp directory and a file of torch.save, converted with
+# all bytes compared; the summary; as a model; what is refused, with the status.
+. "$SOURCE/tests/cli/common.bash" || exit 1
+. "$SOURCE/tests/cli/files.bash" || exit 1
+recorded=$SOURCE/tests/files/distcp
+export LC_ALL=C
+
+expect 0 convert "$recorded/sharded" whole.safetensors --verify
+says '^source +distcp, 2 files of 2 ranks: 12 tensors'
+says '^left out +3 leaves of the source that are no tensors'
+same whole.safetensors "$recorded/sharded.safetensors"
+expect 0 convert "$recorded/state.pt" state.safetensors --verify
+says '^source +torch, 1 file: 25 tensors'
+says '^left out +9 leaves'
+same state.safetensors "$recorded/state.safetensors"
+for source in sharded state.pt; do
+  expect 0 convert "$recorded/$source" shards --dst 'flat()' --ranks 5 --force --verify
+  expect 0 convert shards back.safetensors --force
+  same back.safetensors "$recorded/${source%.pt}.safetensors"
+done
+expect 0 convert "$recorded/sharded" again.safetensors --json json
+grep -qE '"format": *"distcp"' json || fault "no format in $(cat json)"
+grep -qE '"left_out": *3' json || fault "no left_out in $(cat json)"
+
+# Whole tensors of a .pt file are held by what --src says; shards say it themselves.
+expect 0 convert "$recorded/state.pt" cut --src 'flat()' --dst 'flat()' --ranks 3
+refuse 2 'src: .*shards, which say their own layout' convert "$recorded/sharded" x.safetensors --src 'rank(0)'
+
+# As a model: names, shapes, dtypes alone.
+for model in "$recorded/sharded" "$recorded/state.pt" "$recorded/state.safetensors"; do
+  expect 0 plan --model "$model" --src 'flat()' --dst 'rank(0)' --ranks 2 --json "${model##*/}.json"
+done
+grep -q '"tensors": *12' sharded.json || fault 'the model of sharded'
+[ "$(grep -o '"tensors": *[0-9]*' state.pt.json)" = "$(grep -o '"tensors": *[0-9]*' state.safetensors.json)" ] || fault 'models differ'
+
+# The output is no more than what could be read.
+broken() { rm -rf broken && cp -r "$recorded/sharded" broken && chmod -R u+w broken; }
+broken; truncate -s -1 broken/__1_0.distcp; bad 2 "__1_0.distcp': tensor" convert broken x.safetensors
+broken; truncate -s -1 broken/.metadata; bad 2 "broken/.metadata': byte" convert broken x.safetensors
+broken; rm broken/__0_0.distcp; bad 2 '__0_0.distcp.*No such file' convert broken x.safetensors
+broken; rm broken/.metadata; bad 2 'no .metadata' convert broken x.safetensors
+broken; : >broken/.metadata; bad 2 'broken/.metadata' convert broken x.safetensors
+broken; cp broken/__0_0.distcp broken/__1_0.distcp; bad 2 '__1_0.distcp' convert broken x.safetensors
+broken; cp "$recorded/state.safetensors" broken/; bad 2 'which is the checkpoint' convert broken x.safetensors
+broken; bad 2 'name its directory' convert broken/__0_0.distcp x.safetensors
+broken; sed -i 's/_StorageInfo/_StorageInfx/' broken/.metadata; bad 2 "_StorageInfx', which is none" convert broken x.safetensors
+broken; sed -i 's/little/bigxxx/' broken/__0_0.distcp; bad 3 "byte order 'bigxxx'" convert broken x.safetensors
+head -c 4000 "$recorded/state.pt" >cut.pt; bad 2 "cut.pt.*no end record" convert cut.pt x.safetensors
+: >empty.pt; bad 2 'empty.pt' convert empty.pt x.safetensors
+printf 'PK\3\4 nothing of the kind is in here, but 22 bytes and more' >zip.pt; bad 2 'no end record' convert zip.pt x.safetensors
+finish

@@ -1,0 +1,120 @@
+/* Any bytes as a file of torch.save: its archive, its pickle, and all of its data read. The first byte chooses: the
+ * file as it is; a pickle, which is given an archive with storages of 64 bytes, "0" and "1". Finds reads and writes out
+ * of bounds, leaks, and tensors that the file has no data for. */
+#define _GNU_SOURCE
+#include <reshard/reshard.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(int truth) {
+  if (!truth)
+    abort();
+}
+
+typedef struct archive {
+  uint8_t *at;
+  size_t n, entries, entry[3], size[3]; /* of each: where its header is, its bytes */
+  const char *name[3];
+} archive;
+
+static void put(archive *a, const void *bytes, size_t n) {
+  if (n > 0)
+    memcpy(a->at + a->n, bytes, n);
+  a->n += n;
+}
+
+static void put_number(archive *a, int n, uint64_t number) {
+  for (int i = 0; i < n; i++)
+    a->at[a->n++] = (uint8_t)(number >> 8 * i);
+}
+
+static void add(archive *a, const char *name, const uint8_t *bytes, size_t n) {
+  size_t i = a->entries++;
+  a->entry[i] = a->n;
+  a->size[i] = n;
+  a->name[i] = name;
+  put(a, "PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 26);
+  put_number(a, 2, strlen(name));
+  put_number(a, 2, 0);
+  put(a, name, strlen(name));
+  put(a, bytes, n);
+}
+
+static void finish(archive *a) {
+  size_t begin = a->n;
+  for (size_t i = 0; i < a->entries; i++) {
+    put(a, "PK\1\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20);
+    put_number(a, 4, a->size[i]);
+    put_number(a, 4, a->size[i]);
+    put_number(a, 2, strlen(a->name[i]));
+    put(a, "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
+    put_number(a, 4, a->entry[i]);
+    put(a, a->name[i], strlen(a->name[i]));
+  }
+  size_t end = a->n;
+  put(a, "PK\5\6\0\0\0\0", 8);
+  put_number(a, 2, a->entries);
+  put_number(a, 2, a->entries);
+  put_number(a, 4, end - begin);
+  put_number(a, 4, begin);
+  put_number(a, 2, 0);
+}
+
+static void read_tensor(reshard_checkpoint checkpoint, int64_t i, int64_t size) {
+  reshard_model_tensor t;
+  reshard_layout layout = NULL;
+  check(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
+  check(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
+  int64_t bytes = reshard_layout_elements(layout) * (int64_t)reshard_dtype_size(t.dtype);
+  check(bytes <= size);
+  void *memory = malloc((size_t)bytes + 1);
+  if (memory != NULL)
+    check(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
+  free(memory);
+  reshard_layout_release(layout);
+}
+
+static void open_and_read(const char *path, int64_t size) {
+  reshard_checkpoint checkpoint = NULL;
+  reshard_checkpoint_info info;
+  if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS) {
+    check(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
+    return;
+  }
+  check(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS);
+  for (int64_t i = 0; i < info.tensors && i < 64 && info.format == RESHARD_FORMAT_TORCH; i++)
+    read_tensor(checkpoint, i, size);
+  reshard_checkpoint_close(checkpoint);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const uint8_t storage[64];
+  static int file = -1;
+  static char path[64];
+  if (file < 0) {
+    file = memfd_create("fuzz", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  }
+  archive a = {.at = malloc(size + 1024)};
+  if (file >= 0 && a.at != NULL && size >= 1) {
+    if (data[0] % 2 == 0) {
+      put(&a, data + 1, size - 1);
+    } else {
+      add(&a, "a/data.pkl", data + 1, size - 1);
+      add(&a, "a/data/0", storage, sizeof storage);
+      add(&a, "a/data/1", storage, sizeof storage);
+      finish(&a);
+    }
+    if (ftruncate(file, 0) == 0 && pwrite(file, a.at, a.n, 0) == (ssize_t)a.n)
+      open_and_read(path, (int64_t)a.n);
+  }
+  free(a.at);
+  return 0;
+}
