@@ -87,6 +87,7 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat
     reshard_flat_record_free(made);
     return status;
   }
+  reshard_tensor_set_requires_grad((*flat)->tensor, 1); /* whatever the DTensor has */
   reshard_fsdp_mark_flattened((*flat)->tensor);
   *record = made;
   return RESHARD_SUCCESS;
@@ -177,6 +178,11 @@ static reshard_status chunk_dtensor(void *user, reshard_tree leaf, reshard_mesh 
   return reshard_fsdp_chunk_dtensor(user, leaf, mesh, stream, chunk);
 }
 
+static reshard_status chunk_dtensor_fsdp_first(void *user, reshard_tree leaf, reshard_mesh mesh, void *stream,
+                                               reshard_tree *chunk) {
+  return reshard_fsdp_chunk_dtensor_ordered(user, leaf, mesh, RESHARD_FSDP_FSDP_FIRST, stream, chunk);
+}
+
 static reshard_status pre_load(void *user, reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   (void)user;
   return reshard_fsdp_pre_load(leaf, inner, metadata);
@@ -206,6 +212,20 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
                                         .chunk_dtensor = chunk_dtensor,
                                         .pre_load_state_dict_transform = pre_load,
                                         .all_gather_dtensor = all_gather};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extension, reshard_fsdp_order order) {
+  static const char call[] = "reshard_fsdp_extension_set_order";
+  if (extension == NULL)
+    return no_argument(call, "extension");
+  RS_TRY(check_size(extension));
+  if (extension->chunk_dtensor != chunk_dtensor && extension->chunk_dtensor != chunk_dtensor_fsdp_first)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the table's chunk_dtensor is none of reshard_fsdp_extension_init",
+                    call);
+  if ((int)order != RESHARD_FSDP_TP_FIRST && (int)order != RESHARD_FSDP_FSDP_FIRST)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown order %d", call, (int)order);
+  extension->chunk_dtensor = order == RESHARD_FSDP_TP_FIRST ? chunk_dtensor : chunk_dtensor_fsdp_first;
   return RESHARD_SUCCESS;
 }
 

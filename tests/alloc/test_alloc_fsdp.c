@@ -156,6 +156,7 @@ static void open_body(void *user, int64_t r) {
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
   reshard_status status[] = {
       reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2", &w->mesh[r]),
+      reshard_mesh_init_groups(w->mesh[r], 0, NULL),
       reshard_mesh_sub(w->mesh[r], "tp", RESHARD_MESH_MINE, &w->tp[r]),
       reshard_mesh_comm(w->mesh[r], "dp", &comm),
       reshard_tensor_create(RESHARD_I32, 2, shape, &whole),
@@ -172,7 +173,7 @@ static void open_body(void *user, int64_t r) {
       reshard_state_dtensor(cut, &w->cut[r]),
       reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], NULL, &w->both[r]),
   };
-  for (size_t i = 0; i < 4; i++)
+  for (size_t i = 0; i < 5; i++)
     p->wrong[r] += status[i] != RESHARD_SUCCESS;
   for (size_t i = 0; i < 5; i++)
     p->wrong[r] += more[i] != RESHARD_SUCCESS;

@@ -179,6 +179,7 @@ static bool open_stage(site *s, stage *g) {
   reshard_comm rows = NULL;
   *g = (stage){.s = s, .fsdp_size = extents[0], .tp_size = 2, .table = {.size = RESHARD_FSDP_EXTENSION_INIT}};
   return SITE_GOOD(s, reshard_mesh_create(s->comm, 0, 2, extents, names, 0, NULL, &g->mesh)) &&
+         SITE_GOOD(s, reshard_mesh_init_groups(g->mesh, 0, NULL)) &&
          SITE_GOOD(s, reshard_mesh_sub(g->mesh, "tp", RESHARD_MESH_MINE, &g->tp)) &&
          SITE_GOOD(s, reshard_mesh_local_rank(g->mesh, "fsdp", RESHARD_MESH_MINE, &g->f)) &&
          SITE_GOOD(s, reshard_mesh_local_rank(g->mesh, "tp", RESHARD_MESH_MINE, &g->t)) &&
