@@ -1,4 +1,4 @@
-/* The FSDP extension, but for what cuts and gathers (chunk.c): flattening, unwrapping, the table of functions. */
+/* The FSDP extension, but for what cuts and gathers (chunk*.c): flattening, unwrapping, the table of functions. */
 #include "fsdp/fsdp.h"
 
 #include <stdlib.h>

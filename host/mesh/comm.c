@@ -145,43 +145,76 @@ static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_spl
   rs_mesh_find(m, split->color, first, coordinate);
 }
 
-/* A rank whose own step failed gives its status, and the others are told, unless they make nothing: the communicator is
- * there. */
-static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_status status, reshard_comm *comm) {
+/* Is a group in the list? */
+static bool find_group(const rs_mesh_group *list, const rs_mesh_group *wanted, reshard_comm *comm) {
+  for (; list != NULL; list = list->next)
+    if (same_group(list, wanted)) {
+      *comm = list->comm;
+      return true;
+    }
+  return false;
+}
+
+static void free_groups(rs_mesh_group *list) {
+  for (rs_mesh_group *next; list != NULL; list = next) {
+    next = list->next;
+    reshard_comm_destroy(list->comm);
+    free(list);
+  }
+}
+
+/* The group's communicator, from the root's list or from *made, to which it is added when it is new. A rank whose own
+ * step failed gives its status, and the others are told, unless they make nothing: the communicator is there. */
+static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_status status, rs_mesh_group **made,
+                                   reshard_comm *comm) {
   struct reshard_mesh_s *root = mesh->root;
   int dims[RESHARD_MAX_DIMS], n = 0;
-  rs_mesh_group wanted, *made = NULL;
+  rs_mesh_group wanted, *new = NULL;
   reshard_status known = rs_mesh_dims(mesh, text, dims, &n);
   if (known == RESHARD_SUCCESS) {
     describe(mesh, dims, n, &wanted);
     *comm = root->comm;
-    if (everybody(root, &wanted))
+    if (everybody(root, &wanted) || find_group(atomic_load(&root->groups), &wanted, comm) ||
+        find_group(*made, &wanted, comm))
       return status;
-    for (rs_mesh_group *g = atomic_load(&root->groups); g != NULL; g = g->next)
-      if (same_group(g, &wanted)) {
-        *comm = g->comm;
-        return status;
-      }
   }
   if (status == RESHARD_SUCCESS)
     status = known;
   if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&made, &wanted, 1, sizeof wanted);
+    status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
   char what[WHAT_TEXT] = "";
   rs_split split = {.status = status, .what = what};
   if (status == RESHARD_SUCCESS) {
     print_what(what, mesh, dims, n, &wanted);
-    place(mesh, dims, n, &split, &made->first);
-    made->next = atomic_load(&root->groups);
+    place(mesh, dims, n, &split, &new->first);
+    new->next = *made;
   }
-  status = root->comm->ops->split(root->comm, &split, made != NULL ? &made->comm : comm);
+  status = root->comm->ops->split(root->comm, &split, new != NULL ? &new->comm : comm);
   if (status != RESHARD_SUCCESS) {
-    free(made);
+    free(new);
     return status;
   }
-  atomic_store(&root->groups, made);
-  *comm = made->comm;
+  *made = new;
+  *comm = new->comm;
   return RESHARD_SUCCESS;
+}
+
+/* The root keeps them from now on. */
+static void keep_groups(struct reshard_mesh_s *root, rs_mesh_group *made) {
+  rs_mesh_group *last = made;
+  if (made == NULL)
+    return;
+  while (last->next != NULL)
+    last = last->next;
+  last->next = atomic_load(&root->groups);
+  atomic_store(&root->groups, made);
+}
+
+static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_status status, reshard_comm *comm) {
+  rs_mesh_group *made = NULL;
+  status = find_or_make(mesh, text, status, &made, comm);
+  keep_groups(mesh->root, made);
+  return status;
 }
 
 static reshard_status check(const char *what, reshard_mesh mesh) {
@@ -263,15 +296,6 @@ static reshard_status compare_dims(reshard_comm comm, reshard_status mine, const
   return status;
 }
 
-/* Lets go of the groups that were made last. */
-static void drop_groups(struct reshard_mesh_s *root, rs_mesh_group *until) {
-  for (rs_mesh_group *g = atomic_load(&root->groups); g != until; g = atomic_load(&root->groups)) {
-    atomic_store(&root->groups, g->next);
-    reshard_comm_destroy(g->comm);
-    free(g);
-  }
-}
-
 enum { DIMS_TEXT = 1024 };
 
 reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims) {
@@ -283,14 +307,16 @@ reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char
     status =
         rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_init_groups: %lld groups in one call are too many", (long long)n);
   RS_TRY(compare_dims(mesh->root->comm, status, buffer, (int64_t)text.length));
-  rs_mesh_group *before = atomic_load(&mesh->root->groups);
+  rs_mesh_group *made = NULL;
   for (int64_t i = 0; i < (n > 0 ? n : mesh->ndim) && status == RESHARD_SUCCESS; i++) {
     char number[24];
     reshard_comm found;
     rs_text_add(&(rs_text){number, sizeof number, 0}, "%lld", (long long)i);
-    status = group_comm(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &found);
+    status = find_or_make(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &made, &found);
   }
-  if (status != RESHARD_SUCCESS) /* of one, so of all ranks */
-    drop_groups(mesh->root, before);
+  if (status == RESHARD_SUCCESS)
+    keep_groups(mesh->root, made);
+  else /* of one, so of all ranks */
+    free_groups(made);
   return status;
 }

@@ -49,6 +49,10 @@ static reshard_status chunk_whole(world *w, int64_t r, reshard_tree *out) {
 static reshard_status chunk_both(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->cut[r], w->mesh[r], NULL, out);
 }
+static reshard_status chunk_fsdp_first(world *w, int64_t r, reshard_tree *out) {
+  return reshard_fsdp_chunk_dtensor_ordered(w->p.sharders[r], w->cut[r], w->mesh[r], RESHARD_FSDP_FSDP_FIRST, NULL,
+                                            out);
+}
 static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
 }
@@ -200,6 +204,7 @@ static void test_each(void **state) {
       {"chunk_tensor of a DTensor", chunk_nested, group},
       {"chunk_dtensor of a tensor", chunk_whole, alone},
       {"chunk_dtensor of a DTensor", chunk_both, alone},
+      {"chunk_dtensor, FSDP first", chunk_fsdp_first, all},
       {"all_gather_dtensor", gather, all},
       {"flatten and unflatten", flatten, alone},
       {"pre_load", pre_load, alone},
