@@ -104,7 +104,7 @@ static void check_dim(site *s, reshard_mesh mesh, int dim, uint64_t seed) {
   reshard_mesh_release(g.sub);
 }
 
-void site_check_groups(site *s, reshard_mesh mesh, uint64_t seed) {
+void site_check_submeshes(site *s, reshard_mesh mesh, uint64_t seed) {
   if (!SITE_GOOD(s, reshard_mesh_init_groups(mesh, 0, NULL)) || !reshard_mesh_contains(mesh, RESHARD_MESH_MINE))
     return;
   for (int d = 0; d < reshard_mesh_ndim(mesh); d++)
