@@ -352,7 +352,7 @@ static void test_to_another_mesh(void **state) {
 }
 static void test_meshes_that_differ(void **state) {
   (void)state;
-  go(4, disagree_body, RESHARD_ERROR_MISMATCH, "differ in");
+  go(4, disagree_body, RESHARD_ERROR_MISMATCH, "layout");
 }
 
 /* --- Groups that are missing, and how they are made --------------------------------------------------------------- */
