@@ -52,7 +52,8 @@ int reshard_fsdp_is_flattened(reshard_tensor tensor) {
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
 struct reshard_flat_record_s {
-  reshard_mesh mesh; /* held */
+  reshard_mesh mesh;       /* held */
+  reshard_sharder sharder; /* that the DTensor was made with; borrowed */
   reshard_placement placements[RESHARD_MAX_DIMS];
   int order[RESHARD_MAX_DIMS];
   int ndim;
@@ -70,6 +71,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
   struct reshard_flat_record_s *r;
   RS_TRY(rs_alloc_zero(&r, 1, sizeof *r));
   r->mesh = reshard_mesh_retain(reshard_dtensor_mesh(tensor));
+  r->sharder = tensor->given;
   size_t mesh_ndim = (size_t)reshard_mesh_ndim(r->mesh);
   memcpy(r->placements, reshard_dtensor_placements(tensor), mesh_ndim * sizeof *r->placements);
   memcpy(r->order, reshard_dtensor_order(tensor), mesh_ndim * sizeof *r->order);
@@ -115,6 +117,8 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
     return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
   reshard_dtensor made;
+  if (sharder->comm != record->mesh->root->comm) /* the mesh is the TP group's own */
+    sharder = record->sharder;
   RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
   RS_TRY(rs_fsdp_take_dtensor(made, leaf));
   reshard_fsdp_mark_flattened(tensor);

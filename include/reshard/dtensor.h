@@ -7,8 +7,9 @@
  *
  * Sub-meshes, mesh["tp"]: parts with fewer ranks than their root. What is done on one alone is done by its group alone:
  * from_local, distribute, full, and redistribute to placements on the same ranks are collective over the group, in its
- * order; other groups make other calls, or none. The layout is in ranks of the group (0: the first of the sub-mesh), and
- * errors name those of the communicator. The groups have communicators of their own, which all ranks make once, after
+ * order; other groups make other calls, or none. The layout is in ranks of the group (0: the first of the sub-mesh); in
+ * errors from_local names ranks of the communicator, and a rank that failed alone is named by its rank in the group. The
+ * groups have communicators of their own, which all ranks make once, after
  * the mesh (reshard_mesh_init_groups); where one is needed and missing, it is RESHARD_ERROR_INVALID that says so. A rank
  * that is outside of the sub-mesh takes no part: there these calls are local, a DTensor is a handle without a local
  * tensor, and its layout is in ranks of the communicator. The sharder is that of the root's communicator, as ever: it

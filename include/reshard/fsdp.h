@@ -23,7 +23,9 @@ RESHARD_API void reshard_flat_record_free(reshard_flat_record record); /* NULL i
  * has, as there. Any other leaf is itself, and *record is NULL. The results are the caller's. Local. */
 RESHARD_API reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record);
 /* _unflatten_tensor: the DTensor again, over tensor, which has the local shape (error: both shapes), is retained and
- * marked; another dtype is allowed, as after a cast. record NULL: a TENSOR leaf with the tensor. Local. */
+ * marked; another dtype is allowed, as after a cast. record NULL: a TENSOR leaf with the tensor. sharder: of the
+ * communicator of the DTensor's mesh; where it is of another one - the table's, for a DTensor on the TP group's own mesh
+ * - the DTensor gets the sharder that it had, which outlives the record. Local. */
 RESHARD_API reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor tensor,
                                                   reshard_flat_record record, reshard_tree *leaf);
 

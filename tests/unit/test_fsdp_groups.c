@@ -162,6 +162,28 @@ static void test_refused_order(void **state) {
 
 /* --- The TP group's own mesh -------------------------------------------------------------------------------------- */
 
+/* Flattened and made again by the table, whose sharder is the world's: of the kind that it was. */
+static void check_hooks(parts *p, int64_t r, const grid *g, reshard_tree leaf) {
+  static const int64_t shape[2] = {7, 5};
+  reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
+  reshard_tree flat = NULL, again = NULL;
+  reshard_flat_record record = NULL;
+  reshard_dtensor tensor = NULL;
+  reshard_tensor full = NULL;
+  reshard_box part = box_of(2, shape, g->dim, g->tp, r % g->tp, 1, 0), whole = {{0}, {7, 5}};
+  WELL(p, r, reshard_fsdp_extension_init(p->sharders[r], &x));
+  WELL(p, r, x.pre_flatten_transform(x.user, leaf, &flat, &record));
+  WELL(p, r, x.post_unflatten_transform(x.user, local_of(leaf), record, NULL, &again));
+  SO(p, r, local_of(again) == local_of(leaf) && wrong_in(local_of(again), 2, shape, &part) == 0);
+  WELL(p, r, reshard_state_get_dtensor(again, &tensor));
+  WELL(p, r, reshard_dtensor_full(tensor, NULL, &full)); /* by the row alone */
+  SO(p, r, wrong_in(full, 2, shape, &whole) == 0);
+  reshard_tensor_release(full);
+  reshard_flat_record_free(record);
+  reshard_tree_release(again);
+  reshard_tree_release(flat);
+}
+
 /* The same parameter on mesh["tp"] with the world's sharder, and on a mesh of the group with the group's. */
 static void own_body(void *user, int64_t r) {
   parts *p = user;
@@ -196,6 +218,8 @@ static void own_body(void *user, int64_t r) {
     reshard_tree_release(chunks[0]);
     reshard_tree_release(chunks[1]);
   }
+  check_hooks(p, r, g, leaves[0]);
+  check_hooks(p, r, g, leaves[1]);
   /* On the FSDP group instead: its ranks are others. */
   if (g->fsdp == g->tp && g->fsdp > 1) {
     reshard_tree chunk = NULL;
