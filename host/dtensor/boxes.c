@@ -75,7 +75,7 @@ static reshard_status my_box(const char *call, reshard_dtensor t, const void *ou
   if (t == NULL || output == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
   int64_t rank = t->sharder->comm->rank;
-  if (!reshard_mesh_contains(t->mesh, rank))
+  if (!reshard_mesh_contains(t->mesh, RESHARD_MESH_MINE))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is outside of the mesh %s", call, (long long)rank,
                     rs_mesh_text(text, t->mesh));
   return box_of(call, t, rank, box);
@@ -94,7 +94,7 @@ reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshar
   if (i < 0 || i >= mesh->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: part %lld, the mesh %s has %lld ranks", call, (long long)i,
                     rs_mesh_text(text, mesh), (long long)mesh->size);
-  return box_of(call, tensor, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i)), box);
+  return box_of(call, tensor, rs_dtensor_rank_at(tensor, i), box);
 }
 
 /* --- Metadata ---------------------------------------------------------------------------------------------------- */

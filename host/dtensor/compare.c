@@ -19,6 +19,18 @@ typedef struct claim {
 } claim;
 _Static_assert(sizeof(claim) <= RS_COMM_RECORD, "a claim is one record of the all-gather");
 
+/* Is the sharder that of a sub-mesh's group? Then its ranks are the places of the mesh. */
+static bool of_group(reshard_sharder s, reshard_mesh mesh) { return s->comm != mesh->root->comm; }
+
+static int64_t rank_at(reshard_sharder s, reshard_mesh mesh, int64_t i) {
+  return of_group(s, mesh) ? i : rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i));
+}
+
+/* Of a rank of the sharder: its number in the mesh's communicator. */
+static long long shown(reshard_sharder s, reshard_mesh mesh, int64_t rank) {
+  return of_group(s, mesh) ? rs_mesh_rank_at(mesh, rs_mesh_position(mesh, rank)) : rank;
+}
+
 static claim make_claim(const reshard_placing *placing, reshard_tensor local, int ndim, const int64_t *shape,
                         bool infer) {
   char text[RS_MESH_TEXT];
@@ -64,9 +76,10 @@ static reshard_status differ(int64_t a, int64_t b, const char *what, const char 
 }
 
 /* Rank b against rank a, which has a tensor; the mesh is this rank's, for its names. */
-static reshard_status compare(reshard_mesh mesh, const claim *all, int64_t a, int64_t b) {
+static reshard_status compare(reshard_sharder s, reshard_mesh mesh, const claim *all, int64_t i, int64_t j) {
   char x[RS_SHAPE_TEXT], y[RS_SHAPE_TEXT], p[RS_PLACEMENTS_TEXT], q[RS_PLACEMENTS_TEXT];
-  const claim *ca = &all[a], *cb = &all[b];
+  const claim *ca = &all[i], *cb = &all[j];
+  long long a = shown(s, mesh, i), b = shown(s, mesh, j);
   if (ca->infer != cb->infer)
     return differ(a, b, "global shape", ca->infer ? "NULL" : "given", cb->infer ? "NULL" : "given");
   if (ca->mesh != cb->mesh)
@@ -98,11 +111,11 @@ static bool on_edge(const reshard_mesh mesh, const claim *c, int64_t index, int 
   return true;
 }
 
-static reshard_status add_parts(reshard_mesh mesh, const claim *all, int ndim, int64_t *shape) {
+static reshard_status add_parts(reshard_sharder s, reshard_mesh mesh, const claim *all, int ndim, int64_t *shape) {
   const claim *own = NULL;
   memset(shape, 0, RESHARD_MAX_DIMS * sizeof *shape);
   for (int64_t i = 0; i < mesh->size; i++) {
-    const claim *c = &all[rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i))];
+    const claim *c = &all[rank_at(s, mesh, i)];
     own = own == NULL ? c : own;
     for (int d = 0; d < ndim; d++)
       if (c->given && on_edge(mesh, own, i, d, ndim) && !rs_add(shape[d], c->shape[d], &shape[d]))
@@ -116,7 +129,7 @@ static reshard_status check_parts(reshard_sharder s, reshard_layout layout, resh
   for (int64_t r = 0; r < s->comm->size; r++) {
     char has[RS_SHAPE_TEXT], wants[RS_SHAPE_TEXT], whole[RS_SHAPE_TEXT];
     reshard_array_info part;
-    if (!reshard_mesh_contains(mesh, r))
+    if (!of_group(s, mesh) && !reshard_mesh_contains(mesh, r))
       continue;
     RS_TRY(reshard_layout_array(layout, r, 0, &part));
     if (all[r].given ? memcmp(all[r].shape, part.shape, sizeof part.shape) == 0 : part.elements == 0)
@@ -124,7 +137,7 @@ static reshard_status check_parts(reshard_sharder s, reshard_layout layout, resh
     return rs_error(RESHARD_ERROR_INVALID,
                     "the local tensor of rank %lld is %s%s and should be of %s: all parts together are a tensor of "
                     "shape %s",
-                    (long long)r, all[r].given ? "of shape " : "NULL",
+                    shown(s, mesh, r), all[r].given ? "of shape " : "NULL",
                     all[r].given ? rs_shape_text(has, ndim, all[r].shape) : "", rs_shape_text(wants, ndim, part.shape),
                     rs_shape_text(whole, ndim, reshard_layout_shape(layout)));
   }
@@ -134,8 +147,8 @@ static reshard_status check_parts(reshard_sharder s, reshard_layout layout, resh
 static reshard_status infer(reshard_sharder s, const reshard_placing *placing, const claim *all, int ndim,
                             int64_t *shape) {
   reshard_layout layout;
-  RS_TRY(add_parts(placing->mesh, all, ndim, shape));
-  RS_TRY(reshard_mesh_layout(placing->mesh, ndim, shape, placing->placements, placing->order, &layout));
+  RS_TRY(add_parts(s, placing->mesh, all, ndim, shape));
+  RS_TRY(rs_placing_layout("reshard_dtensor_from_local", s, placing, ndim, shape, &layout));
   reshard_status status = check_parts(s, layout, placing->mesh, all);
   reshard_layout_release(layout);
   return status;
@@ -144,12 +157,9 @@ static reshard_status infer(reshard_sharder s, const reshard_placing *placing, c
 /* --- The call ---------------------------------------------------------------------------------------------------- */
 
 reshard_status rs_dtensor_compare(reshard_sharder s, const reshard_placing *placing, reshard_tensor local, int *ndim,
-                                  int64_t shape[RESHARD_MAX_DIMS], bool infer_shape, reshard_status mine,
-                                  reshard_dtype *dtype) {
+                                  int64_t shape[RESHARD_MAX_DIMS], bool infer_shape, reshard_dtype *dtype) {
   const void *records;
-  claim own = {0};
-  RS_TRY(rs_agree(s->comm, mine));
-  own = make_claim(placing, local, *ndim, shape, infer_shape);
+  claim own = make_claim(placing, local, *ndim, shape, infer_shape);
   RS_TRY(s->comm->ops->allgather(s->comm, &own, sizeof own, &records));
   const claim *all = records;
   int64_t first = 0; /* the lowest rank that has a part */
@@ -158,7 +168,7 @@ reshard_status rs_dtensor_compare(reshard_sharder s, const reshard_placing *plac
   if (first == s->comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "no rank of the mesh %s has a local tensor", own.mesh_text);
   for (int64_t r = 0; r < s->comm->size; r++)
-    RS_TRY(compare(placing->mesh, all, first, r));
+    RS_TRY(compare(s, placing->mesh, all, first, r));
   *ndim = all[first].ndim;
   *dtype = all[first].dtype;
   if (!infer_shape)

@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-reshard_status rs_dtensor_new(reshard_sharder sharder, reshard_mesh mesh, const reshard_properties *properties,
-                              const rs_held *held, reshard_dtensor *tensor) {
+reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, reshard_mesh mesh,
+                              const reshard_properties *properties, const rs_held *held, reshard_dtensor *tensor) {
   const struct reshard_layout_s *l = held->layout;
   struct reshard_dtensor_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   atomic_init(&made->sharded, NULL);
+  made->given = given;
   made->sharder = sharder;
   made->mesh = reshard_mesh_retain(mesh);
   made->properties = *properties;
@@ -103,6 +104,29 @@ reshard_sharded_tensor reshard_dtensor_sharded(reshard_dtensor tensor) {
   return known;
 }
 
+static reshard_status no_mesh_layout(const char *call, reshard_layout layout, reshard_mesh mesh) {
+  char has[RS_MESH_TEXT], text[256];
+  if (reshard_layout_print(layout, text, sizeof text, NULL) != RESHARD_SUCCESS)
+    memcpy(text + sizeof text - 4, "...", 4);
+  return rs_error(RESHARD_ERROR_INVALID, "%s: the layout %s is not one of the mesh %s", call, text,
+                  rs_mesh_text(has, mesh));
+}
+
+/* The layout that the DTensor has, one reference: that of the sharded tensor, or of a sub-mesh's group for it. */
+static reshard_status layout_over(const char *call, reshard_sharded_tensor sharded, const reshard_placing *placing,
+                                  const rs_members *members, reshard_layout *layout) {
+  const struct reshard_layout_s *l = sharded->held.layout;
+  RS_TRY(rs_placing_layout(call, sharded->sharder, placing, l->ndim, l->shape, layout));
+  if (!reshard_layout_equal(*layout, sharded->held.layout)) {
+    reshard_layout_release(*layout);
+    return no_mesh_layout(call, sharded->held.layout, placing->mesh);
+  }
+  if (members->sharder == sharded->sharder)
+    return RESHARD_SUCCESS;
+  reshard_layout_release(*layout);
+  return rs_placing_layout(call, members->sharder, placing, l->ndim, l->shape, layout);
+}
+
 reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
                                             reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_sharded";
@@ -112,28 +136,24 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
                     : mesh == NULL  ? "mesh"
                                     : "tensor");
   const struct reshard_layout_s *l = sharded->held.layout;
-  char has[RS_MESH_TEXT], text[256];
+  reshard_sharder given = sharded->sharder->made_for != NULL ? sharded->sharder->made_for : sharded->sharder;
+  if (l->kind != RESHARD_LAYOUT_MESH || l->mesh_ndim != mesh->ndim)
+    return no_mesh_layout(call, sharded->held.layout, mesh);
+  const reshard_placing placing = {mesh, l->placements, l->order};
+  reshard_layout layout;
+  rs_members members;
   rs_held held;
-  bool fits = l->kind == RESHARD_LAYOUT_MESH && l->mesh_ndim == mesh->ndim;
-  if (fits) {
-    reshard_layout layout;
-    const reshard_placing placing = {mesh, l->placements, l->order};
-    RS_TRY(rs_placing_layout(call, sharded->sharder, &placing, l->ndim, l->shape, &layout));
-    fits = reshard_layout_equal(layout, sharded->held.layout);
-    reshard_layout_release(layout);
-  }
-  if (!fits) {
-    if (reshard_layout_print(sharded->held.layout, text, sizeof text, NULL) != RESHARD_SUCCESS)
-      memcpy(text + sizeof text - 4, "...", 4);
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the layout %s is not one of the mesh %s", call, text,
-                    rs_mesh_text(has, mesh));
-  }
+  RS_TRY(rs_members_find(call, given, &placing, &members));
+  if (sharded->sharder != given && sharded->sharder != members.sharder)
+    return no_mesh_layout(call, sharded->held.layout, mesh);
+  RS_TRY(layout_over(call, sharded, &placing, &members, &layout));
   reshard_properties properties = reshard_metadata_properties(sharded->metadata);
-  RS_TRY(share(&sharded->held, sharded->sharder->comm->rank, properties.dtype, &held));
-  reshard_status status = rs_dtensor_new(sharded->sharder, mesh, &properties, &held, tensor);
-  if (status != RESHARD_SUCCESS) {
+  reshard_status status = rs_held_wrap("array", layout, members.sharder->comm->rank, properties.dtype, sharded->held.n,
+                                       sharded->held.arrays, &held);
+  reshard_layout_release(layout);
+  RS_TRY(status);
+  status = rs_dtensor_new(given, members.sharder, mesh, &properties, &held, tensor);
+  if (status != RESHARD_SUCCESS)
     rs_held_free(&held);
-    return status;
-  }
-  return RESHARD_SUCCESS;
+  return status;
 }

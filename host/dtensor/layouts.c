@@ -74,23 +74,18 @@ static reshard_layout find(reshard_sharder s, const cut_key *key, uint64_t hash,
   return NULL;
 }
 
-reshard_status rs_placing_check(const char *call, reshard_sharder s, const reshard_placing *placing) {
-  char text[RS_MESH_TEXT];
-  if (placing == NULL || placing->mesh == NULL || placing->placements == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    placing == NULL         ? "placing"
-                    : placing->mesh == NULL ? "the mesh of a placing"
-                                            : "the list of placements");
-  if (placing->mesh->root->comm != s->comm)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the mesh %s is %s", call, rs_mesh_text(text, placing->mesh),
-                    placing->mesh->root->comm == NULL ? "dry: it has no communicator"
-                                                      : "of another communicator than the sharder");
-  return RESHARD_SUCCESS;
+static reshard_status make_layout(reshard_sharder s, const reshard_placing *placing, int ndim, const int64_t *shape,
+                                  reshard_layout *layout) {
+  reshard_mesh mesh = placing->mesh;
+  if (s->comm == mesh->root->comm)
+    return reshard_mesh_layout(mesh, ndim, shape, placing->placements, placing->order, layout);
+  return reshard_layout_create_mesh(ndim, shape, mesh->size, mesh->ndim, mesh->shape,
+                                    mesh->names[0] != NULL ? (const char *const *)mesh->names : NULL,
+                                    placing->placements, placing->order, NULL, layout);
 }
 
 reshard_status rs_placing_layout(const char *call, reshard_sharder s, const reshard_placing *placing, int ndim,
                                  const int64_t *shape, reshard_layout *layout) {
-  RS_TRY(rs_placing_check(call, s, placing));
   bool sound = ndim >= 0 && ndim <= RESHARD_MAX_DIMS && (ndim == 0 || shape != NULL); /* else there is no key */
   cut_key key = {0};
   uint64_t hash = 0;
@@ -104,7 +99,7 @@ reshard_status rs_placing_layout(const char *call, reshard_sharder s, const resh
     }
   }
   reshard_layout made;
-  reshard_status status = reshard_mesh_layout(placing->mesh, ndim, shape, placing->placements, placing->order, &made);
+  reshard_status status = make_layout(s, placing, ndim, shape, &made);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", call, reshard_last_error());
   status = keep(s, &key, hash, placing->mesh, made);

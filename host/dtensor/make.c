@@ -8,19 +8,21 @@ static reshard_status no_argument(const char *call, const char *name) {
 }
 
 /* A DTensor of new arrays, or of `local` where it is given. */
-static reshard_status make(const char *call, reshard_sharder s, const reshard_placing *placing, int ndim,
-                           const int64_t *shape, const reshard_properties *properties, reshard_tensor local,
-                           void *stream, reshard_dtensor *tensor) {
+static reshard_status make(const char *call, reshard_sharder given, const rs_members *members,
+                           const reshard_placing *placing, int ndim, const int64_t *shape,
+                           const reshard_properties *properties, reshard_tensor local, void *stream,
+                           reshard_dtensor *tensor) {
+  reshard_sharder s = members->sharder;
   reshard_layout layout;
   rs_held held;
   int64_t rank = s->comm->rank;
   RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
-  reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, rank)
+  reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE)
                               ? rs_held_wrap("array", layout, rank, properties->dtype, 1, &local, &held)
                               : rs_held_create(s->device, layout, rank, properties, stream, &held);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(s, placing->mesh, properties, &held, tensor);
+  status = rs_dtensor_new(given, s, placing->mesh, properties, &held, tensor);
   if (status != RESHARD_SUCCESS)
     rs_held_free(&held);
   return status;
@@ -28,8 +30,8 @@ static reshard_status make(const char *call, reshard_sharder s, const reshard_pl
 
 /* --- From local tensors ------------------------------------------------------------------------------------------ */
 
-/* The local tensor against the layout; outside of the mesh it can only tell the dtype. */
-static reshard_status check_part(reshard_layout layout, int64_t rank, reshard_tensor local) {
+/* The local tensor against the layout, of which errors show the rank with another number. */
+static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t shown, reshard_tensor local) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
   reshard_array_info part;
   int ndim = reshard_layout_ndim(layout);
@@ -39,35 +41,40 @@ static reshard_status check_part(reshard_layout layout, int64_t rank, reshard_te
     return part.elements == 0
                ? RESHARD_SUCCESS
                : rs_error(RESHARD_ERROR_INVALID, "the local tensor of rank %lld is NULL and should be of shape %s",
-                          (long long)rank, wanted);
+                          (long long)shown, wanted);
   const reshard_tensor_info *info = &local->info;
   if (info->ndim == ndim && memcmp(info->shape, part.shape, (size_t)ndim * sizeof *info->shape) == 0)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "the local tensor of rank %lld is of shape %s and should be of %s",
-                  (long long)rank, rs_shape_text(given, info->ndim, info->shape), wanted);
+                  (long long)shown, rs_shape_text(given, info->ndim, info->shape), wanted);
 }
 
-static reshard_status check_local(const char *call, reshard_sharder s, const reshard_placing *placing,
+static reshard_status check_local(const char *call, const rs_members *members, const reshard_placing *placing,
                                   reshard_tensor local, int ndim, const int64_t *shape, const reshard_dtensor *tensor) {
   char text[RS_MESH_TEXT], given[RS_SHAPE_TEXT];
   if (tensor == NULL)
     return no_argument(call, "tensor");
-  RS_TRY(rs_placing_check(call, s, placing));
-  int64_t rank = s->comm->rank;
-  bool inside = reshard_mesh_contains(placing->mesh, rank);
+  reshard_sharder s = members->sharder;
+  int64_t mine = reshard_mesh_rank(placing->mesh);
+  bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
   if (!inside && local != NULL && local->info.elements > 0)
     return rs_error(RESHARD_ERROR_INVALID,
                     "rank %lld is outside of the mesh %s and has a local tensor of shape %s: none or an empty one is "
                     "expected",
-                    (long long)rank, rs_mesh_text(text, placing->mesh),
+                    (long long)mine, rs_mesh_text(text, placing->mesh),
                     rs_shape_text(given, local->info.ndim, local->info.shape));
+  if (members->outside && shape == NULL)
+    return rs_error(
+        RESHARD_ERROR_INVALID,
+        "%s: rank %lld is outside of the sub-mesh %s, whose ranks find the shape without it: give the shape", call,
+        (long long)mine, rs_mesh_text(text, placing->mesh));
   static const int64_t unknown[RESHARD_MAX_DIMS];
   reshard_layout layout; /* of an unknown shape: for its check of the placements alone */
   if (shape == NULL)
     RS_TRY(rs_placing_layout(call, s, placing, local != NULL ? local->info.ndim : RESHARD_MAX_DIMS, unknown, &layout));
   else
     RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
-  reshard_status status = inside && shape != NULL ? check_part(layout, rank, local) : RESHARD_SUCCESS;
+  reshard_status status = inside && shape != NULL ? check_part(layout, s->comm->rank, mine, local) : RESHARD_SUCCESS;
   reshard_layout_release(layout);
   return status;
 }
@@ -78,29 +85,41 @@ static reshard_properties properties_of(reshard_tensor local, reshard_dtype dtyp
                               .pin_memory = local != NULL && local->info.pin_memory};
 }
 
-reshard_status reshard_dtensor_from_local(reshard_sharder s, const reshard_placing *placing, reshard_tensor local,
+/* Of a known shape. */
+static reshard_status wrap_local(const char *call, reshard_sharder given, const rs_members *members,
+                                 const reshard_placing *placing, reshard_tensor local, int ndim, const int64_t *shape,
+                                 reshard_dtensor *tensor) {
+  if (local == NULL)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: rank %lld has no local tensor that tells the dtype: give an empty one, or check", call,
+                    (long long)given->comm->rank);
+  const reshard_properties properties = properties_of(local, local->info.dtype);
+  return make(call, given, members, placing, ndim, shape, &properties, local, NULL, tensor);
+}
+
+reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_placing *placing, reshard_tensor local,
                                           int ndim, const int64_t *shape, int check, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_local";
-  if (s == NULL)
+  if (given == NULL)
     return no_argument(call, "sharder");
-  reshard_status mine = check_local(call, s, placing, local, ndim, shape, tensor);
-  reshard_dtype dtype = local != NULL ? local->info.dtype : RESHARD_DTYPE_NONE;
-  int64_t known[RESHARD_MAX_DIMS] = {0};
-  if (shape != NULL && !check) {
+  rs_members members;
+  reshard_status mine = rs_members_find(call, given, placing, &members);
+  if (mine == RESHARD_SUCCESS)
+    mine = check_local(call, &members, placing, local, ndim, shape, tensor);
+  if ((shape != NULL && !check) || members.outside || members.comm == NULL) {
     RS_TRY(mine);
-    if (local == NULL)
-      return rs_error(RESHARD_ERROR_INVALID,
-                      "%s: rank %lld has no local tensor that tells the dtype: give an empty one, or check", call,
-                      (long long)s->comm->rank);
-    const reshard_properties properties = properties_of(local, dtype);
-    return make(call, s, placing, ndim, shape, &properties, local, NULL, tensor);
+    return wrap_local(call, given, &members, placing, local, ndim, shape, tensor);
   }
-  if (shape != NULL && mine == RESHARD_SUCCESS)
+  RS_TRY(rs_agree(members.comm, mine));
+  int64_t known[RESHARD_MAX_DIMS] = {0};
+  reshard_dtype dtype = local != NULL ? local->info.dtype : RESHARD_DTYPE_NONE;
+  if (shape != NULL)
     memcpy(known, shape, (size_t)ndim * sizeof *shape);
-  RS_TRY(rs_dtensor_compare(s, placing, local, &ndim, known, shape == NULL, mine, &dtype));
+  RS_TRY(rs_dtensor_compare(members.sharder, placing, local, &ndim, known, shape == NULL, &dtype));
   const reshard_properties properties = properties_of(local, dtype);
   reshard_dtensor made = NULL;
-  reshard_status status = rs_agree(s->comm, make(call, s, placing, ndim, known, &properties, local, NULL, &made));
+  reshard_status status =
+      rs_agree(members.comm, make(call, given, &members, placing, ndim, known, &properties, local, NULL, &made));
   if (status == RESHARD_SUCCESS)
     *tensor = made;
   else
@@ -125,53 +144,45 @@ static reshard_status check_whole(const char *call, int64_t rank, reshard_tensor
 }
 
 /* Every rank of the mesh has the whole: it is replicated, and each keeps its part. */
-static reshard_status keep_parts(const char *call, reshard_sharder s, const reshard_placing *placing,
-                                 reshard_tensor whole, int ndim, const int64_t *shape,
+static reshard_status keep_parts(const char *call, reshard_sharder given, const rs_members *members,
+                                 const reshard_placing *placing, reshard_tensor whole, int ndim, const int64_t *shape,
                                  const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing everywhere = {placing->mesh, replicate, NULL};
-  int64_t rank = s->comm->rank;
-  bool inside = reshard_mesh_contains(placing->mesh, rank);
+  bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
   if (inside && whole == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is in the mesh and gives no whole tensor", call,
-                    (long long)rank);
+                    (long long)given->comm->rank);
   reshard_dtensor full;
-  RS_TRY(make(call, s, &everywhere, ndim, shape, properties, whole, stream, &full));
+  RS_TRY(make(call, given, members, &everywhere, ndim, shape, properties, whole, stream, &full));
   reshard_status status = rs_dtensor_keep(call, full, placing, stream, tensor);
   reshard_dtensor_release(full);
   return status;
 }
 
-static reshard_status check_distribute(const char *call, reshard_sharder s, const reshard_placing *placing,
-                                       reshard_tensor whole, int ndim, const int64_t *shape,
-                                       const reshard_properties *properties, const reshard_dtensor *tensor) {
+static reshard_status check_distribute(const char *call, reshard_sharder s, reshard_tensor whole, int ndim,
+                                       const int64_t *shape, const reshard_properties *properties,
+                                       const reshard_dtensor *tensor) {
   if (properties == NULL || tensor == NULL || (ndim > 0 && shape == NULL))
     return no_argument(call, properties == NULL ? "properties" : tensor == NULL ? "tensor" : "shape");
-  RS_TRY(rs_placing_check(call, s, placing));
   return whole != NULL ? check_whole(call, s->comm->rank, whole, ndim, shape, properties) : RESHARD_SUCCESS;
 }
 
-reshard_status reshard_dtensor_distribute(reshard_sharder s, const reshard_placing *placing, reshard_tensor whole,
-                                          int64_t src, int ndim, const int64_t *shape,
-                                          const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
-  static const char call[] = "reshard_dtensor_distribute";
-  if (s == NULL)
-    return no_argument(call, "sharder");
-  reshard_status mine = check_distribute(call, s, placing, whole, ndim, shape, properties, tensor);
-  if (src == -1) {
-    RS_TRY(mine);
-    return keep_parts(call, s, placing, whole, ndim, shape, properties, stream, tensor);
-  }
+/* Collective over the members: src, one of them, has the whole. */
+static reshard_status scatter(const char *call, const rs_members *members, reshard_status mine,
+                              const reshard_placing *placing, reshard_tensor whole, int64_t src, int ndim,
+                              const int64_t *shape, const reshard_properties *properties, void *stream,
+                              reshard_dtensor *tensor) {
   reshard_layout layout = NULL;
   reshard_sharded_tensor scattered = NULL;
   reshard_dtensor made = NULL;
   if (mine == RESHARD_SUCCESS)
-    mine = rs_placing_layout(call, s, placing, ndim, shape, &layout);
-  reshard_status status = rs_agree(s->comm, mine);
+    mine = rs_placing_layout(call, members->sharder, placing, ndim, shape, &layout);
+  reshard_status status = rs_agree(members->comm, mine);
   if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_scatter(s, whole, src, layout, properties, stream, &scattered);
+    status = reshard_sharded_tensor_scatter(members->sharder, whole, src, layout, properties, stream, &scattered);
   if (status == RESHARD_SUCCESS)
-    status = rs_agree(s->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
+    status = rs_agree(members->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
   reshard_sharded_tensor_release(scattered);
   reshard_layout_release(layout);
   if (status == RESHARD_SUCCESS)
@@ -181,10 +192,28 @@ reshard_status reshard_dtensor_distribute(reshard_sharder s, const reshard_placi
   return status;
 }
 
+reshard_status reshard_dtensor_distribute(reshard_sharder given, const reshard_placing *placing, reshard_tensor whole,
+                                          int64_t src, int ndim, const int64_t *shape,
+                                          const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
+  static const char call[] = "reshard_dtensor_distribute";
+  if (given == NULL)
+    return no_argument(call, "sharder");
+  rs_members members;
+  reshard_status mine = rs_members_find(call, given, placing, &members);
+  if (mine == RESHARD_SUCCESS)
+    mine = check_distribute(call, given, whole, ndim, shape, properties, tensor);
+  if (src != -1 && !members.outside && members.comm != NULL)
+    return scatter(call, &members, mine, placing, whole, src, ndim, shape, properties, stream, tensor);
+  RS_TRY(mine);
+  return keep_parts(call, given, &members, placing, whole, ndim, shape, properties, stream, tensor);
+}
+
 reshard_status reshard_dtensor_empty(reshard_sharder s, const reshard_placing *placing, int ndim, const int64_t *shape,
                                      const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_empty";
   if (s == NULL || properties == NULL || tensor == NULL)
     return no_argument(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
-  return make(call, s, placing, ndim, shape, properties, NULL, stream, tensor);
+  rs_members members;
+  RS_TRY(rs_members_find(call, s, placing, &members));
+  return make(call, s, &members, placing, ndim, shape, properties, NULL, stream, tensor);
 }

@@ -10,7 +10,7 @@ reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper,
   RS_TRY(rs_held_map(t->sharder, &t->held, mapper, &properties, &type, &held, &changed));
   if (!changed)
     return RESHARD_SUCCESS;
-  reshard_status status = rs_dtensor_new(t->sharder, t->mesh, &properties, &held, mapped);
+  reshard_status status = rs_dtensor_new(t->given, t->sharder, t->mesh, &properties, &held, mapped);
   if (status == RESHARD_SUCCESS)
     (*mapped)->on_cpu = type != home;
   else

@@ -156,19 +156,24 @@ static reshard_status draw_list(rs_text *text, reshard_mesh mesh, reshard_layout
 reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_t size, size_t *needed) {
   if (tensor == NULL || (buffer == NULL && size > 0))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_print: NULL argument");
+  const reshard_placing placing = {tensor->mesh, tensor->held.layout->placements, tensor->order};
   reshard_layout l = tensor->held.layout;
   char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
   rs_text text = {buffer, size, 0};
   grid g;
+  RS_TRY(rs_placing_layout("reshard_dtensor_print", tensor->given, &placing, l->ndim, l->shape, &l)); /* mesh's ranks */
   rs_text_add(&text, "%s %s over %s, %s\n", reshard_dtype_string(tensor->properties.dtype),
               rs_shape_text(shape, l->ndim, l->shape), rs_mesh_text(mesh, tensor->mesh),
               rs_placements_text(placements, tensor->mesh, l->placements, tensor->order));
+  reshard_status status = RESHARD_SUCCESS;
   if (make_grid(l, &g)) {
     if (l->elements > 0)
       draw_grid(&text, &g);
     add_idle(&text, l);
   } else {
-    RS_TRY(draw_list(&text, tensor->mesh, l));
+    status = draw_list(&text, tensor->mesh, l);
   }
+  reshard_layout_release(l);
+  RS_TRY(status);
   return rs_text_finish(&text, needed);
 }

@@ -1,10 +1,9 @@
-/* Parameters cut by FSDP, within what tensor parallelism has cut, and gathered again.
+/* Parameters cut by FSDP, within what tensor parallelism has cut, as sharded tensors.
  *
  * Every rank of an FSDP group has the same part of a parameter: the whole of it, or the part that TP gave its column of
  * the mesh. A chunk is therefore a copy of some of its own rows: the part is distributed over the row of the mesh that
- * FSDP cuts over, as a DTensor with Shard(0), for which nothing is sent. What differs is what the chunk is said to be:
- * a shard of a sharded tensor, which is a shard of the outer one in turn; or the local tensor of a DTensor over both
- * dims of the mesh, TP first in the order of cutting. All-gather is a redistribute. */
+ * FSDP cuts over, as a DTensor with Shard(0), for which nothing is sent. It is said to be a shard of a sharded tensor,
+ * which is a shard of the outer one in turn. Chunks that are DTensors are made in chunk_dtensor.c. */
 #include "fsdp/fsdp.h"
 
 #include "comm/gather.h"
@@ -16,7 +15,6 @@
 #include <string.h>
 
 static const reshard_placement shard0 = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
-static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
 
 /* A copy of what this rank gets of a tensor that all ranks of the mesh have, without gradient. */
 static reshard_status keep_part(reshard_sharder sharder, reshard_mesh mesh, const reshard_placement *placements,
@@ -170,6 +168,9 @@ static reshard_status chunk_leaf(reshard_tree leaf, const reshard_fsdp_group *gr
   if (reshard_mesh_ndim(mesh) != 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s of %d dims, one of 1 is needed", call,
                     rs_mesh_text(text, mesh), reshard_mesh_ndim(mesh));
+  reshard_fsdp_group whole = *group; /* what is on a sub-mesh is of its group's sharder, which is no world */
+  whole.world = group->world != NULL ? group->world : tensor->given;
+  group = &whole;
   reshard_sharded_tensor outer = reshard_dtensor_sharded(tensor);
   return outer != NULL ? chunk_outer(group, outer, stream, chunk) : RESHARD_ERROR_OUT_OF_MEMORY; /* of what: the text */
 }
@@ -248,123 +249,4 @@ reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_g
   else
     reshard_tree_release(made);
   return status;
-}
-
-/* --- chunk_dtensor ------------------------------------------------------------------------------------------------ */
-
-/* Is it on the last dim of the parent mesh, where this rank is? */
-static reshard_status check_tp(reshard_dtensor tensor, reshard_mesh parent) {
-  char has[RS_MESH_TEXT], wanted[RS_MESH_TEXT], whole[RS_MESH_TEXT];
-  reshard_mesh tp, mesh = reshard_dtensor_mesh(tensor);
-  RS_TRY(reshard_mesh_sub(parent, "-1", RESHARD_MESH_MINE, &tp));
-  reshard_status status = RESHARD_SUCCESS;
-  if (!reshard_mesh_equal(mesh, tp))
-    status = rs_error(RESHARD_ERROR_INVALID,
-                      "reshard_fsdp_chunk_dtensor: the DTensor is on the mesh %s, the last dim of the parent mesh %s "
-                      "is %s here",
-                      rs_mesh_text(has, mesh), rs_mesh_text(whole, parent), rs_mesh_text(wanted, tp));
-  reshard_mesh_release(tp);
-  return status;
-}
-
-/* The rows that FSDP leaves this rank of what TP has given it. In the order of cutting TP comes first, which matters
- * where both cut dim 0. */
-static reshard_status chunk_tp(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
-                               reshard_placement *placements, void *stream, reshard_dtensor *chunk) {
-  int ndim = reshard_mesh_ndim(parent), order[RESHARD_MAX_DIMS];
-  reshard_mesh fsdp;
-  reshard_dtensor rows;
-  RS_TRY(check_tp(tensor, parent));
-  placements[ndim - 1] = reshard_dtensor_placements(tensor)[0];
-  bool both = placements[ndim - 1].kind != RESHARD_PLACEMENT_REPLICATE && placements[ndim - 1].dim == 0;
-  for (int d = 0; d < ndim; d++)
-    order[d] = d > 0 ? d - 1 : ndim - 1;
-  const reshard_placing placing = {parent, placements, both ? order : NULL};
-  RS_TRY(reshard_mesh_sub(parent, "-2", RESHARD_MESH_MINE, &fsdp));
-  reshard_status status = keep_part(sharder, fsdp, &shard0, reshard_dtensor_local(tensor), stream, &rows);
-  reshard_mesh_release(fsdp);
-  RS_TRY(status);
-  status = reshard_dtensor_from_local(sharder, &placing, reshard_dtensor_local(rows), reshard_dtensor_ndim(tensor),
-                                      reshard_dtensor_shape(tensor), 0, chunk);
-  reshard_dtensor_release(rows);
-  return status;
-}
-
-reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh, void *stream,
-                                          reshard_tree *chunk) {
-  static const char call[] = "reshard_fsdp_chunk_dtensor";
-  if (sharder == NULL || mesh == NULL || chunk == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    sharder == NULL ? "sharder"
-                    : mesh == NULL  ? "mesh"
-                                    : "chunk");
-  reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
-  reshard_placement placements[RESHARD_MAX_DIMS];
-  reshard_dtensor made;
-  char text[RS_MESH_TEXT];
-  int ndim = reshard_mesh_ndim(parent);
-  if (ndim < 2)
-    return rs_error(RESHARD_ERROR_INVALID,
-                    "%s: the parent mesh %s has %d dim, FSDP with tensor parallelism has 2 or more", call,
-                    rs_mesh_text(text, parent), ndim);
-  for (int d = 0; d < ndim; d++)
-    placements[d] = d == ndim - 2 ? shard0 : replicate;
-  if (rs_leaf_dtensor(leaf) != NULL)
-    RS_TRY(chunk_tp(sharder, rs_leaf_dtensor(leaf), parent, placements, stream, &made));
-  else if (reshard_tree_get_kind(leaf) == RESHARD_TREE_TENSOR)
-    RS_TRY(keep_part(sharder, parent, placements, leaf->tensor, stream, &made));
-  else
-    return rs_fsdp_wrong_leaf(call, leaf, "a tensor or a DTensor");
-  return rs_fsdp_take_dtensor(made, chunk);
-}
-
-/* --- all_gather_dtensor ------------------------------------------------------------------------------------------- */
-
-/* Everything that can fail on this rank alone is done before the ranks meet: the leaf is made with the local tensor as
- * it is, for which the gathered one comes. */
-static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
-                                     const reshard_tree *whole, reshard_tree *made) {
-  static const char call[] = "reshard_fsdp_all_gather";
-  char has[RS_MESH_TEXT], given[RS_MESH_TEXT];
-  if (whole == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: whole is NULL", call);
-  reshard_dtensor tensor = rs_leaf_dtensor(leaf);
-  if (tensor == NULL)
-    return rs_fsdp_wrong_leaf(call, leaf, "a DTensor");
-  reshard_mesh mesh = reshard_dtensor_mesh(tensor);
-  if (parent != NULL && !reshard_mesh_equal(parent, mesh))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s, not on the parent mesh %s", call,
-                    rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
-  if (tensor->sharder != sharder)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
-  return rs_fsdp_local(tensor, made);
-}
-
-reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
-                                       reshard_tree *whole) {
-  if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_fsdp_all_gather: sharder is NULL");
-  reshard_tree made = NULL;
-  reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
-  if (status != RESHARD_SUCCESS) /* the others are told */
-    return rs_sharder_move(sharder, NULL, NULL, status, stream, NULL);
-  reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
-  reshard_placement placements[RESHARD_MAX_DIMS];
-  const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
-  int last = reshard_mesh_ndim(placing.mesh) - 1;
-  for (int d = 0; d < last; d++)
-    placements[d] = replicate;
-  placements[last] = reshard_dtensor_placements(tensor)[last];
-  status = reshard_dtensor_redistribute(1, &tensor, &placing, stream, &gathered);
-  if (status != RESHARD_SUCCESS) {
-    reshard_tree_release(made);
-    return status;
-  }
-  if (reshard_dtensor_local(gathered) != NULL) {
-    reshard_tensor_release(made->tensor);
-    made->tensor = reshard_tensor_retain(reshard_dtensor_local(gathered));
-  }
-  reshard_dtensor_release(gathered);
-  *whole = made;
-  return RESHARD_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* The FSDP extension, but for what cuts and gathers (chunk.c): flattening, unwrapping, the table of functions. */
+/* The FSDP extension, but for what cuts and gathers (chunk*.c): flattening, unwrapping, the table of functions. */
 #include "fsdp/fsdp.h"
 
 #include <stdlib.h>
@@ -52,7 +52,8 @@ int reshard_fsdp_is_flattened(reshard_tensor tensor) {
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
 struct reshard_flat_record_s {
-  reshard_mesh mesh; /* held */
+  reshard_mesh mesh;       /* held */
+  reshard_sharder sharder; /* that the DTensor was made with; borrowed */
   reshard_placement placements[RESHARD_MAX_DIMS];
   int order[RESHARD_MAX_DIMS];
   int ndim;
@@ -70,6 +71,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
   struct reshard_flat_record_s *r;
   RS_TRY(rs_alloc_zero(&r, 1, sizeof *r));
   r->mesh = reshard_mesh_retain(reshard_dtensor_mesh(tensor));
+  r->sharder = tensor->given;
   size_t mesh_ndim = (size_t)reshard_mesh_ndim(r->mesh);
   memcpy(r->placements, reshard_dtensor_placements(tensor), mesh_ndim * sizeof *r->placements);
   memcpy(r->order, reshard_dtensor_order(tensor), mesh_ndim * sizeof *r->order);
@@ -87,6 +89,7 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat
     reshard_flat_record_free(made);
     return status;
   }
+  reshard_tensor_set_requires_grad((*flat)->tensor, 1); /* whatever the DTensor has */
   reshard_fsdp_mark_flattened((*flat)->tensor);
   *record = made;
   return RESHARD_SUCCESS;
@@ -114,6 +117,8 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
     return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
   reshard_dtensor made;
+  if (sharder->comm != record->mesh->root->comm) /* the mesh is the TP group's own */
+    sharder = record->sharder;
   RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
   RS_TRY(rs_fsdp_take_dtensor(made, leaf));
   reshard_fsdp_mark_flattened(tensor);
@@ -177,6 +182,11 @@ static reshard_status chunk_dtensor(void *user, reshard_tree leaf, reshard_mesh 
   return reshard_fsdp_chunk_dtensor(user, leaf, mesh, stream, chunk);
 }
 
+static reshard_status chunk_dtensor_fsdp_first(void *user, reshard_tree leaf, reshard_mesh mesh, void *stream,
+                                               reshard_tree *chunk) {
+  return reshard_fsdp_chunk_dtensor_ordered(user, leaf, mesh, RESHARD_FSDP_FSDP_FIRST, stream, chunk);
+}
+
 static reshard_status pre_load(void *user, reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   (void)user;
   return reshard_fsdp_pre_load(leaf, inner, metadata);
@@ -206,6 +216,20 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
                                         .chunk_dtensor = chunk_dtensor,
                                         .pre_load_state_dict_transform = pre_load,
                                         .all_gather_dtensor = all_gather};
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extension, reshard_fsdp_order order) {
+  static const char call[] = "reshard_fsdp_extension_set_order";
+  if (extension == NULL)
+    return no_argument(call, "extension");
+  RS_TRY(check_size(extension));
+  if (extension->chunk_dtensor != chunk_dtensor && extension->chunk_dtensor != chunk_dtensor_fsdp_first)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the table's chunk_dtensor is none of reshard_fsdp_extension_init",
+                    call);
+  if ((int)order != RESHARD_FSDP_TP_FIRST && (int)order != RESHARD_FSDP_FSDP_FIRST)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: unknown order %d", call, (int)order);
+  extension->chunk_dtensor = order == RESHARD_FSDP_TP_FIRST ? chunk_dtensor : chunk_dtensor_fsdp_first;
   return RESHARD_SUCCESS;
 }
 

@@ -7,6 +7,8 @@
  * nothing: a rank that cannot look would not know whether the others wait for it. */
 #include "mesh/mesh.h"
 
+#include "comm/gather.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +60,47 @@ static bool same_group(const rs_mesh_group *a, const rs_mesh_group *b) {
          memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0;
 }
 
+/* Digits of n ranks in a row, the largest stride first: neighbours that are one arithmetic progression become one. */
+static int join_digits(int n, rs_digit *digits) {
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    rs_digit *last = kept > 0 ? &digits[kept - 1] : NULL;
+    if (last != NULL && last->stride == digits[i].stride * digits[i].n &&
+        last->weight == digits[i].weight * digits[i].n)
+      *last = (rs_digit){0, last->n * digits[i].n, digits[i].weight, digits[i].stride};
+    else
+      digits[kept++] = digits[i];
+  }
+  return kept;
+}
+
+/* Is this rank's group of the root exactly the mesh, which it is in? */
+static bool same_as_mesh(const rs_mesh_group *group, const rs_mesh_group *all_dims, int64_t first) {
+  rs_digit a[RESHARD_MAX_DIMS], b[RESHARD_MAX_DIMS];
+  int na = 0, nb = 0;
+  for (int i = 0; i < group->ndigits; i++)
+    if (group->digits[i].weight > 0)
+      a[na++] = group->digits[i];
+  for (int i = 0; i < all_dims->ndigits; i++)
+    if (all_dims->digits[i].weight > 0)
+      b[nb++] = all_dims->digits[i];
+  na = join_digits(na, a);
+  nb = join_digits(nb, b);
+  return group->first == first && na == nb && memcmp(a, b, (size_t)na * sizeof *a) == 0;
+}
+
+reshard_comm rs_mesh_known_comm(const struct reshard_mesh_s *mesh) {
+  int dims[RESHARD_MAX_DIMS];
+  rs_mesh_group wanted;
+  for (int d = 0; d < mesh->ndim; d++)
+    dims[d] = d;
+  describe(mesh, dims, mesh->ndim, &wanted);
+  for (const rs_mesh_group *g = atomic_load(&mesh->root->groups); g != NULL; g = g->next)
+    if (g->comm != NULL && g->comm->size == mesh->size && same_as_mesh(g, &wanted, mesh->offset))
+      return g->comm;
+  return NULL;
+}
+
 /* All ranks of the mesh's communicator, in their order. */
 static bool everybody(const struct reshard_mesh_s *root, const rs_mesh_group *group) {
   int64_t size = 1;
@@ -87,8 +130,8 @@ static void print_what(char buffer[WHAT_TEXT], const struct reshard_mesh_s *m, c
   rs_text_add(&text, " of %s (%08x)", rs_mesh_text(whole, root), (unsigned)(hash ^ hash >> 32));
 }
 
-/* Which group this rank is in, and where in it. */
-static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_split *split) {
+/* Which group this rank is in, and where in it. *first: position of the group's first rank. */
+static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_split *split, int64_t *first) {
   int64_t position, coordinate[RESHARD_MAX_DIMS];
   split->color = -1;
   if (!reshard_mesh_contains((reshard_mesh)m, RESHARD_MESH_MINE) ||
@@ -98,48 +141,80 @@ static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_spl
     split->key = split->key * m->shape[dims[i]] + coordinate[dims[i]];
     coordinate[dims[i]] = 0;
   }
-  int64_t first; /* of the group: no other group has it */
-  reshard_mesh_rank_at((reshard_mesh)m, coordinate, &first);
-  split->color = first;
+  reshard_mesh_rank_at((reshard_mesh)m, coordinate, &split->color); /* of the first: no other group has it */
+  rs_mesh_find(m, split->color, first, coordinate);
 }
 
-/* A rank whose own step failed gives its status, and the others are told, unless they make nothing: the communicator is
- * there. */
-static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_status status, reshard_comm *comm) {
+/* Is a group in the list? */
+static bool find_group(const rs_mesh_group *list, const rs_mesh_group *wanted, reshard_comm *comm) {
+  for (; list != NULL; list = list->next)
+    if (same_group(list, wanted)) {
+      *comm = list->comm;
+      return true;
+    }
+  return false;
+}
+
+static void free_groups(rs_mesh_group *list) {
+  for (rs_mesh_group *next; list != NULL; list = next) {
+    next = list->next;
+    reshard_comm_destroy(list->comm);
+    free(list);
+  }
+}
+
+/* The group's communicator, from the root's list or from *made, to which it is added when it is new. A rank whose own
+ * step failed gives its status, and the others are told, unless they make nothing: the communicator is there. */
+static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_status status, rs_mesh_group **made,
+                                   reshard_comm *comm) {
   struct reshard_mesh_s *root = mesh->root;
   int dims[RESHARD_MAX_DIMS], n = 0;
-  rs_mesh_group wanted, *made = NULL;
+  rs_mesh_group wanted, *new = NULL;
   reshard_status known = rs_mesh_dims(mesh, text, dims, &n);
   if (known == RESHARD_SUCCESS) {
     describe(mesh, dims, n, &wanted);
     *comm = root->comm;
-    if (everybody(root, &wanted))
+    if (everybody(root, &wanted) || find_group(atomic_load(&root->groups), &wanted, comm) ||
+        find_group(*made, &wanted, comm))
       return status;
-    for (rs_mesh_group *g = atomic_load(&root->groups); g != NULL; g = g->next)
-      if (same_group(g, &wanted)) {
-        *comm = g->comm;
-        return status;
-      }
   }
   if (status == RESHARD_SUCCESS)
     status = known;
   if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&made, &wanted, 1, sizeof wanted);
+    status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
   char what[WHAT_TEXT] = "";
   rs_split split = {.status = status, .what = what};
   if (status == RESHARD_SUCCESS) {
     print_what(what, mesh, dims, n, &wanted);
-    place(mesh, dims, n, &split);
-    made->next = atomic_load(&root->groups);
+    place(mesh, dims, n, &split, &new->first);
+    new->next = *made;
   }
-  status = root->comm->ops->split(root->comm, &split, made != NULL ? &made->comm : comm);
+  status = root->comm->ops->split(root->comm, &split, new != NULL ? &new->comm : comm);
   if (status != RESHARD_SUCCESS) {
-    free(made);
+    free(new);
     return status;
   }
-  atomic_store(&root->groups, made);
-  *comm = made->comm;
+  *made = new;
+  *comm = new->comm;
   return RESHARD_SUCCESS;
+}
+
+/* The root keeps them from now on. */
+static void keep_groups(struct reshard_mesh_s *root, rs_mesh_group *made) {
+  rs_mesh_group *last = made;
+  if (made == NULL)
+    return;
+  while (last->next != NULL)
+    last = last->next;
+  last->next = atomic_load(&root->groups);
+  atomic_store(&root->groups, made);
+}
+
+static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_status status, reshard_comm *comm) {
+  rs_mesh_group *made = NULL;
+  status = find_or_make(mesh, text, status, &made, comm);
+  keep_groups(mesh->root, made);
+  return status;
 }
 
 static reshard_status check(const char *what, reshard_mesh mesh) {
@@ -183,4 +258,65 @@ reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
   made->made_from = reshard_mesh_retain(mesh);
   *own = made;
   return RESHARD_SUCCESS;
+}
+
+/* --- Several groups at once --------------------------------------------------------------------------------------- */
+
+/* The dims of all groups that are wanted, as one text: what ranks compare. */
+static reshard_status list_dims(reshard_mesh mesh, int64_t n, const char *const *dims, rs_text *text) {
+  if (n < 0 || (n > 0 && dims == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_init_groups: %lld groups, list %s", (long long)n,
+                    dims == NULL ? "NULL" : "given");
+  char whole[RS_MESH_TEXT];
+  rs_text_add(text, "groups of %s:", rs_mesh_text(whole, mesh->root));
+  for (int64_t i = 0; i < (n > 0 ? n : mesh->ndim); i++) {
+    int list[RESHARD_MAX_DIMS], count = 1;
+    list[0] = (int)i;
+    if (n > 0)
+      RS_TRY(rs_mesh_dims(mesh, dims[i], list, &count));
+    for (int k = 0; k < count; k++)
+      rs_text_add(text, k > 0 ? ",%d" : " %d", list[k]);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Collective: do all ranks want the same? One that has some of the groups already would not meet the others there. */
+static reshard_status compare_dims(reshard_comm comm, reshard_status mine, const char *text, int64_t length) {
+  rs_strings *all;
+  RS_TRY(rs_comm_gather_bytes(comm, mine, text, length, &all));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++) {
+    const char *first = all->bytes, *other = all->bytes + all->first[r];
+    int64_t n = all->first[r + 1] - all->first[r];
+    if (n != all->first[1] || memcmp(first, other, (size_t)n) != 0)
+      status = rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different groups: %.*s; %.*s", (long long)r,
+                        (int)rs_min(all->first[1], 200), first, (int)rs_min(n, 200), other);
+  }
+  rs_strings_release(all);
+  return status;
+}
+
+enum { DIMS_TEXT = 1024 };
+
+reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims) {
+  RS_TRY(check("reshard_mesh_init_groups", mesh));
+  char buffer[DIMS_TEXT];
+  rs_text text = {buffer, sizeof buffer, 0};
+  reshard_status status = list_dims(mesh, n, dims, &text);
+  if (status == RESHARD_SUCCESS && text.length >= sizeof buffer)
+    status =
+        rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_init_groups: %lld groups in one call are too many", (long long)n);
+  RS_TRY(compare_dims(mesh->root->comm, status, buffer, (int64_t)text.length));
+  rs_mesh_group *made = NULL;
+  for (int64_t i = 0; i < (n > 0 ? n : mesh->ndim) && status == RESHARD_SUCCESS; i++) {
+    char number[24];
+    reshard_comm found;
+    rs_text_add(&(rs_text){number, sizeof number, 0}, "%lld", (long long)i);
+    status = find_or_make(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &made, &found);
+  }
+  if (status == RESHARD_SUCCESS)
+    keep_groups(mesh->root, made);
+  else /* of one, so of all ranks */
+    free_groups(made);
+  return status;
 }

@@ -370,10 +370,12 @@ reshard_status reshard_mesh_ranks(reshard_mesh mesh, int64_t *ranks) {
   return RESHARD_SUCCESS;
 }
 
-/* The same rank at every position. */
-static bool same_ranks(const struct reshard_mesh_s *a, const struct reshard_mesh_s *b) {
+bool rs_mesh_same_ranks(const struct reshard_mesh_s *a, const struct reshard_mesh_s *b) {
+  if (a == b || a->size != b->size)
+    return a == b;
   bool positions = a->root == b->root || (a->root->regular && b->root->regular);
-  if (positions && a->offset == b->offset && a->ndigits == b->ndigits &&
+  if (positions && a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0 &&
+      a->offset == b->offset && a->ndigits == b->ndigits &&
       memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0)
     return true; /* without a look at each; digits of dim -1 only make it look */
   for (int64_t i = 0; i < a->size; i++)
@@ -396,7 +398,7 @@ int reshard_mesh_equal(reshard_mesh a, reshard_mesh b) {
     if ((a->names[d] == NULL) != (b->names[d] == NULL) ||
         (a->names[d] != NULL && strcmp(a->names[d], b->names[d]) != 0))
       return 0;
-  return same_ranks(a, b);
+  return rs_mesh_same_ranks(a, b);
 }
 
 /* Of what equal meshes share however they were made: some ranks that say much, the first, the last and the neighbours.

@@ -25,6 +25,7 @@ typedef struct rs_digit {
 typedef struct rs_mesh_group {
   struct rs_mesh_group *next;
   reshard_comm comm; /* NULL: this rank is outside */
+  int64_t first;     /* position of the first rank of this rank's group; outside it has no meaning */
   int64_t region;
   int ndigits;
   rs_digit digits[RESHARD_MAX_DIMS]; /* weight: in the group's ranking; 0: not of the group */
@@ -71,6 +72,14 @@ reshard_status rs_mesh_find(const struct reshard_mesh_s *mesh, int64_t rank, int
 int64_t rs_mesh_run(const struct reshard_mesh_s *mesh, int64_t *step);
 /* Position of a row-major index. */
 int64_t rs_mesh_position(const struct reshard_mesh_s *mesh, int64_t index);
+
+/* The same ranks in the same order. */
+bool rs_mesh_same_ranks(const struct reshard_mesh_s *a, const struct reshard_mesh_s *b);
+/* A part with fewer ranks than its root. */
+static inline bool rs_mesh_is_sub(const struct reshard_mesh_s *mesh) { return mesh->size < mesh->root->size; }
+/* Communicator of exactly the ranks of a mesh that this rank is in, in their order, where the root has made it; else
+ * NULL. Local, and allocates nothing. */
+reshard_comm rs_mesh_known_comm(const struct reshard_mesh_s *mesh);
 
 /* Dims from text, "dp,tp": numbers, each once. dims: room for ndim. NULL: all dims in their order. */
 reshard_status rs_mesh_dims(const struct reshard_mesh_s *mesh, const char *text, int *dims, int *n);

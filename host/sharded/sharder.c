@@ -110,6 +110,9 @@ static void trim(reshard_sharder s, int64_t most) {
 void reshard_sharder_destroy(reshard_sharder sharder) {
   if (sharder == NULL)
     return;
+  for (int64_t i = 0; i < sharder->grouped.n; i++)
+    sharder->grouped_free(sharder->grouped.at[i]);
+  free(sharder->grouped.at);
   trim(sharder, 0);
   free(sharder->planned.at);
   for (int64_t i = 0; i < sharder->placed.n; i++)

@@ -81,6 +81,9 @@ struct reshard_sharder_s {
   RS_VEC(rs_planned *) planned;      /* used last first */
   RS_VEC(struct rs_placed *) placed; /* layouts of DTensors, likewise: those of a room above */
   void (*placed_free)(struct rs_placed *);
+  RS_VEC(struct rs_grouped *) grouped; /* sharders of groups of sub-meshes, made for this one: of a room above, too */
+  void (*grouped_free)(struct rs_grouped *);
+  struct reshard_sharder_s *made_for; /* of a group's: that one; NULL: it is a user's */
   rs_once_memory memory;
   reshard_device device; /* whose pool new arrays come from; kept */
   reshard_sharder_stats stats;

@@ -4,6 +4,17 @@
  * whose layout is that of a mesh, and moves no data of its own: every operation is a pair of layouts and a plan.
  * "Collective" calls are made by all ranks of the sharder's communicator, in one order, by those outside of the mesh,
  * too; they succeed on all, or return the same error on all and leave everything as it was. Results are new tensors.
+ *
+ * Sub-meshes, mesh["tp"]: parts with fewer ranks than their root. What is done on one alone is done by its group alone:
+ * from_local, distribute, full, and redistribute to placements on the same ranks are collective over the group, in its
+ * order; other groups make other calls, or none. The layout is in ranks of the group (0: the first of the sub-mesh); in
+ * errors from_local names ranks of the communicator, and a rank that failed alone is named by its rank in the group. The
+ * groups have communicators of their own, which all ranks make once, after
+ * the mesh (reshard_mesh_init_groups); where one is needed and missing, it is RESHARD_ERROR_INVALID that says so. A rank
+ * that is outside of the sub-mesh takes no part: there these calls are local, a DTensor is a handle without a local
+ * tensor, and its layout is in ranks of the communicator. The sharder is that of the root's communicator, as ever: it
+ * makes one for each group, with its own options, and keeps it, and the mesh, until it is destroyed.
+ *
  * A NULL DTensor has 0 dims and NULL for everything else that is asked of it; calls that return a status refuse it
  * (RESHARD_ERROR_INVALID).
  * Source: torch/distributed/tensor: _api.py, _dtensor_spec.py, _redistribute.py, _utils.py. */
@@ -19,7 +30,7 @@ extern "C" {
 
 typedef struct reshard_dtensor_s *reshard_dtensor;
 
-/* How it is cut. mesh: of the sharder's communicator, or a sub-mesh. placements: one per mesh dim. order: the mesh dims
+/* How it is cut. mesh: of the sharder's communicator, or a part of one. placements: one per mesh dim. order: the mesh dims
  * in the order in which they cut (TP first: {1, 0} for dp, tp), NULL: left to right. All borrowed during calls. */
 typedef struct reshard_placing {
   reshard_mesh mesh;
@@ -42,13 +53,13 @@ RESHARD_API reshard_status reshard_placements_parse(const char *text, reshard_me
  * collective calls mesh, placements, dtype and global shape are compared between the ranks (RESHARD_ERROR_MISMATCH on
  * all: two ranks and both values). Replicas' contents are not compared. Where the part has no elements and outside of
  * the mesh, local may be NULL in collective calls; else a tensor without elements tells the dtype, outside of the mesh
- * of any shape. */
+ * of any shape. Outside of a sub-mesh the shape is given, and local tells the dtype. */
 RESHARD_API reshard_status reshard_dtensor_from_local(reshard_sharder sharder, const reshard_placing *placing,
                                                       reshard_tensor local, int ndim, const int64_t *shape, int check,
                                                       reshard_dtensor *tensor);
 /* distribute_tensor. src -1: local; every rank of the mesh has the whole and keeps a copy of its part (NULL outside of
  * the mesh). src >= 0: collective; that rank of the communicator has the whole, in the mesh or not (NULL on the
- * others). properties: those of the result; ndim, shape and dtype are those of the whole, too (error: both). In the
+ * others); on a sub-mesh that rank of the group, of each group its own. properties: those of the result; ndim, shape and dtype are those of the whole, too (error: both). In the
  * order of stream (NULL on the CPU), as all that has one here. */
 RESHARD_API reshard_status reshard_dtensor_distribute(reshard_sharder sharder, const reshard_placing *placing,
                                                       reshard_tensor whole, int64_t src, int ndim, const int64_t *shape,
@@ -59,7 +70,9 @@ RESHARD_API reshard_status reshard_dtensor_empty(reshard_sharder sharder, const 
                                                  const int64_t *shape, const reshard_properties *properties,
                                                  void *stream, reshard_dtensor *tensor);
 /* A sharded tensor with a mesh layout as a DTensor over mesh, which has that layout's shape and ranks; and back: the
- * same shards, borrowed from the DTensor; the metadata of all ranks are made the first time. NULL: no memory. Local. */
+ * same shards, borrowed from the DTensor; the metadata of all ranks are made the first time. NULL: no memory. Local. On
+ * a sub-mesh the sharded tensor is one of the group (in its ranks; gather, reshard: by the group alone), and its
+ * metadata name global ranks, as everywhere; so a checkpoint of all ranks knows where its shards are. */
 RESHARD_API reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
                                                         reshard_dtensor *tensor);
 RESHARD_API reshard_sharded_tensor reshard_dtensor_sharded(reshard_dtensor tensor);
@@ -72,17 +85,22 @@ RESHARD_API void reshard_dtensor_release(reshard_dtensor tensor);
 /* --- Moved ------------------------------------------------------------------------------------------------------- */
 
 /* DTensor.redistribute: collective: n tensors to any placements on the same mesh or another of the same communicator,
- * as one plan, kept by the sharder for the next time. Where nothing moves between ranks nothing is sent. */
+ * as one plan, kept by the sharder for the next time. Where nothing moves between ranks nothing is sent. By a group
+ * alone where all n are, and stay, on one sub-mesh (the same ranks in the same order, however they are named and
+ * shaped). From or to a sub-mesh and another mesh it is collective over the communicator, and all ranks give equal
+ * meshes: reshard_mesh_sub of a rank that they agree on. Where each gives the one that it is in, it is
+ * RESHARD_ERROR_MISMATCH. */
 RESHARD_API reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors,
                                                         const reshard_placing *placings, void *stream,
                                                         reshard_dtensor *results);
-/* DTensor.full_tensor: collective: the whole, on every rank of the mesh; NULL outside. */
+/* DTensor.full_tensor: collective: the whole, on every rank of the mesh; NULL outside. On a sub-mesh: by its group. */
 RESHARD_API reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole);
 
 /* --- What it is -------------------------------------------------------------------------------------------------- */
 
 /* All borrowed, and live as long as the DTensor. Placements: one per mesh dim, with non-negative tensor dims; order:
- * the mesh dims in the order in which they cut; shape: global; stride: global, row-major, in elements. */
+ * the mesh dims in the order in which they cut; layout: in ranks of the communicator, or of a sub-mesh's group; shape:
+ * global; stride: global, row-major, in elements. */
 RESHARD_API reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor);
 RESHARD_API const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor);
 RESHARD_API const int *reshard_dtensor_order(reshard_dtensor tensor);

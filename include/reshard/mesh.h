@@ -107,10 +107,18 @@ RESHARD_API reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, cons
                                                const reshard_placement *placements, const int *order,
                                                reshard_layout *layout);
 
+/* What init_device_mesh does beside the mesh: the communicators of its groups, made at once, so that what is done on
+ * sub-meshes later needs no rank outside of them. n 0: of each dim alone. Else of the dims in each of n texts ("tp",
+ * "replicate,shard"; NULL: all dims of this mesh), in the order that a sub-mesh has them. DTensors on a sub-mesh need
+ * its group (dtensor.h); it is never made by the way, as groups that call unequally often would wait for each other.
+ * Collective over the mesh's communicator, always, and by ranks outside of the mesh, too. Kept as those of
+ * reshard_mesh_comm, which finds them. All ranks succeed, or all get the same error and nothing of the call is kept.
+ * Errors: RESHARD_ERROR_MISMATCH: ranks that ask for different groups, or of different meshes. */
+RESHARD_API reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims);
 /* DeviceMesh.get_group, _get_dt_pg: the communicator of the ranks that differ from this one in these dims alone, ranked
  * row-major in this order. dims NULL: all of them, so of this whole mesh. It is made once, the first time, and kept by
- * the root of the mesh, which owns it: it lives until the root and its parts are released, and every transfer on it is
- * destroyed before. Where it would be the mesh's communicator itself, rank by rank, it is that. The first time it is
+ * the root of the mesh, which owns it: it lives until the root and its parts are released, and sharders that have made
+ * DTensors on its sub-meshes are destroyed; every transfer on it is destroyed before. Where it would be the mesh's communicator itself, rank by rank, it is that. The first time it is
  * collective over the mesh's communicator, also for its ranks outside the mesh, with meshes made alike (sub-meshes:
  * each rank the one it is in) and the same dims: all ranks get the same error, naming two that differ, and nothing is
  * kept. (Where a rank already has the communicator that it asks for it asks nobody: if others ask for another one, they

@@ -49,6 +49,10 @@ static reshard_status chunk_whole(world *w, int64_t r, reshard_tree *out) {
 static reshard_status chunk_both(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_chunk_dtensor(w->p.sharders[r], w->cut[r], w->mesh[r], NULL, out);
 }
+static reshard_status chunk_fsdp_first(world *w, int64_t r, reshard_tree *out) {
+  return reshard_fsdp_chunk_dtensor_ordered(w->p.sharders[r], w->cut[r], w->mesh[r], RESHARD_FSDP_FSDP_FIRST, NULL,
+                                            out);
+}
 static reshard_status gather(world *w, int64_t r, reshard_tree *out) {
   return reshard_fsdp_all_gather(w->p.sharders[r], w->both[r], NULL, NULL, out);
 }
@@ -156,6 +160,7 @@ static void open_body(void *user, int64_t r) {
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
   reshard_status status[] = {
       reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2", &w->mesh[r]),
+      reshard_mesh_init_groups(w->mesh[r], 0, NULL),
       reshard_mesh_sub(w->mesh[r], "tp", RESHARD_MESH_MINE, &w->tp[r]),
       reshard_mesh_comm(w->mesh[r], "dp", &comm),
       reshard_tensor_create(RESHARD_I32, 2, shape, &whole),
@@ -172,7 +177,7 @@ static void open_body(void *user, int64_t r) {
       reshard_state_dtensor(cut, &w->cut[r]),
       reshard_fsdp_chunk_dtensor(p->sharders[r], w->cut[r], w->mesh[r], NULL, &w->both[r]),
   };
-  for (size_t i = 0; i < 4; i++)
+  for (size_t i = 0; i < 5; i++)
     p->wrong[r] += status[i] != RESHARD_SUCCESS;
   for (size_t i = 0; i < 5; i++)
     p->wrong[r] += more[i] != RESHARD_SUCCESS;
@@ -199,6 +204,7 @@ static void test_each(void **state) {
       {"chunk_tensor of a DTensor", chunk_nested, group},
       {"chunk_dtensor of a tensor", chunk_whole, alone},
       {"chunk_dtensor of a DTensor", chunk_both, alone},
+      {"chunk_dtensor, FSDP first", chunk_fsdp_first, all},
       {"all_gather_dtensor", gather, all},
       {"flatten and unflatten", flatten, alone},
       {"pre_load", pre_load, alone},

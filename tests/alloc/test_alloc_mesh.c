@@ -126,6 +126,15 @@ static void comm_body(void *user, int64_t r) {
   w->subs[r] = found; /* borrowed */
 }
 
+static void groups_body(void *user, int64_t r) {
+  world *w = user;
+  static const char *const dims[3] = {"tp", "dp", NULL};
+  fault_mark(w->watched == ANY || w->watched == r);
+  reshard_status status = reshard_mesh_init_groups(w->meshes[r], 3, dims);
+  fault_mark(false);
+  crew_note(&w->results[r], status);
+}
+
 static void barrier_body(void *user, int64_t r) {
   world *w = user;
   crew_note(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
@@ -188,6 +197,7 @@ static void test_together(void **state) {
     made += each(&w, split_body);
     made += each(&w, comm_body);
     made += each(&w, own_body);
+    made += each(&w, groups_body);
   }
   assert_true(made > 100);
   for (int r = 0; r < RANKS; r++) {

@@ -128,6 +128,7 @@ static void open_model(const rank *r, model *m) {
   must(reshard_stream_create(m->device, &m->side));
   must(reshard_sharder_create(r->comm, &on_device, &m->sharder));
   must(reshard_mesh_create(r->comm, 0, 2, r->mesh, names, 0, NULL, &m->mesh));
+  must(reshard_mesh_init_groups(m->mesh, 0, NULL)); /* for what is on a part of it alone, by all ranks */
   must(reshard_mesh_sub(m->mesh, "tp", RESHARD_MESH_MINE, &m->tp));
   must(reshard_fsdp_extension_init(m->sharder, &m->fsdp));
   must(reshard_fsdp_extension_check(&m->fsdp));

@@ -57,6 +57,8 @@ void site_close_on(site *s, site *other); /* adds what was wrong there */
 /* Meshes of random shapes and ranks: the sub-communicator of each dim, of pairs in both orders, of all, of parts and
  * flattened ones; who is in it and where; kept; tensors resharded over it. Returns how many communicators were seen. */
 int64_t site_check_meshes(site *s, uint64_t seed);
+/* DTensors on the sub-meshes of the mesh's dims, each by its group alone, which makes other calls than the others do. */
+void site_check_submeshes(site *s, reshard_mesh mesh, uint64_t seed);
 /* A DTensor from local parts, redistributed to random placements on two meshes, made whole, distributed. */
 void site_check_dtensor(site *s, uint64_t seed);
 /* What ranks do wrong, alone and together: the same error on all. */

@@ -98,6 +98,25 @@ static void check_dtensor(stage *g, bool cut) {
   reshard_tree_release(leaf);
 }
 
+/* FSDP cuts first, as PyTorch has it: rows come from other ranks where TP cuts them, too. */
+static void check_fsdp_first(stage *g, bool cut) {
+  reshard_tree leaf = make_leaf(g, cut), chunk = NULL, whole = NULL;
+  reshard_tensor gathered = NULL;
+  bool both = cut && g->dim == 0;
+  SITE_GOOD(g->s, reshard_fsdp_extension_set_order(&g->table, RESHARD_FSDP_FSDP_FIRST));
+  if (SITE_GOOD(g->s, g->table.chunk_dtensor(g->table.user, leaf, g->mesh, g->s->stream, &chunk))) {
+    check_box(g, local_of(g, chunk),
+              both ? box_of(g->ndim, g->shape, 0, g->fsdp_size, g->f, g->tp_size, g->t) : box_here(g, cut, true));
+    SITE_GOOD(g->s, g->table.all_gather_dtensor(g->table.user, chunk, g->mesh, g->s->stream, &whole));
+    SITE_GOOD(g->s, reshard_tree_get_tensor(whole, &gathered));
+    check_box(g, gathered, box_here(g, cut, false));
+  }
+  SITE_GOOD(g->s, reshard_fsdp_extension_set_order(&g->table, RESHARD_FSDP_TP_FIRST));
+  reshard_tree_release(whole);
+  reshard_tree_release(chunk);
+  reshard_tree_release(leaf);
+}
+
 /* The whole of a sharded tensor of all ranks. */
 static void check_whole(stage *g, reshard_sharded_tensor tensor) {
   reshard_tensor out = site_tensor(g->s, RESHARD_F32, g->ndim, g->shape, false);
@@ -161,6 +180,7 @@ static void check_tensor(stage *g, bool cut) {
 static void check_parameter(stage *g) {
   for (int cut = 0; cut < 2; cut++) {
     check_dtensor(g, cut);
+    check_fsdp_first(g, cut);
     check_tensor(g, cut);
   }
 }
@@ -186,6 +206,7 @@ static bool open_stage(site *s, stage *g) {
   reshard_comm rows = NULL;
   *g = (stage){.s = s, .fsdp_size = extents[0], .tp_size = 2, .table = {.size = RESHARD_FSDP_EXTENSION_INIT}};
   return SITE_GOOD(s, reshard_mesh_create(s->comm, 0, 2, extents, names, 0, NULL, &g->mesh)) &&
+         SITE_GOOD(s, reshard_mesh_init_groups(g->mesh, 0, NULL)) &&
          SITE_GOOD(s, reshard_mesh_sub(g->mesh, "tp", RESHARD_MESH_MINE, &g->tp)) &&
          SITE_GOOD(s, reshard_mesh_local_rank(g->mesh, "fsdp", RESHARD_MESH_MINE, &g->f)) &&
          SITE_GOOD(s, reshard_mesh_local_rank(g->mesh, "tp", RESHARD_MESH_MINE, &g->t)) &&

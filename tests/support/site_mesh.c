@@ -162,6 +162,7 @@ int64_t site_check_meshes(site *s, uint64_t seed) {
       if (d != e)
         check_dims(&c, 2, (int[]){d, e});
   check_own(&c);
+  site_check_submeshes(s, c.mesh, seed);
   reshard_mesh_release(c.mesh);
   return c.seen;
 }

@@ -270,6 +270,7 @@ static void table_body(void *user, int64_t r) {
   reshard_tensor whole = whole_of(2, whole_shape);
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 0, NULL));
   WELL(p, r, reshard_fsdp_extension_init(p->sharders[r], &x));
   WELL(p, r, reshard_fsdp_extension_check(&x));
   reshard_tree tp = tp_leaf(p->sharders[r], mesh, whole, 0);
@@ -320,6 +321,7 @@ static void save_body(void *user, int64_t r) {
   reshard_tensor whole = whole_of(2, whole_shape);
   reshard_tree dict = NULL, tp = NULL, chunk = NULL, nested = NULL, flat = NULL;
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 0, NULL));
   WELL(p, r, reshard_mesh_comm(mesh, "dp", &comm));
   options.group = (reshard_group){reshard_comm_size(comm), reshard_comm_global_ranks(comm)};
   WELL(p, r, reshard_sharder_create(comm, &options, &sharder));

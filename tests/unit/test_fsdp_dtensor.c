@@ -15,7 +15,9 @@ static const char *const names[2] = {"dp", "tp"};
 static reshard_mesh mesh_of(const parts *p, int64_t r, const grid *g) {
   const int64_t shape[2] = {g->fsdp, g->tp};
   reshard_mesh mesh;
-  return reshard_mesh_create(p->comms[r], 0, 2, shape, names, 0, NULL, &mesh) == RESHARD_SUCCESS ? mesh : NULL;
+  bool made = reshard_mesh_create(p->comms[r], 0, 2, shape, names, 0, NULL, &mesh) == RESHARD_SUCCESS &&
+              reshard_mesh_init_groups(mesh, 0, NULL) == RESHARD_SUCCESS;
+  return made ? mesh : NULL;
 }
 
 /* Calls with every shape of one dim, and of two, up to 12. */
@@ -168,6 +170,7 @@ static void hsdp_body(void *user, int64_t r) {
   reshard_tensor whole = whole_of(2, shape);
   reshard_box box = box_of(2, shape, dim, 2, r % 2, 2, r / 2 % 2), tp = box_of(2, shape, dim, 2, r % 2, 1, 0);
   WELL(p, r, reshard_mesh_create(p->comms[r], 0, 3, extents, hsdp, 0, NULL, &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 0, NULL));
   snprintf(text, sizeof text, "mesh(replicate=2,shard=2,tp=2;R,S0,%s", dim < 0 ? "R)" : dim == 1 ? "S1)" : "");
   if (dim == 0)
     strcat(text, "S0;order=tp,replicate,shard)");
@@ -255,6 +258,7 @@ static void refused_body(void *user, int64_t r) {
       WELL(p, r, reshard_tree_int(3, &leaf));
     } else if (strcmp(f->leaf, "NULL") != 0) {
       WELL(p, r, reshard_mesh_parse(p->comms[r], 0, f->leaf, &other));
+      WELL(p, r, reshard_mesh_init_groups(other, 0, NULL));
       leaf = tp_leaf(p->sharders[r], other, whole, 0);
       SO(p, r, leaf != NULL);
     }
