@@ -47,10 +47,13 @@ RESHARD_API reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_m
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat);
 /* The same, with every owner true on every rank, whatever the groups that the inner tensors are cut over: collective
  * over the sharder's communicator. Each rank tells what it has, in one exchange for all tensors, so that nothing is
- * left of outer shards. All ranks give trees with the same nested tensors, in the same order of visit; a node that is
- * at several paths counts once, at the first of them, and is then at these paths on all ranks. The flat ones belong to
- * this sharder. All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming ranks, path and
- * both values (paths, shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
+ * left of outer shards. Equal boxes of several ranks are replicas (a parameter that TP replicates; HSDP): the layout is
+ * `boxes(replicated;...)` and names every holder, equal on all ranks; the metadata have each box once, by the lowest
+ * global rank; every holder keeps its local tensor. So a flat tensor can be gathered, resharded, saved and loaded into
+ * on all ranks, and all that hold a box get it. All ranks give trees with the same nested tensors, in the same order of
+ * visit; a node that is at several paths counts once, at the first of them, and is then at these paths on all ranks.
+ * The flat ones belong to this sharder. All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming
+ * ranks, path and both values (paths, shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
                                                                         reshard_tree *flat);
 
