@@ -17,6 +17,8 @@ typedef struct rig {
   reshard_mesh mesh, tp;
   int64_t extents[3], at[3];
   reshard_sharder shards, tps; /* of the groups that shard, and of TP's */
+  reshard_comm backward;       /* all ranks in the reverse order */
+  reshard_sharder turned;      /* its */
 } rig;
 
 static const char *const names[3] = {"replicate", "shard", "tp"};
@@ -51,15 +53,20 @@ static bool open_rig(site *s, int64_t replicate, int64_t tp, rig *g) {
     return false;
   g->shards = sharder_of(g, "shard");
   g->tps = sharder_of(g, "tp");
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = s->device};
+  if (SITE_GOOD(s, reshard_comm_split(s->comm, 0, -reshard_comm_rank(s->comm), &g->backward)))
+    SITE_GOOD(s, reshard_sharder_create(g->backward, &options, &g->turned));
   int64_t rank = reshard_comm_rank(s->comm);
   for (int d = 2; d >= 0; rank /= g->extents[d--])
     g->at[d] = rank % g->extents[d];
-  return g->shards != NULL && g->tps != NULL;
+  return g->shards != NULL && g->tps != NULL && g->turned != NULL;
 }
 
 static void close_rig(rig *g) {
   reshard_sharder_destroy(g->shards);
   reshard_sharder_destroy(g->tps);
+  reshard_sharder_destroy(g->turned);
+  reshard_comm_destroy(g->backward);
   reshard_mesh_release(g->tp);
   reshard_mesh_release(g->mesh);
 }
@@ -128,8 +135,8 @@ static void check_chunk(rig *g, const parameter *p, reshard_tree chunk, uint64_t
 static const parameter wide = {.ndim = 2, .shape = {6, 4}, .dim = -2};
 
 /* A tensor of a sharder's ranks, cut in rows; its local array in a whole of that key. */
-static reshard_sharded_tensor rows_of(site *s, reshard_sharder sharder, int64_t size, uint64_t key) {
-  const reshard_properties f32 = {.dtype = RESHARD_F32};
+static reshard_sharded_tensor rows_of(site *s, reshard_sharder sharder, int64_t size, uint64_t key, bool grad) {
+  const reshard_properties f32 = {.dtype = RESHARD_F32, .requires_grad = grad};
   reshard_layout rows = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_tensor local = NULL;
@@ -156,11 +163,18 @@ static void check_rows(site *s, reshard_sharded_tensor tensor, uint64_t key) {
       SITE_SO(s, unlike_box(s, &wide, &box, local, key) == 0);
 }
 
-/* What is beside the model: the world's own; one path in each TP group; a path of the first and of the second TP group
- * alone; a number that only the last rank has. Each load checks what it has by itself. */
+/* What is beside the model: the world's own; one path in each TP group, with gradients in every second one; one of which
+ * rank 0 has the world's rows and the others those of the reverse order; a path of the first and of the second TP group
+ * alone; a number that only the last rank has. */
+enum { OWN, SHARED, TURNED, ALONE, EXTRAS };
 typedef struct extras {
-  reshard_sharded_tensor own, shared, alone;
+  reshard_sharded_tensor at[EXTRAS]; /* alone: NULL where this rank has none */
 } extras;
+static const char *const extra_names[EXTRAS] = {"own", "shared", "turned", "stage.0"};
+
+static uint64_t extra_key(const rig *g, int i, uint64_t key) {
+  return key + 100 + (uint64_t)i + (i == ALONE ? (uint64_t)(reshard_comm_rank(g->s->comm) / g->extents[2]) : 0);
+}
 
 static reshard_tree make_state(rig *g, uint64_t key, extras *x) {
   reshard_tree state = NULL, leaf = NULL;
@@ -169,16 +183,13 @@ static reshard_tree make_state(rig *g, uint64_t key, extras *x) {
   SITE_GOOD(s, reshard_tree_dict(&state));
   for (int i = 0; i < PARAMETERS; i++)
     put(s, state, model[i].name, chunk_of(g, &model[i], key + (uint64_t)i));
-  *x = (extras){rows_of(s, s->sharder, size, key + 100), rows_of(s, g->tps, g->extents[2], key + 101), NULL};
-  if (SITE_GOOD(s, reshard_state_sharded(x->own, &leaf)))
-    put(s, state, "own", leaf);
-  if (SITE_GOOD(s, reshard_state_sharded(x->shared, &leaf)))
-    put(s, state, "shared", leaf);
-  if (row < 2) { /* a rank of another load may have one or the other */
-    x->alone = rows_of(s, g->tps, g->extents[2], key + 102 + (uint64_t)row);
-    if (SITE_GOOD(s, reshard_state_sharded(x->alone, &leaf)))
-      put(s, state, row == 0 ? "stage.0" : "stage.1", leaf);
-  }
+  *x = (extras){{rows_of(s, s->sharder, size, extra_key(g, OWN, key), false),
+                 rows_of(s, g->tps, g->extents[2], extra_key(g, SHARED, key), row % 2 != 0),
+                 rows_of(s, rank == 0 ? s->sharder : g->turned, size, extra_key(g, TURNED, key), false),
+                 row < 2 ? rows_of(s, g->tps, g->extents[2], extra_key(g, ALONE, key), false) : NULL}};
+  for (int i = 0; i < EXTRAS; i++)
+    if (x->at[i] != NULL && SITE_GOOD(s, reshard_state_sharded(x->at[i], &leaf)))
+      put(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
   if (rank == size - 1 && SITE_GOOD(s, reshard_tree_int((int64_t)key, &leaf)))
     put(s, state, "step", leaf);
   return state;
@@ -190,10 +201,9 @@ static void check_state(rig *g, reshard_tree state, const extras *x, uint64_t ke
   for (int i = 0; i < PARAMETERS; i++)
     if (SITE_GOOD(g->s, reshard_tree_find(state, model[i].name, &leaf)))
       check_chunk(g, &model[i], leaf, key + (uint64_t)i);
-  check_rows(g->s, x->own, key + 100);
-  check_rows(g->s, x->shared, key + 101);
-  if (x->alone != NULL)
-    check_rows(g->s, x->alone, key + 102 + (uint64_t)(rank / g->extents[2]));
+  for (int i = 0; i < EXTRAS; i++)
+    if (x->at[i] != NULL)
+      check_rows(g->s, x->at[i], extra_key(g, i, key));
   if (rank == size - 1 && SITE_GOOD(g->s, reshard_tree_find(state, "step", &leaf)) &&
       SITE_GOOD(g->s, reshard_tree_get_int(leaf, &step)))
     SITE_SO(g->s, step == (int64_t)key);
@@ -201,9 +211,8 @@ static void check_state(rig *g, reshard_tree state, const extras *x, uint64_t ke
 
 static void free_state(reshard_tree state, extras *x) {
   reshard_tree_release(state);
-  reshard_sharded_tensor_release(x->own);
-  reshard_sharded_tensor_release(x->shared);
-  reshard_sharded_tensor_release(x->alone);
+  for (int i = 0; i < EXTRAS; i++)
+    reshard_sharded_tensor_release(x->at[i]);
 }
 
 static void save(site *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
@@ -218,8 +227,8 @@ static void save(site *s, int64_t replicate, int64_t tp, uint64_t key, const cha
     SITE_ALL(s, reshard_state_save(s->sharder, state, directory, &over, &report), RESHARD_SUCCESS, NULL);
     for (int i = 0; i < PARAMETERS; i++) /* replicas once */
       bytes += 4 * model[i].shape[0] * (model[i].ndim == 2 ? model[i].shape[1] : 1);
-    SITE_SO(s, report.tensors == PARAMETERS + 2 + stages);
-    SITE_SO(s, report.bytes == bytes + (2 + stages) * 4 * wide.shape[0] * wide.shape[1]);
+    SITE_SO(s, report.tensors == PARAMETERS + ALONE + stages);
+    SITE_SO(s, report.bytes == bytes + (ALONE + stages) * 4 * wide.shape[0] * wide.shape[1]);
     check_state(&g, state, &x, key);
     free_state(state, &x);
   }
@@ -251,6 +260,32 @@ static void check_whole(site *s, const parameter *p, reshard_sharded_tensor tens
   if (SITE_GOOD(s, reshard_sharded_tensor_gather_all(tensor, out, s->stream)))
     SITE_SO(s, site_unlike_whole(s, out, key) == 0);
   reshard_tensor_release(out);
+}
+
+/* Flattened once more after it was nested again: in an outer tensor that it is all of, and, where TP has replicas of
+ * each part, cut over these. */
+static void nest_again(rig *g, const parameter *p, reshard_tree leaf, uint64_t key) {
+  const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = g->tps, .world = g->s->sharder};
+  const reshard_properties f32 = {.dtype = RESHARD_F32};
+  reshard_shard whole = {.placement = {reshard_comm_rank(g->s->comm), RESHARD_DEVICE_CPU, -1}};
+  reshard_metadata outer = NULL;
+  reshard_tree nested[2] = {NULL, NULL}, flat = NULL;
+  reshard_sharded_tensor tensor = NULL;
+  memcpy(whole.box.extent, p->shape, (size_t)p->ndim * sizeof *p->shape);
+  if (SITE_GOOD(g->s, reshard_metadata_create(&f32, p->ndim, p->shape, 1, &whole, &outer)))
+    SITE_GOOD(g->s, reshard_state_nested(g->s->sharder, outer, 1, &whole, &leaf, &nested[0]));
+  if (p->dim == -1 && p->shape[0] >= g->extents[1])
+    SITE_GOOD(g->s, reshard_fsdp_chunk_tensor(leaf, &group, g->s->stream, &nested[1]));
+  for (int i = 0; i < 2; i++) {
+    if (nested[i] != NULL &&
+        SITE_GOOD(g->s, reshard_state_flatten_sharded_tensors_global(g->s->sharder, nested[i], &flat))) {
+      if (SITE_GOOD(g->s, reshard_state_get_sharded(flat, &tensor)))
+        check_whole(g->s, p, tensor, key);
+      reshard_tree_release(flat);
+    }
+    reshard_tree_release(nested[i]);
+  }
+  reshard_metadata_release(outer);
 }
 
 /* Each box has one owner in the metadata, and all its holders in the layout, on all ranks alike; it is gathered,
@@ -296,8 +331,10 @@ static void flatten(site *s, int64_t replicate, int64_t tp, uint64_t key) {
       continue;
     chunk = chunk_of(&g, p, key);
     SITE_ALL(s, reshard_state_flatten_sharded_tensors_global(s->sharder, chunk, &flat), RESHARD_SUCCESS, NULL);
-    if (SITE_GOOD(s, reshard_state_get_sharded(flat, &tensor)))
+    if (SITE_GOOD(s, reshard_state_get_sharded(flat, &tensor))) {
+      nest_again(&g, p, flat, key);
       check_flat(&g, p, tensor, key);
+    }
     reshard_tree_release(flat);
     reshard_tree_release(chunk);
   }
@@ -306,7 +343,7 @@ static void flatten(site *s, int64_t replicate, int64_t tp, uint64_t key) {
 
 /* --- Refused ------------------------------------------------------------------------------------------------------ */
 
-typedef enum fault { CUTS, GAP, TABLE, DTYPE, KIND, FAULTS } fault;
+typedef enum fault { CUTS, GAP, FIRST_GAP, TABLE, DTYPE, KIND, FAULTS } fault;
 
 /* "w": on each TP group. */
 static reshard_tree wrong_leaf(rig *g, fault f, reshard_sharder lying) {
@@ -319,7 +356,7 @@ static reshard_tree wrong_leaf(rig *g, fault f, reshard_sharder lying) {
   reshard_layout layout = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_tree leaf = NULL;
-  if (f == GAP) {
+  if (f == GAP || f == FIRST_GAP) {
     sharder = s->sharder;
     size = reshard_comm_size(s->comm);
   }
@@ -342,6 +379,7 @@ static void check_refused(site *s, const char *directory) {
   } errors[FAULTS] = {
       {RESHARD_ERROR_INVALID, "path 'w': shards 0 (rank:0/"},
       {RESHARD_ERROR_INVALID, "path 'w': no shard holds ["},
+      {RESHARD_ERROR_INVALID, "path 'w': no shard holds [0,"},
       {RESHARD_ERROR_INVALID, "path 'w': a tensor of global rank "},
       {RESHARD_ERROR_MISMATCH, "path 'w': rank 0 has f32, rank 2 has i32"},
       {RESHARD_ERROR_MISMATCH, "path 'w': rank 0 has a sharded tensor, rank 2 has an integer"},
@@ -358,7 +396,7 @@ static void check_refused(site *s, const char *directory) {
   for (fault f = 0; f < FAULTS && open; f++) {
     reshard_tree state = NULL;
     SITE_GOOD(s, reshard_tree_dict(&state));
-    if (f != GAP || reshard_comm_rank(s->comm) != 1)
+    if ((f != GAP && f != FIRST_GAP) || reshard_comm_rank(s->comm) != (f == GAP))
       put(s, state, "w", wrong_leaf(&g, f, lying));
     SITE_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), errors[f].status, errors[f].text);
     reshard_tree_release(state);
