@@ -111,8 +111,8 @@ reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata
                               reshard_sharded_tensor *tensor);
 /* The tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this rank's, in
  * the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */
-reshard_status rs_sharded_replicated(reshard_sharder sharder, reshard_metadata holders, reshard_metadata once, int64_t n,
-                                     reshard_tensor const *tensors, reshard_sharded_tensor *tensor);
+reshard_status rs_sharded_replicated(reshard_sharder sharder, reshard_metadata holders, reshard_metadata once,
+                                     int64_t n, reshard_tensor const *tensors, reshard_sharded_tensor *tensor);
 /* Do n tensors have requires_grad and pin_memory as in the properties? */
 reshard_status rs_check_flags(const reshard_properties *properties, int64_t n, reshard_tensor const *tensors);
 

@@ -43,8 +43,8 @@ static reshard_status list_mine(reshard_sharder sharder, const rs_items *items, 
   RS_TRY(copy_path(wanted->path, m));
   const rs_item *item = rs_items_find(items, m->path);
   reshard_status status = RESHARD_SUCCESS;
-  if (item == NULL) {
-    m->flat = wanted->flat; /* which has no shards */
+  if (item == NULL || !rs_item_is_sharded(item)) { /* a null */
+    m->flat = wanted->flat;                        /* which has no shards */
     m->flat.rank = rs_group_at(&sharder->group, sharder->comm->rank);
   } else if (item->nested != NULL) {
     status = rs_flat_list(item->nested, &m->flat);
@@ -58,9 +58,9 @@ static reshard_status list_mine(reshard_sharder sharder, const rs_items *items, 
 static void take_made(rs_items *items, const rs_boxed *made) {
   for (int64_t i = 0; i < made->n; i++) {
     int64_t number = rs_names_find(&items->names, made->tensors[i].path, strlen(made->tensors[i].path));
-    if (number < 0)
+    rs_item *item = number >= 0 ? &items->all.at[number] : NULL;
+    if (item == NULL || !rs_item_is_sharded(item))
       continue;
-    rs_item *item = &items->all.at[number];
     reshard_sharded_tensor_release(item->sharded);
     item->sharded = reshard_sharded_tensor_retain(made->tensors[i].made);
     item->nested = NULL;

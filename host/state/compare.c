@@ -1,5 +1,5 @@
-/* The ranks' state dicts, path by path. A path may be absent on some ranks; those that have it agree in kind, dtype and
- * shape. Where all ranks have a tensor in one layout of the communicator, that says who holds what; everything else -
+/* The ranks' state dicts, path by path. A path may be absent on some ranks, or a null; those that have it agree in kind,
+ * dtype and shape. Where all ranks have a tensor in one layout of the communicator, that says who holds what; everything else -
  * tensors of other groups, nested ones, paths that some ranks lack - is told by boxes (boxed.c). */
 #include "state/files.h"
 
@@ -44,39 +44,35 @@ static bool same_layout(const rs_item *a, const rs_item *b) {
                                             : layout_hash(a) == layout_hash(b);
 }
 
-/* One more rank's leaf that is not sharded, as the ones before. All that are no nulls are tensors of one dtype and
- * shape, or none is a tensor. */
-static reshard_status add_leaf(rs_path *p, const rs_item *other, int64_t rank) {
-  if (rs_item_kind(p->item) == RESHARD_TREE_NULL) {
-    p->item = other;
-    p->rank = rank;
-    return RESHARD_SUCCESS;
-  }
-  if (rs_item_kind(other) == RESHARD_TREE_NULL)
-    return RESHARD_SUCCESS;
-  if (rs_item_is_tensor(p->item) != rs_item_is_tensor(other))
-    return kinds_differ(p->item, p->rank, other, rank);
-  return rs_item_is_tensor(p->item) ? check_alike(p->item, p->rank, other, rank) : RESHARD_SUCCESS;
+/* One more rank's leaf of a path, where neither is a null: both are sharded, or tensors, or neither is. */
+static reshard_status check_pair(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
+  if (rs_item_is_sharded(a) != rs_item_is_sharded(b) || rs_item_is_tensor(a) != rs_item_is_tensor(b))
+    return kinds_differ(a, first, b, second);
+  return rs_item_is_tensor(a) ? check_alike(a, first, b, second) : RESHARD_SUCCESS;
 }
+
+static bool is_null(const rs_item *item) { return rs_item_kind(item) == RESHARD_TREE_NULL; }
 
 /* The path of an item of the lowest rank that has it. found: per rank how many of its leaves are in the list. */
 static reshard_status add_path(int64_t n, rs_state_turn *const *turns, const rs_item *first, int64_t rank,
                                int64_t *found, rs_paths *paths) {
   rs_path p = {.item = first, .rank = rank};
-  bool sharded = rs_item_is_sharded(first), alike = rank == 0 && !rs_item_by_boxes(first);
+  bool alike = rank == 0 && !is_null(first) && !rs_item_by_boxes(first); /* all ranks have it in one layout */
   for (int64_t r = rank + 1; r < n; r++) {
     const rs_item *other = rs_items_find(&turns[r]->items, first->path);
     found[r] += other != NULL;
-    if (other == NULL) {
-      alike = false;
+    alike = alike && other != NULL && !is_null(other);
+    if (other == NULL || is_null(other))
+      continue;
+    if (is_null(p.item)) {
+      p.item = other;
+      p.rank = r;
       continue;
     }
-    if (sharded != rs_item_is_sharded(other))
-      return kinds_differ(first, rank, other, r);
-    RS_TRY(sharded ? check_alike(first, rank, other, r) : add_leaf(&p, other, r));
-    alike = alike && sharded && same_layout(first, other);
+    RS_TRY(check_pair(p.item, p.rank, other, r));
+    alike = alike && (!rs_item_is_sharded(other) || same_layout(p.item, other));
   }
-  p.boxes = sharded && !alike;
+  p.boxes = rs_item_is_sharded(p.item) && !alike;
   RS_TRY(rs_vec_reserve(&paths->all, paths->all.n + 1));
   paths->all.at[paths->all.n++] = p;
   paths->boxes += p.boxes;

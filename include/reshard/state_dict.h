@@ -88,8 +88,8 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
 
 /* Saves a state dict. Tensors and sharded tensors become a directory of shards as reshard_convert writes it, named by
  * their paths: each rank writes its files, what several ranks hold is stored once, by the lowest. A path may be absent
- * on some ranks. A plain tensor is saved by the lowest rank that has it; others' are replicas: they have its dtype and
- * shape, their elements are not compared, and a rank without it has a null there or nothing.
+ * on some ranks, or a null. A plain tensor is saved by the lowest rank that has it; others' are replicas: they have its
+ * dtype and shape, their elements are not compared.
  *
  * Sharded tensors, DTensors and nested ones may be of any sharders: of this communicator, or of others, as what FSDP
  * makes of a plain tensor is of its group's. Where all ranks have a path in one layout of this communicator, that says

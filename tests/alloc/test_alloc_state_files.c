@@ -71,7 +71,8 @@ static void open_world(world *w, const char *layout) {
                                      {{{5, 0}, {4, 14}}, {1, RESHARD_DEVICE_CPU, -1}}};
     CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, NULL, &w->tensors[r][0]));
     CLI_TRY("", reshard_metadata_create(&f32, 2, shape, 2, shards, &metadata));
-    CLI_TRY("", reshard_sharded_tensor_from_metadata((w->boxes ? &w->other : &w->p)->sharders[r], metadata, 1, &rows, &w->tensors[r][1]));
+    CLI_TRY("", reshard_sharded_tensor_from_metadata((w->boxes ? &w->other : &w->p)->sharders[r], metadata, 1, &rows,
+                                                     &w->tensors[r][1]));
     reshard_metadata_release(metadata);
     reshard_tensor_release(rows);
     w->plain[r] = parts_strided(RESHARD_I16, 2, shape, true);

@@ -190,6 +190,8 @@ static reshard_tree make_state(rig *g, uint64_t key, extras *x) {
   for (int i = 0; i < EXTRAS; i++)
     if (x->at[i] != NULL && SITE_GOOD(s, reshard_state_sharded(x->at[i], &leaf)))
       put(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
+  if (row != 1 && SITE_GOOD(s, reshard_tree_null(&leaf))) /* not yet there, or any more */
+    put(s, state, row == 0 ? "stage.1" : "stage.0", leaf);
   if (rank == size - 1 && SITE_GOOD(s, reshard_tree_int((int64_t)key, &leaf)))
     put(s, state, "step", leaf);
   return state;

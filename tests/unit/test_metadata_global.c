@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "random.h"
 #include "metadata/metadata.h"
+#include "random.h"
 #include "support/crew.h"
 
 #include <stdio.h>

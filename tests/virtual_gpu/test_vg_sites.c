@@ -171,7 +171,7 @@ static void test_fsdp(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors), cmocka_unit_test(test_sharded),
-                                     cmocka_unit_test(test_fsdp), cmocka_unit_test(test_meshes),
-                                     cmocka_unit_test(test_states), cmocka_unit_test(test_groups)};
+                                     cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_meshes),
+                                     cmocka_unit_test(test_states),   cmocka_unit_test(test_groups)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
