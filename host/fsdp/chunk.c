@@ -87,7 +87,7 @@ static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tenso
 static reshard_status only_shard(reshard_sharded_tensor outer, void *stream, reshard_tensor *local,
                                  const reshard_shard **shard) {
   int64_t rank = rs_group_at(&outer->sharder->group, outer->sharder->comm->rank), boxes = 0;
-  reshard_metadata m = outer->metadata;
+  reshard_metadata m = rs_sharded_holders(outer);
   for (int64_t i = 0; i < m->n; i++)
     if (m->shards[i].placement.rank == rank) {
       *shard = &m->shards[i];
@@ -123,7 +123,7 @@ static reshard_status check_world(const reshard_group *group, reshard_sharder wo
 
 static reshard_status nest(const reshard_fsdp_group *group, reshard_sharded_tensor outer, const reshard_shard *shard,
                            reshard_tree inner, reshard_tree *chunk) {
-  reshard_metadata m = outer->metadata, without;
+  reshard_metadata m = rs_sharded_holders(outer), without;
   reshard_properties properties = m->properties;
   reshard_sharder world = group->world != NULL ? group->world : outer->sharder;
   properties.requires_grad = 0;

@@ -47,14 +47,16 @@ static int64_t take_corners(const struct reshard_metadata_s *m, int64_t *corners
 static reshard_status say_overlap(const struct reshard_metadata_s *m, int64_t i, int64_t j) {
   const reshard_shard *a = &m->shards[i], *b = &m->shards[j];
   int64_t offset[RESHARD_MAX_DIMS], extent[RESHARD_MAX_DIMS];
-  char box[RS_BOX_TEXT], first[RS_PLACEMENT_TEXT], second[RS_PLACEMENT_TEXT];
+  char box[RS_BOX_TEXT], one[RS_BOX_TEXT], other[RS_BOX_TEXT], first[RS_PLACEMENT_TEXT], second[RS_PLACEMENT_TEXT];
   for (int d = 0; d < m->ndim; d++) {
     offset[d] = rs_max(a->box.offset[d], b->box.offset[d]);
     extent[d] = rs_min(a->box.offset[d] + a->box.extent[d], b->box.offset[d] + b->box.extent[d]) - offset[d];
   }
-  return rs_error(RESHARD_ERROR_INVALID, "shards %lld (%s) and %lld (%s) overlap at %s", (long long)i,
-                  rs_placement_text(first, &a->placement), (long long)j, rs_placement_text(second, &b->placement),
-                  rs_box_text(box, m->ndim, offset, extent));
+  return rs_error(RESHARD_ERROR_INVALID, "shards %lld (%s) and %lld (%s) overlap at %s: they are %s and %s",
+                  (long long)i, rs_placement_text(first, &a->placement), (long long)j,
+                  rs_placement_text(second, &b->placement), rs_box_text(box, m->ndim, offset, extent),
+                  rs_box_text(one, m->ndim, a->box.offset, a->box.extent),
+                  rs_box_text(other, m->ndim, b->box.offset, b->box.extent));
 }
 
 reshard_status reshard_metadata_check(reshard_metadata metadata) {

@@ -95,6 +95,8 @@ static void end(job *j) {
 
 static void swap(reshard_sharded_tensor t, replacement *made) {
   replacement old = {t->held, t->metadata};
+  reshard_metadata_release(t->holders);
+  t->holders = NULL;
   t->held = made->held;
   t->metadata = made->metadata;
   *made = old;

@@ -28,6 +28,7 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
   reshard_metadata_release(tensor->metadata);
+  reshard_metadata_release(tensor->holders);
   rs_held_free(&tensor->held);
   free(tensor);
 }
@@ -105,8 +106,8 @@ reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, co
   return status;
 }
 
-/* Do the tensors have the properties? Shapes and dtype are compared with the layout. */
-static reshard_status check_flags(const reshard_properties *p, int64_t n, reshard_tensor const *tensors) {
+/* Shapes and dtype are compared with the layout. */
+reshard_status rs_check_flags(const reshard_properties *p, int64_t n, reshard_tensor const *tensors) {
   for (int64_t i = 0; i < n; i++) {
     if (tensors[i] == NULL)
       continue;
@@ -126,8 +127,20 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
     return no_argument(call, s == NULL ? "sharder" : "metadata");
   RS_TRY(check_list(call, n, tensors, tensor));
   reshard_properties properties = reshard_metadata_properties(metadata);
-  RS_TRY(check_flags(&properties, n, tensors));
+  RS_TRY(rs_check_flags(&properties, n, tensors));
   return assemble(s, metadata, 1, n, tensors, tensor);
+}
+
+reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders, reshard_metadata once, int64_t n,
+                                     reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
+  reshard_sharded_tensor made;
+  RS_TRY(assemble(s, holders, 1, n, tensors, &made));
+  if (once != holders) {
+    made->holders = made->metadata;
+    made->metadata = reshard_metadata_retain(once);
+  }
+  *tensor = made;
+  return RESHARD_SUCCESS;
 }
 
 /* The tensor of a layout and its arrays, which are taken over, or freed after an error. */
@@ -151,7 +164,7 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
   rs_held held;
   RS_TRY(rs_check_new(call, s, layout, properties));
   RS_TRY(check_list(call, n, tensors, tensor));
-  RS_TRY(check_flags(properties, n, tensors));
+  RS_TRY(rs_check_flags(properties, n, tensors));
   RS_TRY(rs_held_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &held));
   return build(s, properties, &held, tensor);
 }

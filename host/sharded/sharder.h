@@ -126,12 +126,23 @@ struct reshard_sharded_tensor_s {
   atomic_int references;
   reshard_sharder sharder; /* borrowed */
   reshard_metadata metadata;
+  reshard_metadata holders; /* with replicas, where metadata has each box once; NULL: metadata */
   rs_held held;
   bool moving; /* in the call that goes on */
 };
+/* Metadata with every box of every rank. */
+static inline reshard_metadata rs_sharded_holders(reshard_sharded_tensor tensor) {
+  return tensor->holders != NULL ? tensor->holders : tensor->metadata;
+}
 
 /* Takes metadata and held over on success. */
 reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
                               reshard_sharded_tensor *tensor);
+/* The tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this rank's, in
+ * the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */
+reshard_status rs_sharded_replicated(reshard_sharder sharder, reshard_metadata holders, reshard_metadata once,
+                                     int64_t n, reshard_tensor const *tensors, reshard_sharded_tensor *tensor);
+/* Do n tensors have requires_grad and pin_memory as in the properties? */
+reshard_status rs_check_flags(const reshard_properties *properties, int64_t n, reshard_tensor const *tensors);
 
 #endif

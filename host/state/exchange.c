@@ -16,40 +16,30 @@
 
 #define MAGIC "RSFL"
 
-/* A nested tensor on its way. */
-typedef struct passenger {
-  char *path; /* owned, as all that follows */
-  rs_flat flat;
-  reshard_metadata mine;
-  reshard_tree made;
-} passenger;
-
 typedef struct exchange {
   reshard_sharder sharder;
-  RS_VEC(passenger) all; /* in the order of the tree */
-  int64_t next;          /* to be put in its place */
+  int64_t n;
+  rs_meeting *all;
   int64_t nranks;
   rs_reader *readers;           /* [nranks] */
   rs_head *heads;               /* [nranks], of one tensor */
   RS_VEC(reshard_shard) shards; /* room */
 } exchange;
 
-static void exchange_free(exchange *x) {
-  for (int64_t i = 0; i < x->all.n; i++) {
-    free(x->all.at[i].path);
-    rs_flat_free(&x->all.at[i].flat);
-    reshard_metadata_release(x->all.at[i].mine);
-    reshard_tree_release(x->all.at[i].made);
+void rs_meetings_free(int64_t n, rs_meeting *tensors) {
+  for (int64_t i = 0; i < n; i++) {
+    free(tensors[i].path);
+    rs_flat_free(&tensors[i].flat);
+    reshard_metadata_release(tensors[i].mine);
+    reshard_sharded_tensor_release(tensors[i].made);
   }
-  free(x->all.at);
-  free(x->readers);
-  free(x->heads);
-  free(x->shards.at);
+  free(tensors);
 }
 
 /* Of what the list knows only what is mine stays. */
-static reshard_status keep_mine(const exchange *x, passenger *p) {
-  rs_flat *flat = &p->flat;
+static reshard_status keep_mine(const exchange *x, rs_meeting *m) {
+  rs_flat *flat = &m->flat;
+  reshard_properties properties = flat->properties;
   int64_t n = 0, rank = rs_group_at(&x->sharder->group, x->sharder->comm->rank);
   if (flat->rank != rank)
     return rs_error(RESHARD_ERROR_INVALID, "a tensor of global rank %lld, the sharder is rank %lld's",
@@ -58,58 +48,27 @@ static reshard_status keep_mine(const exchange *x, passenger *p) {
     if (flat->shards.at[i].mine)
       flat->shards.at[n++] = flat->shards.at[i];
   flat->shards.n = n;
-  RS_TRY(rs_metadata_new(&flat->properties, flat->ndim, flat->shape, n, &p->mine));
+  if (flat->any_flags)
+    properties.requires_grad = properties.pin_memory = 0;
+  RS_TRY(rs_metadata_new(&properties, flat->ndim, flat->shape, n, &m->mine));
   for (int64_t i = 0; i < n; i++)
-    p->mine->shards[i] = flat->shards.at[i].shard;
+    m->mine->shards[i] = flat->shards.at[i].shard;
   return RESHARD_SUCCESS;
-}
-
-/* The tree is mapped twice, and both times each nested tensor comes once, in the same order: first it is listed, */
-static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *same) {
-  exchange *x = user;
-  const rs_nested *nested = rs_leaf_nested(leaf);
-  (void)same;
-  if (nested == NULL)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&x->all, x->all.n + 1));
-  passenger *p = &x->all.at[x->all.n++];
-  *p = (passenger){0};
-  RS_TRY(rs_alloc_copy(&p->path, path, (int64_t)strlen(path) + 1, 1));
-  reshard_status status = rs_flat_list(nested, &p->flat);
-  if (status == RESHARD_SUCCESS)
-    status = keep_mine(x, p);
-  return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
-}
-
-/* and then its plain form takes its place. */
-static reshard_status give_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
-  exchange *x = user;
-  (void)path;
-  if (rs_leaf_nested(leaf) != NULL)
-    *flat = reshard_tree_retain(x->all.at[x->next++].made);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status list_all(exchange *x, reshard_tree state) {
-  reshard_tree same = NULL;
-  reshard_status status = reshard_tree_map(state, list_leaf, x, &same);
-  reshard_tree_release(same);
-  return status;
 }
 
 static reshard_status pack(const exchange *x, char **string, int64_t *size) {
-  int64_t body = rs_put_size((uint64_t)x->all.n);
-  for (int64_t i = 0; i < x->all.n; i++) {
-    int64_t length = (int64_t)strlen(x->all.at[i].path);
-    body += rs_put_size((uint64_t)length) + length + rs_metadata_size(x->all.at[i].mine);
+  int64_t body = rs_put_size((uint64_t)x->n);
+  for (int64_t i = 0; i < x->n; i++) {
+    int64_t length = (int64_t)strlen(x->all[i].path);
+    body += rs_put_size((uint64_t)length) + length + rs_metadata_size(x->all[i].mine);
   }
   RS_TRY(rs_alloc(string, body + RS_SEAL, 1));
-  char *at = rs_put(*string + RS_SEAL, (uint64_t)x->all.n);
-  for (int64_t i = 0; i < x->all.n; i++) {
-    size_t length = strlen(x->all.at[i].path);
+  char *at = rs_put(*string + RS_SEAL, (uint64_t)x->n);
+  for (int64_t i = 0; i < x->n; i++) {
+    size_t length = strlen(x->all[i].path);
     at = rs_put(at, (uint64_t)length);
-    memcpy(at, x->all.at[i].path, length);
-    at = rs_metadata_put(x->all.at[i].mine, at + length);
+    memcpy(at, x->all[i].path, length);
+    at = rs_metadata_put(x->all[i].mine, at + length);
   }
   rs_seal(MAGIC, *string, body);
   *size = body + RS_SEAL;
@@ -156,7 +115,7 @@ static reshard_status compare(const exchange *x, int64_t i, int64_t j) {
 }
 
 /* The next tensor of all strings, into the list that has mine. */
-static reshard_status hear(exchange *x, passenger *p) {
+static reshard_status hear(exchange *x, rs_meeting *m) {
   const char *first = NULL;
   int64_t nfirst = 0, speaker = -1; /* the lowest rank that has shards */
   for (int64_t r = 0; r < x->nranks; r++) {
@@ -170,13 +129,13 @@ static reshard_status hear(exchange *x, passenger *p) {
       speaker = r;
     if (r == x->sharder->comm->rank)
       continue;
-    RS_TRY(rs_vec_reserve(&p->flat.shards, p->flat.shards.n + x->heads[r].n));
+    RS_TRY(rs_vec_reserve(&m->flat.shards, m->flat.shards.n + x->heads[r].n));
     for (int64_t i = 0; i < x->heads[r].n; i++)
-      p->flat.shards.at[p->flat.shards.n++] = (rs_flat_shard){.shard = x->shards.at[i]};
+      m->flat.shards.at[m->flat.shards.n++] = (rs_flat_shard){.shard = x->shards.at[i]};
   }
   for (int64_t r = 0; r < x->nranks; r++)
     RS_TRY(compare(x, rs_max(speaker, 0), r));
-  p->flat.properties = x->heads[rs_max(speaker, 0)].properties;
+  m->flat.properties = x->heads[rs_max(speaker, 0)].properties;
   return RESHARD_SUCCESS;
 }
 
@@ -195,19 +154,71 @@ static reshard_status hear_all(exchange *x, const rs_strings *strings) {
                       "ranks %lld and %lld differ in the number of nested tensors: %lld and %lld", global(x, 0),
                       global(x, r), (long long)first, (long long)n);
   }
-  for (int64_t i = 0; i < x->all.n; i++) {
-    passenger *p = &x->all.at[i];
-    reshard_sharded_tensor tensor;
-    reshard_status status = hear(x, p);
+  for (int64_t i = 0; i < x->n; i++) {
+    rs_meeting *m = &x->all[i];
+    reshard_status status = hear(x, m);
     if (status == RESHARD_SUCCESS)
-      status = rs_flat_finish(&p->flat, x->sharder, &tensor);
+      status = rs_flat_finish(&m->flat, true, x->sharder, &m->made);
     if (status != RESHARD_SUCCESS)
-      return rs_path_error(p->path, status);
-    status = reshard_state_sharded(tensor, &p->made);
-    reshard_sharded_tensor_release(tensor);
-    RS_TRY(status);
+      return rs_path_error(m->path, status);
   }
   return RESHARD_SUCCESS;
+}
+
+static reshard_status tell(exchange *x, char **string, int64_t *size) {
+  for (int64_t i = 0; i < x->n; i++) {
+    reshard_status status = keep_mine(x, &x->all[i]);
+    if (status != RESHARD_SUCCESS)
+      return rs_path_error(x->all[i].path, status);
+  }
+  return pack(x, string, size);
+}
+
+reshard_status rs_flat_meet(reshard_sharder sharder, reshard_status status, int64_t n, rs_meeting *tensors) {
+  exchange x = {.sharder = sharder, .n = n, .all = tensors};
+  rs_strings *strings = NULL;
+  char *string = NULL;
+  int64_t size = 0;
+  if (status == RESHARD_SUCCESS)
+    status = tell(&x, &string, &size);
+  RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
+  status = rs_agree(sharder->comm, hear_all(&x, strings));
+done:
+  rs_strings_release(strings);
+  free(string);
+  free(x.readers);
+  free(x.heads);
+  free(x.shards.at);
+  return status;
+}
+
+/* --- Of a whole tree ---------------------------------------------------------------------------------------------- */
+
+typedef struct flattening {
+  RS_VEC(rs_meeting) all; /* in the order of the tree */
+  int64_t next;           /* to be put in its place */
+} flattening;
+
+/* The tree is mapped twice, and both times each nested tensor comes once, in the same order: first it is listed, */
+static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *same) {
+  flattening *f = user;
+  const rs_nested *nested = rs_leaf_nested(leaf);
+  (void)same;
+  if (nested == NULL)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&f->all, f->all.n + 1));
+  rs_meeting *m = &f->all.at[f->all.n++];
+  *m = (rs_meeting){0};
+  RS_TRY(rs_alloc_copy(&m->path, path, (int64_t)strlen(path) + 1, 1));
+  reshard_status status = rs_flat_list(nested, &m->flat);
+  return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
+}
+
+/* and then its plain form takes its place. */
+static reshard_status give_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
+  flattening *f = user;
+  (void)path;
+  return rs_leaf_nested(leaf) != NULL ? reshard_state_sharded(f->all.at[f->next++].made, flat) : RESHARD_SUCCESS;
 }
 
 reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
@@ -215,30 +226,21 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
-  exchange x = {.sharder = sharder};
-  rs_strings *strings = NULL;
-  reshard_tree made = NULL;
-  char *string = NULL;
-  int64_t size = 0;
+  flattening f = {0};
+  reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "flat");
   if (status == RESHARD_SUCCESS)
-    status = list_all(&x, state);
+    status = reshard_tree_map(state, list_leaf, &f, &same);
+  reshard_tree_release(same);
+  status = rs_flat_meet(sharder, status, f.all.n, f.all.at);
   if (status == RESHARD_SUCCESS)
-    status = pack(&x, &string, &size);
-  RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
-  status = hear_all(&x, strings);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_map(state, give_leaf, &x, &made);
-  status = rs_agree(sharder->comm, status);
+    status = rs_agree(sharder->comm, reshard_tree_map(state, give_leaf, &f, &made));
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else
     reshard_tree_release(made);
-done:
-  rs_strings_release(strings);
-  free(string);
-  exchange_free(&x);
+  rs_meetings_free(f.all.n, f.all.at);
   return status;
 }

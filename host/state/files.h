@@ -8,9 +8,9 @@
 /* What another process told of a leaf (told.c). */
 typedef struct rs_told {
   reshard_tree_kind kind;
-  bool sharded;
+  bool sharded, boxes; /* as in an item */
   reshard_dtype dtype;
-  uint64_t layout; /* its hash, where it is sharded */
+  uint64_t layout; /* its hash, where it is sharded and not told by boxes */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   const char *value; /* of what is no tensor: as state.json has it; borrowed */
@@ -22,9 +22,11 @@ typedef struct rs_item {
   const rs_told *told; /* a leaf of another process, of which no more than this is there; NULL: it is here */
   reshard_tree leaf, parent;
   int64_t index;                  /* of the leaf in its parent */
-  reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened; NULL: another kind */
-  int64_t group;                  /* in which what a GPU has of it is staged; -1: nothing is */
-  char *staged;                   /* where, its arrays one after the other */
+  reshard_sharded_tensor sharded; /* owned; of nested ones what they are flattened, once they are; NULL: another kind */
+  const rs_nested *nested;        /* of a leaf that is not flattened yet: borrowed; else NULL */
+  bool boxes;    /* its layout is not that of all ranks of the communicator: they have to tell each other their boxes */
+  int64_t group; /* in which what a GPU has of it is staged; -1: nothing is */
+  char *staged;  /* where, its arrays one after the other */
 } rs_item;
 
 typedef struct rs_items {
@@ -34,9 +36,9 @@ typedef struct rs_items {
   rs_told *told; /* owned */
 } rs_items;
 
-/* All leaves of a state, in order. Borrows its nodes. comm: that of all sharded tensors, NULL: they may have any.
- * Errors: a state that is no container, a path that is twice or no name, sharded tensors of another communicator. On
- * error the list can be freed. */
+/* All leaves of a state, in order. Borrows its nodes. comm: nested tensors stay as they are, and with what is of other
+ * communicators are to be told by boxes; NULL: nested ones are flattened here. Errors: a state that is no container, a
+ * path that is twice or no name. On error the list can be freed. */
 reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *items);
 void rs_items_free(rs_items *items);
 /* NULL when there is no such leaf. */
@@ -77,7 +79,10 @@ reshard_status rs_state_turns_check(const char *does, const char *way, int64_t n
 
 /* What a leaf is; a tensor is a plain or a sharded one. */
 static inline bool rs_item_is_sharded(const rs_item *item) {
-  return item->told != NULL ? item->told->sharded : item->sharded != NULL;
+  return item->told != NULL ? item->told->sharded : item->sharded != NULL || item->nested != NULL;
+}
+static inline bool rs_item_by_boxes(const rs_item *item) {
+  return item->told != NULL ? item->told->boxes : item->boxes;
 }
 static inline reshard_tree_kind rs_item_kind(const rs_item *item) {
   return item->told != NULL ? item->told->kind : item->leaf->kind;
@@ -105,6 +110,33 @@ static inline bool rs_one_process(reshard_comm comm) { return comm->locals == co
 reshard_status rs_told_pack(const rs_state_turn *turn, int64_t option, rs_print *bytes);
 reshard_status rs_told_unpack(const char *bytes, int64_t size, rs_state_turn *turn, int64_t *option);
 
+/* A path of a state that is saved, as all ranks have it. A path may be absent on some of them. */
+typedef struct rs_path {
+  const rs_item *item; /* of the lowest rank that has it, where it is no null if there is such a one */
+  int64_t rank;        /* this one */
+  bool boxes;          /* sharded, and the ranks do not all have the same layout of the communicator */
+} rs_path;
+typedef struct rs_paths {
+  RS_VEC(rs_path) all;
+  int64_t boxes; /* how many are told by boxes */
+} rs_paths;
+/* All paths, those of rank 0 first; kinds, dtypes and shapes are compared. The same on all ranks. On error the list can
+ * be freed. */
+reshard_status rs_paths_compare(int64_t n, rs_state_turn *const *turns, rs_paths *paths);
+void rs_paths_free(rs_paths *paths);
+
+/* What is told by boxes, in the order of the paths. */
+typedef struct rs_boxed {
+  int64_t n;
+  rs_meeting *tensors; /* made: over all ranks of the communicator; owned */
+} rs_boxed;
+/* A copy of names, dtypes and shapes that borrows nothing. On error it can be freed, here and below. */
+reshard_status rs_boxed_list(const rs_paths *paths, rs_boxed *boxed);
+void rs_boxed_free(rs_boxed *boxed);
+/* Collective over the sharder's communicator, with what the list above has on all ranks: what this rank holds of it is
+ * told, and the items become tensors of the layouts of all. */
+reshard_status rs_boxed_meet(reshard_sharder sharder, rs_items *items, const rs_boxed *list, rs_boxed *made);
+
 /* state.json: {"version": 1, "leaves": {path: value}}. */
 #define RS_STATE_JSON "state.json"
 void rs_state_json_begin(rs_print *text);
@@ -122,5 +154,22 @@ typedef struct rs_leaves {
 /* Reads them from a directory; none when it is a file or has no state.json. On error the leaves can be freed. */
 reshard_status rs_state_json_read(const char *directory, rs_leaves *leaves);
 void rs_leaves_free(rs_leaves *leaves);
+
+/* What is loaded (fit.c). */
+typedef struct rs_opened {
+  reshard_checkpoint checkpoint; /* owned, as the leaves are */
+  rs_leaves leaves;
+} rs_opened;
+/* Number of a tensor, or of a leaf that is none; -1 when there is no such. */
+int64_t rs_opened_tensor(const rs_opened *opened, const char *path);
+int64_t rs_opened_leaf(const rs_opened *opened, const char *path);
+/* Everything in a rank's state is stored, of its kind, dtype and shape, and can be filled. */
+reshard_status rs_opened_fits(const rs_opened *opened, const rs_items *items);
+/* How many names there are, of tensors and then of leaves. For each of them, whether a rank's state lacks it; some: it
+ * lacks one at least. *lacks is the caller's to free. */
+int64_t rs_opened_names(const rs_opened *opened);
+reshard_status rs_opened_list_lacking(const rs_opened *opened, const rs_items *items, char **lacks, bool *some);
+/* Each name is in a rank's state; lacks: of each of n ranks. */
+reshard_status rs_opened_check_lacking(const rs_opened *opened, int64_t n, const char *const *lacks);
 
 #endif

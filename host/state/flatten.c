@@ -8,27 +8,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers of the shards by rank, each box once: mine, or that of the lowest rank. Empty boxes all stay. */
-static reshard_status choose(const rs_flat *flat, int64_t *order, int64_t *n) {
-  rs_names boxes = {0};
+/* Numbers of all shards by rank; a rank's stay in their order. */
+static reshard_status sort_shards(const rs_flat *flat, int64_t *order) {
   rs_pair *pairs = NULL, *spare = NULL, *sorted;
-  int64_t all = flat->shards.n, number, before;
+  int64_t all = flat->shards.n;
   uint64_t most = 0;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&pairs, all, sizeof *pairs), done);
   RS_TRY_GOTO(status, rs_alloc(&spare, all, sizeof *spare), done);
   for (int64_t i = 0; i < all; i++) {
-    const rs_flat_shard *s = &flat->shards.at[i];
-    pairs[i] = (rs_pair){(uint64_t)(s->shard.placement.rank + 1), (uint64_t)i}; /* -1: none, and refused later */
+    pairs[i] = (rs_pair){(uint64_t)(flat->shards.at[i].shard.placement.rank + 1), (uint64_t)i}; /* -1: refused later */
     most = most > pairs[i].key ? most : pairs[i].key;
-    if (s->mine)
-      RS_TRY_GOTO(status, rs_names_put(&boxes, &s->shard.box, sizeof s->shard.box, &number), done);
   }
   sorted = rs_sort_pairs(pairs, spare, all, false, 0, rs_bits(most));
+  for (int64_t i = 0; i < all; i++)
+    order[i] = (int64_t)sorted[i].value;
+done:
+  free(pairs);
+  free(spare);
+  return status;
+}
+
+/* Of shards in their order those that have each box once: mine first where `prefer`, else the first one. Empty boxes
+ * all stay. chosen: [shards]. */
+static reshard_status choose(const rs_flat *flat, const int64_t *order, bool prefer, int64_t *chosen, int64_t *n) {
+  rs_names boxes = {0};
+  int64_t all = flat->shards.n, number, before;
+  reshard_status status = RESHARD_SUCCESS;
   *n = 0;
+  for (int64_t i = 0; i < all && prefer; i++)
+    if (flat->shards.at[i].mine)
+      RS_TRY_GOTO(status, rs_names_put(&boxes, &flat->shards.at[i].shard.box, sizeof(reshard_box), &number), done);
   for (int64_t i = 0; i < all; i++) {
-    const rs_flat_shard *s = &flat->shards.at[sorted[i].value];
-    bool stays = s->mine;
+    const rs_flat_shard *s = &flat->shards.at[order[i]];
+    bool stays = prefer && s->mine;
     for (int d = 0; d < flat->ndim && !stays; d++)
       stays = s->shard.box.extent[d] == 0;
     if (!stays) {
@@ -37,45 +50,56 @@ static reshard_status choose(const rs_flat *flat, int64_t *order, int64_t *n) {
       stays = number == before;
     }
     if (stays)
-      order[(*n)++] = (int64_t)sorted[i].value;
+      chosen[(*n)++] = order[i];
   }
 done:
   rs_names_free(&boxes);
-  free(pairs);
-  free(spare);
   return status;
 }
 
-/* Metadata of the chosen shards, and my tensors in their order. */
-static reshard_status take_chosen(const rs_flat *flat, const int64_t *order, int64_t n, reshard_metadata *metadata,
-                                  reshard_tensor *mine, int64_t *nmine) {
-  reshard_metadata m;
-  RS_TRY(rs_metadata_new(&flat->properties, flat->ndim, flat->shape, n, &m));
-  *nmine = 0;
-  for (int64_t i = 0; i < n; i++) {
-    const rs_flat_shard *s = &flat->shards.at[order[i]];
-    m->shards[i] = s->shard;
-    if (s->mine)
-      mine[(*nmine)++] = s->local;
-  }
-  *metadata = m;
-  RS_TRY(rs_metadata_check_shards(m));
-  return reshard_metadata_check(m);
+static reshard_status describe(const rs_flat *flat, const int64_t *order, int64_t n, reshard_metadata *metadata) {
+  RS_TRY(rs_metadata_new(&flat->properties, flat->ndim, flat->shape, n, metadata));
+  for (int64_t i = 0; i < n; i++)
+    (*metadata)->shards[i] = flat->shards.at[order[i]].shard;
+  return rs_metadata_check_shards(*metadata);
 }
 
-reshard_status rs_flat_finish(rs_flat *flat, reshard_sharder sharder, reshard_sharded_tensor *tensor) {
-  reshard_metadata metadata = NULL;
+/* Metadata of the holders, and of each box once; my tensors in the order of the holders. The two may be one. */
+static reshard_status describe_both(const rs_flat *flat, bool every, int64_t *order, int64_t *chosen,
+                                    reshard_metadata *holders, reshard_metadata *once, reshard_tensor *mine,
+                                    int64_t *nmine) {
+  int64_t n;
+  RS_TRY(sort_shards(flat, order));
+  RS_TRY(choose(flat, order, !every, chosen, &n));
+  RS_TRY(describe(flat, chosen, n, once));
+  RS_TRY(reshard_metadata_check(*once));
+  if (!every || n == flat->shards.n)
+    *holders = reshard_metadata_retain(*once);
+  else
+    RS_TRY(describe(flat, order, flat->shards.n, holders));
+  *nmine = 0;
+  const int64_t *list = *holders == *once ? chosen : order;
+  for (int64_t i = 0; i < (*holders)->n; i++)
+    if (flat->shards.at[list[i]].mine)
+      mine[(*nmine)++] = flat->shards.at[list[i]].local;
+  return flat->any_flags ? RESHARD_SUCCESS : rs_check_flags(&flat->properties, *nmine, mine);
+}
+
+reshard_status rs_flat_finish(rs_flat *flat, bool every, reshard_sharder sharder, reshard_sharded_tensor *tensor) {
+  reshard_metadata holders = NULL, once = NULL;
   reshard_tensor *mine = NULL;
-  int64_t *order = NULL, n, nmine;
+  int64_t *order = NULL, *chosen = NULL, nmine;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&order, flat->shards.n, sizeof *order), done);
+  RS_TRY_GOTO(status, rs_alloc(&chosen, flat->shards.n, sizeof *chosen), done);
   RS_TRY_GOTO(status, rs_alloc(&mine, flat->shards.n, sizeof(reshard_tensor)), done);
-  RS_TRY_GOTO(status, choose(flat, order, &n), done);
-  RS_TRY_GOTO(status, take_chosen(flat, order, n, &metadata, mine, &nmine), done);
-  status = reshard_sharded_tensor_from_metadata(sharder, metadata, nmine, mine, tensor);
+  RS_TRY_GOTO(status, describe_both(flat, every, order, chosen, &holders, &once, mine, &nmine), done);
+  status = rs_sharded_replicated(sharder, holders, once, nmine, mine, tensor);
 done:
-  reshard_metadata_release(metadata);
+  reshard_metadata_release(holders);
+  reshard_metadata_release(once);
   free(order);
+  free(chosen);
   free(mine);
   rs_flat_free(flat);
   return status;
@@ -85,7 +109,7 @@ reshard_status rs_nested_flatten(const rs_nested *nested, const char *path, resh
   rs_flat flat;
   reshard_status status = rs_flat_list(nested, &flat);
   if (status == RESHARD_SUCCESS)
-    status = rs_flat_finish(&flat, nested->sharder, tensor);
+    status = rs_flat_finish(&flat, false, nested->sharder, tensor);
   return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
 }
 

@@ -2,6 +2,7 @@
 #include "state/files.h"
 
 #include "device/cpu.h"
+#include "metadata/metadata.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,17 +53,20 @@ static reshard_status add_item(void *user, const char *path, reshard_tree parent
   RS_TRY(rs_vec_reserve(&items->text, items->text.n + length));
   rs_item item = {.leaf = leaf, .parent = parent, .index = index, .group = -1};
   reshard_dtensor dtensor = rs_leaf_dtensor(leaf);
-  if (rs_leaf_nested(leaf) != NULL)
+  if (rs_leaf_nested(leaf) != NULL && l->comm == NULL)
     RS_TRY(rs_nested_flatten(rs_leaf_nested(leaf), path, &item.sharded));
+  else if (rs_leaf_nested(leaf) != NULL)
+    item.nested = rs_leaf_nested(leaf);
   else
     item.sharded =
         reshard_sharded_tensor_retain(dtensor != NULL ? reshard_dtensor_sharded(dtensor) : rs_leaf_sharded(leaf));
+  item.boxes = item.nested != NULL || (item.sharded != NULL && item.sharded->sharder->comm != l->comm);
   if (dtensor != NULL && item.sharded == NULL)
     return RESHARD_ERROR_OUT_OF_MEMORY; /* the text says of what */
   items->all.at[items->all.n++] = item;
   memcpy(items->text.at + items->text.n, path, (size_t)length);
   items->text.n += length;
-  if (leaf->kind == RESHARD_TREE_OPAQUE && item.sharded == NULL)
+  if (leaf->kind == RESHARD_TREE_OPAQUE && !rs_item_is_sharded(&item))
     return rs_path_error(
         path, rs_error(RESHARD_ERROR_INVALID, "%s, which a checkpoint cannot have", rs_node_text(text, leaf)));
   if (*path == '\0' || !rs_utf8_valid(path))
@@ -70,8 +74,6 @@ static reshard_status add_item(void *user, const char *path, reshard_tree parent
                                         parent == NULL  ? "a state that is saved or loaded is a dict or a list"
                                         : *path == '\0' ? "a leaf without a name"
                                                         : "no valid UTF-8"));
-  if (l->comm != NULL && item.sharded != NULL && item.sharded->sharder->comm != l->comm)
-    return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "a sharded tensor of another communicator"));
   return RESHARD_SUCCESS;
 }
 
@@ -92,6 +94,8 @@ reshard_status rs_items_list(reshard_comm comm, reshard_tree state, rs_items *it
 reshard_dtype rs_item_dtype(const rs_item *item) {
   if (item->told != NULL)
     return item->told->dtype;
+  if (item->nested != NULL)
+    return item->nested->outer->properties.dtype;
   return item->sharded != NULL ? reshard_metadata_properties(item->sharded->metadata).dtype
                                : item->leaf->tensor->info.dtype;
 }
@@ -99,12 +103,16 @@ reshard_dtype rs_item_dtype(const rs_item *item) {
 int rs_item_ndim(const rs_item *item) {
   if (item->told != NULL)
     return item->told->ndim;
+  if (item->nested != NULL)
+    return item->nested->outer->ndim;
   return item->sharded != NULL ? item->sharded->held.layout->ndim : item->leaf->tensor->info.ndim;
 }
 
 const int64_t *rs_item_shape(const rs_item *item) {
   if (item->told != NULL)
     return item->told->shape;
+  if (item->nested != NULL)
+    return item->nested->outer->shape;
   return item->sharded != NULL ? item->sharded->held.layout->shape : item->leaf->tensor->info.shape;
 }
 

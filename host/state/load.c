@@ -13,8 +13,7 @@ static const char call[] = "reshard_state_load";
 /* Of all ranks: the last to leave closes it. */
 typedef struct loading {
   atomic_llong users;
-  reshard_checkpoint checkpoint;
-  rs_leaves leaves;
+  rs_opened opened;
 } loading;
 
 /* What is moved: the routes in steps, one after the other. */
@@ -32,12 +31,14 @@ typedef struct turn {
   loading *shared;
   way way;
   reshard_state_load_report report;
-  bool done; /* it was read, for all ranks together */
+  char *lacks;  /* names of the checkpoint that this rank's state has not (rs_opened_list_lacking) */
+  bool lacking; /* a rank that is not partial lacks some */
+  bool done;    /* it was read, for all ranks together */
 } turn;
 
 static void free_loading(loading *l) {
-  reshard_checkpoint_close(l->checkpoint);
-  rs_leaves_free(&l->leaves);
+  reshard_checkpoint_close(l->opened.checkpoint);
+  rs_leaves_free(&l->opened.leaves);
   free(l);
 }
 
@@ -52,11 +53,11 @@ static reshard_status open_all(int64_t n, void **all) {
   loading *l = NULL;
   RS_TRY(rs_state_turns_check("loads", "from", n, (rs_state_turn *const *)all));
   RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
-  reshard_status status = reshard_checkpoint_open(directory, &l->checkpoint);
+  reshard_status status = reshard_checkpoint_open(directory, &l->opened.checkpoint);
   if (status == RESHARD_SUCCESS)
-    status = rs_state_json_read(directory, &l->leaves);
+    status = rs_state_json_read(directory, &l->opened.leaves);
   if (status == RESHARD_SUCCESS)
-    status = rs_checkpoint_in_place(l->checkpoint, directory);
+    status = rs_checkpoint_in_place(l->opened.checkpoint, directory);
   if (status != RESHARD_SUCCESS) {
     free_loading(l);
     return status;
@@ -67,17 +68,25 @@ static reshard_status open_all(int64_t n, void **all) {
   return RESHARD_SUCCESS;
 }
 
+/* What the state lacks, and does that matter here? */
+static reshard_status list_lacking(turn *t) {
+  bool some;
+  RS_TRY(rs_opened_list_lacking(&t->shared->opened, &t->base.items, &t->lacks, &some));
+  t->lacking = some && !t->options.partial;
+  return RESHARD_SUCCESS;
+}
+
 /* What tells one version of a checkpoint from another, wherever its file system is mounted: names and sizes of its
  * tensors, and its files, with the times of their last change. */
 static uint64_t version_of(const loading *l) {
-  const rs_store *s = &l->checkpoint->store;
+  const rs_store *s = &l->opened.checkpoint->store;
   uint64_t h = rs_hash((uint64_t)s->model->tensors.n, s->model->names.at, (size_t)s->model->names.n);
   for (int64_t f = 0; f < s->files.n; f++) {
     int64_t words[2] = {s->files.at[f].size, s->files.at[f].changed_ns};
     h = rs_hash(h, words, sizeof words);
   }
-  for (int64_t i = 0; i < l->leaves.all.n; i++)
-    h = rs_hash(h, l->leaves.paths.at[i], strlen(l->leaves.paths.at[i]));
+  for (int64_t i = 0; i < l->opened.leaves.all.n; i++)
+    h = rs_hash(h, l->opened.leaves.paths.at[i], strlen(l->opened.leaves.paths.at[i]));
   return h;
 }
 
@@ -102,96 +111,27 @@ static reshard_status open_apart(turn *t) {
   reshard_comm comm = t->base.comm;
   void *mine = t;
   rs_strings *all;
-  uint64_t version = 0, other;
+  uint64_t told[2] = {0, 0}, first[2], other[2]; /* the version, and: does this rank lack some of it? */
   char quoted[RS_QUOTE];
   RS_TRY(compare_names(t));
   reshard_status status = open_all(1, &mine);
   if (status == RESHARD_SUCCESS)
-    version = version_of(t->shared);
-  RS_TRY(rs_comm_gather_bytes(comm, status, &version, sizeof version, &all));
-  memcpy(&version, all->bytes, sizeof version);
-  for (int64_t r = 1; r < all->n && status == RESHARD_SUCCESS; r++) {
-    memcpy(&other, all->bytes + all->first[r], sizeof other);
-    if (other != version)
+    status = list_lacking(t);
+  if (status == RESHARD_SUCCESS) {
+    told[0] = version_of(t->shared);
+    told[1] = t->lacking;
+  }
+  RS_TRY(rs_comm_gather_bytes(comm, status, told, sizeof told, &all));
+  memcpy(first, all->bytes, sizeof first);
+  for (int64_t r = 0; r < all->n && status == RESHARD_SUCCESS; r++) {
+    memcpy(other, all->bytes + all->first[r], sizeof other);
+    t->lacking |= other[1] != 0;
+    if (other[0] != first[0])
       status = rs_error(RESHARD_ERROR_SYSTEM, "ranks 0 and %lld have opened different checkpoints at '%s'",
                         (long long)r, rs_quote(quoted, sizeof quoted, t->base.directory));
   }
   rs_strings_release(all);
   return status;
-}
-
-/* --- Does what is wanted fit what is stored? --------------------------------------------------------------------- */
-
-static const char *name_of(const loading *l, int64_t tensor) {
-  const struct reshard_model_s *model = l->checkpoint->store.model;
-  return model->names.at + model->tensors.at[tensor].name;
-}
-
-static int64_t find_tensor(const loading *l, const char *path) {
-  return rs_names_find(&l->checkpoint->names, path, strlen(path));
-}
-
-static int64_t find_leaf(const loading *l, const char *path) {
-  return rs_names_find(&l->leaves.names, path, strlen(path));
-}
-
-static reshard_status check_tensor(const turn *t, const rs_item *item) {
-  char text[RS_NODE_TEXT], quoted[RS_QUOTE], wanted[RS_SHAPE_TEXT], stored[RS_SHAPE_TEXT];
-  rs_quote(quoted, sizeof quoted, item->path);
-  int64_t tensor = find_tensor(t->shared, item->path), leaf = find_leaf(t->shared, item->path);
-  if (tensor < 0)
-    return leaf < 0 ? rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such tensor", quoted)
-                    : rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
-                               rs_node_text(text, item->leaf), rs_kind_text(t->shared->leaves.all.at[leaf]->kind));
-  const rs_model_tensor *s = &t->shared->checkpoint->store.model->tensors.at[tensor];
-  if (rs_item_dtype(item) != s->dtype)
-    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is %s", quoted,
-                    reshard_dtype_string(rs_item_dtype(item)), reshard_dtype_string(s->dtype));
-  int ndim = rs_item_ndim(item);
-  const int64_t *shape = rs_item_shape(item);
-  if (ndim != s->ndim || memcmp(shape, s->shape, (size_t)ndim * sizeof *shape) != 0)
-    return rs_error(RESHARD_ERROR_INVALID, "path '%s' is of shape %s here, in the checkpoint it is of %s", quoted,
-                    rs_shape_text(wanted, ndim, shape), rs_shape_text(stored, s->ndim, s->shape));
-  int64_t arrays = item->sharded != NULL ? item->sharded->held.n : 1;
-  for (int64_t a = 0; a < arrays; a++) {
-    reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
-    if (array != NULL && array->info.overlapping)
-      return rs_error(RESHARD_ERROR_INVALID,
-                      "path '%s': array %lld has elements that share memory, it cannot be filled", quoted,
-                      (long long)a);
-  }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status check_leaf(const turn *t, const rs_item *item) {
-  char quoted[RS_QUOTE];
-  if (find_leaf(t->shared, item->path) >= 0)
-    return RESHARD_SUCCESS;
-  bool tensor = find_tensor(t->shared, item->path) >= 0;
-  if (tensor && item->leaf->kind == RESHARD_TREE_NULL)
-    return RESHARD_SUCCESS;
-  rs_quote(quoted, sizeof quoted, item->path);
-  return tensor ? rs_error(RESHARD_ERROR_INVALID, "path '%s' is %s here, in the checkpoint it is a tensor", quoted,
-                           rs_kind_text(item->leaf->kind))
-                : rs_error(RESHARD_ERROR_INVALID, "path '%s': the checkpoint has no such leaf", quoted);
-}
-
-static reshard_status check_all(const turn *t) {
-  const loading *l = t->shared;
-  char quoted[RS_QUOTE];
-  for (int64_t i = 0; i < t->base.items.all.n; i++) {
-    const rs_item *item = &t->base.items.all.at[i];
-    RS_TRY(rs_item_is_tensor(item) ? check_tensor(t, item) : check_leaf(t, item));
-  }
-  for (int64_t i = 0; i < l->checkpoint->info.tensors && !t->options.partial; i++)
-    if (rs_items_find(&t->base.items, name_of(l, i)) == NULL)
-      return rs_error(RESHARD_ERROR_INVALID, "the checkpoint's tensor '%s' is not in the state",
-                      rs_quote(quoted, sizeof quoted, name_of(l, i)));
-  for (int64_t i = 0; i < l->leaves.all.n && !t->options.partial; i++)
-    if (rs_items_find(&t->base.items, l->leaves.paths.at[i]) == NULL)
-      return rs_error(RESHARD_ERROR_INVALID, "the checkpoint's leaf '%s' is not in the state",
-                      rs_quote(quoted, sizeof quoted, l->leaves.paths.at[i]));
-  return RESHARD_SUCCESS;
 }
 
 /* --- Data -------------------------------------------------------------------------------------------------------- */
@@ -208,8 +148,8 @@ static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *m
   }
   reshard_status status = rs_item_add(item, layout, rank, mine);
   if (status == RESHARD_SUCCESS)
-    status = rs_rank_routes(&t->shared->checkpoint->store, find_tensor(t->shared, item->path), mine,
-                            mine->tensors.n - 1, rank, routes);
+    status = rs_rank_routes(&t->shared->opened.checkpoint->store, rs_opened_tensor(&t->shared->opened, item->path),
+                            mine, mine->tensors.n - 1, rank, routes);
   reshard_layout_release(layout);
   return status;
 }
@@ -253,7 +193,7 @@ static reshard_status list_steps(turn *t) {
 static reshard_status make_mine(turn *t) {
   const rs_store *mine = &t->way.mine;
   const rs_routes *routes = &t->way.routes;
-  RS_TRY(check_all(t));
+  RS_TRY(rs_opened_fits(&t->shared->opened, &t->base.items));
   RS_TRY(list_steps(t));
   t->report.tensors = mine->tensors.n;
   for (int64_t i = 0; i < routes->n; i++) {
@@ -271,7 +211,7 @@ static reshard_status read_mine(turn *t) {
   const way *w = &t->way;
   for (int64_t i = 0, first = 0; i < w->ends.n && !t->done; first = w->ends.at[i++]) {
     if (w->ends.at[i] > first)
-      RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->checkpoint->store,
+      RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->opened.checkpoint->store,
                                     .dst = &w->mine,
                                     .nroutes = w->ends.at[i] - first,
                                     .routes = w->routes.at + first,
@@ -283,7 +223,7 @@ static reshard_status read_mine(turn *t) {
       RS_TRY(rs_stage_copy(&t->base.stage, i - w->plain, false));
     }
   }
-  return rs_checkpoint_unchanged(t->shared->checkpoint);
+  return rs_checkpoint_unchanged(t->shared->opened.checkpoint);
 }
 
 /* Ranks with the same tensors in the same layouts, in memory of the host, read together: what is read of a file once,
@@ -323,7 +263,8 @@ static reshard_status add_ranks(int64_t n, turn *const *t, int64_t i, way *w) {
   RS_TRY(rs_item_add(item, layout, 0, &w->mine));
   for (int64_t r = 1; r < n; r++)
     RS_TRY(rs_item_hold(&t[r]->base.items.all.at[i], layout, r, &w->mine));
-  return rs_whole_route(find_tensor(t[0]->shared, item->path), &w->mine, w->mine.tensors.n - 1, &w->routes);
+  return rs_whole_route(rs_opened_tensor(&t[0]->shared->opened, item->path), &w->mine, w->mine.tensors.n - 1,
+                        &w->routes);
 }
 
 static reshard_status read_together(int64_t n, void **all) {
@@ -337,7 +278,7 @@ static reshard_status read_together(int64_t n, void **all) {
     if (rs_item_is_tensor(&t[0]->base.items.all.at[i]))
       status = add_ranks(n, t, i, &w);
   if (status == RESHARD_SUCCESS)
-    status = rs_move_run(&(rs_move){.src = &t[0]->shared->checkpoint->store,
+    status = rs_move_run(&(rs_move){.src = &t[0]->shared->opened.checkpoint->store,
                                     .dst = &w.mine,
                                     .nroutes = w.routes.n,
                                     .routes = w.routes.at,
@@ -358,16 +299,65 @@ static reshard_status read_together(int64_t n, void **all) {
 static void replace_leaves(const turn *t) {
   for (int64_t i = 0; i < t->base.items.all.n; i++) {
     const rs_item *item = &t->base.items.all.at[i];
-    int64_t leaf = rs_item_is_tensor(item) ? -1 : find_leaf(t->shared, item->path);
+    int64_t leaf = rs_item_is_tensor(item) ? -1 : rs_opened_leaf(&t->shared->opened, item->path);
     if (leaf >= 0)
-      rs_node_replace(item->parent, item->index, t->shared->leaves.all.at[leaf]);
+      rs_node_replace(item->parent, item->index, t->shared->opened.leaves.all.at[leaf]);
   }
+}
+
+/* All ranks of the process have checked what is theirs: does it fit, and is every name somewhere? */
+static reshard_status check_ranks(int64_t n, void **all) {
+  turn *const *t = (turn *const *)all;
+  const char **lacks;
+  bool lacking = false;
+  for (int64_t r = 0; r < n; r++) {
+    if (t[r]->base.status != RESHARD_SUCCESS)
+      return rs_error(t[r]->base.status, "rank %lld: %s", (long long)r, t[r]->base.text);
+    lacking |= t[r]->lacking;
+  }
+  if (!lacking)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc((void *)&lacks, n, sizeof *lacks));
+  for (int64_t r = 0; r < n; r++)
+    lacks[r] = t[r]->lacks;
+  reshard_status status = rs_opened_check_lacking(&t[0]->shared->opened, n, lacks);
+  free(lacks);
+  return status;
+}
+
+static reshard_status check_together(turn *t) {
+  t->base.status = list_lacking(t);
+  if (t->base.status == RESHARD_SUCCESS)
+    t->base.status = make_mine(t);
+  t->base.text = reshard_last_error();
+  return t->base.comm->ops->together(t->base.comm, check_ranks, t);
+}
+
+/* The same among processes, which know from opening whether a rank lacks some of the names: then all tell which. */
+static reshard_status check_apart(turn *t) {
+  reshard_status status = make_mine(t);
+  const char **lacks = NULL;
+  rs_strings *strings;
+  if (!t->lacking)
+    return rs_agree(t->base.comm, status);
+  int64_t names = rs_opened_names(&t->shared->opened);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc((void *)&lacks, t->base.comm->size, sizeof *lacks);
+  status = rs_comm_gather_bytes(t->base.comm, status, t->lacks, names, &strings);
+  if (status == RESHARD_SUCCESS) {
+    for (int64_t r = 0; r < strings->n; r++)
+      lacks[r] = strings->bytes + strings->first[r];
+    status = rs_opened_check_lacking(&t->shared->opened, strings->n, lacks);
+    rs_strings_release(strings);
+  }
+  free(lacks);
+  return status;
 }
 
 static reshard_status load(turn *t) {
   reshard_comm comm = t->base.comm;
   double start = rs_seconds();
-  reshard_status status = rs_agree(comm, make_mine(t));
+  reshard_status status = rs_one_process(comm) ? check_together(t) : check_apart(t);
   double opened = rs_seconds();
   t->report.open_seconds += opened - start;
   if (status == RESHARD_SUCCESS)
@@ -412,6 +402,7 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
       *report = t.report;
   }
   leave(t.shared);
+  free(t.lacks);
   free_way(&t.way);
   rs_stage_close(&t.base.stage);
   rs_items_free(&t.base.items);

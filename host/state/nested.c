@@ -287,7 +287,7 @@ static reshard_status check_properties(const reshard_properties *a, const reshar
 }
 
 static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, const int64_t *offset) {
-  reshard_metadata m = inner->metadata;
+  reshard_metadata m = rs_sharded_holders(inner);
   rs_pieces pieces[RESHARD_MAX_DIMS] = {0};
   int64_t first = flat->shards.n;
   if (flat->inner)
@@ -316,6 +316,17 @@ static reshard_status list_next(rs_flat *flat, level *l, const rs_nested **deepe
   reshard_tree inner = l->nested->inner[given];
   *deeper = rs_leaf_nested(inner);
   return *deeper == NULL ? add_inner(flat, rs_leaf_sharded(inner), offset) : RESHARD_SUCCESS;
+}
+
+reshard_status rs_flat_list_plain(reshard_sharded_tensor plain, rs_flat *flat) {
+  static const int64_t none[RESHARD_MAX_DIMS];
+  reshard_metadata m = plain->metadata;
+  *flat = (rs_flat){.rank = global_rank(plain->sharder), .ndim = m->ndim, .properties = m->properties};
+  memcpy(flat->shape, m->shape, sizeof flat->shape);
+  reshard_status status = add_inner(flat, plain, none);
+  if (status != RESHARD_SUCCESS)
+    rs_flat_free(flat);
+  return status;
 }
 
 reshard_status rs_flat_list(const rs_nested *nested, rs_flat *flat) {

@@ -1,10 +1,11 @@
 /* Saving a state dict: a writer of shards that all ranks of the process write to at the same time.
  *
  * The ranks meet twice. First one of them compares what all have and makes the writer, with the headers in its files;
- * then every rank writes its own arrays, which is a move from its memory to the writer's store, to its own places in
- * it; then one syncs and publishes. A rank that fails on its way comes to the next meeting with its status, and what
- * was written is abandoned. The writer belongs to all ranks: the last to leave frees it, so that a rank whose meeting
- * was broken off (an abort, a deadline) never takes it from those that still write.
+ * where some tensors are told by boxes, the ranks then tell them, and come to it once more. Every rank writes its own
+ * arrays, which is a move from its memory to the writer's store, to its own places in it. Then one syncs and publishes.
+ * A rank that fails on its way comes to the next meeting with its status, and what was written is abandoned. The writer
+ * belongs to all ranks: the last to leave frees it, so that a rank whose meeting was broken off (an abort, a deadline)
+ * never takes it from those that still write.
  *
  * Ranks that are processes of their own do the same with what they tell each other: each compares all, rank 0 makes the
  * files, the others open theirs and sync them, and rank 0 puts all in place. */
@@ -21,7 +22,8 @@ typedef struct saving {
   atomic_llong users;
   reshard_writer writer; /* NULL once it is committed or abandoned */
   reshard_state_save_report report;
-  double start; /* of the part in hand */
+  double start;   /* of the part in hand */
+  rs_boxed boxed; /* what the ranks have to tell by boxes */
 } saving;
 
 /* What a rank brings. */
@@ -29,12 +31,15 @@ typedef struct turn {
   rs_state_turn base;
   reshard_state_save_options options;
   saving *shared;
+  reshard_sharder sharder;
+  rs_boxed boxed; /* what was told by boxes */
 } turn;
 
 static void leave(saving *s) {
   if (s == NULL || atomic_fetch_sub(&s->users, 1) != 1)
     return;
   reshard_writer_abandon(s->writer);
+  rs_boxed_free(&s->boxed);
   free(s);
 }
 
@@ -42,123 +47,47 @@ static reshard_status check_turns(int64_t n, void **all) {
   return rs_state_turns_check("saves", "to", n, (rs_state_turn *const *)all);
 }
 
-/* --- Comparing --------------------------------------------------------------------------------------------------- */
-
-/* Two ranks' tensors of one path: one dtype and shape. */
-static reshard_status check_alike(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
-  char quoted[RS_QUOTE], one[RS_SHAPE_TEXT], other[RS_SHAPE_TEXT];
-  int n = rs_item_ndim(a), m = rs_item_ndim(b);
-  const int64_t *x = rs_item_shape(a), *y = rs_item_shape(b);
-  rs_quote(quoted, sizeof quoted, a->path);
-  if (rs_item_dtype(a) != rs_item_dtype(b))
-    return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has %s, rank %lld has %s", quoted, (long long)first,
-                    reshard_dtype_string(rs_item_dtype(a)), (long long)second, reshard_dtype_string(rs_item_dtype(b)));
-  if (n != m || memcmp(x, y, (size_t)n * sizeof *x) != 0)
-    return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has a tensor of shape %s, rank %lld of %s", quoted,
-                    (long long)first, rs_shape_text(one, n, x), (long long)second, rs_shape_text(other, m, y));
-  return RESHARD_SUCCESS;
-}
-
-static const char *kind_of(const rs_item *item) {
-  return rs_item_is_sharded(item) ? "a sharded tensor" : rs_kind_text(rs_item_kind(item));
-}
-
-static reshard_status kinds_differ(const rs_item *a, int64_t first, const rs_item *b, int64_t second) {
-  char quoted[RS_QUOTE];
-  return rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank %lld has %s, rank %lld has %s",
-                  rs_quote(quoted, sizeof quoted, a->path), (long long)first, kind_of(a), (long long)second,
-                  kind_of(b));
-}
-
-static uint64_t layout_hash(const rs_item *item) {
-  return item->told != NULL ? item->told->layout : rs_layout_hash(item->sharded->held.layout);
-}
-
-static bool same_layout(const rs_item *a, const rs_item *b) {
-  return a->told == NULL && b->told == NULL ? reshard_layout_equal(a->sharded->held.layout, b->sharded->held.layout)
-                                            : layout_hash(a) == layout_hash(b);
-}
-
-/* Two ranks' leaves of one path: both sharded alike, or neither. */
-static reshard_status check_leaves(const rs_item *a, const rs_item *b, int64_t rank) {
-  char quoted[RS_QUOTE];
-  if (!rs_item_is_sharded(a) && !rs_item_is_sharded(b))
-    return RESHARD_SUCCESS;
-  if (!rs_item_is_sharded(a) || !rs_item_is_sharded(b))
-    return kinds_differ(a, 0, b, rank);
-  RS_TRY(check_alike(a, 0, b, rank));
-  return same_layout(a, b)
-             ? RESHARD_SUCCESS
-             : rs_error(RESHARD_ERROR_MISMATCH, "path '%s': rank 0 and rank %lld have it in different layouts",
-                        rs_quote(quoted, sizeof quoted, a->path), (long long)rank);
-}
-
-static reshard_status check_rank(const turn *zero, const turn *other, int64_t rank) {
-  char quoted[RS_QUOTE];
-  const rs_items *a = &zero->base.items, *b = &other->base.items;
-  if (!zero->options.force != !other->options.force)
-    return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", zero->options.force,
-                    (long long)rank, other->options.force);
-  for (int64_t i = 0; i < a->all.n; i++) {
-    const rs_item *found = rs_items_find(b, a->all.at[i].path);
-    if (found == NULL)
-      return rs_error(RESHARD_ERROR_MISMATCH, "path '%s' is on rank 0, and not on rank %lld",
-                      rs_quote(quoted, sizeof quoted, a->all.at[i].path), (long long)rank);
-    RS_TRY(check_leaves(&a->all.at[i], found, rank));
-  }
-  for (int64_t i = 0; i < b->all.n && a->all.n < b->all.n; i++)
-    if (rs_items_find(a, b->all.at[i].path) == NULL)
-      return rs_error(RESHARD_ERROR_MISMATCH, "path '%s' is on rank %lld, and not on rank 0",
-                      rs_quote(quoted, sizeof quoted, b->all.at[i].path), (long long)rank);
-  return RESHARD_SUCCESS;
-}
-
-/* --- The first meeting: all leaves of rank 0, as the lowest rank has them that has them -------------------------- */
+/* --- The first meeting: all leaves, as the lowest rank has them that has them ------------------------------------- */
 
 typedef struct making {
   int64_t n; /* ranks */
   turn *const *turns;
-  const turn *mine;                      /* one of them, of this process */
+  const turn *mine; /* one of them, of this process */
+  rs_paths paths;
+  rs_boxed boxed;                        /* those of them that the ranks still have to tell by boxes */
   RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
   rs_print leaves;
 } making;
 
-static reshard_status add_tensor(making *m, const rs_item *item, int64_t rank) {
-  reshard_writer_tensor tensor = {item->path, rs_item_dtype(item), NULL};
+/* met: tensors before it that were told by boxes. */
+static reshard_status add_tensor(making *m, const rs_path *p, int64_t *met) {
+  reshard_writer_tensor tensor = {p->item->path, rs_item_dtype(p->item), NULL};
   RS_TRY(rs_vec_reserve(&m->tensors, m->tensors.n + 1));
-  if (rs_item_is_sharded(item)) { /* on all ranks alike */
-    tensor.layout = reshard_layout_retain(rs_items_find(&m->mine->base.items, item->path)->sharded->held.layout);
-  } else {
-    RS_TRY(reshard_layout_create_single(rs_item_ndim(item), rs_item_shape(item), m->n, rank, &tensor.layout));
-  }
+  if (p->boxes)
+    tensor.layout = reshard_layout_retain(m->mine->boxed.tensors[(*met)++].made->held.layout);
+  else if (rs_item_is_sharded(p->item)) /* on all ranks alike */
+    tensor.layout = reshard_layout_retain(rs_items_find(&m->mine->base.items, tensor.name)->sharded->held.layout);
+  else
+    RS_TRY(reshard_layout_create_single(rs_item_ndim(p->item), rs_item_shape(p->item), m->n, p->rank, &tensor.layout));
   m->tensors.at[m->tensors.n++] = tensor;
   return RESHARD_SUCCESS;
 }
 
-/* A path's leaf, of the lowest rank where it is no null. All that are none are tensors of one dtype and shape, or none
- * is a tensor. */
-static reshard_status add_leaf(making *m, const char *path) {
-  const rs_item *item = NULL;
-  int64_t rank = 0;
-  for (int64_t r = 0; r < m->n; r++) {
-    const rs_item *other = rs_items_find(&m->turns[r]->base.items, path);
-    if (item == NULL || rs_item_kind(item) == RESHARD_TREE_NULL) {
-      item = other;
-      rank = r;
-    } else if (rs_item_kind(other) != RESHARD_TREE_NULL) {
-      if (rs_item_is_tensor(item) != rs_item_is_tensor(other))
-        return kinds_differ(item, rank, other, r);
-      if (rs_item_is_tensor(item))
-        RS_TRY(check_alike(item, rank, other, r));
+static reshard_status add_leaves(making *m) {
+  int64_t met = 0;
+  for (int64_t i = 0; i < m->paths.all.n; i++) {
+    const rs_path *p = &m->paths.all.at[i];
+    if (rs_item_is_tensor(p->item)) {
+      RS_TRY(add_tensor(m, p, &met));
+      continue;
     }
+    if (m->leaves.n == 0)
+      rs_state_json_begin(&m->leaves);
+    if (m->leaves.status == RESHARD_SUCCESS)
+      rs_state_json_add(&m->leaves, p->item);
+    RS_TRY(m->leaves.status);
   }
-  if (rs_item_is_tensor(item))
-    return add_tensor(m, item, rank);
-  if (m->leaves.n == 0)
-    rs_state_json_begin(&m->leaves);
-  if (m->leaves.status == RESHARD_SUCCESS)
-    rs_state_json_add(&m->leaves, item);
-  return m->leaves.status;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status create_writer(making *m, saving *s) {
@@ -180,19 +109,24 @@ static reshard_status create_writer(making *m, saving *s) {
 
 static bool is_directory(const char *path) { return !rs_ends(path, ".safetensors") && !rs_ends(path, ".npy"); }
 
-/* What all ranks have, compared, and listed. */
+/* What all ranks have, compared, and listed; or what they still have to tell. */
 static reshard_status list_all(making *m) {
   turn *const *t = m->turns;
   char where[RS_WHERE];
   RS_TRY(check_turns(m->n, (void **)m->turns));
   for (int64_t r = 1; r < m->n; r++)
-    RS_TRY(check_rank(t[0], t[r], r));
+    if (!t[0]->options.force != !t[r]->options.force)
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", t[0]->options.force,
+                      (long long)r, t[r]->options.force);
+  RS_TRY(rs_paths_compare(m->n, (rs_state_turn *const *)m->turns, &m->paths));
   if (!is_directory(t[0]->base.directory))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",
                     rs_where(where, "output", t[0]->base.directory));
-  for (int64_t i = 0; i < t[0]->base.items.all.n; i++)
-    RS_TRY(add_leaf(m, t[0]->base.items.all.at[i].path));
-  return RESHARD_SUCCESS;
+  if (m->paths.boxes == m->mine->boxed.n)
+    return add_leaves(m);
+  return m->mine->boxed.n == 0 ? rs_boxed_list(&m->paths, &m->boxed)
+                               : rs_error(RESHARD_ERROR_INTERNAL, "%lld tensors were told by boxes, and not %lld",
+                                          (long long)m->mine->boxed.n, (long long)m->paths.boxes);
 }
 
 static void making_free(making *m) {
@@ -200,34 +134,68 @@ static void making_free(making *m) {
     reshard_layout_release(m->tensors.at[i].layout);
   free(m->tensors.at);
   free(m->leaves.at);
+  rs_paths_free(&m->paths);
+  rs_boxed_free(&m->boxed);
 }
 
-static void start_writing(saving *s, double start) {
+/* Tells what the list has by boxes. What fails on this rank alone then is for the next meeting. */
+static reshard_status tell_boxes(turn *t, const rs_boxed *list) {
+  RS_TRY(rs_boxed_meet(t->sharder, &t->base.items, list, &t->boxed));
+  rs_stage_close(&t->base.stage);
+  t->base.status =
+      rs_stage_open(t->sharder, t->options.stream, t->options.staging_bytes, &t->base.items, &t->base.stage);
+  t->base.text = reshard_last_error();
+  return RESHARD_SUCCESS;
+}
+
+static void start_writing(saving *s) {
+  double begun = s->start;
   s->start = rs_seconds();
-  s->report.prepare_seconds = s->start - start - s->report.reserve_seconds;
+  s->report.prepare_seconds = s->start - begun - s->report.reserve_seconds;
 }
 
+static reshard_status new_saving(int64_t n, double start, saving **s) {
+  RS_TRY(rs_alloc_zero(s, 1, sizeof **s));
+  atomic_init(&(*s)->users, n);
+  (*s)->start = start;
+  return RESHARD_SUCCESS;
+}
+
+/* Makes the writer; or, where boxes are to be told, the list of what they are of: then the ranks come once more. */
 static reshard_status begin(int64_t n, void **all) {
   turn *const *t = (turn *const *)all;
   double start = rs_seconds();
   making m = {.n = n, .turns = t, .mine = t[0]};
-  saving *s = NULL;
+  saving *s = t[0]->shared;
   reshard_status status = list_all(&m);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_zero(&s, 1, sizeof *s);
-  if (status == RESHARD_SUCCESS)
-    status = create_writer(&m, s);
-  making_free(&m);
-  if (status != RESHARD_SUCCESS) {
-    reshard_writer_abandon(s != NULL ? s->writer : NULL);
-    free(s);
-    return status;
+  if (status == RESHARD_SUCCESS && s == NULL) {
+    status = new_saving(n, start, &s);
+    for (int64_t r = 0; r < n; r++)
+      t[r]->shared = s;
   }
-  start_writing(s, start);
-  atomic_init(&s->users, n);
-  for (int64_t r = 0; r < n; r++)
-    t[r]->shared = s;
-  return RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS && m.boxed.n > 0) {
+    s->boxed = m.boxed;
+    m.boxed = (rs_boxed){0};
+  } else if (status == RESHARD_SUCCESS) {
+    status = create_writer(&m, s);
+    if (status == RESHARD_SUCCESS)
+      start_writing(s);
+  }
+  making_free(&m);
+  if (status == RESHARD_SUCCESS || s == NULL)
+    return status;
+  reshard_writer_abandon(s->writer);
+  s->writer = NULL;
+  return status;
+}
+
+static reshard_status begin_together(turn *t) {
+  reshard_comm comm = t->base.comm;
+  RS_TRY(comm->ops->together(comm, begin, t));
+  if (t->shared->boxed.n == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(tell_boxes(t, &t->shared->boxed));
+  return comm->ops->together(comm, begin, t);
 }
 
 /* --- The same among processes ------------------------------------------------------------------------------------ */
@@ -246,24 +214,42 @@ static reshard_status hear(turn *mine, const rs_strings *strings, turn *heard, t
   return RESHARD_SUCCESS;
 }
 
-static reshard_status list_apart(turn *t, const rs_strings *strings, making *m) {
-  turn *heard = NULL, **turns = NULL;
-  reshard_status status = rs_alloc_zero(&heard, strings->n, sizeof *heard);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_zero((void *)&turns, strings->n, sizeof *turns);
-  if (status == RESHARD_SUCCESS)
-    status = hear(t, strings, heard, turns);
-  m->n = strings->n;
-  m->turns = turns;
-  m->mine = t;
-  if (status == RESHARD_SUCCESS)
-    status = list_all(m);
-  for (int64_t r = 0; heard != NULL && r < strings->n; r++)
-    rs_items_free(&heard[r].base.items);
-  free(turns);
-  free(heard);
-  m->turns = NULL;
-  return status;
+/* The ranks' turns, as this one has heard of them. */
+typedef struct hearing {
+  int64_t n;
+  turn *heard, **turns;
+} hearing;
+
+static reshard_status listen(turn *t, const rs_strings *strings, hearing *h) {
+  h->n = strings->n;
+  RS_TRY(rs_alloc_zero(&h->heard, h->n, sizeof *h->heard));
+  RS_TRY(rs_alloc_zero((void *)&h->turns, h->n, sizeof *h->turns));
+  return hear(t, strings, h->heard, h->turns);
+}
+
+static void hearing_free(hearing *h) {
+  for (int64_t r = 0; h->heard != NULL && r < h->n; r++)
+    rs_items_free(&h->heard[r].base.items);
+  free(h->turns);
+  free(h->heard);
+}
+
+/* What is wrong with the leaves is the same on all ranks; what is wrong with one alone the others are told. */
+static reshard_status agree_alone(reshard_comm comm, reshard_status status) {
+  bool alone = status == RESHARD_ERROR_OUT_OF_MEMORY || status == RESHARD_ERROR_CORRUPT;
+  reshard_status agreed = rs_agree(comm, alone ? status : RESHARD_SUCCESS);
+  return agreed != RESHARD_SUCCESS ? agreed : status;
+}
+
+static reshard_status list_apart(turn *t, const hearing *h, making *m) {
+  *m = (making){.n = h->n, .turns = h->turns, .mine = t};
+  RS_TRY(agree_alone(t->base.comm, list_all(m)));
+  if (m->boxed.n == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(tell_boxes(t, &m->boxed));
+  making_free(m);
+  *m = (making){.n = h->n, .turns = h->turns, .mine = t};
+  return rs_agree(t->base.comm, t->base.status == RESHARD_SUCCESS ? list_all(m) : t->base.status);
 }
 
 /* Rank 0 makes the files, and says where; the others open theirs. */
@@ -286,29 +272,28 @@ static reshard_status create_apart(turn *t, making *m) {
 static reshard_status begin_apart(turn *t) {
   rs_print told = {0};
   rs_strings *strings = NULL;
+  hearing h = {0};
   making m = {0};
-  double start = rs_seconds();
   reshard_status status = t->base.status;
   if (status == RESHARD_SUCCESS)
     status = rs_told_pack(&t->base, t->options.force, &told);
   if (status == RESHARD_SUCCESS)
-    status = rs_alloc_zero(&t->shared, 1, sizeof *t->shared);
-  if (t->shared != NULL)
-    atomic_init(&t->shared->users, 1);
+    status = new_saving(1, rs_seconds(), &t->shared);
   status = rs_comm_gather_bytes(t->base.comm, status, told.at, told.n, &strings);
   free(told.at);
   RS_TRY(status);
-  status = list_apart(t, strings, &m);
-  /* What is wrong with the leaves is the same on all ranks; what is wrong with one alone the others are told. */
-  bool alone = status == RESHARD_ERROR_OUT_OF_MEMORY || status == RESHARD_ERROR_CORRUPT;
-  reshard_status agreed = rs_agree(t->base.comm, alone ? status : RESHARD_SUCCESS);
-  status = agreed != RESHARD_SUCCESS ? agreed : status;
+  status = listen(t, strings, &h);
+  if (status == RESHARD_SUCCESS)
+    status = list_apart(t, &h, &m);
+  else
+    status = agree_alone(t->base.comm, status);
   if (status == RESHARD_SUCCESS)
     status = create_apart(t, &m);
   making_free(&m);
+  hearing_free(&h);
   rs_strings_release(strings);
   if (status == RESHARD_SUCCESS)
-    start_writing(t->shared, start);
+    start_writing(t->shared);
   return status;
 }
 
@@ -324,7 +309,7 @@ static reshard_status write_group(const turn *t, int64_t group) {
   for (int64_t i = 0; i < files->tensors.n && status == RESHARD_SUCCESS; i++) {
     reshard_layout layout = files->tensors.at[i].layout;
     const rs_item *item = rs_items_find(&t->base.items, files->model->names.at + files->model->tensors.at[i].name);
-    if (item->group != group || rs_layout_arrays(layout, rank) == 0)
+    if (item == NULL || item->group != group || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_item_add(item, layout, rank, &mine);
     if (status == RESHARD_SUCCESS)
@@ -390,11 +375,11 @@ static reshard_status end_apart(turn *t) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(reshard_sharder sharder, reshard_tree state, const char *directory,
-                              const reshard_state_save_options *options, turn *t) {
+static reshard_status prepare(reshard_tree state, const char *directory, const reshard_state_save_options *options,
+                              turn *t) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
-  if (directory == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: directory is NULL", call);
+  if (state == NULL || directory == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "directory");
   t->options = options != NULL ? *options : none;
   if (t->options.size != sizeof t->options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_save_options has %zu",
@@ -402,7 +387,7 @@ static reshard_status prepare(reshard_sharder sharder, reshard_tree state, const
   if (t->options.threads < 0 || t->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, t->options.threads);
   RS_TRY(rs_items_list(t->base.comm, state, &t->base.items));
-  return rs_stage_open(sharder, t->options.stream, t->options.staging_bytes, &t->base.items, &t->base.stage);
+  return rs_stage_open(t->sharder, t->options.stream, t->options.staging_bytes, &t->base.items, &t->base.stage);
 }
 
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
@@ -410,13 +395,11 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   if (sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
   reshard_comm comm = sharder->comm;
-  turn t = {.base = {.comm = comm, .directory = directory}};
-  reshard_tree flat = NULL;
-  RS_TRY(reshard_state_flatten_sharded_tensors_global(sharder, state, &flat));
-  t.base.status = prepare(sharder, flat, directory, options, &t);
+  turn t = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
+  t.base.status = prepare(state, directory, options, &t);
   t.base.text = reshard_last_error();
   bool apart = !rs_one_process(comm);
-  reshard_status status = apart ? begin_apart(&t) : comm->ops->together(comm, begin, &t);
+  reshard_status status = apart ? begin_apart(&t) : begin_together(&t);
   if (status == RESHARD_SUCCESS) {
     t.base.status = write_mine(&t);
     status = apart ? end_apart(&t) : comm->ops->together(comm, end, &t);
@@ -426,6 +409,6 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   leave(t.shared);
   rs_stage_close(&t.base.stage);
   rs_items_free(&t.base.items);
-  reshard_tree_release(flat);
+  rs_boxed_free(&t.boxed);
   return status;
 }

@@ -18,7 +18,7 @@ static reshard_tensor array_of(const rs_item *item, int64_t a) {
 }
 
 static int64_t arrays_of(const rs_item *item) {
-  return item->sharded != NULL ? item->sharded->held.n : rs_item_is_tensor(item);
+  return item->sharded != NULL ? item->sharded->held.n : item->nested == NULL && rs_item_is_tensor(item);
 }
 
 static bool staged(reshard_tensor array) {

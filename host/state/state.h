@@ -53,14 +53,30 @@ typedef struct rs_flat {
   int64_t shape[RESHARD_MAX_DIMS];
   reshard_properties properties; /* those of the inner tensors where there are any, else of the outermost one */
   bool inner;                    /* there are */
+  bool any_flags;                /* requires_grad and pin_memory may differ between shards and ranks */
   RS_VEC(rs_flat_shard) shards;
 } rs_flat;
 /* As this rank knows them: the inner shards, and what the outer metadata say where nothing is nested here. */
 reshard_status rs_flat_list(const rs_nested *nested, rs_flat *flat);
-/* Equal boxes once, by rank, checked. Empties the list. */
-reshard_status rs_flat_finish(rs_flat *flat, reshard_sharder sharder, reshard_sharded_tensor *tensor);
+/* The same of a tensor that is not nested. */
+reshard_status rs_flat_list_plain(reshard_sharded_tensor plain, rs_flat *flat);
+/* The tensor of a list, checked; empties the list. every: the list has all ranks' shards; its layout names every holder
+ * of a box, its metadata the lowest rank. Else equal boxes are there once: mine, or the lowest rank's. */
+reshard_status rs_flat_finish(rs_flat *flat, bool every, reshard_sharder sharder, reshard_sharded_tensor *tensor);
 void rs_flat_free(rs_flat *flat);
 /* Both: the plain sharded tensor that a nested one is, one reference; local. path for the error. */
 reshard_status rs_nested_flatten(const rs_nested *nested, const char *path, reshard_sharded_tensor *tensor);
+
+/* A tensor of which each rank tells the others its shards (exchange.c). */
+typedef struct rs_meeting {
+  char *path;   /* owned, as all that follows */
+  rs_flat flat; /* in: as this rank knows it, of which only its own shards are told */
+  reshard_metadata mine;
+  reshard_sharded_tensor made; /* out: of the sharder of the call */
+} rs_meeting;
+/* Collective over the sharder's communicator, one exchange: n tensors, whose paths, dtypes and shapes are compared. A
+ * rank without shards of one has an empty list with its dtype and shape. status: as in rs_comm_gather_bytes. */
+reshard_status rs_flat_meet(reshard_sharder sharder, reshard_status status, int64_t n, rs_meeting *tensors);
+void rs_meetings_free(int64_t n, rs_meeting *tensors);
 
 #endif

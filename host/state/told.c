@@ -20,8 +20,9 @@ static void put_item(rs_print *out, const rs_item *item) {
   put_text(out, item->path);
   put(out, rs_item_kind(item));
   put(out, rs_item_is_sharded(item));
+  put(out, item->boxes);
   put(out, rs_item_is_tensor(item) ? (int64_t)rs_item_dtype(item) : 0);
-  put(out, item->sharded != NULL ? (int64_t)rs_layout_hash(item->sharded->held.layout) : 0);
+  put(out, item->sharded != NULL && !item->boxes ? (int64_t)rs_layout_hash(item->sharded->held.layout) : 0);
   put(out, ndim);
   for (int d = 0; d < ndim; d++)
     put(out, rs_item_shape(item)[d]);
@@ -70,10 +71,11 @@ static reshard_status take_text(hearer *h, const char **text) {
 }
 
 static reshard_status take_item(hearer *h, rs_item *item, rs_told *told) {
-  int64_t kind = 0, sharded = 0, dtype = 0, layout = 0, ndim = 0;
+  int64_t kind = 0, sharded = 0, boxes = 0, dtype = 0, layout = 0, ndim = 0;
   RS_TRY(take_text(h, &item->path));
   RS_TRY(take(h, &kind));
   RS_TRY(take(h, &sharded));
+  RS_TRY(take(h, &boxes));
   RS_TRY(take(h, &dtype));
   RS_TRY(take(h, &layout));
   RS_TRY(take(h, &ndim));
@@ -81,6 +83,7 @@ static reshard_status take_item(hearer *h, rs_item *item, rs_told *told) {
     return rs_error(RESHARD_ERROR_CORRUPT, "what a rank told of its leaves has %lld dims", (long long)ndim);
   *told = (rs_told){.kind = (reshard_tree_kind)kind,
                     .sharded = sharded != 0,
+                    .boxes = boxes != 0,
                     .dtype = (reshard_dtype)dtype,
                     .layout = (uint64_t)layout,
                     .ndim = (int)ndim};

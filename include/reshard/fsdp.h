@@ -74,7 +74,8 @@ RESHARD_API reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, 
 /* RESHARD_SUCCESS when every function is there; RESHARD_ERROR_INVALID naming those that are missing. */
 RESHARD_API reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *extension);
 
-/* _chunk_tensor: dim 0 by the chunk rule over the group. TENSOR: a SHARDED leaf with a copy of this rank's chunk.
+/* _chunk_tensor: dim 0 by the chunk rule over the group. TENSOR: a SHARDED leaf with a copy of this rank's chunk,
+ * a tensor of the group's sharder, which reshard_state_save over all ranks takes together with others.
  * SHARDED with one local shard, or DTENSOR on a 1-d mesh: its local part is chunked: a NESTED leaf (outer TP, inner
  * FSDP), whose outer metadata are the leaf's, with true ranks. requires_grad is 0 inside and outside. The group may
  * have more ranks than there are chunks; those after have no local shard. Nothing of the result aliases the leaf; it

@@ -98,7 +98,8 @@ RESHARD_API reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharde
 RESHARD_API reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor);
 RESHARD_API void reshard_sharded_tensor_release(reshard_sharded_tensor tensor); /* NULL is allowed; local */
 
-/* Borrowed, until the tensor is resharded in place or released: retain what is to live longer. */
+/* Borrowed, until the tensor is resharded in place or released: retain what is to live longer. The layout names every
+ * holder of a box; so do the metadata, but those of a flattened nested tensor have replicas once (state_dict.h). */
 RESHARD_API reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor);
 RESHARD_API reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor);
 /* Local arrays, in the order of the layout (or of the shards, where it was made from shards), borrowed likewise.

@@ -49,10 +49,13 @@ RESHARD_API reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_m
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat);
 /* The same, with every owner true on every rank, whatever the groups that the inner tensors are cut over: collective
  * over the sharder's communicator. Each rank tells what it has, in one exchange for all tensors, so that nothing is
- * left of outer shards. All ranks give trees with the same nested tensors, in the same order of visit; a node that is
- * at several paths counts once, at the first of them, and is then at these paths on all ranks. The flat ones belong to
- * this sharder. All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming ranks, path and
- * both values (paths, shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
+ * left of outer shards. Equal boxes of several ranks are replicas (a parameter that TP replicates; HSDP): the layout is
+ * `boxes(replicated;...)` and names every holder, equal on all ranks; the metadata have each box once, by the lowest
+ * global rank; every holder keeps its local tensor. So a flat tensor can be gathered, resharded, saved and loaded into
+ * on all ranks, and all that hold a box get it. All ranks give trees with the same nested tensors, in the same order of
+ * visit; a node that is at several paths counts once, at the first of them, and is then at these paths on all ranks.
+ * The flat ones belong to this sharder. All ranks succeed, or all have the same error: RESHARD_ERROR_MISMATCH naming
+ * ranks, path and both values (paths, shapes, dtypes), or RESHARD_ERROR_INVALID as above. */
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
                                                                         reshard_tree *flat);
 
@@ -85,27 +88,35 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
   double sync_seconds;    /* until it is on the device, and in place */
 } reshard_state_save_report;
 
-/* Saves a state dict. All ranks give trees with the same paths. Tensors and sharded tensors become a directory of
- * shards as reshard_convert writes it, named by their paths: each rank writes its files, what several ranks hold is
- * stored once, by the lowest; nested ones are flattened on the way (reshard_state_flatten_sharded_tensors_global). A
- * plain tensor is saved by the lowest rank that has it; others' are replicas: they have its dtype and shape, their
- * elements are not compared, and a rank without it has a null there. Other leaves go to state.json
- * beside them, as the lowest rank has them where it is not null: integers, floats, bools and nulls as JSON has them,
- * what JSON lacks as {"float": "nan"} ("inf", "-inf"; a NaN is a NaN, whatever its bits), bytes as {"bytes": base64};
- * values of the caller's own types are refused.
+/* Saves a state dict. Tensors and sharded tensors become a directory of shards as reshard_convert writes it, named by
+ * their paths: each rank writes its files, what several ranks hold is stored once, by the lowest. A path may be absent
+ * on some ranks, or a null. A plain tensor is saved by the lowest rank that has it; others' are replicas: they have its
+ * dtype and shape, their elements are not compared.
+ *
+ * Sharded tensors, DTensors and nested ones may be of any sharders: of this communicator, or of others, as what FSDP
+ * makes of a plain tensor is of its group's. Where all ranks have a path in one layout of this communicator, that says
+ * who holds what. Else - another communicator, a nested tensor, layouts that differ, ranks without the path - each rank
+ * that has it tells its own boxes: equal ones are replicas, whose contents are not compared; any other overlap, and a
+ * gap, is an error. So a path that is in several groups is one tensor. Both sharders give this process one global rank
+ * (reshard_comm_global_ranks, or the options of a sharder whose communicator has no common root with this one).
+ *
+ * Other leaves go to state.json beside the shards, as the lowest rank has them where it is not null: integers, floats,
+ * bools and nulls as JSON has them, what JSON lacks as {"float": "nan"} ("inf", "-inf"; a NaN is a NaN, whatever its
+ * bits), bytes as {"bytes": base64}; values of the caller's own types are refused.
  * Containers leave no trace but in the paths: kinds, names of structs, batch sizes of packed sequences are not saved
  * (their data is, as a tensor). The directory appears complete or not at all, as a reshard_writer's does.
  *
  * options and report may be NULL; the report is written on success.
- * Errors: as reshard_writer_create; RESHARD_ERROR_MISMATCH naming ranks and path where trees, kinds, dtypes, shapes or
- * layouts differ. After an error the path is as it was. */
+ * Errors: as reshard_writer_create; RESHARD_ERROR_MISMATCH naming ranks and path where kinds, dtypes or shapes differ;
+ * RESHARD_ERROR_INVALID naming path, both ranks and both boxes of an overlap, or the box that no rank holds. After an
+ * error the path is as it was. */
 RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                               const reshard_state_save_options *options,
                                               reshard_state_save_report *report);
 
 typedef struct reshard_state_load_options {
   size_t size;
-  int partial;           /* non-zero: names in the checkpoint that the state lacks are no error */
+  int partial;           /* non-zero on all ranks: a name of the checkpoint may be in no rank's state */
   int threads;           /* that read what this rank needs; 0: its share of the cores */
   void *stream;          /* of the GPU that tensors are on (above); NULL on the CPU */
   int64_t staging_bytes; /* of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
@@ -124,10 +135,11 @@ typedef struct reshard_state_load_report { /* of this rank */
  * checkpoint that reshard_checkpoint_open reads. Every tensor and sharded tensor of `state` is filled from the
  * checkpoint's tensor of its path, every rank reading what it holds and no more, straight into the tensor's memory
  * where stored and wanted runs allow it. Other leaves are replaced by the stored ones (a null, where the checkpoint has
- * a tensor, stays). Trees may differ between ranks; no container and no tensor's memory is in two ranks' trees, for
- * leaves are replaced where they are. A tensor that stands at several paths, or shares memory with another, is filled
- * from one after the other: what the last path has stays. Before anything is overwritten everything is
- * checked on all ranks: names, dtypes, shapes, gaps, the files of a set, data within files. What a writer has not put
+ * a tensor, stays). Trees may differ between ranks, and sharded tensors may be of any communicators: what is in the
+ * checkpoint has to be in some rank's state (see partial). No container and no tensor's memory is in two ranks' trees,
+ * for leaves are replaced where they are. A tensor that stands at several paths, or shares memory with another, is
+ * filled from one after the other: what the last path has stays. Before anything is overwritten everything is checked
+ * on all ranks: names, dtypes, shapes, gaps, the files of a set, data within files. What a writer has not put
  * in its place yet is refused.
  *
  * options and report may be NULL; the report is written on success.

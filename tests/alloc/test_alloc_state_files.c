@@ -29,6 +29,8 @@ typedef struct world {
   reshard_tensor plain[RANKS];
   reshard_tree states[RANKS];
   rs_comm_ops ops; /* of ranks that do as if they were processes of their own */
+  bool boxes;      /* one tensor is of another communicator, one path is on rank 1 alone */
+  parts other;     /* that communicator */
   char path[512];
 } world;
 
@@ -58,6 +60,7 @@ static void open_world(world *w, const char *layout) {
   const int64_t shape[2] = {9, 14};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   parts_open(&w->p, RANKS, NULL);
+  parts_open(&w->other, RANKS, NULL);
   snprintf(w->path, sizeof w->path, "%s", scratch_path("state"));
   reshard_layout cut = parts_layout(layout, 2, shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++) {
@@ -68,7 +71,8 @@ static void open_world(world *w, const char *layout) {
                                      {{{5, 0}, {4, 14}}, {1, RESHARD_DEVICE_CPU, -1}}};
     CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, NULL, &w->tensors[r][0]));
     CLI_TRY("", reshard_metadata_create(&f32, 2, shape, 2, shards, &metadata));
-    CLI_TRY("", reshard_sharded_tensor_from_metadata(w->p.sharders[r], metadata, 1, &rows, &w->tensors[r][1]));
+    CLI_TRY("", reshard_sharded_tensor_from_metadata((w->boxes ? &w->other : &w->p)->sharders[r], metadata, 1, &rows,
+                                                     &w->tensors[r][1]));
     reshard_metadata_release(metadata);
     reshard_tensor_release(rows);
     w->plain[r] = parts_strided(RESHARD_I16, 2, shape, true);
@@ -80,7 +84,10 @@ static void open_world(world *w, const char *layout) {
     CLI_TRY("", reshard_tree_tensor(w->plain[r], &leaf));
     put(root, "plain", leaf);
     CLI_TRY("", reshard_tree_bytes("bytes", 5, &leaf));
-    put(root, "bytes", leaf);
+    if (!w->boxes || r == 1)
+      put(root, "bytes", leaf);
+    else
+      reshard_tree_release(leaf);
     CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
     put(root, "step", leaf);
     w->states[r] = root;
@@ -96,6 +103,7 @@ static void close_world(world *w) {
       reshard_sharded_tensor_release(w->tensors[r][i]);
   }
   parts_close(&w->p);
+  parts_close(&w->other);
 }
 
 static void fill(world *w, uint64_t seed) {
@@ -217,19 +225,26 @@ static void test_each(void **state) {
   parts_assert(&w.p, RESHARD_SUCCESS, NULL);
   close_world(&w);
   static const struct {
-    bool saves, apart;
+    bool saves, apart, boxes;
     int64_t watched;
     const char *layout;
-  } rounds[] = {{false, false, ANY, "cyclic(2x1;1x14)"},
-                {false, false, 0, "cyclic(2x1;1x14)"},
-                {false, false, ANY, "chunk(1)"},
-                {true, false, 1, "cyclic(2x1;1x14)"},
-                {true, false, ANY, "cyclic(2x1;1x14)"},
-                {false, true, 1, "chunk(1)"},
-                {true, true, 0, "chunk(1)"},
-                {true, true, 1, "chunk(1)"}};
+  } rounds[] = {{false, false, false, ANY, "cyclic(2x1;1x14)"},
+                {false, false, false, 0, "cyclic(2x1;1x14)"},
+                {false, false, false, ANY, "chunk(1)"},
+                {false, false, true, ANY, "chunk(1)"},
+                {true, false, false, 1, "cyclic(2x1;1x14)"},
+                {true, false, false, ANY, "cyclic(2x1;1x14)"},
+                {true, false, true, 1, "chunk(1)"},
+                {true, false, true, ANY, "chunk(1)"},
+                {false, true, false, 1, "chunk(1)"},
+                {false, true, true, 0, "chunk(1)"},
+                {true, true, false, 0, "chunk(1)"},
+                {true, true, false, 1, "chunk(1)"},
+                {true, true, true, 0, "chunk(1)"},
+                {true, true, true, 1, "chunk(1)"}};
   int64_t made = 0;
   for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+    w.boxes = rounds[i].boxes;
     open_world(&w, rounds[i].layout);
     if (rounds[i].apart)
       set_apart(&w);

@@ -227,6 +227,7 @@ static void sites(int64_t n, const char *directory) {
   CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
   site_check_refusals(&s);
   site_check_fsdp(&s, 1);
+  site_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);
   reshard_sharder_destroy(s.sharder);
   reshard_comm_destroy(s.comm);

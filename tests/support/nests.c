@@ -232,6 +232,31 @@ static uint32_t owners(const nest *n, const int64_t *at, int64_t rank, bool glob
   return 0;
 }
 
+/* Elements whose holders in a layout are not all ranks that have them. */
+static int64_t check_holders(const nest *n, reshard_layout layout) {
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  int64_t elements = 1, wrong = 0, at[RESHARD_MAX_DIMS] = {0};
+  reshard_metadata m;
+  for (int d = 0; d < n->ndim; d++)
+    elements *= n->shape[d];
+  uint32_t *holders = cli_alloc(elements + 1, sizeof *holders);
+  CLI_TRY("holders: ", reshard_metadata_from_layout(&i32, layout, NULL, NULL, &m));
+  for (int64_t i = 0; i < reshard_metadata_count(m); i++) {
+    const reshard_shard *s = &reshard_metadata_shards(m)[i];
+    int64_t inside[RESHARD_MAX_DIMS] = {0};
+    if (is_empty(n->ndim, s->box.extent))
+      continue;
+    do
+      holders[number(n->ndim, n->shape, s->box.offset, inside)] |= (uint32_t)1 << s->placement.rank;
+    while (next(n->ndim, s->box.extent, inside));
+  }
+  for (int64_t i = 0; i < elements; i++, next(n->ndim, n->shape, at))
+    wrong += holders[i] != owners(n, at, 0, true);
+  reshard_metadata_release(m);
+  free(holders);
+  return wrong;
+}
+
 int64_t nest_check_owners(const nest *n, reshard_sharded_tensor flat, int64_t rank, bool global) {
   reshard_metadata m = reshard_sharded_tensor_metadata(flat);
   int64_t elements = 1, wrong = reshard_metadata_ndim(m) != n->ndim, at[RESHARD_MAX_DIMS] = {0};
@@ -253,10 +278,10 @@ int64_t nest_check_owners(const nest *n, reshard_sharded_tensor flat, int64_t ra
   for (int64_t i = 0; i < elements; i++, next(n->ndim, n->shape, at)) {
     uint32_t who = owners(n, at, rank, global);
     int64_t lowest = who != 0 ? __builtin_ctz(who) : -1;
-    wrong += owner[i] - 1 != (who >> rank & 1 ? rank : lowest);
+    wrong += owner[i] - 1 != (!global && who >> rank & 1 ? rank : lowest);
   }
   free(owner);
-  return wrong;
+  return wrong + (global ? check_holders(n, reshard_sharded_tensor_layout(flat)) : 0);
 }
 
 /* --- Arrays --------------------------------------------------------------------------------------------------- */

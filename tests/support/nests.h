@@ -19,8 +19,8 @@ void nest_free(nest *n);
 reshard_tree nest_state(const nest *n, reshard_sharder sharder, int64_t rank);
 
 /* How many elements have another owner than they should: this rank where it has the element, else the lowest of those
- * that the metadata this rank was given (global: any rank) tell. Elements that are held not once count, and shards that
- * are not in the order of ranks. */
+ * that the metadata this rank was given tell; global: the lowest of all ranks that have it, and the layout should name
+ * all of these. Elements that are held not once count, and shards that are not in the order of ranks. */
 int64_t nest_check_owners(const nest *n, reshard_sharded_tensor flat, int64_t rank, bool global);
 
 /* This rank's arrays of an inner tensor that is a box of a tensor of a shape. */

@@ -68,6 +68,10 @@ void site_check_fsdp(site *s, uint64_t seed);
 /* A state dict of sharded, distributed and plain tensors and of numbers, saved by all ranks to a directory and loaded
  * into other layouts. Steps with one status on all ranks. */
 void site_check_state(site *s, uint64_t seed, const char *directory);
+/* A model under FSDP and TP with replicas, in one state dict: tensors of the FSDP group, nested ones, paths that are on
+ * some ranks only or in several groups; flattened, gathered, saved, loaded by other groups and other numbers of ranks;
+ * what is refused. 4 ranks or more; more of it with 6 and 8. */
+void site_check_groups(site *s, const char *directory);
 /* Metadata merged, sharded tensors created, gathered, scattered; chunks to chunks; indices
  * selected. */
 void site_check_sharded(site *s, uint64_t seed);

@@ -169,7 +169,7 @@ static void check_tensor(stage *g, bool cut) {
         SITE_GOOD(g->s, reshard_sharded_tensor_local(tensor, 0, &local, NULL)))
       check_box(g, local, box_here(g, cut, true));
   }
-  if (chunk != NULL && cut && g->dim >= 0)
+  if (chunk != NULL && cut)
     check_nested(g, chunk);
   reshard_metadata_release(metadata);
   reshard_tree_release(inner);

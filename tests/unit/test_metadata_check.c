@@ -153,7 +153,15 @@ static int judge(const boxes *b, const char *text) {
   }
   if (sscanf(text, "shards %lld (rank:%*d/cpu) and %lld (rank:%*d/cpu) overlap at %n", &i, &j, &end) == 2) {
     assert_true(end > 0 && i != j && i >= 0 && j >= 0 && i < b->n && j < b->n);
-    assert_int_equal(*read_box(b, text + end, &box), 0);
+    reshard_box pair[2];
+    const char *rest = read_box(b, text + end, &box);
+    assert_memory_equal(rest, ": they are ", 11);
+    rest = read_box(b, rest + 11, &pair[0]);
+    assert_memory_equal(rest, " and ", 5);
+    assert_int_equal(*read_box(b, rest + 5, &pair[1]), 0);
+    for (int64_t k = 0; k < 2; k++)
+      for (int64_t e = 0; e < elements_of(b); e++)
+        assert_int_equal(holds(b, &pair[k], e), holds(b, &b->shards[k == 0 ? i : j].box, e));
     for (int64_t e = 0; e < elements_of(b); e++)
       assert_int_equal(holds(b, &box, e), holds(b, &b->shards[i].box, e) && holds(b, &b->shards[j].box, e));
     return OVERLAP;
@@ -220,9 +228,11 @@ static void test_texts(void **state) {
   const reshard_remote_device a = {0, RESHARD_DEVICE_CUDA, 2}, b = {1, RESHARD_DEVICE_CPU, -1},
                               c = {-1, RESHARD_DEVICE_CUDA, 0};
   validate(2, shape, 2, (const reshard_shard[]){{{{0, 0}, {3, 4}}, a}, {{{2, 1}, {3, 2}}, b}},
-           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at [2,3)x[1,3)");
+           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at [2,3)x[1,3): they are [0,3)x[0,4) and "
+           "[2,5)x[1,3)");
   validate(2, shape, 2, (const reshard_shard[]){{{{0, 0}, {5, 4}}, a}, {{{0, 0}, {5, 4}}, c}},
-           "shards 0 (rank:0/cuda:2) and 1 (cuda:0) overlap at [0,5)x[0,4)"); /* replicas are an overlap */
+           "shards 0 (rank:0/cuda:2) and 1 (cuda:0) overlap at [0,5)x[0,4): they are [0,5)x[0,4) and "
+           "[0,5)x[0,4)"); /* replicas are an overlap */
   validate(2, shape, 2, (const reshard_shard[]){{{{0, 0}, {2, 4}}, a}, {{{2, 1}, {3, 3}}, b}},
            "no shard holds [2,5)x[0,1) of shape 5x4");
   validate(2, shape, 0, NULL, "no shard holds [0,5)x[0,4) of shape 5x4");
@@ -238,7 +248,7 @@ static void test_texts(void **state) {
   validate(0, NULL, 1, &whole, NULL);
   validate(0, NULL, 0, NULL, "no shard holds [] of shape scalar");
   validate(0, NULL, 2, (const reshard_shard[]){{{{0}, {0}}, a}, {{{0}, {0}}, b}},
-           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at []");
+           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at []: they are [] and []");
   const reshard_shard half[2] = {{{{0, 0, 0}, {INT64_MAX / 8, 1, 4}}, a}, {{{0, 1, 0}, {INT64_MAX / 8, 1, 4}}, b}};
   validate(3, huge, 2, half, NULL);
   validate(3, huge, 1, half, "no shard holds [0,1152921504606846975)x[1,2)x[0,4) of shape 1152921504606846975x2x4");
@@ -252,14 +262,17 @@ static void test_many(void **state) {
   enum { N = 1 << 16 };
   const int64_t shape[2] = {7, 2 * N}, missing = 2 * (N / 3);
   reshard_shard *shards = calloc(N + 1, sizeof *shards);
-  char text[128];
+  char text[256];
   assert_non_null(shards);
   for (int64_t i = 0; i < N; i++)
     shards[i] = (reshard_shard){{{0, 2 * (i * 40503 % N)}, {7, 2}}, {i, RESHARD_DEVICE_CPU, -1}};
   validate(2, shape, N, shards, NULL);
   shards[N] = shards[N / 2];
-  snprintf(text, sizeof text, "shards %d (rank:%d/cpu) and %d (rank:%d/cpu) overlap at [0,7)x[%lld,%lld)", N / 2, N / 2,
-           N, N / 2, (long long)shards[N].box.offset[1], (long long)shards[N].box.offset[1] + 2);
+  long long begin = shards[N].box.offset[1];
+  snprintf(text, sizeof text,
+           "shards %d (rank:%d/cpu) and %d (rank:%d/cpu) overlap at [0,7)x[%lld,%lld): they are [0,7)x[%lld,%lld) and "
+           "[0,7)x[%lld,%lld)",
+           N / 2, N / 2, N, N / 2, begin, begin + 2, begin, begin + 2, begin, begin + 2);
   validate(2, shape, N + 1, shards, text);
   for (int64_t i = 0; i < N; i++)
     if (shards[i].box.offset[1] == missing)

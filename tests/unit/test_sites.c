@@ -10,6 +10,8 @@
 #include "support/scratch.h"
 #include "support/site.h"
 
+#include <stdio.h>
+
 typedef struct work {
   uint64_t seed;
   const char *directory;
@@ -29,6 +31,26 @@ static void body(void *user, int64_t r) {
   p->wrong[r] = s.wrong;
 }
 
+static void groups_body(void *user, int64_t r) {
+  parts *p = user;
+  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  site_check_groups(&s, p->user);
+  p->wrong[r] = s.wrong;
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  for (int64_t n = 4; n <= 8; n += 2) {
+    parts p;
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
+    parts_open(&p, n, NULL);
+    parts_run(&p, groups_body, directory);
+    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    parts_close(&p);
+  }
+}
+
 static void test_sites(void **state) {
   (void)state;
   for (int64_t i = 0; i < crew_scaled(40); i++) {
@@ -42,6 +64,6 @@ static void test_sites(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sites)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sites), cmocka_unit_test(test_groups)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

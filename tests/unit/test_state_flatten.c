@@ -581,7 +581,8 @@ static void test_flatten_refusals(void **state) {
   parts_open(&p, 2, NULL);
   BAD(flatten_outer(&p, &i32, 2, gap), "path 'model.layer.0.w': no shard holds [4,5)x[0,2) of shape 8x2");
   BAD(flatten_outer(&p, &i32, 2, overlap),
-      "path 'model.layer.0.w': shards 0 (rank:0/cpu) and 1 (rank:1/cpu) overlap at [3,4)x[0,2)");
+      "path 'model.layer.0.w': shards 0 (rank:0/cpu) and 1 (rank:1/cpu) overlap at [3,4)x[0,2): they are [0,4)x[0,2) "
+      "and [3,8)x[0,2)");
   BAD(flatten_outer(&p, &i32, 2, beyond),
       "path 'model.layer.0.w': shard 1 (rank:1/cpu) has offset 4 and size 5 in dim 0 of shape 8x2");
   BAD(flatten_outer(&p, &i32, 2, nowhere), "path 'model.layer.0.w': shard 0 is placed on cpu, without a rank");
@@ -617,7 +618,27 @@ static void test_flatten_refusals(void **state) {
 typedef struct random_case {
   nest *nest;
   reshard_tree trees[PARTS_MOST], flat[PARTS_MOST];
+  reshard_layout layouts[PARTS_MOST]; /* of what they are flattened to */
 } random_case;
+
+/* Gathers it to all: elements that are not their number. */
+static int64_t gather_wrong(reshard_sharded_tensor t) {
+  reshard_metadata m = reshard_sharded_tensor_metadata(t);
+  reshard_tensor out;
+  reshard_tensor_info info;
+  int64_t wrong = 0;
+  if (reshard_tensor_create(RESHARD_I32, reshard_metadata_ndim(m), reshard_metadata_shape(m), &out) != RESHARD_SUCCESS)
+    return 1;
+  reshard_tensor_get_info(out, &info);
+  if (info.elements > 0)
+    memset(info.data, 0xff, (size_t)info.elements * sizeof(int32_t));
+  if (reshard_sharded_tensor_gather_all(t, out, NULL) != RESHARD_SUCCESS)
+    wrong = 1;
+  for (int64_t i = 0; i < info.elements; i++)
+    wrong += ((const int32_t *)info.data)[i] != (int32_t)i;
+  reshard_tensor_release(out);
+  return wrong;
+}
 
 static void random_body(void *user, int64_t r) {
   parts *p = user;
@@ -628,10 +649,12 @@ static void random_body(void *user, int64_t r) {
   crew_note(&p->results[r], status);
   if (status != RESHARD_SUCCESS)
     return;
-  if (reshard_state_get_sharded(flat, &t) != RESHARD_SUCCESS)
+  if (reshard_state_get_sharded(flat, &t) != RESHARD_SUCCESS) {
     p->wrong[r] = 1;
-  else
-    p->wrong[r] = nests_check(t) + nest_check_owners(c->nest, t, r, true);
+    return;
+  }
+  p->wrong[r] = nests_check(t) + nest_check_owners(c->nest, t, r, true) + gather_wrong(t);
+  c->layouts[r] = reshard_layout_retain(reshard_sharded_tensor_layout(t));
   reshard_tree_release(flat);
 }
 
@@ -661,8 +684,12 @@ static void test_random(void **state) {
     for (int64_t r = 0; r < RANKS; r++)
       if (p.results[r].status != RESHARD_SUCCESS || p.wrong[r] != 0)
         fail_msg("seed %d, rank %d, together: %s, %d wrong", (int)seed, (int)r, p.results[r].text, (int)p.wrong[r]);
-    for (int64_t r = 0; r < RANKS; r++)
+    for (int64_t r = 0; r < RANKS; r++) {
+      assert_true(reshard_layout_equal(c.layouts[0], c.layouts[r]));
       reshard_tree_release(c.trees[r]);
+    }
+    for (int64_t r = 0; r < RANKS; r++)
+      reshard_layout_release(c.layouts[r]);
     nest_free(c.nest);
     depths[depth]++;
   }

@@ -138,6 +138,17 @@ static void test_states(void **state) {
   run_all(6, states);
 }
 
+static void groups(world *w, site *s, uint64_t seed) {
+  (void)w;
+  (void)seed;
+  site_check_groups(s, scratch_path("groups"));
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  run_all(3, groups);
+}
+
 static void test_meshes(void **state) {
   (void)state;
   run_all(4, meshes);
@@ -160,7 +171,7 @@ static void test_fsdp(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors), cmocka_unit_test(test_sharded),
-                                     cmocka_unit_test(test_fsdp), cmocka_unit_test(test_meshes),
-                                     cmocka_unit_test(test_states)};
+                                     cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_meshes),
+                                     cmocka_unit_test(test_states),   cmocka_unit_test(test_groups)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
