@@ -57,6 +57,7 @@ static void test_file(void **state) {
     REFUSED(reshard_model_open(TEXT, ROOM));
     REFUSED(reshard_model_get(NULL, 0, ROOM));
     REFUSED(reshard_rules_parse(NULL, NULL, NULL));
+    REFUSED(reshard_rules_set_size(NULL, TEXT, 2, ROOM));
     REFUSED(reshard_rules_load(TEXT, ROOM));
     REFUSED(reshard_rules_match(NULL, TEXT, ROOM, ROOM));
     REFUSED(reshard_rules_layout(NULL, TEXT, 0, ROOM, 0, ROOM));
@@ -197,10 +198,13 @@ static void test_tree(void **state) {
     REFUSED(reshard_tree_bool(0, NULL));
     REFUSED(reshard_tree_null(NULL));
     REFUSED(reshard_tree_set(NULL, TEXT, NULL));
+    REFUSED(reshard_tree_set_int(NULL, 0, NULL));
+    REFUSED(reshard_tree_create_set(NULL));
     REFUSED(reshard_tree_append(NULL, NULL));
     REFUSED(reshard_tree_replace_by_prefix(NULL, TEXT, TEXT));
     REFUSED(reshard_tree_child(NULL, 0, ROOM, ROOM));
     REFUSED(reshard_tree_find(NULL, TEXT, ROOM));
+    REFUSED(reshard_tree_find_int(NULL, 0, ROOM));
     REFUSED(reshard_tree_at(NULL, TEXT, ROOM));
     REFUSED(reshard_tree_get_struct(NULL, ROOM));
     REFUSED(reshard_tree_get_packed(NULL, ROOM, ROOM, ROOM, ROOM, ROOM));
@@ -228,6 +232,7 @@ static void test_values(void **state) {
   assert_int_equal(reshard_comm_size(NULL), 0);
   assert_null(reshard_comm_global_ranks(NULL));
   assert_null(reshard_device_retain(NULL));
+  assert_int_equal(reshard_tree_int_key(NULL, 0, NULL), 0);
   assert_int_equal(reshard_model_count(NULL), 0);
   assert_int_equal(reshard_model_bytes(NULL), 0);
   assert_null(reshard_checkpoint_model(NULL));

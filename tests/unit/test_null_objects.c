@@ -37,6 +37,8 @@ static void test_fsdp(void **state) {
     REFUSED(reshard_fsdp_extension_check(ROOM));
     REFUSED(reshard_fsdp_chunk_tensor(NULL, ROOM, ROOM, ROOM));
     REFUSED(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, ROOM, ROOM));
+    REFUSED(reshard_fsdp_chunk_dtensor_ordered(NULL, NULL, NULL, RESHARD_FSDP_TP_FIRST, ROOM, ROOM));
+    REFUSED(reshard_fsdp_extension_set_order(ROOM, RESHARD_FSDP_TP_FIRST));
     REFUSED(reshard_fsdp_pre_load(NULL, ROOM, ROOM));
     REFUSED(reshard_fsdp_all_gather(NULL, NULL, NULL, ROOM, ROOM));
   }
@@ -56,6 +58,7 @@ static void test_mesh(void **state) {
     REFUSED(reshard_mesh_sub(NULL, TEXT, 0, ROOM));
     REFUSED(reshard_mesh_slice(NULL, TEXT, 0, 0, 0, ROOM));
     REFUSED(reshard_mesh_flatten(NULL, TEXT, TEXT, ROOM));
+    REFUSED(reshard_mesh_init_groups(NULL, 0, ROOM));
     REFUSED(reshard_mesh_layout(NULL, 0, ROOM, ROOM, ROOM, ROOM));
     REFUSED(reshard_mesh_comm(NULL, TEXT, ROOM));
     REFUSED(reshard_mesh_own(NULL, ROOM));

@@ -290,7 +290,8 @@ static reshard_status pair_map(void *value, const char *path, reshard_tree_tenso
     pair_release(made);
   return status;
 }
-static const reshard_tree_type pair_type = {"pair", pair_retain, pair_release, pair_map};
+static const reshard_tree_type pair_type = {
+    .name = "pair", .retain = pair_retain, .release = pair_release, .map_tensors = pair_map};
 
 static void test_own_type(void **state) {
   (void)state;
