@@ -1,6 +1,6 @@
 /* The program `reshard`: a table of commands. */
-#include "commands.h"
-#include "util.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/util.h"
 
 #include <string.h>
 

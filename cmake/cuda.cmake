@@ -1,8 +1,8 @@
 # What the library's CUDA parts are compiled and linked with.
 #
-#   have_cuda          headers of the CUDA runtime: host/device/cuda*.c are compiled (reshard_cuda_objects)
+#   have_cuda          headers of the CUDA runtime: host/device/cuda/*.c are compiled (reshard_cuda_objects)
 #   have_cuda_kernels  nvcc too: kernels/*.cu are compiled, and the library has a CUDA device
-#   have_nccl          nccl.h and libnccl under one root: host/comm/nccl*.c are compiled, and the library links it
+#   have_nccl          nccl.h and libnccl under one root: host/comm/nccl/*.c are compiled, and the library links it
 #
 # The sanitizers do not know nvcc's code: such builds compile the host's part, for the virtual GPU of the tests, and their
 # library is one without CUDA. The runtime is linked statically, so that the library loads where there is neither a driver nor

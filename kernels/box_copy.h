@@ -1,4 +1,4 @@
-/* Batched box copies on a GPU: what the host makes (host/device/cuda_tiles.h), and the launchers. Plain C.
+/* Batched box copies on a GPU: what the host makes (host/device/cuda/tiles.h), and the launchers. Plain C.
  *
  * All boxes of a program are cut in tiles of some KiB, each a small box of its own with the addresses of its first
  * element. A launch is given lists of tiles, and a block of threads takes one. What tiles of one box have in common -

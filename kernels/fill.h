@@ -15,7 +15,7 @@ extern "C" {
 int rs_fill_launch(void *dst, size_t bytes, const unsigned char pattern[16], void *stream);
 
 /* Element i, of 1, 2, 4 or 8 bytes, = the high bits of (key + first + i) x an odd constant: what tells where a number
- * belongs (bench/bench_data.c fills the CPU's memory so). Elements of 16 bytes are two of 8. */
+ * belongs (bench/bench/data.c fills the CPU's memory so). Elements of 16 bytes are two of 8. */
 int rs_stamp_launch(void *dst, int width, int64_t n, uint64_t key, int64_t first, void *stream);
 /* *wrong += how many elements of the same differ. */
 int rs_stamp_check_launch(const void *at, int width, int64_t n, uint64_t key, int64_t first, uint64_t *wrong,

@@ -6,8 +6,8 @@
  *
  * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load looks at every one. All
  * memory is written to before a time is taken. A line of JSON for each repeat; what was saved before is replaced. */
-#include "ranks.h"
-#include "util.h"
+#include "bench/launch/rank_threads.h"
+#include "bench/cli/util.h"
 
 #include <reshard/file.h>
 #include <reshard/state_dict.h>

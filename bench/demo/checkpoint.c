@@ -4,8 +4,8 @@
  *     reshard_demo_checkpoint MODEL OUT [SEED [N]]
  *
  * MODEL as in reshard plan --model; OUT as in reshard convert; of every tensor one N-th of dim 0 is made. */
-#include "random.h"
-#include "util.h"
+#include "bench/verify/random.h"
+#include "bench/cli/util.h"
 
 #include <reshard/file.h>
 

@@ -1,7 +1,7 @@
 /* Many contiguous boxes, beside CUB and the runtime: what reshard_gpu bench compares. */
-#include "rows.h"
+#include "bench/gpu/rows.h"
 
-#include "kernels/cub_copy.h"
+#include "bench/gpu/cub_copy.h"
 
 #include <math.h>
 #include <stdlib.h>

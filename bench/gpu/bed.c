@@ -1,6 +1,6 @@
-#include "bed.h"
+#include "bench/gpu/bed.h"
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "device/stream.h"
 
 #include <stdlib.h>

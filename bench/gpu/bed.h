@@ -3,9 +3,9 @@
 #ifndef BENCH_GPU_BED_H
 #define BENCH_GPU_BED_H
 
-#include "../gpu.h"
-#include "../json.h"
-#include "../random.h"
+#include "bench/launch/gpu.h"
+#include "bench/cli/json.h"
+#include "bench/verify/random.h"
 
 enum { BED_STREAMS = 3 };
 

@@ -1,7 +1,7 @@
 /* How fast: each case beside the GPU's own copy of as many bytes from device memory to device memory, in turns,
  * with empty caches; some beside what else there is for the same work. Goals are those of one H100 or H200. */
 #define _GNU_SOURCE
-#include "rows.h"
+#include "bench/gpu/rows.h"
 
 #include <stdlib.h>
 #include <string.h>

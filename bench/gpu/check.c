@@ -1,9 +1,9 @@
 /* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths,
  * shapes and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage.
  */
-#include "bed.h"
+#include "bench/gpu/bed.h"
 
-#include "device/storage_pool.h"
+#include "device/memory/pool.h"
 
 #include <stdlib.h>
 #include <string.h>

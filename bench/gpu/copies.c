@@ -1,5 +1,5 @@
 /* Box copies and selections of reshard_gpu bench. */
-#include "rows.h"
+#include "bench/gpu/rows.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* What the host needs for an execute that was prepared: of reshard_gpu bench. */
-#include "rows.h"
+#include "bench/gpu/rows.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The program reshard_gpu. */
-#include "bed.h"
+#include "bench/gpu/bed.h"
 
 #include <getopt.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef BENCH_GPU_ROWS_H
 #define BENCH_GPU_ROWS_H
 
-#include "bed.h"
+#include "bench/gpu/bed.h"
 
 enum { RIVALS = 2, ROWS = 24 };
 

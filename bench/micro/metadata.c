@@ -1,6 +1,6 @@
 /* What metadata of sharded tensors cost, each tensor cut into a grid of shards: building, merging and validating them.
  * PyTorch's planner takes 200 s for 1,024 tensors of 1,024 shards each. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include "metadata/metadata.h"
 

@@ -1,10 +1,10 @@
 /* The states of a module from rank 0 to all: 1,000 tensors, 256 MiB in all, on 4 ranks (one item is one tensor on one
  * receiver), beside straight copies of as many bytes, plain and streaming: the figure is the faster one's time over
  * ours. Then roots of 100,000 modules, which each lie in another in fours, and a walk through all of them. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include "comm/comm.h"
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 #include <reshard/sync.h>
 

@@ -1,5 +1,5 @@
 /* What planning, validating and an empty execute cost: the figures of README.md that no data movement hides. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include <reshard/reshard.h>
 

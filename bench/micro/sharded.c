@@ -2,7 +2,7 @@
  * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute), and beside it the bare execute of the
  * same plans by transfers that are kept (sharded_execute). The figure is the difference per item: one item is one
  * reshard, by all ranks. And one large tensor there and back, as bench/compare does it with PyTorch. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>

@@ -1,5 +1,5 @@
 // Hands the C cases to Google Benchmark.
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include <benchmark/benchmark.h>
 

@@ -1,8 +1,8 @@
 /* What memory from a device's pool costs the host when it is warm: a pair of alloc and free of a tensor's storage, on
  * one stream (the CPU has none); and a tensor made and released, which allocates the tensor itself as well. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
-#include "device/storage_pool.h"
+#include "device/memory/pool.h"
 
 #include <reshard/tensor.h>
 

@@ -2,7 +2,7 @@
  * item is one leaf. tree_map: every tensor becomes another one, and the tree that came of it is freed; tree_map_same:
  * none does, the tree is the same again. tree_flatten_rebuild: to paths and leaves, every leaf becomes another one, and
  * back. */
-#include "micro.h"
+#include "bench/micro/micro.h"
 
 #include <reshard/tree.h>
 

@@ -1,9 +1,9 @@
 /* The public handle of a device, with what belongs to it. */
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "device/environment.h"
-#include "device/keep.h"
-#include "device/staging.h"
-#include "device/storage_pool.h"
+#include "device/memory/deferred_release.h"
+#include "device/memory/staging.h"
+#include "device/memory/pool.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* One checkpoint into another: open, map, lay out, reserve, move, sync, compare, put in place. The order is such that
  * whatever fails, or whoever is killed, the target's path has what it had. */
-#include "file/store.h"
+#include "file/move/store.h"
 #include "plan/plan.h"
 
 #include <errno.h>

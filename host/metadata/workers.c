@@ -1,7 +1,7 @@
 #include "metadata/workers.h"
 
-#include "file/file.h"
-#include "file/names.h"
+#include "file/model/internal.h"
+#include "file/ground/names.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define RS_MODULE_MODULE_H
 
 #include "comm/comm.h"
-#include "file/names.h"
+#include "file/ground/names.h"
 #include "tensor/tensor.h"
 
 #include <reshard/sync.h>

@@ -4,7 +4,7 @@
 
 #include "exec/once.h"
 #include "tensor/tensor.h"
-#include "tensor/tree.h"
+#include "tree/tree.h"
 
 #include <reshard/sharded.h>
 

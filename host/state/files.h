@@ -2,7 +2,7 @@
 #ifndef RS_SHARDED_STATE_FILES_H
 #define RS_SHARDED_STATE_FILES_H
 
-#include "file/store.h"
+#include "file/move/store.h"
 #include "state/state.h"
 
 /* What another process told of a leaf (told.c). */

@@ -1,7 +1,7 @@
 /* A rank's leaves by name, and their memory. */
 #include "state/files.h"
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>

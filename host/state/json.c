@@ -1,5 +1,5 @@
 /* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
-#include "file/json.h"
+#include "file/ground/json.h"
 #include "state/files.h"
 
 #include <errno.h>

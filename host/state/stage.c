@@ -5,7 +5,7 @@
  * GPU copies the next one into the other half; while it reads one, the GPU fetches the one before. All copies are in
  * the order of the caller's stream, for which the host waits once a group. A strided array is dense on its way: a
  * kernel packs or unpacks it in memory of the device. */
-#include "device/storage_pool.h"
+#include "device/memory/pool.h"
 #include "device/stream.h"
 #include "state/files.h"
 

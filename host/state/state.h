@@ -3,7 +3,7 @@
 #define RS_SHARDED_STATE_H
 
 #include "sharded/sharder.h"
-#include "tensor/tree.h"
+#include "tree/tree.h"
 
 #include <reshard/state_dict.h>
 

@@ -3,8 +3,8 @@
  * On the CPU the index is checked before anything is written. On a GPU the kernel checks each index that it reads and
  * follows none that is out of range; what it found is known when it has run, so the call waits for it, or leaves it in
  * the caller's memory. */
-#include "device/cpu.h"
-#include "device/staging.h"
+#include "device/cpu/cpu.h"
+#include "device/memory/staging.h"
 #include "exec/overlap.h"
 #include "tensor/tensor.h"
 

@@ -4,7 +4,7 @@
 #define RS_TENSOR_STORAGE_H
 
 #include "device/device.h"
-#include "device/storage_pool.h"
+#include "device/memory/pool.h"
 
 #include <reshard/tensor.h>
 

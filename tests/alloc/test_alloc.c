@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/temporary.h"
+#include "support/probe.h"
+#include "support/fixtures/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>

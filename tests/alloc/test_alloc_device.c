@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "device/staging.h"
-#include "device/storage_pool.h"
-#include "probe.h"
-#include "support/queue_device.h"
+#include "device/memory/staging.h"
+#include "device/memory/pool.h"
+#include "support/probe.h"
+#include "support/devices/queue.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "together.h"
-#include "util.h"
+#include "support/together.h"
+#include "bench/cli/util.h"
 
 #include <reshard/dtensor.h>
 

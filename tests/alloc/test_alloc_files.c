@@ -2,9 +2,9 @@
  *
  * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more, and
  * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
-#include "probe.h"
-#include "support/recorded.h"
-#include "support/scratch.h"
+#include "support/probe.h"
+#include "support/fixtures/recorded.h"
+#include "support/fixtures/scratch.h"
 
 #include <setjmp.h>
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/parts.h"
+#include "support/probe.h"
+#include "support/fixtures/sharded.h"
 
 #include <reshard/fsdp.h>
 

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/parts.h"
-#include "util.h"
+#include "support/probe.h"
+#include "support/fixtures/sharded.h"
+#include "bench/cli/util.h"
 
 #include <reshard/dtensor.h>
 

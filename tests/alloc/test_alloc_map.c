@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
+#include "support/probe.h"
 
-#include "file/store.h"
-#include "support/temporary.h"
+#include "file/move/store.h"
+#include "support/fixtures/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "metadata/metadata.h"
-#include "support/crew.h"
-#include "together.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/together.h"
 
 #include <reshard/tensor.h>
 

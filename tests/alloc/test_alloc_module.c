@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "fault.h"
-#include "probe.h"
-#include "support/crew.h"
+#include "support/fault.h"
+#include "support/probe.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/state_dict.h>
 #include <reshard/sync.h>

@@ -6,13 +6,13 @@
 
 #include <cmocka.h>
 
-#include "device/keep.h"
-#include "device/staging.h"
-#include "device/storage_pool.h"
-#include "probe.h"
-#include "support/expect.h"
-#include "support/late_device.h"
-#include "support/trees.h"
+#include "device/memory/deferred_release.h"
+#include "device/memory/staging.h"
+#include "device/memory/pool.h"
+#include "support/probe.h"
+#include "support/fixtures/expect.h"
+#include "support/devices/late.h"
+#include "support/fixtures/trees.h"
 
 #include <string.h>
 

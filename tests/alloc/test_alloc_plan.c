@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "entries.h"
-#include "probe.h"
-#include "support/crew.h"
+#include "support/entries.h"
+#include "support/probe.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
 #include <string.h>

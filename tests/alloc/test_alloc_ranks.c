@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "case_bind.h"
-#include "entries.h"
-#include "probe.h"
-#include "support/crew.h"
+#include "bench/verify/case_bind.h"
+#include "support/entries.h"
+#include "support/probe.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/crew.h"
-#include "support/nests.h"
+#include "support/probe.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/oracles/nested.h"
 
 #include <stdio.h>
 #include <stdlib.h>

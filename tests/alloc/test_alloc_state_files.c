@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "support/scratch.h"
-#include "together.h"
-#include "util.h"
+#include "support/fixtures/scratch.h"
+#include "support/together.h"
+#include "bench/cli/util.h"
 
 #include <reshard/state_dict.h>
 

@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/crew.h"
-#include "support/late_device.h"
-#include "util.h"
+#include "support/probe.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/devices/late.h"
+#include "bench/cli/util.h"
 
 #include <string.h>
 

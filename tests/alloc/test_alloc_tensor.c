@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
+#include "support/probe.h"
 #include "tensor/dlpack.h"
-#include "util.h"
+#include "bench/cli/util.h"
 
 #include <string.h>
 

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/trees.h"
+#include "support/probe.h"
+#include "support/fixtures/trees.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "probe.h"
-#include "support/scratch.h"
+#include "support/probe.h"
+#include "support/fixtures/scratch.h"
 
-#include "file/store.h"
+#include "file/move/store.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Writes dtensor_shapes.txt, local shapes and offsets of DTensors as PyTorch has them; tests/unit/test_dtensor_shapes.c
+"""Writes dtensor_shapes.txt, local shapes and offsets of DTensors as PyTorch has them; tests/unit/dtensor/test_dtensor_shapes.c
 compares ours with it. For a PyTorch that has torch.distributed.tensor; needs no process group.
 
 usage: python3 dtensor_shapes.py >dtensor_shapes.txt

@@ -1,8 +1,8 @@
 /* The MPI communicator, one process a rank: started by mpirun (run.sh). Every rank runs every check in the same order;
  * what one of them finds is told by it and fails all. */
-#include "case_bind.h"
-#include "case_check.h"
-#include "support/site.h"
+#include "bench/verify/case_bind.h"
+#include "bench/verify/case_check.h"
+#include "support/contracts/contract.h"
 
 #include <mpi.h>
 #include <stdio.h>

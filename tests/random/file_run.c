@@ -1,6 +1,6 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
 #include "random/file_case.h"
-#include "support/naive_store.h"
+#include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
 

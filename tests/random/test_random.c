@@ -1,6 +1,6 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
  * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). */
-#include "cases.h"
+#include "bench/verify/cases.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* The box copy kernels, run without a GPU, against loops that move one element at a time: any shape of copy, all kinds
  * of tiles, several programs in one launch. Each allocation that kernels see is exact, so that an access out of bounds
  * is one for the sanitizer as well. */
-#include "device/cuda_tiles.h"
+#include "device/cuda/tiles.h"
 
-#include "probes.h"
+#include "executor/probes.h"
 #include "simt.h"
 
 #include <setjmp.h>

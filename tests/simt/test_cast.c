@@ -4,10 +4,10 @@
 #include "kernels/cast.h"
 
 #include "draw.h"
-#include "probes.h"
+#include "executor/probes.h"
 #include "simt.h"
-#include "support/naive_cast.h"
-#include "toolkit_numbers.h"
+#include "support/oracles/cast.h"
+#include "executor/toolkit_numbers.h"
 
 #include "device/device.h"
 

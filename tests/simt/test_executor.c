@@ -1,5 +1,5 @@
 /* The executor of kernels itself: what a kernel can do, and the mistakes that it has to find. */
-#include "probes.h"
+#include "executor/probes.h"
 #include "simt.h"
 
 #include <pthread.h>

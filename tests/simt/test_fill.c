@@ -1,5 +1,5 @@
 /* Filling, stamps, checksums, and the twin of CUB's batched copy, at any size and alignment of memory that is exact. */
-#include "kernels/cub_copy.h"
+#include "bench/gpu/cub_copy.h"
 #include "kernels/fill.h"
 
 #include "simt.h"
@@ -33,7 +33,7 @@ static void test_fill(void **state) {
     }
 }
 
-/* Bytes of element i, as bench/bench_data.c has them. */
+/* Bytes of element i, as bench/bench/data.c has them. */
 static void stamp(unsigned char *at, int width, uint64_t key, int64_t i) {
   int parts = width == 16 ? 2 : 1, bytes = width == 16 ? 8 : width;
   for (int k = 0; k < parts; k++) {

@@ -3,7 +3,7 @@
 #include "kernels/index_select.h"
 
 #include "draw.h"
-#include "probes.h"
+#include "executor/probes.h"
 #include "simt.h"
 
 #include <setjmp.h>

@@ -1,0 +1,319 @@
+/* Stamps and checks go through the layouts' public queries, run by run, so that they cost about as much as a copy: a
+ * benchmark of any size can check every byte. */
+#define _GNU_SOURCE
+#include "bench/bench/data.h"
+
+#include "bench/launch/gpu.h"
+#include "bench/cli/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ALIGN 256
+
+static reshard_layout layout_of(const what *w, bool source, int64_t t) {
+  return source ? w->tensor[t].src : w->tensor[t].dst;
+}
+
+/* Large pages where the system gives them, for both sides and the straight copy alike. */
+static unsigned char *map_memory(size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    cli_exit(EXIT_FAILED, "out of memory: %zu bytes refused", bytes);
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+static int64_t place_of(const bench_side *side, int64_t local) { return local % side->nplaces; }
+
+/* Where the buffers of a rank go, which is not here (local < 0) or here: offsets in its place. */
+static void lay_rank(const what *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
+                     int64_t *cap) {
+  bench_place *place = local >= 0 ? &s->place[place_of(s, local)] : NULL;
+  int64_t n = local >= 0 ? s->first[local] : 0;
+  for (int64_t t = 0; t < w->n; t++) {
+    reshard_layout layout = layout_of(w, source, t);
+    int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
+    CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
+    if (place != NULL && n + count > *cap)
+      *offset = cli_realloc(*offset, *cap = 2 * (n + count) + 64, sizeof **offset);
+    for (int64_t b = 0; b < count; b++) {
+      int64_t elements = 0;
+      CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
+      s->bytes += elements * width;
+      if (place == NULL)
+        continue;
+      (*offset)[n++] = place->extent;
+      if (__builtin_add_overflow(place->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &place->extent) ||
+          place->extent > INT64_MAX / 4)
+        cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+    }
+  }
+  if (place != NULL)
+    s->first[local + 1] = n;
+}
+
+static void take_memory(bench_side *s) {
+  for (int64_t p = 0; p < s->nplaces; p++) {
+    bench_place *place = &s->place[p];
+    place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
+    if (place->device != NULL)
+      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
+                                            (void **)&place->memory));
+  }
+}
+
+/* needed is of the source and the destination of one process; on the host others take as much beside it. */
+static void check_room(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
+  if (needed[0] + needed[1] <= available / processes)
+    return;
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT], each[48] = "";
+  if (processes > 1)
+    snprintf(each, sizeof each, " in each of %lld processes", (long long)processes);
+  cli_exit(EXIT_FAILED,
+           "the source buffers of all ranks take %s and the destination buffers %s, together %s%s: %s has %s available",
+           cli_bytes_text(a, (double)needed[0]), cli_bytes_text(b, (double)needed[1]),
+           cli_bytes_text(c, (double)(needed[0] + needed[1])), each, where, cli_bytes_text(d, (double)available));
+}
+
+void bench_sides_check(const session *session, const bench_side *src, const bench_side *dst, int64_t sets) {
+  int64_t host[2] = {0};
+  for (int64_t p = 0; p < src->nplaces; p++) {
+    const bench_place *from = &src->place[p], *to = &dst->place[p];
+    host[0] += from->extent + ALIGN; /* no overflow: an extent is less than a quarter of what fits */
+    host[1] += to->extent + ALIGN;
+    if (host[0] > INT64_MAX / 4 || host[1] > INT64_MAX / 4)
+      cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+    if (from->device == NULL)
+      continue;
+    int64_t device[2] = {0}, available = 0;
+    char name[32];
+    if (__builtin_mul_overflow(sets, from->extent, &device[0]) ||
+        __builtin_mul_overflow(sets, to->extent, &device[1]) || device[0] > INT64_MAX / 4 || device[1] > INT64_MAX / 4)
+      cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+    CLI_TRY("", gpu_available(from->device, &available));
+    snprintf(name, sizeof name, "cuda:%d", from->device->index);
+    check_room(name, device, 1, available);
+  }
+  check_room("this machine", host, session->processes.local_n, machine_available());
+}
+
+void bench_side_lay(const what *w, const session *session, bool source, bench_side *s) {
+  int64_t locals = session->locals, cap = 0;
+  *s = (bench_side){.nplaces = session->cuda ? session->ndevices : 1, .locals = locals};
+  s->first = cli_alloc(locals + 1, sizeof *s->first);
+  s->begin = cli_alloc(locals + 1, sizeof *s->begin);
+  s->end = cli_alloc(locals + 1, sizeof *s->end);
+  s->place = cli_alloc(s->nplaces, sizeof *s->place);
+  for (int64_t p = 0; session->cuda && p < s->nplaces; p++)
+    s->place[p].device = session->devices[p]->device;
+  for (int64_t r = 0; r < w->world; r++) {
+    int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
+    if (local >= 0)
+      s->begin[local] = s->place[place_of(s, local)].extent;
+    lay_rank(w, source, r, local, s, &s->offset, &cap);
+    if (local >= 0)
+      s->end[local] = s->place[place_of(s, local)].extent;
+  }
+}
+
+void bench_side_take(bench_side *s, int64_t sets) {
+  int64_t n = s->first[s->locals];
+  s->sets = sets;
+  take_memory(s);
+  s->buffer = cli_alloc(sets * n, sizeof *s->buffer);
+  s->host = cli_alloc(n, sizeof *s->host);
+  for (int64_t l = 0; l < s->locals; l++)
+    for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
+      const bench_place *place = &s->place[place_of(s, l)];
+      s->host[i] = place->host + s->offset[i];
+      for (int64_t k = 0; k < sets; k++)
+        s->buffer[k * n + i] = place->memory + k * place->extent + s->offset[i];
+    }
+}
+
+void bench_side_free(bench_side *s) {
+  for (int64_t p = 0; p < s->nplaces; p++) {
+    bench_place *place = &s->place[p];
+    munmap(place->host, (size_t)place->extent + ALIGN);
+    if (place->device != NULL)
+      place->device->ops->free(place->device, place->memory);
+  }
+  free(s->place);
+  free(s->buffer);
+  free(s->host);
+  free(s->offset);
+  free(s->first);
+  free(s->begin);
+  free(s->end);
+  *s = (bench_side){0};
+}
+
+/* The value of an element: the high bits of a product are as good as random, and cost one multiplication. */
+static inline uint64_t stamp(uint64_t key, int64_t index) { return (key + (uint64_t)index) * 0x9e3779b97f4a7c15u; }
+
+/* Elements [index, index + n) of a tensor, one after the other in memory. */
+static void fill_run(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  switch (width) {
+  case 1:
+    for (int64_t i = 0; i < n; i++)
+      at[i] = (unsigned char)(stamp(key, index + i) >> 56);
+    break;
+  case 2:
+    for (int64_t i = 0; i < n; i++)
+      ((uint16_t *)at)[i] = (uint16_t)(stamp(key, index + i) >> 48);
+    break;
+  case 4:
+    for (int64_t i = 0; i < n; i++)
+      ((uint32_t *)at)[i] = (uint32_t)(stamp(key, index + i) >> 32);
+    break;
+  default:
+    for (int64_t i = 0; i < n * (int64_t)(width / 8); i++)
+      ((uint64_t *)at)[i] = stamp(key, index * (int64_t)(width / 8) + i);
+  }
+}
+
+static int64_t wrong_run(const unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  _Alignas(16) unsigned char want[4096];
+  int64_t step = (int64_t)(sizeof want / width), wrong = 0;
+  for (int64_t i = 0; i < n; i += step) {
+    int64_t m = n - i < step ? n - i : step;
+    fill_run(want, width, key, index + i, m);
+    if (memcmp(at + i * (int64_t)width, want, (size_t)m * width) != 0)
+      for (int64_t k = 0; k < m; k++)
+        wrong += memcmp(at + (i + k) * (int64_t)width, want + k * (int64_t)width, width) != 0;
+  }
+  return wrong;
+}
+
+/* One dim of an array: its runs, and where the walk stands. */
+typedef struct walk_dim {
+  int64_t count;
+  reshard_interval *runs;
+  int64_t run, at; /* current run, and global index in it */
+} walk_dim;
+
+typedef int64_t (*run_visitor)(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n);
+
+static int64_t fill_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  fill_run(at, width, key, index, n);
+  return 0;
+}
+static int64_t wrong_visit(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
+  return wrong_run(at, width, key, index, n);
+}
+
+/* Next combination of indices of the dims before the last; false after the last one. */
+static bool step_outer(walk_dim *d, int outer) {
+  for (int k = outer - 1; k >= 0; k--) {
+    if (++d[k].at < d[k].runs[d[k].run].end)
+      return true;
+    if (++d[k].run < d[k].count) {
+      d[k].at = d[k].runs[d[k].run].begin;
+      return true;
+    }
+    d[k].run = 0;
+    d[k].at = d[k].runs[0].begin;
+  }
+  return false;
+}
+
+/* weight: per dim of the layout, what one index is worth in the row-major order of the source. */
+static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
+                          uint64_t key, const int64_t *weight, run_visitor visit) {
+  int ndim = reshard_layout_ndim(layout);
+  reshard_array_info info;
+  walk_dim d[RESHARD_MAX_DIMS];
+  CLI_TRY("", reshard_layout_array(layout, rank, array, &info));
+  if (info.elements == 0)
+    return 0;
+  memory += info.offset * (int64_t)width;
+  if (ndim == 0)
+    return visit(memory, width, key, 0, 1);
+  for (int k = 0; k < ndim; k++) {
+    CLI_TRY("", reshard_layout_array_intervals(layout, rank, array, k, 0, 0, NULL, &d[k].count));
+    d[k].runs = cli_alloc(d[k].count, sizeof *d[k].runs);
+    CLI_TRY("", reshard_layout_array_intervals(layout, rank, array, k, 0, d[k].count, d[k].runs, &d[k].count));
+    d[k].run = 0;
+    d[k].at = d[k].runs[0].begin;
+  }
+  int64_t result = 0;
+  const walk_dim *inner = &d[ndim - 1];
+  do {
+    int64_t base = 0;
+    for (int k = 0; k < ndim - 1; k++)
+      base += d[k].at * weight[k];
+    for (int64_t i = 0; i < inner->count; i++) {
+      int64_t step = weight[ndim - 1], at = inner->runs[i].begin, run = step == 1 ? inner->runs[i].end - at : 1;
+      for (; at < inner->runs[i].end; at += run) {
+        result += visit(memory, width, key, base + at * step, run);
+        memory += run * (int64_t)width;
+      }
+    }
+  } while (step_outer(d, ndim - 1));
+  for (int k = 0; k < ndim; k++)
+    free(d[k].runs);
+  return result;
+}
+
+static int64_t walk_rank(const what *w, bool source, const bench_side *side, int64_t rank, int64_t local,
+                         run_visitor visit) {
+  int64_t buffer = side->first[local], result = 0;
+  for (int64_t t = 0; t < w->n; t++) {
+    reshard_layout layout = layout_of(w, source, t);
+    size_t width = reshard_dtype_size(w->tensor[t].dtype);
+    int64_t arrays = 0, buffers = 0, own[RESHARD_MAX_DIMS], weight[RESHARD_MAX_DIMS];
+    for (int d = w->tensor[t].ndim - 1; d >= 0; d--)
+      own[d] = d == w->tensor[t].ndim - 1 ? 1 : own[d + 1] * w->tensor[t].shape[d + 1];
+    for (int d = 0; d < w->tensor[t].ndim; d++)
+      weight[d] = own[w->permuted && !source ? w->permutation[d] : d];
+    CLI_TRY("", reshard_layout_array_count(layout, rank, &arrays));
+    CLI_TRY("", reshard_layout_buffer_count(layout, rank, &buffers));
+    for (int64_t a = 0; a < arrays; a++) {
+      reshard_array_info info;
+      CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
+      result += walk_array(layout, rank, a, side->host[buffer + info.buffer], width,
+                           (uint64_t)(t + 1) * 0xd1b54a32d192ed03u, weight, visit);
+    }
+    buffer += buffers;
+  }
+  return result;
+}
+
+/* A local rank's buffers of a set between host and device. */
+static void move(const bench_side *side, int64_t local, int64_t set, bool to_device, void *stream) {
+  const bench_place *place = &side->place[place_of(side, local)];
+  if (place->device == NULL)
+    return;
+  unsigned char *there = place->memory + set * place->extent + side->begin[local];
+  unsigned char *here = place->host + side->begin[local];
+  CLI_TRY("", place->device->ops->memcpy(place->device, to_device ? there : here, to_device ? here : there,
+                                         (size_t)(side->end[local] - side->begin[local]), stream));
+  CLI_TRY("", place->device->ops->synchronize(place->device, stream));
+}
+
+static void move_to_device(const bench_side *side, int64_t local, void *stream) {
+  for (int64_t set = 0; set < side->sets; set++)
+    move(side, local, set, true, stream);
+}
+
+void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+  walk_rank(w, source, side, s->first + local, local, fill_visit);
+  move_to_device(side, local, stream);
+}
+
+int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+  int64_t wrong = 0;
+  for (int64_t set = 0; set < side->sets; set++) {
+    move(side, local, set, false, stream);
+    wrong += walk_rank(w, source, side, s->first + local, local, wrong_visit);
+  }
+  return wrong;
+}
+
+void bench_poison(const bench_side *side, int64_t local, void *stream) {
+  const bench_place *place = &side->place[place_of(side, local)];
+  memset(place->host + side->begin[local], 0xdb, (size_t)(side->end[local] - side->begin[local]));
+  move_to_device(side, local, stream);
+}

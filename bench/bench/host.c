@@ -1,0 +1,78 @@
+/* What the host needs to give an execute to the streams of a GPU; and, over NCCL, to give it one round of messages of
+ * the same sizes and nothing else, which is what an execute's own work is to be compared with. */
+#include "bench/bench/bench.h"
+#include "comm/comm.h"
+
+#include <stdlib.h>
+
+/* One call after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
+static double time_host(bench_state *b, int64_t local, reshard_status (*give)(void *user, void *stream), void *user) {
+  rs_device *device = session_device(&b->s, local);
+  double *times = cli_alloc(b->o->iterations, sizeof *times);
+  for (int64_t i = 0; i < b->o->iterations; i++) {
+    session_meet(&b->s, local, true);
+    double begin = cli_seconds();
+    CLI_TRY("", give(user, b->stream[local]));
+    times[i] = cli_seconds() - begin;
+    CLI_TRY("", device->ops->synchronize(device, b->stream[local]));
+  }
+  double most = cli_median(times, b->o->iterations);
+  free(times);
+  const double *all = session_gather(&b->s, local, most);
+  for (int64_t r = 0; r < b->s.world; r++)
+    most = all[r] > most ? all[r] : most;
+  return 1e6 * most;
+}
+
+static reshard_status give_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
+
+static reshard_status give_round(void *user, void *stream) {
+  rs_turn *turn = user;
+  turn->stream = stream;
+  return turn->comm->ops->exchange(1, turn, 0);
+}
+
+/* The messages of the plan, to and from memory that nobody looks at. */
+static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
+  rs_device *device = session_device(&b->s, local);
+  reshard_plan_info info;
+  reshard_plan_get_info(plan, &info);
+  rs_part *sends = cli_alloc(info.peers, sizeof *sends), *receives = cli_alloc(info.peers, sizeof *receives);
+  rs_turn turn = {.comm = b->s.comms[local], .sends = sends, .receives = receives};
+  char *memory = NULL, *at;
+  CLI_TRY("", device->ops->alloc(device, (size_t)(info.sent_bytes + info.received_bytes), (void **)&memory));
+  CLI_TRY("",
+          device->ops->memset(device, memory, 0, (size_t)(info.sent_bytes + info.received_bytes), b->stream[local]));
+  at = memory;
+  for (int64_t i = 0; i < info.peers; i++) {
+    int64_t peer, sent, received;
+    CLI_TRY("", reshard_plan_peer(plan, i, &peer, &sent, &received));
+    if (sent > 0)
+      sends[turn.nsends++] = (rs_part){.peer = peer, .at = at, .bytes = sent, .staged = true};
+    at += sent;
+    if (received > 0)
+      receives[turn.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
+    at += received;
+  }
+  double us = time_host(b, local, give_round, &turn);
+  device->ops->free(device, memory);
+  free(sends);
+  free(receives);
+  return us;
+}
+
+void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
+  double execute = time_host(b, local, give_execute, b->transfers[local]), group = 0;
+  reshard_transfer_info info;
+  reshard_transfer_get_info(b->transfers[local], &info);
+  bool one_round = true;
+  const double *rounds = session_gather(&b->s, local, (double)info.rounds);
+  for (int64_t r = 0; r < b->s.world; r++)
+    one_round = one_round && rounds[r] <= 1;
+  if (b->s.comms[local]->locals < b->s.world && one_round)
+    group = time_round(b, local, plan);
+  if (local == 0) {
+    b->row.host_us = execute;
+    b->row.group_us = group;
+  }
+}

@@ -1,0 +1,116 @@
+/* What bench tells: a table in the manner of nccl-tests, or JSON. */
+#include "bench/bench/bench.h"
+
+#include <string.h>
+
+static const char *path_text(const cli_options *o) {
+  return o->path == RESHARD_PATH_AUTO ? "auto" : o->path == RESHARD_PATH_DIRECT ? "direct" : "packed";
+}
+
+void bench_print_head(const bench_state *b, const machine *m) {
+  const cli_options *o = b->o;
+  char limit[CLI_BYTES_TEXT + 8] = "none", bytes[CLI_BYTES_TEXT];
+  if (o->workspace > 0)
+    snprintf(limit, sizeof limit, "%s", cli_bytes_text(bytes, (double)o->workspace));
+  printf("# reshard %s  %s -> %s%s%s\n", reshard_version(), o->src, o->dst, o->mesh != NULL ? ", " : "",
+         o->mesh != NULL ? o->mesh : "");
+  if (b->s.cuda)
+    printf("# %s, %lld GPU%s a process", b->gpu, (long long)b->s.ndevices, b->s.ndevices == 1 ? "" : "s");
+  else
+    printf("# %s, %d cores, %s, %d copy threads", m->processor, m->cores, m->isa, b->s.threads);
+  printf("; %lld rank%s of %lld process%s by %s; path %s, workspace limit %s%s\n", (long long)b->w.world,
+         b->w.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
+         path_text(o), limit, o->graph ? ", from a graph" : "");
+  printf("# %lld iterations after %lld to warm up; time: median; memcpy: straight copy of as many bytes as the "
+         "destinations have,\n"
+         "# alternating with ours; ratio: its time / ours, median of pairs%s\n#\n",
+         (long long)o->iterations, (long long)o->warmup,
+         b->s.cuda ? "; times of the device, by events; nothing is found in\n# its "
+                     "caches, small buffers are used in turn"
+                   : "");
+  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s\n", "size", "count", "type", "time", "algbw", "busbw", "memcpy",
+         "ratio", "#wrong");
+  printf("# %13s %13s %8s %12s %8s %8s %8s %7s %8s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", "(GB/s)",
+         "", "");
+}
+
+/* Ranks that are connected by what has collectives. */
+static bool has_collectives(const bench_state *b) { return strcmp(b->s.comm, "nccl") == 0; }
+
+void bench_print_row(const bench_state *b) {
+  const bench_row *r = &b->row;
+  char wrong[24] = "N/A";
+  if (b->o->check)
+    snprintf(wrong, sizeof wrong, "%lld", (long long)r->wrong);
+  printf("  %13lld %13lld %8s %12.2f %8.2f %8.2f %8.2f %7.3f %8s\n", (long long)r->bytes, (long long)r->elements,
+         r->dtype, r->time_us, r->algbw, r->busbw, r->memcpy_gbps, r->ratio, wrong);
+  if (has_collectives(b))
+    printf("#   %s%s\n", strcmp(r->collective, "none") == 0 ? "no collective: " : "", r->why);
+  fflush(stdout);
+}
+
+void bench_json_row(json *j, const bench_state *b) {
+  const bench_row *r = &b->row;
+  cli_json_line(j);
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "bytes", r->bytes);
+  cli_json_string(j, "shape", r->shape);
+  cli_json_string(j, "dtype", r->dtype);
+  cli_json_real(j, "time_us", r->time_us);
+  cli_json_real(j, "algbw", r->algbw);
+  cli_json_real(j, "busbw", r->busbw);
+  cli_json_real(j, "memcpy_gbps", r->memcpy_gbps);
+  cli_json_real(j, "ratio", r->ratio);
+  if (b->s.cuda) {
+    cli_json_real(j, "loop_us", r->loop_us);
+    cli_json_real(j, "host_us", r->host_us);
+    if (r->group_us > 0)
+      cli_json_real(j, "group_us", r->group_us);
+    cli_json_bool(j, "host_bound", r->host_bound);
+    cli_json_int(j, "sets", r->sets);
+  }
+  if (b->o->check)
+    cli_json_int(j, "wrong", r->wrong);
+  else
+    cli_json_null(j, "wrong");
+  cli_json_string(j, "path", r->path);
+  if (has_collectives(b))
+    cli_json_string(j, "collective", r->collective);
+  cli_json_close(j, '}');
+}
+
+void bench_json_head(json *j, const bench_state *b, const machine *m) {
+  const cli_options *o = b->o;
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "version", 1);
+  cli_json_string(j, "reshard", reshard_version());
+  machine_json(j, "machine", m);
+  cli_json_open(j, "options", '{');
+  if (o->model != NULL)
+    cli_json_string(j, "model", o->model);
+  else
+    cli_json_string(j, "shape", o->shape);
+  if (o->permutation != NULL)
+    cli_json_string(j, "permutation", o->permutation);
+  cli_json_string(j, "src", o->src);
+  cli_json_string(j, "dst", o->dst);
+  if (o->mesh != NULL)
+    cli_json_string(j, "mesh", o->mesh);
+  cli_json_int(j, "ranks", b->w.world);
+  cli_json_string(j, "device", b->s.cuda ? "cuda" : "cpu");
+  if (b->s.cuda) {
+    cli_json_string(j, "gpu", b->gpu);
+    cli_json_int(j, "gpus", b->s.ndevices);
+    cli_json_bool(j, "graph", o->graph);
+  }
+  cli_json_string(j, "comm", b->s.comm);
+  cli_json_int(j, "processes", b->s.processes.n);
+  cli_json_string(j, "path", path_text(o));
+  cli_json_int(j, "workspace_bytes", o->workspace);
+  cli_json_int(j, "threads", b->s.threads);
+  cli_json_int(j, "iterations", o->iterations);
+  cli_json_int(j, "warmup", o->warmup);
+  cli_json_bool(j, "check", o->check);
+  cli_json_close(j, '}');
+  cli_json_open(j, "rows", '[');
+}

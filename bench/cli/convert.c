@@ -1,0 +1,271 @@
+/* reshard convert: one checkpoint becomes another. The library's reshard_convert does all of it; here are what a
+ * program adds: options, limits and signals of the process, progress, and the report.
+ *
+ * A signal that ends programs sets a flag, which the next call of the progress function returns: the library then
+ * removes what it has written, and the program dies by that same signal, so that a shell that waits sees it. A second
+ * one does not wait for that. */
+#define _GNU_SOURCE
+#include "bench/cli/commands.h"
+#include "bench/cli/json.h"
+#include "bench/cli/workload.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+static volatile sig_atomic_t caught; /* the signal that came; 0: none */
+static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
+#define ENDING (sizeof ending / sizeof *ending)
+
+static void catch_signal(int number) {
+  if (caught != 0) {
+    signal(number, SIG_DFL);
+    raise(number); /* held back until this handler returns */
+  }
+  caught = number;
+}
+
+static void catch_signals(void) {
+  struct sigaction action = {.sa_handler = catch_signal, .sa_flags = SA_RESTART}, old;
+  for (size_t i = 0; i < ENDING; i++) /* what is ignored, as by nohup, stays ignored */
+    if (sigaction(ending[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+      sigaction(ending[i], &action, NULL);
+  signal(SIGXFSZ, SIG_IGN); /* a write past the file size limit fails with EFBIG instead */
+}
+
+/* From here on a signal ends the program at once, and so does one that came before. */
+static void release_signals(void) {
+  struct sigaction old;
+  for (size_t i = 0; i < ENDING; i++)
+    if (sigaction(ending[i], NULL, &old) == 0 && old.sa_handler == catch_signal)
+      signal(ending[i], SIG_DFL);
+  if (caught != 0) {
+    fflush(stdout);
+    raise(caught);
+  }
+}
+
+/* A directory of shards can have thousands of files, all of them open at a time. */
+static void raise_file_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+typedef struct progress {
+  const char *stage;
+  double begin; /* of the stage */
+} progress;
+
+static int show_progress(void *user, const char *stage, int64_t done, int64_t all) {
+  progress *p = user;
+  double now = cli_seconds();
+  if (p->stage == NULL || strcmp(p->stage, stage) != 0)
+    *p = (progress){stage, now};
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
+  double rate = now > p->begin ? (double)done / (now - p->begin) : 0;
+  if (all > 0 && rate > 0)
+    cli_progress("%s: %.0f %%, %s of %s, %.2f GB/s, %.0f s left", stage, 100 * (double)done / (double)all,
+                 cli_bytes_text(a, (double)done), cli_bytes_text(b, (double)all), 1e-9 * rate,
+                 (double)(all - done) / rate);
+  else
+    cli_progress("%s", stage);
+  return caught;
+}
+
+static bool ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* The report is written last: a path that is wrong, or that is the input's or the output's, would be found too late. */
+static void check_json(const cli_options *o) {
+  struct stat in, json;
+  if (o->json == NULL)
+    return;
+  cli_check_file(o->json);
+  if (strcmp(o->json, o->out) == 0 ||
+      (stat(o->in, &in) == 0 && stat(o->json, &json) == 0 && in.st_dev == json.st_dev && in.st_ino == json.st_ino))
+    cli_exit(EXIT_USAGE, "--json %s: this is IN or OUT", o->json);
+}
+
+static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+static void as_json(const reshard_convert_report *r, const char *path) {
+  json j = {0};
+  cli_json_open(&j, NULL, '{');
+  cli_json_int(&j, "version", 1);
+  cli_json_open(&j, "source", '{');
+  cli_json_string(&j, "format", reshard_format_string(r->source.format));
+  cli_json_int(&j, "tensors", r->source.tensors);
+  cli_json_int(&j, "files", r->source.files);
+  cli_json_int(&j, "ranks", r->source.world);
+  cli_json_int(&j, "bytes", r->source.bytes);
+  cli_json_int(&j, "stored_bytes", r->source.stored_bytes);
+  cli_json_int(&j, "left_out", r->source.left_out);
+  cli_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
+  cli_json_close(&j, '}');
+  cli_json_open(&j, "target", '{');
+  cli_json_string(&j, "format", reshard_format_string(r->format));
+  cli_json_int(&j, "tensors", r->tensors);
+  cli_json_int(&j, "files", r->files);
+  cli_json_int(&j, "ranks", r->world);
+  cli_json_int(&j, "stored_bytes", r->bytes);
+  cli_json_int(&j, "whole_arrays", r->whole_arrays);
+  cli_json_int(&j, "gapped", r->gapped);
+  cli_json_int(&j, "haloed", r->haloed);
+  cli_json_close(&j, '}');
+  if (r->wire_bytes >= 0)
+    cli_json_int(&j, "wire_bytes", r->wire_bytes);
+  else
+    cli_json_null(&j, "wire_bytes");
+  cli_json_real(&j, "open_us", 1e6 * r->open_seconds);
+  cli_json_real(&j, "reserve_us", 1e6 * r->reserve_seconds);
+  cli_json_real(&j, "move_us", 1e6 * r->move_seconds);
+  cli_json_real(&j, "sync_us", 1e6 * r->sync_seconds);
+  cli_json_real(&j, "verify_us", 1e6 * r->verify_seconds);
+  cli_json_close(&j, '}');
+  cli_json_write(&j, path);
+}
+
+static void time_text(const char *what, double seconds, int64_t bytes) {
+  printf("%-13s %.1f ms", what, 1e3 * seconds);
+  if (bytes > 0 && seconds > 0)
+    printf(", %.2f GB/s", 1e-9 * (double)bytes / seconds);
+}
+
+/* What cannot be read back, or not by everyone. */
+static void warnings_text(const reshard_convert_report *r) {
+  if (r->source.format == RESHARD_FORMAT_SHARDS && !r->source.described)
+    printf(
+        "shapes        inferred from the offsets: the source does not state them, so that a shard missing at the end "
+        "would not show\n");
+  if (r->source.left_out > 0)
+    printf("left out      %lld lea%s of the source that %s no tensor%s: only tensors are read\n",
+           (long long)r->source.left_out, r->source.left_out == 1 ? "f" : "ves", r->source.left_out == 1 ? "is" : "are",
+           plural(r->source.left_out));
+  if (r->gapped > 0)
+    printf("gaps          %lld tensor%s not covered by the target's boxes: this cannot be read back\n",
+           (long long)r->gapped, r->gapped == 1 ? " is" : "s are");
+  if (r->haloed > 0)
+    printf("halos         %lld tensor%s boxes that overlap: this cannot be read back\n", (long long)r->haloed,
+           r->haloed == 1 ? " has" : "s have");
+  if (r->whole_arrays > 0)
+    printf("whole arrays  %lld of more than 64 boxes: reshard alone can read %s\n", (long long)r->whole_arrays,
+           r->whole_arrays == 1 ? "it" : "them");
+}
+
+static void as_text(const cli_options *o, const reshard_convert_report *r) {
+  char a[CLI_BYTES_TEXT];
+  printf("source        %s, %lld file%s", reshard_format_string(r->source.format), (long long)r->source.files,
+         plural(r->source.files));
+  if (r->source.format == RESHARD_FORMAT_SHARDS || r->source.format == RESHARD_FORMAT_DISTCP)
+    printf(" of %lld rank%s", (long long)r->source.world, plural(r->source.world));
+  printf(": %lld tensor%s, %s\n", (long long)r->source.tensors, plural(r->source.tensors),
+         cli_bytes_text(a, (double)r->source.bytes));
+  printf("target        %s, %lld file%s", reshard_format_string(r->format), (long long)r->files, plural(r->files));
+  if (r->format == RESHARD_FORMAT_SHARDS)
+    printf(" of %lld rank%s", (long long)r->world, plural(r->world));
+  printf(": %lld tensor%s, %s written\n", (long long)r->tensors, plural(r->tensors),
+         cli_bytes_text(a, (double)r->bytes));
+  if (r->wire_bytes >= 0) /* else it would have taken long to count */
+    printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
+  warnings_text(r);
+  printf("before        headers %.1f ms, reserving space %.1f ms\n", 1e3 * r->open_seconds, 1e3 * r->reserve_seconds);
+  time_text("moving", r->move_seconds, r->bytes);
+  printf("\n");
+  time_text("syncing", r->sync_seconds, 0);
+  printf("\n");
+  if (o->verify) {
+    time_text("comparing", r->verify_seconds, r->bytes);
+    printf(", every byte is right\n");
+  }
+}
+
+/* Fills the library's options; *src and *dst keep the layouts. */
+static reshard_convert_options options_of(const cli_options *o, what_layouts *src, what_layouts *dst) {
+  reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT,
+                                     .world = o->ranks,
+                                     .force = o->force,
+                                     .dedup = o->dedup,
+                                     .verify = o->verify,
+                                     .index_bytes = o->index_bytes,
+                                     .threads = o->threads};
+  what_mesh mesh;
+  *src = *dst = (what_layouts){0};
+  what_read_mesh(o->mesh, &mesh);
+  if (o->src != NULL)
+    what_read_layouts("--src", o->src, &mesh, src);
+  if (o->dst != NULL)
+    what_read_layouts("--dst", o->dst, &mesh, dst);
+  else if (o->index_bytes == 0 && !ends_in(o->out, ".npy") && !ends_in(o->out, ".safetensors"))
+    cli_exit(EXIT_USAGE,
+             "--dst is missing: a layout such as chunk(0), or @FILE of rules, for the shards in '%s' (one whole file "
+             "ends in .safetensors or .npy)",
+             o->out);
+  what_check_mesh(&mesh);
+  options.src = src->text;
+  options.src_rules = src->rules;
+  options.dst = dst->text;
+  options.dst_rules = dst->rules;
+  if (o->map != NULL)
+    CLI_TRY("--map: ", reshard_map_load(o->map, &options.map));
+  return options;
+}
+
+int command_convert(int argc, char **argv) {
+  cli_options o;
+  cli_read_options(
+      argc, argv, COMMAND_CONVERT,
+      "usage: reshard convert IN OUT [--src L] [--dst L] [OPTION]...\n\n"
+      "Cuts, reshards, joins and fuses files of tensors.\n"
+      "IN   an .npy file, a .safetensors file, or a directory of .safetensors files: whole tensors, or "
+      "shards, which tell\n"
+      "     their own layout; a directory of .distcp files of PyTorch, or a .pt file of torch.save; whole tensors are\n"
+      "     first held by --src (default rank(0))\n"
+      "OUT  one whole file where it ends in .npy or .safetensors, else a directory: shards as --dst says, "
+      "or with --index\n"
+      "     whole tensors. It appears complete or not at all.\n"
+      "L    a layout string, chunk(0)  mesh(dp=2,tp=4;S0,S1)  flat(0-7)  ..., or @FILE of rules 'PATTERN "
+      "LAYOUT'\n"
+      "     (by name: @fsdp  @tp  @fsdp-tp  ...); ranks of OUT: --ranks, else what --dst names, else IN's\n\n"
+      "examples:\n"
+      "  reshard convert model.safetensors shards --dst 'mesh(fsdp=8;S0)'       cut for 8 ranks\n"
+      "  reshard convert shards shards-tp --dst @tp --ranks 8 --verify          to another layout\n"
+      "  reshard convert shards-tp model.safetensors                            joined\n"
+      "  reshard convert shards-tp hub --index 5G                               joined, in files of 5 GiB\n"
+      "  reshard convert model.safetensors fused.safetensors --map fuse.map     q, k, v to qkv, ...\n"
+      "  reshard convert step-1000 model.safetensors                            .distcp files of PyTorch, joined\n"
+      "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
+      &o);
+  what_layouts src, dst;
+  progress shown = {0};
+  reshard_convert_report report = {0};
+  check_json(&o);
+  reshard_convert_options options = options_of(&o, &src, &dst);
+  options.progress = show_progress;
+  options.user = &shown;
+  raise_file_limit();
+  catch_signals();
+  reshard_status status = reshard_convert(o.in, o.out, &options, &report);
+  cli_progress_clear();
+  reshard_map_free(options.map);
+  what_free_layouts(&src);
+  what_free_layouts(&dst);
+  if (status == RESHARD_ERROR_CANCELLED && caught != 0) {
+    cli_error("%s: '%s' is as it was", strsignal(caught), o.out);
+    release_signals();
+  }
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "%s", reshard_last_error());
+  if (o.json != NULL)
+    as_json(&report, o.json);
+  if (o.json == NULL || strcmp(o.json, "-") != 0)
+    as_text(&o, &report);
+  release_signals();
+  return EXIT_DONE;
+}

@@ -1,0 +1,53 @@
+/* Options of the commands. One table says which command knows which option. */
+#ifndef BENCH_OPTIONS_H
+#define BENCH_OPTIONS_H
+
+#include "bench/cli/util.h"
+
+enum {
+  COMMAND_PLAN = 1,
+  COMMAND_BENCH = 2,
+  COMMAND_VERIFY = 4,
+  COMMAND_INFO = 8,
+  COMMAND_CONVERT = 16,
+  COMMAND_TRACE = 32
+};
+
+typedef struct cli_options {
+  /* what, and its two layouts */
+  const char *shape, *dtype, *model, *src, *dst, *mesh, *permutation;
+  /* where */
+  int64_t ranks;             /* 0: not given */
+  const char *device, *comm; /* words of the table; NULL: not given */
+  reshard_path path;
+  reshard_collective_use collective;
+  int64_t workspace; /* 0: no limit */
+  int threads;       /* 0: not given */
+  /* plan */
+  int64_t rank; /* -1: all */
+  bool peers;
+  const char *json, *svg; /* NULL: none */
+  /* bench */
+  int64_t size_begin, size_end, size_increment; /* 0: not given */
+  double size_factor;                           /* 0: not given */
+  int64_t iterations, warmup;
+  bool check;
+  int64_t rank_threads; /* -t; 0: not given */
+  int64_t gpus;         /* -g; 0: not given */
+  bool graph;
+  const char *trace; /* NULL: none */
+  /* verify */
+  int64_t cases, seconds; /* seconds 0: not given */
+  uint64_t seed;
+  /* convert */
+  const char *in, *out; /* the arguments that are no options; never NULL there */
+  const char *map;      /* NULL: none */
+  bool force, verify, dedup;
+  int64_t index_bytes; /* 0: not given */
+} cli_options;
+
+/* Reads the options of a command; a wrong one ends the program with status 2 and names it, one that this build cannot
+ * serve with status 3. --help prints and ends with status 0. */
+void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *out);
+
+#endif

@@ -1,0 +1,263 @@
+#define _GNU_SOURCE
+#include "bench/cli/util.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The temporary that a failing write has to remove. A thread writes one file at a time. */
+static _Thread_local char *temporary;
+static char done[160]; /* "": nothing */
+
+int cli_exit_status(reshard_status status) {
+  switch (status) {
+  case RESHARD_SUCCESS: return EXIT_DONE;
+  case RESHARD_ERROR_INVALID: return EXIT_USAGE;
+  case RESHARD_ERROR_UNSUPPORTED: return EXIT_LACKING;
+  default: return EXIT_FAILED;
+  }
+}
+
+static void error_line(const char *format, va_list arguments) {
+  char text[2048];
+  vsnprintf(text, sizeof text, format, arguments);
+  for (char *at = text; *at != '\0'; at++)
+    if (*at == '\n' || *at == '\r')
+      *at = ' ';
+    else if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
+      *at = '?';
+  cli_progress_clear();
+  fflush(stdout);
+  fprintf(stderr, "reshard: error: %s%s%s\n", text, done[0] != '\0' ? "; done before: " : "", done);
+}
+
+void cli_done(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(done, sizeof done, format, arguments);
+  va_end(arguments);
+}
+
+static _Noreturn void fail(int exit_status, const char *format, va_list arguments) {
+  error_line(format, arguments);
+  if (temporary != NULL)
+    unlink(temporary);
+  exit(exit_status);
+}
+
+void cli_error(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  error_line(format, arguments);
+  va_end(arguments);
+}
+
+void cli_exit(int exit_status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fail(exit_status, format, arguments);
+}
+
+void cli_fail(reshard_status status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fail(cli_exit_status(status), format, arguments);
+}
+
+void *cli_alloc(int64_t n, size_t element) {
+  void *memory = n < 0 ? NULL : calloc(n > 0 ? (size_t)n : 1, element > 0 ? element : 1);
+  if (memory == NULL)
+    cli_exit(EXIT_FAILED, "out of memory: %lld elements of %zu bytes refused", (long long)n, element);
+  return memory;
+}
+
+void *cli_realloc(void *memory, int64_t n, size_t element) {
+  size_t bytes;
+  if (n < 0 || __builtin_mul_overflow((size_t)n, element, &bytes))
+    bytes = SIZE_MAX;
+  void *grown = realloc(memory, bytes > 0 ? bytes : 1);
+  if (grown == NULL)
+    cli_exit(EXIT_FAILED, "out of memory: %lld elements of %zu bytes refused", (long long)n, element);
+  return grown;
+}
+
+char *cli_strdup(const char *text) {
+  size_t n = strlen(text) + 1;
+  return memcpy(cli_alloc((int64_t)n, 1), text, n);
+}
+
+double cli_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int cli_cores(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    return CPU_COUNT(&set);
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (int)n : 1;
+}
+
+static void text_reserve(cli_text *text, size_t more) {
+  if (text->size - text->length > more)
+    return;
+  text->size = (text->size + more + 64) * 2;
+  text->at = cli_realloc(text->at, (int64_t)text->size, 1);
+}
+
+void cli_add(cli_text *text, const char *format, ...) {
+  for (size_t room = 64;;) {
+    text_reserve(text, room);
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(text->at + text->length, text->size - text->length, format, arguments);
+    va_end(arguments);
+    if (n >= 0 && (size_t)n < text->size - text->length) {
+      text->length += (size_t)n;
+      return;
+    }
+    room = n < 0 ? room * 2 : (size_t)n + 1;
+  }
+}
+
+void cli_add_bytes(cli_text *text, const char *bytes, size_t n) {
+  text_reserve(text, n + 1);
+  memcpy(text->at + text->length, bytes, n);
+  text->length += n;
+  text->at[text->length] = '\0';
+}
+
+static void write_all(FILE *file, const char *path, const char *bytes, size_t n) {
+  if (fwrite(bytes, 1, n, file) != n || fflush(file) != 0)
+    cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
+}
+
+void cli_write_file(const char *path, const char *bytes, size_t n) {
+  if (strcmp(path, "-") == 0) {
+    write_all(stdout, "standard output", bytes, n);
+    return;
+  }
+  struct stat there;
+  if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) { /* a device or a pipe cannot be replaced by a rename */
+    FILE *file = S_ISDIR(there.st_mode) ? NULL : fopen(path, "w");
+    if (file == NULL)
+      cli_exit(S_ISDIR(there.st_mode) ? EXIT_USAGE : EXIT_FAILED, "%s: %s", path,
+               S_ISDIR(there.st_mode) ? strerror(EISDIR) : strerror(errno));
+    write_all(file, path, bytes, n);
+    if (fclose(file) != 0)
+      cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
+    return;
+  }
+  cli_text name = {0};
+  cli_add(&name, "%s.XXXXXX", path);
+  int fd = mkstemp(name.at);
+  if (fd < 0)
+    cli_exit(errno == ENOENT || errno == ENOTDIR ? EXIT_USAGE : EXIT_FAILED, "%s: %s", path, strerror(errno));
+  temporary = name.at;
+  mode_t mask = umask(0);
+  umask(mask);
+  fchmod(fd, 0666 & ~mask);
+  FILE *file = fdopen(fd, "w");
+  if (file == NULL)
+    cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
+  write_all(file, path, bytes, n);
+  if (fclose(file) != 0 || rename(temporary, path) != 0)
+    cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
+  temporary = NULL;
+  free(name.at);
+}
+
+void cli_check_file(const char *path) {
+  struct stat there;
+  if (strcmp(path, "-") == 0)
+    return;
+  const char *slash = strrchr(path, '/');
+  char *directory = cli_strdup(slash == path ? "/" : slash == NULL ? "." : path);
+  if (slash != NULL && slash != path)
+    directory[slash - path] = '\0';
+  int wrong = stat(directory, &there) != 0                        ? errno
+              : !S_ISDIR(there.st_mode)                           ? ENOTDIR
+              : stat(path, &there) == 0 && S_ISDIR(there.st_mode) ? EISDIR
+                                                                  : 0;
+  free(directory);
+  if (wrong != 0)
+    cli_exit(EXIT_USAGE, "%s: %s", path, strerror(wrong));
+}
+
+char *cli_read_file(const char *what, const char *path) {
+  FILE *file = fopen(path, "r");
+  if (file == NULL)
+    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
+  cli_text text = {0};
+  cli_add(&text, "%s", "");
+  char block[4096];
+  for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
+    cli_add_bytes(&text, block, n);
+  if (ferror(file))
+    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
+  fclose(file);
+  return text.at;
+}
+
+const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes) {
+  static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int u = 0;
+  for (; bytes >= 1024 && u < 5; u++)
+    bytes /= 1024;
+  snprintf(buffer, CLI_BYTES_TEXT,
+           u == 0        ? "%.0f %s"
+           : bytes < 10  ? "%.2f %s"
+           : bytes < 100 ? "%.1f %s"
+                         : "%.0f %s",
+           bytes, unit[u]);
+  return buffer;
+}
+
+static double last_progress;
+static bool progress_shown;
+
+void cli_progress(const char *format, ...) {
+  double now = cli_seconds();
+  if (now - last_progress < 0.1 || !isatty(STDERR_FILENO))
+    return;
+  last_progress = now;
+  char text[160];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "\r\033[K%s", text);
+  fflush(stderr);
+  progress_shown = true;
+}
+
+void cli_progress_clear(void) {
+  if (progress_shown)
+    fputs("\r\033[K", stderr);
+  progress_shown = false;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double cli_median(double *values, int64_t n) {
+  if (n <= 0)
+    return 0;
+  qsort(values, (size_t)n, sizeof *values, by_value);
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+double cli_test_scale(void) {
+  const char *text = getenv("RESHARD_TEST_SCALE");
+  double scale = text != NULL ? strtod(text, NULL) : 1;
+  return scale > 0 ? scale : 1;
+}

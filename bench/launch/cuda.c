@@ -1,0 +1,145 @@
+/* What gpu.h says, by the CUDA runtime. */
+#include "bench/launch/gpu.h"
+
+#include "device/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+#ifdef RS_HAVE_NCCL
+#include <nccl.h>
+#endif
+
+void gpu_machine_read(gpu_machine *m) {
+  *m = (gpu_machine){.cuda = true};
+  rs_cuda_ignore(cudaDriverGetVersion(&m->driver));
+  rs_cuda_ignore(cudaRuntimeGetVersion(&m->runtime));
+  if (m->driver == 0 || cudaGetDeviceCount(&m->gpus) != cudaSuccess)
+    m->gpus = 0;
+  (void)cudaGetLastError();
+#ifdef RS_HAVE_NCCL
+  m->nccl = true;
+  if (ncclGetVersion(&m->nccl_version) != ncclSuccess)
+    m->nccl_version = 0;
+#endif
+}
+
+const char *gpu_lacking(void) {
+  rs_device *device = NULL;
+  if (rs_device_cuda_create(0, &device) != RESHARD_SUCCESS)
+    return reshard_last_error();
+  device->ops->destroy(device);
+  return NULL;
+}
+
+reshard_status gpu_info_read(int index, gpu_info *info) {
+  struct cudaDeviceProp p;
+  RS_CUDA_TRY(cudaGetDeviceProperties(&p, index));
+  *info = (gpu_info){.major = p.major,
+                     .minor = p.minor,
+                     .multiprocessors = p.multiProcessorCount,
+                     .memory = (int64_t)p.totalGlobalMem,
+                     .l2 = p.l2CacheSize};
+  memcpy(info->name, p.name, sizeof info->name < sizeof p.name ? sizeof info->name : sizeof p.name);
+  info->name[sizeof info->name - 1] = '\0';
+  RS_CUDA_TRY(cudaDeviceGetPCIBusId(info->bus, sizeof info->bus, index));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status memory(rs_device *device, size_t *available, size_t *all) {
+  RS_ON_DEVICE(device, cudaMemGetInfo(available, all));
+}
+
+reshard_status gpu_available(rs_device *device, int64_t *bytes) {
+  size_t available = 0, all = 0;
+  RS_TRY(memory(device, &available, &all));
+  *bytes = (int64_t)available;
+  return RESHARD_SUCCESS;
+}
+
+bool gpu_reaches(int from, int to) {
+  int can = 0;
+  rs_cuda_ignore(cudaDeviceCanAccessPeer(&can, from, to));
+  return can != 0;
+}
+
+/* --- Time ------------------------------------------------------------------------------------------------------- */
+
+reshard_status gpu_time_create(rs_device *device, rs_event **event) {
+  RS_ON_DEVICE(device, cudaEventCreate((cudaEvent_t *)event));
+}
+
+reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds) {
+  float ms = 0;
+  RS_CUDA_TRY(cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
+  *seconds = 1e-3 * (double)ms;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Graphs ----------------------------------------------------------------------------------------------------- */
+
+static reshard_status capture(void *stream, reshard_status (*give)(void *user, void *stream), void *user,
+                              cudaGraphExec_t *exec) {
+  cudaGraph_t graph = NULL;
+  RS_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  reshard_status given = give(user, stream);
+  reshard_status status = rs_cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  status = given != RESHARD_SUCCESS ? given : status;
+  if (status == RESHARD_SUCCESS)
+    status = rs_cuda_check(cudaGraphInstantiate(exec, graph, 0), "cudaGraphInstantiate");
+  if (graph != NULL)
+    rs_cuda_ignore(cudaGraphDestroy(graph));
+  return status;
+}
+
+reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*give)(void *user, void *stream),
+                           void *user, gpu_graph **graph) {
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = capture(stream, give, user, (cudaGraphExec_t *)graph);
+  rs_cuda_leave(before);
+  return status;
+}
+
+reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream) {
+  RS_ON_DEVICE(device, cudaGraphLaunch((cudaGraphExec_t)graph, stream));
+}
+
+void gpu_graph_destroy(gpu_graph *graph) {
+  if (graph != NULL)
+    rs_cuda_ignore(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+}
+
+/* --- The runtime's own batch of copies -------------------------------------------------------------------------- */
+
+reshard_status gpu_memcpy_batch(rs_device *device, int64_t n, const rs_span *spans, void *stream) {
+#if CUDART_VERSION >= 13000
+  const void **src = NULL;
+  void **dst = NULL;
+  size_t *bytes = NULL, first = 0;
+  struct cudaMemcpyAttributes how = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream};
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&src, n, sizeof *src), done);
+  RS_TRY_GOTO(status, rs_alloc(&dst, n, sizeof *dst), done);
+  RS_TRY_GOTO(status, rs_alloc(&bytes, n, sizeof *bytes), done);
+  for (int64_t i = 0; i < n; i++) {
+    src[i] = spans[i].src;
+    dst[i] = spans[i].dst;
+    bytes[i] = (size_t)spans[i].bytes;
+  }
+  int before;
+  RS_TRY_GOTO(status, rs_cuda_enter(device, &before), done);
+  status =
+      rs_cuda_check(cudaMemcpyBatchAsync(dst, src, bytes, (size_t)n, &how, &first, 1, stream), "cudaMemcpyBatchAsync");
+  rs_cuda_leave(before);
+done:
+  free(src);
+  free(dst);
+  free(bytes);
+  return status;
+#else
+  (void)device, (void)n, (void)spans, (void)stream;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                  "cudaMemcpyBatchAsync came with CUDA 13 in this form; this build has %d.%d", CUDART_VERSION / 1000,
+                  CUDART_VERSION % 1000 / 10);
+#endif
+}

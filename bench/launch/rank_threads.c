@@ -1,0 +1,136 @@
+#include "bench/launch/rank_threads.h"
+#include "bench/cli/util.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct member {
+  rank_pool *pool;
+  int64_t rank;
+  pthread_t thread;
+  pthread_cond_t work; /* one each, so that a run of few ranks wakes few threads */
+} member;
+
+struct rank_pool {
+  pthread_mutex_t lock;
+  pthread_cond_t met, done;
+  member **members; /* threads of ranks 1, 2, ... */
+  int64_t threads;
+  int64_t n, running; /* of the run */
+  uint64_t run;       /* number of the run; threads wait for the next one */
+  bool quit;
+  void (*body)(void *user, int64_t rank);
+  void *user;
+  int64_t waiting; /* at the barrier */
+  uint64_t barrier;
+  bool ok, result;
+  double opened;
+};
+
+rank_pool *rank_pool_create(void) {
+  rank_pool *pool = cli_alloc(1, sizeof *pool);
+  pthread_mutex_init(&pool->lock, NULL);
+  pthread_cond_init(&pool->met, NULL);
+  pthread_cond_init(&pool->done, NULL);
+  pool->ok = true;
+  return pool;
+}
+
+static void *member_main(void *argument) {
+  member *me = argument;
+  rank_pool *pool = me->pool;
+  uint64_t seen = 0;
+  pthread_mutex_lock(&pool->lock);
+  for (;;) {
+    while (!pool->quit && (pool->run == seen || me->rank >= pool->n))
+      pthread_cond_wait(&me->work, &pool->lock);
+    if (pool->quit)
+      break;
+    seen = pool->run;
+    pthread_mutex_unlock(&pool->lock);
+    pool->body(pool->user, me->rank);
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->running == 0)
+      pthread_cond_signal(&pool->done);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  return NULL;
+}
+
+static void start_threads(rank_pool *pool, int64_t n) {
+  if (n <= pool->threads)
+    return;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 1 << 20);
+  pool->members = cli_realloc(pool->members, n, sizeof *pool->members);
+  for (; pool->threads < n; pool->threads++) {
+    member *m = cli_alloc(1, sizeof *m);
+    *m = (member){.pool = pool, .rank = pool->threads + 1};
+    pthread_cond_init(&m->work, NULL);
+    int failed = pthread_create(&m->thread, &attributes, member_main, m);
+    if (failed != 0)
+      cli_exit(EXIT_FAILED, "thread of rank %lld: %s", (long long)m->rank, strerror(failed));
+    pool->members[pool->threads] = m;
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t rank), void *user) {
+  pthread_mutex_lock(&pool->lock);
+  start_threads(pool, n - 1);
+  pool->n = n;
+  pool->running = n - 1;
+  pool->body = body;
+  pool->user = user;
+  pool->run++;
+  for (int64_t i = 0; i < n - 1; i++)
+    pthread_cond_signal(&pool->members[i]->work);
+  pthread_mutex_unlock(&pool->lock);
+  body(user, 0);
+  pthread_mutex_lock(&pool->lock);
+  while (pool->running > 0)
+    pthread_cond_wait(&pool->done, &pool->lock);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+bool rank_pool_meet(rank_pool *pool, bool ok) {
+  pthread_mutex_lock(&pool->lock);
+  pool->ok = pool->ok && ok;
+  if (++pool->waiting == pool->n) {
+    pool->waiting = 0;
+    pool->barrier++;
+    pool->result = pool->ok;
+    pool->ok = true;
+    pool->opened = cli_seconds();
+    pthread_cond_broadcast(&pool->met);
+  } else
+    for (uint64_t mine = pool->barrier; pool->barrier == mine;)
+      pthread_cond_wait(&pool->met, &pool->lock);
+  bool result = pool->result; /* the next barrier cannot open before this rank comes to it */
+  pthread_mutex_unlock(&pool->lock);
+  return result;
+}
+
+double rank_pool_opened(const rank_pool *pool) { return pool->opened; }
+
+void rank_pool_destroy(rank_pool *pool) {
+  if (pool == NULL)
+    return;
+  pthread_mutex_lock(&pool->lock);
+  pool->quit = true;
+  for (int64_t i = 0; i < pool->threads; i++)
+    pthread_cond_signal(&pool->members[i]->work);
+  pthread_mutex_unlock(&pool->lock);
+  for (int64_t i = 0; i < pool->threads; i++) {
+    pthread_join(pool->members[i]->thread, NULL);
+    pthread_cond_destroy(&pool->members[i]->work);
+    free(pool->members[i]);
+  }
+  free(pool->members);
+  pthread_cond_destroy(&pool->met);
+  pthread_cond_destroy(&pool->done);
+  pthread_mutex_destroy(&pool->lock);
+  free(pool);
+}

@@ -1,0 +1,170 @@
+#include "bench/launch/session.h"
+
+#include "bench/launch/gpu.h"
+
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const char *given, const char *word) { return given != NULL && strcmp(given, word) == 0; }
+
+/* Ranks here and in all, from -t, -g, --ranks and the number of processes. */
+static void count_ranks(session *s, cli_options *o) {
+  int64_t n = s->processes.n, t = o->rank_threads, g = o->gpus;
+  if (t > 0 || g > 0 || n > 1) {
+    int64_t locals = (t > 0 ? t : 1) * (g > 0 ? g : 1), world = n * locals;
+    if (o->ranks > 0 && t == 0 && o->ranks % n == 0)
+      world = o->ranks; /* over the processes and their GPUs in turn */
+    if (o->ranks > 0 && o->ranks != world)
+      cli_exit(EXIT_USAGE, "--ranks %lld: %lld process%s x -t %lld x -g %lld are %lld ranks", (long long)o->ranks,
+               (long long)n, n == 1 ? "" : "es", (long long)(t > 0 ? t : 1), (long long)(g > 0 ? g : 1),
+               (long long)world);
+    o->ranks = world;
+  }
+}
+
+static void check_words(const cli_options *o) {
+  bool cuda = is(o->device, "cuda");
+  if (is(o->comm, "nccl") && !cuda)
+    cli_exit(EXIT_USAGE, "--comm nccl connects GPUs: it needs --device cuda");
+  if (o->gpus > 0 && !cuda)
+    cli_exit(EXIT_USAGE, "-g %lld needs --device cuda", (long long)o->gpus);
+  if (o->graph && !cuda)
+    cli_exit(EXIT_USAGE, "-G needs --device cuda");
+}
+
+/* Processes of one machine take its GPUs in turn, where they are fewer than ranks; one process has as many as it says.
+ */
+static void open_gpus(session *s, int64_t wanted) {
+  gpu_machine m;
+  gpu_machine_read(&m);
+  int64_t turn = s->processes.n > 1 && m.gpus > 0 ? m.gpus : INT32_MAX, begin = s->processes.local_me * wanted;
+  s->devices = cli_alloc(wanted, sizeof(reshard_device));
+  for (; s->ndevices < wanted; s->ndevices++) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%lld", (long long)((begin + s->ndevices) % turn));
+    CLI_TRY("--device cuda: ", reshard_device_create(name, NULL, &s->devices[s->ndevices]));
+  }
+}
+
+void session_begin(session *s, cli_options *o) {
+  *s = (session){.o = o, .cuda = is(o->device, "cuda"), .comm = o->comm};
+  check_words(o);
+  const char *lacking = s->cuda ? gpu_lacking() : NULL;
+  if (lacking != NULL)
+    cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
+  if (s->comm == NULL)
+    s->comm = processes_comm(s->cuda);
+  processes_open(s->comm, &s->processes);
+  count_ranks(s, o);
+  int cores = cli_cores() / (int)s->processes.local_n;
+  s->threads = o->threads > 0 ? o->threads : cores > 0 ? cores : 1;
+  s->pool = rank_pool_create();
+}
+
+/* --- Communicators ---------------------------------------------------------------------------------------------- */
+
+typedef struct joining {
+  session *s;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+} joining;
+
+static void join_nccl(void *user, int64_t local) {
+  joining *j = user;
+  session *s = j->s;
+  CLI_TRY("--comm nccl: ", reshard_comm_create_nccl(j->id, s->world, s->first + local, s->devices[local % s->ndevices],
+                                                    processes_timeout_ms(), &s->comms[local]));
+}
+
+static void connect_nccl(session *s) {
+  joining j = {.s = s};
+  if (s->processes.me == 0)
+    CLI_TRY("--comm nccl: ", reshard_nccl_unique_id(j.id));
+  processes_share(&s->processes, j.id, sizeof j.id);
+  rank_pool_run(s->pool, s->locals, join_nccl, &j);
+}
+
+static void connect_mpi(session *s) {
+  if (s->locals != 1)
+    cli_exit(EXIT_USAGE, "--comm mpi: %lld ranks in one process; each rank is a process of mpirun",
+             (long long)s->locals);
+  CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], processes_timeout_ms(), &s->comms[0]));
+}
+
+static void connect_local(session *s) {
+  reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, s->threads, RESHARD_ISA_AUTO, 0, s->devices, s->ndevices};
+  CLI_TRY("", reshard_comm_create_local(s->world, &local, s->comms));
+}
+
+void session_connect(session *s, int64_t world) {
+  if (world % s->processes.n != 0)
+    cli_exit(EXIT_USAGE, "%lld ranks are not the same number for each of %lld processes", (long long)world,
+             (long long)s->processes.n);
+  s->world = world;
+  s->locals = world / s->processes.n;
+  s->first = s->locals * s->processes.me;
+  if (s->o->graph && strcmp(s->comm, "nccl") == 0 && s->locals > 1)
+    cli_exit(EXIT_USAGE, "-G: with --comm nccl a graph holds one rank, and this process has %lld",
+             (long long)s->locals);
+  if (s->cuda) {
+    int64_t each = strcmp(s->comm, "nccl") == 0 ? s->locals : 1; /* NCCL's ranks have a GPU each */
+    open_gpus(s, s->o->gpus > 0 ? s->o->gpus : each);
+  } else if (strcmp(s->comm, "mpi") == 0) {
+    reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = s->threads};
+    s->devices = cli_alloc(1, sizeof(reshard_device));
+    CLI_TRY("", reshard_device_create("cpu", &options, &s->devices[s->ndevices++]));
+  }
+  if (world == 0)
+    return;
+  s->comms = cli_alloc(s->locals, sizeof *s->comms);
+  if (strcmp(s->comm, "nccl") == 0)
+    connect_nccl(s);
+  else if (strcmp(s->comm, "mpi") == 0)
+    connect_mpi(s);
+  else
+    connect_local(s);
+}
+
+rs_device *session_device(const session *s, int64_t local) {
+  return s->ndevices > 0 ? s->devices[local % s->ndevices]->device : NULL;
+}
+
+static void leave(void *user, int64_t local) { /* NCCL's ranks end together */
+  reshard_comm_destroy(((session *)user)->comms[local]);
+}
+
+void session_end(session *s) {
+  if (s->comms != NULL)
+    rank_pool_run(s->pool, s->locals, leave, s);
+  for (int64_t i = 0; i < s->ndevices; i++)
+    reshard_device_release(s->devices[i]);
+  rank_pool_destroy(s->pool);
+  free(s->comms);
+  free(s->devices);
+  processes_close(&s->processes);
+}
+
+/* --- Meeting ---------------------------------------------------------------------------------------------------- */
+
+static const double *gather(session *s, int64_t local, double mine) {
+  const void *all = NULL;
+  reshard_status status = s->comms[local]->ops->allgather(s->comms[local], &mine, sizeof mine, &all);
+  return status == RESHARD_SUCCESS ? all : NULL;
+}
+
+const double *session_gather(session *s, int64_t local, double mine) {
+  const double *all = gather(s, local, mine);
+  if (all == NULL)
+    cli_exit(EXIT_FAILED, "rank %lld: %s", (long long)(s->first + local), reshard_last_error());
+  return all;
+}
+
+bool session_meet(session *s, int64_t local, bool ok) {
+  if (s->processes.n == 1)
+    return rank_pool_meet(s->pool, ok);
+  const double *all = gather(s, local, ok ? 0 : 1);
+  for (int64_t r = 0; all != NULL && r < s->world; r++)
+    ok = ok && all[r] == 0;
+  return all != NULL && ok;
+}

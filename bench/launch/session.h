@@ -1,0 +1,44 @@
+/* Where a command runs: the processes, the ranks that are threads of this one, their devices, streams and
+ * communicators. Ranks = processes x -t x -g; local rank l is on GPU l mod -g of those that are this process's. */
+#ifndef BENCH_SESSION_H
+#define BENCH_SESSION_H
+
+#include "bench/cli/options.h"
+#include "bench/launch/processes.h"
+#include "bench/launch/rank_threads.h"
+
+#include "device/device.h"
+
+typedef struct session {
+  const cli_options *o;
+  processes processes;
+  const char *comm; /* "local", "nccl", "mpi" */
+  bool cuda;
+  int64_t world, first, locals; /* ranks [first, first + locals) are here */
+  int threads;                  /* copy threads of the CPU, for all ranks here */
+  rank_pool *pool;              /* of the local ranks */
+  int64_t ndevices;
+  reshard_device *devices; /* the GPUs; none where local ranks share a CPU, which is their communicator's own */
+  reshard_comm *comms;     /* [locals] */
+} session;
+
+/* Who takes part. Where the options or the processes say how many ranks there are, o->ranks is that. Ends the program
+ * where they contradict each other, and where this machine or build lacks what they ask for. */
+void session_begin(session *s, cli_options *o);
+/* Devices, and a communicator of so many ranks (0: none). Collective over the processes. */
+void session_connect(session *s, int64_t world);
+void session_end(session *s);
+
+/* The device of a rank; NULL for the CPU of a local communicator's own. */
+rs_device *session_device(const session *s, int64_t local);
+/* The first local rank on that rank's device: it acts for the device. */
+static inline int64_t session_lead(const session *s, int64_t local) {
+  return s->ndevices > 0 ? local % s->ndevices : 0;
+}
+/* Collective over all ranks of all processes, each by its thread. True where all came with ok, and false where somebody
+ * can no longer be reached. */
+bool session_meet(session *s, int64_t local, bool ok);
+/* What each rank brings, by rank; holds until the rank's next collective call. Ends the program where it fails. */
+const double *session_gather(session *s, int64_t local, double mine);
+
+#endif

@@ -1,0 +1,353 @@
+/* reshard plan: plans every rank of a world, dry, and adds up what they say.
+ *
+ * Ranks are planned one after the other by a few threads and only sums are kept, so that a world of 16,384 ranks needs
+ * the memory of a few plans. */
+#include "bench/plan/plan.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/json.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct planning {
+  const cli_options *o;
+  const what *w;
+  reshard_entry *entries;
+  pthread_mutex_t lock;
+  int64_t next, end;
+  world_plan *out;
+  bool keep_peers;
+} planning;
+
+/* Each byte is counted at its sender; where one rank alone is planned, what it receives as well. */
+static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info *info, bool alone) {
+  int64_t me = info->rank / out->per_bin;
+  if (out->per_bin == 1)
+    out->heat[me * out->bins + me] += info->kept_bytes;
+  for (int64_t i = 0; i < info->peers; i++) {
+    int64_t rank, sent, received;
+    CLI_TRY("", reshard_plan_peer(plan, i, &rank, &sent, &received));
+    out->heat[me * out->bins + rank / out->per_bin] += sent;
+    if (alone)
+      out->heat[rank / out->per_bin * out->bins + me] += received;
+  }
+}
+
+static void keep_rank(planning *p, reshard_plan plan, int64_t rank) {
+  rank_plan *r = &p->out->rank[rank - p->out->first];
+  CLI_TRY("", reshard_plan_get_info(plan, &r->info));
+  if (p->out->n <= PLAN_PATTERNS)
+    CLI_TRY("", reshard_plan_get_pattern(plan, &r->pattern));
+  if (p->keep_peers) {
+    r->peer = cli_alloc(r->info.peers, sizeof *r->peer);
+    for (int64_t i = 0; i < r->info.peers; i++)
+      CLI_TRY("", reshard_plan_peer(plan, i, &r->peer[i].rank, &r->peer[i].sent, &r->peer[i].received));
+  }
+  pthread_mutex_lock(&p->lock);
+  if (p->out->heat != NULL)
+    add_heat(p->out, plan, &r->info, p->end - p->out->first == 1);
+  if (r->info.round_groups > p->out->groups) {
+    p->out->group_rounds = cli_realloc(p->out->group_rounds, r->info.round_groups, sizeof *p->out->group_rounds);
+    for (; p->out->groups < r->info.round_groups; p->out->groups++)
+      p->out->group_rounds[p->out->groups] = 0;
+  }
+  for (int64_t g = 0; g < r->info.round_groups; g++) {
+    int64_t rounds = 0;
+    CLI_TRY("", reshard_plan_group_rounds(plan, g, &rounds));
+    if (rounds > p->out->group_rounds[g])
+      p->out->group_rounds[g] = rounds;
+  }
+  pthread_mutex_unlock(&p->lock);
+}
+
+static void *plan_ranks(void *user) {
+  planning *p = user;
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, 0, NULL};
+  if (p->o->path == RESHARD_PATH_DIRECT)
+    options.workspace_limit = 0; /* nothing is staged */
+  for (;;) {
+    pthread_mutex_lock(&p->lock);
+    int64_t rank = p->next++;
+    if (rank < p->end && p->end - p->out->first > 1)
+      cli_progress("plan: rank %lld of %lld", (long long)rank, (long long)p->end);
+    pthread_mutex_unlock(&p->lock);
+    if (rank >= p->end)
+      return NULL;
+    reshard_plan plan;
+    reshard_status status = reshard_plan_create(p->w->n, p->entries, rank, &options, &plan);
+    if (status != RESHARD_SUCCESS) {
+      pthread_mutex_lock(&p->lock); /* one thread ends the program */
+      cli_fail(status, "%s", reshard_last_error());
+    }
+    keep_rank(p, plan, rank);
+    reshard_plan_destroy(plan);
+  }
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void add_up(const cli_options *o, const what *w, world_plan *out) {
+  bool direct = o->path == RESHARD_PATH_DIRECT;
+  out->ranks = w->world;
+  out->tensors = w->n;
+  out->bytes = w->bytes;
+  out->path = direct ? "direct" : "packed";
+  out->stages = 1;
+  out->odd = -1;
+  for (int64_t i = 0; i < out->n; i++) {
+    reshard_plan_info *info = &out->rank[i].info;
+    if (direct) { /* peers' memory is copied from as it is */
+      info->workspace_bytes = info->packs_skipped = info->unpacks_skipped = 0;
+    }
+    out->wire += info->received_bytes;
+    out->bound += info->lower_bound_bytes;
+    out->kept += info->kept_bytes;
+    out->messages += info->messages_sent;
+    out->max_sent = larger(out->max_sent, info->sent_bytes);
+    out->max_received = larger(out->max_received, info->received_bytes);
+    out->workspace = larger(out->workspace, info->workspace_bytes);
+    out->busiest_bound = larger(out->busiest_bound, larger(info->lower_bound_bytes, info->exclusive_bytes));
+    out->stages = larger(out->stages, info->stages);
+    const reshard_pattern *x = &out->rank[0].pattern, *y = &out->rank[i].pattern;
+    if (out->odd < 0 &&
+        (y->kind == RESHARD_COLLECTIVE_NONE || y->kind != x->kind || y->root != x->root || y->bytes != x->bytes))
+      out->odd = i;
+  }
+  out->busiest = larger(out->max_sent, out->max_received);
+  for (int64_t g = 0; g < out->groups; g++)
+    out->rounds += out->group_rounds[g];
+}
+
+void plan_world(const cli_options *o, const what *w, bool keep_peers, bool heat, world_plan *out) {
+  *out = (world_plan){.first = o->rank >= 0 ? o->rank : 0, .n = o->rank >= 0 ? 1 : w->world};
+  out->rank = cli_alloc(out->n, sizeof *out->rank);
+  if (heat) {
+    out->per_bin = (w->world + PLAN_BINS - 1) / PLAN_BINS;
+    out->bins = (w->world + out->per_bin - 1) / out->per_bin;
+    out->heat = cli_alloc(out->bins * out->bins, sizeof *out->heat);
+  }
+  planning p = {.o = o,
+                .w = w,
+                .entries = what_entries(w),
+                .lock = PTHREAD_MUTEX_INITIALIZER,
+                .next = out->first,
+                .end = out->first + out->n,
+                .out = out,
+                .keep_peers = keep_peers};
+  int threads = o->threads > 0 ? o->threads : cli_cores(), started = 0;
+  if (threads > out->n)
+    threads = (int)out->n;
+  pthread_t *thread = cli_alloc(threads, sizeof *thread);
+  double begin = cli_seconds();
+  while (started < threads - 1 && pthread_create(&thread[started], NULL, plan_ranks, &p) == 0)
+    started++;
+  plan_ranks(&p);
+  for (int i = 0; i < started; i++)
+    pthread_join(thread[i], NULL);
+  out->seconds = cli_seconds() - begin;
+  cli_progress_clear();
+  free(thread);
+  free(p.entries);
+  add_up(o, w, out);
+}
+
+void plan_free(world_plan *plan) {
+  for (int64_t i = 0; i < plan->n; i++)
+    free(plan->rank[i].peer);
+  free(plan->rank);
+  free(plan->group_rounds);
+  free(plan->heat);
+  *plan = (world_plan){0};
+}
+
+static void rank_json(json *j, const rank_plan *r, bool peers) {
+  cli_json_open(j, NULL, '{');
+  cli_json_int(j, "rank", r->info.rank);
+  cli_json_int(j, "sent_bytes", r->info.sent_bytes);
+  cli_json_int(j, "received_bytes", r->info.received_bytes);
+  cli_json_int(j, "kept_bytes", r->info.kept_bytes);
+  cli_json_int(j, "messages", r->info.messages_sent);
+  cli_json_int(j, "workspace_bytes", r->info.workspace_bytes);
+  cli_json_int(j, "packs_skipped", r->info.packs_skipped);
+  cli_json_int(j, "unpacks_skipped", r->info.unpacks_skipped);
+  cli_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
+  if (peers) {
+    cli_json_open(j, "peers", '[');
+    for (int64_t i = 0; i < r->info.peers; i++) {
+      cli_json_open(j, NULL, '{');
+      cli_json_int(j, "rank", r->peer[i].rank);
+      cli_json_int(j, "sent_bytes", r->peer[i].sent);
+      cli_json_int(j, "received_bytes", r->peer[i].received);
+      cli_json_close(j, '}');
+    }
+    cli_json_close(j, ']');
+  }
+  cli_json_close(j, '}');
+}
+
+static reshard_collective collective_of(const world_plan *p) {
+  return p->odd < 0 ? p->rank[0].pattern.kind : RESHARD_COLLECTIVE_NONE;
+}
+
+static void collective_text(const world_plan *p) {
+  const rank_plan *r = &p->rank[p->odd < 0 ? 0 : p->odd];
+  const char *name = reshard_collective_string(r->pattern.kind);
+  char bytes[CLI_BYTES_TEXT];
+  if (p->n > PLAN_PATTERNS)
+    return;
+  if (p->odd < 0) /* of one rank alone it is its part, if the others say the same */
+    printf("collective    %s of %s each: %s\n", name, cli_bytes_text(bytes, (double)r->pattern.bytes), r->pattern.why);
+  else if (r->pattern.kind == RESHARD_COLLECTIVE_NONE)
+    printf("collective    none: rank %lld: %s\n", (long long)r->info.rank, r->pattern.why);
+  else
+    printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
+}
+
+static void plan_json(const cli_options *o, const world_plan *p) {
+  json j = {0};
+  cli_json_open(&j, NULL, '{');
+  cli_json_int(&j, "version", 1);
+  cli_json_int(&j, "ranks", p->ranks);
+  cli_json_int(&j, "tensors", p->tensors);
+  cli_json_int(&j, "bytes", p->bytes);
+  if (o->rank < 0) {
+    cli_json_int(&j, "wire_bytes", p->wire);
+    cli_json_int(&j, "lower_bound_bytes", p->bound);
+    cli_json_int(&j, "busiest_bytes", p->busiest);
+    cli_json_int(&j, "busiest_bound_bytes", p->busiest_bound);
+    cli_json_int(&j, "messages", p->messages);
+    cli_json_int(&j, "rounds", p->rounds);
+    cli_json_int(&j, "stages", p->stages);
+    cli_json_int(&j, "max_sent_bytes", p->max_sent);
+    cli_json_int(&j, "max_received_bytes", p->max_received);
+    cli_json_int(&j, "workspace_bytes", p->workspace);
+  }
+  cli_json_string(&j, "path", p->path);
+  if (o->rank < 0 && p->n <= PLAN_PATTERNS)
+    cli_json_string(&j, "collective", reshard_collective_string(collective_of(p)));
+  if (o->rank < 0)
+    cli_json_real(&j, "plan_us", 1e6 * p->seconds);
+  cli_json_open(&j, "per_rank", '[');
+  for (int64_t i = 0; i < p->n; i++) {
+    cli_json_line(&j);
+    rank_json(&j, &p->rank[i], o->peers || o->rank >= 0);
+  }
+  cli_json_close(&j, ']');
+  cli_json_close(&j, '}');
+  cli_json_write(&j, o->json);
+}
+
+static const char *percent(char buffer[16], int64_t part, int64_t whole) {
+  if (whole > 0)
+    snprintf(buffer, 16, "%.1f %%", 100.0 * (double)part / (double)whole);
+  else
+    snprintf(buffer, 16, "-");
+  return buffer;
+}
+
+static void rank_text(const rank_plan *r, bool peers) {
+  const reshard_plan_info *i = &r->info;
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT];
+  printf("  %6lld %12s %12s %12s %6lld %9lld %12s %6lld %8lld %10.1f\n", (long long)i->rank,
+         cli_bytes_text(a, (double)i->sent_bytes), cli_bytes_text(b, (double)i->received_bytes),
+         cli_bytes_text(c, (double)i->kept_bytes), (long long)i->peers, (long long)i->messages_sent,
+         cli_bytes_text(d, (double)i->workspace_bytes), (long long)i->packs_skipped, (long long)i->unpacks_skipped,
+         1e-3 * (double)i->plan_ns);
+  for (int64_t k = 0; peers && k < i->peers; k++)
+    printf("         to and from rank %6lld: %12s sent, %12s received\n", (long long)r->peer[k].rank,
+           cli_bytes_text(a, (double)r->peer[k].sent), cli_bytes_text(b, (double)r->peer[k].received));
+}
+
+static int heavier(const void *a, const void *b) {
+  const reshard_plan_info *x = &(*(const rank_plan *const *)a)->info, *y = &(*(const rank_plan *const *)b)->info;
+  int64_t p = larger(x->sent_bytes, x->received_bytes), q = larger(y->sent_bytes, y->received_bytes);
+  return p != q ? (p < q) - (p > q) : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* All ranks where they are few, else the busiest. */
+static void ranks_text(const cli_options *o, const world_plan *p) {
+  int64_t shown = p->n <= 16 || o->peers ? p->n : 8;
+  const rank_plan **order = cli_alloc(p->n, sizeof *order);
+  for (int64_t i = 0; i < p->n; i++)
+    order[i] = &p->rank[i];
+  if (shown < p->n) {
+    qsort(order, (size_t)p->n, sizeof *order, heavier);
+    printf("\nthe %lld busiest of %lld ranks\n", (long long)shown, (long long)p->n);
+  } else
+    printf("\nload per rank\n");
+  printf("  %6s %12s %12s %12s %6s %9s %12s %6s %8s %10s\n", "", "", "", "", "", "", "", "packs", "unpacks", "plan");
+  printf("  %6s %12s %12s %12s %6s %9s %12s %6s %8s %10s\n", "rank", "sent", "received", "kept", "peers", "messages",
+         "workspace", "skip.", "skipped", "us");
+  for (int64_t i = 0; i < shown; i++)
+    rank_text(order[i], o->peers || o->rank >= 0);
+  free(order);
+}
+
+static void totals_text(const cli_options *o, const world_plan *p) {
+  char a[CLI_BYTES_TEXT], b[16], c[CLI_BYTES_TEXT];
+  printf("on the wire   %s, %s of the tensors; ", cli_bytes_text(a, (double)p->wire), percent(b, p->wire, p->bytes));
+  if (p->wire == p->bound)
+    printf("the lower bound\n");
+  else
+    printf("%.3f x the lower bound\n", (double)p->wire / (double)p->bound);
+  printf("kept          %s stay on their ranks\n", cli_bytes_text(a, (double)p->kept));
+  printf("busiest rank  %s in one direction, ", cli_bytes_text(a, (double)p->busiest));
+  if (p->busiest_bound > 0)
+    printf("%.3f x its bound of %s\n", (double)p->busiest / (double)p->busiest_bound,
+           cli_bytes_text(c, (double)p->busiest_bound));
+  else
+    printf("its bound\n");
+  printf("messages      %lld in %lld round%s, %lld stage%s\n", (long long)p->messages, (long long)p->rounds,
+         p->rounds == 1 ? "" : "s", (long long)p->stages, p->stages == 1 ? "" : "s");
+  printf("workspace     %s on the largest rank", cli_bytes_text(a, (double)p->workspace));
+  if (o->workspace > 0)
+    printf(", the limit is %s", cli_bytes_text(c, (double)o->workspace));
+  printf("\npath          %s%s\n", p->path,
+         o->path == RESHARD_PATH_AUTO ? " (where peers' memory can be reached, a transfer takes direct: nothing staged)"
+                                      : "");
+  printf("planned in    %.1f ms, %lld rank%s\n", 1e3 * p->seconds, (long long)p->n, p->n == 1 ? "" : "s");
+}
+
+static void plan_text(const cli_options *o, const what *w, const world_plan *p) {
+  char a[CLI_BYTES_TEXT], shape[WHAT_SHAPE_TEXT];
+  if (w->model == NULL)
+    printf("tensor        %s %s, %s\n", what_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+           reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
+  else
+    printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
+  printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
+  printf("ranks         %lld\n", (long long)p->ranks);
+  if (o->rank < 0)
+    totals_text(o, p);
+  collective_text(p);
+  ranks_text(o, p);
+}
+
+int command_plan(int argc, char **argv) {
+  cli_options o;
+  cli_read_options(argc, argv, COMMAND_PLAN,
+                   "usage: reshard plan (--shape S [--dtype T] | --model NAME|FILE) --src L --dst L [OPTION]...\n\n"
+                   "Plans every rank of the world without data or communicator, and tells bytes, messages, rounds, "
+                   "workspace and load.\n"
+                   "L is a layout string: chunk(0)  mesh(dp=2,tp=4;S0,S1)  cyclic(2x2;32x32)  rank(3)  flat()  "
+                   "boxes(0:[0,0]+[5,12];...)\n"
+                   "or @FILE, a file of rules; a bare name is looked up among the program's own rules too.\n",
+                   &o);
+  what w;
+  world_plan plan;
+  what_read(&o, &w);
+  plan_world(&o, &w, o.peers || o.rank >= 0, o.svg != NULL, &plan);
+  if (o.svg != NULL)
+    plan_svg(&o, &w, &plan);
+  if (o.json != NULL)
+    plan_json(&o, &plan);
+  if ((o.json == NULL || strcmp(o.json, "-") != 0) && (o.svg == NULL || strcmp(o.svg, "-") != 0)) {
+    plan_text(&o, &w, &plan);
+    if (o.svg != NULL)
+      printf("\npicture       %s\n", o.svg);
+  }
+  plan_free(&plan);
+  what_free(&w);
+  return EXIT_DONE;
+}

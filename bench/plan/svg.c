@@ -1,0 +1,135 @@
+/* The picture of a plan: title, totals, in small worlds who holds what before and after, and who sends what to whom. */
+#include "bench/plan/svg.h"
+#include "bench/cli/svg.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_TENSORS 3 /* of a model that are drawn */
+
+/* Tensors with the same pair of layouts. */
+typedef struct geometry {
+  const what_tensor *first;
+  int64_t tensors;
+  double bytes;
+} geometry;
+
+static int by_bytes(const void *a, const void *b) {
+  const geometry *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                              : (x->first > y->first) - (x->first < y->first);
+}
+
+/* The pairs of layouts that move the most bytes. Tensors of a model share few layouts, so that a list is searched
+ * quickly. */
+static int64_t geometries(const what *w, geometry **out) {
+  geometry *g = cli_alloc(w->n, sizeof *g);
+  int64_t n = 0, last = 0;
+  for (int64_t i = 0; i < w->n; i++) {
+    const what_tensor *t = &w->tensor[i];
+    int64_t k = last < n && g[last].first->src == t->src && g[last].first->dst == t->dst ? last : 0;
+    while (k < n && !(reshard_layout_equal(g[k].first->src, t->src) && reshard_layout_equal(g[k].first->dst, t->dst)))
+      k++;
+    if (k == n)
+      g[n++].first = t;
+    last = k;
+    g[k].tensors++;
+    g[k].bytes += (double)reshard_layout_elements(t->src) * (double)reshard_dtype_size(t->dtype);
+  }
+  qsort(g, (size_t)n, sizeof *g, by_bytes);
+  *out = g;
+  return n;
+}
+
+static double tensors(cli_text *out, const what *w, double y) {
+  geometry *g;
+  int64_t n = geometries(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
+  char shape[WHAT_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
+  for (int64_t i = 0; i < shown; i++) {
+    const what_tensor *t = g[i].first;
+    if (w->model != NULL) {
+      what_shape_text(shape, t->ndim, t->shape);
+      if (g[i].tensors > 1)
+        snprintf(text, sizeof text, "%s %s, and %lld more like it: %s", t->name, shape, (long long)(g[i].tensors - 1),
+                 cli_bytes_text(bytes, g[i].bytes));
+      else
+        snprintf(text, sizeof text, "%s %s: %s", t->name, shape, cli_bytes_text(bytes, g[i].bytes));
+      svg_words(out, 48, y + 14, 12, SVG_START, SVG_INK, true, 120, text);
+      y += 26;
+    }
+    y = plan_svg_cells(out, t, shown > 1 ? 170 : 300, y) + 8;
+  }
+  if (n > shown) {
+    snprintf(text, sizeof text, "%lld further kinds of tensors are not drawn", (long long)(n - shown));
+    svg_words(out, 48, y + 8, 10.5, SVG_START, SVG_GREY, false, 0, text);
+    y += 24;
+  }
+  free(g);
+  return y;
+}
+
+static double legend(cli_text *out, int64_t ranks, double y) {
+  char text[24];
+  svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
+  for (int64_t r = 0; r < ranks; r++) {
+    double x = 84 + 34 * (double)r;
+    svg_rectangle(out, x, y, 12, 12, (svg_paint){.fill = svg_rank_colour(r)});
+    snprintf(text, sizeof text, "%lld", (long long)r);
+    svg_words(out, x + 15, y + 10.5, 11, SVG_START, SVG_INK, false, 0, text);
+  }
+  double x = 84 + 34 * (double)ranks + 14;
+  svg_rectangle(out, x, y - 1, 14, 14, (svg_paint){.fill = SVG_PALE});
+  svg_circle(out, x + 7, y + 6, 4, (svg_paint){.fill = SVG_GREY, .stroke = "#ffffff", .stroke_width = 1.2});
+  svg_words(out, x + 20, y + 10.5, 11, SVG_START, SVG_INK, false, 0, "dot: comes from the rank of that colour");
+  return y + 30;
+}
+
+/* A layout as it was given; of a rule file the name alone. */
+static const char *layout_name(const char *text) {
+  const char *slash = text[0] == '@' ? strrchr(text, '/') : NULL;
+  return slash != NULL ? slash + 1 : text[0] == '@' ? text + 1 : text;
+}
+
+static double heading(cli_text *out, const cli_options *o, const what *w, const world_plan *p) {
+  char shape[WHAT_SHAPE_TEXT], a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
+  cli_text text = {0};
+  if (w->model != NULL)
+    cli_add(&text, "%s, %lld tensors", strrchr(o->model, '/') != NULL ? strrchr(o->model, '/') + 1 : o->model,
+            (long long)w->n);
+  else
+    cli_add(&text, "%s %s", what_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+            reshard_dtype_string(w->tensor->dtype));
+  cli_add(&text, ", %lld rank%s: %s → %s", (long long)p->ranks, p->ranks == 1 ? "" : "s", layout_name(o->src),
+          layout_name(o->dst));
+  svg_words(out, 48, 40, 18, SVG_START, SVG_INK, true, 88, text.at);
+  text.length = 0;
+  if (o->rank >= 0)
+    cli_add(&text, "rank %lld alone: ", (long long)o->rank);
+  cli_add(&text, "%s in all, %s on the wire%s, busiest rank %s in one direction, %lld messages",
+          cli_bytes_text(a, (double)p->bytes), cli_bytes_text(b, (double)p->wire),
+          p->wire == p->bound ? " (the lower bound)" : "", cli_bytes_text(c, (double)p->busiest),
+          (long long)p->messages);
+  svg_words(out, 48, 62, 12, SVG_START, SVG_GREY, false, 0, text.at);
+  free(text.at);
+  return 84;
+}
+
+void plan_svg(const cli_options *o, const what *w, const world_plan *p) {
+  cli_text body = {0}, file = {0};
+  double y = heading(&body, o, w, p);
+  if (p->ranks <= PLAN_SVG_RANKS) {
+    y = legend(&body, p->ranks, y);
+    y = tensors(&body, w, y);
+    y = plan_svg_flows(&body, p, y + 10);
+  } else
+    y = plan_svg_heat(&body, p, y);
+  cli_add(&file,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\" "
+          "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+          PLAN_SVG_WIDTH, y + 16, PLAN_SVG_WIDTH, y + 16);
+  cli_add_bytes(&file, body.at, body.length);
+  cli_add(&file, "</svg>\n");
+  cli_write_file(o->svg, file.at, file.length);
+  free(body.at);
+  free(file.at);
+}

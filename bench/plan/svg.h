@@ -1,0 +1,17 @@
+/* Parts of the picture of a plan. Each draws from y on and returns where it ends. */
+#ifndef BENCH_PLAN_SVG_H
+#define BENCH_PLAN_SVG_H
+
+#include "bench/plan/plan.h"
+
+#define PLAN_SVG_WIDTH 960
+#define PLAN_SVG_RANKS 16 /* most ranks that are drawn one by one */
+
+/* Before and after of one tensor, `most` high at most; worlds of PLAN_SVG_RANKS at most. */
+double plan_svg_cells(cli_text *out, const what_tensor *t, double most, double y);
+/* Bands from senders to receivers, and the table of bytes; worlds of PLAN_SVG_RANKS at most. */
+double plan_svg_flows(cli_text *out, const world_plan *plan, double y);
+/* Heat map of senders and receivers with the load of each; any world. */
+double plan_svg_heat(cli_text *out, const world_plan *plan, double y);
+
+#endif

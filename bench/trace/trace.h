@@ -1,0 +1,66 @@
+/* A trace: what an execute gives to streams, and when it ran. A recorder behind the library's tracer
+ * (host/device/trace.h), and writers: Chrome's trace format, for Perfetto and chrome://tracing, and a picture.
+ *
+ * A lane is a stream of a GPU; on the CPU, where calls return when all is done, a thread. Times of a GPU are those of
+ * events that it records itself, and count from one event that all GPUs have waited for. */
+#ifndef BENCH_TRACE_H
+#define BENCH_TRACE_H
+
+#include "bench/cli/util.h"
+
+#include "device/trace.h"
+
+#include <pthread.h>
+
+enum { TRACE_NAME = 64, TRACE_DEPTH = 8, TRACE_CPU = -1 };
+
+typedef struct trace_step {
+  rs_trace_step is;
+  int64_t lane;
+  int depth;           /* inside of how many others */
+  double begin, end;   /* us */
+  int64_t from;        /* of a wait: the step that recorded the event; -1: none since the trace began */
+  rs_event *timing[2]; /* GPU */
+} trace_step;
+
+typedef struct trace_lane {
+  int gpu; /* or TRACE_CPU */
+  char name[2 * TRACE_NAME];
+  const void *stream;
+  pthread_t thread;
+  int64_t open[TRACE_DEPTH];
+  int depth;
+} trace_lane;
+
+typedef struct trace {
+  rs_tracer tracer;
+  pthread_mutex_t lock;
+  int64_t nsteps, nlanes, ngpus, ndevices;
+  trace_step *step;
+  trace_lane *lane;
+  struct trace_gpu {
+    int index;
+    rs_device *device;
+    rs_event *base;
+  } * gpu;
+  rs_device **device; /* that have the tracer */
+  double base;        /* CPU */
+} trace;
+
+trace *trace_create(void);
+void trace_destroy(trace *t); /* NULL is allowed */
+/* What is given to stream from here on begins at time 0 of the device's GPU. The first GPU's stream comes first; those
+ * of the others have waited for it. Nothing on the CPU. */
+void trace_base(trace *t, rs_device *device, void *stream);
+/* A stream of the caller's: its lane is called so. */
+void trace_name(trace *t, const rs_device *device, const void *stream, const char *name);
+/* From now on, until trace_stop, all that is given to the device. Nothing is being given to it. */
+void trace_start(trace *t, rs_device *device);
+/* All is done. Reads the times, and brings lanes in order: GPU by GPU, streams of the caller's first. */
+void trace_stop(trace *t);
+
+/* title: what was done; note: whose time it is. */
+void trace_json(const trace *t, const char *title, const char *note, const char *path);
+void trace_svg(const trace *t, const char *title, const char *note, const char *path);
+
+#endif

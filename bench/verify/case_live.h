@@ -1,0 +1,72 @@
+/* Inside of running a case: case_run.c makes plans and draws passes, case_pass.c runs them. */
+#ifndef BENCH_CASE_LIVE_H
+#define BENCH_CASE_LIVE_H
+
+#include "bench/verify/case_bind.h"
+#include "bench/verify/case_comms.h"
+#include "bench/launch/gpu.h"
+#include "bench/launch/session.h"
+
+#include <pthread.h>
+
+struct case_runner {
+  case_fixed fixed;
+  rank_pool *pool;
+  case_comms *comms; /* local ones */
+  session *remote;   /* what has the communicator, which is not a local one; else NULL */
+};
+
+/* One transfer and how it is used. */
+typedef struct case_pass {
+  reshard_path path;
+  bool drive_all; /* one thread executes for all ranks */
+  bool own_workspace;
+  bool reverse; /* of the reverse plans, from what the pass before delivered */
+  int executes;
+  unsigned rebind; /* bit k: other arrays before execute k */
+} case_pass;
+
+typedef struct case_rank {
+  reshard_plan plan, back;
+  reshard_plan_info info;
+  reshard_transfer transfer;
+  case_binding src, dst;
+  unsigned char *workspace; /* of the device */
+  size_t workspace_bytes;
+  int64_t wire;
+  rs_device *device; /* of streams; NULL: the CPU */
+  void *stream;
+} case_rank;
+
+typedef struct case_live {
+  case_runner *runner;
+  const case_plan *c;
+  reshard_entry *entries;
+  int64_t first, locals; /* ranks [first, first + locals) are here */
+  reshard_comm *kept;    /* by the runner; NULL: it is not a local communicator */
+  reshard_comm *comms;   /* [world], like the following; of the ranks here */
+  case_rank *rank;
+  reshard_transfer *transfers;
+  gpu_graph *graph; /* of all executes of a pass with these arrays; NULL: not captured yet */
+  reshard_status all_status;
+  int npasses;
+  case_pass passes[4];
+  pthread_mutex_t lock;
+  cli_text why;
+} case_live;
+
+/* Records the first failure of a case; returns false. */
+bool case_failed(case_live *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool case_failed_call(case_live *l, const char *call, int64_t rank, reshard_status status);
+/* The same where why has something, which is freed; else true. */
+bool case_passes_on(case_live *l, cli_text *why);
+/* Meeting of all ranks, of all processes. */
+bool case_meet(case_live *l, int64_t rank, bool ok);
+
+/* A pass, on one rank, of that number. generation counts on, so that no data comes twice. False where any rank's was
+ * not right. */
+bool case_pass_run(case_live *l, const case_pass *p, int64_t rank, int number, int *generation);
+/* The reverse plan brings every source element of the region back from what a forward pass delivered. */
+bool case_pass_reverse(case_live *l, const case_pass *p, int64_t rank, int number, int generation);
+
+#endif

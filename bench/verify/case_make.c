@@ -1,0 +1,294 @@
+/* A case from a seed: world, entries (shapes, regions, permutations, layouts on both sides), plan options. Sizes are
+ * drawn so that the small and the degenerate come often: extents 0 and 1, ranks that hold nothing, one-byte and
+ * sixteen-byte elements. */
+#include "bench/verify/case_check.h"
+#include "bench/verify/cases.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t draw_world(rng *r) {
+  int64_t p = rng_below(r, 100);
+  return p < 4    ? 1
+         : p < 45 ? rng_in(r, 2, 4)
+         : p < 75 ? rng_in(r, 5, 8)
+         : p < 92 ? rng_in(r, 9, 16)
+                  : rng_in(r, 17, 64);
+}
+
+/* Extents whose product is at most `most` (or 0). */
+static int draw_shape(rng *r, int64_t most, int64_t *shape) {
+  static const int dims[] = {0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8};
+  int ndim = dims[rng_below(r, 16)];
+  int64_t left = most;
+  for (int d = 0; d < ndim; d++)
+    shape[d] = 1;
+  for (int tries = 0; tries < ndim; tries++) {
+    int d = (int)rng_below(r, ndim);
+    if (shape[d] != 1)
+      continue;
+    shape[d] = rng_one_in(r, 4)   ? rng_in(r, 1, left)
+               : rng_one_in(r, 3) ? rng_log(r, left)
+                                  : rng_in(r, 1, left < 12 ? left : 12);
+    left /= shape[d];
+  }
+  if (ndim > 0 && rng_one_in(r, 40))
+    shape[rng_below(r, ndim)] = 0;
+  return ndim;
+}
+
+/* Whole tensors, the same on both sides. */
+static void same_shape(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+  memcpy(dst_shape, shape, (size_t)ndim * sizeof *shape);
+  for (int d = 0; d < ndim; d++) {
+    e->region.src_offset[d] = e->region.dst_offset[d] = 0;
+    e->region.src_extent[d] = e->region.dst_extent[d] = shape[d];
+    e->region.permutation[d] = d;
+  }
+  e->given = rng_one_in(r, 4) ? (unsigned)rng_below(r, 64) : GIVEN_NAME;
+}
+
+/* Which source dim each destination dim walks: shuffled, with unit dims dropped and put in. Returns the destination's
+ * ndim. */
+static int draw_permutation(rng *r, case_entry *e, int ndim) {
+  int n = 0, *p = e->region.permutation;
+  for (int d = 0; d < ndim; d++)
+    if (e->region.src_extent[d] != 1 || rng_one_in(r, 2))
+      p[n++] = d;
+  while (n < RESHARD_MAX_DIMS && rng_one_in(r, 3))
+    p[n++] = -1;
+  if (!rng_one_in(r, 4))
+    for (int i = 0; i < n; i++) {
+      int j = (int)rng_in(r, i, n - 1), t = p[i];
+      p[i] = p[j];
+      p[j] = t;
+    }
+  return n;
+}
+
+/* A part of the source becomes a part of the destination, perhaps with other dims. Returns the destination's ndim. */
+static int part(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+  oracle_region *g = &e->region;
+  bool whole = rng_one_in(r, 3), permuted = !rng_one_in(r, 4);
+  for (int d = 0; d < ndim; d++) {
+    bool all = whole || rng_one_in(r, 2);
+    g->src_offset[d] = all ? 0 : rng_in(r, 0, shape[d]);
+    g->src_extent[d] = all ? shape[d] : rng_in(r, 0, shape[d] - g->src_offset[d]);
+    if (!all && g->src_extent[d] == 0 && !rng_one_in(r, 10)) {
+      g->src_offset[d] = 0;
+      g->src_extent[d] = shape[d] < 1 ? shape[d] : 1;
+    }
+    g->permutation[d] = d;
+  }
+  int n = permuted ? draw_permutation(r, e, ndim) : ndim;
+  int64_t slack = 4;
+  bool exact = rng_one_in(r, 2);
+  for (int d = 0; d < n; d++) {
+    g->dst_extent[d] = g->permutation[d] < 0 ? 1 : g->src_extent[g->permutation[d]];
+    g->dst_offset[d] = exact || slack <= 1 ? 0 : rng_below(r, 3);
+    int64_t after = exact || slack <= 1 ? 0 : rng_below(r, 3), old = g->dst_extent[d] > 0 ? g->dst_extent[d] : 1;
+    dst_shape[d] = g->dst_offset[d] + g->dst_extent[d] + after;
+    slack = slack * old / (dst_shape[d] > old ? dst_shape[d] : old);
+  }
+  e->given = 63;
+  bool src_rest = true, at_zero = true, dst_zero = true;
+  for (int d = 0; d < ndim; d++) {
+    src_rest = src_rest && g->src_offset[d] + g->src_extent[d] == shape[d];
+    at_zero = at_zero && g->src_offset[d] == 0;
+  }
+  for (int d = 0; d < n; d++)
+    dst_zero = dst_zero && g->dst_offset[d] == 0;
+  if (src_rest && rng_one_in(r, 2))
+    e->given &= ~(unsigned)GIVEN_SRC_EXTENT;
+  if (at_zero && rng_one_in(r, 2))
+    e->given &= ~(unsigned)GIVEN_SRC_OFFSET;
+  if (dst_zero && rng_one_in(r, 2))
+    e->given &= ~(unsigned)GIVEN_DST_OFFSET;
+  if (rng_one_in(r, 2))
+    e->given &= ~(unsigned)GIVEN_DST_EXTENT;
+  if (!permuted && rng_one_in(r, 2))
+    e->given &= ~(unsigned)GIVEN_PERMUTATION;
+  if (!(e->given &
+        (GIVEN_SRC_OFFSET | GIVEN_SRC_EXTENT | GIVEN_DST_OFFSET))) /* else whole tensors are meant, of equal extents */
+    e->given |= GIVEN_DST_EXTENT | GIVEN_SRC_EXTENT;
+  return n;
+}
+
+static bool check_print(case_side *side, cli_text *why) {
+  size_t needed = 0;
+  reshard_layout again = NULL;
+  reshard_layout_print(side->layout, NULL, 0, &needed);
+  char *text = cli_alloc((int64_t)needed + 1, 1);
+  bool right = false;
+  if (reshard_layout_print(side->layout, text, needed, NULL) != RESHARD_SUCCESS)
+    cli_add(why, "%s cannot be printed: %s", side->text, reshard_last_error());
+  else if (side->what.kind == RESHARD_LAYOUT_BOXES && side->what.nboxes == 0)
+    right = true;
+  else if (reshard_layout_parse(text, side->what.ndim, side->what.shape, side->what.world, &again) != RESHARD_SUCCESS)
+    cli_add(why, "%s is printed as %s, which is not read: %s", side->text, text, reshard_last_error());
+  else if (!reshard_layout_equal(side->layout, again))
+    cli_add(why, "%s is printed as %s, which is another layout", side->text, text);
+  else
+    right = true;
+  reshard_layout_release(again);
+  free(text);
+  return right;
+}
+
+static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, bool source,
+                      cli_text *why) {
+  case_describe(r, ndim, shape, world, source, &side->what);
+  oracle_evaluate(&side->what, &side->held);
+  if (case_build(r, &side->what, &side->layout, &side->text) != RESHARD_SUCCESS) {
+    cli_add(why, "layout %s refused: %s", side->text, reshard_last_error());
+    return false;
+  }
+  rng own; /* so that what is checked here does not change what is drawn after */
+  rng_seed(&own, rng_next(r));
+  if (rng_one_in(&own, 4))
+    case_check_layout(&own, side, why);
+  return why->length == 0 && (!rng_one_in(&own, 8) || check_print(side, why));
+}
+
+static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e, cli_text *why) {
+  rng r;
+  rng_seed(&r, seed);
+  int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
+  int ndim = draw_shape(&r, most, shape), dst_ndim = ndim;
+  if (rng_one_in(&r, 2))
+    same_shape(&r, e, ndim, shape, dst_shape);
+  else
+    dst_ndim = part(&r, e, ndim, shape, dst_shape);
+  return make_side(&r, &e->src, ndim, shape, world, true, why) &&
+         make_side(&r, &e->dst, dst_ndim, dst_shape, world, false, why);
+}
+
+static reshard_dtype draw_dtype(rng *r) {
+  static const reshard_dtype by_width[5][4] = {
+      {RESHARD_U8, RESHARD_BOOL, RESHARD_F8_E4M3, RESHARD_I8},  {RESHARD_BF16, RESHARD_F16, RESHARD_U16, RESHARD_I16},
+      {RESHARD_F32, RESHARD_I32, RESHARD_U32, RESHARD_F32},     {RESHARD_F64, RESHARD_I64, RESHARD_C64, RESHARD_U64},
+      {RESHARD_C128, RESHARD_C128, RESHARD_C128, RESHARD_C128},
+  };
+  return by_width[rng_below(r, 5)][rng_below(r, 4)];
+}
+
+static void draw_options(rng *r, case_plan *c) {
+  c->options = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 0, 0, NULL};
+  if (rng_one_in(r, 4))
+    c->options.peers_per_round = rng_log(r, 2 * c->world);
+  if (rng_one_in(r, 3)) { /* four slots a peer, 256 bytes at least */
+    int64_t most = c->world > 1 ? c->world - 1 : 1;
+    int64_t peers = c->options.peers_per_round > 0 ? c->options.peers_per_round : most < 32 ? most : 32;
+    c->least_limit = 4 * 256 * (peers < most ? peers : most);
+    c->options.workspace_limit = c->least_limit * (rng_one_in(r, 2) ? 1 : rng_log(r, 40));
+    if (rng_one_in(r, 2))
+      c->options.workspace_limit += rng_below(r, 2000);
+  }
+  if (rng_one_in(r, 4)) {
+    int64_t per_node = rng_in(r, 1, c->world);
+    for (int64_t i = 0; i < c->world; i++)
+      c->nodes[i] = rng_one_in(r, 20) ? rng_below(r, 3) : i / per_node;
+    c->options.nodes = c->nodes;
+  }
+}
+
+/* Every element of a destination tensor in exactly one place, so that the way back is a reshard too. */
+static bool reversible(const case_entry *e) {
+  const oracle_layout *l = &e->dst.what;
+  int64_t n = 1, held = 0;
+  for (int d = 0; d < l->ndim; d++)
+    n *= l->shape[d];
+  unsigned char *seen = cli_alloc(n, 1);
+  bool once = true;
+  for (int64_t b = 0; b < e->dst.held.first[l->world]; b++)
+    for (int64_t i = 0; i < e->dst.held.buffer[b].n; i++, held++)
+      once = once && seen[e->dst.held.buffer[b].index[i]]++ == 0;
+  free(seen);
+  return once && held == n;
+}
+
+static int64_t finish_entry(case_plan *c, case_entry *e) {
+  int64_t width = (int64_t)reshard_dtype_size(e->dtype), bytes = width;
+  for (int d = 0; d < e->src.what.ndim; d++)
+    bytes *= e->region.src_extent[d];
+  c->reversible = c->reversible && reversible(e);
+  oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, width, &c->counts);
+  return bytes;
+}
+
+bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *c, cli_text *why) {
+  rng r;
+  rng_seed(&r, seed ^ 0x7265736861726421u);
+  *c = (case_plan){.seed = seed, .reversible = true};
+  c->world = draw_world(&r);
+  if (fixed->ranks > 0)
+    c->world = fixed->ranks;
+  int64_t few = rng_below(&r, 10);
+  c->nentries = few < 6 ? 1 : few < 9 ? rng_in(&r, 2, 4) : rng_one_in(&r, 20) ? 0 : rng_in(&r, 5, 12);
+  c->entry = cli_alloc(c->nentries, sizeof *c->entry);
+  int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : 2000;
+  uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
+  int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes);
+  bool right = true;
+  for (int64_t i = 0; i < c->nentries && right; i++) {
+    case_entry *e = &c->entry[i];
+    snprintf(e->name, sizeof e->name, "t%lld", (long long)i);
+    int64_t twin = i > 0 && rng_one_in(&r, 3) ? rng_below(&r, i) : -1; /* an entry equal to an earlier one */
+    seeds[i] = twin >= 0 ? seeds[twin] : rng_next(&r);
+    sizes[i] =
+        twin >= 0 ? sizes[twin] : (rng_one_in(&r, 2) ? rng_log(&r, most) : rng_in(&r, 1, most)) / c->nentries + 1;
+    e->dtype = twin >= 0 && rng_one_in(&r, 2) ? c->entry[twin].dtype : draw_dtype(&r);
+    right = make_entry(seeds[i], c->world, sizes[i], e, why);
+    if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
+      reshard_layout_release(e->src.layout);
+      e->src.layout = reshard_layout_retain(c->entry[twin].src.layout);
+    }
+    if (right)
+      c->bytes += finish_entry(c, e);
+  }
+  free(seeds);
+  free(sizes);
+  draw_options(&r, c);
+  if (!right)
+    case_free(c);
+  return right;
+}
+
+static void free_side(case_side *side, int64_t world) {
+  case_describe_free(&side->what);
+  oracle_held_free(&side->held, world);
+  reshard_layout_release(side->layout);
+  free(side->text);
+}
+
+void case_free(case_plan *c) {
+  for (int64_t i = 0; i < c->nentries; i++) {
+    free_side(&c->entry[i].src, c->world);
+    free_side(&c->entry[i].dst, c->world);
+  }
+  free(c->entry);
+  c->entry = NULL;
+  c->nentries = 0;
+}
+
+reshard_entry *case_entries(const case_plan *c) {
+  reshard_entry *entries = cli_alloc(c->nentries, sizeof *entries);
+  for (int64_t i = 0; i < c->nentries; i++) {
+    const case_entry *e = &c->entry[i];
+    const oracle_region *g = &e->region;
+    entries[i] = (reshard_entry){
+        .size = RESHARD_ENTRY_INIT,
+        .src = e->src.layout,
+        .dst = e->dst.layout,
+        .dtype = e->dtype,
+        .dst_dtype = c->seed % 2 == 0 ? RESHARD_DTYPE_NONE : e->dtype,
+        .src_offset = e->given & GIVEN_SRC_OFFSET ? g->src_offset : NULL,
+        .src_extent = e->given & GIVEN_SRC_EXTENT ? g->src_extent : NULL,
+        .dst_offset = e->given & GIVEN_DST_OFFSET ? g->dst_offset : NULL,
+        .dst_extent = e->given & GIVEN_DST_EXTENT ? g->dst_extent : NULL,
+        .permutation = e->given & GIVEN_PERMUTATION ? g->permutation : NULL,
+        .name = e->given & GIVEN_NAME ? e->name : NULL,
+    };
+  }
+  return entries;
+}

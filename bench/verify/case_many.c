@@ -1,0 +1,117 @@
+/* Many cases by several runners at once. Seeds are handed out in order; a case's outcome depends on its seed alone. */
+#include "bench/verify/cases.h"
+#include "bench/verify/regressions.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct many {
+  const case_many *what;
+  pthread_mutex_t lock;
+  int64_t next, failures;
+  case_totals totals;
+} many;
+
+static void add(case_totals *to, const case_totals *from) {
+  to->cases += from->cases;
+  to->entries += from->entries;
+  to->executes += from->executes;
+  to->reversed += from->reversed;
+  to->bytes += from->bytes;
+  to->wire_bytes += from->wire_bytes;
+  for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
+    for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
+      to->pairs[a][b] += from->pairs[a][b];
+}
+
+static void report(const case_many *what, const char *name, uint64_t seed, const char *why) {
+  cli_progress_clear();
+  printf("case %s%sof seed %llu failed: %s\n  reproduce: reshard verify --cases 1 --seed %llu%s\n",
+         name != NULL ? name : "", name != NULL ? " " : "", (unsigned long long)seed, why, (unsigned long long)seed,
+         what->reproduce != NULL ? what->reproduce : "");
+  fflush(stdout);
+}
+
+static void *work(void *user) {
+  many *m = user;
+  const case_many *what = m->what;
+  case_runner *runner = case_runner_create(&what->fixed);
+  case_totals mine = {0};
+  for (;;) {
+    pthread_mutex_lock(&m->lock);
+    bool more = m->failures < what->most_failures && (what->end == 0 || cli_seconds() < what->end);
+    int64_t i = more ? m->next++ : what->cases;
+    if (i < what->cases && m->failures > 0)
+      cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)what->cases,
+                   (long long)m->failures);
+    else if (i < what->cases)
+      cli_progress("verify: %lld of %lld cases", (long long)i, (long long)what->cases);
+    pthread_mutex_unlock(&m->lock);
+    if (i >= what->cases)
+      break;
+    char *why;
+    if (!case_run(runner, what->seed + (uint64_t)i, &mine, &why)) {
+      pthread_mutex_lock(&m->lock);
+      m->failures++;
+      report(what, NULL, what->seed + (uint64_t)i, why);
+      pthread_mutex_unlock(&m->lock);
+    }
+    free(why);
+  }
+  case_runner_destroy(runner);
+  pthread_mutex_lock(&m->lock);
+  add(&m->totals, &mine);
+  pthread_mutex_unlock(&m->lock);
+  return NULL;
+}
+
+int64_t case_run_many(const case_many *what, case_totals *totals) {
+  many m = {.what = what, .lock = PTHREAD_MUTEX_INITIALIZER};
+  int started = 0, extra = what->workers - 1;
+  pthread_t *threads = cli_alloc(extra, sizeof *threads);
+  while (started < extra && pthread_create(&threads[started], NULL, work, &m) == 0)
+    started++;
+  work(&m);
+  for (int i = 0; i < started; i++)
+    pthread_join(threads[i], NULL);
+  free(threads);
+  cli_progress_clear();
+  add(totals, &m.totals);
+  return m.failures;
+}
+
+int64_t case_run_regressions(const case_many *what, case_totals *totals, int64_t *count) {
+  case_runner *runner = case_runner_create(&what->fixed);
+  int64_t failures = 0;
+  *count = (int64_t)(sizeof regressions / sizeof *regressions);
+  for (int64_t i = 0; i < *count; i++) {
+    char *why;
+    if (!case_run(runner, regressions[i].seed, totals, &why)) {
+      failures++;
+      report(what, regressions[i].name, regressions[i].seed, why);
+    }
+    free(why);
+  }
+  case_runner_destroy(runner);
+  return failures;
+}
+
+int64_t case_print_totals(const case_totals *t, FILE *out) {
+  int64_t none = 0;
+  fprintf(out,
+          "%lld cases, %lld entries, %lld executes, %lld reversed, %lld bytes of tensors, %lld bytes on the wire\n",
+          (long long)t->cases, (long long)t->entries, (long long)t->executes, (long long)t->reversed,
+          (long long)t->bytes, (long long)t->wire_bytes);
+  fprintf(out, "cases per pair of layout kinds (source down, destination across):\n%8s", "");
+  for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
+    fprintf(out, " %8s", case_kind_name[b]);
+  for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++) {
+    fprintf(out, "\n%8s", case_kind_name[a]);
+    for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++) {
+      fprintf(out, " %8lld", (long long)t->pairs[a][b]);
+      none += t->pairs[a][b] == 0;
+    }
+  }
+  fprintf(out, "\n");
+  return none;
+}

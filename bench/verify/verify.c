@@ -1,0 +1,83 @@
+/* reshard verify: random cases on this machine, with the command that reproduces what fails. */
+#include "bench/verify/cases.h"
+#include "bench/cli/commands.h"
+#include "bench/launch/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Few threads make each case quicker, several runners keep the cores busy while ranks wait for one another. */
+#define MOST_WORKERS 16
+
+int command_verify(int argc, char **argv) {
+  cli_options o;
+  cli_read_options(
+      argc, argv, COMMAND_VERIFY,
+      "usage: reshard verify [--cases N] [--seconds S] [--seed S] [OPTION]...\n\n"
+      "Runs random cases (layouts of all kinds, shapes, element types, strides, regions, permutations, "
+      "limits) and compares\n"
+      "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
+      "runs first.\n",
+      &o);
+  session where;
+  int64_t asked = o.ranks;
+  session_begin(&where, &o);
+  bool remote = strcmp(where.comm, "local") != 0;
+  if (!remote && o.rank_threads == 0)
+    o.ranks = asked; /* worlds of any size on the GPUs of -g */
+  if (remote && o.path == RESHARD_PATH_DIRECT)
+    cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
+  if (remote && o.ranks == 0)
+    o.ranks = 1;
+  if (o.ranks > ORACLE_WORLD)
+    cli_exit(EXIT_USAGE, "--ranks %lld: random cases have at most %d ranks", (long long)o.ranks, ORACLE_WORLD);
+  if (o.seconds > 0 && where.processes.n > 1)
+    cli_exit(EXIT_USAGE, "--seconds: %lld processes would not end with the same case", (long long)where.processes.n);
+  session_connect(&where, remote ? o.ranks : 0);
+  cli_text reproduce = {0};
+  if (o.ranks > 0)
+    cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
+  if (o.threads > 0)
+    cli_add(&reproduce, " --threads %d", o.threads);
+  if (o.path != RESHARD_PATH_AUTO)
+    cli_add(&reproduce, " --path %s", o.path == RESHARD_PATH_DIRECT ? "direct" : "packed");
+  cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
+          remote ? where.comm : "", o.graph ? " -G" : "");
+  if (o.gpus > 0)
+    cli_add(&reproduce, " -g %lld", (long long)o.gpus);
+  int cores = cli_cores();
+  case_many many = {
+      .cases = o.cases,
+      .seed = o.seed,
+      .workers = o.cases < 64 || remote ? 1
+                 : cores < MOST_WORKERS ? cores
+                                        : MOST_WORKERS,
+      .fixed = {.ranks = o.ranks,
+                .threads = o.threads,
+                .path = remote ? RESHARD_PATH_PACKED : o.path,
+                .graph = o.graph,
+                .session = where.cuda || remote ? &where : NULL},
+      .reproduce = reproduce.at,
+      .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */
+      .end = o.seconds > 0 ? cli_seconds() + (double)o.seconds : 0,
+  };
+  case_totals totals = {0};
+  many.fixed.describe = o.cases == 1;
+  int64_t kept = 0, failures = 0;
+  double begin = cli_seconds();
+  if (o.cases > 1)
+    failures += case_run_regressions(&many, &totals, &kept);
+  failures += case_run_many(&many, &totals);
+  session_end(&where);
+  if (where.processes.me != 0) /* the first one tells */
+    return failures > 0 ? EXIT_FAILED : EXIT_DONE;
+  int64_t none = case_print_totals(&totals, stdout);
+  printf("%lld of them failed, %lld are kept regressions; %.1f s\n", (long long)failures, (long long)kept,
+         cli_seconds() - begin);
+  free(reproduce.at);
+  if (failures > 0)
+    cli_exit(EXIT_FAILED, "%lld of %lld cases failed", (long long)failures, (long long)totals.cases);
+  if (none > 0 && o.cases >= 10000)
+    cli_exit(EXIT_FAILED, "%lld pairs of layout kinds had no case", (long long)none);
+  return EXIT_DONE;
+}

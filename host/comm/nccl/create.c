@@ -1,0 +1,262 @@
+/* Making and ending NCCL communicators: around one that the caller has, or one of our own, which is non-blocking so
+ * that deadlines hold. */
+#include "comm/nccl/nccl.h"
+
+#include "device/cuda/cuda.h"
+#include "device/environment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- What a rank needs beside the ncclComm_t --------------------------------------------------------------------- */
+
+static reshard_status make_buffers(rs_nccl *c) {
+  rs_device *device = c->base.device;
+  size_t all = (size_t)c->base.size * sizeof(rs_nccl_record);
+  RS_TRY(device->ops->stream_create(device, &c->stream));
+  RS_TRY(device->ops->event_create(device, &c->gathered));
+  RS_TRY(device->ops->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
+  RS_TRY(device->ops->host_alloc(device, all, (void **)&c->all));
+  RS_TRY(device->ops->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
+  RS_TRY(device->ops->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
+  return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
+}
+
+/* Nothing of ours is freed while a kernel may still write to it. Ours have ended with their communicator; one on a
+ * communicator of the caller's that was given up stays until a peer comes, and so do its stream and memory. */
+static void free_buffers(rs_nccl *c) {
+  rs_device *device = c->base.device;
+  bool idle = !c->borrowed || !c->ended;
+  if (idle && c->stream != NULL)
+    (void)device->ops->synchronize(device, c->stream);
+  if (idle) {
+    device->ops->free(device, c->device_all);
+    device->ops->free(device, c->device_mine);
+    device->ops->host_free(device, c->all);
+    device->ops->host_free(device, c->mine);
+    device->ops->event_destroy(device, c->gathered);
+    device->ops->stream_destroy(device, c->stream);
+  }
+  free(c->packed);
+}
+
+/* NCCL's end waits for all ranks, up to the deadline. */
+static void end_nccl(rs_nccl *c) {
+  pthread_mutex_lock(&c->mutex);
+  bool there = !c->borrowed && c->nccl != NULL;
+  ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
+  pthread_mutex_unlock(&c->mutex);
+  if (!there)
+    return;
+  if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {
+    rs_nccl_end(c); /* aborts it, where the deadline has not done so */
+    return;
+  }
+  pthread_mutex_lock(&c->mutex);
+  ncclComm_t nccl = c->nccl; /* NULL: an abort of the communicator that it was split from has come first */
+  c->nccl = NULL;
+  pthread_mutex_unlock(&c->mutex);
+  if (nccl != NULL)
+    (void)ncclCommDestroy(nccl);
+}
+
+static void drop(rs_nccl *c);
+
+static void leave_parent(rs_nccl *c) {
+  rs_nccl *parent = c->parent;
+  pthread_mutex_lock(&parent->mutex);
+  rs_nccl **link = &parent->children;
+  while (*link != c)
+    link = &(*link)->next;
+  *link = c->next;
+  pthread_mutex_unlock(&parent->mutex);
+  drop(parent);
+}
+
+/* What a split had made that was given up. One on a communicator of the caller's may go on. */
+static void free_split(rs_nccl *c) {
+  ncclComm_t made = c->split != NULL ? *c->split : NULL;
+  if (made != NULL)
+    (void)ncclCommAbort(made);
+  if (made != NULL || !c->borrowed || !c->splitting)
+    free(c->split);
+}
+
+static void drop(rs_nccl *c) {
+  pthread_mutex_lock(&c->mutex);
+  bool last = --c->users == 0;
+  pthread_mutex_unlock(&c->mutex);
+  if (!last)
+    return;
+  if (c->parent != NULL)
+    leave_parent(c); /* waits for an abort from there */
+  free_split(c);
+  reshard_device_release(c->handle);
+  pthread_mutex_destroy(&c->mutex);
+  free(c->global_ranks);
+  free(c);
+}
+
+/* Every rank ends it here, also where it lives on for children that other ranks do not have. */
+void rs_nccl_close(rs_nccl *c) {
+  end_nccl(c);
+  free_buffers(c);
+  drop(c);
+}
+
+static uint64_t this_process(void) {
+  struct {
+    char host[256];
+    pid_t pid;
+  } name;
+  memset(&name, 0, sizeof name);
+  (void)gethostname(name.host, sizeof name.host - 1);
+  name.pid = getpid();
+  return rs_hash(1, &name, sizeof name);
+}
+
+reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms,
+                              rs_nccl **out) {
+  int size = 0, rank = 0, index = 0;
+  ncclResult_t result = ncclCommCount(nccl, &size);
+  if (result == ncclSuccess)
+    result = ncclCommUserRank(nccl, &rank);
+  if (result == ncclSuccess)
+    result = ncclCommCuDevice(nccl, &index);
+  if (result != ncclSuccess)
+    return rs_nccl_error(nccl, result, "asking the communicator");
+  if (device != NULL && (device->device->type != RESHARD_DEVICE_CUDA || device->device->index != index))
+    return rs_error(RESHARD_ERROR_INVALID, "the communicator is on cuda:%d, the device given is %s:%d", index,
+                    device->device->ops->name, device->device->index);
+  rs_nccl *c;
+  RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
+  pthread_mutex_init(&c->mutex, NULL);
+  c->users = 1;
+  c->nccl = nccl;
+  c->borrowed = borrowed;
+  c->timeout_ms = timeout_ms;
+  c->process = this_process();
+  char name[32];
+  snprintf(name, sizeof name, "cuda:%d", index);
+  reshard_status status = RESHARD_SUCCESS;
+  if (device != NULL)
+    c->handle = reshard_device_retain(device);
+  else
+    status = reshard_device_create(name, NULL, &c->handle);
+  if (status == RESHARD_SUCCESS) {
+    c->base = (struct reshard_comm_s){.ops = &rs_nccl_ops, .device = c->handle->device, .rank = rank, .size = size};
+    c->base.locals = 1;
+    c->base.group = c;
+    c->base.lanes = 1;
+    c->base.lane_devices = &c->base.device;
+    status = make_buffers(c);
+  }
+  if (status != RESHARD_SUCCESS) {
+    c->nccl = NULL; /* the caller's to end */
+    if (c->handle == NULL)
+      free(c);
+    else
+      rs_nccl_close(c);
+    return status;
+  }
+  *out = c;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Public ------------------------------------------------------------------------------------------------------ */
+
+static reshard_status read_timeout(const char *call, int64_t *timeout_ms) {
+  if (*timeout_ms < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: timeout of %lld ms", call, (long long)*timeout_ms);
+  return *timeout_ms == 0 ? rs_environment_number("RESHARD_TIMEOUT_MS", timeout_ms) : RESHARD_SUCCESS;
+}
+
+reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms, reshard_comm *comm) {
+  if (nccl_comm == NULL || comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_nccl: %s is NULL",
+                    nccl_comm == NULL ? "nccl_comm" : "comm");
+  RS_TRY(read_timeout("reshard_comm_from_nccl", &timeout_ms));
+  rs_nccl *made;
+  RS_TRY(rs_nccl_create(nccl_comm, true, device, timeout_ms, &made));
+  *comm = &made->base;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_nccl_unique_id(void *id) {
+  _Static_assert(sizeof(ncclUniqueId) == RESHARD_NCCL_ID_BYTES, "as the public header says");
+  if (id == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_nccl_unique_id: id is NULL");
+  ncclUniqueId made;
+  ncclResult_t result = ncclGetUniqueId(&made);
+  if (result != ncclSuccess)
+    return rs_nccl_error(NULL, result, "ncclGetUniqueId");
+  memcpy(id, &made, sizeof made);
+  return RESHARD_SUCCESS;
+}
+
+/* The other ranks may be late or never come: this waits for them until the deadline. */
+static reshard_status init(const void *id, int64_t n, int64_t rank, int64_t timeout_ms, ncclComm_t *out) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId name;
+  ncclComm_t nccl = NULL;
+  config.blocking = 0;
+  memcpy(&name, id, sizeof name);
+  int64_t since = rs_now_ns();
+  ncclResult_t result = ncclCommInitRankConfig(&nccl, (int)n, name, (int)rank, &config), state = ncclInProgress;
+  if (result != ncclSuccess && result != ncclInProgress)
+    state = result;
+  while (state == ncclInProgress) {
+    result = ncclCommGetAsyncError(nccl, &state);
+    if (result != ncclSuccess)
+      state = result;
+    if (state != ncclInProgress)
+      break;
+    if (timeout_ms > 0 && rs_now_ns() - since > timeout_ms * 1000000) {
+      (void)ncclCommAbort(nccl);
+      return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
+                      (long long)n, (long long)timeout_ms);
+    }
+    rs_nccl_pause(since);
+  }
+  if (state == ncclSuccess) {
+    *out = nccl;
+    return RESHARD_SUCCESS;
+  }
+  reshard_status status = rs_nccl_error(nccl, state, "ncclCommInitRankConfig");
+  if (nccl != NULL)
+    (void)ncclCommAbort(nccl);
+  return status;
+}
+
+reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
+                                        int64_t timeout_ms, reshard_comm *comm) {
+  if (id == NULL || comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: %s is NULL", id == NULL ? "id" : "comm");
+  if (n < 1 || n > INT32_MAX || rank < 0 || rank >= n)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: rank %lld of %lld", (long long)rank,
+                    (long long)n);
+  RS_TRY(read_timeout("reshard_comm_create_nccl", &timeout_ms));
+  reshard_device mine = reshard_device_retain(device);
+  if (mine == NULL)
+    RS_TRY(reshard_device_create("cuda", NULL, &mine));
+  rs_nccl *made = NULL;
+  ncclComm_t nccl = NULL;
+  int previous;
+  reshard_status status = rs_cuda_enter(mine->device, &previous);
+  if (status == RESHARD_SUCCESS) {
+    status = init(id, n, rank, timeout_ms, &nccl);
+    rs_cuda_leave(previous);
+  }
+  if (status == RESHARD_SUCCESS) {
+    status = rs_nccl_create(nccl, false, mine, timeout_ms, &made);
+    if (status != RESHARD_SUCCESS)
+      (void)ncclCommAbort(nccl); /* the others see that this rank is gone */
+  }
+  reshard_device_release(mine);
+  if (status == RESHARD_SUCCESS)
+    *comm = &made->base;
+  return status;
+}

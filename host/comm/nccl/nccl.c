@@ -1,0 +1,373 @@
+/* Ranks of an NCCL communicator.
+ *
+ * An exchange is one group with at most one send and one receive per peer, none of zero bytes. A group that is larger
+ * than what NCCL plans as one kernel is split by each rank's own list of operations, which hangs when the lists differ;
+ * so a rank with very many peers makes several groups, by the distance between the ranks: sender and receiver of a
+ * message come to the same group by arithmetic. Where all messages are a collective together, NCCL's own may carry
+ * them.
+ *
+ * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
+ * up what it was given, for an all-gather of records, and when the communicator ends. All look at the deadline and at
+ * the communicator's own error. What NCCL does to a peer that died is up to NCCL; after the deadline the communicator
+ * is given up, and aborted unless it is borrowed, which ends its kernels. */
+#include "comm/nccl/nccl.h"
+
+#include "device/cuda/cuda.h"
+#include "device/stream.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks
+ * is NULL, and the library loads with it all the same. */
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
+static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
+#else
+static bool has_all_to_all(void) { return false; }
+#endif
+
+enum { WINDOW = 1024 }; /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
+
+/* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
+
+static reshard_status status_of(ncclResult_t result) {
+  switch (result) {
+  case ncclInvalidArgument:
+  case ncclInvalidUsage: return RESHARD_ERROR_INVALID;
+  case ncclRemoteError: return RESHARD_ERROR_PEER;
+  case ncclInternalError: return RESHARD_ERROR_INTERNAL;
+  default: return RESHARD_ERROR_SYSTEM;
+  }
+}
+
+reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *call) {
+  const char *last = ncclGetLastError(nccl);
+  return rs_error(status_of(result), "%s: %s (NCCL error %d)%s%.300s", call, ncclGetErrorString(result), (int)result,
+                  last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
+}
+
+/* SUCCESS, or why it has ended. */
+static reshard_status check_alive(const rs_nccl *c) {
+  if (!c->ended)
+    return RESHARD_SUCCESS;
+  return c->lost != RESHARD_SUCCESS
+             ? rs_error(c->lost, "%s", c->why)
+             : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+}
+
+/* A rank that has not made a call which the others make does not meet them any more: they would take its next one for
+ * it. They hear by their deadline, or before. */
+static reshard_status lose(rs_nccl *c, reshard_status status) {
+  if (status == RESHARD_SUCCESS || c->ended)
+    return status;
+  c->lost = status;
+  snprintf(c->why, sizeof c->why, "%s", reshard_last_error());
+  rs_nccl_end(c);
+  return status;
+}
+
+reshard_status rs_nccl_lock(rs_nccl *c) {
+  pthread_mutex_lock(&c->mutex);
+  reshard_status status = check_alive(c);
+  if (status != RESHARD_SUCCESS)
+    pthread_mutex_unlock(&c->mutex);
+  return status;
+}
+
+void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
+
+void rs_nccl_end(rs_nccl *c) {
+  c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
+  pthread_mutex_lock(&c->mutex);
+  ncclComm_t nccl = c->borrowed ? NULL : c->nccl;
+  if (!c->borrowed)
+    c->nccl = NULL;
+  for (rs_nccl *child = c->children; child != NULL; child = child->next)
+    rs_nccl_end(child);
+  pthread_mutex_unlock(&c->mutex);
+  if (nccl != NULL)
+    (void)ncclCommAbort(nccl);
+}
+
+void rs_nccl_pause(int64_t since) {
+  if (rs_now_ns() - since < 20000)
+    sched_yield();
+  else
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+}
+
+static reshard_status give_up(rs_nccl *c, const char *call) {
+  reshard_status status =
+      rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms", call, (long long)c->timeout_ms);
+  rs_nccl_end(c);
+  return status;
+}
+
+static bool late(const rs_nccl *c, int64_t since) {
+  return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
+}
+
+/* The communicator's own state. */
+static reshard_status look(rs_nccl *c, const char *call, ncclResult_t *state) {
+  RS_TRY(rs_nccl_lock(c));
+  ncclResult_t result = ncclCommGetAsyncError(c->nccl, state);
+  reshard_status status = RESHARD_SUCCESS;
+  if (result != ncclSuccess || (*state != ncclSuccess && *state != ncclInProgress))
+    status = rs_nccl_error(c->nccl, result != ncclSuccess ? result : *state, call);
+  rs_nccl_unlock(c);
+  return status;
+}
+
+reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call) {
+  int64_t since = rs_now_ns();
+  if (result != ncclSuccess && result != ncclInProgress)
+    return rs_nccl_error(c->nccl, result, call);
+  while (result == ncclInProgress) {
+    RS_TRY(look(c, call, &result));
+    if (result == ncclInProgress && late(c, since))
+      return give_up(c, call);
+    if (result == ncclInProgress)
+      rs_nccl_pause(since);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- Records ---------------------------------------------------------------------------------------------------- */
+
+/* Blocks until the event has happened. */
+static reshard_status await(rs_nccl *c, rs_event *event, const char *call) {
+  rs_device *device = c->base.device;
+  int64_t since = rs_now_ns();
+  for (bool done = false; !done;) {
+    RS_TRY(device->ops->event_done(device, event, &done));
+    ncclResult_t state;
+    RS_TRY(look(c, call, &state));
+    if (!done && late(c, since))
+      return give_up(c, call);
+    if (!done)
+      rs_nccl_pause(since);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* An earlier call that failed half-way, as a split, may be under way still. */
+static reshard_status gather(rs_nccl *c) {
+  int previous;
+  RS_TRY(rs_nccl_settle(c, ncclInProgress, "ncclAllGather"));
+  RS_TRY(rs_cuda_enter(c->base.device, &previous));
+  reshard_status status = rs_nccl_lock(c);
+  if (status == RESHARD_SUCCESS) {
+    ncclResult_t result =
+        ncclAllGather(c->device_mine, c->device_all, sizeof *c->mine, ncclInt8, c->nccl, (cudaStream_t)c->stream);
+    rs_nccl_unlock(c);
+    status = rs_nccl_settle(c, result, "ncclAllGather");
+  }
+  rs_cuda_leave(previous);
+  return status;
+}
+
+/* Between GPUs of one process NCCL reads and writes the callers' buffers where they are, which storage of a pool has to
+ * be opened to. Ranks that meet for the first time learn who that is; everything that is moved comes after that. */
+static reshard_status meet(rs_nccl *c) {
+  for (int64_t r = 0; r < c->base.size && !c->met; r++)
+    if (c->all[r].process == c->process)
+      RS_TRY(rs_cuda_open(c->base.device, c->all[r].device));
+  c->met = true;
+  return RESHARD_SUCCESS;
+}
+
+/* c->mine of every rank, to c->all. */
+static reshard_status gather_records(rs_nccl *c) {
+  rs_device *device = c->base.device;
+  RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
+  RS_TRY(gather(c));
+  RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
+  RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
+  return await(c, c->gathered, "all-gather of records");
+}
+
+static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  rs_nccl *c = rs_nccl_of(comm);
+  RS_TRY(check_alive(c)); /* what is on the stream may still read the record */
+  *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
+  memcpy(c->mine->record, mine, bytes);
+  RS_TRY(lose(c, gather_records(c)));
+  for (int64_t r = 0; r < comm->size; r++)
+    if (c->all[r].bytes != (int32_t)bytes)
+      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  RS_TRY(meet(c));
+  for (int64_t r = 0; r < comm->size; r++)
+    memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
+  *all = c->packed;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Messages --------------------------------------------------------------------------------------------------- */
+
+/* Which group a message from sender to receiver is in: the same for both. */
+static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
+  return ((receiver - sender + size) % size - 1) / WINDOW;
+}
+
+static reshard_status move_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
+  int64_t me = c->base.rank, size = c->base.size;
+  RS_TRY(rs_nccl_lock(c));
+  ncclResult_t result = ncclGroupStart(), end;
+  bool open = result == ncclSuccess;
+  for (int64_t i = 0; i < turn->nsends && result == ncclSuccess; i++) {
+    const rs_part *p = &turn->sends[i];
+    if (window_of(me, p->peer, size) == window)
+      result = ncclSend(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
+  }
+  for (int64_t i = 0; i < turn->nreceives && result == ncclSuccess; i++) {
+    const rs_part *p = &turn->receives[i];
+    if (window_of(p->peer, me, size) == window)
+      result = ncclRecv(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
+  }
+  if (open) {
+    end = ncclGroupEnd();
+    result = result == ncclSuccess || result == ncclInProgress ? end : result;
+  }
+  rs_nccl_unlock(c);
+  return rs_nccl_settle(c, result, "group of sends and receives");
+}
+
+static bool has_window(const rs_nccl *c, const rs_turn *turn, int64_t window) {
+  for (int64_t i = 0; i < turn->nsends; i++)
+    if (window_of(c->base.rank, turn->sends[i].peer, c->base.size) == window)
+      return true;
+  for (int64_t i = 0; i < turn->nreceives; i++)
+    if (window_of(turn->receives[i].peer, c->base.rank, c->base.size) == window)
+      return true;
+  return false;
+}
+
+static ncclResult_t start_collective(rs_nccl *c, const rs_collective *o, cudaStream_t stream) {
+  size_t bytes = (size_t)o->bytes;
+  switch (o->kind) {
+  case RESHARD_COLLECTIVE_ALL_GATHER: return ncclAllGather(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return ncclAlltoAll(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
+#endif
+  case RESHARD_COLLECTIVE_BROADCAST: /* of the root in place */
+    return ncclBroadcast(o->send, c->base.rank == o->root ? o->send : o->receive, bytes, ncclInt8, (int)o->root,
+                         c->nccl, stream);
+  default: return ncclInvalidUsage;
+  }
+}
+
+static reshard_status move_together(rs_nccl *c, const rs_collective *o, void *stream) {
+  RS_TRY(rs_nccl_lock(c));
+  ncclResult_t result = start_collective(c, o, (cudaStream_t)stream);
+  rs_nccl_unlock(c);
+  return rs_nccl_settle(c, result, reshard_collective_string(o->kind));
+}
+
+/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn;
+ * an all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
+static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
+  (void)comm, (void)bytes;
+  switch (kind) {
+  case RESHARD_COLLECTIVE_ALL_GATHER:
+  case RESHARD_COLLECTIVE_BROADCAST: return RS_FIT_FASTER;
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return has_all_to_all() ? RS_FIT_SLOWER : RS_FIT_NONE;
+  default: return RS_FIT_NONE;
+  }
+}
+
+static reshard_status exchange(rs_nccl *c, const rs_turn *turn, void *stream) {
+  int previous;
+  reshard_status status = rs_cuda_enter(c->base.device, &previous);
+  if (status != RESHARD_SUCCESS)
+    return lose(c, status);
+  if (turn->collective != NULL)
+    status = move_together(c, turn->collective, stream);
+  for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
+    if (has_window(c, turn, w))
+      status = move_window(c, turn, w, stream);
+  rs_cuda_leave(previous);
+  return lose(c, status);
+}
+
+static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+  (void)total_bytes;
+  for (int64_t i = 0; i < n; i++) {
+    rs_nccl *c = rs_nccl_of(turns[i].comm);
+    int64_t bytes = 0;
+    RS_TRY(exchange(c, &turns[i], turns[i].stream));
+    for (int64_t r = 0; r < turns[i].nreceives; r++)
+      bytes += turns[i].receives[r].bytes;
+    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A byte to and from everybody, in the buffers and on the stream of the all-gather; what comes is not looked at. The
+ * host connects when it plans the group, so nothing has to be waited for. */
+static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
+                                   const int64_t *receives, reshard_collective kind, int64_t root) {
+  rs_nccl *c = rs_nccl_of(comm);
+  rs_part *parts = NULL;
+  if (kind != RESHARD_COLLECTIVE_NONE) {
+    char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
+    rs_collective o = {kind, root, send, send + comm->size, 1};
+    return exchange(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
+  }
+  if (nsends + nreceives == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc(&parts, nsends + nreceives, sizeof *parts));
+  for (int64_t i = 0; i < nsends; i++)
+    parts[i] = (rs_part){sends[i], (char *)c->device_mine, 1, NULL, true};
+  for (int64_t i = 0; i < nreceives; i++)
+    parts[nsends + i] = (rs_part){receives[i], (char *)(c->device_all + receives[i]), 1, NULL, true};
+  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream};
+  reshard_status status = exchange(c, &turn, c->stream);
+  free(parts);
+  return status;
+}
+
+/* --- The rest --------------------------------------------------------------------------------------------------- */
+
+/* One rank of this process: it meets nobody. */
+static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  RS_TRY(check_alive(rs_nccl_of(comm)));
+  return run(1, &mine);
+}
+
+static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
+
+static void nccl_leave(reshard_comm comm) { (void)comm; }
+
+/* A group needs no memory of ours. */
+static reshard_status nccl_reserve(reshard_comm comm, int64_t most) {
+  (void)comm, (void)most;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status nccl_abort(reshard_comm comm) {
+  rs_nccl_end(rs_nccl_of(comm));
+  return RESHARD_SUCCESS;
+}
+
+static void nccl_destroy(reshard_comm comm) { rs_nccl_close(rs_nccl_of(comm)); }
+
+const rs_comm_ops rs_nccl_ops = {
+    .name = "nccl",
+    .reach = false,
+    .together = nccl_together,
+    .allgather = nccl_allgather,
+    .enter = nccl_enter,
+    .leave = nccl_leave,
+    .exchange = nccl_exchange,
+    .reserve = nccl_reserve,
+    .fit = nccl_fit,
+    .connect = nccl_connect,
+    .split = rs_nccl_split,
+    .alive = nccl_enter,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};

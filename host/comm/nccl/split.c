@@ -1,0 +1,89 @@
+/* Splitting an NCCL communicator: the ranks tell each other what they want, NCCL splits, and they tell each other
+ * whether it did. */
+#include "comm/nccl/nccl.h"
+
+#include "comm/split_group.h"
+#include "device/cuda/cuda.h"
+
+#include <stdlib.h>
+
+/* Collective in NCCL's sense: called by every rank, also one that gets nothing. *out is NULL then, and after an error
+ * when the split may be under way still. */
+static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *out) {
+  int previous;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  if (*c->split != NULL) /* of an earlier one that failed, and has been through since */
+    (void)ncclCommAbort(*c->split);
+  *c->split = NULL;
+  RS_TRY(rs_cuda_enter(c->base.device, &previous));
+  reshard_status status = rs_nccl_lock(c);
+  if (status == RESHARD_SUCCESS) {
+    ncclResult_t result =
+        ncclCommSplit(c->nccl, seat->n > 0 ? seat->color : NCCL_SPLIT_NOCOLOR, seat->key, c->split, &config);
+    rs_nccl_unlock(c);
+    c->splitting = result == ncclInProgress;
+    status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
+  }
+  rs_cuda_leave(previous);
+  if (!c->ended) {
+    *out = *c->split;
+    *c->split = NULL;
+    c->splitting = false;
+  }
+  return status;
+}
+
+/* A child is ended with its parent, and may outlive the parent's handle. */
+static void adopt(rs_nccl *parent, rs_nccl *child) {
+  child->parent = parent;
+  pthread_mutex_lock(&parent->mutex);
+  bool ended = parent->ended; /* aborted meanwhile */
+  child->next = parent->children;
+  parent->children = child;
+  parent->users++;
+  pthread_mutex_unlock(&parent->mutex);
+  if (ended)
+    rs_nccl_end(child);
+}
+
+/* The new communicator, around what NCCL made; made or not, nccl is taken care of. */
+static reshard_status make(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_nccl **out) {
+  int64_t since = rs_now_ns();
+  ncclResult_t state = ncclInProgress;
+  while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
+         (parent->timeout_ms == 0 || rs_now_ns() - since < parent->timeout_ms * 1000000))
+    rs_nccl_pause(since);
+  reshard_status status =
+      state == ncclSuccess ? rs_nccl_create(nccl, false, parent->handle, parent->timeout_ms, out)
+                           : rs_error(RESHARD_ERROR_PEER,
+                                      "ncclCommSplit: the new communicator is not there (NCCL error %d)", (int)state);
+  if (status != RESHARD_SUCCESS) {
+    (void)ncclCommAbort(nccl);
+    return status;
+  }
+  (*out)->base.global_ranks = (*out)->global_ranks = seat->global_ranks;
+  seat->global_ranks = NULL;
+  adopt(parent, *out);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
+  rs_nccl *c = rs_nccl_of(comm), *made = NULL;
+  ncclComm_t nccl = NULL;
+  rs_seat seat;
+  RS_TRY(rs_seat_find(comm, mine, &seat));
+  reshard_status status = split_nccl(c, &seat, &nccl);
+  if (status == RESHARD_SUCCESS && nccl != NULL)
+    status = make(c, nccl, &seat, &made);
+  else if (nccl != NULL) /* it was being made */
+    (void)ncclCommAbort(nccl);
+  if (status == RESHARD_SUCCESS || !c->ended) /* else nobody hears it any more */
+    status = rs_seat_agree(comm, status);
+  if (status != RESHARD_SUCCESS && made != NULL)
+    rs_nccl_close(made);
+  free(seat.global_ranks);
+  if (status == RESHARD_SUCCESS)
+    *sub = made != NULL ? &made->base : NULL;
+  return status;
+}

@@ -1,0 +1,162 @@
+/* Conversions of numbers, written once per element in integer arithmetic and compiled once per instruction set; the
+ * compiler makes vectors of the loops, so nothing here branches.
+ *
+ * Every pair goes through the bits of a float. Widening to it is exact. Narrowing from it rounds to nearest even:
+ *   - a normal result: half a unit less one, and the bit that becomes the last one, are added to the bits of the float;
+ *     what carries into the exponent is right there, too;
+ *   - a subnormal result: a power of two is added whose unit is the unit of the result, and the adder rounds.
+ * A double that becomes less than a float would be rounded twice. So it first becomes a float rounded to odd: cut off,
+ * and its last bit set where anything was lost. A float has two bits more than what is narrower has at least, so that
+ * bit says on which side of a tie the double was.
+ *
+ * Overflow: infinity, for f8_e4m3, which has none, the largest number. Every NaN becomes the one whose bits are all set but the
+ * sign: what NVIDIA's conversions give, where they are documented to give one.
+ *
+ * Everything is static and no header's inline function is used: code for a newer machine must not end up in a symbol
+ * that others share. */
+#include "device/cpu/cast/kernels.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define EACH(i, n) for (int64_t i = 0; i < (n); i++)
+#else
+#define EACH(i, n) _Pragma("GCC ivdep") for (int64_t i = 0; i < (n); i++) /* dst is src, or apart from it */
+#endif
+
+typedef int32_t f32_bits; /* signed, because vectors compare signed numbers */
+
+enum { NAN_32 = 0x7fffffff, INF_32 = 0x7f800000 };
+
+ALWAYS_INLINE f32_bits bits_of(float number) {
+  f32_bits bits;
+  __builtin_memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+ALWAYS_INLINE float float_of(f32_bits bits) {
+  float number;
+  __builtin_memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
+/* yes where the condition holds, else no: without a branch, though both may be of arithmetic that could trap. */
+ALWAYS_INLINE int32_t pick(int32_t condition, int32_t yes, int32_t no) { return no ^ ((yes ^ no) & -condition); }
+
+/* A format narrower than a float. */
+typedef struct format {
+  int width, mantissa, bias; /* bits in all, of the mantissa; of the exponent */
+  int last;                  /* largest code that is no NaN */
+  int infinity;              /* code of it, or -1 */
+  int most;                  /* what a number too large becomes */
+} format;
+#define F8_E4M3 ((format){8, 3, 7, 0x7e, -1, 0x7e})
+#define F8_E5M2 ((format){8, 2, 15, 0x7c, 0x7c, 0x7c})
+#define F16     ((format){16, 10, 15, 0x7c00, 0x7c00, 0x7c00})
+
+ALWAYS_INLINE f32_bits widen(const format f, int32_t code) {
+  const int32_t top = 1 << (f.width - 1), first = (127 - f.bias + 1) << 23; /* the smallest normal number, as a float */
+  int32_t sign = (int32_t)((uint32_t)(code & top) << (32 - f.width)), magnitude = code & (top - 1);
+  int32_t shifted = magnitude << (23 - f.mantissa);
+  int32_t normal = shifted + ((127 - f.bias) << 23);
+  int32_t subnormal = bits_of(float_of(shifted + first) - float_of(first));
+  int32_t bits = pick(magnitude < 1 << f.mantissa, subnormal, normal);
+  bits = pick(magnitude == f.infinity, INF_32, bits);
+  return pick(magnitude > f.last, NAN_32, bits | sign);
+}
+
+ALWAYS_INLINE int32_t narrow(const format f, f32_bits bits) {
+  const int lost = 23 - f.mantissa;
+  const int32_t first = (127 - f.bias + 1) << 23, unit = (127 - f.bias + lost + 1) << 23;
+  int32_t magnitude = bits & NAN_32, sign = (int32_t)((uint32_t)bits >> 31 << (f.width - 1));
+  int32_t odd = magnitude >> lost & 1;
+  int32_t normal = (magnitude - ((127 - f.bias) << 23) + (1 << (lost - 1)) - 1 + odd) >> lost;
+  int32_t subnormal = bits_of(float_of(magnitude) + float_of(unit)) - unit;
+  int32_t code = pick(magnitude < first, subnormal, normal);
+  code = pick(code > f.most, f.most, code);
+  return pick(magnitude > INF_32, (1 << (f.width - 1)) - 1, code | sign);
+}
+
+/* bf16 has the exponent of a float, so that its subnormal numbers need nothing of their own. */
+ALWAYS_INLINE int32_t narrow_bf16(f32_bits bits) {
+  int32_t code = (int32_t)((uint32_t)bits + 0x7fff + ((uint32_t)bits >> 16 & 1)) >> 16;
+  return pick((bits & NAN_32) > INF_32, 0x7fff, code);
+}
+ALWAYS_INLINE f32_bits widen_bf16(int32_t code) {
+  return pick((code & 0x7fff) > 0x7f80, NAN_32, (int32_t)((uint32_t)code << 16));
+}
+
+ALWAYS_INLINE f32_bits odd_of(double number) {
+  float near = (float)number;
+  double back = near;
+  f32_bits bits = bits_of(near);
+  bits -= __builtin_fabs(back) > __builtin_fabs(number); /* it was rounded away from zero */
+  bits |= back != number;
+  return pick(number != number, NAN_32, bits);
+}
+
+/* --- Loads and stores ------------------------------------------------------------------------------------ */
+
+#define NUMBERS(type, name) \
+  ALWAYS_INLINE type get_##name(const char *src) { \
+    type number; \
+    __builtin_memcpy(&number, src, sizeof number); \
+    return number; \
+  } \
+  ALWAYS_INLINE void put_##name(char *dst, type number) { __builtin_memcpy(dst, &number, sizeof number); }
+NUMBERS(uint8_t, u8)
+NUMBERS(uint16_t, u16)
+NUMBERS(int32_t, i32)
+NUMBERS(int64_t, i64)
+NUMBERS(double, double)
+
+enum { BYTES_e4m3 = 1, BYTES_e5m2 = 1, BYTES_f16 = 2, BYTES_bf16 = 2, BYTES_f32 = 4, BYTES_f64 = 8, BYTES_odd = 8 };
+ALWAYS_INLINE f32_bits load_e4m3(const char *src) { return widen(F8_E4M3, get_u8(src)); }
+ALWAYS_INLINE f32_bits load_e5m2(const char *src) { return widen(F8_E5M2, get_u8(src)); }
+ALWAYS_INLINE f32_bits load_f16(const char *src) { return widen(F16, get_u16(src)); }
+ALWAYS_INLINE f32_bits load_bf16(const char *src) { return widen_bf16(get_u16(src)); }
+ALWAYS_INLINE f32_bits load_f32(const char *src) { return get_i32(src); }
+ALWAYS_INLINE f32_bits load_f64(const char *src) {
+  double number = get_double(src);
+  return pick(number != number, NAN_32, bits_of((float)number));
+}
+ALWAYS_INLINE f32_bits load_odd(const char *src) { return odd_of(get_double(src)); }
+
+ALWAYS_INLINE void store_e4m3(char *dst, f32_bits bits) { put_u8(dst, (uint8_t)narrow(F8_E4M3, bits)); }
+ALWAYS_INLINE void store_e5m2(char *dst, f32_bits bits) { put_u8(dst, (uint8_t)narrow(F8_E5M2, bits)); }
+ALWAYS_INLINE void store_f16(char *dst, f32_bits bits) { put_u16(dst, (uint16_t)narrow(F16, bits)); }
+ALWAYS_INLINE void store_bf16(char *dst, f32_bits bits) { put_u16(dst, (uint16_t)narrow_bf16(bits)); }
+ALWAYS_INLINE void store_f32(char *dst, f32_bits bits) { put_i32(dst, bits); }
+ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
+  int32_t nan = -((bits & NAN_32) > INF_32);
+  double number = (double)float_of((bits | nan) ^ (int32_t)((uint32_t)nan << 31));
+  int64_t wide;
+  __builtin_memcpy(&wide, &number, sizeof wide);
+  put_i64(dst, wide | (nan & ((1 << 29) - 1))); /* the bits that a float's NaN lacks */
+}
+
+#define CAST(from, to) \
+  static void from##_to_##to(char *dst, const char *src, int64_t n) { \
+    EACH(i, n) store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
+  }
+/* clang-format off */
+CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64)
+CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
+CAST(f16, e4m3) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
+CAST(bf16, e4m3) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
+CAST(f32, e4m3) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
+CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
+
+#define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]
+static const rs_cast_kernels kernels = {
+    .of = {AT(F8_E4M3) = {AT(F8_E5M2) = e4m3_to_e5m2, AT(F16) = e4m3_to_f16, AT(BF16) = e4m3_to_bf16,
+                          AT(F32) = e4m3_to_f32, AT(F64) = e4m3_to_f64},
+           AT(F8_E5M2) = {AT(F8_E4M3) = e5m2_to_e4m3, AT(F16) = e5m2_to_f16, AT(BF16) = e5m2_to_bf16,
+                          AT(F32) = e5m2_to_f32, AT(F64) = e5m2_to_f64},
+           AT(F16) = {AT(F8_E4M3) = f16_to_e4m3, AT(F8_E5M2) = f16_to_e5m2, AT(BF16) = f16_to_bf16,
+                      AT(F32) = f16_to_f32, AT(F64) = f16_to_f64},
+           AT(BF16) = {AT(F8_E4M3) = bf16_to_e4m3, AT(F8_E5M2) = bf16_to_e5m2, AT(F16) = bf16_to_f16,
+                       AT(F32) = bf16_to_f32, AT(F64) = bf16_to_f64},
+           AT(F32) = {AT(F8_E4M3) = f32_to_e4m3, AT(F8_E5M2) = f32_to_e5m2, AT(F16) = f32_to_f16,
+                      AT(BF16) = f32_to_bf16, AT(F64) = f32_to_f64},
+           AT(F64) = {AT(F8_E4M3) = odd_to_e4m3, AT(F8_E5M2) = odd_to_e5m2, AT(F16) = odd_to_f16,
+                      AT(BF16) = odd_to_bf16, AT(F32) = f64_to_f32}}};
+/* clang-format on */

@@ -1,0 +1,159 @@
+/* Box copies in the order of their destination.
+ *
+ * Memory is written best line after line, so the loops of a copy are sorted by destination stride, whatever order they
+ * came in, and descending loops are turned round. Where the innermost loop then leaps in the source and another loop
+ * does not, each source line would be fetched once for every element of it: such a copy is a transpose and is done in
+ * blocks that are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it.
+ */
+#include "device/cpu/copy/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  LEAP = 128,      /* a source stride that leaves the line and its neighbour */
+  BLOCK_LEAST = 8, /* steps worth a block */
+  BLOCK_SRC = 256, /* bytes of a block that are contiguous in the source */
+  BLOCK_DST = 512, /* and in the destination */
+  PART = 64 << 10, /* of a long run */
+};
+
+static int by_destination(const void *a, const void *b) {
+  const rs_loop *x = a, *y = b;
+  if (x->dst != y->dst)
+    return x->dst < y->dst ? 1 : -1;
+  return x->src < y->src ? 1 : x->src > y->src ? -1 : 0;
+}
+
+static void insertion_sort(rs_loop *loops, int n) {
+  for (int i = 1; i < n; i++)
+    for (int j = i; j > 0 && by_destination(&loops[j - 1], &loops[j]) > 0; j--) {
+      rs_loop swap = loops[j];
+      loops[j] = loops[j - 1];
+      loops[j - 1] = swap;
+    }
+}
+
+/* Merges loops and run as rs_copies_add does, now that the order is another. */
+static int merge(rs_loop *loops, int n, int64_t *run) {
+  while (n > 0 && loops[n - 1].src == *run && loops[n - 1].dst == *run)
+    *run *= loops[--n].n;
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    rs_loop *outer = kept > 0 ? &loops[kept - 1] : NULL;
+    if (outer != NULL && outer->src == loops[i].src * loops[i].n && outer->dst == loops[i].dst * loops[i].n)
+      *outer = (rs_loop){outer->n * loops[i].n, loops[i].src, loops[i].dst, 0};
+    else
+      loops[kept++] = loops[i];
+  }
+  return kept;
+}
+
+/* Index of the loop that makes a transpose with the last one, or -1. */
+static int transposed_with_last(const rs_loop *loops, int n, int64_t run) {
+  if (n < 2 || run >= RS_LINE || llabs(loops[n - 1].src) < LEAP || loops[n - 1].n < BLOCK_LEAST)
+    return -1;
+  int best = -1;
+  for (int i = 0; i < n - 1; i++)
+    if (loops[i].n >= BLOCK_LEAST && llabs(loops[i].src) < RS_LINE && loops[i].src != 0 &&
+        (best < 0 || llabs(loops[i].src) < llabs(loops[best].src)))
+      best = i;
+  return best;
+}
+
+static void move_before_last(rs_loop *loops, int n, int i) {
+  rs_loop moved = loops[i];
+  memmove(&loops[i], &loops[i + 1], (size_t)(n - 2 - i) * sizeof *loops);
+  loops[n - 2] = moved;
+}
+
+/* Indices from the last line boundary to the address. */
+static int64_t skew(uintptr_t address, int64_t run) {
+  int64_t bytes = (int64_t)(address % RS_LINE);
+  return bytes % run == 0 ? bytes / run : 0;
+}
+
+rs_blocks rs_op_blocks(const rs_op *op, const rs_loop *loops) {
+  const rs_loop *i = &loops[op->nloops - 2], *j = &loops[op->nloops - 1];
+  rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / op->run, 4), .nj = rs_max(BLOCK_DST / op->run, 4)};
+  if (op->width >= 0) {
+    blocks.skew_i = skew((uintptr_t)op->src, op->run);
+    blocks.skew_j = skew((uintptr_t)op->dst, op->run);
+  }
+  blocks.down = rs_ceil_div(i->n + blocks.skew_i, blocks.ni);
+  blocks.across = rs_ceil_div(j->n + blocks.skew_j, blocks.nj);
+  return blocks;
+}
+
+/* Steps, or blocks, within one step of each loop. */
+static void count_inner(const rs_op *op, rs_loop *loops) {
+  int n = op->nloops;
+  int64_t inner = 1;
+  if (op->blocked) {
+    rs_blocks blocks = rs_op_blocks(op, loops);
+    inner = blocks.down * blocks.across;
+    n -= 2;
+  }
+  for (int i = n - 1; i >= 0; i--) {
+    loops[i].inner = inner;
+    inner *= loops[i].n;
+  }
+}
+
+/* Sorted and merged loops of a copy into `loops`; the op has all but its place. */
+static rs_op order(const rs_copies *copies, const rs_copy *copy, rs_loop *loops) {
+  rs_op op = {.src = copy->src, .dst = copy->dst, .run = copy->run, .width = -1};
+  for (int i = 0; i < copy->naxes; i++) {
+    const rs_axis *axis = &copies->axis.at[copy->axes + i];
+    loops[i] = (rs_loop){axis->n, axis->src, axis->dst, 0};
+    if (axis->dst < 0) {
+      op.src += (axis->n - 1) * axis->src;
+      op.dst += (axis->n - 1) * axis->dst;
+      loops[i] = (rs_loop){axis->n, -axis->src, -axis->dst, 0};
+    }
+  }
+  insertion_sort(loops, copy->naxes);
+  op.nloops = merge(loops, copy->naxes, &op.run);
+  int with = transposed_with_last(loops, op.nloops, op.run);
+  if (with >= 0) {
+    op.blocked = true;
+    move_before_last(loops, op.nloops, with);
+    if (loops[op.nloops - 2].src == op.run && loops[op.nloops - 1].dst == op.run)
+      op.width = (int8_t)rs_width_index(op.run);
+  }
+  return op;
+}
+
+/* Places an op behind the last one; its loops are there already. */
+static void place(rs_program *program, rs_op op) {
+  op.loops = program->loop.n;
+  if (op.nloops > 0)
+    count_inner(&op, program->loop.at + op.loops);
+  program->op.at[program->op.n++] = op;
+  program->loop.n += op.nloops;
+}
+
+reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
+  RS_TRY(rs_vec_reserve(&program->op, program->op.n + 2));
+  RS_TRY(rs_vec_reserve(&program->loop, program->loop.n + 2 * copy->naxes + 1));
+  rs_loop *loops = program->loop.at + program->loop.n;
+  rs_op op = order(copies, copy, loops);
+  int64_t parts = op.run / PART, rest = op.run % PART;
+  if (parts < 2) {
+    place(program, op);
+    return RESHARD_SUCCESS;
+  }
+  rs_op tail = op;
+  tail.src += parts * PART;
+  tail.dst += parts * PART;
+  tail.run = rest;
+  loops[op.nloops++] = (rs_loop){parts, PART, PART, 0};
+  op.run = PART;
+  place(program, op);
+  if (rest > 0) {
+    for (int i = 0; i < tail.nloops; i++)
+      loops[op.nloops + i] = loops[i];
+    place(program, tail);
+  }
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,350 @@
+/* The copy kernels, written once over a vector type and compiled once per instruction set.
+ *
+ * The including file defines
+ *   VB                bytes of a vector, 8 ... 64
+ *   vec, vload(p), vstore(p, v)   a vector, loaded and stored at any address
+ *   vstream(p, v)     stored past the cache at an address aligned to VB (or plainly, where the set cannot)
+ *   vstream_16(p, v)  the same of 16 bytes of any type, at an address aligned to 16
+ *   STREAM_FENCE()    orders such stores before later ones
+ *   MICRO_1 ... MICRO_8 and SIDE_1 ... SIDE_8   optional: transposes of SIDE x SIDE elements of that width in registers
+ *   CELL_4, CELL_8    optional: transposes of whole lines that can store past the cache
+ * Everything is static and no header's inline function is used but those of copy_kernels.h, which do not depend on the
+ * set: code for a newer machine must not end up in a symbol that others share.
+ *
+ * A run of n bytes between two powers of two is two moves that overlap in the middle, so no width needs a loop over
+ * bytes. */
+#include "device/cpu/copy/kernels.h"
+
+#define MOVE(dst, src, size) __builtin_memcpy((dst), (src), (size))
+#define ALWAYS_INLINE        static inline __attribute__((always_inline))
+
+enum { LINE = 64 };
+
+/* 16 ... 128 bytes by whole vectors of at most 16, 32, ... bytes. */
+ALWAYS_INLINE void move_16(char *dst, const char *src) { MOVE(dst, src, 16); }
+ALWAYS_INLINE void move_32(char *dst, const char *src) {
+#if VB >= 32 && defined(__AVX2__)
+  _mm256_storeu_si256((__m256i *)dst, _mm256_loadu_si256((const __m256i *)src));
+#else
+  move_16(dst, src);
+  move_16(dst + 16, src + 16);
+#endif
+}
+ALWAYS_INLINE void move_64(char *dst, const char *src) {
+  for (int i = 0; i < 64; i += VB)
+    vstore(dst + i, vload(src + i));
+}
+
+/* One line past the cache; dst is aligned to a line. */
+ALWAYS_INLINE void stream_line(char *dst, const char *src) {
+  for (int i = 0; i < LINE; i += VB)
+    vstream(dst + i, vload(src + i));
+}
+
+enum {
+  AHEAD = 2048,    /* bytes between a store past the cache and what is asked for ahead of it */
+  FAR = 2048,      /* a step that hardware does not foresee */
+  ROWS_AHEAD = 64, /* of a transpose; into the second-level cache, as rows may have equal places in the first */
+};
+
+ALWAYS_INLINE int64_t to_line(const char *dst, int64_t bytes) {
+  int64_t head = (int64_t)(-(uintptr_t)dst & (LINE - 1));
+  return head < bytes ? head : bytes;
+}
+
+static void stream(char *dst, const char *src, int64_t bytes) {
+  int64_t at = to_line(dst, bytes);
+  if (at > 0)
+    MOVE(dst, src, (size_t)at);
+  for (; at + 4 * LINE <= bytes; at += 4 * LINE)
+    for (int i = 0; i < 4; i++)
+      stream_line(dst + at + i * LINE, src + at + i * LINE);
+  for (; at + LINE <= bytes; at += LINE)
+    stream_line(dst + at, src + at);
+  if (at < bytes)
+    MOVE(dst + at, src + at, (size_t)(bytes - at));
+}
+
+/* A long run. Hardware does not look beyond a page, and does not know where the next run begins. */
+ALWAYS_INLINE void stream_ahead(char *dst, const char *src, int64_t bytes, const char *next) {
+  int64_t at = to_line(dst, bytes);
+  if (at > 0)
+    MOVE(dst, src, (size_t)at);
+  for (; at + LINE <= bytes - AHEAD; at += LINE) {
+    __builtin_prefetch(src + at + AHEAD, 0, 3);
+    stream_line(dst + at, src + at);
+  }
+  for (; at + LINE <= bytes; at += LINE) {
+    __builtin_prefetch(next, 0, 3);
+    next += LINE;
+    stream_line(dst + at, src + at);
+  }
+  if (at < bytes)
+    MOVE(dst + at, src + at, (size_t)(bytes - at));
+}
+
+static void stream_fan(rs_strand *strands, int m, int64_t n) {
+  uint64_t bits = 0;
+  int64_t step_bytes = 0, longest = 0;
+  for (int j = 0; j < m; j++) {
+    bits |= (uint64_t)(uintptr_t)strands[j].dst | (uint64_t)(strands[j].run | strands[j].dst_step);
+    longest = strands[j].run > longest ? strands[j].run : longest;
+    step_bytes += strands[j].run;
+  }
+  const bool lines = bits % LINE == 0 && longest < 1024;
+  const int64_t steps_ahead = AHEAD / step_bytes + 1;
+  for (int64_t k = 0; k < n; k++)
+    for (int j = 0; j < m; j++) {
+      rs_strand *strand = &strands[j];
+      char *d = strand->dst;
+      const char *s = strand->src;
+      const int64_t run = strand->run;
+      strand->dst += strand->dst_step;
+      strand->src += strand->src_step;
+      if (lines && strand->src_step > -FAR && strand->src_step < FAR)
+        for (int64_t at = 0; at < run; at += LINE)
+          stream_line(d + at, s + at);
+      else if (lines)
+        for (int64_t at = 0; at < run; at += LINE) {
+          __builtin_prefetch(s + at + steps_ahead * strand->src_step, 0, 3);
+          stream_line(d + at, s + at);
+        }
+      else if (run < 1024)
+        stream(d, s, run);
+      else
+        stream_ahead(d, s, run, strands[j + 1 < m ? j + 1 : 0].src);
+    }
+}
+
+/* Two loops around a move of `w->run` bytes. */
+#define RUNS(name, move) \
+  static void name(char *dst, const char *src, const rs_walk *w) { \
+    const int64_t run = w->run, n0 = w->n0, src0 = w->src0, dst0 = w->dst0; \
+    (void)run; \
+    for (int64_t i1 = 0; i1 < w->n1; i1++) { \
+      char *d = dst + i1 * w->dst1; \
+      const char *s = src + i1 * w->src1; \
+      _Pragma("GCC unroll 4") for (int64_t i0 = 0; i0 < n0; i0++) { \
+        move; \
+        d += dst0; \
+        s += src0; \
+      } \
+    } \
+  }
+#define OVERLAP(part, size) (part(d, s), part(d + run - (size), s + run - (size)))
+#define PART_2(d, s)        MOVE(d, s, 2)
+#define PART_4(d, s)        MOVE(d, s, 4)
+#define PART_8(d, s)        MOVE(d, s, 8)
+
+RUNS(runs_2, PART_2(d, s))
+RUNS(runs_3, (PART_2(d, s), MOVE(d + 2, s + 2, 1)))
+RUNS(runs_to_7, OVERLAP(PART_4, 4))
+RUNS(runs_8, PART_8(d, s))
+RUNS(runs_to_15, OVERLAP(PART_8, 8))
+RUNS(runs_16, move_16(d, s))
+RUNS(runs_to_31, OVERLAP(move_16, 16))
+RUNS(runs_32, move_32(d, s))
+RUNS(runs_to_63, OVERLAP(move_32, 32))
+RUNS(runs_64, move_64(d, s))
+RUNS(runs_to_128, OVERLAP(move_64, 64))
+
+/* Staging is filled from memory at the pace at which lines are asked for, so a long run asks ahead, and at its end for
+ * the next one. */
+ALWAYS_INLINE void move_ahead(char *dst, const char *src, int64_t bytes, const char *next) {
+  int64_t at = 0;
+  for (; at + LINE <= bytes - AHEAD; at += LINE) {
+    __builtin_prefetch(src + at + AHEAD, 0, 3);
+    move_64(dst + at, src + at);
+  }
+  for (; at + LINE <= bytes; at += LINE) {
+    __builtin_prefetch(next, 0, 3);
+    next += LINE;
+    move_64(dst + at, src + at);
+  }
+  if (at < bytes)
+    MOVE(dst + at, src + at, (size_t)(bytes - at));
+}
+RUNS(runs_long, move_ahead(d, s, run, s + src0))
+RUNS(runs_1_any, *d = *s)
+RUNS(runs_4_any, PART_4(d, s))
+
+/* Gathers of single bytes and words put a vector together before they store. */
+static void runs_1(char *dst, const char *src, const rs_walk *w) {
+  if (w->dst0 != 1) {
+    runs_1_any(dst, src, w);
+    return;
+  }
+  const int64_t step = w->src0;
+  for (int64_t i1 = 0; i1 < w->n1; i1++) {
+    char *d = dst + i1 * w->dst1;
+    const unsigned char *s = (const unsigned char *)src + i1 * w->src1;
+    int64_t i0 = 0;
+    for (; i0 + 8 <= w->n0; i0 += 8, s += 8 * step, d += 8) {
+      char part[8] = {(char)s[0],        (char)s[step],     (char)s[2 * step], (char)s[3 * step],
+                      (char)s[4 * step], (char)s[5 * step], (char)s[6 * step], (char)s[7 * step]};
+      MOVE(d, part, 8);
+    }
+    for (; i0 < w->n0; i0++, s += step)
+      *d++ = (char)*s;
+  }
+}
+
+typedef uint32_t words_4 __attribute__((vector_size(16)));
+ALWAYS_INLINE uint32_t word(const char *src) {
+  uint32_t value;
+  MOVE(&value, src, 4);
+  return value;
+}
+static void runs_4(char *dst, const char *src, const rs_walk *w) {
+  if (w->dst0 != 4) {
+    runs_4_any(dst, src, w);
+    return;
+  }
+  const int64_t step = w->src0;
+  for (int64_t i1 = 0; i1 < w->n1; i1++) {
+    char *d = dst + i1 * w->dst1;
+    const char *s = src + i1 * w->src1;
+    int64_t i0 = 0;
+    for (; i0 + 4 <= w->n0; i0 += 4, s += 4 * step, d += 16) {
+      words_4 four = {word(s), word(s + step), word(s + 2 * step), word(s + 3 * step)};
+      MOVE(d, &four, 16);
+    }
+    for (; i0 < w->n0; i0++, s += step, d += 4)
+      MOVE(d, s, 4);
+  }
+}
+
+#include "device/cpu/copy/transpose.h"
+
+/* Narrow runs of each strand, gathered into lines: vectors of 16 bytes are put together from single loads. */
+typedef uint8_t bytes_16 __attribute__((vector_size(16)));
+typedef uint16_t halves_8 __attribute__((vector_size(16)));
+typedef uint64_t longs_2 __attribute__((vector_size(16)));
+#define PIECE(type, k) piece_##type(src + (k)*step)
+#define DEFINE_PIECE(type) \
+  ALWAYS_INLINE type##_t piece_##type(const char *src) { \
+    type##_t value; \
+    MOVE(&value, src, sizeof value); \
+    return value; \
+  }
+DEFINE_PIECE(uint8)
+DEFINE_PIECE(uint16)
+DEFINE_PIECE(uint32)
+DEFINE_PIECE(uint64)
+#define FOUR(type, k) PIECE(type, k), PIECE(type, (k) + 1), PIECE(type, (k) + 2), PIECE(type, (k) + 3)
+ALWAYS_INLINE bytes_16 gather_1(const char *src, int64_t step) {
+  return (bytes_16){FOUR(uint8, 0), FOUR(uint8, 4), FOUR(uint8, 8), FOUR(uint8, 12)};
+}
+ALWAYS_INLINE halves_8 gather_2(const char *src, int64_t step) { return (halves_8){FOUR(uint16, 0), FOUR(uint16, 4)}; }
+ALWAYS_INLINE words_4 gather_4(const char *src, int64_t step) { return (words_4){FOUR(uint32, 0)}; }
+ALWAYS_INLINE longs_2 gather_8(const char *src, int64_t step) { return (longs_2){PIECE(uint64, 0), PIECE(uint64, 1)}; }
+ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
+  bytes_16 value;
+  (void)step;
+  MOVE(&value, src, 16);
+  return value;
+}
+
+/* A line of each strand in turn, once all are at the beginning of one; what is before and behind by plain moves. */
+#define GATHER(width) \
+  static void stream_gather_##width(rs_strand *strands, int m, int64_t n) { \
+    int64_t left[RS_STRANDS], lines = INT64_MAX; \
+    for (int j = 0; j < m; j++) { \
+      rs_strand *s = &strands[j]; \
+      int64_t head = to_line(s->dst, n * width) / width; \
+      for (int64_t k = 0; k < head; k++, s->dst += width, s->src += s->src_step) \
+        MOVE(s->dst, s->src, width); \
+      left[j] = n - head; \
+      lines = left[j] / (LINE / width) < lines ? left[j] / (LINE / width) : lines; \
+    } \
+    for (int64_t k = 0; k < lines; k++) \
+      for (int j = 0; j < m; j++) { \
+        rs_strand *s = &strands[j]; \
+        const int64_t step = s->src_step; \
+        const char *src = s->src; \
+        for (int i = 0; i < 4; i++, src += step * (16 / width)) \
+          vstream_16(s->dst + 16 * i, gather_##width(src, step)); \
+        s->src = src; \
+        s->dst += LINE; \
+      } \
+    for (int j = 0; j < m; j++) { \
+      rs_strand *s = &strands[j]; \
+      for (int64_t k = lines * (LINE / width); k < left[j]; k++, s->dst += width, s->src += s->src_step) \
+        MOVE(s->dst, s->src, width); \
+    } \
+  }
+GATHER(1)
+GATHER(2)
+GATHER(4)
+GATHER(8)
+GATHER(16)
+
+static void stream_gather(rs_strand *strands, int m, int64_t n) {
+  switch (m > 0 ? strands->run : 0) {
+  case 1: stream_gather_1(strands, m, n); break;
+  case 2: stream_gather_2(strands, m, n); break;
+  case 4: stream_gather_4(strands, m, n); break;
+  case 8: stream_gather_8(strands, m, n); break;
+  case 16: stream_gather_16(strands, m, n); break;
+  }
+}
+
+static void flush(rs_carry *carry) {
+  int64_t at = 0;
+  if (carry->lo > 0 && carry->fill >= LINE) {
+    MOVE(carry->dst + carry->lo, carry->bytes + carry->lo, (size_t)(LINE - carry->lo));
+    carry->lo = 0;
+    at = LINE;
+  }
+  for (; at + LINE <= carry->fill; at += LINE)
+    stream_line(carry->dst + at, carry->bytes + at);
+  if (at == 0)
+    return;
+  move_64(carry->bytes, carry->bytes + at);
+  carry->dst += at;
+  carry->fill -= at;
+}
+
+/* Appends to a carry of one line: its line is filled up, whole lines are stored straight from src, the rest is kept. */
+ALWAYS_INLINE void append(rs_carry *carry, const char *src, int64_t bytes) {
+  if (carry->fill > 0) {
+    int64_t part = LINE - carry->fill < bytes ? LINE - carry->fill : bytes;
+    MOVE(carry->bytes + carry->fill, src, (size_t)part);
+    carry->fill += part;
+    src += part;
+    bytes -= part;
+    if (carry->fill < LINE)
+      return;
+    if (carry->lo > 0)
+      MOVE(carry->dst + carry->lo, carry->bytes + carry->lo, (size_t)(LINE - carry->lo));
+    else
+      stream_line(carry->dst, carry->bytes);
+    carry->lo = carry->fill = 0;
+    carry->dst += LINE;
+  }
+  char *dst = carry->dst;
+  for (; bytes >= LINE; bytes -= LINE, src += LINE, dst += LINE)
+    stream_line(dst, src);
+  carry->dst = dst;
+  MOVE(carry->bytes, src, (size_t)bytes);
+  carry->fill = bytes;
+}
+
+static void stream_carry(rs_strand *strands, int m, int64_t n) {
+  for (int64_t k = 0; k < n; k++)
+    for (int j = 0; j < m; j++) {
+      append(strands[j].carry, strands[j].src, strands[j].run);
+      strands[j].src += strands[j].src_step;
+    }
+}
+
+static void fence(void) { STREAM_FENCE(); }
+
+#define KERNELS(set) \
+  { \
+    .isa = set, .stream = stream, \
+    .runs = {runs_1,  runs_2,     runs_3,  runs_4,     runs_to_7, runs_8,      runs_to_15, \
+             runs_16, runs_to_31, runs_32, runs_to_63, runs_64,   runs_to_128, runs_long}, \
+    .stream_fan = stream_fan, .stream_gather = stream_gather, .stream_carry = stream_carry, .flush = flush, \
+    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}, .fence = fence, \
+  }

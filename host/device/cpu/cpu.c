@@ -1,0 +1,334 @@
+/* The CPU device: memory, programs and jobs behind the table of device.h. */
+#define _GNU_SOURCE /* sched_getaffinity, MADV_HUGEPAGE */
+#include "device/cpu/cpu.h"
+
+#include "device/cpu/cast/cast.h"
+#include "device/cpu/ops.h"
+#include "device/cpu/copy/program.h"
+#include "device/cpu/threads.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+  ALONE = 256 << 10, /* jobs up to this size wake nobody */
+  SPAN_TASK = 512 << 10,
+  SPAN_TASK_LEAST = 64 << 10,
+};
+
+typedef struct rs_cpu {
+  rs_device base;
+  const rs_kernels *kernels;
+  rs_threads *threads;
+  int64_t stream_from; /* bytes of a job from which on stores go past the cache */
+} rs_cpu;
+
+static inline rs_cpu *cpu_of(rs_device *device) { return (rs_cpu *)device; }
+
+/* Into a program without any ops. */
+static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
+  program->bytes = copies->bytes;
+  for (int64_t i = 0; i < copies->copy.n; i++)
+    RS_TRY(rs_program_add(program, copies, &copies->copy.at[i]));
+  bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
+  RS_TRY(rs_program_join(program, streaming));
+  return rs_program_divide(program, rs_threads_count(cpu->threads));
+}
+
+static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  rs_program *program;
+  RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
+  reshard_status status = make_program(cpu_of(device), copies, total_bytes, program);
+  if (status != RESHARD_SUCCESS) {
+    rs_program_free(program);
+    return status;
+  }
+  rs_program_free_room(program);
+  *out = program;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status cpu_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  if (*out == NULL)
+    RS_TRY(rs_alloc_zero(out, 1, sizeof **out));
+  rs_program_clear(*out);
+  return make_program(cpu_of(device), copies, total_bytes, *out);
+}
+
+static void cpu_release(rs_device *device, rs_program *program) {
+  (void)device;
+  rs_program_free(program);
+}
+
+typedef struct rs_run_job {
+  const rs_kernels *kernels;
+  int64_t n;
+  rs_program *const *programs;
+} rs_run_job;
+
+static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 : program->task.n; }
+
+/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together.
+ * Each thread finds its way through this order by itself, from one of its tasks to the next. */
+static void run_tasks(const void *user, rs_claim *claim) {
+  const rs_run_job *job = user;
+  int64_t program = -1, row = 0, at = -1;
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
+    while (at < task) {
+      do {
+        if (++program == job->n) {
+          program = 0;
+          row++;
+        }
+      } while (tasks_of(job->programs[program]) <= row);
+      at++;
+    }
+    rs_program_run_task(job->programs[program], job->kernels, row);
+  }
+  job->kernels->fence();
+}
+
+static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  int64_t tasks = 0, bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (programs[i] != NULL) {
+      tasks += programs[i]->task.n;
+      bytes += programs[i]->bytes;
+    }
+  if (tasks == 0)
+    return RESHARD_SUCCESS;
+  rs_run_job job = {cpu->kernels, n, programs};
+  if (bytes <= ALONE)
+    rs_threads_run_alone(tasks, run_tasks, &job);
+  else
+    rs_threads_run(cpu->threads, tasks, run_tasks, &job);
+  return RESHARD_SUCCESS;
+}
+
+/* Spans are seen as one sequence of bytes that is cut in equal parts. */
+typedef struct rs_copy_job {
+  const rs_kernels *kernels;
+  const rs_span *spans;
+  int64_t size; /* of a task */
+  int64_t bytes;
+  bool streaming;
+  bool straight; /* the plain kernels, without looking ahead */
+} rs_copy_job;
+
+static void copy_tasks(const void *user, rs_claim *claim) {
+  const rs_copy_job *job = user;
+  const rs_span *span = job->spans;
+  int64_t base = 0; /* of the span in the sequence */
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
+    int64_t at = task * job->size, end = rs_min(at + job->size, job->bytes);
+    while (at < end) {
+      for (; base + span->bytes <= at; span++)
+        base += span->bytes;
+      int64_t inside = at - base, bytes = rs_min(end, base + span->bytes) - at;
+      if (job->streaming && job->straight)
+        job->kernels->stream(span->dst + inside, span->src + inside, bytes);
+      else if (job->streaming && !span->staging)
+        job->kernels->stream_fan(&(rs_strand){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1, 1);
+      else
+        memcpy(span->dst + inside, span->src + inside, (size_t)bytes);
+      at += bytes;
+    }
+  }
+  job->kernels->fence();
+}
+
+static void copy_spans(rs_cpu *cpu, const rs_span *spans, int64_t bytes, bool streaming, bool straight) {
+  int64_t size = rs_max(rs_min(bytes / (4 * rs_threads_count(cpu->threads)), SPAN_TASK), SPAN_TASK_LEAST);
+  size = (size + 4095) / 4096 * 4096;
+  size = rs_max(size, rs_ceil_div(bytes, UINT32_MAX));
+  rs_copy_job job = {cpu->kernels, spans, size, bytes, streaming, straight};
+  if (bytes <= ALONE)
+    rs_threads_run_alone(rs_ceil_div(bytes, size), copy_tasks, &job);
+  else
+    rs_threads_run(cpu->threads, rs_ceil_div(bytes, size), copy_tasks, &job);
+}
+
+static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    bytes += spans[i].bytes;
+  if (bytes > 0)
+    copy_spans(cpu, spans, bytes, total_bytes >= cpu->stream_from, false);
+  return RESHARD_SUCCESS;
+}
+
+typedef struct rs_carry_job {
+  const rs_kernels *kernels;
+  rs_link *links;
+  int threads;
+  bool streaming;
+} rs_carry_job;
+
+static void carry_program(const rs_program *program, const rs_kernels *kernels) {
+  for (int64_t task = 0; task < tasks_of(program); task++)
+    rs_program_run_task(program, kernels, task);
+}
+
+/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
+ * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
+static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
+  if (rs_threads_next(claim) < 0)
+    return NULL;
+  for (int64_t i = claim->thread; i < claim->n; i += job->threads)
+    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
+      return &job->links[i];
+  for (int64_t i = claim->n - 1;; i = i > 0 ? i - 1 : claim->n - 1)
+    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
+      return &job->links[i];
+}
+
+/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only
+ * reads from memory, one that sends only writes: so it does some of both all the time. */
+static void send_link(const rs_carry_job *job, const rs_link *link, const rs_link *next) {
+  enum { PART = 2048 };
+  const rs_span *s = &link->span;
+  rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
+  for (int64_t at = 0; at < s->bytes; at += PART) {
+    int64_t bytes = rs_min(PART, s->bytes - at);
+    rs_program_ahead(&ahead, PART);
+    if (job->streaming && !s->staging)
+      job->kernels->stream(s->dst + at, s->src + at, bytes);
+    else
+      memcpy(s->dst + at, s->src + at, (size_t)bytes);
+  }
+}
+
+/* One task is one message, from its source to its destination. */
+static void carry_tasks(const void *user, rs_claim *claim) {
+  const rs_carry_job *job = user;
+  rs_link *link = take_link(job, claim);
+  while (link != NULL) {
+    carry_program(link->pack, job->kernels);
+    rs_link *next = take_link(job, claim);
+    send_link(job, link, next);
+    carry_program(link->unpack, job->kernels);
+    link = next;
+  }
+  job->kernels->fence();
+}
+
+static reshard_status cpu_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  rs_carry_job job = {cpu->kernels, links, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < n; i++)
+    bytes += links[i].span.bytes;
+  if (bytes <= ALONE)
+    rs_threads_run_alone(n, carry_tasks, &job);
+  else
+    rs_threads_run(cpu->threads, n, carry_tasks, &job);
+  for (int64_t i = 0; i < n; i++)
+    atomic_store_explicit(&links[i].taken, false, memory_order_relaxed);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status cpu_cast(rs_device *device, const rs_casts *casts, void *stream) {
+  (void)stream;
+  rs_cpu *cpu = cpu_of(device);
+  rs_cpu_cast(cpu->threads, cpu->kernels, cpu->stream_from, casts);
+  return RESHARD_SUCCESS;
+}
+
+static int64_t cpu_count(const rs_program *program) { return program == NULL ? 0 : program->count; }
+
+static void cpu_destroy(rs_device *device) {
+  if (device == NULL)
+    return;
+  rs_threads_destroy(cpu_of(device)->threads);
+  free(device);
+}
+
+static const rs_device_ops cpu_ops = {
+    .name = "cpu",
+    .alloc = rs_cpu_alloc,
+    .free = rs_cpu_free,
+    .alloc_async = rs_cpu_alloc_async,
+    .free_async = rs_cpu_free_async,
+    .compile = cpu_compile,
+    .recompile = cpu_recompile,
+    .release = cpu_release,
+    .run = cpu_run,
+    .copy = cpu_copy,
+    .carry = cpu_carry,
+    .count = cpu_count,
+    .cast = cpu_cast,
+    .select = rs_cpu_select,
+    .memcpy = rs_cpu_memcpy,
+    .memset = rs_cpu_memset,
+    .host_alloc = rs_cpu_alloc,
+    .host_free = rs_cpu_free,
+    .stream_create = rs_cpu_stream_create,
+    .stream_destroy = rs_cpu_stream_destroy,
+    .event_create = rs_cpu_event_create,
+    .event_destroy = rs_cpu_event_destroy,
+    .event_record = rs_cpu_event_record,
+    .event_wait = rs_cpu_event_wait,
+    .event_done = rs_cpu_event_done,
+    .synchronize = rs_cpu_synchronize,
+    .finish = rs_cpu_finish,
+    .capturing = rs_cpu_capturing,
+    .reach = rs_cpu_reach,
+    .destroy = cpu_destroy,
+};
+
+int rs_device_cpu_cores(void) {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+#endif
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+}
+
+/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of
+ * all sockets or none, so no more than MOST is believed; a streaming store costs little where the cache would have
+ * done. */
+static int64_t streaming_threshold(void) {
+  enum { MOST = 2 << 20 };
+  long bytes = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes <= 0)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+  return bytes > 0 ? rs_min(bytes / 2, MOST) : MOST;
+}
+
+reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **device) {
+  const rs_kernels *kernels = isa >= RESHARD_ISA_AUTO && isa < RESHARD_ISA_COUNT ? rs_kernels_of(isa) : NULL;
+  if (kernels == NULL)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "this machine or build has no %s copies", reshard_isa_string(isa));
+  if (threads < 0 || threads > 4096)
+    return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
+  rs_cpu *cpu;
+  RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
+  *cpu = (rs_cpu){.base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
+  reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
+  if (status != RESHARD_SUCCESS) {
+    free(cpu);
+    return status;
+  }
+  *device = &cpu->base;
+  return RESHARD_SUCCESS;
+}
+
+int rs_device_cpu_threads(const rs_device *device) { return rs_threads_count(((const rs_cpu *)device)->threads); }
+reshard_isa rs_device_cpu_isa(const rs_device *device) { return ((const rs_cpu *)device)->kernels->isa; }
+
+void rs_device_cpu_straight(rs_device *device, char *dst, const char *src, int64_t bytes, bool streaming) {
+  if (bytes > 0)
+    copy_spans(cpu_of(device), &(rs_span){src, dst, bytes, false}, bytes, streaming, true);
+}

@@ -1,0 +1,221 @@
+/* Copy threads.
+ *
+ * One 64-bit ticket holds the number of the job and how many of its tasks are left. A thread draws a task by compare-
+ * and-swap on it, so a helper that was delayed across jobs can never draw from a job that it does not see: the job's
+ * fields are read only after a successful draw, and they stay until every task drawn is counted as done.
+ *
+ * Helpers spin for some microseconds after a job, because execute is often called in a loop, and then sleep. Whoever
+ * sleeps counts himself first and looks at the ticket again under the lock; whoever publishes a ticket then looks at
+ * the count: with sequentially consistent order one of the two sees the other. */
+#include "device/cpu/threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPINS = 1000, LINE = 64 };
+
+struct rs_threads {
+  _Alignas(LINE) _Atomic uint64_t ticket; /* job number << 32 | tasks left */
+  _Alignas(LINE) _Atomic int64_t done;    /* tasks of this job that are finished */
+  _Alignas(LINE) _Atomic int sleepers;    /* helpers */
+  _Atomic int named;                      /* helpers that have a number */
+  _Atomic bool caller_sleeps;
+  _Atomic bool stop;
+  int64_t n; /* of this job, with work and job */
+  rs_threads_work work;
+  const void *job;
+  pthread_mutex_t turn; /* held for a whole job */
+  pthread_mutex_t lock; /* of the two conditions */
+  pthread_cond_t wake, finished;
+  int nhelpers;
+  pthread_t helpers[];
+};
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Draws a task of any job that has some left (any_job) or of the claim's own job. */
+static bool draw(rs_threads *pool, rs_claim *claim, bool any_job) {
+  uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+  do {
+    if ((uint32_t)ticket == 0 || (!any_job && (uint32_t)(ticket >> 32) != claim->turn))
+      return false;
+  } while (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acq_rel,
+                                                  memory_order_acquire));
+  claim->turn = (uint32_t)(ticket >> 32);
+  claim->n = pool->n;
+  claim->next = pool->n - (int64_t)(uint32_t)ticket;
+  return true;
+}
+
+int64_t rs_threads_next(rs_claim *claim) {
+  if (claim->pool == NULL)
+    return claim->next < claim->n ? claim->next++ : -1;
+  if (claim->next < 0 && !draw(claim->pool, claim, false))
+    return -1;
+  int64_t task = claim->next;
+  claim->next = -1;
+  claim->taken++;
+  return task;
+}
+
+/* Counts the tasks of a claim as done; the last one wakes a sleeping caller. */
+static void finish(rs_threads *pool, const rs_claim *claim) {
+  if (claim->taken == 0)
+    return;
+  int64_t done = atomic_fetch_add(&pool->done, claim->taken) + claim->taken;
+  if (done == claim->n && atomic_load(&pool->caller_sleeps)) {
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->finished);
+    pthread_mutex_unlock(&pool->lock);
+  }
+}
+
+static bool something(rs_threads *pool) {
+  return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop);
+}
+
+static void helper_sleep(rs_threads *pool) {
+  pthread_mutex_lock(&pool->lock);
+  atomic_fetch_add(&pool->sleepers, 1);
+  while (!something(pool))
+    pthread_cond_wait(&pool->wake, &pool->lock);
+  atomic_fetch_sub(&pool->sleepers, 1);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+static void *helper(void *user) {
+  rs_threads *pool = user;
+  int thread = 1 + atomic_fetch_add(&pool->named, 1);
+  for (int spins = 0; !atomic_load_explicit(&pool->stop, memory_order_relaxed);) {
+    rs_claim claim = {.pool = pool, .next = -1, .thread = thread};
+    if (draw(pool, &claim, true)) {
+      pool->work(pool->job, &claim);
+      finish(pool, &claim);
+      spins = 0;
+    } else if (++spins < SPINS) {
+      relax();
+    } else {
+      helper_sleep(pool);
+      spins = 0;
+    }
+  }
+  return NULL;
+}
+
+static void stop_helpers(rs_threads *pool) {
+  pthread_mutex_lock(&pool->lock);
+  atomic_store(&pool->stop, true);
+  pthread_cond_broadcast(&pool->wake);
+  pthread_mutex_unlock(&pool->lock);
+  for (int i = 0; i < pool->nhelpers; i++)
+    pthread_join(pool->helpers[i], NULL);
+}
+
+/* Helpers take no signals: those are the program's. */
+static int start_helpers(rs_threads *pool, int n) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = 0;
+  while (error == 0 && pool->nhelpers < n) {
+    error = pthread_create(&pool->helpers[pool->nhelpers], NULL, helper, pool);
+    pool->nhelpers += error == 0;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+reshard_status rs_threads_create(int threads, rs_threads **out) {
+  size_t bytes = sizeof(rs_threads) + (size_t)(threads - 1) * sizeof(pthread_t);
+  bytes = (bytes + LINE - 1) / LINE * LINE;
+  rs_threads *pool = aligned_alloc(LINE, bytes);
+  if (pool == NULL)
+    return rs_error_memory(bytes);
+  memset(pool, 0, bytes);
+  pthread_mutex_init(&pool->turn, NULL);
+  pthread_mutex_init(&pool->lock, NULL);
+  pthread_cond_init(&pool->wake, NULL);
+  pthread_cond_init(&pool->finished, NULL);
+  int error = start_helpers(pool, threads - 1);
+  if (error != 0) {
+    int started = pool->nhelpers;
+    rs_threads_destroy(pool);
+    return rs_error(RESHARD_ERROR_SYSTEM, "cannot start copy thread %d of %d: %s", started + 2, threads,
+                    strerror(error));
+  }
+  *out = pool;
+  return RESHARD_SUCCESS;
+}
+
+void rs_threads_destroy(rs_threads *pool) {
+  if (pool == NULL)
+    return;
+  stop_helpers(pool);
+  pthread_cond_destroy(&pool->finished);
+  pthread_cond_destroy(&pool->wake);
+  pthread_mutex_destroy(&pool->lock);
+  pthread_mutex_destroy(&pool->turn);
+  free(pool);
+}
+
+int rs_threads_count(const rs_threads *pool) { return pool->nhelpers + 1; }
+
+static void publish(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
+  pool->n = n;
+  pool->work = work;
+  pool->job = job;
+  atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+  uint64_t turn = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32) + 1;
+  atomic_store(&pool->ticket, turn << 32 | (uint64_t)n);
+  if (atomic_load(&pool->sleepers) > 0) {
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+  }
+}
+
+static void wait_for_helpers(rs_threads *pool, int64_t n) {
+  for (int spins = 0; spins < SPINS; spins++) {
+    if (atomic_load_explicit(&pool->done, memory_order_acquire) == n)
+      return;
+    relax();
+  }
+  pthread_mutex_lock(&pool->lock);
+  atomic_store(&pool->caller_sleeps, true);
+  while (atomic_load(&pool->done) != n)
+    pthread_cond_wait(&pool->finished, &pool->lock);
+  atomic_store(&pool->caller_sleeps, false);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
+  if (n <= 1 || pool->nhelpers == 0) {
+    rs_threads_run_alone(n, work, job);
+    return;
+  }
+  pthread_mutex_lock(&pool->turn);
+  publish(pool, n, work, job);
+  rs_claim claim = {.pool = pool, .next = -1};
+  claim.turn = (uint32_t)(atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32);
+  claim.n = n;
+  work(job, &claim);
+  finish(pool, &claim);
+  wait_for_helpers(pool, n);
+  pthread_mutex_unlock(&pool->turn);
+}
+
+void rs_threads_run_alone(int64_t n, rs_threads_work work, const void *job) {
+  if (n <= 0)
+    return;
+  rs_claim claim = {.n = n};
+  work(job, &claim);
+}

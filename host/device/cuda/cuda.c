@@ -1,0 +1,253 @@
+/* The CUDA device: its table; errors, streams and events. */
+#include "device/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Errors and the current device ------------------------------------------------------------------------------ */
+
+static reshard_status status_of(cudaError_t error) {
+  switch (error) {
+  case cudaSuccess: return RESHARD_SUCCESS;
+  case cudaErrorMemoryAllocation: return RESHARD_ERROR_OUT_OF_MEMORY;
+  case cudaErrorNoDevice:
+  case cudaErrorInsufficientDriver:
+  case cudaErrorStubLibrary:
+  case cudaErrorSystemDriverMismatch:
+  case cudaErrorCompatNotSupportedOnDevice:
+  case cudaErrorNoKernelImageForDevice:
+  case cudaErrorUnsupportedPtxVersion:
+  case cudaErrorNotSupported: return RESHARD_ERROR_UNSUPPORTED;
+  case cudaErrorInvalidValue:
+  case cudaErrorInvalidDevice:
+  case cudaErrorInvalidDevicePointer:
+  case cudaErrorInvalidResourceHandle:
+  case cudaErrorStreamCaptureUnsupported:
+  case cudaErrorStreamCaptureInvalidated:
+  case cudaErrorStreamCaptureMerge:
+  case cudaErrorStreamCaptureUnmatched:
+  case cudaErrorStreamCaptureUnjoined:
+  case cudaErrorStreamCaptureIsolation:
+  case cudaErrorStreamCaptureImplicit:
+  case cudaErrorStreamCaptureWrongThread: return RESHARD_ERROR_INVALID;
+  default: return RESHARD_ERROR_SYSTEM;
+  }
+}
+
+reshard_status rs_cuda_check(cudaError_t error, const char *call) {
+  if (error == cudaSuccess)
+    return RESHARD_SUCCESS;
+  (void)cudaGetLastError();
+  int name = (int)strcspn(call, "("); /* of the function, without its arguments */
+  return rs_error(status_of(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error), (int)error);
+}
+
+reshard_status rs_cuda_enter(const rs_device *device, int *before) {
+  int current;
+  RS_CUDA_TRY(cudaGetDevice(&current));
+  if (current != device->index)
+    RS_CUDA_TRY(cudaSetDevice(device->index));
+  *before = current != device->index ? current : -1;
+  return RESHARD_SUCCESS;
+}
+
+int rs_cuda_try_enter(const rs_device *device) {
+  int current = -1;
+  rs_cuda_ignore(cudaGetDevice(&current));
+  if (current == device->index)
+    return -1;
+  rs_cuda_ignore(cudaSetDevice(device->index));
+  return current;
+}
+
+void rs_cuda_leave(int before) {
+  if (before >= 0)
+    rs_cuda_ignore(cudaSetDevice(before));
+}
+
+void rs_cuda_ignore(cudaError_t error) {
+  if (error != cudaSuccess)
+    (void)cudaGetLastError();
+}
+
+enum cudaStreamCaptureMode rs_cuda_relax(void) {
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  rs_cuda_ignore(cudaThreadExchangeStreamCaptureMode(&mode));
+  return mode;
+}
+
+cudaError_t rs_cuda_restore(enum cudaStreamCaptureMode mode, cudaError_t error) {
+  rs_cuda_ignore(cudaThreadExchangeStreamCaptureMode(&mode));
+  return error;
+}
+
+/* --- Streams and events ----------------------------------------------------------------------------------------- */
+
+static reshard_status cuda_stream_create(rs_device *device, void **stream) {
+  RS_ON_DEVICE(device, cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking));
+}
+
+static void cuda_stream_destroy(rs_device *device, void *stream) {
+  if (stream != NULL)
+    RS_ON_DEVICE_VOID(device, cudaStreamDestroy(stream));
+}
+
+static reshard_status cuda_event_create(rs_device *device, rs_event **event) {
+  RS_ON_DEVICE(device, cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
+}
+
+static void cuda_event_destroy(rs_device *device, rs_event *event) {
+  if (event != NULL)
+    RS_ON_DEVICE_VOID(device, cudaEventDestroy((cudaEvent_t)event));
+}
+
+static reshard_status cuda_event_record(rs_device *device, rs_event *event, void *stream) {
+  RS_ON_DEVICE(device, cudaEventRecord((cudaEvent_t)event, stream));
+}
+
+static reshard_status cuda_event_wait(rs_device *device, void *stream, rs_event *event) {
+  RS_ON_DEVICE(device, cudaStreamWaitEvent(stream, (cudaEvent_t)event, 0));
+}
+
+static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *done) {
+  (void)device;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  cudaError_t error = rs_cuda_restore(mode, cudaEventQuery((cudaEvent_t)event));
+  if (error == cudaErrorNotReady)
+    (void)cudaGetLastError();
+  else
+    RS_TRY(rs_cuda_check(error, "cudaEventQuery"));
+  *done = error == cudaSuccess;
+  return RESHARD_SUCCESS;
+}
+
+/* Of a stream that is not captured, whatever others are. */
+static reshard_status cuda_synchronize(rs_device *device, void *stream) {
+  RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
+}
+
+static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
+
+static reshard_status capturing(void *stream, bool *out) {
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  if (error == cudaErrorStreamCaptureImplicit) { /* the default stream, while one that it would wait for is captured */
+    (void)cudaGetLastError();
+    status = cudaStreamCaptureStatusActive;
+  } else {
+    RS_TRY(rs_cuda_check(error, "cudaStreamIsCapturing"));
+  }
+  *out = status != cudaStreamCaptureStatusNone;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status cuda_capturing(rs_device *device, void *stream, bool *out) {
+  int before;
+  if (stream != NULL && stream != cudaStreamLegacy && stream != cudaStreamPerThread) /* it knows its GPU */
+    return capturing(stream, out);
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = capturing(stream, out);
+  rs_cuda_leave(before);
+  return status;
+}
+
+/* --- The device itself ------------------------------------------------------------------------------------------ */
+
+static void cuda_destroy(rs_device *device) {
+  if (device == NULL)
+    return;
+  rs_cuda *cuda = rs_cuda_of(device);
+  rs_cuda_lots_free(device, &cuda->casts);
+  device->ops->stream_destroy(device, cuda->upload);
+  if (cuda->pool != NULL) /* it stays until all that was freed to it is free */
+    rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
+  pthread_mutex_destroy(&cuda->mutex);
+  free(cuda);
+}
+
+static const rs_device_ops cuda_ops = {
+    .name = "cuda",
+    .streams = true,
+    .alloc = rs_cuda_alloc,
+    .free = rs_cuda_free,
+    .alloc_async = rs_cuda_alloc_async,
+    .free_async = rs_cuda_free_async,
+    .compile = rs_cuda_compile,
+    .recompile = rs_cuda_recompile,
+    .release = rs_cuda_release,
+    .run = rs_cuda_run,
+    .copy = rs_cuda_copy,
+    .count = rs_cuda_count,
+    .cast = rs_cuda_cast,
+    .select = rs_cuda_select,
+    .memcpy = rs_cuda_memcpy,
+    .memset = rs_cuda_memset,
+    .host_alloc = rs_cuda_host_alloc,
+    .host_free = rs_cuda_host_free,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_done = cuda_event_done,
+    .synchronize = cuda_synchronize,
+    .finish = cuda_finish,
+    .capturing = cuda_capturing,
+    .reach = rs_cuda_reach,
+    .destroy = cuda_destroy,
+};
+
+/* A GPU that there is: its number. */
+static reshard_status find_device(int wanted, int *index) {
+  int driver = 0, devices = 0;
+  RS_CUDA_TRY(cudaDriverGetVersion(&driver));
+  if (driver == 0)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "this machine has no CUDA driver");
+  reshard_status status = rs_cuda_check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  if (status != RESHARD_SUCCESS)
+    return rs_error(status, "no GPU can be used (CUDA driver %d.%d, runtime %d.%d): %s", driver / 1000,
+                    driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, reshard_last_error());
+  if (wanted < 0)
+    RS_CUDA_TRY(cudaGetDevice(&wanted));
+  if (wanted >= devices)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "there is no cuda:%d: the process sees %d GPU%s", wanted, devices,
+                    devices == 1 ? "" : "s");
+  *index = wanted;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, int *value) {
+  return rs_cuda_check(cudaDeviceGetAttribute(value, which, cuda->base.index), "cudaDeviceGetAttribute");
+}
+
+static reshard_status read_attributes(rs_cuda *cuda) {
+  int l2, pools;
+  RS_TRY(attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
+  RS_TRY(attribute(cuda, cudaDevAttrL2CacheSize, &l2));
+  RS_TRY(attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
+  cuda->l2_bytes = l2;
+  cuda->pools = pools != 0;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_device_cuda_create(int index, rs_device **device) {
+  RS_TRY(find_device(index, &index));
+  rs_cuda *made;
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->base = (rs_device){.ops = &cuda_ops,
+                           .type = RESHARD_DEVICE_CUDA,
+                           .index = index,
+                           .thread_stream = cudaStreamPerThread,
+                           .legacy_stream = cudaStreamLegacy};
+  reshard_status status = read_attributes(made);
+  int failed = status == RESHARD_SUCCESS ? pthread_mutex_init(&made->mutex, NULL) : 0;
+  if (failed != 0)
+    status = rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
+  if (status != RESHARD_SUCCESS) {
+    free(made);
+    return status;
+  }
+  *device = &made->base;
+  return RESHARD_SUCCESS;
+}

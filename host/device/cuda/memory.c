@@ -1,0 +1,216 @@
+/* Memory of a CUDA device, and of the host for it.
+ *
+ * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver,
+ * which keeps all it has (its default is to give memory back whenever somebody synchronises, and to get it again takes
+ * hundreds of milliseconds). Where a device has no such pools, storage is plain memory, and giving it back blocks.
+ *
+ * Calls that CUDA calls unsafe while any thread captures a stream - allocating, asking whether an event has happened -
+ * do no harm to a graph that does not contain them: they are made in relaxed mode. */
+#include "device/cuda/cuda.h"
+
+static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
+  if (status != RESHARD_ERROR_OUT_OF_MEMORY)
+    return status;
+  return rs_error(status, "out of memory: %zu bytes of %s cuda:%d: %s", bytes, what, device->index,
+                  reshard_last_error());
+}
+
+/* Of the GPU, or pinned memory of the host. */
+static reshard_status allocate(rs_device *device, bool pinned, size_t bytes, void **memory) {
+  void *made = NULL;
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = RESHARD_SUCCESS;
+  if (bytes > 0) {
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    cudaError_t error = pinned ? cudaHostAlloc(&made, bytes, cudaHostAllocPortable) : cudaMalloc(&made, bytes);
+    status = rs_cuda_check(rs_cuda_restore(mode, error), pinned ? "cudaHostAlloc" : "cudaMalloc");
+  }
+  rs_cuda_leave(before);
+  if (status != RESHARD_SUCCESS)
+    return out_of_memory(status, device, pinned ? "pinned memory for" : "memory on", bytes);
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
+  return allocate(device, false, bytes, memory);
+}
+
+void rs_cuda_free(rs_device *device, void *memory) {
+  if (memory == NULL)
+    return;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int before = rs_cuda_try_enter(device); /* which GPU memory is of, its address says, too */
+  rs_cuda_ignore(cudaFree(memory));
+  rs_cuda_leave(before);
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
+}
+
+/* No such access between these GPUs, rather than a call that failed. */
+static bool is_refusal(cudaError_t error) {
+  return error == cudaErrorNotSupported || error == cudaErrorInvalidValue || error == cudaErrorInvalidDevice ||
+         error == cudaErrorPeerAccessUnsupported;
+}
+
+/* Kernels of other GPUs reach memory of a pool where the pool says so. Which of them do is written down, for all
+ * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). Memory of a pool that could not be shared is
+ * not given out: a kernel that was promised it would fail. */
+static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
+  int devices = 0;
+  cudaMemPool_t book;
+  RS_CUDA_TRY(cudaGetDeviceCount(&devices));
+  if (devices < 2)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
+  for (int peer = 0; peer < devices; peer++) {
+    struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite};
+    enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
+    if (peer == cuda->base.index)
+      continue;
+    cudaError_t error = cudaMemPoolGetAccess(&now, book, &access.location);
+    if (is_refusal(error))
+      rs_cuda_ignore(error);
+    else
+      RS_TRY(rs_cuda_check(error, "cudaMemPoolGetAccess"));
+    if (error == cudaSuccess && now == cudaMemAccessFlagsProtReadWrite)
+      RS_CUDA_TRY(cudaMemPoolSetAccess(pool, &access, 1));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
+  struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned};
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = cuda->base.index;
+  cudaMemPool_t pool;
+  uint64_t keep = UINT64_MAX;
+  RS_CUDA_TRY(cudaMemPoolCreate(&pool, &props));
+  reshard_status status =
+      rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  if (status != RESHARD_SUCCESS) {
+    rs_cuda_ignore(cudaMemPoolDestroy(pool));
+    return status;
+  }
+  *out = pool;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status pool_of(rs_cuda *cuda, cudaMemPool_t *pool) {
+  reshard_status status = RESHARD_SUCCESS;
+  pthread_mutex_lock(&cuda->mutex);
+  if (cuda->pool == NULL)
+    status = make_pool(cuda, &cuda->pool);
+  if (status == RESHARD_SUCCESS)
+    status = share_pool(cuda, cuda->pool); /* also what it has given already */
+  *pool = cuda->pool;
+  pthread_mutex_unlock(&cuda->mutex);
+  return status;
+}
+
+reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  if (!cuda->pools || bytes == 0)
+    return rs_cuda_alloc(device, bytes, memory);
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  void *made = NULL;
+  cudaMemPool_t pool;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  reshard_status status = pool_of(cuda, &pool);
+  if (status == RESHARD_SUCCESS)
+    status = rs_cuda_check(cudaMallocFromPoolAsync(&made, bytes, pool, stream), "cudaMallocFromPoolAsync");
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
+  if (status != RESHARD_SUCCESS)
+    return out_of_memory(status, device, "storage on", bytes);
+  *memory = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cuda_free_async(rs_device *device, void *memory, void *stream) {
+  if (!rs_cuda_of(device)->pools)
+    rs_cuda_free(device, memory);
+  else if (memory != NULL)
+    RS_ON_DEVICE_VOID(device, cudaFreeAsync(memory, stream));
+}
+
+reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory) {
+  return allocate(device, true, bytes, memory);
+}
+
+void rs_cuda_host_free(rs_device *device, void *memory) {
+  if (memory == NULL)
+    return;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int before = rs_cuda_try_enter(device);
+  rs_cuda_ignore(cudaFreeHost(memory));
+  rs_cuda_leave(before);
+  rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
+}
+
+reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+}
+
+/* Storage of a GPU, to kernels of GPU `by`: that of pools there are none of yet, that of this handle, and that of other
+ * handles when their pools next grow. */
+static reshard_status open_storage(rs_cuda *cuda, int by) {
+  cudaMemPool_t book;
+  const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
+  if (!cuda->pools)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
+  RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
+  pthread_mutex_lock(&cuda->mutex);
+  reshard_status status = cuda->pool != NULL ? share_pool(cuda, cuda->pool) : RESHARD_SUCCESS;
+  pthread_mutex_unlock(&cuda->mutex);
+  return status;
+}
+
+reshard_status rs_cuda_open(rs_device *device, int by) {
+  int possible = 0, before;
+  if (by == device->index)
+    return RESHARD_SUCCESS;
+  RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, by, device->index));
+  if (!possible)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_cuda_enter(device, &before));
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  reshard_status status = open_storage(rs_cuda_of(device), by);
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
+  return status;
+}
+
+/* The current device is `device`. Plain memory first, then storage. */
+static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
+  int possible = 0;
+  RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, device->index, other->index));
+  if (!possible) {
+    *can = false;
+    return RESHARD_SUCCESS;
+  }
+  cudaError_t error = cudaDeviceEnablePeerAccess(other->index, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled)
+    (void)cudaGetLastError();
+  else
+    RS_TRY(rs_cuda_check(error, "cudaDeviceEnablePeerAccess"));
+  RS_TRY(open_storage(rs_cuda_of(other), device->index));
+  *can = true;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
+  if (other->type != RESHARD_DEVICE_CUDA || other->index == device->index) {
+    *can = other->type == RESHARD_DEVICE_CUDA;
+    return RESHARD_SUCCESS;
+  }
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = reach(device, other, can);
+  rs_cuda_leave(before);
+  return status;
+}

@@ -1,0 +1,78 @@
+/* Casts, selection and memset of a CUDA device: a launch each, whose tables are parameters of the kernel. So nothing is
+ * uploaded, nothing has to live until the launch has run, and a captured launch has its table in the graph. Only a list
+ * of casts that parameters cannot hold has its table uploaded (cuda_lots.c); one that is captured is several launches.
+ * A kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
+#include "device/cuda/cuda.h"
+#include "kernels/cast.h"
+#include "kernels/index_select.h"
+
+/* A kernel reads and writes whole numbers, which must be where the hardware can. */
+static reshard_status check_aligned(const char *call, const char *what, const void *at, int64_t bytes) {
+  if ((uintptr_t)at % (uintptr_t)bytes == 0)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s on a GPU: %s is at %p, which is not a multiple of its %lld bytes", call,
+                  what, at, (long long)bytes);
+}
+
+/* By a table in a lot. *done: not, where the list needs none, and where there is none to have: a graph would read the
+ * lot when it is somebody else's, and for one that is in use the host would have to wait. */
+static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, void *stream, bool *done) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  rs_cast_table table;
+  rs_cuda_lot *lot;
+  bool captured;
+  *done = false;
+  size_t bytes = rs_cast_table_measure(casts->cast.n, casts->cast.at, casts->axis.at, &table);
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(device->ops->capturing(device, stream, &captured));
+  if (captured)
+    return RESHARD_SUCCESS;
+  pthread_mutex_lock(&cuda->mutex);
+  reshard_status status = rs_cuda_lots_take(device, &cuda->casts, bytes, false, &lot);
+  if (status == RESHARD_SUCCESS && lot != NULL) {
+    rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, lot->host);
+    status = rs_cuda_memcpy(device, lot->memory, lot->host, bytes, stream);
+    if (status == RESHARD_SUCCESS)
+      status = rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, lot->memory, stream), "rs_cast_table_launch");
+    reshard_status used = rs_cuda_lot_used(device, lot, stream);
+    status = status == RESHARD_SUCCESS ? used : status;
+    *done = true;
+  }
+  pthread_mutex_unlock(&cuda->mutex);
+  return status;
+}
+
+static reshard_status cast(rs_device *device, const rs_casts *casts, void *stream) {
+  bool done;
+  RS_TRY(cast_by_table(device, casts, stream, &done));
+  if (done)
+    return RESHARD_SUCCESS;
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  int error = rs_cast_launch(casts->cast.n, casts->cast.at, casts->axis.at, stream);
+  return rs_cuda_check(rs_cuda_restore(mode, (cudaError_t)error), "rs_cast_launch");
+}
+
+reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stream) {
+  for (int64_t i = 0; i < casts->cast.n; i++) {
+    const rs_cast *cast = &casts->cast.at[i];
+    RS_TRY(check_aligned("a cast", "the source", cast->src, (int64_t)reshard_dtype_size((reshard_dtype)cast->from)));
+    RS_TRY(check_aligned("a cast", "the destination", cast->dst, (int64_t)reshard_dtype_size((reshard_dtype)cast->to)));
+  }
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = cast(device, casts, stream);
+  rs_cuda_leave(before);
+  return status;
+}
+
+reshard_status rs_cuda_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream) {
+  RS_TRY(check_aligned("a selection", "the index", select->index, select->index_bytes));
+  RS_ON_DEVICE_RELAXED(device, rs_index_select_launch(select, fault, stream));
+}
+
+reshard_status rs_cuda_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream) {
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  RS_ON_DEVICE(device, cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)stream));
+}

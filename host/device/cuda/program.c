@@ -1,0 +1,291 @@
+/* Programs of the CUDA device: tables of tiles in its memory, and the launches that run them.
+ *
+ * compile puts the tables where they stay: it uploads them on a stream of the device's own and waits for that, so that
+ * any stream may run the program from then on, also into a graph. To run n programs is a launch for each class of tiles
+ * that they have, with where their tables are as a parameter.
+ *
+ * Copies that run once have their tables uploaded by the run itself (cuda_lots.c). recompile takes a lot for them; only
+ * when all lots are in use it waits for the oldest. */
+#include "device/cuda/cuda.h"
+
+#include "device/cuda/tiles.h"
+#include "device/stream.h"
+
+#include <stdlib.h>
+
+enum {
+  ENGINE = 90,           /* code for it uses the bulk copy engine */
+  PLAIN_SPAN = 64 << 20, /* spans of which each is worth a call of its own */
+};
+
+typedef struct program {
+  rs_box_part part[RS_BOX_CLASSES];
+  int64_t count;
+  char *memory; /* of the device: of a program that was compiled for good */
+  /* Copies that run once. */
+  bool once;
+  bool pending; /* the tables are in lot->host, and not uploaded yet */
+  int64_t table_bytes;
+  rs_cuda_lots lots;
+  rs_cuda_lot *lot; /* of what was compiled last */
+  rs_box_tables tables;
+} program;
+
+static inline program *program_of(rs_program *p) { return (program *)p; }
+
+/* --- Compiling --- */
+
+/* Does the code that there is for this GPU use its engine? A library may have been built for older ones alone, whose
+ * PTX the driver compiles for newer ones. */
+static reshard_status find_engine(rs_device *device, bool *engine) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed), before;
+  if (arch == 0) {
+    RS_TRY(rs_cuda_enter(device, &before));
+    enum cudaStreamCaptureMode mode = rs_cuda_relax();
+    cudaError_t error = (cudaError_t)rs_box_bulk_arch(&arch);
+    reshard_status status = rs_cuda_check(rs_cuda_restore(mode, error), "cudaFuncGetAttributes");
+    rs_cuda_leave(before);
+    RS_TRY(status);
+    atomic_store_explicit(&cuda->bulk_arch, arch, memory_order_relaxed);
+  }
+  *engine = arch >= ENGINE;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
+  rs_box_policy policy = {.sms = rs_cuda_of(device)->multiprocessors};
+  RS_TRY(find_engine(device, &policy.bulk));
+  return rs_box_tables_make(tables, copies, &policy);
+}
+
+static void write_tables(rs_device *device, program *p, const rs_box_tables *tables, const rs_copies *copies,
+                         int64_t total_bytes, char *host, char *memory) {
+  rs_box_tables_write(tables, host, memory, p->part);
+  bool streaming = !copies->staging && total_bytes >= rs_cuda_of(device)->l2_bytes / 2;
+  p->count = 0;
+  for (int c = 0; c < RS_BOX_CLASSES; c++) {
+    p->part[c].streaming = streaming;
+    p->count += p->part[c].count;
+  }
+}
+
+/* Host memory to memory of the device, before it returns. */
+static reshard_status upload(rs_device *device, void *memory, const void *host, size_t bytes) {
+  rs_cuda *cuda = rs_cuda_of(device);
+  reshard_status status = RESHARD_SUCCESS;
+  pthread_mutex_lock(&cuda->mutex);
+  void *stream = cuda->upload;
+  if (stream == NULL)
+    status = device->ops->stream_create(device, &stream);
+  cuda->upload = stream;
+  pthread_mutex_unlock(&cuda->mutex);
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  if (status == RESHARD_SUCCESS)
+    status = rs_cuda_memcpy(device, memory, host, bytes, stream);
+  if (status == RESHARD_SUCCESS) {
+    status = device->ops->synchronize(device, stream);
+    if (status != RESHARD_SUCCESS)
+      (void)device->ops->finish(device); /* both memories will be freed */
+  }
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  return status;
+}
+
+/* Launches of the program, and of spans, which go with it, need not bring code to the device any more. */
+static reshard_status load_code(rs_device *device, const program *p) {
+  int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_squares_load, rs_box_bulk_load};
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  enum cudaStreamCaptureMode mode = rs_cuda_relax();
+  reshard_status status = RESHARD_SUCCESS;
+  for (int c = 0; c < RS_BOX_CLASSES && status == RESHARD_SUCCESS; c++)
+    if (c == RS_BOX_ROWS || p->part[c].count > 0)
+      status = rs_cuda_check((cudaError_t)load[c](), "cudaFuncGetAttributes");
+  (void)rs_cuda_restore(mode, cudaSuccess);
+  rs_cuda_leave(before);
+  return status;
+}
+
+static reshard_status compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, program *p) {
+  char *host = NULL;
+  rs_box_tables tables = {0};
+  reshard_status status;
+  RS_TRY_GOTO(status, make_tables(device, &tables, copies), done);
+  int64_t bytes = rs_box_tables_bytes(&tables);
+  if (bytes > 0) {
+    RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
+    RS_TRY_GOTO(status, rs_cuda_alloc(device, (size_t)bytes, (void **)&p->memory), done);
+    write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
+    RS_TRY_GOTO(status, upload(device, p->memory, host, (size_t)bytes), done);
+  }
+  status = load_code(device, p); /* also without copies: spans may follow */
+done:
+  free(host);
+  rs_box_tables_free(&tables);
+  return status;
+}
+
+reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  program *p;
+  RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
+  reshard_status status = compile(device, copies, total_bytes, p);
+  if (status != RESHARD_SUCCESS) {
+    rs_cuda_release(device, (rs_program *)p);
+    return status;
+  }
+  *out = (rs_program *)p;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Copies that run once --- */
+
+reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  if (*out == NULL)
+    RS_TRY(rs_alloc_zero(out, 1, sizeof(program)));
+  program *p = program_of(*out);
+  p->once = true;
+  p->pending = false;
+  p->count = 0;
+  for (int c = 0; c < RS_BOX_CLASSES; c++)
+    p->part[c].count = 0;
+  RS_TRY(make_tables(device, &p->tables, copies));
+  p->table_bytes = rs_box_tables_bytes(&p->tables);
+  if (p->table_bytes == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_cuda_lots_take(device, &p->lots, (size_t)p->table_bytes, true, &p->lot));
+  write_tables(device, p, &p->tables, copies, total_bytes, p->lot->host, p->lot->memory);
+  p->pending = true;
+  return RESHARD_SUCCESS;
+}
+
+void rs_cuda_release(rs_device *device, rs_program *released) {
+  program *p = program_of(released);
+  if (p == NULL)
+    return;
+  rs_cuda_lots_free(device, &p->lots);
+  rs_cuda_free(device, p->memory);
+  rs_box_tables_free(&p->tables);
+  free(p);
+}
+
+/* Before the launches: the tables are there in the order of stream. */
+static reshard_status begin_once(rs_device *device, program *p, void *stream) {
+  rs_cuda_lot *lot = p->lot;
+  bool captured;
+  RS_TRY(device->ops->capturing(device, stream, &captured));
+  if (captured)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that are compiled to run once cannot be captured");
+  if (p->pending) {
+    RS_TRY(rs_cuda_memcpy(device, lot->memory, lot->host, (size_t)p->table_bytes, stream));
+    p->pending = false;
+  } else if (lot->used && (lot->stream != stream || stream == cudaStreamPerThread)) { /* once more, maybe elsewhere */
+    RS_TRY(rs_stream_wait(device, stream, lot->event, RS_EDGE("tables after upload")));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- Running --- */
+
+static reshard_status launch(const rs_cuda *cuda, int class, rs_box_batch *batch, void *stream) {
+  if (batch->nparts == 0)
+    return RESHARD_SUCCESS;
+  rs_box_batch_close(batch);
+  int error = class == RS_BOX_ROWS      ? rs_box_rows_launch(batch, stream)
+              : class == RS_BOX_SQUARES ? rs_box_squares_launch(batch, stream)
+                                        : rs_box_bulk_launch(batch, cuda->multiprocessors, stream);
+  batch->nparts = batch->tiles = 0;
+  return rs_cuda_check((cudaError_t)error, "box copy launch");
+}
+
+static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs_program *const *programs,
+                                   void *stream) {
+  rs_box_batch batch;
+  batch.nparts = batch.tiles = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const program *p = program_of(programs[i]);
+    if (p == NULL || p->part[class].count == 0)
+      continue;
+    if (!rs_box_batch_add(&batch, &p->part[class])) {
+      RS_TRY(launch(cuda, class, &batch, stream));
+      (void)rs_box_batch_add(&batch, &p->part[class]);
+    }
+  }
+  return launch(cuda, class, &batch, stream);
+}
+
+static reshard_status run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  reshard_status status = RESHARD_SUCCESS;
+  int64_t begun = 0;
+  for (; begun < n; begun++) {
+    program *p = program_of(programs[begun]);
+    if (p != NULL && p->once && p->count > 0)
+      status = begin_once(device, p, stream);
+    if (status != RESHARD_SUCCESS)
+      break;
+  }
+  for (int c = 0; c < RS_BOX_CLASSES && status == RESHARD_SUCCESS; c++)
+    status = launch_class(rs_cuda_of(device), c, n, programs, stream);
+  for (int64_t i = 0; i < begun; i++) {
+    program *p = program_of(programs[i]);
+    if (p == NULL || !p->once || p->count == 0)
+      continue;
+    reshard_status ended = rs_cuda_lot_used(device, p->lot, stream); /* also after a failure */
+    status = status == RESHARD_SUCCESS ? ended : status;
+  }
+  return status;
+}
+
+reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = run(device, n, programs, stream);
+  rs_cuda_leave(before);
+  return status;
+}
+
+/* --- Spans --- */
+
+static reshard_status launch_spans(rs_box_spans *spans, void *stream) {
+  reshard_status status = rs_cuda_check((cudaError_t)rs_box_spans_launch(spans, stream), "span copy launch");
+  spans->n = 0;
+  return status;
+}
+
+/* One span, or few large ones, are left to the driver, which has the fastest copy of each kind there is, between GPUs
+ * as well; for many its calls would take longer than the copies. */
+static reshard_status copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+  const rs_cuda *cuda = rs_cuda_of(device);
+  rs_box_spans batch;
+  batch.n = 0;
+  batch.streaming = total_bytes >= cuda->l2_bytes / 2;
+  int64_t bytes = 0, some = 0;
+  for (int64_t i = 0; i < n; i++) {
+    bytes += spans[i].bytes;
+    some += spans[i].bytes > 0;
+    batch.streaming &= !spans[i].staging;
+  }
+  batch.tile = (uint32_t)rs_box_tile_bytes(bytes, cuda->multiprocessors);
+  for (int64_t i = 0; i < n; i++) {
+    const rs_span *s = &spans[i];
+    if (s->bytes == 0)
+      continue;
+    if (some == 1 || s->bytes >= PLAIN_SPAN) {
+      RS_CUDA_TRY(cudaMemcpyAsync(s->dst, s->src, (size_t)s->bytes, cudaMemcpyDefault, stream));
+    } else if (!rs_box_spans_add(&batch, s->src, s->dst, s->bytes)) {
+      RS_TRY(launch_spans(&batch, stream));
+      (void)rs_box_spans_add(&batch, s->src, s->dst, s->bytes);
+    }
+  }
+  return batch.n > 0 ? launch_spans(&batch, stream) : RESHARD_SUCCESS;
+}
+
+reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
+  int before;
+  RS_TRY(rs_cuda_enter(device, &before));
+  reshard_status status = copy(device, n, spans, total_bytes, stream);
+  rs_cuda_leave(before);
+  return status;
+}
+
+int64_t rs_cuda_count(const rs_program *p) { return p == NULL ? 0 : ((const program *)p)->count; }

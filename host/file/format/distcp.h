@@ -1,0 +1,39 @@
+/* Inside of the opening of a .distcp directory: what .metadata says (distcp_metadata.c), and the shards and holds that
+ * follow (distcp.c). */
+#ifndef RS_FILE_DISTCP_H
+#define RS_FILE_DISTCP_H
+
+#include "file/ground/names.h"
+#include "file/format/pickle.h"
+
+/* Where something was saved. */
+typedef struct rs_distcp_place {
+  int64_t path; /* in rs_distcp.paths */
+  int64_t offset, length;
+} rs_distcp_place;
+
+/* A box of a tensor. */
+typedef struct rs_distcp_chunk {
+  int64_t tensor, place; /* place -1: of a chunk without elements */
+  reshard_box box;
+  bool empty;
+} rs_distcp_chunk;
+
+typedef struct rs_distcp {
+  const char *where; /* "file 'dir/.metadata'" */
+  char *text;        /* owned */
+  rs_pickle pickle;
+  reshard_model model;            /* names, dtypes and shapes of tensors, in the order of the metadata */
+  RS_VEC(rs_distcp_chunk) chunks; /* tensor by tensor */
+  RS_VEC(rs_distcp_place) places;
+  rs_names paths; /* of files: texts in the pickle, without a NUL behind them */
+  int64_t left_out;
+} rs_distcp;
+
+/* Reads the text of .metadata. The caller frees it, also after an error.
+ * Errors: RESHARD_ERROR_INVALID: those of rs_pickle_read; what is no metadata of a checkpoint; chunks beyond their
+ * tensor or without a place. RESHARD_ERROR_UNSUPPORTED: a dtype that this library lacks, data that was transformed. */
+reshard_status rs_distcp_read(rs_distcp *distcp, int64_t size);
+void rs_distcp_free(rs_distcp *distcp);
+
+#endif

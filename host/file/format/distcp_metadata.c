@@ -1,0 +1,251 @@
+/* .metadata is a pickle of torch.distributed.checkpoint.metadata.Metadata. state_dict_metadata maps a name to
+ * TensorStorageMetadata(properties, size, chunks), each chunk a box of offsets and sizes, or to BytesStorageMetadata.
+ * storage_data maps MetadataIndex(fqn, offset) to _StorageInfo(relative_path, offset, length), in which file and where
+ * the torch.save of that chunk is.
+ *
+ * Texts of the pickle are used where they are. Chunks find their places by the number of their name and by their
+ * offset. */
+#include "file/format/distcp.h"
+#include "file/ground/print.h"
+#include "file/format/torch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A place's key. */
+typedef struct key {
+  int64_t name, ndim, offset[RESHARD_MAX_DIMS];
+} key;
+
+typedef struct reader {
+  rs_distcp *d;
+  const rs_pickle *p;
+  rs_names names; /* of tensors and bytes, in both dicts */
+  rs_names keys;  /* of places */
+  key *key;       /* their bytes */
+  rs_pickle_text name;
+  char quoted[RS_QUOTE]; /* the name, for errors */
+} reader;
+
+void rs_distcp_free(rs_distcp *d) {
+  rs_pickle_free(&d->pickle);
+  reshard_model_free(d->model);
+  free(d->chunks.at);
+  free(d->places.at);
+  rs_names_free(&d->paths);
+  free(d->text);
+  *d = (rs_distcp){.pickle.root = -1};
+}
+
+static reshard_status malformed(const reader *r, int64_t value, const char *what) {
+  const rs_pickle_value *v = rs_pickle_get(r->p, value);
+  char found[RS_QUOTE];
+  return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s is expected, it is %s", r->d->where,
+                  (long long)(v != NULL ? v->at : r->p->size), what, rs_pickle_describe(found, r->p, value));
+}
+
+static reshard_status fail(const reader *r, const char *what) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->d->where, r->quoted, what);
+}
+
+static reshard_status put_text(const reader *r, rs_names *to, int64_t value, int64_t *number) {
+  const rs_pickle_value *v = rs_pickle_get(r->p, value);
+  return rs_names_put(to, r->p->bytes + v->number, (size_t)v->count, number);
+}
+
+/* --- storage_data ------------------------------------------------------------------------------------------------ */
+
+/* A file is beside .metadata: a path that leads elsewhere is none of this checkpoint. */
+static reshard_status read_path(reader *r, int64_t value, int64_t *number) {
+  bool is_text = false;
+  char quoted[RS_QUOTE];
+  r->name.n = 0;
+  if (rs_pickle_is(r->p, value, RS_PICKLE_TEXT))
+    RS_TRY(rs_pickle_add_text(r->p, value, &r->name, &is_text));
+  if (!is_text)
+    return malformed(r, value, "relative_path, a text,");
+  if (r->name.n == 0 || strchr(r->name.at, '/') != NULL || strcmp(r->name.at, ".") == 0 ||
+      strcmp(r->name.at, "..") == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: it names the file '%s', which is not in its directory", r->d->where,
+                    rs_quote(quoted, sizeof quoted, r->name.at));
+  return put_text(r, &r->d->paths, value, number);
+}
+
+static reshard_status read_transforms(const reader *r, int64_t value) {
+  char name[64] = "", quoted[RS_QUOTE];
+  int64_t first = rs_pickle_item(r->p, value, 0);
+  if (value < 0 || rs_pickle_is(r->p, value, RS_PICKLE_NONE) ||
+      ((rs_pickle_is(r->p, value, RS_PICKLE_LIST) || rs_pickle_is(r->p, value, RS_PICKLE_TUPLE)) && first < 0))
+    return RESHARD_SUCCESS;
+  if (!rs_pickle_is(r->p, first, RS_PICKLE_TEXT))
+    return malformed(r, value, "transform_descriptors, a list of texts,");
+  const rs_pickle_value *v = rs_pickle_get(r->p, first);
+  memcpy(name, r->p->bytes + v->number, (size_t)rs_min(v->count, sizeof name - 1));
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: its data was transformed by '%s', as compression does: %s",
+                  r->d->where, rs_quote(quoted, sizeof quoted, name), RS_DISTCP_PYTHON);
+}
+
+static reshard_status read_place(reader *r, int64_t index, int64_t info) {
+  const rs_pickle *p = r->p;
+  rs_distcp *d = r->d;
+  int64_t fqn = rs_pickle_under(p, index, "fqn"), offset = rs_pickle_under(p, index, "offset");
+  int64_t at = d->places.n, number;
+  key *k = &r->key[at];
+  int ndim = -1;
+  rs_distcp_place place = {0};
+  if (!rs_pickle_is_object(p, index, RS_ROLE_INDEX) || !rs_pickle_is(p, fqn, RS_PICKLE_TEXT))
+    return malformed(r, index, "a MetadataIndex with a name");
+  if (!rs_pickle_is_object(p, info, RS_ROLE_STORAGE_INFO))
+    return malformed(r, info, "a _StorageInfo");
+  if (offset >= 0 && !rs_pickle_is(p, offset, RS_PICKLE_NONE) &&
+      !rs_pickle_extents(p, offset, RESHARD_MAX_DIMS, &ndim, k->offset))
+    return malformed(r, offset, "an offset of at most 8 integers");
+  if (!rs_pickle_count(p, rs_pickle_under(p, info, "offset"), &place.offset) ||
+      !rs_pickle_count(p, rs_pickle_under(p, info, "length"), &place.length))
+    return malformed(r, info, "a _StorageInfo with an offset and a length of 0 or more");
+  RS_TRY(read_path(r, rs_pickle_under(p, info, "relative_path"), &place.path));
+  RS_TRY(read_transforms(r, rs_pickle_under(p, info, "transform_descriptors")));
+  RS_TRY(put_text(r, &r->names, fqn, &k->name));
+  k->ndim = ndim;
+  for (int i = ndim < 0 ? 0 : ndim; i < RESHARD_MAX_DIMS; i++)
+    k->offset[i] = 0;
+  RS_TRY(rs_names_put(&r->keys, k, sizeof *k, &number));
+  if (number < at)
+    return malformed(r, index, "a MetadataIndex that is not there twice");
+  d->places.at[d->places.n++] = place;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_places(reader *r, int64_t dict) {
+  const rs_pickle *p = r->p;
+  if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
+    return malformed(r, dict, "storage_data, a dict,");
+  int64_t n = p->values.at[dict].count / 2;
+  RS_TRY(rs_vec_reserve(&r->d->places, n));
+  RS_TRY(rs_alloc_zero(&r->key, n, sizeof *r->key));
+  for (int64_t cell = p->values.at[dict].first; cell >= 0;) {
+    const rs_pickle_cell *k = &p->cells.at[cell], *v = &p->cells.at[k->next];
+    RS_TRY(read_place(r, k->value, v->value));
+    cell = v->next;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- state_dict_metadata ----------------------------------------------------------------------------------------- */
+
+static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
+  const rs_pickle *p = r->p;
+  const rs_model_tensor *t = &r->d->model->tensors.at[r->d->model->tensors.n - 1];
+  rs_distcp_chunk chunk = {.tensor = r->d->model->tensors.n - 1, .place = -1};
+  key k = {.name = name, .ndim = t->ndim};
+  int offsets, sizes;
+  if (!rs_pickle_is_object(p, value, RS_ROLE_CHUNK) ||
+      !rs_pickle_extents(p, rs_pickle_under(p, value, "offsets"), RESHARD_MAX_DIMS, &offsets, chunk.box.offset) ||
+      !rs_pickle_extents(p, rs_pickle_under(p, value, "sizes"), RESHARD_MAX_DIMS, &sizes, chunk.box.extent))
+    return malformed(r, value, "a ChunkStorageMetadata with offsets and sizes of 0 or more");
+  if (offsets != t->ndim || sizes != t->ndim)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a chunk of %d offsets and %d sizes, it has %d dims",
+                    r->d->where, r->quoted, offsets, sizes, t->ndim);
+  for (int d = 0; d < t->ndim; d++) {
+    if (chunk.box.offset[d] > t->shape[d] || chunk.box.extent[d] > t->shape[d] - chunk.box.offset[d])
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a chunk at %lld of %lld in dim %d, which has %lld",
+                      r->d->where, r->quoted, (long long)chunk.box.offset[d], (long long)chunk.box.extent[d], d,
+                      (long long)t->shape[d]);
+    k.offset[d] = chunk.box.offset[d];
+    chunk.empty |= chunk.box.extent[d] == 0;
+  }
+  int64_t place = rs_names_find(&r->keys, &k, sizeof k);
+  if (place < 0 && !chunk.empty) {
+    char text[RS_BOX_TEXT];
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': storage_data does not say where its chunk %s is",
+                    r->d->where, r->quoted, rs_box_text(text, t->ndim, chunk.box.offset, chunk.box.extent));
+  }
+  chunk.place = chunk.empty ? -1 : place;
+  RS_TRY(rs_vec_reserve(&r->d->chunks, r->d->chunks.n + 1));
+  r->d->chunks.at[r->d->chunks.n++] = chunk;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
+  const rs_pickle *p = r->p;
+  int64_t properties = rs_pickle_under(p, value, "properties"), chunks = rs_pickle_under(p, value, "chunks");
+  int64_t shape[RESHARD_MAX_DIMS];
+  int ndim;
+  reshard_dtype dtype;
+  const char *text;
+  if (!rs_pickle_is_object(p, properties, RS_ROLE_PROPERTIES) ||
+      !rs_torch_dtype(p, rs_pickle_item(p, p->values.at[properties].last, 0), &dtype, &text))
+    return fail(r, "no TensorProperties with a dtype");
+  if (dtype == RESHARD_DTYPE_NONE)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->d->where,
+                    r->quoted, text);
+  if (!rs_pickle_extents(p, rs_pickle_under(p, value, "size"), RESHARD_MAX_DIMS, &ndim, shape))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its size is no list of at most %d extents of 0 or more",
+                    r->d->where, r->quoted, RESHARD_MAX_DIMS);
+  if (!rs_pickle_is(p, chunks, RS_PICKLE_LIST))
+    return fail(r, "no list of chunks");
+  if (p->values.at[chunks].count == 0)
+    return fail(r, "it has no chunk");
+  RS_TRY(rs_model_add(r->d->model, r->d->where, r->name.at, (size_t)r->name.n, dtype, ndim, shape));
+  for (int64_t cell = p->values.at[chunks].first; cell >= 0; cell = p->cells.at[cell].next) {
+    if (r->d->chunks.n > p->values.n) /* lists that are there many times */
+      return fail(r, "more chunks than the pickle has values");
+    RS_TRY(read_chunk(r, p->cells.at[cell].value, name));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *seen) {
+  bool is_text = false;
+  int64_t name;
+  r->name.n = 0;
+  if (rs_pickle_is(r->p, key, RS_PICKLE_TEXT))
+    RS_TRY(rs_pickle_add_text(r->p, key, &r->name, &is_text));
+  if (!is_text || r->name.n == 0)
+    return malformed(r, key, "a name of a tensor, a text of UTF-8,");
+  rs_quote(r->quoted, sizeof r->quoted, r->name.at);
+  RS_TRY(put_text(r, &r->names, key, &name));
+  if (seen[name])
+    return fail(r, "its name is there twice");
+  seen[name] = true;
+  if (rs_pickle_is_object(r->p, value, RS_ROLE_BYTES_METADATA)) {
+    r->d->left_out++;
+    return RESHARD_SUCCESS;
+  }
+  if (!rs_pickle_is_object(r->p, value, RS_ROLE_TENSOR_METADATA))
+    return malformed(r, value, "TensorStorageMetadata or BytesStorageMetadata");
+  return read_tensor(r, value, name);
+}
+
+static reshard_status read_items(reader *r, int64_t dict) {
+  const rs_pickle *p = r->p;
+  bool *seen = NULL;
+  if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
+    return malformed(r, dict, "state_dict_metadata, a dict,");
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&seen, r->names.all.n + p->values.at[dict].count / 2, sizeof *seen));
+  for (int64_t cell = p->values.at[dict].first; cell >= 0 && status == RESHARD_SUCCESS;) {
+    const rs_pickle_cell *k = &p->cells.at[cell], *v = &p->cells.at[k->next];
+    status = read_item(r, k->value, v->value, seen);
+    cell = v->next;
+  }
+  free(seen);
+  return status;
+}
+
+reshard_status rs_distcp_read(rs_distcp *d, int64_t size) {
+  reader r = {.d = d, .p = &d->pickle};
+  RS_TRY(rs_pickle_read(d->where, d->text, size, RS_IN_METADATA, &d->pickle));
+  if (!rs_pickle_is_object(r.p, r.p->root, RS_ROLE_METADATA))
+    return malformed(&r, r.p->root, "Metadata of torch.distributed.checkpoint");
+  reshard_status status = rs_model_new(&d->model);
+  if (status == RESHARD_SUCCESS)
+    status = read_places(&r, rs_pickle_under(r.p, r.p->root, "storage_data"));
+  if (status == RESHARD_SUCCESS)
+    status = read_items(&r, rs_pickle_under(r.p, r.p->root, "state_dict_metadata"));
+  rs_names_free(&r.names);
+  rs_names_free(&r.keys);
+  free(r.key);
+  free(r.name.at);
+  return status;
+}

@@ -1,0 +1,235 @@
+/* A safetensors file is an 8-byte little-endian length, a JSON object of that length, and the data. The object maps a
+ * name to {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the data's first byte; the tensors
+ * tile the data without gap or overlap. "__metadata__" is no tensor but a map of string to string. Source: the format's
+ * README.
+ *
+ * PyTorch's distributed checkpoint keeps where its shards begin in that map, as JSON text in a string. */
+#include "file/format/safetensors.h"
+
+#include "file/ground/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void rs_header_free(rs_header *header) {
+  reshard_model_free(header->model);
+  free(header->offsets.at);
+  free(header->sharding);
+  free(header->reshard);
+  free(header->saved.at);
+  *header = (rs_header){0};
+}
+
+#ifdef RS_HAVE_JANSSON
+
+#define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
+
+typedef struct range {
+  int64_t begin, end, tensor;
+} range;
+
+static int by_begin(const void *a, const void *b) {
+  const range *x = a, *y = b;
+  if (x->begin != y->begin)
+    return x->begin < y->begin ? -1 : 1;
+  return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Gaps and overlaps; empty tensors lie anywhere. */
+static reshard_status check_tiling(reshard_model model, const char *where, range *ranges, int64_t n, int64_t data) {
+  char quoted[RS_QUOTE];
+  if (n > 0)
+    qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
+  int64_t at = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const char *name = model->names.at + model->tensors.at[ranges[i].tensor].name;
+    if (ranges[i].begin == ranges[i].end)
+      continue;
+    if (ranges[i].begin != at)
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "%s: tensor '%s' begins at byte %lld of the data, the one before ends at %lld", where,
+                      rs_quote(quoted, sizeof quoted, name), (long long)ranges[i].begin, (long long)at);
+    at = ranges[i].end;
+  }
+  if (at != data)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: its tensors end at byte %lld of the data, the file has %lld", where,
+                    (long long)at, (long long)data);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_tensor(reshard_model model, const char *where, const char *name, json_t *value, int64_t data,
+                                 range *out) {
+  char quoted[RS_QUOTE];
+  rs_quote(quoted, sizeof quoted, name);
+  if (!json_is_object(value))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': no object", where, quoted);
+  json_t *offsets = json_object_get(value, "data_offsets");
+  json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+  if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': \"data_offsets\" is missing or not two integers", where,
+                    quoted);
+  int64_t begin = json_integer_value(first), end = json_integer_value(last), bytes;
+  RS_TRY(rs_json_tensor(model, where, name, value, &bytes));
+  if (begin < 0 || end < begin || end > data)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': data_offsets [%lld, %lld] in %lld bytes of data", where,
+                    quoted, (long long)begin, (long long)end, (long long)data);
+  if (end - begin != bytes)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: tensor '%s': data_offsets [%lld, %lld] hold %lld bytes, its shape and dtype need %lld", where,
+                    quoted, (long long)begin, (long long)end, (long long)(end - begin), (long long)bytes);
+  *out = (range){begin, end, model->tensors.n - 1};
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status keep_text(json_t *metadata, const char *key, char **text) {
+  json_t *value = json_object_get(metadata, key);
+  if (value == NULL)
+    return RESHARD_SUCCESS;
+  return rs_alloc_copy(text, json_string_value(value), (int64_t)json_string_length(value) + 1, 1);
+}
+
+static reshard_status read_metadata(const char *where, json_t *metadata, rs_header *header) {
+  if (!json_is_object(metadata))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\" is no object", where);
+  const char *key;
+  json_t *value;
+  json_object_foreach(metadata, key, value) {
+    char quoted[RS_QUOTE];
+    if (!json_is_string(value))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\": the value of '%s' is no string", where,
+                      rs_quote(quoted, sizeof quoted, key));
+  }
+  RS_TRY(keep_text(metadata, "DCP_SHARDING_INFO", &header->sharding));
+  return keep_text(metadata, "reshard", &header->reshard);
+}
+
+/* start: where the data begins in the file; data: its length. */
+static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data, rs_header *header) {
+  if (!json_is_object(root))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
+  reshard_status status = RESHARD_SUCCESS;
+  range *ranges = NULL;
+  const char *name;
+  json_t *value;
+  int64_t most = (int64_t)json_object_size(root), n = 0;
+  RS_TRY(rs_vec_reserve(&header->offsets, most));
+  RS_TRY(rs_alloc(&ranges, most, sizeof *ranges));
+  json_object_foreach(root, name, value) {
+    if (strcmp(name, "__metadata__") == 0) {
+      RS_TRY_GOTO(status, read_metadata(where, value, header), done);
+      continue;
+    }
+    RS_TRY_GOTO(status, add_tensor(header->model, where, name, value, data, &ranges[n]), done);
+    header->offsets.at[n] = start + ranges[n].begin;
+    n++;
+  }
+  header->offsets.n = n;
+  status = check_tiling(header->model, where, ranges, n, data);
+done:
+  free(ranges);
+  return status;
+}
+
+/* The text of the header; the caller frees it. */
+static reshard_status read_text(const char *where, const rs_file *file, char **text, int64_t *length) {
+  unsigned char bytes[8];
+  if (file->size < 8)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for a safetensors file", where,
+                    (long long)file->size);
+  RS_TRY(rs_file_get(file, 0, bytes, 8));
+  uint64_t n = 0;
+  for (int i = 7; i >= 0; i--)
+    n = n << 8 | bytes[i];
+  if (n > (uint64_t)file->size - 8 || n > (uint64_t)HEADER_LIMIT)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a header of %llu bytes in a file of %lld (at most %lld are allowed)",
+                    where, (unsigned long long)n, (long long)file->size, (long long)HEADER_LIMIT);
+  char *made;
+  RS_TRY(rs_alloc(&made, (int64_t)n + 1, 1));
+  reshard_status status = rs_file_get(file, 8, made, (int64_t)n);
+  if (status != RESHARD_SUCCESS) {
+    free(made);
+    return status;
+  }
+  *text = made;
+  *length = (int64_t)n;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+  char *text = NULL;
+  int64_t length = 0;
+  json_t *root;
+  rs_header made = {0};
+  RS_TRY(read_text(where, file, &text, &length));
+  reshard_status status = rs_json_parse(where, text, length, &root);
+  free(text);
+  RS_TRY(status);
+  status = rs_model_new(&made.model);
+  if (status == RESHARD_SUCCESS)
+    status = read_object(where, root, 8 + length, file->size - 8 - length, &made);
+  json_decref(root);
+  if (status != RESHARD_SUCCESS)
+    rs_header_free(&made);
+  else
+    *header = made;
+  return status;
+}
+
+/* "saved_offsets" of one tensor, appended to header->saved. */
+static reshard_status read_saved(const char *where, json_t *object, const rs_model_tensor *tensor, const char *name,
+                                 rs_header *header) {
+  char quoted[RS_QUOTE];
+  rs_quote(quoted, sizeof quoted, name);
+  json_t *offsets = json_object_get(object, "saved_offsets");
+  if (!json_is_array(offsets))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': DCP_SHARDING_INFO has no list \"saved_offsets\" of it",
+                    where, quoted);
+  if (json_array_size(offsets) != (size_t)tensor->ndim)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu saved_offsets, it has %d dims", where, quoted,
+                    json_array_size(offsets), tensor->ndim);
+  RS_TRY(rs_vec_reserve(&header->saved, header->saved.n + tensor->ndim));
+  for (int d = 0; d < tensor->ndim; d++) {
+    json_t *offset = json_array_get(offsets, (size_t)d);
+    int64_t end;
+    if (!json_is_integer(offset) || json_integer_value(offset) < 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': saved_offsets[%d] is no integer of 0 or more", where,
+                      quoted, d);
+    if (!rs_add(json_integer_value(offset), tensor->shape[d], &end))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': saved_offsets[%d] = %lld overflows with its extent %lld",
+                      where, quoted, d, (long long)json_integer_value(offset), (long long)tensor->shape[d]);
+    header->saved.at[header->saved.n++] = json_integer_value(offset);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
+  char inside[RS_WHERE + 32];
+  rs_text text = {inside, sizeof inside, 0};
+  rs_text_add(&text, "%s: DCP_SHARDING_INFO", where);
+  json_t *root;
+  RS_TRY(rs_json_parse(inside, header->sharding, (int64_t)strlen(header->sharding), &root));
+  reshard_status status = RESHARD_SUCCESS;
+  if (!json_is_object(root))
+    status = rs_error(RESHARD_ERROR_INVALID, "%s is no JSON object", inside);
+  reshard_model model = header->model;
+  for (int64_t i = 0; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
+    const char *name = model->names.at + model->tensors.at[i].name;
+    status = read_saved(where, json_object_get(root, name), &model->tensors.at[i], name, header);
+  }
+  json_decref(root);
+  return status;
+}
+
+#else
+
+reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+  (void)file;
+  (void)header;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no safetensors, it was made without jansson", where);
+}
+
+reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
+  return rs_header_read(where, NULL, header);
+}
+
+#endif

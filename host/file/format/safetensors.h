@@ -1,0 +1,23 @@
+/* The header of a safetensors file. */
+#ifndef RS_FILE_SAFETENSORS_H
+#define RS_FILE_SAFETENSORS_H
+
+#include "file/move/store.h"
+
+typedef struct rs_header {
+  reshard_model model;      /* owned; the tensors in the header's order */
+  RS_VEC(int64_t) offsets;  /* of each tensor's first byte, in the file */
+  char *sharding, *reshard; /* owned; texts of DCP_SHARDING_INFO and "reshard" in "__metadata__", NULL where absent */
+  RS_VEC(int64_t)
+  saved; /* after rs_header_read_sharding: where each tensor begins in the global one, ndim numbers
+            each, end to end */
+} rs_header;
+
+/* Reads the header of an open file. Errors: RESHARD_ERROR_INVALID when it does not fit the file, or its tensors do not
+ * tile the data; RESHARD_ERROR_UNSUPPORTED for a dtype that this library lacks, and in a build without jansson. */
+reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header);
+/* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
+reshard_status rs_header_read_sharding(const char *where, rs_header *header);
+void rs_header_free(rs_header *header);
+
+#endif

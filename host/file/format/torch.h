@@ -1,0 +1,53 @@
+/* Archives of torch.save: a zip of a pickle, data.pkl, and of the storages that its tensors name, data/KEY. */
+#ifndef RS_FILE_TORCH_H
+#define RS_FILE_TORCH_H
+
+#include "file/format/pickle.h"
+#include "file/format/zip.h"
+
+typedef struct rs_torch {
+  rs_zip zip;
+  char *text; /* of data.pkl */
+  rs_pickle pickle;
+} rs_torch;
+
+typedef struct rs_torch_tensor {
+  reshard_dtype dtype;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  int64_t offset; /* of its first element, in the file */
+  bool reversed;  /* Fortran order; else row-major. Tensors of at most one element, and empty ones, are row-major */
+} rs_torch_tensor;
+
+/* Whether a file begins as what torch.save wrote before it wrote zips. */
+#define RS_TORCH_OLD_MAGIC "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+
+/* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file; what is a file with a header
+ * of safetensors there is refused by name. where and file must live as long as it does. The caller frees it, also after
+ * an error. Errors: those of rs_zip_open and rs_pickle_read; RESHARD_ERROR_INVALID when data.pkl is missing;
+ * RESHARD_ERROR_UNSUPPORTED for a TorchScript program, and for big-endian data. */
+reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_torch *torch);
+void rs_torch_free(rs_torch *torch);
+
+/* Whether a value of the pickle is a tensor or a parameter, also of a kind that is not read. */
+bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
+/* Reads where a tensor's bytes are. name: of the tensor, for errors, quoted already.
+ * Errors: RESHARD_ERROR_INVALID when it does not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this
+ * library lacks and, with what makes it plain in Python, for tensors that are sparse, quantized, of a subclass,
+ * conjugated or strided otherwise than row-major and Fortran. */
+reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int64_t value, rs_torch_tensor *tensor);
+
+/* The dtype that a pickle has under a name of torch; *dtype NONE and the name in text for one that is not known. */
+bool rs_torch_dtype(const rs_pickle *pickle, int64_t value, reshard_dtype *dtype, const char **text);
+
+/* How a file of torch.save, and a .distcp directory, become safetensors in Python: two lines, behind an error. The
+ * first has a method of the tensors in it that makes them plain. */
+#define RS_TORCH_PYTHON_BY(method) \
+  "in Python: t = torch.load(PATH, map_location='cpu'); " \
+  "safetensors.torch.save_file({k: v." method "().clone() for k, v in t.items()}, OUT)"
+#define RS_TORCH_PYTHON RS_TORCH_PYTHON_BY("contiguous")
+#define RS_DISTCP_PYTHON \
+  "in Python: torch.distributed.checkpoint.format_utils.dcp_to_torch_save(PATH, 'x.pt'); " \
+  "safetensors.torch.save_file({k: v.contiguous() for k, v in torch.load('x.pt').items()}, OUT)"
+
+#endif

@@ -1,0 +1,56 @@
+/* Maps as the public header has them: made from text, freed, and asked for the model that they make. */
+#include "file/map/map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAP_LIMIT ((int64_t)64 << 20)
+
+reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map) {
+  if (text == NULL || map == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_parse: NULL argument");
+  reshard_map made;
+  reshard_status status;
+  name = name != NULL ? name : "map";
+  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  RS_TRY_GOTO(status, rs_alloc_copy(&made->name, name, (int64_t)strlen(name) + 1, 1), fail);
+  RS_TRY_GOTO(status, rs_map_read(made, text), fail);
+  *map = made;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_map_free(made);
+  return status;
+}
+
+reshard_status reshard_map_load(const char *path, reshard_map *map) {
+  if (path == NULL || map == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_load: NULL argument");
+  char where[RS_WHERE], *text;
+  int64_t size;
+  RS_TRY(rs_file_read(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
+  reshard_status status =
+      (int64_t)strlen(text) == size
+          ? reshard_map_parse(text, path, map)
+          : rs_error(RESHARD_ERROR_INVALID, "%s: byte %zu is NUL, this is no text", where, strlen(text));
+  free(text);
+  return status;
+}
+
+void reshard_map_free(reshard_map map) {
+  if (map == NULL)
+    return;
+  free(map->lines.at);
+  free(map->nodes.at);
+  free(map->text.at);
+  free(map->name);
+  free(map);
+}
+
+reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target) {
+  if (source == NULL || target == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_model: NULL argument");
+  rs_routes routes;
+  RS_TRY(rs_map_apply(map, source, target, &routes));
+  free(routes.at);
+  return RESHARD_SUCCESS;
+}

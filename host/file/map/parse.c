@@ -1,0 +1,323 @@
+/* The text of a map becomes a tree: recursive descent, one character of look-ahead.
+ *
+ * An operation is a word, '(', a list, and perhaps ';' and a second list. The first of two lists is the dims: it is
+ * read as names too, because only the ';' behind it tells, and then taken as numbers. How many stars a line has is
+ * known when both of its sides are, so names are checked for theirs, and parts for their sizes, in a second walk. */
+#include "file/map/map.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLANKS " \t\r\v\f"
+/* What ends the plain part of a name. */
+#define BREAKS BLANKS "\n(),;=:#\"*"
+/* Operations inside one another: both walks of a tree are recursive. */
+#define DEEPEST 64
+
+typedef struct parser {
+  reshard_map map;
+  const char *p, *line_begin;
+  int64_t line;
+  int depth; /* open parentheses; the end of a line is white space inside of them */
+} parser;
+
+const char *rs_map_kind_text(rs_map_kind kind) {
+  static const char *const texts[] = {"name", "concat", "stack", "transpose"};
+  return texts[kind];
+}
+
+reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64_t column, const char *format, ...) {
+  char file[RS_WHERE / 2], why[768], place[32] = "";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(why, sizeof why, format, arguments);
+  va_end(arguments);
+  if (column > 0)
+    snprintf(place, sizeof place, ":%lld", (long long)column);
+  return rs_error(RESHARD_ERROR_INVALID, "%s:%lld%s: %s", rs_quote(file, sizeof file, map->name), (long long)line,
+                  place, why);
+}
+
+static int64_t column(const parser *s) { return s->p - s->line_begin + 1; }
+
+/* What is wanted, and what stands there. */
+static reshard_status expected(const parser *s, const char *what) {
+  char found[] = {'\'', *s->p, '\'', '\0'}, clean[16];
+  bool end = *s->p == '\0' || *s->p == '\n';
+  return rs_map_error(s->map, s->line, column(s), "%s is expected, not %s", what,
+                      end ? "the end" : rs_quote(clean, sizeof clean, found));
+}
+
+static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
+
+/* White space and comments. */
+static void skip(parser *s) {
+  for (;; s->p++) {
+    if (*s->p == '#')
+      s->p += strcspn(s->p, "\n");
+    if (*s->p == '\n' && s->depth > 0) {
+      s->line++;
+      s->line_begin = s->p + 1;
+    } else if (!blank(*s->p)) {
+      return;
+    }
+  }
+}
+
+static reshard_status put(reshard_map map, const char *from, size_t n) {
+  RS_TRY(rs_vec_reserve(&map->text, map->text.n + (int64_t)n + 1));
+  memcpy(map->text.at + map->text.n, from, n);
+  map->text.n += (int64_t)n;
+  return RESHARD_SUCCESS;
+}
+
+/* The part of a name in double quotes that begins here. */
+static reshard_status quoted(parser *s) {
+  int64_t begin = column(s);
+  for (s->p++; *s->p != '"';) {
+    size_t n = strcspn(s->p, "\"\\\n");
+    RS_TRY(put(s->map, s->p, n));
+    s->p += n;
+    if (*s->p == '\\' && (s->p[1] == '"' || s->p[1] == '\\')) {
+      RS_TRY(put(s->map, s->p + 1, 1));
+      s->p += 2;
+    } else if (*s->p == '\\') {
+      return rs_map_error(s->map, s->line, column(s), "'\\' in a quoted name is followed by '\"' or '\\'");
+    } else if (*s->p != '"') {
+      return rs_map_error(s->map, s->line, begin, "'\"' without another on the line");
+    }
+  }
+  s->p++;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_name(parser *s, rs_map_node *node) {
+  node->text = s->map->text.n;
+  const char *begin = s->p;
+  for (;;) {
+    size_t n = strcspn(s->p, BREAKS);
+    RS_TRY(put(s->map, s->p, n));
+    s->p += n;
+    if (*s->p == '"') {
+      RS_TRY(quoted(s));
+    } else if (*s->p == '*') {
+      if (s->p[1] == '*')
+        return rs_map_error(s->map, s->line, column(s), "'**' is not known; a '*' is any characters but '.'");
+      RS_TRY(put(s->map, "", 1));
+      node->stars++;
+      s->p++;
+    } else {
+      break;
+    }
+  }
+  if (s->p == begin)
+    return expected(s, "a name or an operation");
+  if (s->map->text.n == node->text)
+    return rs_map_error(s->map, node->line, node->column, "an empty name");
+  return put(s->map, "", 1);
+}
+
+/* A name or an operation, and the white space behind it. */
+static reshard_status read_expression(parser *s, int64_t *out);
+
+/* Parts with ',' between them, and their sizes. */
+static reshard_status read_list(parser *s, rs_map_node *op) {
+  op->parts = -1;
+  op->count = 0;
+  for (int64_t last = -1, part;; last = part) {
+    skip(s);
+    RS_TRY(read_expression(s, &part));
+    if (last < 0)
+      op->parts = part;
+    else
+      s->map->nodes.at[last].next = part;
+    op->count++;
+    if (*s->p == ':') {
+      s->p++;
+      skip(s);
+      char *end;
+      errno = 0;
+      long long size = strtoll(s->p, &end, 10);
+      if (*s->p < '0' || *s->p > '9' || errno != 0)
+        return expected(s, "a size below 2^63");
+      s->p = end;
+      s->map->nodes.at[part].size = size;
+      skip(s);
+    }
+    if (*s->p != ',')
+      return RESHARD_SUCCESS;
+    s->p++;
+  }
+}
+
+/* The list before ';' as dims. */
+static reshard_status take_dims(parser *s, rs_map_node *op) {
+  for (int64_t i = op->parts; i >= 0; i = s->map->nodes.at[i].next) {
+    const rs_map_node *node = &s->map->nodes.at[i];
+    const char *text = s->map->text.at + node->text;
+    char buffer[RS_QUOTE], *end = NULL;
+    long dim = node->kind == RS_MAP_NAME ? strtol(text, &end, 10) : 0;
+    if (node->kind != RS_MAP_NAME || end == text || *end != '\0' || node->stars > 0 || node->size >= 0)
+      return rs_map_error(s->map, node->line, node->column, "before ';' stand dims, and '%s' is none",
+                          node->kind == RS_MAP_NAME ? rs_map_quote(buffer, sizeof buffer, s->map, node)
+                                                    : rs_map_kind_text(node->kind));
+    if (dim < -RESHARD_MAX_DIMS || dim >= RESHARD_MAX_DIMS)
+      return rs_map_error(s->map, node->line, node->column, "dim %ld: a tensor has %d at most", dim, RESHARD_MAX_DIMS);
+    if (op->ndims == RESHARD_MAX_DIMS)
+      return rs_map_error(s->map, node->line, node->column, "more than %d dims", RESHARD_MAX_DIMS);
+    op->dims[op->ndims++] = (int)dim;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_counts(const parser *s, const rs_map_node *op) {
+  if (op->kind == RS_MAP_CONCAT && op->ndims != 1)
+    return rs_map_error(s->map, op->line, op->column, "concat has one dim first: concat(0; ...)");
+  if (op->kind == RS_MAP_STACK && op->ndims > 1)
+    return rs_map_error(s->map, op->line, op->column, "stack has one dim, not %d", op->ndims);
+  if (op->kind == RS_MAP_TRANSPOSE && op->count != 1)
+    return rs_map_error(s->map, op->line, op->column,
+                        "transpose has one part, not %lld; dims stand before ';': transpose(1,0; X)",
+                        (long long)op->count);
+  return RESHARD_SUCCESS;
+}
+
+/* s->p is at the '('; `word` of `length` bytes stands before it. */
+static reshard_status read_operation(parser *s, const char *word, size_t length, rs_map_node *op) {
+  for (op->kind = RS_MAP_CONCAT; op->kind <= RS_MAP_TRANSPOSE; op->kind++)
+    if (strlen(rs_map_kind_text(op->kind)) == length && strncmp(rs_map_kind_text(op->kind), word, length) == 0)
+      break;
+  if (op->kind > RS_MAP_TRANSPOSE) {
+    char name[RS_QUOTE];
+    snprintf(name, sizeof name, "%.*s", (int)rs_min((int64_t)length, RS_QUOTE), word);
+    return rs_map_error(s->map, op->line, op->column,
+                        "no operation '%s': there are concat, stack, transpose, and drop alone on its line",
+                        rs_quote((char[RS_QUOTE]){0}, RS_QUOTE, name));
+  }
+  if (s->depth == DEEPEST)
+    return rs_map_error(s->map, op->line, op->column, "more than %d operations inside one another", DEEPEST);
+  s->depth++;
+  s->p++;
+  RS_TRY(read_list(s, op));
+  if (*s->p == ';') {
+    RS_TRY(take_dims(s, op));
+    s->p++;
+    RS_TRY(read_list(s, op));
+  }
+  if (*s->p != ')')
+    return expected(s, "',' or ')'");
+  s->p++;
+  s->depth--;
+  return check_counts(s, op);
+}
+
+static reshard_status read_expression(parser *s, int64_t *out) {
+  rs_map_node node = {.line = s->line, .column = column(s), .next = -1, .size = -1, .parts = -1};
+  const char *begin = s->p;
+  RS_TRY(read_name(s, &node));
+  size_t length = (size_t)(s->p - begin);
+  skip(s);
+  if (*s->p == '(') {
+    RS_TRY(read_operation(s, begin, length, &node));
+    skip(s);
+  }
+  RS_TRY(rs_vec_reserve(&s->map->nodes, s->map->nodes.n + 1));
+  *out = s->map->nodes.n;
+  s->map->nodes.at[s->map->nodes.n++] = node;
+  return RESHARD_SUCCESS;
+}
+
+/* A side of a line whose names have `stars`: stars of its names, and sizes. parent: the operation around, NULL: none.
+ */
+static reshard_status check_side(const parser *s, const rs_map_line *line, int64_t at, const rs_map_node *parent,
+                                 bool is_target) {
+  rs_map_node *node = &s->map->nodes.at[at];
+  char text[RS_QUOTE];
+  if (node->size >= 0 && !(is_target && parent->kind == RS_MAP_CONCAT))
+    return rs_map_error(s->map, node->line, node->column, "a size (':%lld') is for parts of concat on the left side",
+                        (long long)node->size);
+  if (node->kind != RS_MAP_NAME) {
+    for (int64_t i = node->parts; i >= 0; i = s->map->nodes.at[i].next)
+      RS_TRY(check_side(s, line, i, node, is_target));
+    return RESHARD_SUCCESS;
+  }
+  if (node->stars == line->stars)
+    return RESHARD_SUCCESS;
+  bool sole = parent != NULL && parent->kind != RS_MAP_TRANSPOSE && parent->count == 1;
+  if (!sole || node->stars != line->stars + 1)
+    return rs_map_error(s->map, node->line, node->column, "'%s' has %d '*', the other side %d%s",
+                        rs_map_quote(text, sizeof text, s->map, node), node->stars, line->stars,
+                        node->stars == line->stars + 1 ? "; one more is for a name alone in stack or concat" : "");
+  if (is_target && parent->kind == RS_MAP_CONCAT && node->size <= 0)
+    return rs_map_error(s->map, node->line, node->column,
+                        "'%s' as parts of concat on the left side needs their size: '%s:SIZE'",
+                        rs_map_quote(text, sizeof text, s->map, node), text);
+  node->spread = true;
+  return RESHARD_SUCCESS;
+}
+
+/* "drop(NAME)"; s->p is behind the word. */
+static reshard_status read_drop(parser *s, rs_map_line *line) {
+  s->depth++;
+  skip(s);
+  s->p++;
+  skip(s);
+  RS_TRY(read_expression(s, &line->source));
+  const rs_map_node *node = &s->map->nodes.at[line->source];
+  if (node->kind != RS_MAP_NAME)
+    return rs_map_error(s->map, node->line, node->column, "drop has a name, not %s", rs_map_kind_text(node->kind));
+  if (*s->p != ')')
+    return expected(s, "')'");
+  s->p++;
+  s->depth--;
+  line->stars = node->stars;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status read_assignment(parser *s, rs_map_line *line) {
+  RS_TRY(read_expression(s, &line->target));
+  if (*s->p != '=')
+    return expected(s, "'='");
+  s->p++;
+  skip(s);
+  RS_TRY(read_expression(s, &line->source));
+  const rs_map_node *target = &s->map->nodes.at[line->target], *source = &s->map->nodes.at[line->source];
+  if (target->kind != RS_MAP_NAME && source->kind != RS_MAP_NAME)
+    return rs_map_error(s->map, source->line, source->column,
+                        "%s on the left side and %s on the right: one side is a name", rs_map_kind_text(target->kind),
+                        rs_map_kind_text(source->kind));
+  line->stars = target->kind == RS_MAP_NAME ? target->stars : source->stars;
+  RS_TRY(check_side(s, line, line->target, NULL, true));
+  return check_side(s, line, line->source, NULL, false);
+}
+
+static bool at_drop(const parser *s) {
+  return strncmp(s->p, "drop", 4) == 0 && s->p[4 + strspn(s->p + 4, BLANKS)] == '(';
+}
+
+reshard_status rs_map_read(reshard_map map, const char *text) {
+  if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark that some editors put before UTF-8 */
+    text += 3;
+  parser s = {.map = map, .p = text, .line_begin = text, .line = 1};
+  for (;; s.p++, s.line++, s.line_begin = s.p) {
+    skip(&s);
+    if (*s.p != '\n' && *s.p != '\0') {
+      rs_map_line line = {.target = -1, .line = s.line};
+      if (at_drop(&s)) {
+        s.p += 4;
+        RS_TRY(read_drop(&s, &line));
+      } else {
+        RS_TRY(read_assignment(&s, &line));
+      }
+      skip(&s);
+      if (*s.p != '\n' && *s.p != '\0')
+        return expected(&s, "the end of the line");
+      RS_TRY(rs_vec_reserve(&map->lines, map->lines.n + 1));
+      map->lines.at[map->lines.n++] = line;
+    }
+    if (*s.p == '\0')
+      return RESHARD_SUCCESS;
+  }
+}

@@ -1,0 +1,301 @@
+/* One line of a map for one match: the target's tensors that it makes, and the routes to them.
+ *
+ * An expression on the right side comes to a value: a shape, and a run of routes, one for each tensor in it. A route
+ * already is what a tensor becomes of it - where its box lies, and which dim of the tensor walks each dim - so concat
+ * moves the boxes along a dim, stack inserts a dim and moves them along that, transpose permutes, and all of it nests.
+ * On the left side the same is done downwards: one route is cut into boxes along a dim (concat), these lose the dim
+ * (stack), or its dims are permuted back (transpose), until names are reached. */
+#include "file/map/map.h"
+
+#include <string.h>
+
+/* The routes of a value are the last ones, from `first` on. */
+typedef struct value {
+  reshard_dtype dtype;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  int64_t first;
+} value;
+
+static const rs_map_node *node_at(const rs_map_work *w, int64_t i) { return &w->source.map->nodes.at[i]; }
+static const rs_model_tensor *tensor_at(const rs_map_work *w, int64_t i) { return &w->source.model->tensors.at[i]; }
+
+#define WRONG(w, node, ...) rs_map_error((w)->source.map, (node)->line, (node)->column, __VA_ARGS__)
+
+/* "4x8 bf16 ('name')": a shape in an error, and the first tensor that it comes from. */
+#define TERM (RS_SHAPE_TEXT + RS_QUOTE + 16)
+static const char *term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape, int64_t tensor) {
+  char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
+  rs_text text = {buffer, TERM, 0};
+  rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
+              reshard_dtype_string(tensor_at(w, tensor)->dtype),
+              rs_quote(name, sizeof name, rs_map_tensor_name(&w->source, tensor)));
+  return buffer;
+}
+
+/* --- Dims -------------------------------------------------------------------------------------------------------- */
+
+/* The dim of concat or stack, of `dims` that there are: one more than ndim where stack inserts one. */
+static reshard_status dim_of(const rs_map_work *w, const rs_map_node *op, int dims, int ndim, const int64_t *shape,
+                             int64_t tensor, int *dim) {
+  char text[TERM];
+  int given = op->ndims > 0 ? op->dims[0] : 0;
+  *dim = given < 0 ? given + dims : given;
+  if (dims > RESHARD_MAX_DIMS)
+    return WRONG(w, op, "stack: %d dims, %d at most, in a stack of %s", dims, RESHARD_MAX_DIMS,
+                 term(text, w, ndim, shape, tensor));
+  if (*dim < 0 || *dim >= dims)
+    return WRONG(w, op, "%s: no dim %d in %s%s", rs_map_kind_text(op->kind), given, dims > ndim ? "a stack of " : "",
+                 term(text, w, ndim, shape, tensor));
+  return RESHARD_SUCCESS;
+}
+
+/* The dims of transpose, all in 0..ndim-1. */
+static reshard_status dims_of(const rs_map_work *w, const rs_map_node *op, int ndim, const int64_t *shape,
+                              int64_t tensor, int *from) {
+  char text[TERM];
+  unsigned seen = 0;
+  for (int d = 0; d < ndim && (op->ndims == 0 || op->ndims == ndim); d++) {
+    int given = op->ndims > 0 ? op->dims[d] : d < ndim - 2 ? d : 2 * ndim - 3 - d;
+    from[d] = given < 0 ? given + ndim : given;
+    if (from[d] >= 0 && from[d] < ndim)
+      seen |= 1u << from[d];
+  }
+  if (ndim < 2)
+    return WRONG(w, op, "transpose: fewer than two dims: %s", term(text, w, ndim, shape, tensor));
+  if (seen != (1u << ndim) - 1)
+    return WRONG(w, op, "transpose: each of the %d dims must be there once: %s", ndim,
+                 term(text, w, ndim, shape, tensor));
+  return RESHARD_SUCCESS;
+}
+
+/* The target's side of a route gets the dims from[0..ndim) of what it was; -1: a new one. */
+static void arrange(rs_route *route, int ndim, const int *from) {
+  rs_route old = *route;
+  for (int d = 0; d < ndim; d++) {
+    route->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
+    route->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
+    route->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
+  }
+}
+
+void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *route) {
+  *route = (rs_route){.src = src, .dst = dst};
+  for (int d = 0; d < t->ndim; d++) {
+    route->src_extent[d] = route->dst_extent[d] = t->shape[d];
+    route->permutation[d] = d;
+  }
+}
+
+/* --- The right side: up from names to a value -------------------------------------------------------------------- */
+
+static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
+  const rs_model_tensor *t = tensor_at(w, tensor);
+  *v = (value){.dtype = t->dtype, .ndim = t->ndim, .first = w->routes.n};
+  memcpy(v->shape, t->shape, sizeof v->shape);
+  RS_TRY(rs_vec_reserve(&w->routes, w->routes.n + 1));
+  rs_map_whole(t, tensor, -1, &w->routes.at[w->routes.n++]);
+  return RESHARD_SUCCESS;
+}
+
+/* Puts part i behind those before along dim; its routes are the last ones. */
+static reshard_status join(rs_map_work *w, const rs_map_node *op, int dim, int64_t i, value *all, const value *part) {
+  bool stack = op->kind == RS_MAP_STACK, same = all->dtype == part->dtype && all->ndim == part->ndim;
+  for (int d = 0; d < all->ndim && same; d++)
+    same = all->shape[d] == part->shape[d] || (!stack && d == dim);
+  int64_t offset = stack ? i : i > 0 ? all->shape[dim] : 0, end = 0;
+  if (!same || !rs_add(offset, stack ? 1 : part->shape[dim], &end)) {
+    char left[TERM], right[TERM];
+    return WRONG(w, op, "%s along dim %d: %s and %s do not fit", rs_map_kind_text(op->kind), dim,
+                 term(left, w, all->ndim, all->shape, w->routes.at[all->first].src),
+                 term(right, w, part->ndim, part->shape, w->routes.at[part->first].src));
+  }
+  int from[RESHARD_MAX_DIMS];
+  for (int d = 0; stack && d <= all->ndim; d++)
+    from[d] = d == dim ? -1 : d - (d > dim);
+  for (int64_t r = part->first; r < w->routes.n; r++) {
+    if (stack)
+      arrange(&w->routes.at[r], all->ndim + 1, from);
+    w->routes.at[r].dst_offset[dim] += offset;
+  }
+  if (!stack)
+    all->shape[dim] = end;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status up(rs_map_work *w, int64_t at, value *v);
+
+static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all) {
+  bool stack = op->kind == RS_MAP_STACK, spread = node_at(w, op->parts)->spread;
+  int64_t count = op->count, at = op->parts;
+  int dim = 0;
+  if (spread) {
+    RS_TRY(rs_map_take_all(&w->source, node_at(w, op->parts)));
+    count = w->source.spread.n;
+  }
+  for (int64_t i = 0; i < count; i++) {
+    value part;
+    if (spread) {
+      RS_TRY(up_name(w, w->source.spread.at[i], &part));
+    } else {
+      RS_TRY(up(w, at, &part));
+      at = node_at(w, at)->next;
+    }
+    if (i == 0) {
+      *all = part;
+      RS_TRY(dim_of(w, op, all->ndim + stack, all->ndim, all->shape, w->routes.at[all->first].src, &dim));
+    }
+    RS_TRY(join(w, op, dim, i, all, &part));
+  }
+  if (stack) {
+    memmove(all->shape + dim + 1, all->shape + dim, (size_t)(all->ndim - dim) * sizeof *all->shape);
+    all->shape[dim] = count;
+    all->ndim++;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status up(rs_map_work *w, int64_t at, value *v) {
+  const rs_map_node *node = node_at(w, at);
+  if (node->kind == RS_MAP_NAME) {
+    int64_t tensor;
+    RS_TRY(rs_map_take(&w->source, node, &tensor));
+    return up_name(w, tensor, v);
+  }
+  if (node->kind != RS_MAP_TRANSPOSE)
+    return up_parts(w, node, v);
+  RS_TRY(up(w, node->parts, v));
+  int from[RESHARD_MAX_DIMS];
+  RS_TRY(dims_of(w, node, v->ndim, v->shape, w->routes.at[v->first].src, from));
+  value old = *v;
+  for (int d = 0; d < v->ndim; d++)
+    v->shape[d] = old.shape[from[d]];
+  for (int64_t r = v->first; r < w->routes.n; r++)
+    arrange(&w->routes.at[r], v->ndim, from);
+  return RESHARD_SUCCESS;
+}
+
+/* --- The left side: down from a route to names ------------------------------------------------------------------- */
+
+/* A tensor of the target named source.text; the routes from `first` on lead to it. */
+static reshard_status make(rs_map_work *w, reshard_dtype dtype, int ndim, const int64_t *shape, int64_t first) {
+  const rs_map_source *s = &w->source;
+  RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
+  RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, dtype, ndim, shape));
+  for (int64_t r = first; r < w->routes.n; r++)
+    w->routes.at[r].dst = w->lines.n;
+  w->lines.at[w->lines.n++] = s->line->line;
+  return RESHARD_SUCCESS;
+}
+
+/* How many parts concat and stack have, and the size of those without one. */
+static reshard_status shares(const rs_map_work *w, const rs_map_node *op, int64_t extent, const char *of,
+                             int64_t *count, int64_t *share) {
+  int64_t sum = 0, unsized = 0;
+  const rs_map_node *first = node_at(w, op->parts);
+  if (op->kind == RS_MAP_STACK) {
+    *count = first->spread ? extent : op->count;
+    *share = 1;
+    if (*count != extent)
+      return WRONG(w, op, "stack: %lld parts for %lld indices: %s", (long long)op->count, (long long)extent, of);
+    return RESHARD_SUCCESS;
+  }
+  if (first->spread) {
+    *count = extent / first->size;
+    *share = first->size;
+    if (extent % first->size != 0)
+      return WRONG(w, first, "concat: parts of %lld do not divide %lld: %s", (long long)first->size, (long long)extent,
+                   of);
+    return RESHARD_SUCCESS;
+  }
+  *count = op->count;
+  for (int64_t i = op->parts; i >= 0; i = node_at(w, i)->next) {
+    unsized += node_at(w, i)->size < 0;
+    if (!rs_add(sum, rs_max(node_at(w, i)->size, 0), &sum))
+      return WRONG(w, node_at(w, i), "concat: the sizes add up to more than 2^63");
+  }
+  *share = unsized > 0 ? (extent - sum) / unsized : 0;
+  if (sum > extent || (unsized == 0 && sum != extent))
+    return WRONG(w, op, "concat: the sizes add up to %lld, not %lld: %s", (long long)sum, (long long)extent, of);
+  if (unsized > 0 && (extent - sum) % unsized != 0)
+    return WRONG(w, op, "concat: %lld do not divide in %lld equal parts: %s", (long long)(extent - sum),
+                 (long long)unsized, of);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status down(rs_map_work *w, int64_t at, int ndim, const rs_route *route);
+
+/* A name of the left side; index: of a spread one. */
+static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t index, int ndim,
+                                const rs_route *route) {
+  const char *rest;
+  RS_TRY(rs_map_name(&w->source, name, &rest));
+  if (name->spread) {
+    char digits[24];
+    rs_text text = {digits, sizeof digits, 0};
+    rs_text_add(&text, "%lld", (long long)index);
+    RS_TRY(rs_map_text_add(&w->source, digits, text.length));
+    RS_TRY(rs_map_text_add(&w->source, rest, strlen(rest)));
+  }
+  RS_TRY(rs_vec_reserve(&w->routes, w->routes.n + 1));
+  w->routes.at[w->routes.n] = *route;
+  return make(w, tensor_at(w, route->src)->dtype, ndim, route->dst_extent, w->routes.n++);
+}
+
+static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_route *route) {
+  char of[TERM];
+  int dim, from[RESHARD_MAX_DIMS];
+  bool stack = op->kind == RS_MAP_STACK;
+  int64_t count = 0, share = 0, offset = 0, at = op->parts;
+  RS_TRY(dim_of(w, op, ndim, ndim, route->dst_extent, route->src, &dim));
+  term(of, w, ndim, route->dst_extent, route->src);
+  RS_TRY(shares(w, op, route->dst_extent[dim], of, &count, &share));
+  for (int d = 0; d < ndim - 1; d++)
+    from[d] = d + (d >= dim);
+  for (int64_t i = 0; i < count; i++) {
+    const rs_map_node *name = node_at(w, at);
+    int64_t size = name->size >= 0 ? name->size : share;
+    rs_route part = *route;
+    part.src_offset[route->permutation[dim]] += offset;
+    part.src_extent[route->permutation[dim]] = part.dst_extent[dim] = size;
+    if (stack)
+      arrange(&part, ndim - 1, from);
+    RS_TRY(name->spread ? down_name(w, name, i, ndim - stack, &part) : down(w, at, ndim - stack, &part));
+    offset += size;
+    at = name->spread ? at : node_at(w, at)->next;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status down(rs_map_work *w, int64_t at, int ndim, const rs_route *route) {
+  const rs_map_node *node = node_at(w, at);
+  if (node->kind == RS_MAP_NAME)
+    return down_name(w, node, 0, ndim, route);
+  if (node->kind != RS_MAP_TRANSPOSE)
+    return down_parts(w, node, ndim, route);
+  int from[RESHARD_MAX_DIMS], back[RESHARD_MAX_DIMS];
+  RS_TRY(dims_of(w, node, ndim, route->dst_extent, route->src, from));
+  for (int d = 0; d < ndim; d++)
+    back[from[d]] = d;
+  rs_route part = *route;
+  arrange(&part, ndim, back);
+  return down(w, node->parts, ndim, &part);
+}
+
+reshard_status rs_map_run(rs_map_work *w) {
+  const rs_map_line *line = w->source.line;
+  int64_t tensor;
+  if (line->target >= 0 && node_at(w, line->target)->kind == RS_MAP_NAME) {
+    const char *rest;
+    value v;
+    RS_TRY(up(w, line->source, &v));
+    RS_TRY(rs_map_name(&w->source, node_at(w, line->target), &rest));
+    return make(w, v.dtype, v.ndim, v.shape, v.first);
+  }
+  RS_TRY(rs_map_take(&w->source, node_at(w, line->source), &tensor));
+  if (line->target < 0)
+    return RESHARD_SUCCESS;
+  rs_route route;
+  rs_map_whole(tensor_at(w, tensor), tensor, -1, &route);
+  return down(w, line->target, tensor_at(w, tensor)->ndim, &route);
+}

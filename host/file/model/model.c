@@ -1,0 +1,104 @@
+/* A model is a list in two arrays: the tensors, and their names end to end, so that the 91,991 tensors of the largest
+ * preset are a handful of allocations. Names move while the list grows, hence offsets; they are pointers only for who
+ * reads the finished model. */
+#include "file/model/internal.h"
+#include "file/ground/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+reshard_status rs_model_new(reshard_model *model) { return rs_alloc_zero(model, 1, sizeof **model); }
+
+void reshard_model_free(reshard_model model) {
+  if (model == NULL)
+    return;
+  free(model->names.at);
+  free(model->tensors.at);
+  free(model);
+}
+
+reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int64_t *bytes) {
+  char text[RS_SHAPE_TEXT];
+  int64_t all = (int64_t)width;
+  bool empty = false;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] < 0)
+      return rs_error(RESHARD_ERROR_INVALID, "extent %lld of dim %d is negative", (long long)shape[d], d);
+    empty = empty || shape[d] == 0;
+    if (!rs_mul(all, rs_max(shape[d], 1), &all))
+      return rs_error(RESHARD_ERROR_INVALID, "shape %s of %zu-byte elements overflows 2^63 bytes",
+                      rs_shape_text(text, ndim, shape), width);
+  }
+  *bytes = empty ? 0 : all;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
+                            int ndim, const int64_t *shape) {
+  char quoted[RS_QUOTE];
+  int64_t bytes = 0, total;
+  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS) {
+    char why[256];
+    rs_text text = {why, sizeof why, 0};
+    rs_text_add(&text, "%s", reshard_last_error());
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name), why);
+  }
+  if (!rs_add(model->bytes, bytes, &total))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: with tensor '%s' the model has more than 2^63 bytes", what,
+                    rs_quote(quoted, sizeof quoted, name));
+  RS_TRY(rs_vec_reserve(&model->tensors, model->tensors.n + 1));
+  RS_TRY(rs_vec_reserve(&model->names, model->names.n + (int64_t)length + 1));
+  rs_model_tensor *tensor = &model->tensors.at[model->tensors.n++];
+  *tensor = (rs_model_tensor){.name = model->names.n, .dtype = dtype, .ndim = ndim};
+  for (int d = 0; d < ndim; d++)
+    tensor->shape[d] = shape[d];
+  memcpy(model->names.at + model->names.n, name, length);
+  model->names.at[model->names.n + (int64_t)length] = '\0';
+  model->names.n += (int64_t)length + 1;
+  model->bytes = total;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_model_check_names(reshard_model model, const char *what) {
+  reshard_status status = RESHARD_SUCCESS;
+  rs_names names = {0};
+  for (int64_t i = 0, number; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
+    const char *name = model->names.at + model->tensors.at[i].name;
+    char quoted[RS_QUOTE];
+    status = rs_names_put(&names, name, strlen(name), &number);
+    if (status == RESHARD_SUCCESS && number < i)
+      status = rs_error(RESHARD_ERROR_INVALID, "%s: tensors %lld and %lld are both named '%s'", what, (long long)number,
+                        (long long)i, rs_quote(quoted, sizeof quoted, name));
+  }
+  rs_names_free(&names);
+  return status;
+}
+
+int64_t reshard_model_count(reshard_model model) { return model != NULL ? model->tensors.n : 0; }
+
+int64_t reshard_model_bytes(reshard_model model) { return model != NULL ? model->bytes : 0; }
+
+reshard_status reshard_model_get(reshard_model model, int64_t i, reshard_model_tensor *tensor) {
+  if (model == NULL || tensor == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_get: NULL argument");
+  if (i < 0 || i >= model->tensors.n)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_get: tensor %lld of a model with %lld", (long long)i,
+                    (long long)model->tensors.n);
+  const rs_model_tensor *from = &model->tensors.at[i];
+  *tensor = (reshard_model_tensor){.name = model->names.at + from->name, .dtype = from->dtype, .ndim = from->ndim};
+  memcpy(tensor->shape, from->shape, sizeof from->shape);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
+  if (name_or_path == NULL || model == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
+  const char *name;
+  for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
+    if (strcmp(name, name_or_path) == 0)
+      return reshard_model_preset(name_or_path, model);
+  if (access(name_or_path, F_OK) != 0 && strchr(name_or_path, '/') == NULL)
+    return rs_preset_error("no model file and no preset", name_or_path);
+  return reshard_model_load(name_or_path, model);
+}

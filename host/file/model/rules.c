@@ -1,0 +1,401 @@
+/* Rules: shell patterns on tensor names, first match wins.
+ *
+ * The matcher is our own. When the rest of a pattern does not fit behind a '*', the last star takes one character more;
+ * no earlier star needs another try, because whatever it could leave to the last one, the last one can take itself. So
+ * a match costs at most pattern x name. libc's fnmatch took two to three times as long, depends on the locale, and
+ * reads a malformed set as plain text, which in a file of rules is a mistake that its author wants to be told. Most
+ * patterns end in plain text (".q_proj.weight"); comparing that tail first settles most rules in a few nanoseconds. */
+#include "file/model/internal.h"
+#include "layout/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RULES_LIMIT ((int64_t)64 << 20)
+
+typedef struct rule {
+  const char *pattern, *layout; /* in `text`; layout: or own */
+  char *own;                    /* layout with sizes put in, or NULL */
+  /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
+  const char *key;
+  size_t key_length;
+  int64_t pieces; /* 0: it does not */
+  char **each;    /* [pieces], "rank(0/128)" and so on, one allocation */
+  const char *tail;             /* plain text at the end of the pattern */
+  size_t tail_length;
+  int64_t line, pattern_column, layout_column;
+} rule;
+
+struct reshard_rules_s {
+  char *name; /* of the file, for errors */
+  char *text; /* the rules' own copy, cut in strings */
+  RS_VEC(rule) rules;
+  int64_t world;
+};
+
+static bool plain(char c) { return c != '*' && c != '?' && c != '[' && c != ']' && c != '\\'; }
+
+/* Reads one character of a set, quoted by '\' or not, and moves on; '\0' at the end. */
+static unsigned char set_character(const char **p) {
+  if (**p == '\\' && (*p)[1] != '\0')
+    ++*p;
+  unsigned char c = (unsigned char)**p;
+  *p += c != '\0';
+  return c;
+}
+
+/* p is behind '['. Returns what follows the ']', or NULL with the reason; *in: whether c is in the set. */
+static const char *set(const char *p, unsigned char c, bool *in, const char **problem) {
+  bool negated = *p == '!' || *p == '^', found = false, first = true;
+  p += negated;
+  for (; *p != ']' || first; first = false) {
+    if (p[0] == '[' && (p[1] == ':' || p[1] == '.' || p[1] == '=')) {
+      *problem = "classes in sets are not known, write ranges such as [0-9]";
+      return NULL;
+    }
+    unsigned char low = set_character(&p), high = low;
+    if (low != '\0' && p[0] == '-' && p[1] != ']') {
+      p++;
+      high = set_character(&p);
+    }
+    if (low == '\0' || high == '\0') {
+      *problem = "'[' without ']'";
+      return NULL;
+    }
+    if (high < low) {
+      *problem = "a range in a set runs backwards";
+      return NULL;
+    }
+    found = found || (low <= c && c <= high);
+  }
+  *in = found != negated;
+  return p + 1;
+}
+
+/* Whether c fits the one-character item at p (no '*', no end); *next is behind the item. */
+static bool fits(const char *p, char c, const char **next) {
+  bool in = false;
+  const char *problem;
+  switch (*p) {
+  case '?': *next = p + 1; return true;
+  case '[': *next = set(p + 1, (unsigned char)c, &in, &problem); return in;
+  case '\\': *next = p + 2; return p[1] == c;
+  default: *next = p + 1; return *p == c;
+  }
+}
+
+bool rs_pattern_matches(const char *p, const char *name) {
+  const char *star = NULL, *taken = NULL, *next;
+  while (*name != '\0') {
+    if (*p == '*') {
+      star = ++p;
+      taken = name;
+    } else if (*p != '\0' && fits(p, *name, &next)) {
+      p = next;
+      name++;
+    } else if (star != NULL) {
+      p = star;
+      name = ++taken;
+    } else {
+      return false;
+    }
+    if (p != star)
+      continue;
+    /* Behind a star: nothing left to fit, or nothing but the pattern's next character can go on. */
+    if (*p == '\0')
+      return true;
+    if (plain(*p)) {
+      bool pair = p[1] != '\0' && plain(p[1]);
+      for (name = strchr(name, *p); name != NULL && pair && name[1] != p[1];)
+        name = strchr(name + 1, *p);
+      if (name == NULL)
+        return false;
+      taken = name;
+    }
+  }
+  while (*p == '*')
+    p++;
+  return *p == '\0';
+}
+
+/* "NAME:LINE:COLUMN" as it begins an error. */
+static const char *at(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line, int64_t column) {
+  char quoted[RS_WHERE - 64];
+  rs_text text = {where, RS_WHERE, 0};
+  rs_text_add(&text, "%s:%lld:%lld", rs_quote(quoted, sizeof quoted, rules->name), (long long)line, (long long)column);
+  return where;
+}
+
+/* Puts where (and a tensor) before the text of the error that was just recorded. */
+static reshard_status prefix_error(reshard_status status, const char *where, const char *tensor) {
+  char why[RS_WHERE];
+  rs_text text = {why, sizeof why, 0};
+  rs_text_add(&text, "%s%s", tensor, reshard_last_error());
+  return rs_error(status, "%s: %s", where, why);
+}
+
+const char *rs_pattern_problem(const char *pattern, int64_t *at) {
+  const char *problem = NULL;
+  for (const char *p = pattern; *p != '\0';) {
+    bool in;
+    *at = p - pattern;
+    if (*p == '\\' && p[1] == '\0')
+      problem = "'\\' before nothing";
+    else if (*p == '[')
+      p = set(p + 1, 'x', &in, &problem);
+    else
+      p += *p == '\\' ? 2 : 1;
+    if (problem != NULL)
+      return problem;
+  }
+  return NULL;
+}
+
+static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
+  char where[RS_WHERE];
+  int64_t item = 0;
+  const char *problem = rs_pattern_problem(r->pattern, &item);
+  if (problem != NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", at(where, rules, r->line, r->pattern_column + item), problem);
+  r->tail = r->pattern + strlen(r->pattern);
+  while (r->tail > r->pattern && plain(r->tail[-1]))
+    r->tail--;
+  r->tail_length = strlen(r->tail);
+  return RESHARD_SUCCESS;
+}
+
+/* Longest of "rank(I/N)" with N up to the most pieces. */
+enum { PIECES_MOST = 1 << 16, PIECE_TEXT = 24 };
+
+/* "rank(KEY#/N)": layouts for all numbers. Leaves other layouts alone. */
+static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r) {
+  char where[RS_WHERE], *end = NULL;
+  const char *mark = strchr(r->layout, '#');
+  if (strncmp(r->layout, "rank(", 5) != 0 || mark == NULL)
+    return RESHARD_SUCCESS;
+  int64_t column = r->layout_column + (mark - r->layout);
+  long long n = mark[1] == '/' && mark[2] >= '1' && mark[2] <= '9' ? strtoll(mark + 2, &end, 10) : 0;
+  if (mark == r->layout + 5)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the text before the number is needed, as in rank(experts.#/128)",
+                    at(where, rules, r->line, column));
+  if (n < 1 || n > PIECES_MOST || strcmp(end, ")") != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: '#' is followed by /N), N from 1 to %d, as in rank(experts.#/128)",
+                    at(where, rules, r->line, column), PIECES_MOST);
+  RS_TRY(rs_alloc_zero((char **)&r->each, n * (int64_t)(sizeof *r->each + PIECE_TEXT), 1));
+  r->key = r->layout + 5;
+  r->key_length = (size_t)(mark - r->key);
+  r->pieces = n;
+  for (int64_t i = 0; i < n; i++) {
+    r->each[i] = (char *)(r->each + n) + i * PIECE_TEXT;
+    rs_text text = {r->each[i], PIECE_TEXT, 0};
+    rs_text_add(&text, "rank(%lld/%lld)", (long long)i, n);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The layout string of a rule for a tensor. */
+static reshard_status layout_of(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
+                                const char **layout) {
+  *layout = r->layout;
+  if (r->pieces == 0)
+    return RESHARD_SUCCESS;
+  const char *found = NULL;
+  for (const char *p = tensor; *p != '\0'; p++)
+    if (strncmp(p, r->key, r->key_length) == 0 && p[r->key_length] >= '0' && p[r->key_length] <= '9')
+      found = p + r->key_length;
+  long long number = found != NULL ? strtoll(found, NULL, 10) : -1;
+  if (number < 0 || number >= r->pieces) {
+    char where[RS_WHERE], quoted[RS_QUOTE];
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' has no number below %lld behind '%.*s'",
+                    at(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
+                    (long long)r->pieces, (int)rs_min((int64_t)r->key_length, 64), r->key);
+  }
+  *layout = r->each[number];
+  return RESHARD_SUCCESS;
+}
+
+#define BLANKS " \t\r\v\f"
+static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
+
+/* One line, NUL-terminated; its strings are cut off in place. */
+static reshard_status add_line(reshard_rules rules, char *line, int64_t number) {
+  char where[RS_WHERE], quoted[RS_QUOTE];
+  char *p = line + strspn(line, BLANKS);
+  if (*p == '\0' || *p == '#')
+    return RESHARD_SUCCESS;
+  rule r = {.pattern = p, .line = number, .pattern_column = p - line + 1};
+  char *pattern_end = p + strcspn(p, BLANKS);
+  p = pattern_end + strspn(pattern_end, BLANKS);
+  if (*p == '\0' || *p == '#') {
+    *pattern_end = '\0';
+    return rs_error(RESHARD_ERROR_INVALID, "%s: no layout behind pattern '%s'",
+                    at(where, rules, number, pattern_end - line + 1), rs_quote(quoted, sizeof quoted, r.pattern));
+  }
+  r.layout = p;
+  r.layout_column = p - line + 1;
+  while (*p != '\0' && !(*p == '#' && blank(p[-1])))
+    p++;
+  while (blank(p[-1]))
+    p--;
+  *p = *pattern_end = '\0';
+  RS_TRY(check_pattern(rules, &r));
+  RS_TRY(rs_vec_reserve(&rules->rules, rules->rules.n + 1));
+  RS_TRY(read_numbered(rules, &r));
+  rules->rules.at[rules->rules.n++] = r;
+  int64_t world = 0;
+  reshard_status status = r.pieces > 0 ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
+  if (status != RESHARD_SUCCESS)
+    return prefix_error(status, at(where, rules, number, r.layout_column), "");
+  rules->world = rs_max(rules->world, world);
+  return RESHARD_SUCCESS;
+}
+
+/* Takes text over, also when it fails. */
+static reshard_status parse(char *text, const char *name, reshard_rules *out) {
+  reshard_rules rules;
+  reshard_status status = rs_alloc_zero(&rules, 1, sizeof *rules);
+  if (status != RESHARD_SUCCESS) {
+    free(text);
+    return status;
+  }
+  rules->text = text;
+  RS_TRY_GOTO(status, rs_alloc_copy(&rules->name, name, (int64_t)strlen(name) + 1, 1), fail);
+  if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark that some editors put before UTF-8 */
+    text += 3;
+  for (int64_t number = 1; text != NULL; number++) {
+    char *line = text, *end = strchr(line, '\n');
+    text = end != NULL ? end + 1 : NULL;
+    if (end != NULL)
+      *end = '\0';
+    RS_TRY_GOTO(status, add_line(rules, line, number), fail);
+  }
+  *out = rules;
+  return RESHARD_SUCCESS;
+fail:
+  reshard_rules_free(rules);
+  return status;
+}
+
+reshard_status reshard_rules_parse(const char *text, const char *name, reshard_rules *rules) {
+  if (text == NULL || rules == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_parse: NULL argument");
+  char *copy;
+  RS_TRY(rs_alloc_copy(&copy, text, (int64_t)strlen(text) + 1, 1));
+  return parse(copy, name != NULL ? name : "rules", rules);
+}
+
+reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
+  if (path == NULL || rules == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_load: NULL argument");
+  char where[RS_WHERE], *text;
+  int64_t size;
+  RS_TRY(rs_file_read(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
+  if ((int64_t)strlen(text) < size) {
+    rs_error(RESHARD_ERROR_INVALID, "%s: byte %zu is NUL, this is no text", where, strlen(text));
+    free(text);
+    return RESHARD_ERROR_INVALID;
+  }
+  return parse(text, path, rules);
+}
+
+void reshard_rules_free(reshard_rules rules) {
+  if (rules == NULL)
+    return;
+  for (int64_t i = 0; i < rules->rules.n; i++) {
+    free(rules->rules.at[i].own);
+    free(rules->rules.at[i].each);
+  }
+  free(rules->rules.at);
+  free(rules->text);
+  free(rules->name);
+  free(rules);
+}
+
+static reshard_status find(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
+  size_t length = strlen(tensor);
+  for (int64_t i = 0; i < rules->rules.n; i++) {
+    const rule *r = &rules->rules.at[i];
+    if (r->tail_length <= length && memcmp(tensor + length - r->tail_length, r->tail, r->tail_length) == 0 &&
+        rs_pattern_matches(r->pattern, tensor)) {
+      *out = r;
+      return RESHARD_SUCCESS;
+    }
+  }
+  char file[RS_WHERE - 64], quoted[RS_QUOTE];
+  return rs_error(RESHARD_ERROR_INVALID, "%s: none of the %lld rules matches tensor '%s'",
+                  rs_quote(file, sizeof file, rules->name), (long long)rules->rules.n,
+                  rs_quote(quoted, sizeof quoted, tensor));
+}
+
+reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, const char **layout, int64_t *line) {
+  if (rules == NULL || tensor == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_match: NULL argument");
+  const rule *r;
+  const char *text;
+  RS_TRY(find(rules, tensor, &r));
+  RS_TRY(layout_of(rules, r, tensor, &text));
+  if (layout != NULL)
+    *layout = text;
+  if (line != NULL)
+    *line = r->line;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
+                                    int64_t world, reshard_layout *layout) {
+  if (rules == NULL || tensor == NULL || layout == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_layout: NULL argument");
+  const rule *r;
+  const char *string;
+  RS_TRY(find(rules, tensor, &r));
+  RS_TRY(layout_of(rules, r, tensor, &string));
+  reshard_status status = reshard_layout_parse(string, ndim, shape, world, layout);
+  if (status == RESHARD_SUCCESS || status == RESHARD_ERROR_OUT_OF_MEMORY)
+    return status;
+  char where[RS_WHERE], quoted[RS_QUOTE], named[RS_QUOTE + 16];
+  rs_text text = {named, sizeof named, 0};
+  rs_text_add(&text, "tensor '%s': ", rs_quote(quoted, sizeof quoted, tensor));
+  return prefix_error(status, at(where, rules, r->line, r->layout_column), named);
+}
+
+reshard_status reshard_rules_world(reshard_rules rules, int64_t *world) {
+  if (rules == NULL || world == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_world: NULL argument");
+  *world = rules->world;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim, int64_t size, int64_t *changed) {
+  if (rules == NULL || mesh_dim == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_set_size: NULL argument");
+  if (size < 1)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_set_size: mesh dim '%.64s' of size %lld", mesh_dim,
+                    (long long)size);
+  char **made;
+  int64_t n = rules->rules.n, count = 0, world = rules->world;
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&made, n, sizeof *made));
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+    int64_t named = 0;
+    status = rs_layout_text_size(rules->rules.at[i].layout, mesh_dim, size, &made[i]);
+    if (status == RESHARD_SUCCESS && made[i] != NULL)
+      status = reshard_layout_parse_world(made[i], &named);
+    world = rs_max(world, named);
+  }
+  for (int64_t i = 0; i < n; i++) { /* all rules or none */
+    rule *r = &rules->rules.at[i];
+    if (made[i] == NULL)
+      continue;
+    char *old = status == RESHARD_SUCCESS ? r->own : made[i];
+    if (status == RESHARD_SUCCESS)
+      r->layout = r->own = made[i];
+    count++;
+    free(old);
+  }
+  free(made);
+  RS_TRY(status);
+  rules->world = world;
+  if (changed != NULL)
+    *changed = count;
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,154 @@
+/* Tiles: boxes of a tensor small enough that what is read, reordered and written stays in a core's cache.
+ *
+ * A file is read and written best in long rows. A tile therefore keeps the innermost dims of both sides whole where it
+ * can: it is halved along the outermost dim of the source or of the target that has more than one index, the longer of
+ * the two. Where both sides have the dims in one order that makes bands of rows, which lie in one piece in every file;
+ * where they are transposed, nearly square blocks. A tensor that many ranks hold gets larger tiles, so that the row of
+ * each rank is still worth a system call. */
+#include "file/move/tiles.h"
+
+#include <string.h>
+
+enum {
+  TILE = 256 << 10, /* bytes: with what is made of them, half a core's second cache */
+  ROW = 32 << 10,   /* bytes that each rank's part of a tile should have */
+};
+
+static int64_t width_of(const rs_move *m, const rs_route *r) {
+  return (int64_t)reshard_dtype_size(m->dst->model->tensors.at[r->dst].dtype);
+}
+
+static int64_t elements(int ndim, const int64_t *extent) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++)
+    n *= extent[d];
+  return n;
+}
+
+/* Where dim d of the source model is in its stored layout. */
+static int stored_dim(const rs_move *m, const rs_route *r, int d) {
+  int ndim = m->src->model->tensors.at[r->src].ndim;
+  return m->src->tensors.at[r->src].reversed ? ndim - 1 - d : d;
+}
+
+reshard_status rs_tiling_start(rs_tiling *t, const rs_move *move, int64_t most, int64_t *bytes) {
+  *t = (rs_tiling){.move = move, .most = rs_max(most, TILE)};
+  int64_t all = 0;
+  for (int64_t i = 0; i < move->nroutes; i++) {
+    const rs_route *r = &move->routes[i];
+    const rs_model_tensor *src = &move->src->model->tensors.at[r->src], *dst = &move->dst->model->tensors.at[r->dst];
+    bool fits = src->dtype == dst->dtype && !move->dst->tensors.at[r->dst].reversed;
+    for (int d = 0; d < src->ndim; d++)
+      fits = fits && r->src_offset[d] >= 0 && r->src_extent[d] >= 0 &&
+             r->src_offset[d] + r->src_extent[d] <= src->shape[d];
+    for (int d = 0; d < dst->ndim; d++)
+      fits = fits && r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 &&
+             r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d] && r->permutation[d] < src->ndim &&
+             (r->permutation[d] < 0 ? r->dst_extent[d] == 1 : r->dst_extent[d] == r->src_extent[r->permutation[d]]);
+    if (!fits || !rs_add(all, elements(dst->ndim, r->dst_extent) * width_of(move, r), &all))
+      return rs_error(RESHARD_ERROR_INTERNAL, "route %lld does not fit its tensors", (long long)i);
+  }
+  *bytes = all;
+  return RESHARD_SUCCESS;
+}
+
+/* Per dim the extent of a tile of at most `limit` bytes (or of one element). */
+static void choose(const rs_move *m, const rs_route *r, int64_t limit, int64_t *step) {
+  int ndim = m->dst->model->tensors.at[r->dst].ndim;
+  int64_t width = width_of(m, r);
+  memcpy(step, r->dst_extent, (size_t)ndim * sizeof *step);
+  for (int64_t bytes; (bytes = elements(ndim, step) * width) > limit;) {
+    int first = -1, outer = -1; /* the target's outermost dim, and the source's */
+    for (int d = 0; d < ndim; d++) {
+      if (step[d] < 2)
+        continue;
+      if (first < 0)
+        first = d;
+      if (r->permutation[d] >= 0 &&
+          (outer < 0 || stored_dim(m, r, r->permutation[d]) < stored_dim(m, r, r->permutation[outer])))
+        outer = d;
+    }
+    if (first < 0)
+      return;
+    if (outer < 0 || outer == first)
+      step[first] = rs_max(1, rs_min(step[first] - 1, limit / (bytes / step[first])));
+    else if (step[outer] > step[first])
+      step[outer] = rs_ceil_div(step[outer], 2);
+    else
+      step[first] = rs_ceil_div(step[first], 2);
+  }
+}
+
+static int64_t limit_of(const rs_tiling *t, const rs_route *r) {
+  int64_t ranks = rs_max(t->move->src->tensors.at[r->src].count, t->move->dst->tensors.at[r->dst].count);
+  return rs_min(rs_max(TILE, ranks * ROW), t->most);
+}
+
+static reshard_status append(const rs_tiling *t, const int64_t *at, const int64_t *extent, rs_tiles *batch) {
+  const rs_move *m = t->move;
+  const rs_route *r = &m->routes[t->route];
+  int nsrc = m->src->model->tensors.at[r->src].ndim, ndst = m->dst->model->tensors.at[r->dst].ndim;
+  RS_TRY(rs_vec_reserve(batch, batch->n + 1));
+  rs_tile *tile = &batch->at[batch->n++];
+  *tile = (rs_tile){.route = t->route, .bytes = elements(ndst, extent) * width_of(m, r)};
+  for (int d = 0; d < nsrc; d++) {
+    tile->src_offset[stored_dim(m, r, d)] = r->src_offset[d];
+    tile->src_extent[stored_dim(m, r, d)] = 1; /* unless a dim of the target walks it */
+  }
+  for (int d = 0; d < ndst; d++) {
+    tile->dst_offset[d] = r->dst_offset[d] + at[d];
+    tile->dst_extent[d] = extent[d];
+    tile->permutation[d] = r->permutation[d];
+    if (r->permutation[d] < 0)
+      continue;
+    int s = stored_dim(m, r, r->permutation[d]);
+    tile->permutation[d] = s;
+    tile->src_offset[s] += at[d];
+    tile->src_extent[s] = extent[d];
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The tile at t->at; steps on, and ends the route with its last one. */
+static reshard_status next_tile(rs_tiling *t, rs_tiles *batch) {
+  const rs_route *r = &t->move->routes[t->route];
+  int ndim = t->move->dst->model->tensors.at[r->dst].ndim;
+  int64_t extent[RESHARD_MAX_DIMS] = {0};
+  for (int d = 0; d < ndim; d++)
+    extent[d] = rs_min(t->step[d], r->dst_extent[d] - t->at[d]);
+  RS_TRY(append(t, t->at, extent, batch));
+  for (int d = ndim - 1; d >= 0; d--) {
+    t->at[d] += t->step[d];
+    if (t->at[d] < r->dst_extent[d])
+      return RESHARD_SUCCESS;
+    t->at[d] = 0;
+  }
+  t->inside = false;
+  t->route++;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_tiling_next(rs_tiling *t, rs_tiles *batch) {
+  static const int64_t zero[RESHARD_MAX_DIMS];
+  batch->n = 0;
+  if (t->inside)
+    return next_tile(t, batch);
+  for (int64_t total = 0; t->route < t->move->nroutes; t->route++) {
+    const rs_route *r = &t->move->routes[t->route];
+    int64_t bytes = elements(t->move->dst->model->tensors.at[r->dst].ndim, r->dst_extent) * width_of(t->move, r);
+    int64_t limit = limit_of(t, r);
+    if (bytes == 0)
+      continue;
+    if (batch->n > 0 && total + bytes > limit)
+      break;
+    if (bytes > limit) {
+      choose(t->move, r, limit, t->step);
+      memset(t->at, 0, sizeof t->at);
+      t->inside = true;
+      return next_tile(t, batch);
+    }
+    RS_TRY(append(t, zero, r->dst_extent, batch));
+    total += bytes;
+  }
+  return RESHARD_SUCCESS;
+}

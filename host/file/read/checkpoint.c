@@ -1,0 +1,133 @@
+/* What an open checkpoint answers, and parts of it read into a caller's memory, which is a store too. */
+#include "file/read/open.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *reshard_format_string(reshard_file_format format) {
+  switch (format) {
+  case RESHARD_FORMAT_NPY: return "npy";
+  case RESHARD_FORMAT_SAFETENSORS: return "safetensors";
+  case RESHARD_FORMAT_WHOLE: return "whole";
+  case RESHARD_FORMAT_SHARDS: return "shards";
+  case RESHARD_FORMAT_DISTCP: return "distcp";
+  case RESHARD_FORMAT_TORCH: return "torch";
+  }
+  return "unknown";
+}
+
+reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint) {
+  if (path == NULL || checkpoint == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_open: NULL argument");
+  return rs_checkpoint_open(path, false, checkpoint);
+}
+
+void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
+  if (checkpoint == NULL)
+    return;
+  rs_names_free(&checkpoint->names);
+  rs_store_free(&checkpoint->store);
+  free(checkpoint);
+}
+
+reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info) {
+  if (checkpoint == NULL || info == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_get_info: NULL argument");
+  *info = checkpoint->info;
+  return RESHARD_SUCCESS;
+}
+
+reshard_model reshard_checkpoint_model(reshard_checkpoint checkpoint) {
+  return checkpoint != NULL ? checkpoint->store.model : NULL;
+}
+
+reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char *name, int64_t *tensor) {
+  char quoted[RS_QUOTE];
+  if (checkpoint == NULL || name == NULL || tensor == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_find: NULL argument");
+  int64_t found = rs_names_find(&checkpoint->names, name, strlen(name));
+  if (found < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "the checkpoint has no tensor '%s'", rs_quote(quoted, sizeof quoted, name));
+  *tensor = found;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out) {
+  if (checkpoint == NULL || out == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  if (tensor < 0 || tensor >= checkpoint->info.tensors)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld of a checkpoint with %lld", call, (long long)tensor,
+                    (long long)checkpoint->info.tensors);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout *layout) {
+  RS_TRY(check_tensor("reshard_checkpoint_layout", checkpoint, tensor, layout));
+  const rs_stored *stored = &checkpoint->store.tensors.at[tensor];
+  if (!stored->reversed) {
+    *layout = reshard_layout_retain(stored->layout);
+    return RESHARD_SUCCESS;
+  }
+  const rs_model_tensor *t = &checkpoint->store.model->tensors.at[tensor];
+  return reshard_layout_create_single(t->ndim, t->shape, 1, 0, layout);
+}
+
+reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
+  const rs_store *s = &checkpoint->store;
+  for (int64_t f = 0; f < s->files.n; f++) {
+    const rs_file *file = &s->files.at[f];
+    char where[RS_WHERE];
+    int64_t size, changed_ns;
+    RS_TRY(rs_file_stat(rs_where(where, "file", file->path), file->fd, &size, &changed_ns));
+    if (size != file->size)
+      return rs_error(RESHARD_ERROR_SYSTEM, "%s changed while it was read: %lld bytes when it was opened, %lld now",
+                      where, (long long)file->size, (long long)size);
+    if (changed_ns != file->changed_ns)
+      return rs_error(RESHARD_ERROR_SYSTEM, "%s changed while it was read", where);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* The caller's buffers as a store, and the way there. */
+static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
+                                  int64_t rank, void *const *buffers, rs_routes *routes) {
+  reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
+  rs_views views = {0};
+  reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
+  if (status == RESHARD_SUCCESS)
+    status = rs_memory_add(s, dtype, layout);
+  if (status == RESHARD_SUCCESS)
+    status = rs_memory_hold(s, rank, views.at);
+  if (status == RESHARD_SUCCESS)
+    status = rs_rank_routes(&checkpoint->store, tensor, s, 0, rank, routes);
+  free(views.at);
+  return status;
+}
+
+reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
+                                       int64_t rank, int threads, void *const *buffers) {
+  RS_TRY(check_tensor("reshard_checkpoint_read", checkpoint, tensor, layout));
+  const rs_model_tensor *t = &checkpoint->store.model->tensors.at[tensor];
+  char wanted[RS_SHAPE_TEXT], given[RS_SHAPE_TEXT];
+  if (layout->ndim != t->ndim || memcmp(layout->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: a layout of shape %s, the tensor's is %s",
+                    rs_shape_text(given, layout->ndim, layout->shape), rs_shape_text(wanted, t->ndim, t->shape));
+  if (threads < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: %d threads", threads);
+  if (rank < 0 || rank >= layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: rank %lld of %lld", (long long)rank,
+                    (long long)layout->world);
+  rs_store target = {0};
+  rs_routes routes = {0};
+  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &routes);
+  if (status == RESHARD_SUCCESS)
+    status = rs_move_run(&(rs_move){.src = &checkpoint->store,
+                                    .dst = &target,
+                                    .nroutes = routes.n,
+                                    .routes = routes.at,
+                                    .threads = threads,
+                                    .only_rank = -1});
+  rs_store_free(&target);
+  free(routes.at);
+  return status;
+}

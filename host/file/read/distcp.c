@@ -1,0 +1,168 @@
+/* A directory as PyTorch's distributed checkpoint writes it by default: .metadata, and files that are torch.save after
+ * torch.save, one of each chunk of a tensor. A chunk's bytes lie dense in its archive; they are read from there.
+ *
+ * Which rank had a chunk is R of its file's name __R_N.distcp. From there on chunks are shards as others are. */
+#include "file/format/distcp.h"
+#include "file/read/shards.h"
+#include "file/format/torch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define METADATA_LIMIT ((int64_t)1 << 30)
+#define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
+
+static reshard_status read_metadata(rs_distcp *d, const char *path, char where[RS_WHERE]) {
+  rs_path whole = {0};
+  int64_t size = 0;
+  RS_TRY(rs_path_join(path, ".metadata", &whole));
+  d->where = rs_where(where, "file", whole.at);
+  reshard_status status = rs_file_read(where, whole.at, METADATA_LIMIT, &d->text, &size);
+  free(whole.at);
+  RS_TRY(status);
+  return rs_distcp_read(d, size);
+}
+
+static reshard_status open_files(rs_opening *opening, const rs_distcp *d, const char *path) {
+  rs_store *s = &opening->checkpoint->store;
+  rs_path name = {0}, whole = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&s->files, d->paths.all.n));
+  for (int64_t f = 0; f < d->paths.all.n && status == RESHARD_SUCCESS; f++) {
+    const rs_name *text = &d->paths.all.at[f];
+    char where[RS_WHERE];
+    RS_TRY_GOTO(status, rs_vec_reserve(&name, (int64_t)text->size + 1), done);
+    memcpy(name.at, text->at, text->size);
+    name.at[text->size] = '\0';
+    RS_TRY_GOTO(status, rs_path_join(path, name.at, &whole), done);
+    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, d->paths.all.n, &s->files.at[f]);
+    s->files.n += status == RESHARD_SUCCESS;
+  }
+done:
+  free(name.at);
+  free(whole.at);
+  return status;
+}
+
+/* R of __R_N.distcp; -1: another name. */
+static int64_t rank_of(const char *name) {
+  char *end;
+  if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
+    return -1;
+  long long rank = strtoll(name + 2, &end, 10);
+  if (end[0] != '_' || end[1] < '0' || end[1] > '9' || rank >= RANK_LIMIT)
+    return -1;
+  strtoll(end + 1, &end, 10);
+  return strcmp(end, ".distcp") == 0 ? rank : -1;
+}
+
+static reshard_status rank_files(rs_shards *s) {
+  int64_t files = s->opening->checkpoint->store.files.n, world = 1;
+  bool named = true;
+  RS_TRY(rs_vec_reserve(&s->rank, files));
+  for (int64_t f = 0; f < files; f++) {
+    s->rank.at[f] = rank_of(rs_opening_name(s->opening, f));
+    named &= s->rank.at[f] >= 0;
+    world = rs_max(world, s->rank.at[f] + 1);
+  }
+  for (int64_t f = 0; f < files && !named; f++)
+    s->rank.at[f] = f;
+  s->rank.n = files;
+  s->world = named ? world : rs_max(files, 1);
+  return RESHARD_SUCCESS;
+}
+
+/* Finds the bytes of a chunk and checks that they are what the metadata says. */
+static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
+  const rs_global *global = &s->tensors.at[shard->tensor];
+  const rs_file *file = &s->opening->checkpoint->store.files.at[shard->file];
+  char where[RS_WHERE], quoted[RS_QUOTE], is[RS_SHAPE_TEXT], said[RS_SHAPE_TEXT];
+  rs_torch torch;
+  rs_torch_tensor t = {0};
+  rs_opening_where(s->opening, shard->file, where);
+  rs_quote(quoted, sizeof quoted, global->name);
+  if (place->offset > file->size || place->length > file->size - place->offset)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld bytes from byte %lld on, the file has %lld", where,
+                    quoted, (long long)place->length, (long long)place->offset, (long long)file->size);
+  reshard_status status = rs_torch_open(where, file, place->offset, place->length, &torch);
+  if (status == RESHARD_SUCCESS)
+    status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, &t);
+  rs_torch_free(&torch);
+  if (status == RESHARD_ERROR_INVALID || status == RESHARD_ERROR_UNSUPPORTED) {
+    char why[640];
+    rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
+    return strstr(why, "tensor '") != NULL ? status : rs_error(status, "%s (tensor '%s')", why, quoted);
+  }
+  RS_TRY(status);
+  if (t.dtype != global->dtype || t.ndim != global->ndim ||
+      memcmp(t.shape, shard->box.extent, (size_t)t.ndim * sizeof *t.shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s %s at byte %lld, .metadata says %s %s", where, quoted,
+                    reshard_dtype_string(t.dtype), rs_shape_text(is, t.ndim, t.shape), (long long)place->offset,
+                    reshard_dtype_string(global->dtype), rs_shape_text(said, global->ndim, shard->box.extent));
+  if (t.reversed)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "%s: tensor '%s': a chunk of shape %s in Fortran order: " RS_DISTCP_PYTHON, where, quoted,
+                    rs_shape_text(is, t.ndim, t.shape));
+  shard->offset = t.offset;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status collect(rs_shards *s, const rs_distcp *d) {
+  reshard_checkpoint_info *info = &s->opening->checkpoint->info;
+  RS_TRY(rs_vec_reserve(&s->tensors, d->model->tensors.n));
+  RS_TRY(rs_vec_reserve(&s->all, d->chunks.n));
+  for (int64_t i = 0; i < d->model->tensors.n; i++) {
+    const rs_model_tensor *t = &d->model->tensors.at[i];
+    rs_global *global = &s->tensors.at[s->tensors.n++];
+    *global = (rs_global){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
+    memcpy(global->shape, t->shape, sizeof t->shape);
+  }
+  for (int64_t i = 0; i < d->chunks.n; i++) {
+    const rs_distcp_chunk *chunk = &d->chunks.at[i];
+    rs_global *global = &s->tensors.at[chunk->tensor];
+    rs_shard *shard = &s->all.at[s->all.n];
+    *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
+    if (!chunk->empty) {
+      shard->file = d->places.at[chunk->place].path;
+      RS_TRY(locate(s, &d->places.at[chunk->place], shard));
+      int64_t bytes = 0;
+      RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
+      if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))
+        return rs_error(RESHARD_ERROR_INVALID, "%s: its chunks have more than 2^63 bytes", d->where);
+    }
+    global->count++;
+    s->all.n++;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A checkpoint without files has tensors without elements alone; they are rank 0's. */
+static reshard_status fill(rs_shards *s, const rs_distcp *d) {
+  RS_TRY(rank_files(s));
+  if (s->rank.n == 0) {
+    RS_TRY(rs_vec_reserve(&s->rank, 1));
+    s->rank.at[s->rank.n++] = 0;
+  }
+  RS_TRY(collect(s, d));
+  RS_TRY(rs_shards_group(s));
+  return rs_shards_build(s);
+}
+
+reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
+  char where[RS_WHERE];
+  rs_distcp d = {.pickle.root = -1};
+  rs_shards s = {.opening = opening};
+  reshard_checkpoint_info *info = &opening->checkpoint->info;
+  reshard_status status = read_metadata(&d, path, where);
+  if (status == RESHARD_SUCCESS)
+    status = open_files(opening, &d, path);
+  if (status == RESHARD_SUCCESS)
+    status = fill(&s, &d);
+  info->format = RESHARD_FORMAT_DISTCP;
+  info->world = s.world;
+  info->described = 1;
+  info->left_out = d.left_out;
+  rs_shards_free(&s);
+  rs_distcp_free(&d);
+  return status;
+}

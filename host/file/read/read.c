@@ -1,0 +1,114 @@
+#include "file/read/open.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *rs_quote(char *buffer, size_t size, const char *text) {
+  size_t n = 0;
+  for (; text[n] != '\0' && n + 4 < size; n++)
+    buffer[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? '?' : text[n];
+  strcpy(buffer + n, text[n] != '\0' ? "..." : "");
+  return buffer;
+}
+
+bool rs_ends(const char *text, const char *end) {
+  size_t n = strlen(text), k = strlen(end);
+  return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+const char *rs_where(char where[RS_WHERE], const char *what, const char *path) {
+  char quoted[RS_WHERE - 64];
+  rs_text text = {where, RS_WHERE, 0};
+  rs_text_add(&text, "%s '%s'", what, rs_quote(quoted, sizeof quoted, path));
+  return where;
+}
+
+reshard_status rs_file_error(const char *where, int number) {
+  bool absent = number == ENOENT || number == ENOTDIR || number == EISDIR || number == ENAMETOOLONG;
+  return rs_error(absent ? RESHARD_ERROR_INVALID : RESHARD_ERROR_SYSTEM, "%s: %s", where, strerror(number));
+}
+
+/* Reads to the end, not to a size asked beforehand: what is named may be a pipe ("@<(...)" of a shell). */
+reshard_status rs_file_read(const char *where, const char *path, int64_t limit, char **text, int64_t *size) {
+  RS_VEC(char) read_so_far = {0};
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return rs_file_error(where, errno);
+  reshard_status status;
+  for (;;) {
+    RS_TRY_GOTO(status, rs_vec_reserve(&read_so_far, read_so_far.n + 4096), fail);
+    ssize_t n = read(file, read_so_far.at + read_so_far.n, (size_t)(read_so_far.cap - read_so_far.n - 1));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0) {
+      status = rs_file_error(where, errno);
+      goto fail;
+    }
+    read_so_far.n += n;
+    if (n == 0)
+      break;
+    if (read_so_far.n > limit) {
+      status = rs_error(RESHARD_ERROR_INVALID, "%s: longer than %lld bytes", where, (long long)limit);
+      goto fail;
+    }
+  }
+  close(file);
+  read_so_far.at[read_so_far.n] = '\0';
+  *text = read_so_far.at;
+  *size = read_so_far.n;
+  return RESHARD_SUCCESS;
+fail:
+  free(read_so_far.at);
+  close(file);
+  return status;
+}
+
+static int64_t nanoseconds(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
+
+reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *changed_ns) {
+  struct stat info;
+  if (fstat(fd, &info) != 0)
+    return rs_file_error(where, errno);
+  if (!S_ISREG(info.st_mode))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
+  *size = (int64_t)info.st_size;
+  *changed_ns = rs_max(nanoseconds(info.st_mtim), nanoseconds(info.st_ctim));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status open_error(const char *where, int64_t files, int number) {
+  struct rlimit limit;
+  if (number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return rs_error(RESHARD_ERROR_SYSTEM,
+                    "%s: one of %lld that are read at a time, and this process may have %lld open", where,
+                    (long long)files, (long long)limit.rlim_cur);
+  return rs_file_error(where, number);
+}
+
+reshard_status rs_file_open(const char *where, const char *path, int64_t files, rs_file *file) {
+  rs_file made = {.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)}; /* a named pipe is refused, not waited for */
+  if (made.fd < 0)
+    return open_error(where, files, errno);
+  reshard_status status = rs_file_stat(where, made.fd, &made.size, &made.changed_ns);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc_copy(&made.path, path, (int64_t)strlen(path) + 1, 1);
+  if (status != RESHARD_SUCCESS) {
+    close(made.fd);
+    return status;
+  }
+  posix_fadvise(made.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  *file = made;
+  return RESHARD_SUCCESS;
+}
+
+void rs_file_close(rs_file *file) {
+  if (file->fd >= 0)
+    close(file->fd);
+  free(file->path);
+  *file = (rs_file){.fd = -1};
+}

@@ -1,0 +1,292 @@
+/* What stands before the data of a file.
+ *
+ * An .npy file has a line of Python that says dtype, order and shape. A .safetensors file has a JSON object of the
+ * tensors, with "__metadata__" first; in shards that says where in the tensors the file's boxes begin, and what the
+ * whole checkpoint is. The latter can be megabytes and is nearly the same in all files: it is made once. A file's own
+ * part is made in one walk over its blocks, which gives them their offsets too. */
+#include "file/write/file_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SAFETENSORS_MOST 100000000 /* bytes of a header that the safetensors library reads */
+
+static const struct {
+  const char *name; /* safetensors */
+  int class;
+  const char *descr; /* numpy */
+} dtypes[RESHARD_DTYPE_COUNT] = {
+    [RESHARD_BOOL] = {"BOOL", 1, "|b1"},      [RESHARD_U8] = {"U8", 2, "|u1"},
+    [RESHARD_I8] = {"I8", 3, "|i1"},          [RESHARD_F8_E5M2] = {"F8_E5M2", 4, NULL},
+    [RESHARD_F8_E4M3] = {"F8_E4M3", 5, NULL}, [RESHARD_F8_E8M0] = {"F8_E8M0", 6, NULL},
+    [RESHARD_I16] = {"I16", 7, "<i2"},        [RESHARD_U16] = {"U16", 8, "<u2"},
+    [RESHARD_F16] = {"F16", 9, "<f2"},        [RESHARD_BF16] = {"BF16", 10, NULL},
+    [RESHARD_I32] = {"I32", 11, "<i4"},       [RESHARD_U32] = {"U32", 12, "<u4"},
+    [RESHARD_F32] = {"F32", 13, "<f4"},       [RESHARD_C64] = {"C64", 14, "<c8"},
+    [RESHARD_F64] = {"F64", 15, "<f8"},       [RESHARD_I64] = {"I64", 16, "<i8"},
+    [RESHARD_U64] = {"U64", 17, "<u8"},       [RESHARD_C128] = {NULL, 0, "<c16"},
+};
+
+int rs_lay_class(reshard_dtype dtype) { return dtypes[dtype].class; }
+const char *rs_lay_descr(reshard_dtype dtype) { return dtypes[dtype].descr; }
+
+void rs_lay_headers_free(rs_lay_headers *h) {
+  free(h->common.at);
+  free(h->text.at);
+  free(h->body.at);
+  free(h->sharding.at);
+  free(h->intervals.at);
+  *h = (rs_lay_headers){0};
+}
+
+static const char *name_of(const rs_store *store, int64_t tensor) {
+  return store->model->names.at + store->model->tensors.at[tensor].name;
+}
+
+int64_t rs_lay_header_most(const rs_store *store, int64_t tensor) {
+  static const char fixed[] = ",\"\":{\"dtype\":\"F8_E4M3\",\"shape\":[],\"data_offsets\":[,]}";
+  int64_t numbers = store->model->tensors.at[tensor].ndim + 2;
+  return (int64_t)sizeof fixed + 6 * (int64_t)strlen(name_of(store, tensor)) + 20 * numbers; /* \u001f at the worst */
+}
+
+/* Layouts print into the text itself, with room made where it was too little. */
+static void add_layout(rs_print *out, reshard_layout layout) {
+  size_t needed = 256;
+  for (int attempt = 0; attempt < 2 && out->status == RESHARD_SUCCESS; attempt++) {
+    out->status = rs_vec_reserve(out, out->n + (int64_t)needed);
+    if (out->status != RESHARD_SUCCESS)
+      return;
+    size_t room = (size_t)(out->cap - out->n);
+    if (reshard_layout_print(layout, out->at + out->n, room, &needed) == RESHARD_SUCCESS) {
+      out->n += (int64_t)needed - 1;
+      return;
+    }
+  }
+}
+
+reshard_status rs_lay_common(const rs_lay *lay, const rs_store *store, rs_print *common) {
+  int64_t n = store->model->tensors.n;
+  rs_print out = {0};
+  char name[RS_LAY_NAME];
+  rs_print_text(&out, "{\"version\":1,\"world\":");
+  rs_print_number(&out, n > 0 ? store->tensors.at[0].layout->world : 1);
+  rs_print_text(&out, ",\"files\":[");
+  for (int64_t f = 0; f < lay->files.n; f++) {
+    rs_print_text(&out, f > 0 ? ",\"" : "\"");
+    rs_print_text(&out, rs_lay_name(lay, f, name));
+    rs_print_text(&out, "\"");
+  }
+  rs_print_text(&out, "],\"shapes\":{");
+  for (int64_t i = 0; i < n; i++) {
+    if (i > 0)
+      rs_print_text(&out, ",");
+    rs_print_string(&out, name_of(store, i), true);
+    rs_print_text(&out, ":");
+    rs_print_list(&out, store->tensors.at[i].layout->ndim, store->tensors.at[i].layout->shape, ",");
+  }
+  rs_print_text(&out, "},\"layout\":{");
+  for (int64_t i = 0; i < n; i++) {
+    if (i > 0)
+      rs_print_text(&out, ",");
+    rs_print_string(&out, name_of(store, i), true);
+    rs_print_text(&out, ":\"");
+    add_layout(&out, store->tensors.at[i].layout);
+    rs_print_text(&out, "\"");
+  }
+  rs_print_text(&out, "}");
+  if (out.status == RESHARD_SUCCESS)
+    rs_print_nested(common, out.at, out.n);
+  else
+    common->status = out.status;
+  free(out.at);
+  return common->status;
+}
+
+/* Index runs of an array that is stored whole though it is many boxes. first: of the first run, per dim. */
+static reshard_status add_intervals(rs_print *out, const char *name, reshard_layout layout, const rs_hold *hold,
+                                    int64_t *first) {
+  RS_VEC(reshard_interval) runs = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  rs_print_text(out, out->n > 0 ? "," : ",\"intervals\":{");
+  rs_print_string(out, name, true);
+  for (int d = 0; d < layout->ndim && status == RESHARD_SUCCESS; d++) {
+    int64_t count;
+    status = reshard_layout_array_intervals(layout, hold->rank, hold->array, d, 0, 0, NULL, &count);
+    if (status == RESHARD_SUCCESS)
+      status = rs_vec_reserve(&runs, count);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_layout_array_intervals(layout, hold->rank, hold->array, d, 0, count, runs.at, &count);
+    if (status != RESHARD_SUCCESS)
+      break;
+    first[d] = runs.at[0].begin;
+    rs_print_text(out, d > 0 ? "],[" : ":[[");
+    for (int64_t i = 0; i < count; i++) {
+      if (i > 0)
+        rs_print_text(out, ",");
+      rs_print_list(out, 2, (const int64_t[]){runs.at[i].begin, runs.at[i].end}, ",");
+    }
+  }
+  rs_print_text(out, "]]");
+  free(runs.at);
+  return status;
+}
+
+/* A block's box in its tensor; of an array stored whole, its first index and its shape. */
+static reshard_status find_box(rs_lay_headers *h, const rs_store *store, const rs_block *b, reshard_box *box) {
+  reshard_layout layout = store->tensors.at[b->tensor].layout;
+  if (b->hold < 0) {
+    for (int d = 0; d < layout->ndim; d++) {
+      box->offset[d] = 0;
+      box->extent[d] = layout->shape[d];
+    }
+    return RESHARD_SUCCESS;
+  }
+  const rs_hold *hold = &store->holds.at[b->hold];
+  if (b->box >= 0)
+    return rs_array_box(layout, hold->rank, hold->array, b->box, box, NULL);
+  RS_TRY(rs_array_boxes(layout, hold->rank, hold->array, NULL, box->extent));
+  return add_intervals(&h->intervals, name_of(store, b->tensor), layout, hold, box->offset);
+}
+
+/* One block: its entry, and where it begins in its tensor. */
+static void add_entry(rs_lay_headers *h, const rs_store *store, int64_t tensor, const reshard_box *box, int64_t begin,
+                      int64_t end) {
+  const rs_model_tensor *t = &store->model->tensors.at[tensor];
+  const char *name = name_of(store, tensor);
+  rs_print_text(&h->body, ",");
+  rs_print_string(&h->body, name, false);
+  rs_print_text(&h->body, ":{\"dtype\":\"");
+  rs_print_text(&h->body, dtypes[t->dtype].name);
+  rs_print_text(&h->body, "\",\"shape\":");
+  rs_print_list(&h->body, t->ndim, box->extent, ",");
+  rs_print_text(&h->body, ",\"data_offsets\":");
+  rs_print_list(&h->body, 2, (const int64_t[]){begin, end}, ",");
+  rs_print_text(&h->body, "}");
+  rs_print_text(&h->sharding, h->sharding.n > 0 ? ", " : "{");
+  rs_print_string(&h->sharding, name, true);
+  rs_print_text(&h->sharding, ": {\"saved_offsets\": ");
+  rs_print_list(&h->sharding, t->ndim, box->offset, ", ");
+  rs_print_text(&h->sharding, "}");
+}
+
+static void add_metadata(rs_lay_headers *h, bool shards) {
+  rs_print_text(&h->text, "{\"__metadata__\":{");
+  if (shards) {
+    rs_print_text(&h->text, "\"DCP_SHARDING_INFO\":\"");
+    rs_print_text(&h->sharding, h->sharding.n > 0 ? "}" : "{}");
+    rs_print_nested(&h->text, h->sharding.at, h->sharding.n);
+    rs_print_text(&h->text, "\",\"DCP_VERSION\":\"1.0\",");
+  }
+  rs_print_text(&h->text, "\"format\":\"pt\"");
+  if (shards) {
+    rs_print_text(&h->text, ",\"reshard\":\"");
+    rs_print_bytes(&h->text, h->common.at, h->common.n);
+    rs_print_text(&h->intervals, h->intervals.n > 0 ? "}}" : "}");
+    rs_print_nested(&h->text, h->intervals.at, h->intervals.n);
+    rs_print_text(&h->text, "\"");
+  }
+  rs_print_text(&h->text, "}");
+}
+
+static reshard_status make_safetensors(rs_lay_headers *h, const rs_lay *lay, rs_store *store, const char *where,
+                                       const rs_lay_file *file, int64_t *size) {
+  int64_t end = 0;
+  h->body.n = h->sharding.n = h->intervals.n = 0;
+  for (int64_t i = file->first; i < file->first + file->count; i++) {
+    const rs_block *b = &lay->blocks.at[lay->order[i]];
+    const rs_model_tensor *t = &store->model->tensors.at[b->tensor];
+    reshard_box box;
+    RS_TRY(find_box(h, store, b, &box));
+    int64_t begin = end, bytes = (int64_t)reshard_dtype_size(t->dtype);
+    for (int d = 0; d < t->ndim; d++)
+      bytes *= box.extent[d];
+    end += bytes;
+    store->spots.at[lay->order[i]].offset = begin;
+    add_entry(h, store, b->tensor, &box, begin, end);
+  }
+  rs_print_text(&h->text, "12345678"); /* for the length */
+  add_metadata(h, lay->format == RESHARD_FORMAT_SHARDS);
+  rs_print_bytes(&h->text, h->body.at, h->body.n);
+  rs_print_text(&h->text, "}");
+  rs_print_bytes(&h->text, "       ", -h->text.n & 7);
+  RS_TRY(h->body.status);
+  RS_TRY(h->sharding.status);
+  RS_TRY(h->intervals.status);
+  RS_TRY(h->text.status);
+  int64_t length = h->text.n - 8;
+  if (length > SAFETENSORS_MOST)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: a header would have %lld bytes, %d are the most in this format",
+                    where, (long long)length, SAFETENSORS_MOST);
+  for (int i = 0; i < 8; i++)
+    h->text.at[i] = (char)(length >> 8 * i);
+  for (int64_t i = file->first; i < file->first + file->count; i++)
+    store->spots.at[lay->order[i]].offset += h->text.n;
+  *size = h->text.n + end;
+  return RESHARD_SUCCESS;
+}
+
+/* Version 1 always: 8 extents fit by far. numpy leaves room for the first extent to grow to 21 digits, and pads so that
+ * the data begins at a multiple of 64 (by 64 where it already would). */
+static reshard_status make_npy(rs_print *text, rs_store *store, int64_t *size) {
+  const rs_model_tensor *t = &store->model->tensors.at[0];
+  rs_print_bytes(text, "\223NUMPY\1\0??{'descr': '", 21);
+  rs_print_text(text, dtypes[t->dtype].descr);
+  rs_print_text(text, "', 'fortran_order': False, 'shape': (");
+  int64_t digits = 0, bytes = (int64_t)reshard_dtype_size(t->dtype);
+  for (int d = 0; d < t->ndim; d++) {
+    int64_t before = text->n;
+    rs_print_number(text, t->shape[d]);
+    digits = d == 0 ? text->n - before : digits;
+    bytes *= t->shape[d];
+    rs_print_text(text, d + 1 < t->ndim ? ", " : t->ndim == 1 ? "," : "");
+  }
+  rs_print_text(text, "), }");
+  static const char spaces[] = "                                                                ";
+  rs_print_bytes(text, spaces, t->ndim > 0 ? 21 - digits : 0);
+  rs_print_bytes(text, spaces, 64 - (text->n + 1) % 64);
+  rs_print_text(text, "\n");
+  RS_TRY(text->status);
+  text->at[8] = (char)((text->n - 10) & 0xff);
+  text->at[9] = (char)((text->n - 10) >> 8);
+  store->spots.at[0].offset = text->n;
+  *size = text->n + bytes;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_lay_header(rs_lay_headers *h, const rs_lay *lay, rs_store *store, const char *where, int64_t file,
+                             int64_t *size) {
+  h->text.n = 0;
+  return lay->format == RESHARD_FORMAT_NPY ? make_npy(&h->text, store, size)
+                                           : make_safetensors(h, lay, store, where, &lay->files.at[file], size);
+}
+
+typedef struct entry {
+  const char *name;
+  int64_t file;
+} entry;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const entry *)a)->name, ((const entry *)b)->name); }
+
+reshard_status rs_lay_index(const rs_lay *lay, const rs_store *store, rs_print *text) {
+  int64_t n = lay->blocks.n;
+  char name[RS_LAY_NAME];
+  entry *entries;
+  RS_TRY(rs_alloc(&entries, n, sizeof *entries));
+  for (int64_t i = 0; i < n; i++)
+    entries[i] = (entry){name_of(store, lay->blocks.at[i].tensor), lay->blocks.at[i].number};
+  if (n > 1)
+    qsort(entries, (size_t)n, sizeof *entries, by_name);
+  rs_print_text(text, "{\n  \"metadata\": {\n    \"total_size\": ");
+  rs_print_number(text, store->model->bytes);
+  rs_print_text(text, "\n  },\n  \"weight_map\": {");
+  for (int64_t i = 0; i < n; i++) {
+    rs_print_text(text, i > 0 ? ",\n    " : "\n    ");
+    rs_print_string(text, entries[i].name, true);
+    rs_print_text(text, ": \"");
+    rs_print_text(text, rs_lay_name(lay, entries[i].file, name));
+    rs_print_text(text, "\"");
+  }
+  rs_print_text(text, n > 0 ? "\n  }\n}\n" : "}\n}\n");
+  free(entries);
+  return text->status;
+}

@@ -1,0 +1,369 @@
+/* An output appears complete or not at all, and a killed run leaves no rubbish for ever.
+ *
+ * Everything is written to a sibling, ".NAME.reshard-PID-N", on the same file system, hence one rename from its place.
+ * Its maker holds a lock (flock) on it, which ends with the process: a sibling of that form whose lock can be had is
+ * nobody's, and whoever makes the same output next removes it. A sibling is made first and locked then; in between
+ * another run may take it for a leftover. So each of the two, once it has the lock, looks whether the name still means
+ * the file that it has locked: the cleaner then removes nothing that was renamed meanwhile, and the maker takes the
+ * next N. Where there are no locks, nothing is ever taken for a leftover.
+ *
+ * To replace, the two names are exchanged, so that one of the old and the new is there at any moment, also for
+ * directories, and a sync that fails can be followed by a second exchange. */
+#define _GNU_SOURCE /* renameat2 */
+#include "file/write/target.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MARK ".reshard-"
+
+/* Names of the files in a checkpoint's directory. */
+static bool is_part(const char *name) { return rs_ends(name, ".safetensors") || rs_ends(name, ".json"); }
+
+static const char *skip_digits(const char *text) {
+  const char *at = text;
+  while (*at >= '0' && *at <= '9')
+    at++;
+  return at > text ? at : "!";
+}
+
+/* ".NAME.reshard-PID-N", and a suffix of ours: the length of NAME; 0 when it is none. */
+static size_t temporary_name(const char *entry) {
+  const char *mark = NULL;
+  if (entry[0] != '.')
+    return 0;
+  for (const char *at = entry + 2; at[-1] != '\0' && (at = strstr(at, MARK)) != NULL; at++)
+    mark = at;
+  if (mark == NULL)
+    return 0;
+  const char *end = skip_digits(mark + sizeof MARK - 1);
+  end = *end == '-' ? skip_digits(end + 1) : "!";
+  bool is = *end == '\0' || strcmp(end, ".npy") == 0 || strcmp(end, ".safetensors") == 0;
+  return is ? (size_t)(mark - entry) - 1 : 0;
+}
+
+static bool is_temporary(const char *name, const char *entry) {
+  size_t n = strlen(name);
+  return temporary_name(entry) == n && strncmp(entry + 1, name, n) == 0;
+}
+
+reshard_status rs_target_refuse(const char *where, const char *path) {
+  char real[PATH_MAX], *rest = NULL, quoted[RS_QUOTE];
+  if (realpath(path, real) == NULL) /* who opens it says why */
+    return RESHARD_SUCCESS;
+  for (char *entry = strtok_r(real, "/", &rest); entry != NULL; entry = strtok_r(NULL, "/", &rest))
+    if (temporary_name(entry) > 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: is not complete: a writer has '%s' in work, or was killed at it",
+                      where, rs_quote(quoted, sizeof quoted, entry));
+  return RESHARD_SUCCESS;
+}
+
+/* 0: the name means the file that is open as fd. ENOENT: another one, or none. Else an error number. */
+static int compare(int parent, const char *name, int fd) {
+  struct stat a, b;
+  if (fstat(fd, &a) != 0 || fstatat(parent, name, &b, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno;
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino ? 0 : ENOENT;
+}
+
+static DIR *open_directory(int parent, const char *name) {
+  int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+  if (directory == NULL && fd >= 0)
+    close(fd);
+  return directory;
+}
+
+static bool is_file(int parent, const char *name) {
+  struct stat info;
+  return fstatat(parent, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
+}
+
+/* A file, or a directory with the files of a checkpoint; whatever else is in it stays, and it then too. */
+static void discard(int parent, const char *name) {
+  if (is_file(parent, name)) {
+    unlinkat(parent, name, 0);
+    return;
+  }
+  DIR *directory = open_directory(parent, name);
+  if (directory == NULL)
+    return;
+  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+    if (is_part(entry->d_name) && is_file(dirfd(directory), entry->d_name))
+      unlinkat(dirfd(directory), entry->d_name, 0);
+  closedir(directory);
+  unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+/* Files are opened for writing too: some network file systems lock no others. */
+static void remove_leftovers(const rs_target *t) {
+  DIR *directory = open_directory(t->parent, ".");
+  for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+    if (!is_temporary(t->name, entry->d_name))
+      continue;
+    int how = is_file(t->parent, entry->d_name) ? O_RDWR : O_RDONLY | O_DIRECTORY;
+    int fd = openat(t->parent, entry->d_name, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && compare(t->parent, entry->d_name, fd) == 0)
+      discard(t->parent, entry->d_name);
+    if (fd >= 0)
+      close(fd);
+  }
+  if (directory != NULL)
+    closedir(directory);
+}
+
+/* Is the directory that is there one that may be replaced? */
+static reshard_status check_directory(const rs_target *t, const char *where) {
+  char quoted[RS_QUOTE];
+  if (faccessat(t->parent, t->name, W_OK | X_OK, 0) != 0) /* it could not be emptied */
+    return rs_file_error(where, errno);
+  DIR *directory = open_directory(t->parent, t->name);
+  if (directory == NULL)
+    return rs_file_error(where, errno);
+  reshard_status status = RESHARD_SUCCESS;
+  struct stat info;
+  while (status == RESHARD_SUCCESS) {
+    errno = 0;
+    struct dirent *entry = readdir(directory);
+    if (entry == NULL) { /* after an error there may be more of them */
+      status = errno != 0 ? rs_file_error(where, errno) : RESHARD_SUCCESS;
+      break;
+    }
+    const char *name = entry->d_name;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+      continue;
+    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+      status = rs_file_error(where, errno);
+    else if (!is_part(name) || !S_ISREG(info.st_mode))
+      status = rs_error(RESHARD_ERROR_INVALID,
+                        "%s: is not replaced: '%s' in it is no regular file named *.safetensors or *.json", where,
+                        rs_quote(quoted, sizeof quoted, name));
+  }
+  closedir(directory);
+  return status;
+}
+
+/* What is in the output's place: *there when it is something that may be replaced. */
+static reshard_status look(const rs_target *t, const char *where, bool *there) {
+  struct stat info;
+  *there = false;
+  if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? RESHARD_SUCCESS : rs_file_error(where, errno);
+  if (!t->force)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: is there; it is replaced with force only", where);
+  if (t->directory != !!S_ISDIR(info.st_mode) || (!t->directory && !S_ISREG(info.st_mode)))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: is %s, and no %s takes its place", where,
+                    S_ISDIR(info.st_mode)   ? "a directory"
+                    : S_ISREG(info.st_mode) ? "a file"
+                                            : "neither file nor directory",
+                    t->directory ? "directory" : "file");
+  if (t->directory)
+    RS_TRY(check_directory(t, where));
+  *there = true;
+  return RESHARD_SUCCESS;
+}
+
+/* Splits the path, and opens the directory that the output is in. */
+static reshard_status locate(rs_target *t, const char *where, const char *path) {
+  size_t n = strlen(path);
+  RS_TRY(rs_alloc_copy(&t->path, path, (int64_t)n + 1, 1));
+  while (n > 1 && t->path[n - 1] == '/')
+    t->path[--n] = '\0';
+  char *slash = strrchr(t->path, '/');
+  t->name = slash != NULL ? slash + 1 : t->path;
+  if (*t->name == '\0' || strcmp(t->name, ".") == 0 || strcmp(t->name, "..") == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: does not end in a name", where);
+  if (temporary_name(t->name) > 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: has a name of a writer's temporary, and would be taken for a leftover",
+                    where);
+  if (slash != NULL)
+    *slash = '\0';
+  t->parent = open(slash == NULL ? "." : slash == t->path ? "/" : t->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int error = errno;
+  if (slash != NULL)
+    *slash = '/';
+  if (t->parent >= 0)
+    return RESHARD_SUCCESS;
+  char text[RS_WHERE + 32];
+  snprintf(text, sizeof text, "%s: its directory", where);
+  return rs_file_error(text, error);
+}
+
+/* cp writes through a symbolic link, to a place that its owner has chosen for the data (another disk); we too. */
+static reshard_status follow(rs_target *t, const char *where, const char *path) {
+  struct stat info;
+  char real[PATH_MAX];
+  if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(info.st_mode) || !t->force)
+    return RESHARD_SUCCESS;
+  if (realpath(path, real) == NULL)
+    return rs_error(errno == ENOENT || errno == ELOOP ? RESHARD_ERROR_INVALID : RESHARD_ERROR_SYSTEM,
+                    "%s: is a symbolic link that leads nowhere: %s", where, strerror(errno));
+  close(t->parent);
+  t->parent = -1;
+  free(t->path);
+  t->path = NULL;
+  return locate(t, where, real);
+}
+
+/* Makes and locks the temporary; *again when it was taken for a leftover. 0 or an error number. */
+static int make(rs_target *t, bool *again) {
+  *again = false;
+  if (t->directory && mkdirat(t->parent, t->hidden, 0777) != 0)
+    return errno;
+  int flags = t->directory ? O_RDONLY | O_DIRECTORY : O_RDWR | O_CREAT | O_EXCL, error;
+  t->fd = openat(t->parent, t->hidden, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (t->fd < 0) {
+    error = errno;
+    *again = t->directory && error == ENOENT;
+    if (t->directory && !*again)
+      unlinkat(t->parent, t->hidden, AT_REMOVEDIR);
+    return error;
+  }
+  bool held = flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  error = held ? ENOENT : compare(t->parent, t->hidden, t->fd);
+  if (error == 0)
+    return 0;
+  *again = error == ENOENT;
+  if (!*again)
+    unlinkat(t->parent, t->hidden, t->directory ? AT_REMOVEDIR : 0);
+  close(t->fd);
+  t->fd = -1;
+  return error;
+}
+
+static reshard_status make_temporary(rs_target *t, const char *where, const char *suffix) {
+  int64_t size = (int64_t)strlen(t->path) + 80;
+  int stem = (int)(t->name - t->path);
+  RS_TRY(rs_alloc(&t->temporary, size, 1));
+  t->hidden = t->temporary + stem;
+  for (int n = 0;; n++) {
+    snprintf(t->temporary, (size_t)size, "%.*s.%s" MARK "%lld-%d%s", stem, t->path, t->name, (long long)getpid(), n,
+             suffix);
+    bool again;
+    int error = make(t, &again);
+    if (error == 0)
+      return RESHARD_SUCCESS;
+    if (n >= 1000 || (error != EEXIST && !again))
+      return rs_file_error(where, error);
+  }
+}
+
+reshard_status rs_target_create(rs_target *t, const char *where, const char *path, bool directory, const char *suffix,
+                                bool force) {
+  bool there;
+  *t = (rs_target){.parent = -1, .fd = -1, .directory = directory, .force = force};
+  reshard_status status;
+  RS_TRY_GOTO(status, locate(t, where, path), fail);
+  RS_TRY_GOTO(status, follow(t, where, path), fail);
+  RS_TRY_GOTO(status, look(t, where, &there), fail);
+  remove_leftovers(t);
+  RS_TRY_GOTO(status, make_temporary(t, where, suffix), fail);
+  return RESHARD_SUCCESS;
+fail:
+  rs_target_free(t);
+  return status;
+}
+
+int rs_target_open(const rs_target *t, const char *name, int *fd) {
+  *fd = t->directory ? openat(t->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
+                     : fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
+  return *fd >= 0 ? 0 : errno;
+}
+
+int rs_sync_directory(int fd) {
+  for (;;) {
+    if (fsync(fd) == 0 || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)
+      return 0;
+    if (errno != EINTR)
+      return errno;
+  }
+}
+
+/* How the new one came into its place; each can be taken back but for `overwritten`. */
+typedef enum way { MOVED, EXCHANGED, SET_ASIDE, OVERWRITTEN } way;
+
+/* For file systems that cannot exchange, or cannot rename without replacing (NFS). What is set aside - a file by a
+ * second link, so that it stays in place until the new one is - has a name that is never removed as a leftover: it may
+ * be the only copy. */
+static int place_simply(const rs_target *t, bool there, const char *aside, way *how) {
+  *how = there ? SET_ASIDE : MOVED;
+  if (!there && !t->directory) {
+    if (linkat(t->parent, t->hidden, t->parent, t->name, 0) == 0) {
+      unlinkat(t->parent, t->hidden, 0);
+      return 0;
+    }
+    if (errno == EEXIST)
+      return EEXIST;
+  }
+  if (there && t->directory && renameat(t->parent, t->name, t->parent, aside) != 0)
+    return errno;
+  if (there && !t->directory && linkat(t->parent, t->name, t->parent, aside, 0) != 0)
+    *how = OVERWRITTEN;
+  if (renameat(t->parent, t->hidden, t->parent, t->name) == 0)
+    return 0;
+  int error = errno;
+  if (*how == SET_ASIDE && t->directory)
+    renameat(t->parent, aside, t->parent, t->name);
+  if (*how == SET_ASIDE && !t->directory)
+    unlinkat(t->parent, aside, 0);
+  return error;
+}
+
+static int place(const rs_target *t, bool there, const char *aside, way *how) {
+  *how = there ? EXCHANGED : MOVED;
+  if (renameat2(t->parent, t->hidden, t->parent, t->name, there ? RENAME_EXCHANGE : RENAME_NOREPLACE) == 0)
+    return 0;
+  bool lacking = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+  return lacking ? place_simply(t, there, aside, how) : errno;
+}
+
+static bool take_back(const rs_target *t, const char *aside, way how) {
+  if (how == EXCHANGED)
+    return renameat2(t->parent, t->hidden, t->parent, t->name, RENAME_EXCHANGE) == 0;
+  return how != OVERWRITTEN && renameat(t->parent, t->name, t->parent, t->hidden) == 0 &&
+         (how != SET_ASIDE || renameat(t->parent, aside, t->parent, t->name) == 0);
+}
+
+reshard_status rs_target_publish(rs_target *t, const char *where) {
+  bool there;
+  way how;
+  char aside[NAME_MAX + 8];
+  snprintf(aside, sizeof aside, "%s.old", t->hidden);
+  int error = EEXIST;
+  for (int attempt = 0; attempt < 16 && (error == EEXIST || error == ENOENT); attempt++) {
+    RS_TRY(look(t, where, &there)); /* it may have come or gone since */
+    error = place(t, there, aside, &how);
+  }
+  if (error != 0)
+    return rs_error(RESHARD_ERROR_SYSTEM, "%s: cannot be put in its place: %s", where, strerror(error));
+  error = rs_sync_directory(t->parent);
+  if (error != 0 && take_back(t, aside, how))
+    return rs_file_error(where, error);
+  close(t->fd);
+  t->fd = -1; /* nothing of ours is under the temporary's name any more */
+  if (error != 0)
+    return rs_file_error(where, error);
+  if (how == EXCHANGED || how == SET_ASIDE)
+    discard(t->parent, how == EXCHANGED ? t->hidden : aside);
+  return RESHARD_SUCCESS;
+}
+
+void rs_target_free(rs_target *t) {
+  if (t->fd >= 0) {
+    discard(t->parent, t->hidden);
+    close(t->fd);
+  }
+  if (t->parent >= 0)
+    close(t->parent);
+  free(t->path);
+  free(t->temporary);
+  *t = (rs_target){.parent = -1, .fd = -1};
+}

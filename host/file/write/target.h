@@ -1,0 +1,45 @@
+/* The place of a file or directory that is written: a locked temporary beside it, and the rename that makes it the real
+ * one. */
+#ifndef RS_FILE_TARGET_H
+#define RS_FILE_TARGET_H
+
+#include "file/model/internal.h"
+
+typedef struct rs_target {
+  char *path;         /* of the output, as resolved; owned */
+  const char *name;   /* its last component */
+  char *temporary;    /* path of the temporary; owned */
+  const char *hidden; /* its last component */
+  int parent;         /* descriptor of the directory of both; -1: none */
+  int fd;             /* of the temporary: open for reading and writing, or a directory; locked; -1: none */
+  bool directory, force;
+} rs_target;
+
+/* Checks that the output may be made, removes what killed runs have left of it, and makes the temporary, which gets the
+ * suffix ("" for a directory). where begins the text of an error. The output:
+ *   - is a name in a directory that is there; a symbolic link is never replaced: with force what it points to is.
+ *   - is not there, or force is set and it is a regular file for a file; for a directory it is one in which there is
+ *     nothing but regular files named *.safetensors or *.json, so that nobody's home directory goes by mistake. */
+reshard_status rs_target_create(rs_target *target, const char *where, const char *path, bool directory,
+                                const char *suffix, bool force);
+
+/* A descriptor, for reading and writing, of the temporary file, or of a new file of that name in the temporary
+ * directory; the caller closes it. 0 or an error number. */
+int rs_target_open(const rs_target *target, const char *name, int *fd);
+
+/* Puts the temporary, whose contents are synced, in place of the output, and syncs the directory. After an error, the
+ * output is as it was, and rs_target_free removes the temporary. What was there before is removed as far as the system
+ * lets us; the rest of it is a leftover. */
+reshard_status rs_target_publish(rs_target *target, const char *where);
+
+/* RESHARD_ERROR_INVALID when a path leads to what a writer has not put in its place, or into it: it may be incomplete.
+ */
+reshard_status rs_target_refuse(const char *where, const char *path);
+
+/* Removes the temporary if it was not published; frees all. */
+void rs_target_free(rs_target *target);
+
+/* Syncs a directory, where the file system can: 0 or an error number. */
+int rs_sync_directory(int fd);
+
+#endif

@@ -1,0 +1,437 @@
+/* A checkpoint that is written is a store like any other: its files are open, as long as they will be, with their
+ * headers in them, before the first byte of a tensor is. Who has the data puts it in place, array by array, through the
+ * store; then all is synced and renamed. */
+#define _GNU_SOURCE /* fallocate, sync_file_range */
+#include "device/cpu/cpu.h"
+#include "device/cpu/threads.h"
+#include "file/write/file_layout.h"
+#include "file/write/target.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define INDEX_NAME "model.safetensors.index.json"
+/* Less is reserved before a thread has started. */
+#define RESERVED_ALONE ((int64_t)32 << 20)
+
+struct reshard_writer_s {
+  rs_store store;
+  rs_target target;
+  rs_writer_report report;
+  char where[RS_WHERE];
+  int64_t headers;          /* bytes of all so far */
+  _Atomic int64_t unbacked; /* bytes of files that the file system could not reserve */
+  unsigned char *put;       /* per hold of the store: was it put? */
+  rs_scratch scratch;
+};
+
+void reshard_writer_abandon(reshard_writer w) {
+  if (w == NULL)
+    return;
+  rs_store_free(&w->store);
+  rs_target_free(&w->target);
+  free(w->put);
+  free(w->scratch.at);
+  free(w);
+}
+
+/* Names, dtypes and layouts into the store. */
+static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writer_tensor *t, int64_t world) {
+  char quoted[RS_QUOTE];
+  reshard_file_format format = w->report.format;
+  if (t->name == NULL || t->layout == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld: name or layout is NULL", w->where, (long long)i);
+  rs_quote(quoted, sizeof quoted, t->name);
+  if (*t->name == '\0' || !rs_utf8_valid(t->name) ||
+      (format != RESHARD_FORMAT_NPY && strcmp(t->name, "__metadata__") == 0))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld: '%s' is no name for a tensor", w->where, (long long)i,
+                    quoted);
+  if (reshard_dtype_size(t->dtype) == 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': dtype %d is unknown", w->where, quoted, (int)t->dtype);
+  if (format == RESHARD_FORMAT_NPY && rs_lay_descr(t->dtype) == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': numpy has no dtype %s", w->where, quoted,
+                    reshard_dtype_string(t->dtype));
+  if (format != RESHARD_FORMAT_NPY && rs_lay_class(t->dtype) == 0)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': safetensors files have no dtype %s", w->where, quoted,
+                    reshard_dtype_string(t->dtype));
+  if (t->layout->world != world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a layout of %lld ranks, the first tensor's has %lld",
+                    w->where, quoted, (long long)t->layout->world, (long long)world);
+  RS_TRY(rs_model_add(w->store.model, w->where, t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape));
+  w->store.tensors.at[w->store.tensors.n++] = (rs_stored){.layout = reshard_layout_retain(t->layout)};
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_writer_tensor *tensors) {
+  if (w->report.format == RESHARD_FORMAT_NPY && n != 1)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: an .npy file has one tensor, not %lld", w->where, (long long)n);
+  RS_TRY(rs_model_new(&w->store.model));
+  RS_TRY(rs_vec_reserve(&w->store.tensors, n));
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY(add_tensor(w, i, &tensors[i], tensors[0].layout != NULL ? tensors[0].layout->world : 0));
+  return rs_model_check_names(w->store.model, w->where);
+}
+
+/* Bytes that are free on the file system of the temporary, for every user, or with what it keeps for root; the largest
+ * number when it does not say. */
+static int64_t free_bytes(reshard_writer w, bool kept) {
+  struct statvfs info;
+  int64_t bytes;
+  if (fstatvfs(w->target.fd, &info) != 0 || info.f_blocks == 0)
+    return INT64_MAX;
+  return rs_mul((int64_t)(kept ? info.f_bfree : info.f_bavail), (int64_t)info.f_frsize, &bytes) ? bytes : INT64_MAX;
+}
+
+/* Beyond the limit of this process a call would not only fail: a signal would come that ends it. */
+static bool is_over(struct rlimit *limit, int64_t size) {
+  return getrlimit(RLIMIT_FSIZE, limit) == 0 && limit->rlim_cur != RLIM_INFINITY && limit->rlim_cur < (uint64_t)size;
+}
+
+/* So many bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
+ * from ever coming to its end. 0 or an error number. */
+static int reserve(reshard_writer w, int fd, int64_t bytes, int64_t size) {
+  const int64_t piece = (int64_t)1 << 30;
+  for (int64_t at = 0; at < bytes;) {
+    if (fallocate(fd, 0, at, rs_min(piece, bytes - at)) == 0) {
+      at += piece;
+      continue;
+    }
+    if (errno == EINTR)
+      continue;
+    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+      return errno;
+    if (bytes == size && atomic_fetch_add(&w->unbacked, size) + size > free_bytes(w, true))
+      return ENOSPC;
+    return ftruncate(fd, size) == 0 ? 0 : errno;
+  }
+  return 0;
+}
+
+static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
+  struct rlimit limit;
+  if (error == ENOSPC) {
+    for (int64_t i = 0; i < w->store.files.n; i++) /* what this attempt has taken is free again once it is gone */
+      if (ftruncate(w->store.files.at[i].fd, 0) != 0)
+        break;
+    return rs_error(RESHARD_ERROR_SYSTEM, "%s: no space: %lld bytes are needed, %lld are free", w->where,
+                    (long long)(w->report.bytes + w->headers), (long long)free_bytes(w, false));
+  }
+  if (error != EFBIG)
+    return rs_file_error(w->where, error);
+  if (is_over(&limit, size))
+    return rs_error(RESHARD_ERROR_SYSTEM,
+                    "%s: a file would have %lld bytes, the limit of this process is %lld "
+                    "(RLIMIT_FSIZE)",
+                    w->where, (long long)size, (long long)limit.rlim_cur);
+  return rs_error(RESHARD_ERROR_SYSTEM, "%s: a file would have %lld bytes, its file system takes none so large",
+                  w->where, (long long)size);
+}
+
+static reshard_status open_error(reshard_writer w, int error, int64_t files) {
+  struct rlimit limit;
+  if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return rs_file_error(w->where, error);
+  return rs_error(RESHARD_ERROR_SYSTEM,
+                  "%s: %lld files are to be open at a time, the limit of this process is %lld "
+                  "(RLIMIT_NOFILE)",
+                  w->where, (long long)files, (long long)limit.rlim_cur);
+}
+
+/* A file of the store, of that size, that begins with this text. */
+static reshard_status add_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
+  rs_file file = {.fd = -1, .size = size};
+  int64_t length = (int64_t)(strlen(w->target.path) + strlen(name)) + 2;
+  RS_TRY(rs_alloc(&file.path, length, 1));
+  snprintf(file.path, (size_t)length, "%s%s%s", w->target.path, *name != '\0' ? "/" : "", name);
+  int error = rs_target_open(&w->target, name, &file.fd);
+  if (error != 0) {
+    free(file.path);
+    return open_error(w, error, w->store.files.cap);
+  }
+  w->store.files.at[w->store.files.n++] = file;
+  w->headers += text->n;
+  struct rlimit limit;
+  error = is_over(&limit, size) ? EFBIG : 0;
+  if (error == 0 && w->store.files.n == 1 && w->report.bytes > free_bytes(w, true))
+    error = ENOSPC; /* found out before the disk is full for others */
+  if (error == 0)
+    error = reserve(w, file.fd, text->n, size);
+  if (error != 0)
+    return reserve_error(w, error, size);
+  return rs_file_put(&file, 0, text->at, text->n);
+}
+
+typedef struct reserving {
+  reshard_writer writer;
+  atomic_int error;
+  _Atomic int64_t size; /* of the file that it is about */
+} reserving;
+
+static void reserve_files(const void *job, rs_claim *claim) {
+  reserving *r = *(reserving *const *)job;
+  for (int64_t f; (f = rs_threads_next(claim)) >= 0;) {
+    const rs_file *file = &r->writer->store.files.at[f];
+    int error = atomic_load(&r->error) == 0 ? reserve(r->writer, file->fd, file->size, file->size) : 0, none = 0;
+    if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
+      atomic_store(&r->size, file->size);
+  }
+}
+
+/* Space for all files. File systems that give out pages one by one take as long for it as for the data, so that cores
+ * share it. */
+static reshard_status reserve_all(reshard_writer w) {
+  int threads = w->report.bytes < RESERVED_ALONE ? 1 : (int)rs_min(rs_device_cpu_cores(), w->store.files.n);
+  reserving r = {.writer = w}, *shared = &r;
+  rs_threads *pool = NULL;
+  double before = rs_seconds();
+  if (threads > 1)
+    RS_TRY(rs_threads_create(threads, &pool));
+  if (pool != NULL)
+    rs_threads_run(pool, w->store.files.n, reserve_files, &shared);
+  else
+    rs_threads_run_alone(w->store.files.n, reserve_files, &shared);
+  rs_threads_destroy(pool);
+  w->report.reserve_seconds = rs_seconds() - before;
+  return r.error == 0 ? RESHARD_SUCCESS : reserve_error(w, r.error, r.size);
+}
+
+static reshard_status add_files(reshard_writer w, const rs_lay *lay) {
+  rs_lay_headers headers = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  char name[RS_LAY_NAME];
+  bool index = lay->format == RESHARD_FORMAT_WHOLE;
+  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n + index));
+  if (lay->format == RESHARD_FORMAT_SHARDS)
+    status = rs_lay_common(lay, &w->store, &headers.common);
+  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+    int64_t size;
+    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &size);
+    if (status == RESHARD_SUCCESS)
+      status = add_file(w, rs_lay_name(lay, f, name), &headers.text, size);
+  }
+  if (index && status == RESHARD_SUCCESS) {
+    headers.text.n = 0;
+    status = rs_lay_index(lay, &w->store, &headers.text);
+    if (status == RESHARD_SUCCESS)
+      status = add_file(w, INDEX_NAME, &headers.text, headers.text.n);
+  }
+  rs_lay_headers_free(&headers);
+  return status == RESHARD_SUCCESS ? reserve_all(w) : status;
+}
+
+static reshard_status fill(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                           const reshard_writer_options *options) {
+  bool shards = w->report.format == RESHARD_FORMAT_SHARDS, whole = w->report.format == RESHARD_FORMAT_WHOLE;
+  rs_lay lay = {.format = w->report.format};
+  RS_TRY(add_tensors(w, n, tensors));
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_lay_make(&lay, &w->store, w->where, options->dedup != 0, options->index_bytes), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.holds.n, 1), done);
+  RS_TRY_GOTO(status,
+              rs_target_create(&w->target, w->where, path, shards || whole,
+                               shards || whole                          ? ""
+                               : w->report.format == RESHARD_FORMAT_NPY ? ".npy"
+                                                                        : ".safetensors",
+                               options->force != 0),
+              done);
+  w->report.files = lay.files.n;
+  w->report.bytes = lay.bytes;
+  w->report.whole_arrays = lay.whole_arrays;
+  status = add_files(w, &lay);
+done:
+  rs_lay_free(&lay);
+  return status;
+}
+
+/* The files that the other process has made: their places in the store, and this rank's opened. */
+static reshard_status open_files(reshard_writer w, const rs_lay *lay, const char *temporary, int64_t rank) {
+  rs_lay_headers headers = {0};
+  char name[RS_LAY_NAME];
+  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n));
+  reshard_status status = rs_lay_common(lay, &w->store, &headers.common);
+  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+    rs_file file = {.fd = -1};
+    int64_t length = (int64_t)strlen(temporary) + RS_LAY_NAME + 1;
+    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &file.size);
+    if (status == RESHARD_SUCCESS)
+      status = rs_alloc(&file.path, length, 1);
+    if (status != RESHARD_SUCCESS)
+      break;
+    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_lay_name(lay, f, name));
+    if (lay->files.at[f].rank == rank)
+      file.fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (lay->files.at[f].rank == rank && file.fd < 0)
+      status = open_error(w, errno, lay->files.n);
+    w->store.files.at[w->store.files.n++] = file;
+  }
+  rs_lay_headers_free(&headers);
+  return status;
+}
+
+reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, const reshard_writer_tensor *tensors,
+                              reshard_writer *writer) {
+  reshard_writer w;
+  RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
+  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->report.format = RESHARD_FORMAT_SHARDS;
+  rs_where(w->where, "output", temporary);
+  rs_lay lay = {.format = RESHARD_FORMAT_SHARDS};
+  reshard_status status = add_tensors(w, n, tensors);
+  if (status == RESHARD_SUCCESS)
+    status = rs_lay_make(&lay, &w->store, w->where, true, 0);
+  if (status == RESHARD_SUCCESS)
+    status = open_files(w, &lay, temporary, rank);
+  rs_lay_free(&lay);
+  if (status != RESHARD_SUCCESS) {
+    reshard_writer_abandon(w);
+    return status;
+  }
+  *writer = w;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                                     const reshard_writer_options *options, reshard_writer *writer) {
+  const reshard_writer_options none = {.size = RESHARD_WRITER_OPTIONS_INIT};
+  if (path == NULL || writer == NULL || n < 0 || (n > 0 && tensors == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_create: NULL argument, or %lld tensors", (long long)n);
+  if (options == NULL)
+    options = &none;
+  if (options->size != sizeof *options)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_writer_options has %zu",
+                    options->size, sizeof *options);
+  bool npy = rs_ends(path, ".npy"), safetensors = rs_ends(path, ".safetensors");
+  char where[RS_WHERE];
+  rs_where(where, "output", path);
+  if (options->index_bytes < 0 || (options->index_bytes > 0 && (npy || safetensors)))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: index_bytes %lld: %s", where, (long long)options->index_bytes,
+                    options->index_bytes < 0 ? "is negative" : "an index is for a directory, this is one file");
+  reshard_writer w;
+  RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
+  w->target = (rs_target){.parent = -1, .fd = -1};
+  memcpy(w->where, where, sizeof where);
+  w->report.format = npy                        ? RESHARD_FORMAT_NPY
+                     : safetensors              ? RESHARD_FORMAT_SAFETENSORS
+                     : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
+                                                : RESHARD_FORMAT_SHARDS;
+  reshard_status status = fill(w, path, n, tensors, options);
+  if (status != RESHARD_SUCCESS) {
+    reshard_writer_abandon(w);
+    return status;
+  }
+  *writer = w;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank, const void *const *buffers) {
+  if (w == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_put: writer is NULL");
+  if (tensor < 0 || tensor >= w->store.tensors.n)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld of %lld", w->where, (long long)tensor,
+                    (long long)w->store.tensors.n);
+  const rs_stored *stored = &w->store.tensors.at[tensor];
+  char quoted[RS_QUOTE];
+  const rs_model_tensor *t = &w->store.model->tensors.at[tensor];
+  rs_quote(quoted, sizeof quoted, w->store.model->names.at + t->name);
+  if (rank < 0 || rank >= stored->layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': rank %lld of %lld", w->where, quoted, (long long)rank,
+                    (long long)stored->layout->world);
+  const int64_t zero[RESHARD_MAX_DIMS] = {0};
+  for (int64_t h = stored->first; h < stored->first + stored->count; h++) {
+    const rs_hold *hold = &w->store.holds.at[h];
+    reshard_array_info info;
+    if (hold->rank != rank)
+      continue;
+    RS_TRY(reshard_layout_array(stored->layout, rank, hold->array, &info));
+    const char *memory = buffers != NULL ? buffers[info.buffer] : NULL;
+    if (memory == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': buffer %lld of rank %lld is NULL", w->where, quoted,
+                      (long long)info.buffer, (long long)rank);
+    memory += info.offset * (int64_t)reshard_dtype_size(t->dtype);
+    RS_TRY(rs_store_write(&w->store, tensor, hold, zero, info.shape, memory, &w->scratch));
+    w->put[h] = 1;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_print *text) {
+  RS_TRY(text->status);
+  RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
+  return add_file(w, name, text, text->n);
+}
+
+const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
+const char *rs_writer_path(reshard_writer w) { return w->target.temporary; }
+void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
+
+/* To the device in pieces, so that there is progress to tell and a moment to stop; the fsync after it has little left
+ * to do. */
+static reshard_status sync_file(reshard_writer w, const rs_file *file, int64_t *done, int64_t all,
+                                int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
+  const int64_t piece = (int64_t)64 << 20;
+  char where[RS_WHERE];
+  for (int64_t at = 0; at < file->size; at += piece) {
+    int64_t n = rs_min(piece, file->size - at);
+    int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (progress != NULL && sync_file_range(file->fd, at, n, (unsigned)flags) != 0 &&
+        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+    *done += n;
+    if (progress != NULL && progress(user, "syncing", *done, all) != 0)
+      return rs_error(RESHARD_ERROR_CANCELLED, "%s: cancelled after %lld of %lld bytes were synced", w->where,
+                      (long long)*done, (long long)all);
+  }
+  while (fsync(file->fd) != 0)
+    if (errno != EINTR)
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
+  int64_t done = 0, all = 0;
+  for (int64_t f = 0; f < w->store.files.n; f++)
+    all += w->store.files.at[f].size;
+  for (int64_t f = 0; f < w->store.files.n; f++)
+    if (w->store.files.at[f].fd >= 0) /* else another process's */
+      RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
+  int error = w->target.directory ? rs_sync_directory(w->target.fd) : 0;
+  return error == 0 ? RESHARD_SUCCESS : rs_file_error(w->where, error);
+}
+
+reshard_status rs_writer_publish(reshard_writer w) {
+  reshard_status status = rs_target_publish(&w->target, w->where);
+  reshard_writer_abandon(w);
+  return status;
+}
+
+static reshard_status check_put(reshard_writer w) {
+  char quoted[RS_QUOTE];
+  for (int64_t i = 0; i < w->store.tensors.n; i++) {
+    const rs_stored *stored = &w->store.tensors.at[i];
+    for (int64_t h = stored->first; h < stored->first + stored->count; h++)
+      if (!w->put[h])
+        return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': what rank %lld holds was never put", w->where,
+                        rs_quote(quoted, sizeof quoted, w->store.model->names.at + w->store.model->tensors.at[i].name),
+                        (long long)w->store.holds.at[h].rank);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_writer_commit(reshard_writer w) {
+  if (w == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_commit: writer is NULL");
+  reshard_status status = check_put(w);
+  if (status == RESHARD_SUCCESS)
+    status = rs_writer_sync(w, NULL, NULL);
+  if (status == RESHARD_SUCCESS)
+    return rs_writer_publish(w);
+  reshard_writer_abandon(w);
+  return status;
+}

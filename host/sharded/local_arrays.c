@@ -1,0 +1,210 @@
+/* What a rank holds of a layout, as tensors: one per array, dense where it is made here. The boxes of a flat piece lie
+ * end to end in one buffer, and are views of it. */
+#include "device/memory/staging.h"
+#include "sharded/sharder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static reshard_status start(reshard_layout layout, int64_t n, rs_held *held) {
+  *held = (rs_held){.n = n};
+  RS_TRY(rs_alloc_zero(&held->arrays, n, sizeof *held->arrays));
+  held->layout = reshard_layout_retain(layout);
+  return RESHARD_SUCCESS;
+}
+
+void rs_held_free(rs_held *held) {
+  for (int64_t i = 0; held->arrays != NULL && i < held->n; i++)
+    reshard_tensor_release(held->arrays[i]);
+  free(held->arrays);
+  reshard_layout_release(held->layout);
+  *held = (rs_held){0};
+}
+
+static reshard_status create_flat(reshard_device device, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, void *stream, rs_held *held) {
+  int64_t elements;
+  reshard_tensor whole;
+  RS_TRY(reshard_layout_buffer_elements(layout, rank, 0, &elements));
+  RS_TRY(reshard_tensor_create_on(device, properties->dtype, 1, &elements, stream, &whole));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
+    reshard_array_info info;
+    status = reshard_layout_array(layout, rank, i, &info);
+    if (status == RESHARD_SUCCESS)
+      status = reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, NULL, info.offset,
+                                         &held->arrays[i]);
+  }
+  reshard_tensor_release(whole); /* the views keep the storage */
+  return status;
+}
+
+static reshard_status create_each(reshard_device device, reshard_layout layout, int64_t rank,
+                                  const reshard_properties *properties, void *stream, rs_held *held) {
+  for (int64_t i = 0; i < held->n; i++) {
+    reshard_array_info info;
+    RS_TRY(reshard_layout_array(layout, rank, i, &info));
+    RS_TRY(reshard_tensor_create_on(device, properties->dtype, reshard_layout_ndim(layout), info.shape, stream,
+                                    &held->arrays[i]));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
+                              const reshard_properties *properties, void *stream, rs_held *held) {
+  rs_held made;
+  int64_t n;
+  RS_TRY(reshard_layout_array_count(layout, rank, &n));
+  RS_TRY(start(layout, n, &made));
+  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
+  reshard_status status = (flat ? create_flat : create_each)(device, layout, rank, properties, stream, &made);
+  if (status != RESHARD_SUCCESS) {
+    rs_held_free(&made);
+    return status;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    reshard_tensor_set_requires_grad(made.arrays[i], properties->requires_grad);
+    reshard_tensor_set_pin_memory(made.arrays[i], properties->pin_memory);
+  }
+  *held = made;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Filling ----------------------------------------------------------------------------------------------------- */
+
+/* Contiguous elements: the first, then as many again as there are. */
+static reshard_status fill_array(rs_device *device, const reshard_tensor_info *info, const char *element,
+                                 bool bytes_alike, void *stream) {
+  size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
+  char *data = info->data;
+  if (bytes_alike)
+    return device->ops->memset(device, data, *element, bytes, stream);
+  RS_TRY(device->ops->memcpy(device, data, element, width, stream));
+  for (size_t done = width, more; done < bytes; done += more) {
+    more = done < bytes - done ? done : bytes - done;
+    RS_TRY(device->ops->memcpy(device, data + done, data, more, stream));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status fill_arrays(rs_device *device, const rs_held *held, const char *element, bool bytes_alike,
+                                  void *stream) {
+  for (int64_t i = 0; i < held->n; i++)
+    if (held->arrays[i]->info.elements > 0)
+      RS_TRY(fill_array(device, &held->arrays[i]->info, element, bytes_alike, stream));
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream) {
+  static const char zero[16];
+  if (held->n == 0)
+    return RESHARD_SUCCESS;
+  size_t width = reshard_dtype_size(held->arrays[0]->info.dtype);
+  const char *at = element != NULL ? element : zero;
+  bool bytes_alike = memcmp(at, at + 1, width - 1) == 0;
+  if (bytes_alike || !device->device->ops->streams)
+    return fill_arrays(device->device, held, at, bytes_alike, stream);
+  rs_staging *staging; /* the stream reads the element when the caller may have another one there */
+  rs_piece *piece;
+  void *kept;
+  RS_TRY(rs_device_staging(device, &staging));
+  RS_TRY(rs_staging_take(staging, width, &piece, &kept));
+  memcpy(kept, at, width);
+  reshard_status status = fill_arrays(device->device, held, kept, false, stream);
+  reshard_status given = rs_staging_give(staging, piece, stream);
+  return status != RESHARD_SUCCESS ? status : given;
+}
+
+/* --- Given arrays ------------------------------------------------------------------------------------------------ */
+
+/* Array i of a rank and what is given for it; name: "shard 3". */
+static reshard_status check_array(const char *name, reshard_layout layout, const reshard_array_info *array,
+                                  reshard_dtype dtype, reshard_tensor tensor) {
+  char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
+  int ndim = reshard_layout_ndim(layout);
+  rs_shape_text(wanted, ndim, array->shape);
+  if (tensor == NULL)
+    return array->elements == 0 ? RESHARD_SUCCESS
+                                : rs_error(RESHARD_ERROR_INVALID, "%s is NULL and should be of shape %s", name, wanted);
+  const reshard_tensor_info *info = &tensor->info;
+  if (info->ndim != ndim || memcmp(info->shape, array->shape, (size_t)ndim * sizeof *info->shape) != 0)
+    return rs_error(RESHARD_ERROR_INVALID, "%s is of shape %s and should be of %s", name,
+                    rs_shape_text(given, info->ndim, info->shape), wanted);
+  if (info->dtype != dtype)
+    return rs_error(RESHARD_ERROR_INVALID, "%s is %s and should be %s", name, reshard_dtype_string(info->dtype),
+                    reshard_dtype_string(dtype));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_arrays(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                   int64_t n, reshard_tensor const *tensors) {
+  bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(layout) != 1;
+  const char *end = NULL; /* of the boxes of a flat piece so far */
+  for (int64_t i = 0; i < n; i++) {
+    reshard_array_info array;
+    char name[64];
+    snprintf(name, sizeof name, n > 1 ? "%s %lld" : "%s", what, (long long)i);
+    RS_TRY(reshard_layout_array(layout, rank, i, &array));
+    RS_TRY(check_array(name, layout, &array, dtype, tensors[i]));
+    if (!flat || array.elements == 0)
+      continue;
+    const reshard_tensor_info *info = &tensors[i]->info;
+    RS_TRY(rs_tensor_ready(name, tensors[i])); /* where it is says whether it is right */
+    if (!info->contiguous || (end != NULL && info->data != end))
+      return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
+                      info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");
+    end = (const char *)info->data + info->elements * (int64_t)reshard_dtype_size(dtype);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
+                            reshard_tensor const *tensors, rs_held *held) {
+  int64_t wanted;
+  rs_held made;
+  RS_TRY(reshard_layout_array_count(layout, rank, &wanted));
+  if (n != wanted)
+    return rs_error(RESHARD_ERROR_INVALID, "%lld %ss are given, rank %lld has %lld", (long long)n, what,
+                    (long long)rank, (long long)wanted);
+  RS_TRY(check_arrays(what, layout, rank, dtype, n, tensors));
+  RS_TRY(start(layout, n, &made));
+  for (int64_t i = 0; i < n; i++)
+    made.arrays[i] = reshard_tensor_retain(tensors[i]);
+  *held = made;
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_held_bytes(const rs_held *held) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < held->n; i++)
+    if (held->arrays[i] != NULL)
+      bytes += held->arrays[i]->info.elements * (int64_t)reshard_dtype_size(held->arrays[i]->info.dtype);
+  return bytes;
+}
+
+reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds) {
+  reshard_layout layout = held->layout;
+  reshard_box box = {0};
+  if (reshard_layout_get_kind(layout) >= RESHARD_LAYOUT_FLAT) { /* boxes have a place even where they are empty */
+    rs_layout_cell_box(layout, rs_layout_cell(layout, rank, i), box.offset, box.extent);
+    for (int d = 0; d < reshard_layout_ndim(layout); d++)
+      box.extent[d] -= box.offset[d];
+    *bounds = box;
+    return RESHARD_SUCCESS;
+  }
+  for (int d = 0; d < reshard_layout_ndim(layout); d++) {
+    reshard_interval first, last;
+    int64_t n;
+    RS_TRY(reshard_layout_array_intervals(layout, rank, i, d, 0, 1, &first, &n));
+    if (n == 0) { /* a trailing piece */
+      box.offset[d] = reshard_layout_shape(layout)[d];
+      continue;
+    }
+    RS_TRY(reshard_layout_array_intervals(layout, rank, i, d, n - 1, 1, &last, &n));
+    box.offset[d] = first.begin;
+    box.extent[d] = last.end - first.begin;
+  }
+  *bounds = box;
+  return RESHARD_SUCCESS;
+}

@@ -1,0 +1,137 @@
+/* Arguments of a call as one tuple of values, and back. */
+#include "file/model/internal.h"
+#include "tree/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_sequence(reshard_tree tree) {
+  return tree == NULL || tree->kind == RESHARD_TREE_LIST || tree->kind == RESHARD_TREE_TUPLE;
+}
+
+static reshard_status wrong_kind(const char *call, const char *name, reshard_tree tree, const char *wanted) {
+  char text[RS_NODE_TEXT];
+  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is %s, %s is needed", call, name, rs_node_text(text, tree), wanted);
+}
+
+static reshard_status no_output(const char *call) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: an output is NULL", call);
+}
+
+/* Two trees are made: both, or none. */
+static reshard_status give(reshard_status status, reshard_tree first, reshard_tree second, reshard_tree *to_first,
+                           reshard_tree *to_second) {
+  if (status == RESHARD_SUCCESS) {
+    *to_first = first;
+    *to_second = second;
+  } else {
+    reshard_tree_release(first);
+    reshard_tree_release(second);
+  }
+  return status;
+}
+
+static reshard_status add_all(reshard_tree from, int64_t begin, int64_t end, reshard_tree to) {
+  for (int64_t i = begin; i < end; i++)
+    RS_TRY(rs_node_add(to, NULL, from->children.at[i]));
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status add_name(reshard_tree names, const char *name) {
+  reshard_tree leaf;
+  RS_TRY(reshard_tree_bytes(name, strlen(name), &leaf));
+  reshard_status status = rs_node_add(names, NULL, leaf);
+  reshard_tree_release(leaf);
+  return status;
+}
+
+static reshard_status pack(reshard_tree args, reshard_tree kwargs, reshard_tree values, reshard_tree names) {
+  int64_t n = reshard_tree_count(kwargs);
+  RS_TRY(add_all(args, 0, reshard_tree_count(args), values));
+  RS_TRY(add_all(kwargs, 0, n, values));
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY(add_name(names, rs_node_key(kwargs, i)));
+  return RESHARD_SUCCESS;
+}
+
+/* No integer keys: they name no argument. */
+static reshard_status check_names(const char *call, reshard_tree kwargs) {
+  int64_t key;
+  for (int64_t i = 0; i < reshard_tree_count(kwargs); i++)
+    if (reshard_tree_int_key(kwargs, i, &key))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: kwargs has the integer key %lld, a name is a string", call,
+                      (long long)key);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, reshard_tree *values,
+                                        reshard_tree *names) {
+  static const char call[] = "reshard_tree_pack_kwargs";
+  reshard_tree all = NULL, keys = NULL;
+  if (!is_sequence(args))
+    return wrong_kind(call, "args", args, "a tuple or a list");
+  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
+    return wrong_kind(call, "kwargs", kwargs, "a dict");
+  if (values == NULL || names == NULL)
+    return no_output(call);
+  RS_TRY(check_names(call, kwargs));
+  reshard_status status = reshard_tree_tuple(&all);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_tuple(&keys);
+  if (status == RESHARD_SUCCESS)
+    status = pack(args, kwargs, all, keys);
+  return give(status, all, keys, values, names);
+}
+
+static const char unpacks[] = "reshard_tree_unpack_kwargs";
+
+/* A value by the i-th name. */
+static reshard_status add_named(reshard_tree names, int64_t i, reshard_tree value, reshard_tree kwargs) {
+  reshard_tree name = names->children.at[i];
+  char quoted[RS_QUOTE], text[RS_NODE_TEXT], *key;
+  if (name->kind != RESHARD_TREE_BYTES)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: name %lld is %s, bytes are needed", unpacks, (long long)i,
+                    rs_node_text(text, name));
+  RS_TRY(rs_alloc_zero(&key, (int64_t)name->size + 1, 1));
+  if (name->size > 0)
+    memcpy(key, name->bytes, name->size);
+  reshard_status status = RESHARD_SUCCESS;
+  if (strlen(key) != name->size)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: name %lld of %zu bytes has a NUL at %zu", unpacks, (long long)i,
+                      name->size, strlen(key));
+  else if (kwargs->form != NULL && rs_names_find(&kwargs->form->keys, key, name->size) >= 0)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: names %lld and %lld are both '%s'", unpacks,
+                      (long long)rs_names_find(&kwargs->form->keys, key, name->size), (long long)i,
+                      rs_quote(quoted, sizeof quoted, key));
+  else
+    status = rs_node_add(kwargs, key, value);
+  free(key);
+  return status;
+}
+
+static reshard_status unpack(reshard_tree values, reshard_tree names, reshard_tree args, reshard_tree kwargs) {
+  int64_t n = reshard_tree_count(names), first = reshard_tree_count(values) - n;
+  RS_TRY(add_all(values, 0, first, args));
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY(add_named(names, i, values->children.at[first + i], kwargs));
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_tree_unpack_kwargs(reshard_tree values, reshard_tree names, reshard_tree *args,
+                                          reshard_tree *kwargs) {
+  reshard_tree positional = NULL, named = NULL;
+  if (!is_sequence(values) || !is_sequence(names))
+    return wrong_kind(unpacks, !is_sequence(values) ? "values" : "names", !is_sequence(values) ? values : names,
+                      "a tuple or a list");
+  if (args == NULL || kwargs == NULL)
+    return no_output(unpacks);
+  if (reshard_tree_count(names) > reshard_tree_count(values))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld names for %lld values", unpacks,
+                    (long long)reshard_tree_count(names), (long long)reshard_tree_count(values));
+  reshard_status status = reshard_tree_tuple(&positional);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_dict(&named);
+  if (status == RESHARD_SUCCESS)
+    status = unpack(values, names, positional, named);
+  return give(status, positional, named, args, kwargs);
+}

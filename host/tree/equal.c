@@ -1,0 +1,125 @@
+/* Are two trees equal? Both are gone through side by side. Where both have containers that may be at several places the
+ * pair is noted, and looked into once: so trees that share much are compared in the time of their nodes, not of their
+ * paths. A pair that is still being looked into is no matter, for there are no cycles. */
+#include "tree/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct both {
+  reshard_tree a, b;
+} both;
+
+typedef struct level {
+  both node;
+  int64_t next; /* child */
+} level;
+
+typedef struct comparison {
+  RS_VEC(level) levels;
+  rs_names seen; /* pairs, each in memory of its own */
+} comparison;
+
+static bool same_numbers(const int64_t *a, const int64_t *b, int64_t n) {
+  return (a == NULL) == (b == NULL) && (a == NULL || memcmp(a, b, (size_t)n * sizeof *a) == 0);
+}
+
+/* Names, and what a packed sequence carries. Both containers are of one kind and have as many children. */
+static bool same_forms(const rs_tree_form *a, const rs_tree_form *b) {
+  if (a == b || a == NULL || b == NULL) /* a dict without keys may have one or not */
+    return true;
+  if (a->name != NULL && strcmp(a->name, b->name) != 0)
+    return false;
+  for (int64_t i = 0; i < a->keys.all.n; i++)
+    if (a->keys.all.at[i].size != b->keys.all.at[i].size ||
+        memcmp(a->keys.all.at[i].at, b->keys.all.at[i].at, a->keys.all.at[i].size) != 0)
+      return false;
+  return a->steps == b->steps && same_numbers(a->sizes, b->sizes, a->steps) &&
+         same_numbers(a->order, b->order, a->steps > 0 ? a->sizes[0] : 0) &&
+         same_numbers(a->back, b->back, a->steps > 0 ? a->sizes[0] : 0);
+}
+
+/* But for children. */
+static bool same_nodes(reshard_tree a, reshard_tree b) {
+  if (a->kind != b->kind)
+    return false;
+  switch (a->kind) {
+  case RESHARD_TREE_DICT:
+  case RESHARD_TREE_LIST:
+  case RESHARD_TREE_TUPLE:
+  case RESHARD_TREE_STRUCT:
+  case RESHARD_TREE_PACKED: return a->children.n == b->children.n && same_forms(a->form, b->form);
+  case RESHARD_TREE_SET: return a->children.n == b->children.n;
+  case RESHARD_TREE_TENSOR: return a->tensor == b->tensor;
+  case RESHARD_TREE_OPAQUE: return a->type == b->type && a->value == b->value;
+  case RESHARD_TREE_BYTES: return a->size == b->size && (a->size == 0 || memcmp(a->bytes, b->bytes, a->size) == 0);
+  case RESHARD_TREE_INT:
+  case RESHARD_TREE_BOOL: return a->integer == b->integer;
+  case RESHARD_TREE_FLOAT: return a->real == b->real || (a->real != a->real && b->real != b->real);
+  case RESHARD_TREE_NULL: return true;
+  }
+  return false;
+}
+
+/* *news: whether the pair has not been met. */
+static reshard_status meet(comparison *c, both pair, bool *news) {
+  both *kept;
+  int64_t number, before = c->seen.all.n;
+  *news = true;
+  if (!rs_node_shared(pair.a) || !rs_node_shared(pair.b))
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_copy(&kept, &pair, 1, sizeof pair));
+  reshard_status status = rs_names_put(&c->seen, kept, sizeof *kept, &number);
+  *news = status == RESHARD_SUCCESS && number == before;
+  if (!*news)
+    free(kept);
+  return status;
+}
+
+/* Compares two nodes; containers that are alike become a level. */
+static reshard_status compare(comparison *c, both pair, bool *equal) {
+  bool news;
+  *equal = pair.a == pair.b || same_nodes(pair.a, pair.b);
+  if (!*equal || pair.a == pair.b || reshard_tree_count(pair.a) == 0)
+    return RESHARD_SUCCESS;
+  if (pair.a->kind == RESHARD_TREE_SET)
+    return rs_sets_equal(pair.a, pair.b, equal);
+  RS_TRY(meet(c, pair, &news));
+  if (!news)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&c->levels, c->levels.n + 1));
+  c->levels.at[c->levels.n++] = (level){pair, 0};
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status compare_all(comparison *c, both trees, bool *equal) {
+  RS_TRY(compare(c, trees, equal));
+  while (c->levels.n > 0 && *equal) {
+    level *l = &c->levels.at[c->levels.n - 1];
+    if (l->next == l->node.a->children.n) {
+      c->levels.n--;
+      continue;
+    }
+    int64_t i = l->next++;
+    RS_TRY(compare(c, (both){l->node.a->children.at[i], l->node.b->children.at[i]}, equal));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, int *equal) {
+  comparison c = {0};
+  bool same = false;
+  if (a == NULL || b == NULL || equal == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_equal: %s is NULL",
+                    a == NULL   ? "a"
+                    : b == NULL ? "b"
+                                : "the output");
+  reshard_status status = compare_all(&c, (both){a, b}, &same);
+  for (int64_t i = 0; i < c.seen.all.n; i++)
+    free((void *)c.seen.all.at[i].at);
+  rs_names_free(&c.seen);
+  free(c.levels.at);
+  if (status == RESHARD_SUCCESS)
+    *equal = same;
+  return status;
+}

@@ -1,0 +1,233 @@
+/* A tree as a drawing. What is at several places gets a number: so the tree is gone through twice, first to find out,
+ * then to draw. The lines that lead down to a node stand in a text that grows and shrinks with the walk; it stops
+ * growing at a depth at which nobody could follow it, so that a drawing is as long as the tree has nodes. */
+#include "file/model/internal.h"
+#include "tensor/tensor.h"
+#include "tree/tree.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAWN = 32 }; /* levels */
+
+typedef struct drawing {
+  rs_text *out;
+  rs_walk walk;
+  RS_VEC(char) rails;     /* what stands before the children of the innermost container */
+  RS_VEC(int64_t) widths; /* of the rails of each container in the walk's stack */
+  rs_names nodes;         /* that may be at several places */
+  RS_VEC(int64_t) marks;  /* of these: ONCE, SEVERAL, or the number with which it was drawn */
+  int64_t numbers;
+} drawing;
+enum { ONCE = 0, SEVERAL = -1 };
+
+static void drawing_free(drawing *d) {
+  rs_walk_free(&d->walk);
+  rs_names_free(&d->nodes);
+  free(d->rails.at);
+  free(d->widths.at);
+  free(d->marks.at);
+}
+
+const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value) {
+  char *to = buffer;
+  if (!isfinite(value))
+    return strcpy(buffer, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(buffer, RS_FLOAT_TEXT - 2, "%.*g", digits, value);
+    if (strtod(buffer, NULL) == value)
+      break;
+  }
+  for (const char *at = buffer; *at != '\0'; at++)
+    if (strchr("0123456789+-e", *at) != NULL)
+      *to++ = *at;
+    else if (to == buffer || to[-1] != '.') /* a locale's point, which may be several bytes */
+      *to++ = '.';
+  *to = '\0';
+  if (strpbrk(buffer, ".e") == NULL)
+    strcpy(to, ".0");
+  return buffer;
+}
+
+/* --- One node ------------------------------------------------------------------------------------------------- */
+
+static void draw_tensor(rs_text *out, const reshard_tensor_info *info) {
+  char shape[RS_SHAPE_TEXT];
+  rs_text_add(out, "tensor %s %s", reshard_dtype_string(info->dtype), rs_shape_text(shape, info->ndim, info->shape));
+  if (info->device_type == RESHARD_DEVICE_CUDA)
+    rs_text_add(out, " on cuda:%d", info->device_index);
+  if (info->requires_grad)
+    rs_text_add(out, " requires_grad");
+  if (info->data == NULL && info->elements > 0)
+    rs_text_add(out, " freed");
+}
+
+static void draw_numbers(rs_text *out, const char *name, const int64_t *numbers, int64_t n) {
+  if (numbers == NULL)
+    return;
+  rs_text_add(out, ", %s ", name);
+  for (int64_t i = 0; i < n; i++)
+    rs_text_add(out, i > 0 ? " %lld" : "%lld", (long long)numbers[i]);
+}
+
+/* Short text in quotes, other bytes by their number. */
+static void draw_bytes(rs_text *out, const char *bytes, size_t size) {
+  bool text = size <= 60;
+  for (size_t i = 0; i < size && text; i++)
+    text = bytes[i] >= ' ' && bytes[i] <= '~' && bytes[i] != '"';
+  if (text)
+    rs_text_add(out, "\"%.*s\"", (int)size, size > 0 ? bytes : "");
+  else
+    rs_text_add(out, "%zu bytes", size);
+}
+
+/* The name of the type, and what it tells of the value. */
+static void draw_value(rs_text *out, reshard_tree node) {
+  char quoted[RS_QUOTE], text[1024] = "";
+  rs_text_add(out, "<%s>", rs_quote(quoted, sizeof quoted, node->type->name));
+  if (node->type->print == NULL)
+    return;
+  node->type->print(node->value, text, sizeof text);
+  rs_text_add(out, " %s", text);
+}
+
+static void draw_node(rs_text *out, reshard_tree node) {
+  char quoted[RS_QUOTE], number[RS_FLOAT_TEXT];
+  const rs_tree_form *form = rs_node_holds(node) ? node->form : NULL;
+  switch (node->kind) {
+  case RESHARD_TREE_DICT: rs_text_add(out, "dict"); break;
+  case RESHARD_TREE_LIST: rs_text_add(out, "list"); break;
+  case RESHARD_TREE_TUPLE: rs_text_add(out, "tuple"); break;
+  case RESHARD_TREE_SET: rs_text_add(out, "set"); break;
+  case RESHARD_TREE_STRUCT: rs_text_add(out, "struct %s", rs_quote(quoted, sizeof quoted, form->name)); break;
+  case RESHARD_TREE_PACKED:
+    rs_text_add(out, "packed sequence");
+    draw_numbers(out, "batch sizes", form->sizes, form->steps);
+    draw_numbers(out, "sorted", form->order, form->sizes[0]);
+    draw_numbers(out, "unsorted", form->back, form->sizes[0]);
+    break;
+  case RESHARD_TREE_TENSOR: draw_tensor(out, &node->tensor->info); break;
+  case RESHARD_TREE_OPAQUE: draw_value(out, node); break;
+  case RESHARD_TREE_BYTES: draw_bytes(out, node->bytes, node->size); break;
+  case RESHARD_TREE_INT: rs_text_add(out, "%lld", (long long)node->integer); break;
+  case RESHARD_TREE_FLOAT: rs_text_add(out, "%s", rs_float_text(number, node->real)); break;
+  case RESHARD_TREE_BOOL: rs_text_add(out, node->integer != 0 ? "true" : "false"); break;
+  case RESHARD_TREE_NULL: rs_text_add(out, "null"); break;
+  }
+  if (rs_node_holds(node) && node->children.n == 0)
+    rs_text_add(out, ", empty");
+}
+
+/* --- What is at several places -------------------------------------------------------------------------------- */
+
+/* A number is none to be told from another by its place. */
+static bool has_place(reshard_tree node) {
+  return rs_node_holds(node) || node->kind == RESHARD_TREE_TENSOR || node->kind == RESHARD_TREE_OPAQUE;
+}
+
+/* Notes the child; *news: it was not met before. */
+static reshard_status note(drawing *d, const reshard_tree *slot, bool *news) {
+  int64_t number, before = d->marks.n;
+  *news = true;
+  if (!rs_node_shared(*slot) || !has_place(*slot))
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_reserve(&d->marks, before + 1));
+  RS_TRY(rs_names_put(&d->nodes, slot, sizeof *slot, &number));
+  *news = number == before;
+  if (*news)
+    d->marks.at[d->marks.n++] = ONCE;
+  else
+    d->marks.at[number] = SEVERAL;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status note_all(drawing *d, reshard_tree tree) {
+  bool news;
+  RS_TRY(rs_walk_enter(&d->walk, tree));
+  while (d->walk.stack.n > 0) {
+    reshard_tree *slot;
+    RS_TRY(rs_walk_next(&d->walk, &slot));
+    if (slot == NULL)
+      continue;
+    RS_TRY(note(d, slot, &news));
+    if (news && rs_node_holds(*slot))
+      RS_TRY(rs_walk_enter(&d->walk, *slot));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* --- Lines ---------------------------------------------------------------------------------------------------- */
+
+static reshard_status enter(drawing *d, reshard_tree container, const char *rail) {
+  int64_t n = (int64_t)strlen(rail), width = d->rails.n;
+  RS_TRY(rs_vec_reserve(&d->rails, width + n + 1));
+  RS_TRY(rs_vec_reserve(&d->widths, d->widths.n + 1));
+  RS_TRY(rs_walk_enter(&d->walk, container));
+  memcpy(d->rails.at + width, rail, (size_t)n + 1);
+  d->rails.n += n;
+  d->widths.at[d->widths.n++] = width;
+  return RESHARD_SUCCESS;
+}
+
+/* The line of the child that the walk took last. */
+static reshard_status draw_child(drawing *d, const reshard_tree *slot) {
+  const rs_frame *f = &d->walk.stack.at[d->walk.stack.n - 1];
+  int64_t i = f->next - 1, depth = d->walk.stack.n;
+  const char *key = rs_node_key(f->node, i);
+  bool last = f->next == f->node->children.n;
+  char quoted[RS_QUOTE];
+  rs_text_add(d->out, "\n%s%s", d->rails.at, last ? "└── " : "├── ");
+  if (depth > DRAWN)
+    rs_text_add(d->out, "(level %lld) ", (long long)depth);
+  if (key != NULL && rs_key_is_int(&f->node->form->keys.all.at[i]))
+    rs_text_add(d->out, "[%s]: ", key);
+  else if (key != NULL)
+    rs_text_add(d->out, "%s: ", rs_quote(quoted, sizeof quoted, key));
+  else
+    rs_text_add(d->out, "%lld: ", (long long)i);
+  int64_t number = rs_node_shared(*slot) && has_place(*slot) ? rs_names_find(&d->nodes, slot, sizeof *slot) : -1;
+  int64_t *mark = number >= 0 ? &d->marks.at[number] : NULL;
+  if (mark != NULL && *mark > 0) {
+    rs_text_add(d->out, "*%lld", (long long)*mark);
+    return RESHARD_SUCCESS;
+  }
+  if (mark != NULL && *mark == SEVERAL)
+    rs_text_add(d->out, "&%lld ", (long long)(*mark = ++d->numbers));
+  draw_node(d->out, *slot);
+  if (!rs_node_holds(*slot))
+    return RESHARD_SUCCESS;
+  return enter(d, *slot, depth >= DRAWN ? "" : last ? "    " : "│   ");
+}
+
+static reshard_status draw_all(drawing *d, reshard_tree tree) {
+  draw_node(d->out, tree);
+  if (!rs_node_holds(tree))
+    return RESHARD_SUCCESS;
+  RS_TRY(note_all(d, tree));
+  RS_TRY(enter(d, tree, ""));
+  while (d->walk.stack.n > 0) {
+    reshard_tree *slot;
+    RS_TRY(rs_walk_next(&d->walk, &slot));
+    if (slot != NULL) {
+      RS_TRY(draw_child(d, slot));
+    } else {
+      d->rails.n = d->widths.at[--d->widths.n];
+      d->rails.at[d->rails.n] = '\0';
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed) {
+  if (tree == NULL || (buffer == NULL && size > 0))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_print: %s is NULL", tree == NULL ? "tree" : "the buffer");
+  rs_text out = {buffer, size, 0};
+  drawing d = {.out = &out};
+  reshard_status status = draw_all(&d, tree);
+  drawing_free(&d);
+  RS_TRY(status);
+  rs_text_add(&out, "\n");
+  return rs_text_finish(&out, needed);
+}

@@ -1,0 +1,193 @@
+/* DTensors in random placings, against lists of elements (oracle.h). */
+#include "contract.h"
+
+#include "bench/cli/util.h"
+
+#include <string.h>
+
+/* A way of placing, the mesh that it is on, and what each rank has then. */
+typedef struct way {
+  oracle_layout what;
+  oracle_held held;
+  reshard_mesh mesh;
+} way;
+
+static int64_t draw_mesh(rng *r, int64_t world, oracle_layout *l) {
+  int64_t size = 1, all[ORACLE_WORLD];
+  l->mesh_ndim = (int)rng_in(r, 1, 3);
+  for (int m = 0; m < l->mesh_ndim; m++) {
+    l->mesh[m] = rng_in(r, 1, world / size);
+    size *= l->mesh[m];
+  }
+  for (int64_t i = 0; i < world; i++)
+    all[i] = i;
+  for (int64_t i = 0; i < size; i++) {
+    int64_t other = rng_in(r, i, world - 1);
+    l->ranks[i] = all[other];
+    all[other] = all[i];
+  }
+  return size;
+}
+
+static void draw_placements(rng *r, oracle_layout *l) {
+  for (int m = 0; m < l->mesh_ndim; m++) {
+    l->order[m] = m;
+    l->placement[m] = (reshard_placement){.kind = RESHARD_PLACEMENT_REPLICATE};
+    if (l->ndim > 0 && !rng_one_in(r, 4))
+      l->placement[m] = (reshard_placement){RESHARD_PLACEMENT_SHARD, (int)rng_below(r, l->ndim), 0};
+    if (l->placement[m].kind == RESHARD_PLACEMENT_SHARD && rng_one_in(r, 4)) {
+      l->placement[m].kind = RESHARD_PLACEMENT_STRIDED_SHARD;
+      l->placement[m].split_factor = rng_in(r, 1, 4);
+    }
+  }
+  for (int m = l->mesh_ndim - 1; m > 0; m--) {
+    int other = (int)rng_below(r, m + 1), order = l->order[m];
+    l->order[m] = l->order[other];
+    l->order[other] = order;
+  }
+}
+
+/* like NULL: on a new mesh. */
+static void draw(site *s, rng *r, int ndim, const int64_t *shape, const way *like, way *w) {
+  *w = (way){.what = {.kind = RESHARD_LAYOUT_MESH, .ndim = ndim, .world = reshard_comm_size(s->comm)}};
+  memcpy(w->what.shape, shape, (size_t)ndim * sizeof *shape);
+  if (like != NULL) {
+    w->what = like->what;
+    w->mesh = reshard_mesh_retain(like->mesh);
+  } else {
+    w->what.nranks = draw_mesh(r, w->what.world, &w->what);
+    SITE_GOOD(s, reshard_mesh_create(s->comm, 0, w->what.mesh_ndim, w->what.mesh, NULL, w->what.nranks, w->what.ranks,
+                                     &w->mesh));
+  }
+  draw_placements(r, &w->what);
+  oracle_evaluate(&w->what, &w->held);
+}
+
+static void drop(way *w) {
+  oracle_held_free(&w->held, w->what.world);
+  reshard_mesh_release(w->mesh);
+}
+
+static reshard_placing placing_of(const way *w) { return (reshard_placing){w->mesh, w->what.placement, w->what.order}; }
+
+/* What this rank has; NULL: it is outside of the mesh. */
+static const oracle_buffer *mine(const site *s, const way *w) {
+  int64_t r = reshard_comm_rank(s->comm);
+  for (int64_t i = 0; i < w->what.nranks; i++)
+    if (w->what.ranks[i] == r)
+      return &w->held.buffer[w->held.first[r]];
+  return NULL;
+}
+
+/* given: of parts that the test has made, of any strides. */
+static void check(site *s, const way *w, reshard_dtensor t, bool given, uint64_t key) {
+  const oracle_buffer *b = mine(s, w);
+  reshard_tensor local = reshard_dtensor_local(t);
+  reshard_tensor_info info;
+  if (!SITE_SO(s, (local != NULL) == (b != NULL)) || b == NULL)
+    return;
+  SITE_GOOD(s, reshard_tensor_get_info(local, &info));
+  SITE_SO(s, (given || info.contiguous) && info.ndim == w->what.ndim &&
+                 memcmp(info.shape, b->shape, (size_t)info.ndim * sizeof *b->shape) == 0);
+  SITE_SO(s, site_unlike(s, local, b->n, b->index, false, key) == 0);
+}
+
+/* Bytes that this rank lacks of what it gets. */
+static int64_t lacked(const site *s, const way *from, const way *to, int64_t width) {
+  oracle_region all = {.permutation = {0, 1, 2, 3, 4, 5, 6, 7}};
+  oracle_counts counts = {0};
+  oracle_held held;
+  memcpy(all.src_extent, to->what.shape, sizeof all.src_extent);
+  memcpy(all.dst_extent, to->what.shape, sizeof all.dst_extent);
+  oracle_evaluate(&to->what, &held);
+  oracle_reshard(&from->what, &from->held, &to->what, &held, &all, width, &counts);
+  oracle_held_free(&held, to->what.world);
+  return counts.lacked[reshard_comm_rank(s->comm)];
+}
+
+/* inferred: the global shape is found by the ranks. */
+static reshard_dtensor from_local(site *s, const way *w, reshard_dtype dtype, bool strided, bool inferred,
+                                  uint64_t key) {
+  const oracle_buffer *b = mine(s, w);
+  reshard_placing placing = placing_of(w);
+  reshard_tensor local = NULL;
+  reshard_dtensor t = NULL;
+  if (b != NULL) {
+    local = site_tensor(s, dtype, w->what.ndim, b->shape, strided);
+    if (local != NULL)
+      site_stamp(s, local, b->n, b->index, false, key);
+  }
+  SITE_GOOD(
+      s, reshard_dtensor_from_local(s->sharder, &placing, local, w->what.ndim, inferred ? NULL : w->what.shape, 1, &t));
+  reshard_tensor_release(local);
+  if (t != NULL)
+    SITE_SO(s, reshard_dtensor_ndim(t) == w->what.ndim &&
+                   memcmp(reshard_dtensor_shape(t), w->what.shape, (size_t)w->what.ndim * sizeof(int64_t)) == 0);
+  return t;
+}
+
+static void check_full(site *s, const way *w, reshard_dtensor t, uint64_t key) {
+  reshard_tensor whole = NULL;
+  if (!SITE_GOOD(s, reshard_dtensor_full(t, s->stream, &whole)))
+    return;
+  if (SITE_SO(s, (whole != NULL) == (mine(s, w) != NULL)) && whole != NULL)
+    SITE_SO(s, site_unlike_whole(s, whole, key) == 0);
+  reshard_tensor_release(whole);
+}
+
+/* From a rank that has the whole, in the mesh or not, or from each its own. */
+static void check_distribute(site *s, const way *w, reshard_dtype dtype, int64_t src, uint64_t key) {
+  const reshard_properties properties = {.dtype = dtype};
+  reshard_placing placing = placing_of(w);
+  bool has = src < 0 ? mine(s, w) != NULL : src == reshard_comm_rank(s->comm);
+  reshard_tensor whole = has ? site_tensor(s, dtype, w->what.ndim, w->what.shape, src % 2 == 0) : NULL;
+  reshard_dtensor t = NULL;
+  int64_t before = site_received(s);
+  if (whole != NULL)
+    site_stamp_whole(s, whole, key);
+  if (SITE_GOOD(s, reshard_dtensor_distribute(s->sharder, &placing, whole, src, w->what.ndim, w->what.shape,
+                                              &properties, s->stream, &t)))
+    check(s, w, t, false, key);
+  if (src < 0)
+    SITE_SO(s, site_received(s) == before);
+  reshard_dtensor_release(t);
+  reshard_tensor_release(whole);
+}
+
+static void check_move(site *s, const way *from, const way *to, reshard_dtensor *t, int64_t width, uint64_t key) {
+  reshard_placing placing = placing_of(to);
+  reshard_dtensor moved = NULL;
+  int64_t before = site_received(s);
+  if (!SITE_GOOD(s, reshard_dtensor_redistribute(1, t, &placing, s->stream, &moved)))
+    return;
+  SITE_SO(s, site_received(s) - before == lacked(s, from, to, width));
+  check(s, to, moved, false, key);
+  check(s, from, *t, true, key);
+  reshard_dtensor_release(*t);
+  *t = moved;
+}
+
+void site_check_dtensor(site *s, uint64_t seed) {
+  static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_F16, RESHARD_I32, RESHARD_F64, RESHARD_C128};
+  rng r;
+  int64_t shape[3];
+  way ways[4];
+  rng_seed(&r, seed);
+  int ndim = (int)rng_in(&r, 0, 3);
+  for (int d = 0; d < ndim; d++)
+    shape[d] = rng_below(&r, 13);
+  for (int i = 0; i < 4; i++)
+    draw(s, &r, ndim, shape, i > 0 && rng_one_in(&r, 2) ? &ways[i - 1] : NULL, &ways[i]);
+  reshard_dtype dtype = dtypes[rng_below(&r, 5)];
+  bool strided = rng_one_in(&r, 2), inferred = rng_one_in(&r, 2);
+  reshard_dtensor t = from_local(s, &ways[0], dtype, strided, inferred, seed);
+  for (int i = 1; i < 4 && t != NULL; i++)
+    check_move(s, &ways[i - 1], &ways[i], &t, (int64_t)reshard_dtype_size(dtype), seed);
+  if (t != NULL)
+    check_full(s, &ways[3], t, seed);
+  reshard_dtensor_release(t);
+  check_distribute(s, &ways[1], dtype, -1, seed + 1);
+  check_distribute(s, &ways[2], dtype, rng_below(&r, reshard_comm_size(s->comm)), seed + 2);
+  for (int i = 0; i < 4; i++)
+    drop(&ways[i]);
+}

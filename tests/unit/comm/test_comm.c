@@ -1,0 +1,574 @@
+/* The local communicator: meetings, all-gathers, barriers, exchange and its counts; what happens when ranks do not make the
+ * same calls, give up, or never come. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/comm.h"
+#include "support/fixtures/rank_threads.h"
+
+#include <reshard/reshard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 64, PATIENCE = 60000 /* a call that hangs fails after this many ms */ };
+
+static reshard_comm comms[MOST];
+static crew_result results[MOST];
+
+static void open_comms(int64_t n, int64_t timeout_ms) {
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
+  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
+}
+
+static void close_comms(int64_t n) {
+  for (int64_t r = 0; r < n; r++)
+    reshard_comm_destroy(comms[r]);
+}
+
+static void assert_all(int64_t n, reshard_status status, const char *part) {
+  crew_assert(n, results, status, part, NULL);
+}
+
+static void test_create(void **state) {
+  (void)state;
+  const struct {
+    int64_t n;
+    reshard_local_options options;
+    reshard_status status;
+    const char *part;
+  } wrong[] = {
+      {0, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "0 ranks"},
+      {-3, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "-3 ranks"},
+      {INT64_MAX,
+       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0},
+       RESHARD_ERROR_OUT_OF_MEMORY,
+       "out of memory"},
+      {INT64_MAX / 512 + 1,
+       {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0},
+       RESHARD_ERROR_OUT_OF_MEMORY,
+       "out of memory"},
+      {2, {0, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "size field 0"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT + 8, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "size field"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, -1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "-1 threads"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 5000, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_ERROR_INVALID, "5000 copy threads"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, -7, NULL, 0}, RESHARD_ERROR_INVALID, "-7 ms"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_COUNT, 0, NULL, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
+      {2, {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)-1, 0, NULL, 0}, RESHARD_ERROR_UNSUPPORTED, "unknown"},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    reshard_comm untouched[2] = {(reshard_comm)&i, (reshard_comm)&i};
+    assert_int_equal(reshard_comm_create_local(wrong[i].n, &wrong[i].options, untouched), wrong[i].status);
+    if (strstr(reshard_last_error(), wrong[i].part) == NULL)
+      fail_msg("'%s' lacks '%s'", reshard_last_error(), wrong[i].part);
+    assert_ptr_equal(untouched[0], (void *)&i);
+    assert_ptr_equal(untouched[1], (void *)&i);
+  }
+  assert_int_equal(reshard_comm_create_local(2, NULL, NULL), RESHARD_ERROR_INVALID);
+  for (int isa = 0; isa < RESHARD_ISA_COUNT; isa++) {
+    reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, (reshard_isa)isa, 0, NULL, 0};
+    bool can = reshard_isa_available((reshard_isa)isa);
+    assert_int_equal(reshard_comm_create_local(1, &options, comms), can ? RESHARD_SUCCESS : RESHARD_ERROR_UNSUPPORTED);
+    if (can)
+      close_comms(1);
+    else
+      assert_non_null(strstr(reshard_last_error(), reshard_isa_string((reshard_isa)isa)));
+  }
+  assert_true(reshard_isa_available(RESHARD_ISA_AUTO) && reshard_isa_available(RESHARD_ISA_SCALAR));
+  assert_false(reshard_isa_available(RESHARD_ISA_COUNT));
+  assert_string_equal(reshard_isa_string(RESHARD_ISA_COUNT), "unknown");
+  assert_string_equal(reshard_isa_string((reshard_isa)-1), "unknown");
+}
+
+static void test_handles(void **state) {
+  (void)state;
+  for (int64_t n = 1; n <= MOST; n *= 4) {
+    assert_int_equal(reshard_comm_create_local(n, NULL, comms), RESHARD_SUCCESS);
+    for (int64_t r = 0; r < n; r++) {
+      assert_int_equal(reshard_comm_rank(comms[r]), r);
+      assert_int_equal(reshard_comm_size(comms[r]), n);
+      reshard_comm_stats stats = {5, 5};
+      assert_int_equal(reshard_comm_get_stats(comms[r], &stats), RESHARD_SUCCESS);
+      assert_true(stats.received_bytes == 0 && stats.received_messages == 0);
+    }
+    for (int64_t r = 0; r < n; r++) /* any order */
+      reshard_comm_destroy(comms[(r * 5 + 3) % n]);
+  }
+  reshard_comm_stats stats;
+  reshard_comm_destroy(NULL);
+  assert_int_equal(reshard_comm_rank(NULL), -1);
+  assert_int_equal(reshard_comm_size(NULL), 0);
+  assert_int_equal(reshard_comm_abort(NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_comm_barrier(NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_comm_get_stats(NULL, &stats), RESHARD_ERROR_INVALID);
+  open_comms(1, 0);
+  assert_int_equal(reshard_comm_get_stats(comms[0], NULL), RESHARD_ERROR_INVALID);
+  close_comms(1);
+}
+
+/* The environment counts where the option is left open. */
+static void test_environment(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *value, *part; /* part NULL: good */
+    reshard_local_options options;
+    reshard_status status;
+  } cases[] = {
+    {"RESHARD_THREADS", "3", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "0", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_THREADS", "-1", "RESHARD_THREADS=-1", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "two", "RESHARD_THREADS=two", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "2x", "RESHARD_THREADS=2x", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "99999999999999999999", "RESHARD_THREADS=9999", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "4097", "4097 copy threads", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_THREADS", "two", NULL, {0, 1, RESHARD_ISA_AUTO, 0, NULL, 0}, RESHARD_SUCCESS}, /* not looked at */
+    {"RESHARD_ISA", "scalar", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "auto", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_ISA", "SCALAR", "RESHARD_ISA=SCALAR", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_ISA", "avx", "RESHARD_ISA=avx", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_ISA", "avx", NULL, {0, 0, RESHARD_ISA_SCALAR, 0, NULL, 0}, RESHARD_SUCCESS},
+#if defined(__x86_64__)
+    {"RESHARD_ISA", "neon", "neon", {0}, RESHARD_ERROR_UNSUPPORTED},
+#endif
+    {"RESHARD_TIMEOUT_MS", "60000", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "9223372036854775807", NULL, {0}, RESHARD_SUCCESS},
+    {"RESHARD_TIMEOUT_MS", "9223372036854775808", "RESHARD_TIMEOUT_MS=9223", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_TIMEOUT_MS", "1s", "RESHARD_TIMEOUT_MS=1s", {0}, RESHARD_ERROR_INVALID},
+    {"RESHARD_TIMEOUT_MS", "1s", NULL, {0, 0, RESHARD_ISA_AUTO, 500, NULL, 0}, RESHARD_SUCCESS},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *before = getenv(cases[i].name), *kept = before != NULL ? strcpy(malloc(strlen(before) + 1), before) : NULL;
+    setenv(cases[i].name, cases[i].value, 1);
+    reshard_local_options options = cases[i].options;
+    options.size = RESHARD_LOCAL_OPTIONS_INIT;
+    reshard_status status = reshard_comm_create_local(2, &options, comms);
+    if (status != cases[i].status)
+      fail_msg("%s=%s: %s: %s", cases[i].name, cases[i].value, reshard_status_string(status), reshard_last_error());
+    if (status == RESHARD_SUCCESS)
+      close_comms(2);
+    else if (strstr(reshard_last_error(), cases[i].part) == NULL)
+      fail_msg("'%s' lacks '%s'", reshard_last_error(), cases[i].part);
+    if (kept != NULL)
+      setenv(cases[i].name, kept, 1);
+    else
+      unsetenv(cases[i].name);
+    free(kept);
+  }
+  setenv("RESHARD_TIMEOUT_MS", "30", 1);
+  assert_int_equal(reshard_comm_create_local(2, NULL, comms), RESHARD_SUCCESS);
+  unsetenv("RESHARD_TIMEOUT_MS"); /* it was read when the communicator was made */
+  assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_ERROR_TIMEOUT);
+  assert_non_null(strstr(reshard_last_error(), "1 of 2 ranks came within 30 ms"));
+  close_comms(2);
+}
+
+/* Barriers and all-gathers by turns. */
+typedef struct rounds {
+  int64_t n, rounds;
+  atomic_llong arrived;
+  bool wrong[MOST];
+} rounds;
+
+static void gather_body(void *user, int64_t rank) {
+  rounds *x = user;
+  reshard_comm comm = comms[rank];
+  unsigned char mine[RS_COMM_RECORD];
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < x->rounds && status == RESHARD_SUCCESS; i++) {
+    atomic_fetch_add(&x->arrived, 1);
+    status = reshard_comm_barrier(comm);
+    long long arrived = atomic_load(&x->arrived); /* all of this round, and some of the next */
+    x->wrong[rank] |= arrived < (i + 1) * x->n || arrived > (i + 2) * x->n;
+    size_t bytes = i % 7 == 0 ? RS_COMM_RECORD : (size_t)(1 + i * 13 % RS_COMM_RECORD);
+    for (size_t b = 0; b < bytes; b++)
+      mine[b] = (unsigned char)(rank * 7 + i * 31 + (int64_t)b);
+    const void *all = NULL;
+    if (status == RESHARD_SUCCESS)
+      status = comm->ops->allgather(comm, mine, bytes, &all);
+    memset(mine, 0, sizeof mine); /* mine may go; what was gathered stays until my next call */
+    for (int64_t r = 0; status == RESHARD_SUCCESS && r < x->n; r++)
+      for (size_t b = 0; b < bytes; b++)
+        x->wrong[rank] |=
+            ((const unsigned char *)all)[(size_t)r * bytes + b] != (unsigned char)(r * 7 + i * 31 + (int64_t)b);
+  }
+  crew_note(&results[rank], status);
+}
+
+static void test_gather(void **state) {
+  (void)state;
+  static const int64_t sizes[] = {1, 2, 5, 64};
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    int64_t n = sizes[s];
+    rounds x = {.n = n, .rounds = crew_scaled(n > 10 ? 60 : 3000)};
+    open_comms(n, PATIENCE);
+    crew_run(n, gather_body, &x);
+    assert_all(n, RESHARD_SUCCESS, "");
+    for (int64_t r = 0; r < n; r++)
+      assert_false(x.wrong[r]);
+    close_comms(n);
+  }
+}
+
+/* Meetings: run is called once, by one thread, with what all brought; its status and text go to all. */
+static atomic_llong meetings;
+
+static reshard_status sum_up(int64_t n, void **all) {
+  int64_t *const *values = (int64_t *const *)all;
+  int64_t sum = 0;
+  for (int64_t r = 0; r < n; r++)
+    sum += *values[r];
+  for (int64_t r = 0; r < n; r++)
+    *values[r] = sum;
+  atomic_fetch_add(&meetings, 1);
+  return sum % 10 == 0 ? rs_error(RESHARD_ERROR_SYSTEM, "a sum of %lld", (long long)sum) : RESHARD_SUCCESS;
+}
+
+static void meet_body(void *user, int64_t rank) {
+  rounds *x = user;
+  bool wrong = false;
+  for (int64_t i = 0; i < x->rounds; i++) {
+    int64_t value = rank + i, sum = x->n * i + x->n * (x->n - 1) / 2;
+    rs_error(RESHARD_ERROR_INVALID, "another error");
+    reshard_status status = comms[rank]->ops->together(comms[rank], sum_up, &value);
+    char text[64];
+    snprintf(text, sizeof text, "a sum of %lld", (long long)sum);
+    wrong |= value != sum || status != (sum % 10 == 0 ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS) ||
+             strcmp(reshard_last_error(), sum % 10 == 0 ? text : "another error") != 0;
+  }
+  x->wrong[rank] = wrong;
+}
+
+static void test_meetings(void **state) {
+  (void)state;
+  static const int64_t sizes[] = {1, 2, 3, 64};
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    rounds x = {.n = sizes[s], .rounds = crew_scaled(sizes[s] > 10 ? 50 : 1000)};
+    atomic_store(&meetings, 0);
+    open_comms(x.n, PATIENCE);
+    crew_run(x.n, meet_body, &x);
+    assert_int_equal(atomic_load(&meetings), x.rounds);
+    for (int64_t r = 0; r < x.n; r++)
+      assert_false(x.wrong[r]);
+    close_comms(x.n);
+  }
+}
+
+/* Ranks that make different calls at once: all get the same error, nothing runs, and the communicator lives on. */
+static reshard_status must_not_run(int64_t n, void **all) {
+  (void)n, (void)all;
+  atomic_fetch_add(&meetings, 1000);
+  return RESHARD_SUCCESS;
+}
+
+static void differ_body(void *user, int64_t rank) {
+  int odd = *(int *)user;
+  const void *all;
+  int64_t value = 0;
+  char record[RS_COMM_RECORD] = {0};
+  reshard_status status;
+  if (rank != odd)
+    status = reshard_comm_barrier(comms[rank]);
+  else if (rank % 2 == 0)
+    status = comms[rank]->ops->allgather(comms[rank], record, sizeof record, &all); /* another size */
+  else
+    status = comms[rank]->ops->together(comms[rank], must_not_run, &value);
+  crew_note(&results[rank], status);
+  status = reshard_comm_barrier(comms[rank]);
+  if (status != RESHARD_SUCCESS)
+    crew_note(&results[rank], status);
+}
+
+static void test_different_calls(void **state) {
+  (void)state;
+  atomic_store(&meetings, 0);
+  for (int64_t n = 2; n <= 5; n++) {
+    open_comms(n, PATIENCE);
+    for (int odd = 0; odd < n; odd++) {
+      crew_run(n, differ_body, &odd);
+      assert_all(n, RESHARD_ERROR_MISMATCH, "different collective calls");
+    }
+    close_comms(n);
+  }
+  assert_int_equal(atomic_load(&meetings), 0);
+}
+
+/* A rank waits in one call and makes another from a second thread. */
+static void wait_body(void *user, int64_t rank) {
+  (void)rank;
+  int64_t r = *(int64_t *)user;
+  crew_note(&results[r], reshard_comm_barrier(comms[r]));
+}
+
+static void test_twice(void **state) {
+  (void)state;
+  open_comms(2, PATIENCE);
+  int64_t first = 0;
+  crew_thread *thread = crew_start(wait_body, &first);
+  crew_sleep_ms(200);
+  assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
+  assert_non_null(strstr(reshard_last_error(), "rank 0 is in another collective call"));
+  assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
+  assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS); /* the one who waits was not lost */
+  crew_join(thread);
+  assert_int_equal(results[0].status, RESHARD_SUCCESS);
+  close_comms(2);
+}
+
+/* Deadline: the waiter gets TIMEOUT, whoever comes later PEER. */
+static void test_timeout(void **state) {
+  (void)state;
+  open_comms(3, 40);
+  int64_t who[2] = {0, 2};
+  crew_thread *a = crew_start(wait_body, &who[0]);
+  crew_thread *b = crew_start(wait_body, &who[1]);
+  crew_join(a);
+  crew_join(b);
+  /* the first of them to wake gives up for all */
+  bool late0 = results[0].status == RESHARD_ERROR_TIMEOUT, late2 = results[2].status == RESHARD_ERROR_TIMEOUT;
+  assert_true(late0 || late2);
+  assert_true(late0 || results[0].status == RESHARD_ERROR_PEER);
+  assert_true(late2 || results[2].status == RESHARD_ERROR_PEER);
+  assert_non_null(strstr(results[late0 ? 0 : 2].text, "of 3 ranks came within 40 ms"));
+  for (int round = 0; round < 2; round++)
+    for (int64_t r = 0; r < 3; r++)
+      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+  close_comms(3);
+}
+
+/* The one who waits tells who is missing, and so do those that come later. */
+static void test_missing(void **state) {
+  (void)state;
+  static const struct {
+    int64_t n, waits;
+    const char *missing;
+  } cases[] = {{5, 3, "0-2,4"}, {2, 1, "0"}, {4, 0, "1-3"}, {3, 1, "0,2"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[128];
+    open_comms(cases[i].n, 30);
+    assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
+    snprintf(text, sizeof text, "1 of %d ranks came within 30 ms; missing: %s", (int)cases[i].n, cases[i].missing);
+    assert_string_equal(reshard_last_error(), text);
+    snprintf(text, sizeof text, "a rank gave up waiting after 30 ms; missing were: %s", cases[i].missing);
+    for (int64_t r = 0; r < cases[i].n; r++) {
+      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+      assert_string_equal(reshard_last_error(), text);
+    }
+    close_comms(cases[i].n);
+  }
+}
+
+static void test_abort(void **state) {
+  (void)state;
+  for (int64_t n = 1; n <= 4; n++) {
+    open_comms(n, PATIENCE);
+    crew_thread *threads[4] = {NULL};
+    int64_t who[4] = {0, 1, 2, 3};
+    for (int64_t r = 0; r + 1 < n; r++)
+      threads[r] = crew_start(wait_body, &who[r]);
+    crew_sleep_ms(20);
+    assert_int_equal(reshard_comm_abort(comms[n - 1]), RESHARD_SUCCESS);
+    for (int64_t r = 0; r + 1 < n; r++) {
+      crew_join(threads[r]);
+      assert_int_equal(results[r].status, RESHARD_ERROR_PEER);
+      assert_non_null(strstr(results[r].text, "aborted"));
+    }
+    for (int64_t r = 0; r < n; r++) {
+      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+      assert_int_equal(reshard_comm_abort(comms[r]), RESHARD_SUCCESS); /* again */
+      assert_int_equal(comms[r]->ops->alive(comms[r]), RESHARD_ERROR_PEER);
+      assert_int_equal(comms[r]->ops->enter(comms[r]), RESHARD_ERROR_PEER);
+    }
+    close_comms(n);
+  }
+}
+
+/* Abort at any moment of a loop of calls: every rank ends with PEER, none hangs, none fails otherwise. */
+static void loop_body(void *user, int64_t rank) {
+  (void)user;
+  reshard_status status = RESHARD_SUCCESS;
+  while (status == RESHARD_SUCCESS)
+    status = reshard_comm_barrier(comms[rank]);
+  crew_note(&results[rank], status);
+}
+
+static void abort_body(void *user, int64_t rank) {
+  (void)rank;
+  crew_sleep_ms((int)(*(int64_t *)user % 4));
+  reshard_comm_abort(comms[0]);
+}
+
+static void test_abort_any_time(void **state) {
+  (void)state;
+  for (int64_t i = 0; i < crew_scaled(40); i++) {
+    int64_t n = 1 + i % 5;
+    open_comms(n, PATIENCE);
+    crew_thread *aborter = crew_start(abort_body, &i);
+    crew_run(n, loop_body, NULL);
+    crew_join(aborter);
+    assert_all(n, RESHARD_ERROR_PEER, "aborted");
+    close_comms(n);
+  }
+}
+
+/* A meeting that runs is finished, whatever happens meanwhile: it uses the memory of all. */
+static atomic_int stage;
+
+static reshard_status slow(int64_t n, void **all) {
+  atomic_store(&stage, 1);
+  crew_sleep_ms(400); /* longer than the deadline */
+  for (int64_t r = 0; r < n; r++)
+    *(int64_t *)all[r] = 77;
+  return RESHARD_SUCCESS;
+}
+
+static void slow_body(void *user, int64_t rank) {
+  (void)user;
+  int64_t value = 0;
+  reshard_status status = comms[rank]->ops->together(comms[rank], slow, &value);
+  crew_note(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
+}
+
+static void abort_slow_body(void *user, int64_t rank) {
+  (void)user, (void)rank;
+  while (atomic_load(&stage) == 0)
+    crew_sleep_ms(1);
+  reshard_comm_abort(comms[0]);
+}
+
+static void test_running_meeting(void **state) {
+  (void)state;
+  for (int aborting = 0; aborting < 2; aborting++) {
+    open_comms(3, 300);
+    atomic_store(&stage, 0);
+    crew_thread *aborter = aborting ? crew_start(abort_slow_body, NULL) : NULL;
+    crew_run(3, slow_body, NULL);
+    if (aborting)
+      crew_join(aborter);
+    assert_all(3, RESHARD_SUCCESS, "");
+    assert_int_equal(comms[0]->ops->alive(comms[0]), aborting ? RESHARD_ERROR_PEER : RESHARD_SUCCESS);
+    close_comms(3);
+  }
+}
+
+/* While a rank reads what others showed, these do not return from a call that ends early. */
+static int64_t shown[2];
+
+static void reading_body(void *user, int64_t rank) {
+  (void)user;
+  int64_t mine = 5, value = 0;
+  const void *all;
+  int64_t *address = rank == 0 ? shown : &mine; /* rank 1 shows its stack */
+  reshard_comm comm = comms[rank];
+  reshard_status status = comm->ops->allgather(comm, &address, sizeof address, &all);
+  if (rank == 0 && status == RESHARD_SUCCESS && comm->ops->enter(comm) == RESHARD_SUCCESS) {
+    const int64_t *other;
+    memcpy(&other, (const char *)all + sizeof other, sizeof other);
+    for (int i = 0; i < 10; i++) {
+      crew_sleep_ms(60);
+      if (*other != 5)
+        status = RESHARD_ERROR_INTERNAL;
+    }
+    comm->ops->leave(comm);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = comm->ops->together(comm, slow, &value);
+  mine = 6; /* my memory is mine again */
+  crew_note(&results[rank], status);
+}
+
+static void test_reading(void **state) {
+  (void)state;
+  open_comms(2, 300); /* rank 1 gives up long before rank 0 has read */
+  crew_run(2, reading_body, NULL);
+  assert_int_equal(results[1].status, RESHARD_ERROR_TIMEOUT);
+  assert_int_equal(results[0].status, RESHARD_ERROR_PEER);
+  close_comms(2);
+}
+
+/* Exchange around a ring, and what it counts. */
+typedef struct ring {
+  rs_turn turn;
+  rs_part send, receive;
+  char out[64], in[64];
+} ring;
+
+static reshard_status run_ring(int64_t n, void **all) {
+  rs_turn turns[MOST];
+  ring *const *rings = (ring *const *)all;
+  int64_t bytes = 0;
+  for (int64_t r = 0; r < n; r++) {
+    turns[r] = rings[r]->turn;
+    bytes += turns[r].nreceives > 0 ? rings[r]->receive.bytes : 0;
+  }
+  reshard_comm comm = turns[0].comm;
+  RS_TRY(comm->ops->reserve(comm, n));
+  return comm->ops->exchange(n, turns, bytes);
+}
+
+typedef struct ring_test {
+  int64_t n, rounds, spoiled; /* this rank's message is a byte short */
+  bool wrong[MOST];
+} ring_test;
+
+static void ring_body(void *user, int64_t rank) {
+  ring_test *x = user;
+  int64_t n = x->n, next = (rank + 1) % n, before = (rank + n - 1) % n;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < x->rounds && status == RESHARD_SUCCESS; i++) {
+    ring mine;
+    memset(mine.out, (int)(rank + i), sizeof mine.out);
+    memset(mine.in, -1, sizeof mine.in);
+    mine.send = (rs_part){next, mine.out, 1 + (rank + i) % 60 - (rank == x->spoiled), NULL, false};
+    mine.receive = (rs_part){before, mine.in, 1 + (before + i) % 60, NULL, false};
+    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL};
+    status = comms[rank]->ops->together(comms[rank], run_ring, &mine);
+    for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
+      x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);
+  }
+  crew_note(&results[rank], status);
+}
+
+static void test_exchange(void **state) {
+  (void)state;
+  static const int64_t sizes[] = {1, 2, 3, 64};
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    ring_test x = {.n = sizes[s], .rounds = 100, .spoiled = -1};
+    open_comms(x.n, PATIENCE);
+    crew_run(x.n, ring_body, &x);
+    assert_all(x.n, RESHARD_SUCCESS, "");
+    for (int64_t r = 0; r < x.n; r++) {
+      assert_false(x.wrong[r]);
+      int64_t bytes = 0;
+      for (int64_t i = 0; i < x.rounds; i++)
+        bytes += 1 + ((r + x.n - 1) % x.n + i) % 60;
+      reshard_comm_stats stats;
+      assert_int_equal(reshard_comm_get_stats(comms[r], &stats), RESHARD_SUCCESS);
+      assert_int_equal(stats.received_bytes, x.n > 1 ? bytes : 0);
+      assert_int_equal(stats.received_messages, x.n > 1 ? x.rounds : 0);
+    }
+    if (x.n > 1) {
+      x.spoiled = 0;
+      x.rounds = 1;
+      crew_run(x.n, ring_body, &x);
+      assert_all(x.n, RESHARD_ERROR_INTERNAL, "bytes from rank 0");
+    }
+    close_comms(x.n);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_create),  cmocka_unit_test(test_handles),        cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_gather),  cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),   cmocka_unit_test(test_timeout),        cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_abort),   cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
+      cmocka_unit_test(test_reading), cmocka_unit_test(test_exchange),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,533 @@
+/* The CPU device against loops that move one byte at a time: every instruction set, every kernel, any shape of copy. */
+#include "device/cpu/cpu.h"
+
+#include "device/cpu/copy/kernels.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INSTRUMENTED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define INSTRUMENTED
+#endif
+#endif
+
+#if defined(INSTRUMENTED)
+enum { CASES = 30 };
+#else
+enum { CASES = 500 };
+#endif
+enum { MAX_AXES = 5, ROOM = 3 << 20, GUARD = 128, HUGE_TOTAL = 1 << 30 };
+
+static uint64_t state;
+static uint64_t seed;
+
+static uint64_t draw(void) { /* splitmix64 */
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
+static int64_t between(int64_t lo, int64_t hi) { return lo + below(hi - lo + 1); }
+
+/* Arenas: what is copied from, what is copied to, and what the naive loops made of the same. */
+static char *source, *wanted, *got;
+
+static int setup(void **test) {
+  (void)test;
+  source = malloc(ROOM);
+  wanted = malloc(ROOM);
+  got = malloc(ROOM);
+  if (source == NULL || wanted == NULL || got == NULL)
+    return -1;
+  const char *given = getenv("RESHARD_TEST_SEED");
+  seed = given != NULL ? strtoull(given, NULL, 0) : 20250601;
+  state = 1;
+  for (int64_t i = 0; i < ROOM; i += 8) {
+    uint64_t word = draw();
+    memcpy(source + i, &word, 8);
+  }
+  return 0;
+}
+
+static int teardown(void **test) {
+  (void)test;
+  free(source);
+  free(wanted);
+  free(got);
+  return 0;
+}
+
+static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+  if (naxes == 0) {
+    for (int32_t i = 0; i < element; i++)
+      dst[i] = src[i];
+    return;
+  }
+  for (int64_t i = 0; i < axes->n; i++)
+    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
+}
+
+static rs_device *device_of(int threads, reshard_isa isa) {
+  rs_device *device = NULL;
+  assert_int_equal(rs_device_cpu_create(threads, isa, &device), RESHARD_SUCCESS);
+  return device;
+}
+
+/* Adds to the list, and does it naively into `wanted`. src and dst are offsets into the arenas. */
+static void add(rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
+  assert_int_equal(rs_copies_add(copies, source + src, got + dst, element, naxes, axes), RESHARD_SUCCESS);
+  naive(source + src, wanted + dst, element, naxes, axes);
+}
+
+static void clear(int64_t bytes) {
+  memset(wanted, 0x5a, (size_t)bytes);
+  memset(got, 0x5a, (size_t)bytes);
+}
+
+static void check(const char *what, reshard_isa isa, int64_t bytes) {
+  if (memcmp(wanted, got, (size_t)bytes) == 0)
+    return;
+  int64_t at = 0;
+  while (wanted[at] == got[at])
+    at++;
+  fail_msg("%s, %s, seed %llu: byte %lld is %02x, not %02x", what, reshard_isa_string(isa), (unsigned long long)seed,
+           (long long)at, got[at] & 255, wanted[at] & 255);
+}
+
+/* Every second time in the memory of the time before that. */
+static void run_and_check(rs_device *device, const rs_copies *copies, int64_t total, const char *what, int64_t bytes) {
+  static rs_program *kept;
+  static int times;
+  bool again = ++times % 2 == 0;
+  rs_program *program = again ? kept : NULL;
+  if (again)
+    assert_int_equal(device->ops->recompile(device, copies, total, &program), RESHARD_SUCCESS);
+  else
+    assert_int_equal(device->ops->compile(device, copies, total, &program), RESHARD_SUCCESS);
+  assert_true(copies->copy.n == 0 || device->ops->count(program) >= 1);
+  assert_int_equal(device->ops->run(device, 1, &program, NULL), RESHARD_SUCCESS);
+  kept = again ? program : kept;
+  if (!again)
+    device->ops->release(device, program);
+  else if (times % 16 == 0) {
+    device->ops->release(device, kept);
+    kept = NULL;
+  }
+  check(what, rs_device_cpu_isa(device), bytes);
+}
+
+#define FOR_EACH_ISA(isa) \
+  for (reshard_isa isa = RESHARD_ISA_SCALAR; isa < RESHARD_ISA_COUNT; isa++) \
+    if (reshard_isa_available(isa))
+
+/* --- Kernels by themselves --- */
+
+static void walks(void **test) {
+  (void)test;
+  state = seed;
+  const int64_t bytes = 64 << 10;
+  FOR_EACH_ISA(isa) {
+    const rs_kernels *kernels = rs_kernels_of(isa);
+    for (int64_t run = 1; run <= 320; run = run < 140 ? run + 1 : run + 37) {
+      for (int k = 0; k < 6; k++) {
+        int64_t n0 = between(1, 21), n1 = between(1, 5), gap = k % 2 == 0 ? 0 : below(40);
+        rs_walk walk = {.run = run, .n1 = n1, .n0 = n0, .dst0 = run + gap, .src0 = between(-400, 400)};
+        walk.dst1 = walk.dst0 * n0 + below(3) * 5;
+        walk.src1 = between(-900, 900);
+        int64_t src = 40 << 10, dst = GUARD + below(70);
+        if (k == 5) { /* whole lines */
+          walk.run = run = (run + 63) / 64 * 64;
+          walk.dst0 = run * between(1, 2);
+          walk.dst1 = walk.dst0 * n0;
+          dst = (int64_t)(-(uintptr_t)got & 63) + 256;
+        }
+        rs_axis axes[3] = {{n1, walk.src1, walk.dst1}, {n0, walk.src0, walk.dst0}, {run, 1, 1}};
+        clear(bytes);
+        naive(source + src, wanted + dst, 1, 3, axes);
+        kernels->runs[rs_run_class(run)](got + dst, source + src, &walk);
+        check("runs", isa, bytes);
+        if (run < 64)
+          continue;
+        rs_strand strands[2] = {{got + dst, source + src, run, walk.dst0, walk.src0, NULL},
+                                {got + dst + walk.dst1, source + src + walk.src1, run, walk.dst0, walk.src0, NULL}};
+        clear(bytes);
+        axes[0].n = rs_min(n1, 2);
+        naive(source + src, wanted + dst, 1, 3, axes);
+        kernels->stream_fan(strands, (int)rs_min(n1, 2), n0);
+        kernels->fence();
+        check("stream_fan", isa, bytes);
+      }
+    }
+  }
+}
+
+static void streams(void **test) {
+  (void)test;
+  state = seed;
+  const int64_t room = 4096;
+  FOR_EACH_ISA(isa) {
+    const rs_kernels *kernels = rs_kernels_of(isa);
+    for (int64_t bytes = 0; bytes < 700; bytes++) {
+      int64_t src = below(70), dst = GUARD + below(70);
+      clear(room);
+      memcpy(wanted + dst, source + src, (size_t)bytes);
+      kernels->stream(got + dst, source + src, bytes);
+      kernels->fence();
+      check("stream", isa, room);
+    }
+  }
+}
+
+static void transposes(void **test) {
+  (void)test;
+  state = seed;
+  const int64_t room = 512 << 10;
+  FOR_EACH_ISA(isa) {
+    for (int w = 0; w < 5; w++) {
+      int64_t width = 1 << w;
+      for (int k = 0; k < 60; k++) {
+        int64_t ni = between(1, 140), nj = between(1, 140), lines = k % 3 == 0;
+        int64_t pitch = nj * width + below(9) * (k % 2), stride = (ni * width + below(50)) * (k % 4 == 0 ? -1 : 1);
+        int64_t dst = GUARD + below(70), src = ROOM / 2;
+        if (lines) {
+          pitch = (pitch + 63) / 64 * 64;
+          dst -= (int64_t)((uintptr_t)(got + dst) % (uintptr_t)width);
+        }
+        rs_axis axes[3] = {{ni, width, pitch}, {nj, stride, width}, {width, 1, 1}};
+        clear(room);
+        naive(source + src, wanted + dst, 1, 3, axes);
+        rs_kernels_of(isa)->transpose[w](got + dst, source + src, ni, nj, pitch, stride, k % 5 != 0);
+        rs_kernels_of(isa)->fence();
+        check("transpose", isa, room);
+      }
+    }
+  }
+}
+
+/* --- Canonical form --- */
+
+static void canonical_form(void **test) {
+  (void)test;
+  rs_copies copies = {0};
+  rs_axis contiguous[3] = {{3, 40, 40}, {1, 999, -7}, {10, 4, 4}};
+  assert_int_equal(rs_copies_add(&copies, source, got, 4, 3, contiguous), RESHARD_SUCCESS);
+  assert_int_equal(copies.copy.at[0].naxes, 0);
+  assert_int_equal(copies.copy.at[0].run, 120);
+  rs_axis columns[3] = {{5, 800, 80}, {10, 80, 8}, {2, 4, 4}};
+  assert_int_equal(rs_copies_add(&copies, source, got, 4, 3, columns), RESHARD_SUCCESS);
+  assert_int_equal(copies.copy.at[1].naxes, 1);
+  assert_int_equal(copies.copy.at[1].run, 8);
+  assert_int_equal(copies.axis.at[copies.copy.at[1].axes].n, 50);
+  rs_axis apart[2] = {{5, 900, 80}, {10, 80, 8}};
+  assert_int_equal(rs_copies_add(&copies, source, got, 8, 2, apart), RESHARD_SUCCESS);
+  assert_int_equal(copies.copy.at[2].naxes, 2);
+  assert_int_equal(copies.axis.at[copies.copy.at[2].axes].n, 5);
+  rs_axis empty[2] = {{1 << 20, 0, 8}, {0, 8, 8}};
+  assert_int_equal(rs_copies_add(&copies, source, got, 8, 2, empty), RESHARD_SUCCESS);
+  assert_int_equal(copies.copy.n, 3);
+  assert_int_equal(copies.bytes, 120 + 400 + 400);
+  rs_axis vast[2] = {{INT64_MAX / 4, 0, 8}, {INT64_MAX / 4, 8, 8}};
+  assert_int_equal(rs_copies_add(&copies, source, got, 8, 2, vast), RESHARD_ERROR_INVALID);
+  assert_int_equal(rs_copies_add(&copies, source, got, 16, 0, NULL), RESHARD_SUCCESS);
+  assert_int_equal(copies.copy.at[3].run, 16);
+  rs_copies_free(&copies);
+  assert_int_equal(copies.copy.n, 0);
+}
+
+/* --- Whole programs --- */
+
+/* A random box copy into [*dst, ...): nested destination strides with random gaps, loops in random order and direction,
+ * any source strides. The box is cut into `parts` copies along one axis, by blocks or cyclically. Moves *dst behind. */
+static void add_random(rs_copies *copies, int64_t *dst, int64_t most) {
+  int32_t element = 1 << below(5);
+  int naxes = (int)below(MAX_AXES + 1);
+  rs_axis axes[MAX_AXES];
+  int64_t extent = element, reach = element;
+  for (int i = naxes - 1; i >= 0; i--) { /* innermost first */
+    int64_t limit = rs_max(rs_min(most / extent, below(3) == 0 ? 200 : 12), 1);
+    axes[i].n = between(1, limit);
+    axes[i].dst = extent + (below(3) == 0 ? below(9) * element : 0);
+    extent = (axes[i].n - 1) * axes[i].dst + extent;
+  }
+  /* The source: another order of the axes, so that transposes occur, or any stride at all. */
+  int order[MAX_AXES];
+  for (int i = 0; i < naxes; i++)
+    order[i] = i;
+  for (int i = naxes - 1; i > 0 && below(2) == 0; i--) {
+    int j = (int)below(i + 1), swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  for (int k = naxes - 1; k >= 0; k--) {
+    rs_axis *axis = &axes[order[k]];
+    axis->src = below(12) == 0 ? 0 : reach + (below(4) == 0 ? below(40) * element : 0);
+    if (axis->n * axis->src > ROOM / 16)
+      axis->src = element;
+    reach = rs_max(axis->n * axis->src, reach);
+  }
+  int64_t src = below(64), at = *dst + below(2) * below(64);
+  *dst = at + extent;
+  for (int i = 0; i < naxes; i++)
+    if (below(4) == 0) { /* turned round: the first step is where the last was */
+      src += (axes[i].n - 1) * axes[i].src;
+      axes[i].src = -axes[i].src;
+      if (below(2) == 0) {
+        at += (axes[i].n - 1) * axes[i].dst;
+        axes[i].dst = -axes[i].dst;
+      }
+    }
+  for (int i = naxes - 1; i > 0; i--) {
+    int j = (int)below(i + 1);
+    rs_axis swap = axes[i];
+    axes[i] = axes[j];
+    axes[j] = swap;
+  }
+  int axis = naxes > 0 ? (int)below(naxes) : 0;
+  int64_t parts = naxes > 0 ? rs_min(between(1, 5), axes[axis].n) : 1;
+  bool cyclic = below(2) == 0;
+  for (int64_t p = 0; p < parts; p++) {
+    rs_axis mine[MAX_AXES];
+    memcpy(mine, axes, sizeof mine);
+    int64_t first = 0;
+    if (naxes > 0) {
+      first = cyclic ? p : axes[axis].n * p / parts;
+      mine[axis].n = cyclic ? (axes[axis].n - p + parts - 1) / parts : axes[axis].n * (p + 1) / parts - first;
+      mine[axis].src *= cyclic ? parts : 1;
+      mine[axis].dst *= cyclic ? parts : 1;
+    }
+    int64_t from = src + (naxes > 0 ? first * axes[axis].src : 0), to = at + (naxes > 0 ? first * axes[axis].dst : 0);
+    assert_true(from >= 0 && from < ROOM);
+    add(copies, from, to, element, naxes, mine);
+  }
+}
+
+static void random_programs(void **test) {
+  (void)test;
+  const int64_t most = 24 << 10;
+  FOR_EACH_ISA(isa) {
+    for (int threads = 1; threads <= 3; threads += 2) {
+      rs_device *device = device_of(threads, isa);
+      for (uint64_t k = 0; k < CASES; k++) {
+        state = seed = 20250601 + k;
+        rs_copies copies = {.staging = below(4) == 0};
+        int64_t n = between(1, 12), dst = GUARD, bytes = (n + 1) * 2 * most + 2 * GUARD + 8192;
+        clear(rs_min(bytes, ROOM));
+        for (int64_t i = 0; i < n; i++)
+          add_random(&copies, &dst, below(4) == 0 ? most : most / 16);
+        assert_true(dst + GUARD <= ROOM);
+        run_and_check(device, &copies, below(3) == 0 ? 0 : HUGE_TOTAL, "random", rs_max(dst + GUARD, 0));
+        rs_copies_free(&copies);
+      }
+      device->ops->destroy(device);
+    }
+  }
+  seed = 20250601;
+}
+
+/* What plans are mostly made of, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
+ * a transpose, and a gap between rows; with each alignment. */
+static void regular_programs(void **test) {
+  (void)test;
+  state = seed;
+  FOR_EACH_ISA(isa) {
+    rs_device *device = device_of(3, isa);
+    for (int k = 0; k < 40; k++) {
+      const int64_t ranks = between(2, 5), element = 1 << below(5), half = ROOM / 2;
+      int64_t width = below(2) == 0 ? element * between(1, 6) : element * between(1, 700);
+      int64_t rows = rs_min(half / (width * ranks) / 2, 30000);
+      int64_t shift = below(3) == 0 ? below(64) : 0;
+      rs_copies copies = {0};
+      clear(ROOM);
+      for (int64_t r = 0; r < ranks; r++) {
+        rs_axis columns[2] = {{rows, width * ranks, width}, {width / element, element, element}};
+        rs_axis back[2] = {{rows, width, width * ranks}, {width / element, element, element}};
+        rs_axis gap[2] = {{rows, width * ranks, width + element}, {width / element, element, element}};
+        if (k % 4 == 0)
+          add(&copies, r * width, GUARD + shift + r * rows * width, (int32_t)element, 2, columns);
+        else if (k % 4 == 1)
+          add(&copies, r * rows * width, GUARD + shift + r * width, (int32_t)element, 2, back);
+        else if (k % 4 == 2)
+          add(&copies, r * width, GUARD + shift + r * rows * (width + element), (int32_t)element, 2, gap);
+      }
+      if (k % 4 == 3) {
+        int64_t ni = between(9, 400), nj = between(9, 300);
+        rs_axis turned[3] = {{between(1, element > 4 ? 1 : 3), ni * nj * element, ni * nj * element},
+                             {ni, element, nj * element},
+                             {nj, ni * element, element}};
+        add(&copies, shift, GUARD + shift, (int32_t)element, 3, turned);
+      }
+      run_and_check(device, &copies, k % 8 < 4 ? HUGE_TOTAL : 0, "regular", ROOM);
+      rs_copies_free(&copies);
+    }
+    device->ops->destroy(device);
+  }
+}
+
+static void several_programs(void **test) {
+  (void)test;
+  state = seed;
+  rs_device *device = device_of(3, RESHARD_ISA_AUTO);
+  rs_program *programs[6] = {NULL};
+  int64_t dst = GUARD;
+  clear(ROOM);
+  for (int p = 0; p < 6; p++) {
+    if (p == 2)
+      continue;
+    rs_copies copies = {0};
+    if (p != 4) {
+      rs_axis axes[2] = {{1 + p * 300, 256, 64}, {64, 1, 1}};
+      add(&copies, 0, dst, 1, 2, axes);
+      rs_axis whole = {100000 * p, 1, 1};
+      add(&copies, 77, dst + 64 * axes[0].n, 1, 1, &whole);
+      dst += 64 * axes[0].n + whole.n;
+    }
+    assert_int_equal(device->ops->compile(device, &copies, HUGE_TOTAL, &programs[p]), RESHARD_SUCCESS);
+    rs_copies_free(&copies);
+  }
+  assert_int_equal(device->ops->count(programs[4]), 0);
+  assert_int_equal(device->ops->run(device, 6, programs, NULL), RESHARD_SUCCESS);
+  check("programs", RESHARD_ISA_AUTO, ROOM);
+  assert_int_equal(device->ops->run(device, 0, NULL, NULL), RESHARD_SUCCESS);
+  for (int p = 0; p < 6; p++)
+    device->ops->release(device, programs[p]);
+  device->ops->destroy(device);
+}
+
+static void spans(void **test) {
+  (void)test;
+  state = seed;
+  FOR_EACH_ISA(isa) {
+    rs_device *device = device_of(3, isa);
+    for (int k = 0; k < 12; k++) {
+      rs_span list[40];
+      int64_t n = between(0, 40), dst = GUARD;
+      clear(ROOM);
+      for (int64_t i = 0; i < n; i++) {
+        int64_t bytes = below(3) == 0 ? 0 : below(k % 2 == 0 ? 300 : 70000), src = below(1000);
+        list[i] = (rs_span){source + src, got + dst, bytes, below(2) == 0};
+        memcpy(wanted + dst, source + src, (size_t)bytes);
+        dst += bytes;
+      }
+      assert_int_equal(device->ops->copy(device, n, list, k % 4 < 2 ? HUGE_TOTAL : 0, NULL), RESHARD_SUCCESS);
+      check("spans", isa, ROOM);
+    }
+    for (int streaming = 0; streaming < 2; streaming++) {
+      clear(ROOM);
+      memcpy(wanted + GUARD + 3, source + 5, ROOM - 2 * GUARD);
+      rs_device_cpu_straight(device, got + GUARD + 3, source + 5, ROOM - 2 * GUARD, streaming);
+      check("straight", isa, ROOM);
+    }
+    rs_device_cpu_straight(device, got, source, 0, true);
+    device->ops->destroy(device);
+  }
+}
+
+/* Several threads use one device at once. */
+enum { CALLERS = 3, SHARE = 600 << 10 };
+typedef struct caller {
+  rs_device *device;
+  rs_program *program;
+  rs_span span;
+  bool wrong;
+} caller;
+
+static void *call(void *user) {
+  caller *mine = user;
+  for (int k = 0; k < 60; k++) {
+    memset(mine->span.dst, k, SHARE);
+    reshard_status status =
+        k % 2 == 0 ? mine->device->ops->run(mine->device, 1, &mine->program, NULL)
+                   : mine->device->ops->copy(mine->device, 1, &mine->span, k % 3 == 0 ? HUGE_TOTAL : 0, NULL);
+    mine->wrong |= status != RESHARD_SUCCESS || memcmp(mine->span.dst, mine->span.src, SHARE) != 0;
+  }
+  return NULL;
+}
+
+static void callers(void **test) {
+  (void)test;
+  rs_device *device = device_of(3, RESHARD_ISA_AUTO);
+  caller all[CALLERS];
+  pthread_t threads[CALLERS];
+  for (int i = 0; i < CALLERS; i++) {
+    all[i] = (caller){.device = device, .span = {source + i * 1000, got + i * (SHARE + 8), SHARE, false}};
+    rs_copies copies = {0};
+    rs_axis axes[2] = {{SHARE / 64, 64, 64}, {64, 1, 1}};
+    assert_int_equal(rs_copies_add(&copies, all[i].span.src, all[i].span.dst, 1, 2, axes), RESHARD_SUCCESS);
+    assert_int_equal(device->ops->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
+    rs_copies_free(&copies);
+  }
+  for (int i = 0; i < CALLERS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, call, &all[i]), 0);
+  for (int i = 0; i < CALLERS; i++) {
+    pthread_join(threads[i], NULL);
+    assert_false(all[i].wrong);
+    device->ops->release(device, all[i].program);
+  }
+  device->ops->destroy(device);
+}
+
+static void memory(void **test) {
+  (void)test;
+  rs_device *device = device_of(1, RESHARD_ISA_AUTO);
+  static const size_t sizes[] = {1, 255, 4096, (2 << 20) - 1, 2 << 20, (5 << 20) + 13};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    void *at = NULL;
+    assert_int_equal(device->ops->alloc(device, sizes[i], &at), RESHARD_SUCCESS);
+    assert_int_equal((uintptr_t)at % 256, 0);
+    memset(at, 1, sizes[i]);
+    device->ops->free(device, at);
+  }
+  void *none = &none;
+  assert_int_equal(device->ops->alloc(device, 0, &none), RESHARD_SUCCESS);
+  assert_null(none);
+  device->ops->free(device, none);
+#if !defined(INSTRUMENTED) /* sanitizers end the program on such a size */
+  assert_int_equal(device->ops->alloc(device, SIZE_MAX / 2, &none), RESHARD_ERROR_OUT_OF_MEMORY);
+#endif
+  device->ops->destroy(device);
+}
+
+static void creation(void **test) {
+  (void)test;
+  rs_device *device = device_of(0, RESHARD_ISA_AUTO);
+  assert_true(rs_device_cpu_threads(device) >= 1);
+  assert_true(reshard_isa_available(rs_device_cpu_isa(device)));
+  device->ops->destroy(device);
+  assert_int_equal(rs_device_cpu_create(-1, RESHARD_ISA_AUTO, &device), RESHARD_ERROR_INVALID);
+  assert_int_equal(rs_device_cpu_create(1, (reshard_isa)77, &device), RESHARD_ERROR_UNSUPPORTED);
+  assert_int_equal(reshard_isa_available(RESHARD_ISA_AUTO), 1);
+  assert_int_equal(reshard_isa_available(RESHARD_ISA_SCALAR), 1);
+  for (int isa = 0; isa < RESHARD_ISA_COUNT; isa++) {
+    assert_string_not_equal(reshard_isa_string((reshard_isa)isa), "unknown");
+    if (!reshard_isa_available((reshard_isa)isa))
+      assert_int_equal(rs_device_cpu_create(1, (reshard_isa)isa, &device), RESHARD_ERROR_UNSUPPORTED);
+  }
+  assert_string_equal(reshard_isa_string((reshard_isa)-1), "unknown");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(walks),
+      cmocka_unit_test(streams),
+      cmocka_unit_test(transposes),
+      cmocka_unit_test(canonical_form),
+      cmocka_unit_test(random_programs),
+      cmocka_unit_test(regular_programs),
+      cmocka_unit_test(several_programs),
+      cmocka_unit_test(spans),
+      cmocka_unit_test(memory),
+      cmocka_unit_test(creation),
+      cmocka_unit_test(callers),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,205 @@
+/* Execute on a device with streams: random cases over both paths, by rank threads and by one thread, on one device and
+ * on several, while streams are as late as they may be; edges left out one by one; calls that fail one by one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/comm.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/devices/late.h"
+#include "support/devices/streamed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SPARSE = 8 }; /* one in so many: what is looked for is another thing, and takes ten times as long */
+#else
+enum { SPARSE = 1 };
+#endif
+enum { DEVICES = 3, EXECUTES = 2, TRIES = 4000 };
+
+static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
+
+/* Inside of an execute nothing is allocated and nothing waited for. */
+static late_counts before;
+static int64_t costs;
+
+static void watch(void *user, bool on) {
+  (void)user;
+  late_counts now = late_count();
+  if (on)
+    before = now;
+  else
+    costs += now.allocs - before.allocs + now.syncs - before.syncs;
+}
+
+static void test_random(void **state) {
+  (void)state;
+  int64_t cases = crew_scaled(2000 / SPARSE), executed = 0;
+  for (int64_t i = 0; i < cases; i++) {
+    uint64_t seed = 1 + (uint64_t)i;
+    reshard_device devices[DEVICES];
+    cli_text why = {0};
+    late_open(DEVICES, seed, devices);
+    streamed s = {.devices = devices,
+                  .ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1,
+                  .path = paths[seed / 2 % 2],
+                  .drive = (streamed_drive)(seed / 3 % 3),
+                  .executes = 3,
+                  .rebind = seed % 5 == 0,
+                  .shared_handle = seed % 7 == 0,
+                  .watch = watch,
+                  .pending = late_pending,
+                  .ranks = 1 + (int64_t)(seed % 8)};
+    if (!streamed_seed(&s, seed, &why, NULL))
+      fail_msg("%s", why.at);
+    assert_int_equal(s.left, 0);
+    executed += s.executed;
+    assert_int_equal(late_close(), 0);
+    free(why.at);
+  }
+  assert_int_equal(costs, 0);
+  printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+}
+
+/* --- One case, in every way in which streams are used ------------------------------------------------------------- */
+
+typedef struct outcome {
+  bool right;
+  reshard_status status;
+  int64_t edges, left, failed;
+  int wrong;
+} outcome;
+
+/* skip, fail: as in late_skip and late_fail, from the first execute on and from the making of the communicator on. */
+static outcome run_way(const streamed_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
+  reshard_device devices[DEVICES];
+  cli_text why = {0};
+  outcome o = {.right = false};
+  late_open(DEVICES, seed, devices);
+  streamed s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
+  late_skip(skip);
+  late_fail(fail, go_on);
+  o.right = streamed_run_way(&s, w, &why, &o.status);
+  o.failed = late_failed();
+  late_counts counts = late_count();
+  o.edges = counts.records + counts.waits;
+  o.left = s.left;
+  o.wrong = late_close();
+  if (fail == 0 && skip == 0 && !o.right)
+    fail_msg("%s: %s", w->name, why.at);
+  free(why.at);
+  return o;
+}
+
+/* Each record and each wait is needed: without it some schedule gives wrong data. */
+static void test_edges(void **state) {
+  (void)state;
+  int64_t total = 0, runs = 0;
+  for (int i = 0; i < streamed_nways; i++) {
+    const streamed_way *w = &streamed_ways[i];
+    int64_t edges = run_way(w, 1, 0, 0, false).edges;
+    if (w->edges >= 0)
+      assert_int_equal(edges, EXECUTES * w->edges);
+    int64_t step = edges > 60 ? 3 * SPARSE : SPARSE; /* the virtual GPU looks at each of them */
+    for (int64_t k = 1; k <= edges; k += step) {
+      bool found = false;
+      for (int64_t t = 0; t < TRIES && !found; t++, runs++) {
+        outcome o = run_way(w, (uint64_t)(1000 * k + t), k, 0, false);
+        found = !o.right || o.left > 0 || o.wrong > 0;
+      }
+      if (!found)
+        fail_msg("%s: nobody misses edge %lld of %lld", w->name, (long long)k, (long long)edges);
+    }
+    total += edges / step;
+  }
+  printf("%lld edges of %d ways, %lld runs\n", (long long)total, streamed_nways, (long long)runs);
+}
+
+/* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
+ * behind, and nobody waits for ever. */
+static void test_faults(void **state) {
+  (void)state;
+  int64_t runs = 0;
+  for (int i = 0; i < streamed_nways; i++)
+    for (int go_on = 0; go_on < 2; go_on++)
+      for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE, runs++) {
+        outcome o = run_way(&streamed_ways[i], (uint64_t)k, 0, k, go_on);
+        failed = o.failed;
+        assert_int_equal(o.left, 0);
+        assert_int_equal(o.wrong, 0);
+        assert_true(o.right || failed > 0);
+        if (!o.right)
+          assert_int_equal(o.status, RESHARD_ERROR_SYSTEM);
+      }
+  printf("%lld runs\n", (long long)runs);
+}
+
+/* Devices that do not reach each other's memory have the packed path. */
+static void test_apart(void **state) {
+  (void)state;
+  reshard_device devices[DEVICES];
+  late_open(DEVICES, 1, devices);
+  late_set_peers(false);
+  for (int i = 0; i < streamed_nways; i++) {
+    streamed_way way = streamed_ways[i];
+    streamed s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
+    cli_text why = {0};
+    reshard_status status;
+    bool right = streamed_run_way(&s, &way, &why, &status);
+    if (way.path == RESHARD_PATH_DIRECT && way.devices > 1 && way.drive != STREAMED_ONCE) {
+      assert_int_equal(status, RESHARD_ERROR_UNSUPPORTED);
+      assert_non_null(strstr(why.at, "ranks reach each other's memory"));
+      why.length = 0;
+      way.path = RESHARD_PATH_AUTO;
+      right = streamed_run_way(&s, &way, &why, &status);
+    }
+    if (!right)
+      fail_msg("%s: %s", way.name, why.at);
+    free(why.at);
+  }
+  assert_int_equal(late_close(), 0);
+}
+
+/* What a local communicator is given to be on. */
+static void test_devices(void **state) {
+  (void)state;
+  reshard_device given[DEVICES + 1], cpu;
+  reshard_comm comms[3];
+  late_open(DEVICES, 1, given);
+  assert_int_equal(reshard_device_create("cpu", NULL, &cpu), RESHARD_SUCCESS);
+  reshard_local_options o = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = given, .ndevices = 2};
+  given[1] = cpu;
+  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "devices of two types: 0 is late, 1 is cpu");
+  given[1] = NULL;
+  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "device 1 of 2 is NULL");
+  o.ndevices = -1;
+  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
+  o.ndevices = 2;
+  o.devices = NULL;
+  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "2 devices, list NULL");
+  o.devices = given;
+  given[0] = given[1] = cpu; /* kept: the caller's reference may go */
+  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_SUCCESS);
+  reshard_device_release(cpu);
+  for (int r = 0; r < 3; r++) {
+    assert_ptr_equal(comms[r]->device, cpu->device);
+    assert_int_equal(comms[r]->lanes, 1);
+    assert_true(comms[r]->direct);
+    reshard_comm_destroy(comms[r]);
+  }
+  assert_int_equal(late_close(), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
+                                     cmocka_unit_test(test_faults), cmocka_unit_test(test_apart),
+                                     cmocka_unit_test(test_devices)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

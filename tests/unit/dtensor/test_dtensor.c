@@ -1,0 +1,730 @@
+/* DTensors: how they are made, moved and looked at, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/sharded.h"
+#include "bench/cli/util.h"
+
+#include <reshard/dtensor.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const reshard_properties f32 = {.dtype = RESHARD_F32};
+
+/* A mesh and placements from text, of a rank: "dp=2,tp=2" "S0,R". */
+typedef struct placed {
+  reshard_placing placing;
+  reshard_placement placements[RESHARD_MAX_DIMS];
+  int order[RESHARD_MAX_DIMS];
+} placed;
+
+static reshard_status place_on(reshard_mesh mesh, const char *text, placed *out) {
+  reshard_status status = reshard_placements_parse(text, mesh, out->placements, out->order);
+  out->placing = (reshard_placing){mesh, out->placements, out->order};
+  return status;
+}
+
+static reshard_mesh mesh_of(parts *p, int64_t r, const char *text) {
+  reshard_mesh mesh = NULL;
+  CLI_TRY(text, reshard_mesh_parse(p->comms[r], 0, text, &mesh));
+  return mesh;
+}
+
+/* The local array of a rank: filled by, or compared with, what the elements of the global tensor are. */
+static int64_t fill(reshard_dtensor t, int64_t r, uint64_t seed) {
+  if (reshard_dtensor_local(t) != NULL)
+    parts_fill(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed);
+  return 0;
+}
+
+static int64_t wrong(reshard_dtensor t, int64_t r, uint64_t seed) {
+  int64_t count = -1, held = reshard_dtensor_local(t) != NULL;
+  if (reshard_layout_array_count(reshard_dtensor_layout(t), r, &count) != RESHARD_SUCCESS || count != held)
+    return 1;
+  return held ? parts_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed) : 0;
+}
+
+static reshard_tensor whole_tensor(int ndim, const int64_t *shape, uint64_t seed) {
+  reshard_tensor whole = NULL;
+  CLI_TRY("whole tensor: ", reshard_tensor_create(RESHARD_F32, ndim, shape, &whole));
+  reshard_layout layout = parts_layout("rank(0)", ndim, shape, 1);
+  parts_fill(layout, 0, 0, whole, seed);
+  reshard_layout_release(layout);
+  return whole;
+}
+
+/* --- There and elsewhere ----------------------------------------------------------------------------------------- */
+
+/* A tensor through a list of "mesh;placements", each checked element by element, and whole at the end. */
+typedef struct tour {
+  int ndim;
+  const int64_t *shape;
+  int count;
+  const char *stops[8][2];
+  int64_t most; /* bytes that come to a rank, all stops together; -1: any */
+} tour;
+
+static reshard_status go(parts *p, int64_t r, const tour *t, reshard_dtensor *tensor) {
+  for (int i = 1; i < t->count; i++) {
+    placed at;
+    reshard_dtensor next = NULL;
+    reshard_mesh mesh = mesh_of(p, r, t->stops[i][0]);
+    CLI_TRY(t->stops[i][1], place_on(mesh, t->stops[i][1], &at));
+    reshard_status status = reshard_dtensor_redistribute(1, tensor, &at.placing, NULL, &next);
+    reshard_mesh_release(mesh);
+    if (status != RESHARD_SUCCESS)
+      return status;
+    p->wrong[r] += wrong(next, r, 3) + wrong(*tensor, r, 3);
+    p->wrong[r] += !reshard_mesh_equal(reshard_dtensor_mesh(next), mesh);
+    reshard_dtensor_release(*tensor);
+    *tensor = next;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static int64_t check_full(parts *p, int64_t r, reshard_dtensor tensor) {
+  reshard_tensor whole = NULL;
+  int64_t bad = reshard_dtensor_full(tensor, NULL, &whole) != RESHARD_SUCCESS;
+  bool inside = reshard_mesh_contains(reshard_dtensor_mesh(tensor), r);
+  bad += (whole != NULL) != inside;
+  reshard_layout single;
+  CLI_TRY("whole: ",
+          reshard_layout_create_single(reshard_dtensor_ndim(tensor), reshard_dtensor_shape(tensor), p->n, r, &single));
+  if (whole != NULL)
+    bad += parts_check(single, r, 0, whole, 3);
+  reshard_layout_release(single);
+  reshard_tensor_release(whole);
+  return bad;
+}
+
+static void tour_body(void *user, int64_t r) {
+  parts *p = user;
+  const tour *t = p->user;
+  placed at;
+  reshard_dtensor tensor = NULL;
+  reshard_mesh mesh = mesh_of(p, r, t->stops[0][0]);
+  CLI_TRY(t->stops[0][1], place_on(mesh, t->stops[0][1], &at));
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, t->ndim, t->shape, &f32, NULL, &tensor));
+  reshard_mesh_release(mesh);
+  fill(tensor, r, 3);
+  reshard_comm_stats before, after;
+  reshard_comm_get_stats(p->comms[r], &before);
+  reshard_status status = go(p, r, t, &tensor);
+  reshard_comm_get_stats(p->comms[r], &after);
+  p->wrong[r] += t->most >= 0 && after.received_bytes - before.received_bytes > t->most;
+  crew_note(&p->results[r], status);
+  if (status == RESHARD_SUCCESS)
+    p->wrong[r] += check_full(p, r, tensor);
+  reshard_dtensor_release(tensor);
+}
+
+static void travel(int64_t n, const tour *t) {
+  for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
+    parts p;
+    reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
+    parts_open(&p, n, &options);
+    parts_run(&p, tour_body, (void *)t);
+    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    parts_close(&p);
+  }
+}
+
+static void test_redistribute(void **state) {
+  (void)state;
+  const int64_t shape[3] = {7, 5, 3}, scalar[1] = {0};
+  travel(6, &(tour){3,
+                    shape,
+                    7,
+                    {{"3x2", "S0,S1"},
+                     {"3x2", "S1,S0"},
+                     {"3x2", "R,S2"},
+                     {"3x2", "S0,S0;order=1,0"},
+                     {"3x2", "S0*2,S0"},
+                     {"3x2", "R,R"},
+                     {"3x2", "S-1,S-3"}},
+                    -1});
+  travel(4, &(tour){3, shape, 4, {{"4", "S0"}, {"2x2", "S0,S1"}, {"dp=2,tp=2", "S1,S1;order=tp,dp"}, {"4", "S2"}}, -1});
+  travel(5, &(tour){3, shape, 4, {{"2@1-2", "S0"}, {"2x2@0,4,3,1", "S1,R"}, {"1@4", "R"}, {"5", "S1"}}, -1});
+  travel(3, &(tour){0, scalar, 3, {{"3", "R"}, {"1@2", "R"}, {"3", "R"}}, -1});
+  travel(3, &(tour){1, scalar, 3, {{"3", "S0"}, {"3", "R"}, {"3", "S0"}}, 0});
+  travel(1, &(tour){3, shape, 3, {{"1", "S0"}, {"1x1", "S0,S1"}, {"1", "R"}}, 0});
+}
+
+static void test_nothing_moves(void **state) {
+  (void)state;
+  const int64_t shape[2] = {12, 9};
+  travel(4, &(tour){2, shape, 4, {{"2x2", "R,R"}, {"4", "R"}, {"2x2", "S1*3,S1"}, {"2x2", "S1*3,S1"}}, 0});
+  travel(4, &(tour){2,
+                    shape,
+                    3,
+                    {{"dp=2,tp=2", "R,S0"}, {"dp=2,tp=2", "S0,S0;order=tp,dp"}, {"dp=2,tp=2@0-3", "S0,S0;order=1,0"}},
+                    0});
+  travel(6, &(tour){2, shape, 3, {{"2x3", "S0,R"}, {"2x3", "S0,S1"}, {"2x3", "S0,S1"}}, 0});
+}
+
+/* --- Several at once --------------------------------------------------------------------------------------------- */
+
+static void several_body(void *user, int64_t r) {
+  parts *p = user;
+  static const char *const from[3] = {"S0,R", "R,S1", "S1,S1"}, *const to[3] = {"S1,S0", "S0*2,S0", "R,S0"};
+  const int64_t shape[3][2] = {{8, 6}, {5, 7}, {1, 9}};
+  reshard_mesh mesh = mesh_of(p, r, "2x2");
+  reshard_dtensor tensors[3] = {NULL}, results[3] = {NULL};
+  reshard_placing placings[3];
+  placed at[3];
+  for (int i = 0; i < 3; i++) {
+    CLI_TRY(from[i], place_on(mesh, from[i], &at[i]));
+    const reshard_properties properties = {.dtype = i == 1 ? RESHARD_BF16 : RESHARD_F64, .requires_grad = i == 1};
+    CLI_TRY("empty: ",
+            reshard_dtensor_empty(p->sharders[r], &at[i].placing, 2, shape[i], &properties, NULL, &tensors[i]));
+    fill(tensors[i], r, 10 + (uint64_t)i);
+    CLI_TRY(to[i], place_on(mesh, to[i], &at[i]));
+    placings[i] = at[i].placing;
+  }
+  for (int again = 0; again < 2; again++) {
+    crew_note(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
+    for (int i = 0; i < 3; i++) {
+      reshard_tensor_info info;
+      p->wrong[r] += results[i] == NULL || wrong(results[i], r, 10 + (uint64_t)i) != 0 ||
+                     reshard_tensor_get_info(reshard_dtensor_local(results[i]), &info) != RESHARD_SUCCESS ||
+                     info.requires_grad != (i == 1);
+      reshard_dtensor_release(results[i]);
+    }
+  }
+  reshard_sharder_stats stats;
+  reshard_sharder_get_stats(p->sharders[r], &stats);
+  p->wrong[r] += stats.misses != 1 || stats.hits != 1; /* one plan */
+  for (int i = 0; i < 3; i++)
+    reshard_dtensor_release(tensors[i]);
+  reshard_mesh_release(mesh);
+}
+
+static void test_several(void **state) {
+  (void)state;
+  parts p;
+  parts_open(&p, 4, NULL);
+  parts_run(&p, several_body, NULL);
+  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  parts_close(&p);
+}
+
+/* --- From local -------------------------------------------------------------------------------------------------- */
+
+typedef struct brought {
+  const char *mesh[6], *placements[6]; /* of each rank; NULL: the first's */
+  int64_t extents[6][2];               /* of its local tensor; {-1}: none */
+  reshard_dtype dtypes[6];             /* NONE: f32 */
+  int64_t shapes[6][2];                /* global, stated by each; {0, 0} where inferred is set */
+  bool infer, check;
+} brought;
+
+static void from_local_body(void *user, int64_t r) {
+  parts *p = user;
+  const brought *b = p->user;
+  placed at;
+  reshard_mesh mesh = mesh_of(p, r, b->mesh[r] != NULL ? b->mesh[r] : b->mesh[0]);
+  const char *text = b->placements[r] != NULL ? b->placements[r] : b->placements[0];
+  CLI_TRY(text, place_on(mesh, text, &at));
+  reshard_tensor local = NULL;
+  if (b->extents[r][0] >= 0)
+    CLI_TRY("local: ", reshard_tensor_create(b->dtypes[r] != RESHARD_DTYPE_NONE ? b->dtypes[r] : RESHARD_F32, 2,
+                                             b->extents[r], &local));
+  reshard_dtensor tensor = NULL;
+  const int64_t *shape = b->shapes[r][0] + b->shapes[r][1] > 0 ? b->shapes[r] : b->shapes[0];
+  reshard_status status =
+      reshard_dtensor_from_local(p->sharders[r], &at.placing, local, 2, b->infer ? NULL : shape, b->check, &tensor);
+  crew_note(&p->results[r], status);
+  if (status == RESHARD_SUCCESS) {
+    p->wrong[r] += memcmp(reshard_dtensor_shape(tensor), b->shapes[0], sizeof b->shapes[0]) != 0;
+    p->wrong[r] += reshard_dtensor_stride(tensor)[0] != (b->shapes[0][1] > 0 ? b->shapes[0][1] : 1);
+    p->wrong[r] += reshard_dtensor_stride(tensor)[1] != 1;
+    if (local != NULL && reshard_mesh_contains(mesh, r))
+      p->wrong[r] += reshard_dtensor_local(tensor) != local;
+    fill(tensor, r, 3);
+    p->wrong[r] += check_full(p, r, tensor);
+  } else {
+    p->wrong[r] += tensor != NULL;
+  }
+  reshard_dtensor_release(tensor);
+  reshard_tensor_release(local);
+  reshard_mesh_release(mesh);
+}
+
+static void bring(int64_t n, const brought *b, reshard_status status, const char *text) {
+  parts p;
+  parts_open(&p, n, NULL);
+  parts_run(&p, from_local_body, (void *)b);
+  parts_assert(&p, status, text);
+  parts_close(&p);
+}
+
+static void test_from_local(void **state) {
+  (void)state;
+  brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, false, false};
+  bring(4, &b, RESHARD_SUCCESS, NULL);
+  b.check = true;
+  bring(4, &b, RESHARD_SUCCESS, NULL);
+  b.infer = true;
+  bring(4, &b, RESHARD_SUCCESS, NULL);
+  /* Trailing parts are empty or absent, and two ranks are outside. */
+  brought c = {{"4@4,0,2,1"}, {"S1"}, {{6, 2}, {6, 0}, {6, 1}, {-1}, {6, 2}, {-1}}, {0}, {{6, 5}}, true, false};
+  bring(6, &c, RESHARD_SUCCESS, NULL);
+  c.extents[1][0] = -1;
+  bring(6, &c, RESHARD_SUCCESS, NULL);
+  c.infer = false;
+  c.check = true;
+  bring(6, &c, RESHARD_SUCCESS, NULL);
+  c.check = false; /* not collective: those without a part have to tell the dtype */
+  for (int r = 0; r < 6; r++)
+    if (c.extents[r][0] < 0)
+      c.extents[r][0] = r == 1 ? 6 : 0, c.extents[r][1] = 0;
+  bring(6, &c, RESHARD_SUCCESS, NULL);
+  brought d = {{"dp=2,tp=2"}, {"S0,S0;order=tp,dp"}, {{2, 2}, {1, 2}, {1, 2}, {1, 2}}, {0}, {{5, 2}}, true, false};
+  bring(4, &d, RESHARD_SUCCESS, NULL);
+  brought e = {{"2x2"}, {"S0*2,S0"}, {{2, 2}, {1, 2}, {1, 2}, {1, 2}}, {0}, {{5, 2}}, true, false};
+  bring(4, &e, RESHARD_SUCCESS, NULL);
+  brought f = {{"3"}, {"R"}, {{0, 4}, {0, 4}, {0, 4}}, {0}, {{0, 4}}, true, false};
+  bring(3, &f, RESHARD_SUCCESS, NULL);
+}
+
+static void test_from_local_refused(void **state) {
+  (void)state;
+  const brought b = {{"2x2"}, {"S0,S1"}, {{3, 4}, {3, 3}, {2, 4}, {2, 3}}, {0}, {{5, 7}}, true, false};
+  brought c = b;
+  c.extents[2][0] = 3, c.extents[3][1] = 4;
+  bring(
+      4, &c, RESHARD_ERROR_INVALID,
+      "the local tensor of rank 3 is of shape 2x4 and should be of 3x3: all parts together are a tensor of shape 6x7");
+  c = b;
+  c.extents[0][0] = 2;
+  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 1 is of shape 3x3 and should be of 2x3: all parts");
+  c = b;
+  c.extents[3][0] = -1;
+  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 3 is NULL and should be of 2x3");
+  c = b;
+  c.dtypes[2] = RESHARD_BF16;
+  bring(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
+  c.infer = false;
+  c.check = true;
+  bring(4, &c, RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, bf16 on rank 2");
+  c = b;
+  c.mesh[1] = "2x2@0,1,3,2";
+  bring(4, &c, RESHARD_ERROR_MISMATCH, "mesh 2x2@0-3 on rank 0, 2x2@0-1,3-2 on rank 1");
+  c = b;
+  c.placements[3] = "S0,S0;order=1,0";
+  bring(4, &c, RESHARD_ERROR_MISMATCH, "placements S0,S1 on rank 0, S0,S0;order=1,0 on rank 3");
+  c.placements[3] = "S0,S-1"; /* the same */
+  bring(4, &c, RESHARD_SUCCESS, NULL);
+  c = b;
+  c.infer = false;
+  c.check = true;
+  c.shapes[1][0] = 6, c.shapes[1][1] = 7;
+  bring(4, &c, RESHARD_ERROR_MISMATCH, "global shape [5,7] on rank 0, [6,7] on rank 1");
+  c.extents[1][0] = 4;
+  bring(4, &c, RESHARD_ERROR_INVALID, "the local tensor of rank 1 is of shape 4x3 and should be of 3x3");
+  c = b;
+  for (int r = 0; r < 4; r++)
+    c.extents[r][0] = -1;
+  bring(4, &c, RESHARD_ERROR_INVALID, "no rank of the mesh 2x2@0-3 has a local tensor");
+  c = b;
+  c.mesh[0] = "2x1@0-1";
+  c.extents[0][1] = 7, c.extents[1][0] = 2, c.extents[1][1] = 7;
+  bring(4, &c, RESHARD_ERROR_INVALID,
+        "rank 2 is outside of the mesh 2x1@0-1 and has a local tensor of shape 2x4: none or an empty one is expected");
+  c = b;
+  c.placements[0] = "S0,S2";
+  bring(4, &c, RESHARD_ERROR_INVALID, "mesh: dim 2 of a tensor of 2 dims");
+}
+
+/* Calls that are not collective, made by one rank alone. */
+static void test_local_refused(void **state) {
+  (void)state;
+  parts p;
+  parts_open(&p, 4, NULL);
+  const int64_t shape[2] = {5, 4}, part[2] = {3, 4};
+  placed at;
+  reshard_dtensor tensor = NULL;
+  reshard_tensor local, whole;
+  reshard_mesh mesh = mesh_of(&p, 1, "2@1-2"), dry, foreign = mesh_of(&p, 0, "2@1-2");
+  CLI_TRY("mesh: ", reshard_mesh_parse(NULL, 4, "2@1-2", &dry));
+  CLI_TRY("local: ", reshard_tensor_create(RESHARD_F32, 2, part, &local));
+  CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F32, 2, shape, &whole));
+  CLI_TRY("S0", place_on(mesh, "S0", &at));
+  reshard_sharder s = p.sharders[1];
+#define REFUSED(call, text) \
+  do { \
+    assert_int_equal(call, RESHARD_ERROR_INVALID); \
+    assert_string_equal(reshard_last_error(), text); \
+    assert_null(tensor); \
+  } while (0)
+  REFUSED(reshard_dtensor_from_local(NULL, &at.placing, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: sharder is NULL");
+  REFUSED(reshard_dtensor_from_local(s, NULL, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: placing is NULL");
+  REFUSED(reshard_dtensor_from_local(s, &(reshard_placing){.mesh = mesh}, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: the list of placements is NULL");
+  REFUSED(reshard_dtensor_from_local(s, &(reshard_placing){.placements = at.placements}, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: the mesh of a placing is NULL");
+  REFUSED(reshard_dtensor_from_local(s, &at.placing, local, 2, shape, 0, NULL),
+          "reshard_dtensor_from_local: tensor is NULL");
+  REFUSED(reshard_dtensor_from_local(s, &at.placing, NULL, 2, shape, 0, &tensor),
+          "the local tensor of rank 1 is NULL and should be of shape 3x4");
+  REFUSED(reshard_dtensor_from_local(s, &at.placing, whole, 2, shape, 0, &tensor),
+          "the local tensor of rank 1 is of shape 5x4 and should be of 3x4");
+  REFUSED(reshard_dtensor_from_local(s, &at.placing, local, 1, shape, 0, &tensor),
+          "the local tensor of rank 1 is of shape 3x4 and should be of 3");
+  REFUSED(reshard_dtensor_from_local(s, &(reshard_placing){dry, at.placements, NULL}, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: the mesh 2@1-2 is dry: it has no communicator");
+  REFUSED(reshard_dtensor_from_local(s, &(reshard_placing){foreign, at.placements, NULL}, local, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: the mesh 2@1-2 is of another communicator than the sharder");
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, NULL, -1, 2, shape, &f32, NULL, &tensor),
+          "reshard_dtensor_distribute: rank 1 is in the mesh and gives no whole tensor");
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, local, -1, 2, shape, &f32, NULL, &tensor),
+          "reshard_dtensor_distribute: the whole tensor of rank 1 is of shape 3x4 and should be of 5x4");
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, whole, -1, 2, shape, &(reshard_properties){.dtype = RESHARD_I64},
+                                     NULL, &tensor),
+          "reshard_dtensor_distribute: the whole tensor of rank 1 is f32 and should be i64");
+  REFUSED(reshard_dtensor_distribute(s, &at.placing, whole, -1, 2, shape, NULL, NULL, &tensor),
+          "reshard_dtensor_distribute: properties is NULL");
+  at.placements[0].dim = 2;
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
+          "reshard_dtensor_empty: mesh: dim 2 of a tensor of 2 dims");
+  at.placements[0].dim = -3;
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
+          "reshard_dtensor_empty: mesh: dim -3 of a tensor of 2 dims");
+  at.placements[0].dim = 0;
+  at.order[0] = 1;
+  REFUSED(reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor),
+          "reshard_dtensor_empty: mesh: order names mesh dim 1 of 1");
+  REFUSED(reshard_dtensor_redistribute(-1, NULL, NULL, NULL, NULL),
+          "reshard_dtensor_redistribute: -1 tensors, list NULL");
+  REFUSED(reshard_dtensor_redistribute(1, &tensor, &at.placing, NULL, &tensor),
+          "reshard_dtensor_redistribute: tensor 0 is NULL");
+  assert_int_equal(reshard_dtensor_redistribute(0, NULL, NULL, NULL, NULL), RESHARD_SUCCESS);
+  /* Ranks outside of the mesh tell the dtype. */
+  reshard_placing outside = {foreign, at.placements, NULL};
+  REFUSED(reshard_dtensor_from_local(p.sharders[0], &outside, NULL, 2, shape, 0, &tensor),
+          "reshard_dtensor_from_local: rank 0 has no local tensor that tells the dtype: give an empty one, or check");
+  reshard_box box;
+  reshard_shard shard;
+  CLI_TRY("outside: ", reshard_dtensor_empty(p.sharders[0], &outside, 2, shape, &f32, NULL, &tensor));
+  assert_null(reshard_dtensor_local(tensor));
+  assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: rank 0 is outside of the mesh 2@1-2");
+  assert_int_equal(reshard_dtensor_shard_metadata(tensor, &shard), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_dtensor_shard_metadata: rank 0 is outside of the mesh 2@1-2");
+  assert_int_equal(reshard_dtensor_box_for(tensor, 2, &box), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_dtensor_box_for: part 2, the mesh 2@1-2 has 2 ranks");
+  assert_int_equal(reshard_dtensor_box_for(tensor, 1, &box), RESHARD_SUCCESS);
+  assert_true(box.offset[0] == 3 && box.extent[0] == 2 && box.offset[1] == 0 && box.extent[1] == 4);
+  reshard_dtensor_release(tensor);
+  tensor = NULL;
+  at.placements[0] = (reshard_placement){RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
+  at.order[0] = 0;
+  CLI_TRY("strided: ", reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor));
+  assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: the part of rank 1 is no box: it has 2 boxes");
+  reshard_dtensor_release(tensor);
+  reshard_dtensor_release(NULL);
+  reshard_tensor_release(local);
+  reshard_tensor_release(whole);
+  reshard_mesh_release(mesh);
+  reshard_mesh_release(dry);
+  reshard_mesh_release(foreign);
+  parts_close(&p);
+}
+
+/* --- Distribute -------------------------------------------------------------------------------------------------- */
+
+typedef struct dealt {
+  const char *mesh, *placements;
+  int64_t src;
+  int64_t odd; /* a rank that states another shape; -1: none */
+  int missing; /* that rank gives no placings */
+} dealt;
+
+static void distribute_body(void *user, int64_t r) {
+  parts *p = user;
+  const dealt *d = p->user;
+  placed at;
+  const int64_t shape[2] = {r == d->odd ? 6 : 5, 7};
+  reshard_mesh mesh = mesh_of(p, r, d->mesh);
+  CLI_TRY(d->placements, place_on(mesh, d->placements, &at));
+  reshard_tensor whole = d->src < 0 || d->src == r ? whole_tensor(2, shape, 3) : NULL;
+  if (d->src < 0 && !reshard_mesh_contains(mesh, r)) {
+    reshard_tensor_release(whole);
+    whole = NULL;
+  }
+  const reshard_properties properties = {.dtype = RESHARD_F32, .requires_grad = 1};
+  reshard_dtensor tensor = NULL;
+  reshard_comm_stats before, after;
+  reshard_comm_get_stats(p->comms[r], &before);
+  reshard_status status = reshard_dtensor_distribute(p->sharders[r], d->missing && r == d->odd ? NULL : &at.placing,
+                                                     whole, d->src, 2, shape, &properties, NULL, &tensor);
+  reshard_comm_get_stats(p->comms[r], &after);
+  if (d->src < 0)
+    p->wrong[r] += after.received_bytes != before.received_bytes;
+  crew_note(&p->results[r], status);
+  if (status == RESHARD_SUCCESS) {
+    reshard_tensor_info info = {.requires_grad = 1};
+    if (reshard_dtensor_local(tensor) != NULL)
+      reshard_tensor_get_info(reshard_dtensor_local(tensor), &info);
+    reshard_tensor_release(whole); /* the result aliases nothing */
+    whole = NULL;
+    p->wrong[r] += wrong(tensor, r, 3) + check_full(p, r, tensor) + !info.requires_grad;
+  } else
+    p->wrong[r] += tensor != NULL;
+  reshard_tensor_release(whole);
+  reshard_dtensor_release(tensor);
+  reshard_mesh_release(mesh);
+}
+
+static void deal(const dealt *d, reshard_status status, const char *text) {
+  parts p;
+  parts_open(&p, 4, NULL);
+  parts_run(&p, distribute_body, (void *)d);
+  parts_assert(&p, status, text);
+  parts_close(&p);
+}
+
+static void test_distribute(void **state) {
+  (void)state;
+  static const char *const placements[] = {"S0,S1", "R,S1", "S0,S0;order=1,0", "S1*2,S1", "R,R"};
+  for (int i = 0; i < 5; i++)
+    for (int64_t src = -1; src < 4; src += 2)
+      deal(&(dealt){"2x2", placements[i], src, -1, 0}, RESHARD_SUCCESS, NULL);
+  deal(&(dealt){"3@3,0,1", "S0", -1, -1, 0}, RESHARD_SUCCESS, NULL);
+  deal(&(dealt){"3@3,0,1", "S0", 2, -1, 0}, RESHARD_SUCCESS, NULL); /* a source outside of the mesh */
+  deal(&(dealt){"2x2", "S0,S1", 4, -1, 0}, RESHARD_ERROR_INVALID, "rank 4 of a communicator of 4");
+  deal(&(dealt){"2x2", "S0,S1", 1, 2, 1}, RESHARD_ERROR_INVALID, "reshard_dtensor_distribute: placing is NULL");
+  deal(&(dealt){"2x2", "S0,S1", 1, 2, 0}, RESHARD_ERROR_MISMATCH, NULL);
+}
+
+/* --- Refused by all alike ---------------------------------------------------------------------------------------- */
+
+typedef struct misled {
+  int what;
+} misled;
+
+static void refuse_body(void *user, int64_t r) {
+  parts *p = user;
+  const misled *m = p->user;
+  const int64_t shape[2] = {5, 7};
+  placed from, to;
+  reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2");
+  reshard_mesh other = m->what == 3 && r == 1 ? mesh_of(p, r, "2x2@3-0") : reshard_mesh_retain(mesh);
+  CLI_TRY("from: ", place_on(mesh, "S0,S1", &from));
+  CLI_TRY("to: ", place_on(other, m->what == 2 && r == 3 ? "S1,S0" : "R,S0", &to));
+  reshard_dtensor tensors[2] = {NULL}, results[2] = {NULL};
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &from.placing, 2, shape, &f32, NULL, &tensors[0]));
+  tensors[1] = tensors[0];
+  if (m->what == 0 && r == 2)
+    to.placements[1].dim = 2;
+  if (m->what == 4 && r == 0)
+    tensors[1] = NULL;
+  reshard_placing placings[2] = {to.placing, to.placing};
+  if (m->what == 1 && r == 1)
+    placings[1].mesh = NULL;
+  crew_note(&p->results[r],
+            reshard_dtensor_redistribute(2, tensors, placings, NULL, m->what == 5 && r == 1 ? NULL : results));
+  p->wrong[r] += results[0] != NULL || results[1] != NULL;
+  reshard_dtensor_release(tensors[0]);
+  reshard_mesh_release(mesh);
+  reshard_mesh_release(other);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  static const struct {
+    reshard_status status;
+    const char *text;
+  } cases[] = {
+      {RESHARD_ERROR_INVALID, "rank 2: reshard_dtensor_redistribute: mesh: dim 2 of a tensor of 2 dims"},
+      {RESHARD_ERROR_INVALID, "rank 1: reshard_dtensor_redistribute: the mesh of a placing is NULL"},
+      {RESHARD_ERROR_MISMATCH, " on rank 3"},
+      {RESHARD_ERROR_MISMATCH, " on rank 1"},
+      {RESHARD_ERROR_INVALID, "rank 0: reshard_dtensor_redistribute: tensor 1 is NULL"},
+      {RESHARD_ERROR_INVALID, "rank 1: reshard_dtensor_redistribute: results is NULL"},
+  };
+  for (int i = 0; i < 6; i++) {
+    parts p;
+    parts_open(&p, 4, NULL);
+    parts_run(&p, refuse_body, &(misled){i});
+    parts_assert(&p, cases[i].status, cases[i].text);
+    parts_close(&p);
+  }
+}
+
+/* --- Sharded tensors, boxes and metadata ------------------------------------------------------------------------- */
+
+static void sharded_body(void *user, int64_t r) {
+  parts *p = user;
+  const int64_t shape[2] = {5, 7};
+  placed at;
+  reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2"), other = mesh_of(p, r, "dp=2,tp=2@0,2-1,3");
+  CLI_TRY("S0,S1", place_on(mesh, "S0,S1", &at));
+  reshard_dtensor tensor = NULL, back = NULL, never = NULL;
+  CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, 2, shape, &f32, NULL, &tensor));
+  fill(tensor, r, 3);
+  reshard_sharded_tensor sharded = reshard_dtensor_sharded(tensor);
+  p->wrong[r] += sharded == NULL || sharded != reshard_dtensor_sharded(tensor) || parts_check_all(sharded, r, 3);
+  p->wrong[r] += reshard_metadata_count(reshard_sharded_tensor_metadata(sharded)) != 4;
+  reshard_status status = reshard_dtensor_from_sharded(sharded, mesh, &back);
+  p->wrong[r] += status != RESHARD_SUCCESS || reshard_dtensor_local(back) != reshard_dtensor_local(tensor);
+  crew_note(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
+  p->wrong[r] += never != NULL;
+  reshard_dtensor_release(tensor);
+  p->wrong[r] += back != NULL ? wrong(back, r, 3) + check_full(p, r, back) : 1;
+  reshard_dtensor_release(back);
+  reshard_mesh_release(mesh);
+  reshard_mesh_release(other);
+}
+
+static void test_sharded(void **state) {
+  (void)state;
+  parts p;
+  parts_open(&p, 4, NULL);
+  parts_run(&p, sharded_body, NULL);
+  parts_assert(&p, RESHARD_ERROR_INVALID,
+               "reshard_dtensor_from_sharded: the layout mesh(dp=2,tp=2@0-3;S0,S1) is not one of the mesh "
+               "dp=2,tp=2@0,2-1,3");
+  parts_close(&p);
+}
+
+static reshard_dtensor on(parts *p, int64_t r, const char *mesh_text, const char *text, int ndim,
+                          const int64_t *shape) {
+  placed at;
+  reshard_dtensor tensor = NULL;
+  reshard_mesh mesh = mesh_of(p, r, mesh_text);
+  CLI_TRY(text, place_on(mesh, text, &at));
+  CLI_TRY(text, reshard_dtensor_empty(p->sharders[r], &at.placing, ndim, shape, &f32, NULL, &tensor));
+  reshard_mesh_release(mesh);
+  return tensor;
+}
+
+static void test_metadata(void **state) {
+  (void)state;
+  const int64_t shape[2] = {5, 3}, ranks[6] = {10, 11, 12, 13, 14, 15};
+  parts p;
+  reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {6, ranks}};
+  parts_open(&p, 6, &options);
+  reshard_dtensor tensor = on(&p, 4, "2x2@5,0,4,2", "R,S0", 2, shape); /* 5 and 4 have [0,3), 0 and 2 the rest */
+  reshard_metadata metadata;
+  reshard_shard shard;
+  CLI_TRY("metadata: ", reshard_dtensor_metadata(tensor, &metadata));
+  assert_int_equal(reshard_metadata_count(metadata), 2);
+  const reshard_shard *shards = reshard_metadata_shards(metadata);
+  assert_true(shards[0].placement.rank == 10 && shards[0].box.offset[0] == 3 && shards[0].box.extent[0] == 2);
+  assert_true(shards[1].placement.rank == 14 && shards[1].box.offset[0] == 0 && shards[1].box.extent[0] == 3);
+  assert_int_equal(reshard_metadata_check(metadata), RESHARD_SUCCESS);
+  reshard_metadata_release(metadata);
+  CLI_TRY("shard: ", reshard_dtensor_shard_metadata(tensor, &shard));
+  assert_true(shard.placement.rank == 14 && shard.placement.type == RESHARD_DEVICE_CPU && shard.box.extent[1] == 3 &&
+              shard.box.offset[0] == 0 && shard.box.extent[0] == 3);
+  reshard_dtensor_release(tensor);
+  tensor = on(&p, 0, "4", "S0*2", 2, shape); /* [0,1)+[3,4), [1,2)+[4,5), [2,3), none */
+  CLI_TRY("metadata: ", reshard_dtensor_metadata(tensor, &metadata));
+  assert_int_equal(reshard_metadata_count(metadata), 6);
+  assert_int_equal(reshard_metadata_check(metadata), RESHARD_SUCCESS);
+  reshard_metadata_release(metadata);
+  reshard_dtensor_release(tensor);
+  parts_close(&p);
+}
+
+static void test_rewrite(void **state) {
+  (void)state;
+  const int64_t shape[1] = {6};
+  reshard_remote_device devices[3] = {
+      {0, RESHARD_DEVICE_CUDA, 0}, {1, RESHARD_DEVICE_CUDA, 1}, {2, RESHARD_DEVICE_CPU, -1}};
+  reshard_metadata metadata, rewritten;
+  reshard_tensor tensor;
+  CLI_TRY("metadata: ", reshard_metadata_from_chunk(&f32, 1, shape, 0, 3, devices, &metadata));
+  CLI_TRY("tensor: ", reshard_tensor_create(RESHARD_F32, 1, shape, &tensor));
+  CLI_TRY("rewrite: ", reshard_metadata_rewrite(metadata, tensor, 2, &rewritten));
+  assert_ptr_equal(rewritten, metadata);
+  reshard_metadata_release(rewritten);
+  CLI_TRY("rewrite: ", reshard_metadata_rewrite(metadata, tensor, 1, &rewritten));
+  assert_ptr_not_equal(rewritten, metadata);
+  const reshard_shard *shards = reshard_metadata_shards(rewritten);
+  assert_true(shards[0].placement.type == RESHARD_DEVICE_CUDA && shards[1].placement.type == RESHARD_DEVICE_CPU &&
+              shards[1].placement.index == -1 && shards[1].placement.rank == 1 && shards[1].box.offset[0] == 2);
+  assert_int_equal(reshard_metadata_shards(metadata)[1].placement.type, RESHARD_DEVICE_CUDA);
+  reshard_metadata_release(rewritten);
+  assert_int_equal(reshard_metadata_rewrite(metadata, NULL, 1, &rewritten), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "reshard_metadata_rewrite: NULL argument");
+  reshard_metadata_release(metadata);
+  reshard_tensor_release(tensor);
+}
+
+/* --- Print ------------------------------------------------------------------------------------------------------- */
+
+static void drawn(parts *p, const char *mesh, const char *placements, int ndim, const int64_t *shape,
+                  const char *wanted) {
+  char text[4096];
+  size_t needed = 0;
+  reshard_dtensor tensor = on(p, 0, mesh, placements, ndim, shape);
+  CLI_TRY("print: ", reshard_dtensor_print(tensor, text, sizeof text, &needed));
+  assert_string_equal(text, wanted);
+  assert_int_equal(needed, strlen(text) + 1);
+  assert_int_equal(reshard_dtensor_print(tensor, text, needed - 1, NULL), RESHARD_ERROR_INVALID);
+  reshard_dtensor_release(tensor);
+}
+
+static void test_print(void **state) {
+  (void)state;
+  parts p;
+  parts_open(&p, 12, NULL);
+  const int64_t shape[3] = {5, 112, 2}, empty[2] = {0, 3};
+  drawn(&p, "dp=3,tp=2@0-5", "S0,S1", 2, shape,
+        "f32 5x112 over dp=3,tp=2@0-5, S0,S1\n"
+        "       [0,56)  [56,112)\n"
+        "[0,2)  0       1\n"
+        "[2,4)  2       3\n"
+        "[4,5)  4       5\n");
+  drawn(&p, "2x6", "S0,R", 2, shape,
+        "f32 5x112 over 2x6@0-11, S0,R\n"
+        "       [0,112)\n"
+        "[0,3)  0-5\n"
+        "[3,5)  6-11\n");
+  drawn(&p, "2x4@0-3,8-11", "R,S0", 1, shape,
+        "f32 5 over 2x4@0-3,8-11, R,S0\n"
+        "[0,2)  [2,4)  [4,5)\n"
+        "0,8    1,9    2,10\n"
+        "no elements: 3,11\n");
+  drawn(&p, "a=2,b=2", "S0*2,S0", 1, shape,
+        "f32 5 over a=2,b=2@0-3, S0*2,S0\n"
+        "[0,2)  [2,3)  [3,4)  [4,5)\n"
+        "0      2      1      3\n");
+  drawn(&p, "2x2", "S0,S2", 3, shape,
+        "f32 5x112x2 over 2x2@0-3, S0,S2\n"
+        "rank 0: [0,3)x[0,112)x[0,1)\n"
+        "rank 1: [0,3)x[0,112)x[1,2)\n"
+        "rank 2: [3,5)x[0,112)x[0,1)\n"
+        "rank 3: [3,5)x[0,112)x[1,2)\n");
+  drawn(&p, "2", "R", 0, shape, "f32 scalar over 2@0-1, R\nrank 0: []\nrank 1: []\n");
+  drawn(&p, "2", "S1", 2, empty, "f32 0x3 over 2@0-1, S1\nno elements: 0-1\n");
+  parts_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_redistribute),
+      cmocka_unit_test(test_nothing_moves),
+      cmocka_unit_test(test_several),
+      cmocka_unit_test(test_from_local),
+      cmocka_unit_test(test_from_local_refused),
+      cmocka_unit_test(test_local_refused),
+      cmocka_unit_test(test_distribute),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_sharded),
+      cmocka_unit_test(test_metadata),
+      cmocka_unit_test(test_rewrite),
+      cmocka_unit_test(test_print),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

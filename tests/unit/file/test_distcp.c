@@ -1,0 +1,300 @@
+/* Checkpoints of PyTorch's own formats, recorded (tests/files/distcp): what they hold, loading them into a state, and
+ * files that are changed, truncated or lie. tests/files/distcp.sh compares all bytes. */
+#include "support/fixtures/expect.h"
+#include "support/fixtures/sharded.h"
+#include "support/fixtures/recorded.h"
+#include "support/fixtures/scratch.h"
+
+#include <reshard/state_dict.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define B(bytes) bytes, sizeof(bytes) - 1
+
+static void check_layout(reshard_checkpoint checkpoint, const char *name, const char *should) {
+  int64_t i;
+  reshard_layout layout;
+  char text[512];
+  GOOD(reshard_checkpoint_find(checkpoint, name, &i));
+  GOOD(reshard_checkpoint_layout(checkpoint, i, &layout));
+  GOOD(reshard_layout_print(layout, text, sizeof text, NULL));
+  assert_string_equal(text, should);
+  reshard_layout_release(layout);
+}
+
+static void test_sharded(void **state) {
+  (void)state;
+  reshard_checkpoint_info info;
+  recorded_sharded("d");
+  reshard_checkpoint checkpoint = scratch_open("d");
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+  assert_int_equal(info.format, RESHARD_FORMAT_DISTCP);
+  assert_string_equal(reshard_format_string(info.format), "distcp");
+  assert_true(info.tensors == 12 && info.files == 2 && info.world == 2 && info.described && info.left_out == 3);
+  assert_true(info.bytes == 180 && info.stored_bytes == 180);
+  check_layout(checkpoint, "rows", "boxes(0:[0,0]+[3,3];1:[3,0]+[2,3])");
+  check_layout(checkpoint, "columns", "boxes(0:[0,0]+[2,4];1:[0,4]+[2,3])");
+  check_layout(checkpoint, "few", "boxes(0:[0,0]+[1,3])");
+  reshard_checkpoint_close(checkpoint);
+  scratch_write("d/__7_0.distcp", "", 0); /* of a rank that had nothing to write */
+  reshard_checkpoint_close(scratch_open("d"));
+}
+
+static void test_state_dict(void **state) {
+  (void)state;
+  reshard_checkpoint_info info;
+  reshard_model model;
+  recorded file = recorded_read("state.pt");
+  scratch_write("any.name", file.at, file.n);
+  scratch_write("s.pt", file.at, file.n);
+  reshard_checkpoint checkpoint = scratch_open("any.name");
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+  assert_int_equal(info.format, RESHARD_FORMAT_TORCH);
+  assert_string_equal(reshard_format_string(info.format), "torch");
+  assert_true(info.tensors == 25 && info.files == 1 && info.world == 1 && info.left_out == 9);
+  check_layout(checkpoint, "fortran", "rank(0)");
+  check_layout(checkpoint, "shared.1", "rank(0)");
+  reshard_checkpoint_close(checkpoint);
+  GOOD(reshard_model_open(scratch_path("s.pt"), &model));
+  assert_int_equal(reshard_model_count(model), 25);
+  assert_int_equal(reshard_model_bytes(model), info.bytes);
+  reshard_model_free(model);
+  recorded_free(&file);
+}
+
+/* Byte i of the recorded tensor number `seed`, as make.py gives them. */
+static unsigned char byte_of(size_t i, int seed) {
+  return (unsigned char)(((size_t)seed * 41 + i * 7 + i / 250) % 251);
+}
+
+/* --- A state dict, cut otherwise than what was saved ------------------------------------------------------------- */
+
+static reshard_status make_state(parts *p, int64_t r, reshard_layout layout, reshard_tree *root,
+                                 reshard_sharded_tensor *rows) {
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  reshard_tree leaf = NULL;
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], layout, &properties, NULL, rows);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_dict(root);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_state_sharded(*rows, &leaf);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_tree_set(*root, "rows", leaf);
+  reshard_tree_release(leaf);
+  return status;
+}
+
+/* Elements of a rank's array that are not those that were saved; column-wise cut: all 5 rows, columns [first, ...). */
+static int64_t check_rows(reshard_sharded_tensor rows) {
+  int64_t wrong = 0;
+  for (int64_t a = 0; a < reshard_sharded_tensor_local_count(rows); a++) {
+    reshard_tensor array;
+    reshard_box box;
+    reshard_tensor_info info;
+    if (reshard_sharded_tensor_local(rows, a, &array, &box) != RESHARD_SUCCESS ||
+        reshard_tensor_get_info(array, &info) != RESHARD_SUCCESS)
+      return -1;
+    for (int64_t i = 0; i < box.extent[0] * box.extent[1]; i++)
+      for (int64_t b = 0; b < 4; b++) {
+        int64_t global = (box.offset[0] + i / box.extent[1]) * 3 + box.offset[1] + i % box.extent[1];
+        wrong += ((unsigned char *)info.data)[4 * i + b] != byte_of((size_t)(4 * global + b), 0);
+      }
+  }
+  return wrong;
+}
+
+static void load_body(void *user, int64_t r) {
+  parts *p = user;
+  const int64_t shape[2] = {5, 3};
+  reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
+  reshard_layout layout = NULL;
+  reshard_sharded_tensor rows = NULL;
+  reshard_tree root = NULL;
+  reshard_status status = reshard_layout_parse("chunk(1)", 2, shape, p->n, &layout);
+  if (status == RESHARD_SUCCESS)
+    status = make_state(p, r, layout, &root, &rows);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_state_load(p->sharders[r], root, p->user, &partial, NULL);
+  crew_note(&p->results[r], status);
+  p->wrong[r] = status == RESHARD_SUCCESS ? check_rows(rows) : 0;
+  reshard_tree_release(root);
+  reshard_sharded_tensor_release(rows);
+  reshard_layout_release(layout);
+}
+
+static void test_load_state(void **state) {
+  (void)state;
+  reshard_model model;
+  char path[256];
+  recorded_sharded("d");
+  strcpy(path, scratch_path("d"));
+  GOOD(reshard_model_open(path, &model));
+  assert_int_equal(reshard_model_count(model), 12);
+  reshard_model_free(model);
+  for (int64_t n = 1; n <= 4; n++) {
+    parts p;
+    parts_open(&p, n, NULL);
+    parts_run(&p, load_body, path);
+    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    parts_close(&p);
+  }
+}
+
+typedef struct change {
+  const char *file, *from;
+  size_t from_n;
+  const char *to;
+  size_t to_n;
+  bool all;
+  reshard_status status;
+  const char *first, *second;
+} change;
+
+static void test_lies(void **state) {
+  (void)state;
+#define WRONG  RESHARD_ERROR_INVALID
+#define UNREAD RESHARD_ERROR_UNSUPPORTED
+  static const change changes[] = {
+      {".metadata", B("\x8c\x25torch.distributed.checkpoint.metadata\x94\x8c\x08Metadata"),
+       B("\x8c\x02os\x94\x8c\x06system"), false, WRONG, "d/.metadata'", "byte 25 of the pickle: it names 'os.system'"},
+      {".metadata", B("MetadataIndex"), B("MetadataIndey"), true, WRONG, ".metadata.MetadataIndey'",
+       "none of the classes"},
+      {".metadata", B("storage_data"), B("storage_dato"), true, WRONG, "storage_data, a dict", "it is nothing"},
+      {".metadata", B("\x8c\x0c__0_0.distcp"), B("\x8c\x0c../../passwd"), true, WRONG, "'../../passwd'",
+       "not in its directory"},
+      {".metadata", B("\x8c\x0c__0_0.distcp"), B("\x8c\x0c__5_0.distcp"), true, WRONG, "d/__5_0.distcp'",
+       "No such file"},
+      {".metadata",
+       B("\x8c\x07"
+         "float64"),
+       B("\x8c\x05int64"), true, WRONG, "tensor 'scalar'", "f64 scalar at byte"},
+      {".metadata",
+       B("\x8c\x07"
+         "float64"),
+       B("\x8c\x09"
+         "complex32"),
+       true, UNREAD, "tensor 'scalar'", "no dtype 'complex32'"},
+      {".metadata", B("K\x03K\x00\x86"), B("K\x04K\x00\x86"), true, WRONG, "tensor 'rows'",
+       "a chunk at 4 of 2 in dim 0, which has 5"},
+      {".metadata", B("K\x03K\x00\x86"), B("K\x02K\x00\x86"), true, WRONG, "tensor 'rows'", "overlap"},
+      {".metadata", B("K\x03K\x00\x86"), B("K\x02K\x00\x86"), false, WRONG, "tensor 'rows'", "[2,4)x[0,3)"},
+      {".metadata", B("K\x05K\x03\x86"), B("K\x06K\x03\x86"), false, WRONG, "tensor 'rows'", "[5,6)"},
+      {".metadata", B("relative_path"), B("relative_pa\x00h"), false, WRONG, "relative_path, a text", "it is nothing"},
+      {"__0_0.distcp", B("FloatStorage"), B("DouleStorage"), false, WRONG, "__0_0.distcp'", "'torch.DouleStorage'"},
+      {"__0_0.distcp", B("little"), B("BIGEND"), false, UNREAD, "__0_0.distcp'", "byte order 'BIGEND'"},
+      {"__0_0.distcp", B("PK\x05\x06"), B("PK\x05\x07"), false, WRONG, "__0_0.distcp'", "no end record"},
+      {"__0_0.distcp", B("PK\x01\x02\x00\x00\x00\x00\x08\x08\x00\x00"), B("PK\x01\x02\x00\x00\x00\x00\x08\x08\x08\x00"),
+       false, UNREAD, "__0_0.distcp'", "compressed"},
+      {"__0_0.distcp", B("PK\x01\x02"), B("PK\x01\x03"), false, WRONG, "__0_0.distcp'", "an entry of its directory"},
+      {"__0_0.distcp", B("PK\x03\x04"), B("PK\x03\x05"), false, WRONG, "__0_0.distcp'", "no archive of torch.save"},
+      {"__0_0.distcp", B("K\x03K\x03\x86q\x06K\x03K\x01\x86"), B("K\x03K\x03\x86q\x06K\x01K\x03\x86"), false, UNREAD,
+       "tensor 'rows'", "3x3 in Fortran order"},
+      {"__0_0.distcp", B("K\x03K\x03\x86q\x06K\x03K\x01\x86"), B("K\x03K\x03\x86q\x06K\x02K\x03\x86"), false, UNREAD,
+       "tensor 'rows'", "strides 2x3"},
+      {"__0_0.distcp", B("QK\x00K\x03K\x03\x86"), B("QK\x01K\x03K\x03\x86"), false, WRONG, "tensor 'rows'",
+       "9 elements of 4 bytes from element 1 on, entry 'data/0' has 36 bytes"},
+      {"__0_0.distcp", B("K\x03K\x03\x86q\x06K\x03K\x01\x86"), B("K\x02K\x03\x86q\x06K\x03K\x01\x86"), false, WRONG,
+       "f32 2x3 at byte", ".metadata says f32 3x3"},
+      {"__0_0.distcp",
+       B("X\x01\x00\x00\x00"
+         "0q\x03"),
+       B("X\x01\x00\x00\x00"
+         "1q\x03"),
+       false, WRONG, "tensor '", "no entry 'data/1'"},
+  };
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    const change *c = &changes[i];
+    char from[64], to[64];
+    snprintf(from, sizeof from, "sharded/%s", c->file);
+    snprintf(to, sizeof to, "d/%s", c->file);
+    recorded_sharded("d");
+    recorded file = recorded_read(from);
+    recorded_replace(&file, c->from, c->from_n, c->to, c->to_n, c->all);
+    scratch_write(to, file.at, file.n);
+    recorded_free(&file);
+    scratch_refused("d", c->status, c->first, c->second);
+  }
+}
+
+static void test_other_kinds(void **state) {
+  (void)state;
+  recorded_sharded("d");
+  recorded file = recorded_read("sharded/.metadata");
+  /* a state of _StorageInfo with one key more */
+  recorded_replace(&file, B("\x8c\x06length\x94"),
+                   B("\x8c\x15transform_descriptors]\x8c\x0dstream.zstd/1a\x8c\x06length\x94"), false);
+  scratch_write("d/.metadata", file.at, file.n);
+  scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "'stream.zstd/1'", "dcp_to_torch_save");
+  recorded_free(&file);
+  recorded_sharded("d");
+  scratch_safetensors("d/__0_0.distcp", "{}", 40000, 1);
+  scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "d/__0_0.distcp'", "SerializationFormat.SAFETENSORS");
+  scratch_write("d/__0_0.distcp", "", 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/__0_0.distcp'", "the file has 0");
+  scratch_refused("d/__1_0.distcp", RESHARD_ERROR_INVALID, "d/__1_0.distcp'", "name its directory");
+  static const char old[] = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
+  scratch_write("old.pt", old, sizeof old - 1);
+  scratch_refused("old.pt", RESHARD_ERROR_UNSUPPORTED, "before version 1.6", "torch.load(PATH");
+}
+
+/* Every length but the whole is refused, with the file's name. */
+static void test_truncated(void **state) {
+  (void)state;
+  static const char *const names[][2] = {
+      {"sharded/.metadata", "d/.metadata"}, {"sharded/__0_0.distcp", "d/__0_0.distcp"}, {"state.pt", "s.pt"}};
+  recorded_sharded("d");
+  for (int f = 0; f < 3; f++) {
+    recorded file = recorded_read(names[f][0]);
+    for (size_t n = 0; n < file.n; n += f == 1 ? 37 : 5) {
+      scratch_write(names[f][1], file.at, n);
+      scratch_refused(f < 2 ? "d" : "s.pt", RESHARD_ERROR_INVALID, names[f][1], "");
+    }
+    scratch_write(names[f][1], file.at, file.n);
+    reshard_checkpoint_close(scratch_open(f < 2 ? "d" : "s.pt"));
+    recorded_free(&file);
+  }
+}
+
+/* A byte changed anywhere is read as something else or refused, in one line; never read out of bounds. */
+static void test_changed_bytes(void **state) {
+  (void)state;
+  static const char *const names[][2] = {{"sharded/.metadata", "d/.metadata"}, {"state.pt", "s.pt"}};
+  recorded_sharded("d");
+  int64_t opened = 0, refused = 0;
+  for (int f = 0; f < 2; f++) {
+    recorded file = recorded_read(names[f][0]);
+    for (size_t i = 0; i < file.n; i += 3) {
+      char kept = file.at[i];
+      file.at[i] = (char)(kept + 1 + (int)(i % 250));
+      scratch_write(names[f][1], file.at, file.n);
+      file.at[i] = kept;
+      reshard_checkpoint checkpoint = NULL;
+      reshard_status status = reshard_checkpoint_open(scratch_path(f == 0 ? "d" : "s.pt"), &checkpoint);
+      refused += status != RESHARD_SUCCESS;
+      opened += status == RESHARD_SUCCESS;
+      assert_true(status == RESHARD_SUCCESS || strchr(reshard_last_error(), '\n') == NULL);
+      reshard_checkpoint_close(checkpoint);
+    }
+    recorded_free(&file);
+    recorded_sharded("d");
+  }
+  assert_true(refused > 1000 && opened > 1000);
+}
+
+int main(void) {
+  if (!recorded_there()) {
+    printf("skipped: no tests/files/distcp in SOURCE\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),      cmocka_unit_test(test_state_dict),
+                                     cmocka_unit_test(test_load_state),   cmocka_unit_test(test_lies),
+                                     cmocka_unit_test(test_other_kinds),  cmocka_unit_test(test_truncated),
+                                     cmocka_unit_test(test_changed_bytes)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,372 @@
+/* Rules: patterns, precedence, errors with their place, and the rule files that come with the program. */
+#include <reshard/reshard.h>
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "support/fixtures/temporary.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static reshard_rules parse(const char *text) {
+  reshard_rules rules;
+  if (reshard_rules_parse(text, "text", &rules) != RESHARD_SUCCESS)
+    fail_msg("'%s': %s", text, reshard_last_error());
+  return rules;
+}
+
+/* Line of the rule that a name meets, 0 for none. */
+static int64_t line_of(reshard_rules rules, const char *name) {
+  int64_t line;
+  return reshard_rules_match(rules, name, NULL, &line) == RESHARD_SUCCESS ? line : 0;
+}
+
+static int matches(const char *pattern, const char *name) {
+  char text[256];
+  snprintf(text, sizeof text, "%s rank(0)\n", pattern);
+  reshard_rules rules = parse(text);
+  int64_t line = line_of(rules, name);
+  reshard_rules_free(rules);
+  return line == 1;
+}
+
+static void test_patterns(void **state) {
+  (void)state;
+  static const struct {
+    const char *pattern, *name;
+    int expected;
+  } cases[] = {
+      {"*", "", 1},           {"*", "model.a/b", 1},   {"", "", 0},          {"a", "a", 1},
+      {"a", "b", 0},          {"a", "aa", 0},          {"aa", "a", 0},       {"a*", "a", 1},
+      {"a*", "abc", 1},       {"*c", "abc", 1},        {"*b", "abc", 0},     {"a*c", "abcbc", 1},
+      {"a*b*c", "axbxc", 1},  {"a*b*c", "axcxb", 0},   {"**a**", "bab", 1},  {"*ab", "aab", 1},
+      {"*aab", "aaab", 1},    {"?", "a", 1},           {"?", "", 0},         {"a?c", "a.c", 1},
+      {"*?", "", 0},          {"?*?", "a", 0},         {"?*?", "ab", 1},     {"[ab]", "b", 1},
+      {"[ab]", "c", 0},       {"[!ab]", "c", 1},       {"[^ab]", "a", 0},    {"[a-c]x", "bx", 1},
+      {"[a-c]", "d", 0},      {"[]]", "]", 1},         {"[!]]", "]", 0},     {"[a-]", "-", 1},
+      {"[\\]]", "]", 1},      {"[0-9a-f]", "e", 1},    {"\\*", "*", 1},      {"\\*", "a", 0},
+      {"a]", "a]", 1},        {"*[0-9]", "layer.12", 1}, {"*[0-9].w", "layer.1.12.w", 1}, {"\\[a]", "[a]", 1},
+      {"*.1[0-5].*", "l.1.e.14.w", 1}, {"*.1[0-5].*", "l.1.e.16.w", 0}, {"*.1[0-5].*", "l.1.e.1.w", 0},
+      {"*.experts.?.*", "m.shared_experts.1.w", 0}, {"*.experts.?.*", "m.experts.1.w", 1},
+      {"*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 0},
+      {"*\xff*", "a\xff", 1}, {"[\x80-\xff]", "\xc3", 1},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (*cases[i].pattern != '\0' && matches(cases[i].pattern, cases[i].name) != cases[i].expected)
+      fail_msg("pattern '%s' on '%s': expected %d", cases[i].pattern, cases[i].name, cases[i].expected);
+}
+
+/* The slow and obvious matcher, on all short patterns of stars and letters. */
+static int slow(const char *pattern, const char *name) {
+  if (*pattern == '\0')
+    return *name == '\0';
+  if (*pattern == '*')
+    return slow(pattern + 1, name) || (*name != '\0' && slow(pattern, name + 1));
+  return *name != '\0' && (*pattern == '?' || *pattern == *name) && slow(pattern + 1, name + 1);
+}
+
+static void test_all_short_patterns(void **state) {
+  (void)state;
+  static const char symbols[] = "*?ab";
+  for (int p = 0; p < 4 * 4 * 4 * 4 * 4; p++) {
+    char pattern[6] = {0};
+    int length = 1 + p % 5;
+    for (int i = 0, rest = p; i < length; i++, rest /= 4)
+      pattern[i] = symbols[rest % 4];
+    char text[32];
+    snprintf(text, sizeof text, "%s rank(0)", pattern);
+    reshard_rules rules = parse(text);
+    for (int n = 0; n < 127; n++) {
+      char name[8] = {0};
+      int k = 0;
+      for (int bits = n + 1; bits > 1; bits /= 2)
+        name[k++] = (char)('a' + bits % 2);
+      if ((line_of(rules, name) == 1) != slow(pattern, name))
+        fail_msg("pattern '%s' on '%s': expected %d", pattern, name, slow(pattern, name));
+    }
+    reshard_rules_free(rules);
+  }
+}
+
+static void test_precedence(void **state) {
+  (void)state;
+  reshard_rules rules = parse("\xef\xbb\xbf# comment\r\n"
+                              "\r\n"
+                              "  *.q.weight\t mesh(tp=4;S0)   # first\r\n"
+                              " # second\n"
+                              "*.weight     rank(2) #\n"
+                              "a#b rank(5)\n"
+                              "*b rank(7)");
+  const char *layout;
+  int64_t line, world;
+  assert_int_equal(reshard_rules_match(rules, "l.q.weight", &layout, &line), RESHARD_SUCCESS);
+  assert_string_equal(layout, "mesh(tp=4;S0)");
+  assert_int_equal(line, 3);
+  assert_int_equal(reshard_rules_match(rules, "l.k.weight", &layout, NULL), RESHARD_SUCCESS);
+  assert_string_equal(layout, "rank(2)");
+  assert_int_equal(line_of(rules, "l.k.weight"), 5);
+  assert_int_equal(line_of(rules, "a#b"), 6);
+  assert_int_equal(line_of(rules, "b"), 7);
+  assert_int_equal(reshard_rules_match(rules, "l.norm", &layout, &line), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "l.norm"));
+  assert_non_null(strstr(reshard_last_error(), "text"));
+  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  assert_int_equal(world, 8);
+  reshard_rules_free(rules);
+  rules = parse("# nothing\n");
+  assert_int_equal(line_of(rules, "a"), 0);
+  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  assert_int_equal(world, 0);
+  reshard_rules_free(rules);
+}
+
+static void refused(const char *text, reshard_status expected, const char *place) {
+  reshard_rules untouched = (reshard_rules)&expected, rules = untouched;
+  reshard_status status = reshard_rules_parse(text, "x.rules", &rules);
+  if (status != expected || strncmp(reshard_last_error(), place, strlen(place)) != 0)
+    fail_msg("'%s': expected status %d at %s, got %d: %s", text, expected, place, status, reshard_last_error());
+  assert_ptr_equal(rules, untouched);
+}
+
+static void test_errors(void **state) {
+  (void)state;
+  refused("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
+  refused("a[b rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused("a[] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused("* rank(0)\na.[9-0].* rank(0)", RESHARD_ERROR_INVALID, "x.rules:2:3: ");
+  refused("[[:digit:]] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:1: ");
+  refused("a\\ rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused("* rank(0)\n *  mush(2;S0)", RESHARD_ERROR_INVALID, "x.rules:2:5: ");
+  refused("*  mesh(2;Psum)", RESHARD_ERROR_UNSUPPORTED, "x.rules:1:4: ");
+  refused("*  boxes(@/no/such/file)", RESHARD_ERROR_INVALID, "x.rules:1:4: ");
+  reshard_rules rules;
+  reshard_layout layout;
+  int64_t shape[2] = {8, 8}, world;
+  assert_int_equal(reshard_rules_load("/no/such.rules", &rules), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "/no/such.rules"));
+  assert_int_equal(reshard_rules_load("/tmp", &rules), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_load(NULL, &rules), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_load("x", NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_parse(NULL, NULL, &rules), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_parse("", NULL, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_match(NULL, "a", NULL, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_world(NULL, &world), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_layout(NULL, "a", 2, shape, 8, &layout), RESHARD_ERROR_INVALID);
+  reshard_rules_free(NULL);
+  assert_int_equal(reshard_rules_parse("x", NULL, &rules), RESHARD_ERROR_INVALID);
+  assert_int_equal(strncmp(reshard_last_error(), "rules:1:", 8), 0);
+}
+
+static void test_file(void **state) {
+  (void)state;
+  char path[TEMPORARY_PATH];
+  snprintf(path, sizeof path, "%s/reshard-rules-%ld", temporary(), (long)getpid());
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  fputs("* rank(0)\nx y", file);
+  fputc('\0', file);
+  fclose(file);
+  reshard_rules rules;
+  assert_int_equal(reshard_rules_load(path, &rules), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "byte 13 is NUL"));
+  unlink(path);
+}
+
+static void test_layouts(void **state) {
+  (void)state;
+  reshard_rules rules = parse("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
+  reshard_layout layout;
+  int64_t shape[2] = {10, 6}, rows[1] = {10};
+  assert_int_equal(reshard_rules_layout(rules, "a.w", 2, shape, 0, &layout), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_world(layout), 4);
+  assert_int_equal(reshard_layout_get_kind(layout), RESHARD_LAYOUT_MESH);
+  reshard_layout_release(layout);
+  assert_int_equal(reshard_rules_layout(rules, "a.b", 1, rows, 3, &layout), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_world(layout), 3);
+  reshard_layout_release(layout);
+  assert_int_equal(reshard_rules_layout(rules, "a.c", 1, rows, 4, &layout), RESHARD_ERROR_INVALID);
+  const char *text = reshard_last_error();
+  if (strncmp(text, "text:3:3: ", 10) != 0 || strstr(text, "'a.c'") == NULL)
+    fail_msg("place or tensor is missing: %s", text);
+  reshard_rules_free(rules);
+}
+
+static reshard_rules shipped(const char *name) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/bench/models/rules/%s.rules", getenv("SOURCE") ? getenv("SOURCE") : ".", name);
+  reshard_rules rules;
+  if (reshard_rules_load(path, &rules) != RESHARD_SUCCESS)
+    fail_msg("%s", reshard_last_error());
+  return rules;
+}
+
+/* Every shipped file of rules on every preset: each tensor has a layout. */
+static void test_shipped(void **state) {
+  (void)state;
+  static const struct {
+    const char *file, *sizes[2];
+    int64_t world[3];
+  } files[] = {{"fsdp", {NULL}, {1, 8, 64}},          {"tp", {NULL}, {1, 2, 8}},
+               {"tp-kv-4", {NULL}, {4, 8, 12}},       {"flat", {NULL}, {1, 3, 8}},
+               {"fsdp-tp", {"tp", NULL}, {2, 4, 64}}, {"hsdp", {"replica", NULL}, {2, 6, 16}},
+               {"ep-128", {NULL}, {1, 8, 48}},        {"ep-256", {NULL}, {2, 8, 300}}};
+  for (size_t f = 0; f < 3 * (sizeof files / sizeof *files); f++) {
+    reshard_rules rules = shipped(files[f / 3].file);
+    int64_t world = -1;
+    assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+    assert_int_equal(world, 0); /* no number of ranks is in them */
+    for (int i = 0; i < 2 && files[f / 3].sizes[i] != NULL; i++)
+      assert_int_equal(reshard_rules_set_size(rules, files[f / 3].sizes[i], 2, NULL), RESHARD_SUCCESS);
+    world = files[f / 3].world[f % 3];
+    const char *preset;
+    for (int64_t p = 0; (preset = reshard_model_preset_name(p)) != NULL; p++) {
+      reshard_model model;
+      if (strcmp(files[f / 3].file, "ep-128") == 0 && strcmp(preset, "deepseek-v3") == 0)
+        continue; /* it has 256 experts */
+      assert_int_equal(reshard_model_preset(preset, &model), RESHARD_SUCCESS);
+      for (int64_t i = 0; i < reshard_model_count(model); i++) {
+        reshard_model_tensor tensor;
+        reshard_layout layout;
+        assert_int_equal(reshard_model_get(model, i, &tensor), RESHARD_SUCCESS);
+        if ((i % 37 != 0 || f % 3 != 0) && i > 1000) { /* the experts are many and alike */
+          assert_int_not_equal(line_of(rules, tensor.name), 0);
+          continue;
+        }
+        if (reshard_rules_layout(rules, tensor.name, tensor.ndim, tensor.shape, world, &layout) != RESHARD_SUCCESS)
+          fail_msg("%s", reshard_last_error());
+        reshard_layout_release(layout);
+      }
+      reshard_model_free(model);
+    }
+    reshard_rules_free(rules);
+  }
+}
+
+static void check_layout(reshard_rules rules, const char *name, const char *expected) {
+  const char *layout;
+  if (reshard_rules_match(rules, name, &layout, NULL) != RESHARD_SUCCESS)
+    fail_msg("%s", reshard_last_error());
+  if (strcmp(layout, expected) != 0)
+    fail_msg("%s: expected %s, got %s", name, expected, layout);
+}
+
+static void check_rank(reshard_rules rules, const char *name, int64_t world, int64_t expected) {
+  const int64_t shape[] = {4};
+  reshard_layout layout;
+  char text[64];
+  if (reshard_rules_layout(rules, name, 1, shape, world, &layout) != RESHARD_SUCCESS)
+    fail_msg("%s", reshard_last_error());
+  assert_int_equal(reshard_layout_print(layout, text, sizeof text, NULL), RESHARD_SUCCESS);
+  char wanted[32];
+  snprintf(wanted, sizeof wanted, "rank(%lld)", (long long)expected);
+  assert_string_equal(text, wanted);
+  reshard_layout_release(layout);
+}
+
+/* The shipped files cut what they say they cut. */
+static void test_shipped_choices(void **state) {
+  (void)state;
+  reshard_rules rules = shipped("tp");
+  check_layout(rules, "model.embed_tokens.weight", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.61.embed_tokens.weight", "mesh(tp;S0)");
+  check_layout(rules, "lm_head.weight", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.3.self_attn.q_proj.weight", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.3.self_attn.q_proj.bias", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.3.self_attn.o_proj.weight", "mesh(tp;S1)");
+  check_layout(rules, "model.layers.3.self_attn.o_proj.bias", "mesh(tp;R)");
+  check_layout(rules, "model.layers.3.mlp.experts.7.down_proj.weight_scale_inv", "mesh(tp;S1)");
+  check_layout(rules, "model.layers.3.mlp.shared_experts.up_proj.weight", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.3.self_attn.kv_b_proj.weight_scale_inv", "mesh(tp;S0)");
+  check_layout(rules, "model.layers.3.self_attn.q_a_proj.weight", "mesh(tp;R)");
+  check_layout(rules, "model.layers.3.mlp.gate.weight", "mesh(tp;R)");
+  check_layout(rules, "model.norm.weight", "mesh(tp;R)");
+  reshard_rules_free(rules);
+  rules = shipped("tp-kv-4");
+  check_layout(rules, "model.layers.3.self_attn.k_proj.weight", "mesh(kv=4,copy;S0,R)");
+  check_layout(rules, "model.layers.3.self_attn.k_norm.weight", "mesh(tp;R)");
+  reshard_rules_free(rules);
+  for (int experts = 128; experts <= 256; experts *= 2) {
+    rules = shipped(experts == 128 ? "ep-128" : "ep-256");
+    for (int e = 0; e < experts; e++) {
+      char name[64];
+      snprintf(name, sizeof name, "model.layers.5.mlp.experts.%d.up_proj.weight", e);
+      check_rank(rules, name, 8, e / (experts / 8));
+      check_rank(rules, name, 48, e / (experts == 128 ? 3 : 6)); /* ceil(128 / 48), ceil(256 / 48) */
+    }
+    check_layout(rules, "model.layers.3.mlp.shared_experts.up_proj.weight", "mesh(tp;S0)");
+    char beyond[64];
+    const char *layout = "as it was";
+    snprintf(beyond, sizeof beyond, "model.layers.5.mlp.experts.%d.up_proj.weight", experts);
+    assert_int_equal(reshard_rules_match(rules, beyond, &layout, NULL), RESHARD_ERROR_INVALID);
+    assert_string_equal(layout, "as it was");
+    assert_non_null(strstr(reshard_last_error(), "has no number below"));
+    reshard_rules_free(rules);
+  }
+}
+
+/* rank(TEXT#/N) goes by the last number behind the text. */
+static void test_numbered(void **state) {
+  (void)state;
+  reshard_rules rules;
+  assert_int_equal(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules), RESHARD_SUCCESS);
+  check_rank(rules, "e.3", 4, 3);
+  check_rank(rules, "e.1.e.2.e.x", 4, 2);
+  check_rank(rules, "e.03", 2, 1);
+  const char *layout;
+  assert_int_equal(reshard_rules_match(rules, "e.x", &layout, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_match(rules, "e.4", &layout, NULL), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_match(rules, "e.99999999999999999999", &layout, NULL), RESHARD_ERROR_INVALID);
+  reshard_rules_free(rules);
+  refused("* rank(#/4)", RESHARD_ERROR_INVALID, "x.rules:1:8: ");
+  refused("* rank(e.#)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused("* rank(e.#/0)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused("* rank(e.#/65537)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused("* rank(e.#/4)x", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+}
+
+/* Sizes go where a mesh dim has none, into every rule or into none. */
+static void test_set_size(void **state) {
+  (void)state;
+  reshard_rules rules;
+  int64_t changed = -1, world = -1;
+  assert_int_equal(
+      reshard_rules_parse("a mesh( dp , tp;S0,R)\nb mesh(tp=2;R)\nc mesh(dp@3-5;S0)\nd chunk(0)\n", NULL, &rules),
+      RESHARD_SUCCESS);
+  assert_int_equal(reshard_rules_set_size(rules, "tp", 4, &changed), RESHARD_SUCCESS);
+  assert_int_equal(changed, 1);
+  check_layout(rules, "a", "mesh( dp , tp=4;S0,R)");
+  check_layout(rules, "b", "mesh(tp=2;R)");
+  assert_int_equal(reshard_rules_set_size(rules, "dp", 2, &changed), RESHARD_ERROR_INVALID); /* c names three ranks */
+  check_layout(rules, "a", "mesh( dp , tp=4;S0,R)");
+  assert_int_equal(changed, 1);
+  assert_int_equal(reshard_rules_set_size(rules, "dp", 3, &changed), RESHARD_SUCCESS);
+  assert_int_equal(changed, 2);
+  check_layout(rules, "a", "mesh( dp=3 , tp=4;S0,R)");
+  check_layout(rules, "c", "mesh(dp=3@3-5;S0)");
+  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  assert_int_equal(world, 12);
+  assert_int_equal(reshard_rules_set_size(rules, "dp", 9, &changed), RESHARD_SUCCESS); /* none is left */
+  assert_int_equal(changed, 0);
+  assert_int_equal(reshard_rules_set_size(rules, "dp", 0, &changed), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_set_size(rules, NULL, 2, &changed), RESHARD_ERROR_INVALID);
+  assert_int_equal(reshard_rules_set_size(NULL, "dp", 2, &changed), RESHARD_ERROR_INVALID);
+  reshard_rules_free(rules);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_patterns),   cmocka_unit_test(test_all_short_patterns),
+      cmocka_unit_test(test_precedence), cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_file),       cmocka_unit_test(test_layouts),
+      cmocka_unit_test(test_shipped),    cmocka_unit_test(test_shipped_choices),
+      cmocka_unit_test(test_numbered),   cmocka_unit_test(test_set_size),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,338 @@
+/* Where a writer writes: what it replaces and what never, its temporaries and those of killed runs, limits, and
+ * syncing. */
+#include "support/fixtures/scratch.h"
+
+#include "file/move/store.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void touch(const char *name) { scratch_write(name, "old", 3); }
+
+static bool is_old(const char *name) {
+  char bytes[8] = "";
+  FILE *file = fopen(scratch_path(name), "rb");
+  size_t n = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
+  if (file != NULL)
+    fclose(file);
+  return n == 3 && memcmp(bytes, "old", 3) == 0;
+}
+
+/* A tensor "x" of 8 bytes on two ranks, or on one. */
+static reshard_status create_at(const char *path, bool force, reshard_writer *writer) {
+  size_t n = strlen(path);
+  bool file = (n > 4 && strcmp(path + n - 4, ".npy") == 0) || (n > 12 && strcmp(path + n - 12, ".safetensors") == 0);
+  reshard_writer_tensor tensor = {"x", RESHARD_U8, NULL};
+  assert_int_equal(reshard_layout_parse(file ? "rank(0)" : "chunk(0)", 1, (const int64_t[]){8}, 2, &tensor.layout),
+                   RESHARD_SUCCESS);
+  reshard_writer_options options = {.size = RESHARD_WRITER_OPTIONS_INIT, .force = force};
+  reshard_status status = reshard_writer_create(path, 1, &tensor, &options, writer);
+  reshard_layout_release(tensor.layout);
+  return status;
+}
+
+static reshard_writer create(const char *name, bool force) {
+  reshard_writer writer;
+  if (create_at(scratch_path(name), force, &writer) != RESHARD_SUCCESS)
+    fail_msg("%s: %s", name, reshard_last_error());
+  for (int64_t rank = 0; rank < 2; rank++)
+    assert_int_equal(reshard_writer_put(writer, 0, rank, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
+  return writer;
+}
+
+static void replace(const char *name, bool force) {
+  if (reshard_writer_commit(create(name, force)) != RESHARD_SUCCESS)
+    fail_msg("%s: %s", name, reshard_last_error());
+}
+
+static void refused_at(const char *path, bool force, reshard_status status, const char *text) {
+  reshard_writer untouched = (reshard_writer)&untouched, writer = untouched;
+  reshard_status is = create_at(path, force, &writer);
+  if (is != status || strstr(reshard_last_error(), text) == NULL)
+    fail_msg("expected %s with '%s', got %s: %s", reshard_status_string(status), text, reshard_status_string(is),
+             is != RESHARD_SUCCESS ? reshard_last_error() : "");
+  assert_ptr_equal(writer, untouched);
+}
+
+static void refused(const char *name, bool force, const char *text) {
+  refused_at(scratch_path(name), force, RESHARD_ERROR_INVALID, text);
+}
+
+#define SHARD(r) "shard-0000" r "-model-00001-of-00001.safetensors"
+
+static void test_replace(void **state) {
+  (void)state;
+  scratch_directory("r");
+  for (int i = 0; i < 2; i++) { /* there already the second time */
+    replace("r/a.npy", i > 0);
+    replace("r/b.safetensors", i > 0);
+    replace("r/c", i > 0);
+    refused("r/a.npy", false, "r/a.npy': is there");
+    refused("r/b.safetensors", false, "is there");
+    refused("r/c", false, "is there");
+    assert_string_equal(scratch_list("r"), "a.npy b.safetensors c");
+    assert_string_equal(scratch_list("r/c"), SHARD("1") " " SHARD("2"));
+    touch("r/a.npy");
+    touch("r/b.safetensors");
+    touch("r/c/other.safetensors");
+    touch("r/c/config.json");
+  }
+  replace("r/a.npy", true);
+  assert_false(is_old("r/a.npy"));
+  scratch_directory("r/empty");
+  refused("r/empty", false, "is there");
+  replace("r/empty///", true);
+  assert_string_equal(scratch_list("r/empty"), SHARD("1") " " SHARD("2"));
+
+  /* what must stay as it is */
+  scratch_directory("r/d.npy");
+  touch("r/file");
+  refused("r/d.npy", true, "is a directory");
+  refused("r/file", true, "is a file");
+  assert_int_equal(mkfifo(scratch_path("r/p.npy"), 0600), 0);
+  refused("r/p.npy", true, "neither file nor directory");
+  static const char *const foreign[] = {"notes.txt", ".safetensors.swp", ".git", "a.json/"};
+  for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+    char name[64], shown[64];
+    snprintf(name, sizeof name, "r/c/%s", foreign[i]);
+    snprintf(shown, sizeof shown, "'%.*s'", (int)strcspn(foreign[i], "/"), foreign[i]);
+    if (strchr(foreign[i], '/') != NULL) {
+      name[strlen(name) - 1] = '\0';
+      scratch_directory(name);
+    } else {
+      touch(name);
+    }
+    refused("r/c", true, shown);
+    scratch_remove(name);
+  }
+  assert_int_equal(symlink("other.safetensors", scratch_path("r/c/link.safetensors")), 0);
+  refused("r/c", true, "'link.safetensors'");
+  assert_true(is_old("r/c/other.safetensors") && is_old("r/c/config.json") && is_old("r/file"));
+  assert_string_equal(scratch_list("r"), "a.npy b.safetensors c d.npy empty file p.npy");
+  scratch_remove("r");
+}
+
+static void test_paths(void **state) {
+  (void)state;
+  touch("file");
+  refused("none/a.npy", false, "its directory");
+  refused("none/a", true, "its directory");
+  refused("file/a", false, "its directory");
+  refused_at("", false, RESHARD_ERROR_INVALID, "name");
+  refused_at("/", true, RESHARD_ERROR_INVALID, "name");
+  refused(".", true, "name");
+  refused("file/..", true, "name");
+  char name[300];
+  memset(name, 'n', sizeof name);
+  name[250] = '\0';
+  refused(name, false, "name too long");
+  scratch_remove("file");
+
+  /* relative, and the process goes elsewhere */
+  char before[1024];
+  reshard_writer writer;
+  scratch_directory("here");
+  assert_non_null(getcwd(before, sizeof before));
+  assert_int_equal(chdir(scratch_path("here")), 0);
+  assert_int_equal(create_at("a.safetensors", false, &writer), RESHARD_SUCCESS);
+  assert_int_equal(strncmp(rs_writer_path(writer), ".a.safetensors.reshard-", 23), 0);
+  assert_int_equal(chdir(before), 0);
+  assert_int_equal(reshard_writer_put(writer, 0, 0, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
+  assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
+  assert_string_equal(scratch_list("here"), "a.safetensors");
+
+  if (geteuid() != 0) {
+    assert_int_equal(chmod(scratch_path("here"), 0500), 0);
+    refused_at(scratch_path("here/b"), false, RESHARD_ERROR_SYSTEM, "Permission denied");
+    assert_int_equal(chmod(scratch_path("here"), 0700), 0);
+  }
+  scratch_remove("here");
+}
+
+/* A link is never replaced; with force what it points to is, where it lies. */
+static void test_links(void **state) {
+  (void)state;
+  struct stat info;
+  scratch_directory("l");
+  scratch_directory("l/disk");
+  scratch_directory("l/disk/set");
+  touch("l/disk/set/a.safetensors");
+  touch("l/disk/one.npy");
+  assert_int_equal(symlink("disk/set", scratch_path("l/set")), 0);
+  assert_int_equal(symlink("disk/one.npy", scratch_path("l/one.npy")), 0);
+  assert_int_equal(symlink("nothing", scratch_path("l/dangling.npy")), 0);
+  assert_int_equal(symlink("loop", scratch_path("l/loop")), 0);
+  refused("l/set", false, "is there");
+  refused("l/dangling.npy", false, "is there");
+  refused("l/dangling.npy", true, "symbolic link");
+  refused("l/loop", true, "symbolic link");
+  replace("l/set", true);
+  replace("l/one.npy", true);
+  assert_int_equal(lstat(scratch_path("l/set"), &info), 0);
+  assert_true(S_ISLNK(info.st_mode));
+  assert_string_equal(scratch_list("l/disk/set"), SHARD("1") " " SHARD("2"));
+  assert_false(is_old("l/disk/one.npy"));
+  assert_string_equal(scratch_list("l"), "dangling.npy disk loop one.npy set");
+  assert_string_equal(scratch_list("l/disk"), "one.npy set");
+  scratch_remove("l");
+}
+
+/* Temporaries of killed runs are removed, and nothing else is. */
+static void test_leftovers(void **state) {
+  (void)state;
+  scratch_directory("t");
+  scratch_directory("t/.a.reshard-12-0");
+  touch("t/.a.reshard-12-0/" SHARD("1"));
+  scratch_directory("t/.a.reshard-12-1"); /* has what no run of ours leaves */
+  touch("t/.a.reshard-12-1/notes");
+  touch("t/.a.reshard-12-2.npy");
+  touch("t/.a.reshard-13-7");
+  static const char *const others[] = {".a.reshard-12",    ".a.reshard-12-",   ".a.reshard-x-1",     ".a.reshard-12-1x",
+                                       ".b.reshard-12-0",  ".ab.reshard-12-0", ".a.reshard-1-1.old", "a.reshard-12-0",
+                                       ".a.reshard-12-0~", ".a.reshard--1"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "t/%s", others[i]);
+    touch(name);
+  }
+  assert_int_equal(symlink(".b.reshard-12-0", scratch_path("t/.a.reshard-14-0")), 0);
+  touch("t/.a.reshard-15-0"); /* in use */
+  int lock = open(scratch_path("t/.a.reshard-15-0"), O_RDONLY);
+  assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+  reshard_writer writer = create("t/a", false), second = create("t/a", false); /* nor is that of another writer */
+  reshard_writer_abandon(second);
+  assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
+  assert_string_equal(scratch_list("t"),
+                      ".a.reshard--1 .a.reshard-1-1.old .a.reshard-12 .a.reshard-12- .a.reshard-12-0~ "
+                      ".a.reshard-12-1 .a.reshard-12-1x .a.reshard-14-0 .a.reshard-15-0 .a.reshard-x-1 "
+                      ".ab.reshard-12-0 .b.reshard-12-0 a a.reshard-12-0");
+  assert_string_equal(scratch_list("t/.a.reshard-12-1"), "notes");
+  close(lock);
+  replace("t/a", true);
+  assert_null(strstr(scratch_list("t"), "reshard-15-0"));
+  scratch_remove("t");
+}
+
+/* Two at a time, and what comes in between. */
+static void test_rivals(void **state) {
+  (void)state;
+  static const char *const names[] = {"v/a.safetensors", "v/a.npy", "v/a"};
+  for (int i = 0; i < 3; i++) {
+    scratch_directory("v");
+    reshard_writer first = create(names[i], false), second = create(names[i], false), third = create(names[i], true);
+    assert_int_equal(reshard_writer_commit(first), RESHARD_SUCCESS);
+    assert_int_equal(reshard_writer_commit(second), RESHARD_ERROR_INVALID);
+    assert_non_null(strstr(reshard_last_error(), "is there"));
+    assert_int_equal(reshard_writer_commit(third), RESHARD_SUCCESS); /* with force: the last one wins */
+    assert_string_equal(scratch_list("v"), names[i] + 2);
+    reshard_writer fourth = create(names[i], true);
+    if (i < 2) {
+      scratch_directory(names[i]);
+    } else {
+      scratch_remove(names[i]);
+      touch(names[i]);
+    }
+    assert_int_equal(reshard_writer_commit(fourth), RESHARD_ERROR_INVALID);
+    assert_string_equal(scratch_list("v"), names[i] + 2);
+    reshard_writer fifth = create("v/b", true);
+    scratch_directory("v/b");
+    touch("v/b/thesis.tex");
+    assert_int_equal(reshard_writer_commit(fifth), RESHARD_ERROR_INVALID);
+    assert_string_equal(scratch_list("v/b"), "thesis.tex");
+    scratch_remove("v");
+  }
+}
+
+static void test_modes(void **state) {
+  (void)state;
+  struct stat info;
+  scratch_directory("m");
+  mode_t before = umask(027);
+  replace("m/a.npy", false);
+  replace("m/a", false);
+  umask(before);
+  assert_int_equal(stat(scratch_path("m/a.npy"), &info), 0);
+  assert_int_equal(info.st_mode & 07777, 0640);
+  assert_int_equal(stat(scratch_path("m/a"), &info), 0);
+  assert_int_equal(info.st_mode & 07777, 0750);
+  assert_int_equal(stat(scratch_path("m/a/" SHARD("1")), &info), 0);
+  assert_int_equal(info.st_mode & 07777, 0640);
+  scratch_remove("m");
+}
+
+static void test_limits(void **state) {
+  (void)state;
+  struct rlimit before, low;
+  scratch_directory("n");
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  low = before;
+  low.rlim_cur = 100;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+  refused_at(scratch_path("n/a.npy"), false, RESHARD_ERROR_SYSTEM, "136 bytes, the limit of this process is 100");
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+
+  /* rank 0 has 64 boxes, hence as many files */
+  reshard_writer writer;
+  reshard_writer_tensor tensor = {"x", RESHARD_U8, NULL};
+  assert_int_equal(reshard_layout_parse("cyclic(2;1)", 1, (const int64_t[]){128}, 2, &tensor.layout), RESHARD_SUCCESS);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  low = before;
+  low.rlim_cur = 40;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+  reshard_status status = reshard_writer_create(scratch_path("n/a"), 1, &tensor, NULL, &writer);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  assert_int_equal(status, RESHARD_ERROR_SYSTEM);
+  assert_non_null(strstr(reshard_last_error(), "128 files"));
+  assert_non_null(strstr(reshard_last_error(), "is 40"));
+  reshard_layout_release(tensor.layout);
+  assert_string_equal(scratch_list("n"), "");
+  scratch_remove("n");
+}
+
+typedef struct watch {
+  int64_t calls, done, all, stop;
+} watch;
+
+static int look(void *user, const char *stage, int64_t done, int64_t all) {
+  watch *w = user;
+  assert_string_equal(stage, "syncing");
+  assert_true(done > w->done && done <= all && (w->calls == 0 || all == w->all));
+  w->done = done;
+  w->all = all;
+  return ++w->calls == w->stop;
+}
+
+static void test_sync(void **state) {
+  (void)state;
+  scratch_directory("y");
+  reshard_writer writer = create("y/a", false);
+  watch w = {0, 0, 0, 0}, stopped = {0, 0, 0, 2};
+  assert_int_equal(rs_writer_sync(writer, look, &w), RESHARD_SUCCESS);
+  assert_true(w.calls == 2 && w.done == w.all);
+  assert_int_equal(rs_writer_publish(writer), RESHARD_SUCCESS);
+  assert_string_equal(scratch_list("y"), "a");
+  writer = create("y/b", false);
+  assert_int_equal(rs_writer_sync(writer, look, &stopped), RESHARD_ERROR_CANCELLED);
+  reshard_writer_abandon(writer);
+  assert_string_equal(scratch_list("y"), "a");
+  scratch_remove("y");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_replace),   cmocka_unit_test(test_paths),  cmocka_unit_test(test_links),
+      cmocka_unit_test(test_leftovers), cmocka_unit_test(test_rivals), cmocka_unit_test(test_modes),
+      cmocka_unit_test(test_limits),    cmocka_unit_test(test_sync),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

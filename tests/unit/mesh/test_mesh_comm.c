@@ -1,0 +1,458 @@
+/* Splitting communicators, and the communicators of meshes: who is in which and where, what is kept; ranks that fail,
+ * differ or never come; transfers in the rows and columns of a mesh at the same time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/rank_threads.h"
+
+#include <reshard/mesh.h>
+#include <reshard/reshard.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 8, PATIENCE = 60000 };
+
+static reshard_comm comms[MOST];
+static crew_result results[MOST];
+
+static void open_comms(int64_t n, int64_t timeout_ms) {
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
+  assert_int_equal(reshard_comm_create_local(n, &options, comms), RESHARD_SUCCESS);
+}
+
+static void close_comms(int64_t n) {
+  for (int64_t r = 0; r < n; r++)
+    reshard_comm_destroy(comms[r]);
+}
+
+static void assert_all(int64_t n, reshard_status status, const char *part) {
+  crew_assert(n, results, status, part, NULL);
+}
+
+/* --- Communicators of meshes ------------------------------------------------------------------------------------- */
+
+#define TRY(call) \
+  do { \
+    reshard_status try_ = (call); \
+    if (try_ != RESHARD_SUCCESS) \
+      return try_; \
+  } while (0)
+
+static reshard_status wrong(const char *what) { /* as a status, for threads */
+  fprintf(stderr, "wrong: %s\n", what);
+  return RESHARD_ERROR_INTERNAL;
+}
+
+static bool is(reshard_comm comm, int64_t size, int64_t rank, const int64_t *ranks) {
+  bool same = reshard_comm_size(comm) == size && reshard_comm_rank(comm) == rank;
+  for (int64_t i = 0; i < size && same && ranks != NULL; i++)
+    same = reshard_comm_global_ranks(comm)[i] == ranks[i];
+  return same;
+}
+
+/* dp=2,tp=3 on ranks 1..6 of 8: who is in which, and what is kept. */
+static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
+  bool in = rank >= 1 && rank <= 6;
+  int64_t d = (rank - 1) / 3, t = (rank - 1) % 3;
+  reshard_comm tp, dp, again, all, turned;
+  TRY(reshard_mesh_comm(mesh, "tp", &tp));
+  TRY(reshard_mesh_comm(mesh, "dp", &dp));
+  TRY(reshard_mesh_comm(mesh, NULL, &all));
+  TRY(reshard_mesh_comm(mesh, "tp,dp", &turned));
+  if (!in)
+    return tp == NULL && dp == NULL && all == NULL && turned == NULL ? RESHARD_SUCCESS : wrong("outside");
+  const int64_t row[3] = {1 + 3 * d, 2 + 3 * d, 3 + 3 * d}, column[2] = {1 + t, 4 + t}, six[6] = {1, 2, 3, 4, 5, 6},
+                by_column[6] = {1, 4, 2, 5, 3, 6};
+  if (!is(tp, 3, t, row) || !is(dp, 2, d, column) || !is(all, 6, rank - 1, six) || !is(turned, 6, t * 2 + d, by_column))
+    return wrong("who is where");
+  if (rank == 4) { /* kept: no other rank makes these calls */
+    reshard_mesh sub, flat;
+    TRY(reshard_mesh_comm(mesh, "1", &again));
+    TRY(reshard_mesh_sub(mesh, "tp", RESHARD_MESH_MINE, &sub));
+    TRY(reshard_mesh_comm(sub, NULL, &dp));
+    reshard_mesh_release(sub);
+    TRY(reshard_mesh_flatten(mesh, "tp,dp", "x", &flat));
+    TRY(reshard_mesh_comm(flat, "x", &all));
+    reshard_mesh_release(flat);
+    if (again != tp || dp != tp || all != turned)
+      return wrong("not kept");
+  }
+  return reshard_comm_barrier(tp);
+}
+
+static void mesh_body(void *user, int64_t rank) {
+  (void)user;
+  reshard_mesh mesh = NULL;
+  reshard_status status = reshard_mesh_parse(comms[rank], 0, "dp=2,tp=3@1-6", &mesh);
+  if (status == RESHARD_SUCCESS)
+    status = use_mesh(rank, mesh);
+  reshard_mesh_release(mesh);
+  crew_note(&results[rank], status);
+}
+
+static void test_mesh_comm(void **state) {
+  (void)state;
+  open_comms(8, PATIENCE);
+  crew_run(8, mesh_body, NULL);
+  assert_all(8, RESHARD_SUCCESS, "");
+  close_comms(8);
+}
+
+/* Sub-meshes, slices and meshes of their own: 2x2x2 on 8 ranks. */
+static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
+  reshard_mesh sub, deeper, slice, given, own, inner, none;
+  reshard_comm comm, same;
+  TRY(reshard_mesh_comm(mesh, NULL, &comm));
+  if (comm != comms[rank]) /* all ranks in their order */
+    return wrong("the communicator itself");
+  TRY(reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &sub));
+  TRY(reshard_mesh_comm(sub, NULL, &comm));
+  if (!is(comm, 4, rank % 4, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 4 * 4)
+    return wrong("sub-mesh");
+  TRY(reshard_mesh_sub(sub, "tp", RESHARD_MESH_MINE, &deeper));
+  TRY(reshard_mesh_comm(deeper, "tp", &comm));
+  TRY(reshard_mesh_comm(mesh, "tp", &same));
+  if (comm != same || !is(comm, 2, rank % 2, (int64_t[]){rank / 2 * 2, rank / 2 * 2 + 1}))
+    return wrong("part of a part");
+  /* One coordinate of dp of each: half of the ranks are outside, and in the other slice. */
+  for (int64_t d = 0; d < 2; d++) {
+    bool in = rank / 2 % 2 == d;
+    TRY(reshard_mesh_slice(sub, "dp", d, d + 1, 1, &slice));
+    TRY(reshard_mesh_comm(slice, "tp", &comm));
+    if (in ? !is(comm, 2, rank % 2, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 2 * 2 : comm != NULL)
+      return wrong("slice");
+    if (in != (reshard_mesh_contains(slice, RESHARD_MESH_MINE) == 1))
+      return wrong("in the slice");
+    TRY(reshard_mesh_own(slice, &none));
+    if ((none == NULL) == in)
+      return wrong("own of a slice");
+    reshard_mesh_release(none);
+    reshard_mesh_release(slice);
+  }
+  /* The part of one rank that all name. */
+  TRY(reshard_mesh_sub(mesh, "pp", 3, &given));
+  TRY(reshard_mesh_comm(given, "pp", &comm));
+  if (rank % 4 == 3 ? !is(comm, 2, rank / 4, (int64_t[]){3, 7}) : comm != NULL)
+    return wrong("part of a given rank");
+  reshard_mesh_release(given);
+  TRY(reshard_mesh_sub(mesh, "pp", 2, &given));
+  TRY(reshard_mesh_comm(given, "pp", &comm));
+  if (rank % 4 == 2 ? !is(comm, 2, rank / 4, (int64_t[]){2, 6}) : comm != NULL)
+    return wrong("part of another given rank");
+  reshard_mesh_release(given);
+  /* The same mesh among its own ranks, of which the parts are that of four ranks alone. */
+  TRY(reshard_mesh_own(sub, &own));
+  if (reshard_mesh_world(own) != 4 || reshard_mesh_rank(own) != rank % 4 || reshard_mesh_root(own) != own ||
+      strcmp(reshard_mesh_name(own, 1), "tp") != 0)
+    return wrong("own");
+  reshard_mesh_release(sub); /* it holds that */
+  TRY(reshard_mesh_sub(own, "dp", RESHARD_MESH_MINE, &inner));
+  if (rank < 4) /* the other four do not take part */
+    TRY(reshard_mesh_comm(own, "dp", &comm));
+  if (rank < 4 && !is(comm, 2, rank / 2 % 2, (int64_t[]){rank % 2, rank % 2 + 2}))
+    return wrong("part of its own");
+  reshard_mesh_release(own);
+  reshard_mesh_release(inner);
+  reshard_mesh_release(deeper);
+  return reshard_comm_barrier(comms[rank]);
+}
+
+static void parts_body(void *user, int64_t rank) {
+  (void)user;
+  reshard_mesh mesh = NULL;
+  reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
+  if (status == RESHARD_SUCCESS)
+    status = use_parts(rank, mesh);
+  reshard_mesh_release(mesh);
+  crew_note(&results[rank], status);
+}
+
+static void test_parts(void **state) {
+  (void)state;
+  open_comms(8, PATIENCE);
+  crew_run(8, parts_body, NULL);
+  assert_all(8, RESHARD_SUCCESS, "");
+  close_comms(8);
+}
+
+/* All ranks in another order than theirs, regular or not; and a mesh on its own communicator that outlives the first.
+ */
+static reshard_status use_order(int64_t rank, const char *text, const int64_t *ranks) {
+  reshard_mesh mesh, own;
+  reshard_comm comm;
+  int64_t at = 0;
+  while (ranks[at] != rank)
+    at++;
+  TRY(reshard_mesh_parse(comms[rank], 0, text, &mesh));
+  TRY(reshard_mesh_comm(mesh, NULL, &comm));
+  if (!is(comm, 4, at, ranks))
+    return wrong("order");
+  TRY(reshard_mesh_own(mesh, &own));
+  reshard_mesh_release(mesh);
+  TRY(reshard_mesh_comm(own, "1", &comm));
+  if (!is(comm, 2, at % 2, (int64_t[]){ranks[at / 2 * 2], ranks[at / 2 * 2 + 1]}))
+    return wrong("order of its own");
+  TRY(reshard_comm_barrier(comm));
+  TRY(reshard_comm_barrier(reshard_mesh_base_comm(own)));
+  reshard_mesh_release(own);
+  return RESHARD_SUCCESS;
+}
+
+static void order_body(void *user, int64_t rank) {
+  (void)user;
+  reshard_status status = use_order(rank, "2x2@3-0", (int64_t[]){3, 2, 1, 0});
+  if (status == RESHARD_SUCCESS)
+    status = use_order(rank, "2x2@0,2,3,1", (int64_t[]){0, 2, 3, 1});
+  if (status == RESHARD_SUCCESS)
+    status = use_order(rank, "2x2@0,2,1,3", (int64_t[]){0, 2, 1, 3});
+  crew_note(&results[rank], status);
+}
+
+static void test_order(void **state) {
+  (void)state;
+  open_comms(4, PATIENCE);
+  crew_run(4, order_body, NULL);
+  assert_all(4, RESHARD_SUCCESS, "");
+  close_comms(4);
+}
+
+/* One rank wants something else, or fails: all get the same error, and nothing is kept. */
+typedef struct mistake {
+  const char *mesh, *dims; /* of rank 2; NULL: as the others */
+  bool no_output, own;
+  reshard_status status;
+  const char *part;
+} mistake;
+
+static reshard_status make_mistake(const mistake *m, int64_t rank, reshard_mesh mesh) {
+  reshard_comm comm = (reshard_comm)m;
+  reshard_mesh own = (reshard_mesh)m;
+  bool odd = rank == 2;
+  if (m->own)
+    return reshard_mesh_own(mesh, odd && m->no_output ? NULL : &own);
+  reshard_status status =
+      reshard_mesh_comm(mesh, odd && m->dims != NULL ? m->dims : "tp", odd && m->no_output ? NULL : &comm);
+  return comm == (reshard_comm)m ? status : wrong("written to");
+}
+
+static void mistake_body(void *user, int64_t rank) {
+  const mistake *m = user;
+  reshard_mesh mesh = NULL;
+  reshard_comm comm = NULL;
+  const char *text = rank == 2 && m->mesh != NULL ? m->mesh : "dp=2,tp=3@0,1,2,3,4,5";
+  reshard_status status = reshard_mesh_parse(comms[rank], 0, text, &mesh);
+  if (status == RESHARD_SUCCESS)
+    status = make_mistake(m, rank, mesh);
+  crew_note(&results[rank], status);
+  if (m->mesh == NULL && (reshard_mesh_comm(mesh, "tp", &comm) != RESHARD_SUCCESS || (comm == NULL) != (rank >= 6)))
+    crew_note(&results[rank], wrong("right, after a mistake"));
+  reshard_mesh_release(mesh);
+}
+
+static void test_mistakes(void **state) {
+  (void)state;
+  static const mistake mistakes[] = {
+      {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims tp of dp=2,tp=3@0-5 ("},
+      {NULL, "dp", false, false, RESHARD_ERROR_MISMATCH, "), rank 2 by mesh dims dp of dp=2,tp=3@0-5 ("},
+      {NULL, "tp,dp", false, false, RESHARD_ERROR_MISMATCH, "rank 2 by mesh dims tp,dp of dp=2,tp=3@0-5"},
+      {NULL, "pp", false, false, RESHARD_ERROR_INVALID,
+       "rank 2: mesh dims \"pp\": column 1: the mesh has no dim named pp"},
+      {NULL, NULL, true, false, RESHARD_ERROR_INVALID, "rank 2: reshard_mesh_comm: comm is NULL"},
+      {NULL, NULL, true, true, RESHARD_ERROR_INVALID, "rank 2: reshard_mesh_own: own is NULL"},
+      {"dp=2,tp=3@1-6", NULL, false, false, RESHARD_ERROR_MISMATCH, "rank 2 by mesh dims tp of dp=2,tp=3@1-6"},
+      {"dp=2,tp=3@0,1,2,5,4,3", NULL, false, false, RESHARD_ERROR_MISMATCH,
+       "rank 2 by mesh dims tp of dp=2,tp=3@0-2,5-3"},
+  };
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    mistake m = mistakes[i];
+    open_comms(7, PATIENCE);
+    crew_run(7, mistake_body, &m);
+    assert_all(7, m.status, m.part);
+    close_comms(7);
+  }
+}
+
+/* Rank 1 fails alone where the communicators are there already: nobody waits for it, and it for nobody. */
+static reshard_status fail_alone(int64_t rank, reshard_mesh mesh) {
+  reshard_comm comm;
+  reshard_mesh own;
+  TRY(reshard_mesh_comm(mesh, "tp", &comm));
+  TRY(reshard_mesh_own(mesh, &own));
+  reshard_mesh_release(own);
+  if (rank == 1 && (reshard_mesh_comm(mesh, "tp", NULL) != RESHARD_ERROR_INVALID ||
+                    strcmp(reshard_last_error(), "reshard_mesh_comm: comm is NULL") != 0 ||
+                    reshard_mesh_own(mesh, NULL) != RESHARD_ERROR_INVALID ||
+                    strcmp(reshard_last_error(), "reshard_mesh_own: own is NULL") != 0))
+    return wrong("a failure of one rank alone");
+  return reshard_comm_barrier(comms[rank]);
+}
+
+static void alone_body(void *user, int64_t rank) {
+  reshard_mesh mesh = NULL;
+  reshard_status status = reshard_mesh_parse(comms[rank], 0, user, &mesh);
+  crew_note(&results[rank], status != RESHARD_SUCCESS ? status : fail_alone(rank, mesh));
+  reshard_mesh_release(mesh);
+}
+
+static void test_fails_alone(void **state) {
+  (void)state;
+  char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
+  for (int i = 0; i < 2; i++) {
+    open_comms(5, 2000);
+    crew_run(5, alone_body, texts[i]);
+    assert_all(5, RESHARD_SUCCESS, "");
+    close_comms(5);
+  }
+}
+
+/* Meshes that differ where a text that is cut off does not show it. */
+static void long_body(void *user, int64_t rank) {
+  (void)user;
+  char text[256];
+  reshard_mesh mesh;
+  reshard_comm comm;
+  memset(text, 'a', 200);
+  strcpy(text + 200, rank == 2 ? "=4@0,2,3,1" : "=4@0,3,2,1");
+  reshard_status status = reshard_mesh_parse(comms[rank], 0, text, &mesh);
+  if (status == RESHARD_SUCCESS) {
+    status = reshard_mesh_comm(mesh, NULL, &comm);
+    reshard_mesh_release(mesh);
+  }
+  crew_note(&results[rank], status);
+}
+
+static void test_long_names(void **state) {
+  (void)state;
+  open_comms(4, PATIENCE);
+  crew_run(4, long_body, NULL);
+  assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
+  close_comms(4);
+}
+
+/* --- Transfers in rows and columns of a mesh at the same time ---------------------------------------------------- */
+
+enum { ROWS = 211, COLUMNS = 1031, ROUNDS = 6 /* enough for the copy threads */ };
+
+/* Rank threads work in their row, their column and the whole at once: three threads for each. */
+typedef struct stage {
+  reshard_mesh mesh[6];
+  reshard_comm comm[3][6];
+  int64_t color[3][6]; /* which of the siblings; so the data differ */
+  reshard_path path;
+  crew_result results[3][6];
+} stage;
+
+static uint32_t value(int64_t color, int64_t round, int64_t row, int64_t column) {
+  return (uint32_t)(((color * 31 + round) * ROWS + row) * COLUMNS + column);
+}
+
+static reshard_status box_of(reshard_layout layout, int64_t rank, reshard_interval *rows, reshard_interval *columns) {
+  int64_t count;
+  *rows = *columns = (reshard_interval){0, 0};
+  TRY(reshard_layout_array_intervals(layout, rank, 0, 0, 0, 1, rows, &count));
+  return reshard_layout_array_intervals(layout, rank, 0, 1, 0, 1, columns, &count);
+}
+
+static reshard_status run_rounds(reshard_transfer transfer, int64_t color, const reshard_interval *box, uint32_t *src,
+                                 const uint32_t *dst) {
+  for (int64_t round = 0; round < ROUNDS; round++) {
+    uint32_t *to = src;
+    for (int64_t i = box[0].begin; i < box[0].end; i++)
+      for (int64_t j = box[1].begin; j < box[1].end; j++)
+        *to++ = value(color, round, i, j);
+    TRY(reshard_execute(transfer, NULL));
+    const uint32_t *from = dst;
+    for (int64_t i = box[2].begin; i < box[2].end; i++)
+      for (int64_t j = box[3].begin; j < box[3].end; j++)
+        if (*from++ != value(color, round, i, j))
+          return wrong("data");
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path path) {
+  const int64_t shape[2] = {ROWS, COLUMNS}, n = reshard_comm_size(comm), rank = reshard_comm_rank(comm);
+  reshard_layout src, dst;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  reshard_interval box[4];
+  TRY(reshard_layout_create_chunk(2, shape, n, 0, 0, NULL, &src));
+  TRY(reshard_layout_create_chunk(2, shape, n, 1, 0, NULL, &dst));
+  TRY(box_of(src, rank, &box[0], &box[1]));
+  TRY(box_of(dst, rank, &box[2], &box[3]));
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32};
+  TRY(reshard_plan_create(1, &entry, rank, NULL, &plan));
+  uint32_t *memory[2] = {calloc(ROWS * COLUMNS, 4), calloc(ROWS * COLUMNS, 4)};
+  void *from = memory[0], *to = memory[1];
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from, .dst = &to};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
+  TRY(reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
+  reshard_status status = run_rounds(transfer, color, box, memory[0], memory[1]);
+  reshard_comm_stats stats;
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_get_stats(comm, &stats);
+  int64_t width = box[3].end - box[3].begin, kept = width * (box[0].end - box[0].begin);
+  if (status == RESHARD_SUCCESS && stats.received_bytes != 4 * ROUNDS * (width * ROWS - kept))
+    status = wrong("bytes counted");
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  free(memory[0]);
+  free(memory[1]);
+  return status;
+}
+
+static void stage_body(void *user, int64_t thread) {
+  stage *s = user;
+  int64_t kind = thread / 6, rank = thread % 6;
+  crew_note(&s->results[kind][rank], reshard_in(s->comm[kind][rank], s->color[kind][rank], s->path));
+}
+
+static void make_body(void *user, int64_t rank) {
+  stage *s = user;
+  reshard_mesh mesh = s->mesh[rank];
+  reshard_status status = reshard_mesh_comm(mesh, "tp", &s->comm[0][rank]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_mesh_comm(mesh, "dp", &s->comm[1][rank]);
+  crew_note(&results[rank], status);
+}
+
+static void test_transfers(void **state) {
+  (void)state;
+  for (int path = 0; path < 2; path++) {
+    stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
+    open_comms(6, PATIENCE);
+    for (int r = 0; r < 6; r++) {
+      assert_int_equal(reshard_mesh_parse(comms[r], 0, "dp=2,tp=3", &s.mesh[r]), RESHARD_SUCCESS);
+      s.comm[2][r] = comms[r];
+      s.color[0][r] = r / 3;
+      s.color[1][r] = 10 + r % 3;
+      s.color[2][r] = 20;
+    }
+    crew_run(6, make_body, &s);
+    assert_all(6, RESHARD_SUCCESS, "");
+    crew_run(18, stage_body, &s);
+    for (int i = 0; i < 18; i++)
+      if (s.results[i / 6][i % 6].status != RESHARD_SUCCESS)
+        fail_msg("kind %d, rank %d: %s", i / 6, i % 6, s.results[i / 6][i % 6].text);
+    for (int r = 0; r < 6; r++)
+      reshard_mesh_release(s.mesh[r]);
+    close_comms(6);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_mesh_comm), cmocka_unit_test(test_parts),       cmocka_unit_test(test_order),
+      cmocka_unit_test(test_mistakes),  cmocka_unit_test(test_fails_alone), cmocka_unit_test(test_long_names),
+      cmocka_unit_test(test_transfers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,435 @@
+/* Dry plans: rounds and workspace under a limit, sizes near 2^63, classes, the refusals of a reverse plan,
+ * explanations. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <reshard/plan.h>
+
+#include "bench/verify/random.h"
+#include "bench/cli/util.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef RS_HAVE_JANSSON
+#include <jansson.h>
+#endif
+
+#define SHAPE(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
+
+static reshard_layout parse(const char *text, int ndim, const int64_t *shape, int64_t world) {
+  reshard_layout layout = NULL;
+  if (reshard_layout_parse(text, ndim, shape, world, &layout) != RESHARD_SUCCESS)
+    fail_msg("%s: %s", text, reshard_last_error());
+  return layout;
+}
+
+/* A plan from two strings; the layouts live on in it. */
+static reshard_plan plan_of(const char *from, const char *to, int ndim, const int64_t *shape, int64_t world,
+                            reshard_dtype dtype, int64_t rank, const reshard_plan_options *options) {
+  reshard_layout src = parse(from, ndim, shape, world), dst = parse(to, ndim, shape, world);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = dtype};
+  reshard_plan plan;
+  if (reshard_plan_create(1, &entry, rank, options, &plan) != RESHARD_SUCCESS)
+    fail_msg("%s to %s: %s", from, to, reshard_last_error());
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  return plan;
+}
+
+static reshard_plan_info info_of(reshard_plan plan) {
+  reshard_plan_info info = {0};
+  assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+  return info;
+}
+
+/* --- Rounds and workspace ----------------------------------------------------------------------------------------- */
+
+/* 10,000 bytes from rank 0 to rank 1 under 4,096 bytes: four slots of 1,024, so ten pieces. */
+static void test_pieces(void **unused) {
+  (void)unused;
+  for (int64_t rank = 0; rank < 2; rank++) {
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 4096, 0, NULL};
+    reshard_plan plan = plan_of("rank(0)", "rank(1)", SHAPE(100, 100), 2, RESHARD_U8, rank, &options);
+    reshard_plan_info info = info_of(plan);
+    size_t workspace;
+    assert_int_equal(info.rounds, 10);
+    assert_int_equal(info.round_groups, 1);
+    assert_int_equal(info.messages_sent, rank == 0 ? 10 : 0);
+    assert_int_equal(info.messages_received, rank == 1 ? 10 : 0);
+    assert_int_equal(info.packs_skipped, rank == 0);
+    assert_int_equal(info.unpacks_skipped, rank == 1);
+    assert_int_equal(info.workspace_bytes, 0); /* both in place */
+    assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
+    assert_int_equal(workspace, 2048); /* a slot each in two rounds */
+    reshard_plan_destroy(plan);
+  }
+}
+
+/* Four ranks, rows to columns: a message of 64 bytes to each other rank. */
+static void test_groups(void **unused) {
+  (void)unused;
+  static const struct {
+    int64_t window, least, groups;
+  } cases[] = {{1, 1024, 3}, {2, 2048, 2}, {3, 3072, 1}, {0, 3072, 1}, {100, 3072, 1}};
+  for (int i = 0; i < 5; i++)
+    for (int64_t rank = 0; rank < 4; rank++) {
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, cases[i].least, cases[i].window, NULL};
+      reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(16, 16), 4, RESHARD_F32, rank, &options);
+      reshard_plan_info info = info_of(plan);
+      assert_int_equal(info.round_groups, cases[i].groups);
+      assert_int_equal(info.rounds, cases[i].groups);
+      assert_int_equal(info.messages_sent, 3);
+      assert_int_equal(info.messages_received, 3);
+      assert_int_equal(info.sent_bytes, 192);
+      assert_int_equal(info.kept_bytes, 64);
+      assert_true(info.workspace_bytes > 0 && info.workspace_bytes <= cases[i].least);
+      int64_t rounds;
+      for (int64_t g = 0; g < cases[i].groups; g++) {
+        assert_int_equal(reshard_plan_group_rounds(plan, g, &rounds), RESHARD_SUCCESS);
+        assert_int_equal(rounds, 1);
+      }
+      assert_int_equal(reshard_plan_group_rounds(plan, cases[i].groups, &rounds), RESHARD_ERROR_INVALID);
+      assert_int_equal(reshard_plan_group_rounds(plan, -1, &rounds), RESHARD_ERROR_INVALID);
+      reshard_plan_destroy(plan);
+    }
+}
+
+/* A limit that is too small names the least; exactly that works, a byte less does not. */
+static void test_least(void **unused) {
+  (void)unused;
+  rng r;
+  rng_seed(&r, 3);
+  for (int i = 0; i < 200; i++) {
+    int64_t world = rng_in(&r, 2, 70), window = rng_one_in(&r, 2) ? 0 : rng_in(&r, 1, 90), rank = rng_below(&r, world);
+    reshard_layout src = parse("chunk(0)", SHAPE(300, 70), world), dst = parse("chunk(1)", SHAPE(300, 70), world);
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U16};
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 1, window, NULL};
+    reshard_plan plan = NULL;
+    long long named = 0, given = 0;
+    assert_int_equal(reshard_plan_create(1, &entry, rank, &options, &plan), RESHARD_ERROR_INVALID);
+    assert_null(plan);
+    assert_int_equal(
+        sscanf(reshard_last_error(), "a workspace limit of %lld bytes is too small: %lld is the least", &given, &named),
+        2);
+    assert_int_equal(given, 1);
+    options.workspace_limit = named - 1;
+    assert_int_equal(reshard_plan_create(1, &entry, rank, &options, &plan), RESHARD_ERROR_INVALID);
+    for (int k = 0; k < 3; k++) {
+      size_t workspace;
+      options.workspace_limit = k == 0 ? named : k == 1 ? named + rng_below(&r, 100000) : INT64_MAX - rng_below(&r, 3);
+      assert_int_equal(reshard_plan_create(1, &entry, rank, &options, &plan), RESHARD_SUCCESS);
+      assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
+      assert_true((int64_t)workspace <= options.workspace_limit);
+      assert_true(info_of(plan).workspace_bytes <= (int64_t)workspace);
+      reshard_plan_destroy(plan);
+      plan = NULL;
+    }
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+}
+
+/* Sizes near 2^63: what does not fit is refused, and nothing wraps. */
+static void test_large(void **unused) {
+  (void)unused;
+  static const int64_t limits[] = {0, 1 << 20, INT64_MAX};
+  int64_t most = INT64_MAX / 3 - 512, third = (int64_t)1 << 61;
+  for (int l = 0; l < 3; l++)
+    for (int64_t rank = 0; rank < 3; rank++) {
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limits[l], 0, NULL};
+      size_t workspace;
+      reshard_plan plan = plan_of("rank(0)", "mesh(3;R)", 1, &most, 3, RESHARD_U8, rank, &options);
+      reshard_plan_info info = info_of(plan);
+      assert_true(info.sent_bytes == (rank == 0 ? 2 * most : 0) && info.received_bytes == (rank == 0 ? 0 : most));
+      assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
+      assert_true(workspace > 0 && workspace <= (size_t)(limits[l] > 0 ? limits[l] : INT64_MAX));
+      reshard_plan_destroy(plan);
+      plan = plan_of("mesh(2;R)", "rank(2)", SHAPE(3, INT64_MAX / 9 - 512), 3, RESHARD_U8, rank, &options);
+      info = info_of(plan);
+      assert_true(rank == 2 ? info.received_bytes == info.bytes : info.sent_bytes >= info.bytes / 3);
+      reshard_plan_destroy(plan);
+    }
+  /* one tensor too large, and two that are together */
+  reshard_layout src = parse("rank(0)", 1, &third, 3), dst = parse("mesh(3;R)", 1, &third, 3);
+  reshard_entry entries[2] = {{RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8}};
+  reshard_plan plan = NULL;
+  assert_int_equal(reshard_plan_create(1, entries, 0, NULL, &plan), RESHARD_SUCCESS);
+  assert_int_equal(info_of(plan).sent_bytes, 2 * third);
+  reshard_plan_destroy(plan);
+  plan = NULL;
+  entries[1] = entries[0];
+  assert_int_equal(reshard_plan_create(2, entries, 0, NULL, &plan), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(),
+                      "entry 1 'tensor': the bytes of all entries, on each of 3 ranks, overflow 63 bits");
+  entries[0].dtype = RESHARD_BF16;
+  assert_int_equal(reshard_plan_create(1, entries, 0, NULL, &plan), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "entry 0 'tensor': its bytes, on each of 3 ranks, overflow 63 bits");
+  assert_null(plan);
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
+/* --- Entries, classes, empty plans -------------------------------------------------------------------------------- */
+
+static void test_classes(void **unused) {
+  (void)unused;
+  reshard_layout src = parse("chunk(0)", SHAPE(8, 8), 4), dst = parse("chunk(1)", SHAPE(8, 8), 4);
+  reshard_layout again = parse("chunk(0;0-3)", SHAPE(8, 8), 4), columns = parse("mesh(4;S1)", SHAPE(8, 8), 4);
+  int64_t zero[2] = {0, 0}, whole[2] = {8, 8}, three[2] = {3, 8};
+  int same[2] = {0, 1}, turned[2] = {1, 0};
+  reshard_entry entries[] = {
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32},
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_I32},   /* the same width */
+      {RESHARD_ENTRY_INIT, .src = again, .dst = dst, .dtype = RESHARD_F32}, /* the same layout, made twice */
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32, .src_offset = zero, .dst_extent = whole,
+       .permutation = same},
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16},    /* another width */
+      {RESHARD_ENTRY_INIT, .src = src, .dst = columns, .dtype = RESHARD_F32}, /* another kind */
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32, .src_extent = three},
+      {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32, .permutation = turned},
+      {RESHARD_ENTRY_INIT, .src = dst, .dst = src, .dtype = RESHARD_F32},
+  };
+  static const int64_t classes[] = {1, 1, 1, 1, 2, 3, 4, 5, 6};
+  for (int64_t n = 1; n <= 9; n++) {
+    reshard_plan plan;
+    assert_int_equal(reshard_plan_create(n, entries, 1, NULL, &plan), RESHARD_SUCCESS);
+    assert_int_equal(info_of(plan).classes, classes[n - 1]);
+    assert_int_equal(info_of(plan).entries, n);
+    reshard_plan_destroy(plan);
+  }
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+  reshard_layout_release(again);
+  reshard_layout_release(columns);
+}
+
+/* A thousand equal tensors cost one intersection and their names. */
+static void test_many(void **unused) {
+  (void)unused;
+  reshard_layout src = parse("chunk(0)", SHAPE(64, 64), 8), dst = parse("chunk(1)", SHAPE(64, 64), 8);
+  reshard_entry *entries = cli_alloc(1000, sizeof *entries);
+  for (int i = 0; i < 1000; i++)
+    entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
+  reshard_plan one, all;
+  assert_int_equal(reshard_plan_create(1, entries, 3, NULL, &one), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_create(1000, entries, 3, NULL, &all), RESHARD_SUCCESS);
+  reshard_plan_info a = info_of(one), b = info_of(all);
+  assert_int_equal(b.classes, 1);
+  assert_int_equal(b.segments, a.segments);
+  assert_int_equal(b.peers, 7);
+  assert_int_equal(b.messages_sent, 7); /* one a peer, however many tensors */
+  assert_int_equal(b.sent_bytes, 1000 * a.sent_bytes);
+  assert_int_equal(b.lower_bound_bytes, 1000 * a.lower_bound_bytes);
+  assert_int_equal(b.exclusive_bytes, 1000 * a.exclusive_bytes);
+  assert_true(b.memory_bytes < a.memory_bytes + 1000 * 100);
+  reshard_plan_destroy(one);
+  reshard_plan_destroy(all);
+  free(entries);
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
+static void test_empty(void **unused) {
+  (void)unused;
+  int64_t nodes[1] = {0};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 100, 0, nodes};
+  reshard_plan plan, back;
+  char text[1024];
+  assert_int_equal(reshard_plan_create(0, NULL, 5, &options, &plan), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_reverse(plan, &back), RESHARD_SUCCESS);
+  for (int i = 0; i < 2; i++) {
+    reshard_plan_info info = info_of(i == 0 ? plan : back);
+    assert_true(info.world == 0 && info.rank == 5 && info.bytes == 0 && info.peers == 0 && info.rounds == 0 &&
+                info.workspace_bytes == 0);
+  }
+  assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_explain(back, RESHARD_JSON, text, sizeof text, NULL), RESHARD_SUCCESS);
+  reshard_plan_destroy(plan);
+  reshard_plan_destroy(back);
+  reshard_plan_destroy(NULL);
+  plan = plan_of("chunk(0)", "chunk(1)", SHAPE(0, 7), 4, RESHARD_F32, 2, NULL);
+  assert_true(info_of(plan).bytes == 0 && info_of(plan).peers == 0);
+  reshard_plan_destroy(plan);
+}
+
+/* --- Reverse ------------------------------------------------------------------------------------------------------ */
+
+static void refuses(const char *to, int64_t rank, reshard_status status, const char *part) {
+  reshard_plan back = NULL, plan = plan_of("chunk(0)", to, SHAPE(8, 12), 4, RESHARD_F32, rank, NULL);
+  assert_int_equal(reshard_plan_reverse(plan, &back), status);
+  assert_null(back);
+  if (status != RESHARD_SUCCESS && strstr(reshard_last_error(), part) == NULL)
+    fail_msg("%s: '%s' has no '%s'", to, reshard_last_error(), part);
+  reshard_plan_destroy(plan);
+}
+
+static void test_reverse(void **unused) {
+  (void)unused;
+  for (int64_t rank = 0; rank < 4; rank++) {
+    refuses("mesh(4;R)", rank, RESHARD_ERROR_UNSUPPORTED, "sum");
+    refuses("mesh(2x2;S0,R)", rank, RESHARD_ERROR_UNSUPPORTED, "entry 0 'tensor'");
+    refuses("boxes(0:[0,0]+[8,12];1:[0,0]+[8,12])", rank, RESHARD_ERROR_UNSUPPORTED, "sum");
+    refuses("boxes(0:[0,0]+[5,12];1:[4,0]+[4,12])", rank, RESHARD_ERROR_UNSUPPORTED, "sum"); /* a halo */
+    refuses("boxes(0:[0,0]+[5,12];1:[6,0]+[2,12])", rank, RESHARD_ERROR_INVALID, "[5,6)");   /* a gap */
+  }
+  static const char *const fine[] = {"mesh(1;R)",
+                                     "mesh(4x1;S1,R)",
+                                     "rank(2)",
+                                     "flat()",
+                                     "cyclic(2x2;3x5)",
+                                     "boxes(0:[0,0]+[5,12];1:[5,0]+[3,12])",
+                                     "boxes(replicated;0:[0,0]+[8,12])"};
+  for (int i = 0; i < 7; i++)
+    for (int64_t rank = 0; rank < 4; rank++) {
+      reshard_plan back, again, plan = plan_of("chunk(0)", fine[i], SHAPE(8, 12), 4, RESHARD_F32, rank, NULL);
+      assert_int_equal(reshard_plan_reverse(plan, &back), RESHARD_SUCCESS);
+      assert_int_equal(reshard_plan_reverse(back, &again), RESHARD_SUCCESS);
+      reshard_plan_info a = info_of(plan), b = info_of(back), c = info_of(again);
+      assert_true(a.sent_bytes == b.received_bytes && a.received_bytes == b.sent_bytes && a.kept_bytes == b.kept_bytes);
+      assert_true(a.sent_bytes == c.sent_bytes && a.bytes == c.bytes && a.segments == c.segments);
+      reshard_plan_destroy(plan);
+      reshard_plan_destroy(back);
+      reshard_plan_destroy(again);
+    }
+}
+
+/* --- Explain ------------------------------------------------------------------------------------------------------ */
+
+static char *explain(reshard_plan plan, reshard_format format) {
+  size_t needed = 0, length;
+  assert_int_equal(reshard_plan_explain(plan, format, NULL, 0, &needed), RESHARD_ERROR_INVALID);
+  char *text = cli_alloc((int64_t)needed, 1);
+  assert_int_equal(reshard_plan_explain(plan, format, text, needed - 1, &length), RESHARD_ERROR_INVALID);
+  assert_int_equal(length, needed);
+  assert_int_equal(reshard_plan_explain(plan, format, text, needed, NULL), RESHARD_SUCCESS);
+  assert_int_equal(strlen(text) + 1, needed);
+  return text;
+}
+
+static void test_explain(void **unused) {
+  (void)unused;
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, 2, NULL};
+  reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
+  reshard_plan_info info = info_of(plan);
+  char *text = explain(plan, RESHARD_TEXT), *json = explain(plan, RESHARD_JSON), part[64];
+  static const char *const words[] = {"rank 3 of 5", "1 tensor", "12288 bytes", "limit 8192", "2 peers a round"};
+  for (int i = 0; i < 5; i++)
+    if (strstr(text, words[i]) == NULL)
+      fail_msg("no '%s' in: %s", words[i], text);
+  int64_t numbers[] = {info.sent_bytes, info.received_bytes, info.kept_bytes, info.workspace_bytes, info.segments};
+  for (int i = 0; i < 5; i++) {
+    snprintf(part, sizeof part, " %lld ", (long long)numbers[i]);
+    if (strstr(text, part) == NULL)
+      fail_msg("no '%s' in: %s", part, text);
+  }
+#ifdef RS_HAVE_JANSSON
+  json_error_t error;
+  json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+  if (root == NULL)
+    fail_msg("%s in %s", error.text, json);
+  static const char *const keys[] = {"rank",     "sent_bytes",      "received_bytes", "kept_bytes",
+                                     "messages", "workspace_bytes", "packs_skipped",  "unpacks_skipped"};
+  int64_t values[] = {3,
+                      info.sent_bytes,
+                      info.received_bytes,
+                      info.kept_bytes,
+                      info.messages_sent,
+                      info.workspace_bytes,
+                      info.packs_skipped,
+                      info.unpacks_skipped};
+  assert_int_equal(json_object_size(root), 10);
+  for (int i = 0; i < 8; i++) {
+    assert_true(json_is_integer(json_object_get(root, keys[i])));
+    assert_int_equal(json_integer_value(json_object_get(root, keys[i])), values[i]);
+  }
+  assert_true(json_is_real(json_object_get(root, "plan_us")));
+  json_t *peers = json_object_get(root, "peers");
+  assert_int_equal(json_array_size(peers), info.peers);
+  for (int64_t i = 0, peer, out, in; i < info.peers; i++) {
+    json_t *p = json_array_get(peers, (size_t)i);
+    assert_int_equal(reshard_plan_peer(plan, i, &peer, &out, &in), RESHARD_SUCCESS);
+    assert_int_equal(json_integer_value(json_object_get(p, "rank")), peer);
+    assert_int_equal(json_integer_value(json_object_get(p, "sent_bytes")), out);
+    assert_int_equal(json_integer_value(json_object_get(p, "received_bytes")), in);
+  }
+  json_decref(root);
+#endif
+  free(text);
+  free(json);
+  reshard_plan_destroy(plan);
+}
+
+/* In a world of 16,384 ranks a plan takes memory for its own peers, also where a world of receivers shares a replicated
+ * source. */
+static void test_memory(void **unused) {
+  (void)unused;
+  static const char *const pairs[][2] = {{"mesh(64x256;S0,S1)", "chunk(0)"},
+                                         {"mesh(64x256;R,S0)", "mesh(64x256;S0,S1)"},
+                                         {"mesh(64x256;R,S0)", "mesh(64x256;R,S1)"},
+                                         {"mesh(128x128;R,S0)", "chunk(1)"},
+                                         {"mesh(128x128;R,S0)", "mesh(16384;R)"}};
+  const int64_t shape[2] = {1 << 20, 1 << 14};
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    reshard_layout src, dst;
+    reshard_plan plan;
+    assert_int_equal(reshard_layout_parse(pairs[i][0], 2, shape, 16384, &src), RESHARD_SUCCESS);
+    assert_int_equal(reshard_layout_parse(pairs[i][1], 2, shape, 16384, &dst), RESHARD_SUCCESS);
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_BF16};
+    assert_int_equal(reshard_plan_create(1, &entry, 777, NULL, &plan), RESHARD_SUCCESS);
+    reshard_plan_info info = info_of(plan);
+    if (info.peers == 0 || info.peers > 512 || info.memory_bytes > 4096 + 1024 * info.peers)
+      fail_msg("%s -> %s: %lld bytes for %lld peers", pairs[i][0], pairs[i][1], (long long)info.memory_bytes,
+               (long long)info.peers);
+    reshard_plan_destroy(plan);
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+}
+
+/* The names that were given are in the text, the first four of them. */
+static void test_names(void **state) {
+  (void)state;
+  static const char *const names[] = {"wq", NULL, "wk", "w\nv", "wo", "norm", "gate"};
+  static const char *const lines[] = {"",
+                                      "\n  named     'wq'\n",
+                                      "\n  named     'wq'\n",
+                                      "\n  named     'wq', 'wk'\n",
+                                      "\n  named     'wq', 'wk', 'w?v'\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo'\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo', and 1 more\n",
+                                      "\n  named     'wq', 'wk', 'w?v', 'wo', and 2 more\n"};
+  const int64_t shape[2] = {4, 6};
+  reshard_layout rows, columns;
+  assert_int_equal(reshard_layout_parse("chunk(0)", 2, shape, 2, &rows), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_parse("chunk(1)", 2, shape, 2, &columns), RESHARD_SUCCESS);
+  reshard_entry entries[7];
+  for (int i = 0; i < 7; i++)
+    entries[i] = (reshard_entry){
+        .size = RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32, .name = names[i]};
+  for (int n = 0; n <= 7; n++) {
+    reshard_plan plan;
+    char text[4096];
+    assert_int_equal(reshard_plan_create(n, entries, 0, NULL, &plan), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+    assert_non_null(strstr(text, lines[n]));
+    assert_true(n > 0 || strstr(text, "named") == NULL);
+    reshard_plan_destroy(plan);
+  }
+  reshard_layout_release(rows);
+  reshard_layout_release(columns);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces), cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_least),   cmocka_unit_test(test_large),  cmocka_unit_test(test_classes),
+      cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),  cmocka_unit_test(test_reverse),
+      cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* Dry plans of random worlds: the oracle's counts, rounds from the bytes per peer, and every message walked element by
+ * element on both of its ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "bench/verify/case_check.h"
+#include "bench/verify/cases.h"
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+/* Index in the rank's arrays that a segment has at position p of an axis. */
+static int64_t at_position(const rs_span_list *list, int64_t p, bool asks) {
+  const rs_run *run = list->runs;
+  while (p >= run->n)
+    p -= run++->n;
+  return (asks ? run->ask : run->held) + p;
+}
+
+/* Walks the elements of a segment in the order in which they travel. Elements are (source array, index there) and
+ * (destination array, index there): both ends must see the same. Counts what arrives in the destination's arrays. */
+static void walk(reshard_plan plan, const rs_class *c, bool sending, const rs_segment *s, uint64_t *hash,
+                 int64_t dst_rank, unsigned char *const *arrived) {
+  rs_geometry g;
+  reshard_array_info src, dst;
+  int64_t at[RS_MAX_AXES] = {0}, first[RS_MAX_AXES] = {0}, count[RS_MAX_AXES], elements = 1;
+  rs_segment_geometry(plan, c, sending, s, &g);
+  assert_int_equal(reshard_layout_array(c->src, sending ? plan->rank : s->peer, s->src_array, &src), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_array(c->dst, dst_rank, s->dst_array, &dst), RESHARD_SUCCESS);
+  for (int a = 0; a < g.naxes; a++) {
+    first[a] = a == g.cut ? s->begin : 0;
+    count[a] = a == g.cut ? s->end - s->begin : g.axis[a].length;
+    elements *= count[a];
+  }
+  assert_int_equal(elements, s->elements);
+  assert_true(elements > 0);
+  for (int64_t e = 0; e < elements; e++) {
+    int64_t words[4] = {s->src_array, 0, s->dst_array, 0};
+    for (int a = 0; a < g.naxes; a++) {
+      int64_t p = first[a] + at[a];
+      if (c->space.src_dim[a] >= 0)
+        words[1] += at_position(&g.axis[a], p, g.src_asks) * src.strides[c->space.src_dim[a]];
+      if (c->space.dst_dim[a] >= 0)
+        words[3] += at_position(&g.axis[a], p, !g.src_asks) * dst.strides[c->space.dst_dim[a]];
+    }
+    *hash = rs_hash(*hash, words, sizeof words);
+    if (arrived != NULL)
+      arrived[s->dst_array][words[3]]++;
+    for (int a = g.naxes - 1; a >= 0 && ++at[a] == count[a]; a--)
+      at[a] = 0;
+  }
+}
+
+/* The sequence of one message, hashed. */
+static uint64_t walk_message(reshard_plan plan, const rs_class *c, bool sending, const rs_message *m,
+                             unsigned char *const *arrived) {
+  const rs_side *side = sending ? &c->send : &c->receive;
+  uint64_t hash = 1;
+  for (int64_t i = m->first; i < m->first + m->count; i++)
+    walk(plan, c, sending, &side->segments.at[i], &hash, sending ? m->peer : plan->rank, arrived);
+  return hash;
+}
+
+/* One entry in all plans: every message is the same list of elements on both sides, and every element that a rank needs
+ * arrives once. */
+static void check_segments(const case_plan *c, const reshard_plan *plans, int64_t entry) {
+  const oracle_held *want = &c->entry[entry].dst.held;
+  for (int64_t r = 0; r < c->world; r++) {
+    reshard_plan plan = plans[r];
+    const rs_class *mine = &plan->classes.at[plan->entries[entry].class_];
+    int64_t arrays = rs_layout_arrays(mine->dst, r);
+    unsigned char **arrived = cli_alloc(arrays, sizeof *arrived);
+    reshard_array_info *info = cli_alloc(arrays, sizeof *info);
+    for (int64_t a = 0; a < arrays; a++) {
+      assert_int_equal(reshard_layout_array(mine->dst, r, a, &info[a]), RESHARD_SUCCESS);
+      arrived[a] = cli_alloc(info[a].elements, 1);
+    }
+    for (int64_t i = 0; i < mine->receive.messages.n; i++) {
+      const rs_message *m = &mine->receive.messages.at[i];
+      assert_true(m->peer != r);
+      reshard_plan theirs = plans[m->peer];
+      const rs_class *other = &theirs->classes.at[theirs->entries[entry].class_];
+      const rs_message *sent = rs_side_message(&other->send, r);
+      assert_non_null(sent);
+      assert_int_equal(sent->elements, m->elements);
+      assert_true(walk_message(plan, mine, false, m, arrived) == walk_message(theirs, other, true, sent, NULL));
+    }
+    const rs_message *kept = rs_side_message(&mine->send, r);
+    if (kept != NULL)
+      walk_message(plan, mine, true, kept, arrived);
+    for (int64_t a = 0; a < arrays; a++) {
+      const oracle_buffer *b = &want->buffer[want->first[r] + info[a].buffer];
+      for (int64_t e = 0; e < info[a].elements; e++)
+        if (arrived[a][e] != (b->index[info[a].offset + e] >= 0))
+          fail_msg("seed %llu, entry %lld: element %lld of array %lld of rank %lld arrives %d times",
+                   (unsigned long long)c->seed, (long long)entry, (long long)e, (long long)a, (long long)r,
+                   arrived[a][e]);
+      free(arrived[a]);
+    }
+    free(arrived);
+    free(info);
+  }
+}
+
+/* Rounds, messages and pieces follow from the bytes per peer alone. */
+static void check_rounds(const case_plan *c, reshard_plan plan, int64_t rank) {
+  reshard_plan_info info = {0};
+  assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+  int64_t n = c->world, w = c->options.peers_per_round > 0 ? c->options.peers_per_round : n - 1 < 32 ? n - 1 : 32;
+  bool limited = c->options.workspace_limit > 0 && n > 1 && c->nentries > 0;
+  w = w > n - 1 ? n - 1 : w;
+  w = w < 1 ? 1 : w;
+  int64_t piece = limited ? c->options.workspace_limit / (4 * w) / 256 * 256 : INT64_MAX, sent = 0, received = 0,
+          sum = 0;
+  int64_t groups = limited ? (n - 1 + w - 1) / w : 1, rounds[ORACLE_WORLD] = {0};
+  assert_int_equal(info.round_groups, groups);
+  for (int64_t i = 0, peer, out, in; i < info.peers; i++) {
+    assert_int_equal(reshard_plan_peer(plan, i, &peer, &out, &in), RESHARD_SUCCESS);
+    int64_t sends = out / piece + (out % piece > 0), receives = in / piece + (in % piece > 0);
+    int64_t to = limited ? ((peer - rank + n) % n - 1) / w : 0, from = limited ? ((rank - peer + n) % n - 1) / w : 0;
+    sent += sends;
+    received += receives;
+    rounds[to] = rounds[to] > sends ? rounds[to] : sends;
+    rounds[from] = rounds[from] > receives ? rounds[from] : receives;
+  }
+  assert_int_equal(info.messages_sent, sent);
+  assert_int_equal(info.messages_received, received);
+  for (int64_t g = 0; g < groups; g++) {
+    int64_t got;
+    assert_int_equal(reshard_plan_group_rounds(plan, g, &got), RESHARD_SUCCESS);
+    assert_int_equal(got, rounds[g]);
+    sum += got;
+  }
+  assert_int_equal(info.rounds, sum);
+}
+
+static reshard_entry entry_of(const case_entry *e) {
+  const oracle_region *g = &e->region;
+  return (reshard_entry){
+      RESHARD_ENTRY_INIT,          .src = e->src.layout,        .dst = e->dst.layout,
+      .dtype = e->dtype,           .src_offset = g->src_offset, .src_extent = g->src_extent,
+      .dst_offset = g->dst_offset, .dst_extent = g->dst_extent, .permutation = g->permutation,
+  };
+}
+
+static void check_case(uint64_t seed, int64_t ranks) {
+  case_fixed fixed = {.ranks = ranks};
+  case_plan c;
+  cli_text why = {0};
+  if (!case_make(seed, &fixed, &c, &why))
+    fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
+  reshard_entry *entries = cli_alloc(c.nentries, sizeof *entries);
+  reshard_plan *plans = cli_alloc(c.world, sizeof *plans);
+  for (int64_t i = 0; i < c.nentries; i++)
+    entries[i] = entry_of(&c.entry[i]);
+  for (int64_t r = 0; r < c.world; r++) {
+    if (reshard_plan_create(c.nentries, entries, r, &c.options, &plans[r]) != RESHARD_SUCCESS)
+      fail_msg("seed %llu, rank %lld: %s", (unsigned long long)seed, (long long)r, reshard_last_error());
+    reshard_plan_info info = {0};
+    assert_int_equal(reshard_plan_get_info(plans[r], &info), RESHARD_SUCCESS);
+    case_check_plan(&c, r, plans[r], &info, &why);
+    check_rounds(&c, plans[r], r);
+  }
+  case_check_world(&c, plans, &why);
+  if (why.length > 0)
+    fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
+  for (int64_t i = 0; i < c.nentries; i++)
+    check_segments(&c, plans, i);
+  for (int64_t r = 0; r < c.world; r++)
+    reshard_plan_destroy(plans[r]);
+  free(entries);
+  free(plans);
+  case_free(&c);
+}
+
+static void test_random(void **unused) {
+  (void)unused;
+  for (int64_t i = 0, n = (int64_t)(6000 * cli_test_scale()); i <= n; i++)
+    check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

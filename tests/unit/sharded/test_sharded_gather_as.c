@@ -1,0 +1,115 @@
+/* Gathering into another dtype: every element is what one rounding makes of it, whatever the layout, strides and path;
+ * dtypes that have no cast, and ranks that do not want the same one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/oracles/cast.h"
+#include "support/fixtures/sharded.h"
+
+#include <string.h>
+
+enum { RANKS = 4, ROWS = 13, COLUMNS = 21 };
+static const int64_t shape[2] = {ROWS, COLUMNS};
+
+typedef struct scene {
+  const char *layout;
+  reshard_dtype from, to;
+  bool strided; /* the output */
+  int64_t dst;
+  bool differ; /* rank 3 wants bf16 */
+} scene;
+
+static uint64_t bits_at(const reshard_tensor_info *info, int64_t i, int64_t j) {
+  uint64_t bits = 0;
+  size_t width = reshard_dtype_size(info->dtype);
+  memcpy(&bits, (const char *)info->data + (size_t)(i * info->strides[0] + j * info->strides[1]) * width, width);
+  return bits;
+}
+
+/* Elements that are not the cast of what they were gathered from. */
+static int64_t unlike(const scene *s, reshard_tensor plain, reshard_tensor cast) {
+  reshard_tensor_info a, b;
+  int64_t wrong = 0;
+  reshard_tensor_get_info(plain, &a);
+  reshard_tensor_get_info(cast, &b);
+  for (int64_t i = 0; i < ROWS; i++)
+    for (int64_t j = 0; j < COLUMNS; j++) {
+      uint64_t bits = bits_at(&a, i, j);
+      wrong += bits_at(&b, i, j) != (s->from == s->to ? bits : naive_cast(s->from, s->to, bits));
+    }
+  return wrong;
+}
+
+static void body(void *user, int64_t r) {
+  parts *p = user;
+  const scene *s = p->user;
+  const reshard_properties properties = {.dtype = s->from};
+  reshard_layout layout = parts_layout(s->layout, 2, shape, RANKS);
+  reshard_sharded_tensor t = NULL;
+  reshard_tensor plain = NULL, out = NULL;
+  reshard_dtype to = s->differ && r == 3 ? RESHARD_BF16 : s->to;
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], layout, &properties, NULL, &t);
+  if (r == s->dst && status == RESHARD_SUCCESS) {
+    status = reshard_tensor_create(s->from, 2, shape, &plain);
+    if (s->strided)
+      out = parts_strided(s->to, 2, shape, true);
+    else if (status == RESHARD_SUCCESS)
+      status = reshard_tensor_create(s->to, 2, shape, &out);
+  }
+  if (status == RESHARD_SUCCESS) {
+    parts_fill_all(t, r, 7);
+    status = reshard_sharded_tensor_gather(t, s->dst, plain, NULL);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharded_tensor_gather_as(t, s->dst, to == s->from ? RESHARD_DTYPE_NONE : to, out, NULL);
+  if (status == RESHARD_SUCCESS && r == s->dst)
+    p->wrong[r] += unlike(s, plain, out);
+  p->wrong[r] += parts_check_all(t, r, 7);
+  crew_note(&p->results[r], status);
+  reshard_sharded_tensor_release(t);
+  reshard_tensor_release(plain);
+  reshard_tensor_release(out);
+  reshard_layout_release(layout);
+}
+
+static void go(const scene *s, reshard_path path, reshard_status status, const char *text) {
+  parts p;
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
+  parts_open(&p, RANKS, &options);
+  parts_run(&p, body, (void *)s);
+  parts_assert(&p, status, text);
+  parts_close(&p);
+}
+
+static void test_casts(void **state) {
+  (void)state;
+  static const char *const layouts[] = {"chunk(1;2,0,3,1)", "mesh(2x2;S0,R)", "cyclic(2x2;2x3)", "flat()", "rank(2)"};
+  static const reshard_dtype pairs[][2] = {{RESHARD_F32, RESHARD_BF16}, {RESHARD_BF16, RESHARD_F32},
+                                           {RESHARD_F32, RESHARD_F16},  {RESHARD_F64, RESHARD_F32},
+                                           {RESHARD_F16, RESHARD_F64},  {RESHARD_F32, RESHARD_F8_E4M3},
+                                           {RESHARD_I32, RESHARD_I32}};
+  for (int k = 0; k < 5; k++)
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+      const scene s = {
+          .layout = layouts[k], .from = pairs[i][0], .to = pairs[i][1], .strided = i % 2, .dst = (k + (int)i) % RANKS};
+      go(&s, k % 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, RESHARD_SUCCESS, NULL);
+    }
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const scene integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
+  const scene differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
+  go(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
+     "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
+  go(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
+  go(&differ, RESHARD_PATH_PACKED, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_casts), cmocka_unit_test(test_refused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

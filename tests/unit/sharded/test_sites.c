@@ -1,0 +1,69 @@
+/* The checks of support/site.h by ranks that are threads on the CPU; over MPI they are run by tests/mpi, on virtual
+ * GPUs by tests/virtual_gpu/library/test_vg_sites.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/sharded.h"
+#include "support/fixtures/scratch.h"
+#include "support/contracts/contract.h"
+
+#include <stdio.h>
+
+typedef struct work {
+  uint64_t seed;
+  const char *directory;
+} work;
+
+static void body(void *user, int64_t r) {
+  parts *p = user;
+  const work *w = p->user;
+  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  site_check_meshes(&s, w->seed);
+  site_check_dtensor(&s, w->seed);
+  site_check_sharded(&s, w->seed);
+  site_check_refusals(&s);
+  site_check_state(&s, w->seed, w->directory);
+  if (w->seed % 8 == 0 && p->n >= 4)
+    site_check_fsdp(&s, w->seed);
+  p->wrong[r] = s.wrong;
+}
+
+static void groups_body(void *user, int64_t r) {
+  parts *p = user;
+  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  site_check_groups(&s, p->user);
+  p->wrong[r] = s.wrong;
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  for (int64_t n = 4; n <= 8; n += 2) {
+    parts p;
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
+    parts_open(&p, n, NULL);
+    parts_run(&p, groups_body, directory);
+    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    parts_close(&p);
+  }
+}
+
+static void test_sites(void **state) {
+  (void)state;
+  for (int64_t i = 0; i < crew_scaled(40); i++) {
+    parts p;
+    work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
+    parts_open(&p, 2 + i % 7, NULL);
+    parts_run(&p, body, &w);
+    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    parts_close(&p);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sites), cmocka_unit_test(test_groups)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

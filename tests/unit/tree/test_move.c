@@ -1,0 +1,394 @@
+/* The engine between stores: random routes between random cuts, in memory and in files, against the routes walked
+ * element by element; comparing, one rank alone, files that became shorter, progress. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/oracles/store.h"
+
+#ifdef RS_HAVE_JANSSON
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Tensors on both sides, the routes between them, and what comes of it. */
+typedef struct scene {
+  naive_set src, dst; /* dst: 0xEE where no route leads */
+  naive_set reached;  /* of the shapes of dst: 0 where a route leads, 0xEE else */
+  naive_side *from, *to;
+  bool *reversed; /* of src */
+  rs_routes routes;
+} scene;
+
+static void must(bool right, uint64_t seed, const cli_text *why) {
+  if (!right)
+    fail_msg("seed %llu: %s", (unsigned long long)seed, why->at);
+}
+
+static void poison(naive_set *set) {
+  for (int64_t i = 0; i < set->n; i++)
+    memset(set->at[i].bytes, 0xEE, (size_t)set->at[i].n * reshard_dtype_size(set->at[i].dtype));
+}
+
+/* A tensor to one part of another: dims in any order, unit dims left out and put in, and more around it. */
+static void add_small(rng *r, scene *s, bool join, int64_t big, const int64_t *offset, const int64_t *extent) {
+  naive_set *bigs = join ? &s->dst : &s->src, *smalls = join ? &s->src : &s->dst;
+  int ndim = bigs->at[big].ndim, n = 0, dim[RESHARD_MAX_DIMS]; /* per small dim the big one, or -1 */
+  int64_t shape[RESHARD_MAX_DIMS], first[RESHARD_MAX_DIMS] = {0}, size[RESHARD_MAX_DIMS];
+  for (int d = 0; d < ndim; d++)
+    if (extent[d] != 1 || rng_one_in(r, 2))
+      dim[n++] = d;
+  while (n < RESHARD_MAX_DIMS && rng_one_in(r, 5))
+    dim[n++] = -1;
+  for (int i = 0; i < n && !rng_one_in(r, 3); i++) {
+    int j = (int)rng_in(r, i, n - 1), t = dim[i];
+    dim[i] = dim[j];
+    dim[j] = t;
+  }
+  bool around = rng_one_in(r, 3) && naive_volume(ndim, extent) < 500 && n < 5;
+  for (int i = 0; i < n; i++) {
+    size[i] = dim[i] < 0 ? 1 : extent[dim[i]];
+    first[i] = around ? rng_below(r, 2) : 0;
+    shape[i] = first[i] + size[i] + (around ? rng_below(r, 2) : 0);
+  }
+  char name[32];
+  snprintf(name, sizeof name, "small-%lld", (long long)smalls->n);
+  naive_add(smalls, name, bigs->at[big].dtype, n, shape);
+  rs_route route = {.src = join ? smalls->n - 1 : big, .dst = join ? big : smalls->n - 1};
+  memcpy(join ? route.src_offset : route.dst_offset, first, sizeof first);
+  memcpy(join ? route.src_extent : route.dst_extent, size, sizeof size);
+  memcpy(join ? route.dst_offset : route.src_offset, offset, sizeof first);
+  memcpy(join ? route.dst_extent : route.src_extent, extent, sizeof first);
+  for (int d = 0; d < RESHARD_MAX_DIMS; d++)
+    route.permutation[d] = !join && d < n ? dim[d] : -1;
+  for (int i = 0; join && i < n; i++)
+    if (dim[i] >= 0)
+      route.permutation[dim[i]] = i;
+  assert_int_equal(rs_vec_reserve(&s->routes, s->routes.n + 1), RESHARD_SUCCESS);
+  s->routes.at[s->routes.n++] = route;
+}
+
+/* One tensor cut in slabs, each of which is a part of a tensor of the other side. */
+static void add_group(rng *r, scene *s, int64_t most) {
+  bool join = rng_one_in(r, 2);
+  naive_set *bigs = join ? &s->dst : &s->src;
+  int64_t shape[RESHARD_MAX_DIMS] = {0}, offset[RESHARD_MAX_DIMS] = {0}, extent[RESHARD_MAX_DIMS];
+  int ndim = naive_draw_shape(r, most, shape), cut = ndim > 0 ? (int)rng_below(r, ndim) : 0;
+  char name[32];
+  snprintf(name, sizeof name, "big-%lld", (long long)bigs->n);
+  naive_add(bigs, name, naive_draw_dtype(r), ndim, shape);
+  int64_t big = bigs->n - 1, slabs = ndim > 0 && rng_one_in(r, 2) ? rng_in(r, 1, 4) : 1;
+  memcpy(extent, shape, sizeof extent);
+  for (int64_t i = 0; i < slabs && (ndim == 0 || offset[cut] < shape[cut] || i == 0); i++) {
+    if (slabs > 1)
+      extent[cut] = i == slabs - 1 ? shape[cut] - offset[cut] : rng_in(r, 0, shape[cut] - offset[cut]);
+    if (!rng_one_in(r, 10)) /* or nothing there */
+      add_small(r, s, join, big, offset, extent);
+    offset[cut] += extent[cut];
+  }
+}
+
+static void make_sides(rng *r, const naive_set *set, bool source, const bool *reversed, naive_side **out,
+                       uint64_t seed) {
+  cli_text why = {0};
+  int64_t world = rng_one_in(r, 10) ? rng_in(r, 17, 64) : rng_in(r, 1, 9);
+  *out = cli_alloc(set->n, sizeof **out);
+  for (int64_t i = 0; i < set->n; i++) {
+    const naive_tensor *t = &set->at[i];
+    int64_t shape[RESHARD_MAX_DIMS], boxes = rng_one_in(r, 3) ? rng_in(r, 1, 4) : RS_MOST_BOXES;
+    for (int d = 0; d < t->ndim; d++)
+      shape[d] = t->shape[reversed != NULL && reversed[i] ? t->ndim - 1 - d : d];
+    must(naive_side_make(r, t->ndim, shape, world, source, RESHARD_LAYOUT_KIND_COUNT, boxes, rng_one_in(r, 2),
+                         &(*out)[i], &why),
+         seed, &why);
+  }
+}
+
+static void make_scene(rng *r, int64_t groups, int64_t most, scene *s, uint64_t seed) {
+  *s = (scene){{0}, {0}, {0}, NULL, NULL, NULL, {0}};
+  for (int64_t i = 0; i < groups; i++)
+    add_group(r, s, most);
+  for (int64_t i = 0; i < s->src.n; i++)
+    naive_fill(&s->src.at[i], rng_next(r));
+  s->reversed = cli_alloc(s->src.n, sizeof *s->reversed);
+  for (int64_t i = 0; i < s->src.n; i++)
+    s->reversed[i] = rng_one_in(r, 4);
+  make_sides(r, &s->src, true, s->reversed, &s->from, seed);
+  make_sides(r, &s->dst, false, NULL, &s->to, seed);
+  naive_set zeros = {0};
+  for (int64_t i = 0; i < s->src.n; i++)
+    naive_add(&zeros, "", s->src.at[i].dtype, s->src.at[i].ndim, s->src.at[i].shape);
+  for (int64_t i = 0; i < s->dst.n; i++)
+    naive_add(&s->reached, "", s->dst.at[i].dtype, s->dst.at[i].ndim, s->dst.at[i].shape);
+  poison(&s->dst);
+  poison(&s->reached);
+  for (int64_t i = 0; i < s->routes.n; i++) {
+    naive_route(&s->src, &s->routes.at[i], &s->dst);
+    naive_route(&zeros, &s->routes.at[i], &s->reached);
+  }
+  naive_set_free(&zeros);
+}
+
+static void free_scene(scene *s) {
+  for (int64_t i = 0; i < s->src.n; i++)
+    naive_side_free(&s->from[i]);
+  for (int64_t i = 0; i < s->dst.n; i++)
+    naive_side_free(&s->to[i]);
+  free(s->from);
+  free(s->to);
+  free(s->reversed);
+  free(s->routes.at);
+  naive_set_free(&s->src);
+  naive_set_free(&s->dst);
+  naive_set_free(&s->reached);
+}
+
+static void flip(const rs_store *store, const rs_spot *spot, int64_t offset) {
+  rs_file *f = &store->files.at[spot->file];
+  char byte;
+  if (f->memory != NULL) {
+    f->memory[spot->offset + offset] ^= 0x10;
+    return;
+  }
+  assert_int_equal(pread(f->fd, &byte, 1, spot->offset + offset), 1);
+  byte ^= 0x10;
+  assert_int_equal(pwrite(f->fd, &byte, 1, spot->offset + offset), 1);
+}
+
+/* A byte of the target that is not as written is found if a route leads there, and only then. */
+static void spoil(rng *r, const scene *s, rs_move *move, uint64_t seed) {
+  int64_t t = rng_below(r, s->dst.n);
+  const naive_cut *cut = &s->to[t].cut;
+  int64_t shard = cut->n > 0 ? rng_below(r, cut->n) : 0;
+  if (cut->n == 0 || cut->at[shard].n == 0)
+    return;
+  int64_t e = rng_below(r, cut->at[shard].n), width = (int64_t)reshard_dtype_size(s->dst.at[t].dtype);
+  rs_spot spot = naive_store_spot(move->dst, t, cut, shard);
+  bool reached = s->reached.at[t].bytes[cut->at[shard].index[e] * width] == 0;
+  int64_t offset = e * width + rng_below(r, width);
+  flip(move->dst, &spot, offset);
+  reshard_status status = rs_move_run(move);
+  if (status != (reached ? RESHARD_ERROR_CORRUPT : RESHARD_SUCCESS))
+    fail_msg("seed %llu: a flipped byte of tensor %lld that %s: status %d", (unsigned long long)seed, (long long)t,
+             reached ? "was moved" : "was not moved", status);
+  const char *path = move->dst->files.at[spot.file].path;
+  if (reached && (strstr(reshard_last_error(), s->dst.at[t].name) == NULL ||
+                  (path != NULL && strstr(reshard_last_error(), path) == NULL)))
+    fail_msg("seed %llu: tensor or file is not named: %s", (unsigned long long)seed, reshard_last_error());
+  flip(move->dst, &spot, offset);
+}
+
+static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
+  rng r;
+  scene s;
+  rs_store src, dst;
+  cli_text why = {0};
+  rng_seed(&r, seed);
+  make_scene(&r, groups, most, &s, seed);
+  int64_t only = rng_one_in(&r, 4) && s.dst.n > 0 ? rng_below(&r, s.to[0].what.world) : -1;
+  naive_store_make(&r, &s.src, s.from, s.reversed, rng_one_in(&r, 2), true, &src);
+  naive_store_make(&r, &s.dst, s.to, NULL, rng_one_in(&r, 2), false, &dst);
+  rs_move move = {.src = &src,
+                  .dst = &dst,
+                  .nroutes = s.routes.n,
+                  .routes = s.routes.at,
+                  .threads = (int)rng_below(&r, 4),
+                  .only_rank = only};
+  if (rs_move_run(&move) != RESHARD_SUCCESS)
+    fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
+  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  move.compare = true;
+  if (rs_move_run(&move) != RESHARD_SUCCESS)
+    fail_msg("seed %llu: compared: %s", (unsigned long long)seed, reshard_last_error());
+  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  for (int i = 0; i < 3 && only < 0 && s.dst.n > 0; i++)
+    spoil(&r, &s, &move, seed);
+  must(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
+  naive_store_free(&src);
+  naive_store_free(&dst);
+  free_scene(&s);
+  free(why.at);
+}
+
+static void test_random(void **state) {
+  (void)state;
+  double cases = 1500 * cli_test_scale();
+  for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
+    run_seed(1000 + i, 1 + (int64_t)i % 4, i % 3 == 0 ? 2000 : 200);
+}
+
+/* Many tensors to a batch. */
+static void test_many_small(void **state) {
+  (void)state;
+  double cases = 20 * cli_test_scale();
+  for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
+    run_seed(100000 + i, 100, 60);
+}
+
+/* Many tiles to a tensor. */
+static void test_large(void **state) {
+  (void)state;
+  double cases = 40 * cli_test_scale();
+  for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
+    run_seed(200000 + i, 1, 400000);
+}
+
+/* --- By hand ----------------------------------------------------------------------------------------------------- */
+
+/* One f32 tensor of 1000 x 500, rows on 4 ranks to columns on 2, in files. */
+typedef struct pair {
+  scene s;
+  rs_store src, dst;
+  rs_move move;
+} pair;
+
+static void side_of(naive_side *side, const char *text, int64_t rows, int64_t columns) {
+  const int64_t shape[] = {rows, columns};
+  *side = (naive_side){.what = {.kind = RESHARD_LAYOUT_CHUNK, .ndim = 2, .shape = {rows, columns}}};
+  assert_int_equal(reshard_layout_parse(text, 2, shape, 0, &side->layout), RESHARD_SUCCESS);
+  side->what.world = side->what.nranks = reshard_layout_world(side->layout);
+  side->what.dim = text[6] - '0';
+  for (int64_t i = 0; i < side->what.nranks; i++)
+    side->what.ranks[i] = i;
+  oracle_evaluate(&side->what, &side->held);
+  naive_cut_make(&side->what, &side->held, RS_MOST_BOXES, false, &side->cut);
+}
+
+static void make_pair(pair *p) {
+  const int64_t shape[] = {1000, 500};
+  rng r;
+  rng_seed(&r, 1);
+  *p = (pair){.s = {{0}, {0}, {0}, NULL, NULL, NULL, {0}}};
+  naive_fill(naive_add(&p->s.src, "w", RESHARD_F32, 2, shape), 1);
+  naive_add(&p->s.dst, "w", RESHARD_F32, 2, shape);
+  p->s.from = cli_alloc(1, sizeof *p->s.from);
+  p->s.to = cli_alloc(1, sizeof *p->s.to);
+  side_of(p->s.from, "chunk(0;0-3)", 1000, 500);
+  side_of(p->s.to, "chunk(1;0-1)", 1000, 500);
+  assert_int_equal(rs_vec_reserve(&p->s.routes, 1), RESHARD_SUCCESS);
+  p->s.routes.at[p->s.routes.n++] =
+      (rs_route){.src_extent = {1000, 500}, .dst_extent = {1000, 500}, .permutation = {0, 1}};
+  naive_route(&p->s.src, p->s.routes.at, &p->s.dst);
+  naive_store_make(&r, &p->s.src, p->s.from, NULL, true, true, &p->src);
+  naive_store_make(&r, &p->s.dst, p->s.to, NULL, true, false, &p->dst);
+  p->move =
+      (rs_move){.src = &p->src, .dst = &p->dst, .nroutes = 1, .routes = p->s.routes.at, .threads = 2, .only_rank = -1};
+}
+
+static void free_pair(pair *p) {
+  naive_store_free(&p->src);
+  naive_store_free(&p->dst);
+  free_scene(&p->s);
+}
+
+static void test_shorter(void **state) {
+  (void)state;
+  for (int target = 0; target < 2; target++) {
+    pair p;
+    make_pair(&p);
+    assert_int_equal(rs_move_run(&p.move), RESHARD_SUCCESS);
+    p.move.compare = target;
+    rs_store *store = target ? &p.dst : &p.src;
+    int64_t i = 0;
+    while (store->files.at[i].size == 0)
+      i++;
+    assert_int_equal(ftruncate(store->files.at[i].fd, store->files.at[i].size - 1), 0);
+    assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_SYSTEM);
+    assert_non_null(strstr(reshard_last_error(), store->files.at[i].path));
+    store->files.at[i].size = 0; /* as naive_store_free has no use for it */
+    free_pair(&p);
+  }
+}
+
+static void test_read_only(void **state) {
+  (void)state;
+  pair p;
+  make_pair(&p);
+  for (int64_t i = 0; i < p.dst.files.n; i++) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p.dst.files.at[i].fd);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_true(dup2(fileno(file), p.dst.files.at[i].fd) >= 0);
+    fclose(file);
+  }
+  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_SYSTEM);
+  assert_non_null(strstr(reshard_last_error(), "file-"));
+  free_pair(&p);
+}
+
+typedef struct watched {
+  int64_t calls, last, all, cancel_at;
+  const char *stage;
+  bool right;
+} watched;
+
+static int watch(void *user, const char *stage, int64_t done, int64_t all) {
+  watched *w = user;
+  w->right = w->right && strcmp(stage, w->stage) == 0 && done >= w->last && done <= all && all == 2000000;
+  w->last = done;
+  return ++w->calls == w->cancel_at;
+}
+
+static void test_progress(void **state) {
+  (void)state;
+  pair p;
+  make_pair(&p);
+  for (int i = 0; i < 4; i++) {
+    watched w = {.stage = i % 2 == 1 ? "comparing" : "moving", .right = true, .cancel_at = i < 2 ? 0 : 1};
+    p.move.progress = watch;
+    p.move.user = &w;
+    p.move.compare = i % 2 == 1;
+    reshard_status status = rs_move_run(&p.move);
+    assert_true(w.right);
+    assert_int_equal(status, w.cancel_at > 0 && w.calls > 0 ? RESHARD_ERROR_CANCELLED : RESHARD_SUCCESS);
+    assert_true(w.calls <= (w.cancel_at > 0 ? 1 : 1000));
+  }
+  free_pair(&p);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  pair p;
+  make_pair(&p);
+  rs_route *route = p.s.routes.at, good = *route;
+  route->src_extent[0] = 999; /* not as much as the target's */
+  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *route = good;
+  route->dst_offset[1] = 1; /* past its end */
+  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *route = good;
+  route->permutation[1] = 2; /* no such dim */
+  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *route = good;
+  p.src.tensors.at[0].first++; /* rank 0's is not stored */
+  p.src.tensors.at[0].count--;
+  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  assert_non_null(strstr(reshard_last_error(), "'w'"));
+  p.src.tensors.at[0].first--;
+  p.src.tensors.at[0].count++;
+  p.move.nroutes = 0;
+  assert_int_equal(rs_move_run(&p.move), RESHARD_SUCCESS);
+  free_pair(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random),  cmocka_unit_test(test_many_small), cmocka_unit_test(test_large),
+      cmocka_unit_test(test_shorter), cmocka_unit_test(test_read_only),  cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void) {
+  printf("skipped: this build has no jansson, which the naive files need\n");
+  return 77;
+}
+
+#endif

@@ -1,0 +1,462 @@
+/* Programs and spans of the CUDA device on the virtual GPU: data, launches, order, captured graphs, faults. */
+#include "device/cuda/cuda.h"
+#include "device/stream.h"
+
+#include "simt/simt.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(call) assert_int_equal((call), 0)
+
+static uint64_t state;
+static uint64_t draw(void) { /* splitmix64 */
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
+
+enum { ROOM = 256 << 10 };
+
+/* A device with memory to copy from and to, what the host knows of it, and two streams. */
+typedef struct bed {
+  rs_device *device;
+  char *from, *to;       /* of the device */
+  char *source, *wanted; /* copies on the host */
+  void *stream[2];
+} bed;
+
+static void fill(bed *b) {
+  for (int64_t i = 0; i < ROOM; i += 8) {
+    uint64_t word = draw();
+    memcpy(b->source + i, &word, 8);
+  }
+  memset(b->wanted, 0x5a, ROOM);
+  vg_poke(b->from, b->source, ROOM);
+  vg_poke(b->to, b->wanted, ROOM);
+}
+
+static bed begin(const vg_options *options) {
+  bed b = {0};
+  vg_begin(options);
+  OK(rs_device_cuda_create(-1, &b.device));
+  OK(b.device->ops->alloc(b.device, ROOM, (void **)&b.from));
+  OK(b.device->ops->alloc(b.device, ROOM, (void **)&b.to));
+  b.source = malloc(ROOM);
+  b.wanted = malloc(ROOM);
+  for (int i = 0; i < 2; i++)
+    OK(b.device->ops->stream_create(b.device, &b.stream[i]));
+  fill(&b);
+  return b;
+}
+
+static int end(bed *b) {
+  for (int i = 0; i < 2; i++)
+    b->device->ops->stream_destroy(b->device, b->stream[i]);
+  b->device->ops->free(b->device, b->from);
+  b->device->ops->free(b->device, b->to);
+  b->device->ops->destroy(b->device);
+  free(b->source);
+  free(b->wanted);
+  return vg_end();
+}
+
+static void check(bed *b, const char *what) {
+  char *got = malloc(ROOM);
+  vg_peek(got, b->to, ROOM);
+  for (int64_t i = 0; i < ROOM; i++)
+    if (got[i] != b->wanted[i])
+      fail_msg("%s: byte %lld is %02x, not %02x", what, (long long)i, got[i] & 255, b->wanted[i] & 255);
+  free(got);
+}
+
+static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+  if (naxes == 0) {
+    memcpy(dst, src, (size_t)element);
+    return;
+  }
+  for (int64_t i = 0; i < axes->n; i++)
+    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
+}
+
+static void add(bed *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
+  OK(rs_copies_add(copies, b->from + src, b->to + dst, element, naxes, axes));
+  naive(b->source + src, b->wanted + dst, element, naxes, axes);
+}
+
+/* A copy of about 6 KiB to [dst, dst + 8 KiB): rows, a transpose, or long rows. */
+enum { PLACE = 8 << 10 };
+static void add_some(bed *b, rs_copies *copies, int64_t dst) {
+  int32_t element = 1 << below(5);
+  int64_t src = below(64) * 16, shift = below(2) * element;
+  int64_t n = 64 / element + below(30), m = 6000 / element / n;
+  if (below(3) == 0) {
+    rs_axis turned[2] = {{n, element, m * element}, {m, (n + 7) * element, element}};
+    add(b, copies, src, dst + shift, element, 2, turned);
+  } else {
+    rs_axis rows[2] = {{m, (n + below(5)) * element, n * element}, {n, element, element}};
+    add(b, copies, src + below(3), dst + shift, element, 2, rows);
+  }
+}
+
+/* --- Programs --- */
+
+static void several(void **test) {
+  (void)test;
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    state = seed;
+    bed b = begin(&(vg_options){.seed = seed});
+    rs_program *programs[70] = {NULL};
+    int n = seed % 10 == 0 ? 70 : 1 + (int)below(6), made = 0;
+    for (int i = 0; i < n; i++) {
+      rs_copies copies = {0};
+      for (int64_t k = below(3); k > 0 && made < ROOM / PLACE; k--)
+        add_some(&b, &copies, PLACE * made++);
+      if (seed % 10 == 0 && made < ROOM / PLACE - 1 && i >= 5)
+        made = ROOM / PLACE;
+      if (below(8) > 0)
+        OK(b.device->ops->compile(b.device, &copies, below(2) << 30, &programs[i]));
+      else if (copies.copy.n > 0)
+        OK(b.device->ops->compile(b.device, &copies, 0, &programs[i]));
+      assert_true((b.device->ops->count(programs[i]) > 0) == (copies.copy.n > 0));
+      rs_copies_free(&copies);
+    }
+    vg_counts before = vg_count();
+    OK(b.device->ops->run(b.device, n, programs, b.stream[0]));
+    vg_counts after = vg_count();
+    assert_int_equal(after.allocs, before.allocs);
+    assert_int_equal(after.host_syncs, before.host_syncs);
+    assert_true(after.launches - before.launches <= 2);
+    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    check(&b, "several");
+    for (int i = 0; i < n; i++)
+      b.device->ops->release(b.device, programs[i]);
+    OK(end(&b));
+  }
+}
+
+/* More programs than fit a launch, each one row. */
+static void many(void **test) {
+  (void)test;
+  enum { MANY = 150 };
+  state = 3;
+  bed b = begin(NULL);
+  rs_program *programs[MANY];
+  for (int i = 0; i < MANY; i++) {
+    rs_copies copies = {0};
+    rs_axis row = {1000 - i, 1, 1};
+    add(&b, &copies, i * 7, i * 1001, 1, 1, &row);
+    OK(b.device->ops->compile(b.device, &copies, 0, &programs[i]));
+    rs_copies_free(&copies);
+  }
+  vg_counts before = vg_count();
+  OK(b.device->ops->run(b.device, MANY, programs, b.stream[1]));
+  assert_int_equal(vg_count().launches - before.launches, 3);
+  OK(b.device->ops->synchronize(b.device, b.stream[1]));
+  check(&b, "many");
+  for (int i = 0; i < MANY; i++)
+    b.device->ops->release(b.device, programs[i]);
+  OK(end(&b));
+}
+
+/* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them, with a program of short ones: a
+ * launch for each, where the code uses the engine; else one, since they are of one class. */
+static void long_rows(int arch) {
+  simt_set_arch(arch);
+  vg_begin(NULL);
+  rs_device *device;
+  OK(rs_device_cuda_create(-1, &device));
+  enum { ROWS = 800, ROW = 8 << 10 };
+  char *from, *to, *host = malloc(ROWS * ROW), *got = malloc(ROWS * ROW + 16);
+  void *stream;
+  OK(device->ops->alloc(device, ROWS * ROW, (void **)&from));
+  OK(device->ops->alloc(device, ROWS * ROW + 16, (void **)&to));
+  OK(device->ops->stream_create(device, &stream));
+  for (int64_t i = 0; i < ROWS * ROW; i += 8) {
+    uint64_t word = draw();
+    memcpy(host + i, &word, 8);
+  }
+  vg_poke(from, host, ROWS * ROW);
+  rs_copies copies = {0};
+  rs_axis turned[2] = {{ROWS, ROW, -ROW}, {ROW, 1, 1}}; /* upside down */
+  OK(rs_copies_add(&copies, from, to + (ROWS - 1) * ROW, 1, 2, turned));
+  rs_program *program[2] = {NULL, NULL};
+  OK(device->ops->compile(device, &copies, copies.bytes, &program[0]));
+  rs_copies_clear(&copies);
+  OK(rs_copies_add(&copies, from, to + ROWS * ROW, 1, 1, &(rs_axis){16, 1, 1}));
+  OK(device->ops->compile(device, &copies, copies.bytes, &program[1]));
+  int64_t before = vg_count().launches;
+  OK(device->ops->run(device, 2, program, stream));
+  assert_int_equal(vg_count().launches - before, arch >= 90 ? 2 : 1);
+  OK(device->ops->synchronize(device, stream));
+  vg_peek(got, to, ROWS * ROW + 16);
+  for (int64_t r = 0; r < ROWS; r++)
+    assert_memory_equal(got + r * ROW, host + (ROWS - 1 - r) * ROW, ROW);
+  assert_memory_equal(got + ROWS * ROW, host, 16);
+  for (int i = 0; i < 2; i++)
+    device->ops->release(device, program[i]);
+  rs_copies_free(&copies);
+  device->ops->stream_destroy(device, stream);
+  device->ops->free(device, from);
+  device->ops->free(device, to);
+  device->ops->destroy(device);
+  free(host);
+  free(got);
+  OK(vg_end());
+  simt_set_arch(90);
+}
+
+static void with_engine(void **test) {
+  (void)test;
+  long_rows(90);
+}
+static void without_engine(void **test) {
+  (void)test;
+  long_rows(80);
+}
+
+static void captured(void **test) {
+  (void)test;
+  state = 11;
+  bed b = begin(NULL);
+  rs_copies copies = {0};
+  for (int i = 0; i < 4; i++)
+    add_some(&b, &copies, PLACE * i);
+  rs_program *program = NULL;
+  OK(b.device->ops->compile(b.device, &copies, 0, &program));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  OK(cudaStreamBeginCapture(b.stream[0], cudaStreamCaptureModeGlobal));
+  OK(b.device->ops->run(b.device, 1, &program, b.stream[0]));
+  rs_span span = {b.from, b.to + ROOM / 2, 1000, false};
+  OK(b.device->ops->copy(b.device, 1, &span, 0, b.stream[0]));
+  rs_program *once = NULL;
+  OK(b.device->ops->recompile(b.device, &copies, 0, &once));
+  assert_int_equal(b.device->ops->run(b.device, 1, &once, b.stream[0]), RESHARD_ERROR_UNSUPPORTED);
+  OK(cudaStreamEndCapture(b.stream[0], &graph));
+  OK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int k = 0; k < 3; k++) { /* other data each time */
+    fill(&b);
+    for (int64_t i = 0; i < copies.copy.n; i++) {
+      const rs_copy *c = &copies.copy.at[i];
+      rs_axis axes[4];
+      memcpy(axes, copies.axis.at + c->axes, (size_t)c->naxes * sizeof *axes);
+      axes[c->naxes] = (rs_axis){c->run, 1, 1};
+      naive(b.source + (c->src - b.from), b.wanted + (c->dst - b.to), 1, c->naxes + 1, axes);
+    }
+    memcpy(b.wanted + ROOM / 2, b.source, 1000);
+    OK(cudaGraphLaunch(exec, b.stream[1]));
+    OK(b.device->ops->synchronize(b.device, b.stream[1]));
+    check(&b, "captured");
+  }
+  OK(cudaGraphExecDestroy(exec));
+  OK(cudaGraphDestroy(graph));
+  b.device->ops->release(b.device, once);
+  b.device->ops->release(b.device, program);
+  rs_copies_free(&copies);
+  OK(end(&b));
+}
+
+/* --- Copies that run once --- */
+
+/* Programs that are made again and again, on two streams, without the host waiting in between. */
+static void once(void *user, const vg_options *options) {
+  bool compare = user != NULL;
+  state = options->seed;
+  bed b = begin(options);
+  rs_program *program = NULL;
+  for (int k = 0; k < 24; k++) {
+    rs_copies copies = {0};
+    add_some(&b, &copies, PLACE * k);
+    OK(b.device->ops->recompile(b.device, &copies, 0, &program));
+    OK(b.device->ops->run(b.device, 1, &program, b.stream[k % 2]));
+    rs_copies_free(&copies);
+    if (k % 5 == 4) /* once more, on the other stream: after the first */
+      OK(b.device->ops->run(b.device, 1, &program, b.stream[(k + 1) % 2]));
+  }
+  b.device->ops->release(b.device, program);
+  for (int i = 0; i < 2; i++)
+    OK(b.device->ops->synchronize(b.device, b.stream[i]));
+  if (compare)
+    check(&b, "once");
+  int reports = end(&b);
+  if (compare)
+    OK(reports);
+}
+
+static void once_each_policy(void **test) {
+  (void)test;
+  for (uint64_t seed = 1; seed <= 40; seed++)
+    once(&seed, &(vg_options){.seed = seed});
+}
+
+static void once_edges(void **test) {
+  (void)test;
+  vg_quiet(true);
+  vg_edge_result result = vg_for_each_edge(
+      &(vg_edge_search){.path = "copies compiled for one run", .run = once, .options = {.seed = 5}, .seeds = 12});
+  vg_quiet(false);
+  assert_int_equal(result.false_alarms, 0);
+  assert_int_equal(result.edges, 2);
+  assert_int_equal(result.found, result.uses);
+}
+
+typedef struct own_stream {
+  bed *b;
+  rs_program *program;
+} own_stream;
+
+static void run_on_own_stream(void *user, int64_t rank) {
+  own_stream *o = user;
+  (void)rank;
+  OK(o->b->device->ops->run(o->b->device, 1, &o->program, cudaStreamPerThread));
+  OK(o->b->device->ops->synchronize(o->b->device, cudaStreamPerThread));
+}
+
+/* Once more by another thread, on the stream that the same handle means there. */
+static void once_by_two_threads(void **test) {
+  (void)test;
+  for (uint64_t seed = 1; seed <= 20; seed++) {
+    state = seed;
+    bed b = begin(&(vg_options){.seed = seed});
+    own_stream o = {&b, NULL};
+    rs_copies copies = {0};
+    add_some(&b, &copies, 0);
+    OK(b.device->ops->recompile(b.device, &copies, 0, &o.program));
+    OK(b.device->ops->run(b.device, 1, &o.program, cudaStreamPerThread));
+    crew_run(1, run_on_own_stream, &o);
+    OK(b.device->ops->synchronize(b.device, cudaStreamPerThread));
+    b.device->ops->release(b.device, o.program);
+    rs_copies_free(&copies);
+    OK(end(&b));
+  }
+}
+
+/* What suffices is used again: nothing is allocated and the host waits for nothing. */
+static void once_again(void **test) {
+  (void)test;
+  state = 17;
+  bed b = begin(&(vg_options){.policy = VG_IN_ORDER});
+  rs_program *program = NULL;
+  vg_counts before = vg_count();
+  for (int k = 0; k < 200; k++) {
+    rs_copies copies = {0};
+    memset(b.wanted, 0x5a, ROOM);
+    add_some(&b, &copies, PLACE * (k % 8));
+    OK(b.device->ops->recompile(b.device, &copies, 0, &program));
+    if (k == 0)
+      before = vg_count();
+    OK(b.device->ops->run(b.device, 1, &program, b.stream[0]));
+    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    rs_copies_free(&copies);
+  }
+  assert_int_equal(vg_count().allocs, before.allocs);
+  assert_int_equal(vg_count().creates, before.creates);
+  assert_int_equal(vg_count().host_syncs - before.host_syncs, 200); /* the test's own */
+  b.device->ops->release(b.device, program);
+  OK(end(&b));
+}
+
+/* --- Spans --- */
+
+static void spans(void **test) {
+  (void)test;
+  state = 23;
+  bed b = begin(NULL);
+  rs_span list[300];
+  for (int k = 0; k < 12; k++) {
+    int n = k == 0 ? 0 : k == 1 ? 1 : k == 2 ? 300 : (int)below(40);
+    int64_t to = 0, some = 0;
+    fill(&b);
+    for (int i = 0; i < n; i++) {
+      int64_t bytes = below(4) == 0 && n > 1 ? 0 : 1 + below(800), from = below(5000);
+      list[i] = (rs_span){b.from + from, b.to + to, bytes, below(2) == 0};
+      memcpy(b.wanted + to, b.source + from, (size_t)bytes);
+      to += bytes;
+      some += bytes > 0;
+    }
+    vg_counts before = vg_count();
+    OK(b.device->ops->copy(b.device, n, list, below(2) << 30, b.stream[0]));
+    vg_counts after = vg_count();
+    assert_int_equal(after.copies - before.copies, some == 1);
+    assert_int_equal(after.launches - before.launches, some < 2 ? 0 : (some + 119) / 120);
+    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    check(&b, "spans");
+  }
+  OK(end(&b));
+}
+
+/* --- Faults --- */
+
+/* Everything once; the first failure ends it. */
+static reshard_status everything(bed *b, rs_program **program, rs_program **kept) {
+  rs_copies copies = {0};
+  rs_axis rows[2] = {{30, 200, 100}, {100, 1, 1}};
+  add(b, &copies, 8, PLACE, 1, 2, rows);
+  memcpy(b->wanted, b->source, 100);
+  memcpy(b->wanted + 200, b->source, 100);
+  reshard_status status = b->device->ops->compile(b->device, &copies, 0, program);
+  if (status == RESHARD_SUCCESS)
+    status = b->device->ops->run(b->device, 1, program, b->stream[0]);
+  for (int k = 0; k < 3 && status == RESHARD_SUCCESS; k++) {
+    status = b->device->ops->recompile(b->device, &copies, 0, kept);
+    if (status == RESHARD_SUCCESS)
+      status = b->device->ops->run(b->device, 1, kept, b->stream[0]);
+  }
+  rs_span spans[2] = {{b->from, b->to, 100, false}, {b->from, b->to + 200, 100, false}};
+  for (int n = 1; n <= 2 && status == RESHARD_SUCCESS; n++)
+    status = b->device->ops->copy(b->device, n, spans, 0, b->stream[0]);
+  rs_copies_free(&copies);
+  return status;
+}
+
+static void faults(void **test) {
+  (void)test;
+  bool more = true;
+  int failures = 0;
+  for (int64_t k = 1; more; k++) {
+    state = 31;
+    bed b = begin(NULL);
+    rs_program *program = NULL, *kept = NULL;
+    vg_fail(NULL, k, false, 0);
+    reshard_status status = everything(&b, &program, &kept);
+    more = vg_failed() > 0;
+    vg_fail(NULL, 0, false, 0);
+    assert_true(status == RESHARD_SUCCESS || more);
+    failures += status != RESHARD_SUCCESS;
+    if (status != RESHARD_SUCCESS) { /* it goes on as if nothing had happened */
+      OK(b.device->ops->finish(b.device));
+      b.device->ops->release(b.device, program);
+      program = NULL;
+      OK(everything(&b, &program, &kept));
+    }
+    OK(b.device->ops->finish(b.device));
+    check(&b, "faults");
+    b.device->ops->release(b.device, program);
+    b.device->ops->release(b.device, kept);
+    OK(end(&b));
+    assert_true(k < 500);
+  }
+  assert_true(failures > 25);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(several),     cmocka_unit_test(many),
+      cmocka_unit_test(with_engine), cmocka_unit_test(without_engine),
+      cmocka_unit_test(captured),    cmocka_unit_test(once_each_policy),
+      cmocka_unit_test(once_edges),  cmocka_unit_test(once_by_two_threads),
+      cmocka_unit_test(once_again),  cmocka_unit_test(spans),
+      cmocka_unit_test(faults),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,287 @@
+/* Execute on the virtual GPU: random reshards under the checker, by rank threads, by one thread and from graphs; each
+ * edge left out once; each call of the runtime failing once; what an execute costs the host. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <cuda_runtime_api.h>
+
+#include "support/fixtures/rank_threads.h"
+#include "support/devices/streamed.h"
+#include "virtual_gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SPARSE = 5 }; /* one in so many */
+#else
+enum { SPARSE = 1 };
+#endif
+enum { DEVICES = 3, MOST_DEVICES = 16 };
+
+/* A machine with handles of its GPUs, and what the test knows of it. */
+typedef struct machine {
+  int n;
+  reshard_device devices[MOST_DEVICES];
+  cudaGraphExec_t graph;
+  vg_counts before;
+  int64_t costs, failed;
+} machine;
+
+static reshard_status status_of(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_status capture(void *user, void *stream) {
+  (void)user;
+  return status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+}
+
+static reshard_status captured(void *user, void *stream) {
+  machine *m = user;
+  cudaGraph_t graph = NULL;
+  reshard_status status = status_of(cudaStreamEndCapture(stream, &graph));
+  if (status == RESHARD_SUCCESS)
+    status = status_of(cudaGraphInstantiate(&m->graph, graph, 0));
+  if (graph != NULL)
+    cudaGraphDestroy(graph);
+  return status;
+}
+
+static reshard_status launch(void *user, void *stream) {
+  return status_of(cudaGraphLaunch(((machine *)user)->graph, stream));
+}
+
+static void end_graph(void *user) {
+  machine *m = user;
+  if (m->graph != NULL)
+    cudaGraphExecDestroy(m->graph);
+  m->graph = NULL;
+}
+
+static void watch(void *user, bool on) {
+  machine *m = user;
+  vg_counts now = vg_count();
+  if (on)
+    m->before = now;
+  else
+    m->costs += now.allocs - m->before.allocs + now.creates - m->before.creates + now.host_syncs -
+                m->before.host_syncs + now.queries - m->before.queries;
+}
+
+static void calm(void *user) {
+  ((machine *)user)->failed += vg_failed();
+  vg_fail(NULL, 0, false, 0);
+}
+
+static void touch(void *at, size_t n, bool write) {
+  if (write)
+    vg_host_write(at, n);
+  else
+    vg_host_read(at, n);
+}
+
+/* False, with the reason, when there is not even a device. options->devices 0: DEVICES. */
+static bool open_machine(machine *m, const vg_options *options) {
+  vg_options own = *options;
+  *m = (machine){.n = own.devices == 0 ? DEVICES : own.devices};
+  own.devices = m->n;
+  vg_begin(&own);
+  bool right = true;
+  for (int i = 0; i < m->n; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "cuda:%d", i);
+    right = right && reshard_device_create(name, NULL, &m->devices[i]) == RESHARD_SUCCESS;
+  }
+  return right;
+}
+
+static int close_machine(machine *m) {
+  for (int i = 0; i < m->n; i++)
+    reshard_device_release(m->devices[i]);
+  return vg_end();
+}
+
+static streamed options_on(machine *m, int executes) {
+  return (streamed){.devices = m->devices,
+                    .executes = executes,
+                    .capture = capture,
+                    .captured = captured,
+                    .launch = launch,
+                    .end = end_graph,
+                    .user = m,
+                    .watch = watch,
+                    .touch = touch,
+                    .calm = calm};
+}
+
+/* What a seed has: ways to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
+static streamed drawn(machine *m, uint64_t seed, bool full) {
+  streamed s = options_on(m, 3);
+  s.ndevices = full ? m->n : seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
+  s.ranks = full ? rs_min(m->n * (1 + (int64_t)(seed / 7 % 3)), 20) : 1 + (int64_t)(seed % 8);
+  s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+  if (seed % 11 == 0)
+    s.path = RESHARD_PATH_AUTO;
+  s.drive = (streamed_drive)(seed / 3 % 4);
+  s.rebind = seed % 5 == 0;
+  s.rounds = seed % 3 != 0;
+  s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
+  s.handle = !s.shared_handle || seed % 14 == 0 ? NULL : cudaStreamPerThread;
+  return s;
+}
+
+static void test_random(void **state) {
+  (void)state;
+  int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0, in_rounds = 0;
+  for (int64_t i = 0; i < cases; i++) {
+    uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
+    cli_text why = {0};
+    machine m;
+    assert_true(open_machine(&m, &(vg_options){.seed = seed,
+                                               .no_peers = seed % 11 == 0,
+                                               .devices = vg_proving() ? 2 + (int)(seed % (MOST_DEVICES - 1)) : 0}));
+    streamed s = drawn(&m, seed, vg_proving());
+    if (!streamed_seed(&s, seed, &why, NULL))
+      fail_msg("%s", why.at);
+    executed += s.executed;
+    in_rounds += s.rounds_most > 1 && s.path == RESHARD_PATH_PACKED;
+    replayed += s.drive == STREAMED_GRAPH ? s.executed : 0;
+    if (close_machine(&m) != 0)
+      fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
+    assert_int_equal(m.costs, 0);
+    free(why.at);
+  }
+  printf("%lld cases, %lld executes\n", (long long)cases, (long long)executed);
+  vg_prove("cases|the local communicator, direct and packed|%lld|%lld|%lld|%lld", (long long)cases, (long long)executed,
+           (long long)in_rounds, (long long)replayed);
+}
+
+/* --- Edges ------------------------------------------------------------------------------------------------------ */
+
+static void scenario(void *user, const vg_options *options) {
+  const streamed_way *way = user;
+  cli_text why = {0};
+  machine m;
+  if (open_machine(&m, options)) {
+    streamed s = options_on(&m, vg_proving() ? 2 : 1);
+    (void)streamed_run_way(&s, way, &why, NULL);
+  }
+  (void)close_machine(&m);
+  free(why.at);
+}
+
+static vg_edge_result edges_of(const streamed_way *way) {
+  streamed_way copy = *way;
+  vg_edge_result r = vg_for_each_edge(
+      &(vg_edge_search){.path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1});
+  assert_int_equal(r.false_alarms, 0);
+  assert_true(r.uses > 0 || way->edges == 0); /* as many as there are, where the way does not say */
+  if (r.found != r.uses)
+    printf("%s: %d of %d uses of %d edges found\n", way->name, r.found, r.uses, r.edges);
+  return r;
+}
+
+/* Where a call fails in between, what was packed is joined by the user's stream, as no move has waited for it. */
+static void failing_scenario(void *user, const vg_options *options) {
+  cli_text why = {0};
+  machine m;
+  if (open_machine(&m, options)) {
+    streamed s = options_on(&m, 1);
+    vg_fail("cudaStreamWaitEvent", 3, false, 0);
+    (void)streamed_run_way(&s, user, &why, NULL);
+    vg_fail(NULL, 0, false, 0);
+  }
+  (void)close_machine(&m);
+  free(why.at);
+}
+
+static void test_edges_of_failures(void **state) {
+  (void)state;
+  static const char *const names[] = {"pack before user", "user after pack"};
+  static const char *const paths[] = {"rounds, a wait fails", "rounds, a wait fails, the user's side"};
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+  for (int i = 0; i < 2; i++) {
+    streamed_way way = streamed_ways[0];
+    for (int w = 0; w < streamed_nways; w++)
+      if (strcmp(streamed_ways[w].name, "rounds") == 0)
+        way = streamed_ways[w];
+    vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
+        .path = paths[i], .run = failing_scenario, .user = &way, .options = {.seed = 1}, .seeds = 5, .only = names[i]});
+    assert_int_equal(r.false_alarms, 0);
+    assert_true(r.uses > 0);
+    assert_int_equal(r.found, r.uses);
+  }
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  int64_t uses = 0, found = 0;
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+  vg_quiet(true);
+  for (int i = 0; i < streamed_nways; i += SPARSE) {
+    streamed_way way = streamed_ways[i];
+    char name[100];
+    for (int graph = 0; graph <= (way.drive == STREAMED_ALL && SPARSE == 1); graph++) {
+      snprintf(name, sizeof name, "%s%s", streamed_ways[i].name, graph ? ", graph" : "");
+      way.name = name;
+      way.drive = graph ? STREAMED_GRAPH : way.drive;
+      vg_edge_result r = edges_of(&way);
+      uses += r.uses;
+      found += r.found;
+    }
+  }
+  vg_quiet(false);
+  printf("%lld of %lld edges found\n", (long long)found, (long long)uses);
+  assert_int_equal(found, uses);
+}
+
+/* --- Faults ----------------------------------------------------------------------------------------------------- */
+
+/* One call fails, or all of a kind from one on: a device that has no call left that works cannot be left in order. */
+static const char *const failing[] = {NULL,          "cudaLaunchKernel", "cudaEventRecord*", "cudaStreamWaitEvent",
+                                      "cudaMalloc*", "cudaEventCreate*", "cudaStreamCreate*"};
+
+/* The k-th call fails. False when there were not so many. */
+static bool fault(const streamed_way *way, const char *name, int64_t k) {
+  cli_text why = {0};
+  machine m;
+  assert_true(open_machine(&m, &(vg_options){.seed = (uint64_t)k}));
+  streamed s = options_on(&m, 2);
+  vg_fail(name, k, name != NULL, 0);
+  bool right = streamed_run_way(&s, way, &why, NULL);
+  calm(&m);
+  if (close_machine(&m) != 0)
+    fail_msg("%s, call %lld of %s fails: %s", way->name, (long long)k, name != NULL ? name : "all", vg_report(0));
+  assert_true(right || m.failed > 0);
+  assert_true(!right || name == NULL || m.failed == 0 || strcmp(name, "cudaStreamWaitEvent") == 0); /* the host did */
+  free(why.at);
+  return m.failed > 0;
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  if (!vg_sees_kernels()) /* under ThreadSanitizer it takes a minute */
+    skip();
+  int64_t runs = 0;
+  vg_quiet(true);
+  for (int i = 0; i < streamed_nways; i++)
+    for (size_t f = 0; f < sizeof failing / sizeof *failing; f++)
+      for (int64_t k = 1; fault(&streamed_ways[i], failing[f], k); runs++)
+        k += SPARSE + k / (f == 0 ? 16 : 4);
+  vg_quiet(false);
+  printf("%lld runs\n", (long long)runs);
+}
+
+/* An argument names the tests to run, with wildcards. */
+int main(int argc, char **argv) {
+  if (argc > 1)
+    cmocka_set_test_filter(argv[1]);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_edges),
+                                     cmocka_unit_test(test_edges_of_failures), cmocka_unit_test(test_faults)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

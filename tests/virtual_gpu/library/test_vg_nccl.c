@@ -1,0 +1,458 @@
+/* The shipped NCCL communicator on the virtual GPU: rank threads, a GPU each. Records, random reshards against the
+ * oracle, splits, what a rank that fails or does not come does to the others, faults of every call, and every edge left
+ * out. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "bench/verify/case_bind.h"
+#include "comm/comm.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/devices/streamed.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 16 };
+
+typedef struct world {
+  int64_t n, timeout_ms;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  reshard_comm comm[MOST];
+  crew_result result[MOST];
+  const case_plan *c;
+  bool check; /* the data */
+  bool graph; /* captured once, by each rank, and launched for each execute */
+  int executes;
+  int64_t rounds[MOST];
+  char why[MOST][600];
+} world;
+
+static void begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices = devices, .seed = seed}); }
+
+static void open_rank(void *user, int64_t rank) {
+  world *w = user;
+  reshard_device device = NULL;
+  char name[32];
+  snprintf(name, sizeof name, "cuda:%d", (int)rank);
+  reshard_status status = reshard_device_create(name, NULL, &device);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_create_nccl(w->id, w->n, rank, device, w->timeout_ms, &w->comm[rank]);
+  reshard_device_release(device);
+  crew_note(&w->result[rank], status);
+}
+
+static void open_world(world *w, int64_t n, int64_t timeout_ms) {
+  *w = (world){.n = n, .timeout_ms = timeout_ms};
+  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  crew_run(n, open_rank, w);
+  crew_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
+}
+
+static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
+
+static void close_world(world *w) { crew_run(w->n, close_rank, w); }
+
+/* --- Random cases ----------------------------------------------------------------------------------------------- */
+
+/* A binding's arena on the GPU, and pointers into it. */
+typedef struct mirror {
+  case_binding host;
+  char *device;
+  void **pointer;
+} mirror;
+
+static bool mirror_make(const case_plan *c, int64_t rank, bool source, mirror *m) {
+  case_bind(c, rank, source, 0, &m->host);
+  m->device = NULL;
+  if (cudaMalloc((void **)&m->device, (size_t)m->host.bytes + 1) != cudaSuccess)
+    return false;
+  m->pointer = calloc((size_t)m->host.n + 1, sizeof *m->pointer);
+  for (int64_t i = 0; i < m->host.n; i++)
+    if (m->host.pointer[i] != NULL)
+      m->pointer[i] = m->device + ((unsigned char *)m->host.pointer[i] - m->host.arena);
+  return true;
+}
+
+static void mirror_free(mirror *m) {
+  cudaFree(m->device);
+  case_unbind(&m->host);
+  free(m->pointer);
+}
+
+static reshard_status status_of(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cudaGraphExec_t *exec) {
+  cudaGraph_t graph = NULL;
+  RS_TRY(status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+  reshard_status status = reshard_execute(transfer, stream), ended = status_of(cudaStreamEndCapture(stream, &graph));
+  if (status == RESHARD_SUCCESS)
+    status = ended;
+  if (status == RESHARD_SUCCESS)
+    status = status_of(cudaGraphInstantiate(exec, graph, 0));
+  if (graph != NULL)
+    cudaGraphDestroy(graph);
+  return status;
+}
+
+/* What a user does whose rank fails: the others are not to wait for it, and nothing is left on its stream. */
+static void give_up(world *w, cudaStream_t stream) {
+  for (int64_t r = 0; r < w->n; r++)
+    reshard_comm_abort(w->comm[r]);
+  cudaStreamSynchronize(stream);
+}
+
+/* Fill, execute, compare, on a stream of the rank's own. */
+static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
+                           mirror *dst, cudaStream_t stream, int generation) {
+  cli_text why = {0};
+  case_fill_memory(w->c, &src->host, FILL_SOURCE, generation);
+  case_fill_memory(w->c, &dst->host, FILL_DESTINATION, generation);
+  cudaMemcpyAsync(src->device, src->host.arena, (size_t)src->host.bytes, cudaMemcpyHostToDevice, stream);
+  cudaMemcpyAsync(dst->device, dst->host.arena, (size_t)dst->host.bytes, cudaMemcpyHostToDevice, stream);
+  reshard_status status = graph != NULL ? status_of(cudaGraphLaunch(graph, stream)) : reshard_execute(transfer, stream);
+  cudaMemcpyAsync(dst->host.arena, dst->device, (size_t)dst->host.bytes, cudaMemcpyDeviceToHost, stream);
+  cudaMemsetAsync(src->device, 0x77, (size_t)src->host.bytes, stream); /* it may be overwritten from here on */
+  if (cudaStreamSynchronize(stream) != cudaSuccess)
+    return rs_error(RESHARD_ERROR_SYSTEM, "the stream does not come to its end");
+  if (w->check && status == RESHARD_SUCCESS &&
+      !case_check_memory(w->c, &dst->host, FILL_DESTINATION, generation, rank, &why))
+    snprintf(w->why[rank], sizeof w->why[rank], "%s", why.at);
+  free(why.at);
+  return status;
+}
+
+static void case_rank(void *user, int64_t rank) {
+  world *w = user;
+  const case_plan *c = w->c;
+  mirror src = {0}, dst = {0};
+  cudaStream_t stream = NULL;
+  cudaGraphExec_t graph = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  reshard_entry *entries = case_entries(c);
+  cudaSetDevice((int)rank);
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  mirror_make(c, rank, true, &src);
+  mirror_make(c, rank, false, &dst);
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT,  src.pointer, dst.pointer, src.host.stride_list,
+                           dst.host.stride_list, src.host.n,  dst.host.n};
+  reshard_status status = reshard_plan_create(c->nentries, entries, rank, &c->options, &plan);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(plan, w->comm[rank], &arrays, NULL, &transfer);
+  reshard_plan_info info;
+  w->rounds[rank] = reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS ? info.rounds : 0;
+  if (status == RESHARD_SUCCESS && w->graph)
+    status = capture(transfer, stream, &graph);
+  for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)
+    status = turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
+  crew_note(&w->result[rank], status);
+  if (status != RESHARD_SUCCESS)
+    give_up(w, stream);
+  if (graph != NULL)
+    cudaGraphExecDestroy(graph);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  mirror_free(&src);
+  mirror_free(&dst);
+  cudaStreamDestroy(stream);
+  free(entries);
+}
+
+static void make_case(uint64_t seed, int64_t ranks, case_plan *c) {
+  cli_text why = {0};
+  if (!case_make(seed, &(case_fixed){.ranks = ranks, .path = RESHARD_PATH_PACKED}, c, &why))
+    fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
+  free(why.at);
+}
+
+static void test_random(void **state) {
+  (void)state;
+  int64_t cases = vg_scaled(60, 2000), replayed = 0, in_rounds = 0;
+  for (int64_t i = 0; i < cases; i++) {
+    case_plan c;
+    world w;
+    uint64_t seed = vg_first_seed() + (uint64_t)i;
+    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, &c);
+    if (seed % 3 != 0)
+      streamed_force_rounds(&c);
+    begin((int)c.world, seed);
+    open_world(&w, c.world, 60000);
+    w.c = &c;
+    w.check = true;
+    w.graph = seed / 3 % 3 == 0;
+    w.executes = 2;
+    replayed += w.graph ? 2 : 0;
+    bool rounds = false;
+    crew_run(w.n, case_rank, &w);
+    crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
+    for (int64_t r = 0; r < w.n; r++) {
+      reshard_comm_stats stats;
+      rounds |= w.rounds[r] > 1;
+      assert_string_equal(w.why[r], "");
+      assert_int_equal(reshard_comm_get_stats(w.comm[r], &stats), RESHARD_SUCCESS);
+      assert_int_equal(stats.received_bytes, (w.graph ? 1 : 2) * c.counts.lacked[r]); /* captured once */
+    }
+    in_rounds += rounds;
+    close_world(&w);
+    if (vg_end() != 0)
+      fail_msg("seed %lld: the checker reports %s", (long long)seed, vg_report(0));
+    case_free(&c);
+  }
+  vg_prove("cases|NCCL|%lld|%lld|%lld|%lld", (long long)cases, (long long)(2 * cases), (long long)in_rounds,
+           (long long)replayed);
+}
+
+/* --- Records, splits, refusals
+ * ----------------------------------------------------------------------------------------- */
+
+static void barrier_rank(void *user, int64_t rank) {
+  world *w = user;
+  crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+}
+
+static void gather_rank(void *user, int64_t rank) {
+  world *w = user;
+  const void *all;
+  char mine[RS_COMM_RECORD];
+  memset(mine, 'a' + (int)rank, sizeof mine);
+  reshard_status status = RESHARD_SUCCESS;
+  for (size_t bytes = 1; bytes <= sizeof mine && status == RESHARD_SUCCESS;
+       bytes = bytes * 3 < 512 ? bytes * 3 : bytes + 512) {
+    status = w->comm[rank]->ops->allgather(w->comm[rank], mine, bytes, &all);
+    for (int64_t r = 0; r < w->n && status == RESHARD_SUCCESS; r++)
+      for (size_t i = 0; i < bytes; i++)
+        if (((const char *)all)[(size_t)r * bytes + i] != 'a' + r)
+          status = RESHARD_ERROR_CORRUPT;
+  }
+  crew_note(&w->result[rank], status);
+}
+
+static void mixed_rank(void *user, int64_t rank) {
+  world *w = user;
+  const void *all;
+  char mine[64] = "";
+  crew_note(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
+}
+
+static void test_records(void **state) {
+  (void)state;
+  world w;
+  begin(4, 1);
+  open_world(&w, 4, 60000);
+  crew_run(4, gather_rank, &w);
+  crew_assert(4, w.result, RESHARD_SUCCESS, NULL, "records");
+  crew_run(4, mixed_rank, &w);
+  crew_assert(4, w.result, RESHARD_ERROR_MISMATCH, "different collective calls", "calls that do not match");
+  crew_run(4, barrier_rank, &w);
+  crew_assert(4, w.result, RESHARD_SUCCESS, NULL, "after that");
+  close_world(&w);
+  assert_int_equal(vg_end(), 0);
+}
+
+typedef struct split_world {
+  world w;
+  reshard_comm sub[MOST];
+  bool refuse;
+} split_world;
+
+static void split_rank(void *user, int64_t rank) {
+  split_world *s = user;
+  rs_split mine = {.color = rank == 4 ? -7 : INT64_MAX - rank % 2, .key = -(rank << 40)};
+  if (s->refuse && rank == 3) {
+    mine.status = RESHARD_ERROR_OUT_OF_MEMORY;
+    reshard_layout_parse("nonsense", 1, &(int64_t){1}, 1, &(reshard_layout){NULL}); /* a last error */
+  }
+  crew_note(&s->w.result[rank], s->w.comm[rank]->ops->split(s->w.comm[rank], &mine, &s->sub[rank]));
+}
+
+static void sub_barrier_rank(void *user, int64_t rank) {
+  split_world *s = user;
+  crew_note(&s->w.result[rank], s->sub[rank] != NULL ? reshard_comm_barrier(s->sub[rank]) : RESHARD_SUCCESS);
+}
+
+static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
+
+static void test_split(void **state) {
+  (void)state;
+  split_world s = {0};
+  begin(5, 2);
+  open_world(&s.w, 5, 60000);
+  crew_run(5, split_rank, &s);
+  crew_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
+  static const int64_t place[] = {1, 1, 0, 0}; /* the larger key first */
+  for (int64_t r = 0; r < 4; r++) {
+    assert_int_equal(reshard_comm_size(s.sub[r]), 2);
+    assert_int_equal(reshard_comm_rank(s.sub[r]), place[r]);
+    assert_int_equal(reshard_comm_global_ranks(s.sub[r])[0], r % 2 + 2);
+    assert_int_equal(reshard_comm_global_ranks(s.sub[r])[1], r % 2);
+  }
+  assert_null(s.sub[4]);
+  close_world(&s.w); /* the parts live on */
+  crew_run(5, sub_barrier_rank, &s);
+  crew_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "barriers of the parts");
+  crew_run(5, close_sub_rank, &s);
+  assert_int_equal(vg_end(), 0);
+
+  s = (split_world){.refuse = true};
+  begin(5, 3);
+  open_world(&s.w, 5, 60000);
+  s.refuse = true;
+  crew_run(5, split_rank, &s);
+  crew_assert(5, s.w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: ", "a rank that failed");
+  close_world(&s.w);
+  assert_int_equal(vg_end(), 0);
+}
+
+static void test_same_gpu(void **state) {
+  (void)state;
+  world w = {.n = 2, .timeout_ms = 60000};
+  begin(1, 4); /* cuda:1 is not there */
+  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  reshard_device device;
+  assert_int_equal(reshard_device_create("cuda:1", NULL, &device), RESHARD_ERROR_UNSUPPORTED);
+  reshard_comm comm;
+  assert_int_equal(reshard_comm_create_nccl(w.id, 2, 2, NULL, 0, &comm), RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "rank 2 of 2"));
+  assert_int_equal(reshard_comm_from_nccl(NULL, NULL, 0, &comm), RESHARD_ERROR_INVALID);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* --- Deadlines, aborts
+ * ------------------------------------------------------------------------------------------------- */
+
+static void late_rank(void *user, int64_t rank) {
+  world *w = user;
+  if (rank == 0) {
+    crew_note(&w->result[0], RESHARD_ERROR_TIMEOUT);
+    return;
+  }
+  crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+  if (reshard_comm_barrier(w->comm[rank]) != RESHARD_ERROR_PEER)
+    crew_note(&w->result[rank], RESHARD_ERROR_INTERNAL);
+}
+
+static void test_deadline(void **state) {
+  (void)state;
+  world w;
+  begin(3, 5);
+  open_world(&w, 3, 100);
+  crew_run(3, late_rank, &w);
+  for (int r = 1; r < 3; r++)
+    assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
+  close_world(&w);
+  assert_int_equal(vg_end(), 0);
+
+  /* a rank that never comes to the creation */
+  w = (world){.n = 2, .timeout_ms = 100};
+  begin(2, 6);
+  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  crew_run(1, open_rank, &w);
+  assert_int_equal(w.result[0].status, RESHARD_ERROR_TIMEOUT);
+  assert_non_null(strstr(w.result[0].text, "rank 0 of 2"));
+  assert_int_equal(vg_end(), 0);
+}
+
+static void abort_rank(void *user, int64_t rank) {
+  world *w = user;
+  if (rank == 0) {
+    crew_sleep_ms(50);
+    for (int64_t r = 0; r < w->n; r++)
+      reshard_comm_abort(w->comm[r]);
+    crew_note(&w->result[0], RESHARD_ERROR_PEER);
+  } else {
+    crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+  }
+}
+
+static void test_abort(void **state) {
+  (void)state;
+  world w;
+  begin(3, 7);
+  open_world(&w, 3, 0);
+  crew_run(3, abort_rank, &w);
+  for (int r = 1; r < 3; r++)
+    assert_int_equal(w.result[r].status, RESHARD_ERROR_PEER);
+  close_world(&w);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* --- Edges
+ * -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct edge_case {
+  const char *path;
+  streamed_side src, dst;
+  int64_t limit, window;
+  bool graph;
+  const case_plan *c;
+} edge_case;
+
+static void edge_scenario(void *user, const vg_options *options) {
+  const edge_case *e = user;
+  world w;
+  vg_begin(options);
+  open_world(&w, 3, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
+  w.c = e->c;
+  w.graph = e->graph;
+  w.executes = 2;
+  crew_run(3, case_rank, &w);
+  close_world(&w);
+  vg_end();
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+#ifdef __SANITIZE_ADDRESS__
+  skip(); /* the library's own accesses to pinned memory are not seen with a sanitizer */
+#endif
+  static const edge_case cases[] = {
+      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, false, NULL},
+      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, false, NULL},
+      {"NCCL, rounds of 2 peers", {-1, {7, 2}}, {-1, {3, 5}}, 2048, 2, false, NULL},
+      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, 1, false, NULL},
+      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, 1, false, NULL},
+      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, true, NULL},
+      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, true, NULL},
+  };
+  enum { ALL = sizeof cases / sizeof *cases, FEW = 2 };
+  for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
+    case_plan c;
+    edge_case e = cases[i];
+    streamed_make(3, e.src, e.dst, e.limit, e.window, &c);
+    e.c = &c;
+    vg_quiet(true);
+    vg_edge_result result =
+        vg_for_each_edge(&(vg_edge_search){.path = e.path,
+                                           .run = edge_scenario,
+                                           .user = &e,
+                                           .options = {.devices = 3, .seed = 11, .patience_ms = 300},
+                                           .seeds = 2});
+    vg_quiet(false);
+    printf("%s: %d of %d uses of %d edges found\n", e.path, result.found, result.uses, result.edges);
+    case_free(&c);
+    assert_true(result.edges > 0);
+    assert_int_equal(result.false_alarms, 0);
+    assert_int_equal(result.found, result.uses);
+  }
+}
+
+/* An argument names the tests to run, with wildcards. */
+int main(int argc, char **argv) {
+  if (argc > 1)
+    cmocka_set_test_filter(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_records), cmocka_unit_test(test_split),    cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(test_random),  cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_edges),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

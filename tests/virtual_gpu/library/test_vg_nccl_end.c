@@ -1,0 +1,173 @@
+/* The shipped NCCL communicator where one ends, or is not what it should be: what a rank leaves behind that others, or
+ * NCCL itself, still use; and GPUs that NCCL refuses. */
+#include "reshard/reshard.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3 };
+
+typedef struct world {
+  int64_t timeout_ms;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  ncclComm_t nccl[RANKS]; /* borrowed ones */
+  reshard_comm comm[RANKS], sub[RANKS];
+  crew_result result[RANKS];
+  int device_of[RANKS];
+  atomic_int next;
+} world;
+
+static void begin(world *w, int devices, int64_t timeout_ms) {
+  *w = (world){.timeout_ms = timeout_ms, .device_of = {0, 1, 2}};
+  vg_begin(&(vg_options){.devices = devices, .seed = 5});
+  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+}
+
+static void own_rank(void *user, int64_t rank) {
+  world *w = user;
+  cudaSetDevice(w->device_of[rank]); /* NULL: the current one */
+  crew_note(&w->result[rank], reshard_comm_create_nccl(w->id, RANKS, rank, NULL, w->timeout_ms, &w->comm[rank]));
+}
+
+static void borrowed_rank(void *user, int64_t rank) {
+  world *w = user;
+  ncclUniqueId id;
+  memcpy(&id, w->id, sizeof id);
+  cudaSetDevice((int)rank);
+  reshard_status status = RESHARD_ERROR_INTERNAL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t state = ncclCommInitRankConfig(&w->nccl[rank], RANKS, id, (int)rank, &config);
+  while (state == ncclInProgress)
+    ncclCommGetAsyncError(w->nccl[rank], &state);
+  if (state == ncclSuccess)
+    status = reshard_comm_from_nccl(w->nccl[rank], NULL, w->timeout_ms, &w->comm[rank]);
+  crew_note(&w->result[rank], status);
+}
+
+static void split_rank(void *user, int64_t rank) {
+  world *w = user;
+  crew_note(&w->result[rank], reshard_comm_split(w->comm[rank], rank == 0 ? -1 : 0, 0, &w->sub[rank]));
+}
+
+static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
+static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->sub[rank]); }
+
+/* Rank 0 has no part, and ends at once; the others keep theirs for longer than the communicator. */
+static void test_parent_first(void **state) {
+  (void)state;
+  world w;
+  begin(&w, RANKS, 0);
+  crew_run(RANKS, own_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  crew_run(RANKS, split_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
+  crew_run(RANKS, close_rank, &w);
+  crew_run(RANKS, close_sub_rank, &w);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* ... while somebody captures a stream that has nothing to do with it. */
+static void test_end_beside_capture(void **state) {
+  (void)state;
+  world w;
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  void *memory;
+  begin(&w, RANKS, 0);
+  crew_run(RANKS, own_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  assert_int_equal(cudaMalloc(&memory, 8), cudaSuccess);
+  assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  assert_int_equal(cudaMemsetAsync(memory, 0, 8, stream), cudaSuccess);
+  crew_run(RANKS, close_rank, &w);
+  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  cudaFree(memory);
+  assert_int_equal(vg_end(), 0);
+}
+
+/* NCCL's split of the last rank fails, so that the others give theirs up. */
+static void *give_up_split(void *user) {
+  world *w = user;
+  int64_t rank = w->next++;
+  if (rank == RANKS - 1)
+    vg_fail_here("ncclCommSplit", 1, false, 0);
+  split_rank(w, rank);
+  close_rank(w, rank);
+  return NULL;
+}
+
+/* ... on stacks that are gone afterwards, when the last rank comes to the split after all: NCCL makes what the others
+ * wanted then, and says where they asked for it. */
+static void test_split_given_up(void **state) {
+  (void)state;
+  enum { STACK = 1 << 20 };
+  world w;
+  void *stack[RANKS];
+  pthread_t thread[RANKS];
+  begin(&w, RANKS, 100);
+  vg_quiet(true);
+  crew_run(RANKS, borrowed_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  for (int r = 0; r < RANKS; r++) {
+    pthread_attr_t attributes;
+    stack[r] = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(stack[r], MAP_FAILED);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack[r], STACK);
+    assert_int_equal(pthread_create(&thread[r], &attributes, give_up_split, &w), 0);
+    pthread_attr_destroy(&attributes);
+  }
+  for (int r = 0; r < RANKS; r++)
+    pthread_join(thread[r], NULL);
+  for (int r = 0; r < RANKS; r++) {
+    assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
+    munmap(stack[r], STACK);
+  }
+  ncclComm_t late;
+  cudaSetDevice(RANKS - 1);
+  ncclResult_t result = ncclCommSplit(w.nccl[RANKS - 1], 0, 0, &late, NULL);
+  while (result == ncclInProgress)
+    ncclCommGetAsyncError(w.nccl[RANKS - 1], &result);
+  assert_int_equal(result, ncclSuccess);
+  ncclCommAbort(late);
+  for (int r = 0; r < RANKS; r++)
+    ncclCommAbort(w.nccl[r]);
+  vg_end();
+  vg_quiet(false);
+  assert_int_equal(vg_reports_with("leak: rank 0 of communicator 1."), 1); /* nobody is there to end rank 1's part */
+  assert_int_equal(vg_reports_with("race"), 0);
+}
+
+static void test_same_gpu(void **state) {
+  (void)state;
+  world w;
+  begin(&w, 2, 0);
+  w.device_of[2] = 1;
+  crew_run(RANKS, own_rank, &w);
+  crew_assert(RANKS, w.result, RESHARD_ERROR_INVALID, "Duplicate GPU detected", "two ranks on a GPU");
+  assert_int_equal(vg_end(), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_parent_first), cmocka_unit_test(test_same_gpu), cmocka_unit_test(test_end_beside_capture),
+      cmocka_unit_test(
+          test_split_given_up) /* last: what NCCL may still write to is never freed, and known to it alone */
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

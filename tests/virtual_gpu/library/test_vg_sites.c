@@ -1,0 +1,177 @@
+/* Meshes, DTensors and sharded tensors on virtual GPUs: the checks that MPI's ranks run, too (support/site.h), by rank
+ * threads over NCCL, a GPU each, and by rank threads that share one. Host bytes get to device memory by copies alone;
+ * no graph; the checker is on, with several schedules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scratch.h"
+#include "support/contracts/contract.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST = 8 };
+
+typedef struct world {
+  int64_t n;
+  int gpus; /* 0: one a rank, over NCCL; else shared, by threads */
+  int rounds;
+  void (*body)(struct world *w, site *s, uint64_t seed);
+  uint64_t seed;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  reshard_device devices[MOST];
+  reshard_comm comms[MOST];
+  crew_result result[MOST];
+  int64_t wrong[MOST], seen[MOST];
+} world;
+
+static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
+  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+}
+
+static void rank_body(void *user, int64_t rank) {
+  world *w = user;
+  reshard_device device = w->gpus > 0 ? w->devices[rank] : NULL;
+  site s = {.comm = w->comms[rank], .copy = copy_now};
+  char name[32];
+  reshard_status status = RESHARD_SUCCESS;
+  snprintf(name, sizeof name, "cuda:%d", (int)(w->gpus > 0 ? rank % w->gpus : rank));
+  cudaSetDevice((int)(w->gpus > 0 ? rank % w->gpus : rank));
+  if (device == NULL)
+    status = reshard_device_create(name, NULL, &device);
+  if (s.comm == NULL && status == RESHARD_SUCCESS)
+    status = reshard_comm_create_nccl(w->id, w->n, rank, device, 60000, &s.comm);
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = device};
+  cudaStreamCreateWithFlags((cudaStream_t *)&s.stream, cudaStreamNonBlocking);
+  s.device = device;
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharder_create(s.comm, &options, &s.sharder);
+  if (status == RESHARD_SUCCESS)
+    w->body(w, &s, w->seed);
+  crew_note(&w->result[rank], status);
+  w->wrong[rank] = s.wrong;
+  reshard_sharder_destroy(s.sharder);
+  reshard_device_forget_stream(device, s.stream);
+  cudaStreamDestroy(s.stream);
+  reshard_comm_destroy(s.comm);
+  reshard_device_release(device);
+}
+
+static void open_world(world *w) {
+  if (w->gpus == 0) {
+    assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+    return;
+  }
+  for (int64_t r = 0; r < w->n; r++) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)(r % w->gpus));
+    assert_int_equal(reshard_device_create(name, NULL, &w->devices[r]), RESHARD_SUCCESS);
+  }
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 60000, w->devices, w->n};
+  assert_int_equal(reshard_comm_create_local(w->n, &options, w->comms), RESHARD_SUCCESS);
+}
+
+static void states(world *w, site *s, uint64_t seed);
+
+static void run(world w) {
+  if (w.gpus == 0 && reshard_nccl_unique_id(w.id) == RESHARD_ERROR_UNSUPPORTED)
+    return; /* a build without NCCL */
+  vg_options options = {.devices = w.gpus > 0 ? w.gpus : (int)w.n, .seed = w.seed};
+#ifdef __SANITIZE_ADDRESS__
+  options.no_check = w.body == states; /* what the library's own copies write to pinned memory is not seen */
+#endif
+  vg_begin(&options);
+  open_world(&w);
+  crew_run(w.n, rank_body, &w);
+  crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "opening");
+  for (int64_t r = 0; r < w.n; r++)
+    assert_int_equal(w.wrong[r], 0);
+  if (vg_end() != 0)
+    fail_msg("seed %llu: the checker reports %s", (unsigned long long)w.seed, vg_report(0));
+}
+
+/* Over NCCL with as many ranks as are given, and by threads on one GPU and on two. */
+static void run_all(int64_t cases, void (*body)(world *w, site *s, uint64_t seed)) {
+  for (int64_t i = 0; i < crew_scaled(cases); i++) {
+    run((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
+    run((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
+  }
+}
+
+static void meshes(world *w, site *s, uint64_t seed) {
+  (void)w;
+  site_check_meshes(s, seed);
+}
+
+static void dtensors(world *w, site *s, uint64_t seed) {
+  (void)w;
+  for (uint64_t i = 0; i < 3; i++)
+    site_check_dtensor(s, 3 * seed + i);
+}
+
+static void sharded(world *w, site *s, uint64_t seed) {
+  (void)w;
+  for (uint64_t i = 0; i < 2; i++)
+    site_check_sharded(s, 2 * seed + i);
+  site_check_refusals(s);
+}
+
+static void fsdp(world *w, site *s, uint64_t seed) {
+  (void)w;
+  site_check_fsdp(s, seed);
+}
+
+static void states(world *w, site *s, uint64_t seed) {
+  (void)w;
+  site_check_state(s, seed, scratch_path("state"));
+}
+
+static void test_states(void **state) {
+  (void)state;
+  run_all(6, states);
+}
+
+static void groups(world *w, site *s, uint64_t seed) {
+  (void)w;
+  (void)seed;
+  site_check_groups(s, scratch_path("groups"));
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  run_all(3, groups);
+}
+
+static void test_meshes(void **state) {
+  (void)state;
+  run_all(4, meshes);
+}
+
+static void test_dtensors(void **state) {
+  (void)state;
+  run_all(5, dtensors);
+}
+
+static void test_sharded(void **state) {
+  (void)state;
+  run_all(5, sharded);
+}
+
+static void test_fsdp(void **state) {
+  (void)state;
+  run_all(1, fsdp);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtensors), cmocka_unit_test(test_sharded),
+                                     cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_meshes),
+                                     cmocka_unit_test(test_states),   cmocka_unit_test(test_groups)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
