@@ -16,7 +16,6 @@ as_saved() {
 }
 
 "$EXAMPLE" ours >save.out || fault "hsdp_tp: $(tail -n 5 save.out)"
-export TORCHINDUCTOR_CACHE_DIR=$work/inductor # else it is left behind in TMPDIR
 "$python" -W ignore "$SOURCE/tests/files/hsdp.py" ours </dev/null 2>python.err ||
   fault "PyTorch: $(tail -n 20 python.err)"
 [ "$failures" = 0 ] || finish
