@@ -2,7 +2,7 @@
 #ifndef RS_FILE_FILE_H
 #define RS_FILE_FILE_H
 
-#include "base/base.h"
+#include "base/text.h"
 
 #include <reshard/file.h>
 
@@ -32,16 +32,6 @@ reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int
 /* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */
 reshard_status rs_preset_error(const char *what, const char *name);
 
-/* A text from outside as it can stand in a one-line error: shortened to size (4 at least), control characters as '?'.
- * Returns buffer. */
-#define RS_QUOTE 128 /* enough of a tensor's name */
-const char *rs_quote(char *buffer, size_t size, const char *text);
-/* Shell patterns (rules.c): why one is malformed, and which byte of it, NULL where it is not; whether a well-formed one
- * fits all of a name. */
-const char *rs_pattern_problem(const char *pattern, int64_t *at);
-bool rs_pattern_matches(const char *pattern, const char *name);
-/* Whether a text ends so. */
-bool rs_ends(const char *text, const char *end);
 /* what 'path', quoted: how errors about a file begin. */
 #define RS_WHERE 512
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path);

@@ -1,10 +1,7 @@
 /* Rules: shell patterns on tensor names, first match wins.
  *
- * The matcher is our own. When the rest of a pattern does not fit behind a '*', the last star takes one character more;
- * no earlier star needs another try, because whatever it could leave to the last one, the last one can take itself. So
- * a match costs at most pattern x name. libc's fnmatch took two to three times as long, depends on the locale, and
- * reads a malformed set as plain text, which in a file of rules is a mistake that its author wants to be told. Most
- * patterns end in plain text (".q_proj.weight"); comparing that tail first settles most rules in a few nanoseconds. */
+ * Most patterns end in plain text (".q_proj.weight"). That tail is compared first, which settles most rules in a few
+ * nanoseconds. */
 #include "file/model/internal.h"
 #include "layout/spec.h"
 
@@ -19,9 +16,9 @@ typedef struct rule {
   /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
   const char *key;
   size_t key_length;
-  int64_t pieces; /* 0: it does not */
-  char **each;    /* [pieces], "rank(0/128)" and so on, one allocation */
-  const char *tail;             /* plain text at the end of the pattern */
+  int64_t pieces;   /* 0: it does not */
+  char **each;      /* [pieces], "rank(0/128)" and so on, one allocation */
+  const char *tail; /* plain text at the end of the pattern */
   size_t tail_length;
   int64_t line, pattern_column, layout_column;
 } rule;
@@ -32,91 +29,6 @@ struct reshard_rules_s {
   RS_VEC(rule) rules;
   int64_t world;
 };
-
-static bool plain(char c) { return c != '*' && c != '?' && c != '[' && c != ']' && c != '\\'; }
-
-/* Reads one character of a set, quoted by '\' or not, and moves on; '\0' at the end. */
-static unsigned char set_character(const char **p) {
-  if (**p == '\\' && (*p)[1] != '\0')
-    ++*p;
-  unsigned char c = (unsigned char)**p;
-  *p += c != '\0';
-  return c;
-}
-
-/* p is behind '['. Returns what follows the ']', or NULL with the reason; *in: whether c is in the set. */
-static const char *set(const char *p, unsigned char c, bool *in, const char **problem) {
-  bool negated = *p == '!' || *p == '^', found = false, first = true;
-  p += negated;
-  for (; *p != ']' || first; first = false) {
-    if (p[0] == '[' && (p[1] == ':' || p[1] == '.' || p[1] == '=')) {
-      *problem = "classes in sets are not known, write ranges such as [0-9]";
-      return NULL;
-    }
-    unsigned char low = set_character(&p), high = low;
-    if (low != '\0' && p[0] == '-' && p[1] != ']') {
-      p++;
-      high = set_character(&p);
-    }
-    if (low == '\0' || high == '\0') {
-      *problem = "'[' without ']'";
-      return NULL;
-    }
-    if (high < low) {
-      *problem = "a range in a set runs backwards";
-      return NULL;
-    }
-    found = found || (low <= c && c <= high);
-  }
-  *in = found != negated;
-  return p + 1;
-}
-
-/* Whether c fits the one-character item at p (no '*', no end); *next is behind the item. */
-static bool fits(const char *p, char c, const char **next) {
-  bool in = false;
-  const char *problem;
-  switch (*p) {
-  case '?': *next = p + 1; return true;
-  case '[': *next = set(p + 1, (unsigned char)c, &in, &problem); return in;
-  case '\\': *next = p + 2; return p[1] == c;
-  default: *next = p + 1; return *p == c;
-  }
-}
-
-bool rs_pattern_matches(const char *p, const char *name) {
-  const char *star = NULL, *taken = NULL, *next;
-  while (*name != '\0') {
-    if (*p == '*') {
-      star = ++p;
-      taken = name;
-    } else if (*p != '\0' && fits(p, *name, &next)) {
-      p = next;
-      name++;
-    } else if (star != NULL) {
-      p = star;
-      name = ++taken;
-    } else {
-      return false;
-    }
-    if (p != star)
-      continue;
-    /* Behind a star: nothing left to fit, or nothing but the pattern's next character can go on. */
-    if (*p == '\0')
-      return true;
-    if (plain(*p)) {
-      bool pair = p[1] != '\0' && plain(p[1]);
-      for (name = strchr(name, *p); name != NULL && pair && name[1] != p[1];)
-        name = strchr(name + 1, *p);
-      if (name == NULL)
-        return false;
-      taken = name;
-    }
-  }
-  while (*p == '*')
-    p++;
-  return *p == '\0';
-}
 
 /* "NAME:LINE:COLUMN" as it begins an error. */
 static const char *at(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line, int64_t column) {
@@ -134,23 +46,6 @@ static reshard_status prefix_error(reshard_status status, const char *where, con
   return rs_error(status, "%s: %s", where, why);
 }
 
-const char *rs_pattern_problem(const char *pattern, int64_t *at) {
-  const char *problem = NULL;
-  for (const char *p = pattern; *p != '\0';) {
-    bool in;
-    *at = p - pattern;
-    if (*p == '\\' && p[1] == '\0')
-      problem = "'\\' before nothing";
-    else if (*p == '[')
-      p = set(p + 1, 'x', &in, &problem);
-    else
-      p += *p == '\\' ? 2 : 1;
-    if (problem != NULL)
-      return problem;
-  }
-  return NULL;
-}
-
 static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
   char where[RS_WHERE];
   int64_t item = 0;
@@ -158,7 +53,7 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
   if (problem != NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s", at(where, rules, r->line, r->pattern_column + item), problem);
   r->tail = r->pattern + strlen(r->pattern);
-  while (r->tail > r->pattern && plain(r->tail[-1]))
+  while (r->tail > r->pattern && rs_pattern_plain(r->tail[-1]))
     r->tail--;
   r->tail_length = strlen(r->tail);
   return RESHARD_SUCCESS;

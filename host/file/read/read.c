@@ -8,19 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *rs_quote(char *buffer, size_t size, const char *text) {
-  size_t n = 0;
-  for (; text[n] != '\0' && n + 4 < size; n++)
-    buffer[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? '?' : text[n];
-  strcpy(buffer + n, text[n] != '\0' ? "..." : "");
-  return buffer;
-}
-
-bool rs_ends(const char *text, const char *end) {
-  size_t n = strlen(text), k = strlen(end);
-  return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path) {
   char quoted[RS_WHERE - 64];
   rs_text text = {where, RS_WHERE, 0};
