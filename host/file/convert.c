@@ -1,6 +1,10 @@
 /* One checkpoint into another: open, map, lay out, reserve, move, sync, compare, put in place. The order is such that
  * whatever fails, or whoever is killed, the target's path has what it had. */
-#include "file/move/store.h"
+#include "base/text.h"
+#include "file/map/apply.h"
+#include "file/move/move.h"
+#include "file/read/checkpoint.h"
+#include "file/write/writer.h"
 #include "plan/plan.h"
 
 #include <errno.h>

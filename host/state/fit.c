@@ -1,5 +1,7 @@
 /* Does what a rank wants to load fit what is stored, and is what is stored in some rank's state? */
 #include "state/files.h"
+#include "base/text.h"
+#include "file/read/checkpoint.h"
 
 #include <string.h>
 

@@ -1,7 +1,9 @@
 /* A rank's leaves by name, and their memory. */
 #include "state/files.h"
 
+#include "base/text.h"
 #include "device/cpu/cpu.h"
+#include "file/move/memory.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
+#include "base/text.h"
+#include "file/ground/file.h"
 #include "state/files.h"
 
 #include <errno.h>

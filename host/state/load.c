@@ -3,6 +3,10 @@
  * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
  * fail. Ranks that are processes of their own each open it, and compare what they have opened. */
 #include "comm/gather.h"
+#include "base/text.h"
+#include "file/move/memory.h"
+#include "file/move/move.h"
+#include "file/read/checkpoint.h"
 #include "state/files.h"
 
 #include <stdlib.h>

@@ -10,6 +10,11 @@
  * Ranks that are processes of their own do the same with what they tell each other: each compares all, rank 0 makes the
  * files, the others open theirs and sync them, and rank 0 puts all in place. */
 #include "comm/gather.h"
+#include "base/text.h"
+#include "file/ground/file.h"
+#include "file/move/memory.h"
+#include "file/move/move.h"
+#include "file/write/writer.h"
 #include "state/files.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 #include "support/probe.h"
 
-#include "file/move/store.h"
+#include "file/map/apply.h"
 #include "support/fixtures/temporary.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks, unbounded
  * recursion, and routes that are not what reshard_entry wants or leave an element of the target out. */
-#include "file/move/store.h"
+#include "file/map/apply.h"
 
 #include <stdint.h>
 #include <stdlib.h>

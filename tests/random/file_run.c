@@ -1,5 +1,7 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
 #include "random/file_case.h"
+#include "file/map/apply.h"
+#include "file/move/move.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON

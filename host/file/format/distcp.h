@@ -1,10 +1,10 @@
-/* Inside of the opening of a .distcp directory: what .metadata says (distcp_metadata.c), and the shards and holds that
- * follow (distcp.c). */
-#ifndef RS_FILE_DISTCP_H
-#define RS_FILE_DISTCP_H
+/* The .metadata of a .distcp directory: tensors, their chunks, and the places of these. */
+#ifndef RS_FILE_DISTCP_METADATA_H
+#define RS_FILE_DISTCP_METADATA_H
 
-#include "file/ground/names.h"
 #include "file/format/pickle.h"
+#include "file/ground/names.h"
+#include "file/model/model.h"
 
 /* Where something was saved. */
 typedef struct rs_distcp_place {

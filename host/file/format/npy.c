@@ -6,6 +6,8 @@
  * three keys in any order, spaces between all tokens, both kinds of quotes, and the 'L' of Python 2 behind numbers. */
 #include "file/format/npy.h"
 
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,8 @@
 #ifndef RS_FILE_NPY_H
 #define RS_FILE_NPY_H
 
-#include "file/read/open.h"
+#include "file/ground/file.h"
+#include "file/model/model.h"
 
 #define RS_NPY_MAGIC "\x93NUMPY"
 

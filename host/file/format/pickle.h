@@ -4,7 +4,9 @@
 #ifndef RS_FILE_PICKLE_H
 #define RS_FILE_PICKLE_H
 
-#include "file/model/internal.h"
+#include "base/text.h"
+
+#include <reshard/dtype.h>
 
 typedef enum rs_pickle_kind {
   RS_PICKLE_NONE,

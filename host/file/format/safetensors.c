@@ -6,7 +6,8 @@
  * PyTorch's distributed checkpoint keeps where its shards begin in that map, as JSON text in a string. */
 #include "file/format/safetensors.h"
 
-#include "file/ground/json.h"
+#include "base/text.h"
+#include "file/model/json_tensor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,8 @@
 #ifndef RS_FILE_SAFETENSORS_H
 #define RS_FILE_SAFETENSORS_H
 
-#include "file/move/store.h"
+#include "file/ground/file.h"
+#include "file/model/model.h"
 
 typedef struct rs_header {
   reshard_model model;      /* owned; the tensors in the header's order */

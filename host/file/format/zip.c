@@ -3,6 +3,8 @@
  * it knows them, so that their headers have none. Checksums are not looked at; PyTorch may be told not to make them. */
 #include "file/format/zip.h"
 
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 

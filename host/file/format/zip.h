@@ -3,7 +3,8 @@
 #ifndef RS_FILE_ZIP_H
 #define RS_FILE_ZIP_H
 
-#include "file/move/store.h"
+#include "file/ground/file.h"
+#include "file/ground/names.h"
 
 typedef struct rs_zip_entry {
   int64_t header; /* where its local header is, in the file */

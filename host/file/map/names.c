@@ -5,7 +5,9 @@
  * star shorter. So a match is one pass over the name. The source's names are sorted once; a name of the map is then
  * held against those that begin with its plain beginning, and a name that is made from a match is found by bisection.
  */
-#include "file/map/map.h"
+#include "file/map/names.h"
+
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

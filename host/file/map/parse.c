@@ -3,7 +3,10 @@
  * An operation is a word, '(', a list, and perhaps ';' and a second list. The first of two lists is the dims: it is
  * read as names too, because only the ';' behind it tells, and then taken as numbers. How many stars a line has is
  * known when both of its sides are, so names are checked for theirs, and parts for their sizes, in a second walk. */
-#include "file/map/map.h"
+#include "file/map/parse.h"
+
+#include "base/text.h"
+#include "file/map/names.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,23 +25,6 @@ typedef struct parser {
   int64_t line;
   int depth; /* open parentheses; the end of a line is white space inside of them */
 } parser;
-
-const char *rs_map_kind_text(rs_map_kind kind) {
-  static const char *const texts[] = {"name", "concat", "stack", "transpose"};
-  return texts[kind];
-}
-
-reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64_t column, const char *format, ...) {
-  char file[RS_WHERE / 2], why[768], place[32] = "";
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(why, sizeof why, format, arguments);
-  va_end(arguments);
-  if (column > 0)
-    snprintf(place, sizeof place, ":%lld", (long long)column);
-  return rs_error(RESHARD_ERROR_INVALID, "%s:%lld%s: %s", rs_quote(file, sizeof file, map->name), (long long)line,
-                  place, why);
-}
 
 static int64_t column(const parser *s) { return s->p - s->line_begin + 1; }
 

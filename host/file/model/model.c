@@ -1,12 +1,13 @@
 /* A model is a list in two arrays: the tensors, and their names end to end, so that the 91,991 tensors of the largest
  * preset are a handful of allocations. Names move while the list grows, hence offsets; they are pointers only for who
  * reads the finished model. */
-#include "file/model/internal.h"
+#include "file/model/model.h"
+
+#include "base/text.h"
 #include "file/ground/names.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 reshard_status rs_model_new(reshard_model *model) { return rs_alloc_zero(model, 1, sizeof **model); }
 
@@ -89,16 +90,4 @@ reshard_status reshard_model_get(reshard_model model, int64_t i, reshard_model_t
   *tensor = (reshard_model_tensor){.name = model->names.at + from->name, .dtype = from->dtype, .ndim = from->ndim};
   memcpy(tensor->shape, from->shape, sizeof from->shape);
   return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
-  if (name_or_path == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
-  const char *name;
-  for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
-    if (strcmp(name, name_or_path) == 0)
-      return reshard_model_preset(name_or_path, model);
-  if (access(name_or_path, F_OK) != 0 && strchr(name_or_path, '/') == NULL)
-    return rs_preset_error("no model file and no preset", name_or_path);
-  return reshard_model_load(name_or_path, model);
 }

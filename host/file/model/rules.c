@@ -2,8 +2,11 @@
  *
  * Most patterns end in plain text (".q_proj.weight"). That tail is compared first, which settles most rules in a few
  * nanoseconds. */
-#include "file/model/internal.h"
+#include "base/text.h"
+#include "file/ground/file.h"
 #include "layout/spec.h"
+
+#include <reshard/file.h>
 
 #include <stdlib.h>
 #include <string.h>

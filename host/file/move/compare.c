@@ -1,4 +1,5 @@
 /* What is read back, compared with what it should be. */
+#include "base/text.h"
 #include "file/move/batch.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* A caller's memory as a store, and what a rank of it holds as routes. */
-#include "file/move/store.h"
+#include "file/move/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

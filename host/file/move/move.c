@@ -3,6 +3,8 @@
  *
  * Files are read and written by system calls, not mapped: pages of a mapped target cost a fault each, which makes it
  * slower than cp here, and a file that another process cuts short is an error, not a signal. */
+#include "file/move/move.h"
+
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
 #include "file/move/batch.h"

@@ -5,17 +5,12 @@
  * memory (the array is cut in boxes side by side), it passes through scratch memory. */
 #include "file/move/store.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void rs_store_free(rs_store *s) {
-  for (int64_t i = 0; i < s->files.n; i++) {
-    if (s->files.at[i].fd >= 0)
-      close(s->files.at[i].fd);
-    free(s->files.at[i].path);
-  }
+  for (int64_t i = 0; i < s->files.n; i++)
+    rs_file_close(&s->files.at[i]);
   for (int64_t i = 0; i < s->tensors.n; i++)
     reshard_layout_release(s->tensors.at[i].layout);
   reshard_model_free(s->model);
@@ -79,43 +74,6 @@ reshard_status rs_array_box(reshard_layout layout, int64_t rank, int64_t array, 
     }
     if (local != NULL)
       local[d] = before;
-  }
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_t n) {
-  if (file->memory != NULL) {
-    memcpy(to, file->memory + offset, (size_t)n);
-    return RESHARD_SUCCESS;
-  }
-  for (int64_t done = 0; done < n;) {
-    ssize_t got = pread(file->fd, (char *)to + done, (size_t)(n - done), (off_t)(offset + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    char where[RS_WHERE];
-    if (got < 0)
-      return rs_file_error(rs_where(where, "file", file->path), errno);
-    if (got == 0)
-      return rs_error(RESHARD_ERROR_SYSTEM, "%s: became shorter while it was read: %lld bytes when it was opened",
-                      rs_where(where, "file", file->path), (long long)file->size);
-    done += got;
-  }
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_file_put(const rs_file *file, int64_t offset, const void *from, int64_t n) {
-  if (file->memory != NULL) {
-    memcpy(file->memory + offset, from, (size_t)n);
-    return RESHARD_SUCCESS;
-  }
-  for (int64_t done = 0; done < n;) {
-    ssize_t put = pwrite(file->fd, (const char *)from + done, (size_t)(n - done), (off_t)(offset + done));
-    if (put < 0 && errno == EINTR)
-      continue;
-    char where[RS_WHERE];
-    if (put <= 0)
-      return rs_file_error(rs_where(where, "file", file->path), put < 0 ? errno : EIO);
-    done += put;
   }
   return RESHARD_SUCCESS;
 }

@@ -2,7 +2,7 @@
 #ifndef RS_FILE_TILES_H
 #define RS_FILE_TILES_H
 
-#include "file/move/store.h"
+#include "file/move/move.h"
 
 /* A box of a route's region, in the dims of the target, as an entry of a plan has it: in the dims of the stored
  * layouts.

@@ -1,9 +1,11 @@
 /* A directory of safetensors files, or one with .distcp files, which distcp.c opens. With an index (Hugging Face's
  * model.safetensors.index.json: "weight_map" says of each tensor in which file it is) only the files that it names are
  * read, and it must be right in every tensor. */
+#include "file/read/directory.h"
+
+#include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "file/ground/json.h"
-#include "file/read/open.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -127,17 +129,10 @@ static reshard_status list(const rs_opening *opening, const char *path, listing 
   return status;
 }
 
-reshard_status rs_path_join(const char *path, const char *name, rs_path *whole) {
-  int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
-  RS_TRY(rs_vec_reserve(whole, need));
-  rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status open_files(rs_opening *opening, const char *path, const names *files) {
   rs_store *s = &opening->checkpoint->store;
   reshard_status status = RESHARD_SUCCESS;
-  rs_path whole = {0};
+  rs_path_text whole = {0};
   RS_TRY(rs_vec_reserve(&s->files, files->n));
   RS_TRY(rs_alloc_zero(&opening->headers, files->n, sizeof *opening->headers));
   for (int64_t f = 0; f < files->n && status == RESHARD_SUCCESS; f++) {
@@ -156,7 +151,7 @@ done:
 /* Reads the index that counts; the caller releases *root. */
 static reshard_status read_index(const rs_opening *opening, const char *path, const names *indexes,
                                  char where[RS_WHERE], json_t **root) {
-  rs_path whole = {0};
+  rs_path_text whole = {0};
   const char *name = indexes->at[0];
   for (int64_t i = 1; i < indexes->n; i++)
     if (strcmp(indexes->at[i], MAIN_INDEX) == 0)

@@ -2,9 +2,12 @@
  * torch.save, one of each chunk of a tensor. A chunk's bytes lie dense in its archive; they are read from there.
  *
  * Which rank had a chunk is R of its file's name __R_N.distcp. From there on chunks are shards as others are. */
+#include "file/read/distcp.h"
+
+#include "base/text.h"
 #include "file/format/distcp.h"
-#include "file/read/shards.h"
 #include "file/format/torch.h"
+#include "file/read/shards.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +16,7 @@
 #define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
 
 static reshard_status read_metadata(rs_distcp *d, const char *path, char where[RS_WHERE]) {
-  rs_path whole = {0};
+  rs_path_text whole = {0};
   int64_t size = 0;
   RS_TRY(rs_path_join(path, ".metadata", &whole));
   d->where = rs_where(where, "file", whole.at);
@@ -25,7 +28,7 @@ static reshard_status read_metadata(rs_distcp *d, const char *path, char where[R
 
 static reshard_status open_files(rs_opening *opening, const rs_distcp *d, const char *path) {
   rs_store *s = &opening->checkpoint->store;
-  rs_path name = {0}, whole = {0};
+  rs_path_text name = {0}, whole = {0};
   reshard_status status = RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&s->files, d->paths.all.n));
   for (int64_t f = 0; f < d->paths.all.n && status == RESHARD_SUCCESS; f++) {

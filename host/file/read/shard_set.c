@@ -4,7 +4,9 @@
  * Ours carry one text more, "reshard": {"version": 1, "world", "files", "shapes", "layout"}, the same in every file but
  * for "intervals" (the index runs of arrays in that file which are stored whole). It is long, so it is parsed for the
  * first file and for those whose bytes differ. */
-#include "file/read/shards.h"
+#include "file/read/shard_set.h"
+
+#include "file/ground/json.h"
 
 #include <stdlib.h>
 #include <string.h>

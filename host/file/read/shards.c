@@ -7,6 +7,11 @@
  * Of equal boxes a source keeps the first: one of them will do. A set that is compared keeps all. */
 #include "file/read/shards.h"
 
+#include "base/text.h"
+#include "file/ground/json.h"
+#include "file/read/shard_ranks.h"
+#include "file/read/shard_set.h"
+
 #include <stdlib.h>
 #include <string.h>
 

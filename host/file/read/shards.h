@@ -1,9 +1,8 @@
-/* Inside of the opening of a directory of shards: what its files say (shard_set.c), which rank each file is
- * (shard_ranks.c), and the layouts and holds that follow (shards.c), which those of a .distcp directory share. */
+/* Shards of tensors, of a directory of safetensors files or of a .distcp directory, made into layouts and holds. */
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 
-#include "file/ground/json.h"
+#include "file/read/layouts.h"
 #include "file/read/open.h"
 
 /* One tensor of one file. */
@@ -42,10 +41,6 @@ typedef struct rs_shards {
   rs_layouts layouts;
 } rs_shards;
 
-/* "tensor 'name' of file 'dir/file'", for errors about a shard. */
-#define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
-const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
-
 /* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the
  * info are the caller's. */
 reshard_status rs_shards_build(rs_shards *shards);
@@ -53,9 +48,7 @@ reshard_status rs_shards_build(rs_shards *shards);
 reshard_status rs_shards_group(rs_shards *shards);
 void rs_shards_free(rs_shards *shards);
 
-/* Reads the files: tensors, shards, runs, world. */
-reshard_status rs_shards_collect(rs_shards *shards);
-/* Finds the rank of each file; what a layout of the metadata says is checked. Needs by_tensor. */
-reshard_status rs_shards_rank(rs_shards *shards);
+/* Fills the store from headers with DCP_SHARDING_INFO, and bytes stored and world of the info. */
+reshard_status rs_open_shards(rs_opening *opening);
 
 #endif

@@ -2,8 +2,11 @@
  * with dots between, as PyTorch's distributed checkpoint flattens a state dict. Leaves that are no tensors are counted.
  *
  * Values may stand at several places; what a walk over all places can take is bounded. */
-#include "file/read/open.h"
+#include "file/read/torch_state_dict.h"
+
+#include "base/text.h"
 #include "file/format/torch.h"
+#include "file/read/whole.h"
 
 #include <stdlib.h>
 #include <string.h>

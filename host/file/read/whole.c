@@ -1,5 +1,7 @@
 /* Checkpoints of whole tensors: each lies in one piece in one file, held by rank 0. */
-#include "file/read/open.h"
+#include "file/read/whole.h"
+
+#include "base/text.h"
 
 #include <string.h>
 

@@ -6,6 +6,8 @@
  * number), which keeps that order: two radix sorts. All of it is linear but for the sort of the names. */
 #include "file/write/file_layout.h"
 
+#include "base/text.h"
+#include "file/write/header.h"
 #include "layout/sort.h"
 
 #include <stdio.h>

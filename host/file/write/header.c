@@ -4,7 +4,7 @@
  * tensors, with "__metadata__" first; in shards that says where in the tensors the file's boxes begin, and what the
  * whole checkpoint is. The latter can be megabytes and is nearly the same in all files: it is made once. A file's own
  * part is made in one walk over its blocks, which gives them their offsets too. */
-#include "file/write/file_layout.h"
+#include "file/write/header.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,6 +12,10 @@
 #define _GNU_SOURCE /* renameat2 */
 #include "file/write/target.h"
 
+#include "base/text.h"
+#include "file/ground/file.h"
+#include "file/ground/temporary.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,47 +27,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MARK ".reshard-"
-
 /* Names of the files in a checkpoint's directory. */
 static bool is_part(const char *name) { return rs_ends(name, ".safetensors") || rs_ends(name, ".json"); }
 
-static const char *skip_digits(const char *text) {
-  const char *at = text;
-  while (*at >= '0' && *at <= '9')
-    at++;
-  return at > text ? at : "!";
-}
-
-/* ".NAME.reshard-PID-N", and a suffix of ours: the length of NAME; 0 when it is none. */
-static size_t temporary_name(const char *entry) {
-  const char *mark = NULL;
-  if (entry[0] != '.')
-    return 0;
-  for (const char *at = entry + 2; at[-1] != '\0' && (at = strstr(at, MARK)) != NULL; at++)
-    mark = at;
-  if (mark == NULL)
-    return 0;
-  const char *end = skip_digits(mark + sizeof MARK - 1);
-  end = *end == '-' ? skip_digits(end + 1) : "!";
-  bool is = *end == '\0' || strcmp(end, ".npy") == 0 || strcmp(end, ".safetensors") == 0;
-  return is ? (size_t)(mark - entry) - 1 : 0;
-}
-
 static bool is_temporary(const char *name, const char *entry) {
   size_t n = strlen(name);
-  return temporary_name(entry) == n && strncmp(entry + 1, name, n) == 0;
-}
-
-reshard_status rs_target_refuse(const char *where, const char *path) {
-  char real[PATH_MAX], *rest = NULL, quoted[RS_QUOTE];
-  if (realpath(path, real) == NULL) /* who opens it says why */
-    return RESHARD_SUCCESS;
-  for (char *entry = strtok_r(real, "/", &rest); entry != NULL; entry = strtok_r(NULL, "/", &rest))
-    if (temporary_name(entry) > 0)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: is not complete: a writer has '%s' in work, or was killed at it",
-                      where, rs_quote(quoted, sizeof quoted, entry));
-  return RESHARD_SUCCESS;
+  return rs_temporary_name(entry) == n && strncmp(entry + 1, name, n) == 0;
 }
 
 /* 0: the name means the file that is open as fd. ENOENT: another one, or none. Else an error number. */
@@ -181,7 +150,7 @@ static reshard_status locate(rs_target *t, const char *where, const char *path) 
   t->name = slash != NULL ? slash + 1 : t->path;
   if (*t->name == '\0' || strcmp(t->name, ".") == 0 || strcmp(t->name, "..") == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: does not end in a name", where);
-  if (temporary_name(t->name) > 0)
+  if (rs_temporary_name(t->name) > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: has a name of a writer's temporary, and would be taken for a leftover",
                     where);
   if (slash != NULL)
@@ -245,8 +214,8 @@ static reshard_status make_temporary(rs_target *t, const char *where, const char
   RS_TRY(rs_alloc(&t->temporary, size, 1));
   t->hidden = t->temporary + stem;
   for (int n = 0;; n++) {
-    snprintf(t->temporary, (size_t)size, "%.*s.%s" MARK "%lld-%d%s", stem, t->path, t->name, (long long)getpid(), n,
-             suffix);
+    snprintf(t->temporary, (size_t)size, "%.*s.%s" RS_TEMPORARY_MARK "%lld-%d%s", stem, t->path, t->name,
+             (long long)getpid(), n, suffix);
     bool again;
     int error = make(t, &again);
     if (error == 0)

@@ -3,7 +3,7 @@
 #ifndef RS_FILE_TARGET_H
 #define RS_FILE_TARGET_H
 
-#include "file/model/internal.h"
+#include "base/base.h"
 
 typedef struct rs_target {
   char *path;         /* of the output, as resolved; owned */
@@ -31,10 +31,6 @@ int rs_target_open(const rs_target *target, const char *name, int *fd);
  * output is as it was, and rs_target_free removes the temporary. What was there before is removed as far as the system
  * lets us; the rest of it is a leftover. */
 reshard_status rs_target_publish(rs_target *target, const char *where);
-
-/* RESHARD_ERROR_INVALID when a path leads to what a writer has not put in its place, or into it: it may be incomplete.
- */
-reshard_status rs_target_refuse(const char *where, const char *path);
 
 /* Removes the temporary if it was not published; frees all. */
 void rs_target_free(rs_target *target);

@@ -2,9 +2,12 @@
  * headers in them, before the first byte of a tensor is. Who has the data puts it in place, array by array, through the
  * store; then all is synced and renamed. */
 #define _GNU_SOURCE /* fallocate, sync_file_range */
+#include "file/write/writer.h"
+
+#include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
-#include "file/write/file_layout.h"
+#include "file/write/header.h"
 #include "file/write/target.h"
 
 #include <errno.h>

@@ -2,6 +2,7 @@
 #ifndef TESTS_NAIVE_STORE_H
 #define TESTS_NAIVE_STORE_H
 
+#include "file/map/region.h"
 #include "file/move/store.h"
 #include "files.h"
 

@@ -2,7 +2,7 @@
  * ranks, layouts and data, and sets that do not fit together. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/read/checkpoint.h"
 
 #include <setjmp.h>
 

@@ -2,6 +2,7 @@
 #include "map_arrays.h"
 #include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "file/map/names.h"
 
 #include <time.h>
 

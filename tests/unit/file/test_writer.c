@@ -1,7 +1,7 @@
 /* Writers: what is in the files, byte for byte as the Python packages have it, and what is refused. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/write/writer.h"
 
 #include <setjmp.h>
 

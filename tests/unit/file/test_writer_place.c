@@ -2,7 +2,7 @@
  * syncing. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/write/writer.h"
 
 #include <setjmp.h>
 

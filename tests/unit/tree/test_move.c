@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/oracles/store.h"
+#include "file/move/move.h"
 
 #ifdef RS_HAVE_JANSSON
 

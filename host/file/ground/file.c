@@ -1,4 +1,7 @@
-#include "file/read/open.h"
+/* Files by system calls, and the errors of these. */
+#include "file/ground/file.h"
+
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,4 +101,48 @@ void rs_file_close(rs_file *file) {
     close(file->fd);
   free(file->path);
   *file = (rs_file){.fd = -1};
+}
+
+reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_t n) {
+  if (file->memory != NULL) {
+    memcpy(to, file->memory + offset, (size_t)n);
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t done = 0; done < n;) {
+    ssize_t got = pread(file->fd, (char *)to + done, (size_t)(n - done), (off_t)(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    char where[RS_WHERE];
+    if (got < 0)
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+    if (got == 0)
+      return rs_error(RESHARD_ERROR_SYSTEM, "%s: became shorter while it was read: %lld bytes when it was opened",
+                      rs_where(where, "file", file->path), (long long)file->size);
+    done += got;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_file_put(const rs_file *file, int64_t offset, const void *from, int64_t n) {
+  if (file->memory != NULL) {
+    memcpy(file->memory + offset, from, (size_t)n);
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t done = 0; done < n;) {
+    ssize_t put = pwrite(file->fd, (const char *)from + done, (size_t)(n - done), (off_t)(offset + done));
+    if (put < 0 && errno == EINTR)
+      continue;
+    char where[RS_WHERE];
+    if (put <= 0)
+      return rs_file_error(rs_where(where, "file", file->path), put < 0 ? errno : EIO);
+    done += put;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole) {
+  int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
+  RS_TRY(rs_vec_reserve(whole, need));
+  rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
+  return RESHARD_SUCCESS;
 }

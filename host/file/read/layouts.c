@@ -1,6 +1,6 @@
 /* A model has thousands of tensors and a dozen ways to cut them. A layout is found by everything it is made from, as
  * one string of bytes. */
-#include "file/read/open.h"
+#include "file/read/layouts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,9 @@
  * moves the boxes along a dim, stack inserts a dim and moves them along that, transpose permutes, and all of it nests.
  * On the left side the same is done downwards: one route is cut into boxes along a dim (concat), these lose the dim
  * (stack), or its dims are permuted back (transpose), until names are reached. */
-#include "file/map/map.h"
+#include "file/map/line.h"
+
+#include "base/text.h"
 
 #include <string.h>
 
@@ -76,14 +78,6 @@ static void arrange(rs_route *route, int ndim, const int *from) {
     route->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
     route->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
     route->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
-  }
-}
-
-void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *route) {
-  *route = (rs_route){.src = src, .dst = dst};
-  for (int d = 0; d < t->ndim; d++) {
-    route->src_extent[d] = route->dst_extent[d] = t->shape[d];
-    route->permutation[d] = d;
   }
 }
 

@@ -1,8 +1,8 @@
-/* Inside of a model and of its makers: the presets, the JSON list, the safetensors header. */
-#ifndef RS_FILE_FILE_H
-#define RS_FILE_FILE_H
+/* Inside of a model: tensors by name, dtype and shape. */
+#ifndef RS_FILE_MODEL_H
+#define RS_FILE_MODEL_H
 
-#include "base/text.h"
+#include "base/base.h"
 
 #include <reshard/file.h>
 
@@ -29,17 +29,11 @@ reshard_status rs_model_check_names(reshard_model model, const char *what);
 /* *bytes = elements * width. Errors: a negative extent; an overflow, also one that a zero extent would hide. */
 reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int64_t *bytes);
 
-/* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */
-reshard_status rs_preset_error(const char *what, const char *name);
-
-/* what 'path', quoted: how errors about a file begin. */
-#define RS_WHERE 512
-const char *rs_where(char where[RS_WHERE], const char *what, const char *path);
-
-/* The error of errno for a file: RESHARD_ERROR_INVALID when there is no such file, else RESHARD_ERROR_SYSTEM. */
-reshard_status rs_file_error(const char *where, int number);
-/* The whole of a file or pipe, with a NUL behind it; the caller frees *text. Errors as rs_file_error, and
- * RESHARD_ERROR_INVALID when it is longer than limit. */
-reshard_status rs_file_read(const char *where, const char *path, int64_t limit, char **text, int64_t *size);
+/* A whole tensor in a file. */
+typedef struct rs_whole {
+  reshard_model_tensor tensor;
+  bool reversed;
+  int64_t file, offset;
+} rs_whole;
 
 #endif

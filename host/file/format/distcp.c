@@ -6,7 +6,7 @@
  * Texts of the pickle are used where they are. Chunks find their places by the number of their name and by their
  * offset. */
 #include "file/format/distcp.h"
-#include "file/ground/print.h"
+
 #include "file/format/torch.h"
 
 #include <stdlib.h>

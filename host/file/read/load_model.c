@@ -1,10 +1,14 @@
 /* Models from files: a JSON list of tensors, the header of a safetensors file, or those of another checkpoint. */
-#include "file/ground/json.h"
-#include "file/read/open.h"
+#include "base/text.h"
+#include "file/format/safetensors.h"
+#include "file/model/json_tensor.h"
+#include "file/model/presets.h"
+#include "file/read/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #ifdef RS_HAVE_JANSSON
 
@@ -94,4 +98,16 @@ reshard_status reshard_model_load(const char *path, reshard_model *model) {
   if (is_checkpoint(path))
     return load_checkpoint(path, model);
   return load_text(rs_where(where, "model file", path), path, model);
+}
+
+reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
+  if (name_or_path == NULL || model == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
+  const char *name;
+  for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
+    if (strcmp(name, name_or_path) == 0)
+      return reshard_model_preset(name_or_path, model);
+  if (access(name_or_path, F_OK) != 0 && strchr(name_or_path, '/') == NULL)
+    return rs_preset_error("no model file and no preset", name_or_path);
+  return reshard_model_load(name_or_path, model);
 }

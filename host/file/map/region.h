@@ -1,0 +1,20 @@
+/* Regions of tensors that become regions of others. */
+#ifndef RS_FILE_REGION_H
+#define RS_FILE_REGION_H
+
+#include "file/model/model.h"
+
+/* A region of a source tensor becomes a region of a target tensor, as in reshard_entry. Offsets and extents are in the
+ * model's dims on both sides. */
+typedef struct rs_route {
+  int64_t src, dst; /* tensors of the two stores */
+  int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
+  int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
+  int permutation[RESHARD_MAX_DIMS]; /* per dim of dst: the dim of src, or -1 for an inserted dim of extent 1 */
+} rs_route;
+typedef RS_VEC(rs_route) rs_routes;
+
+/* The route of a whole tensor as it is. */
+void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *route);
+
+#endif

@@ -1,0 +1,13 @@
+/* Checkpoints of whole tensors. */
+#ifndef RS_FILE_WHOLE_H
+#define RS_FILE_WHOLE_H
+
+#include "file/read/layouts.h"
+#include "file/read/open.h"
+
+/* Appends a tensor to the store: model, layout, hold. */
+reshard_status rs_open_add(rs_opening *opening, rs_layouts *layouts, const rs_whole *whole);
+/* Fills the store from headers of whole tensors, and bytes stored and world of the info. */
+reshard_status rs_open_whole(rs_opening *opening);
+
+#endif
