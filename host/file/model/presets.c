@@ -23,24 +23,11 @@
 
 typedef enum place { BEFORE, LAYER, DENSE, SPARSE, EXPERT, PREDICT_IN, PREDICT_OUT, AFTER } place;
 
+/* clang-format off */
 /* Extents of shapes. ONE as the second makes a vector. */
 typedef enum extent {
-  ONE,
-  VOCAB,
-  HIDDEN,
-  HIDDEN2,
-  HEADS,
-  KV_HEADS,
-  HEAD,
-  DENSE_MLP,
-  EXPERT_MLP,
-  SHARED_MLP,
-  EXPERTS, /* any family */
-  Q_LORA,
-  KV_LORA,
-  KV_IN,
-  Q_OUT,
-  KV_OUT, /* multi-head latent attention */
+  ONE, VOCAB, HIDDEN, HIDDEN2, HEADS, KV_HEADS, HEAD, DENSE_MLP, EXPERT_MLP, SHARED_MLP, EXPERTS, /* any family */
+  Q_LORA, KV_LORA, KV_IN, Q_OUT, KV_OUT, /* multi-head latent attention */
   EXTENTS
 } extent;
 
@@ -56,10 +43,10 @@ typedef struct config {
   const char *name;
   const part *parts; /* ends with a NULL name */
   int64_t vocab, hidden, layers, heads, kv_heads, head;
-  int64_t dense_layers, mlp;              /* the first layers are dense, with this intermediate size */
-  int64_t experts, expert_mlp, shared;    /* the others have experts, and `shared` experts in one */
-  int64_t q_lora, kv_lora, nope, rope, v; /* ranks, and parts of a head */
-  int64_t predict;                        /* layers that predict further tokens */
+  int64_t dense_layers, mlp;                /* the first layers are dense, with this intermediate size */
+  int64_t experts, expert_mlp, shared;      /* the others have experts, and `shared` experts in one */
+  int64_t q_lora, kv_lora, nope, rope, v;   /* ranks, and parts of a head */
+  int64_t predict;                          /* layers that predict further tokens */
 } config;
 
 static const part llama[] = {
@@ -132,66 +119,19 @@ static const part deepseek_v3[] = {
 
 /* None of them ties lm_head to the embedding. */
 static const config presets[] = {
-    {.name = "llama-3.1-8b",
-     .parts = llama,
-     .vocab = 128256,
-     .hidden = 4096,
-     .layers = 32,
-     .heads = 32,
-     .kv_heads = 8,
-     .head = 128,
-     .dense_layers = 32,
-     .mlp = 14336},
-    {.name = "llama-3.1-70b",
-     .parts = llama,
-     .vocab = 128256,
-     .hidden = 8192,
-     .layers = 80,
-     .heads = 64,
-     .kv_heads = 8,
-     .head = 128,
-     .dense_layers = 80,
-     .mlp = 28672},
-    {.name = "qwen3-30b-a3b",
-     .parts = qwen3_moe,
-     .vocab = 151936,
-     .hidden = 2048,
-     .layers = 48,
-     .heads = 32,
-     .kv_heads = 4,
-     .head = 128,
-     .experts = 128,
-     .expert_mlp = 768},
-    {.name = "qwen3-235b-a22b",
-     .parts = qwen3_moe,
-     .vocab = 151936,
-     .hidden = 4096,
-     .layers = 94,
-     .heads = 64,
-     .kv_heads = 4,
-     .head = 128,
-     .experts = 128,
-     .expert_mlp = 1536},
-    {.name = "deepseek-v3",
-     .parts = deepseek_v3,
-     .vocab = 129280,
-     .hidden = 7168,
-     .layers = 61,
-     .heads = 128,
-     .kv_heads = 128,
-     .head = 128,
-     .dense_layers = 3,
-     .mlp = 18432,
-     .experts = 256,
-     .expert_mlp = 2048,
-     .shared = 1,
-     .q_lora = 1536,
-     .kv_lora = 512,
-     .nope = 128,
-     .rope = 64,
-     .v = 128,
-     .predict = 1},
+    {.name = "llama-3.1-8b", .parts = llama, .vocab = 128256, .hidden = 4096, .layers = 32, .heads = 32,
+     .kv_heads = 8, .head = 128, .dense_layers = 32, .mlp = 14336},
+    {.name = "llama-3.1-70b", .parts = llama, .vocab = 128256, .hidden = 8192, .layers = 80, .heads = 64,
+     .kv_heads = 8, .head = 128, .dense_layers = 80, .mlp = 28672},
+    {.name = "qwen3-30b-a3b", .parts = qwen3_moe, .vocab = 151936, .hidden = 2048, .layers = 48, .heads = 32,
+     .kv_heads = 4, .head = 128, .experts = 128, .expert_mlp = 768},
+    {.name = "qwen3-235b-a22b", .parts = qwen3_moe, .vocab = 151936, .hidden = 4096, .layers = 94, .heads = 64,
+     .kv_heads = 4, .head = 128, .experts = 128, .expert_mlp = 1536},
+    {.name = "deepseek-v3", .parts = deepseek_v3, .vocab = 129280, .hidden = 7168, .layers = 61, .heads = 128,
+     .kv_heads = 128, .head = 128, .dense_layers = 3, .mlp = 18432, .experts = 256, .expert_mlp = 2048, .shared = 1,
+     .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128, .predict = 1},
 };
+/* clang-format on */
 #define PRESETS ((int64_t)(sizeof presets / sizeof *presets))
 
 static void extents_of(const config *c, int64_t extents[EXTENTS]) {
