@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bytes between ranks are counted by plans of all ranks over all routes: up to so many of them. */
+/* Bytes between ranks are counted by plans of all ranks over all regions: up to so many of them. */
 enum { COUNTED = 1 << 20 };
 
 /* Layouts of equal shape and text are one object, so that plans see at once which entries are equal. */
@@ -38,7 +38,7 @@ typedef struct conversion {
   side src, dst;
   reshard_checkpoint in, back;
   reshard_model target;
-  rs_routes routes;
+  rs_copy_regions regions;
   reshard_layout *src_layouts, *dst_layouts; /* by tensor of the source (as if in memory), of the target */
   reshard_writer writer;
   int64_t world, src_world; /* of the target, of the source */
@@ -198,12 +198,12 @@ static reshard_status lay_out(conversion *c) {
 /* What would travel between ranks, were both sides in their memory; -1 where counting it takes too long. */
 static reshard_status count_wire(conversion *c) {
   c->report.wire_bytes = -1;
-  if (c->routes.n > COUNTED / c->world)
+  if (c->regions.n > COUNTED / c->world)
     return RESHARD_SUCCESS;
   reshard_entry *entries;
-  RS_TRY(rs_alloc(&entries, c->routes.n, sizeof *entries));
-  for (int64_t i = 0; i < c->routes.n; i++) {
-    const rs_route *r = &c->routes.at[i];
+  RS_TRY(rs_alloc(&entries, c->regions.n, sizeof *entries));
+  for (int64_t i = 0; i < c->regions.n; i++) {
+    const rs_copy_region *r = &c->regions.at[i];
     entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                  .src = c->src_layouts[r->src],
                                  .dst = c->dst_layouts[r->dst],
@@ -221,7 +221,7 @@ static reshard_status count_wire(conversion *c) {
     world = rs_max(world, c->src_layouts[i]->world);
   for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
     reshard_plan plan;
-    status = rs_plan_create_wide(c->routes.n, entries, rank, world, &plan);
+    status = rs_plan_create_wide(c->regions.n, entries, rank, world, &plan);
     if (status != RESHARD_SUCCESS)
       break;
     bytes += plan->info.received_bytes;
@@ -250,42 +250,43 @@ static reshard_status create_writer(conversion *c, const char *out) {
 }
 
 /* Moves from the input to what is written, or compares what the input has with what is read back. */
-static reshard_status move(conversion *c, const rs_store *to, int64_t nroutes, const rs_route *routes, bool compare) {
-  rs_move m = {.src = &c->in->store,
-               .dst = to,
-               .nroutes = nroutes,
-               .routes = routes,
-               .threads = c->options->threads,
-               .compare = compare,
-               .only_rank = -1,
-               .progress = c->options->progress,
-               .user = c->options->user};
-  return rs_move_run(&m);
+static reshard_status move(conversion *c, const rs_store *to, int64_t nregions, const rs_copy_region *regions,
+                           bool compare) {
+  rs_store_move m = {.src = &c->in->store,
+                     .dst = to,
+                     .nregions = nregions,
+                     .regions = regions,
+                     .threads = c->options->threads,
+                     .compare = compare,
+                     .only_rank = -1,
+                     .progress = c->options->progress,
+                     .user = c->options->user};
+  return rs_store_move_run(&m);
 }
 
 /* What is read back has an order and layouts of its own, from its own headers. */
 static reshard_status compare(conversion *c) {
-  rs_route *routes;
+  rs_copy_region *regions;
   RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, &c->back));
-  RS_TRY(rs_alloc_copy(&routes, c->routes.at, c->routes.n, sizeof *routes));
+  RS_TRY(rs_alloc_copy(&regions, c->regions.at, c->regions.n, sizeof *regions));
   reshard_status status = RESHARD_SUCCESS;
   bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
   if (c->back->info.tensors != reshard_model_count(c->target))
     status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",
                       (long long)c->back->info.tensors, (long long)reshard_model_count(c->target));
   int64_t kept = 0;
-  for (int64_t i = 0; i < c->routes.n && status == RESHARD_SUCCESS; i++) {
-    int64_t target = routes[i].dst;
+  for (int64_t i = 0; i < c->regions.n && status == RESHARD_SUCCESS; i++) {
+    int64_t target = regions[i].dst;
     const rs_model_tensor *t = &c->target->tensors.at[target], *b;
-    rs_route *route = &routes[kept];
-    *route = routes[i];
-    route->dst = 0;
+    rs_copy_region *region = &regions[kept];
+    *region = regions[i];
+    region->dst = 0;
     if (!npy)
-      status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &route->dst);
+      status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &region->dst);
     bool empty = reshard_layout_elements(c->dst_layouts[target]) == 0;
-    if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[route->dst].count == 0))
+    if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[region->dst].count == 0))
       continue; /* nothing of it is stored: the target is all gap */
-    b = &c->back->store.model->tensors.at[route->dst];
+    b = &c->back->store.model->tensors.at[region->dst];
     kept++;
     if (b->dtype != t->dtype || b->ndim != t->ndim ||
         memcmp(b->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
@@ -293,8 +294,8 @@ static reshard_status compare(conversion *c) {
                         c->target->names.at + t->name);
   }
   if (status == RESHARD_SUCCESS)
-    status = move(c, &c->back->store, kept, routes, true);
-  free(routes);
+    status = move(c, &c->back->store, kept, regions, true);
+  free(regions);
   return status;
 }
 
@@ -322,7 +323,7 @@ static reshard_status prepare(conversion *c, const char *in, const char *out) {
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
                     rs_where(where, "directory", in));
   }
-  RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->routes));
+  RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
   RS_TRY(lay_out(c));
   RS_TRY(count_wire(c));
   return create_writer(c, out);
@@ -336,7 +337,7 @@ static reshard_status convert(conversion *c, const char *in, const char *out) {
   RS_TRY(prepare(c, in, out));
   rs_writer_get_report(c->writer, &written);
   double prepared = rs_seconds();
-  RS_TRY(move(c, rs_writer_store(c->writer), c->routes.n, c->routes.at, false));
+  RS_TRY(move(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));
   double moved = rs_seconds();
   RS_TRY(rs_writer_sync(c->writer, o->progress, o->user));
@@ -376,7 +377,7 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
     reshard_layout_release(c.dst_layouts[i]);
   free(c.src_layouts);
   free(c.dst_layouts);
-  free(c.routes.at);
+  free(c.regions.at);
   free_side(&c.src);
   free_side(&c.dst);
   reshard_writer_abandon(c.writer);

@@ -1,7 +1,7 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
-#include "random/file_case.h"
 #include "file/map/apply.h"
 #include "file/move/move.h"
+#include "random/file_case.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -240,11 +240,11 @@ static bool cancel(file_case *c, const char *in, const char *out, bool *done, cl
   return why->length == 0;
 }
 
-/* The routes of a map alone, walked element by element. */
+/* The regions of a map alone, walked element by element. */
 static bool check_map(const file_case *c, cli_text *why) {
   reshard_model source = NULL, target = NULL;
   reshard_map map = NULL;
-  rs_routes routes = {0};
+  rs_copy_regions regions = {0};
   naive_set made = {0};
   reshard_status status = rs_model_new(&source);
   for (int64_t i = 0; i < c->src.n && status == RESHARD_SUCCESS; i++) {
@@ -254,18 +254,18 @@ static bool check_map(const file_case *c, cli_text *why) {
   if (status == RESHARD_SUCCESS)
     status = reshard_map_parse(c->map, "map", &map);
   if (status == RESHARD_SUCCESS)
-    status = rs_map_apply(map, source, &target, &routes);
+    status = rs_map_apply(map, source, &target, &regions);
   bool right = status == RESHARD_SUCCESS || failed(why, "rs_map_apply");
   for (int64_t i = 0; i < reshard_model_count(target); i++) {
     reshard_model_tensor t;
     reshard_model_get(target, i, &t);
     naive_add(&made, t.name, t.dtype, t.ndim, t.shape);
   }
-  for (int64_t i = 0; i < routes.n && right; i++)
-    naive_route(&c->src, &routes.at[i], &made);
+  for (int64_t i = 0; i < regions.n && right; i++)
+    naive_region(&c->src, &regions.at[i], &made);
   right = right && naive_same_set(&made, &c->dst, why);
   naive_set_free(&made);
-  free(routes.at);
+  free(regions.at);
   reshard_map_free(map);
   reshard_model_free(target);
   reshard_model_free(source);

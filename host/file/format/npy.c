@@ -182,7 +182,7 @@ static reshard_status read_head(const char *where, const rs_file *file, int64_t 
   unsigned char head[12] = {0};
   if (file->size < 10)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for an .npy file", where, (long long)file->size);
-  RS_TRY(rs_file_get(file, 0, head, rs_min(file->size, sizeof head)));
+  RS_TRY(rs_file_read_at(file, 0, head, rs_min(file->size, sizeof head)));
   if (memcmp(head, RS_NPY_MAGIC, 6) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: no .npy file: it does not begin with \\x93NUMPY", where);
   if (head[6] < 1 || head[6] > 3 || head[7] != 0)
@@ -206,7 +206,7 @@ reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole *who
   RS_TRY(read_head(where, file, &begin, &length));
   RS_TRY(rs_alloc(&text, length + 1, 1));
   scan s = {where, text, text + length};
-  reshard_status status = rs_file_get(file, begin, text, length);
+  reshard_status status = rs_file_read_at(file, begin, text, length);
   if (status == RESHARD_SUCCESS)
     status = read_dictionary(&s, &tensor, &fortran);
   free(text);

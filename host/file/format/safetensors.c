@@ -137,7 +137,7 @@ static reshard_status read_text(const char *where, const rs_file *file, char **t
   if (file->size < 8)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for a safetensors file", where,
                     (long long)file->size);
-  RS_TRY(rs_file_get(file, 0, bytes, 8));
+  RS_TRY(rs_file_read_at(file, 0, bytes, 8));
   uint64_t n = 0;
   for (int i = 7; i >= 0; i--)
     n = n << 8 | bytes[i];
@@ -146,7 +146,7 @@ static reshard_status read_text(const char *where, const rs_file *file, char **t
                     where, (unsigned long long)n, (long long)file->size, (long long)HEADER_LIMIT);
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)n + 1, 1));
-  reshard_status status = rs_file_get(file, 8, made, (int64_t)n);
+  reshard_status status = rs_file_read_at(file, 8, made, (int64_t)n);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;

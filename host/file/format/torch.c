@@ -23,7 +23,7 @@ static reshard_status check_kind(const rs_torch *t) {
   if (entry < 0)
     return RESHARD_SUCCESS; /* before version 2.1 of PyTorch: little */
   RS_TRY(rs_zip_locate(&t->zip, entry, &begin));
-  RS_TRY(rs_file_get(t->zip.file, begin, order, rs_min(t->zip.entries.at[entry].size, sizeof order - 1)));
+  RS_TRY(rs_file_read_at(t->zip.file, begin, order, rs_min(t->zip.entries.at[entry].size, sizeof order - 1)));
   if (strcmp(order, "little") != 0) {
     char quoted[RS_QUOTE];
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: data of byte order '%s', only little-endian is read", where,
@@ -34,7 +34,7 @@ static reshard_status check_kind(const rs_torch *t) {
 
 static reshard_status check_begin(const char *where, const rs_file *file, int64_t offset, int64_t length) {
   char first[16] = "";
-  RS_TRY(rs_file_get(file, offset, first, rs_min(length, sizeof first)));
+  RS_TRY(rs_file_read_at(file, offset, first, rs_min(length, sizeof first)));
   if (memcmp(first, "PK\3\4", 4) == 0)
     return RESHARD_SUCCESS;
   if (first[8] == '{')

@@ -36,19 +36,19 @@ static reshard_status find_directory(const rs_zip *z, int64_t length, place *fou
   char end[END], locator[LOCATOR], end64[END64];
   if (length < END)
     return fail(z, "too short for one");
-  RS_TRY(rs_file_get(z->file, z->offset + length - END, end, END));
+  RS_TRY(rs_file_read_at(z->file, z->offset + length - END, end, END));
   if (number(end, 4) != END_MAGIC || number(end + 20, 2) != 0)
     return fail(z, "no end record where it ends: it is truncated, or none that torch.save wrote");
   *found = (place){number(end + 10, 2), number(end + 12, 4), number(end + 16, 4)};
   uint64_t limit = (uint64_t)length - END;
   if (length >= END + LOCATOR + END64) {
-    RS_TRY(rs_file_get(z->file, z->offset + length - END - LOCATOR, locator, LOCATOR));
+    RS_TRY(rs_file_read_at(z->file, z->offset + length - END - LOCATOR, locator, LOCATOR));
     if (number(locator, 4) == LOCATOR_MAGIC) {
       uint64_t at = number(locator + 8, 8);
       limit = (uint64_t)(length - END - LOCATOR - END64);
       if (at > limit)
         return fail(z, "the end record of Zip64 is beyond its end");
-      RS_TRY(rs_file_get(z->file, z->offset + (int64_t)at, end64, END64));
+      RS_TRY(rs_file_read_at(z->file, z->offset + (int64_t)at, end64, END64));
       if (number(end64, 4) != END64_MAGIC)
         return fail(z, "no end record of Zip64 where it should be");
       *found = (place){number(end64 + 32, 8), number(end64 + 40, 8), number(end64 + 48, 8)};
@@ -123,7 +123,7 @@ reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offse
   zip->end = offset + (int64_t)directory.offset;
   int64_t size = (int64_t)directory.size;
   RS_TRY(rs_alloc(&zip->directory, size, 1));
-  RS_TRY(rs_file_get(file, zip->end, zip->directory, size));
+  RS_TRY(rs_file_read_at(file, zip->end, zip->directory, size));
   RS_TRY(rs_vec_reserve(&zip->entries, (int64_t)directory.entries));
   int64_t at = 0;
   for (uint64_t i = 0; i < directory.entries; i++)
@@ -151,7 +151,7 @@ reshard_status rs_zip_locate(const rs_zip *z, int64_t i, int64_t *begin) {
                     z->where, quoted, entry->method != 0 ? "compressed" : "encrypted");
   if (z->end - entry->header < LOCAL)
     return fail(z, "an entry begins at its end");
-  RS_TRY(rs_file_get(z->file, entry->header, head, LOCAL));
+  RS_TRY(rs_file_read_at(z->file, entry->header, head, LOCAL));
   int64_t data = entry->header + LOCAL + (int64_t)number(head + 26, 2) + (int64_t)number(head + 28, 2);
   if (number(head, 4) != LOCAL_MAGIC || number(head + 26, 2) < n || data > z->end || entry->size > z->end - data)
     return rs_error(RESHARD_ERROR_INVALID,
@@ -169,7 +169,7 @@ reshard_status rs_zip_read(const rs_zip *z, int64_t entry, int64_t limit, char *
     return rs_error(RESHARD_ERROR_INVALID, "%s: an entry of %lld bytes, at most %lld are read", z->where, (long long)n,
                     (long long)limit);
   RS_TRY(rs_alloc(&made, n + 1, 1));
-  reshard_status status = rs_file_get(z->file, begin, made, n);
+  reshard_status status = rs_file_read_at(z->file, begin, made, n);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;

@@ -24,7 +24,7 @@ reshard_status rs_file_error(const char *where, int number) {
 }
 
 /* Reads to the end, not to a size asked beforehand: what is named may be a pipe ("@<(...)" of a shell). */
-reshard_status rs_file_read(const char *where, const char *path, int64_t limit, char **text, int64_t *size) {
+reshard_status rs_file_read_all(const char *where, const char *path, int64_t limit, char **text, int64_t *size) {
   RS_VEC(char) read_so_far = {0};
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
@@ -103,7 +103,7 @@ void rs_file_close(rs_file *file) {
   *file = (rs_file){.fd = -1};
 }
 
-reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_t n) {
+reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n) {
   if (file->memory != NULL) {
     memcpy(to, file->memory + offset, (size_t)n);
     return RESHARD_SUCCESS;
@@ -123,7 +123,7 @@ reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_file_put(const rs_file *file, int64_t offset, const void *from, int64_t n) {
+reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void *from, int64_t n) {
   if (file->memory != NULL) {
     memcpy(file->memory + offset, from, (size_t)n);
     return RESHARD_SUCCESS;

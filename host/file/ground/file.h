@@ -30,11 +30,11 @@ void rs_file_close(rs_file *file);
 reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *changed_ns);
 /* Reads or writes bytes [offset, offset + n) of a file or of memory, through short calls and EINTR. The error of a file
  * that is shorter than it was names it. */
-reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_t n);
-reshard_status rs_file_put(const rs_file *file, int64_t offset, const void *from, int64_t n);
+reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n);
+reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void *from, int64_t n);
 
 /* Reads the whole of a file or pipe, with a NUL behind it; the caller frees *text. Errors: as rs_file_error, and
  * RESHARD_ERROR_INVALID when it is longer than limit. */
-reshard_status rs_file_read(const char *where, const char *path, int64_t limit, char **text, int64_t *size);
+reshard_status rs_file_read_all(const char *where, const char *path, int64_t limit, char **text, int64_t *size);
 
 #endif

@@ -75,7 +75,7 @@ static reshard_status check_left(const rs_map_work *w) {
 }
 
 static reshard_status check_twice(const rs_map_work *w) {
-  rs_named *names;
+  rs_sorted_name *names;
   RS_TRY(rs_map_sort(w->target, &names));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 1; i < w->lines.n && status == RESHARD_SUCCESS; i++) {
@@ -105,7 +105,7 @@ static reshard_status apply_none(rs_map_work *w) {
   RS_TRY(rs_model_new(&w->target));
   RS_TRY(rs_vec_reserve(&w->target->tensors, n));
   RS_TRY(rs_vec_reserve(&w->target->names, source->names.n));
-  RS_TRY(rs_vec_reserve(&w->routes, n));
+  RS_TRY(rs_vec_reserve(&w->regions, n));
   if (n > 0) {
     memcpy(w->target->tensors.at, source->tensors.at, (size_t)n * sizeof *source->tensors.at);
     memcpy(w->target->names.at, source->names.at, (size_t)source->names.n);
@@ -114,11 +114,11 @@ static reshard_status apply_none(rs_map_work *w) {
   w->target->names.n = source->names.n;
   w->target->bytes = source->bytes;
   for (int64_t i = 0; i < n; i++)
-    rs_map_whole(&source->tensors.at[i], i, i, &w->routes.at[w->routes.n++]);
+    rs_map_whole(&source->tensors.at[i], i, i, &w->regions.at[w->regions.n++]);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_routes *routes) {
+reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_copy_regions *regions) {
   rs_map_work w = {.source = {.map = map, .model = source}};
   reshard_status status = map != NULL ? apply_map(&w) : apply_none(&w);
   free(w.source.names);
@@ -131,10 +131,10 @@ reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model
   free(w.lines.at);
   if (status != RESHARD_SUCCESS) {
     reshard_model_free(w.target);
-    free(w.routes.at);
+    free(w.regions.at);
     return status;
   }
   *target = w.target;
-  *routes = w.routes;
+  *regions = w.regions;
   return RESHARD_SUCCESS;
 }

@@ -4,7 +4,7 @@
 
 #include "file/map/region.h"
 
-/* Makes the target's model and the routes to it. map NULL: each tensor whole to itself, in the same order. */
-reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_routes *routes);
+/* Makes the target's model and the regions to it. map NULL: each tensor whole to itself, in the same order. */
+reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_copy_regions *regions);
 
 #endif

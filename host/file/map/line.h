@@ -13,7 +13,7 @@ typedef struct rs_map_work {
   rs_map_matches matches, spare; /* of the line */
   reshard_model target;
   RS_VEC(int64_t) lines; /* per tensor of the target: the line that made it */
-  rs_routes routes;
+  rs_copy_regions regions;
 } rs_map_work;
 /* The line for the match: appends what it makes. */
 reshard_status rs_map_run(rs_map_work *work);

@@ -50,7 +50,7 @@ reshard_status reshard_map_load(const char *path, reshard_map *map) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_map_load: NULL argument");
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
   reshard_status status =
       (int64_t)strlen(text) == size
           ? reshard_map_parse(text, path, map)
@@ -72,8 +72,8 @@ void reshard_map_free(reshard_map map) {
 reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target) {
   if (source == NULL || target == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_map_model: NULL argument");
-  rs_routes routes;
-  RS_TRY(rs_map_apply(map, source, target, &routes));
-  free(routes.at);
+  rs_copy_regions regions;
+  RS_TRY(rs_map_apply(map, source, target, &regions));
+  free(regions.at);
   return RESHARD_SUCCESS;
 }

@@ -25,16 +25,16 @@ const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *
 }
 
 static int by_name(const void *a, const void *b) {
-  const rs_named *x = a, *y = b;
+  const rs_sorted_name *x = a, *y = b;
   int order = strcmp(x->name, y->name);
   return order != 0 ? order : (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-reshard_status rs_map_sort(reshard_model model, rs_named **names) {
+reshard_status rs_map_sort(reshard_model model, rs_sorted_name **names) {
   int64_t n = model->tensors.n;
   RS_TRY(rs_alloc(names, n, sizeof **names));
   for (int64_t i = 0; i < n; i++)
-    (*names)[i] = (rs_named){model->names.at + model->tensors.at[i].name, i};
+    (*names)[i] = (rs_sorted_name){model->names.at + model->tensors.at[i].name, i};
   if (n > 0)
     qsort(*names, (size_t)n, sizeof **names, by_name);
   return RESHARD_SUCCESS;
@@ -85,7 +85,7 @@ reshard_status rs_map_find_all(const rs_map_source *s, int64_t node, rs_map_matc
   const char *pieces = s->map->text.at + name->text;
   size_t length = strlen(pieces);
   for (int64_t i = first_from(s, pieces); i < s->model->tensors.n; i++) {
-    const rs_named *named = &s->names[i];
+    const rs_sorted_name *named = &s->names[i];
     if (strncmp(named->name, pieces, length) != 0)
       break;
     if (s->taken[named->tensor] != 0 || !fits(pieces, name->stars, named->name, NULL))
@@ -153,7 +153,8 @@ reshard_status rs_map_take(rs_map_source *s, const rs_map_node *name, int64_t *t
 }
 
 /* Whether a tensor that no line before has taken fits s->text, a star, and `end`; *star is then what it stands for. */
-static bool fits_one(const rs_map_source *s, bool any, const rs_named *named, const char *end, rs_map_star *star) {
+static bool fits_one(const rs_map_source *s, bool any, const rs_sorted_name *named, const char *end,
+                     rs_map_star *star) {
   size_t rest = strlen(named->name + s->text.n), behind = strlen(end);
   int64_t taken = s->taken[named->tensor];
   if (rest <= behind || (taken != 0 && taken != s->line->line))

@@ -13,12 +13,12 @@ typedef struct rs_map_star {
 } rs_map_star;
 
 /* Names of a model in byte order, so that those with one beginning are neighbours. */
-typedef struct rs_named {
+typedef struct rs_sorted_name {
   const char *name;
   int64_t tensor;
-} rs_named;
+} rs_sorted_name;
 /* The caller frees *names; equal names come in order of their tensors. */
-reshard_status rs_map_sort(reshard_model model, rs_named **names);
+reshard_status rs_map_sort(reshard_model model, rs_sorted_name **names);
 
 /* A name of the map as it can stand in an error; returns buffer. */
 const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *map, const rs_map_node *node);
@@ -27,7 +27,7 @@ const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *
 typedef struct rs_map_source {
   const struct reshard_map_s *map;
   reshard_model model;
-  rs_named *names;
+  rs_sorted_name *names;
   int64_t *taken; /* per tensor: the line that took it first, 0: none */
 
   const rs_map_line *line;  /* that is being applied, */

@@ -6,15 +6,15 @@
 
 /* A region of a source tensor becomes a region of a target tensor, as in reshard_entry. Offsets and extents are in the
  * model's dims on both sides. */
-typedef struct rs_route {
+typedef struct rs_copy_region {
   int64_t src, dst; /* tensors of the two stores */
   int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
   int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
   int permutation[RESHARD_MAX_DIMS]; /* per dim of dst: the dim of src, or -1 for an inserted dim of extent 1 */
-} rs_route;
-typedef RS_VEC(rs_route) rs_routes;
+} rs_copy_region;
+typedef RS_VEC(rs_copy_region) rs_copy_regions;
 
-/* The route of a whole tensor as it is. */
-void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *route);
+/* The region of a whole tensor as it is. */
+void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_copy_region *region);
 
 #endif

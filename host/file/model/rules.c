@@ -187,7 +187,7 @@ reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_load: NULL argument");
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
   if ((int64_t)strlen(text) < size) {
     rs_error(RESHARD_ERROR_INVALID, "%s: byte %zu is NUL, this is no text", where, strlen(text));
     free(text);

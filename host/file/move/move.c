@@ -16,7 +16,7 @@
 enum { MEMORY = 96 << 20 }; /* of all threads' tiles on either side */
 
 typedef struct job {
-  const rs_move *move;
+  const rs_store_move *move;
   int64_t bytes;
   rs_tiling tiling;
   pthread_mutex_t lock; /* of tiling, and what follows */
@@ -78,7 +78,7 @@ static int64_t world_of(const rs_store *store, int64_t world) {
   return world;
 }
 
-reshard_status rs_move_run(const rs_move *move) {
+reshard_status rs_store_move_run(const rs_store_move *move) {
   int threads = move->threads > 0 ? move->threads : rs_device_cpu_cores();
   job j = {.move = move};
   int64_t world = world_of(move->dst, world_of(move->src, 1));

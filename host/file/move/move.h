@@ -5,21 +5,21 @@
 #include "file/map/region.h"
 #include "file/move/store.h"
 
-/* Moves all routes from store to store, by T threads (0: one per core). The caller's thread takes part and
+/* Moves all regions from store to store, by T threads (0: one per core). The caller's thread takes part and
  * calls progress. compare: nothing is written, what would be is compared with what is there: RESHARD_ERROR_CORRUPT
  * naming tensor, file and offset. only_rank >= 0: arrays of that rank of the target alone, and of a source in memory.
  */
-typedef struct rs_move {
+typedef struct rs_store_move {
   const rs_store *src, *dst;
-  int64_t nroutes;
-  const rs_route *routes;
+  int64_t nregions;
+  const rs_copy_region *regions;
   int threads;
   bool compare;
   int64_t only_rank;   /* -1: all */
   int64_t *read_bytes; /* grows by what was read of the source's files; may be NULL */
   int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
   void *user;
-} rs_move;
-reshard_status rs_move_run(const rs_move *move);
+} rs_store_move;
+reshard_status rs_store_move_run(const rs_store_move *move);
 
 #endif

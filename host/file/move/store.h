@@ -14,39 +14,39 @@
 #define RS_MOST_BOXES 64
 
 /* Where a dense block begins. */
-typedef struct rs_spot {
+typedef struct rs_stored_block {
   int64_t offset; /* in the file */
   int32_t file;
-} rs_spot;
+} rs_stored_block;
 
-/* An array of a tensor: its blocks are spots[first .. first + count). count 1: the whole array (which may be one box);
- * above 1: box j at spot j. Arrays that are not stored (replicas left out, arrays without elements) have no hold. */
-typedef struct rs_hold {
-  int64_t rank, array;
+/* An array of a tensor: its blocks are blocks[first .. first + count). count 1: the whole array (which may be one box);
+ * above 1: box j in block j. Arrays that are not stored (replicas left out, arrays without elements) are not in the list. */
+typedef struct rs_stored_array {
+  int64_t rank, index; /* on the rank */
   int64_t first;
   int32_t count;
-} rs_hold;
+} rs_stored_array;
 
-typedef struct rs_stored {
+typedef struct rs_stored_tensor {
   reshard_layout layout; /* owned reference; its shape is that of the model's tensor, reversed where `reversed` */
-  int64_t first, count;  /* its holds, ascending by (rank, array) */
+  int64_t first, count;  /* its arrays, ascending by (rank, array) */
   bool reversed;         /* Fortran order: stored row-major with the dims in reverse */
-} rs_stored;
+} rs_stored_tensor;
 
 typedef struct rs_store {
-  reshard_model model;       /* owned; names, dtypes, shapes */
-  RS_VEC(rs_stored) tensors; /* one per tensor of the model */
-  RS_VEC(rs_hold) holds;
-  RS_VEC(rs_spot) spots;
+  reshard_model model;              /* owned; names, dtypes, shapes */
+  RS_VEC(rs_stored_tensor) tensors; /* one per tensor of the model */
+  RS_VEC(rs_stored_array) arrays;
+  RS_VEC(rs_stored_block) blocks;
   RS_VEC(rs_file) files;
-  RS_VEC(rs_view) views; /* one per hold, of arrays in a caller's memory of any strides: there are no spots and files */
+  RS_VEC(rs_view) views; /* one per array in a caller's memory, of any strides; there are then no blocks and files */
 } rs_store;
 
 /* Closes the files, frees everything in it, and zeroes it. */
 void rs_store_free(rs_store *store);
 
 /* NULL when the array is not stored. */
-const rs_hold *rs_store_find(const rs_store *store, int64_t tensor, int64_t rank, int64_t array);
+const rs_stored_array *rs_store_find(const rs_store *store, int64_t tensor, int64_t rank, int64_t array);
 
 /* Number of boxes of an array, and its extent in each dim (either may be NULL). */
 reshard_status rs_array_boxes(reshard_layout layout, int64_t rank, int64_t array, int64_t *count, int64_t *shape);
@@ -59,9 +59,9 @@ reshard_status rs_array_box(reshard_layout layout, int64_t rank, int64_t array, 
  * of that extent. Scratch memory is the caller's, grown here where it is needed. The error of a file that is shorter
  * than it was names it. */
 typedef RS_VEC(char) rs_scratch;
-reshard_status rs_store_read(const rs_store *store, int64_t tensor, const rs_hold *hold, const int64_t *lo,
+reshard_status rs_store_read(const rs_store *store, int64_t tensor, const rs_stored_array *array, const int64_t *lo,
                              const int64_t *extent, char *memory, rs_scratch *scratch);
-reshard_status rs_store_write(const rs_store *store, int64_t tensor, const rs_hold *hold, const int64_t *lo,
+reshard_status rs_store_write(const rs_store *store, int64_t tensor, const rs_stored_array *array, const int64_t *lo,
                               const int64_t *extent, const char *memory, rs_scratch *scratch);
 
 #endif

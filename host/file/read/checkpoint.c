@@ -143,7 +143,7 @@ static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoi
 
 reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout *layout) {
   RS_TRY(check_tensor("reshard_checkpoint_layout", checkpoint, tensor, layout));
-  const rs_stored *stored = &checkpoint->store.tensors.at[tensor];
+  const rs_stored_tensor *stored = &checkpoint->store.tensors.at[tensor];
   if (!stored->reversed) {
     *layout = reshard_layout_retain(stored->layout);
     return RESHARD_SUCCESS;
@@ -170,16 +170,16 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
 
 /* The caller's buffers as a store, and the way there. */
 static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
-                                  int64_t rank, void *const *buffers, rs_routes *routes) {
+                                  int64_t rank, void *const *buffers, rs_copy_regions *regions) {
   reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
   rs_views views = {0};
   reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
   if (status == RESHARD_SUCCESS)
-    status = rs_memory_add(s, dtype, layout);
+    status = rs_memory_add_tensor(s, dtype, layout);
   if (status == RESHARD_SUCCESS)
-    status = rs_memory_hold(s, rank, views.at);
+    status = rs_memory_add_arrays(s, rank, views.at);
   if (status == RESHARD_SUCCESS)
-    status = rs_rank_routes(&checkpoint->store, tensor, s, 0, rank, routes);
+    status = rs_rank_regions(&checkpoint->store, tensor, s, 0, rank, regions);
   free(views.at);
   return status;
 }
@@ -198,16 +198,16 @@ reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t te
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: rank %lld of %lld", (long long)rank,
                     (long long)layout->world);
   rs_store target = {0};
-  rs_routes routes = {0};
-  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &routes);
+  rs_copy_regions regions = {0};
+  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &regions);
   if (status == RESHARD_SUCCESS)
-    status = rs_move_run(&(rs_move){.src = &checkpoint->store,
-                                    .dst = &target,
-                                    .nroutes = routes.n,
-                                    .routes = routes.at,
-                                    .threads = threads,
-                                    .only_rank = -1});
+    status = rs_store_move_run(&(rs_store_move){.src = &checkpoint->store,
+                                                .dst = &target,
+                                                .nregions = regions.n,
+                                                .regions = regions.at,
+                                                .threads = threads,
+                                                .only_rank = -1});
   rs_store_free(&target);
-  free(routes.at);
+  free(regions.at);
   return status;
 }

@@ -172,7 +172,7 @@ static reshard_status read_index(const rs_opening *opening, const char *path, co
   if (status == RESHARD_SUCCESS)
     status = rs_alloc(&text, file.size, 1);
   if (status == RESHARD_SUCCESS)
-    status = rs_file_get(&file, 0, text, file.size);
+    status = rs_file_read_at(&file, 0, text, file.size);
   if (status == RESHARD_SUCCESS)
     status = rs_json_parse(where, text != NULL ? text : "", file.size, root);
   free(text);

@@ -20,7 +20,7 @@ static reshard_status read_metadata(rs_distcp *d, const char *path, char where[R
   int64_t size = 0;
   RS_TRY(rs_path_join(path, ".metadata", &whole));
   d->where = rs_where(where, "file", whole.at);
-  reshard_status status = rs_file_read(where, whole.at, METADATA_LIMIT, &d->text, &size);
+  reshard_status status = rs_file_read_all(where, whole.at, METADATA_LIMIT, &d->text, &size);
   free(whole.at);
   RS_TRY(status);
   return rs_distcp_read(d, size);

@@ -32,7 +32,7 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   int64_t size;
   json_t *root;
   reshard_model made = NULL;
-  RS_TRY(rs_file_read(where, path, JSON_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(where, path, JSON_LIMIT, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
   RS_TRY(status);

@@ -60,7 +60,7 @@ reshard_status rs_open_file(rs_opening *opening, const char *path) {
   RS_TRY(rs_vec_reserve(&s->files, 1));
   RS_TRY(rs_file_open(rs_where(where, "file", path), path, 1, &s->files.at[0]));
   s->files.n = 1;
-  RS_TRY(rs_file_get(&s->files.at[0], 0, first, rs_min(s->files.at[0].size, sizeof first)));
+  RS_TRY(rs_file_read_at(&s->files.at[0], 0, first, rs_min(s->files.at[0].size, sizeof first)));
   bool npy = memcmp(first, RS_NPY_MAGIC, sizeof RS_NPY_MAGIC - 1) == 0;
   if (npy || rs_ends(path, ".npy")) {
     opening->checkpoint->info.format = RESHARD_FORMAT_NPY;

@@ -1,4 +1,4 @@
-/* Shards of tensors, as PyTorch's distributed checkpoint writes them, made into layouts and holds.
+/* Shards of tensors, as PyTorch's distributed checkpoint writes them, made into layouts and stored arrays.
  *
  * Where every block of a tensor is a box, the layout is the list of these boxes, whatever the metadata names: what is
  * there counts. A tensor that has arrays stored whole (more boxes than are written one by one) keeps the layout of the
@@ -17,21 +17,21 @@
 
 /* A block of a tensor that is being built: its shard, its rank, and its number among the boxes of the rank's array;
  * count: blocks that the array has. */
-typedef struct block {
+typedef struct shard_block {
   const rs_shard *shard;
   int64_t rank, box, count;
-} block;
+} shard_block;
 
 typedef struct builder {
   rs_shards *shards;
-  RS_VEC(block) blocks;
+  RS_VEC(shard_block) blocks;
   RS_VEC(int64_t) ranks;
   RS_VEC(reshard_box) boxes;
   RS_VEC(reshard_interval) intervals;
 } builder;
 
 static int by_place(const void *a, const void *b) {
-  const block *x = a, *y = b;
+  const shard_block *x = a, *y = b;
   if (x->rank != y->rank)
     return x->rank < y->rank ? -1 : 1;
   if (x->box != y->box)
@@ -55,11 +55,11 @@ static reshard_status gather(builder *b, const rs_global *global) {
   for (int64_t i = 0; i < global->count; i++) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first + i]];
     if (!shard->empty)
-      b->blocks.at[b->blocks.n++] = (block){shard, s->rank.at[shard->file], 0, 1};
+      b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
   }
   if (b->blocks.n == 0 && global->count > 0) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first]];
-    b->blocks.at[b->blocks.n++] = (block){shard, s->rank.at[shard->file], 0, 1};
+    b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
   }
   return RESHARD_SUCCESS;
 }
@@ -72,15 +72,15 @@ static reshard_status refuse(const rs_shards *s, const rs_global *global, reshar
   return rs_error(status, "%s: tensor '%s': %s", s->opening->where, rs_quote(quoted, sizeof quoted, global->name), why);
 }
 
-/* Appends the hold of blocks[first .. first + its count) as an array of their rank. */
-static reshard_status add_hold(builder *b, int64_t first, int64_t array) {
+/* Appends blocks[first .. first + its count) as an array of their rank. */
+static reshard_status add_array(builder *b, int64_t first, int64_t array) {
   rs_store *store = &b->shards->opening->checkpoint->store;
-  const block *at = &b->blocks.at[first];
-  RS_TRY(rs_vec_reserve(&store->holds, store->holds.n + 1));
-  RS_TRY(rs_vec_reserve(&store->spots, store->spots.n + at->count));
-  store->holds.at[store->holds.n++] = (rs_hold){at->rank, array, store->spots.n, (int32_t)at->count};
+  const shard_block *at = &b->blocks.at[first];
+  RS_TRY(rs_vec_reserve(&store->arrays, store->arrays.n + 1));
+  RS_TRY(rs_vec_reserve(&store->blocks, store->blocks.n + at->count));
+  store->arrays.at[store->arrays.n++] = (rs_stored_array){at->rank, array, store->blocks.n, (int32_t)at->count};
   for (int64_t i = 0; i < at->count; i++)
-    store->spots.at[store->spots.n++] = (rs_spot){at[i].shard->offset, (int32_t)at[i].shard->file};
+    store->blocks.at[store->blocks.n++] = (rs_stored_block){at[i].shard->offset, (int32_t)at[i].shard->file};
   return RESHARD_SUCCESS;
 }
 
@@ -106,14 +106,14 @@ static reshard_status build_boxes(builder *b, const rs_global *global, reshard_l
     rs_holder first = boxes->holders[boxes->cell_first[boxes->cell_of[i]]];
     bool again = first.rank != b->ranks.at[i] || first.array != array;
     if (!b->blocks.at[i].shard->empty && (!again || s->opening->gaps_allowed))
-      RS_TRY(add_hold(b, i, array));
+      RS_TRY(add_array(b, i, array));
   }
   *out = layout;
   return RESHARD_SUCCESS;
 }
 
 /* Whether the runs of a shard are those of its rank's array. */
-static reshard_status same_runs(builder *b, reshard_layout layout, const block *at, bool *same) {
+static reshard_status same_runs(builder *b, reshard_layout layout, const shard_block *at, bool *same) {
   const int64_t *run = b->shards->runs.at + at->shard->runs;
   *same = true;
   for (int d = 0; d < layout->ndim && *same; d++) {
@@ -128,7 +128,7 @@ static reshard_status same_runs(builder *b, reshard_layout layout, const block *
 }
 
 /* Finds what a block is of its rank's array in the layout of the metadata: all of it, or one of its boxes. */
-static reshard_status match(builder *b, reshard_layout layout, block *at) {
+static reshard_status match(builder *b, reshard_layout layout, shard_block *at) {
   int64_t boxes = 0, shape[RESHARD_MAX_DIMS];
   bool same = rs_layout_arrays(layout, at->rank) == 1;
   if (same && at->shard->runs >= 0) {
@@ -168,7 +168,7 @@ static reshard_status hold_arrays(builder *b, const rs_global *global, reshard_l
   reshard_status status = RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero(&seen, layout->cells, sizeof *seen));
   for (int64_t i = 0, next; i < b->blocks.n; i = next) {
-    const block *at = &b->blocks.at[i];
+    const shard_block *at = &b->blocks.at[i];
     bool complete = true;
     for (next = i; next < b->blocks.n && b->blocks.at[next].rank == at->rank; next++)
       complete &= b->blocks.at[next].count == at->count && b->blocks.at[next].box == next - i;
@@ -187,7 +187,7 @@ static reshard_status hold_arrays(builder *b, const rs_global *global, reshard_l
       elements *= shape[d];
     held += seen[cell] ? 0 : elements;
     seen[cell] = true;
-    RS_TRY_GOTO(status, add_hold(b, i, 0), done);
+    RS_TRY_GOTO(status, add_array(b, i, 0), done);
   }
   if (held != layout->elements && !s->opening->gaps_allowed) {
     char quoted[RS_QUOTE];
@@ -223,14 +223,14 @@ static reshard_status build_all(builder *b) {
   RS_TRY(rs_vec_reserve(&store->tensors, s->tensors.n));
   for (int64_t t = 0; t < s->tensors.n; t++) {
     const rs_global *global = &s->tensors.at[t];
-    int64_t first = store->holds.n;
+    int64_t first = store->arrays.n;
     reshard_layout layout = NULL;
     RS_TRY(rs_model_add(store->model, s->opening->where, global->name, strlen(global->name), global->dtype,
                         global->ndim, global->shape));
     RS_TRY(gather(b, global));
     RS_TRY(global->whole_arrays ? build_arrays(b, global, &layout) : build_boxes(b, global, &layout));
     store->tensors.at[store->tensors.n++] =
-        (rs_stored){reshard_layout_retain(layout), .first = first, .count = store->holds.n - first};
+        (rs_stored_tensor){reshard_layout_retain(layout), .first = first, .count = store->arrays.n - first};
   }
   return RESHARD_SUCCESS;
 }

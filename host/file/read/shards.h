@@ -1,4 +1,4 @@
-/* Shards of tensors, of a directory of safetensors files or of a .distcp directory, made into layouts and holds. */
+/* Shards of tensors, of a directory of safetensors files or of a .distcp directory, made into layouts and stored arrays. */
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 

@@ -17,15 +17,15 @@ reshard_status rs_open_add(rs_opening *opening, rs_layouts *layouts, const rs_wh
                       t->ndim, t->shape));
   RS_TRY(rs_layouts_single(layouts, t->ndim, shape, &number));
   RS_TRY(rs_vec_reserve(&s->tensors, i + 1));
-  RS_TRY(rs_vec_reserve(&s->holds, s->holds.n + 1));
-  RS_TRY(rs_vec_reserve(&s->spots, s->spots.n + 1));
+  RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
+  RS_TRY(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
   reshard_layout layout = layouts->made.at[number];
   bool stored = layout->elements > 0;
-  s->tensors.at[s->tensors.n++] =
-      (rs_stored){reshard_layout_retain(layout), .first = s->holds.n, .count = stored, .reversed = whole->reversed};
+  s->tensors.at[s->tensors.n++] = (rs_stored_tensor){reshard_layout_retain(layout), .first = s->arrays.n,
+                                                     .count = stored, .reversed = whole->reversed};
   if (stored) {
-    s->holds.at[s->holds.n++] = (rs_hold){.first = s->spots.n, .count = 1};
-    s->spots.at[s->spots.n++] = (rs_spot){whole->offset, (int32_t)whole->file};
+    s->arrays.at[s->arrays.n++] = (rs_stored_array){.first = s->blocks.n, .count = 1};
+    s->blocks.at[s->blocks.n++] = (rs_stored_block){whole->offset, (int32_t)whole->file};
   }
   return RESHARD_SUCCESS;
 }

@@ -5,7 +5,7 @@
 #include "file/read/layouts.h"
 #include "file/read/open.h"
 
-/* Appends a tensor to the store: model, layout, hold. */
+/* Appends a tensor to the store: model, layout, stored array. */
 reshard_status rs_open_add(rs_opening *opening, rs_layouts *layouts, const rs_whole *whole);
 /* Fills the store from headers of whole tensors, and bytes stored and world of the info. */
 reshard_status rs_open_whole(rs_opening *opening);

@@ -66,13 +66,13 @@ static reshard_status list_ranks(laying *w, reshard_layout layout) {
   return RESHARD_SUCCESS;
 }
 
-/* A hold, of so many elements, whose blocks are the next ones. */
-static reshard_status add_hold(laying *w, int64_t tensor, rs_hold hold, int64_t elements) {
+/* Appends a stored array of so many elements, whose blocks are the next ones. */
+static reshard_status add_array(laying *w, int64_t tensor, rs_stored_array array, int64_t elements) {
   int64_t bytes = elements * (int64_t)reshard_dtype_size(w->store->model->tensors.at[tensor].dtype);
   if (!rs_add(w->lay->bytes, bytes, &w->lay->bytes) || w->lay->bytes > MOST_BYTES)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the files would have more than 2^62 bytes", w->where);
-  RS_TRY(rs_vec_reserve(&w->store->holds, w->store->holds.n + 1));
-  w->store->holds.at[w->store->holds.n++] = hold;
+  RS_TRY(rs_vec_reserve(&w->store->arrays, w->store->arrays.n + 1));
+  w->store->arrays.at[w->store->arrays.n++] = array;
   return RESHARD_SUCCESS;
 }
 
@@ -106,9 +106,9 @@ static reshard_status lay_array(laying *w, int64_t tensor, int64_t rank, int64_t
   if (!here)
     return RESHARD_SUCCESS;
   int32_t count = whole ? 1 : (int32_t)boxes;
-  RS_TRY(add_hold(w, tensor, (rs_hold){rank, array, w->lay->blocks.n, count}, elements));
+  RS_TRY(add_array(w, tensor, (rs_stored_array){rank, array, w->lay->blocks.n, count}, elements));
   for (int32_t j = 0; j < count; j++)
-    RS_TRY(add_block(w, (rs_block){tensor, w->store->holds.n - 1, rank, (*number)++, whole ? -1 : j}));
+    RS_TRY(add_block(w, (rs_block){tensor, w->store->arrays.n - 1, rank, (*number)++, whole ? -1 : j}));
   w->lay->whole_arrays += whole;
   return RESHARD_SUCCESS;
 }
@@ -141,8 +141,8 @@ static reshard_status lay_whole(laying *w, int64_t tensor, int64_t number) {
       RS_TRY(reshard_layout_array(layout, w->ranks.at[i], a, &info));
       if (info.elements < layout->elements)
         continue;
-      RS_TRY(add_hold(w, tensor, (rs_hold){w->ranks.at[i], a, w->lay->blocks.n, 1}, info.elements));
-      return add_block(w, (rs_block){tensor, w->store->holds.n - 1, 0, number, 0});
+      RS_TRY(add_array(w, tensor, (rs_stored_array){w->ranks.at[i], a, w->lay->blocks.n, 1}, info.elements));
+      return add_block(w, (rs_block){tensor, w->store->arrays.n - 1, 0, number, 0});
     }
   }
   char quoted[RS_QUOTE], other[RS_QUOTE], text[RS_QUOTE + 1] = "";
@@ -188,10 +188,10 @@ static reshard_status lay_tensors(laying *w, int64_t index_bytes) {
     qsort(places, (size_t)n, sizeof *places, by_place);
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
     int64_t tensor = places[i].tensor;
-    rs_stored *stored = &w->store->tensors.at[tensor];
-    stored->first = w->store->holds.n;
+    rs_stored_tensor *stored = &w->store->tensors.at[tensor];
+    stored->first = w->store->arrays.n;
     status = w->lay->format == RESHARD_FORMAT_SHARDS ? lay_shards(w, tensor) : lay_whole(w, tensor, number[tensor]);
-    stored->count = w->store->holds.n - stored->first;
+    stored->count = w->store->arrays.n - stored->first;
   }
   free(number);
   free(places);
@@ -231,7 +231,7 @@ static reshard_status list_files(rs_lay *lay, rs_store *store) {
       lay->files.at[lay->files.n++] = (rs_lay_file){b->rank, b->number + 1, 0, i, 0};
     }
     lay->files.at[lay->files.n - 1].count++;
-    store->spots.at[lay->order[i]] = (rs_spot){0, (int32_t)(lay->files.n - 1)};
+    store->blocks.at[lay->order[i]] = (rs_stored_block){0, (int32_t)(lay->files.n - 1)};
   }
   if (lay->files.n == 0) { /* nothing is held: what there is to know stands in one file */
     RS_TRY(rs_vec_reserve(&lay->files, 1));
@@ -250,8 +250,8 @@ reshard_status rs_lay_make(rs_lay *lay, rs_store *store, const char *where, bool
   free(w.ranks.at);
   free(w.holders.at);
   RS_TRY(status);
-  RS_TRY(rs_vec_reserve(&store->spots, lay->blocks.n));
-  store->spots.n = lay->blocks.n;
+  RS_TRY(rs_vec_reserve(&store->blocks, lay->blocks.n));
+  store->blocks.n = lay->blocks.n;
   RS_TRY(rs_alloc(&lay->order, lay->blocks.n, sizeof *lay->order));
   RS_TRY(deal(lay, lay->order));
   RS_TRY(list_files(lay, store));

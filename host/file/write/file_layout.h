@@ -4,11 +4,10 @@
 
 #include "file/move/store.h"
 
-/* A dense block of one file: a box, an array stored whole, or a tensor without elements. Block b is the store's spot b.
- */
+/* A dense block of one file: a box, an array stored whole, or a tensor without elements. Block b is the store's block b. */
 typedef struct rs_block {
   int64_t tensor;
-  int64_t hold;   /* of the store; -1: a tensor without elements */
+  int64_t array;  /* of the store; -1: a tensor without elements */
   int64_t rank;   /* whose files; 0 in whole formats */
   int64_t number; /* of its file among the rank's, from 0 */
   int32_t box;    /* of its array; -1: an array of more boxes than may be stored, whole */
@@ -28,7 +27,7 @@ typedef struct rs_lay {
   int64_t *order;
 } rs_lay;
 
-/* Fills the store's holds, and its spots with their file alone, from its tensors. where begins the text of an error;
+/* Fills the store's arrays, and its blocks with their file alone, from its tensors. where begins the text of an error;
  * index_bytes as in reshard_writer_options. On error the lay can be freed. */
 reshard_status rs_lay_make(rs_lay *lay, rs_store *store, const char *where, bool dedup, int64_t index_bytes);
 void rs_lay_free(rs_lay *lay);

@@ -103,19 +103,19 @@ reshard_status rs_lay_common(const rs_lay *lay, const rs_store *store, rs_print 
 }
 
 /* Index runs of an array that is stored whole though it is many boxes. first: of the first run, per dim. */
-static reshard_status add_intervals(rs_print *out, const char *name, reshard_layout layout, const rs_hold *hold,
-                                    int64_t *first) {
+static reshard_status add_intervals(rs_print *out, const char *name, reshard_layout layout,
+                                    const rs_stored_array *array, int64_t *first) {
   RS_VEC(reshard_interval) runs = {0};
   reshard_status status = RESHARD_SUCCESS;
   rs_print_text(out, out->n > 0 ? "," : ",\"intervals\":{");
   rs_print_string(out, name, true);
   for (int d = 0; d < layout->ndim && status == RESHARD_SUCCESS; d++) {
     int64_t count;
-    status = reshard_layout_array_intervals(layout, hold->rank, hold->array, d, 0, 0, NULL, &count);
+    status = reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, 0, NULL, &count);
     if (status == RESHARD_SUCCESS)
       status = rs_vec_reserve(&runs, count);
     if (status == RESHARD_SUCCESS)
-      status = reshard_layout_array_intervals(layout, hold->rank, hold->array, d, 0, count, runs.at, &count);
+      status = reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, count, runs.at, &count);
     if (status != RESHARD_SUCCESS)
       break;
     first[d] = runs.at[0].begin;
@@ -134,18 +134,18 @@ static reshard_status add_intervals(rs_print *out, const char *name, reshard_lay
 /* A block's box in its tensor; of an array stored whole, its first index and its shape. */
 static reshard_status find_box(rs_lay_headers *h, const rs_store *store, const rs_block *b, reshard_box *box) {
   reshard_layout layout = store->tensors.at[b->tensor].layout;
-  if (b->hold < 0) {
+  if (b->array < 0) {
     for (int d = 0; d < layout->ndim; d++) {
       box->offset[d] = 0;
       box->extent[d] = layout->shape[d];
     }
     return RESHARD_SUCCESS;
   }
-  const rs_hold *hold = &store->holds.at[b->hold];
+  const rs_stored_array *array = &store->arrays.at[b->array];
   if (b->box >= 0)
-    return rs_array_box(layout, hold->rank, hold->array, b->box, box, NULL);
-  RS_TRY(rs_array_boxes(layout, hold->rank, hold->array, NULL, box->extent));
-  return add_intervals(&h->intervals, name_of(store, b->tensor), layout, hold, box->offset);
+    return rs_array_box(layout, array->rank, array->index, b->box, box, NULL);
+  RS_TRY(rs_array_boxes(layout, array->rank, array->index, NULL, box->extent));
+  return add_intervals(&h->intervals, name_of(store, b->tensor), layout, array, box->offset);
 }
 
 /* One block: its entry, and where it begins in its tensor. */
@@ -201,7 +201,7 @@ static reshard_status make_safetensors(rs_lay_headers *h, const rs_lay *lay, rs_
     for (int d = 0; d < t->ndim; d++)
       bytes *= box.extent[d];
     end += bytes;
-    store->spots.at[lay->order[i]].offset = begin;
+    store->blocks.at[lay->order[i]].offset = begin;
     add_entry(h, store, b->tensor, &box, begin, end);
   }
   rs_print_text(&h->text, "12345678"); /* for the length */
@@ -220,7 +220,7 @@ static reshard_status make_safetensors(rs_lay_headers *h, const rs_lay *lay, rs_
   for (int i = 0; i < 8; i++)
     h->text.at[i] = (char)(length >> 8 * i);
   for (int64_t i = file->first; i < file->first + file->count; i++)
-    store->spots.at[lay->order[i]].offset += h->text.n;
+    store->blocks.at[lay->order[i]].offset += h->text.n;
   *size = h->text.n + end;
   return RESHARD_SUCCESS;
 }
@@ -248,7 +248,7 @@ static reshard_status make_npy(rs_print *text, rs_store *store, int64_t *size) {
   RS_TRY(text->status);
   text->at[8] = (char)((text->n - 10) & 0xff);
   text->at[9] = (char)((text->n - 10) >> 8);
-  store->spots.at[0].offset = text->n;
+  store->blocks.at[0].offset = text->n;
   *size = text->n + bytes;
   return RESHARD_SUCCESS;
 }

@@ -18,7 +18,7 @@ const char *rs_lay_descr(reshard_dtype dtype);
 
 /* Shards: what the "reshard" text of all files has in common, escaped, without its end. */
 reshard_status rs_lay_common(const rs_lay *lay, const rs_store *store, rs_print *common);
-/* All that stands before the data of a file. Sets the offsets of the file's spots, *size to the bytes of the file.
+/* All that stands before the data of a file. Sets the offsets of the file's blocks, *size to the bytes of the file.
  * Texts are emptied first: memory is used again from file to file. */
 typedef struct rs_lay_headers {
   rs_print common; /* shards: made by rs_lay_common */

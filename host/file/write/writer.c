@@ -31,7 +31,7 @@ struct reshard_writer_s {
   char where[RS_WHERE];
   int64_t headers;          /* bytes of all so far */
   _Atomic int64_t unbacked; /* bytes of files that the file system could not reserve */
-  unsigned char *put;       /* per hold of the store: was it put? */
+  unsigned char *put;       /* per array of the store: it was put */
   rs_scratch scratch;
 };
 
@@ -68,7 +68,7 @@ static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writ
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a layout of %lld ranks, the first tensor's has %lld",
                     w->where, quoted, (long long)t->layout->world, (long long)world);
   RS_TRY(rs_model_add(w->store.model, w->where, t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape));
-  w->store.tensors.at[w->store.tensors.n++] = (rs_stored){.layout = reshard_layout_retain(t->layout)};
+  w->store.tensors.at[w->store.tensors.n++] = (rs_stored_tensor){.layout = reshard_layout_retain(t->layout)};
   return RESHARD_SUCCESS;
 }
 
@@ -168,7 +168,7 @@ static reshard_status add_file(reshard_writer w, const char *name, const rs_prin
     error = reserve(w, file.fd, text->n, size);
   if (error != 0)
     return reserve_error(w, error, size);
-  return rs_file_put(&file, 0, text->at, text->n);
+  return rs_file_write_at(&file, 0, text->at, text->n);
 }
 
 typedef struct reserving {
@@ -236,7 +236,7 @@ static reshard_status fill(reshard_writer w, const char *path, int64_t n, const 
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
   RS_TRY_GOTO(status, rs_lay_make(&lay, &w->store, w->where, options->dedup != 0, options->index_bytes), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.holds.n, 1), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
   RS_TRY_GOTO(status,
               rs_target_create(&w->target, w->where, path, shards || whole,
                                shards || whole                          ? ""
@@ -339,7 +339,7 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
   if (tensor < 0 || tensor >= w->store.tensors.n)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld of %lld", w->where, (long long)tensor,
                     (long long)w->store.tensors.n);
-  const rs_stored *stored = &w->store.tensors.at[tensor];
+  const rs_stored_tensor *stored = &w->store.tensors.at[tensor];
   char quoted[RS_QUOTE];
   const rs_model_tensor *t = &w->store.model->tensors.at[tensor];
   rs_quote(quoted, sizeof quoted, w->store.model->names.at + t->name);
@@ -348,17 +348,17 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
                     (long long)stored->layout->world);
   const int64_t zero[RESHARD_MAX_DIMS] = {0};
   for (int64_t h = stored->first; h < stored->first + stored->count; h++) {
-    const rs_hold *hold = &w->store.holds.at[h];
+    const rs_stored_array *array = &w->store.arrays.at[h];
     reshard_array_info info;
-    if (hold->rank != rank)
+    if (array->rank != rank)
       continue;
-    RS_TRY(reshard_layout_array(stored->layout, rank, hold->array, &info));
+    RS_TRY(reshard_layout_array(stored->layout, rank, array->index, &info));
     const char *memory = buffers != NULL ? buffers[info.buffer] : NULL;
     if (memory == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': buffer %lld of rank %lld is NULL", w->where, quoted,
                       (long long)info.buffer, (long long)rank);
     memory += info.offset * (int64_t)reshard_dtype_size(t->dtype);
-    RS_TRY(rs_store_write(&w->store, tensor, hold, zero, info.shape, memory, &w->scratch));
+    RS_TRY(rs_store_write(&w->store, tensor, array, zero, info.shape, memory, &w->scratch));
     w->put[h] = 1;
   }
   return RESHARD_SUCCESS;
@@ -417,12 +417,12 @@ reshard_status rs_writer_publish(reshard_writer w) {
 static reshard_status check_put(reshard_writer w) {
   char quoted[RS_QUOTE];
   for (int64_t i = 0; i < w->store.tensors.n; i++) {
-    const rs_stored *stored = &w->store.tensors.at[i];
+    const rs_stored_tensor *stored = &w->store.tensors.at[i];
     for (int64_t h = stored->first; h < stored->first + stored->count; h++)
       if (!w->put[h])
         return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': what rank %lld holds was never put", w->where,
                         rs_quote(quoted, sizeof quoted, w->store.model->names.at + w->store.model->tensors.at[i].name),
-                        (long long)w->store.holds.at[h].rank);
+                        (long long)w->store.arrays.at[h].rank);
   }
   return RESHARD_SUCCESS;
 }

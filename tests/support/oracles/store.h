@@ -20,10 +20,10 @@ bool naive_store_check(const rs_store *store, const naive_set *set, const naive_
                        cli_text *why);
 
 /* Where an element of a shard is: file and offset. */
-rs_spot naive_store_spot(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
+rs_stored_block naive_store_block(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
 
-/* What a route says, element by element. */
-void naive_route(const naive_set *src, const rs_route *route, naive_set *dst);
+/* What a region says, element by element. */
+void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst);
 
 #endif
 #endif
