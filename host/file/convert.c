@@ -47,7 +47,7 @@ typedef struct conversion {
 
 /* --- Paths ------------------------------------------------------------------------------------------------------- */
 
-static bool within(const char *path, const char *directory) {
+static bool is_within(const char *path, const char *directory) {
   size_t n = strlen(directory);
   return strncmp(path, directory, n) == 0 && (path[n] == '/' || path[n] == '\0' || n == 1);
 }
@@ -93,9 +93,9 @@ static reshard_status check_paths(const char *in, const char *out) {
   bool same = stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
   if (same || strcmp(from, to) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s is the input", rs_where(where, "output", out));
-  if (within(to, from) || within(from, to))
+  if (is_within(to, from) || is_within(from, to))
     return rs_error(RESHARD_ERROR_INVALID, "%s %s the input", rs_where(where, "output", out),
-                    within(to, from) ? "is inside" : "has inside it");
+                    is_within(to, from) ? "is inside" : "has inside it");
   return RESHARD_SUCCESS;
 }
 
@@ -120,7 +120,7 @@ static void free_side(side *s) {
 }
 
 /* The layout of a tensor; one reference for the caller. */
-static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
+static reshard_status layout_of_side(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
   const char *text = s->text;
   if (s->rules != NULL)
     RS_TRY(reshard_rules_match(s->rules, t->name, &text, NULL));
@@ -133,10 +133,9 @@ static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t 
     reshard_layout made;
     reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &made);
     if (status != RESHARD_SUCCESS) {
-      char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT], why[512];
-      snprintf(why, sizeof why, "%s", reshard_last_error());
+      char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT];
       return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
-                      rs_shape_text(shape, t->ndim, t->shape), why);
+                      rs_shape_text(shape, t->ndim, t->shape), reshard_last_error());
     }
     reshard_layout_release(c->layout);
     *c = (cached){text, t->ndim, {0}, made};
@@ -160,15 +159,15 @@ static reshard_status choose_worlds(conversion *c) {
   return RESHARD_SUCCESS;
 }
 
-/* What cannot be read back from the target. */
-static void look_at_target(conversion *c, reshard_layout layout) {
+/* Counts tensors that cannot be read back from the target. */
+static void count_unreadable(conversion *c, reshard_layout layout) {
   if (layout->kind != RESHARD_LAYOUT_BOXES)
     return;
   c->report.haloed += layout->boxes->overlapping;
   c->report.gapped += !layout->boxes->covers && !layout->boxes->overlapping;
 }
 
-static reshard_status lay_out(conversion *c) {
+static reshard_status make_layouts(conversion *c) {
   RS_TRY(choose_worlds(c));
   int64_t nsrc = c->in->info.tensors, ndst = reshard_model_count(c->target);
   reshard_model_tensor t;
@@ -180,22 +179,22 @@ static reshard_status lay_out(conversion *c) {
       continue;
     }
     RS_TRY(reshard_model_get(c->in->store.model, i, &t));
-    RS_TRY(layout_of(&c->src, &t, c->src_world, &c->src_layouts[i]));
+    RS_TRY(layout_of_side(&c->src, &t, c->src_world, &c->src_layouts[i]));
     if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
-      char quoted[RS_QUOTE], why[512];
-      snprintf(why, sizeof why, "%s", reshard_last_error());
-      return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name), why);
+      char quoted[RS_QUOTE];
+      return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name),
+                      reshard_last_error());
     }
   }
   for (int64_t i = 0; i < ndst; i++) {
     RS_TRY(reshard_model_get(c->target, i, &t));
-    RS_TRY(layout_of(&c->dst, &t, c->world, &c->dst_layouts[i]));
-    look_at_target(c, c->dst_layouts[i]);
+    RS_TRY(layout_of_side(&c->dst, &t, c->world, &c->dst_layouts[i]));
+    count_unreadable(c, c->dst_layouts[i]);
   }
   return RESHARD_SUCCESS;
 }
 
-/* What would travel between ranks, were both sides in their memory; -1 where counting it takes too long. */
+/* Counts bytes that would travel between ranks, were both sides in their memory; -1 where counting takes too long. */
 static reshard_status count_wire(conversion *c) {
   c->report.wire_bytes = -1;
   if (c->regions.n > COUNTED / c->world)
@@ -213,7 +212,7 @@ static reshard_status count_wire(conversion *c) {
                                  .dst_offset = r->dst_offset,
                                  .dst_extent = r->dst_extent,
                                  .permutation = r->permutation,
-                                 .name = c->target->names.at + c->target->tensors.at[r->dst].name};
+                                 .name = rs_model_name(c->target, r->dst)};
   }
   reshard_status status = RESHARD_SUCCESS;
   int64_t bytes = 0, world = c->world; /* the source may have more ranks */
@@ -241,8 +240,8 @@ static reshard_status create_writer(conversion *c, const char *out) {
   reshard_writer_tensor *tensors;
   RS_TRY(rs_alloc(&tensors, n, sizeof *tensors));
   for (int64_t i = 0; i < n; i++)
-    tensors[i] = (reshard_writer_tensor){c->target->names.at + c->target->tensors.at[i].name,
-                                         c->target->tensors.at[i].dtype, c->dst_layouts[i]};
+    tensors[i] =
+        (reshard_writer_tensor){rs_model_name(c->target, i), c->target->tensors.at[i].dtype, c->dst_layouts[i]};
   reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes};
   reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
   free(tensors);
@@ -250,8 +249,8 @@ static reshard_status create_writer(conversion *c, const char *out) {
 }
 
 /* Moves from the input to what is written, or compares what the input has with what is read back. */
-static reshard_status move(conversion *c, const rs_store *to, int64_t nregions, const rs_copy_region *regions,
-                           bool compare) {
+static reshard_status move_data(conversion *c, const rs_store *to, int64_t nregions, const rs_copy_region *regions,
+                                bool compare) {
   rs_store_move m = {.src = &c->in->store,
                      .dst = to,
                      .nregions = nregions,
@@ -264,8 +263,8 @@ static reshard_status move(conversion *c, const rs_store *to, int64_t nregions, 
   return rs_store_move_run(&m);
 }
 
-/* What is read back has an order and layouts of its own, from its own headers. */
-static reshard_status compare(conversion *c) {
+/* Compares the output, read back, with the source; its headers give it an order and layouts of its own. */
+static reshard_status compare_output(conversion *c) {
   rs_copy_region *regions;
   RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, &c->back));
   RS_TRY(rs_alloc_copy(&regions, c->regions.at, c->regions.n, sizeof *regions));
@@ -294,7 +293,7 @@ static reshard_status compare(conversion *c) {
                         c->target->names.at + t->name);
   }
   if (status == RESHARD_SUCCESS)
-    status = move(c, &c->back->store, kept, regions, true);
+    status = move_data(c, &c->back->store, kept, regions, true);
   free(regions);
   return status;
 }
@@ -312,7 +311,7 @@ static reshard_status check_options(const char *in, const char *out, const resha
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(conversion *c, const char *in, const char *out) {
+static reshard_status prepare_output(conversion *c, const char *in, const char *out) {
   const reshard_convert_options *o = c->options;
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
@@ -324,26 +323,26 @@ static reshard_status prepare(conversion *c, const char *in, const char *out) {
                     rs_where(where, "directory", in));
   }
   RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
-  RS_TRY(lay_out(c));
+  RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));
   return create_writer(c, out);
 }
 
-static reshard_status convert(conversion *c, const char *in, const char *out) {
+static reshard_status convert_checkpoint(conversion *c, const char *in, const char *out) {
   const reshard_convert_options *o = c->options;
   reshard_convert_report *r = &c->report;
   rs_writer_report written;
   double start = rs_seconds();
-  RS_TRY(prepare(c, in, out));
+  RS_TRY(prepare_output(c, in, out));
   rs_writer_get_report(c->writer, &written);
   double prepared = rs_seconds();
-  RS_TRY(move(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
+  RS_TRY(move_data(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));
   double moved = rs_seconds();
   RS_TRY(rs_writer_sync(c->writer, o->progress, o->user));
   double synced = rs_seconds();
   if (o->verify)
-    RS_TRY(compare(c));
+    RS_TRY(compare_output(c));
   double compared = rs_seconds();
   reshard_writer writer = c->writer;
   c->writer = NULL;
@@ -367,7 +366,7 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
                                reshard_convert_report *report) {
   RS_TRY(check_options(in, out, options));
   conversion c = {.options = options};
-  reshard_status status = convert(&c, in, out);
+  reshard_status status = convert_checkpoint(&c, in, out);
   char text[1024];
   if (status != RESHARD_SUCCESS)
     snprintf(text, sizeof text, "%s", reshard_last_error());

@@ -313,7 +313,7 @@ static reshard_status write_group(const turn *t, int64_t group) {
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < files->tensors.n && status == RESHARD_SUCCESS; i++) {
     reshard_layout layout = files->tensors.at[i].layout;
-    const rs_item *item = rs_items_find(&t->base.items, files->model->names.at + files->model->tensors.at[i].name);
+    const rs_item *item = rs_items_find(&t->base.items, rs_model_name(files->model, i));
     if (item == NULL || item->group != group || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_item_add(item, layout, rank, &mine);

@@ -6,7 +6,7 @@
 #include "file/ground/names.h"
 #include "file/model/model.h"
 
-/* Where something was saved. */
+/* Bytes of a file in which a chunk was saved. */
 typedef struct rs_distcp_place {
   int64_t path; /* in rs_distcp.paths */
   int64_t offset, length;

@@ -22,7 +22,7 @@ typedef enum rs_pickle_kind {
   RS_PICKLE_PERSISTENT /* a storage of a tensor: its description */
 } rs_pickle_kind;
 
-/* What a name stands for. */
+/* Meaning of a name to the readers. */
 typedef enum rs_pickle_role {
   RS_ROLE_INERT, /* nothing that a reader needs */
   RS_ROLE_DICT,
@@ -91,7 +91,7 @@ bool rs_pickle_is_object(const rs_pickle *pickle, int64_t value, rs_pickle_role 
 bool rs_pickle_is_text(const rs_pickle *pickle, int64_t value, const char *text);
 /* Item i of a tuple or list; -1: it has none. */
 int64_t rs_pickle_item(const rs_pickle *pickle, int64_t value, int64_t i);
-/* What a dict of a few keys has under a text, or an object in its state; -1: nothing. */
+/* Value that a dict of a few keys has under a text, or an object in its state; -1: none. */
 int64_t rs_pickle_under(const rs_pickle *pickle, int64_t value, const char *key);
 /* A tuple, list or torch.Size of integers of 0 or more; false where it is none, or of more than most. */
 bool rs_pickle_extents(const rs_pickle *pickle, int64_t value, int most, int *n, int64_t *extents);

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rs_header_free(rs_header *header) {
+void rs_safetensors_free(rs_safetensors *header) {
   reshard_model_free(header->model);
   free(header->offsets.at);
   free(header->sharding);
   free(header->reshard);
   free(header->saved.at);
-  *header = (rs_header){0};
+  *header = (rs_safetensors){0};
 }
 
 #ifdef RS_HAVE_JANSSON
@@ -43,7 +43,7 @@ static reshard_status check_tiling(reshard_model model, const char *where, range
     qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
   int64_t at = 0;
   for (int64_t i = 0; i < n; i++) {
-    const char *name = model->names.at + model->tensors.at[ranges[i].tensor].name;
+    const char *name = rs_model_name(model, ranges[i].tensor);
     if (ranges[i].begin == ranges[i].end)
       continue;
     if (ranges[i].begin != at)
@@ -58,8 +58,8 @@ static reshard_status check_tiling(reshard_model model, const char *where, range
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_tensor(reshard_model model, const char *where, const char *name, json_t *value, int64_t data,
-                                 range *out) {
+static reshard_status add_header_tensor(reshard_model model, const char *where, const char *name, json_t *value,
+                                        int64_t data, range *out) {
   char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   if (!json_is_object(value))
@@ -89,7 +89,7 @@ static reshard_status keep_text(json_t *metadata, const char *key, char **text) 
   return rs_alloc_copy(text, json_string_value(value), (int64_t)json_string_length(value) + 1, 1);
 }
 
-static reshard_status read_metadata(const char *where, json_t *metadata, rs_header *header) {
+static reshard_status read_metadata_map(const char *where, json_t *metadata, rs_safetensors *header) {
   if (!json_is_object(metadata))
     return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\" is no object", where);
   const char *key;
@@ -105,7 +105,8 @@ static reshard_status read_metadata(const char *where, json_t *metadata, rs_head
 }
 
 /* start: where the data begins in the file; data: its length. */
-static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data, rs_header *header) {
+static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data,
+                                  rs_safetensors *header) {
   if (!json_is_object(root))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
   reshard_status status = RESHARD_SUCCESS;
@@ -117,10 +118,10 @@ static reshard_status read_object(const char *where, json_t *root, int64_t start
   RS_TRY(rs_alloc(&ranges, most, sizeof *ranges));
   json_object_foreach(root, name, value) {
     if (strcmp(name, "__metadata__") == 0) {
-      RS_TRY_GOTO(status, read_metadata(where, value, header), done);
+      RS_TRY_GOTO(status, read_metadata_map(where, value, header), done);
       continue;
     }
-    RS_TRY_GOTO(status, add_tensor(header->model, where, name, value, data, &ranges[n]), done);
+    RS_TRY_GOTO(status, add_header_tensor(header->model, where, name, value, data, &ranges[n]), done);
     header->offsets.at[n] = start + ranges[n].begin;
     n++;
   }
@@ -132,7 +133,7 @@ done:
 }
 
 /* The text of the header; the caller frees it. */
-static reshard_status read_text(const char *where, const rs_file *file, char **text, int64_t *length) {
+static reshard_status read_metadata_text(const char *where, const rs_file *file, char **text, int64_t *length) {
   unsigned char bytes[8];
   if (file->size < 8)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for a safetensors file", where,
@@ -156,12 +157,12 @@ static reshard_status read_text(const char *where, const rs_file *file, char **t
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   char *text = NULL;
   int64_t length = 0;
   json_t *root;
-  rs_header made = {0};
-  RS_TRY(read_text(where, file, &text, &length));
+  rs_safetensors made = {0};
+  RS_TRY(read_metadata_text(where, file, &text, &length));
   reshard_status status = rs_json_parse(where, text, length, &root);
   free(text);
   RS_TRY(status);
@@ -170,7 +171,7 @@ reshard_status rs_header_read(const char *where, const rs_file *file, rs_header 
     status = read_object(where, root, 8 + length, file->size - 8 - length, &made);
   json_decref(root);
   if (status != RESHARD_SUCCESS)
-    rs_header_free(&made);
+    rs_safetensors_free(&made);
   else
     *header = made;
   return status;
@@ -178,7 +179,7 @@ reshard_status rs_header_read(const char *where, const rs_file *file, rs_header 
 
 /* "saved_offsets" of one tensor, appended to header->saved. */
 static reshard_status read_saved(const char *where, json_t *object, const rs_model_tensor *tensor, const char *name,
-                                 rs_header *header) {
+                                 rs_safetensors *header) {
   char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   json_t *offsets = json_object_get(object, "saved_offsets");
@@ -203,7 +204,7 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
+reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header) {
   char inside[RS_WHERE + 32];
   rs_text text = {inside, sizeof inside, 0};
   rs_text_add(&text, "%s: DCP_SHARDING_INFO", where);
@@ -214,7 +215,7 @@ reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
     status = rs_error(RESHARD_ERROR_INVALID, "%s is no JSON object", inside);
   reshard_model model = header->model;
   for (int64_t i = 0; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
-    const char *name = model->names.at + model->tensors.at[i].name;
+    const char *name = rs_model_name(model, i);
     status = read_saved(where, json_object_get(root, name), &model->tensors.at[i], name, header);
   }
   json_decref(root);
@@ -223,14 +224,14 @@ reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
 
 #else
 
-reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   (void)file;
   (void)header;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no safetensors, it was made without jansson", where);
 }
 
-reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
-  return rs_header_read(where, NULL, header);
+reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header) {
+  return rs_safetensors_read(where, NULL, header);
 }
 
 #endif

@@ -58,7 +58,7 @@ fail:
   return status;
 }
 
-static int64_t nanoseconds(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
+static int64_t time_ns(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
 
 reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *changed_ns) {
   struct stat info;
@@ -67,7 +67,7 @@ reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *c
   if (!S_ISREG(info.st_mode))
     return rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
   *size = (int64_t)info.st_size;
-  *changed_ns = rs_max(nanoseconds(info.st_mtim), nanoseconds(info.st_ctim));
+  *changed_ns = rs_max(time_ns(info.st_mtim), time_ns(info.st_ctim));
   return RESHARD_SUCCESS;
 }
 

@@ -29,7 +29,7 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   w->source.line = line;
   w->source.match = NULL;
   if (line->stars == 0)
-    return rs_map_run(w);
+    return rs_map_apply_match(w);
   w->matches.n = 0;
   RS_TRY(find_matches(w, line->source));
   if (w->matches.n == 0) {
@@ -48,7 +48,7 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
     if (w->source.taken[match[i].key] != 0)
       continue;
     RS_TRY(rs_map_match(&w->source, (int64_t)match[i].key, (int64_t)match[i].value));
-    RS_TRY(rs_map_run(w));
+    RS_TRY(rs_map_apply_match(w));
   }
   return RESHARD_SUCCESS;
 }
@@ -71,7 +71,7 @@ static reshard_status check_left(const rs_map_work *w) {
     rs_text_add(&text, " and %lld more", (long long)(left - 1));
   return rs_error(RESHARD_ERROR_INVALID, "%s: no line takes '%s'%s; add one, such as '* = *' or 'drop(NAME)'",
                   rs_quote(file, sizeof file, w->source.map->name),
-                  rs_quote(quoted, sizeof quoted, rs_map_tensor_name(&w->source, first)), more);
+                  rs_quote(quoted, sizeof quoted, rs_model_name(w->source.model, first)), more);
 }
 
 static reshard_status check_twice(const rs_map_work *w) {
@@ -114,7 +114,7 @@ static reshard_status apply_none(rs_map_work *w) {
   w->target->names.n = source->names.n;
   w->target->bytes = source->bytes;
   for (int64_t i = 0; i < n; i++)
-    rs_map_whole(&source->tensors.at[i], i, i, &w->regions.at[w->regions.n++]);
+    rs_region_whole(&source->tensors.at[i], i, i, &w->regions.at[w->regions.n++]);
   return RESHARD_SUCCESS;
 }
 

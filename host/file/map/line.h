@@ -16,6 +16,6 @@ typedef struct rs_map_work {
   rs_copy_regions regions;
 } rs_map_work;
 /* The line for the match: appends what it makes. */
-reshard_status rs_map_run(rs_map_work *work);
+reshard_status rs_map_apply_match(rs_map_work *work);
 
 #endif

@@ -6,7 +6,7 @@
 #include "file/model/model.h"
 #include "layout/sort.h"
 
-/* What a star stands for: part of a tensor's name. */
+/* Text of a star: part of a tensor's name. */
 typedef struct rs_map_star {
   const char *at;
   size_t length;
@@ -36,10 +36,6 @@ typedef struct rs_map_source {
   RS_VEC(char) text;        /* scratch: the name that rs_map_name has made */
   RS_VEC(int64_t) spread;   /* result of rs_map_take_all */
 } rs_map_source;
-
-static inline const char *rs_map_tensor_name(const rs_map_source *s, int64_t tensor) {
-  return s->model->names.at + s->model->tensors.at[tensor].name;
-}
 
 /* Appends a pair (tensor, node) for each tensor that no line has taken and that fits the name. */
 typedef RS_VEC(rs_pair) rs_map_matches;

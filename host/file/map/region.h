@@ -15,6 +15,6 @@ typedef struct rs_copy_region {
 typedef RS_VEC(rs_copy_region) rs_copy_regions;
 
 /* The region of a whole tensor as it is. */
-void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_copy_region *region);
+void rs_region_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_copy_region *region);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* Types that safetensors knows and this library has not: elements of less than a byte, and 8-bit floats without a
  * negative zero. Source: the format's Dtype, version 0.8. */
-static bool lacking(const char *dtype) {
+static bool is_unknown_dtype(const char *dtype) {
   static const char *const names[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (strcmp(dtype, names[i]) == 0)
@@ -30,7 +30,7 @@ reshard_status rs_json_tensor(reshard_model model, const char *where, const char
   const char *text = json_string_value(dtype_text);
   if (reshard_dtype_parse(text, &dtype) != RESHARD_SUCCESS) {
     rs_quote(other, sizeof other, text);
-    if (lacking(text))
+    if (is_unknown_dtype(text))
       return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", where, quoted,
                       other);
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': unknown dtype '%s'", where, quoted, other);

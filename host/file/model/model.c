@@ -39,12 +39,9 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
                             int ndim, const int64_t *shape) {
   char quoted[RS_QUOTE];
   int64_t bytes = 0, total;
-  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS) {
-    char why[256];
-    rs_text text = {why, sizeof why, 0};
-    rs_text_add(&text, "%s", reshard_last_error());
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name), why);
-  }
+  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name),
+                    reshard_last_error());
   if (!rs_add(model->bytes, bytes, &total))
     return rs_error(RESHARD_ERROR_INVALID, "%s: with tensor '%s' the model has more than 2^63 bytes", what,
                     rs_quote(quoted, sizeof quoted, name));
@@ -65,7 +62,7 @@ reshard_status rs_model_check_names(reshard_model model, const char *what) {
   reshard_status status = RESHARD_SUCCESS;
   rs_names names = {0};
   for (int64_t i = 0, number; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
-    const char *name = model->names.at + model->tensors.at[i].name;
+    const char *name = rs_model_name(model, i);
     char quoted[RS_QUOTE];
     status = rs_names_put(&names, name, strlen(name), &number);
     if (status == RESHARD_SUCCESS && number < i)

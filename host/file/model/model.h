@@ -19,6 +19,10 @@ struct reshard_model_s {
   int64_t bytes;
 };
 
+/* Borrowed; tensors that are added later may move it. */
+static inline const char *rs_model_name(const struct reshard_model_s *model, int64_t tensor) {
+  return model->names.at + model->tensors.at[tensor].name;
+}
 reshard_status rs_model_new(reshard_model *model);
 /* Appends a tensor; what ("model file 'x.json'") begins the text of an error. Checks the extents and every product;
  * ndim and dtype are the caller's to check. */
@@ -30,10 +34,10 @@ reshard_status rs_model_check_names(reshard_model model, const char *what);
 reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int64_t *bytes);
 
 /* A whole tensor in a file. */
-typedef struct rs_whole {
+typedef struct rs_whole_tensor {
   reshard_model_tensor tensor;
   bool reversed;
   int64_t file, offset;
-} rs_whole;
+} rs_whole_tensor;
 
 #endif

@@ -34,19 +34,12 @@ struct reshard_rules_s {
 };
 
 /* "NAME:LINE:COLUMN" as it begins an error. */
-static const char *at(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line, int64_t column) {
+static const char *place_of_rule(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line,
+                                 int64_t column) {
   char quoted[RS_WHERE - 64];
   rs_text text = {where, RS_WHERE, 0};
   rs_text_add(&text, "%s:%lld:%lld", rs_quote(quoted, sizeof quoted, rules->name), (long long)line, (long long)column);
   return where;
-}
-
-/* Puts where (and a tensor) before the text of the error that was just recorded. */
-static reshard_status prefix_error(reshard_status status, const char *where, const char *tensor) {
-  char why[RS_WHERE];
-  rs_text text = {why, sizeof why, 0};
-  rs_text_add(&text, "%s%s", tensor, reshard_last_error());
-  return rs_error(status, "%s: %s", where, why);
 }
 
 static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
@@ -54,7 +47,8 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
   int64_t item = 0;
   const char *problem = rs_pattern_problem(r->pattern, &item);
   if (problem != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", at(where, rules, r->line, r->pattern_column + item), problem);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", place_of_rule(where, rules, r->line, r->pattern_column + item),
+                    problem);
   r->tail = r->pattern + strlen(r->pattern);
   while (r->tail > r->pattern && rs_pattern_plain(r->tail[-1]))
     r->tail--;
@@ -75,10 +69,10 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
   long long n = mark[1] == '/' && mark[2] >= '1' && mark[2] <= '9' ? strtoll(mark + 2, &end, 10) : 0;
   if (mark == r->layout + 5)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the text before the number is needed, as in rank(experts.#/128)",
-                    at(where, rules, r->line, column));
+                    place_of_rule(where, rules, r->line, column));
   if (n < 1 || n > PIECES_MOST || strcmp(end, ")") != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: '#' is followed by /N), N from 1 to %d, as in rank(experts.#/128)",
-                    at(where, rules, r->line, column), PIECES_MOST);
+                    place_of_rule(where, rules, r->line, column), PIECES_MOST);
   RS_TRY(rs_alloc_zero((char **)&r->each, n * (int64_t)(sizeof *r->each + PIECE_TEXT), 1));
   r->key = r->layout + 5;
   r->key_length = (size_t)(mark - r->key);
@@ -92,8 +86,8 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
 }
 
 /* The layout string of a rule for a tensor. */
-static reshard_status layout_of(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
-                                const char **layout) {
+static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
+                                       const char **layout) {
   *layout = r->layout;
   if (r->pieces == 0)
     return RESHARD_SUCCESS;
@@ -105,7 +99,7 @@ static reshard_status layout_of(const struct reshard_rules_s *rules, const rule 
   if (number < 0 || number >= r->pieces) {
     char where[RS_WHERE], quoted[RS_QUOTE];
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' has no number below %lld behind '%.*s'",
-                    at(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
+                    place_of_rule(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
                     (long long)r->pieces, (int)rs_min((int64_t)r->key_length, 64), r->key);
   }
   *layout = r->each[number];
@@ -113,7 +107,7 @@ static reshard_status layout_of(const struct reshard_rules_s *rules, const rule 
 }
 
 #define BLANKS " \t\r\v\f"
-static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
+static bool is_blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
 
 /* One line, NUL-terminated; its strings are cut off in place. */
 static reshard_status add_line(reshard_rules rules, char *line, int64_t number) {
@@ -127,13 +121,14 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   if (*p == '\0' || *p == '#') {
     *pattern_end = '\0';
     return rs_error(RESHARD_ERROR_INVALID, "%s: no layout behind pattern '%s'",
-                    at(where, rules, number, pattern_end - line + 1), rs_quote(quoted, sizeof quoted, r.pattern));
+                    place_of_rule(where, rules, number, pattern_end - line + 1),
+                    rs_quote(quoted, sizeof quoted, r.pattern));
   }
   r.layout = p;
   r.layout_column = p - line + 1;
-  while (*p != '\0' && !(*p == '#' && blank(p[-1])))
+  while (*p != '\0' && !(*p == '#' && is_blank(p[-1])))
     p++;
-  while (blank(p[-1]))
+  while (is_blank(p[-1]))
     p--;
   *p = *pattern_end = '\0';
   RS_TRY(check_pattern(rules, &r));
@@ -143,13 +138,13 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   int64_t world = 0;
   reshard_status status = r.pieces > 0 ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
   if (status != RESHARD_SUCCESS)
-    return prefix_error(status, at(where, rules, number, r.layout_column), "");
+    return rs_error(status, "%s: %s", place_of_rule(where, rules, number, r.layout_column), reshard_last_error());
   rules->world = rs_max(rules->world, world);
   return RESHARD_SUCCESS;
 }
 
 /* Takes text over, also when it fails. */
-static reshard_status parse(char *text, const char *name, reshard_rules *out) {
+static reshard_status parse_rules(char *text, const char *name, reshard_rules *out) {
   reshard_rules rules;
   reshard_status status = rs_alloc_zero(&rules, 1, sizeof *rules);
   if (status != RESHARD_SUCCESS) {
@@ -179,7 +174,7 @@ reshard_status reshard_rules_parse(const char *text, const char *name, reshard_r
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_parse: NULL argument");
   char *copy;
   RS_TRY(rs_alloc_copy(&copy, text, (int64_t)strlen(text) + 1, 1));
-  return parse(copy, name != NULL ? name : "rules", rules);
+  return parse_rules(copy, name != NULL ? name : "rules", rules);
 }
 
 reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
@@ -193,7 +188,7 @@ reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
     free(text);
     return RESHARD_ERROR_INVALID;
   }
-  return parse(text, path, rules);
+  return parse_rules(text, path, rules);
 }
 
 void reshard_rules_free(reshard_rules rules) {
@@ -209,7 +204,7 @@ void reshard_rules_free(reshard_rules rules) {
   free(rules);
 }
 
-static reshard_status find(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
+static reshard_status find_rule(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
   size_t length = strlen(tensor);
   for (int64_t i = 0; i < rules->rules.n; i++) {
     const rule *r = &rules->rules.at[i];
@@ -230,8 +225,8 @@ reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, cons
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_match: NULL argument");
   const rule *r;
   const char *text;
-  RS_TRY(find(rules, tensor, &r));
-  RS_TRY(layout_of(rules, r, tensor, &text));
+  RS_TRY(find_rule(rules, tensor, &r));
+  RS_TRY(layout_of_tensor(rules, r, tensor, &text));
   if (layout != NULL)
     *layout = text;
   if (line != NULL)
@@ -245,15 +240,14 @@ reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_layout: NULL argument");
   const rule *r;
   const char *string;
-  RS_TRY(find(rules, tensor, &r));
-  RS_TRY(layout_of(rules, r, tensor, &string));
+  RS_TRY(find_rule(rules, tensor, &r));
+  RS_TRY(layout_of_tensor(rules, r, tensor, &string));
   reshard_status status = reshard_layout_parse(string, ndim, shape, world, layout);
   if (status == RESHARD_SUCCESS || status == RESHARD_ERROR_OUT_OF_MEMORY)
     return status;
-  char where[RS_WHERE], quoted[RS_QUOTE], named[RS_QUOTE + 16];
-  rs_text text = {named, sizeof named, 0};
-  rs_text_add(&text, "tensor '%s': ", rs_quote(quoted, sizeof quoted, tensor));
-  return prefix_error(status, at(where, rules, r->line, r->layout_column), named);
+  char where[RS_WHERE], quoted[RS_QUOTE];
+  return rs_error(status, "%s: tensor '%s': %s", place_of_rule(where, rules, r->line, r->layout_column),
+                  rs_quote(quoted, sizeof quoted, tensor), reshard_last_error());
 }
 
 reshard_status reshard_rules_world(reshard_rules rules, int64_t *world) {

@@ -1,12 +1,13 @@
-/* What one thread does with a batch of tiles.
+/* One thread's work on a batch of tiles.
  *
- * The target's parts of the batch are found, and the source's. For each rank of the target in turn, a plan of the tiles
- * says which boxes of the source's parts go where in that rank's, as it says for ranks in memory. The source's parts
- * that it takes from are read then, each once for all ranks; what is left is copied, and each part of the target is
- * written to wherever it is stored. Nothing is copied that need not be: a part of the target that is one run of what
- * was read is written from there; where the target is a caller's memory, a part of the source that is one run of it is
- * read to there. Arrays in a caller's memory, on either side, are no parts to read or write: copies begin or end in
- * them. */
+ * It finds the parts of the target's arrays in the batch, and the source's. For each rank of the target in turn, a plan
+ * of the tiles says which boxes of the source's parts go where, as it does for ranks in memory. The thread reads the
+ * source's parts that this rank needs, each once for all ranks. It copies what is left, and writes each part of the
+ * target to wherever it is stored.
+ *
+ * Needless copies are left out. A part of the target that is one run of what was read is written from there. Where the
+ * target is a caller's memory, a part of the source that is one run of it is read to there. Arrays in a caller's
+ * memory, on either side, are neither read nor written: copies begin or end in them. */
 #include "file/move/batch.h"
 
 #include <stdlib.h>
@@ -159,7 +160,7 @@ static const rs_tile_part *find_part(const rs_tile_part *list, int64_t n, int64_
   return &list[low];
 }
 
-/* Where the whole array would be, were its part in memory a part of it: only addresses within the part are used. */
+/* View of the whole array around its part in memory: only addresses within the part are used. */
 static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
   const rs_batch *b = user;
   const rs_store_move *m = b->move;
@@ -240,8 +241,8 @@ static rs_tile_part *part_at(rs_tile_part *parts, int64_t n, const char *address
   return low > 0 ? &parts[low - 1] : NULL;
 }
 
-/* Which parts of the source the copies take from, and whether each goes to one place as it is. */
-static void find_landings(rs_batch *b) {
+/* Marks the parts of the source that the copies take from, and those that go to one place as they are. */
+static void find_shifts(rs_batch *b) {
   for (int64_t i = 0; i < b->copies.copy.n; i++) {
     const rs_copy *c = &b->copies.copy.at[i];
     rs_tile_part *p = part_at(b->src.at, b->src.n, c->src);
@@ -249,7 +250,7 @@ static void find_landings(rs_batch *b) {
     if (!p->wanted)
       p->shift = shift;
     p->wanted = true;
-    p->landing = c->naxes > 0 || p->shift != shift || p->landing < 0 ? -1 : p->landing + c->run;
+    p->shifted = c->naxes > 0 || p->shift != shift || p->shifted < 0 ? -1 : p->shifted + c->run;
   }
 }
 
@@ -257,7 +258,7 @@ static void find_landings(rs_batch *b) {
 static reshard_status read_parts(rs_batch *b) {
   const rs_store_move *m = b->move;
   bool to_memory = in_memory(m->dst) && b->exclusive; /* no other place needs what is read to its own */
-  find_landings(b);
+  find_shifts(b);
   for (int64_t i = 0; i < b->src.n; i++) {
     rs_tile_part *p = &b->src.at[i];
     int64_t tensor = m->regions[b->tiles.at[p->tile].region].src;
@@ -265,9 +266,9 @@ static reshard_status read_parts(rs_batch *b) {
       continue;
     if (p->stored == NULL)
       return rs_error(RESHARD_ERROR_INTERNAL, "tensor '%s': the array of rank %lld is not stored",
-                      m->src->model->names.at + m->src->model->tensors.at[tensor].name, (long long)p->rank);
-    p->straight = to_memory && p->landing == p->bytes;
-    char *to = p->straight ? (char *)((uintptr_t)p->memory + p->shift) : p->memory;
+                      rs_model_name(m->src->model, tensor), (long long)p->rank);
+    p->in_place = to_memory && p->shifted == p->bytes;
+    char *to = p->in_place ? (char *)((uintptr_t)p->memory + p->shift) : p->memory;
     RS_TRY(rs_store_read(m->src, tensor, p->stored, p->lo, p->extent, to, &b->scratch));
     b->read_bytes += p->bytes;
     p->done = true;
@@ -277,7 +278,7 @@ static reshard_status read_parts(rs_batch *b) {
   int64_t kept = 0;
   for (int64_t i = 0; i < b->copies.copy.n; i++) {
     const rs_copy *c = &b->copies.copy.at[i];
-    if (part_at(b->src.at, b->src.n, c->src)->straight)
+    if (part_at(b->src.at, b->src.n, c->src)->in_place)
       b->copies.bytes -= c->run;
     else
       b->copies.copy.at[kept++] = *c;

@@ -4,7 +4,7 @@
 
 #include "file/move/tiles.h"
 
-/* What one array has in a tile. */
+/* Part of an array that is in a tile. */
 typedef struct rs_tile_part {
   int64_t tile; /* of the batch */
   int64_t cell; /* of the layout: arrays of one cell hold the same */
@@ -16,8 +16,8 @@ typedef struct rs_tile_part {
   int64_t lo[RESHARD_MAX_DIMS], extent[RESHARD_MAX_DIMS]; /* in the array's indices */
   bool done;       /* target: written with another part of its cell; source: read */
   bool wanted;     /* source: it is to be read */
-  bool straight;   /* source: it is read to where it goes */
-  int64_t landing; /* source: so many bytes of it go to places that are `shift` from their own; -1: it is scattered */
+  bool in_place;   /* source: it is read to where it goes */
+  int64_t shifted; /* source: so many bytes of it go to places that are `shift` from their own; -1: it is scattered */
   uintptr_t shift;
 } rs_tile_part;
 typedef RS_VEC(rs_tile_part) rs_tile_parts;

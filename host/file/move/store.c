@@ -89,7 +89,7 @@ typedef struct block_part {
 } block_part;
 
 /* Elements of a row: the dims from *dim on are walked by it. dense: extents of the array it is dense in. */
-static int64_t row(const block_part *b, const int64_t *dense, int *dim) {
+static int64_t row_elements(const block_part *b, const int64_t *dense, int *dim) {
   int64_t n = 1;
   int d = b->ndim;
   while (d > 0) {
@@ -102,7 +102,7 @@ static int64_t row(const block_part *b, const int64_t *dense, int *dim) {
 }
 
 /* The next position in dims [0, dims), as offsets in the block and in memory; false when there is none. */
-static bool step(const block_part *b, int dims, int64_t *at) {
+static bool next_position(const block_part *b, int dims, int64_t *at) {
   for (int d = dims - 1; d >= 0; d--) {
     if (++at[d] < b->extent[d])
       return true;
@@ -126,8 +126,8 @@ static char *memory_at(const block_part *b, const int64_t *at, int from, int dim
 }
 
 /* Pieces of one row between memory and scratch: dims [dim, pieces) count them. */
-static void shuffle(const block_part *b, const int64_t *at, int dim, int pieces, int64_t piece, char *scratch,
-                    bool write) {
+static void copy_row(const block_part *b, const int64_t *at, int dim, int pieces, int64_t piece, char *scratch,
+                     bool write) {
   int64_t inner[RESHARD_MAX_DIMS] = {0};
   char *base = memory_at(b, at, 0, dim);
   do {
@@ -145,7 +145,7 @@ static void shuffle(const block_part *b, const int64_t *at, int dim, int pieces,
 /* memory_shape: extents of the dense memory that the strides belong to. */
 static reshard_status move_block(const block_part *b, const int64_t *memory_shape, rs_scratch *scratch, bool write) {
   int dim, pieces;
-  int64_t bytes = row(b, b->shape, &dim) * b->width, piece = row(b, memory_shape, &pieces) * b->width;
+  int64_t bytes = row_elements(b, b->shape, &dim) * b->width, piece = row_elements(b, memory_shape, &pieces) * b->width;
   int64_t at[RESHARD_MAX_DIMS] = {0};
   if (pieces <= dim) { /* a row is in one piece in memory */
     do {
@@ -153,20 +153,20 @@ static reshard_status move_block(const block_part *b, const int64_t *memory_shap
       char *memory = memory_at(b, at, 0, dim);
       RS_TRY(write ? rs_file_write_at(b->file, offset, memory, bytes)
                    : rs_file_read_at(b->file, offset, memory, bytes));
-    } while (step(b, dim, at));
+    } while (next_position(b, dim, at));
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_vec_reserve(scratch, bytes));
   do {
     int64_t offset = block_offset(b, at, dim);
     if (write) {
-      shuffle(b, at, dim, pieces, piece, scratch->at, true);
+      copy_row(b, at, dim, pieces, piece, scratch->at, true);
       RS_TRY(rs_file_write_at(b->file, offset, scratch->at, bytes));
     } else {
       RS_TRY(rs_file_read_at(b->file, offset, scratch->at, bytes));
-      shuffle(b, at, dim, pieces, piece, scratch->at, false);
+      copy_row(b, at, dim, pieces, piece, scratch->at, false);
     }
-  } while (step(b, dim, at));
+  } while (next_position(b, dim, at));
   return RESHARD_SUCCESS;
 }
 

@@ -1,8 +1,8 @@
-/* A store: tensors, and where their bytes lie. What a checkpoint that is read, one that is written, and a caller's
- * memory have in common; data moves from store to store (move.h).
+/* A store: tensors, and where their bytes lie. A checkpoint that is read, one that is written, and a caller's memory
+ * are stores; data moves from store to store (move.h).
  *
- * Each tensor has a layout. What a rank holds of it is the layout's arrays; an array is stored whole, as one dense
- * block, or cut in its boxes - the products of its maximal runs per dim, row-major - each a dense block. */
+ * Each tensor has a layout, and a rank holds the layout's arrays. An array is stored whole, as one dense block, or cut
+ * in its boxes, each a dense block. Boxes are the products of its maximal runs per dim, row-major. */
 #ifndef RS_FILE_STORE_H
 #define RS_FILE_STORE_H
 
@@ -13,7 +13,7 @@
 /* Boxes that an array may be cut in; one of more is stored whole. */
 #define RS_MOST_BOXES 64
 
-/* Where a dense block begins. */
+/* First byte of a dense block. */
 typedef struct rs_stored_block {
   int64_t offset; /* in the file */
   int32_t file;
@@ -50,8 +50,8 @@ const rs_stored_array *rs_store_find(const rs_store *store, int64_t tensor, int6
 
 /* Number of boxes of an array, and its extent in each dim (either may be NULL). */
 reshard_status rs_array_boxes(reshard_layout layout, int64_t rank, int64_t array, int64_t *count, int64_t *shape);
-/* Its box j, row-major: global offset and extent, and local: the first index of each dim in the array. Either may be
- * NULL. count must be at most RS_MOST_BOXES. */
+/* Box j of an array, row-major: global offset and extent, and local: the first index of each dim in the array. Either
+ * may be NULL. count must be at most RS_MOST_BOXES. */
 reshard_status rs_array_box(reshard_layout layout, int64_t rank, int64_t array, int64_t j, reshard_box *global,
                             int64_t *local);
 

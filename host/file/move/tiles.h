@@ -1,4 +1,4 @@
-/* What is moved at a time: a tile of one region, or many small regions whole. */
+/* Tiles, the units of moving: a box of one region, or many small regions whole. */
 #ifndef RS_FILE_TILES_H
 #define RS_FILE_TILES_H
 

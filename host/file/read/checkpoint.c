@@ -1,4 +1,4 @@
-/* What an open checkpoint answers, and parts of it read into a caller's memory, which is a store too. */
+/* An open checkpoint: queries, and parts of it read into a caller's memory, which is a store too. */
 #include "file/read/checkpoint.h"
 
 #include "base/text.h"
@@ -66,7 +66,7 @@ static reshard_status put_names(reshard_checkpoint checkpoint) {
   rs_names_free(&checkpoint->names);
   reshard_model model = checkpoint->store.model;
   for (int64_t i = 0, number; i < model->tensors.n; i++) {
-    const char *name = model->names.at + model->tensors.at[i].name;
+    const char *name = rs_model_name(model, i);
     RS_TRY(rs_names_put(&checkpoint->names, name, strlen(name), &number));
   }
   return RESHARD_SUCCESS;
@@ -123,7 +123,7 @@ reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_c
   RS_TRY(rs_alloc_zero(&opening.checkpoint, 1, sizeof *opening.checkpoint));
   reshard_status status = open_path(&opening, path);
   for (int64_t f = 0; opening.headers != NULL && f < opening.checkpoint->store.files.n; f++)
-    rs_header_free(&opening.headers[f]);
+    rs_safetensors_free(&opening.headers[f]);
   free(opening.headers);
   if (status != RESHARD_SUCCESS)
     reshard_checkpoint_close(opening.checkpoint);

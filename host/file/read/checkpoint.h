@@ -5,7 +5,7 @@
 #include "file/ground/names.h"
 #include "file/move/store.h"
 
-/* Whether a source of this format says itself which rank has what. */
+/* True for formats that say themselves which rank has what. */
 static inline bool rs_has_ranks(reshard_file_format format) {
   return format == RESHARD_FORMAT_SHARDS || format == RESHARD_FORMAT_DISTCP;
 }
@@ -17,8 +17,8 @@ struct reshard_checkpoint_s {
   bool directory; /* by the numbers that tell it from another of its name: */
   uint64_t device, inode;
 };
-/* As reshard_checkpoint_open; gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's
- * temporary is not refused (what is read is then a target to compare with, never a source). */
+/* As reshard_checkpoint_open. gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's temporary is
+ * not refused. The checkpoint is then compared with, never a source. */
 reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint);
 /* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name
  * does not belong to what was opened. */

@@ -15,7 +15,7 @@
 #define METADATA_LIMIT ((int64_t)1 << 30)
 #define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
 
-static reshard_status read_metadata(rs_distcp *d, const char *path, char where[RS_WHERE]) {
+static reshard_status read_metadata_file(rs_distcp *d, const char *path, char where[RS_WHERE]) {
   rs_path_text whole = {0};
   int64_t size = 0;
   RS_TRY(rs_path_join(path, ".metadata", &whole));
@@ -26,7 +26,7 @@ static reshard_status read_metadata(rs_distcp *d, const char *path, char where[R
   return rs_distcp_read(d, size);
 }
 
-static reshard_status open_files(rs_opening *opening, const rs_distcp *d, const char *path) {
+static reshard_status open_chunk_files(rs_opening *opening, const rs_distcp *d, const char *path) {
   rs_store *s = &opening->checkpoint->store;
   rs_path_text name = {0}, whole = {0};
   reshard_status status = RESHARD_SUCCESS;
@@ -76,8 +76,8 @@ static reshard_status rank_files(rs_shards *s) {
 }
 
 /* Finds the bytes of a chunk and checks that they are what the metadata says. */
-static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
-  const rs_global *global = &s->tensors.at[shard->tensor];
+static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
+  const rs_global_tensor *global = &s->tensors.at[shard->tensor];
   const rs_file *file = &s->opening->checkpoint->store.files.at[shard->file];
   char where[RS_WHERE], quoted[RS_QUOTE], is[RS_SHAPE_TEXT], said[RS_SHAPE_TEXT];
   rs_torch torch;
@@ -92,8 +92,7 @@ static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, r
     status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, &t);
   rs_torch_free(&torch);
   if (status == RESHARD_ERROR_INVALID || status == RESHARD_ERROR_UNSUPPORTED) {
-    char why[640];
-    rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
+    const char *why = reshard_last_error();
     return strstr(why, "tensor '") != NULL ? status : rs_error(status, "%s (tensor '%s')", why, quoted);
   }
   RS_TRY(status);
@@ -110,24 +109,25 @@ static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, r
   return RESHARD_SUCCESS;
 }
 
-static reshard_status collect(rs_shards *s, const rs_distcp *d) {
+static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d) {
   reshard_checkpoint_info *info = &s->opening->checkpoint->info;
   RS_TRY(rs_vec_reserve(&s->tensors, d->model->tensors.n));
   RS_TRY(rs_vec_reserve(&s->all, d->chunks.n));
   for (int64_t i = 0; i < d->model->tensors.n; i++) {
     const rs_model_tensor *t = &d->model->tensors.at[i];
-    rs_global *global = &s->tensors.at[s->tensors.n++];
-    *global = (rs_global){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
+    rs_global_tensor *global = &s->tensors.at[s->tensors.n++];
+    *global =
+        (rs_global_tensor){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
     memcpy(global->shape, t->shape, sizeof t->shape);
   }
   for (int64_t i = 0; i < d->chunks.n; i++) {
     const rs_distcp_chunk *chunk = &d->chunks.at[i];
-    rs_global *global = &s->tensors.at[chunk->tensor];
+    rs_global_tensor *global = &s->tensors.at[chunk->tensor];
     rs_shard *shard = &s->all.at[s->all.n];
     *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
     if (!chunk->empty) {
       shard->file = d->places.at[chunk->place].path;
-      RS_TRY(locate(s, &d->places.at[chunk->place], shard));
+      RS_TRY(locate_chunk(s, &d->places.at[chunk->place], shard));
       int64_t bytes = 0;
       RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
       if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))
@@ -140,13 +140,13 @@ static reshard_status collect(rs_shards *s, const rs_distcp *d) {
 }
 
 /* A checkpoint without files has tensors without elements alone; they are rank 0's. */
-static reshard_status fill(rs_shards *s, const rs_distcp *d) {
+static reshard_status fill_store(rs_shards *s, const rs_distcp *d) {
   RS_TRY(rank_files(s));
   if (s->rank.n == 0) {
     RS_TRY(rs_vec_reserve(&s->rank, 1));
     s->rank.at[s->rank.n++] = 0;
   }
-  RS_TRY(collect(s, d));
+  RS_TRY(collect_chunks(s, d));
   RS_TRY(rs_shards_group(s));
   return rs_shards_build(s);
 }
@@ -156,11 +156,11 @@ reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
   rs_distcp d = {.pickle.root = -1};
   rs_shards s = {.opening = opening};
   reshard_checkpoint_info *info = &opening->checkpoint->info;
-  reshard_status status = read_metadata(&d, path, where);
+  reshard_status status = read_metadata_file(&d, path, where);
   if (status == RESHARD_SUCCESS)
-    status = open_files(opening, &d, path);
+    status = open_chunk_files(opening, &d, path);
   if (status == RESHARD_SUCCESS)
-    status = fill(&s, &d);
+    status = fill_store(&s, &d);
   info->format = RESHARD_FORMAT_DISTCP;
   info->world = s.world;
   info->described = 1;

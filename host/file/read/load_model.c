@@ -49,14 +49,14 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
 
 static reshard_status load_header(const char *where, const char *path, reshard_model *model) {
   rs_file file;
-  rs_header header;
+  rs_safetensors header;
   RS_TRY(rs_file_open(where, path, 1, &file));
-  reshard_status status = rs_header_read(where, &file, &header);
+  reshard_status status = rs_safetensors_read(where, &file, &header);
   rs_file_close(&file);
   RS_TRY(status);
   *model = header.model;
   header.model = NULL;
-  rs_header_free(&header);
+  rs_safetensors_free(&header);
   return RESHARD_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
-/* Opening a checkpoint: which format it is, by what is in it (the temporary of a writer has no telling name), then the
- * headers, then the store that they describe. A single file of a set of shards is opened as a set of one file, so that
- * a part is never taken for the whole where it says that it is a part. */
+/* Opening a single file, and files whose headers are read. The content tells the format: the temporary of a writer has
+ * no telling name. A single file of a set of shards is opened as a set of one file, so that a part that says so is
+ * never taken for the whole. */
 #include "file/read/open.h"
 
 #include "base/text.h"
@@ -25,17 +25,17 @@ const char *rs_opening_where(const rs_opening *opening, int64_t file, char where
 
 static reshard_status open_npy(rs_opening *opening) {
   char where[RS_WHERE];
-  rs_whole whole = {0};
-  rs_layouts layouts = {0};
+  rs_whole_tensor whole = {0};
+  rs_layout_cache layouts = {0};
   RS_TRY(rs_npy_read(rs_opening_where(opening, 0, where), &opening->checkpoint->store.files.at[0], &whole));
   reshard_status status = rs_open_add(opening, &layouts, &whole);
-  rs_layouts_free(&layouts);
+  rs_layout_cache_free(&layouts);
   opening->checkpoint->info.stored_bytes = opening->checkpoint->store.model->bytes;
   opening->checkpoint->info.world = 1;
   return status;
 }
 
-/* What a directory or a safetensors file is, once its headers are read. */
+/* Fills the store from a directory or a safetensors file whose headers are read. */
 reshard_status rs_open_headed(rs_opening *opening, reshard_file_format format) {
   int64_t files = opening->checkpoint->store.files.n, sharded = 0, f[2] = {0, 0};
   for (int64_t i = 0; i < files; i++) {

@@ -1,4 +1,4 @@
-/* How a checkpoint is opened: its files and their headers, then what they are together. */
+/* A checkpoint that is being opened: its files and their headers, then its store. */
 #ifndef RS_FILE_OPEN_H
 #define RS_FILE_OPEN_H
 
@@ -10,7 +10,7 @@ typedef struct rs_opening {
   const char *where; /* "checkpoint 'path'" */
   bool gaps_allowed;
   reshard_checkpoint checkpoint; /* its files are open, in the order of their names */
-  rs_header *headers;            /* of each file */
+  rs_safetensors *headers;       /* of each file */
 } rs_opening;
 
 /* Name of file i without its directory. */

@@ -2,7 +2,7 @@
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 
-#include "file/read/layouts.h"
+#include "file/read/layout_cache.h"
 #include "file/read/open.h"
 
 /* One tensor of one file. */
@@ -15,7 +15,7 @@ typedef struct rs_shard {
 } rs_shard;
 
 /* A tensor of the set. */
-typedef struct rs_global {
+typedef struct rs_global_tensor {
   const char *name;
   reshard_dtype dtype; /* NONE until a file has it */
   int ndim;
@@ -24,7 +24,7 @@ typedef struct rs_global {
   int64_t first, count; /* its shards, in rs_shards.by_tensor */
   int64_t layout;       /* the one that the metadata names, in rs_shards.layouts; -1: none */
   bool whole_arrays;    /* some shard has runs */
-} rs_global;
+} rs_global_tensor;
 
 typedef struct rs_shards {
   const rs_opening *opening;
@@ -32,13 +32,13 @@ typedef struct rs_shards {
   int64_t world;       /* of the layouts */
   int64_t stated;      /* by the metadata, where the layouts needed another; else 0 */
   rs_names names;      /* of the tensors */
-  RS_VEC(rs_global) tensors;
+  RS_VEC(rs_global_tensor) tensors;
   RS_VEC(rs_shard) all;       /* file by file */
   RS_VEC(int64_t) file_first; /* the first shard of each file, and one more */
   RS_VEC(int64_t) by_tensor;  /* shards of one tensor, in the order of files, then the next one's */
   RS_VEC(int64_t) runs;       /* dim by dim: how many, then begin and end of each */
   RS_VEC(int64_t) rank;       /* of each file */
-  rs_layouts layouts;
+  rs_layout_cache layouts;
 } rs_shards;
 
 /* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the

@@ -8,7 +8,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
 #include "file/write/header.h"
-#include "file/write/target.h"
+#include "file/write/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 
 struct reshard_writer_s {
   rs_store store;
-  rs_target target;
+  rs_output output;
   rs_writer_report report;
   char where[RS_WHERE];
   int64_t headers;          /* bytes of all so far */
@@ -39,7 +39,7 @@ void reshard_writer_abandon(reshard_writer w) {
   if (w == NULL)
     return;
   rs_store_free(&w->store);
-  rs_target_free(&w->target);
+  rs_output_free(&w->output);
   free(w->put);
   free(w->scratch.at);
   free(w);
@@ -58,10 +58,10 @@ static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writ
                     quoted);
   if (reshard_dtype_size(t->dtype) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': dtype %d is unknown", w->where, quoted, (int)t->dtype);
-  if (format == RESHARD_FORMAT_NPY && rs_lay_descr(t->dtype) == NULL)
+  if (format == RESHARD_FORMAT_NPY && rs_header_descr(t->dtype) == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': numpy has no dtype %s", w->where, quoted,
                     reshard_dtype_string(t->dtype));
-  if (format != RESHARD_FORMAT_NPY && rs_lay_class(t->dtype) == 0)
+  if (format != RESHARD_FORMAT_NPY && rs_header_class(t->dtype) == 0)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': safetensors files have no dtype %s", w->where, quoted,
                     reshard_dtype_string(t->dtype));
   if (t->layout->world != world)
@@ -87,7 +87,7 @@ static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_wri
 static int64_t free_bytes(reshard_writer w, bool kept) {
   struct statvfs info;
   int64_t bytes;
-  if (fstatvfs(w->target.fd, &info) != 0 || info.f_blocks == 0)
+  if (fstatvfs(w->output.fd, &info) != 0 || info.f_blocks == 0)
     return INT64_MAX;
   return rs_mul((int64_t)(kept ? info.f_bfree : info.f_bavail), (int64_t)info.f_frsize, &bytes) ? bytes : INT64_MAX;
 }
@@ -99,7 +99,7 @@ static bool is_over(struct rlimit *limit, int64_t size) {
 
 /* So many bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
  * from ever coming to its end. 0 or an error number. */
-static int reserve(reshard_writer w, int fd, int64_t bytes, int64_t size) {
+static int reserve_file(reshard_writer w, int fd, int64_t bytes, int64_t size) {
   const int64_t piece = (int64_t)1 << 30;
   for (int64_t at = 0; at < bytes;) {
     if (fallocate(fd, 0, at, rs_min(piece, bytes - at)) == 0) {
@@ -137,7 +137,7 @@ static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
                   w->where, (long long)size);
 }
 
-static reshard_status open_error(reshard_writer w, int error, int64_t files) {
+static reshard_status output_open_error(reshard_writer w, int error, int64_t files) {
   struct rlimit limit;
   if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0)
     return rs_file_error(w->where, error);
@@ -148,15 +148,15 @@ static reshard_status open_error(reshard_writer w, int error, int64_t files) {
 }
 
 /* A file of the store, of that size, that begins with this text. */
-static reshard_status add_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
+static reshard_status add_output_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
   rs_file file = {.fd = -1, .size = size};
-  int64_t length = (int64_t)(strlen(w->target.path) + strlen(name)) + 2;
+  int64_t length = (int64_t)(strlen(w->output.path) + strlen(name)) + 2;
   RS_TRY(rs_alloc(&file.path, length, 1));
-  snprintf(file.path, (size_t)length, "%s%s%s", w->target.path, *name != '\0' ? "/" : "", name);
-  int error = rs_target_open(&w->target, name, &file.fd);
+  snprintf(file.path, (size_t)length, "%s%s%s", w->output.path, *name != '\0' ? "/" : "", name);
+  int error = rs_output_open(&w->output, name, &file.fd);
   if (error != 0) {
     free(file.path);
-    return open_error(w, error, w->store.files.cap);
+    return output_open_error(w, error, w->store.files.cap);
   }
   w->store.files.at[w->store.files.n++] = file;
   w->headers += text->n;
@@ -165,7 +165,7 @@ static reshard_status add_file(reshard_writer w, const char *name, const rs_prin
   if (error == 0 && w->store.files.n == 1 && w->report.bytes > free_bytes(w, true))
     error = ENOSPC; /* found out before the disk is full for others */
   if (error == 0)
-    error = reserve(w, file.fd, text->n, size);
+    error = reserve_file(w, file.fd, text->n, size);
   if (error != 0)
     return reserve_error(w, error, size);
   return rs_file_write_at(&file, 0, text->at, text->n);
@@ -181,7 +181,7 @@ static void reserve_files(const void *job, rs_claim *claim) {
   reserving *r = *(reserving *const *)job;
   for (int64_t f; (f = rs_threads_next(claim)) >= 0;) {
     const rs_file *file = &r->writer->store.files.at[f];
-    int error = atomic_load(&r->error) == 0 ? reserve(r->writer, file->fd, file->size, file->size) : 0, none = 0;
+    int error = atomic_load(&r->error) == 0 ? reserve_file(r->writer, file->fd, file->size, file->size) : 0, none = 0;
     if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
       atomic_store(&r->size, file->size);
   }
@@ -205,76 +205,78 @@ static reshard_status reserve_all(reshard_writer w) {
   return r.error == 0 ? RESHARD_SUCCESS : reserve_error(w, r.error, r.size);
 }
 
-static reshard_status add_files(reshard_writer w, const rs_lay *lay) {
-  rs_lay_headers headers = {0};
+static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
+  rs_header_texts headers = {0};
   reshard_status status = RESHARD_SUCCESS;
-  char name[RS_LAY_NAME];
-  bool index = lay->format == RESHARD_FORMAT_WHOLE;
-  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n + index));
-  if (lay->format == RESHARD_FORMAT_SHARDS)
-    status = rs_lay_common(lay, &w->store, &headers.common);
-  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+  char name[RS_FILE_LAYOUT_NAME];
+  bool index = files->format == RESHARD_FORMAT_WHOLE;
+  RS_TRY(rs_vec_reserve(&w->store.files, files->all.n + index));
+  if (files->format == RESHARD_FORMAT_SHARDS)
+    status = rs_header_common(files, &w->store, &headers.common);
+  for (int64_t f = 0; f < files->all.n && status == RESHARD_SUCCESS; f++) {
     int64_t size;
-    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &size);
+    status = rs_header_make(&headers, files, &w->store, w->where, f, &size);
     if (status == RESHARD_SUCCESS)
-      status = add_file(w, rs_lay_name(lay, f, name), &headers.text, size);
+      status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.text, size);
   }
   if (index && status == RESHARD_SUCCESS) {
     headers.text.n = 0;
-    status = rs_lay_index(lay, &w->store, &headers.text);
+    status = rs_header_index(files, &w->store, &headers.text);
     if (status == RESHARD_SUCCESS)
-      status = add_file(w, INDEX_NAME, &headers.text, headers.text.n);
+      status = add_output_file(w, INDEX_NAME, &headers.text, headers.text.n);
   }
-  rs_lay_headers_free(&headers);
+  rs_header_texts_free(&headers);
   return status == RESHARD_SUCCESS ? reserve_all(w) : status;
 }
 
-static reshard_status fill(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
-                           const reshard_writer_options *options) {
+static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                                  const reshard_writer_options *options) {
   bool shards = w->report.format == RESHARD_FORMAT_SHARDS, whole = w->report.format == RESHARD_FORMAT_WHOLE;
-  rs_lay lay = {.format = w->report.format};
+  rs_file_layout files = {.format = w->report.format};
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
-  RS_TRY_GOTO(status, rs_lay_make(&lay, &w->store, w->where, options->dedup != 0, options->index_bytes), done);
+  RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
+              done);
   RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
   RS_TRY_GOTO(status,
-              rs_target_create(&w->target, w->where, path, shards || whole,
+              rs_output_create(&w->output, w->where, path, shards || whole,
                                shards || whole                          ? ""
                                : w->report.format == RESHARD_FORMAT_NPY ? ".npy"
                                                                         : ".safetensors",
                                options->force != 0),
               done);
-  w->report.files = lay.files.n;
-  w->report.bytes = lay.bytes;
-  w->report.whole_arrays = lay.whole_arrays;
-  status = add_files(w, &lay);
+  w->report.files = files.all.n;
+  w->report.bytes = files.bytes;
+  w->report.whole_arrays = files.whole_arrays;
+  status = add_files(w, &files);
 done:
-  rs_lay_free(&lay);
+  rs_file_layout_free(&files);
   return status;
 }
 
 /* The files that the other process has made: their places in the store, and this rank's opened. */
-static reshard_status open_files(reshard_writer w, const rs_lay *lay, const char *temporary, int64_t rank) {
-  rs_lay_headers headers = {0};
-  char name[RS_LAY_NAME];
-  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n));
-  reshard_status status = rs_lay_common(lay, &w->store, &headers.common);
-  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+static reshard_status open_rank_files(reshard_writer w, const rs_file_layout *files, const char *temporary,
+                                      int64_t rank) {
+  rs_header_texts headers = {0};
+  char name[RS_FILE_LAYOUT_NAME];
+  RS_TRY(rs_vec_reserve(&w->store.files, files->all.n));
+  reshard_status status = rs_header_common(files, &w->store, &headers.common);
+  for (int64_t f = 0; f < files->all.n && status == RESHARD_SUCCESS; f++) {
     rs_file file = {.fd = -1};
-    int64_t length = (int64_t)strlen(temporary) + RS_LAY_NAME + 1;
-    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &file.size);
+    int64_t length = (int64_t)strlen(temporary) + RS_FILE_LAYOUT_NAME + 1;
+    status = rs_header_make(&headers, files, &w->store, w->where, f, &file.size);
     if (status == RESHARD_SUCCESS)
       status = rs_alloc(&file.path, length, 1);
     if (status != RESHARD_SUCCESS)
       break;
-    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_lay_name(lay, f, name));
-    if (lay->files.at[f].rank == rank)
+    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_file_layout_name(files, f, name));
+    if (files->all.at[f].rank == rank)
       file.fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (lay->files.at[f].rank == rank && file.fd < 0)
-      status = open_error(w, errno, lay->files.n);
+    if (files->all.at[f].rank == rank && file.fd < 0)
+      status = output_open_error(w, errno, files->all.n);
     w->store.files.at[w->store.files.n++] = file;
   }
-  rs_lay_headers_free(&headers);
+  rs_header_texts_free(&headers);
   return status;
 }
 
@@ -282,16 +284,16 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, co
                               reshard_writer *writer) {
   reshard_writer w;
   RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
-  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->output = (rs_output){.parent = -1, .fd = -1};
   w->report.format = RESHARD_FORMAT_SHARDS;
   rs_where(w->where, "output", temporary);
-  rs_lay lay = {.format = RESHARD_FORMAT_SHARDS};
+  rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS};
   reshard_status status = add_tensors(w, n, tensors);
   if (status == RESHARD_SUCCESS)
-    status = rs_lay_make(&lay, &w->store, w->where, true, 0);
+    status = rs_file_layout_make(&files, &w->store, w->where, true, 0);
   if (status == RESHARD_SUCCESS)
-    status = open_files(w, &lay, temporary, rank);
-  rs_lay_free(&lay);
+    status = open_rank_files(w, &files, temporary, rank);
+  rs_file_layout_free(&files);
   if (status != RESHARD_SUCCESS) {
     reshard_writer_abandon(w);
     return status;
@@ -318,13 +320,13 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
                     options->index_bytes < 0 ? "is negative" : "an index is for a directory, this is one file");
   reshard_writer w;
   RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
-  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->output = (rs_output){.parent = -1, .fd = -1};
   memcpy(w->where, where, sizeof where);
   w->report.format = npy                        ? RESHARD_FORMAT_NPY
                      : safetensors              ? RESHARD_FORMAT_SAFETENSORS
                      : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
                                                 : RESHARD_FORMAT_SHARDS;
-  reshard_status status = fill(w, path, n, tensors, options);
+  reshard_status status = fill_output(w, path, n, tensors, options);
   if (status != RESHARD_SUCCESS) {
     reshard_writer_abandon(w);
     return status;
@@ -367,11 +369,11 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
 reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_print *text) {
   RS_TRY(text->status);
   RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
-  return add_file(w, name, text, text->n);
+  return add_output_file(w, name, text, text->n);
 }
 
 const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
-const char *rs_writer_path(reshard_writer w) { return w->target.temporary; }
+const char *rs_writer_path(reshard_writer w) { return w->output.temporary; }
 void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
 
 /* To the device in pieces, so that there is progress to tell and a moment to stop; the fsync after it has little left
@@ -404,12 +406,12 @@ reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const ch
   for (int64_t f = 0; f < w->store.files.n; f++)
     if (w->store.files.at[f].fd >= 0) /* else another process's */
       RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
-  int error = w->target.directory ? rs_sync_directory(w->target.fd) : 0;
+  int error = w->output.directory ? rs_sync_directory(w->output.fd) : 0;
   return error == 0 ? RESHARD_SUCCESS : rs_file_error(w->where, error);
 }
 
 reshard_status rs_writer_publish(reshard_writer w) {
-  reshard_status status = rs_target_publish(&w->target, w->where);
+  reshard_status status = rs_output_publish(&w->output, w->where);
   reshard_writer_abandon(w);
   return status;
 }
@@ -421,7 +423,7 @@ static reshard_status check_put(reshard_writer w) {
     for (int64_t h = stored->first; h < stored->first + stored->count; h++)
       if (!w->put[h])
         return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': what rank %lld holds was never put", w->where,
-                        rs_quote(quoted, sizeof quoted, w->store.model->names.at + w->store.model->tensors.at[i].name),
+                        rs_quote(quoted, sizeof quoted, rs_model_name(w->store.model, i)),
                         (long long)w->store.arrays.at[h].rank);
   }
   return RESHARD_SUCCESS;
