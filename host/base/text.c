@@ -32,7 +32,7 @@ static unsigned char set_character(const char **p) {
   return c;
 }
 
-/* Matches a set; p is behind its '['. Returns the text behind the ']', or NULL with the reason. *in: c is in the set. */
+/* Matches c with a set; p is behind its '['. Returns the text behind the ']', or NULL with the reason. */
 static const char *match_set(const char *p, unsigned char c, bool *in, const char **problem) {
   bool negated = *p == '!' || *p == '^', found = false, first = true;
   p += negated;

@@ -4,6 +4,7 @@
 #include "file/map/apply.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
+#include "file/read/layout_cache.h"
 #include "file/write/writer.h"
 #include "plan/plan.h"
 
@@ -17,20 +18,11 @@
 /* Bytes between ranks are counted by plans of all ranks over all regions: up to so many of them. */
 enum { COUNTED = 1 << 20 };
 
-/* Layouts of equal shape and text are one object, so that plans see at once which entries are equal. */
-enum { CACHE = 1024 };
-typedef struct cached {
-  const char *text;
-  int ndim;
-  int64_t shape[RESHARD_MAX_DIMS];
-  reshard_layout layout;
-} cached;
-
 typedef struct side {
   const char *name, *text; /* "src", a layout string or NULL */
   reshard_rules rules;
-  int64_t world; /* that it names */
-  cached *cache;
+  int64_t world;         /* that it names */
+  rs_layout_cache cache; /* layouts of equal shape and text are one object, which plans see at once */
 } side;
 
 typedef struct conversion {
@@ -113,35 +105,19 @@ static reshard_status read_side(side *s, const char *name, const char *text, res
   return RESHARD_SUCCESS;
 }
 
-static void free_side(side *s) {
-  for (int i = 0; s->cache != NULL && i < CACHE; i++)
-    reshard_layout_release(s->cache[i].layout);
-  free(s->cache);
-}
-
 /* The layout of a tensor; one reference for the caller. */
 static reshard_status layout_of_side(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
   const char *text = s->text;
+  int64_t number;
   if (s->rules != NULL)
     RS_TRY(reshard_rules_match(s->rules, t->name, &text, NULL));
-  if (s->cache == NULL)
-    RS_TRY(rs_alloc_zero(&s->cache, CACHE, sizeof *s->cache));
-  uint64_t key = rs_hash(rs_hash((uint64_t)t->ndim, t->shape, (size_t)t->ndim * sizeof *t->shape), &text, sizeof text);
-  cached *c = &s->cache[key % CACHE];
-  if (c->layout == NULL || c->text != text || c->ndim != t->ndim ||
-      memcmp(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
-    reshard_layout made;
-    reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &made);
-    if (status != RESHARD_SUCCESS) {
-      char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT];
-      return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
-                      rs_shape_text(shape, t->ndim, t->shape), reshard_last_error());
-    }
-    reshard_layout_release(c->layout);
-    *c = (cached){text, t->ndim, {0}, made};
-    memcpy(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+  reshard_status status = rs_layout_cache_text(&s->cache, text, t->ndim, t->shape, world, &number);
+  if (status != RESHARD_SUCCESS) {
+    char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT];
+    return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
+                    rs_shape_text(shape, t->ndim, t->shape), reshard_last_error());
   }
-  *layout = reshard_layout_retain(c->layout);
+  *layout = reshard_layout_retain(s->cache.made.at[number]);
   return RESHARD_SUCCESS;
 }
 
@@ -377,8 +353,8 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   free(c.src_layouts);
   free(c.dst_layouts);
   free(c.regions.at);
-  free_side(&c.src);
-  free_side(&c.dst);
+  rs_layout_cache_free(&c.src.cache);
+  rs_layout_cache_free(&c.dst.cache);
   reshard_writer_abandon(c.writer);
   reshard_checkpoint_close(c.back);
   reshard_checkpoint_close(c.in);

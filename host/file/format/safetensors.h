@@ -3,6 +3,7 @@
 #define RS_FILE_SAFETENSORS_H
 
 #include "file/ground/file.h"
+#include "file/ground/json.h"
 #include "file/model/model.h"
 
 typedef struct rs_safetensors {
@@ -20,5 +21,12 @@ reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_sa
 /* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
 reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header);
 void rs_safetensors_free(rs_safetensors *header);
+
+#ifdef RS_HAVE_JANSSON
+/* Appends a tensor: "dtype" and "shape" of an object. *bytes (may be NULL): its bytes.
+ * Errors: RESHARD_ERROR_INVALID; RESHARD_ERROR_UNSUPPORTED for a dtype of safetensors that this library lacks. */
+reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
+                                         int64_t *bytes);
+#endif
 
 #endif

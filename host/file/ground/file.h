@@ -7,7 +7,7 @@
 /* Begins an error about a file: what 'path', quoted. Returns where. */
 #define RS_WHERE 512
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path);
-/* Records the error of errno for a file: RESHARD_ERROR_INVALID when there is no such file, else RESHARD_ERROR_SYSTEM. */
+/* Records the error of errno for a file: RESHARD_ERROR_INVALID when it is missing, else RESHARD_ERROR_SYSTEM. */
 reshard_status rs_file_error(const char *where, int number);
 
 /* Joins a directory's path and a name, with a NUL. */

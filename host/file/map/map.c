@@ -4,7 +4,6 @@
 #include "base/text.h"
 #include "file/ground/file.h"
 #include "file/map/apply.h"
-#include "file/map/parse.h"
 
 #include <stdio.h>
 #include <stdlib.h>

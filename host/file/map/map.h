@@ -44,4 +44,7 @@ struct reshard_map_s {
 /* RESHARD_ERROR_INVALID: "NAME:LINE:COLUMN: " before the text; column 0: "NAME:LINE: ". */
 reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64_t column, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* The lines of a text, appended to an empty map that has its name. */
+reshard_status rs_map_read(reshard_map map, const char *text);
+
 #endif

@@ -40,4 +40,7 @@ typedef struct rs_whole_tensor {
   int64_t file, offset;
 } rs_whole_tensor;
 
+/* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */
+reshard_status rs_preset_error(const char *what, const char *name);
+
 #endif

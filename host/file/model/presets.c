@@ -13,7 +13,6 @@
  *     41,555,600 F32) are those that the hub counts. The number of tensors is from the structure alone; it fits the
  *     688,586,727,753 bytes of the 163 files, which leave 129 bytes of header a tensor. The prediction layer 61 with
  *     its own embedding and head is included, as it is in the files. */
-#include "file/model/presets.h"
 
 #include "base/text.h"
 #include "file/model/model.h"

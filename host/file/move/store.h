@@ -19,8 +19,9 @@ typedef struct rs_stored_block {
   int32_t file;
 } rs_stored_block;
 
-/* An array of a tensor: its blocks are blocks[first .. first + count). count 1: the whole array (which may be one box);
- * above 1: box j in block j. Arrays that are not stored (replicas left out, arrays without elements) are not in the list. */
+/* An array of a tensor: its blocks are blocks[first .. first + count). With a count of 1 that is the whole array, which
+ * may be one box; above 1 box j is in block j. Arrays that are not stored (replicas left out, arrays without elements)
+ * are not in the list. */
 typedef struct rs_stored_array {
   int64_t rank, index; /* on the rank */
   int64_t first;

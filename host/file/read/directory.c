@@ -130,20 +130,11 @@ static reshard_status list_directory(const rs_opening *opening, const char *path
 }
 
 static reshard_status open_files(rs_opening *opening, const char *path, const names *files) {
-  rs_store *s = &opening->checkpoint->store;
-  reshard_status status = RESHARD_SUCCESS;
-  rs_path_text whole = {0};
-  RS_TRY(rs_vec_reserve(&s->files, files->n));
+  RS_TRY(rs_vec_reserve(&opening->checkpoint->store.files, files->n));
   RS_TRY(rs_alloc_zero(&opening->headers, files->n, sizeof *opening->headers));
-  for (int64_t f = 0; f < files->n && status == RESHARD_SUCCESS; f++) {
-    char where[RS_WHERE];
-    RS_TRY_GOTO(status, rs_path_join(path, files->at[f], &whole), done);
-    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, files->n, &s->files.at[f]);
-    s->files.n += status == RESHARD_SUCCESS;
-  }
-done:
-  free(whole.at);
-  return status;
+  for (int64_t f = 0; f < files->n; f++)
+    RS_TRY(rs_opening_add(opening, path, files->at[f], files->n));
+  return RESHARD_SUCCESS;
 }
 
 #ifdef RS_HAVE_JANSSON

@@ -27,24 +27,17 @@ static reshard_status read_metadata_file(rs_distcp *d, const char *path, char wh
 }
 
 static reshard_status open_chunk_files(rs_opening *opening, const rs_distcp *d, const char *path) {
-  rs_store *s = &opening->checkpoint->store;
-  rs_path_text name = {0}, whole = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&s->files, d->paths.all.n));
-  for (int64_t f = 0; f < d->paths.all.n && status == RESHARD_SUCCESS; f++) {
-    const rs_name *text = &d->paths.all.at[f];
-    char where[RS_WHERE];
-    RS_TRY_GOTO(status, rs_vec_reserve(&name, (int64_t)text->size + 1), done);
-    memcpy(name.at, text->at, text->size);
-    name.at[text->size] = '\0';
-    RS_TRY_GOTO(status, rs_path_join(path, name.at, &whole), done);
-    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, d->paths.all.n, &s->files.at[f]);
-    s->files.n += status == RESHARD_SUCCESS;
+  int64_t n = d->paths.all.n;
+  RS_TRY(rs_vec_reserve(&opening->checkpoint->store.files, n));
+  for (int64_t f = 0; f < n; f++) {
+    char *name;
+    RS_TRY(rs_alloc_zero(&name, (int64_t)d->paths.all.at[f].size + 1, 1));
+    memcpy(name, d->paths.all.at[f].at, d->paths.all.at[f].size);
+    reshard_status status = rs_opening_add(opening, path, name, n);
+    free(name);
+    RS_TRY(status);
   }
-done:
-  free(name.at);
-  free(whole.at);
-  return status;
+  return RESHARD_SUCCESS;
 }
 
 /* R of __R_N.distcp; -1: another name. */

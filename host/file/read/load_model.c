@@ -1,8 +1,7 @@
 /* Models from files: a JSON list of tensors, the header of a safetensors file, or those of another checkpoint. */
 #include "base/text.h"
 #include "file/format/safetensors.h"
-#include "file/model/json_tensor.h"
-#include "file/model/presets.h"
+#include "file/model/model.h"
 #include "file/read/checkpoint.h"
 
 #include <stdlib.h>
@@ -22,7 +21,7 @@ static reshard_status add_list(reshard_model model, const char *where, json_t *r
     if (!json_is_object(item) || !json_is_string(name))
       return rs_error(RESHARD_ERROR_INVALID, "%s: item %zu: %s", where, i,
                       json_is_object(item) ? "\"name\" is missing or no string" : "no object");
-    RS_TRY(rs_json_tensor(model, where, json_string_value(name), item, NULL));
+    RS_TRY(rs_safetensors_add_tensor(model, where, json_string_value(name), item, NULL));
   }
   return rs_model_check_names(model, where);
 }

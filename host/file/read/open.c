@@ -1,6 +1,6 @@
 /* Opening a single file, and files whose headers are read. The content tells the format: the temporary of a writer has
- * no telling name. A single file of a set of shards is opened as a set of one file, so that a part that says so is
- * never taken for the whole. */
+ * no telling name. A single file of a set of shards is opened as a set of one file. So a part that says that it is one
+ * is never taken for the whole. */
 #include "file/read/open.h"
 
 #include "base/text.h"
@@ -21,6 +21,18 @@ const char *rs_opening_name(const rs_opening *opening, int64_t file) {
 
 const char *rs_opening_where(const rs_opening *opening, int64_t file, char where[RS_WHERE]) {
   return rs_where(where, "file", opening->checkpoint->store.files.at[file].path);
+}
+
+reshard_status rs_opening_add(rs_opening *opening, const char *path, const char *name, int64_t files) {
+  rs_store *s = &opening->checkpoint->store;
+  rs_path_text whole = {0};
+  char where[RS_WHERE];
+  reshard_status status = rs_path_join(path, name, &whole);
+  if (status == RESHARD_SUCCESS)
+    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, files, &s->files.at[s->files.n]);
+  s->files.n += status == RESHARD_SUCCESS;
+  free(whole.at);
+  return status;
 }
 
 static reshard_status open_npy(rs_opening *opening) {

@@ -6,10 +6,9 @@
  * is left, it gets a rank of its own beyond those of the layouts. A rank may have several files.
  *
  * Blocks of one layout with one box are looked up once a file: there are thousands of them. */
-#include "file/read/shard_ranks.h"
 
 #include "base/text.h"
-#include "file/read/shard_set.h"
+#include "file/read/shards.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * Ours carry one text more, "reshard": {"version": 1, "world", "files", "shapes", "layout"}. It is the same in every
  * file but for "intervals", the index runs of arrays in that file which are stored whole. It is long, so it is parsed
  * for the first file and for those whose bytes differ. */
-#include "file/read/shard_set.h"
+#include "file/read/shards.h"
 
 #include "file/ground/json.h"
 

@@ -9,8 +9,6 @@
 
 #include "base/text.h"
 #include "file/ground/json.h"
-#include "file/read/shard_ranks.h"
-#include "file/read/shard_set.h"
 
 #include <stdlib.h>
 #include <string.h>

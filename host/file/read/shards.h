@@ -1,7 +1,9 @@
-/* Shards of tensors, of a directory of safetensors files or of a .distcp directory, made into layouts and stored arrays. */
+/* Shards of tensors, made into layouts and stored arrays: those of a directory of safetensors files (shard_set.c,
+ * shard_ranks.c), and those of a .distcp directory. */
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 
+#include "base/text.h"
 #include "file/read/layout_cache.h"
 #include "file/read/open.h"
 
@@ -50,5 +52,15 @@ void rs_shards_free(rs_shards *shards);
 
 /* Fills the store from headers with DCP_SHARDING_INFO, and bytes stored and world of the info. */
 reshard_status rs_open_shards(rs_opening *opening);
+
+/* "tensor 'name' of file 'dir/file'", for errors about a shard. */
+#define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
+const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
+
+/* Reads the files: tensors, shards, runs, world. */
+reshard_status rs_shards_collect(rs_shards *shards);
+
+/* Finds the rank of each file; what a layout of the metadata says is checked. Needs by_tensor. */
+reshard_status rs_shards_rank(rs_shards *shards);
 
 #endif

@@ -4,7 +4,8 @@
 
 #include "file/move/store.h"
 
-/* A dense block of one file: a box, an array stored whole, or a tensor without elements. Block b is the store's block b. */
+/* A dense block of one file: a box, an array stored whole, or a tensor without elements. Block b is block b of the
+ * store. */
 typedef struct rs_file_block {
   int64_t tensor;
   int64_t array;  /* of the store; -1: a tensor without elements */
