@@ -1,5 +1,5 @@
-/* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks, unbounded
- * recursion, and regions that are not what reshard_entry wants or leave an element of the target out. */
+/* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks and
+ * unbounded recursion. Finds regions that reshard_entry would refuse, or that leave an element of the target out. */
 #include "file/map/apply.h"
 
 #include <stdint.h>

@@ -19,10 +19,10 @@ void naive_store_free(rs_store *store); /* and its memory */
 bool naive_store_check(const rs_store *store, const naive_set *set, const naive_side *sides, int64_t only_rank,
                        cli_text *why);
 
-/* Where an element of a shard is: file and offset. */
+/* File and offset of a shard's element. */
 rs_stored_block naive_store_block(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
 
-/* What a region says, element by element. */
+/* Moves a region, element by element. */
 void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst);
 
 #endif

@@ -122,7 +122,7 @@ static inline void follow(const rs_copy_region *region, const array *src, array 
   } while (next(dst->ndim, region->dst_extent, i));
 }
 
-/* What a map makes of src, every element of it written. */
+/* Makes the tensors of a map from src, every element of them written. */
 static inline reshard_status apply(reshard_map map, const set *src, set *dst) {
   reshard_model source = model_of(src), target = (reshard_model)1, again = NULL;
   rs_copy_regions regions = {NULL, -1, -1};

@@ -24,12 +24,12 @@ typedef struct scene {
   rs_copy_regions regions;
 } scene;
 
-static void must(bool right, uint64_t seed, const cli_text *why) {
+static void must_succeed(bool right, uint64_t seed, const cli_text *why) {
   if (!right)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why->at);
 }
 
-static void poison(naive_set *set) {
+static void poison_blocks(naive_set *set) {
   for (int64_t i = 0; i < set->n; i++)
     memset(set->at[i].bytes, 0xEE, (size_t)set->at[i].n * reshard_dtype_size(set->at[i].dtype));
 }
@@ -102,9 +102,9 @@ static void make_sides(rng *r, const naive_set *set, bool source, const bool *re
     int64_t shape[RESHARD_MAX_DIMS], boxes = rng_one_in(r, 3) ? rng_in(r, 1, 4) : RS_MOST_BOXES;
     for (int d = 0; d < t->ndim; d++)
       shape[d] = t->shape[reversed != NULL && reversed[i] ? t->ndim - 1 - d : d];
-    must(naive_side_make(r, t->ndim, shape, world, source, RESHARD_LAYOUT_KIND_COUNT, boxes, rng_one_in(r, 2),
-                         &(*out)[i], &why),
-         seed, &why);
+    must_succeed(naive_side_make(r, t->ndim, shape, world, source, RESHARD_LAYOUT_KIND_COUNT, boxes, rng_one_in(r, 2),
+                                 &(*out)[i], &why),
+                 seed, &why);
   }
 }
 
@@ -124,8 +124,8 @@ static void make_scene(rng *r, int64_t groups, int64_t most, scene *s, uint64_t 
     naive_add(&zeros, "", s->src.at[i].dtype, s->src.at[i].ndim, s->src.at[i].shape);
   for (int64_t i = 0; i < s->dst.n; i++)
     naive_add(&s->reached, "", s->dst.at[i].dtype, s->dst.at[i].ndim, s->dst.at[i].shape);
-  poison(&s->dst);
-  poison(&s->reached);
+  poison_blocks(&s->dst);
+  poison_blocks(&s->reached);
   for (int64_t i = 0; i < s->regions.n; i++) {
     naive_region(&s->src, &s->regions.at[i], &s->dst);
     naive_region(&zeros, &s->regions.at[i], &s->reached);
@@ -147,7 +147,7 @@ static void free_scene(scene *s) {
   naive_set_free(&s->reached);
 }
 
-static void flip(const rs_store *store, const rs_stored_block *block, int64_t offset) {
+static void flip_byte(const rs_store *store, const rs_stored_block *block, int64_t offset) {
   rs_file *f = &store->files.at[block->file];
   char byte;
   if (f->memory != NULL) {
@@ -160,7 +160,7 @@ static void flip(const rs_store *store, const rs_stored_block *block, int64_t of
 }
 
 /* A byte of the target that is not as written is found if a region leads there, and only then. */
-static void spoil(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
+static void spoil_byte(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
   int64_t t = rng_below(r, s->dst.n);
   const naive_cut *cut = &s->to[t].cut;
   int64_t shard = cut->n > 0 ? rng_below(r, cut->n) : 0;
@@ -170,7 +170,7 @@ static void spoil(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
   rs_stored_block block = naive_store_block(move->dst, t, cut, shard);
   bool reached = s->reached.at[t].bytes[cut->at[shard].index[e] * width] == 0;
   int64_t offset = e * width + rng_below(r, width);
-  flip(move->dst, &block, offset);
+  flip_byte(move->dst, &block, offset);
   reshard_status status = rs_store_move_run(move);
   if (status != (reached ? RESHARD_ERROR_CORRUPT : RESHARD_SUCCESS))
     fail_msg("seed %llu: a flipped byte of tensor %lld that %s: status %d", (unsigned long long)seed, (long long)t,
@@ -179,7 +179,7 @@ static void spoil(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
   if (reached && (strstr(reshard_last_error(), s->dst.at[t].name) == NULL ||
                   (path != NULL && strstr(reshard_last_error(), path) == NULL)))
     fail_msg("seed %llu: tensor or file is not named: %s", (unsigned long long)seed, reshard_last_error());
-  flip(move->dst, &block, offset);
+  flip_byte(move->dst, &block, offset);
 }
 
 static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
@@ -200,14 +200,14 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
                         .only_rank = only};
   if (rs_store_move_run(&move) != RESHARD_SUCCESS)
     fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
-  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  must_succeed(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
   move.compare = true;
   if (rs_store_move_run(&move) != RESHARD_SUCCESS)
     fail_msg("seed %llu: compared: %s", (unsigned long long)seed, reshard_last_error());
-  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  must_succeed(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
   for (int i = 0; i < 3 && only < 0 && s.dst.n > 0; i++)
-    spoil(&r, &s, &move, seed);
-  must(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
+    spoil_byte(&r, &s, &move, seed);
+  must_succeed(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
   naive_store_free(&src);
   naive_store_free(&dst);
   free_scene(&s);
@@ -327,7 +327,7 @@ typedef struct watched {
   bool right;
 } watched;
 
-static int watch(void *user, const char *stage, int64_t done, int64_t all) {
+static int watch_progress(void *user, const char *stage, int64_t done, int64_t all) {
   watched *w = user;
   w->right = w->right && strcmp(stage, w->stage) == 0 && done >= w->last && done <= all && all == 2000000;
   w->last = done;
@@ -340,7 +340,7 @@ static void test_progress(void **state) {
   make_pair(&p);
   for (int i = 0; i < 4; i++) {
     watched w = {.stage = i % 2 == 1 ? "comparing" : "moving", .right = true, .cancel_at = i < 2 ? 0 : 1};
-    p.move.progress = watch;
+    p.move.progress = watch_progress;
     p.move.user = &w;
     p.move.compare = i % 2 == 1;
     reshard_status status = rs_store_move_run(&p.move);
