@@ -1,5 +1,5 @@
-/* One checkpoint into another: open, map, lay out, reserve, move, sync, compare, put in place. The order is such that
- * whatever fails, or whoever is killed, the target's path has what it had. */
+/* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
+ * killed, the path of the target has what it had. */
 #include "base/text.h"
 #include "file/map/apply.h"
 #include "file/move/move.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bytes between ranks are counted by plans of all ranks over all regions: up to so many of them. */
+/* Plans of all ranks over all regions count the bytes between ranks, up to this number of regions. */
 enum { COUNTED = 1 << 20 };
 
 typedef struct side {

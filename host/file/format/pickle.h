@@ -52,7 +52,7 @@ typedef struct rs_pickle_name {
   reshard_dtype dtype; /* of a dtype or storage; NONE: untyped, or one that this library lacks */
 } rs_pickle_name;
 
-/* pickle_names.c. NULL: it is not in the list. */
+/* Finds a name in the list of pickle_names.c; NULL: it is not there. */
 const rs_pickle_name *rs_pickle_find_name(unsigned in, const char *module, size_t module_size, const char *name,
                                           size_t name_size);
 

@@ -1,6 +1,6 @@
 /* An archive is read from its end: the end record says where the directory is, the directory where each entry's local
  * header is, and behind that header are the bytes. Sizes are those of the directory: torch.save writes entries before
- * it knows them, so that their headers have none. Checksums are not looked at; PyTorch may be told not to make them. */
+ * it knows them, so that their headers have none. Checksums are not read; PyTorch may leave them out. */
 #include "file/format/zip.h"
 
 #include "base/text.h"

@@ -59,13 +59,9 @@ static reshard_status find_parts(rs_batch *b, bool source) {
   for (int64_t i = 0; i < b->tiles.n; i++) {
     const rs_tile *t = &b->tiles.at[i];
     const rs_copy_region *r = &m->regions[t->region];
-    finder f = {b,
-                source,
-                i,
-                source ? r->src : r->dst,
-                source ? t->src_offset : t->dst_offset,
-                source ? t->src_extent : t->dst_extent,
-                RESHARD_SUCCESS};
+    finder f = {.batch = b, .source = source, .tile = i, .tensor = source ? r->src : r->dst};
+    f.offset = source ? t->src_offset : t->dst_offset;
+    f.extent = source ? t->src_extent : t->dst_extent;
     reshard_box box;
     reshard_layout layout = (source ? m->src : m->dst)->tensors.at[f.tensor].layout;
     memcpy(box.offset, f.offset, sizeof box.offset);
@@ -340,8 +336,6 @@ static reshard_status run_copies(rs_batch *b) {
   b->device->ops->release(b->device, program);
   return status;
 }
-
-/* --- All of it --------------------------------------------------------------------------------------------------- */
 
 /* The parts of one rank, unless other ranks of their cells have had them all written. */
 static reshard_status move_rank(rs_batch *b) {

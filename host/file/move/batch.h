@@ -17,7 +17,7 @@ typedef struct rs_tile_part {
   bool done;       /* target: written with another part of its cell; source: read */
   bool wanted;     /* source: it is to be read */
   bool in_place;   /* source: it is read to where it goes */
-  int64_t shifted; /* source: so many bytes of it go to places that are `shift` from their own; -1: it is scattered */
+  int64_t shifted; /* source: bytes of it that go `shift` from their place; -1: it is scattered */
   uintptr_t shift;
 } rs_tile_part;
 typedef RS_VEC(rs_tile_part) rs_tile_parts;
@@ -45,8 +45,8 @@ typedef struct rs_batch {
 reshard_status rs_batch_move(rs_batch *batch);
 void rs_batch_free(rs_batch *batch);
 
-/* compare.c: RESHARD_ERROR_CORRUPT naming tensor, file and index of the first difference of a part of the target and
- * what is stored as that array. */
+/* Compares a part of the target with what is stored of that array (compare.c): RESHARD_ERROR_CORRUPT naming tensor,
+ * file and index of the first difference. */
 reshard_status rs_tile_compare(rs_batch *batch, int64_t tensor, const rs_tile_part *part, const rs_stored_array *array);
 
 #endif

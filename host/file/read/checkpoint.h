@@ -14,7 +14,7 @@ struct reshard_checkpoint_s {
   rs_store store;
   reshard_checkpoint_info info;
   rs_names names; /* of the tensors; the text is the model's */
-  bool directory; /* by the numbers that tell it from another of its name: */
+  bool directory; /* known by device and inode, not by its name */
   uint64_t device, inode;
 };
 /* As reshard_checkpoint_open. gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's temporary is

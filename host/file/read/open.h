@@ -13,7 +13,7 @@ typedef struct rs_opening {
   rs_safetensors *headers;       /* of each file */
 } rs_opening;
 
-/* Opens a file of a directory, one of so many, as the store's next, for which there is room. */
+/* Opens a file of a directory as the store's next, for which there is room. files: how many are opened in all. */
 reshard_status rs_opening_add(rs_opening *opening, const char *path, const char *name, int64_t files);
 /* Name of file i without its directory. */
 const char *rs_opening_name(const rs_opening *opening, int64_t file);

@@ -62,7 +62,7 @@ static reshard_status list_ranks(layout_builder *w, reshard_layout layout) {
   return RESHARD_SUCCESS;
 }
 
-/* Appends a stored array of so many elements, whose blocks are the next ones. */
+/* Appends a stored array of that many elements, whose blocks are the next ones. */
 static reshard_status add_array(layout_builder *w, int64_t tensor, rs_stored_array array, int64_t elements) {
   int64_t bytes = elements * (int64_t)reshard_dtype_size(w->store->model->tensors.at[tensor].dtype);
   if (!rs_add(w->files->bytes, bytes, &w->files->bytes) || w->files->bytes > MOST_BYTES)

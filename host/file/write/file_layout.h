@@ -34,8 +34,7 @@ reshard_status rs_file_layout_make(rs_file_layout *files, rs_store *store, const
                                    int64_t index_bytes);
 void rs_file_layout_free(rs_file_layout *files);
 
-/* Name of a file in its directory; "" where the checkpoint is one file. Names of ranks below 10^5 have 43 characters.
- */
+/* Name of a file in its directory; "" where the checkpoint is one file. Ranks below 10^5 make 43 characters. */
 #define RS_FILE_LAYOUT_NAME 96
 const char *rs_file_layout_name(const rs_file_layout *files, int64_t file, char name[RS_FILE_LAYOUT_NAME]);
 

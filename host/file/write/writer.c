@@ -97,8 +97,8 @@ static bool is_over(struct rlimit *limit, int64_t size) {
   return getrlimit(RLIMIT_FSIZE, limit) == 0 && limit->rlim_cur != RLIM_INFINITY && limit->rlim_cur < (uint64_t)size;
 }
 
-/* So many bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
- * from ever coming to its end. 0 or an error number. */
+/* Reserves bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
+ * from its end. 0 or an error number. */
 static int reserve_file(reshard_writer w, int fd, int64_t bytes, int64_t size) {
   const int64_t piece = (int64_t)1 << 30;
   for (int64_t at = 0; at < bytes;) {
@@ -376,8 +376,8 @@ const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
 const char *rs_writer_path(reshard_writer w) { return w->output.temporary; }
 void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
 
-/* To the device in pieces, so that there is progress to tell and a moment to stop; the fsync after it has little left
- * to do. */
+/* Writes a file to the device in pieces, for progress and a chance to cancel; the fsync after it has little left to do.
+ */
 static reshard_status sync_file(reshard_writer w, const rs_file *file, int64_t *done, int64_t all,
                                 int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
   const int64_t piece = (int64_t)64 << 20;
