@@ -1,7 +1,7 @@
 /* A checkpoint that is written is a store like any other: its files are open, as long as they will be, with their
  * headers in them, before the first byte of a tensor is. Who has the data puts it in place, array by array, through the
  * store; then all is synced and renamed. */
-#define _GNU_SOURCE /* fallocate, sync_file_range */
+#define _GNU_SOURCE /* sync_file_range */
 #include "file/write/writer.h"
 
 #include "base/text.h"
@@ -9,15 +9,13 @@
 #include "device/cpu/threads.h"
 #include "file/write/header.h"
 #include "file/write/output.h"
+#include "file/write/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define INDEX_NAME "model.safetensors.index.json"
@@ -82,41 +80,6 @@ static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_wri
   return rs_model_check_names(w->store.model, w->where);
 }
 
-/* Bytes that are free on the file system of the temporary, for every user, or with what it keeps for root; the largest
- * number when it does not say. */
-static int64_t free_bytes(reshard_writer w, bool kept) {
-  struct statvfs info;
-  int64_t bytes;
-  if (fstatvfs(w->output.fd, &info) != 0 || info.f_blocks == 0)
-    return INT64_MAX;
-  return rs_mul((int64_t)(kept ? info.f_bfree : info.f_bavail), (int64_t)info.f_frsize, &bytes) ? bytes : INT64_MAX;
-}
-
-/* Beyond the limit of this process a call would not only fail: a signal would come that ends it. */
-static bool is_over(struct rlimit *limit, int64_t size) {
-  return getrlimit(RLIMIT_FSIZE, limit) == 0 && limit->rlim_cur != RLIM_INFINITY && limit->rlim_cur < (uint64_t)size;
-}
-
-/* Reserves bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
- * from its end. 0 or an error number. */
-static int reserve_file(reshard_writer w, int fd, int64_t bytes, int64_t size) {
-  const int64_t piece = (int64_t)1 << 30;
-  for (int64_t at = 0; at < bytes;) {
-    if (fallocate(fd, 0, at, rs_min(piece, bytes - at)) == 0) {
-      at += piece;
-      continue;
-    }
-    if (errno == EINTR)
-      continue;
-    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
-      return errno;
-    if (bytes == size && atomic_fetch_add(&w->unbacked, size) + size > free_bytes(w, true))
-      return ENOSPC;
-    return ftruncate(fd, size) == 0 ? 0 : errno;
-  }
-  return 0;
-}
-
 static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
   struct rlimit limit;
   if (error == ENOSPC) {
@@ -124,15 +87,14 @@ static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
       if (ftruncate(w->store.files.at[i].fd, 0) != 0)
         break;
     return rs_error(RESHARD_ERROR_SYSTEM, "%s: no space: %lld bytes are needed, %lld are free", w->where,
-                    (long long)(w->report.bytes + w->headers), (long long)free_bytes(w, false));
+                    (long long)(w->report.bytes + w->headers), (long long)rs_free_bytes(w->output.fd, false));
   }
   if (error != EFBIG)
     return rs_file_error(w->where, error);
-  if (is_over(&limit, size))
+  if (rs_over_file_limit(&limit, size))
     return rs_error(RESHARD_ERROR_SYSTEM,
-                    "%s: a file would have %lld bytes, the limit of this process is %lld "
-                    "(RLIMIT_FSIZE)",
-                    w->where, (long long)size, (long long)limit.rlim_cur);
+                    "%s: a file would have %lld bytes, the limit of this process is %lld (RLIMIT_FSIZE)", w->where,
+                    (long long)size, (long long)limit.rlim_cur);
   return rs_error(RESHARD_ERROR_SYSTEM, "%s: a file would have %lld bytes, its file system takes none so large",
                   w->where, (long long)size);
 }
@@ -142,8 +104,7 @@ static reshard_status output_open_error(reshard_writer w, int error, int64_t fil
   if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0)
     return rs_file_error(w->where, error);
   return rs_error(RESHARD_ERROR_SYSTEM,
-                  "%s: %lld files are to be open at a time, the limit of this process is %lld "
-                  "(RLIMIT_NOFILE)",
+                  "%s: %lld files are to be open at a time, the limit of this process is %lld (RLIMIT_NOFILE)",
                   w->where, (long long)files, (long long)limit.rlim_cur);
 }
 
@@ -161,11 +122,11 @@ static reshard_status add_output_file(reshard_writer w, const char *name, const 
   w->store.files.at[w->store.files.n++] = file;
   w->headers += text->n;
   struct rlimit limit;
-  error = is_over(&limit, size) ? EFBIG : 0;
-  if (error == 0 && w->store.files.n == 1 && w->report.bytes > free_bytes(w, true))
+  error = rs_over_file_limit(&limit, size) ? EFBIG : 0;
+  if (error == 0 && w->store.files.n == 1 && w->report.bytes > rs_free_bytes(w->output.fd, true))
     error = ENOSPC; /* found out before the disk is full for others */
   if (error == 0)
-    error = reserve_file(w, file.fd, text->n, size);
+    error = rs_reserve(w->output.fd, file.fd, text->n, size, &w->unbacked);
   if (error != 0)
     return reserve_error(w, error, size);
   return rs_file_write_at(&file, 0, text->at, text->n);
@@ -177,11 +138,15 @@ typedef struct reserving {
   _Atomic int64_t size; /* of the file that it is about */
 } reserving;
 
+static int reserve_whole(reshard_writer w, const rs_file *file) {
+  return rs_reserve(w->output.fd, file->fd, file->size, file->size, &w->unbacked);
+}
+
 static void reserve_files(const void *job, rs_claim *claim) {
   reserving *r = *(reserving *const *)job;
   for (int64_t f; (f = rs_threads_next(claim)) >= 0;) {
     const rs_file *file = &r->writer->store.files.at[f];
-    int error = atomic_load(&r->error) == 0 ? reserve_file(r->writer, file->fd, file->size, file->size) : 0, none = 0;
+    int error = atomic_load(&r->error) == 0 ? reserve_whole(r->writer, file) : 0, none = 0;
     if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
       atomic_store(&r->size, file->size);
   }
@@ -231,20 +196,15 @@ static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
 
 static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                   const reshard_writer_options *options) {
-  bool shards = w->report.format == RESHARD_FORMAT_SHARDS, whole = w->report.format == RESHARD_FORMAT_WHOLE;
+  bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
+  const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
   rs_file_layout files = {.format = w->report.format};
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
   RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
               done);
   RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
-  RS_TRY_GOTO(status,
-              rs_output_create(&w->output, w->where, path, shards || whole,
-                               shards || whole                          ? ""
-                               : w->report.format == RESHARD_FORMAT_NPY ? ".npy"
-                                                                        : ".safetensors",
-                               options->force != 0),
-              done);
+  RS_TRY_GOTO(status, rs_output_create(&w->output, w->where, path, !one, suffix, options->force != 0), done);
   w->report.files = files.all.n;
   w->report.bytes = files.bytes;
   w->report.whole_arrays = files.whole_arrays;
@@ -294,12 +254,11 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, co
   if (status == RESHARD_SUCCESS)
     status = open_rank_files(w, &files, temporary, rank);
   rs_file_layout_free(&files);
-  if (status != RESHARD_SUCCESS) {
+  if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
-    return status;
-  }
-  *writer = w;
-  return RESHARD_SUCCESS;
+  else
+    *writer = w;
+  return status;
 }
 
 reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
@@ -327,12 +286,11 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
                      : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
                                                 : RESHARD_FORMAT_SHARDS;
   reshard_status status = fill_output(w, path, n, tensors, options);
-  if (status != RESHARD_SUCCESS) {
+  if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
-    return status;
-  }
-  *writer = w;
-  return RESHARD_SUCCESS;
+  else
+    *writer = w;
+  return status;
 }
 
 reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank, const void *const *buffers) {
