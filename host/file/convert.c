@@ -1,6 +1,11 @@
-/* One checkpoint into another: open, map, lay out, reserve, move, sync, compare, put in place. The order is such that
- * whatever fails, or whoever is killed, the target's path has what it had. */
-#include "file/move/store.h"
+/* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
+ * killed, the path of the target has what it had. */
+#include "base/text.h"
+#include "file/map/apply.h"
+#include "file/move/move.h"
+#include "file/read/checkpoint.h"
+#include "file/read/layout_cache.h"
+#include "file/write/writer.h"
 #include "plan/plan.h"
 
 #include <errno.h>
@@ -10,23 +15,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bytes between ranks are counted by plans of all ranks over all routes: up to so many of them. */
+/* Plans of all ranks over all regions count the bytes between ranks, up to this number of regions. */
 enum { COUNTED = 1 << 20 };
-
-/* Layouts of equal shape and text are one object, so that plans see at once which entries are equal. */
-enum { CACHE = 1024 };
-typedef struct cached {
-  const char *text;
-  int ndim;
-  int64_t shape[RESHARD_MAX_DIMS];
-  reshard_layout layout;
-} cached;
 
 typedef struct side {
   const char *name, *text; /* "src", a layout string or NULL */
   reshard_rules rules;
-  int64_t world; /* that it names */
-  cached *cache;
+  int64_t world;         /* that it names */
+  rs_layout_cache cache; /* layouts of equal shape and text are one object, which plans see at once */
 } side;
 
 typedef struct conversion {
@@ -34,7 +30,7 @@ typedef struct conversion {
   side src, dst;
   reshard_checkpoint in, back;
   reshard_model target;
-  rs_routes routes;
+  rs_copy_regions regions;
   reshard_layout *src_layouts, *dst_layouts; /* by tensor of the source (as if in memory), of the target */
   reshard_writer writer;
   int64_t world, src_world; /* of the target, of the source */
@@ -43,7 +39,7 @@ typedef struct conversion {
 
 /* --- Paths ------------------------------------------------------------------------------------------------------- */
 
-static bool within(const char *path, const char *directory) {
+static bool is_within(const char *path, const char *directory) {
   size_t n = strlen(directory);
   return strncmp(path, directory, n) == 0 && (path[n] == '/' || path[n] == '\0' || n == 1);
 }
@@ -89,9 +85,9 @@ static reshard_status check_paths(const char *in, const char *out) {
   bool same = stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
   if (same || strcmp(from, to) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s is the input", rs_where(where, "output", out));
-  if (within(to, from) || within(from, to))
+  if (is_within(to, from) || is_within(from, to))
     return rs_error(RESHARD_ERROR_INVALID, "%s %s the input", rs_where(where, "output", out),
-                    within(to, from) ? "is inside" : "has inside it");
+                    is_within(to, from) ? "is inside" : "has inside it");
   return RESHARD_SUCCESS;
 }
 
@@ -109,36 +105,19 @@ static reshard_status read_side(side *s, const char *name, const char *text, res
   return RESHARD_SUCCESS;
 }
 
-static void free_side(side *s) {
-  for (int i = 0; s->cache != NULL && i < CACHE; i++)
-    reshard_layout_release(s->cache[i].layout);
-  free(s->cache);
-}
-
 /* The layout of a tensor; one reference for the caller. */
-static reshard_status layout_of(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
+static reshard_status layout_of_side(side *s, const reshard_model_tensor *t, int64_t world, reshard_layout *layout) {
   const char *text = s->text;
+  int64_t number;
   if (s->rules != NULL)
     RS_TRY(reshard_rules_match(s->rules, t->name, &text, NULL));
-  if (s->cache == NULL)
-    RS_TRY(rs_alloc_zero(&s->cache, CACHE, sizeof *s->cache));
-  uint64_t key = rs_hash(rs_hash((uint64_t)t->ndim, t->shape, (size_t)t->ndim * sizeof *t->shape), &text, sizeof text);
-  cached *c = &s->cache[key % CACHE];
-  if (c->layout == NULL || c->text != text || c->ndim != t->ndim ||
-      memcmp(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
-    reshard_layout made;
-    reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &made);
-    if (status != RESHARD_SUCCESS) {
-      char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT], why[512];
-      snprintf(why, sizeof why, "%s", reshard_last_error());
-      return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
-                      rs_shape_text(shape, t->ndim, t->shape), why);
-    }
-    reshard_layout_release(c->layout);
-    *c = (cached){text, t->ndim, {0}, made};
-    memcpy(c->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+  reshard_status status = rs_layout_cache_text(&s->cache, text, t->ndim, t->shape, world, &number);
+  if (status != RESHARD_SUCCESS) {
+    char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT];
+    return rs_error(status, "%s: tensor '%s' of shape %s: %s", s->name, rs_quote(quoted, sizeof quoted, t->name),
+                    rs_shape_text(shape, t->ndim, t->shape), reshard_last_error());
   }
-  *layout = reshard_layout_retain(c->layout);
+  *layout = reshard_layout_retain(s->cache.made.at[number]);
   return RESHARD_SUCCESS;
 }
 
@@ -156,15 +135,15 @@ static reshard_status choose_worlds(conversion *c) {
   return RESHARD_SUCCESS;
 }
 
-/* What cannot be read back from the target. */
-static void look_at_target(conversion *c, reshard_layout layout) {
+/* Counts tensors that cannot be read back from the target. */
+static void count_unreadable(conversion *c, reshard_layout layout) {
   if (layout->kind != RESHARD_LAYOUT_BOXES)
     return;
   c->report.haloed += layout->boxes->overlapping;
   c->report.gapped += !layout->boxes->covers && !layout->boxes->overlapping;
 }
 
-static reshard_status lay_out(conversion *c) {
+static reshard_status make_layouts(conversion *c) {
   RS_TRY(choose_worlds(c));
   int64_t nsrc = c->in->info.tensors, ndst = reshard_model_count(c->target);
   reshard_model_tensor t;
@@ -176,30 +155,30 @@ static reshard_status lay_out(conversion *c) {
       continue;
     }
     RS_TRY(reshard_model_get(c->in->store.model, i, &t));
-    RS_TRY(layout_of(&c->src, &t, c->src_world, &c->src_layouts[i]));
+    RS_TRY(layout_of_side(&c->src, &t, c->src_world, &c->src_layouts[i]));
     if (reshard_layout_check_source(c->src_layouts[i]) != RESHARD_SUCCESS) {
-      char quoted[RS_QUOTE], why[512];
-      snprintf(why, sizeof why, "%s", reshard_last_error());
-      return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name), why);
+      char quoted[RS_QUOTE];
+      return rs_error(RESHARD_ERROR_INVALID, "src: tensor '%s': %s", rs_quote(quoted, sizeof quoted, t.name),
+                      reshard_last_error());
     }
   }
   for (int64_t i = 0; i < ndst; i++) {
     RS_TRY(reshard_model_get(c->target, i, &t));
-    RS_TRY(layout_of(&c->dst, &t, c->world, &c->dst_layouts[i]));
-    look_at_target(c, c->dst_layouts[i]);
+    RS_TRY(layout_of_side(&c->dst, &t, c->world, &c->dst_layouts[i]));
+    count_unreadable(c, c->dst_layouts[i]);
   }
   return RESHARD_SUCCESS;
 }
 
-/* What would travel between ranks, were both sides in their memory; -1 where counting it takes too long. */
+/* Counts bytes that would travel between ranks, were both sides in their memory; -1 where counting takes too long. */
 static reshard_status count_wire(conversion *c) {
   c->report.wire_bytes = -1;
-  if (c->routes.n > COUNTED / c->world)
+  if (c->regions.n > COUNTED / c->world)
     return RESHARD_SUCCESS;
   reshard_entry *entries;
-  RS_TRY(rs_alloc(&entries, c->routes.n, sizeof *entries));
-  for (int64_t i = 0; i < c->routes.n; i++) {
-    const rs_route *r = &c->routes.at[i];
+  RS_TRY(rs_alloc(&entries, c->regions.n, sizeof *entries));
+  for (int64_t i = 0; i < c->regions.n; i++) {
+    const rs_copy_region *r = &c->regions.at[i];
     entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                  .src = c->src_layouts[r->src],
                                  .dst = c->dst_layouts[r->dst],
@@ -209,7 +188,7 @@ static reshard_status count_wire(conversion *c) {
                                  .dst_offset = r->dst_offset,
                                  .dst_extent = r->dst_extent,
                                  .permutation = r->permutation,
-                                 .name = c->target->names.at + c->target->tensors.at[r->dst].name};
+                                 .name = rs_model_name(c->target, r->dst)};
   }
   reshard_status status = RESHARD_SUCCESS;
   int64_t bytes = 0, world = c->world; /* the source may have more ranks */
@@ -217,7 +196,7 @@ static reshard_status count_wire(conversion *c) {
     world = rs_max(world, c->src_layouts[i]->world);
   for (int64_t rank = 0; rank < c->world && status == RESHARD_SUCCESS; rank++) {
     reshard_plan plan;
-    status = rs_plan_create_wide(c->routes.n, entries, rank, world, &plan);
+    status = rs_plan_create_wide(c->regions.n, entries, rank, world, &plan);
     if (status != RESHARD_SUCCESS)
       break;
     bytes += plan->info.received_bytes;
@@ -237,8 +216,8 @@ static reshard_status create_writer(conversion *c, const char *out) {
   reshard_writer_tensor *tensors;
   RS_TRY(rs_alloc(&tensors, n, sizeof *tensors));
   for (int64_t i = 0; i < n; i++)
-    tensors[i] = (reshard_writer_tensor){c->target->names.at + c->target->tensors.at[i].name,
-                                         c->target->tensors.at[i].dtype, c->dst_layouts[i]};
+    tensors[i] =
+        (reshard_writer_tensor){rs_model_name(c->target, i), c->target->tensors.at[i].dtype, c->dst_layouts[i]};
   reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes};
   reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
   free(tensors);
@@ -246,42 +225,43 @@ static reshard_status create_writer(conversion *c, const char *out) {
 }
 
 /* Moves from the input to what is written, or compares what the input has with what is read back. */
-static reshard_status move(conversion *c, const rs_store *to, int64_t nroutes, const rs_route *routes, bool compare) {
-  rs_move m = {.src = &c->in->store,
-               .dst = to,
-               .nroutes = nroutes,
-               .routes = routes,
-               .threads = c->options->threads,
-               .compare = compare,
-               .only_rank = -1,
-               .progress = c->options->progress,
-               .user = c->options->user};
-  return rs_move_run(&m);
+static reshard_status move_data(conversion *c, const rs_store *to, int64_t nregions, const rs_copy_region *regions,
+                                bool compare) {
+  rs_store_move m = {.src = &c->in->store,
+                     .dst = to,
+                     .nregions = nregions,
+                     .regions = regions,
+                     .threads = c->options->threads,
+                     .compare = compare,
+                     .only_rank = -1,
+                     .progress = c->options->progress,
+                     .user = c->options->user};
+  return rs_store_move_run(&m);
 }
 
-/* What is read back has an order and layouts of its own, from its own headers. */
-static reshard_status compare(conversion *c) {
-  rs_route *routes;
+/* Compares the output, read back, with the source; its headers give it an order and layouts of its own. */
+static reshard_status compare_output(conversion *c) {
+  rs_copy_region *regions;
   RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, &c->back));
-  RS_TRY(rs_alloc_copy(&routes, c->routes.at, c->routes.n, sizeof *routes));
+  RS_TRY(rs_alloc_copy(&regions, c->regions.at, c->regions.n, sizeof *regions));
   reshard_status status = RESHARD_SUCCESS;
   bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
   if (c->back->info.tensors != reshard_model_count(c->target))
     status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",
                       (long long)c->back->info.tensors, (long long)reshard_model_count(c->target));
   int64_t kept = 0;
-  for (int64_t i = 0; i < c->routes.n && status == RESHARD_SUCCESS; i++) {
-    int64_t target = routes[i].dst;
+  for (int64_t i = 0; i < c->regions.n && status == RESHARD_SUCCESS; i++) {
+    int64_t target = regions[i].dst;
     const rs_model_tensor *t = &c->target->tensors.at[target], *b;
-    rs_route *route = &routes[kept];
-    *route = routes[i];
-    route->dst = 0;
+    rs_copy_region *region = &regions[kept];
+    *region = regions[i];
+    region->dst = 0;
     if (!npy)
-      status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &route->dst);
+      status = reshard_checkpoint_find(c->back, c->target->names.at + t->name, &region->dst);
     bool empty = reshard_layout_elements(c->dst_layouts[target]) == 0;
-    if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[route->dst].count == 0))
+    if (status != RESHARD_SUCCESS || (!empty && c->back->store.tensors.at[region->dst].count == 0))
       continue; /* nothing of it is stored: the target is all gap */
-    b = &c->back->store.model->tensors.at[route->dst];
+    b = &c->back->store.model->tensors.at[region->dst];
     kept++;
     if (b->dtype != t->dtype || b->ndim != t->ndim ||
         memcmp(b->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
@@ -289,8 +269,8 @@ static reshard_status compare(conversion *c) {
                         c->target->names.at + t->name);
   }
   if (status == RESHARD_SUCCESS)
-    status = move(c, &c->back->store, kept, routes, true);
-  free(routes);
+    status = move_data(c, &c->back->store, kept, regions, true);
+  free(regions);
   return status;
 }
 
@@ -307,7 +287,7 @@ static reshard_status check_options(const char *in, const char *out, const resha
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(conversion *c, const char *in, const char *out) {
+static reshard_status prepare_output(conversion *c, const char *in, const char *out) {
   const reshard_convert_options *o = c->options;
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
@@ -318,27 +298,27 @@ static reshard_status prepare(conversion *c, const char *in, const char *out) {
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
                     rs_where(where, "directory", in));
   }
-  RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->routes));
-  RS_TRY(lay_out(c));
+  RS_TRY(rs_map_apply(o->map, c->in->store.model, &c->target, &c->regions));
+  RS_TRY(make_layouts(c));
   RS_TRY(count_wire(c));
   return create_writer(c, out);
 }
 
-static reshard_status convert(conversion *c, const char *in, const char *out) {
+static reshard_status convert_checkpoint(conversion *c, const char *in, const char *out) {
   const reshard_convert_options *o = c->options;
   reshard_convert_report *r = &c->report;
   rs_writer_report written;
   double start = rs_seconds();
-  RS_TRY(prepare(c, in, out));
+  RS_TRY(prepare_output(c, in, out));
   rs_writer_get_report(c->writer, &written);
   double prepared = rs_seconds();
-  RS_TRY(move(c, rs_writer_store(c->writer), c->routes.n, c->routes.at, false));
+  RS_TRY(move_data(c, rs_writer_store(c->writer), c->regions.n, c->regions.at, false));
   RS_TRY(rs_checkpoint_unchanged(c->in));
   double moved = rs_seconds();
   RS_TRY(rs_writer_sync(c->writer, o->progress, o->user));
   double synced = rs_seconds();
   if (o->verify)
-    RS_TRY(compare(c));
+    RS_TRY(compare_output(c));
   double compared = rs_seconds();
   reshard_writer writer = c->writer;
   c->writer = NULL;
@@ -362,7 +342,7 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
                                reshard_convert_report *report) {
   RS_TRY(check_options(in, out, options));
   conversion c = {.options = options};
-  reshard_status status = convert(&c, in, out);
+  reshard_status status = convert_checkpoint(&c, in, out);
   char text[1024];
   if (status != RESHARD_SUCCESS)
     snprintf(text, sizeof text, "%s", reshard_last_error());
@@ -372,9 +352,9 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
     reshard_layout_release(c.dst_layouts[i]);
   free(c.src_layouts);
   free(c.dst_layouts);
-  free(c.routes.at);
-  free_side(&c.src);
-  free_side(&c.dst);
+  free(c.regions.at);
+  rs_layout_cache_free(&c.src.cache);
+  rs_layout_cache_free(&c.dst.cache);
   reshard_writer_abandon(c.writer);
   reshard_checkpoint_close(c.back);
   reshard_checkpoint_close(c.in);

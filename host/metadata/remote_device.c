@@ -2,7 +2,7 @@
  * there. */
 #include "metadata/workers.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "metadata/metadata.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
 #include "metadata/workers.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "file/ground/names.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * at last the two tensors, every time in a record of fixed size. So nothing is allocated, and what a mismatch costs
  * grows neither with what the tensors are nor, but for its logarithm, with how many there are. All ranks look at the
  * same records and so come to the same text. */
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "module/module.h"
 
 #include <stdio.h>

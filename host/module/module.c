@@ -1,7 +1,7 @@
 /* Making a module: named members, in the order in which they were named, found by name in O(1). */
 #include "module/module.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Going through a module tree: a stack of our own and one buffer for names, however deep the tree is. What was seen is
  * a set of addresses, so that nothing is marked in modules that other threads read. */
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "module/module.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * dtype and shape. Where all ranks have a tensor in one layout of the communicator, that says who holds what; everything else -
  * tensors of other groups, nested ones, paths that some ranks lack - is told by boxes (boxed.c). */
 #include "state/files.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

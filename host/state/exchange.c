@@ -8,7 +8,7 @@
 
 #include "comm/gather.h"
 #include "exec/transfer.h"
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>

@@ -2,6 +2,8 @@
 #ifndef RS_SHARDED_STATE_FILES_H
 #define RS_SHARDED_STATE_FILES_H
 
+#include "file/ground/names.h"
+#include "file/ground/print.h"
 #include "file/move/store.h"
 #include "state/state.h"
 

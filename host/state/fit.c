@@ -1,5 +1,7 @@
 /* Does what a rank wants to load fit what is stored, and is what is stored in some rank's state? */
 #include "state/files.h"
+#include "base/text.h"
+#include "file/read/checkpoint.h"
 
 #include <string.h>
 
@@ -65,7 +67,7 @@ reshard_status rs_opened_fits(const rs_opened *s, const rs_items *items) {
 static const char *name_of(const rs_opened *s, int64_t i) {
   const struct reshard_model_s *model = s->checkpoint->store.model;
   int64_t tensors = s->checkpoint->info.tensors;
-  return i < tensors ? model->names.at + model->tensors.at[i].name : s->leaves.paths.at[i - tensors];
+  return i < tensors ? rs_model_name(model, i) : s->leaves.paths.at[i - tensors];
 }
 
 int64_t rs_opened_names(const rs_opened *s) { return s->checkpoint->info.tensors + s->leaves.all.n; }

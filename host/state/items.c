@@ -1,7 +1,9 @@
 /* A rank's leaves by name, and their memory. */
 #include "state/files.h"
 
+#include "base/text.h"
 #include "device/cpu/cpu.h"
+#include "file/move/memory.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
@@ -138,13 +140,13 @@ reshard_status rs_item_hold(const rs_item *item, reshard_layout layout, int64_t 
   RS_TRY(rs_alloc(&views, arrays, sizeof *views));
   for (int64_t a = 0; a < arrays; a++)
     views[a] = view_of(item, a);
-  reshard_status status = rs_memory_hold(store, rank, views);
+  reshard_status status = rs_memory_add_arrays(store, rank, views);
   free(views);
   return status;
 }
 
 reshard_status rs_item_add(const rs_item *item, reshard_layout layout, int64_t rank, rs_store *store) {
-  RS_TRY(rs_memory_add(store, rs_item_dtype(item), layout));
+  RS_TRY(rs_memory_add_tensor(store, rs_item_dtype(item), layout));
   return rs_item_hold(item, layout, rank, store);
 }
 

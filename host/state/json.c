@@ -1,5 +1,7 @@
 /* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
+#include "base/text.h"
+#include "file/ground/file.h"
 #include "state/files.h"
 
 #include <errno.h>
@@ -165,7 +167,7 @@ static reshard_status read_text(const char *where, const char *path, rs_leaves *
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
-  RS_TRY(rs_file_read(where, path, INT64_MAX / 2, &text, &size));
+  RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
   if (status == RESHARD_SUCCESS)

@@ -2,7 +2,11 @@
  * against it. When all of them fit on all ranks, data are read into memory: a move from the checkpoint's store to that
  * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
  * fail. Ranks that are processes of their own each open it, and compare what they have opened. */
+#include "base/text.h"
 #include "comm/gather.h"
+#include "file/move/memory.h"
+#include "file/move/move.h"
+#include "file/read/checkpoint.h"
 #include "state/files.h"
 
 #include <stdlib.h>
@@ -16,10 +20,10 @@ typedef struct loading {
   rs_opened opened;
 } loading;
 
-/* What is moved: the routes in steps, one after the other. */
+/* What is moved: the regions in steps, one after the other. */
 typedef struct way {
   rs_store mine;
-  rs_routes routes;
+  rs_copy_regions regions;
   RS_VEC(int64_t) ends; /* of the steps */
   int64_t plain;        /* steps before those of staged groups, one each */
 } way;
@@ -137,7 +141,7 @@ static reshard_status open_apart(turn *t) {
 /* --- Data -------------------------------------------------------------------------------------------------------- */
 
 /* This rank's memory of a tensor, and the way there. */
-static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *mine, rs_routes *routes) {
+static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *mine, rs_copy_regions *regions) {
   reshard_layout layout = NULL;
   int64_t rank = 0;
   if (item->sharded != NULL) {
@@ -148,15 +152,15 @@ static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *m
   }
   reshard_status status = rs_item_add(item, layout, rank, mine);
   if (status == RESHARD_SUCCESS)
-    status = rs_rank_routes(&t->shared->opened.checkpoint->store, rs_opened_tensor(&t->shared->opened, item->path),
-                            mine, mine->tensors.n - 1, rank, routes);
+    status = rs_rank_regions(&t->shared->opened.checkpoint->store, rs_opened_tensor(&t->shared->opened, item->path),
+                             mine, mine->tensors.n - 1, rank, regions);
   reshard_layout_release(layout);
   return status;
 }
 
 static void free_way(way *w) {
   rs_store_free(&w->mine);
-  free(w->routes.at);
+  free(w->regions.at);
   free(w->ends.at);
 }
 
@@ -164,9 +168,9 @@ static void free_way(way *w) {
 static reshard_status add_way(turn *t, const rs_item *item, bool fresh) {
   way *w = &t->way;
   RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
-  RS_TRY(add_tensor(t, item, &w->mine, &w->routes));
+  RS_TRY(add_tensor(t, item, &w->mine, &w->regions));
   w->ends.n += fresh || w->ends.n == 0;
-  w->ends.at[w->ends.n - 1] = w->routes.n;
+  w->ends.at[w->ends.n - 1] = w->regions.n;
   return RESHARD_SUCCESS;
 }
 
@@ -192,15 +196,15 @@ static reshard_status list_steps(turn *t) {
 
 static reshard_status make_mine(turn *t) {
   const rs_store *mine = &t->way.mine;
-  const rs_routes *routes = &t->way.routes;
+  const rs_copy_regions *regions = &t->way.regions;
   RS_TRY(rs_opened_fits(&t->shared->opened, &t->base.items));
   RS_TRY(list_steps(t));
   t->report.tensors = mine->tensors.n;
-  for (int64_t i = 0; i < routes->n; i++) {
-    const rs_model_tensor *target = &mine->model->tensors.at[routes->at[i].dst];
+  for (int64_t i = 0; i < regions->n; i++) {
+    const rs_model_tensor *target = &mine->model->tensors.at[regions->at[i].dst];
     int64_t bytes = (int64_t)reshard_dtype_size(target->dtype);
     for (int d = 0; d < target->ndim; d++)
-      bytes *= routes->at[i].dst_extent[d];
+      bytes *= regions->at[i].dst_extent[d];
     t->report.bytes += bytes;
   }
   return RESHARD_SUCCESS;
@@ -211,13 +215,13 @@ static reshard_status read_mine(turn *t) {
   const way *w = &t->way;
   for (int64_t i = 0, first = 0; i < w->ends.n && !t->done; first = w->ends.at[i++]) {
     if (w->ends.at[i] > first)
-      RS_TRY(rs_move_run(&(rs_move){.src = &t->shared->opened.checkpoint->store,
-                                    .dst = &w->mine,
-                                    .nroutes = w->ends.at[i] - first,
-                                    .routes = w->routes.at + first,
-                                    .threads = rs_rank_threads(t->base.comm, t->options.threads),
-                                    .only_rank = -1,
-                                    .read_bytes = &t->report.read_bytes}));
+      RS_TRY(rs_store_move_run(&(rs_store_move){.src = &t->shared->opened.checkpoint->store,
+                                                .dst = &w->mine,
+                                                .nregions = w->ends.at[i] - first,
+                                                .regions = w->regions.at + first,
+                                                .threads = rs_rank_threads(t->base.comm, t->options.threads),
+                                                .only_rank = -1,
+                                                .read_bytes = &t->report.read_bytes}));
     if (i >= w->plain) {
       RS_TRY(rs_stage_wait(&t->base.stage));
       RS_TRY(rs_stage_copy(&t->base.stage, i - w->plain, false));
@@ -256,15 +260,15 @@ static bool reads_alike(int64_t n, turn *const *t) {
 static reshard_status add_ranks(int64_t n, turn *const *t, int64_t i, way *w) {
   const rs_item *item = &t[0]->base.items.all.at[i];
   for (int64_t r = 0; r < n && item->sharded == NULL; r++)
-    RS_TRY(add_tensor(t[r], &t[r]->base.items.all.at[i], &w->mine, &w->routes));
+    RS_TRY(add_tensor(t[r], &t[r]->base.items.all.at[i], &w->mine, &w->regions));
   if (item->sharded == NULL)
     return RESHARD_SUCCESS;
   reshard_layout layout = item->sharded->held.layout;
   RS_TRY(rs_item_add(item, layout, 0, &w->mine));
   for (int64_t r = 1; r < n; r++)
     RS_TRY(rs_item_hold(&t[r]->base.items.all.at[i], layout, r, &w->mine));
-  return rs_whole_route(rs_opened_tensor(&t[0]->shared->opened, item->path), &w->mine, w->mine.tensors.n - 1,
-                        &w->routes);
+  return rs_whole_region(rs_opened_tensor(&t[0]->shared->opened, item->path), &w->mine, w->mine.tensors.n - 1,
+                         &w->regions);
 }
 
 static reshard_status read_together(int64_t n, void **all) {
@@ -278,13 +282,13 @@ static reshard_status read_together(int64_t n, void **all) {
     if (rs_item_is_tensor(&t[0]->base.items.all.at[i]))
       status = add_ranks(n, t, i, &w);
   if (status == RESHARD_SUCCESS)
-    status = rs_move_run(&(rs_move){.src = &t[0]->shared->opened.checkpoint->store,
-                                    .dst = &w.mine,
-                                    .nroutes = w.routes.n,
-                                    .routes = w.routes.at,
-                                    .threads = (int)rs_min(4096, n * t[0]->options.threads),
-                                    .only_rank = -1,
-                                    .read_bytes = &read_bytes});
+    status = rs_store_move_run(&(rs_store_move){.src = &t[0]->shared->opened.checkpoint->store,
+                                                .dst = &w.mine,
+                                                .nregions = w.regions.n,
+                                                .regions = w.regions.at,
+                                                .threads = (int)rs_min(4096, n * t[0]->options.threads),
+                                                .only_rank = -1,
+                                                .read_bytes = &read_bytes});
   free_way(&w);
   for (int64_t r = 0; r < n; r++)
     bytes += t[r]->report.bytes;

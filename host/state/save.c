@@ -9,7 +9,12 @@
  *
  * Ranks that are processes of their own do the same with what they tell each other: each compares all, rank 0 makes the
  * files, the others open theirs and sync them, and rank 0 puts all in place. */
+#include "base/text.h"
 #include "comm/gather.h"
+#include "file/ground/file.h"
+#include "file/move/memory.h"
+#include "file/move/move.h"
+#include "file/write/writer.h"
 #include "state/files.h"
 
 #include <stdlib.h>
@@ -304,26 +309,26 @@ static reshard_status write_group(const turn *t, int64_t group) {
   const rs_store *files = rs_writer_store(t->shared->writer);
   int64_t rank = t->base.comm->rank;
   rs_store mine = {0};
-  rs_routes routes = {0};
+  rs_copy_regions regions = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < files->tensors.n && status == RESHARD_SUCCESS; i++) {
     reshard_layout layout = files->tensors.at[i].layout;
-    const rs_item *item = rs_items_find(&t->base.items, files->model->names.at + files->model->tensors.at[i].name);
+    const rs_item *item = rs_items_find(&t->base.items, rs_model_name(files->model, i));
     if (item == NULL || item->group != group || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_item_add(item, layout, rank, &mine);
     if (status == RESHARD_SUCCESS)
-      status = rs_rank_routes(&mine, mine.tensors.n - 1, files, i, rank, &routes);
+      status = rs_rank_regions(&mine, mine.tensors.n - 1, files, i, rank, &regions);
   }
-  if (status == RESHARD_SUCCESS && routes.n > 0)
-    status = rs_move_run(&(rs_move){.src = &mine,
-                                    .dst = files,
-                                    .nroutes = routes.n,
-                                    .routes = routes.at,
-                                    .threads = rs_rank_threads(t->base.comm, t->options.threads),
-                                    .only_rank = rank});
+  if (status == RESHARD_SUCCESS && regions.n > 0)
+    status = rs_store_move_run(&(rs_store_move){.src = &mine,
+                                                .dst = files,
+                                                .nregions = regions.n,
+                                                .regions = regions.at,
+                                                .threads = rs_rank_threads(t->base.comm, t->options.threads),
+                                                .only_rank = rank});
   rs_store_free(&mine);
-  free(routes.at);
+  free(regions.at);
   return status;
 }
 

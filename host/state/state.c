@@ -2,7 +2,6 @@
 #include "state/state.h"
 
 #include "dtensor/dtensor.h"
-#include "file/model/internal.h"
 
 static void retain_sharded(void *value) { reshard_sharded_tensor_retain(value); }
 static void release_sharded(void *value) { reshard_sharded_tensor_release(value); }

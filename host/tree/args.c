@@ -1,5 +1,5 @@
 /* Arguments of a call as one tuple of values, and back. */
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "tree/tree.h"
 
 #include <stdlib.h>

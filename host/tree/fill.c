@@ -2,7 +2,6 @@
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 
-#include "file/model/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

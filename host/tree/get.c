@@ -1,7 +1,7 @@
 /* Looking at the nodes of a tree. */
 #include "tree/tree.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
  * never touched, and what has costs its node and its place.
  *
  * Flattening is a mapping that changes nothing, and rebuilding one that knows what each leaf becomes. */
-#include "file/model/internal.h"
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 

@@ -1,7 +1,7 @@
 /* The way to a node by its path. Keys may have dots in them, so that there may be several: they are tried in order. */
 #include "tree/tree.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

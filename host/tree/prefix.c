@@ -1,6 +1,6 @@
 /* Renaming keys of a dict by their prefix: all names are made and checked in a new form, which then takes the place of
  * the one before. */
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "tree/tree.h"
 
 #include <string.h>

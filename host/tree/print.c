@@ -1,7 +1,7 @@
 /* A tree as a drawing. What is at several places gets a number: so the tree is gone through twice, first to find out,
  * then to draw. The lines that lead down to a node stand in a text that grows and shrinks with the walk; it stops
  * growing at a depth at which nobody could follow it, so that a drawing is as long as the tree has nodes. */
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 

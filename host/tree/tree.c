@@ -2,7 +2,7 @@
  * costs no stack. */
 #include "tree/tree.h"
 
-#include "file/model/internal.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 #include "support/probe.h"
 
-#include "file/move/store.h"
+#include "file/map/apply.h"
 #include "support/fixtures/temporary.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ typedef struct map_case {
   const char *path; /* NULL: the text */
   reshard_map map;
   reshard_model source, wanted; /* made without faults */
-  int64_t routes;
+  int64_t regions;
 } map_case;
 
 static reshard_model make_source(void) {
@@ -103,23 +103,23 @@ static bool good_model(const probe_out *out, const void *with) {
 
 static void drop_model(probe_out *out) { reshard_model_free(out->object); }
 
-/* What is written is so on success alone: the routes' count tells. */
+/* What is written is so on success alone: the regions' count tells. */
 static reshard_status count_routes(probe_out *out, const void *with) {
   const map_case *c = with;
   reshard_model made;
-  rs_routes routes;
-  reshard_status status = rs_map_apply(c->map, c->source, &made, &routes);
+  rs_copy_regions regions;
+  reshard_status status = rs_map_apply(c->map, c->source, &made, &regions);
   if (status != RESHARD_SUCCESS)
     return status;
-  out->number = routes.n;
-  free(routes.at);
+  out->number = regions.n;
+  free(regions.at);
   reshard_model_free(made);
   return status;
 }
 
 static bool good_count(const probe_out *out, const void *with) {
   const map_case *c = with;
-  return out->number == c->routes;
+  return out->number == c->regions;
 }
 
 static void run(map_case *c) {
@@ -137,14 +137,14 @@ static void test_maps(void **state) {
   assert_int_equal(fclose(file), 0);
   int64_t live = fault_live();
   map_case c = {.source = make_source()};
-  rs_routes routes;
+  rs_copy_regions regions;
   if (reshard_map_parse(text, NULL, &c.map) != RESHARD_SUCCESS ||
-      rs_map_apply(c.map, c.source, &c.wanted, &routes) != RESHARD_SUCCESS)
+      rs_map_apply(c.map, c.source, &c.wanted, &regions) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
-  free(routes.at);
-  c.routes = routes.n;
+  free(regions.at);
+  c.regions = regions.n;
   assert_int_equal(c.wanted->tensors.n, 12 + 12 + 4 + 20 + 12);
-  assert_int_equal(c.routes, 12 * 2 + 12 * 11 + 4 + 20 + 12);
+  assert_int_equal(c.regions, 12 * 2 + 12 * 11 + 4 + 20 + 12);
   assert_true(probe_run(&(probe){"map_parse", read_map, good_map, drop_map, &c}) >= 5);
   c.path = path;
   assert_true(probe_run(&(probe){"map_load", read_map, good_map, drop_map, &c}) >= 6);
@@ -154,7 +154,7 @@ static void test_maps(void **state) {
   reshard_model_free(c.wanted);
   c.map = NULL; /* no map: all as it is */
   c.wanted = c.source;
-  c.routes = c.source->tensors.n;
+  c.regions = c.source->tensors.n;
   run(&c);
   reshard_model_free(c.source);
   assert_int_equal(fault_live(), live);

@@ -8,7 +8,7 @@
 #include "support/probe.h"
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/write/writer.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -107,7 +107,7 @@ static bool of_at(int at, const char *path) {
   return path != NULL && path[0] != '/' && at != AT_FDCWD ? of_fd(at) : under(path);
 }
 
-/* What another program would do to a file while it is read. */
+/* Changes a file that is read, as another program would. */
 static void change(int fd) {
   char path[4096];
   struct stat info;
@@ -124,7 +124,7 @@ static void change(int fd) {
   }
 }
 
-/* What is to become of a call; when it is to fail, errno is set. */
+/* Decides the fate of a call; when it is to fail, errno is set. */
 enum { PASS, FAIL, SHORT, SIGNALLED };
 static int decide(int kind, bool counted, int fd) {
   if (!counted || plan.process != getpid())

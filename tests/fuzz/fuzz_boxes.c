@@ -24,7 +24,7 @@ static int count_ranks(void *user, int64_t rank, int64_t array, int64_t elements
   return 0;
 }
 
-/* Whether each element is in one box exactly; equal boxes on several ranks count several times. */
+/* Checks that each element is in one box exactly; equal boxes on several ranks count several times. */
 static int held_once(reshard_layout layout) {
   const int64_t *shape = reshard_layout_shape(layout);
   for (int64_t e = 0; e < reshard_layout_elements(layout); e++) {

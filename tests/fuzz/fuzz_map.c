@@ -1,6 +1,6 @@
-/* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks, unbounded
- * recursion, and routes that are not what reshard_entry wants or leave an element of the target out. */
-#include "file/move/store.h"
+/* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks and
+ * unbounded recursion. Finds regions that reshard_entry would refuse, or that leave an element of the target out. */
+#include "file/map/apply.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static int64_t volume(int ndim, const int64_t *extent) {
 }
 
 /* In bounds on both sides, of one extent, and each source dim walked once or of one index. */
-static void check_route(const rs_route *r, const rs_model_tensor *src, const rs_model_tensor *dst) {
+static void check_route(const rs_copy_region *r, const rs_model_tensor *src, const rs_model_tensor *dst) {
   unsigned named = 0;
   check(src->dtype == dst->dtype);
   for (int d = 0; d < dst->ndim; d++) {
@@ -65,22 +65,22 @@ static void check_route(const rs_route *r, const rs_model_tensor *src, const rs_
 
 static void apply(reshard_map map, reshard_model source) {
   reshard_model target = NULL;
-  rs_routes routes = {0};
-  if (rs_map_apply(map, source, &target, &routes) != RESHARD_SUCCESS) {
+  rs_copy_regions regions = {0};
+  if (rs_map_apply(map, source, &target, &regions) != RESHARD_SUCCESS) {
     check(strncmp(reshard_last_error(), "fuzz:", 5) == 0 && strchr(reshard_last_error(), '\n') == NULL);
     return;
   }
   int64_t elements = 0, reached = 0;
   for (int64_t i = 0; i < target->tensors.n; i++)
     elements += volume(target->tensors.at[i].ndim, target->tensors.at[i].shape);
-  for (int64_t i = 0; i < routes.n; i++) {
-    const rs_route *r = &routes.at[i];
+  for (int64_t i = 0; i < regions.n; i++) {
+    const rs_copy_region *r = &regions.at[i];
     check(r->src >= 0 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
     check_route(r, &source->tensors.at[r->src], &target->tensors.at[r->dst]);
     reached += volume(target->tensors.at[r->dst].ndim, r->dst_extent);
   }
   check(reached == elements);
-  free(routes.at);
+  free(regions.at);
   reshard_model_free(target);
 }
 

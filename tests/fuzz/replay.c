@@ -1,4 +1,4 @@
-/* Runs a fuzz target on the files of a corpus without libFuzzer, so that what was found once is tested in every build. */
+/* Runs a fuzz target on the files of a corpus without libFuzzer: each find is tested in every build. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static int replay(const char *path) {
+static int replay_file(const char *path) {
   FILE *file = fopen(path, "rb");
   if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
     perror(path);
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
       if (entry->d_name[0] == '.')
         continue;
       snprintf(path, sizeof path, "%s/%s", argv[i], entry->d_name);
-      failed |= replay(path);
+      failed |= replay_file(path);
       count++;
     }
     closedir(directory);

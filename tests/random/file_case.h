@@ -56,7 +56,7 @@ void file_draw_map(rng *r, bool (*allowed)(reshard_dtype), bool one_source, bool
 /* A name with something odd in it. */
 void file_draw_name(rng *r, int64_t number, cli_text *name);
 
-/* What was done. */
+/* Counts of cases. */
 typedef struct file_totals {
   int64_t cases, mapped, verified, by_writer, reads, cancelled, refused, unreadable, whole_arrays, bytes, tensors;
   int64_t formats[SOURCES][TARGETS];

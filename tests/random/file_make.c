@@ -48,8 +48,8 @@ static void draw_tensors(file_case *c, bool (*allowed)(reshard_dtype)) {
   copy_tensors(&c->src, &c->dst);
 }
 
-/* Names that begin alike have the same layout only if one is the beginning of the other's pattern, which the '.' after
- * the number rules out; names of maps hold nothing that a pattern minds but in their odd end. */
+/* Names that begin alike have the same layout only if one is the beginning of the other's pattern. The '.' after the
+ * number rules that out. Names of maps hold nothing that a pattern minds but in their odd end. */
 static void add_rule(const char *name, const char *layout, cli_text *rules) {
   for (const char *at = name; *at != '\0'; at++) {
     bool tame = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '.' || *at == '_' || *at == '-';
@@ -61,7 +61,7 @@ static void add_rule(const char *name, const char *layout, cli_text *rules) {
   cli_add(rules, " %s\n", layout);
 }
 
-/* Whole targets are on one rank. */
+/* Targets of whole tensors are on one rank. */
 static bool draw_sides(file_case *c, const naive_set *set, int64_t world, bool source, bool dedup, bool whole,
                        int64_t most_boxes, naive_side **out, char **rules, cli_text *why) {
   cli_text text = {0};

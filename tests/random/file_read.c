@@ -1,4 +1,4 @@
-/* What a target must be, and what the library reads of it. */
+/* Expected targets, and what the library reads of them. */
 #include "random/file_case.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -41,7 +41,7 @@ static bool check_safetensors(const file_case *c, const char *path, cli_text *wh
   return right;
 }
 
-/* Which tensors share a file is the writer's choice, within the limit; the index says what is there. */
+/* The writer chooses which tensors share a file, within the limit; the index says what is there. */
 static bool check_index(const file_case *c, const char *path, cli_text *why) {
   naive_dir dir;
   naive_set all = {0};
@@ -110,7 +110,7 @@ bool file_check_target(const file_case *c, const char *path, cli_text *why) {
 
 /* --- By the library ---------------------------------------------------------------------------------------------- */
 
-/* What a rank of a layout reads. */
+/* Reads the arrays of a rank. */
 static bool read_rank(reshard_checkpoint checkpoint, int64_t tensor, const naive_tensor *t, const naive_side *side,
                       int64_t rank, int threads, cli_text *why) {
   int64_t first = side->held.first[rank], n = side->held.first[rank + 1] - first;

@@ -1,4 +1,6 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
+#include "file/map/apply.h"
+#include "file/move/move.h"
 #include "random/file_case.h"
 #include "support/oracles/store.h"
 
@@ -10,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char *place(const char *directory, const char *name, const char *suffix) {
+static char *place_path(const char *directory, const char *name, const char *suffix) {
   cli_text text = {0};
   cli_add(&text, "%s/%s%s", directory, name, suffix);
   return text.at;
@@ -24,7 +26,7 @@ static void remove_all(const char *path) {
   }
   for (struct dirent *entry; (entry = readdir(open)) != NULL;)
     if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-      char *name = place(path, entry->d_name, "");
+      char *name = place_path(path, entry->d_name, "");
       remove_all(name);
       free(name);
     }
@@ -43,12 +45,12 @@ static int64_t count_entries(const char *path) {
   return n;
 }
 
-static bool failed(cli_text *why, const char *call) {
+static bool failed_step(cli_text *why, const char *call) {
   cli_add(why, "%s: %s", call, reshard_last_error());
   return false;
 }
 
-static bool same(cli_text *why, const char *what, int64_t is, int64_t should) {
+static bool same_number(cli_text *why, const char *what, int64_t is, int64_t should) {
   if (is != should)
     cli_add(why, "the report's %s is %lld, should be %lld", what, (long long)is, (long long)should);
   return is == should;
@@ -104,18 +106,18 @@ static bool check_report(const file_case *c, const char *out, const reshard_conv
   }
   totals->bytes += bytes;
   totals->whole_arrays += whole_arrays;
-  return same(why, "format", report->format, formats[c->out]) &&
-         same(why, "source.format", report->source.format, sources[c->in]) &&
-         same(why, "source.tensors", report->source.tensors, c->src.n) &&
-         same(why, "source.bytes", report->source.bytes, source_bytes) &&
-         same(why, "source.described", report->source.described, c->in == FROM_SHARDS) &&
-         (c->in < FROM_SHARDS || same(why, "source.world", report->source.world, c->in_world)) &&
-         same(why, "tensors", report->tensors, c->dst.n) && same(why, "bytes", report->bytes, bytes) &&
-         same(why, "world", report->world, c->out_world) &&
-         same(why, "files", report->files, directory ? count_entries(out) - (c->out == TO_INDEX) : 1) &&
-         same(why, "whole_arrays", report->whole_arrays, whole_arrays) && same(why, "gapped", report->gapped, gapped) &&
-         same(why, "haloed", report->haloed, haloed) &&
-         (c->map != NULL || c->in >= FROM_SHARDS || same(why, "wire_bytes", report->wire_bytes, count_wire(c)));
+  return same_number(why, "format", report->format, formats[c->out]) &&
+         same_number(why, "source.format", report->source.format, sources[c->in]) &&
+         same_number(why, "source.tensors", report->source.tensors, c->src.n) &&
+         same_number(why, "source.bytes", report->source.bytes, source_bytes) &&
+         same_number(why, "source.described", report->source.described, c->in == FROM_SHARDS) &&
+         (c->in < FROM_SHARDS || same_number(why, "source.world", report->source.world, c->in_world)) &&
+         same_number(why, "tensors", report->tensors, c->dst.n) && same_number(why, "bytes", report->bytes, bytes) &&
+         same_number(why, "world", report->world, c->out_world) &&
+         same_number(why, "files", report->files, directory ? count_entries(out) - (c->out == TO_INDEX) : 1) &&
+         same_number(why, "whole_arrays", report->whole_arrays, whole_arrays) &&
+         same_number(why, "gapped", report->gapped, gapped) && same_number(why, "haloed", report->haloed, haloed) &&
+         (c->map != NULL || c->in >= FROM_SHARDS || same_number(why, "wire_bytes", report->wire_bytes, count_wire(c)));
 }
 
 /* --- The two ways to a target ------------------------------------------------------------------------------------ */
@@ -125,15 +127,15 @@ typedef struct watched {
   bool cancel, right;
 } watched;
 
-static int watch(void *user, const char *stage, int64_t done, int64_t all) {
+static int watch_progress(void *user, const char *stage, int64_t done, int64_t all) {
   watched *w = user;
   w->calls++;
   w->right = w->right && stage != NULL && done >= 0 && done <= all;
   return w->cancel;
 }
 
-static reshard_status convert(const file_case *c, const char *in, const char *out, bool force, watched *watch_at,
-                              reshard_convert_report *report) {
+static reshard_status convert_case(const file_case *c, const char *in, const char *out, bool force, watched *watch_at,
+                                   reshard_convert_report *report) {
   reshard_convert_options o = {.size = RESHARD_CONVERT_OPTIONS_INIT,
                                .world = c->world,
                                .force = force,
@@ -141,7 +143,7 @@ static reshard_status convert(const file_case *c, const char *in, const char *ou
                                .verify = c->verify,
                                .index_bytes = c->index_bytes,
                                .threads = c->threads,
-                               .progress = watch_at != NULL ? watch : NULL,
+                               .progress = watch_at != NULL ? watch_progress : NULL,
                                .user = watch_at};
   reshard_status status = RESHARD_SUCCESS;
   bool said = c->from != NULL && c->in < FROM_SHARDS;
@@ -204,7 +206,7 @@ static reshard_status write_target(const file_case *c, const char *out) {
 }
 
 /* Something of the same format is there already: it stays as it is unless force says otherwise. */
-static bool refuse(file_case *c, const char *in, const char *out, cli_text *why) {
+static bool refuse_case(file_case *c, const char *in, const char *out, cli_text *why) {
   rng same_again = c->r, *r = &c->r;
   naive_set set = {0};
   naive_dir dir = {0}, is = {0};
@@ -217,7 +219,7 @@ static bool refuse(file_case *c, const char *in, const char *out, cli_text *why)
     naive_write_safetensors(r, out, file);
   else if (c->out != TO_NPY)
     naive_write_dir(r, out, &dir);
-  reshard_status status = convert(c, in, out, false, NULL, NULL);
+  reshard_status status = convert_case(c, in, out, false, NULL, NULL);
   bool right = status == RESHARD_ERROR_INVALID;
   if (!right)
     cli_add(why, "a target that is there: status %d, %s", status, reshard_last_error());
@@ -229,20 +231,20 @@ static bool refuse(file_case *c, const char *in, const char *out, cli_text *why)
   return right;
 }
 
-static bool cancel(file_case *c, const char *in, const char *out, bool *done, cli_text *why) {
+static bool cancel_case(file_case *c, const char *in, const char *out, bool *done, cli_text *why) {
   watched w = {.cancel = true, .right = true};
-  reshard_status status = convert(c, in, out, c->force, &w, NULL);
+  reshard_status status = convert_case(c, in, out, c->force, &w, NULL);
   *done = status == RESHARD_SUCCESS && w.calls == 0;
   if (!*done && status != RESHARD_ERROR_CANCELLED)
     cli_add(why, "cancelled: status %d, %s", status, reshard_last_error());
   return why->length == 0;
 }
 
-/* The routes of a map alone, walked element by element. */
+/* The regions of a map alone, walked element by element. */
 static bool check_map(const file_case *c, cli_text *why) {
   reshard_model source = NULL, target = NULL;
   reshard_map map = NULL;
-  rs_routes routes = {0};
+  rs_copy_regions regions = {0};
   naive_set made = {0};
   reshard_status status = rs_model_new(&source);
   for (int64_t i = 0; i < c->src.n && status == RESHARD_SUCCESS; i++) {
@@ -252,18 +254,18 @@ static bool check_map(const file_case *c, cli_text *why) {
   if (status == RESHARD_SUCCESS)
     status = reshard_map_parse(c->map, "map", &map);
   if (status == RESHARD_SUCCESS)
-    status = rs_map_apply(map, source, &target, &routes);
-  bool right = status == RESHARD_SUCCESS || failed(why, "rs_map_apply");
+    status = rs_map_apply(map, source, &target, &regions);
+  bool right = status == RESHARD_SUCCESS || failed_step(why, "rs_map_apply");
   for (int64_t i = 0; i < reshard_model_count(target); i++) {
     reshard_model_tensor t;
     reshard_model_get(target, i, &t);
     naive_add(&made, t.name, t.dtype, t.ndim, t.shape);
   }
-  for (int64_t i = 0; i < routes.n && right; i++)
-    naive_route(&c->src, &routes.at[i], &made);
+  for (int64_t i = 0; i < regions.n && right; i++)
+    naive_region(&c->src, &regions.at[i], &made);
   right = right && naive_same_set(&made, &c->dst, why);
   naive_set_free(&made);
-  free(routes.at);
+  free(regions.at);
   reshard_map_free(map);
   reshard_model_free(target);
   reshard_model_free(source);
@@ -284,17 +286,17 @@ static void add_totals(const file_case *c, file_totals *totals) {
       totals->kinds[c->from[i].what.kind][c->to[i].what.kind]++;
 }
 
-static bool readable(const file_case *c) {
+static bool readable_target(const file_case *c) {
   bool right = true;
   for (int64_t i = 0; i < c->dst.n; i++)
     right = right && !c->to[i].gapped && !c->to[i].haloed;
   return right;
 }
 
-/* What cannot be read back is refused, and the report has said so. */
+/* A target that cannot be read back is refused, and the report has said so. */
 static bool check_readable(file_case *c, const char *out, file_totals *totals, cli_text *why) {
   reshard_checkpoint checkpoint;
-  if (readable(c))
+  if (readable_target(c))
     return file_read_back(&c->r, out, &c->dst, totals, why);
   totals->unreadable++;
   if (reshard_checkpoint_open(out, &checkpoint) != RESHARD_SUCCESS)
@@ -309,17 +311,17 @@ static bool make_target(file_case *c, const char *in, const char *out, file_tota
   reshard_convert_report report = {0};
   bool done = false;
   if (c->by_writer)
-    return write_target(c, out) == RESHARD_SUCCESS || failed(why, "reshard_writer");
+    return write_target(c, out) == RESHARD_SUCCESS || failed_step(why, "reshard_writer");
   if (c->force) {
     totals->refused++;
-    if (!refuse(c, in, out, why))
+    if (!refuse_case(c, in, out, why))
       return false;
   }
-  if (c->cancel && !cancel(c, in, out, &done, why))
+  if (c->cancel && !cancel_case(c, in, out, &done, why))
     return false;
   totals->cancelled += c->cancel && !done;
-  if (convert(c, in, out, c->force || done, rng_one_in(&c->r, 2) ? &w : NULL, &report) != RESHARD_SUCCESS)
-    return failed(why, "reshard_convert");
+  if (convert_case(c, in, out, c->force || done, rng_one_in(&c->r, 2) ? &w : NULL, &report) != RESHARD_SUCCESS)
+    return failed_step(why, "reshard_convert");
   if (!w.right) {
     cli_add(why, "progress of more than all, or of less than nothing");
     return false;
@@ -343,17 +345,17 @@ static bool run_step(file_case *c, const char *directory, const char *in, const 
 bool file_case_run(file_case *c, const char *directory, file_totals *totals, cli_text *why) {
   static const char *const suffixes[TARGETS] = {".npy", ".safetensors", "", "", ""};
   const char *suffix = c->in <= FROM_FORTRAN ? ".npy" : c->in == FROM_SAFETENSORS ? ".safetensors" : "";
-  char *in = place(directory, "in", suffix), *out = place(directory, "out", suffixes[c->out]);
+  char *in = place_path(directory, "in", suffix), *out = place_path(directory, "out", suffixes[c->out]);
   file_write_source(c, in);
   bool right = c->map == NULL || check_map(c, why);
   right = right && (rng_one_in(&c->r, 2) || file_read_back(&c->r, in, &c->src, totals, why));
   right = right && run_step(c, directory, in, out, 2, totals, why);
-  if (right && readable(c) && rng_one_in(&c->r, 3)) {
+  if (right && readable_target(c) && rng_one_in(&c->r, 3)) {
     file_case next;
     char *again = NULL;
     right = file_case_next(c, &next, why);
     if (right) {
-      again = place(directory, "again", suffixes[next.out]);
+      again = place_path(directory, "again", suffixes[next.out]);
       right = run_step(&next, directory, out, again, 3, totals, why);
       remove_all(again);
     }

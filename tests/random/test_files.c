@@ -32,7 +32,7 @@ typedef struct many {
   file_totals totals;
 } many;
 
-static void add(file_totals *to, const file_totals *from) {
+static void add_counts(file_totals *to, const file_totals *from) {
   int64_t *a = (int64_t *)to;
   const int64_t *b = (const int64_t *)from; /* a struct of counts alone */
   for (size_t i = 0; i < sizeof *to / sizeof *a; i++)
@@ -56,7 +56,7 @@ static bool run_seed(uint64_t seed, const char *directory, file_totals *totals, 
   return right;
 }
 
-static void *work(void *user) {
+static void *run_cases(void *user) {
   many *m = user;
   file_totals mine = {0};
   cli_text directory = {0};
@@ -87,7 +87,7 @@ static void *work(void *user) {
     rmdir(directory.at);
   free(directory.at);
   pthread_mutex_lock(&m->lock);
-  add(&m->totals, &mine);
+  add_counts(&m->totals, &mine);
   pthread_mutex_unlock(&m->lock);
   return NULL;
 }
@@ -95,9 +95,9 @@ static void *work(void *user) {
 static void run_many(many *m, int workers) {
   pthread_t threads[8];
   int started = 0;
-  while (started < workers - 1 && pthread_create(&threads[started], NULL, work, m) == 0)
+  while (started < workers - 1 && pthread_create(&threads[started], NULL, run_cases, m) == 0)
     started++;
-  work(m);
+  run_cases(m);
   for (int i = 0; i < started; i++)
     pthread_join(threads[i], NULL);
 }

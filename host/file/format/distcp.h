@@ -1,12 +1,12 @@
-/* Inside of the opening of a .distcp directory: what .metadata says (distcp_metadata.c), and the shards and holds that
- * follow (distcp.c). */
-#ifndef RS_FILE_DISTCP_H
-#define RS_FILE_DISTCP_H
+/* The .metadata of a .distcp directory: tensors, their chunks, and the places of these. */
+#ifndef RS_FILE_DISTCP_METADATA_H
+#define RS_FILE_DISTCP_METADATA_H
 
-#include "file/ground/names.h"
 #include "file/format/pickle.h"
+#include "file/ground/names.h"
+#include "file/model/model.h"
 
-/* Where something was saved. */
+/* Bytes of a file in which a chunk was saved. */
 typedef struct rs_distcp_place {
   int64_t path; /* in rs_distcp.paths */
   int64_t offset, length;

@@ -1,10 +1,12 @@
-/* An .npy file is a magic string, two bytes of version, the length of the header (2 bytes in version 1, 4 in versions 2
- * and 3, little-endian), the header - a Python dictionary as text, {'descr': '<f4', 'fortran_order': False, 'shape':
- * (3, 4), } - padded with spaces, and the data. Source: numpy.lib.format.
+/* An .npy file is a magic string, two bytes of version, the length of the header, the header and the data. The length
+ * has 2 bytes in version 1, 4 in versions 2 and 3, little-endian. The header is a Python dictionary as text, {'descr':
+ * '<f4', 'fortran_order': False, 'shape': (3, 4), }, padded with spaces. Source: numpy.lib.format.
  *
- * numpy writes the dictionary by hand and reads it as any Python literal; this reads what numpy has ever written: the
+ * numpy writes the dictionary by hand and reads it as any Python literal. This reads what numpy has ever written: the
  * three keys in any order, spaces between all tokens, both kinds of quotes, and the 'L' of Python 2 behind numbers. */
 #include "file/format/npy.h"
+
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,43 +18,44 @@ typedef struct scan {
   const char *at, *end;
 } scan;
 
-static void skip(scan *s) {
+static void skip_space(scan *s) {
   while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\t' || *s->at == '\r'))
     s->at++;
 }
 
-static bool take(scan *s, char c) {
-  skip(s);
+static bool take_char(scan *s, char c) {
+  skip_space(s);
   bool is = s->at < s->end && *s->at == c;
   s->at += is;
   return is;
 }
 
-/* What is left, up to `most` characters of it, for an error. */
-static const char *rest(const scan *s, char quoted[RS_QUOTE], size_t most) {
+/* Quotes the rest of the text, up to `most` characters, for an error. */
+static const char *quote_rest(const scan *s, char quoted[RS_QUOTE], size_t most) {
   char text[RS_QUOTE] = "";
   size_t n = (size_t)(s->end - s->at);
   memcpy(text, s->at, n < most ? n : most);
   return rs_quote(quoted, RS_QUOTE, text);
 }
 
-static reshard_status expected(const scan *s, const char *what) {
+static reshard_status expected_here(const scan *s, const char *what) {
   char quoted[RS_QUOTE];
-  return rs_error(RESHARD_ERROR_INVALID, "%s: header: expected %s before '%s'", s->where, what, rest(s, quoted, 40));
+  return rs_error(RESHARD_ERROR_INVALID, "%s: header: expected %s before '%s'", s->where, what,
+                  quote_rest(s, quoted, 40));
 }
 
-static reshard_status expect(scan *s, char c) {
+static reshard_status expect_char(scan *s, char c) {
   char what[4] = {'\'', c, '\'', 0};
-  return take(s, c) ? RESHARD_SUCCESS : expected(s, what);
+  return take_char(s, c) ? RESHARD_SUCCESS : expected_here(s, what);
 }
 
 /* A string in either kind of quotes, without escapes. */
 static reshard_status read_string(scan *s, const char *what, const char **text, size_t *length) {
-  skip(s);
+  skip_space(s);
   char quote = s->at < s->end ? *s->at : '\0';
   const char *close = quote == '\'' || quote == '"' ? memchr(s->at + 1, quote, (size_t)(s->end - s->at) - 1) : NULL;
   if (close == NULL)
-    return expected(s, what);
+    return expected_here(s, what);
   *text = s->at + 1;
   *length = (size_t)(close - s->at) - 1;
   s->at = close + 1;
@@ -72,9 +75,9 @@ static reshard_status read_descr(scan *s, reshard_dtype *dtype) {
   const char *text = "";
   char quoted[RS_QUOTE], name[8] = "";
   size_t length = 0;
-  skip(s);
+  skip_space(s);
   if (s->at < s->end && (*s->at == '[' || *s->at == '('))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: a structured type: descr %s", s->where, rest(s, quoted, 60));
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a structured type: descr %s", s->where, quote_rest(s, quoted, 60));
   RS_TRY(read_string(s, "a string as the descr", &text, &length));
   char order = length > 0 ? text[0] : '\0';
   if (length > 1 && length <= sizeof name)
@@ -84,36 +87,37 @@ static reshard_status read_descr(scan *s, reshard_dtype *dtype) {
     if (strcmp(name, dtypes[i].name) != 0 || order == '\0' || strchr("<>=|", order) == NULL)
       continue;
     if (order == '>')
-      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: big-endian data: descr '%s'", s->where, rest(&whole, quoted, 60));
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: big-endian data: descr '%s'", s->where,
+                      quote_rest(&whole, quoted, 60));
     if (order == '|' && reshard_dtype_size(dtypes[i].dtype) > 1)
       continue;
     *dtype = dtypes[i].dtype;
     return RESHARD_SUCCESS;
   }
-  return rs_error(RESHARD_ERROR_INVALID, "%s: unknown type: descr '%s'", s->where, rest(&whole, quoted, 60));
+  return rs_error(RESHARD_ERROR_INVALID, "%s: unknown type: descr '%s'", s->where, quote_rest(&whole, quoted, 60));
 }
 
 static reshard_status read_order(scan *s, bool *fortran) {
-  skip(s);
+  skip_space(s);
   size_t left = (size_t)(s->end - s->at);
   *fortran = left >= 4 && memcmp(s->at, "True", 4) == 0;
   if (!*fortran && (left < 5 || memcmp(s->at, "False", 5) != 0))
-    return expected(s, "True or False as the fortran_order");
+    return expected_here(s, "True or False as the fortran_order");
   s->at += *fortran ? 4 : 5;
   return RESHARD_SUCCESS;
 }
 
 static reshard_status read_extent(scan *s, int64_t *extent) {
-  skip(s);
+  skip_space(s);
   const char *first = s->at;
   int64_t n = 0;
   for (; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++)
     if (!rs_mul(n, 10, &n) || !rs_add(n, *s->at - '0', &n)) {
       s->at = first;
-      return expected(s, "an extent below 2^63");
+      return expected_here(s, "an extent below 2^63");
     }
   if (s->at == first)
-    return expected(s, "an extent");
+    return expected_here(s, "an extent");
   s->at += s->at < s->end && *s->at == 'L';
   *extent = n;
   return RESHARD_SUCCESS;
@@ -123,16 +127,16 @@ static reshard_status read_extent(scan *s, int64_t *extent) {
 static reshard_status read_shape(scan *s, int *ndim, int64_t *shape) {
   bool comma = true;
   int n = 0;
-  RS_TRY(expect(s, '('));
-  while (!take(s, ')')) {
+  RS_TRY(expect_char(s, '('));
+  while (!take_char(s, ')')) {
     int64_t extent = 0;
     if (!comma)
-      return expected(s, "',' or ')' in the shape");
+      return expected_here(s, "',' or ')' in the shape");
     RS_TRY(read_extent(s, &extent));
     if (n < RESHARD_MAX_DIMS)
       shape[n] = extent;
     n++;
-    comma = take(s, ',');
+    comma = take_char(s, ',');
   }
   if (n == 1 && !comma)
     return rs_error(RESHARD_ERROR_INVALID, "%s: header: the shape (%lld) is no tuple", s->where, (long long)shape[0]);
@@ -145,42 +149,42 @@ static reshard_status read_shape(scan *s, int *ndim, int64_t *shape) {
 static reshard_status read_dictionary(scan *s, reshard_model_tensor *tensor, bool *fortran) {
   static const char *const keys[] = {"descr", "fortran_order", "shape"};
   bool seen[3] = {false, false, false}, comma = true;
-  RS_TRY(expect(s, '{'));
-  while (!take(s, '}')) {
+  RS_TRY(expect_char(s, '{'));
+  while (!take_char(s, '}')) {
     const char *text = "";
     size_t length = 0;
     int key = 0;
     if (!comma)
-      return expected(s, "',' or '}'");
+      return expected_here(s, "',' or '}'");
     RS_TRY(read_string(s, "a key", &text, &length));
     while (key < 3 && (strlen(keys[key]) != length || memcmp(keys[key], text, length) != 0))
       key++;
     if (key == 3 || seen[key]) {
       char quoted[RS_QUOTE];
       scan name = {s->where, text, text + length};
-      return rs_error(RESHARD_ERROR_INVALID, "%s: header: the key '%s' is %s", s->where, rest(&name, quoted, 40),
+      return rs_error(RESHARD_ERROR_INVALID, "%s: header: the key '%s' is %s", s->where, quote_rest(&name, quoted, 40),
                       key == 3 ? "unknown" : "there twice");
     }
     seen[key] = true;
-    RS_TRY(expect(s, ':'));
+    RS_TRY(expect_char(s, ':'));
     RS_TRY(key == 0   ? read_descr(s, &tensor->dtype)
            : key == 1 ? read_order(s, fortran)
                       : read_shape(s, &tensor->ndim, tensor->shape));
-    comma = take(s, ',');
+    comma = take_char(s, ',');
   }
   for (int key = 0; key < 3; key++)
     if (!seen[key])
       return rs_error(RESHARD_ERROR_INVALID, "%s: header: the key '%s' is missing", s->where, keys[key]);
-  skip(s);
-  return s->at == s->end ? RESHARD_SUCCESS : expected(s, "nothing");
+  skip_space(s);
+  return s->at == s->end ? RESHARD_SUCCESS : expected_here(s, "nothing");
 }
 
-/* Where the header begins and how long it is. */
+/* Finds where the header begins and how long it is. */
 static reshard_status read_head(const char *where, const rs_file *file, int64_t *begin, int64_t *length) {
   unsigned char head[12] = {0};
   if (file->size < 10)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for an .npy file", where, (long long)file->size);
-  RS_TRY(rs_file_get(file, 0, head, rs_min(file->size, sizeof head)));
+  RS_TRY(rs_file_read_at(file, 0, head, rs_min(file->size, sizeof head)));
   if (memcmp(head, RS_NPY_MAGIC, 6) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: no .npy file: it does not begin with \\x93NUMPY", where);
   if (head[6] < 1 || head[6] > 3 || head[7] != 0)
@@ -196,7 +200,7 @@ static reshard_status read_head(const char *where, const rs_file *file, int64_t 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole *whole) {
+reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole_tensor *whole) {
   int64_t begin = 0, length = 0, bytes = 0;
   char *text, shape[RS_SHAPE_TEXT];
   bool fortran = false;
@@ -204,21 +208,18 @@ reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole *who
   RS_TRY(read_head(where, file, &begin, &length));
   RS_TRY(rs_alloc(&text, length + 1, 1));
   scan s = {where, text, text + length};
-  reshard_status status = rs_file_get(file, begin, text, length);
+  reshard_status status = rs_file_read_at(file, begin, text, length);
   if (status == RESHARD_SUCCESS)
     status = read_dictionary(&s, &tensor, &fortran);
   free(text);
   RS_TRY(status);
-  if (rs_tensor_bytes(tensor.ndim, tensor.shape, reshard_dtype_size(tensor.dtype), &bytes) != RESHARD_SUCCESS) {
-    char why[256];
-    rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", where, why);
-  }
+  if (rs_tensor_bytes(tensor.ndim, tensor.shape, reshard_dtype_size(tensor.dtype), &bytes) != RESHARD_SUCCESS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", where, reshard_last_error());
   begin += length;
   if (bytes != file->size - begin)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes of data, shape %s of %s needs %lld", where,
                     (long long)(file->size - begin), rs_shape_text(shape, tensor.ndim, tensor.shape),
                     reshard_dtype_string(tensor.dtype), (long long)bytes);
-  *whole = (rs_whole){tensor, .reversed = fortran && tensor.ndim > 1, .offset = begin};
+  *whole = (rs_whole_tensor){tensor, .reversed = fortran && tensor.ndim > 1, .offset = begin};
   return RESHARD_SUCCESS;
 }

@@ -2,13 +2,14 @@
 #ifndef RS_FILE_NPY_H
 #define RS_FILE_NPY_H
 
-#include "file/read/open.h"
+#include "file/ground/file.h"
+#include "file/model/model.h"
 
 #define RS_NPY_MAGIC "\x93NUMPY"
 
 /* Reads it: the tensor, named "tensor", whether its dims are stored in reverse (Fortran order, of 2 dims or more), and
  * where its data begins. Errors: RESHARD_ERROR_INVALID when it is none, or the data is not as long as the shape says;
  * RESHARD_ERROR_UNSUPPORTED for big-endian data. */
-reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole *whole);
+reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole_tensor *whole);
 
 #endif

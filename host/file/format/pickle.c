@@ -17,14 +17,14 @@ typedef struct machine {
   bool done;
 } machine;
 
-static reshard_status fail(const machine *m, const char *why) {
+static reshard_status malformed_pickle(const machine *m, const char *why) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s", m->p->where, (long long)m->op, why);
 }
 
 /* n bytes, little-endian. */
 static reshard_status take_number(machine *m, int n, uint64_t *number) {
   if (m->p->size - m->at < n)
-    return fail(m, "it ends in the middle of a number");
+    return malformed_pickle(m, "it ends in the middle of a number");
   uint64_t made = 0;
   for (int i = n - 1; i >= 0; i--)
     made = made << 8 | (unsigned char)m->p->bytes[m->at + i];
@@ -46,7 +46,7 @@ static reshard_status take_bytes(machine *m, int n, int64_t *first, int64_t *siz
   return RESHARD_SUCCESS;
 }
 
-static reshard_status push(machine *m, const rs_pickle_value *value) {
+static reshard_status push_value(machine *m, const rs_pickle_value *value) {
   rs_pickle *p = m->p;
   RS_TRY(rs_vec_reserve(&p->values, p->values.n + 1));
   RS_TRY(rs_vec_reserve(&m->stack, m->stack.n + 1));
@@ -57,21 +57,21 @@ static reshard_status push(machine *m, const rs_pickle_value *value) {
 }
 
 static reshard_status push_kind(machine *m, rs_pickle_kind kind, int64_t number) {
-  return push(m, &(rs_pickle_value){.kind = kind, .number = number, .first = -1, .last = -1});
+  return push_value(m, &(rs_pickle_value){.kind = kind, .number = number, .first = -1, .last = -1});
 }
 
 static reshard_status push_text(machine *m, int width) {
   rs_pickle_value v = {.kind = RS_PICKLE_TEXT, .first = -1, .last = -1};
   RS_TRY(take_bytes(m, width, &v.number, &v.count));
-  return push(m, &v);
+  return push_value(m, &v);
 }
 
 /* Values above the last mark, or on the whole stack. */
 static int64_t above_mark(const machine *m) { return m->stack.n - (m->marks.n > 0 ? m->marks.at[m->marks.n - 1] : 0); }
 
-static reshard_status pop(machine *m, int64_t *value) {
+static reshard_status pop_value(machine *m, int64_t *value) {
   if (above_mark(m) < 1)
-    return fail(m, "no value is there for it");
+    return malformed_pickle(m, "no value is there for it");
   *value = m->stack.at[--m->stack.n];
   return RESHARD_SUCCESS;
 }
@@ -79,13 +79,13 @@ static reshard_status pop(machine *m, int64_t *value) {
 /* *first: the stack's height at the last mark, which is taken away. */
 static reshard_status pop_mark(machine *m, int64_t *first) {
   if (m->marks.n == 0)
-    return fail(m, "no mark is there for it");
+    return malformed_pickle(m, "no mark is there for it");
   *first = m->marks.at[--m->marks.n];
   return RESHARD_SUCCESS;
 }
 
 /* The stack's values from `first` on become the last items of a container. */
-static reshard_status append(machine *m, int64_t container, int64_t first) {
+static reshard_status append_items(machine *m, int64_t container, int64_t first) {
   rs_pickle *p = m->p;
   RS_TRY(rs_vec_reserve(&p->cells, p->cells.n + m->stack.n - first));
   rs_pickle_value *v = &p->values.at[container];
@@ -104,29 +104,31 @@ static reshard_status append(machine *m, int64_t container, int64_t first) {
 }
 
 /* A new container of the stack's values from `first` on. */
-static reshard_status collect(machine *m, rs_pickle_kind kind, int64_t first) {
+static reshard_status collect_items(machine *m, rs_pickle_kind kind, int64_t first) {
   RS_TRY(push_kind(m, kind, 0));
   int64_t made = m->stack.at[--m->stack.n];
-  RS_TRY(append(m, made, first));
+  RS_TRY(append_items(m, made, first));
   m->stack.at[m->stack.n++] = made; /* there was room for it */
   return RESHARD_SUCCESS;
 }
 
 static reshard_status collect_last(machine *m, int64_t n) {
-  return above_mark(m) < n ? fail(m, "too few values are there for it") : collect(m, RS_PICKLE_TUPLE, m->stack.n - n);
+  return above_mark(m) < n ? malformed_pickle(m, "too few values are there for it")
+                           : collect_items(m, RS_PICKLE_TUPLE, m->stack.n - n);
 }
 
 /* Items from `first` on go into the container below them. */
-static reshard_status extend(machine *m, int64_t first, rs_pickle_kind kind) {
+static reshard_status extend_items(machine *m, int64_t first, rs_pickle_kind kind) {
   int64_t bottom = m->marks.n > 0 ? m->marks.at[m->marks.n - 1] : 0;
   if (first <= bottom || first > m->stack.n)
-    return fail(m, "no container is there for its items");
+    return malformed_pickle(m, "no container is there for its items");
   int64_t container = m->stack.at[first - 1];
   if (m->p->values.at[container].kind != kind)
-    return fail(m, kind == RS_PICKLE_DICT ? "keys and values for what is no dict" : "items for what is no list");
+    return malformed_pickle(m, kind == RS_PICKLE_DICT ? "keys and values for what is no dict"
+                                                      : "items for what is no list");
   if (kind == RS_PICKLE_DICT && (m->stack.n - first) % 2 != 0)
-    return fail(m, "a key without a value");
-  return append(m, container, first);
+    return malformed_pickle(m, "a key without a value");
+  return append_items(m, container, first);
 }
 
 /* --- Names and calls --------------------------------------------------------------------------------------------- */
@@ -146,7 +148,7 @@ static reshard_status push_name(machine *m, const char *module, size_t module_si
                     "%s: byte %lld of the pickle: it names '%s', which is none of the classes that are read here",
                     m->p->where, (long long)m->op, rs_quote(quoted, sizeof quoted, text));
   }
-  return push(m, &(rs_pickle_value){.kind = RS_PICKLE_GLOBAL, .name = found, .first = -1, .last = -1});
+  return push_value(m, &(rs_pickle_value){.kind = RS_PICKLE_GLOBAL, .name = found, .first = -1, .last = -1});
 }
 
 /* GLOBAL: two lines. */
@@ -157,7 +159,7 @@ static reshard_status take_global(machine *m) {
     line[i] = m->p->bytes + m->at;
     const char *end = memchr(line[i], '\n', (size_t)(m->p->size - m->at));
     if (end == NULL)
-      return fail(m, "a name without an end");
+      return malformed_pickle(m, "a name without an end");
     size[i] = (size_t)(end - line[i]);
     m->at += (int64_t)size[i] + 1;
   }
@@ -167,9 +169,9 @@ static reshard_status take_global(machine *m) {
 static reshard_status stack_global(machine *m) {
   int64_t value[2] = {-1, -1};
   for (int i = 1; i >= 0; i--) {
-    RS_TRY(pop(m, &value[i]));
+    RS_TRY(pop_value(m, &value[i]));
     if (!rs_pickle_is(m->p, value[i], RS_PICKLE_TEXT))
-      return fail(m, "a name that is no text");
+      return malformed_pickle(m, "a name that is no text");
   }
   const rs_pickle_value *module = &m->p->values.at[value[0]], *name = &m->p->values.at[value[1]];
   return push_name(m, m->p->bytes + module->number, (size_t)module->count, m->p->bytes + name->number,
@@ -177,53 +179,54 @@ static reshard_status stack_global(machine *m) {
 }
 
 /* REDUCE, NEWOBJ, NEWOBJ_EX. An OrderedDict is a dict from now on. */
-static reshard_status call(machine *m, bool keywords) {
+static reshard_status call_global(machine *m, bool keywords) {
   int64_t name = -1, arguments = -1, more = -1;
   if (keywords) {
-    RS_TRY(pop(m, &more));
+    RS_TRY(pop_value(m, &more));
     if (!rs_pickle_is(m->p, more, RS_PICKLE_DICT) || m->p->values.at[more].count != 0)
-      return fail(m, "a call with arguments by keyword");
+      return malformed_pickle(m, "a call with arguments by keyword");
   }
-  RS_TRY(pop(m, &arguments));
-  RS_TRY(pop(m, &name));
+  RS_TRY(pop_value(m, &arguments));
+  RS_TRY(pop_value(m, &name));
   if (!rs_pickle_is(m->p, name, RS_PICKLE_GLOBAL) || !rs_pickle_is(m->p, arguments, RS_PICKLE_TUPLE))
-    return fail(m, "a call of what is no class, or with what is no tuple");
+    return malformed_pickle(m, "a call of what is no class, or with what is no tuple");
   const rs_pickle_name *of = m->p->values.at[name].name;
   if (of->role != RS_ROLE_DICT)
-    return push(m, &(rs_pickle_value){.kind = RS_PICKLE_OBJECT, .name = of, .first = arguments, .last = -1});
+    return push_value(m, &(rs_pickle_value){.kind = RS_PICKLE_OBJECT, .name = of, .first = arguments, .last = -1});
   if (m->p->values.at[arguments].count != 0)
-    return fail(m, "an OrderedDict with arguments");
+    return malformed_pickle(m, "an OrderedDict with arguments");
   return push_kind(m, RS_PICKLE_DICT, 0);
 }
 
 /* The state of an object; of a dict it is attributes, which are not looked at. */
-static reshard_status build(machine *m) {
+static reshard_status build_object(machine *m) {
   int64_t state = -1;
-  RS_TRY(pop(m, &state));
+  RS_TRY(pop_value(m, &state));
   if (above_mark(m) < 1)
-    return fail(m, "no object is there for a state");
+    return malformed_pickle(m, "no object is there for a state");
   rs_pickle_value *v = &m->p->values.at[m->stack.at[m->stack.n - 1]];
   if (v->kind == RS_PICKLE_DICT)
     return RESHARD_SUCCESS;
   if (v->kind != RS_PICKLE_OBJECT || v->last >= 0)
-    return fail(m, v->kind == RS_PICKLE_OBJECT ? "a second state of one object" : "a state for what is no object");
+    return malformed_pickle(m, v->kind == RS_PICKLE_OBJECT ? "a second state of one object"
+                                                           : "a state for what is no object");
   v->last = state;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status persistent(machine *m) {
+static reshard_status load_persistent(machine *m) {
   int64_t id = -1;
-  RS_TRY(pop(m, &id));
-  return push(m, &(rs_pickle_value){.kind = RS_PICKLE_PERSISTENT, .first = id, .last = -1});
+  RS_TRY(pop_value(m, &id));
+  return push_value(m, &(rs_pickle_value){.kind = RS_PICKLE_PERSISTENT, .first = id, .last = -1});
 }
 
 /* --- Memo -------------------------------------------------------------------------------------------------------- */
 
-static reshard_status memoize(machine *m, uint64_t number) {
+static reshard_status memoize_top(machine *m, uint64_t number) {
   if (above_mark(m) < 1)
-    return fail(m, "no value is there to be kept");
+    return malformed_pickle(m, "no value is there to be kept");
   if (number >= (uint64_t)m->p->size)
-    return fail(m, "a number of the memo that is larger than the pickle");
+    return malformed_pickle(m, "a number of the memo that is larger than the pickle");
   RS_TRY(rs_vec_reserve(&m->memo, (int64_t)number + 1));
   while (m->memo.n <= (int64_t)number)
     m->memo.at[m->memo.n++] = -1;
@@ -231,9 +234,9 @@ static reshard_status memoize(machine *m, uint64_t number) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status remember(machine *m, uint64_t number) {
+static reshard_status remember_value(machine *m, uint64_t number) {
   if (number >= (uint64_t)m->memo.n || m->memo.at[number] < 0)
-    return fail(m, "nothing is in the memo under its number");
+    return malformed_pickle(m, "nothing is in the memo under its number");
   RS_TRY(rs_vec_reserve(&m->stack, m->stack.n + 1));
   m->stack.at[m->stack.n++] = m->memo.at[number];
   return RESHARD_SUCCESS;
@@ -301,13 +304,13 @@ static reshard_status do_container(machine *m, unsigned char op) {
   case 0x86: return collect_last(m, 2);
   case 0x87: return collect_last(m, 3);
   case 't':
-  case 0x91: RS_TRY(pop_mark(m, &first)); return collect(m, RS_PICKLE_TUPLE, first);
-  case 'a': return extend(m, m->stack.n - 1, RS_PICKLE_LIST);
-  case 's': return extend(m, m->stack.n - 2, RS_PICKLE_DICT);
+  case 0x91: RS_TRY(pop_mark(m, &first)); return collect_items(m, RS_PICKLE_TUPLE, first);
+  case 'a': return extend_items(m, m->stack.n - 1, RS_PICKLE_LIST);
+  case 's': return extend_items(m, m->stack.n - 2, RS_PICKLE_DICT);
   case 'e':
-  case 0x90: RS_TRY(pop_mark(m, &first)); return extend(m, first, RS_PICKLE_LIST);
-  case 'u': RS_TRY(pop_mark(m, &first)); return extend(m, first, RS_PICKLE_DICT);
-  case '0': return pop(m, &first);
+  case 0x90: RS_TRY(pop_mark(m, &first)); return extend_items(m, first, RS_PICKLE_LIST);
+  case 'u': RS_TRY(pop_mark(m, &first)); return extend_items(m, first, RS_PICKLE_DICT);
+  case '0': return pop_value(m, &first);
   case '1':
     RS_TRY(pop_mark(m, &first));
     m->stack.n = first;
@@ -322,15 +325,15 @@ static reshard_status do_object(machine *m, unsigned char op) {
   case 'c': return take_global(m);
   case 0x93: return stack_global(m);
   case 'R':
-  case 0x81: return call(m, false);
-  case 0x92: return call(m, true);
-  case 'b': return build(m);
-  case 'Q': return persistent(m);
-  case 'q': RS_TRY(take_number(m, 1, &n)); return memoize(m, n);
-  case 'r': RS_TRY(take_number(m, 4, &n)); return memoize(m, n);
-  case 0x94: return memoize(m, (uint64_t)m->memo.n);
-  case 'h': RS_TRY(take_number(m, 1, &n)); return remember(m, n);
-  case 'j': RS_TRY(take_number(m, 4, &n)); return remember(m, n);
+  case 0x81: return call_global(m, false);
+  case 0x92: return call_global(m, true);
+  case 'b': return build_object(m);
+  case 'Q': return load_persistent(m);
+  case 'q': RS_TRY(take_number(m, 1, &n)); return memoize_top(m, n);
+  case 'r': RS_TRY(take_number(m, 4, &n)); return memoize_top(m, n);
+  case 0x94: return memoize_top(m, (uint64_t)m->memo.n);
+  case 'h': RS_TRY(take_number(m, 1, &n)); return remember_value(m, n);
+  case 'j': RS_TRY(take_number(m, 4, &n)); return remember_value(m, n);
   default: return NOT_MINE;
   }
 }
@@ -340,12 +343,12 @@ static reshard_status do_frame(machine *m, unsigned char op) {
   switch (op) {
   case 0x80:
     RS_TRY(take_number(m, 1, &n));
-    return n >= 2 && n <= 5 ? RESHARD_SUCCESS : fail(m, "a protocol that is not read: 2 to 5 are");
+    return n >= 2 && n <= 5 ? RESHARD_SUCCESS : malformed_pickle(m, "a protocol that is not read: 2 to 5 are");
   case 0x95: return take_number(m, 8, &n);
   case '.':
-    RS_TRY(pop(m, &m->p->root));
+    RS_TRY(pop_value(m, &m->p->root));
     if (m->stack.n != 0 || m->marks.n != 0)
-      return fail(m, "it ends with more than one value");
+      return malformed_pickle(m, "it ends with more than one value");
     m->done = true;
     return RESHARD_SUCCESS;
   default:
@@ -354,13 +357,13 @@ static reshard_status do_frame(machine *m, unsigned char op) {
   }
 }
 
-static reshard_status run(machine *m) {
+static reshard_status run_opcodes(machine *m) {
   static reshard_status (*const groups[])(machine *, unsigned char) = {do_object, do_container, do_number, do_text,
                                                                        do_frame};
   while (!m->done) {
     m->op = m->at;
     if (m->at == m->p->size)
-      return fail(m, "it ends without a STOP");
+      return malformed_pickle(m, "it ends without a STOP");
     unsigned char op = (unsigned char)m->p->bytes[m->at++];
     reshard_status status = NOT_MINE;
     for (size_t i = 0; status == NOT_MINE; i++) /* the last group takes all */
@@ -376,7 +379,7 @@ static reshard_status run(machine *m) {
 reshard_status rs_pickle_read(const char *where, const char *bytes, int64_t size, unsigned in, rs_pickle *pickle) {
   *pickle = (rs_pickle){.where = where, .bytes = bytes, .size = size, .root = -1};
   machine m = {.p = pickle, .in = in};
-  reshard_status status = run(&m);
+  reshard_status status = run_opcodes(&m);
   free(m.stack.at);
   free(m.marks.at);
   free(m.memo.at);

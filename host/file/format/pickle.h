@@ -4,7 +4,9 @@
 #ifndef RS_FILE_PICKLE_H
 #define RS_FILE_PICKLE_H
 
-#include "file/model/internal.h"
+#include "base/text.h"
+
+#include <reshard/dtype.h>
 
 typedef enum rs_pickle_kind {
   RS_PICKLE_NONE,
@@ -20,7 +22,7 @@ typedef enum rs_pickle_kind {
   RS_PICKLE_PERSISTENT /* a storage of a tensor: its description */
 } rs_pickle_kind;
 
-/* What a name stands for. */
+/* Meaning of a name to the readers. */
 typedef enum rs_pickle_role {
   RS_ROLE_INERT, /* nothing that a reader needs */
   RS_ROLE_DICT,
@@ -50,7 +52,7 @@ typedef struct rs_pickle_name {
   reshard_dtype dtype; /* of a dtype or storage; NONE: untyped, or one that this library lacks */
 } rs_pickle_name;
 
-/* pickle_names.c. NULL: it is not in the list. */
+/* Finds a name in the list of pickle_names.c; NULL: it is not there. */
 const rs_pickle_name *rs_pickle_find_name(unsigned in, const char *module, size_t module_size, const char *name,
                                           size_t name_size);
 
@@ -89,7 +91,7 @@ bool rs_pickle_is_object(const rs_pickle *pickle, int64_t value, rs_pickle_role 
 bool rs_pickle_is_text(const rs_pickle *pickle, int64_t value, const char *text);
 /* Item i of a tuple or list; -1: it has none. */
 int64_t rs_pickle_item(const rs_pickle *pickle, int64_t value, int64_t i);
-/* What a dict of a few keys has under a text, or an object in its state; -1: nothing. */
+/* Value that a dict of a few keys has under a text, or an object in its state; -1: none. */
 int64_t rs_pickle_under(const rs_pickle *pickle, int64_t value, const char *key);
 /* A tuple, list or torch.Size of integers of 0 or more; false where it is none, or of more than most. */
 bool rs_pickle_extents(const rs_pickle *pickle, int64_t value, int most, int *n, int64_t *extents);

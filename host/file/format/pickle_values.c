@@ -1,4 +1,4 @@
-/* What the values of a pickle are, for its readers. */
+/* Queries on the values of a pickle, for its readers. */
 #include "file/format/pickle.h"
 #include "file/ground/print.h"
 

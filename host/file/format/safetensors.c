@@ -6,23 +6,70 @@
  * PyTorch's distributed checkpoint keeps where its shards begin in that map, as JSON text in a string. */
 #include "file/format/safetensors.h"
 
-#include "file/ground/json.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void rs_header_free(rs_header *header) {
+void rs_safetensors_free(rs_safetensors *header) {
   reshard_model_free(header->model);
   free(header->offsets.at);
   free(header->sharding);
   free(header->reshard);
   free(header->saved.at);
-  *header = (rs_header){0};
+  *header = (rs_safetensors){0};
 }
 
 #ifdef RS_HAVE_JANSSON
 
 #define HEADER_LIMIT ((int64_t)100000000) /* the format's own */
+
+/* Types that safetensors knows and this library has not: elements of less than a byte, and 8-bit floats without a
+ * negative zero. Source: the format's Dtype, version 0.8. */
+static bool is_unknown_dtype(const char *dtype) {
+  static const char *const names[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(dtype, names[i]) == 0)
+      return true;
+  return false;
+}
+
+reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
+                                         int64_t *bytes) {
+  char quoted[RS_QUOTE], other[RS_QUOTE];
+  rs_quote(quoted, sizeof quoted, name);
+  json_t *dtype_text = json_object_get(object, "dtype"), *extents = json_object_get(object, "shape");
+  if (*name == '\0')
+    return rs_error(RESHARD_ERROR_INVALID, "%s: a tensor has the empty name", where);
+  if (!json_is_string(dtype_text) || !json_is_array(extents))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': \"%s\" is missing or no %s", where, quoted,
+                    !json_is_string(dtype_text) ? "dtype" : "shape", !json_is_string(dtype_text) ? "string" : "list");
+  reshard_dtype dtype;
+  const char *text = json_string_value(dtype_text);
+  if (reshard_dtype_parse(text, &dtype) != RESHARD_SUCCESS) {
+    rs_quote(other, sizeof other, text);
+    if (is_unknown_dtype(text))
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", where, quoted,
+                      other);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': unknown dtype '%s'", where, quoted, other);
+  }
+  size_t ndim = json_array_size(extents);
+  if (ndim > RESHARD_MAX_DIMS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu dims, %d is the most", where, quoted, ndim,
+                    RESHARD_MAX_DIMS);
+  int64_t shape[RESHARD_MAX_DIMS];
+  for (size_t d = 0; d < ndim; d++) {
+    json_t *extent = json_array_get(extents, d);
+    if (!json_is_integer(extent))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': shape[%zu] is no integer", where, quoted, d);
+    shape[d] = json_integer_value(extent);
+  }
+  int64_t before = model->bytes;
+  RS_TRY(rs_model_add(model, where, name, strlen(name), dtype, (int)ndim, shape));
+  if (bytes != NULL)
+    *bytes = model->bytes - before;
+  return RESHARD_SUCCESS;
+}
 
 typedef struct range {
   int64_t begin, end, tensor;
@@ -42,7 +89,7 @@ static reshard_status check_tiling(reshard_model model, const char *where, range
     qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
   int64_t at = 0;
   for (int64_t i = 0; i < n; i++) {
-    const char *name = model->names.at + model->tensors.at[ranges[i].tensor].name;
+    const char *name = rs_model_name(model, ranges[i].tensor);
     if (ranges[i].begin == ranges[i].end)
       continue;
     if (ranges[i].begin != at)
@@ -57,8 +104,8 @@ static reshard_status check_tiling(reshard_model model, const char *where, range
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_tensor(reshard_model model, const char *where, const char *name, json_t *value, int64_t data,
-                                 range *out) {
+static reshard_status add_header_tensor(reshard_model model, const char *where, const char *name, json_t *value,
+                                        int64_t data, range *out) {
   char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   if (!json_is_object(value))
@@ -69,7 +116,7 @@ static reshard_status add_tensor(reshard_model model, const char *where, const c
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': \"data_offsets\" is missing or not two integers", where,
                     quoted);
   int64_t begin = json_integer_value(first), end = json_integer_value(last), bytes;
-  RS_TRY(rs_json_tensor(model, where, name, value, &bytes));
+  RS_TRY(rs_safetensors_add_tensor(model, where, name, value, &bytes));
   if (begin < 0 || end < begin || end > data)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': data_offsets [%lld, %lld] in %lld bytes of data", where,
                     quoted, (long long)begin, (long long)end, (long long)data);
@@ -88,7 +135,7 @@ static reshard_status keep_text(json_t *metadata, const char *key, char **text) 
   return rs_alloc_copy(text, json_string_value(value), (int64_t)json_string_length(value) + 1, 1);
 }
 
-static reshard_status read_metadata(const char *where, json_t *metadata, rs_header *header) {
+static reshard_status read_metadata_map(const char *where, json_t *metadata, rs_safetensors *header) {
   if (!json_is_object(metadata))
     return rs_error(RESHARD_ERROR_INVALID, "%s: \"__metadata__\" is no object", where);
   const char *key;
@@ -104,7 +151,8 @@ static reshard_status read_metadata(const char *where, json_t *metadata, rs_head
 }
 
 /* start: where the data begins in the file; data: its length. */
-static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data, rs_header *header) {
+static reshard_status read_object(const char *where, json_t *root, int64_t start, int64_t data,
+                                  rs_safetensors *header) {
   if (!json_is_object(root))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the header is no JSON object", where);
   reshard_status status = RESHARD_SUCCESS;
@@ -116,10 +164,10 @@ static reshard_status read_object(const char *where, json_t *root, int64_t start
   RS_TRY(rs_alloc(&ranges, most, sizeof *ranges));
   json_object_foreach(root, name, value) {
     if (strcmp(name, "__metadata__") == 0) {
-      RS_TRY_GOTO(status, read_metadata(where, value, header), done);
+      RS_TRY_GOTO(status, read_metadata_map(where, value, header), done);
       continue;
     }
-    RS_TRY_GOTO(status, add_tensor(header->model, where, name, value, data, &ranges[n]), done);
+    RS_TRY_GOTO(status, add_header_tensor(header->model, where, name, value, data, &ranges[n]), done);
     header->offsets.at[n] = start + ranges[n].begin;
     n++;
   }
@@ -131,12 +179,12 @@ done:
 }
 
 /* The text of the header; the caller frees it. */
-static reshard_status read_text(const char *where, const rs_file *file, char **text, int64_t *length) {
+static reshard_status read_metadata_text(const char *where, const rs_file *file, char **text, int64_t *length) {
   unsigned char bytes[8];
   if (file->size < 8)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes are too few for a safetensors file", where,
                     (long long)file->size);
-  RS_TRY(rs_file_get(file, 0, bytes, 8));
+  RS_TRY(rs_file_read_at(file, 0, bytes, 8));
   uint64_t n = 0;
   for (int i = 7; i >= 0; i--)
     n = n << 8 | bytes[i];
@@ -145,7 +193,7 @@ static reshard_status read_text(const char *where, const rs_file *file, char **t
                     where, (unsigned long long)n, (long long)file->size, (long long)HEADER_LIMIT);
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)n + 1, 1));
-  reshard_status status = rs_file_get(file, 8, made, (int64_t)n);
+  reshard_status status = rs_file_read_at(file, 8, made, (int64_t)n);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;
@@ -155,12 +203,12 @@ static reshard_status read_text(const char *where, const rs_file *file, char **t
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   char *text = NULL;
   int64_t length = 0;
   json_t *root;
-  rs_header made = {0};
-  RS_TRY(read_text(where, file, &text, &length));
+  rs_safetensors made = {0};
+  RS_TRY(read_metadata_text(where, file, &text, &length));
   reshard_status status = rs_json_parse(where, text, length, &root);
   free(text);
   RS_TRY(status);
@@ -169,7 +217,7 @@ reshard_status rs_header_read(const char *where, const rs_file *file, rs_header 
     status = read_object(where, root, 8 + length, file->size - 8 - length, &made);
   json_decref(root);
   if (status != RESHARD_SUCCESS)
-    rs_header_free(&made);
+    rs_safetensors_free(&made);
   else
     *header = made;
   return status;
@@ -177,7 +225,7 @@ reshard_status rs_header_read(const char *where, const rs_file *file, rs_header 
 
 /* "saved_offsets" of one tensor, appended to header->saved. */
 static reshard_status read_saved(const char *where, json_t *object, const rs_model_tensor *tensor, const char *name,
-                                 rs_header *header) {
+                                 rs_safetensors *header) {
   char quoted[RS_QUOTE];
   rs_quote(quoted, sizeof quoted, name);
   json_t *offsets = json_object_get(object, "saved_offsets");
@@ -202,7 +250,7 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
+reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header) {
   char inside[RS_WHERE + 32];
   rs_text text = {inside, sizeof inside, 0};
   rs_text_add(&text, "%s: DCP_SHARDING_INFO", where);
@@ -213,7 +261,7 @@ reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
     status = rs_error(RESHARD_ERROR_INVALID, "%s is no JSON object", inside);
   reshard_model model = header->model;
   for (int64_t i = 0; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
-    const char *name = model->names.at + model->tensors.at[i].name;
+    const char *name = rs_model_name(model, i);
     status = read_saved(where, json_object_get(root, name), &model->tensors.at[i], name, header);
   }
   json_decref(root);
@@ -222,14 +270,14 @@ reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
 
 #else
 
-reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header) {
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header) {
   (void)file;
   (void)header;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no safetensors, it was made without jansson", where);
 }
 
-reshard_status rs_header_read_sharding(const char *where, rs_header *header) {
-  return rs_header_read(where, NULL, header);
+reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header) {
+  return rs_safetensors_read(where, NULL, header);
 }
 
 #endif

@@ -2,22 +2,31 @@
 #ifndef RS_FILE_SAFETENSORS_H
 #define RS_FILE_SAFETENSORS_H
 
-#include "file/move/store.h"
+#include "file/ground/file.h"
+#include "file/ground/json.h"
+#include "file/model/model.h"
 
-typedef struct rs_header {
+typedef struct rs_safetensors {
   reshard_model model;      /* owned; the tensors in the header's order */
   RS_VEC(int64_t) offsets;  /* of each tensor's first byte, in the file */
   char *sharding, *reshard; /* owned; texts of DCP_SHARDING_INFO and "reshard" in "__metadata__", NULL where absent */
   RS_VEC(int64_t)
-  saved; /* after rs_header_read_sharding: where each tensor begins in the global one, ndim numbers
+  saved; /* after rs_safetensors_read_sharding: where each tensor begins in the global one, ndim numbers
             each, end to end */
-} rs_header;
+} rs_safetensors;
 
 /* Reads the header of an open file. Errors: RESHARD_ERROR_INVALID when it does not fit the file, or its tensors do not
  * tile the data; RESHARD_ERROR_UNSUPPORTED for a dtype that this library lacks, and in a build without jansson. */
-reshard_status rs_header_read(const char *where, const rs_file *file, rs_header *header);
+reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header);
 /* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
-reshard_status rs_header_read_sharding(const char *where, rs_header *header);
-void rs_header_free(rs_header *header);
+reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header);
+void rs_safetensors_free(rs_safetensors *header);
+
+#ifdef RS_HAVE_JANSSON
+/* Appends a tensor: "dtype" and "shape" of an object. *bytes (may be NULL): its bytes.
+ * Errors: RESHARD_ERROR_INVALID; RESHARD_ERROR_UNSUPPORTED for a dtype of safetensors that this library lacks. */
+reshard_status rs_safetensors_add_tensor(reshard_model model, const char *where, const char *name, json_t *object,
+                                         int64_t *bytes);
+#endif
 
 #endif

@@ -23,7 +23,7 @@ static reshard_status check_kind(const rs_torch *t) {
   if (entry < 0)
     return RESHARD_SUCCESS; /* before version 2.1 of PyTorch: little */
   RS_TRY(rs_zip_locate(&t->zip, entry, &begin));
-  RS_TRY(rs_file_get(t->zip.file, begin, order, rs_min(t->zip.entries.at[entry].size, sizeof order - 1)));
+  RS_TRY(rs_file_read_at(t->zip.file, begin, order, rs_min(t->zip.entries.at[entry].size, sizeof order - 1)));
   if (strcmp(order, "little") != 0) {
     char quoted[RS_QUOTE];
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: data of byte order '%s', only little-endian is read", where,
@@ -34,7 +34,7 @@ static reshard_status check_kind(const rs_torch *t) {
 
 static reshard_status check_begin(const char *where, const rs_file *file, int64_t offset, int64_t length) {
   char first[16] = "";
-  RS_TRY(rs_file_get(file, offset, first, rs_min(length, sizeof first)));
+  RS_TRY(rs_file_read_at(file, offset, first, rs_min(length, sizeof first)));
   if (memcmp(first, "PK\3\4", 4) == 0)
     return RESHARD_SUCCESS;
   if (first[8] == '{')
@@ -84,7 +84,7 @@ typedef struct reading {
   int64_t first, numel, stride[RESHARD_MAX_DIMS];
 } reading;
 
-static reshard_status malformed(const reading *r, const char *what) {
+static reshard_status malformed_tensor(const reading *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->torch->zip.where, r->name, what);
 }
 
@@ -108,7 +108,7 @@ static reshard_status find_call(reading *r, int64_t value) {
                                              : not_plain(r, "of a subclass of Tensor: save its plain tensor", NULL);
   }
   if (!rs_pickle_is_object(p, value, RS_ROLE_TENSOR))
-    return malformed(r, "a parameter of what is no tensor");
+    return malformed_tensor(r, "a parameter of what is no tensor");
   r->arguments = p->values.at[value].first;
   return RESHARD_SUCCESS;
 }
@@ -132,15 +132,15 @@ static reshard_status read_dtype(const reading *r, int64_t class, rs_torch_tenso
       p->values.at[r->arguments].count >= 7 && rs_pickle_is(p, rs_pickle_item(p, r->arguments, 6), RS_PICKLE_GLOBAL);
   const char *text = "";
   if (!rs_pickle_is(p, class, RS_PICKLE_GLOBAL) || p->values.at[class].name->role != RS_ROLE_STORAGE)
-    return malformed(r, "its storage is of no class of storages");
+    return malformed_tensor(r, "its storage is of no class of storages");
   out->dtype = p->values.at[class].name->dtype;
   if (third && !rs_torch_dtype(p, rs_pickle_item(p, r->arguments, 6), &out->dtype, &text))
-    return malformed(r, "its dtype is none");
+    return malformed_tensor(r, "its dtype is none");
   if (third && out->dtype == RESHARD_DTYPE_NONE)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->torch->zip.where,
                     r->name, text);
   if (out->dtype == RESHARD_DTYPE_NONE)
-    return malformed(r, "an untyped storage, and no dtype");
+    return malformed_tensor(r, "an untyped storage, and no dtype");
   int64_t metadata = rs_pickle_item(p, r->arguments, third ? 7 : 6);
   return metadata >= 0 ? check_views(r, metadata) : RESHARD_SUCCESS;
 }
@@ -155,7 +155,7 @@ static reshard_status check_strides(reading *r, rs_torch_tensor *out) {
     is_row &= out->shape[d] <= 1 || r->stride[d] == row;
     is_column &= out->shape[i] <= 1 || r->stride[i] == column;
     if (!rs_mul(row, out->shape[d], &row) || !rs_mul(column, out->shape[i], &column))
-      return malformed(r, "its shape overflows");
+      return malformed_tensor(r, "its shape overflows");
   }
   r->numel = row;
   out->reversed = row > 1 && !is_row && is_column;
@@ -169,16 +169,16 @@ static reshard_status check_strides(reading *r, rs_torch_tensor *out) {
 }
 
 /* The bytes of the tensor within its storage's entry. */
-static reshard_status place(const reading *r, int64_t id, rs_torch_tensor *out) {
+static reshard_status locate_tensor(const reading *r, int64_t id, rs_torch_tensor *out) {
   const rs_torch *t = r->torch;
   const rs_pickle *p = &t->pickle;
   int64_t key = rs_pickle_item(p, id, 2), count = 0, begin = 0, bytes, offset, end, wanted;
   if (!rs_pickle_is(p, key, RS_PICKLE_TEXT) || !rs_pickle_count(p, rs_pickle_item(p, id, 4), &count))
-    return malformed(r, "its storage has no key or no size");
+    return malformed_tensor(r, "its storage has no key or no size");
   char path[64] = "data/", quoted[RS_QUOTE];
   const rs_pickle_value *v = &p->values.at[key];
   if (v->count > (int64_t)sizeof path - 6)
-    return malformed(r, "a key of its storage of more than 58 characters");
+    return malformed_tensor(r, "a key of its storage of more than 58 characters");
   memcpy(path + 5, p->bytes + v->number, (size_t)v->count);
   rs_quote(quoted, sizeof quoted, path);
   int64_t entry = rs_zip_find(&t->zip, path, 5 + (size_t)v->count), width = (int64_t)reshard_dtype_size(out->dtype);
@@ -206,9 +206,9 @@ reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int
   int64_t storage = rs_pickle_item(p, r.arguments, 0);
   int64_t id = rs_pickle_is(p, storage, RS_PICKLE_PERSISTENT) ? p->values.at[storage].first : -1;
   if (!rs_pickle_is_text(p, rs_pickle_item(p, id, 0), "storage"))
-    return malformed(&r, "no storage is there for it");
+    return malformed_tensor(&r, "no storage is there for it");
   if (!rs_pickle_count(p, rs_pickle_item(p, r.arguments, 1), &r.first))
-    return malformed(&r, "its offset is no integer of 0 or more");
+    return malformed_tensor(&r, "its offset is no integer of 0 or more");
   if (!rs_pickle_extents(p, rs_pickle_item(p, r.arguments, 2), RESHARD_MAX_DIMS, &made.ndim, made.shape) ||
       !rs_pickle_extents(p, rs_pickle_item(p, r.arguments, 3), RESHARD_MAX_DIMS, &strides, r.stride) ||
       strides != made.ndim)
@@ -217,7 +217,7 @@ reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int
                     torch->zip.where, name, RESHARD_MAX_DIMS);
   RS_TRY(read_dtype(&r, rs_pickle_item(p, id, 1), &made));
   RS_TRY(check_strides(&r, &made));
-  RS_TRY(place(&r, id, &made));
+  RS_TRY(locate_tensor(&r, id, &made));
   *tensor = made;
   return RESHARD_SUCCESS;
 }

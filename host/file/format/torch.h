@@ -19,7 +19,7 @@ typedef struct rs_torch_tensor {
   bool reversed;  /* Fortran order; else row-major. Tensors of at most one element, and empty ones, are row-major */
 } rs_torch_tensor;
 
-/* Whether a file begins as what torch.save wrote before it wrote zips. */
+/* First bytes of what torch.save wrote before it wrote zips. */
 #define RS_TORCH_OLD_MAGIC "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 
 /* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file; what is a file with a header
@@ -29,18 +29,18 @@ typedef struct rs_torch_tensor {
 reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_torch *torch);
 void rs_torch_free(rs_torch *torch);
 
-/* Whether a value of the pickle is a tensor or a parameter, also of a kind that is not read. */
+/* True for a tensor or a parameter, also of a kind that is not read. */
 bool rs_torch_is_tensor(const rs_torch *torch, int64_t value);
-/* Reads where a tensor's bytes are. name: of the tensor, for errors, quoted already.
- * Errors: RESHARD_ERROR_INVALID when it does not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this
- * library lacks and, with what makes it plain in Python, for tensors that are sparse, quantized, of a subclass,
- * conjugated or strided otherwise than row-major and Fortran. */
+/* Finds a tensor's bytes. name: of the tensor, for errors, quoted already. Errors: RESHARD_ERROR_INVALID when it does
+ * not fit its storage; RESHARD_ERROR_UNSUPPORTED for dtypes that this library lacks. The latter also for tensors that
+ * are sparse, quantized, of a subclass, conjugated, or strided otherwise than row-major and Fortran; the text says what
+ * makes them plain in Python. */
 reshard_status rs_torch_tensor_read(const rs_torch *torch, const char *name, int64_t value, rs_torch_tensor *tensor);
 
 /* The dtype that a pickle has under a name of torch; *dtype NONE and the name in text for one that is not known. */
 bool rs_torch_dtype(const rs_pickle *pickle, int64_t value, reshard_dtype *dtype, const char **text);
 
-/* How a file of torch.save, and a .distcp directory, become safetensors in Python: two lines, behind an error. The
+/* Python that makes safetensors of a file of torch.save or of a .distcp directory: two lines, behind an error. The
  * first has a method of the tensors in it that makes them plain. */
 #define RS_TORCH_PYTHON_BY(method) \
   "in Python: t = torch.load(PATH, map_location='cpu'); " \

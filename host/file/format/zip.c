@@ -1,7 +1,9 @@
 /* An archive is read from its end: the end record says where the directory is, the directory where each entry's local
  * header is, and behind that header are the bytes. Sizes are those of the directory: torch.save writes entries before
- * it knows them, so that their headers have none. Checksums are not looked at; PyTorch may be told not to make them. */
+ * it knows them, so that their headers have none. Checksums are not read; PyTorch may leave them out. */
 #include "file/format/zip.h"
+
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +16,14 @@ enum { END = 22, LOCATOR = 20, END64 = 56, CENTRAL = 46, LOCAL = 30 };
 #define LOCAL_MAGIC   0x04034b50u
 #define ABOVE_32      0xffffffffu /* the number is in a record of Zip64 */
 
-static uint64_t number(const char *at, int n) {
+static uint64_t read_number(const char *at, int n) {
   uint64_t made = 0;
   for (int i = n - 1; i >= 0; i--)
     made = made << 8 | (unsigned char)at[i];
   return made;
 }
 
-static reshard_status fail(const rs_zip *z, const char *why) {
+static reshard_status malformed_zip(const rs_zip *z, const char *why) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: the zip archive at byte %lld: %s", z->where, (long long)z->offset, why);
 }
 
@@ -33,23 +35,23 @@ typedef struct place {
 static reshard_status find_directory(const rs_zip *z, int64_t length, place *found) {
   char end[END], locator[LOCATOR], end64[END64];
   if (length < END)
-    return fail(z, "too short for one");
-  RS_TRY(rs_file_get(z->file, z->offset + length - END, end, END));
-  if (number(end, 4) != END_MAGIC || number(end + 20, 2) != 0)
-    return fail(z, "no end record where it ends: it is truncated, or none that torch.save wrote");
-  *found = (place){number(end + 10, 2), number(end + 12, 4), number(end + 16, 4)};
+    return malformed_zip(z, "too short for one");
+  RS_TRY(rs_file_read_at(z->file, z->offset + length - END, end, END));
+  if (read_number(end, 4) != END_MAGIC || read_number(end + 20, 2) != 0)
+    return malformed_zip(z, "no end record where it ends: it is truncated, or none that torch.save wrote");
+  *found = (place){read_number(end + 10, 2), read_number(end + 12, 4), read_number(end + 16, 4)};
   uint64_t limit = (uint64_t)length - END;
   if (length >= END + LOCATOR + END64) {
-    RS_TRY(rs_file_get(z->file, z->offset + length - END - LOCATOR, locator, LOCATOR));
-    if (number(locator, 4) == LOCATOR_MAGIC) {
-      uint64_t at = number(locator + 8, 8);
+    RS_TRY(rs_file_read_at(z->file, z->offset + length - END - LOCATOR, locator, LOCATOR));
+    if (read_number(locator, 4) == LOCATOR_MAGIC) {
+      uint64_t at = read_number(locator + 8, 8);
       limit = (uint64_t)(length - END - LOCATOR - END64);
       if (at > limit)
-        return fail(z, "the end record of Zip64 is beyond its end");
-      RS_TRY(rs_file_get(z->file, z->offset + (int64_t)at, end64, END64));
-      if (number(end64, 4) != END64_MAGIC)
-        return fail(z, "no end record of Zip64 where it should be");
-      *found = (place){number(end64 + 32, 8), number(end64 + 40, 8), number(end64 + 48, 8)};
+        return malformed_zip(z, "the end record of Zip64 is beyond its end");
+      RS_TRY(rs_file_read_at(z->file, z->offset + (int64_t)at, end64, END64));
+      if (read_number(end64, 4) != END64_MAGIC)
+        return malformed_zip(z, "no end record of Zip64 where it should be");
+      *found = (place){read_number(end64 + 32, 8), read_number(end64 + 40, 8), read_number(end64 + 48, 8)};
       limit = at;
     }
   }
@@ -67,15 +69,15 @@ static reshard_status read_extra(const rs_zip *z, const char *extra, int64_t len
                                  uint64_t *header) {
   uint64_t *const wanted[] = {size, packed, header};
   for (int64_t at = 0; at + 4 <= length;) {
-    int64_t n = (int64_t)number(extra + at + 2, 2), used = 0;
+    int64_t n = (int64_t)read_number(extra + at + 2, 2), used = 0;
     if (n > length - at - 4)
       break;
-    for (int i = 0; i < 3 && number(extra + at, 2) == 1; i++) {
+    for (int i = 0; i < 3 && read_number(extra + at, 2) == 1; i++) {
       if (*wanted[i] != ABOVE_32)
         continue;
       if (used + 8 > n)
-        return fail(z, "a size of Zip64 is missing");
-      *wanted[i] = number(extra + at + 4 + used, 8);
+        return malformed_zip(z, "a size of Zip64 is missing");
+      *wanted[i] = read_number(extra + at + 4 + used, 8);
       used += 8;
     }
     at += 4 + n;
@@ -86,15 +88,15 @@ static reshard_status read_extra(const rs_zip *z, const char *extra, int64_t len
 /* *at: of an entry in the directory, and then of the next one. */
 static reshard_status read_entry(rs_zip *z, int64_t *at, int64_t size) {
   const char *head = z->directory + *at;
-  if (size - *at < CENTRAL || number(head, 4) != CENTRAL_MAGIC)
-    return fail(z, "an entry of its directory is none");
-  int64_t name = (int64_t)number(head + 28, 2), extra = (int64_t)number(head + 30, 2);
-  int64_t all = CENTRAL + name + extra + (int64_t)number(head + 32, 2);
+  if (size - *at < CENTRAL || read_number(head, 4) != CENTRAL_MAGIC)
+    return malformed_zip(z, "an entry of its directory is none");
+  int64_t name = (int64_t)read_number(head + 28, 2), extra = (int64_t)read_number(head + 30, 2);
+  int64_t all = CENTRAL + name + extra + (int64_t)read_number(head + 32, 2);
   if (all > size - *at)
-    return fail(z, "an entry of its directory goes beyond its end");
-  uint64_t bytes = number(head + 24, 4), packed = number(head + 20, 4), header = number(head + 42, 4);
+    return malformed_zip(z, "an entry of its directory goes beyond its end");
+  uint64_t bytes = read_number(head + 24, 4), packed = read_number(head + 20, 4), header = read_number(head + 42, 4);
   RS_TRY(read_extra(z, head + CENTRAL + name, extra, &bytes, &packed, &header));
-  rs_zip_entry entry = {.flags = (int)number(head + 8, 2), .method = (int)number(head + 10, 2)};
+  rs_zip_entry entry = {.flags = (int)read_number(head + 8, 2), .method = (int)read_number(head + 10, 2)};
   uint64_t limit = (uint64_t)(z->end - z->offset);
   if (header > limit || bytes > limit - header || (entry.method == 0 && packed != bytes))
     return rs_error(RESHARD_ERROR_INVALID,
@@ -108,7 +110,7 @@ static reshard_status read_entry(rs_zip *z, int64_t *at, int64_t size) {
   int64_t number_of = 0;
   RS_TRY(rs_names_put(&z->names, inner, (size_t)(text + name - inner), &number_of));
   if (number_of < z->entries.n)
-    return fail(z, "two entries of one name");
+    return malformed_zip(z, "two entries of one name");
   z->entries.at[z->entries.n++] = entry;
   *at += all;
   return RESHARD_SUCCESS;
@@ -121,7 +123,7 @@ reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offse
   zip->end = offset + (int64_t)directory.offset;
   int64_t size = (int64_t)directory.size;
   RS_TRY(rs_alloc(&zip->directory, size, 1));
-  RS_TRY(rs_file_get(file, zip->end, zip->directory, size));
+  RS_TRY(rs_file_read_at(file, zip->end, zip->directory, size));
   RS_TRY(rs_vec_reserve(&zip->entries, (int64_t)directory.entries));
   int64_t at = 0;
   for (uint64_t i = 0; i < directory.entries; i++)
@@ -148,10 +150,11 @@ reshard_status rs_zip_locate(const rs_zip *z, int64_t i, int64_t *begin) {
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: entry '%s' of the zip archive is %s: unpack it and save it again",
                     z->where, quoted, entry->method != 0 ? "compressed" : "encrypted");
   if (z->end - entry->header < LOCAL)
-    return fail(z, "an entry begins at its end");
-  RS_TRY(rs_file_get(z->file, entry->header, head, LOCAL));
-  int64_t data = entry->header + LOCAL + (int64_t)number(head + 26, 2) + (int64_t)number(head + 28, 2);
-  if (number(head, 4) != LOCAL_MAGIC || number(head + 26, 2) < n || data > z->end || entry->size > z->end - data)
+    return malformed_zip(z, "an entry begins at its end");
+  RS_TRY(rs_file_read_at(z->file, entry->header, head, LOCAL));
+  int64_t data = entry->header + LOCAL + (int64_t)read_number(head + 26, 2) + (int64_t)read_number(head + 28, 2);
+  if (read_number(head, 4) != LOCAL_MAGIC || read_number(head + 26, 2) < n || data > z->end ||
+      entry->size > z->end - data)
     return rs_error(RESHARD_ERROR_INVALID,
                     "%s: entry '%s' of the zip archive: no header at byte %lld for its %lld bytes", z->where, quoted,
                     (long long)entry->header, (long long)entry->size);
@@ -167,7 +170,7 @@ reshard_status rs_zip_read(const rs_zip *z, int64_t entry, int64_t limit, char *
     return rs_error(RESHARD_ERROR_INVALID, "%s: an entry of %lld bytes, at most %lld are read", z->where, (long long)n,
                     (long long)limit);
   RS_TRY(rs_alloc(&made, n + 1, 1));
-  reshard_status status = rs_file_get(z->file, begin, made, n);
+  reshard_status status = rs_file_read_at(z->file, begin, made, n);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;

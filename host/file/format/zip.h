@@ -3,7 +3,8 @@
 #ifndef RS_FILE_ZIP_H
 #define RS_FILE_ZIP_H
 
-#include "file/move/store.h"
+#include "file/ground/file.h"
+#include "file/ground/names.h"
 
 typedef struct rs_zip_entry {
   int64_t header; /* where its local header is, in the file */
@@ -25,9 +26,9 @@ typedef struct rs_zip {
  * Errors: RESHARD_ERROR_INVALID when it is no archive, or its directory does not fit it. */
 reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_zip *zip);
 void rs_zip_free(rs_zip *zip);
-/* Its entry of that name; -1: none. */
+/* Number of the entry of that name; -1: none. */
 int64_t rs_zip_find(const rs_zip *zip, const char *name, size_t size);
-/* Where an entry's bytes begin in the file. Errors: RESHARD_ERROR_UNSUPPORTED when it is compressed or encrypted,
+/* Finds where an entry's bytes begin in the file. Errors: RESHARD_ERROR_UNSUPPORTED when it is compressed or encrypted,
  * RESHARD_ERROR_INVALID when it is not within the archive. */
 reshard_status rs_zip_locate(const rs_zip *zip, int64_t entry, int64_t *begin);
 /* The whole of an entry; the caller frees it. */

@@ -2,7 +2,7 @@
 #ifndef RS_FILE_JSON_H
 #define RS_FILE_JSON_H
 
-#include "file/model/internal.h"
+#include "base/base.h"
 
 #ifdef RS_HAVE_JANSSON
 
@@ -11,10 +11,6 @@
 /* Parses a text; the caller releases *root. A name that is twice in an object is an error.
  * Errors: RESHARD_ERROR_INVALID with line and column. */
 reshard_status rs_json_parse(const char *where, const char *text, int64_t size, json_t **root);
-
-/* Appends a tensor: "dtype" and "shape" of an object. *bytes (may be NULL): its bytes.
- * Errors: RESHARD_ERROR_INVALID; RESHARD_ERROR_UNSUPPORTED for a dtype of safetensors that this library lacks. */
-reshard_status rs_json_tensor(reshard_model model, const char *where, const char *name, json_t *object, int64_t *bytes);
 
 #endif
 #endif

@@ -1,5 +1,5 @@
-/* Open addressing at half load at most. A slot holds the top half of a hash and a number + 1, so that nearly all
- * looks at another name than the one that is sought stay in the table. */
+/* A hash table with open addressing, half full at most. A slot holds the top half of a hash and a number + 1. Names
+ * that differ nearly always differ there, so that a search seldom leaves the table. */
 #include "file/ground/names.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #define NUMBER (((uint64_t)1 << 32) - 1)
 
 /* The slot of a name, or the free one where it would be. */
-static int64_t seek(const rs_names *names, uint64_t hash, const void *at, size_t size) {
+static int64_t seek_slot(const rs_names *names, uint64_t hash, const void *at, size_t size) {
   uint64_t mask = (uint64_t)names->slots - 1, slot = hash & mask;
   for (;; slot = (slot + 1) & mask) {
     uint64_t held = names->slot[slot];
@@ -23,10 +23,10 @@ static int64_t seek(const rs_names *names, uint64_t hash, const void *at, size_t
 int64_t rs_names_find(const rs_names *names, const void *at, size_t size) {
   if (names->slots == 0)
     return -1;
-  return (int64_t)(names->slot[seek(names, rs_hash(0, at, size), at, size)] & NUMBER) - 1;
+  return (int64_t)(names->slot[seek_slot(names, rs_hash(0, at, size), at, size)] & NUMBER) - 1;
 }
 
-static reshard_status grow(rs_names *names) {
+static reshard_status grow_table(rs_names *names) {
   rs_names larger = {.slots = rs_max(16, names->slots * 2)};
   RS_TRY(rs_alloc_zero(&larger.slot, larger.slots, sizeof *larger.slot));
   for (int64_t i = 0; i < names->slots; i++)
@@ -45,13 +45,13 @@ static reshard_status grow(rs_names *names) {
 
 reshard_status rs_names_reserve(rs_names *names, int64_t n) {
   while (names->slots < 2 * n)
-    RS_TRY(grow(names));
+    RS_TRY(grow_table(names));
   return rs_vec_reserve(&names->all, n);
 }
 
 reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number) {
   RS_TRY(rs_names_reserve(names, names->all.n + 1));
-  uint64_t hash = rs_hash(0, at, size), *slot = &names->slot[seek(names, hash, at, size)];
+  uint64_t hash = rs_hash(0, at, size), *slot = &names->slot[seek_slot(names, hash, at, size)];
   if (*slot == 0) {
     if (names->all.n >= (int64_t)NUMBER)
       return rs_error_memory(SIZE_MAX);

@@ -16,10 +16,10 @@ typedef struct rs_names {
   int64_t slots;
 } rs_names;
 
-/* Its number, -1 when it was not put. */
+/* Number of a name, -1 when it was not put. */
 int64_t rs_names_find(const rs_names *names, const void *at, size_t size);
-/* Its number: that of the equal one that is there, else the next one (all.n before the call); the bytes must then live
- * as long as the names. */
+/* Number of the equal name that is there, else the next one (all.n before the call); the bytes must then live as long
+ * as the names. */
 reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_t *number);
 /* Room for that many in all: until then rs_names_put does not fail. */
 reshard_status rs_names_reserve(rs_names *names, int64_t n);

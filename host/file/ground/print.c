@@ -5,14 +5,14 @@
 #include <string.h>
 
 /* Room for n more; false after a failure. */
-static bool room(rs_print *out, int64_t n) {
+static bool reserve_room(rs_print *out, int64_t n) {
   if (out->status == RESHARD_SUCCESS)
     out->status = rs_vec_reserve(out, out->n + n);
   return out->status == RESHARD_SUCCESS;
 }
 
 void rs_print_bytes(rs_print *out, const char *text, int64_t n) {
-  if (n == 0 || !room(out, n))
+  if (n == 0 || !reserve_room(out, n))
     return;
   memcpy(out->at + out->n, text, (size_t)n);
   out->n += n;
@@ -43,7 +43,7 @@ void rs_print_list(rs_print *out, int64_t n, const int64_t *numbers, const char 
 }
 
 /* One character: its length in bytes, 0 when it is not UTF-8 (RFC 3629: no longer form than needed, no surrogates). */
-static int decode(const unsigned char *s, uint32_t *code) {
+static int decode_utf8(const unsigned char *s, uint32_t *code) {
   static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
   int n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
   uint32_t c = n <= 1 ? s[0] : s[0] & (0x7fu >> n);
@@ -62,7 +62,7 @@ bool rs_utf8_valid(const char *text) {
   uint32_t code;
   int n;
   for (const unsigned char *s = (const unsigned char *)text; *s != '\0'; s += n)
-    if ((n = decode(s, &code)) == 0)
+    if ((n = decode_utf8(s, &code)) == 0)
       return false;
   return true;
 }
@@ -97,7 +97,7 @@ void rs_print_string(rs_print *out, const char *text, bool ascii) {
       s++;
     rs_print_bytes(out, (const char *)plain, s - plain);
     uint32_t code;
-    int n = *s != '\0' ? decode(s, &code) : 0;
+    int n = *s != '\0' ? decode_utf8(s, &code) : 0;
     if (n == 0)
       break;
     add_escape(out, code);
@@ -107,7 +107,7 @@ void rs_print_string(rs_print *out, const char *text, bool ascii) {
 }
 
 void rs_print_nested(rs_print *out, const char *text, int64_t n) {
-  if (!room(out, 2 * n)) /* the most that it can be */
+  if (!reserve_room(out, 2 * n)) /* the most that it can be */
     return;
   char *to = out->at + out->n;
   for (int64_t i = 0; i < n; i++) {

@@ -3,7 +3,10 @@
  * A line with stars is applied once for each match, in the order of the source: a match is a tensor that fits one of
  * the right side's names and that no line has taken. It says what the stars are; the other names of the line follow and
  * must be there. Since that takes them, each further tensor of the same match is passed over when its turn comes. */
-#include "file/map/map.h"
+#include "file/map/apply.h"
+
+#include "base/text.h"
+#include "file/map/line.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +29,7 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   w->source.line = line;
   w->source.match = NULL;
   if (line->stars == 0)
-    return rs_map_run(w);
+    return rs_map_apply_match(w);
   w->matches.n = 0;
   RS_TRY(find_matches(w, line->source));
   if (w->matches.n == 0) {
@@ -45,7 +48,7 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
     if (w->source.taken[match[i].key] != 0)
       continue;
     RS_TRY(rs_map_match(&w->source, (int64_t)match[i].key, (int64_t)match[i].value));
-    RS_TRY(rs_map_run(w));
+    RS_TRY(rs_map_apply_match(w));
   }
   return RESHARD_SUCCESS;
 }
@@ -68,11 +71,11 @@ static reshard_status check_left(const rs_map_work *w) {
     rs_text_add(&text, " and %lld more", (long long)(left - 1));
   return rs_error(RESHARD_ERROR_INVALID, "%s: no line takes '%s'%s; add one, such as '* = *' or 'drop(NAME)'",
                   rs_quote(file, sizeof file, w->source.map->name),
-                  rs_quote(quoted, sizeof quoted, rs_map_tensor_name(&w->source, first)), more);
+                  rs_quote(quoted, sizeof quoted, rs_model_name(w->source.model, first)), more);
 }
 
 static reshard_status check_twice(const rs_map_work *w) {
-  rs_named *names;
+  rs_sorted_name *names;
   RS_TRY(rs_map_sort(w->target, &names));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 1; i < w->lines.n && status == RESHARD_SUCCESS; i++) {
@@ -102,7 +105,7 @@ static reshard_status apply_none(rs_map_work *w) {
   RS_TRY(rs_model_new(&w->target));
   RS_TRY(rs_vec_reserve(&w->target->tensors, n));
   RS_TRY(rs_vec_reserve(&w->target->names, source->names.n));
-  RS_TRY(rs_vec_reserve(&w->routes, n));
+  RS_TRY(rs_vec_reserve(&w->regions, n));
   if (n > 0) {
     memcpy(w->target->tensors.at, source->tensors.at, (size_t)n * sizeof *source->tensors.at);
     memcpy(w->target->names.at, source->names.at, (size_t)source->names.n);
@@ -111,11 +114,11 @@ static reshard_status apply_none(rs_map_work *w) {
   w->target->names.n = source->names.n;
   w->target->bytes = source->bytes;
   for (int64_t i = 0; i < n; i++)
-    rs_map_whole(&source->tensors.at[i], i, i, &w->routes.at[w->routes.n++]);
+    rs_region_whole(&source->tensors.at[i], i, i, &w->regions.at[w->regions.n++]);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_routes *routes) {
+reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_copy_regions *regions) {
   rs_map_work w = {.source = {.map = map, .model = source}};
   reshard_status status = map != NULL ? apply_map(&w) : apply_none(&w);
   free(w.source.names);
@@ -128,10 +131,10 @@ reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model
   free(w.lines.at);
   if (status != RESHARD_SUCCESS) {
     reshard_model_free(w.target);
-    free(w.routes.at);
+    free(w.regions.at);
     return status;
   }
   *target = w.target;
-  *routes = w.routes;
+  *regions = w.regions;
   return RESHARD_SUCCESS;
 }

@@ -1,10 +1,32 @@
 /* Maps as the public header has them: made from text, freed, and asked for the model that they make. */
 #include "file/map/map.h"
 
+#include "base/text.h"
+#include "file/ground/file.h"
+#include "file/map/apply.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAP_LIMIT ((int64_t)64 << 20)
+
+const char *rs_map_kind_text(rs_map_kind kind) {
+  static const char *const texts[] = {"name", "concat", "stack", "transpose"};
+  return texts[kind];
+}
+
+reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64_t column, const char *format, ...) {
+  char file[RS_WHERE / 2], why[768], place[32] = "";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(why, sizeof why, format, arguments);
+  va_end(arguments);
+  if (column > 0)
+    snprintf(place, sizeof place, ":%lld", (long long)column);
+  return rs_error(RESHARD_ERROR_INVALID, "%s:%lld%s: %s", rs_quote(file, sizeof file, map->name), (long long)line,
+                  place, why);
+}
 
 reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map) {
   if (text == NULL || map == NULL)
@@ -27,7 +49,7 @@ reshard_status reshard_map_load(const char *path, reshard_map *map) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_map_load: NULL argument");
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
   reshard_status status =
       (int64_t)strlen(text) == size
           ? reshard_map_parse(text, path, map)
@@ -49,8 +71,8 @@ void reshard_map_free(reshard_map map) {
 reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target) {
   if (source == NULL || target == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_map_model: NULL argument");
-  rs_routes routes;
-  RS_TRY(rs_map_apply(map, source, target, &routes));
-  free(routes.at);
+  rs_copy_regions regions;
+  RS_TRY(rs_map_apply(map, source, target, &regions));
+  free(regions.at);
   return RESHARD_SUCCESS;
 }

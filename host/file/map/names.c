@@ -1,11 +1,14 @@
 /* Names of a map against the names of the source.
  *
- * A star takes as few characters as it can, and none is tried twice: a star has no '.' in it, so where the text behind
- * a star has a '.', there is one place at most where it fits, and where it has none, a later place only makes the next
- * star shorter. So a match is one pass over the name. The source's names are sorted once; a name of the map is then
- * held against those that begin with its plain beginning, and a name that is made from a match is found by bisection.
- */
-#include "file/map/map.h"
+ * A star takes as few characters as it can, and none is tried twice. A star has no '.' in it, so a text with a '.'
+ * behind a star fits at one place at most. Where it has none, a later place only makes the next star shorter. So a
+ * match is one pass over the name.
+ *
+ * The source's names are sorted once. A name of the map is compared with those that have its plain beginning, and a
+ * name that is made from a match is found by bisection. */
+#include "file/map/names.h"
+
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +26,16 @@ const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *
 }
 
 static int by_name(const void *a, const void *b) {
-  const rs_named *x = a, *y = b;
+  const rs_sorted_name *x = a, *y = b;
   int order = strcmp(x->name, y->name);
   return order != 0 ? order : (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-reshard_status rs_map_sort(reshard_model model, rs_named **names) {
+reshard_status rs_map_sort(reshard_model model, rs_sorted_name **names) {
   int64_t n = model->tensors.n;
   RS_TRY(rs_alloc(names, n, sizeof **names));
   for (int64_t i = 0; i < n; i++)
-    (*names)[i] = (rs_named){model->names.at + model->tensors.at[i].name, i};
+    (*names)[i] = (rs_sorted_name){rs_model_name(model, i), i};
   if (n > 0)
     qsort(*names, (size_t)n, sizeof **names, by_name);
   return RESHARD_SUCCESS;
@@ -54,8 +57,8 @@ static int64_t first_from(const rs_map_source *s, const char *from) {
 /* '*' and nothing else, which stands for '.' too. */
 static bool is_any(const char *pieces, int stars) { return stars == 1 && pieces[0] == '\0' && pieces[1] == '\0'; }
 
-/* Whether a name fits pieces with stars between; star, when not NULL, then says what each stands for. */
-static bool fits(const char *piece, int stars, const char *name, rs_map_star *star) {
+/* Matches a name with pieces that have stars between; star, when not NULL, then has the text of each. */
+static bool fits_name(const char *piece, int stars, const char *name, rs_map_star *star) {
   size_t length = strlen(piece);
   bool any = is_any(piece, stars);
   if (strncmp(name, piece, length) != 0)
@@ -83,10 +86,10 @@ reshard_status rs_map_find_all(const rs_map_source *s, int64_t node, rs_map_matc
   const char *pieces = s->map->text.at + name->text;
   size_t length = strlen(pieces);
   for (int64_t i = first_from(s, pieces); i < s->model->tensors.n; i++) {
-    const rs_named *named = &s->names[i];
+    const rs_sorted_name *named = &s->names[i];
     if (strncmp(named->name, pieces, length) != 0)
       break;
-    if (s->taken[named->tensor] != 0 || !fits(pieces, name->stars, named->name, NULL))
+    if (s->taken[named->tensor] != 0 || !fits_name(pieces, name->stars, named->name, NULL))
       continue;
     RS_TRY(rs_vec_reserve(matches, matches->n + 1));
     matches->at[matches->n++] = (rs_pair){(uint64_t)named->tensor, (uint64_t)node};
@@ -97,8 +100,8 @@ reshard_status rs_map_find_all(const rs_map_source *s, int64_t node, rs_map_matc
 reshard_status rs_map_match(rs_map_source *s, int64_t tensor, int64_t node) {
   const rs_map_node *name = &s->map->nodes.at[node];
   RS_TRY(rs_vec_reserve(&s->star, name->stars));
-  s->match = rs_map_tensor_name(s, tensor);
-  fits(s->map->text.at + name->text, name->stars, s->match, s->star.at);
+  s->match = rs_model_name(s->model, tensor);
+  fits_name(s->map->text.at + name->text, name->stars, s->match, s->star.at);
   return RESHARD_SUCCESS;
 }
 
@@ -124,7 +127,7 @@ reshard_status rs_map_name(rs_map_source *s, const rs_map_node *name, const char
 }
 
 /* The tensor named s->text, -1 when there is none. */
-static int64_t find(const rs_map_source *s) {
+static int64_t find_tensor(const rs_map_source *s) {
   int64_t i = first_from(s, s->text.at);
   return i < s->model->tensors.n && strcmp(s->names[i].name, s->text.at) == 0 ? s->names[i].tensor : -1;
 }
@@ -133,7 +136,7 @@ reshard_status rs_map_take(rs_map_source *s, const rs_map_node *name, int64_t *t
   const char *rest;
   char quoted[RS_QUOTE], match[RS_QUOTE];
   RS_TRY(rs_map_name(s, name, &rest));
-  *tensor = find(s);
+  *tensor = find_tensor(s);
   rs_quote(quoted, sizeof quoted, s->text.at);
   if (s->match != NULL)
     rs_quote(match, sizeof match, s->match);
@@ -150,8 +153,10 @@ reshard_status rs_map_take(rs_map_source *s, const rs_map_node *name, int64_t *t
   return RESHARD_SUCCESS;
 }
 
-/* Whether a tensor that no line before has taken fits s->text, a star, and `end`; *star is then what it stands for. */
-static bool fits_one(const rs_map_source *s, bool any, const rs_named *named, const char *end, rs_map_star *star) {
+/* Matches a tensor that no line before has taken with s->text, a star, and `end`; *star then has the text of the star.
+ */
+static bool fits_one(const rs_map_source *s, bool any, const rs_sorted_name *named, const char *end,
+                     rs_map_star *star) {
   size_t rest = strlen(named->name + s->text.n), behind = strlen(end);
   int64_t taken = s->taken[named->tensor];
   if (rest <= behind || (taken != 0 && taken != s->line->line))
@@ -161,11 +166,11 @@ static bool fits_one(const rs_map_source *s, bool any, const rs_named *named, co
 }
 
 /* Puts a tensor of a spread name at its index; *largest: of all indices so far. */
-static reshard_status place(rs_map_source *s, const rs_map_node *name, rs_map_star star, int64_t tensor,
-                            int64_t *largest) {
+static reshard_status place_index(rs_map_source *s, const rs_map_node *name, rs_map_star star, int64_t tensor,
+                                  int64_t *largest) {
   char quoted[RS_QUOTE], other[RS_QUOTE];
   int64_t index = 0;
-  rs_quote(quoted, sizeof quoted, rs_map_tensor_name(s, tensor));
+  rs_quote(quoted, sizeof quoted, rs_model_name(s->model, tensor));
   for (size_t i = 0; i < star.length; i++) {
     if (star.at[i] < '0' || star.at[i] > '9')
       return rs_map_error(s->map, name->line, name->column, "'%s' has no index where the last '*' is", quoted);
@@ -177,13 +182,13 @@ static reshard_status place(rs_map_source *s, const rs_map_node *name, rs_map_st
   int64_t *at = &s->spread.at[index];
   if (*at >= 0)
     return rs_map_error(s->map, name->line, name->column, "'%s' and '%s' have the same index",
-                        rs_quote(other, sizeof other, rs_map_tensor_name(s, *at)), quoted);
+                        rs_quote(other, sizeof other, rs_model_name(s->model, *at)), quoted);
   *at = tensor;
   return RESHARD_SUCCESS;
 }
 
 /* The error of the first index that no tensor has. */
-static reshard_status missing(rs_map_source *s, const rs_map_node *name, const char *end) {
+static reshard_status missing_index(rs_map_source *s, const rs_map_node *name, const char *end) {
   char index[24], quoted[RS_QUOTE], pattern[RS_QUOTE], why[64] = "";
   int64_t i = 0;
   while (s->spread.at[i] >= 0)
@@ -192,7 +197,7 @@ static reshard_status missing(rs_map_source *s, const rs_map_node *name, const c
   rs_text_add(&text, "%lld", (long long)i);
   RS_TRY(rs_map_text_add(s, index, text.length));
   RS_TRY(rs_map_text_add(s, end, strlen(end)));
-  int64_t tensor = find(s);
+  int64_t tensor = find_tensor(s);
   if (tensor >= 0)
     rs_text_add(&because, ": line %lld has taken it", (long long)s->taken[tensor]);
   return rs_map_error(s->map, name->line, name->column, "'%s' is missing among the %lld that match '%s'%s",
@@ -223,9 +228,9 @@ reshard_status rs_map_take_all(rs_map_source *s, const rs_map_node *name) {
     s->spread.at[s->spread.n] = -1;
   for (int64_t i = first; i < last; i++)
     if (fits_one(s, any, &s->names[i], end, &star))
-      RS_TRY(place(s, name, star, s->names[i].tensor, &largest));
+      RS_TRY(place_index(s, name, star, s->names[i].tensor, &largest));
   if (largest >= count)
-    return missing(s, name, end);
+    return missing_index(s, name, end);
   for (int64_t i = 0; i < count; i++)
     if (s->taken[s->spread.at[i]] == 0)
       s->taken[s->spread.at[i]] = s->line->line;

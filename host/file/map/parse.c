@@ -1,9 +1,12 @@
 /* The text of a map becomes a tree: recursive descent, one character of look-ahead.
  *
- * An operation is a word, '(', a list, and perhaps ';' and a second list. The first of two lists is the dims: it is
- * read as names too, because only the ';' behind it tells, and then taken as numbers. How many stars a line has is
- * known when both of its sides are, so names are checked for theirs, and parts for their sizes, in a second walk. */
+ * An operation is a word, '(', a list, and perhaps ';' and a second list. The first of two lists is the dims. Only the
+ * ';' behind it tells, so it is read as names too and then taken as numbers. The number of stars of a line is known
+ * when both sides are, so a second walk checks the stars of names and the sizes of parts. */
 #include "file/map/map.h"
+
+#include "base/text.h"
+#include "file/map/names.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +14,7 @@
 #include <string.h>
 
 #define BLANKS " \t\r\v\f"
-/* What ends the plain part of a name. */
+/* Characters that end the plain part of a name. */
 #define BREAKS BLANKS "\n(),;=:#\"*"
 /* Operations inside one another: both walks of a tree are recursive. */
 #define DEEPEST 64
@@ -23,50 +26,33 @@ typedef struct parser {
   int depth; /* open parentheses; the end of a line is white space inside of them */
 } parser;
 
-const char *rs_map_kind_text(rs_map_kind kind) {
-  static const char *const texts[] = {"name", "concat", "stack", "transpose"};
-  return texts[kind];
-}
+static int64_t column_of(const parser *s) { return s->p - s->line_begin + 1; }
 
-reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64_t column, const char *format, ...) {
-  char file[RS_WHERE / 2], why[768], place[32] = "";
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(why, sizeof why, format, arguments);
-  va_end(arguments);
-  if (column > 0)
-    snprintf(place, sizeof place, ":%lld", (long long)column);
-  return rs_error(RESHARD_ERROR_INVALID, "%s:%lld%s: %s", rs_quote(file, sizeof file, map->name), (long long)line,
-                  place, why);
-}
-
-static int64_t column(const parser *s) { return s->p - s->line_begin + 1; }
-
-/* What is wanted, and what stands there. */
-static reshard_status expected(const parser *s, const char *what) {
+/* Error with what is wanted, and what stands there. */
+static reshard_status expected_here(const parser *s, const char *what) {
   char found[] = {'\'', *s->p, '\'', '\0'}, clean[16];
   bool end = *s->p == '\0' || *s->p == '\n';
-  return rs_map_error(s->map, s->line, column(s), "%s is expected, not %s", what,
+  return rs_map_error(s->map, s->line, column_of(s), "%s is expected, not %s", what,
                       end ? "the end" : rs_quote(clean, sizeof clean, found));
 }
 
-static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
+static bool is_blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
 
 /* White space and comments. */
-static void skip(parser *s) {
+static void skip_blanks(parser *s) {
   for (;; s->p++) {
     if (*s->p == '#')
       s->p += strcspn(s->p, "\n");
     if (*s->p == '\n' && s->depth > 0) {
       s->line++;
       s->line_begin = s->p + 1;
-    } else if (!blank(*s->p)) {
+    } else if (!is_blank(*s->p)) {
       return;
     }
   }
 }
 
-static reshard_status put(reshard_map map, const char *from, size_t n) {
+static reshard_status put_text(reshard_map map, const char *from, size_t n) {
   RS_TRY(rs_vec_reserve(&map->text, map->text.n + (int64_t)n + 1));
   memcpy(map->text.at + map->text.n, from, n);
   map->text.n += (int64_t)n;
@@ -74,17 +60,17 @@ static reshard_status put(reshard_map map, const char *from, size_t n) {
 }
 
 /* The part of a name in double quotes that begins here. */
-static reshard_status quoted(parser *s) {
-  int64_t begin = column(s);
+static reshard_status read_quoted(parser *s) {
+  int64_t begin = column_of(s);
   for (s->p++; *s->p != '"';) {
     size_t n = strcspn(s->p, "\"\\\n");
-    RS_TRY(put(s->map, s->p, n));
+    RS_TRY(put_text(s->map, s->p, n));
     s->p += n;
     if (*s->p == '\\' && (s->p[1] == '"' || s->p[1] == '\\')) {
-      RS_TRY(put(s->map, s->p + 1, 1));
+      RS_TRY(put_text(s->map, s->p + 1, 1));
       s->p += 2;
     } else if (*s->p == '\\') {
-      return rs_map_error(s->map, s->line, column(s), "'\\' in a quoted name is followed by '\"' or '\\'");
+      return rs_map_error(s->map, s->line, column_of(s), "'\\' in a quoted name is followed by '\"' or '\\'");
     } else if (*s->p != '"') {
       return rs_map_error(s->map, s->line, begin, "'\"' without another on the line");
     }
@@ -98,14 +84,14 @@ static reshard_status read_name(parser *s, rs_map_node *node) {
   const char *begin = s->p;
   for (;;) {
     size_t n = strcspn(s->p, BREAKS);
-    RS_TRY(put(s->map, s->p, n));
+    RS_TRY(put_text(s->map, s->p, n));
     s->p += n;
     if (*s->p == '"') {
-      RS_TRY(quoted(s));
+      RS_TRY(read_quoted(s));
     } else if (*s->p == '*') {
       if (s->p[1] == '*')
-        return rs_map_error(s->map, s->line, column(s), "'**' is not known; a '*' is any characters but '.'");
-      RS_TRY(put(s->map, "", 1));
+        return rs_map_error(s->map, s->line, column_of(s), "'**' is not known; a '*' is any characters but '.'");
+      RS_TRY(put_text(s->map, "", 1));
       node->stars++;
       s->p++;
     } else {
@@ -113,10 +99,10 @@ static reshard_status read_name(parser *s, rs_map_node *node) {
     }
   }
   if (s->p == begin)
-    return expected(s, "a name or an operation");
+    return expected_here(s, "a name or an operation");
   if (s->map->text.n == node->text)
     return rs_map_error(s->map, node->line, node->column, "an empty name");
-  return put(s->map, "", 1);
+  return put_text(s->map, "", 1);
 }
 
 /* A name or an operation, and the white space behind it. */
@@ -127,7 +113,7 @@ static reshard_status read_list(parser *s, rs_map_node *op) {
   op->parts = -1;
   op->count = 0;
   for (int64_t last = -1, part;; last = part) {
-    skip(s);
+    skip_blanks(s);
     RS_TRY(read_expression(s, &part));
     if (last < 0)
       op->parts = part;
@@ -136,15 +122,15 @@ static reshard_status read_list(parser *s, rs_map_node *op) {
     op->count++;
     if (*s->p == ':') {
       s->p++;
-      skip(s);
+      skip_blanks(s);
       char *end;
       errno = 0;
       long long size = strtoll(s->p, &end, 10);
       if (*s->p < '0' || *s->p > '9' || errno != 0)
-        return expected(s, "a size below 2^63");
+        return expected_here(s, "a size below 2^63");
       s->p = end;
       s->map->nodes.at[part].size = size;
-      skip(s);
+      skip_blanks(s);
     }
     if (*s->p != ',')
       return RESHARD_SUCCESS;
@@ -207,21 +193,21 @@ static reshard_status read_operation(parser *s, const char *word, size_t length,
     RS_TRY(read_list(s, op));
   }
   if (*s->p != ')')
-    return expected(s, "',' or ')'");
+    return expected_here(s, "',' or ')'");
   s->p++;
   s->depth--;
   return check_counts(s, op);
 }
 
 static reshard_status read_expression(parser *s, int64_t *out) {
-  rs_map_node node = {.line = s->line, .column = column(s), .next = -1, .size = -1, .parts = -1};
+  rs_map_node node = {.line = s->line, .column = column_of(s), .next = -1, .size = -1, .parts = -1};
   const char *begin = s->p;
   RS_TRY(read_name(s, &node));
   size_t length = (size_t)(s->p - begin);
-  skip(s);
+  skip_blanks(s);
   if (*s->p == '(') {
     RS_TRY(read_operation(s, begin, length, &node));
-    skip(s);
+    skip_blanks(s);
   }
   RS_TRY(rs_vec_reserve(&s->map->nodes, s->map->nodes.n + 1));
   *out = s->map->nodes.n;
@@ -261,15 +247,15 @@ static reshard_status check_side(const parser *s, const rs_map_line *line, int64
 /* "drop(NAME)"; s->p is behind the word. */
 static reshard_status read_drop(parser *s, rs_map_line *line) {
   s->depth++;
-  skip(s);
+  skip_blanks(s);
   s->p++;
-  skip(s);
+  skip_blanks(s);
   RS_TRY(read_expression(s, &line->source));
   const rs_map_node *node = &s->map->nodes.at[line->source];
   if (node->kind != RS_MAP_NAME)
     return rs_map_error(s->map, node->line, node->column, "drop has a name, not %s", rs_map_kind_text(node->kind));
   if (*s->p != ')')
-    return expected(s, "')'");
+    return expected_here(s, "')'");
   s->p++;
   s->depth--;
   line->stars = node->stars;
@@ -279,9 +265,9 @@ static reshard_status read_drop(parser *s, rs_map_line *line) {
 static reshard_status read_assignment(parser *s, rs_map_line *line) {
   RS_TRY(read_expression(s, &line->target));
   if (*s->p != '=')
-    return expected(s, "'='");
+    return expected_here(s, "'='");
   s->p++;
-  skip(s);
+  skip_blanks(s);
   RS_TRY(read_expression(s, &line->source));
   const rs_map_node *target = &s->map->nodes.at[line->target], *source = &s->map->nodes.at[line->source];
   if (target->kind != RS_MAP_NAME && source->kind != RS_MAP_NAME)
@@ -302,7 +288,7 @@ reshard_status rs_map_read(reshard_map map, const char *text) {
     text += 3;
   parser s = {.map = map, .p = text, .line_begin = text, .line = 1};
   for (;; s.p++, s.line++, s.line_begin = s.p) {
-    skip(&s);
+    skip_blanks(&s);
     if (*s.p != '\n' && *s.p != '\0') {
       rs_map_line line = {.target = -1, .line = s.line};
       if (at_drop(&s)) {
@@ -311,9 +297,9 @@ reshard_status rs_map_read(reshard_map map, const char *text) {
       } else {
         RS_TRY(read_assignment(&s, &line));
       }
-      skip(&s);
+      skip_blanks(&s);
       if (*s.p != '\n' && *s.p != '\0')
-        return expected(&s, "the end of the line");
+        return expected_here(&s, "the end of the line");
       RS_TRY(rs_vec_reserve(&map->lines, map->lines.n + 1));
       map->lines.at[map->lines.n++] = line;
     }

@@ -1,12 +1,13 @@
 /* A model is a list in two arrays: the tensors, and their names end to end, so that the 91,991 tensors of the largest
  * preset are a handful of allocations. Names move while the list grows, hence offsets; they are pointers only for who
  * reads the finished model. */
-#include "file/model/internal.h"
+#include "file/model/model.h"
+
+#include "base/text.h"
 #include "file/ground/names.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 reshard_status rs_model_new(reshard_model *model) { return rs_alloc_zero(model, 1, sizeof **model); }
 
@@ -38,12 +39,9 @@ reshard_status rs_model_add(reshard_model model, const char *what, const char *n
                             int ndim, const int64_t *shape) {
   char quoted[RS_QUOTE];
   int64_t bytes = 0, total;
-  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS) {
-    char why[256];
-    rs_text text = {why, sizeof why, 0};
-    rs_text_add(&text, "%s", reshard_last_error());
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name), why);
-  }
+  if (rs_tensor_bytes(ndim, shape, reshard_dtype_size(dtype), &bytes) != RESHARD_SUCCESS)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", what, rs_quote(quoted, sizeof quoted, name),
+                    reshard_last_error());
   if (!rs_add(model->bytes, bytes, &total))
     return rs_error(RESHARD_ERROR_INVALID, "%s: with tensor '%s' the model has more than 2^63 bytes", what,
                     rs_quote(quoted, sizeof quoted, name));
@@ -64,7 +62,7 @@ reshard_status rs_model_check_names(reshard_model model, const char *what) {
   reshard_status status = RESHARD_SUCCESS;
   rs_names names = {0};
   for (int64_t i = 0, number; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
-    const char *name = model->names.at + model->tensors.at[i].name;
+    const char *name = rs_model_name(model, i);
     char quoted[RS_QUOTE];
     status = rs_names_put(&names, name, strlen(name), &number);
     if (status == RESHARD_SUCCESS && number < i)
@@ -89,16 +87,4 @@ reshard_status reshard_model_get(reshard_model model, int64_t i, reshard_model_t
   *tensor = (reshard_model_tensor){.name = model->names.at + from->name, .dtype = from->dtype, .ndim = from->ndim};
   memcpy(tensor->shape, from->shape, sizeof from->shape);
   return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
-  if (name_or_path == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
-  const char *name;
-  for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
-    if (strcmp(name, name_or_path) == 0)
-      return reshard_model_preset(name_or_path, model);
-  if (access(name_or_path, F_OK) != 0 && strchr(name_or_path, '/') == NULL)
-    return rs_preset_error("no model file and no preset", name_or_path);
-  return reshard_model_load(name_or_path, model);
 }

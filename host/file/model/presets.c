@@ -1,8 +1,8 @@
 /* Published checkpoints, made from their configurations.
  *
- * A family is a table of parts in the order of execution: where the part occurs (before the layers, in each layer, in
- * each dense or mixture-of-experts layer, for each expert, in the prediction layer, after the layers), its name there,
- * its dtype and which extents its shape has. A preset is a family and the numbers of its config.json.
+ * A family is a table of parts in the order of execution. A part has a place: before the layers, in each layer, in each
+ * dense or mixture-of-experts layer, for each expert, in the prediction layer, or after the layers. It also has its
+ * name there, its dtype, and the extents of its shape. A preset is a family and the numbers of its config.json.
  *
  * Checked against what is published (tensors; bytes without the files' headers):
  *   llama-3.1-8b          291   16,060,522,496   both as in the checkpoint's index
@@ -13,13 +13,16 @@
  *     41,555,600 F32) are those that the hub counts. The number of tensors is from the structure alone; it fits the
  *     688,586,727,753 bytes of the 163 files, which leave 129 bytes of header a tensor. The prediction layer 61 with
  *     its own embedding and head is included, as it is in the files. */
-#include "file/model/internal.h"
+
+#include "base/text.h"
+#include "file/model/model.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef enum place { BEFORE, LAYER, DENSE, SPARSE, EXPERT, PREDICT_IN, PREDICT_OUT, AFTER } place;
 
+/* clang-format off */
 /* Extents of shapes. ONE as the second makes a vector. */
 typedef enum extent {
   ONE, VOCAB, HIDDEN, HIDDEN2, HEADS, KV_HEADS, HEAD, DENSE_MLP, EXPERT_MLP, SHARED_MLP, EXPERTS, /* any family */
@@ -127,6 +130,7 @@ static const config presets[] = {
      .kv_heads = 128, .head = 128, .dense_layers = 3, .mlp = 18432, .experts = 256, .expert_mlp = 2048, .shared = 1,
      .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128, .predict = 1},
 };
+/* clang-format on */
 #define PRESETS ((int64_t)(sizeof presets / sizeof *presets))
 
 static void extents_of(const config *c, int64_t extents[EXTENTS]) {
@@ -150,8 +154,8 @@ static void extents_of(const config *c, int64_t extents[EXTENTS]) {
 
 /* All parts of one place, each named prefix + name. The prefix is printed once and the names are copied behind it,
  * because printing 91,991 names in full would take most of the time. */
-static reshard_status add(reshard_model model, const config *c, const int64_t *extents, place place,
-                          const char *prefix) {
+static reshard_status add_tensor(reshard_model model, const config *c, const int64_t *extents, place place,
+                                 const char *prefix) {
   char name[160];
   size_t start = strlen(prefix);
   memcpy(name, prefix, start);
@@ -177,24 +181,24 @@ static reshard_status add_layer(reshard_model model, const config *c, const int6
   bool predicts = layer >= c->layers;
   snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
   if (predicts)
-    RS_TRY(add(model, c, extents, PREDICT_IN, prefix));
-  RS_TRY(add(model, c, extents, LAYER, prefix));
-  RS_TRY(add(model, c, extents, layer < c->dense_layers ? DENSE : SPARSE, prefix));
+    RS_TRY(add_tensor(model, c, extents, PREDICT_IN, prefix));
+  RS_TRY(add_tensor(model, c, extents, LAYER, prefix));
+  RS_TRY(add_tensor(model, c, extents, layer < c->dense_layers ? DENSE : SPARSE, prefix));
   for (int64_t e = 0; layer >= c->dense_layers && e < c->experts; e++) {
     snprintf(prefix, sizeof prefix, "model.layers.%lld.mlp.experts.%lld.", (long long)layer, (long long)e);
-    RS_TRY(add(model, c, extents, EXPERT, prefix));
+    RS_TRY(add_tensor(model, c, extents, EXPERT, prefix));
   }
   snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
-  return predicts ? add(model, c, extents, PREDICT_OUT, prefix) : RESHARD_SUCCESS;
+  return predicts ? add_tensor(model, c, extents, PREDICT_OUT, prefix) : RESHARD_SUCCESS;
 }
 
-static reshard_status build(reshard_model model, const config *c) {
+static reshard_status add_config_tensors(reshard_model model, const config *c) {
   int64_t extents[EXTENTS];
   extents_of(c, extents);
-  RS_TRY(add(model, c, extents, BEFORE, ""));
+  RS_TRY(add_tensor(model, c, extents, BEFORE, ""));
   for (int64_t layer = 0; layer < c->layers + c->predict; layer++)
     RS_TRY(add_layer(model, c, extents, layer));
-  return add(model, c, extents, AFTER, "");
+  return add_tensor(model, c, extents, AFTER, "");
 }
 
 const char *reshard_model_preset_name(int64_t i) { return i >= 0 && i < PRESETS ? presets[i].name : NULL; }
@@ -216,7 +220,7 @@ reshard_status reshard_model_preset(const char *name, reshard_model *model) {
       continue;
     reshard_model made;
     RS_TRY(rs_model_new(&made));
-    reshard_status status = build(made, &presets[i]);
+    reshard_status status = add_config_tensors(made, &presets[i]);
     if (status != RESHARD_SUCCESS) {
       reshard_model_free(made);
       return status;

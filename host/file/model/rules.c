@@ -1,12 +1,12 @@
 /* Rules: shell patterns on tensor names, first match wins.
  *
- * The matcher is our own. When the rest of a pattern does not fit behind a '*', the last star takes one character more;
- * no earlier star needs another try, because whatever it could leave to the last one, the last one can take itself. So
- * a match costs at most pattern x name. libc's fnmatch took two to three times as long, depends on the locale, and
- * reads a malformed set as plain text, which in a file of rules is a mistake that its author wants to be told. Most
- * patterns end in plain text (".q_proj.weight"); comparing that tail first settles most rules in a few nanoseconds. */
-#include "file/model/internal.h"
+ * Most patterns end in plain text (".q_proj.weight"). That tail is compared first, which settles most rules in a few
+ * nanoseconds. */
+#include "base/text.h"
+#include "file/ground/file.h"
 #include "layout/spec.h"
+
+#include <reshard/file.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ typedef struct rule {
   /* rank(experts.#/128): the layout goes by the number behind `key`, "experts.", in the tensor's name. */
   const char *key;
   size_t key_length;
-  int64_t pieces; /* 0: it does not */
-  char **each;    /* [pieces], "rank(0/128)" and so on, one allocation */
-  const char *tail;             /* plain text at the end of the pattern */
+  int64_t pieces;   /* 0: it does not */
+  char **each;      /* [pieces], "rank(0/128)" and so on, one allocation */
+  const char *tail; /* plain text at the end of the pattern */
   size_t tail_length;
   int64_t line, pattern_column, layout_column;
 } rule;
@@ -33,122 +33,13 @@ struct reshard_rules_s {
   int64_t world;
 };
 
-static bool plain(char c) { return c != '*' && c != '?' && c != '[' && c != ']' && c != '\\'; }
-
-/* Reads one character of a set, quoted by '\' or not, and moves on; '\0' at the end. */
-static unsigned char set_character(const char **p) {
-  if (**p == '\\' && (*p)[1] != '\0')
-    ++*p;
-  unsigned char c = (unsigned char)**p;
-  *p += c != '\0';
-  return c;
-}
-
-/* p is behind '['. Returns what follows the ']', or NULL with the reason; *in: whether c is in the set. */
-static const char *set(const char *p, unsigned char c, bool *in, const char **problem) {
-  bool negated = *p == '!' || *p == '^', found = false, first = true;
-  p += negated;
-  for (; *p != ']' || first; first = false) {
-    if (p[0] == '[' && (p[1] == ':' || p[1] == '.' || p[1] == '=')) {
-      *problem = "classes in sets are not known, write ranges such as [0-9]";
-      return NULL;
-    }
-    unsigned char low = set_character(&p), high = low;
-    if (low != '\0' && p[0] == '-' && p[1] != ']') {
-      p++;
-      high = set_character(&p);
-    }
-    if (low == '\0' || high == '\0') {
-      *problem = "'[' without ']'";
-      return NULL;
-    }
-    if (high < low) {
-      *problem = "a range in a set runs backwards";
-      return NULL;
-    }
-    found = found || (low <= c && c <= high);
-  }
-  *in = found != negated;
-  return p + 1;
-}
-
-/* Whether c fits the one-character item at p (no '*', no end); *next is behind the item. */
-static bool fits(const char *p, char c, const char **next) {
-  bool in = false;
-  const char *problem;
-  switch (*p) {
-  case '?': *next = p + 1; return true;
-  case '[': *next = set(p + 1, (unsigned char)c, &in, &problem); return in;
-  case '\\': *next = p + 2; return p[1] == c;
-  default: *next = p + 1; return *p == c;
-  }
-}
-
-bool rs_pattern_matches(const char *p, const char *name) {
-  const char *star = NULL, *taken = NULL, *next;
-  while (*name != '\0') {
-    if (*p == '*') {
-      star = ++p;
-      taken = name;
-    } else if (*p != '\0' && fits(p, *name, &next)) {
-      p = next;
-      name++;
-    } else if (star != NULL) {
-      p = star;
-      name = ++taken;
-    } else {
-      return false;
-    }
-    if (p != star)
-      continue;
-    /* Behind a star: nothing left to fit, or nothing but the pattern's next character can go on. */
-    if (*p == '\0')
-      return true;
-    if (plain(*p)) {
-      bool pair = p[1] != '\0' && plain(p[1]);
-      for (name = strchr(name, *p); name != NULL && pair && name[1] != p[1];)
-        name = strchr(name + 1, *p);
-      if (name == NULL)
-        return false;
-      taken = name;
-    }
-  }
-  while (*p == '*')
-    p++;
-  return *p == '\0';
-}
-
 /* "NAME:LINE:COLUMN" as it begins an error. */
-static const char *at(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line, int64_t column) {
+static const char *place_of_rule(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line,
+                                 int64_t column) {
   char quoted[RS_WHERE - 64];
   rs_text text = {where, RS_WHERE, 0};
   rs_text_add(&text, "%s:%lld:%lld", rs_quote(quoted, sizeof quoted, rules->name), (long long)line, (long long)column);
   return where;
-}
-
-/* Puts where (and a tensor) before the text of the error that was just recorded. */
-static reshard_status prefix_error(reshard_status status, const char *where, const char *tensor) {
-  char why[RS_WHERE];
-  rs_text text = {why, sizeof why, 0};
-  rs_text_add(&text, "%s%s", tensor, reshard_last_error());
-  return rs_error(status, "%s: %s", where, why);
-}
-
-const char *rs_pattern_problem(const char *pattern, int64_t *at) {
-  const char *problem = NULL;
-  for (const char *p = pattern; *p != '\0';) {
-    bool in;
-    *at = p - pattern;
-    if (*p == '\\' && p[1] == '\0')
-      problem = "'\\' before nothing";
-    else if (*p == '[')
-      p = set(p + 1, 'x', &in, &problem);
-    else
-      p += *p == '\\' ? 2 : 1;
-    if (problem != NULL)
-      return problem;
-  }
-  return NULL;
 }
 
 static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r) {
@@ -156,9 +47,10 @@ static reshard_status check_pattern(const struct reshard_rules_s *rules, rule *r
   int64_t item = 0;
   const char *problem = rs_pattern_problem(r->pattern, &item);
   if (problem != NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", at(where, rules, r->line, r->pattern_column + item), problem);
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %s", place_of_rule(where, rules, r->line, r->pattern_column + item),
+                    problem);
   r->tail = r->pattern + strlen(r->pattern);
-  while (r->tail > r->pattern && plain(r->tail[-1]))
+  while (r->tail > r->pattern && rs_pattern_plain(r->tail[-1]))
     r->tail--;
   r->tail_length = strlen(r->tail);
   return RESHARD_SUCCESS;
@@ -177,10 +69,10 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
   long long n = mark[1] == '/' && mark[2] >= '1' && mark[2] <= '9' ? strtoll(mark + 2, &end, 10) : 0;
   if (mark == r->layout + 5)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the text before the number is needed, as in rank(experts.#/128)",
-                    at(where, rules, r->line, column));
+                    place_of_rule(where, rules, r->line, column));
   if (n < 1 || n > PIECES_MOST || strcmp(end, ")") != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: '#' is followed by /N), N from 1 to %d, as in rank(experts.#/128)",
-                    at(where, rules, r->line, column), PIECES_MOST);
+                    place_of_rule(where, rules, r->line, column), PIECES_MOST);
   RS_TRY(rs_alloc_zero((char **)&r->each, n * (int64_t)(sizeof *r->each + PIECE_TEXT), 1));
   r->key = r->layout + 5;
   r->key_length = (size_t)(mark - r->key);
@@ -194,8 +86,8 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
 }
 
 /* The layout string of a rule for a tensor. */
-static reshard_status layout_of(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
-                                const char **layout) {
+static reshard_status layout_of_tensor(const struct reshard_rules_s *rules, const rule *r, const char *tensor,
+                                       const char **layout) {
   *layout = r->layout;
   if (r->pieces == 0)
     return RESHARD_SUCCESS;
@@ -207,7 +99,7 @@ static reshard_status layout_of(const struct reshard_rules_s *rules, const rule 
   if (number < 0 || number >= r->pieces) {
     char where[RS_WHERE], quoted[RS_QUOTE];
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' has no number below %lld behind '%.*s'",
-                    at(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
+                    place_of_rule(where, rules, r->line, r->layout_column), rs_quote(quoted, sizeof quoted, tensor),
                     (long long)r->pieces, (int)rs_min((int64_t)r->key_length, 64), r->key);
   }
   *layout = r->each[number];
@@ -215,7 +107,7 @@ static reshard_status layout_of(const struct reshard_rules_s *rules, const rule 
 }
 
 #define BLANKS " \t\r\v\f"
-static bool blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
+static bool is_blank(char c) { return c != '\0' && strchr(BLANKS, c) != NULL; }
 
 /* One line, NUL-terminated; its strings are cut off in place. */
 static reshard_status add_line(reshard_rules rules, char *line, int64_t number) {
@@ -229,13 +121,14 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   if (*p == '\0' || *p == '#') {
     *pattern_end = '\0';
     return rs_error(RESHARD_ERROR_INVALID, "%s: no layout behind pattern '%s'",
-                    at(where, rules, number, pattern_end - line + 1), rs_quote(quoted, sizeof quoted, r.pattern));
+                    place_of_rule(where, rules, number, pattern_end - line + 1),
+                    rs_quote(quoted, sizeof quoted, r.pattern));
   }
   r.layout = p;
   r.layout_column = p - line + 1;
-  while (*p != '\0' && !(*p == '#' && blank(p[-1])))
+  while (*p != '\0' && !(*p == '#' && is_blank(p[-1])))
     p++;
-  while (blank(p[-1]))
+  while (is_blank(p[-1]))
     p--;
   *p = *pattern_end = '\0';
   RS_TRY(check_pattern(rules, &r));
@@ -245,13 +138,13 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
   int64_t world = 0;
   reshard_status status = r.pieces > 0 ? RESHARD_SUCCESS : reshard_layout_parse_world(r.layout, &world);
   if (status != RESHARD_SUCCESS)
-    return prefix_error(status, at(where, rules, number, r.layout_column), "");
+    return rs_error(status, "%s: %s", place_of_rule(where, rules, number, r.layout_column), reshard_last_error());
   rules->world = rs_max(rules->world, world);
   return RESHARD_SUCCESS;
 }
 
 /* Takes text over, also when it fails. */
-static reshard_status parse(char *text, const char *name, reshard_rules *out) {
+static reshard_status parse_rules(char *text, const char *name, reshard_rules *out) {
   reshard_rules rules;
   reshard_status status = rs_alloc_zero(&rules, 1, sizeof *rules);
   if (status != RESHARD_SUCCESS) {
@@ -281,7 +174,7 @@ reshard_status reshard_rules_parse(const char *text, const char *name, reshard_r
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_parse: NULL argument");
   char *copy;
   RS_TRY(rs_alloc_copy(&copy, text, (int64_t)strlen(text) + 1, 1));
-  return parse(copy, name != NULL ? name : "rules", rules);
+  return parse_rules(copy, name != NULL ? name : "rules", rules);
 }
 
 reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
@@ -289,13 +182,13 @@ reshard_status reshard_rules_load(const char *path, reshard_rules *rules) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_load: NULL argument");
   char where[RS_WHERE], *text;
   int64_t size;
-  RS_TRY(rs_file_read(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(rs_where(where, "rule file", path), path, RULES_LIMIT, &text, &size));
   if ((int64_t)strlen(text) < size) {
     rs_error(RESHARD_ERROR_INVALID, "%s: byte %zu is NUL, this is no text", where, strlen(text));
     free(text);
     return RESHARD_ERROR_INVALID;
   }
-  return parse(text, path, rules);
+  return parse_rules(text, path, rules);
 }
 
 void reshard_rules_free(reshard_rules rules) {
@@ -311,7 +204,7 @@ void reshard_rules_free(reshard_rules rules) {
   free(rules);
 }
 
-static reshard_status find(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
+static reshard_status find_rule(const struct reshard_rules_s *rules, const char *tensor, const rule **out) {
   size_t length = strlen(tensor);
   for (int64_t i = 0; i < rules->rules.n; i++) {
     const rule *r = &rules->rules.at[i];
@@ -332,8 +225,8 @@ reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, cons
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_match: NULL argument");
   const rule *r;
   const char *text;
-  RS_TRY(find(rules, tensor, &r));
-  RS_TRY(layout_of(rules, r, tensor, &text));
+  RS_TRY(find_rule(rules, tensor, &r));
+  RS_TRY(layout_of_tensor(rules, r, tensor, &text));
   if (layout != NULL)
     *layout = text;
   if (line != NULL)
@@ -347,15 +240,14 @@ reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int
     return rs_error(RESHARD_ERROR_INVALID, "reshard_rules_layout: NULL argument");
   const rule *r;
   const char *string;
-  RS_TRY(find(rules, tensor, &r));
-  RS_TRY(layout_of(rules, r, tensor, &string));
+  RS_TRY(find_rule(rules, tensor, &r));
+  RS_TRY(layout_of_tensor(rules, r, tensor, &string));
   reshard_status status = reshard_layout_parse(string, ndim, shape, world, layout);
   if (status == RESHARD_SUCCESS || status == RESHARD_ERROR_OUT_OF_MEMORY)
     return status;
-  char where[RS_WHERE], quoted[RS_QUOTE], named[RS_QUOTE + 16];
-  rs_text text = {named, sizeof named, 0};
-  rs_text_add(&text, "tensor '%s': ", rs_quote(quoted, sizeof quoted, tensor));
-  return prefix_error(status, at(where, rules, r->line, r->layout_column), named);
+  char where[RS_WHERE], quoted[RS_QUOTE];
+  return rs_error(status, "%s: tensor '%s': %s", place_of_rule(where, rules, r->line, r->layout_column),
+                  rs_quote(quoted, sizeof quoted, tensor), reshard_last_error());
 }
 
 reshard_status reshard_rules_world(reshard_rules rules, int64_t *world) {

@@ -1,12 +1,13 @@
-/* What one thread does with a batch of tiles.
+/* One thread's work on a batch of tiles.
  *
- * The target's parts of the batch are found, and the source's. For each rank of the target in turn, a plan of the tiles
- * says which boxes of the source's parts go where in that rank's, as it says for ranks in memory. The source's parts
- * that it takes from are read then, each once for all ranks; what is left is copied, and each part of the target is
- * written to wherever it is stored. Nothing is copied that need not be: a part of the target that is one run of what
- * was read is written from there; where the target is a caller's memory, a part of the source that is one run of it is
- * read to there. Arrays in a caller's memory, on either side, are no parts to read or write: copies begin or end in
- * them. */
+ * It finds the parts of the target's arrays in the batch, and the source's. For each rank of the target in turn, a plan
+ * of the tiles says which boxes of the source's parts go where, as it does for ranks in memory. The thread reads the
+ * source's parts that this rank needs, each once for all ranks. It copies what is left, and writes each part of the
+ * target to wherever it is stored.
+ *
+ * Needless copies are left out. A part of the target that is one run of what was read is written from there. Where the
+ * target is a caller's memory, a part of the source that is one run of it is read to there. Arrays in a caller's
+ * memory, on either side, are neither read nor written: copies begin or end in them. */
 #include "file/move/batch.h"
 
 #include <stdlib.h>
@@ -27,10 +28,11 @@ typedef struct finder {
 static int add_part(void *user, int64_t rank, int64_t array, int64_t held) {
   (void)held;
   finder *f = user;
-  const rs_move *m = f->batch->move;
+  const rs_store_move *m = f->batch->move;
   const rs_store *store = f->source ? m->src : m->dst;
-  const rs_hold *hold = rs_store_find(store, f->tensor, rank, array);
-  bool elsewhere = hold == NULL && in_memory(store), left_out = !f->source && m->only_rank >= 0 && rank != m->only_rank;
+  const rs_stored_array *stored = rs_store_find(store, f->tensor, rank, array);
+  bool elsewhere = stored == NULL && in_memory(store),
+       left_out = !f->source && m->only_rank >= 0 && rank != m->only_rank;
   if (elsewhere || left_out)
     return 0;
   reshard_layout layout = store->tensors.at[f->tensor].layout;
@@ -39,7 +41,7 @@ static int add_part(void *user, int64_t rank, int64_t array, int64_t held) {
   if (f->status != RESHARD_SUCCESS)
     return 1;
   rs_tile_part *p = &list->at[list->n++];
-  *p = (rs_tile_part){.tile = f->tile, .rank = rank, .array = array, .hold = hold};
+  *p = (rs_tile_part){.tile = f->tile, .rank = rank, .array = array, .stored = stored};
   p->cell = rs_layout_cell(layout, rank, array);
   p->bytes = (int64_t)reshard_dtype_size(store->model->tensors.at[f->tensor].dtype);
   for (int d = 0; d < layout->ndim; d++) {
@@ -52,18 +54,14 @@ static int add_part(void *user, int64_t rank, int64_t array, int64_t held) {
 }
 
 static reshard_status find_parts(rs_batch *b, bool source) {
-  const rs_move *m = b->move;
+  const rs_store_move *m = b->move;
   (source ? &b->src : &b->dst)->n = 0;
   for (int64_t i = 0; i < b->tiles.n; i++) {
     const rs_tile *t = &b->tiles.at[i];
-    const rs_route *r = &m->routes[t->route];
-    finder f = {b,
-                source,
-                i,
-                source ? r->src : r->dst,
-                source ? t->src_offset : t->dst_offset,
-                source ? t->src_extent : t->dst_extent,
-                RESHARD_SUCCESS};
+    const rs_copy_region *r = &m->regions[t->region];
+    finder f = {.batch = b, .source = source, .tile = i, .tensor = source ? r->src : r->dst};
+    f.offset = source ? t->src_offset : t->dst_offset;
+    f.extent = source ? t->src_extent : t->dst_extent;
     reshard_box box;
     reshard_layout layout = (source ? m->src : m->dst)->tensors.at[f.tensor].layout;
     memcpy(box.offset, f.offset, sizeof box.offset);
@@ -81,7 +79,7 @@ static int by_cell(const void *a, const void *b) {
     return x->tile < y->tile ? -1 : 1;
   if (x->cell != y->cell)
     return x->cell < y->cell ? -1 : 1;
-  return (x->hold == NULL) - (y->hold == NULL);
+  return (x->stored == NULL) - (y->stored == NULL);
 }
 
 /* By (rank, tile, array). */
@@ -158,19 +156,19 @@ static const rs_tile_part *find_part(const rs_tile_part *list, int64_t n, int64_
   return &list[low];
 }
 
-/* Where the whole array would be, were its part in memory a part of it: only addresses within the part are used. */
+/* View of the whole array around its part in memory: only addresses within the part are used. */
 static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
   const rs_batch *b = user;
-  const rs_move *m = b->move;
+  const rs_store_move *m = b->move;
   int64_t t = b->entry_tile.at[entry];
-  const rs_route *r = &m->routes[b->tiles.at[t].route];
+  const rs_copy_region *r = &m->regions[b->tiles.at[t].region];
   const rs_store *store = source ? m->src : m->dst;
   int64_t tensor = source ? r->src : r->dst;
   reshard_layout layout = store->tensors.at[tensor].layout;
   const rs_tile_part *p = source ? find_part(b->src.at, b->src.n, t, true, rs_layout_cell(layout, rank, array))
                                  : find_part(&b->dst.at[b->rank_first], b->rank_count, t, false, array);
   if (in_memory(store)) {
-    *view = store->views.at[p->hold - store->holds.at];
+    *view = store->views.at[p->stored - store->arrays.at];
     return RESHARD_SUCCESS;
   }
   int64_t stride = (int64_t)reshard_dtype_size(store->model->tensors.at[tensor].dtype), before = 0;
@@ -185,7 +183,7 @@ static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool sour
 
 /* An entry for each tile that the rank in hand has parts of. */
 static reshard_status make_entries(rs_batch *b) {
-  const rs_move *m = b->move;
+  const rs_store_move *m = b->move;
   const char *names = m->dst->model->names.at;
   RS_TRY(rs_vec_reserve(&b->entries, b->rank_count));
   RS_TRY(rs_vec_reserve(&b->entry_tile, b->rank_count));
@@ -195,7 +193,7 @@ static reshard_status make_entries(rs_batch *b) {
     if (i > b->rank_first && tile == b->dst.at[i - 1].tile)
       continue;
     const rs_tile *t = &b->tiles.at[tile];
-    const rs_route *r = &m->routes[t->route];
+    const rs_copy_region *r = &m->regions[t->region];
     b->entry_tile.at[b->entry_tile.n++] = tile;
     b->entries.at[b->entries.n++] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
                                                     .src = m->src->tensors.at[r->src].layout,
@@ -239,8 +237,8 @@ static rs_tile_part *part_at(rs_tile_part *parts, int64_t n, const char *address
   return low > 0 ? &parts[low - 1] : NULL;
 }
 
-/* Which parts of the source the copies take from, and whether each goes to one place as it is. */
-static void find_landings(rs_batch *b) {
+/* Marks the parts of the source that the copies take from, and those that go to one place as they are. */
+static void find_shifts(rs_batch *b) {
   for (int64_t i = 0; i < b->copies.copy.n; i++) {
     const rs_copy *c = &b->copies.copy.at[i];
     rs_tile_part *p = part_at(b->src.at, b->src.n, c->src);
@@ -248,26 +246,26 @@ static void find_landings(rs_batch *b) {
     if (!p->wanted)
       p->shift = shift;
     p->wanted = true;
-    p->landing = c->naxes > 0 || p->shift != shift || p->landing < 0 ? -1 : p->landing + c->run;
+    p->shifted = c->naxes > 0 || p->shift != shift || p->shifted < 0 ? -1 : p->shifted + c->run;
   }
 }
 
 /* Reads the parts that the copies take from, and drops the copies of those that are read to where they go. */
 static reshard_status read_parts(rs_batch *b) {
-  const rs_move *m = b->move;
+  const rs_store_move *m = b->move;
   bool to_memory = in_memory(m->dst) && b->exclusive; /* no other place needs what is read to its own */
-  find_landings(b);
+  find_shifts(b);
   for (int64_t i = 0; i < b->src.n; i++) {
     rs_tile_part *p = &b->src.at[i];
-    int64_t tensor = m->routes[b->tiles.at[p->tile].route].src;
+    int64_t tensor = m->regions[b->tiles.at[p->tile].region].src;
     if (!p->wanted || p->done)
       continue;
-    if (p->hold == NULL)
+    if (p->stored == NULL)
       return rs_error(RESHARD_ERROR_INTERNAL, "tensor '%s': the array of rank %lld is not stored",
-                      m->src->model->names.at + m->src->model->tensors.at[tensor].name, (long long)p->rank);
-    p->straight = to_memory && p->landing == p->bytes;
-    char *to = p->straight ? (char *)((uintptr_t)p->memory + p->shift) : p->memory;
-    RS_TRY(rs_store_read(m->src, tensor, p->hold, p->lo, p->extent, to, &b->scratch));
+                      rs_model_name(m->src->model, tensor), (long long)p->rank);
+    p->in_place = to_memory && p->shifted == p->bytes;
+    char *to = p->in_place ? (char *)((uintptr_t)p->memory + p->shift) : p->memory;
+    RS_TRY(rs_store_read(m->src, tensor, p->stored, p->lo, p->extent, to, &b->scratch));
     b->read_bytes += p->bytes;
     p->done = true;
   }
@@ -276,7 +274,7 @@ static reshard_status read_parts(rs_batch *b) {
   int64_t kept = 0;
   for (int64_t i = 0; i < b->copies.copy.n; i++) {
     const rs_copy *c = &b->copies.copy.at[i];
-    if (part_at(b->src.at, b->src.n, c->src)->straight)
+    if (part_at(b->src.at, b->src.n, c->src)->in_place)
       b->copies.bytes -= c->run;
     else
       b->copies.copy.at[kept++] = *c;
@@ -306,8 +304,8 @@ static void take_in_place(rs_batch *b) {
 
 /* To wherever arrays of its cell are stored. */
 static reshard_status write_part(rs_batch *b, const rs_tile_part *p) {
-  const rs_move *m = b->move;
-  int64_t tensor = m->routes[b->tiles.at[p->tile].route].dst;
+  const rs_store_move *m = b->move;
+  int64_t tensor = m->regions[b->tiles.at[p->tile].region].dst;
   int64_t low = 0, high = b->cells.n;
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
@@ -319,10 +317,10 @@ static reshard_status write_part(rs_batch *b, const rs_tile_part *p) {
   }
   for (; low < b->cells.n && b->cells.at[low]->tile == p->tile && b->cells.at[low]->cell == p->cell; low++) {
     rs_tile_part *q = b->cells.at[low];
-    if (q->hold == NULL)
+    if (q->stored == NULL)
       break; /* the rest is not stored either */
-    RS_TRY(m->compare ? rs_tile_compare(b, tensor, p, q->hold)
-                      : rs_store_write(m->dst, tensor, q->hold, p->lo, p->extent, p->data, &b->scratch));
+    RS_TRY(m->compare ? rs_tile_compare(b, tensor, p, q->stored)
+                      : rs_store_write(m->dst, tensor, q->stored, p->lo, p->extent, p->data, &b->scratch));
     q->done = true;
   }
   return RESHARD_SUCCESS;
@@ -339,15 +337,13 @@ static reshard_status run_copies(rs_batch *b) {
   return status;
 }
 
-/* --- All of it --------------------------------------------------------------------------------------------------- */
-
 /* The parts of one rank, unless other ranks of their cells have had them all written. */
 static reshard_status move_rank(rs_batch *b) {
   rs_tile_part *first = &b->dst.at[b->rank_first], *end = first + b->rank_count;
   bool todo = false, to_files = !in_memory(b->move->dst);
   int64_t bytes = 0;
   for (rs_tile_part *p = first; p < end; p++) {
-    todo = todo || (p->hold != NULL && !p->done);
+    todo = todo || (p->stored != NULL && !p->done);
     bytes += p->bytes;
   }
   if (!todo)
@@ -366,7 +362,7 @@ static reshard_status move_rank(rs_batch *b) {
     take_in_place(b);
   RS_TRY(run_copies(b));
   for (rs_tile_part *p = first; p < end && to_files; p++)
-    if (p->hold != NULL && !p->done)
+    if (p->stored != NULL && !p->done)
       RS_TRY(write_part(b, p));
   return RESHARD_SUCCESS;
 }

@@ -4,27 +4,27 @@
 
 #include "file/move/tiles.h"
 
-/* What one array has in a tile. */
+/* Part of an array that is in a tile. */
 typedef struct rs_tile_part {
   int64_t tile; /* of the batch */
   int64_t cell; /* of the layout: arrays of one cell hold the same */
   int64_t rank, array;
-  const rs_hold *hold; /* NULL: not stored */
-  char *memory;        /* its place; of arrays that are in memory: NULL */
-  const char *data;    /* target: what it has, there or where it was read */
+  const rs_stored_array *stored; /* NULL: not stored */
+  char *memory;                  /* its place; of arrays that are in memory: NULL */
+  const char *data;              /* target: what it has, there or where it was read */
   int64_t bytes;
   int64_t lo[RESHARD_MAX_DIMS], extent[RESHARD_MAX_DIMS]; /* in the array's indices */
   bool done;       /* target: written with another part of its cell; source: read */
   bool wanted;     /* source: it is to be read */
-  bool straight;   /* source: it is read to where it goes */
-  int64_t landing; /* source: so many bytes of it go to places that are `shift` from their own; -1: it is scattered */
+  bool in_place;   /* source: it is read to where it goes */
+  int64_t shifted; /* source: bytes of it that go `shift` from their place; -1: it is scattered */
   uintptr_t shift;
 } rs_tile_part;
 typedef RS_VEC(rs_tile_part) rs_tile_parts;
 
 /* All zero but for the first three. Memory is used over and over. */
 typedef struct rs_batch {
-  const rs_move *move;
+  const rs_store_move *move;
   int64_t world, all_bytes;      /* of the whole move */
   rs_device *device;             /* of one thread; owned */
   rs_tiles tiles;                /* the batch */
@@ -45,8 +45,8 @@ typedef struct rs_batch {
 reshard_status rs_batch_move(rs_batch *batch);
 void rs_batch_free(rs_batch *batch);
 
-/* compare.c: RESHARD_ERROR_CORRUPT naming tensor, file and index of the first difference of a part of the target and
- * what is stored under that hold. */
-reshard_status rs_tile_compare(rs_batch *batch, int64_t tensor, const rs_tile_part *part, const rs_hold *hold);
+/* Compares a part of the target with what is stored of that array (compare.c): RESHARD_ERROR_CORRUPT naming tensor,
+ * file and index of the first difference. */
+reshard_status rs_tile_compare(rs_batch *batch, int64_t tensor, const rs_tile_part *part, const rs_stored_array *array);
 
 #endif

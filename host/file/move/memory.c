@@ -1,5 +1,5 @@
-/* A caller's memory as a store, and what a rank of it holds as routes. */
-#include "file/move/store.h"
+/* A caller's memory as a store, and what a rank of it holds as regions. */
+#include "file/move/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,37 +27,37 @@ reshard_status rs_memory_views(const char *what, reshard_layout layout, int64_t 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_memory_add(rs_store *s, reshard_dtype dtype, reshard_layout layout) {
+reshard_status rs_memory_add_tensor(rs_store *s, reshard_dtype dtype, reshard_layout layout) {
   if (s->model == NULL)
     RS_TRY(rs_model_new(&s->model));
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
   RS_TRY(rs_model_add(s->model, "memory", "", 0, dtype, layout->ndim, layout->shape));
-  s->tensors.at[s->tensors.n++] = (rs_stored){.layout = reshard_layout_retain(layout), .first = s->holds.n};
+  s->tensors.at[s->tensors.n++] = (rs_stored_tensor){.layout = reshard_layout_retain(layout), .first = s->arrays.n};
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_memory_hold(rs_store *s, int64_t rank, const rs_view *views) {
-  rs_stored *t = &s->tensors.at[s->tensors.n - 1];
+reshard_status rs_memory_add_arrays(rs_store *s, int64_t rank, const rs_view *views) {
+  rs_stored_tensor *t = &s->tensors.at[s->tensors.n - 1];
   int64_t arrays = rs_layout_arrays(t->layout, rank);
-  RS_TRY(rs_vec_reserve(&s->holds, s->holds.n + arrays));
-  RS_TRY(rs_vec_reserve(&s->views, s->holds.n + arrays));
+  RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + arrays));
+  RS_TRY(rs_vec_reserve(&s->views, s->arrays.n + arrays));
   for (int64_t a = 0; a < arrays; a++) {
     reshard_array_info info;
     RS_TRY(reshard_layout_array(t->layout, rank, a, &info));
     if (info.elements == 0)
       continue;
-    s->views.at[s->holds.n] = views[a];
-    s->holds.at[s->holds.n++] = (rs_hold){.rank = rank, .array = a};
+    s->views.at[s->arrays.n] = views[a];
+    s->arrays.at[s->arrays.n++] = (rs_stored_array){.rank = rank, .index = a};
     t->count++;
   }
-  s->views.n = s->holds.n;
+  s->views.n = s->arrays.n;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_route(int64_t from, int64_t to, int ndim, const reshard_box *box, rs_routes *routes) {
-  RS_TRY(rs_vec_reserve(routes, routes->n + 1));
-  rs_route *r = &routes->at[routes->n++];
-  *r = (rs_route){.src = from, .dst = to};
+static reshard_status add_route(int64_t from, int64_t to, int ndim, const reshard_box *box, rs_copy_regions *regions) {
+  RS_TRY(rs_vec_reserve(regions, regions->n + 1));
+  rs_copy_region *r = &regions->at[regions->n++];
+  *r = (rs_copy_region){.src = from, .dst = to};
   for (int d = 0; d < ndim; d++) {
     r->src_offset[d] = r->dst_offset[d] = box->offset[d];
     r->src_extent[d] = r->dst_extent[d] = box->extent[d];
@@ -66,11 +66,11 @@ static reshard_status add_route(int64_t from, int64_t to, int ndim, const reshar
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_whole_route(int64_t from, const rs_store *dst, int64_t to, rs_routes *routes) {
+reshard_status rs_whole_region(int64_t from, const rs_store *dst, int64_t to, rs_copy_regions *regions) {
   reshard_layout layout = dst->tensors.at[to].layout;
   reshard_box all = {{0}, {0}};
   memcpy(all.extent, layout->shape, (size_t)layout->ndim * sizeof *layout->shape);
-  return add_route(from, to, layout->ndim, &all, routes);
+  return add_route(from, to, layout->ndim, &all, regions);
 }
 
 /* The runs of an array, dim after dim: those of dim d are runs[first[d]] up to runs[first[d + 1]]. bounds: of each dim
@@ -99,8 +99,8 @@ static reshard_status list_runs(reshard_layout layout, int64_t rank, int64_t arr
   return RESHARD_SUCCESS;
 }
 
-/* A route for each box of the product of the runs. */
-static reshard_status add_boxes(int64_t from, int64_t to, int ndim, const array_runs *r, rs_routes *routes) {
+/* A region for each box of the product of the runs. */
+static reshard_status add_boxes(int64_t from, int64_t to, int ndim, const array_runs *r, rs_copy_regions *regions) {
   int64_t at[RESHARD_MAX_DIMS];
   memcpy(at, r->first, sizeof at);
   for (;;) {
@@ -109,7 +109,7 @@ static reshard_status add_boxes(int64_t from, int64_t to, int ndim, const array_
       box.offset[d] = r->runs.at[at[d]].begin;
       box.extent[d] = r->runs.at[at[d]].end - box.offset[d];
     }
-    RS_TRY(add_route(from, to, ndim, &box, routes));
+    RS_TRY(add_route(from, to, ndim, &box, regions));
     int d = ndim - 1;
     while (d >= 0 && ++at[d] == r->first[d + 1]) {
       at[d] = r->first[d];
@@ -120,8 +120,8 @@ static reshard_status add_boxes(int64_t from, int64_t to, int ndim, const array_
   }
 }
 
-reshard_status rs_rank_routes(const rs_store *src, int64_t from, const rs_store *dst, int64_t to, int64_t rank,
-                              rs_routes *routes) {
+reshard_status rs_rank_regions(const rs_store *src, int64_t from, const rs_store *dst, int64_t to, int64_t rank,
+                               rs_copy_regions *regions) {
   reshard_layout layout = dst->tensors.at[to].layout, other = src->tensors.at[from].layout;
   bool same = !src->tensors.at[from].reversed && reshard_layout_equal(layout, other);
   int64_t arrays = rs_layout_arrays(layout, rank);
@@ -133,7 +133,7 @@ reshard_status rs_rank_routes(const rs_store *src, int64_t from, const rs_store 
     if (info.elements == 0)
       continue;
     RS_TRY_GOTO(status, list_runs(layout, rank, a, same, &runs), done);
-    status = add_boxes(from, to, layout->ndim, &runs, routes);
+    status = add_boxes(from, to, layout->ndim, &runs, regions);
   }
 done:
   free(runs.runs.at);

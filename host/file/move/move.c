@@ -1,8 +1,10 @@
 /* Moving data from store to store: threads take batches of tiles (tiles.h), each on its own (batch.h). All memory in
- * use is a few tiles, used over and over, so that what a tile costs beside its system calls stays in the cache.
+ * use is a few tiles, used again and again, which stay in the cache.
  *
- * Files are read and written by system calls, not mapped: pages of a mapped target cost a fault each, which makes it
- * slower than cp here, and a file that another process cuts short is an error, not a signal. */
+ * Files are read and written by system calls, not mapped. Pages of a mapped target cost a fault each, which makes it
+ * slower than cp here. A file that another process cuts short is then an error, not a signal. */
+#include "file/move/move.h"
+
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
 #include "file/move/batch.h"
@@ -14,7 +16,7 @@
 enum { MEMORY = 96 << 20 }; /* of all threads' tiles on either side */
 
 typedef struct job {
-  const rs_move *move;
+  const rs_store_move *move;
   int64_t bytes;
   rs_tiling tiling;
   pthread_mutex_t lock; /* of tiling, and what follows */
@@ -26,7 +28,7 @@ typedef struct job {
 } job;
 
 /* With the lock held. The first failure is kept. */
-static void fail(job *j, reshard_status status) {
+static void keep_first_failure(job *j, reshard_status status) {
   if (status == RESHARD_SUCCESS || j->status != RESHARD_SUCCESS)
     return;
   j->status = status;
@@ -34,7 +36,7 @@ static void fail(job *j, reshard_status status) {
 }
 
 /* Tells the caller how far it is, in the caller's thread. With the lock held, which is let go meanwhile. */
-static void report(job *j) {
+static void report_progress(job *j) {
   int64_t now = rs_now_ns(), done = j->done;
   if (j->move->progress == NULL || now <= j->next_report_ns)
     return;
@@ -43,28 +45,28 @@ static void report(job *j) {
   int cancel = j->move->progress(j->move->user, j->move->compare ? "comparing" : "moving", done, j->bytes);
   pthread_mutex_lock(&j->lock);
   if (cancel != 0)
-    fail(j,
-         rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done, (long long)j->bytes));
+    keep_first_failure(j, rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done,
+                                   (long long)j->bytes));
 }
 
 /* Each thread that comes takes batches until there are none. */
-static void work(const void *user, rs_claim *claim) {
+static void move_batches(const void *user, rs_claim *claim) {
   job *j = *(job *const *)user;
   rs_batch *b = &j->batches[claim->thread];
   while (rs_threads_next(claim) >= 0) {
     pthread_mutex_lock(&j->lock);
     while (j->status == RESHARD_SUCCESS) {
-      fail(j, rs_tiling_next(&j->tiling, &b->tiles));
+      keep_first_failure(j, rs_tiling_next(&j->tiling, &b->tiles));
       if (j->status != RESHARD_SUCCESS || b->tiles.n == 0)
         break;
       pthread_mutex_unlock(&j->lock);
       reshard_status status = rs_batch_move(b);
       pthread_mutex_lock(&j->lock);
-      fail(j, status);
+      keep_first_failure(j, status);
       for (int64_t i = 0; i < b->tiles.n; i++)
         j->done += b->tiles.at[i].bytes;
       if (claim->thread == 0)
-        report(j);
+        report_progress(j);
     }
     pthread_mutex_unlock(&j->lock);
   }
@@ -76,7 +78,7 @@ static int64_t world_of(const rs_store *store, int64_t world) {
   return world;
 }
 
-reshard_status rs_move_run(const rs_move *move) {
+reshard_status rs_store_move_run(const rs_store_move *move) {
   int threads = move->threads > 0 ? move->threads : rs_device_cpu_cores();
   job j = {.move = move};
   int64_t world = world_of(move->dst, world_of(move->src, 1));
@@ -92,7 +94,7 @@ reshard_status rs_move_run(const rs_move *move) {
   RS_TRY_GOTO(status, rs_threads_create(threads, &pool), done);
   pthread_mutex_init(&j.lock, NULL);
   job *shared = &j;
-  rs_threads_run(pool, threads, work, &shared);
+  rs_threads_run(pool, threads, move_batches, &shared);
   pthread_mutex_destroy(&j.lock);
   status = j.status;
   if (status != RESHARD_SUCCESS)

@@ -5,41 +5,36 @@
  * memory (the array is cut in boxes side by side), it passes through scratch memory. */
 #include "file/move/store.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void rs_store_free(rs_store *s) {
-  for (int64_t i = 0; i < s->files.n; i++) {
-    if (s->files.at[i].fd >= 0)
-      close(s->files.at[i].fd);
-    free(s->files.at[i].path);
-  }
+  for (int64_t i = 0; i < s->files.n; i++)
+    rs_file_close(&s->files.at[i]);
   for (int64_t i = 0; i < s->tensors.n; i++)
     reshard_layout_release(s->tensors.at[i].layout);
   reshard_model_free(s->model);
   free(s->tensors.at);
-  free(s->holds.at);
-  free(s->spots.at);
+  free(s->arrays.at);
+  free(s->blocks.at);
   free(s->files.at);
   free(s->views.at);
   *s = (rs_store){0};
 }
 
-const rs_hold *rs_store_find(const rs_store *s, int64_t tensor, int64_t rank, int64_t array) {
-  const rs_stored *t = &s->tensors.at[tensor];
+const rs_stored_array *rs_store_find(const rs_store *s, int64_t tensor, int64_t rank, int64_t array) {
+  const rs_stored_tensor *t = &s->tensors.at[tensor];
   int64_t low = t->first, high = t->first + t->count;
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
-    const rs_hold *h = &s->holds.at[middle];
-    if (h->rank < rank || (h->rank == rank && h->array < array))
+    const rs_stored_array *h = &s->arrays.at[middle];
+    if (h->rank < rank || (h->rank == rank && h->index < array))
       low = middle + 1;
     else
       high = middle;
   }
-  const rs_hold *found = &s->holds.at[low];
-  return low < t->first + t->count && found->rank == rank && found->array == array ? found : NULL;
+  const rs_stored_array *found = &s->arrays.at[low];
+  return low < t->first + t->count && found->rank == rank && found->index == array ? found : NULL;
 }
 
 reshard_status rs_array_boxes(reshard_layout layout, int64_t rank, int64_t array, int64_t *count, int64_t *shape) {
@@ -83,55 +78,18 @@ reshard_status rs_array_box(reshard_layout layout, int64_t rank, int64_t array, 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_file_get(const rs_file *file, int64_t offset, void *to, int64_t n) {
-  if (file->memory != NULL) {
-    memcpy(to, file->memory + offset, (size_t)n);
-    return RESHARD_SUCCESS;
-  }
-  for (int64_t done = 0; done < n;) {
-    ssize_t got = pread(file->fd, (char *)to + done, (size_t)(n - done), (off_t)(offset + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    char where[RS_WHERE];
-    if (got < 0)
-      return rs_file_error(rs_where(where, "file", file->path), errno);
-    if (got == 0)
-      return rs_error(RESHARD_ERROR_SYSTEM, "%s: became shorter while it was read: %lld bytes when it was opened",
-                      rs_where(where, "file", file->path), (long long)file->size);
-    done += got;
-  }
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_file_put(const rs_file *file, int64_t offset, const void *from, int64_t n) {
-  if (file->memory != NULL) {
-    memcpy(file->memory + offset, from, (size_t)n);
-    return RESHARD_SUCCESS;
-  }
-  for (int64_t done = 0; done < n;) {
-    ssize_t put = pwrite(file->fd, (const char *)from + done, (size_t)(n - done), (off_t)(offset + done));
-    if (put < 0 && errno == EINTR)
-      continue;
-    char where[RS_WHERE];
-    if (put <= 0)
-      return rs_file_error(rs_where(where, "file", file->path), put < 0 ? errno : EIO);
-    done += put;
-  }
-  return RESHARD_SUCCESS;
-}
-
 /* One dense block, and a part of it that is wanted: dims, per dim the block's extent, the part's first index in it, the
  * part's extent; memory strides, all in elements. */
-typedef struct block {
+typedef struct block_part {
   const rs_file *file;
   int64_t offset, width;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS], lo[RESHARD_MAX_DIMS], extent[RESHARD_MAX_DIMS], stride[RESHARD_MAX_DIMS];
   char *memory; /* of the part's first element */
-} block;
+} block_part;
 
 /* Elements of a row: the dims from *dim on are walked by it. dense: extents of the array it is dense in. */
-static int64_t row(const block *b, const int64_t *dense, int *dim) {
+static int64_t row_elements(const block_part *b, const int64_t *dense, int *dim) {
   int64_t n = 1;
   int d = b->ndim;
   while (d > 0) {
@@ -144,7 +102,7 @@ static int64_t row(const block *b, const int64_t *dense, int *dim) {
 }
 
 /* The next position in dims [0, dims), as offsets in the block and in memory; false when there is none. */
-static bool step(const block *b, int dims, int64_t *at) {
+static bool next_position(const block_part *b, int dims, int64_t *at) {
   for (int d = dims - 1; d >= 0; d--) {
     if (++at[d] < b->extent[d])
       return true;
@@ -153,14 +111,14 @@ static bool step(const block *b, int dims, int64_t *at) {
   return false;
 }
 
-static int64_t block_offset(const block *b, const int64_t *at, int dims) {
+static int64_t block_offset(const block_part *b, const int64_t *at, int dims) {
   int64_t index = 0;
   for (int d = 0; d < b->ndim; d++)
     index = index * b->shape[d] + b->lo[d] + (d < dims ? at[d] : 0);
   return b->offset + index * b->width;
 }
 
-static char *memory_at(const block *b, const int64_t *at, int from, int dims) {
+static char *memory_at(const block_part *b, const int64_t *at, int from, int dims) {
   int64_t index = 0;
   for (int d = from; d < dims; d++)
     index += at[d] * b->stride[d];
@@ -168,7 +126,8 @@ static char *memory_at(const block *b, const int64_t *at, int from, int dims) {
 }
 
 /* Pieces of one row between memory and scratch: dims [dim, pieces) count them. */
-static void shuffle(const block *b, const int64_t *at, int dim, int pieces, int64_t piece, char *scratch, bool write) {
+static void copy_row(const block_part *b, const int64_t *at, int dim, int pieces, int64_t piece, char *scratch,
+                     bool write) {
   int64_t inner[RESHARD_MAX_DIMS] = {0};
   char *base = memory_at(b, at, 0, dim);
   do {
@@ -184,37 +143,38 @@ static void shuffle(const block *b, const int64_t *at, int dim, int pieces, int6
 }
 
 /* memory_shape: extents of the dense memory that the strides belong to. */
-static reshard_status move_block(const block *b, const int64_t *memory_shape, rs_scratch *scratch, bool write) {
+static reshard_status move_block(const block_part *b, const int64_t *memory_shape, rs_scratch *scratch, bool write) {
   int dim, pieces;
-  int64_t bytes = row(b, b->shape, &dim) * b->width, piece = row(b, memory_shape, &pieces) * b->width;
+  int64_t bytes = row_elements(b, b->shape, &dim) * b->width, piece = row_elements(b, memory_shape, &pieces) * b->width;
   int64_t at[RESHARD_MAX_DIMS] = {0};
   if (pieces <= dim) { /* a row is in one piece in memory */
     do {
       int64_t offset = block_offset(b, at, dim);
       char *memory = memory_at(b, at, 0, dim);
-      RS_TRY(write ? rs_file_put(b->file, offset, memory, bytes) : rs_file_get(b->file, offset, memory, bytes));
-    } while (step(b, dim, at));
+      RS_TRY(write ? rs_file_write_at(b->file, offset, memory, bytes)
+                   : rs_file_read_at(b->file, offset, memory, bytes));
+    } while (next_position(b, dim, at));
     return RESHARD_SUCCESS;
   }
   RS_TRY(rs_vec_reserve(scratch, bytes));
   do {
     int64_t offset = block_offset(b, at, dim);
     if (write) {
-      shuffle(b, at, dim, pieces, piece, scratch->at, true);
-      RS_TRY(rs_file_put(b->file, offset, scratch->at, bytes));
+      copy_row(b, at, dim, pieces, piece, scratch->at, true);
+      RS_TRY(rs_file_write_at(b->file, offset, scratch->at, bytes));
     } else {
-      RS_TRY(rs_file_get(b->file, offset, scratch->at, bytes));
-      shuffle(b, at, dim, pieces, piece, scratch->at, false);
+      RS_TRY(rs_file_read_at(b->file, offset, scratch->at, bytes));
+      copy_row(b, at, dim, pieces, piece, scratch->at, false);
     }
-  } while (step(b, dim, at));
+  } while (next_position(b, dim, at));
   return RESHARD_SUCCESS;
 }
 
-static reshard_status move_part(const rs_store *s, int64_t tensor, const rs_hold *hold, const int64_t *lo,
+static reshard_status move_part(const rs_store *s, int64_t tensor, const rs_stored_array *array, const int64_t *lo,
                                 const int64_t *extent, char *memory, rs_scratch *scratch, bool write) {
   reshard_layout layout = s->tensors.at[tensor].layout;
   int ndim = layout->ndim;
-  block b = {.ndim = ndim, .width = (int64_t)reshard_dtype_size(s->model->tensors.at[tensor].dtype)};
+  block_part b = {.ndim = ndim, .width = (int64_t)reshard_dtype_size(s->model->tensors.at[tensor].dtype)};
   int64_t stride = 1;
   for (int d = ndim - 1; d >= 0; d--) {
     if (extent[d] == 0)
@@ -222,19 +182,19 @@ static reshard_status move_part(const rs_store *s, int64_t tensor, const rs_hold
     b.stride[d] = stride;
     stride *= extent[d];
   }
-  for (int32_t j = 0; j < hold->count; j++) {
-    const rs_spot *spot = &s->spots.at[hold->first + j];
+  for (int32_t j = 0; j < array->count; j++) {
+    const rs_stored_block *from = &s->blocks.at[array->first + j];
     reshard_box box;
     int64_t first[RESHARD_MAX_DIMS] = {0}, skip = 0;
     bool meets = true;
-    b.file = &s->files.at[spot->file];
-    b.offset = spot->offset;
-    if (hold->count == 1)
-      RS_TRY(rs_array_boxes(layout, hold->rank, hold->array, NULL, b.shape));
+    b.file = &s->files.at[from->file];
+    b.offset = from->offset;
+    if (array->count == 1)
+      RS_TRY(rs_array_boxes(layout, array->rank, array->index, NULL, b.shape));
     else
-      RS_TRY(rs_array_box(layout, hold->rank, hold->array, j, &box, first));
+      RS_TRY(rs_array_box(layout, array->rank, array->index, j, &box, first));
     for (int d = 0; d < ndim; d++) {
-      if (hold->count > 1)
+      if (array->count > 1)
         b.shape[d] = box.extent[d];
       int64_t begin = rs_max(lo[d], first[d]), end = rs_min(lo[d] + extent[d], first[d] + b.shape[d]);
       b.lo[d] = begin - first[d];
@@ -249,12 +209,12 @@ static reshard_status move_part(const rs_store *s, int64_t tensor, const rs_hold
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_store_read(const rs_store *store, int64_t tensor, const rs_hold *hold, const int64_t *lo,
+reshard_status rs_store_read(const rs_store *store, int64_t tensor, const rs_stored_array *array, const int64_t *lo,
                              const int64_t *extent, char *memory, rs_scratch *scratch) {
-  return move_part(store, tensor, hold, lo, extent, memory, scratch, false);
+  return move_part(store, tensor, array, lo, extent, memory, scratch, false);
 }
 
-reshard_status rs_store_write(const rs_store *store, int64_t tensor, const rs_hold *hold, const int64_t *lo,
+reshard_status rs_store_write(const rs_store *store, int64_t tensor, const rs_stored_array *array, const int64_t *lo,
                               const int64_t *extent, const char *memory, rs_scratch *scratch) {
-  return move_part(store, tensor, hold, lo, extent, (char *)memory, scratch, true);
+  return move_part(store, tensor, array, lo, extent, (char *)memory, scratch, true);
 }

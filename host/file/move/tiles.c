@@ -14,28 +14,28 @@ enum {
   ROW = 32 << 10,   /* bytes that each rank's part of a tile should have */
 };
 
-static int64_t width_of(const rs_move *m, const rs_route *r) {
+static int64_t width_of(const rs_store_move *m, const rs_copy_region *r) {
   return (int64_t)reshard_dtype_size(m->dst->model->tensors.at[r->dst].dtype);
 }
 
-static int64_t elements(int ndim, const int64_t *extent) {
+static int64_t count_elements(int ndim, const int64_t *extent) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++)
     n *= extent[d];
   return n;
 }
 
-/* Where dim d of the source model is in its stored layout. */
-static int stored_dim(const rs_move *m, const rs_route *r, int d) {
+/* Dim d of the source model in its stored layout. */
+static int stored_dim(const rs_store_move *m, const rs_copy_region *r, int d) {
   int ndim = m->src->model->tensors.at[r->src].ndim;
   return m->src->tensors.at[r->src].reversed ? ndim - 1 - d : d;
 }
 
-reshard_status rs_tiling_start(rs_tiling *t, const rs_move *move, int64_t most, int64_t *bytes) {
+reshard_status rs_tiling_start(rs_tiling *t, const rs_store_move *move, int64_t most, int64_t *bytes) {
   *t = (rs_tiling){.move = move, .most = rs_max(most, TILE)};
   int64_t all = 0;
-  for (int64_t i = 0; i < move->nroutes; i++) {
-    const rs_route *r = &move->routes[i];
+  for (int64_t i = 0; i < move->nregions; i++) {
+    const rs_copy_region *r = &move->regions[i];
     const rs_model_tensor *src = &move->src->model->tensors.at[r->src], *dst = &move->dst->model->tensors.at[r->dst];
     bool fits = src->dtype == dst->dtype && !move->dst->tensors.at[r->dst].reversed;
     for (int d = 0; d < src->ndim; d++)
@@ -45,19 +45,19 @@ reshard_status rs_tiling_start(rs_tiling *t, const rs_move *move, int64_t most, 
       fits = fits && r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 &&
              r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d] && r->permutation[d] < src->ndim &&
              (r->permutation[d] < 0 ? r->dst_extent[d] == 1 : r->dst_extent[d] == r->src_extent[r->permutation[d]]);
-    if (!fits || !rs_add(all, elements(dst->ndim, r->dst_extent) * width_of(move, r), &all))
-      return rs_error(RESHARD_ERROR_INTERNAL, "route %lld does not fit its tensors", (long long)i);
+    if (!fits || !rs_add(all, count_elements(dst->ndim, r->dst_extent) * width_of(move, r), &all))
+      return rs_error(RESHARD_ERROR_INTERNAL, "region %lld does not fit its tensors", (long long)i);
   }
   *bytes = all;
   return RESHARD_SUCCESS;
 }
 
 /* Per dim the extent of a tile of at most `limit` bytes (or of one element). */
-static void choose(const rs_move *m, const rs_route *r, int64_t limit, int64_t *step) {
+static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t limit, int64_t *step) {
   int ndim = m->dst->model->tensors.at[r->dst].ndim;
   int64_t width = width_of(m, r);
   memcpy(step, r->dst_extent, (size_t)ndim * sizeof *step);
-  for (int64_t bytes; (bytes = elements(ndim, step) * width) > limit;) {
+  for (int64_t bytes; (bytes = count_elements(ndim, step) * width) > limit;) {
     int first = -1, outer = -1; /* the target's outermost dim, and the source's */
     for (int d = 0; d < ndim; d++) {
       if (step[d] < 2)
@@ -79,18 +79,18 @@ static void choose(const rs_move *m, const rs_route *r, int64_t limit, int64_t *
   }
 }
 
-static int64_t limit_of(const rs_tiling *t, const rs_route *r) {
+static int64_t limit_of(const rs_tiling *t, const rs_copy_region *r) {
   int64_t ranks = rs_max(t->move->src->tensors.at[r->src].count, t->move->dst->tensors.at[r->dst].count);
   return rs_min(rs_max(TILE, ranks * ROW), t->most);
 }
 
-static reshard_status append(const rs_tiling *t, const int64_t *at, const int64_t *extent, rs_tiles *batch) {
-  const rs_move *m = t->move;
-  const rs_route *r = &m->routes[t->route];
+static reshard_status append_tile(const rs_tiling *t, const int64_t *at, const int64_t *extent, rs_tiles *batch) {
+  const rs_store_move *m = t->move;
+  const rs_copy_region *r = &m->regions[t->region];
   int nsrc = m->src->model->tensors.at[r->src].ndim, ndst = m->dst->model->tensors.at[r->dst].ndim;
   RS_TRY(rs_vec_reserve(batch, batch->n + 1));
   rs_tile *tile = &batch->at[batch->n++];
-  *tile = (rs_tile){.route = t->route, .bytes = elements(ndst, extent) * width_of(m, r)};
+  *tile = (rs_tile){.region = t->region, .bytes = count_elements(ndst, extent) * width_of(m, r)};
   for (int d = 0; d < nsrc; d++) {
     tile->src_offset[stored_dim(m, r, d)] = r->src_offset[d];
     tile->src_extent[stored_dim(m, r, d)] = 1; /* unless a dim of the target walks it */
@@ -109,14 +109,14 @@ static reshard_status append(const rs_tiling *t, const int64_t *at, const int64_
   return RESHARD_SUCCESS;
 }
 
-/* The tile at t->at; steps on, and ends the route with its last one. */
+/* The tile at t->at; steps on, and ends the region with its last one. */
 static reshard_status next_tile(rs_tiling *t, rs_tiles *batch) {
-  const rs_route *r = &t->move->routes[t->route];
+  const rs_copy_region *r = &t->move->regions[t->region];
   int ndim = t->move->dst->model->tensors.at[r->dst].ndim;
   int64_t extent[RESHARD_MAX_DIMS] = {0};
   for (int d = 0; d < ndim; d++)
     extent[d] = rs_min(t->step[d], r->dst_extent[d] - t->at[d]);
-  RS_TRY(append(t, t->at, extent, batch));
+  RS_TRY(append_tile(t, t->at, extent, batch));
   for (int d = ndim - 1; d >= 0; d--) {
     t->at[d] += t->step[d];
     if (t->at[d] < r->dst_extent[d])
@@ -124,7 +124,7 @@ static reshard_status next_tile(rs_tiling *t, rs_tiles *batch) {
     t->at[d] = 0;
   }
   t->inside = false;
-  t->route++;
+  t->region++;
   return RESHARD_SUCCESS;
 }
 
@@ -133,21 +133,21 @@ reshard_status rs_tiling_next(rs_tiling *t, rs_tiles *batch) {
   batch->n = 0;
   if (t->inside)
     return next_tile(t, batch);
-  for (int64_t total = 0; t->route < t->move->nroutes; t->route++) {
-    const rs_route *r = &t->move->routes[t->route];
-    int64_t bytes = elements(t->move->dst->model->tensors.at[r->dst].ndim, r->dst_extent) * width_of(t->move, r);
+  for (int64_t total = 0; t->region < t->move->nregions; t->region++) {
+    const rs_copy_region *r = &t->move->regions[t->region];
+    int64_t bytes = count_elements(t->move->dst->model->tensors.at[r->dst].ndim, r->dst_extent) * width_of(t->move, r);
     int64_t limit = limit_of(t, r);
     if (bytes == 0)
       continue;
     if (batch->n > 0 && total + bytes > limit)
       break;
     if (bytes > limit) {
-      choose(t->move, r, limit, t->step);
+      choose_step(t->move, r, limit, t->step);
       memset(t->at, 0, sizeof t->at);
       t->inside = true;
       return next_tile(t, batch);
     }
-    RS_TRY(append(t, zero, r->dst_extent, batch));
+    RS_TRY(append_tile(t, zero, r->dst_extent, batch));
     total += bytes;
   }
   return RESHARD_SUCCESS;

@@ -1,8 +1,17 @@
-/* What an open checkpoint answers, and parts of it read into a caller's memory, which is a store too. */
-#include "file/read/open.h"
+/* An open checkpoint: queries, and parts of it read into a caller's memory, which is a store too. */
+#include "file/read/checkpoint.h"
 
+#include "base/text.h"
+#include "file/ground/temporary.h"
+#include "file/move/memory.h"
+#include "file/move/move.h"
+#include "file/read/directory.h"
+#include "file/read/distcp.h"
+
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 const char *reshard_format_string(reshard_file_format format) {
   switch (format) {
@@ -52,6 +61,77 @@ reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char
   return RESHARD_SUCCESS;
 }
 
+/* The names that the tensors are found by: those of the model, which stays. */
+static reshard_status put_names(reshard_checkpoint checkpoint) {
+  rs_names_free(&checkpoint->names);
+  reshard_model model = checkpoint->store.model;
+  for (int64_t i = 0, number; i < model->tensors.n; i++) {
+    const char *name = rs_model_name(model, i);
+    RS_TRY(rs_names_put(&checkpoint->names, name, strlen(name), &number));
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* A writer that replaces a directory puts another one in its place in one step. Files are opened by name, some before
+ * that step and some after it, so that it has to be seen: files of two checkpoints may fit each other. */
+reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path) {
+  struct stat info;
+  char where[RS_WHERE];
+  if (!checkpoint->directory)
+    return RESHARD_SUCCESS;
+  rs_where(where, "checkpoint", path);
+  if (stat(path, &info) != 0)
+    return rs_file_error(where, errno);
+  if ((uint64_t)info.st_dev == checkpoint->device && (uint64_t)info.st_ino == checkpoint->inode)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_SYSTEM, "%s: another directory took its place while it was opened: inode %llu was %llu",
+                  where, (unsigned long long)info.st_ino, (unsigned long long)checkpoint->inode);
+}
+
+static reshard_status open_path(rs_opening *opening, const char *path) {
+  struct stat info;
+  reshard_checkpoint c = opening->checkpoint;
+  if (stat(path, &info) != 0)
+    return rs_file_error(opening->where, errno);
+  RS_TRY(rs_model_new(&c->store.model));
+  if (S_ISDIR(info.st_mode)) {
+    c->directory = true;
+    c->device = (uint64_t)info.st_dev;
+    c->inode = (uint64_t)info.st_ino;
+    bool distcp;
+    RS_TRY(rs_open_directory(opening, path, &distcp));
+    if (distcp)
+      RS_TRY(rs_open_distcp(opening, path));
+    RS_TRY(rs_checkpoint_in_place(c, path));
+    if (!distcp)
+      RS_TRY(rs_open_headed(opening, RESHARD_FORMAT_WHOLE));
+  } else {
+    RS_TRY(rs_open_file(opening, path));
+  }
+  RS_TRY(put_names(c));
+  c->info.tensors = c->store.model->tensors.n;
+  c->info.files = c->store.files.n;
+  c->info.bytes = c->store.model->bytes;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint) {
+  char where[RS_WHERE];
+  rs_opening opening = {.where = rs_where(where, "checkpoint", path), .gaps_allowed = gaps_allowed};
+  if (!gaps_allowed)
+    RS_TRY(rs_temporary_refuse(opening.where, path));
+  RS_TRY(rs_alloc_zero(&opening.checkpoint, 1, sizeof *opening.checkpoint));
+  reshard_status status = open_path(&opening, path);
+  for (int64_t f = 0; opening.headers != NULL && f < opening.checkpoint->store.files.n; f++)
+    rs_safetensors_free(&opening.headers[f]);
+  free(opening.headers);
+  if (status != RESHARD_SUCCESS)
+    reshard_checkpoint_close(opening.checkpoint);
+  else
+    *checkpoint = opening.checkpoint;
+  return status;
+}
+
 static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out) {
   if (checkpoint == NULL || out == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
@@ -63,7 +143,7 @@ static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoi
 
 reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout *layout) {
   RS_TRY(check_tensor("reshard_checkpoint_layout", checkpoint, tensor, layout));
-  const rs_stored *stored = &checkpoint->store.tensors.at[tensor];
+  const rs_stored_tensor *stored = &checkpoint->store.tensors.at[tensor];
   if (!stored->reversed) {
     *layout = reshard_layout_retain(stored->layout);
     return RESHARD_SUCCESS;
@@ -90,16 +170,16 @@ reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint) {
 
 /* The caller's buffers as a store, and the way there. */
 static reshard_status make_target(rs_store *s, reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
-                                  int64_t rank, void *const *buffers, rs_routes *routes) {
+                                  int64_t rank, void *const *buffers, rs_copy_regions *regions) {
   reshard_dtype dtype = checkpoint->store.model->tensors.at[tensor].dtype;
   rs_views views = {0};
   reshard_status status = rs_memory_views("reshard_checkpoint_read", layout, rank, dtype, buffers, &views);
   if (status == RESHARD_SUCCESS)
-    status = rs_memory_add(s, dtype, layout);
+    status = rs_memory_add_tensor(s, dtype, layout);
   if (status == RESHARD_SUCCESS)
-    status = rs_memory_hold(s, rank, views.at);
+    status = rs_memory_add_arrays(s, rank, views.at);
   if (status == RESHARD_SUCCESS)
-    status = rs_rank_routes(&checkpoint->store, tensor, s, 0, rank, routes);
+    status = rs_rank_regions(&checkpoint->store, tensor, s, 0, rank, regions);
   free(views.at);
   return status;
 }
@@ -118,16 +198,16 @@ reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t te
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_read: rank %lld of %lld", (long long)rank,
                     (long long)layout->world);
   rs_store target = {0};
-  rs_routes routes = {0};
-  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &routes);
+  rs_copy_regions regions = {0};
+  reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &regions);
   if (status == RESHARD_SUCCESS)
-    status = rs_move_run(&(rs_move){.src = &checkpoint->store,
-                                    .dst = &target,
-                                    .nroutes = routes.n,
-                                    .routes = routes.at,
-                                    .threads = threads,
-                                    .only_rank = -1});
+    status = rs_store_move_run(&(rs_store_move){.src = &checkpoint->store,
+                                                .dst = &target,
+                                                .nregions = regions.n,
+                                                .regions = regions.at,
+                                                .threads = threads,
+                                                .only_rank = -1});
   rs_store_free(&target);
-  free(routes.at);
+  free(regions.at);
   return status;
 }

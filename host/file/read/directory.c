@@ -1,9 +1,11 @@
-/* A directory of safetensors files, or one with .distcp files, which distcp.c opens. With an index (Hugging Face's
- * model.safetensors.index.json: "weight_map" says of each tensor in which file it is) only the files that it names are
- * read, and it must be right in every tensor. */
+/* A directory of safetensors files, or one with .distcp files, which distcp.c opens. The index of Hugging Face,
+ * model.safetensors.index.json, has a "weight_map" that names the file of each tensor. With it only the files that it
+ * names are read, and it must be right in every tensor. */
+#include "file/read/directory.h"
+
+#include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "file/ground/json.h"
-#include "file/read/open.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,13 +22,13 @@
 /* Headers. What a thread cannot read it leaves, and the caller's thread tries it again: so the error is that of the
  * first such file, whatever the threads did. */
 static reshard_status read_one(rs_opening *opening, int64_t f) {
-  rs_header *header = &opening->headers[f];
+  rs_safetensors *header = &opening->headers[f];
   char where[RS_WHERE];
   rs_opening_where(opening, f, where);
-  RS_TRY(rs_header_read(where, &opening->checkpoint->store.files.at[f], header));
-  reshard_status status = header->sharding != NULL ? rs_header_read_sharding(where, header) : RESHARD_SUCCESS;
+  RS_TRY(rs_safetensors_read(where, &opening->checkpoint->store.files.at[f], header));
+  reshard_status status = header->sharding != NULL ? rs_safetensors_read_sharding(where, header) : RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS)
-    rs_header_free(header);
+    rs_safetensors_free(header);
   return status;
 }
 
@@ -85,14 +87,14 @@ static void free_names(names *n) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* What is in a directory. */
+/* Names in a directory, by kind. */
 typedef struct listing {
   names files, indexes;
   names distcp;  /* the first .distcp file, or metadata of one rank */
   bool metadata; /* .metadata is there */
 } listing;
 
-static reshard_status keep_name(const char *name, listing *l) {
+static reshard_status list_name(const char *name, listing *l) {
   bool part = rs_ends(name, ".distcp") || (name[0] != '.' && rs_ends(name, ".metadata"));
   names *to = rs_ends(name, ".safetensors.index.json") ? &l->indexes : rs_ends(name, ".safetensors") ? &l->files : NULL;
   l->metadata |= strcmp(name, ".metadata") == 0;
@@ -106,7 +108,7 @@ static reshard_status keep_name(const char *name, listing *l) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status list(const rs_opening *opening, const char *path, listing *l) {
+static reshard_status list_directory(const rs_opening *opening, const char *path, listing *l) {
   DIR *directory = opendir(path);
   if (directory == NULL)
     return errno == ENOMEM ? rs_error_memory(sizeof(DIR *)) : rs_file_error(opening->where, errno);
@@ -119,7 +121,7 @@ static reshard_status list(const rs_opening *opening, const char *path, listing 
         status = rs_file_error(opening->where, errno);
       break;
     }
-    status = keep_name(entry->d_name, l);
+    status = list_name(entry->d_name, l);
   }
   closedir(directory);
   if (l->files.n > 0)
@@ -127,28 +129,12 @@ static reshard_status list(const rs_opening *opening, const char *path, listing 
   return status;
 }
 
-reshard_status rs_path_join(const char *path, const char *name, rs_path *whole) {
-  int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
-  RS_TRY(rs_vec_reserve(whole, need));
-  rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status open_files(rs_opening *opening, const char *path, const names *files) {
-  rs_store *s = &opening->checkpoint->store;
-  reshard_status status = RESHARD_SUCCESS;
-  rs_path whole = {0};
-  RS_TRY(rs_vec_reserve(&s->files, files->n));
+  RS_TRY(rs_vec_reserve(&opening->checkpoint->store.files, files->n));
   RS_TRY(rs_alloc_zero(&opening->headers, files->n, sizeof *opening->headers));
-  for (int64_t f = 0; f < files->n && status == RESHARD_SUCCESS; f++) {
-    char where[RS_WHERE];
-    RS_TRY_GOTO(status, rs_path_join(path, files->at[f], &whole), done);
-    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, files->n, &s->files.at[f]);
-    s->files.n += status == RESHARD_SUCCESS;
-  }
-done:
-  free(whole.at);
-  return status;
+  for (int64_t f = 0; f < files->n; f++)
+    RS_TRY(rs_opening_add(opening, path, files->at[f], files->n));
+  return RESHARD_SUCCESS;
 }
 
 #ifdef RS_HAVE_JANSSON
@@ -156,7 +142,7 @@ done:
 /* Reads the index that counts; the caller releases *root. */
 static reshard_status read_index(const rs_opening *opening, const char *path, const names *indexes,
                                  char where[RS_WHERE], json_t **root) {
-  rs_path whole = {0};
+  rs_path_text whole = {0};
   const char *name = indexes->at[0];
   for (int64_t i = 1; i < indexes->n; i++)
     if (strcmp(indexes->at[i], MAIN_INDEX) == 0)
@@ -177,7 +163,7 @@ static reshard_status read_index(const rs_opening *opening, const char *path, co
   if (status == RESHARD_SUCCESS)
     status = rs_alloc(&text, file.size, 1);
   if (status == RESHARD_SUCCESS)
-    status = rs_file_get(&file, 0, text, file.size);
+    status = rs_file_read_at(&file, 0, text, file.size);
   if (status == RESHARD_SUCCESS)
     status = rs_json_parse(where, text != NULL ? text : "", file.size, root);
   free(text);
@@ -227,7 +213,7 @@ static reshard_status select_files(const char *where, json_t *map, names *files)
   return status;
 }
 
-/* Which tensor of the index is nowhere; there is one. */
+/* Error that names a tensor of the index that is nowhere; there is one. */
 static reshard_status missing_tensor(const rs_opening *opening, const char *where, json_t *map) {
   char quoted[RS_QUOTE], other[RS_QUOTE];
   const char *tensor;
@@ -237,7 +223,7 @@ static reshard_status missing_tensor(const rs_opening *opening, const char *wher
   for (int64_t f = 0, number; f < opening->checkpoint->store.files.n; f++) {
     reshard_model model = opening->headers[f].model;
     for (int64_t i = 0; i < model->tensors.n; i++) {
-      const char *name = model->names.at + model->tensors.at[i].name;
+      const char *name = rs_model_name(model, i);
       RS_TRY_GOTO(status, rs_names_put(&there, name, strlen(name), &number), done);
     }
   }
@@ -257,7 +243,7 @@ static reshard_status check_index(const rs_opening *opening, const char *where, 
     reshard_model model = opening->headers[f].model;
     const char *file = rs_opening_name(opening, f);
     for (int64_t i = 0; i < model->tensors.n; i++) {
-      const char *name = model->names.at + model->tensors.at[i].name;
+      const char *name = rs_model_name(model, i);
       const char *said = json_string_value(json_object_get(map, name));
       if (said != NULL && strcmp(said, file) == 0) {
         found++;
@@ -318,7 +304,7 @@ static reshard_status check_distcp(const rs_opening *opening, const listing *l) 
 
 reshard_status rs_open_directory(rs_opening *opening, const char *path, bool *distcp) {
   listing l = {.metadata = false};
-  reshard_status status = list(opening, path, &l);
+  reshard_status status = list_directory(opening, path, &l);
   *distcp = l.metadata || l.distcp.n > 0;
   if (status == RESHARD_SUCCESS && *distcp)
     status = check_distcp(opening, &l);

@@ -2,9 +2,12 @@
  * torch.save, one of each chunk of a tensor. A chunk's bytes lie dense in its archive; they are read from there.
  *
  * Which rank had a chunk is R of its file's name __R_N.distcp. From there on chunks are shards as others are. */
+#include "file/read/distcp.h"
+
+#include "base/text.h"
 #include "file/format/distcp.h"
-#include "file/read/shards.h"
 #include "file/format/torch.h"
+#include "file/read/shards.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,36 +15,29 @@
 #define METADATA_LIMIT ((int64_t)1 << 30)
 #define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
 
-static reshard_status read_metadata(rs_distcp *d, const char *path, char where[RS_WHERE]) {
-  rs_path whole = {0};
+static reshard_status read_metadata_file(rs_distcp *d, const char *path, char where[RS_WHERE]) {
+  rs_path_text whole = {0};
   int64_t size = 0;
   RS_TRY(rs_path_join(path, ".metadata", &whole));
   d->where = rs_where(where, "file", whole.at);
-  reshard_status status = rs_file_read(where, whole.at, METADATA_LIMIT, &d->text, &size);
+  reshard_status status = rs_file_read_all(where, whole.at, METADATA_LIMIT, &d->text, &size);
   free(whole.at);
   RS_TRY(status);
   return rs_distcp_read(d, size);
 }
 
-static reshard_status open_files(rs_opening *opening, const rs_distcp *d, const char *path) {
-  rs_store *s = &opening->checkpoint->store;
-  rs_path name = {0}, whole = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&s->files, d->paths.all.n));
-  for (int64_t f = 0; f < d->paths.all.n && status == RESHARD_SUCCESS; f++) {
-    const rs_name *text = &d->paths.all.at[f];
-    char where[RS_WHERE];
-    RS_TRY_GOTO(status, rs_vec_reserve(&name, (int64_t)text->size + 1), done);
-    memcpy(name.at, text->at, text->size);
-    name.at[text->size] = '\0';
-    RS_TRY_GOTO(status, rs_path_join(path, name.at, &whole), done);
-    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, d->paths.all.n, &s->files.at[f]);
-    s->files.n += status == RESHARD_SUCCESS;
+static reshard_status open_chunk_files(rs_opening *opening, const rs_distcp *d, const char *path) {
+  int64_t n = d->paths.all.n;
+  RS_TRY(rs_vec_reserve(&opening->checkpoint->store.files, n));
+  for (int64_t f = 0; f < n; f++) {
+    char *name;
+    RS_TRY(rs_alloc_zero(&name, (int64_t)d->paths.all.at[f].size + 1, 1));
+    memcpy(name, d->paths.all.at[f].at, d->paths.all.at[f].size);
+    reshard_status status = rs_opening_add(opening, path, name, n);
+    free(name);
+    RS_TRY(status);
   }
-done:
-  free(name.at);
-  free(whole.at);
-  return status;
+  return RESHARD_SUCCESS;
 }
 
 /* R of __R_N.distcp; -1: another name. */
@@ -73,8 +69,8 @@ static reshard_status rank_files(rs_shards *s) {
 }
 
 /* Finds the bytes of a chunk and checks that they are what the metadata says. */
-static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
-  const rs_global *global = &s->tensors.at[shard->tensor];
+static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
+  const rs_global_tensor *global = &s->tensors.at[shard->tensor];
   const rs_file *file = &s->opening->checkpoint->store.files.at[shard->file];
   char where[RS_WHERE], quoted[RS_QUOTE], is[RS_SHAPE_TEXT], said[RS_SHAPE_TEXT];
   rs_torch torch;
@@ -89,8 +85,7 @@ static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, r
     status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, &t);
   rs_torch_free(&torch);
   if (status == RESHARD_ERROR_INVALID || status == RESHARD_ERROR_UNSUPPORTED) {
-    char why[640];
-    rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
+    const char *why = reshard_last_error();
     return strstr(why, "tensor '") != NULL ? status : rs_error(status, "%s (tensor '%s')", why, quoted);
   }
   RS_TRY(status);
@@ -107,24 +102,25 @@ static reshard_status locate(const rs_shards *s, const rs_distcp_place *place, r
   return RESHARD_SUCCESS;
 }
 
-static reshard_status collect(rs_shards *s, const rs_distcp *d) {
+static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d) {
   reshard_checkpoint_info *info = &s->opening->checkpoint->info;
   RS_TRY(rs_vec_reserve(&s->tensors, d->model->tensors.n));
   RS_TRY(rs_vec_reserve(&s->all, d->chunks.n));
   for (int64_t i = 0; i < d->model->tensors.n; i++) {
     const rs_model_tensor *t = &d->model->tensors.at[i];
-    rs_global *global = &s->tensors.at[s->tensors.n++];
-    *global = (rs_global){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
+    rs_global_tensor *global = &s->tensors.at[s->tensors.n++];
+    *global =
+        (rs_global_tensor){.name = d->model->names.at + t->name, .dtype = t->dtype, .ndim = t->ndim, .layout = -1};
     memcpy(global->shape, t->shape, sizeof t->shape);
   }
   for (int64_t i = 0; i < d->chunks.n; i++) {
     const rs_distcp_chunk *chunk = &d->chunks.at[i];
-    rs_global *global = &s->tensors.at[chunk->tensor];
+    rs_global_tensor *global = &s->tensors.at[chunk->tensor];
     rs_shard *shard = &s->all.at[s->all.n];
     *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
     if (!chunk->empty) {
       shard->file = d->places.at[chunk->place].path;
-      RS_TRY(locate(s, &d->places.at[chunk->place], shard));
+      RS_TRY(locate_chunk(s, &d->places.at[chunk->place], shard));
       int64_t bytes = 0;
       RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
       if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))
@@ -137,13 +133,13 @@ static reshard_status collect(rs_shards *s, const rs_distcp *d) {
 }
 
 /* A checkpoint without files has tensors without elements alone; they are rank 0's. */
-static reshard_status fill(rs_shards *s, const rs_distcp *d) {
+static reshard_status fill_store(rs_shards *s, const rs_distcp *d) {
   RS_TRY(rank_files(s));
   if (s->rank.n == 0) {
     RS_TRY(rs_vec_reserve(&s->rank, 1));
     s->rank.at[s->rank.n++] = 0;
   }
-  RS_TRY(collect(s, d));
+  RS_TRY(collect_chunks(s, d));
   RS_TRY(rs_shards_group(s));
   return rs_shards_build(s);
 }
@@ -153,11 +149,11 @@ reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
   rs_distcp d = {.pickle.root = -1};
   rs_shards s = {.opening = opening};
   reshard_checkpoint_info *info = &opening->checkpoint->info;
-  reshard_status status = read_metadata(&d, path, where);
+  reshard_status status = read_metadata_file(&d, path, where);
   if (status == RESHARD_SUCCESS)
-    status = open_files(opening, &d, path);
+    status = open_chunk_files(opening, &d, path);
   if (status == RESHARD_SUCCESS)
-    status = fill(&s, &d);
+    status = fill_store(&s, &d);
   info->format = RESHARD_FORMAT_DISTCP;
   info->world = s.world;
   info->described = 1;

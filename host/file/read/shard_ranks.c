@@ -1,10 +1,13 @@
-/* Which rank a file belongs to. Names of files carry no meaning, but the layouts that the metadata names do: the first
- * element of each block is held by some ranks, and the file's rank is among those that hold them all. Files for which
- * that is one rank get it first. Where several hold it all (replicas: files alike), a file gets the lowest of them that
- * has not got the same box from another file, so that each rank has disjoint boxes; where none is left, a rank of its
- * own beyond those of the layouts. A rank may have several files.
+/* The rank of each file. Names of files carry no meaning, but the layouts that the metadata names do. The first element
+ * of each block is held by some ranks, and the file's rank is among those that hold them all.
+ *
+ * Files for which that is one rank get it first. Where several ranks hold it all (replicas: files alike), a file gets
+ * the lowest of them that has not got the same box from another file, so that boxes of a rank are disjoint. Where none
+ * is left, it gets a rank of its own beyond those of the layouts. A rank may have several files.
  *
  * Blocks of one layout with one box are looked up once a file: there are thousands of them. */
+
+#include "base/text.h"
 #include "file/read/shards.h"
 
 #include <stdlib.h>
@@ -54,7 +57,7 @@ static reshard_status visit_cell(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status look_up(search *s, const rs_shard *shard, const struct reshard_layout_s *layout) {
+static reshard_status find_cell(search *s, const rs_shard *shard, const struct reshard_layout_s *layout) {
   seek found = {layout, &shard->box, -1};
   rs_piece piece_of[RESHARD_MAX_DIMS];
   rs_query query;
@@ -83,11 +86,11 @@ static reshard_status find_pieces(search *s, int64_t f) {
     s->last[i] = NULL;
   for (int64_t i = all->file_first.at[f]; i < all->file_first.at[f + 1]; i++) {
     const rs_shard *shard = &all->all.at[i];
-    const rs_global *global = &all->tensors.at[shard->tensor];
+    const rs_global_tensor *global = &all->tensors.at[shard->tensor];
     const rs_shard **last = &s->last[global->layout];
     if (shard->empty || (*last != NULL && same_box(global->ndim, &(*last)->box, &shard->box)))
       continue;
-    RS_TRY(look_up(s, shard, all->layouts.made.at[global->layout]));
+    RS_TRY(find_cell(s, shard, all->layouts.made.at[global->layout]));
     *last = shard;
   }
   return RESHARD_SUCCESS;
@@ -96,7 +99,7 @@ static reshard_status find_pieces(search *s, int64_t f) {
 /* Adds the ranks of other files that have the box of a shard, as far as they are known. */
 static reshard_status find_taken(search *s, const rs_shard *shard) {
   const rs_shards *all = s->shards;
-  const rs_global *global = &all->tensors.at[shard->tensor];
+  const rs_global_tensor *global = &all->tensors.at[shard->tensor];
   for (int64_t i = global->first; i < global->first + global->count; i++) {
     const rs_shard *other = &all->all.at[all->by_tensor.at[i]];
     if (other->file == shard->file || all->rank.at[other->file] < 0 ||
@@ -114,7 +117,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 /* -1: none is free; or, where the file must be `alone`, several ranks hold all that is in it. */
-static reshard_status choose(search *s, int64_t f, bool alone, int64_t *rank) {
+static reshard_status choose_rank(search *s, int64_t f, bool alone, int64_t *rank) {
   *rank = 0;
   if (s->pieces.n == 0)
     return RESHARD_SUCCESS;
@@ -189,7 +192,7 @@ reshard_status rs_shards_rank(rs_shards *shards) {
       continue;
     status = find_pieces(&s, f);
     if (status == RESHARD_SUCCESS)
-      status = choose(&s, f, i < files, &shards->rank.at[f]);
+      status = choose_rank(&s, f, i < files, &shards->rank.at[f]);
     if (status == RESHARD_SUCCESS && i >= files && shards->rank.at[f] < 0)
       status = add_rank(shards, f);
   }

@@ -1,10 +1,12 @@
-/* What the files of a set of shards say together.
+/* The files of a set of shards, taken together.
  *
  * PyTorch's files say where each shard begins, and nothing of the whole: the shape is then the largest end per dim.
- * Ours carry one text more, "reshard": {"version": 1, "world", "files", "shapes", "layout"}, the same in every file but
- * for "intervals" (the index runs of arrays in that file which are stored whole). It is long, so it is parsed for the
- * first file and for those whose bytes differ. */
+ * Ours carry one text more, "reshard": {"version": 1, "world", "files", "shapes", "layout"}. It is the same in every
+ * file but for "intervals", the index runs of arrays in that file which are stored whole. It is long, so it is parsed
+ * for the first file and for those whose bytes differ. */
 #include "file/read/shards.h"
+
+#include "file/ground/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +85,7 @@ static reshard_status check_files(const rs_shards *s, const char *where, json_t 
   return status;
 }
 
-static reshard_status add_global(rs_shards *s, const rs_global *global) {
+static reshard_status add_global(rs_shards *s, const rs_global_tensor *global) {
   int64_t number;
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
   RS_TRY(rs_names_put(&s->names, global->name, strlen(global->name), &number));
@@ -92,8 +94,9 @@ static reshard_status add_global(rs_shards *s, const rs_global *global) {
 }
 
 /* One entry of "shapes", with its layout. */
-static reshard_status describe(rs_shards *s, const char *where, const char *name, json_t *shape, json_t *layouts) {
-  rs_global global = {.name = name, .layout = -1};
+static reshard_status add_described_tensor(rs_shards *s, const char *where, const char *name, json_t *shape,
+                                           json_t *layouts) {
+  rs_global_tensor global = {.name = name, .layout = -1};
   char quoted[RS_QUOTE];
   int64_t bytes;
   rs_quote(quoted, sizeof quoted, name);
@@ -115,12 +118,9 @@ static reshard_status describe(rs_shards *s, const char *where, const char *name
     return rs_error(RESHARD_ERROR_INVALID, "%s: the layout of tensor '%s' is in another file", where, quoted);
   reshard_status status = rs_tensor_bytes(global.ndim, global.shape, 1, &bytes);
   if (status == RESHARD_SUCCESS)
-    status = rs_layouts_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout);
-  if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY) {
-    char why[384];
-    rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
-    return rs_error(status, "%s: tensor '%s': %s", where, quoted, why);
-  }
+    status = rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout);
+  if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY)
+    return rs_error(status, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
   RS_TRY(status);
   return add_global(s, &global);
 }
@@ -143,7 +143,7 @@ static reshard_status read_text(rs_shards *s) {
   if (json_object_size(shapes) != json_object_size(layouts))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %zu shapes and %zu layouts", where, json_object_size(shapes),
                     json_object_size(layouts));
-  json_object_foreach(shapes, name, shape) RS_TRY(describe(s, where, name, shape, layouts));
+  json_object_foreach(shapes, name, shape) RS_TRY(add_described_tensor(s, where, name, shape, layouts));
   return RESHARD_SUCCESS;
 }
 
@@ -186,7 +186,7 @@ static reshard_status read_runs(rs_shards *s, rs_shard *shard, json_t *dims) {
 }
 
 /* The tensor of a shard, which is new where nothing describes the set; what they have in common must agree. */
-static reshard_status fit(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t) {
+static reshard_status match_tensor(rs_shards *s, rs_shard *shard, const reshard_model_tensor *t) {
   char where[RS_SHARD_WHERE], first[RS_WHERE], quoted[RS_QUOTE], file[RS_WHERE];
   shard->tensor = rs_names_find(&s->names, t->name, strlen(t->name));
   if (shard->tensor < 0 && s->root != NULL)
@@ -194,9 +194,9 @@ static reshard_status fit(rs_shards *s, rs_shard *shard, const reshard_model_ten
                     rs_opening_where(s->opening, shard->file, file), rs_quote(quoted, sizeof quoted, t->name));
   if (shard->tensor < 0) {
     shard->tensor = s->tensors.n;
-    RS_TRY(add_global(s, &(rs_global){.name = t->name, .ndim = t->ndim, .layout = -1}));
+    RS_TRY(add_global(s, &(rs_global_tensor){.name = t->name, .ndim = t->ndim, .layout = -1}));
   }
-  rs_global *global = &s->tensors.at[shard->tensor];
+  rs_global_tensor *global = &s->tensors.at[shard->tensor];
   if (global->dtype == RESHARD_DTYPE_NONE) {
     global->dtype = t->dtype;
     global->file = shard->file;
@@ -220,8 +220,8 @@ static reshard_status fit(rs_shards *s, rs_shard *shard, const reshard_model_ten
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_file(rs_shards *s, int64_t f, json_t *intervals) {
-  const rs_header *header = &s->opening->headers[f];
+static reshard_status add_file_shards(rs_shards *s, int64_t f, json_t *intervals) {
+  const rs_safetensors *header = &s->opening->headers[f];
   const int64_t *saved = header->saved.at;
   size_t whole = 0;
   s->file_first.at[f] = s->all.n;
@@ -235,7 +235,7 @@ static reshard_status add_file(rs_shards *s, int64_t f, json_t *intervals) {
       shard.box.extent[d] = t.shape[d];
       shard.empty |= t.shape[d] == 0;
     }
-    RS_TRY(fit(s, &shard, &t));
+    RS_TRY(match_tensor(s, &shard, &t));
     json_t *runs = intervals != NULL ? json_object_get(intervals, t.name) : NULL;
     if (runs != NULL) {
       RS_TRY(read_runs(s, &shard, runs));
@@ -251,15 +251,15 @@ static reshard_status add_file(rs_shards *s, int64_t f, json_t *intervals) {
 }
 
 static reshard_status add_described(rs_shards *s, int64_t f) {
-  const rs_header *headers = s->opening->headers;
+  const rs_safetensors *headers = s->opening->headers;
   json_t *root = NULL;
   bool other = f > 0 && strcmp(headers[f].reshard, headers[0].reshard) != 0;
   if (!other)
-    return add_file(s, f, json_object_get(s->root, "intervals"));
+    return add_file_shards(s, f, json_object_get(s->root, "intervals"));
   RS_TRY(parse_text(s, f, &root));
   reshard_status status = compare_texts(s, f, root);
   if (status == RESHARD_SUCCESS)
-    status = add_file(s, f, json_object_get(root, "intervals"));
+    status = add_file_shards(s, f, json_object_get(root, "intervals"));
   json_decref(root);
   return status;
 }
@@ -279,7 +279,7 @@ reshard_status rs_shards_collect(rs_shards *s) {
     RS_TRY(read_text(s));
   RS_TRY(rs_vec_reserve(&s->file_first, files + 1));
   for (int64_t f = 0; f < files; f++)
-    RS_TRY(s->root != NULL ? add_described(s, f) : add_file(s, f, NULL));
+    RS_TRY(s->root != NULL ? add_described(s, f) : add_file_shards(s, f, NULL));
   s->file_first.at[files] = s->all.n;
   return RESHARD_SUCCESS;
 }

@@ -1,32 +1,35 @@
-/* Shards of tensors, as PyTorch's distributed checkpoint writes them, made into layouts and holds.
+/* Shards of tensors, as PyTorch's distributed checkpoint writes them, made into layouts and stored arrays.
  *
- * Where every block of a tensor is a box, the layout is the list of these boxes, whatever the metadata names: what is
- * there counts. A tensor that has arrays stored whole (more boxes than are written one by one) keeps the layout of the
- * metadata, and its blocks are matched with that layout's arrays, or with the boxes of these.
+ * Where every block of a tensor is a box, the layout is the list of these boxes, whatever the metadata names. A tensor
+ * that has arrays stored whole (more boxes than are written one by one) keeps the layout of the metadata. Its blocks
+ * are matched with that layout's arrays, or with the boxes of these.
  *
  * Of equal boxes a source keeps the first: one of them will do. A set that is compared keeps all. */
 #include "file/read/shards.h"
+
+#include "base/text.h"
+#include "file/ground/json.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A block of a tensor that is being built: its shard, its rank, and its number among the boxes of the rank's array;
  * count: blocks that the array has. */
-typedef struct block {
+typedef struct shard_block {
   const rs_shard *shard;
   int64_t rank, box, count;
-} block;
+} shard_block;
 
 typedef struct builder {
   rs_shards *shards;
-  RS_VEC(block) blocks;
+  RS_VEC(shard_block) blocks;
   RS_VEC(int64_t) ranks;
   RS_VEC(reshard_box) boxes;
   RS_VEC(reshard_interval) intervals;
 } builder;
 
-static int by_place(const void *a, const void *b) {
-  const block *x = a, *y = b;
+static int by_rank_and_box(const void *a, const void *b) {
+  const shard_block *x = a, *y = b;
   if (x->rank != y->rank)
     return x->rank < y->rank ? -1 : 1;
   if (x->box != y->box)
@@ -37,49 +40,49 @@ static int by_place(const void *a, const void *b) {
 static void sort_blocks(builder *b) {
   bool sorted = true;
   for (int64_t i = 1; i < b->blocks.n && sorted; i++)
-    sorted = by_place(&b->blocks.at[i - 1], &b->blocks.at[i]) <= 0;
+    sorted = by_rank_and_box(&b->blocks.at[i - 1], &b->blocks.at[i]) <= 0;
   if (!sorted)
-    qsort(b->blocks.at, (size_t)b->blocks.n, sizeof *b->blocks.at, by_place);
+    qsort(b->blocks.at, (size_t)b->blocks.n, sizeof *b->blocks.at, by_rank_and_box);
 }
 
 /* The shards of a tensor that have elements; where none has, the first. */
-static reshard_status gather(builder *b, const rs_global *global) {
+static reshard_status gather_blocks(builder *b, const rs_global_tensor *global) {
   const rs_shards *s = b->shards;
   b->blocks.n = 0;
   RS_TRY(rs_vec_reserve(&b->blocks, rs_max(global->count, 1)));
   for (int64_t i = 0; i < global->count; i++) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first + i]];
     if (!shard->empty)
-      b->blocks.at[b->blocks.n++] = (block){shard, s->rank.at[shard->file], 0, 1};
+      b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
   }
   if (b->blocks.n == 0 && global->count > 0) {
     const rs_shard *shard = &s->all.at[s->by_tensor.at[global->first]];
-    b->blocks.at[b->blocks.n++] = (block){shard, s->rank.at[shard->file], 0, 1};
+    b->blocks.at[b->blocks.n++] = (shard_block){shard, s->rank.at[shard->file], 0, 1};
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status refuse(const rs_shards *s, const rs_global *global, reshard_status status) {
-  char quoted[RS_QUOTE], why[640];
+static reshard_status prefix_tensor(const rs_shards *s, const rs_global_tensor *global, reshard_status status) {
+  char quoted[RS_QUOTE];
   if (status != RESHARD_ERROR_INVALID)
     return status;
-  rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
-  return rs_error(status, "%s: tensor '%s': %s", s->opening->where, rs_quote(quoted, sizeof quoted, global->name), why);
+  return rs_error(status, "%s: tensor '%s': %s", s->opening->where, rs_quote(quoted, sizeof quoted, global->name),
+                  reshard_last_error());
 }
 
-/* Appends the hold of blocks[first .. first + its count) as an array of their rank. */
-static reshard_status add_hold(builder *b, int64_t first, int64_t array) {
+/* Appends blocks[first .. first + its count) as an array of their rank. */
+static reshard_status add_stored_array(builder *b, int64_t first, int64_t array) {
   rs_store *store = &b->shards->opening->checkpoint->store;
-  const block *at = &b->blocks.at[first];
-  RS_TRY(rs_vec_reserve(&store->holds, store->holds.n + 1));
-  RS_TRY(rs_vec_reserve(&store->spots, store->spots.n + at->count));
-  store->holds.at[store->holds.n++] = (rs_hold){at->rank, array, store->spots.n, (int32_t)at->count};
+  const shard_block *at = &b->blocks.at[first];
+  RS_TRY(rs_vec_reserve(&store->arrays, store->arrays.n + 1));
+  RS_TRY(rs_vec_reserve(&store->blocks, store->blocks.n + at->count));
+  store->arrays.at[store->arrays.n++] = (rs_stored_array){at->rank, array, store->blocks.n, (int32_t)at->count};
   for (int64_t i = 0; i < at->count; i++)
-    store->spots.at[store->spots.n++] = (rs_spot){at[i].shard->offset, (int32_t)at[i].shard->file};
+    store->blocks.at[store->blocks.n++] = (rs_stored_block){at[i].shard->offset, (int32_t)at[i].shard->file};
   return RESHARD_SUCCESS;
 }
 
-static reshard_status build_boxes(builder *b, const rs_global *global, reshard_layout *out) {
+static reshard_status build_boxes(builder *b, const rs_global_tensor *global, reshard_layout *out) {
   rs_shards *s = b->shards;
   int64_t n = b->blocks.n, number = 0;
   sort_blocks(b);
@@ -89,26 +92,26 @@ static reshard_status build_boxes(builder *b, const rs_global *global, reshard_l
     b->ranks.at[i] = b->blocks.at[i].rank;
     b->boxes.at[i] = b->blocks.at[i].shard->box;
   }
-  RS_TRY(refuse(
+  RS_TRY(prefix_tensor(
       s, global,
-      rs_layouts_boxes(&s->layouts, global->ndim, global->shape, s->world, n, b->ranks.at, b->boxes.at, &number)));
+      rs_layout_cache_boxes(&s->layouts, global->ndim, global->shape, s->world, n, b->ranks.at, b->boxes.at, &number)));
   reshard_layout layout = s->layouts.made.at[number];
   if (!s->opening->gaps_allowed)
-    RS_TRY(refuse(s, global, reshard_layout_check_source(layout)));
+    RS_TRY(prefix_tensor(s, global, reshard_layout_check_source(layout)));
   const rs_boxes *boxes = layout->boxes;
   for (int64_t i = 0, array = 0; i < n; i++) {
     array = i > 0 && b->ranks.at[i] == b->ranks.at[i - 1] ? array + 1 : 0;
     rs_holder first = boxes->holders[boxes->cell_first[boxes->cell_of[i]]];
     bool again = first.rank != b->ranks.at[i] || first.array != array;
     if (!b->blocks.at[i].shard->empty && (!again || s->opening->gaps_allowed))
-      RS_TRY(add_hold(b, i, array));
+      RS_TRY(add_stored_array(b, i, array));
   }
   *out = layout;
   return RESHARD_SUCCESS;
 }
 
-/* Whether the runs of a shard are those of its rank's array. */
-static reshard_status same_runs(builder *b, reshard_layout layout, const block *at, bool *same) {
+/* Compares the runs of a shard with those of its rank's array. */
+static reshard_status same_runs(builder *b, reshard_layout layout, const shard_block *at, bool *same) {
   const int64_t *run = b->shards->runs.at + at->shard->runs;
   *same = true;
   for (int d = 0; d < layout->ndim && *same; d++) {
@@ -123,7 +126,7 @@ static reshard_status same_runs(builder *b, reshard_layout layout, const block *
 }
 
 /* Finds what a block is of its rank's array in the layout of the metadata: all of it, or one of its boxes. */
-static reshard_status match(builder *b, reshard_layout layout, block *at) {
+static reshard_status match_block(builder *b, reshard_layout layout, shard_block *at) {
   int64_t boxes = 0, shape[RESHARD_MAX_DIMS];
   bool same = rs_layout_arrays(layout, at->rank) == 1;
   if (same && at->shard->runs >= 0) {
@@ -156,14 +159,14 @@ static reshard_status match(builder *b, reshard_layout layout, block *at) {
 }
 
 /* Each rank's blocks must be the whole of its array, and as a source all arrays must be there, each cell once. */
-static reshard_status hold_arrays(builder *b, const rs_global *global, reshard_layout layout) {
+static reshard_status hold_arrays(builder *b, const rs_global_tensor *global, reshard_layout layout) {
   const rs_shards *s = b->shards;
   int64_t held = 0;
   bool *seen = NULL;
   reshard_status status = RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero(&seen, layout->cells, sizeof *seen));
   for (int64_t i = 0, next; i < b->blocks.n; i = next) {
-    const block *at = &b->blocks.at[i];
+    const shard_block *at = &b->blocks.at[i];
     bool complete = true;
     for (next = i; next < b->blocks.n && b->blocks.at[next].rank == at->rank; next++)
       complete &= b->blocks.at[next].count == at->count && b->blocks.at[next].box == next - i;
@@ -182,7 +185,7 @@ static reshard_status hold_arrays(builder *b, const rs_global *global, reshard_l
       elements *= shape[d];
     held += seen[cell] ? 0 : elements;
     seen[cell] = true;
-    RS_TRY_GOTO(status, add_hold(b, i, 0), done);
+    RS_TRY_GOTO(status, add_stored_array(b, i, 0), done);
   }
   if (held != layout->elements && !s->opening->gaps_allowed) {
     char quoted[RS_QUOTE];
@@ -195,7 +198,7 @@ done:
   return status;
 }
 
-static reshard_status build_arrays(builder *b, const rs_global *global, reshard_layout *out) {
+static reshard_status build_arrays(builder *b, const rs_global_tensor *global, reshard_layout *out) {
   reshard_layout layout = b->shards->layouts.made.at[global->layout];
   if (!rs_layout_regular(layout)) {
     char quoted[RS_QUOTE];
@@ -205,7 +208,7 @@ static reshard_status build_arrays(builder *b, const rs_global *global, reshard_
   if (b->blocks.at[0].shard->empty)
     b->blocks.n = 0;
   for (int64_t i = 0; i < b->blocks.n; i++)
-    RS_TRY(match(b, layout, &b->blocks.at[i]));
+    RS_TRY(match_block(b, layout, &b->blocks.at[i]));
   sort_blocks(b);
   RS_TRY(hold_arrays(b, global, layout));
   *out = layout;
@@ -217,15 +220,15 @@ static reshard_status build_all(builder *b) {
   rs_store *store = &s->opening->checkpoint->store;
   RS_TRY(rs_vec_reserve(&store->tensors, s->tensors.n));
   for (int64_t t = 0; t < s->tensors.n; t++) {
-    const rs_global *global = &s->tensors.at[t];
-    int64_t first = store->holds.n;
+    const rs_global_tensor *global = &s->tensors.at[t];
+    int64_t first = store->arrays.n;
     reshard_layout layout = NULL;
     RS_TRY(rs_model_add(store->model, s->opening->where, global->name, strlen(global->name), global->dtype,
                         global->ndim, global->shape));
-    RS_TRY(gather(b, global));
+    RS_TRY(gather_blocks(b, global));
     RS_TRY(global->whole_arrays ? build_arrays(b, global, &layout) : build_boxes(b, global, &layout));
     store->tensors.at[store->tensors.n++] =
-        (rs_stored){reshard_layout_retain(layout), .first = first, .count = store->holds.n - first};
+        (rs_stored_tensor){reshard_layout_retain(layout), .first = first, .count = store->arrays.n - first};
   }
   return RESHARD_SUCCESS;
 }
@@ -246,7 +249,7 @@ reshard_status rs_shards_group(rs_shards *s) {
   int64_t first = 0;
   RS_TRY(rs_vec_reserve(&s->by_tensor, s->all.n));
   for (int64_t t = 0; t < s->tensors.n; t++) {
-    rs_global *global = &s->tensors.at[t];
+    rs_global_tensor *global = &s->tensors.at[t];
     if (global->count == 0 && !s->opening->gaps_allowed)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s' of the reshard metadata is in no file", s->opening->where,
                       rs_quote(quoted, sizeof quoted, global->name));
@@ -255,7 +258,7 @@ reshard_status rs_shards_group(rs_shards *s) {
     global->count = 0;
   }
   for (int64_t i = 0; i < s->all.n; i++) {
-    rs_global *global = &s->tensors.at[s->all.at[i].tensor];
+    rs_global_tensor *global = &s->tensors.at[s->all.at[i].tensor];
     s->by_tensor.at[global->first + global->count++] = i;
   }
   s->by_tensor.n = s->all.n;
@@ -270,7 +273,7 @@ void rs_shards_free(rs_shards *s) {
   free(s->by_tensor.at);
   free(s->runs.at);
   free(s->rank.at);
-  rs_layouts_free(&s->layouts);
+  rs_layout_cache_free(&s->layouts);
 }
 
 #ifdef RS_HAVE_JANSSON

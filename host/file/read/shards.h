@@ -1,9 +1,10 @@
-/* Inside of the opening of a directory of shards: what its files say (shard_set.c), which rank each file is
- * (shard_ranks.c), and the layouts and holds that follow (shards.c), which those of a .distcp directory share. */
+/* Shards of tensors, made into layouts and stored arrays: those of a directory of safetensors files (shard_set.c,
+ * shard_ranks.c), and those of a .distcp directory. */
 #ifndef RS_FILE_SHARDS_H
 #define RS_FILE_SHARDS_H
 
-#include "file/ground/json.h"
+#include "base/text.h"
+#include "file/read/layout_cache.h"
 #include "file/read/open.h"
 
 /* One tensor of one file. */
@@ -16,7 +17,7 @@ typedef struct rs_shard {
 } rs_shard;
 
 /* A tensor of the set. */
-typedef struct rs_global {
+typedef struct rs_global_tensor {
   const char *name;
   reshard_dtype dtype; /* NONE until a file has it */
   int ndim;
@@ -25,7 +26,7 @@ typedef struct rs_global {
   int64_t first, count; /* its shards, in rs_shards.by_tensor */
   int64_t layout;       /* the one that the metadata names, in rs_shards.layouts; -1: none */
   bool whole_arrays;    /* some shard has runs */
-} rs_global;
+} rs_global_tensor;
 
 typedef struct rs_shards {
   const rs_opening *opening;
@@ -33,18 +34,14 @@ typedef struct rs_shards {
   int64_t world;       /* of the layouts */
   int64_t stated;      /* by the metadata, where the layouts needed another; else 0 */
   rs_names names;      /* of the tensors */
-  RS_VEC(rs_global) tensors;
+  RS_VEC(rs_global_tensor) tensors;
   RS_VEC(rs_shard) all;       /* file by file */
   RS_VEC(int64_t) file_first; /* the first shard of each file, and one more */
   RS_VEC(int64_t) by_tensor;  /* shards of one tensor, in the order of files, then the next one's */
   RS_VEC(int64_t) runs;       /* dim by dim: how many, then begin and end of each */
   RS_VEC(int64_t) rank;       /* of each file */
-  rs_layouts layouts;
+  rs_layout_cache layouts;
 } rs_shards;
-
-/* "tensor 'name' of file 'dir/file'", for errors about a shard. */
-#define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
-const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
 
 /* Fills store and model from tensors, shards and the ranks of files, which are known; stored bytes and world of the
  * info are the caller's. */
@@ -53,8 +50,16 @@ reshard_status rs_shards_build(rs_shards *shards);
 reshard_status rs_shards_group(rs_shards *shards);
 void rs_shards_free(rs_shards *shards);
 
+/* Fills the store from headers with DCP_SHARDING_INFO, and bytes stored and world of the info. */
+reshard_status rs_open_shards(rs_opening *opening);
+
+/* "tensor 'name' of file 'dir/file'", for errors about a shard. */
+#define RS_SHARD_WHERE (RS_WHERE + RS_QUOTE + 32)
+const char *rs_shard_where(const rs_shards *shards, const rs_shard *shard, char where[RS_SHARD_WHERE]);
+
 /* Reads the files: tensors, shards, runs, world. */
 reshard_status rs_shards_collect(rs_shards *shards);
+
 /* Finds the rank of each file; what a layout of the metadata says is checked. Needs by_tensor. */
 reshard_status rs_shards_rank(rs_shards *shards);
 

@@ -2,8 +2,11 @@
  * with dots between, as PyTorch's distributed checkpoint flattens a state dict. Leaves that are no tensors are counted.
  *
  * Values may stand at several places; what a walk over all places can take is bounded. */
-#include "file/read/open.h"
+#include "file/read/torch_state_dict.h"
+
+#include "base/text.h"
 #include "file/format/torch.h"
+#include "file/read/whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,19 +16,19 @@ enum { DEPTH = 64, NAME = 4096, AGAIN = 16 };
 typedef struct walk {
   rs_opening *opening;
   const rs_torch *torch;
-  rs_layouts layouts;
+  rs_layout_cache layouts;
   rs_pickle_text name; /* of the value that is looked at */
   int64_t visits;
 } walk;
 
-static reshard_status visit(walk *w, int64_t value, int depth);
+static reshard_status visit_value(walk *w, int64_t value, int depth);
 
 static reshard_status add_tensor(walk *w, int64_t value) {
   char quoted[RS_QUOTE];
   rs_torch_tensor t;
   const char *name = w->name.n > 0 ? w->name.at : "tensor";
   RS_TRY(rs_torch_tensor_read(w->torch, rs_quote(quoted, sizeof quoted, name), value, &t));
-  rs_whole whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, 0, t.offset};
+  rs_whole_tensor whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, 0, t.offset};
   memcpy(whole.tensor.shape, t.shape, sizeof t.shape);
   return rs_open_add(w->opening, &w->layouts, &whole);
 }
@@ -54,13 +57,13 @@ static reshard_status visit_under(walk *w, int64_t key, int64_t number, int64_t 
         "under '%s'",
         w->torch->zip.where, NAME, rs_quote(quoted, sizeof quoted, w->name.at));
   }
-  RS_TRY(visit(w, value, depth + 1));
+  RS_TRY(visit_value(w, value, depth + 1));
   w->name.n = before;
   w->name.at[before] = '\0';
   return RESHARD_SUCCESS;
 }
 
-static reshard_status visit(walk *w, int64_t value, int depth) {
+static reshard_status visit_value(walk *w, int64_t value, int depth) {
   const rs_pickle *p = &w->torch->pickle;
   const rs_pickle_value *v = &p->values.at[value];
   bool dict = v->kind == RS_PICKLE_DICT;
@@ -92,7 +95,7 @@ static reshard_status add_all(walk *w) {
       !rs_pickle_is(p, p->root, RS_PICKLE_LIST) && !rs_pickle_is(p, p->root, RS_PICKLE_TUPLE))
     return rs_error(RESHARD_ERROR_INVALID, "%s: it holds %s, no state dict", w->torch->zip.where,
                     rs_pickle_describe(text, p, p->root));
-  RS_TRY(visit(w, p->root, 0));
+  RS_TRY(visit_value(w, p->root, 0));
   return rs_model_check_names(w->opening->checkpoint->store.model, w->torch->zip.where);
 }
 
@@ -106,7 +109,7 @@ reshard_status rs_open_state_dict(rs_opening *opening) {
   if (status == RESHARD_SUCCESS)
     status = add_all(&w);
   rs_torch_free(&torch);
-  rs_layouts_free(&w.layouts);
+  rs_layout_cache_free(&w.layouts);
   free(w.name.at);
   c->info.format = RESHARD_FORMAT_TORCH;
   c->info.stored_bytes = c->store.model->bytes;

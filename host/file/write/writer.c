@@ -1,20 +1,21 @@
 /* A checkpoint that is written is a store like any other: its files are open, as long as they will be, with their
  * headers in them, before the first byte of a tensor is. Who has the data puts it in place, array by array, through the
  * store; then all is synced and renamed. */
-#define _GNU_SOURCE /* fallocate, sync_file_range */
+#define _GNU_SOURCE /* sync_file_range */
+#include "file/write/writer.h"
+
+#include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
-#include "file/write/file_layout.h"
-#include "file/write/target.h"
+#include "file/write/header.h"
+#include "file/write/output.h"
+#include "file/write/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define INDEX_NAME "model.safetensors.index.json"
@@ -23,12 +24,12 @@
 
 struct reshard_writer_s {
   rs_store store;
-  rs_target target;
+  rs_output output;
   rs_writer_report report;
   char where[RS_WHERE];
   int64_t headers;          /* bytes of all so far */
   _Atomic int64_t unbacked; /* bytes of files that the file system could not reserve */
-  unsigned char *put;       /* per hold of the store: was it put? */
+  unsigned char *put;       /* per array of the store: it was put */
   rs_scratch scratch;
 };
 
@@ -36,7 +37,7 @@ void reshard_writer_abandon(reshard_writer w) {
   if (w == NULL)
     return;
   rs_store_free(&w->store);
-  rs_target_free(&w->target);
+  rs_output_free(&w->output);
   free(w->put);
   free(w->scratch.at);
   free(w);
@@ -55,17 +56,17 @@ static reshard_status add_tensor(reshard_writer w, int64_t i, const reshard_writ
                     quoted);
   if (reshard_dtype_size(t->dtype) == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': dtype %d is unknown", w->where, quoted, (int)t->dtype);
-  if (format == RESHARD_FORMAT_NPY && rs_lay_descr(t->dtype) == NULL)
+  if (format == RESHARD_FORMAT_NPY && rs_header_descr(t->dtype) == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': numpy has no dtype %s", w->where, quoted,
                     reshard_dtype_string(t->dtype));
-  if (format != RESHARD_FORMAT_NPY && rs_lay_class(t->dtype) == 0)
+  if (format != RESHARD_FORMAT_NPY && rs_header_class(t->dtype) == 0)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': safetensors files have no dtype %s", w->where, quoted,
                     reshard_dtype_string(t->dtype));
   if (t->layout->world != world)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a layout of %lld ranks, the first tensor's has %lld",
                     w->where, quoted, (long long)t->layout->world, (long long)world);
   RS_TRY(rs_model_add(w->store.model, w->where, t->name, strlen(t->name), t->dtype, t->layout->ndim, t->layout->shape));
-  w->store.tensors.at[w->store.tensors.n++] = (rs_stored){.layout = reshard_layout_retain(t->layout)};
+  w->store.tensors.at[w->store.tensors.n++] = (rs_stored_tensor){.layout = reshard_layout_retain(t->layout)};
   return RESHARD_SUCCESS;
 }
 
@@ -79,41 +80,6 @@ static reshard_status add_tensors(reshard_writer w, int64_t n, const reshard_wri
   return rs_model_check_names(w->store.model, w->where);
 }
 
-/* Bytes that are free on the file system of the temporary, for every user, or with what it keeps for root; the largest
- * number when it does not say. */
-static int64_t free_bytes(reshard_writer w, bool kept) {
-  struct statvfs info;
-  int64_t bytes;
-  if (fstatvfs(w->target.fd, &info) != 0 || info.f_blocks == 0)
-    return INT64_MAX;
-  return rs_mul((int64_t)(kept ? info.f_bfree : info.f_bavail), (int64_t)info.f_frsize, &bytes) ? bytes : INT64_MAX;
-}
-
-/* Beyond the limit of this process a call would not only fail: a signal would come that ends it. */
-static bool is_over(struct rlimit *limit, int64_t size) {
-  return getrlimit(RLIMIT_FSIZE, limit) == 0 && limit->rlim_cur != RLIM_INFINITY && limit->rlim_cur < (uint64_t)size;
-}
-
-/* So many bytes of a file of `size`. In pieces, so that a timer's signals, each of which ends a call, cannot keep it
- * from ever coming to its end. 0 or an error number. */
-static int reserve(reshard_writer w, int fd, int64_t bytes, int64_t size) {
-  const int64_t piece = (int64_t)1 << 30;
-  for (int64_t at = 0; at < bytes;) {
-    if (fallocate(fd, 0, at, rs_min(piece, bytes - at)) == 0) {
-      at += piece;
-      continue;
-    }
-    if (errno == EINTR)
-      continue;
-    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
-      return errno;
-    if (bytes == size && atomic_fetch_add(&w->unbacked, size) + size > free_bytes(w, true))
-      return ENOSPC;
-    return ftruncate(fd, size) == 0 ? 0 : errno;
-  }
-  return 0;
-}
-
 static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
   struct rlimit limit;
   if (error == ENOSPC) {
@@ -121,51 +87,49 @@ static reshard_status reserve_error(reshard_writer w, int error, int64_t size) {
       if (ftruncate(w->store.files.at[i].fd, 0) != 0)
         break;
     return rs_error(RESHARD_ERROR_SYSTEM, "%s: no space: %lld bytes are needed, %lld are free", w->where,
-                    (long long)(w->report.bytes + w->headers), (long long)free_bytes(w, false));
+                    (long long)(w->report.bytes + w->headers), (long long)rs_free_bytes(w->output.fd, false));
   }
   if (error != EFBIG)
     return rs_file_error(w->where, error);
-  if (is_over(&limit, size))
+  if (rs_over_file_limit(&limit, size))
     return rs_error(RESHARD_ERROR_SYSTEM,
-                    "%s: a file would have %lld bytes, the limit of this process is %lld "
-                    "(RLIMIT_FSIZE)",
-                    w->where, (long long)size, (long long)limit.rlim_cur);
+                    "%s: a file would have %lld bytes, the limit of this process is %lld (RLIMIT_FSIZE)", w->where,
+                    (long long)size, (long long)limit.rlim_cur);
   return rs_error(RESHARD_ERROR_SYSTEM, "%s: a file would have %lld bytes, its file system takes none so large",
                   w->where, (long long)size);
 }
 
-static reshard_status open_error(reshard_writer w, int error, int64_t files) {
+static reshard_status output_open_error(reshard_writer w, int error, int64_t files) {
   struct rlimit limit;
   if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0)
     return rs_file_error(w->where, error);
   return rs_error(RESHARD_ERROR_SYSTEM,
-                  "%s: %lld files are to be open at a time, the limit of this process is %lld "
-                  "(RLIMIT_NOFILE)",
+                  "%s: %lld files are to be open at a time, the limit of this process is %lld (RLIMIT_NOFILE)",
                   w->where, (long long)files, (long long)limit.rlim_cur);
 }
 
 /* A file of the store, of that size, that begins with this text. */
-static reshard_status add_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
+static reshard_status add_output_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
   rs_file file = {.fd = -1, .size = size};
-  int64_t length = (int64_t)(strlen(w->target.path) + strlen(name)) + 2;
+  int64_t length = (int64_t)(strlen(w->output.path) + strlen(name)) + 2;
   RS_TRY(rs_alloc(&file.path, length, 1));
-  snprintf(file.path, (size_t)length, "%s%s%s", w->target.path, *name != '\0' ? "/" : "", name);
-  int error = rs_target_open(&w->target, name, &file.fd);
+  snprintf(file.path, (size_t)length, "%s%s%s", w->output.path, *name != '\0' ? "/" : "", name);
+  int error = rs_output_open(&w->output, name, &file.fd);
   if (error != 0) {
     free(file.path);
-    return open_error(w, error, w->store.files.cap);
+    return output_open_error(w, error, w->store.files.cap);
   }
   w->store.files.at[w->store.files.n++] = file;
   w->headers += text->n;
   struct rlimit limit;
-  error = is_over(&limit, size) ? EFBIG : 0;
-  if (error == 0 && w->store.files.n == 1 && w->report.bytes > free_bytes(w, true))
+  error = rs_over_file_limit(&limit, size) ? EFBIG : 0;
+  if (error == 0 && w->store.files.n == 1 && w->report.bytes > rs_free_bytes(w->output.fd, true))
     error = ENOSPC; /* found out before the disk is full for others */
   if (error == 0)
-    error = reserve(w, file.fd, text->n, size);
+    error = rs_reserve(w->output.fd, file.fd, text->n, size, &w->unbacked);
   if (error != 0)
     return reserve_error(w, error, size);
-  return rs_file_put(&file, 0, text->at, text->n);
+  return rs_file_write_at(&file, 0, text->at, text->n);
 }
 
 typedef struct reserving {
@@ -174,11 +138,15 @@ typedef struct reserving {
   _Atomic int64_t size; /* of the file that it is about */
 } reserving;
 
+static int reserve_whole(reshard_writer w, const rs_file *file) {
+  return rs_reserve(w->output.fd, file->fd, file->size, file->size, &w->unbacked);
+}
+
 static void reserve_files(const void *job, rs_claim *claim) {
   reserving *r = *(reserving *const *)job;
   for (int64_t f; (f = rs_threads_next(claim)) >= 0;) {
     const rs_file *file = &r->writer->store.files.at[f];
-    int error = atomic_load(&r->error) == 0 ? reserve(r->writer, file->fd, file->size, file->size) : 0, none = 0;
+    int error = atomic_load(&r->error) == 0 ? reserve_whole(r->writer, file) : 0, none = 0;
     if (error != 0 && atomic_compare_exchange_strong(&r->error, &none, error))
       atomic_store(&r->size, file->size);
   }
@@ -202,76 +170,73 @@ static reshard_status reserve_all(reshard_writer w) {
   return r.error == 0 ? RESHARD_SUCCESS : reserve_error(w, r.error, r.size);
 }
 
-static reshard_status add_files(reshard_writer w, const rs_lay *lay) {
-  rs_lay_headers headers = {0};
+static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
+  rs_header_texts headers = {0};
   reshard_status status = RESHARD_SUCCESS;
-  char name[RS_LAY_NAME];
-  bool index = lay->format == RESHARD_FORMAT_WHOLE;
-  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n + index));
-  if (lay->format == RESHARD_FORMAT_SHARDS)
-    status = rs_lay_common(lay, &w->store, &headers.common);
-  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+  char name[RS_FILE_LAYOUT_NAME];
+  bool index = files->format == RESHARD_FORMAT_WHOLE;
+  RS_TRY(rs_vec_reserve(&w->store.files, files->all.n + index));
+  if (files->format == RESHARD_FORMAT_SHARDS)
+    status = rs_header_common(files, &w->store, &headers.common);
+  for (int64_t f = 0; f < files->all.n && status == RESHARD_SUCCESS; f++) {
     int64_t size;
-    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &size);
+    status = rs_header_make(&headers, files, &w->store, w->where, f, &size);
     if (status == RESHARD_SUCCESS)
-      status = add_file(w, rs_lay_name(lay, f, name), &headers.text, size);
+      status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.text, size);
   }
   if (index && status == RESHARD_SUCCESS) {
     headers.text.n = 0;
-    status = rs_lay_index(lay, &w->store, &headers.text);
+    status = rs_header_index(files, &w->store, &headers.text);
     if (status == RESHARD_SUCCESS)
-      status = add_file(w, INDEX_NAME, &headers.text, headers.text.n);
+      status = add_output_file(w, INDEX_NAME, &headers.text, headers.text.n);
   }
-  rs_lay_headers_free(&headers);
+  rs_header_texts_free(&headers);
   return status == RESHARD_SUCCESS ? reserve_all(w) : status;
 }
 
-static reshard_status fill(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
-                           const reshard_writer_options *options) {
-  bool shards = w->report.format == RESHARD_FORMAT_SHARDS, whole = w->report.format == RESHARD_FORMAT_WHOLE;
-  rs_lay lay = {.format = w->report.format};
+static reshard_status fill_output(reshard_writer w, const char *path, int64_t n, const reshard_writer_tensor *tensors,
+                                  const reshard_writer_options *options) {
+  bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
+  const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
+  rs_file_layout files = {.format = w->report.format};
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
-  RS_TRY_GOTO(status, rs_lay_make(&lay, &w->store, w->where, options->dedup != 0, options->index_bytes), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.holds.n, 1), done);
-  RS_TRY_GOTO(status,
-              rs_target_create(&w->target, w->where, path, shards || whole,
-                               shards || whole                          ? ""
-                               : w->report.format == RESHARD_FORMAT_NPY ? ".npy"
-                                                                        : ".safetensors",
-                               options->force != 0),
+  RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
               done);
-  w->report.files = lay.files.n;
-  w->report.bytes = lay.bytes;
-  w->report.whole_arrays = lay.whole_arrays;
-  status = add_files(w, &lay);
+  RS_TRY_GOTO(status, rs_alloc_zero(&w->put, w->store.arrays.n, 1), done);
+  RS_TRY_GOTO(status, rs_output_create(&w->output, w->where, path, !one, suffix, options->force != 0), done);
+  w->report.files = files.all.n;
+  w->report.bytes = files.bytes;
+  w->report.whole_arrays = files.whole_arrays;
+  status = add_files(w, &files);
 done:
-  rs_lay_free(&lay);
+  rs_file_layout_free(&files);
   return status;
 }
 
 /* The files that the other process has made: their places in the store, and this rank's opened. */
-static reshard_status open_files(reshard_writer w, const rs_lay *lay, const char *temporary, int64_t rank) {
-  rs_lay_headers headers = {0};
-  char name[RS_LAY_NAME];
-  RS_TRY(rs_vec_reserve(&w->store.files, lay->files.n));
-  reshard_status status = rs_lay_common(lay, &w->store, &headers.common);
-  for (int64_t f = 0; f < lay->files.n && status == RESHARD_SUCCESS; f++) {
+static reshard_status open_rank_files(reshard_writer w, const rs_file_layout *files, const char *temporary,
+                                      int64_t rank) {
+  rs_header_texts headers = {0};
+  char name[RS_FILE_LAYOUT_NAME];
+  RS_TRY(rs_vec_reserve(&w->store.files, files->all.n));
+  reshard_status status = rs_header_common(files, &w->store, &headers.common);
+  for (int64_t f = 0; f < files->all.n && status == RESHARD_SUCCESS; f++) {
     rs_file file = {.fd = -1};
-    int64_t length = (int64_t)strlen(temporary) + RS_LAY_NAME + 1;
-    status = rs_lay_header(&headers, lay, &w->store, w->where, f, &file.size);
+    int64_t length = (int64_t)strlen(temporary) + RS_FILE_LAYOUT_NAME + 1;
+    status = rs_header_make(&headers, files, &w->store, w->where, f, &file.size);
     if (status == RESHARD_SUCCESS)
       status = rs_alloc(&file.path, length, 1);
     if (status != RESHARD_SUCCESS)
       break;
-    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_lay_name(lay, f, name));
-    if (lay->files.at[f].rank == rank)
+    snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_file_layout_name(files, f, name));
+    if (files->all.at[f].rank == rank)
       file.fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (lay->files.at[f].rank == rank && file.fd < 0)
-      status = open_error(w, errno, lay->files.n);
+    if (files->all.at[f].rank == rank && file.fd < 0)
+      status = output_open_error(w, errno, files->all.n);
     w->store.files.at[w->store.files.n++] = file;
   }
-  rs_lay_headers_free(&headers);
+  rs_header_texts_free(&headers);
   return status;
 }
 
@@ -279,22 +244,21 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, co
                               reshard_writer *writer) {
   reshard_writer w;
   RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
-  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->output = (rs_output){.parent = -1, .fd = -1};
   w->report.format = RESHARD_FORMAT_SHARDS;
   rs_where(w->where, "output", temporary);
-  rs_lay lay = {.format = RESHARD_FORMAT_SHARDS};
+  rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS};
   reshard_status status = add_tensors(w, n, tensors);
   if (status == RESHARD_SUCCESS)
-    status = rs_lay_make(&lay, &w->store, w->where, true, 0);
+    status = rs_file_layout_make(&files, &w->store, w->where, true, 0);
   if (status == RESHARD_SUCCESS)
-    status = open_files(w, &lay, temporary, rank);
-  rs_lay_free(&lay);
-  if (status != RESHARD_SUCCESS) {
+    status = open_rank_files(w, &files, temporary, rank);
+  rs_file_layout_free(&files);
+  if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
-    return status;
-  }
-  *writer = w;
-  return RESHARD_SUCCESS;
+  else
+    *writer = w;
+  return status;
 }
 
 reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
@@ -315,19 +279,18 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
                     options->index_bytes < 0 ? "is negative" : "an index is for a directory, this is one file");
   reshard_writer w;
   RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
-  w->target = (rs_target){.parent = -1, .fd = -1};
+  w->output = (rs_output){.parent = -1, .fd = -1};
   memcpy(w->where, where, sizeof where);
   w->report.format = npy                        ? RESHARD_FORMAT_NPY
                      : safetensors              ? RESHARD_FORMAT_SAFETENSORS
                      : options->index_bytes > 0 ? RESHARD_FORMAT_WHOLE
                                                 : RESHARD_FORMAT_SHARDS;
-  reshard_status status = fill(w, path, n, tensors, options);
-  if (status != RESHARD_SUCCESS) {
+  reshard_status status = fill_output(w, path, n, tensors, options);
+  if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
-    return status;
-  }
-  *writer = w;
-  return RESHARD_SUCCESS;
+  else
+    *writer = w;
+  return status;
 }
 
 reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank, const void *const *buffers) {
@@ -336,7 +299,7 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
   if (tensor < 0 || tensor >= w->store.tensors.n)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld of %lld", w->where, (long long)tensor,
                     (long long)w->store.tensors.n);
-  const rs_stored *stored = &w->store.tensors.at[tensor];
+  const rs_stored_tensor *stored = &w->store.tensors.at[tensor];
   char quoted[RS_QUOTE];
   const rs_model_tensor *t = &w->store.model->tensors.at[tensor];
   rs_quote(quoted, sizeof quoted, w->store.model->names.at + t->name);
@@ -345,17 +308,17 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
                     (long long)stored->layout->world);
   const int64_t zero[RESHARD_MAX_DIMS] = {0};
   for (int64_t h = stored->first; h < stored->first + stored->count; h++) {
-    const rs_hold *hold = &w->store.holds.at[h];
+    const rs_stored_array *array = &w->store.arrays.at[h];
     reshard_array_info info;
-    if (hold->rank != rank)
+    if (array->rank != rank)
       continue;
-    RS_TRY(reshard_layout_array(stored->layout, rank, hold->array, &info));
+    RS_TRY(reshard_layout_array(stored->layout, rank, array->index, &info));
     const char *memory = buffers != NULL ? buffers[info.buffer] : NULL;
     if (memory == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': buffer %lld of rank %lld is NULL", w->where, quoted,
                       (long long)info.buffer, (long long)rank);
     memory += info.offset * (int64_t)reshard_dtype_size(t->dtype);
-    RS_TRY(rs_store_write(&w->store, tensor, hold, zero, info.shape, memory, &w->scratch));
+    RS_TRY(rs_store_write(&w->store, tensor, array, zero, info.shape, memory, &w->scratch));
     w->put[h] = 1;
   }
   return RESHARD_SUCCESS;
@@ -364,15 +327,15 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
 reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_print *text) {
   RS_TRY(text->status);
   RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
-  return add_file(w, name, text, text->n);
+  return add_output_file(w, name, text, text->n);
 }
 
 const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }
-const char *rs_writer_path(reshard_writer w) { return w->target.temporary; }
+const char *rs_writer_path(reshard_writer w) { return w->output.temporary; }
 void rs_writer_get_report(reshard_writer w, rs_writer_report *report) { *report = w->report; }
 
-/* To the device in pieces, so that there is progress to tell and a moment to stop; the fsync after it has little left
- * to do. */
+/* Writes a file to the device in pieces, for progress and a chance to cancel; the fsync after it has little left to do.
+ */
 static reshard_status sync_file(reshard_writer w, const rs_file *file, int64_t *done, int64_t all,
                                 int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
   const int64_t piece = (int64_t)64 << 20;
@@ -401,12 +364,12 @@ reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const ch
   for (int64_t f = 0; f < w->store.files.n; f++)
     if (w->store.files.at[f].fd >= 0) /* else another process's */
       RS_TRY(sync_file(w, &w->store.files.at[f], &done, all, progress, user));
-  int error = w->target.directory ? rs_sync_directory(w->target.fd) : 0;
+  int error = w->output.directory ? rs_sync_directory(w->output.fd) : 0;
   return error == 0 ? RESHARD_SUCCESS : rs_file_error(w->where, error);
 }
 
 reshard_status rs_writer_publish(reshard_writer w) {
-  reshard_status status = rs_target_publish(&w->target, w->where);
+  reshard_status status = rs_output_publish(&w->output, w->where);
   reshard_writer_abandon(w);
   return status;
 }
@@ -414,12 +377,12 @@ reshard_status rs_writer_publish(reshard_writer w) {
 static reshard_status check_put(reshard_writer w) {
   char quoted[RS_QUOTE];
   for (int64_t i = 0; i < w->store.tensors.n; i++) {
-    const rs_stored *stored = &w->store.tensors.at[i];
+    const rs_stored_tensor *stored = &w->store.tensors.at[i];
     for (int64_t h = stored->first; h < stored->first + stored->count; h++)
       if (!w->put[h])
         return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': what rank %lld holds was never put", w->where,
-                        rs_quote(quoted, sizeof quoted, w->store.model->names.at + w->store.model->tensors.at[i].name),
-                        (long long)w->store.holds.at[h].rank);
+                        rs_quote(quoted, sizeof quoted, rs_model_name(w->store.model, i)),
+                        (long long)w->store.arrays.at[h].rank);
   }
   return RESHARD_SUCCESS;
 }

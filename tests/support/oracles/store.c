@@ -21,40 +21,41 @@ static int64_t width_of(const naive_tensor *t) { return (int64_t)reshard_dtype_s
 static rs_file *file_at(rs_store *s, int64_t i) { return &s->files.at[i]; }
 
 /* Blocks go to the files at random, in order. */
-static void place(rng *r, rs_store *s, int64_t bytes, rs_spot *spot) {
-  spot->file = (int32_t)rng_below(r, s->files.n);
-  rs_file *f = file_at(s, spot->file);
-  spot->offset = f->size + (rng_one_in(r, 2) ? 0 : rng_below(r, 5));
-  f->size = spot->offset + bytes;
+static void place(rng *r, rs_store *s, int64_t bytes, rs_stored_block *block) {
+  block->file = (int32_t)rng_below(r, s->files.n);
+  rs_file *f = file_at(s, block->file);
+  block->offset = f->size + (rng_one_in(r, 2) ? 0 : rng_below(r, 5));
+  f->size = block->offset + bytes;
 }
 
 static void add_tensor(rng *r, rs_store *s, const naive_tensor *t, const naive_side *side, bool reversed) {
   MUST(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
-  rs_stored *stored = &s->tensors.at[s->tensors.n++];
-  *stored = (rs_stored){.layout = reshard_layout_retain(side->layout), .first = s->holds.n, .reversed = reversed};
+  rs_stored_tensor *stored = &s->tensors.at[s->tensors.n++];
+  *stored =
+      (rs_stored_tensor){.layout = reshard_layout_retain(side->layout), .first = s->arrays.n, .reversed = reversed};
   for (int64_t i = 0; i < side->cut.n; i++) {
     const naive_shard *shard = &side->cut.at[i];
     if (shard->n == 0)
       continue;
-    MUST(rs_vec_reserve(&s->spots, s->spots.n + 1));
-    place(r, s, shard->n * width_of(t), &s->spots.at[s->spots.n]);
-    rs_hold *last = stored->count > 0 ? &s->holds.at[s->holds.n - 1] : NULL;
-    if (last != NULL && last->rank == shard->rank && last->array == shard->array)
+    MUST(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
+    place(r, s, shard->n * width_of(t), &s->blocks.at[s->blocks.n]);
+    rs_stored_array *last = stored->count > 0 ? &s->arrays.at[s->arrays.n - 1] : NULL;
+    if (last != NULL && last->rank == shard->rank && last->index == shard->array)
       last->count++;
     else {
-      MUST(rs_vec_reserve(&s->holds, s->holds.n + 1));
-      s->holds.at[s->holds.n++] = (rs_hold){shard->rank, shard->array, s->spots.n, 1};
+      MUST(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
+      s->arrays.at[s->arrays.n++] = (rs_stored_array){shard->rank, shard->array, s->blocks.n, 1};
       stored->count++;
     }
-    s->spots.n++;
+    s->blocks.n++;
   }
 }
 
-static void put(const rs_store *s, const rs_spot *spot, int64_t offset, const void *from, int64_t n) {
-  const rs_file *f = &s->files.at[spot->file];
+static void put(const rs_store *s, const rs_stored_block *block, int64_t offset, const void *from, int64_t n) {
+  const rs_file *f = &s->files.at[block->file];
   if (f->memory != NULL)
-    memcpy(f->memory + spot->offset + offset, from, (size_t)n);
-  else if (pwrite(f->fd, from, (size_t)n, spot->offset + offset) != n)
+    memcpy(f->memory + block->offset + offset, from, (size_t)n);
+  else if (pwrite(f->fd, from, (size_t)n, block->offset + offset) != n)
     cli_exit(EXIT_FAILED, "a store by hand cannot be written");
 }
 
@@ -81,7 +82,7 @@ static int64_t in_model(const naive_tensor *t, bool reversed, int64_t index) {
   return linear;
 }
 
-/* What a shard should have. */
+/* Values that a shard should have. */
 static unsigned char *values_of(const naive_tensor *t, bool reversed, const naive_shard *shard) {
   int64_t width = width_of(t);
   unsigned char *values = cli_alloc(shard->n * width, 1);
@@ -90,11 +91,11 @@ static unsigned char *values_of(const naive_tensor *t, bool reversed, const naiv
   return values;
 }
 
-rs_spot naive_store_spot(const rs_store *s, int64_t tensor, const naive_cut *cut, int64_t shard) {
-  int64_t spot = s->holds.at[s->tensors.at[tensor].first].first;
+rs_stored_block naive_store_block(const rs_store *s, int64_t tensor, const naive_cut *cut, int64_t shard) {
+  int64_t block = s->arrays.at[s->tensors.at[tensor].first].first;
   for (int64_t i = 0; i < shard; i++)
-    spot += cut->at[i].n > 0;
-  return s->spots.at[spot];
+    block += cut->at[i].n > 0;
+  return s->blocks.at[block];
 }
 
 static void make_files(rs_store *s, bool in_files) {
@@ -136,11 +137,11 @@ void naive_store_make(rng *r, const naive_set *set, const naive_side *sides, con
       const naive_shard *shard = &sides[i].cut.at[j];
       if (shard->n == 0)
         continue;
-      rs_spot spot = naive_store_spot(s, i, &sides[i].cut, j);
+      rs_stored_block block = naive_store_block(s, i, &sides[i].cut, j);
       unsigned char *values = values_of(&set->at[i], s->tensors.at[i].reversed, shard);
       if (!filled)
         memset(values, FILLED_BEFORE, (size_t)(shard->n * width_of(&set->at[i])));
-      put(s, &spot, 0, values, shard->n * width_of(&set->at[i]));
+      put(s, &block, 0, values, shard->n * width_of(&set->at[i]));
       free(values);
     }
 }
@@ -151,21 +152,21 @@ void naive_store_free(rs_store *s) {
   rs_store_free(s);
 }
 
-void naive_route(const naive_set *src, const rs_route *route, naive_set *dst) {
-  const naive_tensor *from = &src->at[route->src];
-  naive_tensor *to = &dst->at[route->dst];
+void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst) {
+  const naive_tensor *from = &src->at[region->src];
+  naive_tensor *to = &dst->at[region->dst];
   int64_t width = width_of(to);
-  for (int64_t k = 0, n = naive_volume(to->ndim, route->dst_extent); k < n; k++) {
+  for (int64_t k = 0, n = naive_volume(to->ndim, region->dst_extent); k < n; k++) {
     int64_t rest = k, at[RESHARD_MAX_DIMS], in = 0, out = 0, stride = 1;
     for (int d = 0; d < from->ndim; d++)
-      at[d] = route->src_offset[d];
+      at[d] = region->src_offset[d];
     for (int d = to->ndim - 1; d >= 0; d--) {
-      int64_t i = rest % route->dst_extent[d];
-      rest /= route->dst_extent[d];
-      out += (route->dst_offset[d] + i) * stride;
+      int64_t i = rest % region->dst_extent[d];
+      rest /= region->dst_extent[d];
+      out += (region->dst_offset[d] + i) * stride;
       stride *= to->shape[d];
-      if (route->permutation[d] >= 0)
-        at[route->permutation[d]] += i;
+      if (region->permutation[d] >= 0)
+        at[region->permutation[d]] += i;
     }
     for (int d = 0; d < from->ndim; d++)
       in = in * from->shape[d] + at[d];
@@ -185,11 +186,11 @@ bool naive_store_check(const rs_store *s, const naive_set *set, const naive_side
       if (shard->n == 0)
         continue;
       int64_t width = width_of(&set->at[i]), bytes = shard->n * width, b = 0;
-      rs_spot spot = naive_store_spot(s, i, &sides[i].cut, j);
+      rs_stored_block block = naive_store_block(s, i, &sides[i].cut, j);
       unsigned char *should = values_of(&set->at[i], s->tensors.at[i].reversed, shard);
       if (only_rank >= 0 && shard->rank != only_rank)
         memset(should, FILLED_BEFORE, (size_t)bytes);
-      char *at = is[spot.file] + spot.offset;
+      char *at = is[block.file] + block.offset;
       while (b < bytes && at[b] == (char)should[b])
         b++;
       if (b < bytes)

@@ -2,6 +2,7 @@
 #ifndef TESTS_NAIVE_STORE_H
 #define TESTS_NAIVE_STORE_H
 
+#include "file/map/region.h"
 #include "file/move/store.h"
 #include "files.h"
 
@@ -18,11 +19,11 @@ void naive_store_free(rs_store *store); /* and its memory */
 bool naive_store_check(const rs_store *store, const naive_set *set, const naive_side *sides, int64_t only_rank,
                        cli_text *why);
 
-/* Where an element of a shard is: file and offset. */
-rs_spot naive_store_spot(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
+/* File and offset of a shard's element. */
+rs_stored_block naive_store_block(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
 
-/* What a route says, element by element. */
-void naive_route(const naive_set *src, const rs_route *route, naive_set *dst);
+/* Moves a region, element by element. */
+void naive_region(const naive_set *src, const rs_copy_region *region, naive_set *dst);
 
 #endif
 #endif

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "file/map/map.h"
+#include "file/map/apply.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,44 +92,44 @@ static inline reshard_model model_of(const set *s) {
 }
 
 /* One element after the other; none may be written twice. */
-static inline void follow(const rs_route *route, const array *src, array *dst) {
+static inline void follow(const rs_copy_region *region, const array *src, array *dst) {
   int64_t i[RESHARD_MAX_DIMS] = {0};
   for (int d = 0; d < dst->ndim; d++)
-    if (route->dst_extent[d] == 0)
+    if (region->dst_extent[d] == 0)
       return;
   bool named[RESHARD_MAX_DIMS] = {false};
   for (int d = 0; d < dst->ndim; d++) {
-    int from = route->permutation[d];
+    int from = region->permutation[d];
     assert_in_range(from + 1, 0, src->ndim);
-    assert_int_equal(route->dst_extent[d], from < 0 ? 1 : route->src_extent[from]);
+    assert_int_equal(region->dst_extent[d], from < 0 ? 1 : region->src_extent[from]);
     assert_false(from >= 0 && named[from]);
     if (from >= 0)
       named[from] = true;
   }
   for (int d = 0; d < src->ndim; d++)
-    assert_true(named[d] || route->src_extent[d] == 1);
+    assert_true(named[d] || region->src_extent[d] == 1);
   do {
     int64_t from[RESHARD_MAX_DIMS], to[RESHARD_MAX_DIMS];
-    memcpy(from, route->src_offset, sizeof from);
+    memcpy(from, region->src_offset, sizeof from);
     for (int d = 0; d < dst->ndim; d++) {
-      to[d] = route->dst_offset[d] + i[d];
-      if (route->permutation[d] >= 0)
-        from[route->permutation[d]] += i[d];
+      to[d] = region->dst_offset[d] + i[d];
+      if (region->permutation[d] >= 0)
+        from[region->permutation[d]] += i[d];
     }
     int32_t *element = &dst->data[flat(dst, to)];
     assert_int_equal(*element, -1);
     *element = src->data[flat(src, from)];
-  } while (next(dst->ndim, route->dst_extent, i));
+  } while (next(dst->ndim, region->dst_extent, i));
 }
 
-/* What a map makes of src, every element of it written. */
+/* Makes the tensors of a map from src, every element of them written. */
 static inline reshard_status apply(reshard_map map, const set *src, set *dst) {
   reshard_model source = model_of(src), target = (reshard_model)1, again = NULL;
-  rs_routes routes = {NULL, -1, -1};
-  reshard_status status = rs_map_apply(map, source, &target, &routes);
+  rs_copy_regions regions = {NULL, -1, -1};
+  reshard_status status = rs_map_apply(map, source, &target, &regions);
   if (status != RESHARD_SUCCESS) {
     assert_ptr_equal(target, (reshard_model)1);
-    assert_int_equal(routes.n, -1);
+    assert_int_equal(regions.n, -1);
     reshard_model_free(source);
     return status;
   }
@@ -145,12 +145,12 @@ static inline reshard_status apply(reshard_map map, const set *src, set *dst) {
     dst->at[dst->n].dtype = t.dtype;
     snprintf(dst->at[dst->n++].name, NAME, "%s", t.name);
   }
-  for (int64_t i = 0; i < routes.n; i++)
-    follow(&routes.at[i], &src->at[routes.at[i].src], &dst->at[routes.at[i].dst]);
+  for (int64_t i = 0; i < regions.n; i++)
+    follow(&regions.at[i], &src->at[regions.at[i].src], &dst->at[regions.at[i].dst]);
   for (int64_t i = 0; i < dst->n; i++)
     for (int64_t j = 0; j < dst->at[i].n; j++)
       assert_int_not_equal(dst->at[i].data[j], -1);
-  free(routes.at);
+  free(regions.at);
   reshard_model_free(target);
   reshard_model_free(source);
   return RESHARD_SUCCESS;

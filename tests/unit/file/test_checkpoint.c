@@ -2,7 +2,7 @@
  * ranks, layouts and data, and sets that do not fit together. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/read/checkpoint.h"
 
 #include <setjmp.h>
 
@@ -201,7 +201,7 @@ static void test_bad_offsets(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "'0.safetensors' is one of shards", "'1.safetensors' is not");
 }
 
-/* What this library writes. %s: files. */
+/* Metadata as this library writes it. %s: files. */
 #define SET(world, files, shape, layout) \
   "{\"version\":1,\"world\":" world ",\"files\":[" files "],\"shapes\":{\"w\":" shape "},\"layout\":{\"w\":\"" layout \
   "\"}}"

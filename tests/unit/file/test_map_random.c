@@ -1,7 +1,8 @@
 /* Random maps and the maps back against naive arrays; the example maps on published models, and how long that takes. */
-#include "map_arrays.h"
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "file/map/names.h"
+#include "map_arrays.h"
 
 #include <time.h>
 
@@ -257,7 +258,7 @@ static void has(reshard_model model, const char *name, int ndim, int64_t n0, int
 
 /* The same tensors in any order. */
 static void same_model(reshard_model a, reshard_model b) {
-  rs_named *x, *y;
+  rs_sorted_name *x, *y;
   assert_int_equal(reshard_model_count(a), reshard_model_count(b));
   assert_int_equal(rs_map_sort(a, &x), RESHARD_SUCCESS);
   assert_int_equal(rs_map_sort(b, &y), RESHARD_SUCCESS);

@@ -35,7 +35,7 @@ static void write_header(uint64_t length, const char *header, size_t data) {
 }
 
 /* The file must be refused with a text that has all of the pieces. */
-static void refused(const char *first, const char *second) {
+static void refused_model(const char *first, const char *second) {
   reshard_model untouched = (reshard_model)&path, model = untouched;
   reshard_status status = reshard_model_load(path, &model);
   if (status != RESHARD_ERROR_INVALID || strstr(reshard_last_error(), first) == NULL ||
@@ -47,15 +47,15 @@ static void refused(const char *first, const char *second) {
 
 static void refused_list(const char *text, const char *first, const char *second) {
   write_file(".json", text, strlen(text));
-  refused(first, second);
+  refused_model(first, second);
 }
 
 static void refused_header(const char *header, size_t data, const char *first, const char *second) {
   write_header(strlen(header), header, data);
-  refused(first, second);
+  refused_model(first, second);
 }
 
-static int find(reshard_model model, const char *name, reshard_model_tensor *tensor) {
+static int find_tensor(reshard_model model, const char *name, reshard_model_tensor *tensor) {
   for (int64_t i = 0; i < reshard_model_count(model); i++) {
     assert_int_equal(reshard_model_get(model, i, tensor), RESHARD_SUCCESS);
     if (strcmp(tensor->name, name) == 0)
@@ -78,7 +78,7 @@ static void check_preset(const char *name, int64_t count, int64_t bytes, const e
   assert_int_equal(reshard_model_bytes(model), bytes);
   for (const expected *e = tensors; e->name != NULL; e++) {
     reshard_model_tensor tensor;
-    if (!find(model, e->name, &tensor))
+    if (!find_tensor(model, e->name, &tensor))
       fail_msg("%s has no %s", name, e->name);
     assert_int_equal(tensor.dtype, e->dtype);
     assert_int_equal(tensor.ndim, e->ndim);
@@ -185,7 +185,7 @@ static void test_misuse(void **state) {
   reshard_model_free(model);
 }
 
-/* Is JSON built in? If not, every load says so. */
+/* JSON may be left out of the build. Then every load says so. */
 static int has_json(void) {
   reshard_model model;
   write_file(".json", "[]", 2);
@@ -257,11 +257,11 @@ static void test_bad_lists(void **state) {
   refused_list("[{\"name\": \"new\\nline\", \"shape\": 3, \"dtype\": \"u8\"}]", "'new?line'", "shape");
   refused_list("[{\"name\": \"a\", \"name\": \"b\", \"shape\": [3], \"dtype\": \"u8\"}]", "line 1", "duplicate");
   snprintf(path, sizeof path, "%s/reshard-models-missing.json", temporary());
-  refused(path, "No such file");
+  refused_model(path, "No such file");
   snprintf(path, sizeof path, "%s/reshard-models-missing.safetensors", temporary());
-  refused(path, "No such file");
+  refused_model(path, "No such file");
   snprintf(path, sizeof path, "/tmp");
-  refused("/tmp", "directory");
+  refused_model("/tmp", "directory");
 }
 
 #define TENSOR(name, dtype, shape, offsets) \
@@ -292,11 +292,11 @@ static void test_bad_headers(void **state) {
   if (!has_json())
     skip();
   write_file(".safetensors", "abc", 3);
-  refused("3 bytes", ".safetensors");
+  refused_model("3 bytes", ".safetensors");
   write_header(100, "{}", 0);
-  refused("header of 100 bytes", "file of 10");
+  refused_model("header of 100 bytes", "file of 10");
   write_header(UINT64_MAX, "{}", 0);
-  refused("header of 18446744073709551615 bytes", "");
+  refused_model("header of 18446744073709551615 bytes", "");
   refused_header("[]", 0, "no JSON object", "");
   refused_header("{\"a\":", 0, "line 1", "column");
   refused_header("{\"a\":3}", 0, "'a'", "no object");

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* A file of version 1 or, with 4 bytes of length, 2 or 3. */
-static size_t make(unsigned char *bytes, int version, const char *header, size_t data) {
+static size_t make_npy(unsigned char *bytes, int version, const char *header, size_t data) {
   size_t length = strlen(header), at = version == 1 ? 10 : 12;
   memcpy(bytes, "\x93NUMPY", 6);
   bytes[6] = (unsigned char)version;
@@ -25,10 +25,10 @@ static size_t make(unsigned char *bytes, int version, const char *header, size_t
 
 static void write_npy(int version, const char *header, size_t data) {
   static unsigned char bytes[1 << 16];
-  scratch_write("a.npy", bytes, make(bytes, version, header, data));
+  scratch_write("a.npy", bytes, make_npy(bytes, version, header, data));
 }
 
-static void refused(const char *header, size_t data, const char *first, const char *second) {
+static void refused_npy(const char *header, size_t data, const char *first, const char *second) {
   write_npy(1, header, data);
   scratch_refused("a.npy", RESHARD_ERROR_INVALID, first, second);
 }
@@ -137,32 +137,32 @@ static void test_read(void **state) {
 
 static void test_bad_headers(void **state) {
   (void)state;
-  refused("", 0, "a.npy'", "'{'");
-  refused("{", 0, "a key", "");
-  refused("{}", 0, "'descr'", "missing");
-  refused("{'descr': '<f4', " C_ORDER "}", 4, "'shape'", "missing");
-  refused("{'descr': '<f4', 'shape': ()}", 4, "'fortran_order'", "missing");
-  refused("{'descr': '<f4', " C_ORDER C_ORDER "'shape': ()}", 4, "'fortran_order'", "twice");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (), 'more': 1}", 4, "'more'", "unknown");
-  refused("{'descr': '<f4' " C_ORDER "'shape': ()}", 4, "','", "fortran");
-  refused("{'descr' '<f4', " C_ORDER "'shape': ()}", 4, "':'", "<f4");
-  refused("{'descr': '<f4', " C_ORDER "'shape': ()} x", 4, "nothing", "'x'");
-  refused("{'descr': '<f4, " C_ORDER "'shape': ()}", 4, "descr", "<f4, ");
-  refused("{descr: '<f4', " C_ORDER "'shape': ()}", 4, "a key", "descr:");
-  refused("{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", 4, "True or False", "0, 'shape'");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (3)}", 12, "(3)", "tuple");
-  refused("{'descr': '<f4', " C_ORDER "'shape': 3}", 12, "'('", "3}");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (3 4)}", 48, "','", "4)}");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (,)}", 4, "an extent", ",)}");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (-3,)}", 4, "an extent", "-3");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (3.5,)}", 4, "','", ".5");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (9223372036854775808,)}", 4, "2^63", "");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (4611686018427387904,)}", 4, "overflows", "a.npy");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (0, 4294967296, 4294967296)}", 0, "overflows", "");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (1,1,1,1,1,1,1,1,1)}", 4, "9 dims", "8");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (3,)}", 11, "11 bytes", "needs 12");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (3,)}", 13, "13 bytes", "needs 12");
-  refused("{'descr': '<f4', " C_ORDER "'shape': (\n\n)} \x01", 4, "nothing", "?");
+  refused_npy("", 0, "a.npy'", "'{'");
+  refused_npy("{", 0, "a key", "");
+  refused_npy("{}", 0, "'descr'", "missing");
+  refused_npy("{'descr': '<f4', " C_ORDER "}", 4, "'shape'", "missing");
+  refused_npy("{'descr': '<f4', 'shape': ()}", 4, "'fortran_order'", "missing");
+  refused_npy("{'descr': '<f4', " C_ORDER C_ORDER "'shape': ()}", 4, "'fortran_order'", "twice");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (), 'more': 1}", 4, "'more'", "unknown");
+  refused_npy("{'descr': '<f4' " C_ORDER "'shape': ()}", 4, "','", "fortran");
+  refused_npy("{'descr' '<f4', " C_ORDER "'shape': ()}", 4, "':'", "<f4");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': ()} x", 4, "nothing", "'x'");
+  refused_npy("{'descr': '<f4, " C_ORDER "'shape': ()}", 4, "descr", "<f4, ");
+  refused_npy("{descr: '<f4', " C_ORDER "'shape': ()}", 4, "a key", "descr:");
+  refused_npy("{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", 4, "True or False", "0, 'shape'");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3)}", 12, "(3)", "tuple");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': 3}", 12, "'('", "3}");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3 4)}", 48, "','", "4)}");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (,)}", 4, "an extent", ",)}");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (-3,)}", 4, "an extent", "-3");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3.5,)}", 4, "','", ".5");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (9223372036854775808,)}", 4, "2^63", "");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (4611686018427387904,)}", 4, "overflows", "a.npy");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (0, 4294967296, 4294967296)}", 0, "overflows", "");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (1,1,1,1,1,1,1,1,1)}", 4, "9 dims", "8");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3,)}", 11, "11 bytes", "needs 12");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (3,)}", 13, "13 bytes", "needs 12");
+  refused_npy("{'descr': '<f4', " C_ORDER "'shape': (\n\n)} \x01", 4, "nothing", "?");
 }
 
 static void test_dtypes(void **state) {
@@ -171,14 +171,14 @@ static void test_dtypes(void **state) {
   char header[128];
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
     snprintf(header, sizeof header, "{'descr': '%s', " C_ORDER "'shape': ()}", unknown[i]);
-    refused(header, 4, "descr", unknown[i]);
+    refused_npy(header, 4, "descr", unknown[i]);
   }
-  refused("{'descr': [('x', '<f4'), ('y', '<i4')], " C_ORDER "'shape': ()}", 8, "structured", "[('x', '<f4')");
+  refused_npy("{'descr': [('x', '<f4'), ('y', '<i4')], " C_ORDER "'shape': ()}", 8, "structured", "[('x', '<f4')");
   write_npy(1, "{'descr': '>f4', " C_ORDER "'shape': ()}", 4);
   scratch_refused("a.npy", RESHARD_ERROR_UNSUPPORTED, "big-endian", "'>f4'");
   static const char nul[] = "{'descr': '?f4', 'fortran_order': False, 'shape': ()}";
   static unsigned char bytes[256];
-  size_t size = make(bytes, 1, nul, 4);
+  size_t size = make_npy(bytes, 1, nul, 4);
   *(char *)memchr(bytes, '?', size) = '\0';
   scratch_write("a.npy", bytes, size);
   scratch_refused("a.npy", RESHARD_ERROR_INVALID, "descr", "unknown");
@@ -188,7 +188,7 @@ static void test_bad_files(void **state) {
   (void)state;
   static unsigned char bytes[512];
   for (int version = 1; version <= 3; version++) {
-    size_t size = make(bytes, version, "{'descr': '<f4', " C_ORDER "'shape': (3, 2), }   \n", 24);
+    size_t size = make_npy(bytes, version, "{'descr': '<f4', " C_ORDER "'shape': (3, 2), }   \n", 24);
     for (size_t n = 0; n < size; n++) { /* cut off after every byte */
       scratch_write("a.npy", bytes, n);
       scratch_refused("a.npy", RESHARD_ERROR_INVALID, "a.npy'", "");
@@ -198,7 +198,7 @@ static void test_bad_files(void **state) {
     scratch_write("a.npy", bytes, size);
     scratch_refused("a.npy", RESHARD_ERROR_INVALID, "header of 65535", "");
   }
-  size_t size = make(bytes, 4, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
+  size_t size = make_npy(bytes, 4, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
   scratch_write("a.npy", bytes, size);
   scratch_refused("a.npy", RESHARD_ERROR_INVALID, "version 4.0", "");
   bytes[11] = 0xff;
@@ -211,11 +211,11 @@ static void test_bad_files(void **state) {
   scratch_refused("a.npy", RESHARD_ERROR_INVALID, "a.npy'", "No such file");
 }
 
-/* What it is shows in its first bytes: a writer's temporary has no telling name. */
+/* The first bytes tell the format: a writer's temporary has no telling name. */
 static void test_names(void **state) {
   (void)state;
   static unsigned char bytes[256];
-  size_t size = make(bytes, 1, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
+  size_t size = make_npy(bytes, 1, "{'descr': '<f4', " C_ORDER "'shape': ()}", 4);
   scratch_write(".b.npy.part", bytes, size);
   reshard_checkpoint checkpoint = scratch_open(".b.npy.part");
   int64_t tensor = -1;

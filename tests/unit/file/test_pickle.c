@@ -12,7 +12,7 @@
 
 #define P(text) text, (int64_t)sizeof(text) - 1
 
-static void read(const char *bytes, int64_t size, unsigned in, rs_pickle *p) {
+static void read_pickle(const char *bytes, int64_t size, unsigned in, rs_pickle *p) {
   if (rs_pickle_read("p", bytes, size, in, p) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
 }
@@ -37,12 +37,12 @@ static void test_numbers(void **state) {
                {P("\x80\x02\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80."), INT64_MIN}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rs_pickle p;
-    read(cases[i].bytes, cases[i].size, RS_IN_TENSORS, &p);
+    read_pickle(cases[i].bytes, cases[i].size, RS_IN_TENSORS, &p);
     assert_int_equal(number_of(&p, p.root), cases[i].number);
     rs_pickle_free(&p);
   }
   rs_pickle p; /* of more than 64 bits */
-  read(P("\x80\x02\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."), RS_IN_TENSORS, &p);
+  read_pickle(P("\x80\x02\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."), RS_IN_TENSORS, &p);
   assert_true(rs_pickle_is(&p, p.root, RS_PICKLE_OTHER));
   rs_pickle_free(&p);
 }
@@ -51,11 +51,11 @@ static void test_containers(void **state) {
   (void)state;
   rs_pickle p;
   /* {"a": (1, 2), "l": [3, "x"], "l": [4]}, the last "l" counts */
-  read(P("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}(\x8c\x01"
-         "aK\x01K\x02\x86\x8c\x01"
-         "l](K\x03\x8c\x01xe\x8c\x01l]K\x04"
-         "au."),
-       RS_IN_TENSORS, &p);
+  read_pickle(P("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}(\x8c\x01"
+                "aK\x01K\x02\x86\x8c\x01"
+                "l](K\x03\x8c\x01xe\x8c\x01l]K\x04"
+                "au."),
+              RS_IN_TENSORS, &p);
   int64_t list = rs_pickle_under(&p, p.root, "l"), extents[4];
   int n = 0;
   assert_int_equal(rs_pickle_get(&p, p.root)->count, 6);
@@ -74,18 +74,18 @@ static void test_calls(void **state) {
   int64_t extents[4];
   int n = 0;
   /* torch.Size((2, 3)) by its name in lines and from the stack, kept in the memo */
-  read(P("\x80\x02"
-         "ctorch\nSize\nq\x05K\x02K\x03\x86\x85Rq\x01h\x05)Rh\x01\x87."),
-       RS_IN_METADATA, &p);
+  read_pickle(P("\x80\x02"
+                "ctorch\nSize\nq\x05K\x02K\x03\x86\x85Rq\x01h\x05)Rh\x01\x87."),
+              RS_IN_METADATA, &p);
   assert_true(rs_pickle_is_object(&p, rs_pickle_item(&p, p.root, 0), RS_ROLE_SIZE));
   assert_true(rs_pickle_extents(&p, rs_pickle_item(&p, p.root, 0), 4, &n, extents) && n == 2 && extents[1] == 3);
   assert_true(rs_pickle_extents(&p, rs_pickle_item(&p, p.root, 1), 4, &n, extents) && n == 0);
   assert_int_equal(rs_pickle_item(&p, p.root, 2), rs_pickle_item(&p, p.root, 0));
   rs_pickle_free(&p);
   /* an OrderedDict is a dict; its attributes are not looked at */
-  read(P("\x80\x02"
-         "ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x07s}b."),
-       RS_IN_TENSORS, &p);
+  read_pickle(P("\x80\x02"
+                "ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x07s}b."),
+              RS_IN_TENSORS, &p);
   assert_int_equal(number_of(&p, rs_pickle_under(&p, p.root, "k")), 7);
   rs_pickle_free(&p);
 }
@@ -179,8 +179,8 @@ static void test_text(void **state) {
   rs_pickle p;
   rs_pickle_text text = {0};
   bool added = false;
-  read(P("\x80\x02(X\x02\x00\x00\x00\xc3\xbcJ\xfe\xff\xff\xffX\x01\x00\x00\x00\xffX\x01\x00\x00\x00\x00Nt."),
-       RS_IN_TENSORS, &p);
+  read_pickle(P("\x80\x02(X\x02\x00\x00\x00\xc3\xbcJ\xfe\xff\xff\xffX\x01\x00\x00\x00\xffX\x01\x00\x00\x00\x00Nt."),
+              RS_IN_TENSORS, &p);
   static const bool should[] = {true, true, false, false, false};
   for (int i = 0; i < 5; i++) {
     assert_int_equal(rs_pickle_add_text(&p, rs_pickle_item(&p, p.root, i), &text, &added), RESHARD_SUCCESS);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static reshard_rules parse(const char *text) {
+static reshard_rules parse_rules(const char *text) {
   reshard_rules rules;
   if (reshard_rules_parse(text, "text", &rules) != RESHARD_SUCCESS)
     fail_msg("'%s': %s", text, reshard_last_error());
@@ -27,10 +27,10 @@ static int64_t line_of(reshard_rules rules, const char *name) {
   return reshard_rules_match(rules, name, NULL, &line) == RESHARD_SUCCESS ? line : 0;
 }
 
-static int matches(const char *pattern, const char *name) {
+static int matches_tensor(const char *pattern, const char *name) {
   char text[256];
   snprintf(text, sizeof text, "%s rank(0)\n", pattern);
-  reshard_rules rules = parse(text);
+  reshard_rules rules = parse_rules(text);
   int64_t line = line_of(rules, name);
   reshard_rules_free(rules);
   return line == 1;
@@ -58,17 +58,17 @@ static void test_patterns(void **state) {
       {"*\xff*", "a\xff", 1}, {"[\x80-\xff]", "\xc3", 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    if (*cases[i].pattern != '\0' && matches(cases[i].pattern, cases[i].name) != cases[i].expected)
+    if (*cases[i].pattern != '\0' && matches_tensor(cases[i].pattern, cases[i].name) != cases[i].expected)
       fail_msg("pattern '%s' on '%s': expected %d", cases[i].pattern, cases[i].name, cases[i].expected);
 }
 
 /* The slow and obvious matcher, on all short patterns of stars and letters. */
-static int slow(const char *pattern, const char *name) {
+static int slow_match(const char *pattern, const char *name) {
   if (*pattern == '\0')
     return *name == '\0';
   if (*pattern == '*')
-    return slow(pattern + 1, name) || (*name != '\0' && slow(pattern, name + 1));
-  return *name != '\0' && (*pattern == '?' || *pattern == *name) && slow(pattern + 1, name + 1);
+    return slow_match(pattern + 1, name) || (*name != '\0' && slow_match(pattern, name + 1));
+  return *name != '\0' && (*pattern == '?' || *pattern == *name) && slow_match(pattern + 1, name + 1);
 }
 
 static void test_all_short_patterns(void **state) {
@@ -81,14 +81,14 @@ static void test_all_short_patterns(void **state) {
       pattern[i] = symbols[rest % 4];
     char text[32];
     snprintf(text, sizeof text, "%s rank(0)", pattern);
-    reshard_rules rules = parse(text);
+    reshard_rules rules = parse_rules(text);
     for (int n = 0; n < 127; n++) {
       char name[8] = {0};
       int k = 0;
       for (int bits = n + 1; bits > 1; bits /= 2)
         name[k++] = (char)('a' + bits % 2);
-      if ((line_of(rules, name) == 1) != slow(pattern, name))
-        fail_msg("pattern '%s' on '%s': expected %d", pattern, name, slow(pattern, name));
+      if ((line_of(rules, name) == 1) != slow_match(pattern, name))
+        fail_msg("pattern '%s' on '%s': expected %d", pattern, name, slow_match(pattern, name));
     }
     reshard_rules_free(rules);
   }
@@ -96,13 +96,13 @@ static void test_all_short_patterns(void **state) {
 
 static void test_precedence(void **state) {
   (void)state;
-  reshard_rules rules = parse("\xef\xbb\xbf# comment\r\n"
-                              "\r\n"
-                              "  *.q.weight\t mesh(tp=4;S0)   # first\r\n"
-                              " # second\n"
-                              "*.weight     rank(2) #\n"
-                              "a#b rank(5)\n"
-                              "*b rank(7)");
+  reshard_rules rules = parse_rules("\xef\xbb\xbf# comment\r\n"
+                                    "\r\n"
+                                    "  *.q.weight\t mesh(tp=4;S0)   # first\r\n"
+                                    " # second\n"
+                                    "*.weight     rank(2) #\n"
+                                    "a#b rank(5)\n"
+                                    "*b rank(7)");
   const char *layout;
   int64_t line, world;
   assert_int_equal(reshard_rules_match(rules, "l.q.weight", &layout, &line), RESHARD_SUCCESS);
@@ -119,14 +119,14 @@ static void test_precedence(void **state) {
   assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
   assert_int_equal(world, 8);
   reshard_rules_free(rules);
-  rules = parse("# nothing\n");
+  rules = parse_rules("# nothing\n");
   assert_int_equal(line_of(rules, "a"), 0);
   assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
   assert_int_equal(world, 0);
   reshard_rules_free(rules);
 }
 
-static void refused(const char *text, reshard_status expected, const char *place) {
+static void refused_rules(const char *text, reshard_status expected, const char *place) {
   reshard_rules untouched = (reshard_rules)&expected, rules = untouched;
   reshard_status status = reshard_rules_parse(text, "x.rules", &rules);
   if (status != expected || strncmp(reshard_last_error(), place, strlen(place)) != 0)
@@ -136,16 +136,16 @@ static void refused(const char *text, reshard_status expected, const char *place
 
 static void test_errors(void **state) {
   (void)state;
-  refused("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
-  refused("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
-  refused("a[b rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
-  refused("a[] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
-  refused("* rank(0)\na.[9-0].* rank(0)", RESHARD_ERROR_INVALID, "x.rules:2:3: ");
-  refused("[[:digit:]] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:1: ");
-  refused("a\\ rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
-  refused("* rank(0)\n *  mush(2;S0)", RESHARD_ERROR_INVALID, "x.rules:2:5: ");
-  refused("*  mesh(2;Psum)", RESHARD_ERROR_UNSUPPORTED, "x.rules:1:4: ");
-  refused("*  boxes(@/no/such/file)", RESHARD_ERROR_INVALID, "x.rules:1:4: ");
+  refused_rules("a", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused_rules("\n\n  abc   # rank(0)", RESHARD_ERROR_INVALID, "x.rules:3:6: ");
+  refused_rules("a[b rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused_rules("a[] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused_rules("* rank(0)\na.[9-0].* rank(0)", RESHARD_ERROR_INVALID, "x.rules:2:3: ");
+  refused_rules("[[:digit:]] rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:1: ");
+  refused_rules("a\\ rank(0)", RESHARD_ERROR_INVALID, "x.rules:1:2: ");
+  refused_rules("* rank(0)\n *  mush(2;S0)", RESHARD_ERROR_INVALID, "x.rules:2:5: ");
+  refused_rules("*  mesh(2;Psum)", RESHARD_ERROR_UNSUPPORTED, "x.rules:1:4: ");
+  refused_rules("*  boxes(@/no/such/file)", RESHARD_ERROR_INVALID, "x.rules:1:4: ");
   reshard_rules rules;
   reshard_layout layout;
   int64_t shape[2] = {8, 8}, world;
@@ -181,7 +181,7 @@ static void test_file(void **state) {
 
 static void test_layouts(void **state) {
   (void)state;
-  reshard_rules rules = parse("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
+  reshard_rules rules = parse_rules("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
   reshard_layout layout;
   int64_t shape[2] = {10, 6}, rows[1] = {10};
   assert_int_equal(reshard_rules_layout(rules, "a.w", 2, shape, 0, &layout), RESHARD_SUCCESS);
@@ -198,7 +198,7 @@ static void test_layouts(void **state) {
   reshard_rules_free(rules);
 }
 
-static reshard_rules shipped(const char *name) {
+static reshard_rules shipped_rules(const char *name) {
   char path[4096];
   snprintf(path, sizeof path, "%s/bench/models/rules/%s.rules", getenv("SOURCE") ? getenv("SOURCE") : ".", name);
   reshard_rules rules;
@@ -218,7 +218,7 @@ static void test_shipped(void **state) {
                {"fsdp-tp", {"tp", NULL}, {2, 4, 64}}, {"hsdp", {"replica", NULL}, {2, 6, 16}},
                {"ep-128", {NULL}, {1, 8, 48}},        {"ep-256", {NULL}, {2, 8, 300}}};
   for (size_t f = 0; f < 3 * (sizeof files / sizeof *files); f++) {
-    reshard_rules rules = shipped(files[f / 3].file);
+    reshard_rules rules = shipped_rules(files[f / 3].file);
     int64_t world = -1;
     assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
     assert_int_equal(world, 0); /* no number of ranks is in them */
@@ -273,7 +273,7 @@ static void check_rank(reshard_rules rules, const char *name, int64_t world, int
 /* The shipped files cut what they say they cut. */
 static void test_shipped_choices(void **state) {
   (void)state;
-  reshard_rules rules = shipped("tp");
+  reshard_rules rules = shipped_rules("tp");
   check_layout(rules, "model.embed_tokens.weight", "mesh(tp;S0)");
   check_layout(rules, "model.layers.61.embed_tokens.weight", "mesh(tp;S0)");
   check_layout(rules, "lm_head.weight", "mesh(tp;S0)");
@@ -288,12 +288,12 @@ static void test_shipped_choices(void **state) {
   check_layout(rules, "model.layers.3.mlp.gate.weight", "mesh(tp;R)");
   check_layout(rules, "model.norm.weight", "mesh(tp;R)");
   reshard_rules_free(rules);
-  rules = shipped("tp-kv-4");
+  rules = shipped_rules("tp-kv-4");
   check_layout(rules, "model.layers.3.self_attn.k_proj.weight", "mesh(kv=4,copy;S0,R)");
   check_layout(rules, "model.layers.3.self_attn.k_norm.weight", "mesh(tp;R)");
   reshard_rules_free(rules);
   for (int experts = 128; experts <= 256; experts *= 2) {
-    rules = shipped(experts == 128 ? "ep-128" : "ep-256");
+    rules = shipped_rules(experts == 128 ? "ep-128" : "ep-256");
     for (int e = 0; e < experts; e++) {
       char name[64];
       snprintf(name, sizeof name, "model.layers.5.mlp.experts.%d.up_proj.weight", e);
@@ -324,11 +324,11 @@ static void test_numbered(void **state) {
   assert_int_equal(reshard_rules_match(rules, "e.4", &layout, NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_rules_match(rules, "e.99999999999999999999", &layout, NULL), RESHARD_ERROR_INVALID);
   reshard_rules_free(rules);
-  refused("* rank(#/4)", RESHARD_ERROR_INVALID, "x.rules:1:8: ");
-  refused("* rank(e.#)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
-  refused("* rank(e.#/0)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
-  refused("* rank(e.#/65537)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
-  refused("* rank(e.#/4)x", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused_rules("* rank(#/4)", RESHARD_ERROR_INVALID, "x.rules:1:8: ");
+  refused_rules("* rank(e.#)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused_rules("* rank(e.#/0)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused_rules("* rank(e.#/65537)", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
+  refused_rules("* rank(e.#/4)x", RESHARD_ERROR_INVALID, "x.rules:1:10: ");
 }
 
 /* Sizes go where a mesh dim has none, into every rule or into none. */

@@ -1,4 +1,4 @@
-/* Stores: boxes of arrays, holds, and parts of arrays between blocks and memory, against the oracle's lists. */
+/* Stores: boxes of arrays, stored arrays, and parts of arrays between blocks and memory, against the oracle's lists. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +84,8 @@ static void check_part(rng *r, const naive_tensor *t, const naive_side *side, co
   unsigned char *memory = cli_alloc(n * width, 1), *should = cli_alloc(n * width, 1);
   for (int64_t e = 0; e < n; e++)
     memcpy(should + e * width, t->bytes + elements[e] * width, (size_t)width);
-  const rs_hold *from = rs_store_find(filled, 0, a->rank, a->number), *to = rs_store_find(empty, 0, a->rank, a->number);
+  const rs_stored_array *from = rs_store_find(filled, 0, a->rank, a->number),
+                        *to = rs_store_find(empty, 0, a->rank, a->number);
   assert_non_null(from);
   assert_non_null(to);
   memset(memory, 0x33, (size_t)(n * width));
@@ -187,24 +188,24 @@ static void test_files(void **state) {
   char path[512], bytes[16] = {0};
   snprintf(path, sizeof path, "%s/reshard-store-%ld-\x01", root != NULL ? root : "/tmp", (long)getpid());
   rs_file file = open_file(path, "w+b");
-  assert_int_equal(rs_file_put(&file, 0, "01234567", 8), RESHARD_SUCCESS);
-  assert_int_equal(rs_file_get(&file, 2, bytes, 6), RESHARD_SUCCESS);
+  assert_int_equal(rs_file_write_at(&file, 0, "01234567", 8), RESHARD_SUCCESS);
+  assert_int_equal(rs_file_read_at(&file, 2, bytes, 6), RESHARD_SUCCESS);
   assert_string_equal(bytes, "234567");
-  assert_int_equal(rs_file_get(&file, 8, bytes, 0), RESHARD_SUCCESS);
-  assert_int_equal(rs_file_get(&file, 2, bytes, 7), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(rs_file_read_at(&file, 8, bytes, 0), RESHARD_SUCCESS);
+  assert_int_equal(rs_file_read_at(&file, 2, bytes, 7), RESHARD_ERROR_SYSTEM);
   assert_non_null(strstr(reshard_last_error(), "became shorter"));
   assert_null(strchr(reshard_last_error(), '\x01'));
   close(file.fd);
   file = open_file(path, "rb");
-  assert_int_equal(rs_file_put(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
   assert_non_null(strstr(reshard_last_error(), "reshard-store-"));
   close(file.fd);
   unlink(path);
   file = open_file("/dev/full", "wb");
-  assert_int_equal(rs_file_put(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
   assert_non_null(strstr(reshard_last_error(), "No space"));
   close(file.fd);
-  assert_int_equal(rs_file_get(&file, 0, bytes, 1), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(rs_file_read_at(&file, 0, bytes, 1), RESHARD_ERROR_SYSTEM);
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
 /* Writers: what is in the files, byte for byte as the Python packages have it, and what is refused. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/write/writer.h"
 
 #include <setjmp.h>
 
@@ -22,7 +22,7 @@ typedef struct wanted {
 
 enum { MOST = 16 };
 
-static int64_t make(int64_t n, const wanted *wanted, int64_t world, reshard_writer_tensor *tensors) {
+static int64_t make_tensors(int64_t n, const wanted *wanted, int64_t world, reshard_writer_tensor *tensors) {
   for (int64_t i = 0; i < n; i++) {
     tensors[i] = (reshard_writer_tensor){wanted[i].name, wanted[i].dtype, NULL};
     if (reshard_layout_parse(wanted[i].layout, wanted[i].ndim, wanted[i].shape, world, &tensors[i].layout) !=
@@ -32,18 +32,18 @@ static int64_t make(int64_t n, const wanted *wanted, int64_t world, reshard_writ
   return n;
 }
 
-static void release(int64_t n, reshard_writer_tensor *tensors) {
+static void release_layouts(int64_t n, reshard_writer_tensor *tensors) {
   for (int64_t i = 0; i < n; i++)
     reshard_layout_release(tensors[i].layout);
 }
 
-static reshard_status create(const char *name, int64_t n, const wanted *wanted, int64_t world,
-                             reshard_writer_options options, reshard_writer *writer) {
+static reshard_status create_writer(const char *name, int64_t n, const wanted *wanted, int64_t world,
+                                    reshard_writer_options options, reshard_writer *writer) {
   reshard_writer_tensor tensors[MOST];
   options.size = RESHARD_WRITER_OPTIONS_INIT;
-  make(n, wanted, world, tensors);
+  make_tensors(n, wanted, world, tensors);
   reshard_status status = reshard_writer_create(scratch_path(name), n, tensors, &options, writer);
-  release(n, tensors);
+  release_layouts(n, tensors);
   return status;
 }
 
@@ -93,7 +93,7 @@ static void put_rank(reshard_writer writer, int64_t i, const wanted *w, int64_t 
 static void write_all(const char *name, int64_t n, const wanted *wanted, int64_t world,
                       reshard_writer_options options) {
   reshard_writer writer;
-  if (create(name, n, wanted, world, options, &writer) != RESHARD_SUCCESS)
+  if (create_writer(name, n, wanted, world, options, &writer) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
   for (int64_t i = 0; i < n; i++)
     for (int64_t rank = 0; rank < world; rank++)
@@ -317,7 +317,7 @@ static void test_many_boxes(void **state) {
                       fine = {"a", RESHARD_U8, 2, {130, 2}, "cyclic(2x1;1x2)"};
   reshard_writer writer;
   rs_writer_report report;
-  assert_int_equal(create("s", 1, &cyclic, 3, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
+  assert_int_equal(create_writer("s", 1, &cyclic, 3, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
   rs_writer_get_report(writer, &report);
   assert_true(report.whole_arrays == 0 && report.files == 18 && report.bytes == 18 * 18);
   reshard_writer_abandon(writer);
@@ -339,7 +339,7 @@ static void test_many_boxes(void **state) {
     sprintf(boxes + strlen(boxes), "%s0:[%d]+[%d]", i > 0 ? ";" : "", i, i != 5);
   strcat(boxes, ")");
   wanted listed = {"a", RESHARD_U8, 1, {70}, boxes};
-  assert_int_equal(create("s", 1, &listed, 3, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
+  assert_int_equal(create_writer("s", 1, &listed, 3, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
   rs_writer_get_report(writer, &report);
   assert_true(report.whole_arrays == 0 && report.files == 69 && report.bytes == 69); /* the empty box is none */
   reshard_writer_abandon(writer);
@@ -353,7 +353,8 @@ static void test_dedup(void **state) {
   reshard_writer writer;
   rs_writer_report report;
   for (int dedup = 0; dedup < 2; dedup++) {
-    assert_int_equal(create("s", 3, tensors, 3, (reshard_writer_options){.dedup = dedup}, &writer), RESHARD_SUCCESS);
+    assert_int_equal(create_writer("s", 3, tensors, 3, (reshard_writer_options){.dedup = dedup}, &writer),
+                     RESHARD_SUCCESS);
     rs_writer_get_report(writer, &report);
     assert_true(report.format == RESHARD_FORMAT_SHARDS);
     assert_int_equal(report.bytes, dedup ? 18 : 18 + 9 + 6);
@@ -381,10 +382,10 @@ static void test_dedup(void **state) {
   }
 }
 
-static void refused(const char *name, int64_t n, const wanted *wanted, reshard_writer_options options,
-                    reshard_status status, const char *first, const char *second) {
+static void refused_writer(const char *name, int64_t n, const wanted *wanted, reshard_writer_options options,
+                           reshard_status status, const char *first, const char *second) {
   reshard_writer untouched = (reshard_writer)&untouched, writer = untouched;
-  reshard_status is = create(name, n, wanted, 2, options, &writer);
+  reshard_status is = create_writer(name, n, wanted, 2, options, &writer);
   if (is != status || strstr(reshard_last_error(), first) == NULL || strstr(reshard_last_error(), second) == NULL ||
       strchr(reshard_last_error(), '\n') != NULL)
     fail_msg("expected %s with '%s' and '%s', got %s: %s", reshard_status_string(status), first, second,
@@ -401,24 +402,25 @@ static void test_refused(void **state) {
                       huge = {"x", RESHARD_U8, 2, {(int64_t)1 << 30, (int64_t)1 << 31}, "rank(0)"},
                       twice[] = {{"same", RESHARD_F32, 1, {4}, "rank(0)"}, {"same", RESHARD_F32, 1, {5}, "rank(0)"}},
                       halves = {"h", RESHARD_F32, 1, {4}, "boxes(0:[0]+[2];0:[2]+[2])"};
-  refused("a.npy", 2, twice, none, RESHARD_ERROR_INVALID, "a.npy", "one tensor, not 2");
-  refused("a.npy", 0, NULL, none, RESHARD_ERROR_INVALID, "a.npy", "one tensor, not 0");
-  refused("a.npy", 1, &bf16, none, RESHARD_ERROR_INVALID, "'x'", "bf16");
-  refused("a.npy", 1, &cut, none, RESHARD_ERROR_INVALID, "'cut'", "chunk(0;0-1)");
-  refused("a.safetensors", 1, &cut, none, RESHARD_ERROR_INVALID, "'cut'", "layout");
-  refused("a.safetensors", 1, &halves, none, RESHARD_ERROR_INVALID, "'h'", "one array");
-  refused("a", 1, &cut, (reshard_writer_options){.index_bytes = 100}, RESHARD_ERROR_INVALID, "'cut'", "layout");
-  refused("a.safetensors", 1, &c128, none, RESHARD_ERROR_UNSUPPORTED, "'odd'", "c128");
-  refused("a", 1, &c128, none, RESHARD_ERROR_UNSUPPORTED, "'odd'", "c128");
-  refused("a", 2, twice, none, RESHARD_ERROR_INVALID, "0 and 1", "'same'");
-  refused("a.npy", 1, &good, (reshard_writer_options){.index_bytes = 1}, RESHARD_ERROR_INVALID, "index", "1");
-  refused("a", 1, &good, (reshard_writer_options){.index_bytes = -1}, RESHARD_ERROR_INVALID, "index", "negative");
-  refused("a", 1, &huge, none, RESHARD_ERROR_SYSTEM, "a'", " bytes are needed, ");
+  refused_writer("a.npy", 2, twice, none, RESHARD_ERROR_INVALID, "a.npy", "one tensor, not 2");
+  refused_writer("a.npy", 0, NULL, none, RESHARD_ERROR_INVALID, "a.npy", "one tensor, not 0");
+  refused_writer("a.npy", 1, &bf16, none, RESHARD_ERROR_INVALID, "'x'", "bf16");
+  refused_writer("a.npy", 1, &cut, none, RESHARD_ERROR_INVALID, "'cut'", "chunk(0;0-1)");
+  refused_writer("a.safetensors", 1, &cut, none, RESHARD_ERROR_INVALID, "'cut'", "layout");
+  refused_writer("a.safetensors", 1, &halves, none, RESHARD_ERROR_INVALID, "'h'", "one array");
+  refused_writer("a", 1, &cut, (reshard_writer_options){.index_bytes = 100}, RESHARD_ERROR_INVALID, "'cut'", "layout");
+  refused_writer("a.safetensors", 1, &c128, none, RESHARD_ERROR_UNSUPPORTED, "'odd'", "c128");
+  refused_writer("a", 1, &c128, none, RESHARD_ERROR_UNSUPPORTED, "'odd'", "c128");
+  refused_writer("a", 2, twice, none, RESHARD_ERROR_INVALID, "0 and 1", "'same'");
+  refused_writer("a.npy", 1, &good, (reshard_writer_options){.index_bytes = 1}, RESHARD_ERROR_INVALID, "index", "1");
+  refused_writer("a", 1, &good, (reshard_writer_options){.index_bytes = -1}, RESHARD_ERROR_INVALID, "index",
+                 "negative");
+  refused_writer("a", 1, &huge, none, RESHARD_ERROR_SYSTEM, "a'", " bytes are needed, ");
   static const char *const names[] = {"", "__metadata__", "a\xff", "a\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     wanted w = good;
     w.name = names[i];
-    refused("a", 1, &w, none, RESHARD_ERROR_INVALID, "tensor 0", "no name");
+    refused_writer("a", 1, &w, none, RESHARD_ERROR_INVALID, "tensor 0", "no name");
   }
 
   reshard_writer writer;
@@ -426,7 +428,7 @@ static void test_refused(void **state) {
   const reshard_writer_options options = {.size = RESHARD_WRITER_OPTIONS_INIT}, wrong = {.size = 1};
   const wanted two[] = {{"y", RESHARD_F32, 1, {4}, "rank(0)"}, {"x", RESHARD_F32, 1, {4}, "rank(0)"}};
   const char *path = scratch_path("a");
-  make(2, two, 2, tensors);
+  make_tensors(2, two, 2, tensors);
   assert_int_equal(reshard_writer_create(NULL, 1, tensors, &options, &writer), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_writer_create(path, 1, NULL, &options, &writer), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_writer_create(path, -1, tensors, &options, &writer), RESHARD_ERROR_INVALID);
@@ -438,7 +440,7 @@ static void test_refused(void **state) {
   assert_non_null(strstr(reshard_last_error(), "3 ranks"));
   tensors[1].dtype = RESHARD_DTYPE_NONE;
   assert_int_equal(reshard_writer_create(path, 2, tensors, &options, &writer), RESHARD_ERROR_INVALID);
-  release(2, tensors);
+  release_layouts(2, tensors);
   assert_string_equal(scratch_list(""), "");
 }
 
@@ -448,7 +450,7 @@ static void test_puts(void **state) {
   reshard_writer writer;
   unsigned char bytes[6] = {0};
   const void *const buffers[] = {bytes}, *const nulls[] = {NULL};
-  assert_int_equal(create("s", 2, tensors, 2, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
+  assert_int_equal(create_writer("s", 2, tensors, 2, (reshard_writer_options){0}, &writer), RESHARD_SUCCESS);
   assert_int_equal(reshard_writer_put(NULL, 0, 0, buffers), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_writer_put(writer, 2, 0, buffers), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_writer_put(writer, -1, 0, buffers), RESHARD_ERROR_INVALID);

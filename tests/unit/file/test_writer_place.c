@@ -1,8 +1,8 @@
-/* Where a writer writes: what it replaces and what never, its temporaries and those of killed runs, limits, and
- * syncing. */
+/* Output paths of a writer: outputs that are replaced and those that never are, temporaries, leftovers of killed runs,
+ * limits, and syncing. */
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/write/writer.h"
 
 #include <setjmp.h>
 
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void touch(const char *name) { scratch_write(name, "old", 3); }
+static void touch_file(const char *name) { scratch_write(name, "old", 3); }
 
 static bool is_old(const char *name) {
   char bytes[8] = "";
@@ -41,7 +41,7 @@ static reshard_status create_at(const char *path, bool force, reshard_writer *wr
   return status;
 }
 
-static reshard_writer create(const char *name, bool force) {
+static reshard_writer create_writer(const char *name, bool force) {
   reshard_writer writer;
   if (create_at(scratch_path(name), force, &writer) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
@@ -50,8 +50,8 @@ static reshard_writer create(const char *name, bool force) {
   return writer;
 }
 
-static void replace(const char *name, bool force) {
-  if (reshard_writer_commit(create(name, force)) != RESHARD_SUCCESS)
+static void replace_output(const char *name, bool force) {
+  if (reshard_writer_commit(create_writer(name, force)) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
 }
 
@@ -64,7 +64,7 @@ static void refused_at(const char *path, bool force, reshard_status status, cons
   assert_ptr_equal(writer, untouched);
 }
 
-static void refused(const char *name, bool force, const char *text) {
+static void refused_output(const char *name, bool force, const char *text) {
   refused_at(scratch_path(name), force, RESHARD_ERROR_INVALID, text);
 }
 
@@ -74,33 +74,33 @@ static void test_replace(void **state) {
   (void)state;
   scratch_directory("r");
   for (int i = 0; i < 2; i++) { /* there already the second time */
-    replace("r/a.npy", i > 0);
-    replace("r/b.safetensors", i > 0);
-    replace("r/c", i > 0);
-    refused("r/a.npy", false, "r/a.npy': is there");
-    refused("r/b.safetensors", false, "is there");
-    refused("r/c", false, "is there");
+    replace_output("r/a.npy", i > 0);
+    replace_output("r/b.safetensors", i > 0);
+    replace_output("r/c", i > 0);
+    refused_output("r/a.npy", false, "r/a.npy': is there");
+    refused_output("r/b.safetensors", false, "is there");
+    refused_output("r/c", false, "is there");
     assert_string_equal(scratch_list("r"), "a.npy b.safetensors c");
     assert_string_equal(scratch_list("r/c"), SHARD("1") " " SHARD("2"));
-    touch("r/a.npy");
-    touch("r/b.safetensors");
-    touch("r/c/other.safetensors");
-    touch("r/c/config.json");
+    touch_file("r/a.npy");
+    touch_file("r/b.safetensors");
+    touch_file("r/c/other.safetensors");
+    touch_file("r/c/config.json");
   }
-  replace("r/a.npy", true);
+  replace_output("r/a.npy", true);
   assert_false(is_old("r/a.npy"));
   scratch_directory("r/empty");
-  refused("r/empty", false, "is there");
-  replace("r/empty///", true);
+  refused_output("r/empty", false, "is there");
+  replace_output("r/empty///", true);
   assert_string_equal(scratch_list("r/empty"), SHARD("1") " " SHARD("2"));
 
   /* what must stay as it is */
   scratch_directory("r/d.npy");
-  touch("r/file");
-  refused("r/d.npy", true, "is a directory");
-  refused("r/file", true, "is a file");
+  touch_file("r/file");
+  refused_output("r/d.npy", true, "is a directory");
+  refused_output("r/file", true, "is a file");
   assert_int_equal(mkfifo(scratch_path("r/p.npy"), 0600), 0);
-  refused("r/p.npy", true, "neither file nor directory");
+  refused_output("r/p.npy", true, "neither file nor directory");
   static const char *const foreign[] = {"notes.txt", ".safetensors.swp", ".git", "a.json/"};
   for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
     char name[64], shown[64];
@@ -110,13 +110,13 @@ static void test_replace(void **state) {
       name[strlen(name) - 1] = '\0';
       scratch_directory(name);
     } else {
-      touch(name);
+      touch_file(name);
     }
-    refused("r/c", true, shown);
+    refused_output("r/c", true, shown);
     scratch_remove(name);
   }
   assert_int_equal(symlink("other.safetensors", scratch_path("r/c/link.safetensors")), 0);
-  refused("r/c", true, "'link.safetensors'");
+  refused_output("r/c", true, "'link.safetensors'");
   assert_true(is_old("r/c/other.safetensors") && is_old("r/c/config.json") && is_old("r/file"));
   assert_string_equal(scratch_list("r"), "a.npy b.safetensors c d.npy empty file p.npy");
   scratch_remove("r");
@@ -124,18 +124,18 @@ static void test_replace(void **state) {
 
 static void test_paths(void **state) {
   (void)state;
-  touch("file");
-  refused("none/a.npy", false, "its directory");
-  refused("none/a", true, "its directory");
-  refused("file/a", false, "its directory");
+  touch_file("file");
+  refused_output("none/a.npy", false, "its directory");
+  refused_output("none/a", true, "its directory");
+  refused_output("file/a", false, "its directory");
   refused_at("", false, RESHARD_ERROR_INVALID, "name");
   refused_at("/", true, RESHARD_ERROR_INVALID, "name");
-  refused(".", true, "name");
-  refused("file/..", true, "name");
+  refused_output(".", true, "name");
+  refused_output("file/..", true, "name");
   char name[300];
   memset(name, 'n', sizeof name);
   name[250] = '\0';
-  refused(name, false, "name too long");
+  refused_output(name, false, "name too long");
   scratch_remove("file");
 
   /* relative, and the process goes elsewhere */
@@ -166,18 +166,18 @@ static void test_links(void **state) {
   scratch_directory("l");
   scratch_directory("l/disk");
   scratch_directory("l/disk/set");
-  touch("l/disk/set/a.safetensors");
-  touch("l/disk/one.npy");
+  touch_file("l/disk/set/a.safetensors");
+  touch_file("l/disk/one.npy");
   assert_int_equal(symlink("disk/set", scratch_path("l/set")), 0);
   assert_int_equal(symlink("disk/one.npy", scratch_path("l/one.npy")), 0);
   assert_int_equal(symlink("nothing", scratch_path("l/dangling.npy")), 0);
   assert_int_equal(symlink("loop", scratch_path("l/loop")), 0);
-  refused("l/set", false, "is there");
-  refused("l/dangling.npy", false, "is there");
-  refused("l/dangling.npy", true, "symbolic link");
-  refused("l/loop", true, "symbolic link");
-  replace("l/set", true);
-  replace("l/one.npy", true);
+  refused_output("l/set", false, "is there");
+  refused_output("l/dangling.npy", false, "is there");
+  refused_output("l/dangling.npy", true, "symbolic link");
+  refused_output("l/loop", true, "symbolic link");
+  replace_output("l/set", true);
+  replace_output("l/one.npy", true);
   assert_int_equal(lstat(scratch_path("l/set"), &info), 0);
   assert_true(S_ISLNK(info.st_mode));
   assert_string_equal(scratch_list("l/disk/set"), SHARD("1") " " SHARD("2"));
@@ -192,24 +192,25 @@ static void test_leftovers(void **state) {
   (void)state;
   scratch_directory("t");
   scratch_directory("t/.a.reshard-12-0");
-  touch("t/.a.reshard-12-0/" SHARD("1"));
+  touch_file("t/.a.reshard-12-0/" SHARD("1"));
   scratch_directory("t/.a.reshard-12-1"); /* has what no run of ours leaves */
-  touch("t/.a.reshard-12-1/notes");
-  touch("t/.a.reshard-12-2.npy");
-  touch("t/.a.reshard-13-7");
+  touch_file("t/.a.reshard-12-1/notes");
+  touch_file("t/.a.reshard-12-2.npy");
+  touch_file("t/.a.reshard-13-7");
   static const char *const others[] = {".a.reshard-12",    ".a.reshard-12-",   ".a.reshard-x-1",     ".a.reshard-12-1x",
                                        ".b.reshard-12-0",  ".ab.reshard-12-0", ".a.reshard-1-1.old", "a.reshard-12-0",
                                        ".a.reshard-12-0~", ".a.reshard--1"};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     char name[64];
     snprintf(name, sizeof name, "t/%s", others[i]);
-    touch(name);
+    touch_file(name);
   }
   assert_int_equal(symlink(".b.reshard-12-0", scratch_path("t/.a.reshard-14-0")), 0);
-  touch("t/.a.reshard-15-0"); /* in use */
+  touch_file("t/.a.reshard-15-0"); /* in use */
   int lock = open(scratch_path("t/.a.reshard-15-0"), O_RDONLY);
   assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
-  reshard_writer writer = create("t/a", false), second = create("t/a", false); /* nor is that of another writer */
+  reshard_writer writer = create_writer("t/a", false),
+                 second = create_writer("t/a", false); /* nor is that of another writer */
   reshard_writer_abandon(second);
   assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
   assert_string_equal(scratch_list("t"),
@@ -218,7 +219,7 @@ static void test_leftovers(void **state) {
                       ".ab.reshard-12-0 .b.reshard-12-0 a a.reshard-12-0");
   assert_string_equal(scratch_list("t/.a.reshard-12-1"), "notes");
   close(lock);
-  replace("t/a", true);
+  replace_output("t/a", true);
   assert_null(strstr(scratch_list("t"), "reshard-15-0"));
   scratch_remove("t");
 }
@@ -229,24 +230,25 @@ static void test_rivals(void **state) {
   static const char *const names[] = {"v/a.safetensors", "v/a.npy", "v/a"};
   for (int i = 0; i < 3; i++) {
     scratch_directory("v");
-    reshard_writer first = create(names[i], false), second = create(names[i], false), third = create(names[i], true);
+    reshard_writer first = create_writer(names[i], false), second = create_writer(names[i], false),
+                   third = create_writer(names[i], true);
     assert_int_equal(reshard_writer_commit(first), RESHARD_SUCCESS);
     assert_int_equal(reshard_writer_commit(second), RESHARD_ERROR_INVALID);
     assert_non_null(strstr(reshard_last_error(), "is there"));
     assert_int_equal(reshard_writer_commit(third), RESHARD_SUCCESS); /* with force: the last one wins */
     assert_string_equal(scratch_list("v"), names[i] + 2);
-    reshard_writer fourth = create(names[i], true);
+    reshard_writer fourth = create_writer(names[i], true);
     if (i < 2) {
       scratch_directory(names[i]);
     } else {
       scratch_remove(names[i]);
-      touch(names[i]);
+      touch_file(names[i]);
     }
     assert_int_equal(reshard_writer_commit(fourth), RESHARD_ERROR_INVALID);
     assert_string_equal(scratch_list("v"), names[i] + 2);
-    reshard_writer fifth = create("v/b", true);
+    reshard_writer fifth = create_writer("v/b", true);
     scratch_directory("v/b");
-    touch("v/b/thesis.tex");
+    touch_file("v/b/thesis.tex");
     assert_int_equal(reshard_writer_commit(fifth), RESHARD_ERROR_INVALID);
     assert_string_equal(scratch_list("v/b"), "thesis.tex");
     scratch_remove("v");
@@ -258,8 +260,8 @@ static void test_modes(void **state) {
   struct stat info;
   scratch_directory("m");
   mode_t before = umask(027);
-  replace("m/a.npy", false);
-  replace("m/a", false);
+  replace_output("m/a.npy", false);
+  replace_output("m/a", false);
   umask(before);
   assert_int_equal(stat(scratch_path("m/a.npy"), &info), 0);
   assert_int_equal(info.st_mode & 07777, 0640);
@@ -303,7 +305,7 @@ typedef struct watch {
   int64_t calls, done, all, stop;
 } watch;
 
-static int look(void *user, const char *stage, int64_t done, int64_t all) {
+static int look_at_output(void *user, const char *stage, int64_t done, int64_t all) {
   watch *w = user;
   assert_string_equal(stage, "syncing");
   assert_true(done > w->done && done <= all && (w->calls == 0 || all == w->all));
@@ -315,14 +317,14 @@ static int look(void *user, const char *stage, int64_t done, int64_t all) {
 static void test_sync(void **state) {
   (void)state;
   scratch_directory("y");
-  reshard_writer writer = create("y/a", false);
+  reshard_writer writer = create_writer("y/a", false);
   watch w = {0, 0, 0, 0}, stopped = {0, 0, 0, 2};
-  assert_int_equal(rs_writer_sync(writer, look, &w), RESHARD_SUCCESS);
+  assert_int_equal(rs_writer_sync(writer, look_at_output, &w), RESHARD_SUCCESS);
   assert_true(w.calls == 2 && w.done == w.all);
   assert_int_equal(rs_writer_publish(writer), RESHARD_SUCCESS);
   assert_string_equal(scratch_list("y"), "a");
-  writer = create("y/b", false);
-  assert_int_equal(rs_writer_sync(writer, look, &stopped), RESHARD_ERROR_CANCELLED);
+  writer = create_writer("y/b", false);
+  assert_int_equal(rs_writer_sync(writer, look_at_output, &stopped), RESHARD_ERROR_CANCELLED);
   reshard_writer_abandon(writer);
   assert_string_equal(scratch_list("y"), "a");
   scratch_remove("y");

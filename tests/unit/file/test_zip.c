@@ -1,5 +1,5 @@
-/* Archives of torch.save: made by hand here, as it writes them and with Zip64 (entries of 4 GiB and more, which no test
- * can hold), and such that do not fit. */
+/* Archives of torch.save, made by hand as it writes them and with Zip64 (entries of 4 GiB and more, which no test can
+ * hold). Some do not fit. */
 #include "file/format/zip.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ typedef struct shape {
 
 static const char data[] = "twelve bytes";
 
-static void put(archive *a, int n, uint64_t number) {
+static void put_number(archive *a, int n, uint64_t number) {
   for (int i = 0; i < n; i++)
     a->bytes[a->n++] = (char)(i < 8 ? number >> 8 * i : 0);
 }
@@ -40,35 +40,35 @@ static void put_text(archive *a, const char *text) {
 static void put_entry(archive *a, const shape *s) {
   uint64_t size = s->size >= 0 ? (uint64_t)s->size : sizeof data - 1, header = s->header >= 0 ? (uint64_t)s->header : 0;
   put_text(a, "PK\1\2");
-  put(a, 4, 0);
-  put(a, 2, (uint64_t)s->flags);
-  put(a, 2, (uint64_t)s->method);
-  put(a, 8, 0);
-  put(a, 4, s->zip64 ? UINT32_MAX : size);
-  put(a, 4, s->zip64 ? UINT32_MAX : size);
-  put(a, 2, 3);
-  put(a, 2, s->zip64 ? 34 : 0);
-  put(a, 10, 0);
-  put(a, 4, s->zip64 ? UINT32_MAX : header);
+  put_number(a, 4, 0);
+  put_number(a, 2, (uint64_t)s->flags);
+  put_number(a, 2, (uint64_t)s->method);
+  put_number(a, 8, 0);
+  put_number(a, 4, s->zip64 ? UINT32_MAX : size);
+  put_number(a, 4, s->zip64 ? UINT32_MAX : size);
+  put_number(a, 2, 3);
+  put_number(a, 2, s->zip64 ? 34 : 0);
+  put_number(a, 10, 0);
+  put_number(a, 4, s->zip64 ? UINT32_MAX : header);
   put_text(a, "a/x");
   if (s->zip64) {
-    put(a, 2, 9); /* another extra field first */
-    put(a, 2, 2);
-    put(a, 2, 7);
-    put(a, 2, 1);
-    put(a, 2, 24);
-    put(a, 8, size);
-    put(a, 8, size);
-    put(a, 8, header);
+    put_number(a, 2, 9); /* another extra field first */
+    put_number(a, 2, 2);
+    put_number(a, 2, 7);
+    put_number(a, 2, 1);
+    put_number(a, 2, 24);
+    put_number(a, 8, size);
+    put_number(a, 8, size);
+    put_number(a, 8, header);
   }
 }
 
-static void make(archive *a, const shape *s) {
+static void make_archive(archive *a, const shape *s) {
   *a = (archive){.n = s->before};
   put_text(a, "PK\3\4");
-  put(a, 22, 0);
-  put(a, 2, 3);
-  put(a, 2, 5);
+  put_number(a, 22, 0);
+  put_number(a, 2, 3);
+  put_number(a, 2, 5);
   put_text(a, "a/x12345");
   put_text(a, data);
   uint64_t begin = (uint64_t)(a->n - s->before), entries = s->copies > 0 ? (uint64_t)s->copies : 1;
@@ -77,28 +77,28 @@ static void make(archive *a, const shape *s) {
   uint64_t end = (uint64_t)(a->n - s->before);
   if (s->zip64) {
     put_text(a, "PK\6\6");
-    put(a, 8, 44);
-    put(a, 12, 0);
-    put(a, 8, entries);
-    put(a, 8, entries);
-    put(a, 8, end - begin);
-    put(a, 8, begin);
+    put_number(a, 8, 44);
+    put_number(a, 12, 0);
+    put_number(a, 8, entries);
+    put_number(a, 8, entries);
+    put_number(a, 8, end - begin);
+    put_number(a, 8, begin);
     put_text(a, "PK\6\7");
-    put(a, 4, 0);
-    put(a, 8, end);
-    put(a, 4, 1);
+    put_number(a, 4, 0);
+    put_number(a, 8, end);
+    put_number(a, 4, 1);
   }
   put_text(a, "PK\5\6");
-  put(a, 4, 0);
-  put(a, 2, s->zip64 ? UINT16_MAX : entries);
-  put(a, 2, s->zip64 ? UINT16_MAX : entries);
-  put(a, 4, s->zip64 ? UINT32_MAX : end - begin);
-  put(a, 4, s->zip64 ? UINT32_MAX : begin);
-  put(a, 2, 0);
+  put_number(a, 4, 0);
+  put_number(a, 2, s->zip64 ? UINT16_MAX : entries);
+  put_number(a, 2, s->zip64 ? UINT16_MAX : entries);
+  put_number(a, 4, s->zip64 ? UINT32_MAX : end - begin);
+  put_number(a, 4, s->zip64 ? UINT32_MAX : begin);
+  put_number(a, 2, 0);
 }
 
 /* Opens an archive and reads its entry; NULL: it must be right, else the text of the error. */
-static void check(const archive *a, const shape *s, reshard_status should, const char *why) {
+static void check_archive(const archive *a, const shape *s, reshard_status should, const char *why) {
   char path[] = "memory", *bytes = NULL, memory[sizeof a->bytes];
   int64_t size = 0, begin = -1;
   memcpy(memory, a->bytes, sizeof memory);
@@ -130,8 +130,8 @@ static void test_right(void **state) {
   for (int zip64 = 0; zip64 < 2; zip64++)
     for (int64_t before = 0; before < 300; before += 77) {
       shape s = {.zip64 = zip64, .before = before, .size = -1, .header = -1};
-      make(&a, &s);
-      check(&a, &s, RESHARD_SUCCESS, NULL);
+      make_archive(&a, &s);
+      check_archive(&a, &s, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -158,8 +158,8 @@ static void test_wrong(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     archive a;
-    make(&a, &cases[i].s);
-    check(&a, &cases[i].s, cases[i].status, cases[i].why);
+    make_archive(&a, &cases[i].s);
+    check_archive(&a, &cases[i].s, cases[i].status, cases[i].why);
   }
 }
 
@@ -170,7 +170,7 @@ static void test_changed(void **state) {
   for (int zip64 = 0; zip64 < 2; zip64++) {
     shape s = {.zip64 = zip64, .size = -1, .header = -1};
     archive a;
-    make(&a, &s);
+    make_archive(&a, &s);
     for (int64_t i = 0; i < a.n; i++)
       for (size_t v = 0; v < sizeof values; v++) {
         char path[] = "memory", *memory = malloc((size_t)a.n);

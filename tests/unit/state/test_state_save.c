@@ -10,7 +10,7 @@
 #include "support/fixtures/sharded.h"
 #include "support/fixtures/scratch.h"
 
-#include "file/move/store.h"
+#include "file/read/checkpoint.h"
 
 #include <reshard/state_dict.h>
 

@@ -1,15 +1,18 @@
-/* One line of a map for one match: the target's tensors that it makes, and the routes to them.
+/* One line of a map for one match: the target's tensors that it makes, and their regions.
  *
- * An expression on the right side comes to a value: a shape, and a run of routes, one for each tensor in it. A route
- * already is what a tensor becomes of it - where its box lies, and which dim of the tensor walks each dim - so concat
- * moves the boxes along a dim, stack inserts a dim and moves them along that, transpose permutes, and all of it nests.
- * On the left side the same is done downwards: one route is cut into boxes along a dim (concat), these lose the dim
- * (stack), or its dims are permuted back (transpose), until names are reached. */
-#include "file/map/map.h"
+ * An expression on the right side becomes a value: a shape, and a run of regions, one for each tensor in it. A region
+ * says where a tensor's box lies in the value, and which dim of the tensor walks each dim. concat moves the boxes along
+ * a dim; stack inserts a dim and moves them along that; transpose permutes; and all of it nests.
+ *
+ * On the left side the same is done downwards, until names are reached. concat cuts a region into boxes along a dim,
+ * stack also removes the dim, and transpose permutes the dims back. */
+#include "file/map/line.h"
+
+#include "base/text.h"
 
 #include <string.h>
 
-/* The routes of a value are the last ones, from `first` on. */
+/* The regions of a value are the last ones, from `first` on. */
 typedef struct value {
   reshard_dtype dtype;
   int ndim;
@@ -24,12 +27,13 @@ static const rs_model_tensor *tensor_at(const rs_map_work *w, int64_t i) { retur
 
 /* "4x8 bf16 ('name')": a shape in an error, and the first tensor that it comes from. */
 #define TERM (RS_SHAPE_TEXT + RS_QUOTE + 16)
-static const char *term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape, int64_t tensor) {
+static const char *describe_term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
+                                 int64_t tensor) {
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
   rs_text text = {buffer, TERM, 0};
   rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
               reshard_dtype_string(tensor_at(w, tensor)->dtype),
-              rs_quote(name, sizeof name, rs_map_tensor_name(&w->source, tensor)));
+              rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
   return buffer;
 }
 
@@ -43,10 +47,10 @@ static reshard_status dim_of(const rs_map_work *w, const rs_map_node *op, int di
   *dim = given < 0 ? given + dims : given;
   if (dims > RESHARD_MAX_DIMS)
     return WRONG(w, op, "stack: %d dims, %d at most, in a stack of %s", dims, RESHARD_MAX_DIMS,
-                 term(text, w, ndim, shape, tensor));
+                 describe_term(text, w, ndim, shape, tensor));
   if (*dim < 0 || *dim >= dims)
     return WRONG(w, op, "%s: no dim %d in %s%s", rs_map_kind_text(op->kind), given, dims > ndim ? "a stack of " : "",
-                 term(text, w, ndim, shape, tensor));
+                 describe_term(text, w, ndim, shape, tensor));
   return RESHARD_SUCCESS;
 }
 
@@ -62,28 +66,20 @@ static reshard_status dims_of(const rs_map_work *w, const rs_map_node *op, int n
       seen |= 1u << from[d];
   }
   if (ndim < 2)
-    return WRONG(w, op, "transpose: fewer than two dims: %s", term(text, w, ndim, shape, tensor));
+    return WRONG(w, op, "transpose: fewer than two dims: %s", describe_term(text, w, ndim, shape, tensor));
   if (seen != (1u << ndim) - 1)
     return WRONG(w, op, "transpose: each of the %d dims must be there once: %s", ndim,
-                 term(text, w, ndim, shape, tensor));
+                 describe_term(text, w, ndim, shape, tensor));
   return RESHARD_SUCCESS;
 }
 
-/* The target's side of a route gets the dims from[0..ndim) of what it was; -1: a new one. */
-static void arrange(rs_route *route, int ndim, const int *from) {
-  rs_route old = *route;
+/* The target's side of a region gets the dims from[0..ndim) of what it was; -1: a new one. */
+static void arrange_dims(rs_copy_region *region, int ndim, const int *from) {
+  rs_copy_region old = *region;
   for (int d = 0; d < ndim; d++) {
-    route->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
-    route->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
-    route->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
-  }
-}
-
-void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *route) {
-  *route = (rs_route){.src = src, .dst = dst};
-  for (int d = 0; d < t->ndim; d++) {
-    route->src_extent[d] = route->dst_extent[d] = t->shape[d];
-    route->permutation[d] = d;
+    region->dst_offset[d] = from[d] < 0 ? 0 : old.dst_offset[from[d]];
+    region->dst_extent[d] = from[d] < 0 ? 1 : old.dst_extent[from[d]];
+    region->permutation[d] = from[d] < 0 ? -1 : old.permutation[from[d]];
   }
 }
 
@@ -91,15 +87,16 @@ void rs_map_whole(const rs_model_tensor *t, int64_t src, int64_t dst, rs_route *
 
 static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
   const rs_model_tensor *t = tensor_at(w, tensor);
-  *v = (value){.dtype = t->dtype, .ndim = t->ndim, .first = w->routes.n};
+  *v = (value){.dtype = t->dtype, .ndim = t->ndim, .first = w->regions.n};
   memcpy(v->shape, t->shape, sizeof v->shape);
-  RS_TRY(rs_vec_reserve(&w->routes, w->routes.n + 1));
-  rs_map_whole(t, tensor, -1, &w->routes.at[w->routes.n++]);
+  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
+  rs_region_whole(t, tensor, -1, &w->regions.at[w->regions.n++]);
   return RESHARD_SUCCESS;
 }
 
-/* Puts part i behind those before along dim; its routes are the last ones. */
-static reshard_status join(rs_map_work *w, const rs_map_node *op, int dim, int64_t i, value *all, const value *part) {
+/* Puts part i behind those before along dim; its regions are the last ones. */
+static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, int64_t i, value *all,
+                                const value *part) {
   bool stack = op->kind == RS_MAP_STACK, same = all->dtype == part->dtype && all->ndim == part->ndim;
   for (int d = 0; d < all->ndim && same; d++)
     same = all->shape[d] == part->shape[d] || (!stack && d == dim);
@@ -107,23 +104,23 @@ static reshard_status join(rs_map_work *w, const rs_map_node *op, int dim, int64
   if (!same || !rs_add(offset, stack ? 1 : part->shape[dim], &end)) {
     char left[TERM], right[TERM];
     return WRONG(w, op, "%s along dim %d: %s and %s do not fit", rs_map_kind_text(op->kind), dim,
-                 term(left, w, all->ndim, all->shape, w->routes.at[all->first].src),
-                 term(right, w, part->ndim, part->shape, w->routes.at[part->first].src));
+                 describe_term(left, w, all->ndim, all->shape, w->regions.at[all->first].src),
+                 describe_term(right, w, part->ndim, part->shape, w->regions.at[part->first].src));
   }
   int from[RESHARD_MAX_DIMS];
   for (int d = 0; stack && d <= all->ndim; d++)
     from[d] = d == dim ? -1 : d - (d > dim);
-  for (int64_t r = part->first; r < w->routes.n; r++) {
+  for (int64_t r = part->first; r < w->regions.n; r++) {
     if (stack)
-      arrange(&w->routes.at[r], all->ndim + 1, from);
-    w->routes.at[r].dst_offset[dim] += offset;
+      arrange_dims(&w->regions.at[r], all->ndim + 1, from);
+    w->regions.at[r].dst_offset[dim] += offset;
   }
   if (!stack)
     all->shape[dim] = end;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status up(rs_map_work *w, int64_t at, value *v);
+static reshard_status apply_up(rs_map_work *w, int64_t at, value *v);
 
 static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all) {
   bool stack = op->kind == RS_MAP_STACK, spread = node_at(w, op->parts)->spread;
@@ -138,14 +135,14 @@ static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all
     if (spread) {
       RS_TRY(up_name(w, w->source.spread.at[i], &part));
     } else {
-      RS_TRY(up(w, at, &part));
+      RS_TRY(apply_up(w, at, &part));
       at = node_at(w, at)->next;
     }
     if (i == 0) {
       *all = part;
-      RS_TRY(dim_of(w, op, all->ndim + stack, all->ndim, all->shape, w->routes.at[all->first].src, &dim));
+      RS_TRY(dim_of(w, op, all->ndim + stack, all->ndim, all->shape, w->regions.at[all->first].src, &dim));
     }
-    RS_TRY(join(w, op, dim, i, all, &part));
+    RS_TRY(join_part(w, op, dim, i, all, &part));
   }
   if (stack) {
     memmove(all->shape + dim + 1, all->shape + dim, (size_t)(all->ndim - dim) * sizeof *all->shape);
@@ -155,7 +152,7 @@ static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all
   return RESHARD_SUCCESS;
 }
 
-static reshard_status up(rs_map_work *w, int64_t at, value *v) {
+static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
   const rs_map_node *node = node_at(w, at);
   if (node->kind == RS_MAP_NAME) {
     int64_t tensor;
@@ -164,33 +161,34 @@ static reshard_status up(rs_map_work *w, int64_t at, value *v) {
   }
   if (node->kind != RS_MAP_TRANSPOSE)
     return up_parts(w, node, v);
-  RS_TRY(up(w, node->parts, v));
+  RS_TRY(apply_up(w, node->parts, v));
   int from[RESHARD_MAX_DIMS];
-  RS_TRY(dims_of(w, node, v->ndim, v->shape, w->routes.at[v->first].src, from));
+  RS_TRY(dims_of(w, node, v->ndim, v->shape, w->regions.at[v->first].src, from));
   value old = *v;
   for (int d = 0; d < v->ndim; d++)
     v->shape[d] = old.shape[from[d]];
-  for (int64_t r = v->first; r < w->routes.n; r++)
-    arrange(&w->routes.at[r], v->ndim, from);
+  for (int64_t r = v->first; r < w->regions.n; r++)
+    arrange_dims(&w->regions.at[r], v->ndim, from);
   return RESHARD_SUCCESS;
 }
 
-/* --- The left side: down from a route to names ------------------------------------------------------------------- */
+/* --- The left side: down from a region to names ------------------------------------------------------------------- */
 
-/* A tensor of the target named source.text; the routes from `first` on lead to it. */
-static reshard_status make(rs_map_work *w, reshard_dtype dtype, int ndim, const int64_t *shape, int64_t first) {
+/* A tensor of the target named source.text; the regions from `first` on lead to it. */
+static reshard_status add_target_tensor(rs_map_work *w, reshard_dtype dtype, int ndim, const int64_t *shape,
+                                        int64_t first) {
   const rs_map_source *s = &w->source;
   RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
   RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, dtype, ndim, shape));
-  for (int64_t r = first; r < w->routes.n; r++)
-    w->routes.at[r].dst = w->lines.n;
+  for (int64_t r = first; r < w->regions.n; r++)
+    w->regions.at[r].dst = w->lines.n;
   w->lines.at[w->lines.n++] = s->line->line;
   return RESHARD_SUCCESS;
 }
 
-/* How many parts concat and stack have, and the size of those without one. */
-static reshard_status shares(const rs_map_work *w, const rs_map_node *op, int64_t extent, const char *of,
-                             int64_t *count, int64_t *share) {
+/* Number of parts of concat and stack, and the size of those without one. */
+static reshard_status share_extent(const rs_map_work *w, const rs_map_node *op, int64_t extent, const char *of,
+                                   int64_t *count, int64_t *share) {
   int64_t sum = 0, unsized = 0;
   const rs_map_node *first = node_at(w, op->parts);
   if (op->kind == RS_MAP_STACK) {
@@ -223,11 +221,11 @@ static reshard_status shares(const rs_map_work *w, const rs_map_node *op, int64_
   return RESHARD_SUCCESS;
 }
 
-static reshard_status down(rs_map_work *w, int64_t at, int ndim, const rs_route *route);
+static reshard_status apply_down(rs_map_work *w, int64_t at, int ndim, const rs_copy_region *region);
 
 /* A name of the left side; index: of a spread one. */
 static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t index, int ndim,
-                                const rs_route *route) {
+                                const rs_copy_region *region) {
   const char *rest;
   RS_TRY(rs_map_name(&w->source, name, &rest));
   if (name->spread) {
@@ -237,65 +235,65 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
     RS_TRY(rs_map_text_add(&w->source, digits, text.length));
     RS_TRY(rs_map_text_add(&w->source, rest, strlen(rest)));
   }
-  RS_TRY(rs_vec_reserve(&w->routes, w->routes.n + 1));
-  w->routes.at[w->routes.n] = *route;
-  return make(w, tensor_at(w, route->src)->dtype, ndim, route->dst_extent, w->routes.n++);
+  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
+  w->regions.at[w->regions.n] = *region;
+  return add_target_tensor(w, tensor_at(w, region->src)->dtype, ndim, region->dst_extent, w->regions.n++);
 }
 
-static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_route *route) {
+static reshard_status down_parts(rs_map_work *w, const rs_map_node *op, int ndim, const rs_copy_region *region) {
   char of[TERM];
   int dim, from[RESHARD_MAX_DIMS];
   bool stack = op->kind == RS_MAP_STACK;
   int64_t count = 0, share = 0, offset = 0, at = op->parts;
-  RS_TRY(dim_of(w, op, ndim, ndim, route->dst_extent, route->src, &dim));
-  term(of, w, ndim, route->dst_extent, route->src);
-  RS_TRY(shares(w, op, route->dst_extent[dim], of, &count, &share));
+  RS_TRY(dim_of(w, op, ndim, ndim, region->dst_extent, region->src, &dim));
+  describe_term(of, w, ndim, region->dst_extent, region->src);
+  RS_TRY(share_extent(w, op, region->dst_extent[dim], of, &count, &share));
   for (int d = 0; d < ndim - 1; d++)
     from[d] = d + (d >= dim);
   for (int64_t i = 0; i < count; i++) {
     const rs_map_node *name = node_at(w, at);
     int64_t size = name->size >= 0 ? name->size : share;
-    rs_route part = *route;
-    part.src_offset[route->permutation[dim]] += offset;
-    part.src_extent[route->permutation[dim]] = part.dst_extent[dim] = size;
+    rs_copy_region part = *region;
+    part.src_offset[region->permutation[dim]] += offset;
+    part.src_extent[region->permutation[dim]] = part.dst_extent[dim] = size;
     if (stack)
-      arrange(&part, ndim - 1, from);
-    RS_TRY(name->spread ? down_name(w, name, i, ndim - stack, &part) : down(w, at, ndim - stack, &part));
+      arrange_dims(&part, ndim - 1, from);
+    RS_TRY(name->spread ? down_name(w, name, i, ndim - stack, &part) : apply_down(w, at, ndim - stack, &part));
     offset += size;
     at = name->spread ? at : node_at(w, at)->next;
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status down(rs_map_work *w, int64_t at, int ndim, const rs_route *route) {
+static reshard_status apply_down(rs_map_work *w, int64_t at, int ndim, const rs_copy_region *region) {
   const rs_map_node *node = node_at(w, at);
   if (node->kind == RS_MAP_NAME)
-    return down_name(w, node, 0, ndim, route);
+    return down_name(w, node, 0, ndim, region);
   if (node->kind != RS_MAP_TRANSPOSE)
-    return down_parts(w, node, ndim, route);
+    return down_parts(w, node, ndim, region);
   int from[RESHARD_MAX_DIMS], back[RESHARD_MAX_DIMS];
-  RS_TRY(dims_of(w, node, ndim, route->dst_extent, route->src, from));
+  RS_TRY(dims_of(w, node, ndim, region->dst_extent, region->src, from));
   for (int d = 0; d < ndim; d++)
     back[from[d]] = d;
-  rs_route part = *route;
-  arrange(&part, ndim, back);
-  return down(w, node->parts, ndim, &part);
+  rs_copy_region part = *region;
+  arrange_dims(&part, ndim, back);
+  return apply_down(w, node->parts, ndim, &part);
 }
 
-reshard_status rs_map_run(rs_map_work *w) {
+reshard_status rs_map_apply_match(rs_map_work *w) {
   const rs_map_line *line = w->source.line;
   int64_t tensor;
   if (line->target >= 0 && node_at(w, line->target)->kind == RS_MAP_NAME) {
     const char *rest;
     value v;
-    RS_TRY(up(w, line->source, &v));
+    RS_TRY(apply_up(w, line->source, &v));
     RS_TRY(rs_map_name(&w->source, node_at(w, line->target), &rest));
-    return make(w, v.dtype, v.ndim, v.shape, v.first);
+    return add_target_tensor(w, v.dtype, v.ndim, v.shape, v.first);
   }
   RS_TRY(rs_map_take(&w->source, node_at(w, line->source), &tensor));
   if (line->target < 0)
     return RESHARD_SUCCESS;
-  rs_route route;
-  rs_map_whole(tensor_at(w, tensor), tensor, -1, &route);
-  return down(w, line->target, tensor_at(w, tensor)->ndim, &route);
+  rs_copy_region region;
+  rs_region_whole(tensor_at(w, tensor), tensor, -1, &region);
+  return apply_down(w, line->target, tensor_at(w, tensor)->ndim, &region);
 }

@@ -6,7 +6,7 @@
  * Texts of the pickle are used where they are. Chunks find their places by the number of their name and by their
  * offset. */
 #include "file/format/distcp.h"
-#include "file/ground/print.h"
+
 #include "file/format/torch.h"
 
 #include <stdlib.h>
@@ -37,14 +37,14 @@ void rs_distcp_free(rs_distcp *d) {
   *d = (rs_distcp){.pickle.root = -1};
 }
 
-static reshard_status malformed(const reader *r, int64_t value, const char *what) {
+static reshard_status malformed_value(const reader *r, int64_t value, const char *what) {
   const rs_pickle_value *v = rs_pickle_get(r->p, value);
   char found[RS_QUOTE];
   return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s is expected, it is %s", r->d->where,
                   (long long)(v != NULL ? v->at : r->p->size), what, rs_pickle_describe(found, r->p, value));
 }
 
-static reshard_status fail(const reader *r, const char *what) {
+static reshard_status malformed_tensor(const reader *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->d->where, r->quoted, what);
 }
 
@@ -63,7 +63,7 @@ static reshard_status read_path(reader *r, int64_t value, int64_t *number) {
   if (rs_pickle_is(r->p, value, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, value, &r->name, &is_text));
   if (!is_text)
-    return malformed(r, value, "relative_path, a text,");
+    return malformed_value(r, value, "relative_path, a text,");
   if (r->name.n == 0 || strchr(r->name.at, '/') != NULL || strcmp(r->name.at, ".") == 0 ||
       strcmp(r->name.at, "..") == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: it names the file '%s', which is not in its directory", r->d->where,
@@ -78,7 +78,7 @@ static reshard_status read_transforms(const reader *r, int64_t value) {
       ((rs_pickle_is(r->p, value, RS_PICKLE_LIST) || rs_pickle_is(r->p, value, RS_PICKLE_TUPLE)) && first < 0))
     return RESHARD_SUCCESS;
   if (!rs_pickle_is(r->p, first, RS_PICKLE_TEXT))
-    return malformed(r, value, "transform_descriptors, a list of texts,");
+    return malformed_value(r, value, "transform_descriptors, a list of texts,");
   const rs_pickle_value *v = rs_pickle_get(r->p, first);
   memcpy(name, r->p->bytes + v->number, (size_t)rs_min(v->count, sizeof name - 1));
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: its data was transformed by '%s', as compression does: %s",
@@ -94,15 +94,15 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
   int ndim = -1;
   rs_distcp_place place = {0};
   if (!rs_pickle_is_object(p, index, RS_ROLE_INDEX) || !rs_pickle_is(p, fqn, RS_PICKLE_TEXT))
-    return malformed(r, index, "a MetadataIndex with a name");
+    return malformed_value(r, index, "a MetadataIndex with a name");
   if (!rs_pickle_is_object(p, info, RS_ROLE_STORAGE_INFO))
-    return malformed(r, info, "a _StorageInfo");
+    return malformed_value(r, info, "a _StorageInfo");
   if (offset >= 0 && !rs_pickle_is(p, offset, RS_PICKLE_NONE) &&
       !rs_pickle_extents(p, offset, RESHARD_MAX_DIMS, &ndim, k->offset))
-    return malformed(r, offset, "an offset of at most 8 integers");
+    return malformed_value(r, offset, "an offset of at most 8 integers");
   if (!rs_pickle_count(p, rs_pickle_under(p, info, "offset"), &place.offset) ||
       !rs_pickle_count(p, rs_pickle_under(p, info, "length"), &place.length))
-    return malformed(r, info, "a _StorageInfo with an offset and a length of 0 or more");
+    return malformed_value(r, info, "a _StorageInfo with an offset and a length of 0 or more");
   RS_TRY(read_path(r, rs_pickle_under(p, info, "relative_path"), &place.path));
   RS_TRY(read_transforms(r, rs_pickle_under(p, info, "transform_descriptors")));
   RS_TRY(put_text(r, &r->names, fqn, &k->name));
@@ -111,7 +111,7 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
     k->offset[i] = 0;
   RS_TRY(rs_names_put(&r->keys, k, sizeof *k, &number));
   if (number < at)
-    return malformed(r, index, "a MetadataIndex that is not there twice");
+    return malformed_value(r, index, "a MetadataIndex that is not there twice");
   d->places.at[d->places.n++] = place;
   return RESHARD_SUCCESS;
 }
@@ -119,7 +119,7 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
 static reshard_status read_places(reader *r, int64_t dict) {
   const rs_pickle *p = r->p;
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
-    return malformed(r, dict, "storage_data, a dict,");
+    return malformed_value(r, dict, "storage_data, a dict,");
   int64_t n = p->values.at[dict].count / 2;
   RS_TRY(rs_vec_reserve(&r->d->places, n));
   RS_TRY(rs_alloc_zero(&r->key, n, sizeof *r->key));
@@ -142,7 +142,7 @@ static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
   if (!rs_pickle_is_object(p, value, RS_ROLE_CHUNK) ||
       !rs_pickle_extents(p, rs_pickle_under(p, value, "offsets"), RESHARD_MAX_DIMS, &offsets, chunk.box.offset) ||
       !rs_pickle_extents(p, rs_pickle_under(p, value, "sizes"), RESHARD_MAX_DIMS, &sizes, chunk.box.extent))
-    return malformed(r, value, "a ChunkStorageMetadata with offsets and sizes of 0 or more");
+    return malformed_value(r, value, "a ChunkStorageMetadata with offsets and sizes of 0 or more");
   if (offsets != t->ndim || sizes != t->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a chunk of %d offsets and %d sizes, it has %d dims",
                     r->d->where, r->quoted, offsets, sizes, t->ndim);
@@ -175,7 +175,7 @@ static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
   const char *text;
   if (!rs_pickle_is_object(p, properties, RS_ROLE_PROPERTIES) ||
       !rs_torch_dtype(p, rs_pickle_item(p, p->values.at[properties].last, 0), &dtype, &text))
-    return fail(r, "no TensorProperties with a dtype");
+    return malformed_tensor(r, "no TensorProperties with a dtype");
   if (dtype == RESHARD_DTYPE_NONE)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: tensor '%s': this library has no dtype '%s'", r->d->where,
                     r->quoted, text);
@@ -183,13 +183,13 @@ static reshard_status read_tensor(reader *r, int64_t value, int64_t name) {
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': its size is no list of at most %d extents of 0 or more",
                     r->d->where, r->quoted, RESHARD_MAX_DIMS);
   if (!rs_pickle_is(p, chunks, RS_PICKLE_LIST))
-    return fail(r, "no list of chunks");
+    return malformed_tensor(r, "no list of chunks");
   if (p->values.at[chunks].count == 0)
-    return fail(r, "it has no chunk");
+    return malformed_tensor(r, "it has no chunk");
   RS_TRY(rs_model_add(r->d->model, r->d->where, r->name.at, (size_t)r->name.n, dtype, ndim, shape));
   for (int64_t cell = p->values.at[chunks].first; cell >= 0; cell = p->cells.at[cell].next) {
     if (r->d->chunks.n > p->values.n) /* lists that are there many times */
-      return fail(r, "more chunks than the pickle has values");
+      return malformed_tensor(r, "more chunks than the pickle has values");
     RS_TRY(read_chunk(r, p->cells.at[cell].value, name));
   }
   return RESHARD_SUCCESS;
@@ -202,18 +202,18 @@ static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *see
   if (rs_pickle_is(r->p, key, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, key, &r->name, &is_text));
   if (!is_text || r->name.n == 0)
-    return malformed(r, key, "a name of a tensor, a text of UTF-8,");
+    return malformed_value(r, key, "a name of a tensor, a text of UTF-8,");
   rs_quote(r->quoted, sizeof r->quoted, r->name.at);
   RS_TRY(put_text(r, &r->names, key, &name));
   if (seen[name])
-    return fail(r, "its name is there twice");
+    return malformed_tensor(r, "its name is there twice");
   seen[name] = true;
   if (rs_pickle_is_object(r->p, value, RS_ROLE_BYTES_METADATA)) {
     r->d->left_out++;
     return RESHARD_SUCCESS;
   }
   if (!rs_pickle_is_object(r->p, value, RS_ROLE_TENSOR_METADATA))
-    return malformed(r, value, "TensorStorageMetadata or BytesStorageMetadata");
+    return malformed_value(r, value, "TensorStorageMetadata or BytesStorageMetadata");
   return read_tensor(r, value, name);
 }
 
@@ -221,7 +221,7 @@ static reshard_status read_items(reader *r, int64_t dict) {
   const rs_pickle *p = r->p;
   bool *seen = NULL;
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
-    return malformed(r, dict, "state_dict_metadata, a dict,");
+    return malformed_value(r, dict, "state_dict_metadata, a dict,");
   reshard_status status = RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero(&seen, r->names.all.n + p->values.at[dict].count / 2, sizeof *seen));
   for (int64_t cell = p->values.at[dict].first; cell >= 0 && status == RESHARD_SUCCESS;) {
@@ -237,7 +237,7 @@ reshard_status rs_distcp_read(rs_distcp *d, int64_t size) {
   reader r = {.d = d, .p = &d->pickle};
   RS_TRY(rs_pickle_read(d->where, d->text, size, RS_IN_METADATA, &d->pickle));
   if (!rs_pickle_is_object(r.p, r.p->root, RS_ROLE_METADATA))
-    return malformed(&r, r.p->root, "Metadata of torch.distributed.checkpoint");
+    return malformed_value(&r, r.p->root, "Metadata of torch.distributed.checkpoint");
   reshard_status status = rs_model_new(&d->model);
   if (status == RESHARD_SUCCESS)
     status = read_places(&r, rs_pickle_under(r.p, r.p->root, "storage_data"));

@@ -1,4 +1,7 @@
-#include "file/read/open.h"
+/* Files by system calls, and the errors of these. */
+#include "file/ground/file.h"
+
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,19 +10,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-const char *rs_quote(char *buffer, size_t size, const char *text) {
-  size_t n = 0;
-  for (; text[n] != '\0' && n + 4 < size; n++)
-    buffer[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? '?' : text[n];
-  strcpy(buffer + n, text[n] != '\0' ? "..." : "");
-  return buffer;
-}
-
-bool rs_ends(const char *text, const char *end) {
-  size_t n = strlen(text), k = strlen(end);
-  return n >= k && strcmp(text + n - k, end) == 0;
-}
 
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path) {
   char quoted[RS_WHERE - 64];
@@ -34,7 +24,7 @@ reshard_status rs_file_error(const char *where, int number) {
 }
 
 /* Reads to the end, not to a size asked beforehand: what is named may be a pipe ("@<(...)" of a shell). */
-reshard_status rs_file_read(const char *where, const char *path, int64_t limit, char **text, int64_t *size) {
+reshard_status rs_file_read_all(const char *where, const char *path, int64_t limit, char **text, int64_t *size) {
   RS_VEC(char) read_so_far = {0};
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
@@ -68,7 +58,7 @@ fail:
   return status;
 }
 
-static int64_t nanoseconds(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
+static int64_t time_ns(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
 
 reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *changed_ns) {
   struct stat info;
@@ -77,7 +67,7 @@ reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *c
   if (!S_ISREG(info.st_mode))
     return rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
   *size = (int64_t)info.st_size;
-  *changed_ns = rs_max(nanoseconds(info.st_mtim), nanoseconds(info.st_ctim));
+  *changed_ns = rs_max(time_ns(info.st_mtim), time_ns(info.st_ctim));
   return RESHARD_SUCCESS;
 }
 
@@ -111,4 +101,48 @@ void rs_file_close(rs_file *file) {
     close(file->fd);
   free(file->path);
   *file = (rs_file){.fd = -1};
+}
+
+reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n) {
+  if (file->memory != NULL) {
+    memcpy(to, file->memory + offset, (size_t)n);
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t done = 0; done < n;) {
+    ssize_t got = pread(file->fd, (char *)to + done, (size_t)(n - done), (off_t)(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    char where[RS_WHERE];
+    if (got < 0)
+      return rs_file_error(rs_where(where, "file", file->path), errno);
+    if (got == 0)
+      return rs_error(RESHARD_ERROR_SYSTEM, "%s: became shorter while it was read: %lld bytes when it was opened",
+                      rs_where(where, "file", file->path), (long long)file->size);
+    done += got;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void *from, int64_t n) {
+  if (file->memory != NULL) {
+    memcpy(file->memory + offset, from, (size_t)n);
+    return RESHARD_SUCCESS;
+  }
+  for (int64_t done = 0; done < n;) {
+    ssize_t put = pwrite(file->fd, (const char *)from + done, (size_t)(n - done), (off_t)(offset + done));
+    if (put < 0 && errno == EINTR)
+      continue;
+    char where[RS_WHERE];
+    if (put <= 0)
+      return rs_file_error(rs_where(where, "file", file->path), put < 0 ? errno : EIO);
+    done += put;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole) {
+  int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
+  RS_TRY(rs_vec_reserve(whole, need));
+  rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
+  return RESHARD_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* The engine between stores: random routes between random cuts, in memory and in files, against the routes walked
+/* The engine between stores: random regions between random cuts, in memory and in files, against the regions walked
  * element by element; comparing, one rank alone, files that became shorter, progress. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "file/move/move.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -14,21 +15,21 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Tensors on both sides, the routes between them, and what comes of it. */
+/* Tensors on both sides, the regions between them, and what comes of it. */
 typedef struct scene {
-  naive_set src, dst; /* dst: 0xEE where no route leads */
-  naive_set reached;  /* of the shapes of dst: 0 where a route leads, 0xEE else */
+  naive_set src, dst; /* dst: 0xEE where no region leads */
+  naive_set reached;  /* of the shapes of dst: 0 where a region leads, 0xEE else */
   naive_side *from, *to;
   bool *reversed; /* of src */
-  rs_routes routes;
+  rs_copy_regions regions;
 } scene;
 
-static void must(bool right, uint64_t seed, const cli_text *why) {
+static void must_succeed(bool right, uint64_t seed, const cli_text *why) {
   if (!right)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why->at);
 }
 
-static void poison(naive_set *set) {
+static void poison_blocks(naive_set *set) {
   for (int64_t i = 0; i < set->n; i++)
     memset(set->at[i].bytes, 0xEE, (size_t)set->at[i].n * reshard_dtype_size(set->at[i].dtype));
 }
@@ -57,18 +58,18 @@ static void add_small(rng *r, scene *s, bool join, int64_t big, const int64_t *o
   char name[32];
   snprintf(name, sizeof name, "small-%lld", (long long)smalls->n);
   naive_add(smalls, name, bigs->at[big].dtype, n, shape);
-  rs_route route = {.src = join ? smalls->n - 1 : big, .dst = join ? big : smalls->n - 1};
-  memcpy(join ? route.src_offset : route.dst_offset, first, sizeof first);
-  memcpy(join ? route.src_extent : route.dst_extent, size, sizeof size);
-  memcpy(join ? route.dst_offset : route.src_offset, offset, sizeof first);
-  memcpy(join ? route.dst_extent : route.src_extent, extent, sizeof first);
+  rs_copy_region region = {.src = join ? smalls->n - 1 : big, .dst = join ? big : smalls->n - 1};
+  memcpy(join ? region.src_offset : region.dst_offset, first, sizeof first);
+  memcpy(join ? region.src_extent : region.dst_extent, size, sizeof size);
+  memcpy(join ? region.dst_offset : region.src_offset, offset, sizeof first);
+  memcpy(join ? region.dst_extent : region.src_extent, extent, sizeof first);
   for (int d = 0; d < RESHARD_MAX_DIMS; d++)
-    route.permutation[d] = !join && d < n ? dim[d] : -1;
+    region.permutation[d] = !join && d < n ? dim[d] : -1;
   for (int i = 0; join && i < n; i++)
     if (dim[i] >= 0)
-      route.permutation[dim[i]] = i;
-  assert_int_equal(rs_vec_reserve(&s->routes, s->routes.n + 1), RESHARD_SUCCESS);
-  s->routes.at[s->routes.n++] = route;
+      region.permutation[dim[i]] = i;
+  assert_int_equal(rs_vec_reserve(&s->regions, s->regions.n + 1), RESHARD_SUCCESS);
+  s->regions.at[s->regions.n++] = region;
 }
 
 /* One tensor cut in slabs, each of which is a part of a tensor of the other side. */
@@ -101,9 +102,9 @@ static void make_sides(rng *r, const naive_set *set, bool source, const bool *re
     int64_t shape[RESHARD_MAX_DIMS], boxes = rng_one_in(r, 3) ? rng_in(r, 1, 4) : RS_MOST_BOXES;
     for (int d = 0; d < t->ndim; d++)
       shape[d] = t->shape[reversed != NULL && reversed[i] ? t->ndim - 1 - d : d];
-    must(naive_side_make(r, t->ndim, shape, world, source, RESHARD_LAYOUT_KIND_COUNT, boxes, rng_one_in(r, 2),
-                         &(*out)[i], &why),
-         seed, &why);
+    must_succeed(naive_side_make(r, t->ndim, shape, world, source, RESHARD_LAYOUT_KIND_COUNT, boxes, rng_one_in(r, 2),
+                                 &(*out)[i], &why),
+                 seed, &why);
   }
 }
 
@@ -123,11 +124,11 @@ static void make_scene(rng *r, int64_t groups, int64_t most, scene *s, uint64_t 
     naive_add(&zeros, "", s->src.at[i].dtype, s->src.at[i].ndim, s->src.at[i].shape);
   for (int64_t i = 0; i < s->dst.n; i++)
     naive_add(&s->reached, "", s->dst.at[i].dtype, s->dst.at[i].ndim, s->dst.at[i].shape);
-  poison(&s->dst);
-  poison(&s->reached);
-  for (int64_t i = 0; i < s->routes.n; i++) {
-    naive_route(&s->src, &s->routes.at[i], &s->dst);
-    naive_route(&zeros, &s->routes.at[i], &s->reached);
+  poison_blocks(&s->dst);
+  poison_blocks(&s->reached);
+  for (int64_t i = 0; i < s->regions.n; i++) {
+    naive_region(&s->src, &s->regions.at[i], &s->dst);
+    naive_region(&zeros, &s->regions.at[i], &s->reached);
   }
   naive_set_free(&zeros);
 }
@@ -140,45 +141,45 @@ static void free_scene(scene *s) {
   free(s->from);
   free(s->to);
   free(s->reversed);
-  free(s->routes.at);
+  free(s->regions.at);
   naive_set_free(&s->src);
   naive_set_free(&s->dst);
   naive_set_free(&s->reached);
 }
 
-static void flip(const rs_store *store, const rs_spot *spot, int64_t offset) {
-  rs_file *f = &store->files.at[spot->file];
+static void flip_byte(const rs_store *store, const rs_stored_block *block, int64_t offset) {
+  rs_file *f = &store->files.at[block->file];
   char byte;
   if (f->memory != NULL) {
-    f->memory[spot->offset + offset] ^= 0x10;
+    f->memory[block->offset + offset] ^= 0x10;
     return;
   }
-  assert_int_equal(pread(f->fd, &byte, 1, spot->offset + offset), 1);
+  assert_int_equal(pread(f->fd, &byte, 1, block->offset + offset), 1);
   byte ^= 0x10;
-  assert_int_equal(pwrite(f->fd, &byte, 1, spot->offset + offset), 1);
+  assert_int_equal(pwrite(f->fd, &byte, 1, block->offset + offset), 1);
 }
 
-/* A byte of the target that is not as written is found if a route leads there, and only then. */
-static void spoil(rng *r, const scene *s, rs_move *move, uint64_t seed) {
+/* A byte of the target that is not as written is found if a region leads there, and only then. */
+static void spoil_byte(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
   int64_t t = rng_below(r, s->dst.n);
   const naive_cut *cut = &s->to[t].cut;
   int64_t shard = cut->n > 0 ? rng_below(r, cut->n) : 0;
   if (cut->n == 0 || cut->at[shard].n == 0)
     return;
   int64_t e = rng_below(r, cut->at[shard].n), width = (int64_t)reshard_dtype_size(s->dst.at[t].dtype);
-  rs_spot spot = naive_store_spot(move->dst, t, cut, shard);
+  rs_stored_block block = naive_store_block(move->dst, t, cut, shard);
   bool reached = s->reached.at[t].bytes[cut->at[shard].index[e] * width] == 0;
   int64_t offset = e * width + rng_below(r, width);
-  flip(move->dst, &spot, offset);
-  reshard_status status = rs_move_run(move);
+  flip_byte(move->dst, &block, offset);
+  reshard_status status = rs_store_move_run(move);
   if (status != (reached ? RESHARD_ERROR_CORRUPT : RESHARD_SUCCESS))
     fail_msg("seed %llu: a flipped byte of tensor %lld that %s: status %d", (unsigned long long)seed, (long long)t,
              reached ? "was moved" : "was not moved", status);
-  const char *path = move->dst->files.at[spot.file].path;
+  const char *path = move->dst->files.at[block.file].path;
   if (reached && (strstr(reshard_last_error(), s->dst.at[t].name) == NULL ||
                   (path != NULL && strstr(reshard_last_error(), path) == NULL)))
     fail_msg("seed %llu: tensor or file is not named: %s", (unsigned long long)seed, reshard_last_error());
-  flip(move->dst, &spot, offset);
+  flip_byte(move->dst, &block, offset);
 }
 
 static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
@@ -191,22 +192,22 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   int64_t only = rng_one_in(&r, 4) && s.dst.n > 0 ? rng_below(&r, s.to[0].what.world) : -1;
   naive_store_make(&r, &s.src, s.from, s.reversed, rng_one_in(&r, 2), true, &src);
   naive_store_make(&r, &s.dst, s.to, NULL, rng_one_in(&r, 2), false, &dst);
-  rs_move move = {.src = &src,
-                  .dst = &dst,
-                  .nroutes = s.routes.n,
-                  .routes = s.routes.at,
-                  .threads = (int)rng_below(&r, 4),
-                  .only_rank = only};
-  if (rs_move_run(&move) != RESHARD_SUCCESS)
+  rs_store_move move = {.src = &src,
+                        .dst = &dst,
+                        .nregions = s.regions.n,
+                        .regions = s.regions.at,
+                        .threads = (int)rng_below(&r, 4),
+                        .only_rank = only};
+  if (rs_store_move_run(&move) != RESHARD_SUCCESS)
     fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
-  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  must_succeed(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
   move.compare = true;
-  if (rs_move_run(&move) != RESHARD_SUCCESS)
+  if (rs_store_move_run(&move) != RESHARD_SUCCESS)
     fail_msg("seed %llu: compared: %s", (unsigned long long)seed, reshard_last_error());
-  must(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
+  must_succeed(naive_store_check(&dst, &s.dst, s.to, only, &why), seed, &why);
   for (int i = 0; i < 3 && only < 0 && s.dst.n > 0; i++)
-    spoil(&r, &s, &move, seed);
-  must(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
+    spoil_byte(&r, &s, &move, seed);
+  must_succeed(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
   naive_store_free(&src);
   naive_store_free(&dst);
   free_scene(&s);
@@ -242,7 +243,7 @@ static void test_large(void **state) {
 typedef struct pair {
   scene s;
   rs_store src, dst;
-  rs_move move;
+  rs_store_move move;
 } pair;
 
 static void side_of(naive_side *side, const char *text, int64_t rows, int64_t columns) {
@@ -268,14 +269,14 @@ static void make_pair(pair *p) {
   p->s.to = cli_alloc(1, sizeof *p->s.to);
   side_of(p->s.from, "chunk(0;0-3)", 1000, 500);
   side_of(p->s.to, "chunk(1;0-1)", 1000, 500);
-  assert_int_equal(rs_vec_reserve(&p->s.routes, 1), RESHARD_SUCCESS);
-  p->s.routes.at[p->s.routes.n++] =
-      (rs_route){.src_extent = {1000, 500}, .dst_extent = {1000, 500}, .permutation = {0, 1}};
-  naive_route(&p->s.src, p->s.routes.at, &p->s.dst);
+  assert_int_equal(rs_vec_reserve(&p->s.regions, 1), RESHARD_SUCCESS);
+  p->s.regions.at[p->s.regions.n++] =
+      (rs_copy_region){.src_extent = {1000, 500}, .dst_extent = {1000, 500}, .permutation = {0, 1}};
+  naive_region(&p->s.src, p->s.regions.at, &p->s.dst);
   naive_store_make(&r, &p->s.src, p->s.from, NULL, true, true, &p->src);
   naive_store_make(&r, &p->s.dst, p->s.to, NULL, true, false, &p->dst);
-  p->move =
-      (rs_move){.src = &p->src, .dst = &p->dst, .nroutes = 1, .routes = p->s.routes.at, .threads = 2, .only_rank = -1};
+  p->move = (rs_store_move){
+      .src = &p->src, .dst = &p->dst, .nregions = 1, .regions = p->s.regions.at, .threads = 2, .only_rank = -1};
 }
 
 static void free_pair(pair *p) {
@@ -289,14 +290,14 @@ static void test_shorter(void **state) {
   for (int target = 0; target < 2; target++) {
     pair p;
     make_pair(&p);
-    assert_int_equal(rs_move_run(&p.move), RESHARD_SUCCESS);
+    assert_int_equal(rs_store_move_run(&p.move), RESHARD_SUCCESS);
     p.move.compare = target;
     rs_store *store = target ? &p.dst : &p.src;
     int64_t i = 0;
     while (store->files.at[i].size == 0)
       i++;
     assert_int_equal(ftruncate(store->files.at[i].fd, store->files.at[i].size - 1), 0);
-    assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_SYSTEM);
+    assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM);
     assert_non_null(strstr(reshard_last_error(), store->files.at[i].path));
     store->files.at[i].size = 0; /* as naive_store_free has no use for it */
     free_pair(&p);
@@ -315,7 +316,7 @@ static void test_read_only(void **state) {
     assert_true(dup2(fileno(file), p.dst.files.at[i].fd) >= 0);
     fclose(file);
   }
-  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_SYSTEM);
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM);
   assert_non_null(strstr(reshard_last_error(), "file-"));
   free_pair(&p);
 }
@@ -326,7 +327,7 @@ typedef struct watched {
   bool right;
 } watched;
 
-static int watch(void *user, const char *stage, int64_t done, int64_t all) {
+static int watch_progress(void *user, const char *stage, int64_t done, int64_t all) {
   watched *w = user;
   w->right = w->right && strcmp(stage, w->stage) == 0 && done >= w->last && done <= all && all == 2000000;
   w->last = done;
@@ -339,10 +340,10 @@ static void test_progress(void **state) {
   make_pair(&p);
   for (int i = 0; i < 4; i++) {
     watched w = {.stage = i % 2 == 1 ? "comparing" : "moving", .right = true, .cancel_at = i < 2 ? 0 : 1};
-    p.move.progress = watch;
+    p.move.progress = watch_progress;
     p.move.user = &w;
     p.move.compare = i % 2 == 1;
-    reshard_status status = rs_move_run(&p.move);
+    reshard_status status = rs_store_move_run(&p.move);
     assert_true(w.right);
     assert_int_equal(status, w.cancel_at > 0 && w.calls > 0 ? RESHARD_ERROR_CANCELLED : RESHARD_SUCCESS);
     assert_true(w.calls <= (w.cancel_at > 0 ? 1 : 1000));
@@ -354,24 +355,24 @@ static void test_refused(void **state) {
   (void)state;
   pair p;
   make_pair(&p);
-  rs_route *route = p.s.routes.at, good = *route;
-  route->src_extent[0] = 999; /* not as much as the target's */
-  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
-  *route = good;
-  route->dst_offset[1] = 1; /* past its end */
-  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
-  *route = good;
-  route->permutation[1] = 2; /* no such dim */
-  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
-  *route = good;
+  rs_copy_region *region = p.s.regions.at, good = *region;
+  region->src_extent[0] = 999; /* not as much as the target's */
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *region = good;
+  region->dst_offset[1] = 1; /* past its end */
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *region = good;
+  region->permutation[1] = 2; /* no such dim */
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  *region = good;
   p.src.tensors.at[0].first++; /* rank 0's is not stored */
   p.src.tensors.at[0].count--;
-  assert_int_equal(rs_move_run(&p.move), RESHARD_ERROR_INTERNAL);
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL);
   assert_non_null(strstr(reshard_last_error(), "'w'"));
   p.src.tensors.at[0].first--;
   p.src.tensors.at[0].count++;
-  p.move.nroutes = 0;
-  assert_int_equal(rs_move_run(&p.move), RESHARD_SUCCESS);
+  p.move.nregions = 0;
+  assert_int_equal(rs_store_move_run(&p.move), RESHARD_SUCCESS);
   free_pair(&p);
 }
 

@@ -1,16 +1,22 @@
-/* An output appears complete or not at all, and a killed run leaves no rubbish for ever.
+/* An output appears complete or not at all, and leftovers of a killed run are removed by the next.
  *
  * Everything is written to a sibling, ".NAME.reshard-PID-N", on the same file system, hence one rename from its place.
- * Its maker holds a lock (flock) on it, which ends with the process: a sibling of that form whose lock can be had is
- * nobody's, and whoever makes the same output next removes it. A sibling is made first and locked then; in between
- * another run may take it for a leftover. So each of the two, once it has the lock, looks whether the name still means
- * the file that it has locked: the cleaner then removes nothing that was renamed meanwhile, and the maker takes the
- * next N. Where there are no locks, nothing is ever taken for a leftover.
+ * Its maker holds a lock (flock) on it, which ends with the process. A sibling of that form whose lock is free has no
+ * owner, and the next run with the same output removes it.
  *
- * To replace, the two names are exchanged, so that one of the old and the new is there at any moment, also for
- * directories, and a sync that fails can be followed by a second exchange. */
+ * A sibling is made first and locked then; in between another run may take it for a leftover. So each of the two, once
+ * it has the lock, checks that the name still means the file that it has locked. The cleaner then removes nothing that
+ * was renamed meanwhile, and the maker takes the next N. Where there are no locks, nothing is ever taken for a
+ * leftover.
+ *
+ * To replace, the two names are exchanged. One of the old and the new is there at any moment, also for directories, and
+ * a sync that fails can be followed by a second exchange. */
 #define _GNU_SOURCE /* renameat2 */
-#include "file/write/target.h"
+#include "file/write/output.h"
+
+#include "base/text.h"
+#include "file/ground/file.h"
+#include "file/ground/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,51 +29,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MARK ".reshard-"
-
 /* Names of the files in a checkpoint's directory. */
 static bool is_part(const char *name) { return rs_ends(name, ".safetensors") || rs_ends(name, ".json"); }
 
-static const char *skip_digits(const char *text) {
-  const char *at = text;
-  while (*at >= '0' && *at <= '9')
-    at++;
-  return at > text ? at : "!";
-}
-
-/* ".NAME.reshard-PID-N", and a suffix of ours: the length of NAME; 0 when it is none. */
-static size_t temporary_name(const char *entry) {
-  const char *mark = NULL;
-  if (entry[0] != '.')
-    return 0;
-  for (const char *at = entry + 2; at[-1] != '\0' && (at = strstr(at, MARK)) != NULL; at++)
-    mark = at;
-  if (mark == NULL)
-    return 0;
-  const char *end = skip_digits(mark + sizeof MARK - 1);
-  end = *end == '-' ? skip_digits(end + 1) : "!";
-  bool is = *end == '\0' || strcmp(end, ".npy") == 0 || strcmp(end, ".safetensors") == 0;
-  return is ? (size_t)(mark - entry) - 1 : 0;
-}
-
 static bool is_temporary(const char *name, const char *entry) {
   size_t n = strlen(name);
-  return temporary_name(entry) == n && strncmp(entry + 1, name, n) == 0;
-}
-
-reshard_status rs_target_refuse(const char *where, const char *path) {
-  char real[PATH_MAX], *rest = NULL, quoted[RS_QUOTE];
-  if (realpath(path, real) == NULL) /* who opens it says why */
-    return RESHARD_SUCCESS;
-  for (char *entry = strtok_r(real, "/", &rest); entry != NULL; entry = strtok_r(NULL, "/", &rest))
-    if (temporary_name(entry) > 0)
-      return rs_error(RESHARD_ERROR_INVALID, "%s: is not complete: a writer has '%s' in work, or was killed at it",
-                      where, rs_quote(quoted, sizeof quoted, entry));
-  return RESHARD_SUCCESS;
+  return rs_temporary_name(entry) == n && strncmp(entry + 1, name, n) == 0;
 }
 
 /* 0: the name means the file that is open as fd. ENOENT: another one, or none. Else an error number. */
-static int compare(int parent, const char *name, int fd) {
+static int compare_name(int parent, const char *name, int fd) {
   struct stat a, b;
   if (fstat(fd, &a) != 0 || fstatat(parent, name, &b, AT_SYMLINK_NOFOLLOW) != 0)
     return errno;
@@ -88,7 +59,7 @@ static bool is_file(int parent, const char *name) {
 }
 
 /* A file, or a directory with the files of a checkpoint; whatever else is in it stays, and it then too. */
-static void discard(int parent, const char *name) {
+static void discard_entry(int parent, const char *name) {
   if (is_file(parent, name)) {
     unlinkat(parent, name, 0);
     return;
@@ -104,15 +75,15 @@ static void discard(int parent, const char *name) {
 }
 
 /* Files are opened for writing too: some network file systems lock no others. */
-static void remove_leftovers(const rs_target *t) {
+static void remove_leftovers(const rs_output *t) {
   DIR *directory = open_directory(t->parent, ".");
   for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
     if (!is_temporary(t->name, entry->d_name))
       continue;
     int how = is_file(t->parent, entry->d_name) ? O_RDWR : O_RDONLY | O_DIRECTORY;
     int fd = openat(t->parent, entry->d_name, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && compare(t->parent, entry->d_name, fd) == 0)
-      discard(t->parent, entry->d_name);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && compare_name(t->parent, entry->d_name, fd) == 0)
+      discard_entry(t->parent, entry->d_name);
     if (fd >= 0)
       close(fd);
   }
@@ -120,8 +91,8 @@ static void remove_leftovers(const rs_target *t) {
     closedir(directory);
 }
 
-/* Is the directory that is there one that may be replaced? */
-static reshard_status check_directory(const rs_target *t, const char *where) {
+/* Checks that the directory that is there may be replaced. */
+static reshard_status check_directory(const rs_output *t, const char *where) {
   char quoted[RS_QUOTE];
   if (faccessat(t->parent, t->name, W_OK | X_OK, 0) != 0) /* it could not be emptied */
     return rs_file_error(where, errno);
@@ -151,8 +122,8 @@ static reshard_status check_directory(const rs_target *t, const char *where) {
   return status;
 }
 
-/* What is in the output's place: *there when it is something that may be replaced. */
-static reshard_status look(const rs_target *t, const char *where, bool *there) {
+/* Looks at the output's path: *there when something that may be replaced is there. */
+static reshard_status check_existing(const rs_output *t, const char *where, bool *there) {
   struct stat info;
   *there = false;
   if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0)
@@ -172,7 +143,7 @@ static reshard_status look(const rs_target *t, const char *where, bool *there) {
 }
 
 /* Splits the path, and opens the directory that the output is in. */
-static reshard_status locate(rs_target *t, const char *where, const char *path) {
+static reshard_status locate_output(rs_output *t, const char *where, const char *path) {
   size_t n = strlen(path);
   RS_TRY(rs_alloc_copy(&t->path, path, (int64_t)n + 1, 1));
   while (n > 1 && t->path[n - 1] == '/')
@@ -181,7 +152,7 @@ static reshard_status locate(rs_target *t, const char *where, const char *path) 
   t->name = slash != NULL ? slash + 1 : t->path;
   if (*t->name == '\0' || strcmp(t->name, ".") == 0 || strcmp(t->name, "..") == 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: does not end in a name", where);
-  if (temporary_name(t->name) > 0)
+  if (rs_temporary_name(t->name) > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: has a name of a writer's temporary, and would be taken for a leftover",
                     where);
   if (slash != NULL)
@@ -198,7 +169,7 @@ static reshard_status locate(rs_target *t, const char *where, const char *path) 
 }
 
 /* cp writes through a symbolic link, to a place that its owner has chosen for the data (another disk); we too. */
-static reshard_status follow(rs_target *t, const char *where, const char *path) {
+static reshard_status follow_link(rs_output *t, const char *where, const char *path) {
   struct stat info;
   char real[PATH_MAX];
   if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(info.st_mode) || !t->force)
@@ -210,11 +181,11 @@ static reshard_status follow(rs_target *t, const char *where, const char *path) 
   t->parent = -1;
   free(t->path);
   t->path = NULL;
-  return locate(t, where, real);
+  return locate_output(t, where, real);
 }
 
 /* Makes and locks the temporary; *again when it was taken for a leftover. 0 or an error number. */
-static int make(rs_target *t, bool *again) {
+static int try_temporary(rs_output *t, bool *again) {
   *again = false;
   if (t->directory && mkdirat(t->parent, t->hidden, 0777) != 0)
     return errno;
@@ -228,7 +199,7 @@ static int make(rs_target *t, bool *again) {
     return error;
   }
   bool held = flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  error = held ? ENOENT : compare(t->parent, t->hidden, t->fd);
+  error = held ? ENOENT : compare_name(t->parent, t->hidden, t->fd);
   if (error == 0)
     return 0;
   *again = error == ENOENT;
@@ -239,16 +210,16 @@ static int make(rs_target *t, bool *again) {
   return error;
 }
 
-static reshard_status make_temporary(rs_target *t, const char *where, const char *suffix) {
+static reshard_status make_temporary(rs_output *t, const char *where, const char *suffix) {
   int64_t size = (int64_t)strlen(t->path) + 80;
   int stem = (int)(t->name - t->path);
   RS_TRY(rs_alloc(&t->temporary, size, 1));
   t->hidden = t->temporary + stem;
   for (int n = 0;; n++) {
-    snprintf(t->temporary, (size_t)size, "%.*s.%s" MARK "%lld-%d%s", stem, t->path, t->name, (long long)getpid(), n,
-             suffix);
+    snprintf(t->temporary, (size_t)size, "%.*s.%s" RS_TEMPORARY_MARK "%lld-%d%s", stem, t->path, t->name,
+             (long long)getpid(), n, suffix);
     bool again;
-    int error = make(t, &again);
+    int error = try_temporary(t, &again);
     if (error == 0)
       return RESHARD_SUCCESS;
     if (n >= 1000 || (error != EEXIST && !again))
@@ -256,23 +227,23 @@ static reshard_status make_temporary(rs_target *t, const char *where, const char
   }
 }
 
-reshard_status rs_target_create(rs_target *t, const char *where, const char *path, bool directory, const char *suffix,
+reshard_status rs_output_create(rs_output *t, const char *where, const char *path, bool directory, const char *suffix,
                                 bool force) {
   bool there;
-  *t = (rs_target){.parent = -1, .fd = -1, .directory = directory, .force = force};
+  *t = (rs_output){.parent = -1, .fd = -1, .directory = directory, .force = force};
   reshard_status status;
-  RS_TRY_GOTO(status, locate(t, where, path), fail);
-  RS_TRY_GOTO(status, follow(t, where, path), fail);
-  RS_TRY_GOTO(status, look(t, where, &there), fail);
+  RS_TRY_GOTO(status, locate_output(t, where, path), fail);
+  RS_TRY_GOTO(status, follow_link(t, where, path), fail);
+  RS_TRY_GOTO(status, check_existing(t, where, &there), fail);
   remove_leftovers(t);
   RS_TRY_GOTO(status, make_temporary(t, where, suffix), fail);
   return RESHARD_SUCCESS;
 fail:
-  rs_target_free(t);
+  rs_output_free(t);
   return status;
 }
 
-int rs_target_open(const rs_target *t, const char *name, int *fd) {
+int rs_output_open(const rs_output *t, const char *name, int *fd) {
   *fd = t->directory ? openat(t->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
                      : fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
   return *fd >= 0 ? 0 : errno;
@@ -287,13 +258,13 @@ int rs_sync_directory(int fd) {
   }
 }
 
-/* How the new one came into its place; each can be taken back but for `overwritten`. */
+/* Way in which the new output came to its place; each can be undone but for OVERWRITTEN. */
 typedef enum way { MOVED, EXCHANGED, SET_ASIDE, OVERWRITTEN } way;
 
-/* For file systems that cannot exchange, or cannot rename without replacing (NFS). What is set aside - a file by a
- * second link, so that it stays in place until the new one is - has a name that is never removed as a leftover: it may
- * be the only copy. */
-static int place_simply(const rs_target *t, bool there, const char *aside, way *how) {
+/* For file systems that cannot exchange, or cannot rename without replacing (NFS). The old output is set aside, a file
+ * by a second link, so that it stays in place until the new one is. Its name there is never removed as a leftover: it
+ * may be the only copy. */
+static int place_without_exchange(const rs_output *t, bool there, const char *aside, way *how) {
   *how = there ? SET_ASIDE : MOVED;
   if (!there && !t->directory) {
     if (linkat(t->parent, t->hidden, t->parent, t->name, 0) == 0) {
@@ -317,53 +288,53 @@ static int place_simply(const rs_target *t, bool there, const char *aside, way *
   return error;
 }
 
-static int place(const rs_target *t, bool there, const char *aside, way *how) {
+static int place_output(const rs_output *t, bool there, const char *aside, way *how) {
   *how = there ? EXCHANGED : MOVED;
   if (renameat2(t->parent, t->hidden, t->parent, t->name, there ? RENAME_EXCHANGE : RENAME_NOREPLACE) == 0)
     return 0;
   bool lacking = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
-  return lacking ? place_simply(t, there, aside, how) : errno;
+  return lacking ? place_without_exchange(t, there, aside, how) : errno;
 }
 
-static bool take_back(const rs_target *t, const char *aside, way how) {
+static bool undo_place(const rs_output *t, const char *aside, way how) {
   if (how == EXCHANGED)
     return renameat2(t->parent, t->hidden, t->parent, t->name, RENAME_EXCHANGE) == 0;
   return how != OVERWRITTEN && renameat(t->parent, t->name, t->parent, t->hidden) == 0 &&
          (how != SET_ASIDE || renameat(t->parent, aside, t->parent, t->name) == 0);
 }
 
-reshard_status rs_target_publish(rs_target *t, const char *where) {
+reshard_status rs_output_publish(rs_output *t, const char *where) {
   bool there;
   way how;
   char aside[NAME_MAX + 8];
   snprintf(aside, sizeof aside, "%s.old", t->hidden);
   int error = EEXIST;
   for (int attempt = 0; attempt < 16 && (error == EEXIST || error == ENOENT); attempt++) {
-    RS_TRY(look(t, where, &there)); /* it may have come or gone since */
-    error = place(t, there, aside, &how);
+    RS_TRY(check_existing(t, where, &there)); /* it may have come or gone since */
+    error = place_output(t, there, aside, &how);
   }
   if (error != 0)
     return rs_error(RESHARD_ERROR_SYSTEM, "%s: cannot be put in its place: %s", where, strerror(error));
   error = rs_sync_directory(t->parent);
-  if (error != 0 && take_back(t, aside, how))
+  if (error != 0 && undo_place(t, aside, how))
     return rs_file_error(where, error);
   close(t->fd);
   t->fd = -1; /* nothing of ours is under the temporary's name any more */
   if (error != 0)
     return rs_file_error(where, error);
   if (how == EXCHANGED || how == SET_ASIDE)
-    discard(t->parent, how == EXCHANGED ? t->hidden : aside);
+    discard_entry(t->parent, how == EXCHANGED ? t->hidden : aside);
   return RESHARD_SUCCESS;
 }
 
-void rs_target_free(rs_target *t) {
+void rs_output_free(rs_output *t) {
   if (t->fd >= 0) {
-    discard(t->parent, t->hidden);
+    discard_entry(t->parent, t->hidden);
     close(t->fd);
   }
   if (t->parent >= 0)
     close(t->parent);
   free(t->path);
   free(t->temporary);
-  *t = (rs_target){.parent = -1, .fd = -1};
+  *t = (rs_output){.parent = -1, .fd = -1};
 }

@@ -1,10 +1,13 @@
 /* Models from files: a JSON list of tensors, the header of a safetensors file, or those of another checkpoint. */
-#include "file/ground/json.h"
-#include "file/read/open.h"
+#include "base/text.h"
+#include "file/format/safetensors.h"
+#include "file/model/model.h"
+#include "file/read/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #ifdef RS_HAVE_JANSSON
 
@@ -18,7 +21,7 @@ static reshard_status add_list(reshard_model model, const char *where, json_t *r
     if (!json_is_object(item) || !json_is_string(name))
       return rs_error(RESHARD_ERROR_INVALID, "%s: item %zu: %s", where, i,
                       json_is_object(item) ? "\"name\" is missing or no string" : "no object");
-    RS_TRY(rs_json_tensor(model, where, json_string_value(name), item, NULL));
+    RS_TRY(rs_safetensors_add_tensor(model, where, json_string_value(name), item, NULL));
   }
   return rs_model_check_names(model, where);
 }
@@ -28,7 +31,7 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   int64_t size;
   json_t *root;
   reshard_model made = NULL;
-  RS_TRY(rs_file_read(where, path, JSON_LIMIT, &text, &size));
+  RS_TRY(rs_file_read_all(where, path, JSON_LIMIT, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
   RS_TRY(status);
@@ -45,14 +48,14 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
 
 static reshard_status load_header(const char *where, const char *path, reshard_model *model) {
   rs_file file;
-  rs_header header;
+  rs_safetensors header;
   RS_TRY(rs_file_open(where, path, 1, &file));
-  reshard_status status = rs_header_read(where, &file, &header);
+  reshard_status status = rs_safetensors_read(where, &file, &header);
   rs_file_close(&file);
   RS_TRY(status);
   *model = header.model;
   header.model = NULL;
-  rs_header_free(&header);
+  rs_safetensors_free(&header);
   return RESHARD_SUCCESS;
 }
 
@@ -94,4 +97,16 @@ reshard_status reshard_model_load(const char *path, reshard_model *model) {
   if (is_checkpoint(path))
     return load_checkpoint(path, model);
   return load_text(rs_where(where, "model file", path), path, model);
+}
+
+reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
+  if (name_or_path == NULL || model == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
+  const char *name;
+  for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
+    if (strcmp(name, name_or_path) == 0)
+      return reshard_model_preset(name_or_path, model);
+  if (access(name_or_path, F_OK) != 0 && strchr(name_or_path, '/') == NULL)
+    return rs_preset_error("no model file and no preset", name_or_path);
+  return reshard_model_load(name_or_path, model);
 }

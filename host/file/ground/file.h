@@ -1,0 +1,40 @@
+/* Files: their paths and errors, opened and read as a whole or in parts. */
+#ifndef RS_FILE_FILE_H
+#define RS_FILE_FILE_H
+
+#include "base/base.h"
+
+/* Begins an error about a file: what 'path', quoted. Returns where. */
+#define RS_WHERE 512
+const char *rs_where(char where[RS_WHERE], const char *what, const char *path);
+/* Records the error of errno for a file: RESHARD_ERROR_INVALID when it is missing, else RESHARD_ERROR_SYSTEM. */
+reshard_status rs_file_error(const char *where, int number);
+
+/* Joins a directory's path and a name, with a NUL. */
+typedef RS_VEC(char) rs_path_text;
+reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole);
+
+typedef struct rs_file {
+  char *path;         /* owned; for errors */
+  int fd;             /* -1: none, owned else */
+  char *memory;       /* a caller's buffer in place of a file; borrowed */
+  int64_t size;       /* bytes */
+  int64_t changed_ns; /* of a file that is read: time of its last change when it was opened */
+} rs_file;
+
+/* Opens a regular file for reading. files: how many are opened together, for the error when these are too many.
+ * Errors: as rs_file_error, RESHARD_ERROR_INVALID for what is no regular file. */
+reshard_status rs_file_open(const char *where, const char *path, int64_t files, rs_file *file);
+void rs_file_close(rs_file *file);
+/* Size and time of the last change of an open file. */
+reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *changed_ns);
+/* Reads or writes bytes [offset, offset + n) of a file or of memory, through short calls and EINTR. The error of a file
+ * that is shorter than it was names it. */
+reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n);
+reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void *from, int64_t n);
+
+/* Reads the whole of a file or pipe, with a NUL behind it; the caller frees *text. Errors: as rs_file_error, and
+ * RESHARD_ERROR_INVALID when it is longer than limit. */
+reshard_status rs_file_read_all(const char *where, const char *path, int64_t limit, char **text, int64_t *size);
+
+#endif

@@ -1,0 +1,21 @@
+/* One line of a map, applied to a match. */
+#ifndef RS_FILE_MAP_LINE_H
+#define RS_FILE_MAP_LINE_H
+
+#include "file/ground/file.h"
+#include "file/map/names.h"
+#include "file/map/region.h"
+
+/* A map that is being applied. */
+typedef struct rs_map_work {
+  rs_map_source source;
+  char where[RS_WHERE];          /* file and line, before errors of the target's model */
+  rs_map_matches matches, spare; /* of the line */
+  reshard_model target;
+  RS_VEC(int64_t) lines; /* per tensor of the target: the line that made it */
+  rs_copy_regions regions;
+} rs_map_work;
+/* The line for the match: appends what it makes. */
+reshard_status rs_map_apply_match(rs_map_work *work);
+
+#endif

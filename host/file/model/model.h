@@ -1,0 +1,46 @@
+/* Inside of a model: tensors by name, dtype and shape. */
+#ifndef RS_FILE_MODEL_H
+#define RS_FILE_MODEL_H
+
+#include "base/base.h"
+
+#include <reshard/file.h>
+
+typedef struct rs_model_tensor {
+  int64_t name; /* offset in reshard_model_s.names */
+  reshard_dtype dtype;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+} rs_model_tensor;
+
+struct reshard_model_s {
+  RS_VEC(char) names; /* NUL-terminated, one after the other */
+  RS_VEC(rs_model_tensor) tensors;
+  int64_t bytes;
+};
+
+/* Borrowed; tensors that are added later may move it. */
+static inline const char *rs_model_name(const struct reshard_model_s *model, int64_t tensor) {
+  return model->names.at + model->tensors.at[tensor].name;
+}
+reshard_status rs_model_new(reshard_model *model);
+/* Appends a tensor; what ("model file 'x.json'") begins the text of an error. Checks the extents and every product;
+ * ndim and dtype are the caller's to check. */
+reshard_status rs_model_add(reshard_model model, const char *what, const char *name, size_t length, reshard_dtype dtype,
+                            int ndim, const int64_t *shape);
+/* Error when two tensors have one name. */
+reshard_status rs_model_check_names(reshard_model model, const char *what);
+/* *bytes = elements * width. Errors: a negative extent; an overflow, also one that a zero extent would hide. */
+reshard_status rs_tensor_bytes(int ndim, const int64_t *shape, size_t width, int64_t *bytes);
+
+/* A whole tensor in a file. */
+typedef struct rs_whole_tensor {
+  reshard_model_tensor tensor;
+  bool reversed;
+  int64_t file, offset;
+} rs_whole_tensor;
+
+/* RESHARD_ERROR_INVALID: what, the name, and the presets that there are. */
+reshard_status rs_preset_error(const char *what, const char *name);
+
+#endif

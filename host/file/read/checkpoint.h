@@ -1,0 +1,29 @@
+/* An open checkpoint. */
+#ifndef RS_FILE_CHECKPOINT_H
+#define RS_FILE_CHECKPOINT_H
+
+#include "file/ground/names.h"
+#include "file/move/store.h"
+
+/* True for formats that say themselves which rank has what. */
+static inline bool rs_has_ranks(reshard_file_format format) {
+  return format == RESHARD_FORMAT_SHARDS || format == RESHARD_FORMAT_DISTCP;
+}
+
+struct reshard_checkpoint_s {
+  rs_store store;
+  reshard_checkpoint_info info;
+  rs_names names; /* of the tensors; the text is the model's */
+  bool directory; /* known by device and inode, not by its name */
+  uint64_t device, inode;
+};
+/* As reshard_checkpoint_open. gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's temporary is
+ * not refused. The checkpoint is then compared with, never a source. */
+reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint);
+/* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name
+ * does not belong to what was opened. */
+reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path);
+/* RESHARD_ERROR_SYSTEM naming a file that is not as it was when it was opened (size, time of last change). */
+reshard_status rs_checkpoint_unchanged(reshard_checkpoint checkpoint);
+
+#endif

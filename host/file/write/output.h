@@ -1,0 +1,42 @@
+/* The place of a file or directory that is written: a locked temporary beside it, and the rename that makes it the real
+ * one. */
+#ifndef RS_FILE_OUTPUT_H
+#define RS_FILE_OUTPUT_H
+
+#include "base/base.h"
+
+typedef struct rs_output {
+  char *path;         /* of the output, as resolved; owned */
+  const char *name;   /* its last component */
+  char *temporary;    /* path of the temporary; owned */
+  const char *hidden; /* its last component */
+  int parent;         /* descriptor of the directory of both; -1: none */
+  int fd;             /* of the temporary: open for reading and writing, or a directory; locked; -1: none */
+  bool directory, force;
+} rs_output;
+
+/* Checks that the output may be made, removes leftovers of killed runs, and makes the temporary with that suffix (""
+ * for a directory). where begins the text of an error.
+ *
+ *   - The output is a name in a directory that is there. A symbolic link is never replaced: with force its target is.
+ *   - Without force nothing may be there. With force a file replaces a regular file, and a directory one that has
+ *     nothing but regular files named *.safetensors or *.json in it, so that no home directory is lost by mistake. */
+reshard_status rs_output_create(rs_output *target, const char *where, const char *path, bool directory,
+                                const char *suffix, bool force);
+
+/* A descriptor, for reading and writing, of the temporary file, or of a new file of that name in the temporary
+ * directory; the caller closes it. 0 or an error number. */
+int rs_output_open(const rs_output *target, const char *name, int *fd);
+
+/* Puts the temporary, whose contents are synced, in place of the output, and syncs the directory. After an error, the
+ * output is as it was, and rs_output_free removes the temporary. What was there before is removed as far as the system
+ * lets us; the rest of it is a leftover. */
+reshard_status rs_output_publish(rs_output *target, const char *where);
+
+/* Removes the temporary if it was not published; frees all. */
+void rs_output_free(rs_output *target);
+
+/* Syncs a directory, where the file system can: 0 or an error number. */
+int rs_sync_directory(int fd);
+
+#endif
