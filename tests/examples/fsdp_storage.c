@@ -6,7 +6,7 @@
  *
  * The ranks are threads; each runs rank_main as a process of a job would. */
 #include <reshard/reshard.h>
-#include <reshard/tensor.h>
+#include <reshard/torch.h>
 
 #include <pthread.h>
 #include <stdio.h>

@@ -6,8 +6,8 @@
  *
  * The ranks are threads; each runs rank_main as a process of a job would. They are on the CPU, or share the GPUs that
  * are named, one after the other. usage: fsdp_tp [DIRECTORY [DEVICE...]], a device being cpu, cuda or cuda:N */
-#include <reshard/fsdp.h>
 #include <reshard/reshard.h>
+#include <reshard/torch.h>
 
 #include <pthread.h>
 #include <stdio.h>

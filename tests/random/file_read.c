@@ -1,6 +1,8 @@
 /* What a target must be, and what the library reads of it. */
 #include "random/file_case.h"
 
+#include <reshard/file.h>
+
 #ifdef RS_HAVE_JANSSON
 
 #include <stdlib.h>
