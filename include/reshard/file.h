@@ -137,7 +137,7 @@ typedef enum reshard_file_format {
   RESHARD_FORMAT_TORCH
 } reshard_file_format;
 /* "npy", "safetensors", "whole", "shards", "distcp", "torch"; "unknown" else. */
-RESHARD_API const char *reshard_format_string(reshard_file_format format);
+RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
 
 /* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
  * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
