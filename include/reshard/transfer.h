@@ -38,9 +38,9 @@ typedef enum reshard_path {
  * path, without a workspace limit, where all ranks' plans agree. NCCL has all-gather, broadcast, and from 2.28
  * all-to-all; the other communicators have none. */
 typedef enum reshard_collective_use {
-  RESHARD_COLLECTIVE_AUTO = 0, /* where it is the faster way */
-  RESHARD_COLLECTIVE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
-  RESHARD_COLLECTIVE_FORBID
+  RESHARD_COLLECTIVE_USE_AUTO = 0, /* where it is the faster way */
+  RESHARD_COLLECTIVE_USE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
+  RESHARD_COLLECTIVE_USE_FORBID
 } reshard_collective_use;
 
 typedef struct reshard_transfer_options {
