@@ -137,22 +137,34 @@ RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tens
 RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
                                                              void *stream);
 
-/* reshuffle_local_shard: collective; chunk spec to chunk spec on the same dim (negative: from the end) in another order
- * of placements: my whole shard goes to the rank that holds this chunk in the new order. Any permutation, any dim, no
- * transposes; as many placements after as before, which may be other ranks.
- * reshard_local_shard: collective; the dims differ. Both: shape of the tensor, my shard (any strides; NULL when I hold
- * none), the placements before and after, which name global ranks; the result is a new contiguous tensor (NULL when I
- * am not among the placements after), which requires a gradient where any rank's shard does. */
-RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
-                                                         const int64_t *shape, int dim, int64_t n,
-                                                         const reshard_remote_device *before, int64_t m,
-                                                         const reshard_remote_device *after, reshard_tensor local,
-                                                         void *stream, reshard_tensor *result);
-RESHARD_API reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
-                                                       const int64_t *shape, int dim_before, int64_t n,
-                                                       const reshard_remote_device *before, int dim_after, int64_t m,
-                                                       const reshard_remote_device *after, reshard_tensor local,
-                                                       void *stream, reshard_tensor *result);
+/* One dim of a tensor cut by the chunk rule over placements, which name global ranks. Source: ChunkShardingSpec. */
+typedef struct reshard_chunk_spec {
+  int dim;   /* negative: from the end */
+  int64_t n; /* placements, 1 or more */
+  const reshard_remote_device *placements;
+} reshard_chunk_spec;
+
+/* A tensor, and how it is cut before and after. Set `size` through RESHARD_LOCAL_RESHARD_INIT. Read during the call. */
+typedef struct reshard_local_reshard {
+  size_t size;
+  reshard_dtype dtype;
+  int ndim;
+  const int64_t *shape;      /* of the whole tensor */
+  reshard_chunk_spec before; /* PyTorch's sharding_spec */
+  reshard_chunk_spec after;  /* PyTorch's resharding_spec */
+} reshard_local_reshard;
+#define RESHARD_LOCAL_RESHARD_INIT sizeof(reshard_local_reshard)
+
+/* reshuffle_local_shard: collective; chunk spec to chunk spec on the same dim in another order of placements: my whole
+ * shard goes to the rank that holds this chunk in the new order. Any permutation, any dim, no transposes; as many
+ * placements after as before, which may be other ranks.
+ * reshard_local_shard: collective; the dims differ.
+ * local: my shard (any strides; NULL when I hold none). *result: a new contiguous tensor (NULL when I am not among the
+ * placements after), which requires a gradient where any rank's shard does. */
+RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
+                                                         reshard_tensor local, void *stream, reshard_tensor *result);
+RESHARD_API reshard_status reshard_reshard_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
+                                                       reshard_tensor local, void *stream, reshard_tensor *result);
 
 #ifdef __cplusplus
 }
