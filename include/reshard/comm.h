@@ -23,6 +23,7 @@ typedef struct reshard_local_options {
   int64_t ndevices;
 } reshard_local_options;
 #define RESHARD_LOCAL_OPTIONS_INIT sizeof(reshard_local_options)
+#define RESHARD_LOCAL_OPTIONS_DEFAULTS {sizeof(reshard_local_options), 0, RESHARD_ISA_AUTO, 0, NULL, 0}
 
 /* n ranks that are threads of this process. comms receives n handles, comms[r] for rank r; each handle is
  * used by one thread at a time. The environment is read here and only here. */

@@ -51,6 +51,7 @@ typedef struct reshard_device_options {
   const reshard_allocator *allocator; /* borrowed while the device lives; NULL: the device's own */
 } reshard_device_options;
 #define RESHARD_DEVICE_OPTIONS_INIT sizeof(reshard_device_options)
+#define RESHARD_DEVICE_OPTIONS_DEFAULTS {sizeof(reshard_device_options), 0, RESHARD_ISA_AUTO, 0, 0, NULL}
 
 /* "cpu"; "cuda" is the current CUDA device of the calling thread, "cuda:1" is the one of that number (as the process
  * sees them). options may be NULL. One reference for the caller. Handles of one device are independent of each other:

@@ -198,6 +198,7 @@ typedef struct reshard_writer_options {
                           than that has a file of its own) and model.safetensors.index.json */
 } reshard_writer_options;
 #define RESHARD_WRITER_OPTIONS_INIT sizeof(reshard_writer_options)
+#define RESHARD_WRITER_OPTIONS_DEFAULTS {sizeof(reshard_writer_options), 0, 0, 0}
 
 /* The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else a directory: of whole
  * tensors with index_bytes, else of shards named shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1).
@@ -275,6 +276,8 @@ typedef struct reshard_convert_options {
   void *user;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
+#define RESHARD_CONVERT_OPTIONS_DEFAULTS \
+  {sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL}
 
 typedef struct reshard_convert_report {
   reshard_checkpoint_info source;

@@ -42,6 +42,7 @@ typedef struct reshard_fsdp_group {
                                On the CPU: not used, a chunk there is on "cpu" */
 } reshard_fsdp_group;
 #define RESHARD_FSDP_GROUP_INIT sizeof(reshard_fsdp_group)
+#define RESHARD_FSDP_GROUP_DEFAULTS {sizeof(reshard_fsdp_group), NULL, NULL, 0}
 
 /* The table of functions that a framework calls; FSDPExtensions. user comes first in each. Every function is required.
  * The table is the host program's (_set_fsdp_extensions keeps one for the whole process): it is filled by
@@ -66,6 +67,7 @@ typedef struct reshard_fsdp_extension {
                                        reshard_tree *whole);
 } reshard_fsdp_extension;
 #define RESHARD_FSDP_EXTENSION_INIT sizeof(reshard_fsdp_extension)
+#define RESHARD_FSDP_EXTENSION_DEFAULTS {sizeof(reshard_fsdp_extension), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* DTensorExtensions: ours; each function is the one of that name below. sharder: of the communicator of the meshes'
  * root; borrowed by every call through the table, and the `world` of a group that names none. Fills all of *extension

@@ -68,6 +68,7 @@ typedef struct reshard_module_selection {
   const reshard_tensor *ignored;
 } reshard_module_selection;
 #define RESHARD_MODULE_SELECTION_INIT sizeof(reshard_module_selection)
+#define RESHARD_MODULE_SELECTION_DEFAULTS {sizeof(reshard_module_selection), 0, 0, NULL, 0, NULL}
 
 /* All parameters of a tree, then all buffers, each tensor once. selection NULL: everything.
  * Errors: RESHARD_ERROR_INVALID, a pattern that is malformed. Source: _sync_module_states, which collects them so. */

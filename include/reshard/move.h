@@ -37,6 +37,7 @@ typedef struct reshard_move_options {
                         wait for it, and overlap with it. What comes from pageable memory never waits. */
 } reshard_move_options;
 #define RESHARD_MOVE_OPTIONS_INIT sizeof(reshard_move_options)
+#define RESHARD_MOVE_OPTIONS_DEFAULTS {sizeof(reshard_move_options), 0, 0}
 
 /* A tree in which every tensor is on `device`: those that are elsewhere are new ones of the same dtype, shape,
  * requires_grad and pin_memory, contiguous, from its pool (to the CPU: of pinned memory where pin_memory is set); those

@@ -44,6 +44,9 @@ typedef struct reshard_entry {
   const char *name;       /* copied: for errors, also of ranks whose plans differ, and print-outs; NULL: "tensor" */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
+#define RESHARD_ENTRY_DEFAULTS \
+  {sizeof(reshard_entry), NULL, NULL, RESHARD_DTYPE_NONE, RESHARD_DTYPE_NONE, RESHARD_OP_COPY, NULL, NULL, NULL, \
+   NULL, NULL, NULL}
 
 /* Set `size` through RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields are compared between ranks. */
 typedef struct reshard_plan_options {
@@ -54,6 +57,7 @@ typedef struct reshard_plan_options {
                               node that has replicas of a source are served from there. */
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
+#define RESHARD_PLAN_OPTIONS_DEFAULTS {sizeof(reshard_plan_options), 0, 0, NULL}
 
 /* The plan of one rank for nentries tensors (0 is legal). options NULL: defaults. All layouts must be of one world.
  * Errors: RESHARD_ERROR_INVALID (regions, permutation, a source that is not valid, a workspace limit below the least,

@@ -38,6 +38,7 @@ typedef struct reshard_sharder_options {
   int64_t keep_bytes;
 } reshard_sharder_options;
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
+#define RESHARD_SHARDER_OPTIONS_DEFAULTS {sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0}
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                                   reshard_sharder *sharder);
 /* NULL is allowed. */
@@ -154,6 +155,8 @@ typedef struct reshard_local_reshard {
   reshard_chunk_spec after;  /* PyTorch's resharding_spec */
 } reshard_local_reshard;
 #define RESHARD_LOCAL_RESHARD_INIT sizeof(reshard_local_reshard)
+#define RESHARD_LOCAL_RESHARD_DEFAULTS \
+  {sizeof(reshard_local_reshard), RESHARD_DTYPE_NONE, 0, NULL, {0, 0, NULL}, {0, 0, NULL}}
 
 /* reshuffle_local_shard: collective; chunk spec to chunk spec on the same dim in another order of placements: my whole
  * shard goes to the rank that holds this chunk in the new order. Any permutation, any dim, no transposes; as many

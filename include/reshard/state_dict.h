@@ -77,6 +77,7 @@ typedef struct reshard_state_save_options {
   int64_t staging_bytes; /* of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
 } reshard_state_save_options;
 #define RESHARD_STATE_SAVE_OPTIONS_INIT sizeof(reshard_state_save_options)
+#define RESHARD_STATE_SAVE_OPTIONS_DEFAULTS {sizeof(reshard_state_save_options), 0, 0, NULL, 0}
 
 typedef struct reshard_state_save_report { /* the same on all ranks */
   int64_t tensors;
@@ -122,6 +123,7 @@ typedef struct reshard_state_load_options {
   int64_t staging_bytes; /* of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
 } reshard_state_load_options;
 #define RESHARD_STATE_LOAD_OPTIONS_INIT sizeof(reshard_state_load_options)
+#define RESHARD_STATE_LOAD_OPTIONS_DEFAULTS {sizeof(reshard_state_load_options), 0, 0, NULL, 0}
 
 typedef struct reshard_state_load_report { /* of this rank */
   int64_t tensors;

@@ -31,6 +31,7 @@ typedef struct reshard_sync_options {
   reshard_path path;
 } reshard_sync_options;
 #define RESHARD_SYNC_OPTIONS_INIT sizeof(reshard_sync_options)
+#define RESHARD_SYNC_OPTIONS_DEFAULTS {sizeof(reshard_sync_options), 0, RESHARD_PATH_AUTO}
 
 typedef struct reshard_sync_report {
   int64_t tensors, bytes;  /* of this rank; what other ranks' have, too */

@@ -27,6 +27,7 @@ typedef struct reshard_arrays {
   int64_t nsrc, ndst; /* lengths of src and dst, compared with what the plan needs; 0: not compared */
 } reshard_arrays;
 #define RESHARD_ARRAYS_INIT sizeof(reshard_arrays)
+#define RESHARD_ARRAYS_DEFAULTS {sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0}
 
 typedef enum reshard_path {
   RESHARD_PATH_AUTO = 0, /* direct where every peer's memory can be reached, else packed */
@@ -51,6 +52,8 @@ typedef struct reshard_transfer_options {
   reshard_collective_use collective; /* compared between ranks */
 } reshard_transfer_options;
 #define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
+#define RESHARD_TRANSFER_OPTIONS_DEFAULTS \
+  {sizeof(reshard_transfer_options), RESHARD_PATH_AUTO, NULL, 0, RESHARD_COLLECTIVE_USE_AUTO}
 
 /* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version,
  * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming the first tensor and field
