@@ -123,8 +123,8 @@ RESHARD_API int64_t reshard_comm_size(reshard_comm comm);
  * torch.distributed.get_process_group_ranks. */
 RESHARD_API const int64_t *reshard_comm_global_ranks(reshard_comm comm);
 
-/* Counts of the communicator on this handle: payload bytes that came to this rank from other ranks, and the messages
- * (packed path) that they came in. Never reset. */
+/* Counts of the communicator on this handle: payload bytes that came to this rank from others, and the messages (packed
+ * path) that they came in. Never reset. */
 typedef struct reshard_comm_stats {
   int64_t received_bytes;
   int64_t received_messages;

@@ -95,7 +95,7 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
  * RESHARD_ERROR_TIMEOUT.
  *
- * On the CPU stream is NULL. When the call returns this rank's destination is complete and its source may be
+ * On the CPU stream is NULL. On return this rank's destination is complete and its source may be
  * overwritten. A peer's source is read only after that peer's execute was reached.
  *
  * On a GPU stream is one of this rank's GPU. NULL is the legacy default stream, and cudaStreamPerThread the calling
