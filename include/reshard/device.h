@@ -1,5 +1,5 @@
-/* Devices: where tensors are, and the engine that copies them. A handle owns a pool of storage and the means of work on
- * a device: copy threads of the CPU, or a GPU's side streams and staging. Calls that return a status refuse a NULL
+/* Devices: where tensors are, and the engine that copies them. A handle owns a pool of storage and the means of work:
+ * copy threads of the CPU, or a GPU's side streams and staging. Calls that return a status refuse a NULL
  * device (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_DEVICE_H
 #define RESHARD_DEVICE_H
