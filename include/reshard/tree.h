@@ -54,7 +54,8 @@ typedef struct reshard_tree_type {
    * receives a new value of the type with the mapped tensors, with one reference. A NULL function: trees know of no
    * tensors in the value. */
   reshard_status (*map_tensors)(void *value, const char *path, reshard_tree_tensor_map map, void *user, void **mapped);
-  /* Writes the text of one line that reshard_tree_print draws behind the name, cut off at size - 1 bytes. NULL: none. */
+  /* Writes the text of one line that reshard_tree_print draws behind the name, cut off at size - 1 bytes. NULL: no
+   * text. */
   void (*print)(const void *value, char *text, size_t size);
 } reshard_tree_type;
 
