@@ -1,7 +1,7 @@
 /* Distributed tensors: a tensor cut over a device mesh by one placement per mesh dim.
  *
  * A DTensor is one rank's handle: mesh, placements, global shape, and this rank's local tensor. It is a sharded tensor
- * with the layout of a mesh, and moves no data of its own: every operation is a pair of layouts and a plan.
+ * with the layout of a mesh. It moves no data of its own: every operation is a pair of layouts and a plan.
  *
  * All ranks of the sharder's communicator make its collective calls, in one order, also those outside of the mesh. They
  * succeed on all, or return the same error on all and leave everything as it was. Results are new tensors.

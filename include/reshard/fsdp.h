@@ -123,9 +123,9 @@ typedef enum reshard_fsdp_order {
  *
  * - sharder: of the parent mesh's communicator, as is the result.
  * - leaf: a TENSOR: Shard(0) on the FSDP dim, Replicate on the others. Every rank has the whole and keeps its part.
- * - leaf: a DTENSOR on the TP dim of the parent mesh: Shard(0) on dim -2, its own placement on dim -1, Replicate on the
- *   rest (HSDP). It is on mesh["tp"] with the same sharder, or on a mesh of the TP group's own communicator
- *   (reshard_mesh_own) with that one's. Its global ranks are compared with those of the dim.
+ * - leaf: a DTENSOR on the TP dim of the parent mesh. It gets Shard(0) on dim -2, its own placement on dim -1,
+ *   Replicate on the rest (HSDP). It is on mesh["tp"] with the same sharder, or on a mesh of the TP group's own
+ *   communicator (reshard_mesh_own) with that one's. Its global ranks are compared with those of the dim.
  * - mesh: the parent mesh of 2 dims or more, whose last are FSDP's and TP's: (..., fsdp, tp). A mesh of one dim, as
  *   FSDP has it, stands for its root.
  * - order: RESHARD_FSDP_TP_FIRST, as reshard_fsdp_chunk_dtensor has it: local, nothing is sent.

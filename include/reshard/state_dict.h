@@ -110,8 +110,8 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
  * all, as a reshard_writer's does. options and report may be NULL; the report is written on success.
  *
  * Sharded tensors, DTensors and nested ones may be of any sharders: of this communicator or of others. FSDP's chunk of
- * a plain tensor is of its group's. Both sharders give this process one global rank: by reshard_comm_global_ranks, or
- * by the options of a sharder whose communicator has no common root with this one.
+ * a plain tensor is of its group's. Both sharders give this process one global rank, by reshard_comm_global_ranks. A
+ * sharder whose communicator has no common root with this one has it in its options.
  *
  * Where all ranks have a path in one layout of this communicator, that layout names the holders. In other cases each
  * rank that has the path gives its own boxes: another communicator, a nested tensor, layouts that differ, ranks without
@@ -159,8 +159,8 @@ typedef struct reshard_state_load_report { /* of this rank */
  *
  * Trees may differ between ranks, and sharded tensors may be of any communicators. Every name of the checkpoint has to
  * be in some rank's state (see partial). No container and no tensor's memory is in two ranks' trees, for leaves are
- * replaced where they are. A tensor that is at several paths, or shares memory with another, is filled from one after
- * the other: the data of the last path stays.
+ * replaced where they are. A tensor that is at several paths, or shares memory with another, is filled from each of
+ * them in turn: the last one's data stays.
  *
  * Before anything is overwritten everything is checked on all ranks: names, dtypes, shapes, gaps, the files of a set,
  * data within files. A checkpoint that its writer has not put in its place yet is refused.
