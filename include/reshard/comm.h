@@ -43,6 +43,7 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * - RESHARD_ERROR_INVALID: another device than the communicator's. */
 RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms,
                                                   reshard_comm *comm);
+#define RESHARD_NCCL_ID_BYTES 128
 /* Makes a new NCCL communicator. Collective over the n callers.
  *
  * - id: 128 bytes from reshard_nccl_unique_id on one of the callers, which passes them on to the others.
@@ -58,7 +59,6 @@ RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_devic
  *
  * A rank that could not make a call which the others make ends its communicator at once. Its later calls give that
  * error, and the others hear of it by their deadline. */
-#define RESHARD_NCCL_ID_BYTES 128
 RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
