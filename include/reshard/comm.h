@@ -11,13 +11,13 @@ extern "C" {
 
 typedef struct reshard_comm_s *reshard_comm;
 
+/* Begin with RESHARD_LOCAL_OPTIONS_DEFAULTS, or set `size` to RESHARD_LOCAL_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_local_options {
   size_t size;
   int threads; /* copy threads shared by the ranks; 0: RESHARD_THREADS, else one per core that the process may use */
   reshard_isa isa; /* AUTO: RESHARD_ISA, else the best of the machine. Forcing one that is not available is an error. */
-  int64_t
-      /* Time that a rank waits for the others in a collective call. 0: RESHARD_TIMEOUT_MS, else for ever. */
-      timeout_ms;
+  /* Time that a rank waits for the others in a collective call. 0: RESHARD_TIMEOUT_MS, else for ever. */
+  int64_t timeout_ms;
   /* Devices of the ranks' arrays: rank r is on devices[r % ndevices], all of one type. Kept by the communicator.
    * Several ranks may share a GPU. ndevices 0: a CPU of the communicator's own, with threads and isa above. */
   const reshard_device *devices;
@@ -44,6 +44,10 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
 RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms,
                                                   reshard_comm *comm);
 #define RESHARD_NCCL_ID_BYTES 128
+
+/* Makes an id of RESHARD_NCCL_ID_BYTES bytes for reshard_comm_create_nccl. */
+RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
+
 /* Makes a new NCCL communicator. Collective over the n callers.
  *
  * - id: 128 bytes from reshard_nccl_unique_id on one of the callers, which passes them on to the others.
@@ -59,7 +63,6 @@ RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_devic
  *
  * A rank that could not make a call which the others make ends its communicator at once. Its later calls give that
  * error, and the others hear of it by their deadline. */
-RESHARD_API reshard_status reshard_nccl_unique_id(void *id);
 RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                                     int64_t timeout_ms, reshard_comm *comm);
 

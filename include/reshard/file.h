@@ -93,7 +93,7 @@ typedef struct reshard_rules_s *reshard_rules;
  * The layout strings are checked for syntax here, and box files are read. Only reshard_rules_layout checks them against
  * a shape. Errors: RESHARD_ERROR_INVALID, and those of reshard_layout_parse_world. */
 RESHARD_API reshard_status reshard_rules_parse(const char *text, const char *name, reshard_rules *rules);
-/* Reads rules from a file. */
+/* Reads rules from a file likewise. */
 RESHARD_API reshard_status reshard_rules_load(const char *path, reshard_rules *rules);
 /* NULL is allowed. */
 RESHARD_API void reshard_rules_free(reshard_rules rules);
@@ -227,6 +227,7 @@ typedef struct reshard_writer_tensor {
   reshard_layout layout; /* Borrowed during the call; all of one world. In whole formats one rank holds all of it. */
 } reshard_writer_tensor;
 
+/* Begin with RESHARD_WRITER_OPTIONS_DEFAULTS, or set `size` to RESHARD_WRITER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_writer_options {
   size_t size;
   int force; /* non-zero: replace what is there (a directory only when it holds nothing but a checkpoint) */
@@ -292,7 +293,7 @@ typedef struct reshard_map_s *reshard_map;
 /* Reads a map from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "map".
  * Errors: RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map);
-/* Reads a map from a file. */
+/* Reads a map from a file likewise. */
 RESHARD_API reshard_status reshard_map_load(const char *path, reshard_map *map);
 /* NULL is allowed. */
 RESHARD_API void reshard_map_free(reshard_map map);

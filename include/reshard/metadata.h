@@ -185,12 +185,13 @@ RESHARD_API reshard_status reshard_metadata_build_local(int ndim, const int64_t 
 RESHARD_API reshard_status reshard_metadata_build_global(reshard_comm comm, reshard_metadata local,
                                                          reshard_status local_status, int recalc_dim,
                                                          reshard_metadata *global);
-/* Merges a list in one process, without a communicator. Local. locals[r] is rank r's, of n; NULL: it has no shards.
- * Errors name places in the list as ranks. Source: build_global_metadata, which takes the list that was gathered. */
+/* Merges a list in one process likewise, without a communicator. Local. locals[r] is rank r's, of n; NULL: it has no
+ * shards. Errors name places in the list as ranks. Source: build_global_metadata, which takes the list that was
+ * gathered. */
 RESHARD_API reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals, int recalc_dim,
                                                   reshard_metadata *global);
-/* Merges the metadata of many tensors in one exchange: locals[i] and globals[i], n of each, in the same order on all
- * ranks. Their number is compared. Errors begin with the number of the tensor. */
+/* Merges the metadata of many tensors likewise, in one exchange: locals[i] and globals[i], n of each, in the same order
+ * on all ranks. Their number is compared. Errors begin with the number of the tensor. */
 RESHARD_API reshard_status reshard_metadata_build_global_many(reshard_comm comm, int64_t n,
                                                               const reshard_metadata *locals,
                                                               reshard_status local_status, reshard_metadata *globals);

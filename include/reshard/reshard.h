@@ -10,12 +10,12 @@
 #ifndef RESHARD_RESHARD_H
 #define RESHARD_RESHARD_H
 
-#include <reshard/status.h>
+#include <reshard/comm.h>
+#include <reshard/device.h>
 #include <reshard/dtype.h>
 #include <reshard/layout.h>
 #include <reshard/plan.h>
-#include <reshard/device.h>
-#include <reshard/comm.h>
+#include <reshard/status.h>
 #include <reshard/transfer.h>
 
 #endif

@@ -26,6 +26,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
 /* A communicator and a cache of plans, keyed by layouts and dtypes, which sharded tensors share. The communicator is
  * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank. */
 typedef struct reshard_sharder_s *reshard_sharder;
+
+/* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_sharder_options {
   size_t size;
   /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
@@ -136,7 +138,7 @@ RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor t
  * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                                           const reshard_layout *layouts, void *stream);
-/* Reshards into new tensors. */
+/* Reshards likewise into new tensors. Collective. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                              const reshard_layout *layouts, void *stream,
                                                              reshard_sharded_tensor *results);
@@ -149,13 +151,13 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const re
  * no output was written to. Source: ShardedTensor.gather. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
-/* Gathers likewise with another dtype. Shards are cast (as reshard_tree_cast does it) before they travel. dtype: of
- * out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's shards once more. Errors: also
- * RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. Source: ShardedTensor.gather with dtype=..., or
+/* Gathers likewise with another dtype. Collective. Shards are cast (as reshard_tree_cast does it) before they travel.
+ * dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's shards once more.
+ * Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. Source: ShardedTensor.gather with dtype=..., or
  * enforce_dtype=True and the output's. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,
                                                             reshard_dtype dtype, reshard_tensor out, void *stream);
-/* Gathers on all ranks: each gives an output. */
+/* Gathers likewise on all ranks: each gives an output. Collective. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
                                                              void *stream);
 

@@ -55,9 +55,9 @@ RESHARD_API reshard_status reshard_state_get_nested(reshard_tree leaf, reshard_m
  * The local tensors are the inner ones, not copies of them; requires_grad and pin_memory are theirs. The result is
  * checked for overlap and coverage in O(n log n); the error names the path. Source: _flatten_sharded_tensors. */
 RESHARD_API reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat);
-/* Makes the same with every owner true on every rank, over any groups that the inner tensors are cut over. Collective
- * over the sharder's communicator. Each rank gives its own shards, in one exchange for all tensors, so that nothing is
- * left of outer shards. The flat tensors belong to this sharder.
+/* Flattens likewise, with every owner true on every rank, over any groups that the inner tensors are cut over.
+ * Collective over the sharder's communicator. Each rank gives its own shards, in one exchange for all tensors, so that
+ * nothing is left of outer shards. The flat tensors belong to this sharder.
  *
  * Equal boxes of several ranks are replicas (a parameter that TP replicates; HSDP). The layout is
  * `boxes(replicated;...)` and names every holder, equal on all ranks. The metadata have each box once, by the lowest
@@ -81,7 +81,10 @@ RESHARD_API reshard_status reshard_state_flatten_sharded_tensors_global(reshard_
  * Tensors are on the CPU or on the sharder's GPU. Those of a GPU go through pinned memory of twice staging_bytes, or
  * twice the largest of them. They go in groups: one is written to files or read from them while the GPU copies another.
  * The call saves the values that `stream` has written, and waits for it. Loaded values are there for work given to
- * stream after the call. A stream that is being captured is refused. */
+ * stream after the call. A stream that is being captured is refused.
+ *
+ * Begin with RESHARD_STATE_SAVE_OPTIONS_DEFAULTS, or set `size` to RESHARD_STATE_SAVE_OPTIONS_INIT; the rest may be 0.
+ */
 typedef struct reshard_state_save_options {
   size_t size;
   int force;             /* as in reshard_writer_options; the same on all ranks */
@@ -131,6 +134,8 @@ RESHARD_API reshard_status reshard_state_save(reshard_sharder sharder, reshard_t
                                               const reshard_state_save_options *options,
                                               reshard_state_save_report *report);
 
+/* Begin with RESHARD_STATE_LOAD_OPTIONS_DEFAULTS, or set `size` to RESHARD_STATE_LOAD_OPTIONS_INIT; the
+ * rest may be 0. */
 typedef struct reshard_state_load_options {
   size_t size;
   int partial;           /* non-zero on all ranks: a name of the checkpoint may be in no rank's state */

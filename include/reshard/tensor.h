@@ -181,7 +181,7 @@ RESHARD_API reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshar
  * Source: torch.index_select (as reshard_local_shard in torch/distributed/_shard uses it). */
 RESHARD_API reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
                                                 int threads, void *stream);
-/* Does the same in the order of stream, for which the call does not wait. The stream may be captured.
+/* Selects likewise in the order of stream, for which the call does not wait. The stream may be captured.
  *
  * - fault: a contiguous i64 tensor of 2 elements on the same device. Receives -1 and 0, or the position and the value
  *   of the first index that is out of range.

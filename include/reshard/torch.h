@@ -10,16 +10,16 @@
 #ifndef RESHARD_TORCH_H
 #define RESHARD_TORCH_H
 
+#include <reshard/dtensor.h>
+#include <reshard/fsdp.h>
+#include <reshard/mesh.h>
+#include <reshard/metadata.h>
+#include <reshard/module.h>
+#include <reshard/move.h>
+#include <reshard/sharded.h>
+#include <reshard/state_dict.h>
+#include <reshard/sync.h>
 #include <reshard/tensor.h>
 #include <reshard/tree.h>
-#include <reshard/move.h>
-#include <reshard/metadata.h>
-#include <reshard/mesh.h>
-#include <reshard/sharded.h>
-#include <reshard/dtensor.h>
-#include <reshard/state_dict.h>
-#include <reshard/fsdp.h>
-#include <reshard/module.h>
-#include <reshard/sync.h>
 
 #endif

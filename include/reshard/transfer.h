@@ -49,6 +49,7 @@ typedef enum reshard_collective_use {
   RESHARD_COLLECTIVE_USE_FORBID
 } reshard_collective_use;
 
+/* Begin with RESHARD_TRANSFER_OPTIONS_DEFAULTS, or set `size` to RESHARD_TRANSFER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_transfer_options {
   size_t size;
   reshard_path path;                 /* compared between ranks */
@@ -110,10 +111,10 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  * statistics. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
-/* Executes for all ranks of this process from one thread. transfers[i] of n: one per local rank, in any order. stream
- * is one of the first rank's GPU and stands for all ranks. Its earlier work comes before everything, on all GPUs, and
- * its later work after everything. The call can be captured into a graph, as threads that each capture a stream of
- * their own cannot wait for one another. */
+/* Executes likewise for all ranks of this process from one thread. Collective. transfers[i] of n: one per local rank,
+ * in any order. stream is one of the first rank's GPU and stands for all ranks. Its earlier work comes before
+ * everything, on all GPUs, and its later work after everything. The call can be captured into a graph, as threads that
+ * each capture a stream of their own cannot wait for one another. */
 RESHARD_API reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream);
 
 #ifdef __cplusplus
