@@ -1,4 +1,4 @@
-/* The same as in test_null.c for the objects that PyTorch's users know. */
+/* The calls of <reshard/torch.h> with NULL, as in test_null.c. */
 #include "test_null.h"
 
 #include <reshard/dtensor.h>
