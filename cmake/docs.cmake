@@ -1,5 +1,5 @@
-# Target docs_headers, where Doxygen is found: a page a public header, in build/docs/headers, from the headers' comments as
-# they are (comments.sed makes Doxygen's of them). Target docs is all documentation; nothing builds it by itself.
+# Target docs_headers, where Doxygen is found: a page a public header, in build/docs/headers, from the headers' comments
+# as they are (comments.sed makes Doxygen's of them). Target docs is all documentation; nothing builds it by itself.
 find_program(RESHARD_DOXYGEN doxygen)
 mark_as_advanced(RESHARD_DOXYGEN)
 if(NOT TARGET docs)
