@@ -5,7 +5,7 @@
 #   have_nccl          nccl.h and libnccl under one root: host/comm/nccl/*.c are compiled, and the library links it
 #
 # The sanitizers do not know nvcc's code: such builds compile the host's part, for the virtual GPU of the tests, and
-# their library is one without CUDA. The runtime is linked statically, so that the library loads where there is neither a
+# their library is one without CUDA. The runtime is linked statically: the library loads where there is neither a
 # driver nor libcudart. libnccl is linked as any library. Where it may be missing at run time: RESHARD_NCCL=OFF.
 set(have_cuda OFF)
 set(have_cuda_kernels OFF)
