@@ -19,7 +19,7 @@ typedef struct reshard_transfer_s *reshard_transfer;
  *   alignment. Pointers of buffers in which this rank holds nothing may be NULL.
  * - src_strides, dst_strides: in elements, one list of ndim per buffer. A NULL list or a NULL element: contiguous. Flat
  *   layouts of two and more dims refuse them. They may overlap in a source (a broadcast view), not in a destination.
- * - nsrc, ndst: see below.
+ * - nsrc, ndst: lengths of the lists, compared with the numbers that the plan needs. 0: not compared.
  *
  * Entries whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
 typedef struct reshard_arrays {
@@ -28,7 +28,7 @@ typedef struct reshard_arrays {
   void *const *dst;
   const int64_t *const *src_strides;
   const int64_t *const *dst_strides;
-  int64_t nsrc, ndst; /* lengths of src and dst, compared with what the plan needs; 0: not compared */
+  int64_t nsrc, ndst;
 } reshard_arrays;
 #define RESHARD_ARRAYS_INIT sizeof(reshard_arrays)
 #define RESHARD_ARRAYS_DEFAULTS \
@@ -96,8 +96,8 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
  * RESHARD_ERROR_TIMEOUT.
  *
- * On the CPU stream is NULL. On return this rank's destination is complete and its source may be
- * overwritten. A peer's source is read only after that peer's execute was reached.
+ * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
+ * source is read only after that peer's execute was reached.
  *
  * On a GPU stream is one of this rank's GPU. NULL is the legacy default stream, and cudaStreamPerThread the calling
  * thread's. The call returns when all work has been given to streams, and never waits for the GPU. Ranks that are
