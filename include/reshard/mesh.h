@@ -26,7 +26,7 @@ extern "C" {
 
 typedef struct reshard_mesh_s *reshard_mesh;
 
-/* The rank of the mesh's communicator, as the argument of calls that take a rank. Dry meshes have none. */
+/* The caller's rank in the mesh's communicator, as the argument of calls that take a rank. Dry meshes have none. */
 #define RESHARD_MESH_MINE ((int64_t)-1)
 
 /* Makes a mesh. Local; all ranks of comm make the same one.
