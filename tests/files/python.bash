@@ -1,6 +1,7 @@
 # An interpreter for tests that exchange data with Python. RESHARD_TEST_PYTHON names one; else python3 is taken, or an
 # environment that is made in $CACHE by pip (numpy and safetensors alone). Sourced after common.bash.
 : "${CACHE:=$work/cache}"
+export TORCHINDUCTOR_CACHE_DIR=$work/inductor # PyTorch makes one in TMPDIR else, and leaves it there
 skip() { echo "skipped: $1"; exit 77; }
 has() { "$1" -c "import $2" >/dev/null 2>&1; }
 

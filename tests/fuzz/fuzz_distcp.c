@@ -1,5 +1,7 @@
 /* Two bytes of a length, .metadata of that length, and the rest as __0_0.distcp, opened as a checkpoint and read. Finds
  * reads and writes out of bounds, leaks, and chunks that the file has no data for. */
+#include "support/fixtures/temporary.h"
+
 #include <reshard/file.h>
 
 #include <fcntl.h>
@@ -11,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char directory[] = "/tmp/reshard-fuzz-XXXXXX";
+static char directory[TEMPORARY_PATH];
 
 static void check(int truth) {
   if (!truth)
@@ -55,7 +57,9 @@ static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int made;
-  if (!made && mkdtemp(directory) != NULL) {
+  if (!made) {
+    snprintf(directory, sizeof directory, "%s/reshard-fuzz-XXXXXX", temporary());
+    check(mkdtemp(directory) != NULL);
     made = 1;
     atexit(clean_up);
   }

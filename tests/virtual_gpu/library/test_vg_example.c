@@ -1,5 +1,5 @@
-/* tests/examples/fsdp_tp.c as it is, on virtual GPUs: its ranks share one, and two; the checker has nothing to report
- * under any schedule. */
+/* tests/examples/fsdp_tp.c and hsdp_tp.c as they are, on virtual GPUs: their ranks share one, and two; the checker has
+ * nothing to report under any schedule. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,29 +12,39 @@
 
 #include <stdio.h>
 
-int fsdp_tp_main(int argc, char **argv); /* the example's main */
+typedef int example(int argc, char **argv);
+example fsdp_tp_main, hsdp_tp_main; /* the examples' main */
 
-static void run(int gpus, vg_policy policy, uint64_t seed) {
+static void run(example *main_of, int gpus, vg_policy policy, uint64_t seed) {
   char directory[256];
-  char *argv[] = {(char[]){"fsdp_tp"}, directory, (char[]){"cuda:0"}, (char[]){"cuda:1"}, NULL};
+  char *argv[] = {(char[]){"example"}, directory, (char[]){"cuda:0"}, (char[]){"cuda:1"}, NULL};
   vg_options options = {.devices = gpus, .seed = seed, .policy = policy};
 #ifdef __SANITIZE_ADDRESS__
   options.no_check = true; /* what the library's own copies write to pinned memory is not seen */
 #endif
   snprintf(directory, sizeof directory, "%s", scratch_path("checkpoint"));
   vg_begin(&options);
-  assert_int_equal(fsdp_tp_main(2 + gpus, argv), 0);
+  assert_int_equal(main_of(2 + gpus, argv), 0);
   assert_int_equal(vg_end(), 0);
 }
 
-static void test_example(void **state) {
-  (void)state;
+static void run_all(example *main_of) {
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (int gpus = 1; gpus <= 2; gpus++)
-      run(gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
+      run(main_of, gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
+}
+
+static void test_fsdp_tp(void **state) {
+  (void)state;
+  run_all(fsdp_tp_main);
+}
+
+static void test_hsdp_tp(void **state) {
+  (void)state;
+  run_all(hsdp_tp_main);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_example)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fsdp_tp), cmocka_unit_test(test_hsdp_tp)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
