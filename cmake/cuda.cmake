@@ -1,12 +1,12 @@
-# What the library's CUDA parts are compiled and linked with.
+# CUDA and NCCL: the headers, libraries and flags of the library's CUDA parts.
 #
 #   have_cuda          headers of the CUDA runtime: host/device/cuda/*.c are compiled (reshard_cuda_objects)
 #   have_cuda_kernels  nvcc too: kernels/*.cu are compiled, and the library has a CUDA device
 #   have_nccl          nccl.h and libnccl under one root: host/comm/nccl/*.c are compiled, and the library links it
 #
-# The sanitizers do not know nvcc's code: such builds compile the host's part, for the virtual GPU of the tests, and their
-# library is one without CUDA. The runtime is linked statically, so that the library loads where there is neither a driver nor
-# libcudart. libnccl is linked as any library; where it may be missing when the program runs: RESHARD_NCCL=OFF.
+# The sanitizers do not know nvcc's code: such builds compile the host's part, for the virtual GPU of the tests, and
+# their library is one without CUDA. The runtime is linked statically: the library loads where there is neither a
+# driver nor libcudart. libnccl is linked as any library. Where it may be missing at run time: RESHARD_NCCL=OFF.
 set(have_cuda OFF)
 set(have_cuda_kernels OFF)
 set(have_nccl OFF)
@@ -27,8 +27,8 @@ if(have_cuda AND NOT instrument)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Code of its own for A100, H100 and B200; what comes after them compiles the newest one's PTX. In the cache, where a
-    # project that has this one in it and enables CUDA later finds them; its own, set before, are kept.
+    # Code of its own for A100, H100 and B200. Later GPUs compile the PTX of the newest one. In the cache, where a
+    # project that has this one in it and enables CUDA later finds them. Its own, set before, are kept.
     set(architectures 80-real 90-real 100)
     if(CUDAToolkit_VERSION VERSION_LESS 12.8)
       set(architectures 80-real 90)
@@ -54,10 +54,11 @@ elseif(RESHARD_CUDA STREQUAL "ON" AND NOT have_cuda_kernels AND NOT instrument)
   message(FATAL_ERROR "RESHARD_CUDA is ON and nvcc, its host compiler or libcudart_static.a was not found")
 endif()
 
-# The header and the library of one root, so that they are of one version. A Python environment's has no libnccl.so, only
+# The header and the library of one root, so that they are of one version. A Python environment has no libnccl.so, only
 # libnccl.so.2.
 if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
-  set(roots ${NCCL_HOME} $ENV{NCCL_HOME} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT} /usr/local/cuda /usr/local /usr)
+  set(roots ${NCCL_HOME} $ENV{NCCL_HOME} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT} /usr/local/cuda
+    /usr/local /usr)
   find_program(RESHARD_PYTHON NAMES python3 HINTS $ENV{VIRTUAL_ENV}/bin)
   mark_as_advanced(RESHARD_PYTHON)
   if(RESHARD_PYTHON)
@@ -67,8 +68,8 @@ if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
   endif()
   foreach(root IN LISTS roots)
     find_path(NCCL_INCLUDE_DIR nccl.h PATHS ${root}/include NO_DEFAULT_PATH)
-    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 PATHS ${root} PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE}
-      NO_DEFAULT_PATH)
+    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 PATHS ${root}
+      PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)
     if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
       set(have_nccl ON)
       break()

@@ -1,4 +1,5 @@
-# have_mpi: host/comm/mpi/*.c is compiled, and the library links MPI. Not with the sanitizers, which report what MPI does.
+# have_mpi: host/comm/mpi/*.c is compiled, and the library links MPI. Not with the sanitizers, which report errors of
+# MPI itself.
 set(have_mpi OFF)
 if(NOT RESHARD_MPI STREQUAL "OFF" AND NOT instrument)
   find_package(MPI QUIET COMPONENTS C)

@@ -100,7 +100,7 @@ static void as_json(const reshard_convert_report *r, const char *path) {
   cli_json_open(&j, NULL, '{');
   cli_json_int(&j, "version", 1);
   cli_json_open(&j, "source", '{');
-  cli_json_string(&j, "format", reshard_format_string(r->source.format));
+  cli_json_string(&j, "format", reshard_file_format_string(r->source.format));
   cli_json_int(&j, "tensors", r->source.tensors);
   cli_json_int(&j, "files", r->source.files);
   cli_json_int(&j, "ranks", r->source.world);
@@ -110,7 +110,7 @@ static void as_json(const reshard_convert_report *r, const char *path) {
   cli_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   cli_json_close(&j, '}');
   cli_json_open(&j, "target", '{');
-  cli_json_string(&j, "format", reshard_format_string(r->format));
+  cli_json_string(&j, "format", reshard_file_format_string(r->format));
   cli_json_int(&j, "tensors", r->tensors);
   cli_json_int(&j, "files", r->files);
   cli_json_int(&j, "ranks", r->world);
@@ -161,13 +161,13 @@ static void warnings_text(const reshard_convert_report *r) {
 
 static void as_text(const cli_options *o, const reshard_convert_report *r) {
   char a[CLI_BYTES_TEXT];
-  printf("source        %s, %lld file%s", reshard_format_string(r->source.format), (long long)r->source.files,
+  printf("source        %s, %lld file%s", reshard_file_format_string(r->source.format), (long long)r->source.files,
          plural(r->source.files));
   if (r->source.format == RESHARD_FORMAT_SHARDS || r->source.format == RESHARD_FORMAT_DISTCP)
     printf(" of %lld rank%s", (long long)r->source.world, plural(r->source.world));
   printf(": %lld tensor%s, %s\n", (long long)r->source.tensors, plural(r->source.tensors),
          cli_bytes_text(a, (double)r->source.bytes));
-  printf("target        %s, %lld file%s", reshard_format_string(r->format), (long long)r->files, plural(r->files));
+  printf("target        %s, %lld file%s", reshard_file_format_string(r->format), (long long)r->files, plural(r->files));
   if (r->format == RESHARD_FORMAT_SHARDS)
     printf(" of %lld rank%s", (long long)r->world, plural(r->world));
   printf(": %lld tensor%s, %s written\n", (long long)r->tensors, plural(r->tensors),

@@ -193,9 +193,9 @@ static reshard_path path_of(const option_row *row, const char *text) {
 static reshard_collective_use collective_of(const option_row *row, const char *text) {
   static const char *const words[] = {"auto", "force", "forbid", NULL};
   const char *found = word(row, text, words);
-  return found == words[0]   ? RESHARD_COLLECTIVE_AUTO
-         : found == words[1] ? RESHARD_COLLECTIVE_FORCE
-                             : RESHARD_COLLECTIVE_FORBID;
+  return found == words[0]   ? RESHARD_COLLECTIVE_USE_AUTO
+         : found == words[1] ? RESHARD_COLLECTIVE_USE_FORCE
+                             : RESHARD_COLLECTIVE_USE_FORBID;
 }
 
 static void take(const option_row *row, const char *text, cli_options *o) {

@@ -1,6 +1,7 @@
 /* What planning, validating and an empty execute cost: the figures of README.md that no data movement hides. */
 #include "bench/micro/micro.h"
 
+#include <reshard/file.h>
 #include <reshard/reshard.h>
 
 #include <stdlib.h>

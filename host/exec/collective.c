@@ -16,7 +16,7 @@
 
 /* What keeps this transfer from any collective; NULL: nothing. */
 static const char *barred(const struct reshard_transfer_s *t) {
-  if (t->use == RESHARD_COLLECTIVE_FORBID)
+  if (t->use == RESHARD_COLLECTIVE_USE_FORBID)
     return "forbidden by the options";
   if (t->path != RESHARD_PATH_PACKED)
     return "the direct path is one pass already";
@@ -69,11 +69,11 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
              (long long)first->bytes, (long long)other,
              reshard_collective_string((reshard_collective)of(all, other)->kind), (long long)of(all, other)->bytes);
   if (none >= 0 || other >= 0)
-    return t->use != RESHARD_COLLECTIVE_FORCE
+    return t->use != RESHARD_COLLECTIVE_USE_FORCE
                ? RESHARD_SUCCESS
                : rs_error(RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: %s", t->why);
   rs_fit fit = t->comm->ops->fit(t->comm, (reshard_collective)first->kind, first->bytes);
-  bool taken = t->use == RESHARD_COLLECTIVE_FORCE || fit == RS_FIT_FASTER;
+  bool taken = t->use == RESHARD_COLLECTIVE_USE_FORCE || fit == RS_FIT_FASTER;
   if (taken)
     t->collective = (reshard_pattern){(reshard_collective)first->kind, first->root, first->bytes, NULL};
   snprintf(t->why, sizeof t->why, "%s of %lld bytes each: %s%s", name, (long long)first->bytes, first->why,

@@ -136,7 +136,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
                     options->size, sizeof *options);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
-  if ((int)options->collective < RESHARD_COLLECTIVE_AUTO || options->collective > RESHARD_COLLECTIVE_FORBID)
+  if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
     return rs_error(RESHARD_ERROR_INVALID, "unknown use of collectives %d", (int)options->collective);
   bool reach = t->comm->direct;
   if (options->path == RESHARD_PATH_DIRECT && !reach)

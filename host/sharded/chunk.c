@@ -8,20 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One side: dim cut over placements. */
-typedef struct chunks {
-  int dim;
-  int64_t n;
-  const reshard_remote_device *placements;
-} chunks;
-
 typedef struct exchange {
   const char *call;
   reshard_sharder sharder;
-  reshard_dtype dtype;
-  int ndim;
-  const int64_t *shape;
-  chunks before, after;
+  reshard_local_reshard cuts;
   rs_held src, dst;
   rs_leg leg;
   rs_planned *planned;
@@ -29,7 +19,7 @@ typedef struct exchange {
 } exchange;
 
 /* Ranks of the communicator, from placements, which name global ranks. */
-static reshard_status find_ranks(const reshard_group *group, const chunks *side, int64_t *ranks) {
+static reshard_status find_ranks(const reshard_group *group, const reshard_chunk_spec *side, int64_t *ranks) {
   rs_group_map map;
   for (int64_t i = 0; i < side->n; i++)
     ranks[i] = side->placements[i].rank;
@@ -42,17 +32,18 @@ static reshard_status find_ranks(const reshard_group *group, const chunks *side,
   return status;
 }
 
-static reshard_status make_layout(const exchange *x, const chunks *side, reshard_layout *layout) {
+static reshard_status make_layout(const exchange *x, const reshard_chunk_spec *side, reshard_layout *layout) {
   char where[128];
   int64_t *ranks;
-  snprintf(where, sizeof where, "%s: placements %s", x->call, side == &x->before ? "before" : "after");
+  snprintf(where, sizeof where, "%s: placements %s", x->call, side == &x->cuts.before ? "before" : "after");
   if (side->n < 1 || side->placements == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld, list %s", where, (long long)side->n,
                     side->placements == NULL ? "NULL" : "given");
   RS_TRY(rs_alloc(&ranks, side->n, sizeof *ranks));
   reshard_status status = rs_error_in(where, find_ranks(&x->sharder->group, side, ranks));
   if (status == RESHARD_SUCCESS)
-    status = reshard_layout_create_chunk(x->ndim, x->shape, x->sharder->comm->size, side->dim, side->n, ranks, layout);
+    status = reshard_layout_create_chunk(x->cuts.ndim, x->cuts.shape, x->sharder->comm->size, side->dim, side->n, ranks,
+                                         layout);
   free(ranks);
   return status;
 }
@@ -60,42 +51,52 @@ static reshard_status make_layout(const exchange *x, const chunks *side, reshard
 static reshard_status take_local(exchange *x, reshard_tensor local) {
   reshard_layout layout;
   int64_t n;
-  RS_TRY(make_layout(x, &x->before, &layout));
+  RS_TRY(make_layout(x, &x->cuts.before, &layout));
   reshard_status status = reshard_layout_array_count(layout, x->sharder->comm->rank, &n);
   if (status == RESHARD_SUCCESS && n == 0 && local != NULL)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
                       x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
   if (status == RESHARD_SUCCESS)
-    status = rs_held_wrap("local shard", layout, x->sharder->comm->rank, x->dtype, n, &local, &x->src);
+    status = rs_held_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src);
   reshard_layout_release(layout);
   return status;
 }
 
 static reshard_status make_result(exchange *x) {
   reshard_layout layout;
-  const reshard_properties properties = {.dtype = x->dtype};
-  RS_TRY(make_layout(x, &x->after, &layout));
+  const reshard_properties properties = {.dtype = x->cuts.dtype};
+  RS_TRY(make_layout(x, &x->cuts.after, &layout));
   reshard_status status =
       rs_held_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
   reshard_layout_release(layout);
   return status;
 }
 
-static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, const reshard_tensor *result) {
+static reshard_status prepare(exchange *x, bool same_dim, const reshard_local_reshard *cuts, reshard_tensor local,
+                              const reshard_tensor *result) {
   int before, after;
+  if (cuts == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: cuts is NULL", x->call);
+  if (cuts->size != sizeof *cuts)
+    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_local_reshard has %zu", cuts->size,
+                    sizeof *cuts);
+  x->cuts = *cuts;
   if (result == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: result is NULL", x->call);
-  RS_TRY(rs_metadata_dim(x->call, x->before.dim, x->ndim, &before));
-  RS_TRY(rs_metadata_dim(x->call, x->after.dim, x->ndim, &after));
-  if (same_dim && x->before.n != x->after.n)
+  RS_TRY(rs_metadata_dim(x->call, x->cuts.before.dim, x->cuts.ndim, &before));
+  RS_TRY(rs_metadata_dim(x->call, x->cuts.after.dim, x->cuts.ndim, &after));
+  if (same_dim && x->cuts.before.n != x->cuts.after.n)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld placements before and %lld after: the chunks are not the same",
-                    x->call, (long long)x->before.n, (long long)x->after.n);
+                    x->call, (long long)x->cuts.before.n, (long long)x->cuts.after.n);
+  if (same_dim && before != after)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and %d after: reshard_reshard_local_shard does that",
+                    x->call, before, after);
   if (!same_dim && before == after)
     return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and after: reshard_reshuffle_local_shard does that",
                     x->call, before);
   RS_TRY(take_local(x, local));
   RS_TRY(make_result(x));
-  x->leg = (rs_leg){&x->src, &x->dst, x->dtype};
+  x->leg = (rs_leg){&x->src, &x->dst, x->cuts.dtype};
   return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
 }
 
@@ -108,11 +109,12 @@ static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *
   return RESHARD_SUCCESS;
 }
 
-static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
+static reshard_status run(exchange *x, bool same_dim, const reshard_local_reshard *cuts, reshard_tensor local,
+                          reshard_tensor *result) {
   if (x->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
   bool grad = false;
-  reshard_status mine = prepare(x, same_dim, local, result);
+  reshard_status mine = prepare(x, same_dim, cuts, local, result);
   reshard_status status = share_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)
     status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
@@ -125,33 +127,14 @@ static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, resh
   return status;
 }
 
-reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
-                                             const int64_t *shape, int dim, int64_t n,
-                                             const reshard_remote_device *before, int64_t m,
-                                             const reshard_remote_device *after, reshard_tensor local, void *stream,
-                                             reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshuffle_local_shard",
-                .sharder = sharder,
-                .dtype = dtype,
-                .ndim = ndim,
-                .shape = shape,
-                .before = {dim, n, before},
-                .after = {dim, m, after},
-                .stream = stream};
-  return run(&x, true, local, result);
+reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
+                                             reshard_tensor local, void *stream, reshard_tensor *result) {
+  exchange x = {.call = "reshard_reshuffle_local_shard", .sharder = sharder, .stream = stream};
+  return run(&x, true, cuts, local, result);
 }
 
-reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim, const int64_t *shape,
-                                           int dim_before, int64_t n, const reshard_remote_device *before,
-                                           int dim_after, int64_t m, const reshard_remote_device *after,
+reshard_status reshard_reshard_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
                                            reshard_tensor local, void *stream, reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshard_local_shard",
-                .sharder = sharder,
-                .dtype = dtype,
-                .ndim = ndim,
-                .shape = shape,
-                .before = {dim_before, n, before},
-                .after = {dim_after, m, after},
-                .stream = stream};
-  return run(&x, false, local, result);
+  exchange x = {.call = "reshard_reshard_local_shard", .sharder = sharder, .stream = stream};
+  return run(&x, false, cuts, local, result);
 }

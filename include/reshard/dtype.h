@@ -1,4 +1,4 @@
-/* Element types. Copies look at the width alone; the type matters for casts, files and comparison between ranks. */
+/* Element types. Copies look at the width alone. Casts, files and comparisons between ranks look at the type. */
 #ifndef RESHARD_DTYPE_H
 #define RESHARD_DTYPE_H
 
@@ -9,21 +9,36 @@ extern "C" {
 #endif
 
 typedef enum reshard_dtype {
-  RESHARD_DTYPE_NONE = 0, /* not set; where a second dtype is optional: the same as the first */
-  RESHARD_BOOL, RESHARD_U8, RESHARD_I8, RESHARD_U16, RESHARD_I16, RESHARD_U32, RESHARD_I32, RESHARD_U64, RESHARD_I64,
-  RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F8_E8M0, RESHARD_F16, RESHARD_BF16, RESHARD_F32, RESHARD_F64,
-  RESHARD_C64, RESHARD_C128,
+  RESHARD_DTYPE_NONE = 0, /* not set; as a second, optional dtype: the same as the first */
+  RESHARD_BOOL,
+  RESHARD_U8,
+  RESHARD_I8,
+  RESHARD_U16,
+  RESHARD_I16,
+  RESHARD_U32,
+  RESHARD_I32,
+  RESHARD_U64,
+  RESHARD_I64,
+  RESHARD_F8_E4M3,
+  RESHARD_F8_E5M2,
+  RESHARD_F8_E8M0,
+  RESHARD_F16,
+  RESHARD_BF16,
+  RESHARD_F32,
+  RESHARD_F64,
+  RESHARD_C64,
+  RESHARD_C128,
   RESHARD_DTYPE_COUNT
 } reshard_dtype;
 
-/* Bytes of one element: 1, 2, 4, 8 or 16; 0 for RESHARD_DTYPE_NONE and unknown values. */
+/* Bytes of one element: 1, 2, 4, 8 or 16. 0 for RESHARD_DTYPE_NONE and unknown values. */
 RESHARD_API size_t reshard_dtype_size(reshard_dtype dtype);
 
-/* "bf16", "f8_e4m3", ...; "none" for RESHARD_DTYPE_NONE and unknown values; static lifetime. */
+/* "bf16", "f8_e4m3", ... "none" for RESHARD_DTYPE_NONE and unknown values. Static lifetime. */
 RESHARD_API const char *reshard_dtype_string(reshard_dtype dtype);
 
-/* Reads a name in our spelling ("bf16") or safetensors' ("BF16", "F8_E4M3").
- * Errors: RESHARD_ERROR_INVALID with the text and the list of names. */
+/* Reads a name in our spelling ("bf16") or that of safetensors ("BF16", "F8_E4M3"). Errors: RESHARD_ERROR_INVALID with
+ * the text and the list of names. */
 RESHARD_API reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype);
 
 #ifdef __cplusplus

@@ -1,12 +1,17 @@
-/* Files: models and rules (the tensors of a checkpoint by name, and which layout each of them gets), checkpoints
- * (tensors with their data, read and written), maps (how the tensors of one become those of another), and the conversion
- * of one checkpoint into another.
+/* Files: models, rules, checkpoints, maps, and the conversion of one checkpoint into another.
  *
- * All of it is local to the calling process. Models, rules, maps and opened checkpoints are immutable once made, and may
- * be read from several threads at once. Texts that come from a file are quoted in errors with the file's name; a file
- * that is missing or malformed is RESHARD_ERROR_INVALID (the caller named the wrong thing), one that cannot be read or
- * written RESHARD_ERROR_SYSTEM. A NULL model has 0 tensors and 0 bytes, and a NULL checkpoint a NULL model; calls
- * that return a status refuse NULL handles (RESHARD_ERROR_INVALID). */
+ *     model        the tensors of a checkpoint by name, without data
+ *     rules        the layout of each tensor, by name
+ *     checkpoint   tensors with their data, read and written
+ *     map          the tensors of one model made from those of another
+ *
+ * All of it is local to the calling process. Models, rules, maps and opened checkpoints are immutable once made, and
+ * may be read from several threads at once. Errors quote texts of a file with the file's name. A file that is missing
+ * or malformed is RESHARD_ERROR_INVALID, as the caller named the wrong thing. One that cannot be read or written is
+ * RESHARD_ERROR_SYSTEM.
+ *
+ * A NULL model has 0 tensors and 0 bytes, and a NULL checkpoint a NULL model. Calls that return a status refuse NULL
+ * handles (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_FILE_H
 #define RESHARD_FILE_H
 
@@ -28,24 +33,29 @@ typedef struct reshard_model_tensor {
   int64_t shape[RESHARD_MAX_DIMS]; /* the first ndim extents */
 } reshard_model_tensor;
 
-/* Names of the presets: i from 0 on; NULL past the last. Static lifetime. */
+/* Names of the presets: i from 0 on. NULL past the last. Static lifetime. */
 RESHARD_API const char *reshard_model_preset_name(int64_t i);
 
-/* A published checkpoint by name ("llama-3.1-70b"): names, shapes and dtypes as its safetensors files have them, layer
- * by layer in the order of execution. Errors: RESHARD_ERROR_INVALID with the list of names. */
+/* Makes the model of a published checkpoint by name ("llama-3.1-70b"). Names, shapes and dtypes are those of its
+ * safetensors files, layer by layer in the order of execution. Errors: RESHARD_ERROR_INVALID with the list of names. */
 RESHARD_API reshard_status reshard_model_preset(const char *name, reshard_model *model);
 
-/* Reads a model from a file. A path that ends in ".safetensors" is such a file, of which only the header is read, and
- * the tensors come in the header's order. A directory, and a path that ends in ".pt", ".pth" or ".bin", is a checkpoint
- * that reshard_checkpoint_open reads, with its errors. Any other is a JSON list of {"name": string, "shape": [extents],
- * "dtype": string}; more keys are ignored.
- * Errors: RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, more
- * than RESHARD_MAX_DIMS dims, negative extents, sizes that overflow int64_t, a name twice, and for safetensors a header
- * longer than the file or data offsets that do not fit shape, dtype, file or one another.
- * RESHARD_ERROR_UNSUPPORTED: a dtype of safetensors that this library has not; a build without jansson. */
+/* Reads a model from a file, by the path:
+ *
+ * - ".safetensors" at the end: such a file, of which only the header is read. Tensors come in the header's order.
+ * - a directory, or ".pt", ".pth" or ".bin" at the end: a checkpoint that reshard_checkpoint_open reads, with its
+ *   errors.
+ * - any other: a JSON list of {"name": string, "shape": [extents], "dtype": string}. More keys are ignored.
+ *
+ * Errors:
+ * - RESHARD_ERROR_INVALID with line and column (JSON syntax) or the tensor: missing file, unknown dtype, a name twice.
+ * - RESHARD_ERROR_INVALID also for more than RESHARD_MAX_DIMS dims, negative extents, and sizes that overflow int64_t.
+ * - RESHARD_ERROR_INVALID for safetensors: a header longer than the file, or data offsets that do not fit shape, dtype,
+ *   file or one another.
+ * - RESHARD_ERROR_UNSUPPORTED: a dtype of safetensors that this library lacks; a build without jansson. */
 RESHARD_API reshard_status reshard_model_load(const char *path, reshard_model *model);
 
-/* The preset of that name, else the file of that name. Errors as reshard_model_load. */
+/* Opens the preset of that name, else the file of that name. Errors as in reshard_model_load. */
 RESHARD_API reshard_status reshard_model_open(const char *name_or_path, reshard_model *model);
 
 /* NULL is allowed. */
@@ -53,52 +63,65 @@ RESHARD_API void reshard_model_free(reshard_model model);
 
 /* 0 for NULL. */
 RESHARD_API int64_t reshard_model_count(reshard_model model);
-/* Bytes of all tensors together; 0 for NULL. */
+/* Bytes of all tensors together. 0 for NULL. */
 RESHARD_API int64_t reshard_model_bytes(reshard_model model);
-/* Tensor i of 0..count-1. Errors: RESHARD_ERROR_INVALID for i out of range. */
+/* Reads tensor i of 0..count-1. Errors: RESHARD_ERROR_INVALID for i out of range. */
 RESHARD_API reshard_status reshard_model_get(reshard_model model, int64_t i, reshard_model_tensor *tensor);
 
-/* Rules: which layout string belongs to a tensor name. A text of lines
+/* Rules: a layout string for each tensor name. A text of lines
  *
  *     PATTERN LAYOUT   # comment
  *
- * where the layout is the rest of the line (reshard_layout_parse reads it), a '#' at the start of a line or after
- * white space begins a comment, and empty lines and a carriage return at the end of a line are skipped. Patterns are
- * the shell's: '*' any characters ('.' and '/' too) or none, '?' one character, "[0-9a]" one of a set, "[!0-9]" one
- * outside, '\' takes the next character as it is. The first rule that matches wins.
+ * where the layout is the rest of the line, as reshard_layout_parse reads it. A '#' at the start of a line or after
+ * white space begins a comment. Empty lines and a carriage return at the end of a line are skipped. The first rule that
+ * matches wins. Patterns are the shell's:
  *
- * Rules serve any number of ranks where their layouts name none: chunk(0), flat(), and mesh(fsdp,tp=8;S0,S1), whose one
+ *     *        any characters ('.' and '/' too) or none
+ *     ?        one character
+ *     [0-9a]   one of a set; [!0-9] one outside
+ *     \        the next character as it is
+ *
+ * Rules serve any number of ranks where their layouts name none: chunk(0), flat(), and mesh(fsdp,tp=8;S0,S1). The one
  * dim without a size takes what the world leaves it. Where several dims have none, reshard_rules_set_size gives them
- * one. The layout rank(experts.#/128) goes by the number behind "experts." (the last such) in the tensor's name: number
- * i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. */
+ * one.
+ *
+ * The layout rank(experts.#/128) goes by the number after "experts." (the last such) in the tensor's name. Tensor
+ * number i of 128 is held by the rank that the chunk rule gives piece i of 128 over all ranks of the world. */
 typedef struct reshard_rules_s *reshard_rules;
 
-/* Reads rules from text; name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "rules".
- * The layout strings are checked for syntax here (box files are read), against a shape only by reshard_rules_layout.
- * Errors: RESHARD_ERROR_INVALID, and those of reshard_layout_parse_world. */
+/* Reads rules from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "rules".
+ * The layout strings are checked for syntax here, and box files are read. Only reshard_rules_layout checks them against
+ * a shape. Errors: RESHARD_ERROR_INVALID, and those of reshard_layout_parse_world. */
 RESHARD_API reshard_status reshard_rules_parse(const char *text, const char *name, reshard_rules *rules);
-/* The same from a file. */
+/* Reads rules from a file likewise. */
 RESHARD_API reshard_status reshard_rules_load(const char *path, reshard_rules *rules);
 /* NULL is allowed. */
 RESHARD_API void reshard_rules_free(reshard_rules rules);
 
-/* The first rule that matches a tensor's name: its layout string (borrowed, lives as long as the rules) and its line
- * (from 1); either may be NULL. Errors: RESHARD_ERROR_INVALID naming the tensor when no rule matches. */
+/* Finds the first rule that matches a tensor's name. Errors: RESHARD_ERROR_INVALID naming the tensor when no rule
+ * matches.
+ *
+ * - layout: receives its layout string, borrowed: it lives as long as the rules. May be NULL.
+ * - line: receives its line, from 1. May be NULL. */
 RESHARD_API reshard_status reshard_rules_match(reshard_rules rules, const char *tensor, const char **layout,
                                                int64_t *line);
 
-/* That rule's layout for a shape in a world; world 0 as in reshard_layout_parse. The caller releases it.
- * Errors: those of reshard_rules_match and reshard_layout_parse, the latter with rule and tensor before them. */
+/* Makes the layout of the matching rule for a shape in a world; world 0 as in reshard_layout_parse. The caller releases
+ * it. Errors: those of reshard_rules_match and reshard_layout_parse, the latter with rule and tensor before them. */
 RESHARD_API reshard_status reshard_rules_layout(reshard_rules rules, const char *tensor, int ndim, const int64_t *shape,
                                                 int64_t world, reshard_layout *layout);
 
-/* The smallest world that holds every rank which some rule names; 0 when none names any (as chunk(0)). */
+/* Smallest world that holds every rank which some rule names. 0 when none names any (as chunk(0)). */
 RESHARD_API reshard_status reshard_rules_world(reshard_rules rules, int64_t *world);
 
-/* Sets the size (1 or more) of the mesh dim of this name in every rule whose layout writes it without one; world and
- * layouts are then as if it had been written. Not while other threads use the rules; layout strings that
- * reshard_rules_match has given for changed rules are gone. *changed (may be NULL): how many rules that were.
- * Errors: RESHARD_ERROR_INVALID where a mesh then has more ranks than 63 bits, or not as many as its rule names; no
+/* Sets the size of a mesh dim in every rule whose layout writes it without one. World and layouts are then as if it had
+ * been written. Not while other threads use the rules. Layout strings that reshard_rules_match has given for changed
+ * rules are gone.
+ *
+ * - mesh_dim, size: name of the dim, and its size, 1 or more.
+ * - changed: receives the number of changed rules. May be NULL.
+ *
+ * Errors: RESHARD_ERROR_INVALID where a mesh then has more ranks than 63 bits, or not as many as its rule names. No
  * rule has then changed. */
 RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const char *mesh_dim, int64_t size,
                                                   int64_t *changed);
@@ -107,22 +130,26 @@ RESHARD_API reshard_status reshard_rules_set_size(reshard_rules rules, const cha
  *
  *     npy          an .npy file (numpy, versions 1 to 3, C or Fortran order): one tensor, named "tensor"
  *     safetensors  a .safetensors file of whole tensors
- *     whole        a directory of .safetensors files of whole tensors, with or without an index file
- *                  (model.safetensors.index.json, as Hugging Face has it; where present it is checked)
- *     shards       a directory of .safetensors files of shards, as PyTorch's distributed checkpoint writes them (its
- *                  consolidated-safetensors storage; DCP_SHARDING_INFO in "__metadata__"); names of files carry no
- *                  meaning. Ours add a "reshard" entry to the metadata; where it is present, missing files and gaps are
- *                  errors, where absent the shapes are inferred (the largest offset + size per dim), and every file
- *                  is a rank of its own. One such file alone is a set of one file
- *     distcp       a directory of .distcp files and .metadata, as PyTorch's distributed checkpoint writes them by
- *                  default (FileSystemWriter). Shapes and shards are those of .metadata; the rank of a shard is R of its file's
- *                  name __R_N.distcp where all names are such, else every file is a rank of its own. Read only
- *     torch        a file of torch.save (.pt, .pth): a nested dict or list of tensors, named by their keys and indices
- *                  with '.' between, or one tensor, named "tensor". Tensors may share a storage. Read only
+ *     whole        a directory of .safetensors files of whole tensors
+ *     shards       a directory of .safetensors files of shards, or one such file
+ *     distcp       a directory of .distcp files and .metadata; read only
+ *     torch        a file of torch.save (.pt, .pth); read only
  *
- * Nothing of a pickle is run: its classes are looked up in a list, and another one is an error that names it and the
- * byte. Leaves of the last two formats that are no tensors are not read, but counted (left_out). Checksums of their
- * zip archives are not looked at, as PyTorch does not.
+ * - whole: with or without an index file (model.safetensors.index.json, as Hugging Face has it). Where present it is
+ *   checked.
+ * - shards: as PyTorch's distributed checkpoint writes them by its consolidated-safetensors storage, with
+ *   DCP_SHARDING_INFO in "__metadata__". Names of files carry no meaning. Ours add a "reshard" entry to the metadata.
+ *   Where it is present, missing files and gaps are errors. Where it is absent the shapes are inferred (the largest
+ *   offset + size per dim), and every file is a rank of its own. One such file alone is a set of one file.
+ * - distcp: as PyTorch's distributed checkpoint writes them by default (FileSystemWriter). Shapes and shards are those
+ *   of .metadata. The rank of a shard is R of its file's name __R_N.distcp where all names are such. Else every file is
+ *   a rank of its own.
+ * - torch: a nested dict or list of tensors, named by their keys and indices with '.' between. Or one tensor, named
+ *   "tensor". Tensors may share a storage.
+ *
+ * Nothing of a pickle is run. Its classes are looked up in a list; another one is an error that names it and the byte.
+ * Leaves of distcp and torch that are no tensors are not read, but counted (left_out). Checksums of their zip archives
+ * are not looked at, as PyTorch does not.
  *
  * Source: the formats' own documents; torch.distributed.checkpoint HuggingFaceStorageWriter and -Reader,
  * FileSystemWriter and -Reader; torch.save. */
@@ -136,17 +163,23 @@ typedef enum reshard_file_format {
   RESHARD_FORMAT_DISTCP,
   RESHARD_FORMAT_TORCH
 } reshard_file_format;
-/* "npy", "safetensors", "whole", "shards", "distcp", "torch"; "unknown" else. */
-RESHARD_API const char *reshard_format_string(reshard_file_format format);
+/* "npy", "safetensors", "whole", "shards", "distcp", "torch"; else "unknown". */
+RESHARD_API const char *reshard_file_format_string(reshard_file_format format);
 
 /* Opens a checkpoint for reading: headers only, no data. Files stay open until it is closed.
- * Errors: RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
- * unknown dtypes, names twice, gaps and overlaps between shards, files that disagree, a pickle that is malformed or
- * names another class, what a reshard_writer has not put in place yet (its temporary, see there).
- * RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library has not, a build without jansson (npy, distcp
- * and torch need none). Of distcp and torch: shards that were transformed (compressed) or are safetensors, tensors that
- * are not contiguous (Fortran order is read in torch), sparse, quantized, conjugated or of a subclass, TorchScript, the
- * format of torch.save before 1.6; the text has two lines of Python that make safetensors of it. */
+ *
+ * Errors:
+ * - RESHARD_ERROR_INVALID naming file and tensor: missing or truncated files, headers that do not fit their file,
+ *   unknown dtypes, names twice.
+ * - RESHARD_ERROR_INVALID also for gaps and overlaps between shards, files that disagree, a pickle that is malformed or
+ *   names another class.
+ * - RESHARD_ERROR_INVALID for the temporary of a reshard_writer, which is not in place yet (see there).
+ * - RESHARD_ERROR_UNSUPPORTED: big-endian data, dtypes that this library lacks, a build without jansson. npy, distcp
+ *   and torch need none.
+ * - RESHARD_ERROR_UNSUPPORTED for distcp and torch: shards that were transformed (compressed) or are safetensors;
+ *   TorchScript; the format of torch.save before 1.6. The text has two lines of Python that make safetensors of it.
+ *   Also tensors that are not contiguous (torch may have Fortran order), sparse, quantized, conjugated or of a
+ *   subclass. */
 RESHARD_API reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint);
 /* NULL is allowed. */
 RESHARD_API void reshard_checkpoint_close(reshard_checkpoint checkpoint);
@@ -156,145 +189,170 @@ typedef struct reshard_checkpoint_info {
   int64_t tensors, files;
   int64_t bytes;        /* of the global tensors */
   int64_t stored_bytes; /* of data in the files; replicas count each time */
-  int64_t world;        /* ranks: shards: as its metadata says, else the number of files; distcp: of the shards' files;
-                           other formats: 1 */
-  int described;        /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
-  int64_t left_out;     /* distcp, torch: leaves that are no tensors, which are not read */
+  /* Ranks. shards: of its metadata, else the number of files. distcp: of the shards' files. Other formats: 1. */
+  int64_t world;
+  int described;    /* shards: 1 when "reshard" metadata was there, 0 when shapes were inferred; distcp: 1 */
+  int64_t left_out; /* distcp, torch: leaves that are no tensors, which are not read */
 } reshard_checkpoint_info;
 RESHARD_API reshard_status reshard_checkpoint_get_info(reshard_checkpoint checkpoint, reshard_checkpoint_info *info);
 
 /* Names, dtypes and global shapes. Borrowed: lives as long as the checkpoint. NULL for NULL. */
 RESHARD_API reshard_model reshard_checkpoint_model(reshard_checkpoint checkpoint);
-/* Number of the tensor of that name. Errors: RESHARD_ERROR_INVALID naming it when there is none. */
+/* Finds the number of the tensor of that name. Errors: RESHARD_ERROR_INVALID naming it when there is none. */
 RESHARD_API reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char *name, int64_t *tensor);
-/* Who holds what of tensor i: rank(0) for whole tensors, for shards and distcp what metadata or offsets say. The caller
- * releases it. */
+/* Makes the layout of tensor i as it is stored: rank(0) for whole tensors; for shards and distcp that of metadata or
+ * offsets. The caller releases it. */
 RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoint, int64_t tensor,
                                                      reshard_layout *layout);
-/* Reads what `rank` of any layout of the tensor's shape holds into the rank's buffers (reshard_layout_buffer_count of
- * them, contiguous; pointers of empty ones may be NULL): rank(0) reads the whole tensor, boxes(0:[2,0]+[1,8]) a part.
- * threads: 0 for one per core. Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read; the buffers
- * may then be written in part. */
+/* Reads one rank's part of a tensor, in any layout of its shape: rank(0) reads the whole tensor, boxes(0:[2,0]+[1,8]) a
+ * part.
+ *
+ * - buffers: the rank's buffers, reshard_layout_buffer_count of them, contiguous. Pointers of empty ones may be NULL.
+ * - threads: 0: one per core.
+ *
+ * Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read. The buffers may then be written in part.
+ */
 RESHARD_API reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t tensor, reshard_layout layout,
                                                    int64_t rank, int threads, void *const *buffers);
 
-/* A checkpoint that is being written. It appears under its path complete or not at all: everything goes to a sibling
- * temporary (".NAME.reshard-...", locked while it is in use; those that a killed process has left behind are removed by
- * the next writer of the same path), which is synced and put in place by one rename. Space is reserved before the first
- * byte is written. One thread at a time. */
+/* A checkpoint that is being written. It appears under its path complete or not at all. Everything goes to a sibling
+ * temporary (".NAME.reshard-..."), which is synced and put in place by one rename. The temporary is locked while it is
+ * in use. The next writer of the same path removes those that a killed process has left behind. Space is reserved
+ * before the first byte is written. One thread at a time. */
 typedef struct reshard_writer_s *reshard_writer;
 
 typedef struct reshard_writer_tensor {
   const char *name; /* borrowed during the call */
   reshard_dtype dtype;
-  reshard_layout layout; /* borrowed during the call; all of one world. Whole formats: one rank holds all of it */
+  reshard_layout layout; /* Borrowed during the call; all of one world. In whole formats one rank holds all of it. */
 } reshard_writer_tensor;
 
+/* Begin with RESHARD_WRITER_OPTIONS_DEFAULTS, or set `size` to RESHARD_WRITER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_writer_options {
   size_t size;
-  int force;           /* non-zero: replace what is there (a directory only when all in it is a checkpoint's) */
-  int dedup;           /* non-zero: equal boxes of several ranks are stored once, by the lowest of them */
-  int64_t index_bytes; /* above 0: a directory of whole tensors in files of at most so many bytes each (a tensor larger
-                          than that has a file of its own) and model.safetensors.index.json */
+  int force; /* non-zero: replace what is there (a directory only when it holds nothing but a checkpoint) */
+  int dedup; /* non-zero: equal boxes of several ranks are stored once, by the lowest of them */
+  /* Above 0: a directory of whole tensors and model.safetensors.index.json. Each file has at most so many bytes; a
+   * larger tensor has a file of its own. */
+  int64_t index_bytes;
 } reshard_writer_options;
 #define RESHARD_WRITER_OPTIONS_INIT sizeof(reshard_writer_options)
+#define RESHARD_WRITER_OPTIONS_DEFAULTS \
+  { sizeof(reshard_writer_options), 0, 0, 0 }
 
-/* The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else a directory: of whole
- * tensors with index_bytes, else of shards named shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1).
- * With force a file takes the place of a regular file, and a directory that of a directory in which there is nothing but
- * regular files named *.safetensors or *.json; of a symbolic link, what it points to is replaced, as cp does.
- * Errors: RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that
- * does not suit the format; RESHARD_ERROR_UNSUPPORTED: a dtype that the format lacks; RESHARD_ERROR_SYSTEM: no space, no
- * permission, a limit of the process on open files or the size of a file. */
+/* Begins a checkpoint. The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else
+ * a directory. With index_bytes it is one of whole tensors. Else it is one of shards named
+ * shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1).
+ *
+ * With force a file takes the place of a regular file. A directory takes that of a directory in which there is nothing
+ * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does.
+ *
+ * Errors:
+ * - RESHARD_ERROR_INVALID: the path is there (without force) or in a missing directory, names twice, a layout that does
+ *   not suit the format.
+ * - RESHARD_ERROR_UNSUPPORTED: a dtype that the format lacks.
+ * - RESHARD_ERROR_SYSTEM: no space, no permission, a limit of the process on open files or the size of a file. */
 RESHARD_API reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_writer_tensor *tensors,
                                                  const reshard_writer_options *options, reshard_writer *writer);
-/* Writes what a rank holds of a tensor from the rank's buffers (as in reshard_checkpoint_read). */
+/* Writes one rank's part of a tensor from the rank's buffers (as in reshard_checkpoint_read). */
 RESHARD_API reshard_status reshard_writer_put(reshard_writer writer, int64_t tensor, int64_t rank,
                                               const void *const *buffers);
-/* Syncs, puts in place, and frees the writer, whether it succeeds or not. Errors: RESHARD_ERROR_INVALID naming a tensor
- * and rank that were never put; RESHARD_ERROR_SYSTEM. After an error nothing of it is there. */
+/* Syncs, puts in place, and frees the writer, also after an error. Errors: RESHARD_ERROR_INVALID naming a tensor and
+ * rank that were never put; RESHARD_ERROR_SYSTEM. After an error nothing of the checkpoint is there. */
 RESHARD_API reshard_status reshard_writer_commit(reshard_writer writer);
-/* Removes all that was written. NULL is allowed. */
+/* Removes all that was written, and frees the writer. NULL is allowed. */
 RESHARD_API void reshard_writer_abandon(reshard_writer writer);
 
-/* A map: how the tensors of one model become those of another. A text of lines
+/* A map: the tensors of one model made from those of another. A text of lines
  *
  *     TARGET = SOURCE   # comment
  *     drop(NAME)
  *
- * where one side is a name and the other a name or an operation on names and operations (at most 64 deep):
+ * One side is a name, the other a name or an operation on names and operations (at most 64 deep):
  *
  *     concat(DIM; X, Y, ...)   one after the other along a dim
  *     stack(X, Y, ...)         along a new dim 0; stack(DIM; X, Y, ...): along a new dim, which is DIM of the result
  *     transpose(X)             the last two dims swapped; transpose(1,2,0; X): dim i of the result is dim 1, 2, 0 of X
  *
- * Negative dims count from the end. On the right side operations put tensors together; on the left they take apart what
- * the name on the right holds: concat there gives sizes along the dim ("q.weight:4096"), and parts without a size share
- * what is left equally. An operation may go on over lines inside its parentheses. drop takes tensors and makes none.
+ * Negative dims count from the end. Operations on the right side put tensors together. On the left they take apart the
+ * tensor that the right side names. concat there gives sizes along the dim ("q.weight:4096"); parts without a size
+ * share the rest equally. An operation may go on over lines inside its parentheses. drop takes tensors and makes none.
  *
- * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part: "any but the end of
- * a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other than '.'; the
- * first '*' of each name on a line for the same, the second likewise, and so on; the name '*' alone for any name. A line
- * with '*' is applied once for each match in the source, in the source's order; it takes only tensors that no line
- * before it has taken. Names without '*' may be taken any number of times. "* = *" copies all that is left.
+ * A name is any characters but white space and ( ) , ; = : # " *, or is quoted, all of it or a part. Quoted it is "any
+ * but the end of a line", with \" and \\ for these two. A '*' outside of quotes stands for one or more characters other
+ * than '.'. The first '*' of each name on a line stands for the same, the second likewise, and so on. The name '*'
+ * alone stands for any name. A line with '*' is applied once for each match in the source, in the source's order. It
+ * takes only tensors that no line before it has taken. Names without '*' may be taken any number of times. "* = *"
+ * copies all that is left.
  *
- * A name that is the only part of stack or concat may have one '*' more than the other names of its line. It is then as
- * many parts as there are indices 0, 1, 2, ... where its last '*' stands: "layers.*.w = stack(layers.*.experts.*.w)". On
- * the left side stack makes as many as the dim has, concat as many as fit ("experts.*.w:768"). */
+ * A name that is the only part of stack or concat may have one '*' more than the other names of its line. It then has
+ * one part for each index 0, 1, 2, ... at its last '*': "layers.*.w = stack(layers.*.experts.*.w)". On the left side
+ * stack makes as many parts as the dim has, concat as many as fit ("experts.*.w:768"). */
 typedef struct reshard_map_s *reshard_map;
 
-/* Reads a map from text; name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "map".
+/* Reads a map from text. name stands for it in errors ("NAME:LINE:COLUMN: ..."), both counted from 1. NULL: "map".
  * Errors: RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map);
-/* The same from a file. */
+/* Reads a map from a file likewise. */
 RESHARD_API reshard_status reshard_map_load(const char *path, reshard_map *map);
 /* NULL is allowed. */
 RESHARD_API void reshard_map_free(reshard_map map);
-/* The tensors that a map makes of a model's, in the order of its lines; map NULL: the same ones. The caller frees the
- * model. Errors: RESHARD_ERROR_INVALID with line and names: a source that is not there or that another line has taken,
- * indices with gaps, shapes or dtypes that do not fit, a line with '*' that nothing matches, a target twice, source
- * tensors that no line takes. */
+/* Makes the model of the tensors that a map makes of another model's, in the order of its lines. map NULL: the same
+ * tensors. The caller frees the model.
+ *
+ * Errors: RESHARD_ERROR_INVALID with line and names:
+ * - a source that is not there or that another line has taken, source tensors that no line takes;
+ * - indices with gaps, shapes or dtypes that do not fit;
+ * - a line with '*' that nothing matches, a target twice. */
 RESHARD_API reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target);
 
-/* Converts one checkpoint into another: cut, reshard, join, fuse. Data goes from file to file in tiles that stay in the
- * cache, by a plan each; memory in use does not depend on the size of the data. */
+/* Options of a conversion of one checkpoint into another: cut, reshard, join, fuse. Data goes from file to file in
+ * tiles that stay in the cache, by a plan each. Memory in use does not depend on the size of the data. Begin with
+ * RESHARD_CONVERT_OPTIONS_DEFAULTS, or set `size` to RESHARD_CONVERT_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_convert_options {
   size_t size;
-  const char *src, *dst;             /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
-  reshard_rules src_rules, dst_rules; /* layouts by name of the source tensor, of the target tensor. A source of shards
-                                         or distcp has its own layouts: src and src_rules are an error there */
-  reshard_map map;                   /* NULL: every tensor as it is */
-  int64_t world; /* ranks of out; 0: what dst names, else those of in (its shards', or what src names) */
-  int force, dedup;                  /* as in reshard_writer_options */
-  int verify;                        /* non-zero: reads back and compares every byte before it is put in place */
-  int64_t index_bytes;               /* as in reshard_writer_options */
-  int threads;                       /* 0: one per core */
-  /* Called by the calling thread about ten times a second while data moves, with bytes done and to be done of one stage
-   * ("moving", "syncing", "comparing"); non-zero return cancels: RESHARD_ERROR_CANCELLED, nothing is left. May be NULL. */
+  const char *src, *dst; /* layout strings; NULL: rules, or where they are NULL too: rank(0) */
+  /* Layouts by name of the source tensor, and of the target tensor. A source of shards or distcp has its own layouts:
+   * src and src_rules are an error there. */
+  reshard_rules src_rules, dst_rules;
+  reshard_map map;     /* NULL: every tensor as it is */
+  int64_t world;       /* Ranks of out. 0: of dst, else those of in (its shards', or those of src). */
+  int force, dedup;    /* as in reshard_writer_options */
+  int verify;          /* non-zero: reads back and compares every byte before it is put in place */
+  int64_t index_bytes; /* as in reshard_writer_options */
+  int threads;         /* 0: one per core */
+  /* Called by the calling thread about ten times a second while data moves. Receives bytes done and to be done of one
+   * stage ("moving", "syncing", "comparing"). Non-zero return cancels: RESHARD_ERROR_CANCELLED, nothing is left. May be
+   * NULL. */
   int (*progress)(void *user, const char *stage, int64_t done, int64_t all);
   void *user;
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
+#define RESHARD_CONVERT_OPTIONS_DEFAULTS \
+  { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL }
 
 typedef struct reshard_convert_report {
   reshard_checkpoint_info source;
   reshard_file_format format; /* of the target */
   int64_t tensors, files, world;
-  int64_t bytes;           /* of data written */
-  int64_t wire_bytes;      /* that would travel between ranks, were they in memory */
-  int64_t whole_arrays;    /* arrays of more than 64 boxes, stored whole: this library alone can read them */
-  int64_t gapped, haloed;  /* target tensors that cannot be read back: not covered; boxes that overlap */
-  double open_seconds;     /* headers of the source, plans, headers of the target */
-  double reserve_seconds;  /* space on the target's file system */
-  double move_seconds;     /* data from file to file */
-  double sync_seconds;     /* until it is on the device, and in place */
+  int64_t bytes;          /* of data written */
+  int64_t wire_bytes;     /* bytes that would travel between ranks, were they in memory */
+  int64_t whole_arrays;   /* Arrays of more than 64 boxes, stored whole. Only this library can read them. */
+  int64_t gapped, haloed; /* target tensors that cannot be read back: not covered; boxes that overlap */
+  double open_seconds;    /* headers of the source, plans, headers of the target */
+  double reserve_seconds; /* space on the target's file system */
+  double move_seconds;    /* data from file to file */
+  double sync_seconds;    /* until data is on the device, and in place */
   double verify_seconds;
 } reshard_convert_report;
 
-/* Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_map_model;
- * RESHARD_ERROR_INVALID when out is in or over; RESHARD_ERROR_SYSTEM when in changes while it is read;
- * RESHARD_ERROR_CORRUPT when verify finds another byte than was written. After an error `out` is as it was. report may
- * be NULL; it is written on success. */
+/* Converts the checkpoint in to the checkpoint out. report may be NULL; it is written on success. After an error `out`
+ * is as it was.
+ *
+ * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_map_model, and
+ * - RESHARD_ERROR_INVALID: out is in, or over it.
+ * - RESHARD_ERROR_SYSTEM: in changes while it is read.
+ * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written. */
 RESHARD_API reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
                                            reshard_convert_report *report);
 

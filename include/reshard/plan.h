@@ -1,9 +1,9 @@
-/* Plans: how one rank of a world moves tensors from one layout to another.
+/* Plans: the way of one rank of a world to move tensors from one layout to another.
  *
  * A plan is built once from pairs of layouts. All arithmetic happens here: intersections, peers, messages, rounds,
- * workspace. It is immutable, holds no pointers to data, needs no communicator, and prints itself. It is dry: a plan
- * can be built for any rank of any world on any machine. Making one is local; the ranks' plans are compared when a
- * transfer is made. Calls that return a status refuse a NULL plan (RESHARD_ERROR_INVALID). */
+ * workspace. A plan is immutable, holds no pointers to data and prints itself. It needs no communicator: it can be
+ * built for any rank of any world on any machine. Making one is local. The ranks' plans are compared when a transfer is
+ * made. Calls that return a status refuse a NULL plan (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_PLAN_H
 #define RESHARD_PLAN_H
 
@@ -17,7 +17,7 @@ extern "C" {
 typedef struct reshard_plan_s *reshard_plan;
 
 typedef enum reshard_op {
-  RESHARD_OP_COPY = 0, /* the only one built; the others are refused by name */
+  RESHARD_OP_COPY = 0, /* the only one built; others are refused by name */
   RESHARD_OP_SUM,
   RESHARD_OP_AVG,
   RESHARD_OP_MIN,
@@ -25,9 +25,9 @@ typedef enum reshard_op {
   RESHARD_OP_PROD
 } reshard_op;
 
-/* One tensor, or a part of one: region [src_offset, + src_extent) of the source tensor becomes region [dst_offset, +
- * dst_extent) of the destination tensor. Set `size` through RESHARD_ENTRY_INIT. The pointers are read during
- * reshard_plan_create only. */
+/* One tensor, or a part of one. The region [src_offset, + src_extent) of the source becomes the region [dst_offset, +
+ * dst_extent) of the destination. Begin with RESHARD_ENTRY_DEFAULTS, or set `size` to RESHARD_ENTRY_INIT. The pointers
+ * are read during reshard_plan_create only. */
 typedef struct reshard_entry {
   size_t size;
   reshard_layout src, dst; /* borrowed during the call; the plan takes references of its own */
@@ -37,43 +37,59 @@ typedef struct reshard_entry {
   const int64_t *src_offset; /* per dim of src; NULL: 0 */
   const int64_t *src_extent; /* per dim of src; NULL: all from the offset on */
   const int64_t *dst_offset; /* per dim of dst; NULL: 0 */
-  const int64_t *dst_extent; /* per dim of dst; NULL: what the source region gives, through the permutation;
-                                without any region both tensors are whole, and must fit */
-  const int *permutation; /* per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source
-                             lacks. NULL: identity. Source dims that are not named must have extent 1 in the region. */
-  const char *name;       /* copied: for errors, also of ranks whose plans differ, and print-outs; NULL: "tensor" */
+  /* Per dim of dst. NULL: the extents of the source region, through the permutation. Without any region both tensors
+   * are whole, and must fit. */
+  const int64_t *dst_extent;
+  /* Per dim of dst: the source dim that it walks, or -1 for a dim of extent 1 that the source lacks. NULL: identity.
+   * Source dims that are not named must have extent 1 in the region. */
+  const int *permutation;
+  const char *name; /* Copied: for print-outs and errors, also on ranks whose plans differ. NULL: "tensor". */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
+#define RESHARD_ENTRY_DEFAULTS \
+  { \
+    sizeof(reshard_entry), NULL, NULL, RESHARD_DTYPE_NONE, RESHARD_DTYPE_NONE, RESHARD_OP_COPY, NULL, NULL, NULL, \
+        NULL, NULL, NULL \
+  }
 
-/* Set `size` through RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields are compared between ranks. */
+/* Begin with RESHARD_PLAN_OPTIONS_DEFAULTS, or set `size` to RESHARD_PLAN_OPTIONS_INIT; the rest may be 0. All fields
+ * are compared between ranks. */
 typedef struct reshard_plan_options {
   size_t size;
   int64_t workspace_limit; /* bytes of staging on every rank; 0: no limit, one round */
   int64_t peers_per_round; /* W; 0: min(world - 1, 32). Used under a limit only. */
-  const int64_t *nodes;    /* node of each rank, `world` of them, read during the call; NULL: none. Receivers on a
-                              node that has replicas of a source are served from there. */
+  /* Node of each rank, `world` of them, read during the call. NULL: none. Receivers on a node that has replicas of a
+   * source are served from there. */
+  const int64_t *nodes;
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
+#define RESHARD_PLAN_OPTIONS_DEFAULTS \
+  { sizeof(reshard_plan_options), 0, 0, NULL }
 
-/* The plan of one rank for nentries tensors (0 is legal). options NULL: defaults. All layouts must be of one world.
- * Errors: RESHARD_ERROR_INVALID (regions, permutation, a source that is not valid, a workspace limit below the least,
- * which is named), RESHARD_ERROR_UNSUPPORTED (unequal dtypes, operations other than copy), RESHARD_ERROR_OUT_OF_MEMORY.
- */
+/* Builds the plan of one rank for nentries tensors (0 is legal). All layouts must be of one world. options NULL:
+ * defaults.
+ *
+ * Errors:
+ * - RESHARD_ERROR_INVALID: regions, permutation, a source that is not valid, a workspace limit below the least, which
+ *   is named.
+ * - RESHARD_ERROR_UNSUPPORTED: unequal dtypes, operations other than copy.
+ * - RESHARD_ERROR_OUT_OF_MEMORY. */
 RESHARD_API reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entries, int64_t rank,
                                                const reshard_plan_options *options, reshard_plan *plan);
 RESHARD_API void reshard_plan_destroy(reshard_plan plan);
 
-/* The plan of the adjoint, for the same rank: sides swapped, permutation inverted. Where the forward destination was
- * replicated or overlaps the adjoint would have to sum: RESHARD_ERROR_UNSUPPORTED by name. Where it has gaps:
- * RESHARD_ERROR_INVALID. */
+/* Builds the plan of the adjoint for the same rank: sides swapped, permutation inverted. Errors, where the forward
+ * destination:
+ * - was replicated or overlaps: RESHARD_ERROR_UNSUPPORTED by name, as the adjoint would have to sum;
+ * - has gaps: RESHARD_ERROR_INVALID. */
 RESHARD_API reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse);
 
-/* What a plan's messages are together, where a communicator may have one call for them all. */
+/* Collective that a plan's messages make together, for which a communicator may have one call. */
 typedef enum reshard_collective {
   RESHARD_COLLECTIVE_NONE = 0,
-  RESHARD_COLLECTIVE_ALL_GATHER, /* every rank sends the same to everybody, all as much */
-  RESHARD_COLLECTIVE_ALL_TO_ALL, /* every rank sends as much to everybody as it keeps, all as much */
-  RESHARD_COLLECTIVE_BROADCAST   /* one rank sends the same to everybody */
+  RESHARD_COLLECTIVE_ALL_GATHER, /* every rank sends the same bytes to all others; all ranks as many */
+  RESHARD_COLLECTIVE_ALL_TO_ALL, /* every rank sends as many bytes to each other as it keeps; all ranks as many */
+  RESHARD_COLLECTIVE_BROADCAST   /* one rank sends the same bytes to all others */
 } reshard_collective;
 /* "none", "all-gather", "all-to-all", "broadcast"; "unknown" else. */
 RESHARD_API const char *reshard_collective_string(reshard_collective collective);
@@ -87,22 +103,22 @@ typedef struct reshard_plan_info {
   int64_t peers;                /* ranks with which bytes are exchanged */
   int64_t messages_sent;        /* messages, after cutting in rounds */
   int64_t messages_received;
-  int64_t rounds;          /* rounds in which this rank has something */
+  int64_t rounds;          /* rounds in which this rank copies, sends or receives */
   int64_t round_groups;    /* groups of peers that rounds are made of (reshard_plan_group_rounds); 1 without a limit */
   int64_t workspace_bytes; /* staging for the packed path with contiguous arrays */
-  int64_t packs_skipped;   /* peers to whom is sent from the source in place (contiguous arrays) */
-  int64_t unpacks_skipped; /* peers from whom is received in place */
+  int64_t packs_skipped;   /* peers that are sent to from the source in place (contiguous arrays) */
+  int64_t unpacks_skipped; /* peers that are received from in place */
   int64_t stages;          /* 1 today */
   int64_t segments;        /* descriptors: intersections of a source array and a destination array */
-  int64_t memory_bytes;    /* that the plan itself takes */
-  int64_t classes;         /* distinct geometries among the entries: each was intersected once */
+  int64_t memory_bytes;    /* taken by the plan itself */
+  int64_t classes;         /* distinct geometries among the entries, each intersected once */
   int64_t lower_bound_bytes; /* bytes that this rank lacks, from the layouts alone */
-  int64_t plan_ns;           /* time that reshard_plan_create took */
+  int64_t plan_ns;           /* duration of reshard_plan_create */
   int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
 } reshard_plan_info;
 RESHARD_API reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info);
 
-/* What this rank's messages are its part of; it is a collective where all ranks have the same, which is compared when a
+/* Collective that this rank's messages are part of. It is one where all ranks have the same, which is compared when a
  * transfer is made (transfer.h). */
 typedef struct reshard_pattern {
   reshard_collective kind;
@@ -110,7 +126,7 @@ typedef struct reshard_pattern {
   int64_t bytes;   /* of each message; 0 for none */
   const char *why; /* in words; static */
 } reshard_pattern;
-/* Local. Compares this rank's messages with one another: not free. */
+/* Compares this rank's messages with one another: local, but not free. */
 RESHARD_API reshard_status reshard_plan_get_pattern(reshard_plan plan, reshard_pattern *pattern);
 
 /* The i-th peer (rank ascending) and the bytes exchanged with it. */
@@ -118,16 +134,16 @@ RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64
                                              int64_t *received_bytes);
 
 /* Rounds of this rank in one group of peers, 0 <= group < round_groups. Round (group, piece) is the same moment on all
- * ranks, so the rounds of a world are the sum over groups of the largest number that any rank has. */
+ * ranks. So the rounds of a world are the sum over groups of the largest number that any rank has. */
 RESHARD_API reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64_t *rounds);
 
-/* Bytes of workspace that always suffice on this rank, for arrays of any strides, on the packed path. The direct path
- * needs none. Never more than the limit where there is one. */
+/* Bytes of workspace that always suffice on this rank on the packed path, for arrays of any strides. Never more than
+ * the limit, where there is one. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;
-/* What the plan does: peers, messages, rounds, bytes, workspace, skips, load; as text or as one JSON object (the entry
- * of this rank in `per_rank` of `reshard plan --json`, with peers). Buffer rule as in reshard_layout_print. */
+/* Prints the plan: peers, messages, rounds, bytes, workspace, skips, load. RESHARD_JSON gives one object, with peers:
+ * the entry of this rank in `per_rank` of `reshard plan --json`. text, size and needed as in reshard_layout_print. */
 RESHARD_API reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, char *text, size_t size,
                                                 size_t *needed);
 

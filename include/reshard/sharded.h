@@ -1,10 +1,15 @@
 /* Sharded tensors: a tensor of which each rank of a communicator has some boxes.
  *
  * A sharded tensor is one rank's handle: the global metadata, the layout, and this rank's shards, each with its tensor.
- * "Collective" calls are made by all ranks of its communicator, in one order; they succeed on all, or return the same
- * error on all and leave everything as it was. It moves no data of its own: each operation is a pair of layouts and a
- * plan. Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. A NULL sharded tensor has 0 local arrays,
- * and NULL metadata and layout; calls that return a status refuse NULL handles (RESHARD_ERROR_INVALID). */
+ * It moves no data of its own: each operation is a pair of layouts and a plan.
+ *
+ * All ranks of its communicator make its collective calls, in one order. They succeed on all, or return the same error
+ * on all and leave everything as it was.
+ *
+ * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
+ * handles (RESHARD_ERROR_INVALID).
+ *
+ * Source: torch/distributed/_shard/sharded_tensor/api.py, reshard.py. */
 #ifndef RESHARD_SHARDED_H
 #define RESHARD_SHARDED_H
 
@@ -18,26 +23,30 @@ extern "C" {
 
 typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
 
-/* What plans and transfers of sharded tensors share: a communicator, and a cache of plans keyed by layouts and dtypes.
- * The communicator is borrowed and must outlive it; it must outlive its sharded tensors. One per rank. */
+/* A communicator and a cache of plans, keyed by layouts and dtypes, which sharded tensors share. The communicator is
+ * borrowed and must outlive the sharder, which must outlive its sharded tensors. One per rank. */
 typedef struct reshard_sharder_s *reshard_sharder;
+
+/* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_sharder_options {
   size_t size;
-  /* Global ranks of the communicator's, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
+  /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
   reshard_group group;
-  int64_t cached_plans;    /* at most so many are kept; 0: 64; -1: none */
+  int64_t cached_plans;    /* most plans that are kept; 0: 64; -1: none */
   int64_t workspace_limit; /* as in reshard_plan_options */
   reshard_path path;       /* as in reshard_transfer_options */
-  /* Whose pool new arrays come from: one on the communicator's device (several sharders may share it), kept by the
-   * sharder and by its arrays. NULL: a pool of the sharder's own. */
+  /* Device whose pool new arrays come from, the communicator's. Several sharders may share it. Kept by the sharder and
+   * by its arrays. NULL: a pool of the sharder's own. */
   reshard_device device;
-  /* Of the sharder's own pool, as in reshard_device_options: memory of freed arrays that is kept for new ones, since
-   * the system has to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new
-   * together at the most that was in use at one time, so that a reshard in place takes no more memory than without; -1:
-   * none; else bytes. 0 where a device is given. */
+  /* Memory of freed arrays that the sharder's own pool keeps for new ones, as in reshard_device_options. The system has
+   * to clear new memory, which takes longer than a copy into it. 0: as much as keeps old and new together at the most
+   * that was in use at one time. A reshard in place then takes no more memory than without. -1: none; else bytes. 0
+   * where a device is given. */
   int64_t keep_bytes;
 } reshard_sharder_options;
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
+#define RESHARD_SHARDER_OPTIONS_DEFAULTS \
+  { sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0 }
 RESHARD_API reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                                   reshard_sharder *sharder);
 /* NULL is allowed. */
@@ -45,52 +54,57 @@ RESHARD_API void reshard_sharder_destroy(reshard_sharder sharder);
 typedef struct reshard_sharder_stats {
   int64_t hits, misses, evicted; /* of the cache of plans */
   int64_t cached;
-  int64_t peak_bytes; /* most memory of shards and workspace at once during the last reshard, beyond what was there */
+  /* most memory of shards and workspace at once during the last reshard, beyond the memory before it */
+  int64_t peak_bytes;
 } reshard_sharder_stats;
 RESHARD_API reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats);
 
-/* init_from_local_shards: collective. n (0 or more) local shards; the tensors are retained. Builds and checks the
- * global metadata (reshard_metadata_build_local and _build_global). */
+/* Makes a sharded tensor of n (0 or more) local shards. Collective. The tensors are retained. Builds and checks the
+ * global metadata (reshard_metadata_build_local, reshard_metadata_build_global). Source: init_from_local_shards. */
 RESHARD_API reshard_status reshard_sharded_tensor_from_local(reshard_sharder sharder, int ndim, const int64_t *shape,
                                                              int64_t n, const reshard_local_shard *shards,
                                                              reshard_sharded_tensor *tensor);
-/* init_from_local_shards_and_global_metadata: local; the shards are those that the metadata places on this rank, in
- * its order. */
+/* Makes a sharded tensor of the shards that the metadata places on this rank, in its order. Local. Source:
+ * init_from_local_shards_and_global_metadata. */
 RESHARD_API reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder sharder, reshard_metadata metadata,
                                                                 int64_t n, reshard_tensor const *tensors,
                                                                 reshard_sharded_tensor *tensor);
-/* DTensor.from_local: local; the tensors are this rank's arrays of a layout (in its order, any strides; those of a flat
- * piece lie end to end), and are retained. With reshard_sharded_tensor_local it is the way between sharded tensors and
- * tensors on a mesh, without a copy where both hold the same. */
+/* Makes a sharded tensor of this rank's arrays of a layout, in its order. Local. The tensors may have any strides, and
+ * are retained. Those of a flat piece lie end to end. With reshard_sharded_tensor_local it converts between sharded
+ * tensors and tensors on a mesh. No copy is made where both hold the same. Source: DTensor.from_local. */
 RESHARD_API reshard_status reshard_sharded_tensor_from_layout(reshard_sharder sharder, reshard_layout layout,
                                                               const reshard_properties *properties, int64_t n,
                                                               reshard_tensor const *tensors,
                                                               reshard_sharded_tensor *tensor);
-/* sharded_tensor.empty: local, new memory for what this rank holds of a layout over the communicator's ranks.
- * properties: dtype and flags. stream: NULL on the CPU; on a GPU what is new belongs to it, here and below: it is there
- * in its order, and the last reference frees it in that order. The rank's arrays are its local tensors: one per array
- * (a cyclic or StridedShard array is one tensor, though its metadata has a shard per box). */
+/* Allocates this rank's part of a layout over the communicator's ranks. Local.
+ *
+ * - properties: dtype and flags.
+ * - stream: NULL on the CPU. On a GPU new memory is usable in its order, and the last reference frees it in that order.
+ *   This holds for all calls below.
+ *
+ * The rank's local tensors are its arrays: one per array. A cyclic or StridedShard array is one tensor, though its
+ * metadata has a shard per box. Source: sharded_tensor.empty. */
 RESHARD_API reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
                                                         const reshard_properties *properties, void *stream,
                                                         reshard_sharded_tensor *tensor);
-/* sharded_tensor.zeros; sharded_tensor.full (element: one element of the dtype, of the host, read during the call).
- * Local, and filled in the order of stream. */
+/* Allocate likewise, and fill in the order of stream. Local. element: one element of the dtype, of the host, read
+ * during the call. Source: sharded_tensor.zeros, sharded_tensor.full. */
 RESHARD_API reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
                                                         const reshard_properties *properties, void *stream,
                                                         reshard_sharded_tensor *tensor);
 RESHARD_API reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layout layout,
                                                        const reshard_properties *properties, const void *element,
                                                        void *stream, reshard_sharded_tensor *tensor);
-/* From a callback that fills each local array: called with its tensor and the global box of its first to last index.
- * Local. On a GPU the callback gives its work to stream, or work that stream comes after: so is the memory there, and
- * so is the tensor filled. A status other than success ends it and is returned; the text of the last error is then the
- * callback's. */
+/* Allocates likewise, and calls fill for each local array, with its tensor and the global box of its first to last
+ * index. Local. On a GPU the callback gives its work to stream, or work that stream comes after. The memory is there in
+ * that order, and so is the filled tensor. A status other than success ends the call and is returned. The text of the
+ * last error is then the callback's. */
 typedef reshard_status (*reshard_fill)(void *user, reshard_tensor array, const reshard_box *box);
 RESHARD_API reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_layout layout,
                                                            const reshard_properties *properties, reshard_fill fill,
                                                            void *user, void *stream, reshard_sharded_tensor *tensor);
-/* _shard_tensor / scatter from one rank: collective. whole: the tensor on rank src (any strides), NULL on the others.
- */
+/* Scatters a tensor from one rank. Collective. whole: the tensor on rank src (any strides), NULL on the others. Source:
+ * _shard_tensor, scatter. */
 RESHARD_API reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
                                                           reshard_layout layout, const reshard_properties *properties,
                                                           void *stream, reshard_sharded_tensor *tensor);
@@ -98,61 +112,95 @@ RESHARD_API reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharde
 RESHARD_API reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor);
 RESHARD_API void reshard_sharded_tensor_release(reshard_sharded_tensor tensor); /* NULL is allowed; local */
 
-/* Borrowed, until the tensor is resharded in place or released: retain what is to live longer. The layout names every
- * holder of a box; so do the metadata, but those of a flattened nested tensor have replicas once (state_dict.h). */
+/* Metadata and layout. Borrowed until the tensor is resharded in place or released; retain them to keep them longer.
+ * The layout names every holder of a box. So do the metadata, but those of a flattened nested tensor have replicas once
+ * (state_dict.h). */
 RESHARD_API reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor);
 RESHARD_API reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor);
-/* Local arrays, in the order of the layout (or of the shards, where it was made from shards), borrowed likewise.
- * bounds: the global box from the first to the last index. Either may be NULL. An array without elements may be a NULL
- * tensor where it was given so. */
+/* Local arrays, borrowed likewise, in the order of the layout, or of the shards that the tensor was made from. bounds:
+ * the global box from the first to the last index. Either may be NULL. An array without elements may be a NULL tensor
+ * where it was given so. */
 RESHARD_API int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor);
 RESHARD_API reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
                                                         reshard_box *bounds);
 
-/* ShardedTensor.reshard: collective, in place: any layout to any layout. New shards are allocated, filled, and take the
- * place of the old ones, which are released; metadata is replaced with them, its shards ordered by rank. After an error
- * on any rank every rank's tensor is as it was. Memory: the new shards, and at most the sharder's workspace limit; each
- * old shard is released when the data has moved, without waiting for anything else. n tensors of one sharder in one
- * call are one plan; the same tensors and layouts in the same order on all ranks. stream: NULL on the CPU; on a GPU all
- * is done in its order, also the release of old shards, and the host does not wait, but where a transfer has to be made
- * for it: over NCCL, between GPUs, on the packed path. So it is below. Errors of a rank whose list has no tensor at all
- * are its own: it has no communicator to tell the others. */
+/* Reshards in place, from any layout to any layout. Collective. n tensors of one sharder in one call are one plan. All
+ * ranks give the same tensors and layouts in the same order. New shards are allocated, filled, and take the place of
+ * the old ones, which are released. Metadata are replaced with them, their shards ordered by rank. After an error on
+ * any rank every rank's tensor is as it was.
+ *
+ * Memory: the new shards, and at most the sharder's workspace limit. Each old shard is released when the data has
+ * moved, without waiting for anything else.
+ *
+ * - stream: NULL on the CPU. On a GPU all is done in its order, also the release of old shards. The host does not wait,
+ *   but where a transfer has to be made: over NCCL, between GPUs, on the packed path. This holds for all calls below.
+ *
+ * A rank whose list has no tensor at all has no communicator: its error is its own. Source: ShardedTensor.reshard. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                                           const reshard_layout *layouts, void *stream);
-/* The same into new tensors. */
+/* Reshards likewise into new tensors. Collective. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                              const reshard_layout *layouts, void *stream,
                                                              reshard_sharded_tensor *results);
-/* ShardedTensor.gather: collective. out: a tensor of the full shape and dtype on rank dst of the communicator (any
- * strides), NULL on all others. Errors as _validate_output_tensor_for_gather: no output on dst; an output elsewhere;
- * wrong shape. After an error no output was written to. */
+/* Gathers a tensor on one rank. Collective.
+ *
+ * - dst: rank of the communicator.
+ * - out: a tensor of the full shape and dtype on rank dst (any strides), NULL on all others.
+ *
+ * Errors as in _validate_output_tensor_for_gather: no output on dst; an output elsewhere; wrong shape. After an error
+ * no output was written to. Source: ShardedTensor.gather. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
-/* The same with dtype=..., or enforce_dtype=True and the output's: shards are cast (as reshard_tree_cast does it) before
- * they travel, and out is of that dtype, the same on all ranks; RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's
- * shards once more. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. */
+/* Gathers likewise with another dtype. Collective. Shards are cast (as reshard_tree_cast does it) before they travel.
+ * dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. Memory: this rank's shards once more.
+ * Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. Source: ShardedTensor.gather with dtype=..., or
+ * enforce_dtype=True and the output's. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,
                                                             reshard_dtype dtype, reshard_tensor out, void *stream);
-/* To all ranks: each gives an output. */
+/* Gathers likewise on all ranks: each gives an output. Collective. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out,
                                                              void *stream);
 
-/* reshuffle_local_shard: collective; chunk spec to chunk spec on the same dim (negative: from the end) in another order
- * of placements: my whole shard goes to the rank that holds this chunk in the new order. Any permutation, any dim, no
- * transposes; as many placements after as before, which may be other ranks.
- * reshard_local_shard: collective; the dims differ. Both: shape of the tensor, my shard (any strides; NULL when I hold
- * none), the placements before and after, which name global ranks; the result is a new contiguous tensor (NULL when I
- * am not among the placements after), which requires a gradient where any rank's shard does. */
-RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
-                                                         const int64_t *shape, int dim, int64_t n,
-                                                         const reshard_remote_device *before, int64_t m,
-                                                         const reshard_remote_device *after, reshard_tensor local,
-                                                         void *stream, reshard_tensor *result);
-RESHARD_API reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim,
-                                                       const int64_t *shape, int dim_before, int64_t n,
-                                                       const reshard_remote_device *before, int dim_after, int64_t m,
-                                                       const reshard_remote_device *after, reshard_tensor local,
-                                                       void *stream, reshard_tensor *result);
+/* One dim of a tensor cut by the chunk rule over placements, which name global ranks. Source: ChunkShardingSpec. */
+typedef struct reshard_chunk_spec {
+  int dim;   /* negative: from the end */
+  int64_t n; /* placements, 1 or more */
+  const reshard_remote_device *placements;
+} reshard_chunk_spec;
+
+/* A tensor, and its cuts before and after. Begin with RESHARD_LOCAL_RESHARD_DEFAULTS, or set `size` to
+ * RESHARD_LOCAL_RESHARD_INIT. Read during the call. */
+typedef struct reshard_local_reshard {
+  size_t size;
+  reshard_dtype dtype;
+  int ndim;
+  const int64_t *shape;      /* of the whole tensor */
+  reshard_chunk_spec before; /* PyTorch's sharding_spec */
+  reshard_chunk_spec after;  /* PyTorch's resharding_spec */
+} reshard_local_reshard;
+#define RESHARD_LOCAL_RESHARD_INIT sizeof(reshard_local_reshard)
+#define RESHARD_LOCAL_RESHARD_DEFAULTS \
+  { \
+    sizeof(reshard_local_reshard), RESHARD_DTYPE_NONE, 0, NULL, {0, 0, NULL}, { 0, 0, NULL } \
+  }
+
+/* Move this rank's one shard from chunks to chunks. Collective.
+ *
+ * - reshuffle: the same dim in another order of placements. A shard goes whole to the rank that holds its chunk in the
+ *   new order. Any permutation, any dim, no transposes. There are as many placements after as before; they may be other
+ *   ranks.
+ * - reshard: the dims differ.
+ *
+ * Arguments of both:
+ * - local: this rank's shard, of any strides. NULL when it holds none.
+ * - result: receives a new contiguous tensor, NULL when this rank is not among the placements after. It requires a
+ *   gradient where any rank's shard does.
+ *
+ * Source: reshuffle_local_shard, reshard_local_shard. */
+RESHARD_API reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
+                                                         reshard_tensor local, void *stream, reshard_tensor *result);
+RESHARD_API reshard_status reshard_reshard_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
+                                                       reshard_tensor local, void *stream, reshard_tensor *result);
 
 #ifdef __cplusplus
 }

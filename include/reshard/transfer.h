@@ -1,5 +1,5 @@
-/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. Calls that return
- * a status refuse a NULL transfer (RESHARD_ERROR_INVALID). */
+/* Transfers and execute: a plan bound to a communicator, arrays and a workspace, and its execution. Calls that return a
+ * status refuse a NULL transfer (RESHARD_ERROR_INVALID). */
 #ifndef RESHARD_TRANSFER_H
 #define RESHARD_TRANSFER_H
 
@@ -12,21 +12,27 @@ extern "C" {
 
 typedef struct reshard_transfer_s *reshard_transfer;
 
-/* Where the data is. src and dst list the buffers of my rank (reshard_layout_buffer_count) of every entry, entry after
- * entry. Borrowed: the memory and its size are the caller's and must live as long as the transfer; the lists are read
- * during the call only. Pointers must be aligned to nothing; pointers of buffers in which my rank holds nothing may be
- * NULL. Strides are in elements, one list of ndim per buffer (NULL list or NULL element: contiguous); they are refused
- * for flat layouts of two and more dims. In a source they may overlap (a broadcast view), in a destination not. Entries
- * whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
+/* Buffers of this rank, before and after. Begin with RESHARD_ARRAYS_DEFAULTS, or set `size` to RESHARD_ARRAYS_INIT.
+ *
+ * - src, dst: the buffers (reshard_layout_buffer_count) of every entry, entry after entry. Borrowed: the memory belongs
+ *   to the caller and lives as long as the transfer. The lists are read during the call only. Pointers need no
+ *   alignment. Pointers of buffers in which this rank holds nothing may be NULL.
+ * - src_strides, dst_strides: in elements, one list of ndim per buffer. A NULL list or a NULL element: contiguous. Flat
+ *   layouts of two and more dims refuse them. They may overlap in a source (a broadcast view), not in a destination.
+ * - nsrc, ndst: lengths of the lists, compared with the numbers that the plan needs. 0: not compared.
+ *
+ * Entries whose destination regions are disjoint parts of one tensor (q, k and v of qkv) name its buffers once each. */
 typedef struct reshard_arrays {
   size_t size;
   void *const *src;
   void *const *dst;
   const int64_t *const *src_strides;
   const int64_t *const *dst_strides;
-  int64_t nsrc, ndst; /* lengths of src and dst, compared with what the plan needs; 0: not compared */
+  int64_t nsrc, ndst;
 } reshard_arrays;
 #define RESHARD_ARRAYS_INIT sizeof(reshard_arrays)
+#define RESHARD_ARRAYS_DEFAULTS \
+  { sizeof(reshard_arrays), NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef enum reshard_path {
   RESHARD_PATH_AUTO = 0, /* direct where every peer's memory can be reached, else packed */
@@ -34,70 +40,81 @@ typedef enum reshard_path {
   RESHARD_PATH_PACKED    /* pack, exchange, unpack */
 } reshard_path;
 
-/* Messages that are a collective together (reshard_collective) can go as one call of the communicator's: on the packed
- * path, without a workspace limit, where all ranks' plans agree. NCCL has all-gather, broadcast, and from 2.28
- * all-to-all; the other communicators have none. */
+/* Choice of one call of the communicator for messages that are a collective together (reshard_collective). One call is
+ * possible on the packed path, without a workspace limit, where all ranks' plans agree. NCCL has all-gather, broadcast,
+ * and from 2.28 all-to-all. The other communicators have none. */
 typedef enum reshard_collective_use {
-  RESHARD_COLLECTIVE_AUTO = 0, /* where it is the faster way */
-  RESHARD_COLLECTIVE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
-  RESHARD_COLLECTIVE_FORBID
+  RESHARD_COLLECTIVE_USE_AUTO = 0, /* where it is the faster way */
+  RESHARD_COLLECTIVE_USE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
+  RESHARD_COLLECTIVE_USE_FORBID
 } reshard_collective_use;
 
+/* Begin with RESHARD_TRANSFER_OPTIONS_DEFAULTS, or set `size` to RESHARD_TRANSFER_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_transfer_options {
   size_t size;
   reshard_path path;                 /* compared between ranks */
   void *workspace;                   /* borrowed staging memory of the device; NULL: the transfer allocates its own */
-  size_t workspace_bytes;            /* of `workspace` */
+  size_t workspace_bytes;            /* size of workspace */
   reshard_collective_use collective; /* compared between ranks */
 } reshard_transfer_options;
 #define RESHARD_TRANSFER_OPTIONS_INIT sizeof(reshard_transfer_options)
+#define RESHARD_TRANSFER_OPTIONS_DEFAULTS \
+  { sizeof(reshard_transfer_options), RESHARD_PATH_AUTO, NULL, 0, RESHARD_COLLECTIVE_USE_AUTO }
 
-/* Collective over comm. The plan is borrowed until the transfer is destroyed. Compares what the ranks want (version,
- * tensors, layouts, dtypes, regions, options): all succeed, or all get the same error, naming the first tensor and field
- * that differ and both ranks' values, before any byte moves. Checks strides, and that no destination overlaps a source
- * or another destination of my rank. */
+/* Binds a plan. Collective over comm. The plan is borrowed until the transfer is destroyed.
+ *
+ * Compares the ranks' requests before any byte moves: version, tensors, layouts, dtypes, regions, options. All ranks
+ * succeed, or all get the same error. It names the first tensor and field that differ, and both ranks' values. Also
+ * checks strides, and that no destination of this rank overlaps one of its sources or another destination. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
-/* Other arrays for the same plan. Local on the packed path, collective on the direct path. After an error the transfer
- * is bound as before. On a GPU it blocks until earlier executes are done. */
+/* Binds other arrays to the same plan. Local on the packed path, collective on the direct path. After an error the
+ * transfer is bound as before. On a GPU it blocks until earlier executes are done. */
 RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, const reshard_arrays *arrays);
 
-/* Local. NULL is allowed. Peers must have finished their executes on it (they have when theirs and mine returned). On a
- * GPU it blocks until executes are done, as freeing memory does, and so must not be called while a stream is captured;
- * graphs that hold an execute of the transfer must not be launched any more, nor after a rebind. */
+/* Destroys a transfer. Local. NULL is allowed. Peers must have finished their executes on it: they have when theirs and
+ * this rank's returned. On a GPU it blocks until executes are done, as freeing memory does. So it must not be called
+ * while a stream is captured. After it, or after a rebind, graphs that hold an execute of the transfer must not be
+ * launched. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {
-  reshard_path path;      /* the one taken: direct or packed */
+  reshard_path path;      /* the path taken: direct or packed */
   size_t workspace_bytes; /* staging in use */
   int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
   int64_t rounds;
   int64_t packs_skipped, unpacks_skipped;
   reshard_collective collective; /* the one that carries the messages */
-  const char *collective_why;    /* or why none does, or why sends and receives were preferred; lives as long as the
-                                    transfer */
+  /* Reason why no collective carries the messages, or why sends and receives were preferred. Lives as long as the
+   * transfer. */
+  const char *collective_why;
 } reshard_transfer_info;
 RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info);
 
-/* Collective over the transfer's communicator. Moves the data. Allocates nothing, computes no offsets, exchanges no
+/* Moves the data. Collective over the transfer's communicator. Allocates nothing, computes no offsets, exchanges no
  * metadata. Errors: RESHARD_ERROR_BUSY when the transfer is executing already, RESHARD_ERROR_PEER after an abort,
  * RESHARD_ERROR_TIMEOUT.
- * On the CPU stream is NULL; when the call returns my destination is complete and my source may be overwritten. A
- * peer's source is read only after that peer's execute was reached. On a GPU stream is one of my rank's GPU; NULL is
- * the legacy default stream, and cudaStreamPerThread the calling thread's. The call returns when all has been given to
- * streams, and never waits for the GPU; ranks that are threads of one process meet in it. A peer's source is read only
- * after that peer's execute was reached on its stream; what my stream gets after my execute finds my destination
- * complete and may overwrite my source. So it is after an error, too, but for the contents of the destination. Executes
- * of one transfer on different streams are put in order by the caller. It can be captured into a graph where this
- * process has one rank; for several see reshard_execute_all. The graph has the arrays that the transfer was bound to
- * then. What it moves when it is launched is not in the communicator's statistics. */
+ *
+ * On the CPU stream is NULL. On return this rank's destination is complete and its source may be overwritten. A peer's
+ * source is read only after that peer's execute was reached.
+ *
+ * On a GPU stream is one of this rank's GPU. NULL is the legacy default stream, and cudaStreamPerThread the calling
+ * thread's. The call returns when all work has been given to streams, and never waits for the GPU. Ranks that are
+ * threads of one process meet in it. A peer's source is read only after that peer's execute was reached on its stream.
+ * Work given to the stream after the execute finds the destination complete and may overwrite the source. That holds
+ * after an error too, but for the contents of the destination. The caller puts executes of one transfer on different
+ * streams in order.
+ *
+ * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. The graph
+ * has the arrays that the transfer was bound to then. Bytes that a launched graph moves are not in the communicator's
+ * statistics. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
-/* The same for all ranks of this process from one thread: transfers[i] of n, one per local rank, in any order. stream
- * is one of the first rank's GPU and stands for all ranks: what it had before comes before everything, on all GPUs, and
- * what it gets after comes after everything. It can be captured into a graph: threads that each capture a stream of
- * their own cannot wait for one another. */
+/* Executes likewise for all ranks of this process from one thread. Collective. transfers[i] of n: one per local rank,
+ * in any order. stream is one of the first rank's GPU and stands for all ranks. Its earlier work comes before
+ * everything, on all GPUs, and its later work after everything. The call can be captured into a graph, as threads that
+ * each capture a stream of their own cannot wait for one another. */
 RESHARD_API reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers, void *stream);
 
 #ifdef __cplusplus

@@ -8,6 +8,8 @@
 #include "support/probe.h"
 #include "support/fixtures/temporary.h"
 
+#include <reshard/file.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

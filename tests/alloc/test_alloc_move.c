@@ -14,6 +14,8 @@
 #include "support/devices/late.h"
 #include "support/fixtures/trees.h"
 
+#include <reshard/move.h>
+
 #include <string.h>
 
 typedef struct arguments {

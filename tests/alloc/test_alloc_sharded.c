@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "support/together.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static const reshard_properties f64 = {.dtype = RESHARD_F64};
 typedef struct act {
   reshard_layout from, to, single;
   reshard_sharded_tensor tensors[RANKS][2], made[RANKS][2];
-  reshard_local_shard shards[RANKS]; /* what tensors[][0] is made of */
+  reshard_local_shard shards[RANKS];                   /* what tensors[][0] is made of */
   reshard_tensor wholes[RANKS], result[RANKS], narrow; /* narrow: f32, in which nothing has been put yet */
 } act;
 
@@ -107,8 +107,9 @@ static reshard_status run_chunks(parts *p, void *user, int64_t r) {
       {0, RESHARD_DEVICE_CPU, -1}, {1, RESHARD_DEVICE_CPU, -1}, {2, RESHARD_DEVICE_CPU, -1}};
   static const reshard_remote_device after[3] = {
       {2, RESHARD_DEVICE_CPU, -1}, {0, RESHARD_DEVICE_CPU, -1}, {1, RESHARD_DEVICE_CPU, -1}};
-  return reshard_reshard_local_shard(p->sharders[r], RESHARD_F64, 2, shape, 0, 3, before, 1, 3, after,
-                                     a->shards[r].tensor, NULL, &a->result[r]);
+  const reshard_local_reshard cuts = {RESHARD_LOCAL_RESHARD_INIT, RESHARD_F64,           2, shape,
+                                      .before = {0, 3, before},   .after = {1, 3, after}};
+  return reshard_reshard_local_shard(p->sharders[r], &cuts, a->shards[r].tensor, NULL, &a->result[r]);
 }
 static bool good_chunks(const void *user, int64_t r) {
   const act *a = user;

@@ -10,6 +10,8 @@
 #include "tensor/dlpack.h"
 #include "bench/cli/util.h"
 
+#include <reshard/tensor.h>
+
 #include <string.h>
 
 enum { SMALL = 1000, LARGE = 1 << 20 };

@@ -1,4 +1,4 @@
-/* FSDP's memory: a model whose parameters are cut over the ranks, of which each rank has two whole layers at a time.
+/* FSDP's memory: a model whose parameters are cut over the ranks. Each rank has two whole layers at a time.
  *
  * Four ranks keep a quarter of each layer's flat parameter. In a step the whole of a layer is allocated and gathered
  * while the layer before is in use, used, and freed; the next one is gathered into the memory that it had. The device's
@@ -6,7 +6,7 @@
  *
  * The ranks are threads; each runs rank_main as a process of a job would. */
 #include <reshard/reshard.h>
-#include <reshard/tensor.h>
+#include <reshard/torch.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 enum { RANKS = 4, LAYERS = 6, STEPS = 3, ELEMENTS = 300007 }; /* which four ranks do not divide */
 static const int64_t elements = ELEMENTS;
 
-/* What one rank has. */
+/* One rank: its communicator, device and layers. */
 typedef struct rank {
   reshard_comm comm;
   reshard_device device;
@@ -26,8 +26,8 @@ typedef struct rank {
   int64_t wrong;
 } rank;
 
-/* Ends the program, for the other ranks would wait for one that is gone. */
-static void must(reshard_status status) {
+/* Ends the program after an error, as the other ranks would wait for this one. */
+static void require_success(reshard_status status) {
   if (status == RESHARD_SUCCESS)
     return;
   fprintf(stderr, "fsdp_storage: %s: %s\n", reshard_status_string(status), reshard_last_error());
@@ -38,15 +38,17 @@ static float parameter(int layer, int64_t i) { return (float)((i * 7 + layer * 1
 
 static void *data_of(reshard_tensor tensor) {
   reshard_tensor_info info;
-  must(reshard_tensor_get_info(tensor, &info));
+  require_success(reshard_tensor_get_info(tensor, &info));
   return info.data;
 }
 
-/* The shard's memory and the whole one's, which is elsewhere each time. */
+/* Memory of the shard and of the whole layer; the second is elsewhere each time. */
 static reshard_arrays arrays_of(rank *r, int layer, void **src, void **dst) {
   *src = r->shards[layer];
   *dst = data_of(r->full[layer]);
-  return (reshard_arrays){RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
+  reshard_arrays arrays = RESHARD_ARRAYS_DEFAULTS;
+  arrays.src = src, arrays.dst = dst;
+  return arrays;
 }
 
 static void open_layers(rank *r, reshard_plan plan, reshard_layout cut) {
@@ -54,30 +56,30 @@ static void open_layers(rank *r, reshard_plan plan, reshard_layout cut) {
       .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 2 * (ELEMENTS * sizeof(float) + 4096)};
   int64_t mine = 0;
   reshard_array_info piece;
-  must(reshard_device_create("cpu", &limit, &r->device));
-  must(reshard_layout_array(cut, reshard_comm_rank(r->comm), 0, &piece));
+  require_success(reshard_device_create("cpu", &limit, &r->device));
+  require_success(reshard_layout_array(cut, reshard_comm_rank(r->comm), 0, &piece));
   mine = piece.elements;
   int64_t first = reshard_comm_rank(r->comm) * ((ELEMENTS + RANKS - 1) / RANKS);
   for (int layer = 0; layer < LAYERS; layer++) {
     void *src, *dst;
     r->shards[layer] = malloc((size_t)mine * sizeof(float));
     if (r->shards[layer] == NULL)
-      must(RESHARD_ERROR_OUT_OF_MEMORY);
+      require_success(RESHARD_ERROR_OUT_OF_MEMORY);
     for (int64_t i = 0; i < mine; i++)
       r->shards[layer][i] = parameter(layer, first + i);
-    must(reshard_tensor_create_on(r->device, RESHARD_F32, 1, &elements, NULL, &r->full[layer]));
+    require_success(reshard_tensor_create_on(r->device, RESHARD_F32, 1, &elements, NULL, &r->full[layer]));
     reshard_arrays arrays = arrays_of(r, layer, &src, &dst);
-    must(reshard_transfer_create(plan, r->comm, &arrays, NULL, &r->gather[layer]));
-    must(reshard_storage_free(r->full[layer], NULL, NULL));
+    require_success(reshard_transfer_create(plan, r->comm, &arrays, NULL, &r->gather[layer]));
+    require_success(reshard_storage_free(r->full[layer], NULL, NULL));
   }
 }
 
 static void gather_layer(rank *r, int layer) {
   void *src, *dst;
-  must(reshard_storage_alloc(r->full[layer], ELEMENTS * sizeof(float), NULL, NULL));
+  require_success(reshard_storage_alloc(r->full[layer], ELEMENTS * sizeof(float), NULL, NULL));
   reshard_arrays arrays = arrays_of(r, layer, &src, &dst);
-  must(reshard_transfer_rebind(r->gather[layer], &arrays));
-  must(reshard_execute(r->gather[layer], NULL));
+  require_success(reshard_transfer_rebind(r->gather[layer], &arrays));
+  require_success(reshard_execute(r->gather[layer], NULL));
 }
 
 static void use_layer(rank *r, int layer) {
@@ -89,13 +91,13 @@ static void use_layer(rank *r, int layer) {
   }
 }
 
-static void step(rank *r) {
+static void train_step(rank *r) {
   gather_layer(r, 0);
   for (int layer = 0; layer < LAYERS; layer++) {
     if (layer + 1 < LAYERS)
       gather_layer(r, layer + 1);
     use_layer(r, layer);
-    must(reshard_storage_free(r->full[layer], NULL, NULL));
+    require_success(reshard_storage_free(r->full[layer], NULL, NULL));
   }
 }
 
@@ -104,16 +106,16 @@ static void *rank_main(void *argument) {
   reshard_layout cut, whole;
   reshard_plan plan;
   reshard_memory_stats first, last;
-  must(reshard_layout_parse("flat()", 1, &elements, RANKS, &cut));
-  must(reshard_layout_parse("mesh(4;R)", 1, &elements, RANKS, &whole));
+  require_success(reshard_layout_parse("flat()", 1, &elements, RANKS, &cut));
+  require_success(reshard_layout_parse("mesh(4;R)", 1, &elements, RANKS, &whole));
   const reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .src = cut, .dst = whole, .dtype = RESHARD_F32};
-  must(reshard_plan_create(1, &entry, reshard_comm_rank(r->comm), NULL, &plan));
+  require_success(reshard_plan_create(1, &entry, reshard_comm_rank(r->comm), NULL, &plan));
   open_layers(r, plan, cut);
-  step(r);
-  must(reshard_device_get_memory_stats(r->device, &first));
+  train_step(r);
+  require_success(reshard_device_get_memory_stats(r->device, &first));
   for (int i = 1; i < STEPS; i++)
-    step(r);
-  must(reshard_device_get_memory_stats(r->device, &last));
+    train_step(r);
+  require_success(reshard_device_get_memory_stats(r->device, &last));
   int64_t new_memory = last.upstream_allocs - first.upstream_allocs;
   r->wrong += new_memory != 0 || last.in_use_bytes != 0 || last.allocs != LAYERS * (STEPS + 1);
   r->wrong += last.peak_held_bytes > 2 * (ELEMENTS * sizeof(float) + 4096);
@@ -137,11 +139,11 @@ int main(void) {
   rank ranks[RANKS];
   pthread_t threads[RANKS];
   int64_t wrong = 0;
-  must(reshard_comm_create_local(RANKS, NULL, comms));
+  require_success(reshard_comm_create_local(RANKS, NULL, comms));
   for (int r = 0; r < RANKS; r++) {
     ranks[r] = (rank){.comm = comms[r]};
     if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0)
-      must(RESHARD_ERROR_SYSTEM);
+      require_success(RESHARD_ERROR_SYSTEM);
   }
   for (int r = 0; r < RANKS; r++) {
     pthread_join(threads[r], NULL);

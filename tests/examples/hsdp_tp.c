@@ -1,19 +1,19 @@
-/* A model under HSDP with tensor parallelism, its checkpoint, and another mesh that takes it up.
+/* A model under HSDP with tensor parallelism, its checkpoint, and another mesh that loads it.
  *
- * Eight ranks, replicate 2 x shard 2 x tp 2: TP cuts some parameters by rows, some by columns, has others whole on all
- * of its ranks, and has never seen the rest. FSDP keeps a part of what that leaves, and a replica of it is kept by the
- * other half of the ranks. A framework has two ways to save that, and each has one of the two layers here:
+ * Eight ranks, replicate 2 x shard 2 x tp 2. TP cuts some parameters by rows, some by columns, has others whole on all
+ * of its ranks, and does not know the rest. FSDP keeps a part of each of these, and the other half of the ranks keeps a
+ * replica. A framework has two ways to save that. Each of the two layers here is saved by one of them:
  *   - DTensors over the whole mesh (chunk_dtensor),
  *   - sharded tensors of the FSDP group, nested where TP has cut (chunk_tensor).
- * All is saved by one call. Six ranks, replicate 1 x shard 3 x tp 2, load it: each layer in the way in which it was
- * saved, then in the other one. Every rank compares its parts and the whole parameters with the original.
+ * One call saves both. Six ranks, replicate 1 x shard 3 x tp 2, load them: each layer in the way in which it was saved,
+ * then in the other one. Every rank compares its parts and the whole parameters with the original.
  *
  * The ranks are threads; each runs rank_main as a process of a job would. They are on the CPU, or share the GPUs that
  * are named, one after the other; a device is cpu, cuda or cuda:N.
  * usage: hsdp_tp [DIRECTORY [DEVICE...]]
- *        hsdp_tp load DIRECTORY [DEVICE...]    a checkpoint of the same model, whoever has saved it */
-#include <reshard/fsdp.h>
+ *        hsdp_tp load DIRECTORY [DEVICE...]    a checkpoint of the same model, from any program */
 #include <reshard/reshard.h>
+#include <reshard/torch.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static const parameter parameters[PARAMETERS] = {
 };
 typedef enum way { AS_DTENSOR, AS_SHARDED } way;
 
-/* What one rank is told, and what it finds. */
+/* One rank: its task, and its findings. */
 typedef struct rank {
   reshard_comm comm;
   reshard_device device;
@@ -54,7 +54,7 @@ typedef struct rank {
   int wrong;                        /* parts and parameters that are not those of the original, in any byte */
 } rank;
 
-/* Its model. */
+/* A rank's model. */
 typedef struct model {
   reshard_device device, cpu;
   void *stream; /* on the CPU NULL */
@@ -65,8 +65,8 @@ typedef struct model {
   reshard_tree state; /* a dict: "layers.0.norm.weight", ... */
 } model;
 
-/* Ends the program, for the other ranks would wait for one that is gone. */
-static void must(reshard_status status) {
+/* Ends the program after an error, as the other ranks would wait for this one. */
+static void require_success(reshard_status status) {
   if (status == RESHARD_SUCCESS)
     return;
   fprintf(stderr, "hsdp_tp: %s: %s\n", reshard_status_string(status), reshard_last_error());
@@ -75,16 +75,16 @@ static void must(reshard_status status) {
 
 static reshard_tensor_info info_of(reshard_tensor tensor) {
   reshard_tensor_info info;
-  must(reshard_tensor_get_info(tensor, &info));
+  require_success(reshard_tensor_get_info(tensor, &info));
   return info;
 }
 
 /* A tensor on a device: itself where it is there. */
-static reshard_tensor move_to(reshard_device device, reshard_tensor tensor, void *stream) {
+static reshard_tensor move_tensor(reshard_device device, reshard_tensor tensor, void *stream) {
   reshard_tree leaf, moved;
-  must(reshard_tree_tensor(tensor, &leaf));
-  must(reshard_tree_to(leaf, device, stream, NULL, &moved));
-  must(reshard_tree_get_tensor(moved, &tensor));
+  require_success(reshard_tree_tensor(tensor, &leaf));
+  require_success(reshard_tree_to(leaf, device, stream, NULL, &moved));
+  require_success(reshard_tree_get_tensor(moved, &tensor));
   reshard_tensor_retain(tensor);
   reshard_tree_release(moved);
   reshard_tree_release(leaf);
@@ -94,23 +94,23 @@ static reshard_tensor move_to(reshard_device device, reshard_tensor tensor, void
 static void path_of(int layer, int p, char path[64]) { snprintf(path, 64, "layers.%d.%s", layer, parameters[p].name); }
 
 /* Element i of a parameter in the original: no other element of the model has this value. */
-static float original(int layer, int p, int64_t i) { return (float)(1000 * (layer * PARAMETERS + p + 1) + i); }
+static float original_element(int layer, int p, int64_t i) { return (float)(1000 * (layer * PARAMETERS + p + 1) + i); }
 
 /* A parameter as the host has it before anything is cut. A load begins with zeros. */
 static reshard_tensor make_whole(const model *m, int layer, int p, int zeros) {
   reshard_tensor whole, there;
-  must(reshard_tensor_create(RESHARD_F32, parameters[p].ndim, parameters[p].shape, &whole));
+  require_success(reshard_tensor_create(RESHARD_F32, parameters[p].ndim, parameters[p].shape, &whole));
   reshard_tensor_info info = info_of(whole);
   for (int64_t i = 0; i < info.elements; i++)
-    ((float *)info.data)[i] = zeros ? 0 : original(layer, p, i);
-  there = move_to(m->device, whole, m->stream);
+    ((float *)info.data)[i] = zeros ? 0 : original_element(layer, p, i);
+  there = move_tensor(m->device, whole, m->stream);
   reshard_tensor_release(whole);
   return there;
 }
 
 /* --- Cutting ------------------------------------------------------------------------------------------------------ */
 
-/* What TP makes of a parameter: a DTensor on mesh["tp"], or the tensor as it is. Nothing is sent: all have the whole. */
+/* Applies TP to a parameter: a DTensor on mesh["tp"], or the tensor as it is. Nothing is sent: all have the whole. */
 static reshard_tree apply_tp(const model *m, const parameter *p, reshard_tensor whole) {
   const reshard_placement cut = {RESHARD_PLACEMENT_SHARD, p->tp, 0}, same = {RESHARD_PLACEMENT_REPLICATE, 0, 0};
   const reshard_placing over_tp = {m->tp, p->tp == TP_REPLICATES ? &same : &cut, NULL};
@@ -118,26 +118,26 @@ static reshard_tree apply_tp(const model *m, const parameter *p, reshard_tensor 
   reshard_dtensor part;
   reshard_tree leaf;
   if (p->tp == TP_UNKNOWN) {
-    must(reshard_tree_tensor(whole, &leaf));
+    require_success(reshard_tree_tensor(whole, &leaf));
     return leaf;
   }
-  must(reshard_dtensor_distribute(m->world, &over_tp, whole, -1, p->ndim, p->shape, &f32, m->stream, &part));
-  must(reshard_state_dtensor(part, &leaf));
+  require_success(reshard_dtensor_distribute(m->world, &over_tp, whole, -1, p->ndim, p->shape, &f32, m->stream, &part));
+  require_success(reshard_state_dtensor(part, &leaf));
   reshard_dtensor_release(part);
   return leaf;
 }
 
-/* What FSDP makes of that, for the state dict. */
+/* Cuts a parameter by TP and FSDP, and puts it in the state dict. */
 static void shard_parameter(model *m, int layer, int p, way how, int zeros) {
   reshard_tensor whole = make_whole(m, layer, p, zeros);
   reshard_tree leaf = apply_tp(m, &parameters[p], whole), chunk;
   char path[64];
   if (how == AS_DTENSOR)
-    must(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, m->stream, &chunk));
+    require_success(m->fsdp.chunk_dtensor(m->fsdp.user, leaf, m->mesh, m->stream, &chunk));
   else
-    must(m->fsdp.chunk_tensor(m->fsdp.user, leaf, &m->group, m->stream, &chunk));
+    require_success(m->fsdp.chunk_tensor(m->fsdp.user, leaf, &m->group, m->stream, &chunk));
   path_of(layer, p, path);
-  must(reshard_tree_set(m->state, path, chunk));
+  require_success(reshard_tree_set(m->state, path, chunk));
   reshard_tree_release(chunk);
   reshard_tree_release(leaf);
   reshard_tensor_release(whole);
@@ -148,20 +148,20 @@ static void open_model(const rank *r, model *m) {
   const reshard_sharder_options on_device = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = r->device};
   reshard_comm shard;
   m->device = r->device;
-  must(reshard_device_create("cpu", NULL, &m->cpu));
-  must(reshard_stream_create(m->device, &m->stream));
-  must(reshard_mesh_create(r->comm, 0, MESH_DIMS, r->mesh, names, 0, NULL, &m->mesh));
-  must(reshard_mesh_init_groups(m->mesh, 0, NULL)); /* by all ranks: one for each dim */
-  must(reshard_mesh_sub(m->mesh, "tp", RESHARD_MESH_MINE, &m->tp));
-  must(reshard_mesh_comm(m->mesh, "shard", &shard));
-  must(reshard_sharder_create(r->comm, &on_device, &m->world));
-  must(reshard_sharder_create(shard, &on_device, &m->shard));
+  require_success(reshard_device_create("cpu", NULL, &m->cpu));
+  require_success(reshard_stream_create(m->device, &m->stream));
+  require_success(reshard_mesh_create(r->comm, 0, MESH_DIMS, r->mesh, names, 0, NULL, &m->mesh));
+  require_success(reshard_mesh_init_groups(m->mesh, 0, NULL)); /* by all ranks: one for each dim */
+  require_success(reshard_mesh_sub(m->mesh, "tp", RESHARD_MESH_MINE, &m->tp));
+  require_success(reshard_mesh_comm(m->mesh, "shard", &shard));
+  require_success(reshard_sharder_create(r->comm, &on_device, &m->world));
+  require_success(reshard_sharder_create(shard, &on_device, &m->shard));
   m->group = (reshard_fsdp_group){
       .size = RESHARD_FSDP_GROUP_INIT, .sharder = m->shard, .world = m->world, .devices_per_node = r->ndevices};
   m->fsdp.size = RESHARD_FSDP_EXTENSION_INIT;
-  must(reshard_fsdp_extension_init(m->world, &m->fsdp));
-  must(reshard_fsdp_extension_check(&m->fsdp));
-  must(reshard_tree_dict(&m->state));
+  require_success(reshard_fsdp_extension_init(m->world, &m->fsdp));
+  require_success(reshard_fsdp_extension_check(&m->fsdp));
+  require_success(reshard_tree_dict(&m->state));
   for (int l = 0; l < LAYERS; l++)
     for (int p = 0; p < PARAMETERS; p++)
       shard_parameter(m, l, p, (l + r->swapped) % 2 == 0 ? AS_DTENSOR : AS_SHARDED, r->loads);
@@ -180,24 +180,24 @@ static void close_model(model *m) {
 /* --- Comparing ---------------------------------------------------------------------------------------------------- */
 
 /* 1 where a box of a parameter has another element than the original has there, or another shape; else 0. */
-static int differs(const model *m, int layer, int p, const reshard_box *box, reshard_tensor tensor) {
+static int box_differs(const model *m, int layer, int p, const reshard_box *box, reshard_tensor tensor) {
   int matrix = parameters[p].ndim == 2, wrong = 0;
   int64_t columns = matrix ? box->extent[1] : 1, width = matrix ? parameters[p].shape[1] : 1;
-  reshard_tensor here = move_to(m->cpu, tensor, m->stream);
+  reshard_tensor here = move_tensor(m->cpu, tensor, m->stream);
   reshard_tensor_info info = info_of(here);
   if (info.elements != box->extent[0] * columns)
     wrong = 1;
   for (int64_t e = 0; !wrong && e < info.elements; e++) {
     int64_t i = e / columns, j = e % columns;
     float found = ((const float *)info.data)[i * info.strides[0] + (matrix ? j * info.strides[1] : 0)];
-    float wanted = original(layer, p, (box->offset[0] + i) * width + (matrix ? box->offset[1] + j : 0));
+    float wanted = original_element(layer, p, (box->offset[0] + i) * width + (matrix ? box->offset[1] + j : 0));
     wrong = memcmp(&found, &wanted, sizeof found) != 0;
   }
   reshard_tensor_release(here);
   return wrong;
 }
 
-/* The parts of one parameter that this rank has, and the whole, from the ranks that share it. */
+/* Compares this rank's parts of one parameter, and the whole, gathered from the ranks that share it. */
 static void check_parameter(const model *m, int layer, int p, reshard_tree leaf, rank *r) {
   reshard_dtensor dtensor = NULL;
   reshard_sharded_tensor sharded;
@@ -205,31 +205,31 @@ static void check_parameter(const model *m, int layer, int p, reshard_tree leaf,
   reshard_box box = {0};
   memcpy(box.extent, parameters[p].shape, sizeof parameters[p].shape);
   if (reshard_state_get_dtensor(leaf, &dtensor) == RESHARD_SUCCESS) {
-    must(reshard_dtensor_full(dtensor, m->stream, &whole));
+    require_success(reshard_dtensor_full(dtensor, m->stream, &whole));
     sharded = reshard_dtensor_sharded(dtensor);
   } else {
-    must(reshard_state_get_sharded(leaf, &sharded));
+    require_success(reshard_state_get_sharded(leaf, &sharded));
     whole = make_whole(m, layer, p, 1);
-    must(reshard_sharded_tensor_gather_all(sharded, whole, m->stream));
+    require_success(reshard_sharded_tensor_gather_all(sharded, whole, m->stream));
   }
-  r->wrong += differs(m, layer, p, &box, whole);
+  r->wrong += box_differs(m, layer, p, &box, whole);
   reshard_tensor_release(whole);
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(sharded); i++) {
-    must(reshard_sharded_tensor_local(sharded, i, &part, &box));
-    r->wrong += differs(m, layer, p, &box, part);
+    require_success(reshard_sharded_tensor_local(sharded, i, &part, &box));
+    r->wrong += box_differs(m, layer, p, &box, part);
     r->kept += info_of(part).elements * (int64_t)sizeof(float);
   }
 }
 
-/* Nested tensors are flattened first: what TP and FSDP have cut is then one tensor of all ranks. */
+/* Flattens nested tensors first: a parameter that TP and FSDP have cut is then one tensor of all ranks. */
 static void check_model(const model *m, rank *r) {
   reshard_tree flat, leaf;
   char path[64];
-  must(reshard_state_flatten_sharded_tensors_global(m->world, m->state, &flat));
+  require_success(reshard_state_flatten_sharded_tensors_global(m->world, m->state, &flat));
   for (int l = 0; l < LAYERS; l++)
     for (int p = 0; p < PARAMETERS; p++) {
       path_of(l, p, path);
-      must(reshard_tree_find(flat, path, &leaf));
+      require_success(reshard_tree_find(flat, path, &leaf));
       check_parameter(m, l, p, leaf, r);
     }
   reshard_tree_release(flat);
@@ -244,10 +244,10 @@ static void *rank_main(void *argument) {
   const reshard_state_save_options save = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .stream = m.stream};
   const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .stream = m.stream};
   if (r->loads)
-    must(reshard_state_load(m.world, m.state, r->directory, &load, NULL));
+    require_success(reshard_state_load(m.world, m.state, r->directory, &load, NULL));
   else
-    must(reshard_state_save(m.world, m.state, r->directory, &save, &r->report));
-  must(reshard_mesh_coordinate(m.mesh, RESHARD_MESH_MINE, r->at));
+    require_success(reshard_state_save(m.world, m.state, r->directory, &save, &r->report));
+  require_success(reshard_mesh_coordinate(m.mesh, RESHARD_MESH_MINE, r->at));
   check_model(&m, r);
   close_model(&m);
   return NULL;
@@ -260,17 +260,17 @@ static int64_t model_bytes(void) {
   return LAYERS * bytes;
 }
 
-/* Runs all ranks of a mesh and prints a line of each. Returns how much is wrong: parts, parameters, and a checkpoint
+/* Runs all ranks of a mesh and prints a line of each. Returns the number of errors: parts, parameters, and a checkpoint
  * that has not each parameter once. */
-static int run(const rank *told, int ndevices, const reshard_device *devices) {
+static int run_world(const rank *task, int ndevices, const reshard_device *devices) {
   const reshard_local_options on = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = ndevices};
-  int nranks = (int)(told->mesh[0] * told->mesh[1] * told->mesh[2]), wrong = 0;
+  int nranks = (int)(task->mesh[0] * task->mesh[1] * task->mesh[2]), wrong = 0;
   reshard_comm comms[MOST_RANKS];
   pthread_t threads[MOST_RANKS];
   rank ranks[MOST_RANKS];
-  must(reshard_comm_create_local(nranks, &on, comms)); /* rank i is on device i % ndevices */
+  require_success(reshard_comm_create_local(nranks, &on, comms)); /* rank i is on device i % ndevices */
   for (int i = 0; i < nranks; i++) {
-    ranks[i] = *told;
+    ranks[i] = *task;
     ranks[i].comm = comms[i];
     ranks[i].device = devices[i % ndevices];
     ranks[i].ndevices = ndevices;
@@ -279,9 +279,9 @@ static int run(const rank *told, int ndevices, const reshard_device *devices) {
   }
   for (int i = 0; i < nranks; i++)
     pthread_join(threads[i], NULL);
-  printf("replicate %d x shard %d x tp %d: %s\n", (int)told->mesh[0], (int)told->mesh[1], (int)told->mesh[2],
-         !told->loads    ? "saved"
-         : told->swapped ? "loaded, each layer the other way"
+  printf("replicate %d x shard %d x tp %d: %s\n", (int)task->mesh[0], (int)task->mesh[1], (int)task->mesh[2],
+         !task->loads    ? "saved"
+         : task->swapped ? "loaded, each layer the other way"
                          : "loaded");
   for (int i = 0; i < nranks; i++) {
     const rank *r = &ranks[i];
@@ -290,7 +290,7 @@ static int run(const rank *told, int ndevices, const reshard_device *devices) {
     wrong += r->wrong;
     reshard_comm_destroy(comms[i]);
   }
-  if (!told->loads) {
+  if (!task->loads) {
     const reshard_state_save_report *saved = &ranks[0].report;
     printf("  %lld parameters, %lld bytes, in %lld files\n", (long long)saved->tensors, (long long)saved->bytes,
            (long long)saved->files);
@@ -306,11 +306,11 @@ int main(int argc, char **argv) {
   rank load = {.mesh = {1, 3, 2}, .loads = 1, .directory = directory};
   reshard_device devices[MOST_DEVICES];
   do
-    must(reshard_device_create(argc > first ? argv[first + ndevices] : "cpu", NULL, &devices[ndevices]));
+    require_success(reshard_device_create(argc > first ? argv[first + ndevices] : "cpu", NULL, &devices[ndevices]));
   while (++ndevices < argc - first && ndevices < MOST_DEVICES);
-  int wrong = load_only ? 0 : run(&save, ndevices, devices);
+  int wrong = load_only ? 0 : run_world(&save, ndevices, devices);
   for (load.swapped = 0; load.swapped < 2; load.swapped++)
-    wrong += run(&load, ndevices, devices);
+    wrong += run_world(&load, ndevices, devices);
   for (int i = 0; i < ndevices; i++)
     reshard_device_release(devices[i]);
   printf("%d things are wrong\n", wrong);

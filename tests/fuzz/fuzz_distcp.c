@@ -1,8 +1,8 @@
 /* Two bytes of a length, .metadata of that length, and the rest as __0_0.distcp, opened as a checkpoint and read. Finds
  * reads and writes out of bounds, leaks, and chunks that the file has no data for. */
-#include "support/temporary.h"
+#include "support/fixtures/temporary.h"
 
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Any text as a JSON list of tensors. Finds reads and writes out of bounds, leaks, and sizes that overflow. */
 #define _GNU_SOURCE
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Any bytes as an .npy file: its header, and all of its data read. Finds reads and writes out of bounds, leaks, and
  * shapes that the file has no data for. */
 #define _GNU_SOURCE
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdio.h>

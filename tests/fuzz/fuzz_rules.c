@@ -1,6 +1,6 @@
 /* Rules from any text: parsed, matched against names, and made into layouts. Finds reads and writes out of bounds,
  * leaks, and success where an output was not written. */
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdlib.h>

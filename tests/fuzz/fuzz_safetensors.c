@@ -3,7 +3,7 @@
  * need not be guessed. The file is opened as a checkpoint (whole tensors, or a set of shards of one file) and read.
  * Finds reads and writes out of bounds, leaks, and tensors without data. */
 #define _GNU_SOURCE
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * file as it is; a pickle, which is given an archive with storages of 64 bytes, "0" and "1". Finds reads and writes out
  * of bounds, leaks, and tensors that the file has no data for. */
 #define _GNU_SOURCE
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdio.h>

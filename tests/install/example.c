@@ -21,8 +21,8 @@ static void *rank_main(void *argument) {
       rows[i][j] = (float)(N * (rank * PART + i) + j);
   memset(columns, 0xff, sizeof columns);
 
-  reshard_entry entry = {RESHARD_ENTRY_INIT};
-  reshard_arrays arrays = {RESHARD_ARRAYS_INIT};
+  reshard_entry entry = RESHARD_ENTRY_DEFAULTS;
+  reshard_arrays arrays = RESHARD_ARRAYS_DEFAULTS;
   arrays.src = &source, arrays.dst = &target;
   bool ok = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &from) == RESHARD_SUCCESS &&
             reshard_layout_parse("chunk(1)", 2, shape, RANKS, &to) == RESHARD_SUCCESS;

@@ -1,6 +1,8 @@
 /* Expected targets, and what the library reads of them. */
 #include "random/file_case.h"
 
+#include <reshard/file.h>
+
 #ifdef RS_HAVE_JANSSON
 
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const char *reshard_format_string(reshard_file_format format) {
+const char *reshard_file_format_string(reshard_file_format format) {
   switch (format) {
   case RESHARD_FORMAT_NPY: return "npy";
   case RESHARD_FORMAT_SAFETENSORS: return "safetensors";

@@ -217,12 +217,14 @@ static void check_chunks(site *s, rng *r, bool same_dim, uint64_t key) {
   n = chunk_elements(s, &before, shape, extent, index);
   reshard_tensor local = site_tensor(s, RESHARD_BF16, 2, extent, key % 2 == 0);
   site_stamp(s, local, n, index, false, key);
-  if (same_dim)
-    SITE_GOOD(s, reshard_reshuffle_local_shard(s->sharder, RESHARD_BF16, 2, shape, before.dim - 2, world,
-                                               before.placements, world, after.placements, local, s->stream, &result));
-  else
-    SITE_GOOD(s, reshard_reshard_local_shard(s->sharder, RESHARD_BF16, 2, shape, before.dim, world, before.placements,
-                                             after.dim, world, after.placements, local, s->stream, &result));
+  const reshard_local_reshard cuts = {.size = RESHARD_LOCAL_RESHARD_INIT,
+                                      .dtype = RESHARD_BF16,
+                                      .ndim = 2,
+                                      .shape = shape,
+                                      .before = {same_dim ? before.dim - 2 : before.dim, world, before.placements},
+                                      .after = {after.dim, world, after.placements}};
+  SITE_GOOD(s, (same_dim ? reshard_reshuffle_local_shard
+                         : reshard_reshard_local_shard)(s->sharder, &cuts, local, s->stream, &result));
   n = chunk_elements(s, &after, shape, extent, index);
   SITE_SO(s, site_unlike(s, result, n, index, false, key) == 0);
   reshard_tensor_release(result);

@@ -1,4 +1,4 @@
-/* The same as in test_null.c for the objects that PyTorch's users know. */
+/* The calls of <reshard/torch.h> with NULL, as in test_null.c. */
 #include "test_null.h"
 
 #include <reshard/dtensor.h>
@@ -110,8 +110,8 @@ static void test_sharded(void **state) {
     REFUSED(reshard_sharded_tensor_gather(NULL, 0, NULL, ROOM));
     REFUSED(reshard_sharded_tensor_gather_as(NULL, 0, 0, NULL, ROOM));
     REFUSED(reshard_sharded_tensor_gather_all(NULL, NULL, ROOM));
-    REFUSED(reshard_reshuffle_local_shard(NULL, 0, 0, ROOM, 0, 0, ROOM, 0, ROOM, NULL, ROOM, ROOM));
-    REFUSED(reshard_reshard_local_shard(NULL, 0, 0, ROOM, 0, 0, ROOM, 0, 0, ROOM, NULL, ROOM, ROOM));
+    REFUSED(reshard_reshuffle_local_shard(NULL, ROOM, ROOM, NULL, ROOM));
+    REFUSED(reshard_reshard_local_shard(NULL, ROOM, ROOM, NULL, ROOM));
   }
 }
 

@@ -35,7 +35,7 @@ static void test_sharded(void **state) {
   reshard_checkpoint checkpoint = scratch_open("d");
   GOOD(reshard_checkpoint_get_info(checkpoint, &info));
   assert_int_equal(info.format, RESHARD_FORMAT_DISTCP);
-  assert_string_equal(reshard_format_string(info.format), "distcp");
+  assert_string_equal(reshard_file_format_string(info.format), "distcp");
   assert_true(info.tensors == 12 && info.files == 2 && info.world == 2 && info.described && info.left_out == 3);
   assert_true(info.bytes == 180 && info.stored_bytes == 180);
   check_layout(checkpoint, "rows", "boxes(0:[0,0]+[3,3];1:[3,0]+[2,3])");
@@ -56,7 +56,7 @@ static void test_state_dict(void **state) {
   reshard_checkpoint checkpoint = scratch_open("any.name");
   GOOD(reshard_checkpoint_get_info(checkpoint, &info));
   assert_int_equal(info.format, RESHARD_FORMAT_TORCH);
-  assert_string_equal(reshard_format_string(info.format), "torch");
+  assert_string_equal(reshard_file_format_string(info.format), "torch");
   assert_true(info.tensors == 25 && info.files == 1 && info.world == 1 && info.left_out == 9);
   check_layout(checkpoint, "fortran", "rank(0)");
   check_layout(checkpoint, "shared.1", "rank(0)");

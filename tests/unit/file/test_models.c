@@ -1,5 +1,5 @@
 /* Presets against the published checkpoints; models from files, good and bad. */
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Rules: patterns, precedence, errors with their place, and the rule files that come with the program. */
-#include <reshard/reshard.h>
+#include <reshard/file.h>
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -100,11 +100,11 @@ static void test_misuse(void **state) {
   reshard_layout_release(layout);
   reshard_layout_release(other);
   reshard_checkpoint_close(checkpoint);
-  assert_string_equal(reshard_format_string(RESHARD_FORMAT_NPY), "npy");
-  assert_string_equal(reshard_format_string(RESHARD_FORMAT_SAFETENSORS), "safetensors");
-  assert_string_equal(reshard_format_string(RESHARD_FORMAT_WHOLE), "whole");
-  assert_string_equal(reshard_format_string(RESHARD_FORMAT_SHARDS), "shards");
-  assert_string_equal(reshard_format_string((reshard_file_format)99), "unknown");
+  assert_string_equal(reshard_file_format_string(RESHARD_FORMAT_NPY), "npy");
+  assert_string_equal(reshard_file_format_string(RESHARD_FORMAT_SAFETENSORS), "safetensors");
+  assert_string_equal(reshard_file_format_string(RESHARD_FORMAT_WHOLE), "whole");
+  assert_string_equal(reshard_file_format_string(RESHARD_FORMAT_SHARDS), "shards");
+  assert_string_equal(reshard_file_format_string((reshard_file_format)99), "unknown");
 }
 
 static void refused_header(const char *header, size_t data, reshard_status status, const char *first,

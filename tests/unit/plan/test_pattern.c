@@ -92,10 +92,10 @@ static void test_use(void **state) {
     scene_works(&s);
     scene_destroy(&s);
     for (int64_t r = 0; r < 4; r++)
-      s.options[r].collective = RESHARD_COLLECTIVE_FORCE;
+      s.options[r].collective = RESHARD_COLLECTIVE_USE_FORCE;
     scene_create(&s);
     scene_assert_all(&s, RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: rank 0: the ", NULL);
-    s.options[2].collective = RESHARD_COLLECTIVE_FORBID;
+    s.options[2].collective = RESHARD_COLLECTIVE_USE_FORBID;
     scene_create(&s);
     scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "use of collectives force on rank 0, forbid on rank 2",
                      NULL);

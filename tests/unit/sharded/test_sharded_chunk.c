@@ -42,14 +42,23 @@ static void place(const side *s, reshard_remote_device *placements) {
 
 static bool same_dim(const exchange *x) { return (x->before.dim - x->after.dim) % x->ndim == 0; }
 
+static reshard_local_reshard cuts_of(const exchange *x, const reshard_remote_device *before,
+                                     const reshard_remote_device *after) {
+  return (reshard_local_reshard){.size = RESHARD_LOCAL_RESHARD_INIT,
+                                 .dtype = x->dtype,
+                                 .ndim = x->ndim,
+                                 .shape = x->shape,
+                                 .before = {x->before.dim, x->before.n, before},
+                                 .after = {x->after.dim, x->after.n, after}};
+}
+
 static reshard_status call(reshard_sharder sharder, const exchange *x, reshard_tensor local, reshard_tensor *result) {
   reshard_remote_device before[4], after[4];
   place(&x->before, before);
   place(&x->after, after);
-  return same_dim(x) ? reshard_reshuffle_local_shard(sharder, x->dtype, x->ndim, x->shape, x->before.dim, x->before.n,
-                                                     before, x->after.n, after, local, NULL, result)
-                     : reshard_reshard_local_shard(sharder, x->dtype, x->ndim, x->shape, x->before.dim, x->before.n,
-                                                   before, x->after.dim, x->after.n, after, local, NULL, result);
+  const reshard_local_reshard cuts = cuts_of(x, before, after);
+  return (same_dim(x) ? reshard_reshuffle_local_shard : reshard_reshard_local_shard)(sharder, &cuts, local, NULL,
+                                                                                     result);
 }
 
 static void body(void *user, int64_t r) {
@@ -152,7 +161,8 @@ static void test_parts(void **state) {
 /* One rank passes something else. */
 typedef struct wrong {
   exchange x;
-  bool null_result, no_shard, shard_elsewhere, bad_shape, bad_dtype, null_list, foreign_rank, by_other_name;
+  bool null_result, no_shard, shard_elsewhere, bad_shape, bad_dtype, null_list, foreign_rank, by_other_name, null_cuts,
+      bad_size;
 } wrong;
 
 static void wrong_body(void *user, int64_t r) {
@@ -170,14 +180,12 @@ static void wrong_body(void *user, int64_t r) {
   place(&x.after, after);
   if (me && w->foreign_rank)
     after[0].rank = 77;
-  reshard_remote_device *list = me && w->null_list ? NULL : before;
   reshard_tensor *out = me && w->null_result ? NULL : &result;
+  reshard_local_reshard cuts = cuts_of(&x, me && w->null_list ? NULL : before, after);
+  cuts.size -= me && w->bad_size;
   bool same = same_dim(&x) != w->by_other_name;
-  reshard_status status =
-      same ? reshard_reshuffle_local_shard(p->sharders[r], x.dtype, 2, x.shape, x.before.dim, x.before.n, list,
-                                           x.after.n, after, local, NULL, out)
-           : reshard_reshard_local_shard(p->sharders[r], x.dtype, 2, x.shape, x.before.dim, x.before.n, list,
-                                         x.after.dim, x.after.n, after, local, NULL, out);
+  reshard_status status = (same ? reshard_reshuffle_local_shard : reshard_reshard_local_shard)(
+      p->sharders[r], me && w->null_cuts ? NULL : &cuts, local, NULL, out);
   crew_note(&p->results[r], status);
   p->wrong[r] += result != (reshard_tensor)p;
   reshard_tensor_release(local);
@@ -204,6 +212,10 @@ static void test_wrong(void **state) {
       {"reshard_reshard_local_shard: placements after: 0, list given", {.x = none}},
       {"reshard_reshard_local_shard: dim 0 before and after: reshard_reshuffle_local_shard does that",
        {.x = same, .by_other_name = true}},
+      {"reshard_reshuffle_local_shard: dim 0 before and 1 after: reshard_reshard_local_shard does that",
+       {.x = x, .by_other_name = true}},
+      {"rank 1: reshard_reshard_local_shard: cuts is NULL", {.x = x, .null_cuts = true}},
+      {"rank 1: size field 71, this library's reshard_local_reshard has 72", {.x = x, .bad_size = true}},
       {"rank 1: reshard_reshard_local_shard: result is NULL", {.x = x, .null_result = true}},
       {"rank 1: local shard is NULL and should be of shape 3x6", {.x = x, .no_shard = true}},
       {"rank 2: reshard_reshard_local_shard: global rank 9 gives a shard, and is not in the placements before",
@@ -223,9 +235,8 @@ static void test_wrong(void **state) {
     parts_close(&p);
   }
   reshard_tensor result;
-  assert_int_equal(
-      reshard_reshard_local_shard(NULL, RESHARD_F32, 2, shape, 0, 1, NULL, 1, 1, NULL, NULL, NULL, &result),
-      RESHARD_ERROR_INVALID);
+  const reshard_local_reshard cuts = cuts_of(&x, NULL, NULL);
+  assert_int_equal(reshard_reshard_local_shard(NULL, &cuts, NULL, NULL, &result), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_reshard_local_shard: sharder is NULL");
 }
 

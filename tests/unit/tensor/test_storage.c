@@ -13,6 +13,7 @@
 
 #include <reshard/dtensor.h>
 #include <reshard/module.h>
+#include <reshard/torch.h>
 
 #include <stdio.h>
 #include <string.h>

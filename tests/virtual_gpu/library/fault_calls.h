@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 #include <reshard/reshard.h>
+#include <reshard/torch.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -169,7 +169,7 @@ static reshard_status create(world *w, int64_t rank, room *r) {
                              .src_strides = r->src.stride_list,
                              .dst_strides = r->dst[i].stride_list};
     reshard_transfer_options how = {
-        RESHARD_TRANSFER_OPTIONS_INIT, .collective = i == 0 ? way->use : RESHARD_COLLECTIVE_FORBID,
+        RESHARD_TRANSFER_OPTIONS_INIT, .collective = i == 0 ? way->use : RESHARD_COLLECTIVE_USE_FORBID,
         .workspace = i == 0 ? r->workspace : NULL, .workspace_bytes = i == 0 ? w->workspace : 0};
     status = reshard_transfer_create(r->plan, w->comm[rank], &arrays, &how, &r->transfer[i]);
   }
@@ -292,8 +292,8 @@ static void run_world(world *w, reshard_status status, const char *part) {
 #define ALL_TO_ALL RESHARD_COLLECTIVE_ALL_TO_ALL
 #define BROADCAST  RESHARD_COLLECTIVE_BROADCAST
 #define NONE       RESHARD_COLLECTIVE_NONE
-#define FORCE      RESHARD_COLLECTIVE_FORCE
-#define FORBID     RESHARD_COLLECTIVE_FORBID
+#define FORCE      RESHARD_COLLECTIVE_USE_FORCE
+#define FORBID     RESHARD_COLLECTIVE_USE_FORBID
 static const char s0[] = "mesh(4;S0)", s1[] = "mesh(4;S1)", whole[] = "mesh(4;R)";
 
 static const way ways[] = {
@@ -392,7 +392,7 @@ static void test_edges(void **state) {
   (void)state;
   static const way three[] = {
       {"mesh(3;S1)", "mesh(3;R)", 1, .pad_src = true, .pad_dst = true},
-      {"rank(2)", "mesh(3;R)", 2, .use = RESHARD_COLLECTIVE_AUTO},
+      {"rank(2)", "mesh(3;R)", 2, .use = RESHARD_COLLECTIVE_USE_AUTO},
       {"mesh(3;S0)", "mesh(3;S1)", 1, .use = FORCE, .pad_dst = true},
   };
   static const char *const names[] = {"all-gather", "broadcast", "all-to-all"};

@@ -10,6 +10,7 @@
 #include "virtual_gpu.h"
 
 #include <reshard/reshard.h>
+#include <reshard/torch.h>
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
