@@ -54,7 +54,7 @@ static void measure_loop(bench_state *b, int64_t local) {
   for (int64_t i = 0; i < b->o->iterations; i++)
     bench_ours(b, local, i % b->dst.sets);
   synchronize(b, local);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   double seconds = bench_longest(b, local, cli_seconds() - begin);
   if (local == 0)
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
@@ -88,7 +88,7 @@ static void capture(bench_state *b, int64_t local) {
   session_meet(&b->s, local, true);
   if (local == 0)
     capture_all(b);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
 }
 
 static reshard_plan prepare(bench_state *b, int64_t local) {
@@ -134,7 +134,7 @@ static void check(bench_state *b, int64_t local) {
   for (int64_t set = 0; set < b->dst.sets; set++)
     bench_ours(b, local, set);
   synchronize(b, local);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
   const double *all = session_gather(&b->s, local, (double)wrong);
   for (int64_t r = 0; local == 0 && r < b->s.world; r++)
@@ -163,7 +163,7 @@ static void run_rank(void *user, int64_t local) {
   session_meet(&b->s, local, true);
   for (int64_t set = 0; local == 0 && b->graphs != NULL && set < b->dst.sets; set++)
     gpu_graph_destroy(b->graphs[set]);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   for (int64_t set = 0; set < b->dst.sets; set++)
     reshard_transfer_destroy(b->transfers[set * b->s.locals + local]);
   reshard_plan_destroy(plan);

@@ -54,7 +54,7 @@ static double timed_cpu(bench_state *b, int64_t local, bench_work work) {
   double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
   work(b, local, 0);
   b->ends[local] = cli_seconds();
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   for (int64_t l = 0; local == 0 && l < b->s.locals; l++)
     end = b->ends[l] > end ? b->ends[l] : end;
   return end - begin;
@@ -94,22 +94,22 @@ static double timed_gpu(bench_state *b, int64_t local, bench_work work) {
   int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
   double seconds = 0;
   do {
-    rank_pool_meet(b->s.pool, true);
+    rank_pool_barrier(b->s.pool, true);
     if (local < leads)
       hold(b, local);
-    rank_pool_meet(b->s.pool, true);
+    rank_pool_barrier(b->s.pool, true);
     if (local == 0) {
       join(b, leads, "bench: begin after held");
       CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "bench: begin"));
     }
-    rank_pool_meet(b->s.pool, true);
+    rank_pool_barrier(b->s.pool, true);
     if (local > 0)
       CLI_TRY("", rs_stream_wait(device, b->stream[local], b->begin, "bench: work after begin"));
     for (int64_t set = 0; set < b->dst.sets; set++)
       work(b, local, set);
     if (local > 0)
       CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "bench: work"));
-    rank_pool_meet(b->s.pool, true);
+    rank_pool_barrier(b->s.pool, true);
     if (local == 0)
       seconds = end_time(b);
   } while (!session_meet(&b->s, local, local > 0 || !b->again));

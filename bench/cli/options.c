@@ -226,7 +226,7 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case 'n': o->iterations = number(row, text, 1, 1000000, false); break;
   case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
   case 'c': o->check = true; break;
-  case 't': o->rank_threads = number(row, text, 1, 65536, false); break;
+  case 't': o->ranks_per_gpu = number(row, text, 1, 65536, false); break;
   case 'g': o->gpus = number(row, text, 1, 1024, false); break;
   case 'G': o->graph = true; break;
   case 'J':

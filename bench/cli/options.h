@@ -32,8 +32,8 @@ typedef struct cli_options {
   double size_factor;                           /* 0: not given */
   int64_t iterations, warmup;
   bool check;
-  int64_t rank_threads; /* -t; 0: not given */
-  int64_t gpus;         /* -g; 0: not given */
+  int64_t ranks_per_gpu; /* -t; 0: not given */
+  int64_t gpus;          /* -g; 0: not given */
   bool graph;
   const char *trace; /* NULL: none */
   /* verify */

@@ -6,8 +6,8 @@
  *
  * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load looks at every one. All
  * memory is written to before a time is taken. A line of JSON for each repeat; what was saved before is replaced. */
-#include "bench/launch/rank_threads.h"
 #include "bench/cli/util.h"
+#include "bench/launch/rank_threads.h"
 
 #include <reshard/file.h>
 #include <reshard/state_dict.h>
@@ -130,13 +130,13 @@ static void body(void *user, int64_t rank) {
   for (int64_t i = 0; i < j->repeats; i++) {
     if (j->save && rank == 0 && i > 0)
       remove_saved(j->directory);
-    (void)rank_pool_meet(j->pool, true);
+    (void)rank_pool_barrier(j->pool, true);
     if (j->save)
       CLI_TRY("", reshard_state_save(sharder, state, j->directory, &saving, rank == 0 ? &j->saved : NULL));
     else
       CLI_TRY("", reshard_state_load(sharder, state, j->directory, &loading, &j->loaded[rank]));
     double end = cli_seconds() - rank_pool_opened(j->pool);
-    (void)rank_pool_meet(j->pool, true);
+    (void)rank_pool_barrier(j->pool, true);
     if (rank == 0)
       (j->save ? print_saved : print_loaded)(j, end);
     for (int64_t k = 0; k < j->n && !j->save; k++) {

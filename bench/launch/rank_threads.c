@@ -95,7 +95,7 @@ void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t 
   pthread_mutex_unlock(&pool->lock);
 }
 
-bool rank_pool_meet(rank_pool *pool, bool ok) {
+bool rank_pool_barrier(rank_pool *pool, bool ok) {
   pthread_mutex_lock(&pool->lock);
   pool->ok = pool->ok && ok;
   if (++pool->waiting == pool->n) {

@@ -15,7 +15,7 @@ void rank_pool_destroy(rank_pool *pool);
 void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t rank), void *user);
 
 /* Barrier of the ranks of a run. True when all came with ok. */
-bool rank_pool_meet(rank_pool *pool, bool ok);
+bool rank_pool_barrier(rank_pool *pool, bool ok);
 /* When the last barrier opened, in seconds of cli_seconds. */
 double rank_pool_opened(const rank_pool *pool);
 

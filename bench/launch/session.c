@@ -11,7 +11,7 @@ static bool is(const char *given, const char *word) { return given != NULL && st
 
 /* Ranks here and in all, from -t, -g, --ranks and the number of processes. */
 static void count_ranks(session *s, cli_options *o) {
-  int64_t n = s->processes.n, t = o->rank_threads, g = o->gpus;
+  int64_t n = s->processes.n, t = o->ranks_per_gpu, g = o->gpus;
   if (t > 0 || g > 0 || n > 1) {
     int64_t locals = (t > 0 ? t : 1) * (g > 0 ? g : 1), world = n * locals;
     if (o->ranks > 0 && t == 0 && o->ranks % n == 0)
@@ -162,7 +162,7 @@ const double *session_gather(session *s, int64_t local, double mine) {
 
 bool session_meet(session *s, int64_t local, bool ok) {
   if (s->processes.n == 1)
-    return rank_pool_meet(s->pool, ok);
+    return rank_pool_barrier(s->pool, ok);
   const double *all = gather(s, local, ok ? 0 : 1);
   for (int64_t r = 0; all != NULL && r < s->world; r++)
     ok = ok && all[r] == 0;

@@ -18,14 +18,14 @@ static void begin_gpus(bench_state *b, int64_t local) {
     CLI_TRY("", device->ops->memset(device, b->scratch[local], 0, b->scratch_bytes, b->stream[local]));
   if (local < leads)
     CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "trace: held"));
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   if (local == 0) {
     for (int64_t l = 1; l < leads; l++)
       CLI_TRY("", rs_stream_wait(device, b->stream[0], b->done[l], "trace: begin after held"));
     CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "trace: begin"));
     trace_base(b->trace, device, b->stream[0]);
   }
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   if (local > 0) {
     CLI_TRY("", rs_stream_wait(device, b->stream[local], b->begin, "trace: after begin"));
     trace_base(b->trace, device, b->stream[local]);
@@ -59,13 +59,13 @@ void bench_trace_row(bench_state *b, int64_t local) {
   session_meet(&b->s, local, true);
   if (local == 0)
     open_trace(b);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   if (b->s.cuda)
     begin_gpus(b, local);
   session_meet(&b->s, local, true);
   if (local == 0)
     start(b);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   reshard_status status = reshard_execute(b->transfers[local], stream);
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
@@ -74,7 +74,7 @@ void bench_trace_row(bench_state *b, int64_t local) {
   session_meet(&b->s, local, true);
   if (local == 0)
     trace_stop(b->trace);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
 }
 
 /* FILE, and FILE.1 of process 1. */

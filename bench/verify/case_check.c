@@ -120,7 +120,7 @@ static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t
 /* An array's elements stand in its buffer where the oracle has them; returns how many there are. */
 static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t array, cli_text *why) {
   const oracle_layout *l = &side->what;
-  const oracle_held *held = &side->held;
+  const oracle_buffers *held = &side->held;
   reshard_array_info info;
   int64_t *lists[RESHARD_MAX_DIMS] = {0}, count[RESHARD_MAX_DIMS], elements = 1, stride = 1;
   if (reshard_layout_array(side->layout, rank, array, &info) != RESHARD_SUCCESS) {
@@ -169,7 +169,7 @@ static int meet(void *user, int64_t rank, int64_t array, int64_t elements) {
 
 static void check_meet(rng *r, const case_side *side, cli_text *why) {
   const oracle_layout *l = &side->what;
-  const oracle_held *held = &side->held;
+  const oracle_buffers *held = &side->held;
   reshard_box box = {{0}, {0}};
   met m = {.ordered = true, .last_rank = -1};
   for (int d = 0; d < l->ndim; d++) {

@@ -2,15 +2,15 @@
 #ifndef BENCH_CASE_LIVE_H
 #define BENCH_CASE_LIVE_H
 
-#include "bench/verify/case_bind.h"
-#include "bench/verify/case_comms.h"
 #include "bench/launch/gpu.h"
 #include "bench/launch/session.h"
+#include "bench/verify/case_binding.h"
+#include "bench/verify/case_comms.h"
 
 #include <pthread.h>
 
 struct case_runner {
-  case_fixed fixed;
+  case_choices fixed;
   rank_pool *pool;
   case_comms *comms; /* local ones */
   session *remote;   /* what has the communicator, which is not a local one; else NULL */

@@ -216,7 +216,7 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   return bytes;
 }
 
-bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *c, cli_text *why) {
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, cli_text *why) {
   rng r;
   rng_seed(&r, seed ^ 0x7265736861726421u);
   *c = (case_plan){.seed = seed, .reversible = true};
@@ -256,7 +256,7 @@ bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *c, cli_text *w
 
 static void free_side(case_side *side, int64_t world) {
   case_describe_free(&side->what);
-  oracle_held_free(&side->held, world);
+  oracle_buffers_free(&side->held, world);
   reshard_layout_release(side->layout);
   free(side->text);
 }

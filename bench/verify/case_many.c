@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 typedef struct many {
-  const case_many *what;
+  const case_options *what;
   pthread_mutex_t lock;
   int64_t next, failures;
   case_totals totals;
@@ -24,7 +24,7 @@ static void add(case_totals *to, const case_totals *from) {
       to->pairs[a][b] += from->pairs[a][b];
 }
 
-static void report(const case_many *what, const char *name, uint64_t seed, const char *why) {
+static void report(const case_options *what, const char *name, uint64_t seed, const char *why) {
   cli_progress_clear();
   printf("case %s%sof seed %llu failed: %s\n  reproduce: reshard verify --cases 1 --seed %llu%s\n",
          name != NULL ? name : "", name != NULL ? " " : "", (unsigned long long)seed, why, (unsigned long long)seed,
@@ -34,7 +34,7 @@ static void report(const case_many *what, const char *name, uint64_t seed, const
 
 static void *work(void *user) {
   many *m = user;
-  const case_many *what = m->what;
+  const case_options *what = m->what;
   case_runner *runner = case_runner_create(&what->fixed);
   case_totals mine = {0};
   for (;;) {
@@ -65,7 +65,7 @@ static void *work(void *user) {
   return NULL;
 }
 
-int64_t case_run_many(const case_many *what, case_totals *totals) {
+int64_t case_run_all(const case_options *what, case_totals *totals) {
   many m = {.what = what, .lock = PTHREAD_MUTEX_INITIALIZER};
   int started = 0, extra = what->workers - 1;
   pthread_t *threads = cli_alloc(extra, sizeof *threads);
@@ -80,7 +80,7 @@ int64_t case_run_many(const case_many *what, case_totals *totals) {
   return m.failures;
 }
 
-int64_t case_run_regressions(const case_many *what, case_totals *totals, int64_t *count) {
+int64_t case_run_regressions(const case_options *what, case_totals *totals, int64_t *count) {
   case_runner *runner = case_runner_create(&what->fixed);
   int64_t failures = 0;
   *count = (int64_t)(sizeof regressions / sizeof *regressions);

@@ -114,13 +114,13 @@ static void drop_graph(case_live *l, int64_t rank) {
 static bool execute(case_live *l, const case_pass *p, int64_t rank) {
   reshard_status status;
   if (p->drive_all) {
-    rank_pool_meet(l->runner->pool, true);
+    rank_pool_barrier(l->runner->pool, true);
     if (rank == l->first) {
       l->all_status = drive_all(l);
       if (l->all_status != RESHARD_SUCCESS)
         case_failed_call(l, "reshard_execute_all", rank, l->all_status);
     }
-    rank_pool_meet(l->runner->pool, true);
+    rank_pool_barrier(l->runner->pool, true);
     status = l->all_status;
   } else {
     status = reshard_execute(l->rank[rank].transfer, l->rank[rank].stream);
@@ -146,10 +146,10 @@ static bool turn(case_live *l, const case_pass *p, int64_t rank, int generation,
   const case_plan *c = l->c;
   reshard_comm_stats before = {0, 0}, after = {0, 0};
   if (!p->reverse)
-    case_fill_memory(c, &s->src, FILL_SOURCE, generation);
-  case_fill_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
-  reshard_status moved = p->reverse ? RESHARD_SUCCESS : case_move(&s->src, true, s->stream);
-  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, true, s->stream) : moved;
+    case_binding_fill(c, &s->src, FILL_SOURCE, generation);
+  case_binding_fill(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
+  reshard_status moved = p->reverse ? RESHARD_SUCCESS : case_binding_copy(&s->src, true, s->stream);
+  moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, true, s->stream) : moved;
   reshard_comm_get_stats(l->comms[rank], &before);
   if (!execute(l, p, rank)) {
     *right = false;
@@ -158,14 +158,14 @@ static bool turn(case_live *l, const case_pass *p, int64_t rank, int generation,
   reshard_comm_get_stats(l->comms[rank], &after);
   bool early =
       s->device != NULL && generation % 2 == 1; /* else the source is looked at, and nothing spoils it before */
-  moved = moved == RESHARD_SUCCESS ? early ? spoil(s) : case_move(&s->src, false, s->stream) : moved;
-  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, false, s->stream) : moved;
+  moved = moved == RESHARD_SUCCESS ? early ? spoil(s) : case_binding_copy(&s->src, false, s->stream) : moved;
+  moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, false, s->stream) : moved;
   if (moved != RESHARD_SUCCESS)
     *right = case_failed_call(l, "moving data to or from the GPU", rank, moved);
   cli_text why = {0};
   bool clean =
-      case_check_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
-      (early || case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
+      case_binding_check(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
+      (early || case_binding_check(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
   if (clean && !p->reverse && !l->runner->fixed.graph && after.received_bytes - before.received_bytes != s->wire)
     cli_add(&why, "rank %lld: %lld bytes came over the wire, the lower bound is %lld", (long long)rank,
             (long long)(after.received_bytes - before.received_bytes), (long long)s->wire);
@@ -179,7 +179,7 @@ static void finish_transfer(case_live *l, int64_t rank, bool *right) {
   case_rank *s = &l->rank[rank];
   case_meet(l, rank, true);
   drop_graph(l, rank);
-  rank_pool_meet(l->runner->pool, true);
+  rank_pool_barrier(l->runner->pool, true);
   reshard_transfer_destroy(s->transfer);
   s->transfer = NULL;
   if (s->workspace == NULL)
@@ -193,9 +193,9 @@ static void finish_transfer(case_live *l, int64_t rank, bool *right) {
 
 /* Arrays of a side, where the rank's are. */
 static void bind(case_live *l, int64_t rank, bool source, int number, case_binding *b) {
-  case_bind(l->c, rank, source, number, b);
+  case_binding_make(l->c, rank, source, number, b);
   if (l->rank[rank].device != NULL)
-    CLI_TRY("", case_bind_device(b, l->rank[rank].device));
+    CLI_TRY("", case_binding_to_device(b, l->rank[rank].device));
 }
 
 /* Other addresses and strides. The old arrays may go at once: my execute on them has returned. */
@@ -207,15 +207,15 @@ static bool rebind(case_live *l, const case_pass *p, int64_t rank, int number) {
   drop_graph(l, rank);
   reshard_arrays arrays = arrays_of(&src, &dst, true);
   reshard_status status = reshard_transfer_rebind(s->transfer, &arrays);
-  case_unbind(&s->src);
-  case_unbind(&s->dst);
+  case_binding_free(&s->src);
+  case_binding_free(&s->dst);
   s->src = src;
   s->dst = dst;
   if (status != RESHARD_SUCCESS) {
     case_failed_call(l, "reshard_transfer_rebind", rank, status);
     reshard_comm_abort(l->comms[rank]);
   }
-  return p->drive_all ? rank_pool_meet(l->runner->pool, status == RESHARD_SUCCESS) : status == RESHARD_SUCCESS;
+  return p->drive_all ? rank_pool_barrier(l->runner->pool, status == RESHARD_SUCCESS) : status == RESHARD_SUCCESS;
 }
 
 bool case_pass_run(case_live *l, const case_pass *p, int64_t rank, int number, int *generation) {
@@ -255,7 +255,7 @@ bool case_pass_reverse(case_live *l, const case_pass *p, int64_t rank, int numbe
   }
   reshard_plan_destroy(s->back);
   s->back = NULL;
-  case_unbind(&s->dst);
+  case_binding_free(&s->dst);
   s->dst = forward_dst;
   s->src = forward_src;
   return case_meet(l, rank, right);

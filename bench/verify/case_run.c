@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-case_runner *case_runner_create(const case_fixed *fixed) {
+case_runner *case_runner_create(const case_choices *fixed) {
   case_runner *runner = cli_alloc(1, sizeof *runner);
   runner->fixed = *fixed;
   runner->pool = rank_pool_create();
@@ -53,7 +53,7 @@ bool case_passes_on(case_live *l, cli_text *why) {
 bool case_meet(case_live *l, int64_t rank, bool ok) {
   session *remote = l->runner->remote;
   if (remote == NULL || remote->processes.n == 1)
-    return rank_pool_meet(l->runner->pool, ok);
+    return rank_pool_barrier(l->runner->pool, ok);
   return session_meet(remote, rank - l->first, ok);
 }
 
@@ -118,15 +118,15 @@ static void rank_body(void *user, int64_t local) {
     if (l->passes[i].reverse)
       right = case_pass_reverse(l, &l->passes[i], rank, i, generation);
     else {
-      case_unbind(&s->src);
-      case_unbind(&s->dst);
+      case_binding_free(&s->src);
+      case_binding_free(&s->dst);
       right = case_pass_run(l, &l->passes[i], rank, i, &generation);
     }
   }
   if (!right)
     case_failed(l, "another process found it wrong");
-  case_unbind(&s->src);
-  case_unbind(&s->dst);
+  case_binding_free(&s->src);
+  case_binding_free(&s->dst);
   reshard_plan_destroy(s->plan);
   if (s->device != NULL)
     s->device->ops->stream_destroy(s->device, s->stream);

@@ -3,9 +3,9 @@
 #ifndef BENCH_CASES_H
 #define BENCH_CASES_H
 
+#include "bench/cli/util.h"
 #include "bench/verify/oracle.h"
 #include "bench/verify/random.h"
-#include "bench/cli/util.h"
 
 #include <reshard/reshard.h>
 
@@ -13,8 +13,8 @@
 typedef struct case_side {
   oracle_layout what;
   reshard_layout layout;
-  oracle_held held; /* destination: after oracle_reshard source elements, or -1 */
-  char *text;       /* how the layout was made: its string, or "kind by constructor" */
+  oracle_buffers held; /* destination: after oracle_reshard source elements, or -1 */
+  char *text;          /* how the layout was made: its string, or "kind by constructor" */
 } case_side;
 
 typedef struct case_entry {
@@ -49,7 +49,7 @@ typedef struct case_plan {
 } case_plan;
 
 /* Fixed choices; 0 or AUTO leave a choice to the seed. */
-typedef struct case_fixed {
+typedef struct case_choices {
   int64_t ranks;
   int threads;
   reshard_path path; /* AUTO: direct, packed and auto in turn */
@@ -57,7 +57,7 @@ typedef struct case_fixed {
   bool graph;        /* on GPUs: each execute is launched from a graph */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
-} case_fixed;
+} case_choices;
 
 /* case_layout.c: a random description for a shape, and the library's layout for it. */
 void case_describe(rng *r, int ndim, const int64_t *shape, int64_t world, bool source, oracle_layout *out);
@@ -67,7 +67,7 @@ reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *lay
 extern const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT];
 
 /* case_make.c. On failure false, with the reason in why. */
-bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *out, cli_text *why);
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, cli_text *why);
 void case_free(case_plan *plan);
 /* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */
 reshard_entry *case_entries(const case_plan *plan);
@@ -79,25 +79,25 @@ typedef struct case_totals {
   int64_t cases, entries, executes, bytes, wire_bytes, reversed;
   int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* cases that hold such an entry */
 } case_totals;
-case_runner *case_runner_create(const case_fixed *fixed);
+case_runner *case_runner_create(const case_choices *fixed);
 void case_runner_destroy(case_runner *runner);
 /* True when all was right; else *why (to be freed) tells the first thing that was not. Adds to totals. */
 bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **why);
 
-/* case_many.c: many seeds by several runners at once. */
-typedef struct case_many {
+/* case_options.c: many seeds by several runners at once. */
+typedef struct case_options {
   int64_t cases;
   uint64_t seed; /* case i has seed + i */
   int workers;
-  case_fixed fixed;
+  case_choices fixed;
   const char *reproduce; /* further options of the command that reproduces a failure */
   int64_t most_failures; /* stop after so many */
   double end;            /* begin no case after this time of cli_seconds(); 0: never */
-} case_many;
+} case_options;
 /* Prints each failure with the command that reproduces it; returns how many there were. */
-int64_t case_run_many(const case_many *many, case_totals *totals);
+int64_t case_run_all(const case_options *many, case_totals *totals);
 /* Kept regressions (regressions.h). */
-int64_t case_run_regressions(const case_many *many, case_totals *totals, int64_t *count);
+int64_t case_run_regressions(const case_options *many, case_totals *totals, int64_t *count);
 /* The table of pairs of kinds; returns the number of pairs without a case. */
 int64_t case_print_totals(const case_totals *totals, FILE *out);
 

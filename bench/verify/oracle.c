@@ -127,7 +127,7 @@ static void hold_flat(const oracle_layout *l, int64_t position, oracle_buffer *o
     out->index[e] = begin + e;
 }
 
-void oracle_evaluate(const oracle_layout *l, oracle_held *held) {
+void oracle_evaluate(const oracle_layout *l, oracle_buffers *held) {
   int64_t n = 0;
   held->buffer = cli_alloc(l->world + l->nboxes, sizeof *held->buffer);
   for (int64_t r = 0; r < l->world; r++) {
@@ -152,7 +152,7 @@ void oracle_evaluate(const oracle_layout *l, oracle_held *held) {
   held->first[l->world] = n;
 }
 
-void oracle_held_free(oracle_held *held, int64_t world) {
+void oracle_buffers_free(oracle_buffers *held, int64_t world) {
   for (int64_t b = 0; held->buffer != NULL && b < held->first[world]; b++)
     free(held->buffer[b].index);
   free(held->buffer);
@@ -182,7 +182,7 @@ static int64_t source_of(const oracle_layout *src, const oracle_layout *dst, con
   return linear;
 }
 
-void oracle_reshard(const oracle_layout *src, const oracle_held *from, const oracle_layout *dst, oracle_held *to,
+void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
                     const oracle_region *region, int64_t width, oracle_counts *counts) {
   int64_t n = volume(src->ndim, src->shape);
   uint64_t *has = cli_alloc(n, sizeof *has), *needs = cli_alloc(n, sizeof *needs); /* a bit per rank */

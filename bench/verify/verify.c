@@ -1,7 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
-#include "bench/verify/cases.h"
 #include "bench/cli/commands.h"
 #include "bench/launch/session.h"
+#include "bench/verify/cases.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ int command_verify(int argc, char **argv) {
   int64_t asked = o.ranks;
   session_begin(&where, &o);
   bool remote = strcmp(where.comm, "local") != 0;
-  if (!remote && o.rank_threads == 0)
+  if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
   if (remote && o.path == RESHARD_PATH_DIRECT)
     cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
@@ -46,7 +46,7 @@ int command_verify(int argc, char **argv) {
   if (o.gpus > 0)
     cli_add(&reproduce, " -g %lld", (long long)o.gpus);
   int cores = cli_cores();
-  case_many many = {
+  case_options many = {
       .cases = o.cases,
       .seed = o.seed,
       .workers = o.cases < 64 || remote ? 1
@@ -67,7 +67,7 @@ int command_verify(int argc, char **argv) {
   double begin = cli_seconds();
   if (o.cases > 1)
     failures += case_run_regressions(&many, &totals, &kept);
-  failures += case_run_many(&many, &totals);
+  failures += case_run_all(&many, &totals);
   session_end(&where);
   if (where.processes.me != 0) /* the first one tells */
     return failures > 0 ? EXIT_FAILED : EXIT_DONE;

@@ -1,4 +1,4 @@
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static void contiguous(const oracle_buffer *buffer, int64_t *stride) {
   }
 }
 
-void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_binding *b) {
+void case_binding_make(const case_plan *c, int64_t rank, bool source, int number, case_binding *b) {
   rng r;
   rng_seed(&r, c->seed * 1000003 + (uint64_t)(rank * 64 + number * 2 + source));
   rng common; /* drawn alike on all ranks: whether this binding is plain, so that messages can go in place */
@@ -53,7 +53,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
   bool plain = rng_one_in(&common, 2) || c->plain;
   *b = (case_binding){.bytes = 64 + rng_below(&r, 64)};
   for (int64_t e = 0; e < c->nentries; e++) {
-    const oracle_held *held = source ? &c->entry[e].src.held : &c->entry[e].dst.held;
+    const oracle_buffers *held = source ? &c->entry[e].src.held : &c->entry[e].dst.held;
     b->n += held->first[rank + 1] - held->first[rank];
   }
   b->place = cli_alloc(b->n, sizeof *b->place);
@@ -64,7 +64,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
     const case_side *side = source ? &c->entry[e].src : &c->entry[e].dst;
     bool strides_allowed = !(side->what.kind == RESHARD_LAYOUT_FLAT && side->what.ndim != 1);
     for (int64_t i = side->held.first[rank]; i < side->held.first[rank + 1]; i++, n++) {
-      case_place *p = &b->place[n];
+      case_buffer *p = &b->place[n];
       p->entry = e;
       p->buffer = &side->held.buffer[i];
       p->width = reshard_dtype_size(c->entry[e].dtype);
@@ -98,7 +98,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
     b->pointer[i] = b->place[i].offset < 0 ? NULL : b->arena + b->place[i].offset;
 }
 
-reshard_status case_bind_device(case_binding *b, rs_device *device) {
+reshard_status case_binding_to_device(case_binding *b, rs_device *device) {
   RS_TRY(device->ops->alloc(device, (size_t)b->bytes, (void **)&b->memory));
   b->device = device;
   for (int64_t i = 0; i < b->n; i++)
@@ -107,7 +107,7 @@ reshard_status case_bind_device(case_binding *b, rs_device *device) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status case_move(case_binding *b, bool to_device, void *stream) {
+reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream) {
   if (b->device == NULL)
     return RESHARD_SUCCESS;
   const rs_device_ops *ops = b->device->ops;
@@ -116,7 +116,7 @@ reshard_status case_move(case_binding *b, bool to_device, void *stream) {
   return ops->synchronize(b->device, stream);
 }
 
-void case_unbind(case_binding *b) {
+void case_binding_free(case_binding *b) {
   if (b->device != NULL)
     b->device->ops->free(b->device, b->memory);
   free(b->arena);
@@ -139,7 +139,7 @@ static bool in_region(const case_entry *e, int64_t index) {
 }
 
 /* Position in the arena of the next element in row-major order of the local shape; at counts up from all zeros. */
-static int64_t advance(const case_place *p, int64_t *at, int64_t position) {
+static int64_t advance(const case_buffer *p, int64_t *at, int64_t position) {
   for (int d = p->buffer->ndim - 1; d >= 0; d--) {
     position += p->stride[d] * (int64_t)p->width;
     if (++at[d] < p->buffer->shape[d])
@@ -150,12 +150,12 @@ static int64_t advance(const case_place *p, int64_t *at, int64_t position) {
   return position;
 }
 
-void case_fill_memory(const case_plan *c, case_binding *b, case_fill fill, int generation) {
+void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int generation) {
   memset(b->image, POISON, (size_t)b->bytes);
   if (fill != FILL_SOURCE)
     memset(b->arena, POISON, (size_t)b->bytes);
   for (int64_t i = 0; i < b->n; i++) {
-    const case_place *p = &b->place[i];
+    const case_buffer *p = &b->place[i];
     uint64_t key = key_of(c, p->entry, generation);
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
     for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
@@ -180,14 +180,14 @@ static void dims(cli_text *t, int ndim, const int64_t *at) {
   cli_add(t, "]");
 }
 
-bool case_check_memory(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
-                       cli_text *why) {
+bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
+                        cli_text *why) {
   if (memcmp(b->arena, b->image, (size_t)b->bytes) == 0)
     return true;
   const char *side = fill == FILL_DESTINATION ? "dst" : "src";
   int64_t first_buffer = 0;
   for (int64_t i = 0; i < b->n; i++) {
-    const case_place *p = &b->place[i];
+    const case_buffer *p = &b->place[i];
     first_buffer = i > 0 && b->place[i - 1].entry != p->entry ? i : first_buffer;
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
     for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
