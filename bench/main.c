@@ -19,7 +19,7 @@ static const struct command {
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 
-static void help(void) {
+static void print_help(void) {
   printf("usage: reshard COMMAND [OPTION]...\n\n");
   for (size_t i = 0; i < COMMANDS; i++)
     printf("  %-8s %s\n", commands[i].name, commands[i].does);
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
   if (argc < 2)
     cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, trace, verify or info; see reshard --help");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-    help();
+    print_help();
     return EXIT_DONE;
   }
   if (strcmp(argv[1], "--version") == 0) {

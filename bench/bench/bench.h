@@ -4,9 +4,9 @@
 #define BENCH_BENCH_H
 
 #include "bench/bench/data.h"
-#include "bench/launch/gpu.h"
 #include "bench/cli/json.h"
 #include "bench/cli/machine.h"
+#include "bench/launch/gpu.h"
 #include "bench/trace/trace.h"
 
 typedef struct bench_row {
@@ -17,14 +17,14 @@ typedef struct bench_row {
   double host_us;  /* GPU: of the host for an execute; and */
   double group_us; /* for its messages alone, in one round, where ranks are not all of one process; 0: not measured */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
-  char shape[WHAT_SHAPE_TEXT];
+  char shape[WORKLOAD_SHAPE_TEXT];
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;
 
 typedef struct bench_state {
   const cli_options *o;
-  what w;
+  workload w;
   session s;
   char gpu[256]; /* name of the first one; empty on the CPU */
   /* CPU */
@@ -58,8 +58,8 @@ void bench_run_row(bench_state *b);
 
 /* What is timed: called by every local rank, with each set of buffers in turn. */
 typedef void (*bench_work)(bench_state *b, int64_t local, int64_t set);
-void bench_ours(bench_state *b, int64_t local, int64_t set);
-void bench_straight(bench_state *b, int64_t local, int64_t set);
+void bench_reshard(bench_state *b, int64_t local, int64_t set);
+void bench_memcpy(bench_state *b, int64_t local, int64_t set);
 /* Called by every local rank; the result is local rank 0's. Seconds that work takes for a set; of what the processes'
  * first ranks have measured, the longest. */
 double bench_timed(bench_state *b, int64_t local, bench_work work);

@@ -10,7 +10,7 @@ static double time_host(bench_state *b, int64_t local, reshard_status (*give)(vo
   rs_device *device = session_device(&b->s, local);
   double *times = cli_alloc(b->o->iterations, sizeof *times);
   for (int64_t i = 0; i < b->o->iterations; i++) {
-    session_meet(&b->s, local, true);
+    session_barrier(&b->s, local, true);
     double begin = cli_seconds();
     CLI_TRY("", give(user, b->stream[local]));
     times[i] = cli_seconds() - begin;
@@ -24,9 +24,9 @@ static double time_host(bench_state *b, int64_t local, reshard_status (*give)(vo
   return 1e6 * most;
 }
 
-static reshard_status give_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
+static reshard_status launch_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
 
-static reshard_status give_round(void *user, void *stream) {
+static reshard_status launch_round(void *user, void *stream) {
   rs_turn *turn = user;
   turn->stream = stream;
   return turn->comm->ops->exchange(1, turn, 0);
@@ -54,7 +54,7 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
       receives[turn.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
     at += received;
   }
-  double us = time_host(b, local, give_round, &turn);
+  double us = time_host(b, local, launch_round, &turn);
   device->ops->free(device, memory);
   free(sends);
   free(receives);
@@ -62,7 +62,7 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
 }
 
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
-  double execute = time_host(b, local, give_execute, b->transfers[local]), group = 0;
+  double execute = time_host(b, local, launch_execute, b->transfers[local]), group = 0;
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
   bool one_round = true;

@@ -19,22 +19,22 @@
 static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
 
 /* Which straight copy is the faster one here, by the medians of a few of each. */
-static void choose_straight(bench_state *b) {
+static void choose_memcpy(bench_state *b) {
   double times[2][5];
-  bench_straight(b, 0, 0);
+  bench_memcpy(b, 0, 0);
   for (int i = 0; i < 5; i++)
     for (int s = 0; s < 2; s++) {
       double begin = cli_seconds();
       b->streaming = s == 1;
-      bench_straight(b, 0, 0);
+      bench_memcpy(b, 0, 0);
       times[s][i] = cli_seconds() - begin;
     }
   b->streaming = cli_median(times[1], 5) < cli_median(times[0], 5);
 }
 
-static void measure(bench_state *b, int64_t local) {
+static void measure_pairs(bench_state *b, int64_t local) {
   for (int64_t i = -b->o->warmup; i < b->o->iterations; i++) {
-    double mine = bench_timed(b, local, bench_ours), theirs = bench_timed(b, local, bench_straight);
+    double mine = bench_timed(b, local, bench_reshard), theirs = bench_timed(b, local, bench_memcpy);
     if (local != 0 || i < 0)
       continue;
     b->ours[i] = mine;
@@ -43,17 +43,17 @@ static void measure(bench_state *b, int64_t local) {
   }
 }
 
-static void synchronize(bench_state *b, int64_t local) {
+static void synchronize_rank(bench_state *b, int64_t local) {
   if (b->s.cuda)
     CLI_TRY("", ops_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
 }
 
 static void measure_loop(bench_state *b, int64_t local) {
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   double begin = cli_seconds();
   for (int64_t i = 0; i < b->o->iterations; i++)
-    bench_ours(b, local, i % b->dst.sets);
-  synchronize(b, local);
+    bench_reshard(b, local, i % b->dst.sets);
+  synchronize_rank(b, local);
   rank_pool_barrier(b->s.pool, true);
   double seconds = bench_longest(b, local, cli_seconds() - begin);
   if (local == 0)
@@ -63,35 +63,35 @@ static void measure_loop(bench_state *b, int64_t local) {
 /* --- A row
  * ------------------------------------------------------------------------------------------------------------- */
 
-typedef struct giving {
+typedef struct graph_set {
   const bench_state *b;
   int64_t set;
-} giving;
+} graph_set;
 
-static reshard_status give(void *user, void *stream) {
-  const giving *g = user;
+static reshard_status execute_set(void *user, void *stream) {
+  const graph_set *g = user;
   return reshard_execute_all(g->b->s.locals, g->b->transfers + g->set * g->b->s.locals, stream);
 }
 
-static void capture_all(bench_state *b) {
+static void capture_sets(bench_state *b) {
   gpu_graph **graphs = cli_alloc(b->dst.sets, sizeof *graphs);
-  for (giving g = {b, 0}; g.set < b->dst.sets; g.set++)
-    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], give, &g, &graphs[g.set]));
+  for (graph_set g = {b, 0}; g.set < b->dst.sets; g.set++)
+    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], execute_set, &g, &graphs[g.set]));
   b->graphs = graphs;
 }
 
 /* After an execute without a graph: what is done at the first one only is not captured. */
-static void capture(bench_state *b, int64_t local) {
+static void capture_graphs(bench_state *b, int64_t local) {
   for (int64_t set = 0; set < b->dst.sets; set++)
-    bench_ours(b, local, set);
-  synchronize(b, local);
-  session_meet(&b->s, local, true);
+    bench_reshard(b, local, set);
+  synchronize_rank(b, local);
+  session_barrier(&b->s, local, true);
   if (local == 0)
-    capture_all(b);
+    capture_sets(b);
   rank_pool_barrier(b->s.pool, true);
 }
 
-static reshard_plan prepare(bench_state *b, int64_t local) {
+static reshard_plan create_transfers(bench_state *b, int64_t local) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
@@ -112,7 +112,7 @@ static reshard_plan prepare(bench_state *b, int64_t local) {
   return plan;
 }
 
-static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
+static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   reshard_plan_info info;
   reshard_transfer_info taken;
   reshard_plan_get_info(plan, &info);
@@ -128,12 +128,12 @@ static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
   snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);
 }
 
-static void check(bench_state *b, int64_t local) {
+static void check_row(bench_state *b, int64_t local) {
   bench_poison(&b->dst, local, bench_stream(b, local));
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   for (int64_t set = 0; set < b->dst.sets; set++)
-    bench_ours(b, local, set);
-  synchronize(b, local);
+    bench_reshard(b, local, set);
+  synchronize_rank(b, local);
   rank_pool_barrier(b->s.pool, true);
   int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
   const double *all = session_gather(&b->s, local, (double)wrong);
@@ -143,24 +143,24 @@ static void check(bench_state *b, int64_t local) {
 
 static void run_rank(void *user, int64_t local) {
   bench_state *b = user;
-  reshard_plan plan = prepare(b, local);
-  tell_row(b, local, plan);
+  reshard_plan plan = create_transfers(b, local);
+  describe_row(b, local, plan);
   if (!b->s.cuda && local == 0)
-    choose_straight(b);
-  session_meet(&b->s, local, true);
+    choose_memcpy(b);
+  session_barrier(&b->s, local, true);
   if (b->o->graph)
-    capture(b, local);
-  measure(b, local);
+    capture_graphs(b, local);
+  measure_pairs(b, local);
   if (b->s.cuda) {
     measure_loop(b, local);
     bench_host_times(b, local, plan);
   }
-  session_meet(&b->s, local, true); /* the last straight copy is over */
+  session_barrier(&b->s, local, true); /* the last straight copy is over */
   if (b->o->check)
-    check(b, local);
+    check_row(b, local);
   if (b->traced)
     bench_trace_row(b, local);
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   for (int64_t set = 0; local == 0 && b->graphs != NULL && set < b->dst.sets; set++)
     gpu_graph_destroy(b->graphs[set]);
   rank_pool_barrier(b->s.pool, true);
@@ -185,32 +185,32 @@ static void finish_row(bench_state *b) {
 }
 
 /* What the straight copy reads where the ranks of a place bring nothing: it is given to the first of them. */
-static void lend(bench_side *from, const bench_side *to, int64_t p) {
-  if (from->place[p].extent == 0 && to->place[p].extent > 0)
-    from->end[p] = from->place[p].extent = to->place[p].extent;
+static void lend_extent(bench_side *from, const bench_side *to, int64_t p) {
+  if (from->arena[p].extent == 0 && to->arena[p].extent > 0)
+    from->end[p] = from->arena[p].extent = to->arena[p].extent;
 }
 
 /* Sets of buffers where the ranks are threads on GPUs; where they are connected, what is timed is the links, and making
  * transfers is not free. */
-static void take_memory(bench_state *b) {
+static void alloc_sides(bench_state *b) {
   int64_t most = 0, sets = 1;
-  bench_side_lay(&b->w, &b->s, true, &b->src);
-  bench_side_lay(&b->w, &b->s, false, &b->dst);
-  for (int64_t p = 0; p < b->dst.nplaces; p++) {
-    int64_t bytes = b->src.place[p].extent + b->dst.place[p].extent;
+  bench_side_create(&b->w, &b->s, true, &b->src);
+  bench_side_create(&b->w, &b->s, false, &b->dst);
+  for (int64_t p = 0; p < b->dst.narenas; p++) {
+    int64_t bytes = b->src.arena[p].extent + b->dst.arena[p].extent;
     most = bytes > most ? bytes : most;
-    lend(&b->src, &b->dst, p);
+    lend_extent(&b->src, &b->dst, p);
   }
   if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
     sets = gpu_sets(b->l2, most);
-  bench_sides_check(&b->s, &b->src, &b->dst, sets);
-  bench_side_take(&b->src, sets);
-  bench_side_take(&b->dst, sets);
+  bench_sides_check_memory(&b->s, &b->src, &b->dst, sets);
+  bench_side_alloc(&b->src, sets);
+  bench_side_alloc(&b->dst, sets);
   b->row.sets = sets;
 }
 
 void bench_run_row(bench_state *b) {
-  what *w = &b->w;
+  workload *w = &b->w;
   b->row = (bench_row){.bytes = w->bytes, .dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-"};
   for (int64_t t = 0; t < w->n; t++) {
     b->row.elements += reshard_layout_elements(w->tensor[t].src);
@@ -220,10 +220,10 @@ void bench_run_row(bench_state *b) {
   if (w->model != NULL)
     snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
   else
-    what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+    workload_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
   b->hold = 1;
-  b->entries = what_entries(w);
-  take_memory(b);
+  b->entries = workload_entries(w);
+  alloc_sides(b);
   cli_progress("bench: %s, preparing", b->row.shape);
   rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
   cli_progress_clear();
@@ -306,5 +306,5 @@ void bench_finish(bench_state *b) {
   free(b->ours);
   free(b->straight);
   session_end(&b->s);
-  what_free(&b->w);
+  workload_free(&b->w);
 }

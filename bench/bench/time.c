@@ -16,7 +16,7 @@ enum { MOST_HELD = 256 };
 /* --- Work that is timed: called by every local rank ------------------------------------------------------------------
  */
 
-void bench_ours(bench_state *b, int64_t local, int64_t set) {
+void bench_reshard(bench_state *b, int64_t local, int64_t set) {
   reshard_status status = RESHARD_SUCCESS;
   if (b->graphs == NULL)
     status = reshard_execute(b->transfers[set * b->s.locals + local], bench_stream(b, local));
@@ -26,7 +26,7 @@ void bench_ours(bench_state *b, int64_t local, int64_t set) {
     cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
 }
 
-static void straight_copy(bench_state *b, const bench_place *from, const bench_place *to, int64_t set, void *stream) {
+static void copy_arena(bench_state *b, const bench_arena *from, const bench_arena *to, int64_t set, void *stream) {
   const unsigned char *source = from->memory + set * from->extent;
   unsigned char *target = to->memory + set * to->extent;
   for (int64_t done = 0; done < to->extent;) { /* a replicated destination is larger than the source */
@@ -40,17 +40,17 @@ static void straight_copy(bench_state *b, const bench_place *from, const bench_p
 }
 
 /* Of each place by the first rank there. */
-void bench_straight(bench_state *b, int64_t local, int64_t set) {
-  if (local < b->dst.nplaces)
-    straight_copy(b, &b->src.place[local], &b->dst.place[local], set, bench_stream(b, local));
+void bench_memcpy(bench_state *b, int64_t local, int64_t set) {
+  if (local < b->dst.narenas)
+    copy_arena(b, &b->src.arena[local], &b->dst.arena[local], set, bench_stream(b, local));
 }
 
 /* --- Time ------------------------------------------------------------------------------------------------------------
  */
 
 /* Both return the time to local rank 0. */
-static double timed_cpu(bench_state *b, int64_t local, bench_work work) {
-  session_meet(&b->s, local, true);
+static double time_cpu(bench_state *b, int64_t local, bench_work work) {
+  session_barrier(&b->s, local, true);
   double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
   work(b, local, 0);
   b->ends[local] = cli_seconds();
@@ -61,7 +61,7 @@ static double timed_cpu(bench_state *b, int64_t local, bench_work work) {
 }
 
 /* Holds a device's streams: those of its ranks will wait for what comes behind. */
-static void hold(bench_state *b, int64_t lead) {
+static void hold_streams(bench_state *b, int64_t lead) {
   rs_device *device = session_device(&b->s, lead);
   for (int64_t i = 0; i < b->hold; i++)
     CLI_TRY("", device->ops->memset(device, b->scratch[lead], (int)i, b->scratch_bytes, b->stream[lead]));
@@ -69,16 +69,16 @@ static void hold(bench_state *b, int64_t lead) {
 }
 
 /* The first rank's stream comes after what the ranks have recorded. */
-static void join(bench_state *b, int64_t ranks, const char *edge) {
+static void join_streams(bench_state *b, int64_t ranks, const char *edge) {
   for (int64_t l = 1; l < ranks; l++)
     CLI_TRY("", rs_stream_wait(session_device(&b->s, 0), b->stream[0], b->done[l], edge));
 }
 
-static double end_time(bench_state *b) {
+static double read_end(bench_state *b) {
   rs_device *device = session_device(&b->s, 0);
   bool early = false;
   double seconds = 0;
-  join(b, b->s.locals, "bench: end after ranks");
+  join_streams(b, b->s.locals, "bench: end after ranks");
   CLI_TRY("", rs_stream_record(device, b->end, b->stream[0], "bench: end"));
   CLI_TRY("", device->ops->event_done(device, b->begin, &early));
   CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
@@ -89,17 +89,17 @@ static double end_time(bench_state *b) {
   return seconds;
 }
 
-static double timed_gpu(bench_state *b, int64_t local, bench_work work) {
+static double time_gpu(bench_state *b, int64_t local, bench_work work) {
   rs_device *device = session_device(&b->s, local);
   int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
   double seconds = 0;
   do {
     rank_pool_barrier(b->s.pool, true);
     if (local < leads)
-      hold(b, local);
+      hold_streams(b, local);
     rank_pool_barrier(b->s.pool, true);
     if (local == 0) {
-      join(b, leads, "bench: begin after held");
+      join_streams(b, leads, "bench: begin after held");
       CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "bench: begin"));
     }
     rank_pool_barrier(b->s.pool, true);
@@ -111,8 +111,8 @@ static double timed_gpu(bench_state *b, int64_t local, bench_work work) {
       CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "bench: work"));
     rank_pool_barrier(b->s.pool, true);
     if (local == 0)
-      seconds = end_time(b);
-  } while (!session_meet(&b->s, local, local > 0 || !b->again));
+      seconds = read_end(b);
+  } while (!session_barrier(&b->s, local, local > 0 || !b->again));
   return seconds / (double)b->dst.sets;
 }
 
@@ -127,5 +127,5 @@ double bench_longest(bench_state *b, int64_t local, double seconds) {
 }
 
 double bench_timed(bench_state *b, int64_t local, bench_work work) {
-  return bench_longest(b, local, b->s.cuda ? timed_gpu(b, local, work) : timed_cpu(b, local, work));
+  return bench_longest(b, local, b->s.cuda ? time_gpu(b, local, work) : time_cpu(b, local, work));
 }

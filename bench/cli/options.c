@@ -43,7 +43,7 @@ enum {
   O_MAP,
 };
 
-static const option_row table[] = {
+static const option_row option_rows[] = {
     {"shape", O_SHAPE, "13x21", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
      "one tensor of this shape; 'scalar' for one without dims"},
     {"dtype", 'd', "TYPE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
@@ -106,10 +106,10 @@ static const option_row table[] = {
     {"help", 'h', NULL, COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT,
      "this text"},
 };
-#define ROWS ((int)(sizeof table / sizeof *table))
+#define ROWS ((int)(sizeof option_rows / sizeof *option_rows))
 
 /* How an option was written, for errors: "--ranks" or "-b". */
-static const char *name_of(const option_row *row) {
+static const char *option_text(const option_row *row) {
   static char text[40];
   if (row->letter < 256)
     snprintf(text, sizeof text, "-%c", row->letter);
@@ -121,7 +121,7 @@ static const char *name_of(const option_row *row) {
 static void print_help(int command, const char *usage) {
   printf("%s\noptions:\n", usage);
   for (int i = 0; i < ROWS; i++) {
-    const option_row *row = &table[i];
+    const option_row *row = &option_rows[i];
     if (!(row->commands & command))
       continue;
     char left[80];
@@ -139,7 +139,7 @@ static void print_help(int command, const char *usage) {
 }
 
 /* A number from lo to hi, with a suffix K, M or G (1024 each) where one is allowed. */
-static int64_t number(const option_row *row, const char *text, int64_t lo, int64_t hi, bool suffix) {
+static int64_t parse_number(const option_row *row, const char *text, int64_t lo, int64_t hi, bool suffix) {
   char *end;
   errno = 0;
   long long value = strtoll(text, &end, 10);
@@ -152,53 +152,54 @@ static int64_t number(const option_row *row, const char *text, int64_t lo, int64
     right = shift > 0 && !__builtin_mul_overflow(value, (long long)1 << shift, &value);
   }
   if (!right || *end != '\0')
-    cli_exit(EXIT_USAGE, "%s: '%s' is no %s", name_of(row), text,
+    cli_exit(EXIT_USAGE, "%s: '%s' is no %s", option_text(row), text,
              suffix ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
   if (value < lo || value > hi)
-    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", name_of(row), value, (long long)lo, (long long)hi);
+    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", option_text(row), value, (long long)lo,
+             (long long)hi);
   return value;
 }
 
-static double factor(const option_row *row, const char *text) {
+static double parse_factor(const option_row *row, const char *text) {
   char *end;
   double value = strtod(text, &end);
   if (end == text || *end != '\0' || !(value > 1 && value <= 1e6))
-    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 1", name_of(row), text);
+    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 1", option_text(row), text);
   return value;
 }
 
-static uint64_t seed(const option_row *row, const char *text) {
+static uint64_t parse_seed(const option_row *row, const char *text) {
   char *end;
   errno = 0;
   unsigned long long value = strtoull(text, &end, 0);
   if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
-    cli_exit(EXIT_USAGE, "%s: '%s' is no number of 64 bits", name_of(row), text);
+    cli_exit(EXIT_USAGE, "%s: '%s' is no number of 64 bits", option_text(row), text);
   return value;
 }
 
 /* One of the words. */
-static const char *word(const option_row *row, const char *text, const char *const *words) {
+static const char *parse_word(const option_row *row, const char *text, const char *const *words) {
   for (int i = 0; words[i] != NULL; i++)
     if (strcmp(words[i], text) == 0)
       return words[i];
-  cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", name_of(row), text, row->argument);
+  cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", option_text(row), text, row->argument);
 }
 
-static reshard_path path_of(const option_row *row, const char *text) {
+static reshard_path parse_path(const option_row *row, const char *text) {
   static const char *const words[] = {"auto", "direct", "packed", NULL};
-  const char *found = word(row, text, words);
+  const char *found = parse_word(row, text, words);
   return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
 }
 
-static reshard_collective_use collective_of(const option_row *row, const char *text) {
+static reshard_collective_use parse_collective(const option_row *row, const char *text) {
   static const char *const words[] = {"auto", "force", "forbid", NULL};
-  const char *found = word(row, text, words);
+  const char *found = parse_word(row, text, words);
   return found == words[0]   ? RESHARD_COLLECTIVE_AUTO
          : found == words[1] ? RESHARD_COLLECTIVE_FORCE
                              : RESHARD_COLLECTIVE_FORBID;
 }
 
-static void take(const option_row *row, const char *text, cli_options *o) {
+static void set_option(const option_row *row, const char *text, cli_options *o) {
   static const char *const devices[] = {"cpu", "cuda", NULL}, *const comms[] = {"local", "nccl", "mpi", NULL};
   switch (row->letter) {
   case O_SHAPE: o->shape = text; break;
@@ -208,34 +209,34 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   case O_SRC: o->src = text; break;
   case O_DST: o->dst = text; break;
   case O_MESH: o->mesh = text; break;
-  case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;
-  case O_DEVICE: o->device = word(row, text, devices); break;
-  case O_COMM: o->comm = word(row, text, comms); break;
-  case O_PATH: o->path = path_of(row, text); break;
-  case O_COLLECTIVE: o->collective = collective_of(row, text); break;
-  case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
-  case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
-  case O_RANK: o->rank = number(row, text, 0, INT32_MAX, false); break;
+  case O_RANKS: o->ranks = parse_number(row, text, 1, INT32_MAX, false); break;
+  case O_DEVICE: o->device = parse_word(row, text, devices); break;
+  case O_COMM: o->comm = parse_word(row, text, comms); break;
+  case O_PATH: o->path = parse_path(row, text); break;
+  case O_COLLECTIVE: o->collective = parse_collective(row, text); break;
+  case O_WORKSPACE: o->workspace = parse_number(row, text, 0, INT64_MAX, true); break;
+  case O_THREADS: o->threads = (int)parse_number(row, text, 1, 4096, false); break;
+  case O_RANK: o->rank = parse_number(row, text, 0, INT32_MAX, false); break;
   case O_PEERS: o->peers = true; break;
   case O_SVG: o->svg = text; break;
   case O_TRACE: o->trace = text; break;
-  case 'b': o->size_begin = number(row, text, 1, INT64_MAX, true); break;
-  case 'e': o->size_end = number(row, text, 1, INT64_MAX, true); break;
-  case 'i': o->size_increment = number(row, text, 1, INT64_MAX, true); break;
-  case 'f': o->size_factor = factor(row, text); break;
-  case 'n': o->iterations = number(row, text, 1, 1000000, false); break;
-  case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
+  case 'b': o->size_begin = parse_number(row, text, 1, INT64_MAX, true); break;
+  case 'e': o->size_end = parse_number(row, text, 1, INT64_MAX, true); break;
+  case 'i': o->size_increment = parse_number(row, text, 1, INT64_MAX, true); break;
+  case 'f': o->size_factor = parse_factor(row, text); break;
+  case 'n': o->iterations = parse_number(row, text, 1, 1000000, false); break;
+  case 'w': o->warmup = parse_number(row, text, 0, 1000000, false); break;
   case 'c': o->check = true; break;
-  case 't': o->ranks_per_gpu = number(row, text, 1, 65536, false); break;
-  case 'g': o->gpus = number(row, text, 1, 1024, false); break;
+  case 't': o->ranks_per_gpu = parse_number(row, text, 1, 65536, false); break;
+  case 'g': o->gpus = parse_number(row, text, 1, 1024, false); break;
   case 'G': o->graph = true; break;
   case 'J':
   case O_JSON: o->json = text; break;
-  case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;
-  case O_SECONDS: o->seconds = number(row, text, 1, INT32_MAX, false); break;
-  case O_SEED: o->seed = seed(row, text); break;
+  case O_CASES: o->cases = parse_number(row, text, 1, INT64_MAX / 2, true); break;
+  case O_SECONDS: o->seconds = parse_number(row, text, 1, INT32_MAX, false); break;
+  case O_SEED: o->seed = parse_seed(row, text); break;
   case O_MAP: o->map = text; break;
-  case O_INDEX: o->index_bytes = number(row, text, 1, INT64_MAX, true); break;
+  case O_INDEX: o->index_bytes = parse_number(row, text, 1, INT64_MAX, true); break;
   case O_DEDUP: o->dedup = true; break;
   case O_FORCE: o->force = true; break;
   case O_VERIFY: o->verify = true; break;
@@ -243,26 +244,27 @@ static void take(const option_row *row, const char *text, cli_options *o) {
   }
 }
 
-static const option_row *find(int letter) {
+static const option_row *find_option(int letter) {
   for (int i = 0; i < ROWS; i++)
-    if (table[i].letter == letter)
-      return &table[i];
+    if (option_rows[i].letter == letter)
+      return &option_rows[i];
   return NULL;
 }
 
 /* What getopt tells the command's options by. */
-static void getopt_tables(int command, struct option *longs, char *letters) {
+static void make_getopt_tables(int command, struct option *longs, char *letters) {
   int n = 0;
   *letters++ = ':'; /* a missing argument is told apart from an unknown option */
   for (int i = 0; i < ROWS; i++) {
-    if (!(table[i].commands & command))
+    if (!(option_rows[i].commands & command))
       continue;
-    if (table[i].name != NULL)
-      longs[n++] = (struct option){table[i].name, table[i].argument != NULL ? required_argument : no_argument, NULL,
-                                   table[i].letter};
-    if (table[i].letter < 256) {
-      *letters++ = (char)table[i].letter;
-      if (table[i].argument != NULL)
+    if (option_rows[i].name != NULL)
+      longs[n++] =
+          (struct option){option_rows[i].name, option_rows[i].argument != NULL ? required_argument : no_argument, NULL,
+                          option_rows[i].letter};
+    if (option_rows[i].letter < 256) {
+      *letters++ = (char)option_rows[i].letter;
+      if (option_rows[i].argument != NULL)
         *letters++ = ':';
     }
   }
@@ -272,11 +274,11 @@ static void getopt_tables(int command, struct option *longs, char *letters) {
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
   struct option longs[ROWS + 1] = {{0}};
   char letters[2 * ROWS + 2];
-  getopt_tables(command, longs, letters);
+  make_getopt_tables(command, longs, letters);
   *o = (cli_options){.rank = -1, .iterations = 20, .warmup = 1, .cases = 2000, .seed = 1};
   opterr = 0;
   for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
-    if (letter == '?' && optopt != 0 && find(optopt) != NULL)
+    if (letter == '?' && optopt != 0 && find_option(optopt) != NULL)
       cli_exit(EXIT_USAGE, "option '%s' takes no argument", argv[optind - 1]);
     if (letter == '?' && optopt != 0)
       cli_exit(EXIT_USAGE, "unknown option '-%c'; see reshard %s --help", optopt, argv[0]);
@@ -286,7 +288,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
       cli_exit(EXIT_USAGE, "option '%s' needs an argument", argv[optind - 1]);
     if (letter == 'h')
       print_help(command, usage);
-    take(find(letter), optarg, o);
+    set_option(find_option(letter), optarg, o);
     if (letter == 'c' && optind < argc && (strcmp(argv[optind], "0") == 0 || strcmp(argv[optind], "1") == 0))
       o->check = argv[optind++][0] == '1'; /* as nccl-tests writes it */
   }

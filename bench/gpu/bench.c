@@ -7,18 +7,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-reshard_status gpu_plain_copy(void *user, void *stream) {
-  gpu_plain *p = user;
+reshard_status gpu_memcpy_run(void *user, void *stream) {
+  gpu_memcpy *p = user;
   return p->b->gpu->ops->memcpy(p->b->gpu, p->to, p->from, (size_t)p->bytes, stream);
 }
 
-reshard_status gpu_run_box(void *user, void *stream) {
-  gpu_box *j = user;
+reshard_status gpu_program_run(void *user, void *stream) {
+  gpu_program *j = user;
   return j->b->gpu->ops->run(j->b->gpu, 1, &j->program, stream);
 }
 
 /* The host's, by large pages where there are such: touching some GiB for the first time takes longer than all else. */
-static char *pages(int64_t bytes) {
+static char *alloc_pages(int64_t bytes) {
   const size_t page = 2 << 20, n = ((size_t)bytes + page - 1) / page * page;
   char *memory = aligned_alloc(page, n > 0 ? n : page);
   if (memory == NULL)
@@ -27,54 +27,56 @@ static char *pages(int64_t bytes) {
   return memory;
 }
 
-static gpu_sides make_sides(bed *b, int64_t from_bytes, int64_t to_bytes, int64_t sets) {
-  gpu_sides s = {.from_bytes = from_bytes, .to_bytes = to_bytes, .sets = sets};
+static gpu_buffers create_buffers(gpu_context *b, int64_t from_bytes, int64_t to_bytes, int64_t sets) {
+  gpu_buffers s = {.from_bytes = from_bytes, .to_bytes = to_bytes, .sets = sets};
   s.from_step = (from_bytes + 255) & -256;
   s.to_step = (to_bytes + 255) & -256;
-  s.from = bed_alloc(b, sets * s.from_step);
-  s.to = bed_alloc(b, sets * s.to_step);
-  s.host = pages(from_bytes);
-  s.image = pages(to_bytes);
-  s.seen = pages(to_bytes);
+  s.from = gpu_context_alloc(b, sets * s.from_step);
+  s.to = gpu_context_alloc(b, sets * s.to_step);
+  s.host = alloc_pages(from_bytes);
+  s.image = alloc_pages(to_bytes);
+  s.seen = alloc_pages(to_bytes);
   for (int64_t i = 0; i < from_bytes; i += 8) {
     uint64_t word = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     memcpy(s.host + i, &word, 8);
   }
   for (int64_t i = 0; i < sets; i++)
-    bed_to_gpu(b, s.from + i * s.from_step, s.host, from_bytes);
-  gpu_clear(b, &s);
-  bed_wait(b);
+    gpu_context_to_gpu(b, s.from + i * s.from_step, s.host, from_bytes);
+  gpu_buffers_clear(b, &s);
+  gpu_context_wait(b);
   return s;
 }
 
-gpu_sides gpu_make_sides(bed *b, int64_t from_bytes, int64_t to_bytes) {
-  return make_sides(b, from_bytes, to_bytes, gpu_sets(b->info.l2, from_bytes + to_bytes));
+gpu_buffers gpu_buffers_create(gpu_context *b, int64_t from_bytes, int64_t to_bytes) {
+  return create_buffers(b, from_bytes, to_bytes, gpu_sets(b->info.l2, from_bytes + to_bytes));
 }
 
-gpu_sides gpu_make_one(bed *b, int64_t from_bytes, int64_t to_bytes) { return make_sides(b, from_bytes, to_bytes, 1); }
+gpu_buffers gpu_buffers_create_one(gpu_context *b, int64_t from_bytes, int64_t to_bytes) {
+  return create_buffers(b, from_bytes, to_bytes, 1);
+}
 
-bool gpu_right(bed *b, gpu_sides *s) {
+bool gpu_buffers_right(gpu_context *b, gpu_buffers *s) {
   bool right = true;
   for (int64_t i = 0; i < s->sets && right; i++) {
-    bed_to_host(b, s->seen, s->to + i * s->to_step, s->to_bytes);
+    gpu_context_to_host(b, s->seen, s->to + i * s->to_step, s->to_bytes);
     right = memcmp(s->seen, s->image, (size_t)s->to_bytes) == 0;
   }
   return right;
 }
 
-void gpu_free_sides(bed *b, gpu_sides *s) {
-  bed_free(b, s->from);
-  bed_free(b, s->to);
+void gpu_buffers_free(gpu_context *b, gpu_buffers *s) {
+  gpu_context_free(b, s->from);
+  gpu_context_free(b, s->to);
   free(s->host);
   free(s->image);
   free(s->seen);
 }
 
-void gpu_clear(bed *b, gpu_sides *s) {
+void gpu_buffers_clear(gpu_context *b, gpu_buffers *s) {
   CLI_TRY("", b->gpu->ops->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
 }
 
-void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, double *seconds) {
+void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds) {
   int64_t turns = x->o->iterations;
   for (int i = 0; x->o->profile && i < n; i++) {
     CLI_TRY("", runners[i].work(runners[i].user, x->b->stream[0]));
@@ -86,7 +88,7 @@ void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, 
   x->b->hold = 1;
   for (int64_t t = -1; t < turns; t++)
     for (int i = 0; i < n; i++) {
-      double one = bed_time(x->b, runners[i].work, runners[i].user, sets, runners[i].size);
+      double one = gpu_context_time(x->b, runners[i].work, runners[i].user, sets, runners[i].size);
       if (t >= 0)
         times[i * turns + t] = one;
     }
@@ -106,18 +108,20 @@ bool gpu_wanted(const gpu_bench_run *x, const char *name) {
   return x->o->only == NULL || strncmp(name, x->o->only, strlen(x->o->only)) == 0;
 }
 
-static bool met(const gpu_row *r) { return !r->wrong && (r->at_least ? r->figure >= r->goal : r->figure <= r->goal); }
+static bool goal_met(const gpu_row *r) {
+  return !r->wrong && (r->at_least ? r->figure >= r->goal : r->figure <= r->goal);
+}
 
-void gpu_tell(const gpu_bench_run *x, const gpu_row *r) {
+void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
   if (x->o->profile) {
     printf("%-38s %11lld B  %s\n", r->name, (long long)r->bytes, r->wrong ? "WRONG DATA" : "run once");
     return;
   }
   printf("%-38s %11lld B  %9.1f us  %6.3f %s, goal %s %g: %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit,
          r->at_least ? ">=" : "<=", r->goal,
-         r->wrong ? "WRONG DATA"
-         : met(r) ? "met"
-                  : "short");
+         r->wrong      ? "WRONG DATA"
+         : goal_met(r) ? "met"
+                       : "short");
   if (r->memcpy_us > 0)
     printf("; memcpy %.1f us", r->memcpy_us);
   for (int i = 0; i < RIVALS; i++)
@@ -151,7 +155,7 @@ static void write_json(const gpu_bench_run *x) {
     cli_json_real(&j, "figure", r->figure);
     cli_json_string(&j, "of", r->unit);
     cli_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
-    cli_json_bool(&j, "met", met(r));
+    cli_json_bool(&j, "met", goal_met(r));
     cli_json_bool(&j, "wrong", r->wrong);
     cli_json_close(&j, '}');
   }
@@ -160,7 +164,7 @@ static void write_json(const gpu_bench_run *x) {
   cli_json_write(&j, x->o->json);
 }
 
-int gpu_bench(bed *b, const gpu_bench_options *o) {
+int gpu_bench(gpu_context *b, const gpu_bench_options *o) {
   gpu_bench_run x = {.b = b, .o = o, .small = o->bytes < 64 << 20};
   gpu_box_case(&x, "box copy, runs of 4 KiB", 4096, 4, 1.03);
   gpu_box_case(&x, "box copy, runs of 256 B", 256, 4, 1.10);

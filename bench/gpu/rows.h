@@ -2,7 +2,7 @@
 #ifndef BENCH_GPU_ROWS_H
 #define BENCH_GPU_ROWS_H
 
-#include "bench/gpu/bed.h"
+#include "bench/gpu/context.h"
 
 enum { RIVALS = 2, ROWS = 24 };
 
@@ -19,54 +19,54 @@ typedef struct gpu_row {
 } gpu_row;
 
 typedef struct gpu_bench_run {
-  bed *b;
+  gpu_context *b;
   const gpu_bench_options *o;
   bool small; /* tests: sizes that show nothing */
   int64_t rows;
   gpu_row row[ROWS];
 } gpu_bench_run;
 
-typedef struct gpu_runner {
-  bed_work work;
+typedef struct gpu_timed_work {
+  gpu_work work;
   void *user; /* [sets], each of so many bytes */
   size_t size;
-} gpu_runner;
+} gpu_timed_work;
 
 /* Medians of n runners, in turns, each over all sets of buffers; one turn to warm up. For a profiler each runs once,
  * with the first set, and nothing is timed. */
-void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, double *seconds);
+void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds);
 gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit, double goal, bool at_least);
 bool gpu_wanted(const gpu_bench_run *x, const char *name);
-void gpu_tell(const gpu_bench_run *x, const gpu_row *r);
+void gpu_print_row(const gpu_bench_run *x, const gpu_row *r);
 
 /* A copy of the GPU's own, of all of a set. */
-typedef struct gpu_plain {
-  bed *b;
+typedef struct gpu_memcpy {
+  gpu_context *b;
   char *to;
   const char *from;
   int64_t bytes;
-} gpu_plain;
-reshard_status gpu_plain_copy(void *user, void *stream);
+} gpu_memcpy;
+reshard_status gpu_memcpy_run(void *user, void *stream);
 /* A program of box copies. */
-typedef struct gpu_box {
-  bed *b;
+typedef struct gpu_program {
+  gpu_context *b;
   rs_program *program;
-} gpu_box;
-reshard_status gpu_run_box(void *user, void *stream);
+} gpu_program;
+reshard_status gpu_program_run(void *user, void *stream);
 
 /* Memory filled with numbers that tell places apart, and what the CPU makes of the same copies. */
-typedef struct gpu_sides {
+typedef struct gpu_buffers {
   char *from, *to; /* of set i at i * from_step and i * to_step */
   char *host, *image, *seen;
   int64_t from_bytes, to_bytes, from_step, to_step, sets;
-} gpu_sides;
-gpu_sides gpu_make_sides(bed *b, int64_t from_bytes, int64_t to_bytes);
-gpu_sides gpu_make_one(bed *b, int64_t from_bytes, int64_t to_bytes); /* one set, however small */
-void gpu_free_sides(bed *b, gpu_sides *s);
+} gpu_buffers;
+gpu_buffers gpu_buffers_create(gpu_context *b, int64_t from_bytes, int64_t to_bytes);
+gpu_buffers gpu_buffers_create_one(gpu_context *b, int64_t from_bytes, int64_t to_bytes); /* one set, however small */
+void gpu_buffers_free(gpu_context *b, gpu_buffers *s);
 /* The destinations' places go to zero, so that nothing of before is taken for a result. */
-void gpu_clear(bed *b, gpu_sides *s);
+void gpu_buffers_clear(gpu_context *b, gpu_buffers *s);
 /* Are the destinations what the CPU made? */
-bool gpu_right(bed *b, gpu_sides *s);
+bool gpu_buffers_right(gpu_context *b, gpu_buffers *s);
 
 /* copies.c: box copies from [m][k][run] to [k][m][run], or, with k == 0, from [m][n] elements of `run` bytes to [n][m];
  * all rows of a table of bf16 in another order. */

@@ -23,7 +23,7 @@ void gpu_machine_read(gpu_machine *m) {
 #endif
 }
 
-const char *gpu_lacking(void) {
+const char *gpu_why_none(void) {
   rs_device *device = NULL;
   if (rs_device_cuda_create(0, &device) != RESHARD_SUCCESS)
     return reshard_last_error();
@@ -45,18 +45,18 @@ reshard_status gpu_info_read(int index, gpu_info *info) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status memory(rs_device *device, size_t *available, size_t *all) {
+static reshard_status read_memory(rs_device *device, size_t *available, size_t *all) {
   RS_ON_DEVICE(device, cudaMemGetInfo(available, all));
 }
 
 reshard_status gpu_available(rs_device *device, int64_t *bytes) {
   size_t available = 0, all = 0;
-  RS_TRY(memory(device, &available, &all));
+  RS_TRY(read_memory(device, &available, &all));
   *bytes = (int64_t)available;
   return RESHARD_SUCCESS;
 }
 
-bool gpu_reaches(int from, int to) {
+bool gpu_peer_access(int from, int to) {
   int can = 0;
   rs_cuda_ignore(cudaDeviceCanAccessPeer(&can, from, to));
   return can != 0;
@@ -77,8 +77,8 @@ reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds) {
 
 /* --- Graphs ----------------------------------------------------------------------------------------------------- */
 
-static reshard_status capture(void *stream, reshard_status (*give)(void *user, void *stream), void *user,
-                              cudaGraphExec_t *exec) {
+static reshard_status capture_stream(void *stream, reshard_status (*give)(void *user, void *stream), void *user,
+                                     cudaGraphExec_t *exec) {
   cudaGraph_t graph = NULL;
   RS_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   reshard_status given = give(user, stream);
@@ -95,7 +95,7 @@ reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*giv
                            void *user, gpu_graph **graph) {
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = capture(stream, give, user, (cudaGraphExec_t *)graph);
+  reshard_status status = capture_stream(stream, give, user, (cudaGraphExec_t *)graph);
   rs_cuda_leave(before);
   return status;
 }

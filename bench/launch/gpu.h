@@ -13,7 +13,7 @@ typedef struct gpu_machine {
 } gpu_machine;
 void gpu_machine_read(gpu_machine *m);
 /* Why there is no GPU: the library's own words. NULL where there is one. */
-const char *gpu_lacking(void);
+const char *gpu_why_none(void);
 
 typedef struct gpu_info {
   char name[256], bus[32];
@@ -24,7 +24,7 @@ typedef struct gpu_info {
 reshard_status gpu_info_read(int index, gpu_info *info);
 /* Bytes of a device's memory that can be taken now. */
 reshard_status gpu_available(rs_device *device, int64_t *bytes);
-bool gpu_reaches(int from, int to); /* peer access */
+bool gpu_peer_access(int from, int to); /* peer access */
 
 /* What is timed finds nothing of its own in the caches: before it so much is written elsewhere as GPU_CACHES times the
  * L2 cache, which also holds the stream until the host has given all of it; and it is not one piece of work but as

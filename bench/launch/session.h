@@ -37,7 +37,7 @@ static inline int64_t session_lead(const session *s, int64_t local) {
 }
 /* Collective over all ranks of all processes, each by its thread. True where all came with ok, and false where somebody
  * can no longer be reached. */
-bool session_meet(session *s, int64_t local, bool ok);
+bool session_barrier(session *s, int64_t local, bool ok);
 /* What each rank brings, by rank; holds until the rank's next collective call. Ends the program where it fails. */
 const double *session_gather(session *s, int64_t local, double mine);
 

@@ -20,8 +20,8 @@ typedef struct micro_case {
 } micro_case;
 
 /* All cases, a table for each file, ended by one without a name. */
-extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[], micro_storage[],
-    micro_trees[], micro_cast[];
+extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[],
+    micro_storage[], micro_trees[], micro_cast[];
 
 #ifdef __cplusplus
 }

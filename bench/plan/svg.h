@@ -8,7 +8,7 @@
 #define PLAN_SVG_RANKS 16 /* most ranks that are drawn one by one */
 
 /* Before and after of one tensor, `most` high at most; worlds of PLAN_SVG_RANKS at most. */
-double plan_svg_cells(cli_text *out, const what_tensor *t, double most, double y);
+double plan_svg_cells(cli_text *out, const workload_tensor *t, double most, double y);
 /* Bands from senders to receivers, and the table of bytes; worlds of PLAN_SVG_RANKS at most. */
 double plan_svg_flows(cli_text *out, const world_plan *plan, double y);
 /* Heat map of senders and receivers with the load of each; any world. */

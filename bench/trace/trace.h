@@ -16,28 +16,28 @@ enum { TRACE_NAME = 64, TRACE_DEPTH = 8, TRACE_CPU = -1 };
 
 typedef struct trace_step {
   rs_trace_step is;
-  int64_t lane;
+  int64_t track;
   int depth;           /* inside of how many others */
   double begin, end;   /* us */
   int64_t from;        /* of a wait: the step that recorded the event; -1: none since the trace began */
   rs_event *timing[2]; /* GPU */
 } trace_step;
 
-typedef struct trace_lane {
+typedef struct trace_track {
   int gpu; /* or TRACE_CPU */
   char name[2 * TRACE_NAME];
   const void *stream;
   pthread_t thread;
   int64_t open[TRACE_DEPTH];
   int depth;
-} trace_lane;
+} trace_track;
 
 typedef struct trace {
   rs_tracer tracer;
   pthread_mutex_t lock;
-  int64_t nsteps, nlanes, ngpus, ndevices;
+  int64_t nsteps, ntracks, ngpus, ndevices;
   trace_step *step;
-  trace_lane *lane;
+  trace_track *track;
   struct trace_gpu {
     int index;
     rs_device *device;

@@ -5,7 +5,7 @@
 
 #define POISON 0xdb
 
-static uint64_t key_of(const case_plan *c, int64_t entry, int generation) {
+static uint64_t stamp_key(const case_plan *c, int64_t entry, int generation) {
   return rng_mix(c->seed + (uint64_t)entry * 0x9e3779b97f4a7c15u + (uint64_t)generation * 0xd1b54a32d192ed03u);
 }
 
@@ -37,7 +37,7 @@ static int64_t draw_strides(rng *r, const oracle_buffer *buffer, int64_t *stride
   return last + 1;
 }
 
-static void contiguous(const oracle_buffer *buffer, int64_t *stride) {
+static void set_contiguous(const oracle_buffer *buffer, int64_t *stride) {
   int64_t step = 1;
   for (int d = buffer->ndim - 1; d >= 0; d--) {
     stride[d] = step;
@@ -68,7 +68,7 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
       p->entry = e;
       p->buffer = &side->held.buffer[i];
       p->width = reshard_dtype_size(c->entry[e].dtype);
-      contiguous(p->buffer, p->stride);
+      set_contiguous(p->buffer, p->stride);
       if (p->buffer->n == 0 && rng_one_in(&r, 2)) {
         p->offset = -1;
         continue;
@@ -80,7 +80,7 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
         b->stride_list[n] = p->stride;
       for (int d = 0; span == p->buffer->n && d < p->buffer->ndim; d++) { /* permuted without a gap */
         int64_t c_stride[RESHARD_MAX_DIMS];
-        contiguous(p->buffer, c_stride);
+        set_contiguous(p->buffer, c_stride);
         if (p->stride[d] != c_stride[d])
           b->stride_list[n] = p->stride;
       }
@@ -128,7 +128,7 @@ void case_binding_free(case_binding *b) {
 }
 
 /* Is a source element part of the region? */
-static bool in_region(const case_entry *e, int64_t index) {
+static bool is_in_region(const case_entry *e, int64_t index) {
   for (int d = e->src.what.ndim - 1; d >= 0; d--) {
     int64_t i = index % e->src.what.shape[d] - e->region.src_offset[d];
     if (i < 0 || i >= e->region.src_extent[d])
@@ -139,7 +139,7 @@ static bool in_region(const case_entry *e, int64_t index) {
 }
 
 /* Position in the arena of the next element in row-major order of the local shape; at counts up from all zeros. */
-static int64_t advance(const case_buffer *p, int64_t *at, int64_t position) {
+static int64_t advance_position(const case_buffer *p, int64_t *at, int64_t position) {
   for (int d = p->buffer->ndim - 1; d >= 0; d--) {
     position += p->stride[d] * (int64_t)p->width;
     if (++at[d] < p->buffer->shape[d])
@@ -156,11 +156,11 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
     memset(b->arena, POISON, (size_t)b->bytes);
   for (int64_t i = 0; i < b->n; i++) {
     const case_buffer *p = &b->place[i];
-    uint64_t key = key_of(c, p->entry, generation);
+    uint64_t key = stamp_key(c, p->entry, generation);
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
-    for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
+    for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
       int64_t element = p->buffer->index[k];
-      if (element >= 0 && (fill != FILL_REVERSED || in_region(&c->entry[p->entry], element)))
+      if (element >= 0 && (fill != FILL_REVERSED || is_in_region(&c->entry[p->entry], element)))
         oracle_stamp(key, element, p->width, b->image + position);
     }
   }
@@ -168,12 +168,12 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
     memcpy(b->arena, b->image, (size_t)b->bytes);
 }
 
-static void hex(cli_text *t, const unsigned char *bytes, size_t n) {
+static void add_hex(cli_text *t, const unsigned char *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     cli_add(t, "%02x", bytes[i]);
 }
 
-static void dims(cli_text *t, int ndim, const int64_t *at) {
+static void add_dims(cli_text *t, int ndim, const int64_t *at) {
   cli_add(t, "[");
   for (int d = 0; d < ndim; d++)
     cli_add(t, d > 0 ? ",%lld" : "%lld", (long long)at[d]);
@@ -190,14 +190,14 @@ bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fil
     const case_buffer *p = &b->place[i];
     first_buffer = i > 0 && b->place[i - 1].entry != p->entry ? i : first_buffer;
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
-    for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
+    for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
       if (memcmp(b->arena + position, b->image + position, p->width) == 0)
         continue;
       cli_add(why, "rank %lld, entry %lld, %s array %lld, local index ", (long long)rank, (long long)p->entry, side,
               (long long)(i - first_buffer));
-      dims(why, p->buffer->ndim, at);
+      add_dims(why, p->buffer->ndim, at);
       cli_add(why, " of shape ");
-      dims(why, p->buffer->ndim, p->buffer->shape);
+      add_dims(why, p->buffer->ndim, p->buffer->shape);
       if (fill == FILL_SOURCE)
         cli_add(why, ": the source was written to");
       else if (p->buffer->index[k] < 0)
@@ -205,9 +205,9 @@ bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fil
       else
         cli_add(why, ": should be source element %lld", (long long)p->buffer->index[k]);
       cli_add(why, " (has ");
-      hex(why, b->arena + position, p->width);
+      add_hex(why, b->arena + position, p->width);
       cli_add(why, ", should have ");
-      hex(why, b->image + position, p->width);
+      add_hex(why, b->image + position, p->width);
       cli_add(why, ", generation %d)", generation);
       return false;
     }

@@ -38,7 +38,7 @@ static int draw_shape(rng *r, int64_t most, int64_t *shape) {
 }
 
 /* Whole tensors, the same on both sides. */
-static void same_shape(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+static void draw_whole(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   memcpy(dst_shape, shape, (size_t)ndim * sizeof *shape);
   for (int d = 0; d < ndim; d++) {
     e->region.src_offset[d] = e->region.dst_offset[d] = 0;
@@ -67,7 +67,7 @@ static int draw_permutation(rng *r, case_entry *e, int ndim) {
 }
 
 /* A part of the source becomes a part of the destination, perhaps with other dims. Returns the destination's ndim. */
-static int part(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+static int draw_region(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   oracle_region *g = &e->region;
   bool whole = rng_one_in(r, 3), permuted = !rng_one_in(r, 4);
   for (int d = 0; d < ndim; d++) {
@@ -156,9 +156,9 @@ static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
   int ndim = draw_shape(&r, most, shape), dst_ndim = ndim;
   if (rng_one_in(&r, 2))
-    same_shape(&r, e, ndim, shape, dst_shape);
+    draw_whole(&r, e, ndim, shape, dst_shape);
   else
-    dst_ndim = part(&r, e, ndim, shape, dst_shape);
+    dst_ndim = draw_region(&r, e, ndim, shape, dst_shape);
   return make_side(&r, &e->src, ndim, shape, world, true, why) &&
          make_side(&r, &e->dst, dst_ndim, dst_shape, world, false, why);
 }
@@ -193,7 +193,7 @@ static void draw_options(rng *r, case_plan *c) {
 }
 
 /* Every element of a destination tensor in exactly one place, so that the way back is a reshard too. */
-static bool reversible(const case_entry *e) {
+static bool is_reversible(const case_entry *e) {
   const oracle_layout *l = &e->dst.what;
   int64_t n = 1, held = 0;
   for (int d = 0; d < l->ndim; d++)
@@ -211,7 +211,7 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   int64_t width = (int64_t)reshard_dtype_size(e->dtype), bytes = width;
   for (int d = 0; d < e->src.what.ndim; d++)
     bytes *= e->region.src_extent[d];
-  c->reversible = c->reversible && reversible(e);
+  c->reversible = c->reversible && is_reversible(e);
   oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, width, &c->counts);
   return bytes;
 }

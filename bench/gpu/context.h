@@ -1,43 +1,44 @@
 /* reshard_gpu: the parts of the library that `reshard` does not show alone - copies, casts, selections, storage - on
  * one GPU: that they do what the CPU does (check), and how fast they are (bench). */
-#ifndef BENCH_GPU_BED_H
-#define BENCH_GPU_BED_H
+#ifndef BENCH_GPU_CONTEXT_H
+#define BENCH_GPU_CONTEXT_H
 
-#include "bench/launch/gpu.h"
 #include "bench/cli/json.h"
+#include "bench/launch/gpu.h"
 #include "bench/verify/random.h"
 
-enum { BED_STREAMS = 3 };
+enum { GPU_STREAMS = 3 };
 
-typedef struct bed {
+typedef struct gpu_context {
   reshard_device handle;
   rs_device *gpu, *cpu; /* cpu: to compare with */
-  void *stream[BED_STREAMS];
+  void *stream[GPU_STREAMS];
   gpu_info info;
   /* timing */
   rs_event *begin, *end;
   void *scratch;
   size_t scratch_bytes;
   int64_t hold;
-} bed;
+} gpu_context;
 
-void bed_open(bed *b);
-void bed_close(bed *b);
+void gpu_context_open(gpu_context *b);
+void gpu_context_close(gpu_context *b);
 /* Memory of the GPU; ends the program where there is none. */
-void *bed_alloc(const bed *b, int64_t bytes);
-void bed_free(const bed *b, void *memory);
-void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes); /* both are done when they return */
-void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes);
-void bed_wait(const bed *b);
+void *gpu_context_alloc(const gpu_context *b, int64_t bytes);
+void gpu_context_free(const gpu_context *b, void *memory);
+void gpu_context_to_gpu(const gpu_context *b, void *to, const void *from,
+                        int64_t bytes); /* both are done when they return */
+void gpu_context_to_host(const gpu_context *b, void *to, const void *from, int64_t bytes);
+void gpu_context_wait(const gpu_context *b);
 
 /* Seconds that the GPU takes for what work gives to the stream, with empty caches, and without the time that the host
  * takes to give it: the stream is held by memsets until it has been given. Of several pieces of work, each with buffers
  * of its own - user + i * size is that of the i-th -, one after the other: the mean (gpu.h). */
-typedef reshard_status (*bed_work)(void *user, void *stream);
-double bed_time(bed *b, bed_work work, void *user, int64_t n, size_t size);
+typedef reshard_status (*gpu_work)(void *user, void *stream);
+double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
 
 /* Both return the exit status. */
-int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large);
+int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large);
 typedef struct gpu_bench_options {
   int64_t bytes; /* of the large cases */
   int64_t iterations;
@@ -45,6 +46,6 @@ typedef struct gpu_bench_options {
   const char *json; /* NULL: none */
   bool profile;     /* each piece of work once, untimed */
 } gpu_bench_options;
-int gpu_bench(bed *b, const gpu_bench_options *options);
+int gpu_bench(gpu_context *b, const gpu_bench_options *options);
 
 #endif

@@ -1,6 +1,6 @@
 /* Inside of running a case: case_run.c makes plans and draws passes, case_pass.c runs them. */
-#ifndef BENCH_CASE_LIVE_H
-#define BENCH_CASE_LIVE_H
+#ifndef BENCH_CASE_CONTEXT_H
+#define BENCH_CASE_CONTEXT_H
 
 #include "bench/launch/gpu.h"
 #include "bench/launch/session.h"
@@ -38,7 +38,7 @@ typedef struct case_rank {
   void *stream;
 } case_rank;
 
-typedef struct case_live {
+typedef struct case_context {
   case_runner *runner;
   const case_plan *c;
   reshard_entry *entries;
@@ -53,20 +53,20 @@ typedef struct case_live {
   case_pass passes[4];
   pthread_mutex_t lock;
   cli_text why;
-} case_live;
+} case_context;
 
 /* Records the first failure of a case; returns false. */
-bool case_failed(case_live *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-bool case_failed_call(case_live *l, const char *call, int64_t rank, reshard_status status);
+bool case_failed(case_context *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_status status);
 /* The same where why has something, which is freed; else true. */
-bool case_passes_on(case_live *l, cli_text *why);
+bool case_take_reason(case_context *l, cli_text *why);
 /* Meeting of all ranks, of all processes. */
-bool case_meet(case_live *l, int64_t rank, bool ok);
+bool case_barrier(case_context *l, int64_t rank, bool ok);
 
 /* A pass, on one rank, of that number. generation counts on, so that no data comes twice. False where any rank's was
  * not right. */
-bool case_pass_run(case_live *l, const case_pass *p, int64_t rank, int number, int *generation);
+bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation);
 /* The reverse plan brings every source element of the region back from what a forward pass delivered. */
-bool case_pass_reverse(case_live *l, const case_pass *p, int64_t rank, int number, int generation);
+bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation);
 
 #endif
