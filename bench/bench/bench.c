@@ -1,6 +1,8 @@
 /* reshard bench: the sizes, and the command. */
-#include "bench/bench/bench.h"
+#include "bench/bench/print.h"
+#include "bench/bench/run.h"
 #include "bench/cli/commands.h"
+#include "bench/trace/record.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* What the host needs to give an execute to the streams of a GPU; and, over NCCL, to give it one round of messages of
  * the same sizes and nothing else, which is what an execute's own work is to be compared with. */
-#include "bench/bench/bench.h"
+#include "bench/bench/host.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>

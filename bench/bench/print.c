@@ -1,5 +1,5 @@
 /* What bench tells: a table in the manner of nccl-tests, or JSON. */
-#include "bench/bench/bench.h"
+#include "bench/bench/print.h"
 
 #include <string.h>
 

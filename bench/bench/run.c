@@ -7,16 +7,14 @@
  *
  * bench_time.c says what is timed. On a GPU what the host needs is not in it, and shows in another number: the time of
  * an execute in a loop of them, by the host's clock. */
-#include "bench/bench/bench.h"
+#include "bench/bench/run.h"
 
-/* The straight copies of the CPU: as good as the library can make them, which is what ours should be compared with. */
-#include "device/cpu/cpu.h"
-#include "device/stream.h"
+#include "bench/bench/host.h"
+#include "bench/bench/time.h"
+#include "bench/trace/record.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
 
 /* Which straight copy is the faster one here, by the medians of a few of each. */
 static void choose_memcpy(bench_state *b) {
@@ -45,7 +43,7 @@ static void measure_pairs(bench_state *b, int64_t local) {
 
 static void synchronize_rank(bench_state *b, int64_t local) {
   if (b->s.cuda)
-    CLI_TRY("", ops_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+    CLI_TRY("", bench_ops(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
 }
 
 static void measure_loop(bench_state *b, int64_t local) {
@@ -233,78 +231,4 @@ void bench_run_row(bench_state *b) {
   bench_side_free(&b->src);
   bench_side_free(&b->dst);
   free(b->entries);
-}
-
-/* --- What all rows share
- * ----------------------------------------------------------------------------------------------- */
-
-static void start_cpu(bench_state *b) {
-  reshard_isa isa = RESHARD_ISA_AUTO;
-  const char *forced = getenv("RESHARD_ISA");
-  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
-    if (strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0)
-      isa = (reshard_isa)i;
-  CLI_TRY("", rs_device_cpu_create(b->s.threads, isa, &b->cpu));
-}
-
-static void start_gpu(bench_state *b) {
-  const session *s = &b->s;
-  gpu_info info;
-  b->stream = cli_alloc(s->locals, sizeof *b->stream);
-  b->done = cli_alloc(s->locals, sizeof *b->done);
-  b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
-  for (int64_t l = 0; l < s->locals; l++) {
-    CLI_TRY("", ops_of(b, l)->stream_create(session_device(s, l), &b->stream[l]));
-    CLI_TRY("", ops_of(b, l)->event_create(session_device(s, l), &b->done[l]));
-  }
-  CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
-  snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
-  b->l2 = info.l2;
-  b->scratch_bytes = (size_t)gpu_flushed(info.l2);
-  for (int64_t d = 0; d < s->ndevices; d++)
-    CLI_TRY("", ops_of(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
-  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
-  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->end));
-}
-
-void bench_start(bench_state *b) {
-  const cli_options *o = b->o;
-  session_connect(&b->s, b->w.world);
-  b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
-  b->transfers = cli_alloc(GPU_MOST_SETS * b->s.locals, sizeof(reshard_transfer));
-  b->ours = cli_alloc(o->iterations, sizeof *b->ours);
-  b->straight = cli_alloc(o->iterations, sizeof *b->straight);
-  if (b->s.cuda)
-    start_gpu(b);
-  else
-    start_cpu(b);
-}
-
-static void finish_gpu(bench_state *b) {
-  const session *s = &b->s;
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->begin);
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->end);
-  for (int64_t d = 0; d < s->ndevices; d++)
-    ops_of(b, d)->free(session_device(s, d), b->scratch[d]);
-  for (int64_t l = 0; l < s->locals; l++) {
-    ops_of(b, l)->event_destroy(session_device(s, l), b->done[l]);
-    ops_of(b, l)->stream_destroy(session_device(s, l), b->stream[l]);
-  }
-  free(b->stream);
-  free(b->done);
-  free(b->scratch);
-}
-
-void bench_finish(bench_state *b) {
-  if (b->s.cuda)
-    finish_gpu(b);
-  else
-    b->cpu->ops->destroy(b->cpu);
-  trace_destroy(b->trace);
-  free(b->ends);
-  free(b->transfers);
-  free(b->ours);
-  free(b->straight);
-  session_end(&b->s);
-  workload_free(&b->w);
 }

@@ -6,7 +6,7 @@
  * nothing is found in the cache either, and as many of them as it takes - when the first event has happened before the
  * last piece of work was given, all is done again with twice as many. Between the events is the work on each set of
  * buffers, one after the other, and the time is that of one (gpu.h). */
-#include "bench/bench/bench.h"
+#include "bench/bench/time.h"
 
 #include "device/cpu/cpu.h"
 #include "device/stream.h"

@@ -7,7 +7,8 @@
 #define _GNU_SOURCE
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
-#include "bench/cli/workload.h"
+#include "bench/cli/options.h"
+#include "bench/cli/workload_layouts.h"
 
 #include <signal.h>
 #include <stdlib.h>

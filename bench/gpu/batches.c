@@ -1,7 +1,9 @@
 /* Many contiguous boxes, beside CUB and the runtime: what reshard_gpu bench compares. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/batches.h"
 
+#include "bench/gpu/buffers.h"
 #include "bench/gpu/cub_copy.h"
+#include "bench/verify/random.h"
 
 #include <math.h>
 #include <stdlib.h>

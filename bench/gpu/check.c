@@ -1,7 +1,9 @@
 /* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths,
  * shapes and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage.
  */
-#include "bench/gpu/context.h"
+#include "bench/gpu/check.h"
+
+#include "bench/verify/random.h"
 
 #include "device/memory/pool.h"
 

@@ -1,11 +1,9 @@
-/* reshard_gpu: the parts of the library that `reshard` does not show alone - copies, casts, selections, storage - on
- * one GPU: that they do what the CPU does (check), and how fast they are (bench). */
+/* The context of a check or a benchmark on one GPU: devices, streams, events. */
 #ifndef BENCH_GPU_CONTEXT_H
 #define BENCH_GPU_CONTEXT_H
 
-#include "bench/cli/json.h"
+#include "bench/cli/util.h"
 #include "bench/launch/gpu.h"
-#include "bench/verify/random.h"
 
 enum { GPU_STREAMS = 3 };
 
@@ -36,16 +34,5 @@ void gpu_context_wait(const gpu_context *b);
  * of its own - user + i * size is that of the i-th -, one after the other: the mean (gpu.h). */
 typedef reshard_status (*gpu_work)(void *user, void *stream);
 double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
-
-/* Both return the exit status. */
-int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large);
-typedef struct gpu_bench_options {
-  int64_t bytes; /* of the large cases */
-  int64_t iterations;
-  const char *only; /* cases whose names begin so; NULL: all */
-  const char *json; /* NULL: none */
-  bool profile;     /* each piece of work once, untimed */
-} gpu_bench_options;
-int gpu_bench(gpu_context *b, const gpu_bench_options *options);
 
 #endif

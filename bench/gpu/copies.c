@@ -1,5 +1,8 @@
 /* Box copies and selections of reshard_gpu bench. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/copies.h"
+
+#include "bench/gpu/buffers.h"
+#include "bench/verify/random.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* What the host needs for an execute that was prepared: of reshard_gpu bench. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/host.h"
+
+#include <reshard/reshard.h>
 
 #include <pthread.h>
 #include <stdlib.h>

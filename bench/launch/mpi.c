@@ -1,5 +1,5 @@
 /* Processes that mpirun started. */
-#include "bench/launch/processes.h"
+#include "bench/launch/mpi.h"
 
 #include <mpi.h>
 

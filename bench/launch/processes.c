@@ -1,5 +1,8 @@
 #include "bench/launch/processes.h"
 
+#include "bench/launch/mpi.h"
+#include "bench/launch/tcp.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,15 +26,4 @@ void processes_close(const processes *p);
 /* How long anything waits for other processes: RESHARD_TIMEOUT_MS, else a minute. */
 int64_t processes_timeout_ms(void);
 
-/* mpi.c; no_mpi.c in a build without MPI. mpi_open ends the program with status 3 there. */
-bool mpi_built(void);
-void mpi_open(processes *out);
-void mpi_share(void *bytes, size_t n);
-void mpi_close(void);
-const void *mpi_world(void); /* an MPI_Comm */
-
-/* processes_tcp.c: the same by a connection from each process to the first, at the port after MASTER_PORT (at that one
- * listens torchrun itself). */
-void tcp_share(const processes *p, void *bytes, size_t n);
-
 #endif

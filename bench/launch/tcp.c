@@ -1,7 +1,7 @@
 /* A few bytes from the first process to all, over TCP. The first listens and answers whoever greets it as a process of
  * this run, each once; the others try until it is there. Everything ends at one deadline. */
 #define _GNU_SOURCE
-#include "bench/launch/processes.h"
+#include "bench/launch/tcp.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -3,8 +3,10 @@
  * Ranks are planned one after the other by a few threads and only sums are kept, so that a world of 16,384 ranks needs
  * the memory of a few plans. */
 #include "bench/plan/plan.h"
+
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
+#include "bench/plan/svg.h"
 
 #include <pthread.h>
 #include <stdlib.h>

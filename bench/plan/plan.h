@@ -37,7 +37,4 @@ typedef struct world_plan {
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out);
 void plan_free(world_plan *plan);
 
-/* Draws it (svg.h, plan_svg*.c). */
-void plan_svg(const cli_options *o, const workload *w, const world_plan *plan);
-
 #endif

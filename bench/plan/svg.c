@@ -1,6 +1,9 @@
 /* The picture of a plan: title, totals, in small worlds who holds what before and after, and who sends what to whom. */
 #include "bench/plan/svg.h"
+
 #include "bench/cli/svg.h"
+#include "bench/plan/svg_cells.h"
+#include "bench/plan/svg_flow.h"
 
 #include <stdlib.h>
 #include <string.h>

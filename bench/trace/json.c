@@ -1,7 +1,8 @@
 /* A trace in Chrome's format. Steps are complete events ("X"), an edge is a flow ("s" to "f") from the record to the
  * wait; viewers tie a flow to the step that it begins or ends in, so records and waits have a nanosecond at least. */
+#include "bench/trace/json.h"
+
 #include "bench/cli/json.h"
-#include "bench/trace/trace.h"
 
 #define LEAST 0.001 /* us */
 

@@ -1,8 +1,9 @@
 /* A trace as a picture: a row a lane, GPU by GPU, time from left to right. Work is a box with the number of its round,
  * in the colour of its round; time in which a stream waits is a thin line; an edge is a curve from where the event is
  * recorded to where the wait is over. */
+#include "bench/trace/svg.h"
+
 #include "bench/cli/svg.h"
-#include "bench/trace/trace.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -59,8 +59,4 @@ void trace_start(trace *t, rs_device *device);
 /* All is done. Reads the times, and brings lanes in order: GPU by GPU, streams of the caller's first. */
 void trace_stop(trace *t);
 
-/* title: what was done; note: whose time it is. */
-void trace_json(const trace *t, const char *title, const char *note, const char *path);
-void trace_svg(const trace *t, const char *title, const char *note, const char *path);
-
 #endif

@@ -3,7 +3,7 @@
 #ifndef BENCH_CASE_BINDING_H
 #define BENCH_CASE_BINDING_H
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_make.h"
 
 #include "device/device.h"
 

@@ -2,7 +2,7 @@
 #ifndef BENCH_CASE_CHECK_H
 #define BENCH_CASE_CHECK_H
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_make.h"
 
 void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const reshard_plan_info *info, cli_text *why);
 /* The ranks' plans fit together: what one sends another receives. */

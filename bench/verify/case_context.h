@@ -6,6 +6,7 @@
 #include "bench/launch/session.h"
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_comms.h"
+#include "bench/verify/case_run.h"
 
 #include <pthread.h>
 
@@ -62,11 +63,5 @@ bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_s
 bool case_take_reason(case_context *l, cli_text *why);
 /* Meeting of all ranks, of all processes. */
 bool case_barrier(case_context *l, int64_t rank, bool ok);
-
-/* A pass, on one rank, of that number. generation counts on, so that no data comes twice. False where any rank's was
- * not right. */
-bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation);
-/* The reverse plan brings every source element of the region back from what a forward pass delivered. */
-bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation);
 
 #endif

@@ -1,8 +1,9 @@
 /* A case from a seed: world, entries (shapes, regions, permutations, layouts on both sides), plan options. Sizes are
  * drawn so that the small and the degenerate come often: extents 0 and 1, ranks that hold nothing, one-byte and
  * sixteen-byte elements. */
+#include "bench/verify/case_make.h"
+
 #include "bench/verify/case_check.h"
-#include "bench/verify/cases.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Many cases by several runners at once. Seeds are handed out in order; a case's outcome depends on its seed alone. */
-#include "bench/verify/cases.h"
+#include "bench/verify/case_many.h"
+
 #include "bench/verify/regressions.h"
 
 #include <pthread.h>

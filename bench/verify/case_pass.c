@@ -4,7 +4,7 @@
  * No barrier stands between filling a source and executing, nor between an execute and checking the destination and
  * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
  * of it. */
-#include "bench/verify/case_context.h"
+#include "bench/verify/case_pass.h"
 
 #include <stdlib.h>
 #include <string.h>

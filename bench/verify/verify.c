@@ -1,7 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
 #include "bench/cli/commands.h"
 #include "bench/launch/session.h"
-#include "bench/verify/cases.h"
+#include "bench/verify/case_many.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,10 @@
+/* The host's part of an execute, of reshard_gpu bench. */
+#ifndef BENCH_GPU_HOST_H
+#define BENCH_GPU_HOST_H
+
+#include "bench/gpu/rows.h"
+
+/* host.c: what the host needs for an execute. */
+void gpu_host_cases(gpu_bench_run *x);
+
+#endif
