@@ -1,16 +1,14 @@
 #include "bench/bench/state.h"
 
 #include "device/cpu/cpu.h" /* its straight copies are as good as the library can make them: what a reshard is compared with */
+#include "device/environment.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static void start_cpu(bench_state *b) {
   reshard_isa isa = RESHARD_ISA_AUTO;
-  const char *forced = getenv("RESHARD_ISA");
-  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
-    if (strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0)
-      isa = (reshard_isa)i;
+  CLI_TRY("", rs_environment_cpu(&b->s.threads, &isa));
   CLI_TRY("", rs_device_cpu_create(b->s.threads, isa, &b->cpu));
 }
 

@@ -78,11 +78,6 @@ static int show_progress(void *user, const char *stage, int64_t done, int64_t al
   return caught;
 }
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* The report is written last: a path that is wrong, or that is the input's or the output's, would be found too late. */
 static void check_report_path(const cli_options *o) {
   struct stat in, json;
@@ -195,7 +190,7 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
                                      .dedup = o->dedup,
                                      .verify = o->verify,
                                      .index_bytes = o->index_bytes,
-                                     .threads = o->threads};
+                                     .threads = (int)o->threads};
   workload_mesh mesh;
   *src = *dst = (workload_layouts){0};
   workload_read_mesh(o->mesh, &mesh);
@@ -203,7 +198,7 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
     workload_read_layouts("--src", o->src, &mesh, src);
   if (o->dst != NULL)
     workload_read_layouts("--dst", o->dst, &mesh, dst);
-  else if (o->index_bytes == 0 && !ends_in(o->out, ".npy") && !ends_in(o->out, ".safetensors"))
+  else if (o->index_bytes == 0 && !cli_ends_in(o->out, ".npy") && !cli_ends_in(o->out, ".safetensors"))
     cli_exit(EXIT_USAGE,
              "--dst is missing: a layout such as chunk(0), or @FILE of rules, for the shards in '%s' (one whole file "
              "ends in .safetensors or .npy)",

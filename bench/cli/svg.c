@@ -12,6 +12,15 @@ static void add_paint(cli_text *out, svg_paint p) {
   cli_add(out, "/>\n");
 }
 
+void svg_open(cli_text *out, double width, double height) {
+  cli_add(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+          "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+          width, height, width, height);
+}
+
+void svg_close(cli_text *out) { cli_add(out, "</svg>\n"); }
+
 void svg_rectangle(cli_text *out, double x, double y, double width, double height, svg_paint p) {
   cli_add(out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"", x, y, width, height);
   add_paint(out, p);

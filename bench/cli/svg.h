@@ -13,6 +13,10 @@ typedef struct svg_paint {
 
 typedef enum svg_anchor { SVG_START, SVG_MIDDLE, SVG_END } svg_anchor;
 
+/* The document's first lines, with a white ground, and its end. */
+void svg_open(cli_text *out, double width, double height);
+void svg_close(cli_text *out);
+
 void svg_rectangle(cli_text *out, double x, double y, double width, double height, svg_paint paint);
 void svg_circle(cli_text *out, double x, double y, double radius, svg_paint paint);
 void svg_line(cli_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width);

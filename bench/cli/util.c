@@ -2,6 +2,7 @@
 #include "bench/cli/util.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -89,6 +90,22 @@ void *cli_realloc(void *memory, int64_t n, size_t element) {
 char *cli_strdup(const char *text) {
   size_t n = strlen(text) + 1;
   return memcpy(cli_alloc((int64_t)n, 1), text, n);
+}
+
+bool cli_ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+void cli_run_threads(int64_t n, void *(*body)(void *user), void *user) {
+  pthread_t *threads = cli_alloc(n, sizeof *threads);
+  int64_t started = 0;
+  while (started < n - 1 && pthread_create(&threads[started], NULL, body, user) == 0)
+    started++;
+  body(user);
+  for (int64_t i = 0; i < started; i++)
+    pthread_join(threads[i], NULL);
+  free(threads);
 }
 
 double cli_seconds(void) {

@@ -33,6 +33,10 @@ void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *cli_alloc(int64_t n, size_t element);
 void *cli_realloc(void *memory, int64_t n, size_t element);
 char *cli_strdup(const char *text);
+bool cli_ends_in(const char *text, const char *end);
+
+/* Runs body(user) on n threads, the calling one among them; on fewer where the system has no more. */
+void cli_run_threads(int64_t n, void *(*body)(void *user), void *user);
 
 double cli_seconds(void); /* monotonic clock */
 int cli_cores(void);      /* that this process may use */

@@ -34,11 +34,6 @@ static char *find_shipped_rules(void) {
   return NULL;
 }
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n > m && strcmp(text + n - m, end) == 0;
-}
-
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* "@ep-128 @flat ...", in order; "" where there are none. */
@@ -48,7 +43,7 @@ static void list_shipped(const char *directory, cli_text *out) {
   int64_t n = 0;
   cli_add(out, "%s", "");
   for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
-    if (ends_in(entry->d_name, ".rules")) {
+    if (cli_ends_in(entry->d_name, ".rules")) {
       names = cli_realloc(names, n + 1, sizeof *names);
       names[n] = cli_strdup(entry->d_name);
       names[n][strlen(names[n]) - strlen(".rules")] = '\0';

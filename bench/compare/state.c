@@ -6,7 +6,7 @@
  *
  * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load looks at every one. All
  * memory is written to before a time is taken. A line of JSON for each repeat; what was saved before is replaced. */
-#include "bench/cli/util.h"
+#include "bench/cli/json.h"
 #include "bench/launch/rank_threads.h"
 
 #include <reshard/file.h>
@@ -14,6 +14,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,23 +91,37 @@ static reshard_tree make_state(const state_bench *j, reshard_sharder sharder, in
 
 static void print_saved(const state_bench *j, double seconds) {
   const reshard_state_save_report *r = &j->saved;
-  printf("{\"bytes\": %lld, \"files\": %lld, \"seconds\": %.6f, \"prepare_seconds\": %.6f, \"reserve_seconds\": %.6f, "
-         "\"write_seconds\": %.6f, \"sync_seconds\": %.6f}\n",
-         (long long)r->bytes, (long long)r->files, seconds, r->prepare_seconds, r->reserve_seconds, r->write_seconds,
-         r->sync_seconds);
+  json line = {0};
+  cli_json_open(&line, NULL, '{');
+  cli_json_int(&line, "bytes", r->bytes);
+  cli_json_int(&line, "files", r->files);
+  cli_json_real(&line, "seconds", seconds);
+  cli_json_real(&line, "prepare_seconds", r->prepare_seconds);
+  cli_json_real(&line, "reserve_seconds", r->reserve_seconds);
+  cli_json_real(&line, "write_seconds", r->write_seconds);
+  cli_json_real(&line, "sync_seconds", r->sync_seconds);
+  cli_json_close(&line, '}');
+  cli_json_write(&line, "-");
 }
 
 static void print_loaded(const state_bench *j, double seconds) {
   int64_t bytes = 0, read = 0;
   double opened = 0, most = 0;
+  json line = {0};
   for (int64_t r = 0; r < j->ranks; r++) {
     bytes += j->loaded[r].bytes;
     read += j->loaded[r].read_bytes;
-    opened = j->loaded[r].open_seconds > opened ? j->loaded[r].open_seconds : opened;
-    most = j->loaded[r].read_seconds > most ? j->loaded[r].read_seconds : most;
+    opened = fmax(opened, j->loaded[r].open_seconds);
+    most = fmax(most, j->loaded[r].read_seconds);
   }
-  printf("{\"bytes\": %lld, \"read_bytes\": %lld, \"seconds\": %.6f, \"open_seconds\": %.6f, \"read_seconds\": %.6f}\n",
-         (long long)bytes, (long long)read, seconds, opened, most);
+  cli_json_open(&line, NULL, '{');
+  cli_json_int(&line, "bytes", bytes);
+  cli_json_int(&line, "read_bytes", read);
+  cli_json_real(&line, "seconds", seconds);
+  cli_json_real(&line, "open_seconds", opened);
+  cli_json_real(&line, "read_seconds", most);
+  cli_json_close(&line, '}');
+  cli_json_write(&line, "-");
 }
 
 /* The files that were saved: what takes their place is not to be timed together with their removal. */

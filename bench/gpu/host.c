@@ -1,9 +1,10 @@
 /* What the host needs for an execute that was prepared: of reshard_gpu bench. */
 #include "bench/gpu/host.h"
 
+#include "bench/launch/rank_threads.h"
+
 #include <reshard/reshard.h>
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { HOST_RANKS = 4, HOST_SHARE = 64 << 10 };
@@ -13,28 +14,20 @@ typedef struct host_bench {
   reshard_comm comm[HOST_RANKS];
   reshard_plan plan[HOST_RANKS];
   reshard_transfer transfer[HOST_RANKS];
-  reshard_status status[HOST_RANKS];
   char *memory[2];
   reshard_layout layout[2];
 } host_bench;
 
-typedef struct seat {
-  host_bench *w;
-  int64_t rank;
-} seat;
-
-static void *create_transfer(void *user) {
-  host_bench *w = ((seat *)user)->w;
-  int64_t r = ((seat *)user)->rank, share = HOST_SHARE;
+static void create_transfer(void *user, int64_t r) {
+  host_bench *w = user;
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = w->layout[0], .dst = w->layout[1], .dtype = RESHARD_F32};
-  void *src[] = {w->memory[0] + r * share}, *dst[] = {w->memory[1] + r * share};
+  void *src[] = {w->memory[0] + r * HOST_SHARE}, *dst[] = {w->memory[1] + r * HOST_SHARE};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
-  w->status[r] = reshard_plan_create(1, &entry, r, NULL, &w->plan[r]);
-  if (w->status[r] == RESHARD_SUCCESS)
-    w->status[r] = reshard_transfer_create(w->plan[r], w->comm[r], &arrays, NULL, &w->transfer[r]);
-  if (w->status[r] != RESHARD_SUCCESS)
-    cli_error("rank %lld: %s", (long long)r, reshard_last_error());
-  return NULL;
+  reshard_status status = reshard_plan_create(1, &entry, r, NULL, &w->plan[r]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(w->plan[r], w->comm[r], &arrays, NULL, &w->transfer[r]);
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "rank %lld: %s", (long long)r, reshard_last_error());
 }
 
 static reshard_status execute_ranks(void *user, void *stream) {
@@ -82,8 +75,6 @@ void gpu_host_cases(gpu_bench_run *x) {
   host_bench w = {.b = x->b};
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
   int64_t shape[] = {256, 256};
-  seat mine[HOST_RANKS];
-  pthread_t thread[HOST_RANKS];
   CLI_TRY("", reshard_layout_parse("chunk(0)", 2, shape, HOST_RANKS, &w.layout[0]));
   CLI_TRY("", reshard_layout_parse("chunk(1)", 2, shape, HOST_RANKS, &w.layout[1]));
   w.memory[0] = gpu_context_alloc(x->b, HOST_RANKS * HOST_SHARE);
@@ -91,16 +82,9 @@ void gpu_host_cases(gpu_bench_run *x) {
   CLI_TRY("", x->b->gpu->ops->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
   gpu_context_wait(x->b);
   CLI_TRY("", reshard_comm_create_local(HOST_RANKS, &local, w.comm));
-  for (int64_t r = 0; r < HOST_RANKS; r++) {
-    mine[r] = (seat){&w, r};
-    if (pthread_create(&thread[r], NULL, create_transfer, &mine[r]) != 0)
-      cli_exit(EXIT_FAILED, "no thread");
-  }
-  for (int64_t r = 0; r < HOST_RANKS; r++)
-    pthread_join(thread[r], NULL);
-  for (int64_t r = 0; r < HOST_RANKS; r++)
-    if (w.status[r] != RESHARD_SUCCESS)
-      exit(EXIT_FAILED);
+  rank_pool *pool = rank_pool_create();
+  rank_pool_run(pool, HOST_RANKS, create_transfer, &w);
+  rank_pool_destroy(pool);
   add_host_row(x, "execute of 4 ranks, a rank", time_on_host(x, execute_ranks, &w) / HOST_RANKS);
   graph_launch j = {x->b, NULL};
   CLI_TRY("", gpu_capture(x->b->gpu, x->b->stream[0], execute_ranks, &w, &j.graph));

@@ -60,7 +60,7 @@ void session_begin(session *s, cli_options *o) {
   processes_open(s->comm, &s->processes);
   count_ranks(s, o);
   int cores = cli_cores() / (int)s->processes.local_n;
-  s->threads = o->threads > 0 ? o->threads : cores > 0 ? cores : 1;
+  s->threads = o->threads > 0 ? (int)o->threads : cores > 0 ? cores : 1;
   s->pool = rank_pool_create();
 }
 

@@ -3,12 +3,13 @@
  * ours. Then roots of 100,000 modules, which each lie in another in fours, and a walk through all of them. */
 #include "bench/micro/micro.h"
 
+#include "bench/launch/rank_threads.h"
+
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
 
 #include <reshard/sync.h>
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,26 +17,26 @@
 enum { RANKS = 4, TENSORS = 1000, BYTES = 256 << 20, MODULES = 100000 };
 
 typedef struct sync_rank {
-  struct sync_world *world;
   reshard_comm comm;
   reshard_module module;
   char *memory; /* of all its tensors */
-  pthread_t thread;
   int failed;
 } sync_rank;
 
 typedef struct sync_world {
   reshard_sync_options options;
   int streaming; /* the straight copy */
-  sync_rank members[RANKS];
+  rank_pool *pool;
+  sync_rank ranks[RANKS];
 } sync_world;
 
 static void sync_drop(void *state) {
   sync_world *w = state;
+  rank_pool_destroy(w->pool);
   for (int r = 0; r < RANKS; r++) {
-    reshard_module_release(w->members[r].module);
-    reshard_comm_destroy(w->members[r].comm);
-    free(w->members[r].memory);
+    reshard_module_release(w->ranks[r].module);
+    reshard_comm_destroy(w->ranks[r].comm);
+    free(w->ranks[r].memory);
   }
   free(w);
 }
@@ -71,11 +72,11 @@ static void *sync_make(reshard_path path, int streaming, int64_t *items) {
   }
   w->options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 0, path};
   w->streaming = streaming;
+  w->pool = rank_pool_create();
   int failed = 0;
   for (int r = 0; r < RANKS; r++) {
-    w->members[r].world = w;
-    w->members[r].comm = comms[r];
-    failed |= create_module(&w->members[r]);
+    w->ranks[r].comm = comms[r];
+    failed |= create_module(&w->ranks[r]);
   }
   *items = TENSORS * (RANKS - 1);
   if (!failed)
@@ -84,30 +85,26 @@ static void *sync_make(reshard_path path, int streaming, int64_t *items) {
   return NULL;
 }
 
-static void *sync_main(void *argument) {
-  sync_rank *m = argument;
-  m->failed = reshard_sync_module_states(m->comm, 0, m->module, NULL, &m->world->options, NULL, NULL);
-  return NULL;
+static void run_rank(void *user, int64_t rank) {
+  sync_world *w = user;
+  sync_rank *m = &w->ranks[rank];
+  m->failed = reshard_sync_module_states(m->comm, 0, m->module, NULL, &w->options, NULL, NULL);
 }
 
 static int sync_run(void *state) {
   sync_world *w = state;
   int failed = 0;
+  rank_pool_run(w->pool, RANKS, run_rank, w);
   for (int r = 0; r < RANKS; r++)
-    if (pthread_create(&w->members[r].thread, NULL, sync_main, &w->members[r]))
-      return 1;
-  for (int r = 0; r < RANKS; r++) {
-    pthread_join(w->members[r].thread, NULL);
-    failed |= w->members[r].failed;
-  }
+    failed |= w->ranks[r].failed;
   return failed;
 }
 
 static int copy_run(void *state) {
   sync_world *w = state;
-  rs_device *device = w->members[0].comm->device;
+  rs_device *device = w->ranks[0].comm->device;
   for (int r = 1; r < RANKS; r++)
-    rs_device_cpu_straight(device, w->members[r].memory, w->members[0].memory, BYTES, w->streaming);
+    rs_device_cpu_straight(device, w->ranks[r].memory, w->ranks[0].memory, BYTES, w->streaming);
   return 0;
 }
 

@@ -4,10 +4,11 @@
  * reshard, by all ranks. And one large tensor there and back, as bench/compare does it with PyTorch. */
 #include "bench/micro/micro.h"
 
+#include "bench/launch/rank_threads.h"
+
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { RANKS = 4 };
@@ -26,7 +27,6 @@ typedef struct sharded_world sharded_world;
 
 typedef struct sharded_rank {
   sharded_world *world;
-  pthread_t thread;
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_sharded_tensor tensor, sides[2]; /* resharded; arrays of the bare executes */
@@ -40,10 +40,9 @@ typedef struct sharded_rank {
 struct sharded_world {
   int64_t n, rounds; /* ranks; there and back so often in a run */
   sharded_way way;
-  int ended;
   reshard_layout layouts[2];
-  sharded_rank members[RANKS];
-  pthread_barrier_t barrier;
+  sharded_rank ranks[RANKS];
+  rank_pool *pool;
 };
 
 /* The old one is released. */
@@ -64,11 +63,6 @@ static int move_rank(sharded_rank *m, int to) {
   if (is_dtensor(m->world->way))
     return redistribute_rank(m, to);
   return reshard_sharded_tensor_reshard(1, &m->tensor, &m->world->layouts[to], NULL) != RESHARD_SUCCESS;
-}
-
-static void run_rank(sharded_rank *m) {
-  for (int64_t i = 0; i < m->world->rounds && !m->failed; i++)
-    m->failed = move_rank(m, 1) || move_rank(m, 0);
 }
 
 static int create_dtensor(sharded_rank *m, const reshard_properties *properties) {
@@ -107,43 +101,34 @@ static int create_tensors(sharded_rank *m) {
   return 0;
 }
 
-/* A rank: prepares, then a run between two barriers, again and again. The first is the caller's thread. */
-static void *thread_main(void *argument) {
-  sharded_rank *m = argument;
+/* Every rank's part of the preparation, and of a run. */
+static void prepare_rank(void *user, int64_t rank) {
+  sharded_rank *m = &((sharded_world *)user)->ranks[rank];
   m->failed = create_tensors(m);
-  pthread_barrier_wait(&m->world->barrier);
-  for (;;) {
-    pthread_barrier_wait(&m->world->barrier);
-    if (m->world->ended)
-      return NULL;
-    run_rank(m);
-    pthread_barrier_wait(&m->world->barrier);
-  }
 }
 
-static int any_failed(const sharded_world *w) {
-  int any = 0;
+static void run_rank(void *user, int64_t rank) {
+  sharded_world *w = user;
+  sharded_rank *m = &w->ranks[rank];
+  for (int64_t i = 0; i < w->rounds && !m->failed; i++)
+    m->failed = move_rank(m, 1) || move_rank(m, 0);
+}
+
+static int run_ranks(sharded_world *w, void (*body)(void *user, int64_t rank)) {
+  int failed = 0;
+  rank_pool_run(w->pool, w->n, body, w);
   for (int64_t r = 0; r < w->n; r++)
-    any |= w->members[r].failed;
-  return any;
+    failed |= w->ranks[r].failed;
+  return failed;
 }
 
-static int sharded_run(void *state) {
-  sharded_world *w = state;
-  pthread_barrier_wait(&w->barrier);
-  run_rank(&w->members[0]);
-  pthread_barrier_wait(&w->barrier);
-  return any_failed(w);
-}
+static int sharded_run(void *state) { return run_ranks(state, run_rank); }
 
 static void sharded_drop(void *state) {
   sharded_world *w = state;
-  w->ended = 1;
-  pthread_barrier_wait(&w->barrier);
-  for (int64_t r = 1; r < w->n; r++)
-    pthread_join(w->members[r].thread, NULL);
+  rank_pool_destroy(w->pool);
   for (int64_t r = 0; r < w->n; r++) {
-    sharded_rank *m = &w->members[r];
+    sharded_rank *m = &w->ranks[r];
     for (int i = 0; i < 2; i++) {
       reshard_transfer_destroy(m->transfers[i]);
       reshard_plan_destroy(m->plans[i]);
@@ -157,35 +142,28 @@ static void sharded_drop(void *state) {
   }
   for (int i = 0; i < 2; i++)
     reshard_layout_release(w->layouts[i]);
-  pthread_barrier_destroy(&w->barrier);
   free(w);
 }
 
-/* Rows to columns and back; NULL where something is missing, which is then lost: the process ends. */
+/* Rows to columns and back. The memory of a world that cannot be made is lost: the process ends. */
 static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way way, int64_t *items) {
   sharded_world *w = calloc(1, sizeof *w);
   reshard_comm comms[RANKS];
   const int64_t shape[2] = {side, side};
-  *w = (sharded_world){.n = n, .rounds = rounds, .way = way};
+  *w = (sharded_world){.n = n, .rounds = rounds, .way = way, .pool = rank_pool_create()};
   if (reshard_comm_create_local(n, NULL, comms) || reshard_layout_parse("chunk(0)", 2, shape, n, &w->layouts[0]) ||
       reshard_layout_parse("chunk(1)", 2, shape, n, &w->layouts[1]))
     return NULL;
-  pthread_barrier_init(&w->barrier, NULL, (unsigned)n);
   for (int64_t r = 0; r < n; r++) {
-    sharded_rank *m = &w->members[r];
+    sharded_rank *m = &w->ranks[r];
     *m = (sharded_rank){.world = w, .comm = comms[r]};
     const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                              .keep_bytes = way >= RESHARD_NEW ? -1 : 0};
     if (reshard_sharder_create(m->comm, &options, &m->sharder))
       return NULL;
   }
-  for (int64_t r = 1; r < n; r++)
-    if (pthread_create(&w->members[r].thread, NULL, thread_main, &w->members[r]))
-      return NULL;
-  w->members[0].failed = create_tensors(&w->members[0]);
-  pthread_barrier_wait(&w->barrier);
   *items = 2 * rounds;
-  if (!any_failed(w) && sharded_run(w) == 0) /* the plans are in the caches from now on */
+  if (run_ranks(w, prepare_rank) == 0 && sharded_run(w) == 0) /* the plans are in the caches from now on */
     return w;
   sharded_drop(w);
   return NULL;

@@ -137,19 +137,11 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .end = out->first + out->n,
                .out = out,
                .keep_peers = keep_peers};
-  int threads = o->threads > 0 ? o->threads : cli_cores(), started = 0;
-  if (threads > out->n)
-    threads = (int)out->n;
-  pthread_t *thread = cli_alloc(threads, sizeof *thread);
+  int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = cli_seconds();
-  while (started < threads - 1 && pthread_create(&thread[started], NULL, plan_ranks, &p) == 0)
-    started++;
-  plan_ranks(&p);
-  for (int i = 0; i < started; i++)
-    pthread_join(thread[i], NULL);
+  cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = cli_seconds() - begin;
   cli_progress_clear();
-  free(thread);
   free(p.entries);
   sum_ranks(o, w, out);
 }

@@ -126,12 +126,9 @@ void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
     y = plan_svg_flows(&body, p, y + 10);
   } else
     y = plan_svg_heat(&body, p, y);
-  cli_add(&file,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\" "
-          "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
-          PLAN_SVG_WIDTH, y + 16, PLAN_SVG_WIDTH, y + 16);
+  svg_open(&file, PLAN_SVG_WIDTH, y + 16);
   cli_add_bytes(&file, body.at, body.length);
-  cli_add(&file, "</svg>\n");
+  svg_close(&file);
   cli_write_file(o->svg, file.at, file.length);
   free(body.at);
   free(file.at);

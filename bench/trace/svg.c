@@ -156,11 +156,7 @@ static void draw_legend(trace_picture *p, const char *note) {
 void trace_svg(const trace *t, const char *title, const char *note, const char *path) {
   trace_picture p = {.t = t};
   place_rows(&p);
-  cli_add(&p.out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-          "font-family=\"Helvetica, Arial, sans-serif\">\n",
-          WIDTH, p.height, WIDTH, p.height);
-  svg_rectangle(&p.out, 0, 0, WIDTH, p.height, (svg_paint){"#ffffff", 0, NULL, 0});
+  svg_open(&p.out, WIDTH, p.height);
   svg_words(&p.out, 24, 34, 16, SVG_START, SVG_INK, true, 130, title);
   draw_axis(&p);
   draw_rows(&p);
@@ -170,7 +166,7 @@ void trace_svg(const trace *t, const char *title, const char *note, const char *
     if (t->step[i].from >= 0)
       draw_edge(&p, &t->step[i]);
   draw_legend(&p, note);
-  cli_add(&p.out, "</svg>\n");
+  svg_close(&p.out);
   cli_write_file(path, p.out.at, p.out.length);
   free(p.out.at);
   free(p.y);

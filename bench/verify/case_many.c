@@ -68,14 +68,7 @@ static void *run_cases(void *user) {
 
 int64_t case_run_all(const case_options *options, case_totals *totals) {
   case_queue m = {.options = options, .lock = PTHREAD_MUTEX_INITIALIZER};
-  int started = 0, extra = options->workers - 1;
-  pthread_t *threads = cli_alloc(extra, sizeof *threads);
-  while (started < extra && pthread_create(&threads[started], NULL, run_cases, &m) == 0)
-    started++;
-  run_cases(&m);
-  for (int i = 0; i < started; i++)
-    pthread_join(threads[i], NULL);
-  free(threads);
+  cli_run_threads(options->workers, run_cases, &m);
   cli_progress_clear();
   sum_totals(totals, &m.totals);
   return m.failures;

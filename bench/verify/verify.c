@@ -38,7 +38,7 @@ int command_verify(int argc, char **argv) {
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
   if (o.threads > 0)
-    cli_add(&reproduce, " --threads %d", o.threads);
+    cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
     cli_add(&reproduce, " --path %s", o.path == RESHARD_PATH_DIRECT ? "direct" : "packed");
   cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
@@ -53,7 +53,7 @@ int command_verify(int argc, char **argv) {
                  : cores < MOST_WORKERS ? cores
                                         : MOST_WORKERS,
       .fixed = {.ranks = o.ranks,
-                .threads = o.threads,
+                .threads = (int)o.threads,
                 .path = remote ? RESHARD_PATH_PACKED : o.path,
                 .graph = o.graph,
                 .session = where.cuda || remote ? &where : NULL},
