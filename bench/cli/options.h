@@ -19,10 +19,10 @@ typedef struct cli_options {
   /* where */
   int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
-  reshard_path path;
-  reshard_collective_use collective;
-  int64_t workspace; /* 0: no limit */
-  int threads;       /* 0: not given */
+  int path;                  /* a reshard_path */
+  int collective;            /* a reshard_collective_use */
+  int64_t workspace;         /* 0: no limit */
+  int64_t threads;           /* 0: not given */
   /* plan */
   int64_t rank; /* -1: all */
   bool peers;
@@ -49,5 +49,9 @@ typedef struct cli_options {
 /* Reads the options of a command; a wrong one ends the program with status 2 and names it, one that this build cannot
  * serve with status 3. --help prints and ends with status 0. */
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *out);
+
+/* For shell completion: the options of a command, and lines of a bash `case` with the words of each option's argument. */
+void cli_add_option_names(int command, cli_text *out);
+void cli_add_option_values(cli_text *out);
 
 #endif
