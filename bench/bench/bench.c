@@ -1,4 +1,4 @@
-/* reshard bench: the sizes, and the command. */
+/* reshard bench: the sizes that are measured, and the command. */
 #include "bench/bench/print.h"
 #include "bench/bench/run.h"
 #include "bench/cli/commands.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The shape with dim 0 such that the tensor is the largest within the size. */
+/* Sets dim 0 of the shape so that the tensor is the largest within the size. */
 static void scale_shape(bench_state *b, const workload_tensor *base, int64_t size) {
   int64_t shape[RESHARD_MAX_DIMS], row = (int64_t)reshard_dtype_size(base->dtype);
   if (base->ndim == 0)
@@ -49,7 +49,7 @@ static void check_sizes(cli_options *o) {
     cli_exit(EXIT_USAGE, "-e %lld is below -b %lld", (long long)o->size_end, (long long)o->size_begin);
 }
 
-/* All rows; returns the elements that were wrong. The first process tells. */
+/* Measures all rows and returns the number of wrong elements. The first process prints. */
 static int64_t run_sizes(bench_state *b, const machine *m) {
   const cli_options *o = b->o;
   bool first = b->s.processes.me == 0, to_json = first && o->json != NULL;

@@ -1,4 +1,4 @@
-/* Stamps and checks go through the layouts' public queries, run by run, so that they cost about as much as a copy: a
+/* Stamps and checks go through the layouts' public queries, run by run. They cost about as much as a copy, so that a
  * benchmark of any size can check every byte. */
 #define _GNU_SOURCE
 #include "bench/bench/data.h"
@@ -16,7 +16,7 @@ static reshard_layout layout_of(const workload *w, bool source, int64_t t) {
   return source ? w->tensor[t].src : w->tensor[t].dst;
 }
 
-/* Large pages where the system gives them, for both sides and the straight copy alike. */
+/* Maps memory, by large pages where the system has them: for both sides and the straight copy alike. */
 static unsigned char *map_memory(size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
@@ -27,7 +27,8 @@ static unsigned char *map_memory(size_t bytes) {
 
 static int64_t arena_of(const bench_side *side, int64_t local) { return local % side->narenas; }
 
-/* Where the buffers of a rank go, which is not here (local < 0) or here: offsets in its place. */
+/* Adds the buffers of a rank to the side's bytes and, where the rank is local (local >= 0), gives them offsets in their
+ * arena. */
 static void place_rank(const workload *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
                        int64_t *cap) {
   bench_arena *arena = local >= 0 ? &s->arena[arena_of(s, local)] : NULL;
@@ -64,7 +65,8 @@ static void alloc_arenas(bench_side *s) {
   }
 }
 
-/* needed is of the source and the destination of one process; on the host others take as much beside it. */
+/* Ends the program where needed[0] bytes of the source and needed[1] of the destination are more than a process's share
+ * of what is available. */
 static void check_available(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
   if (needed[0] + needed[1] <= available / processes)
     return;
@@ -187,7 +189,7 @@ static int64_t wrong_run(const unsigned char *at, size_t width, uint64_t key, in
   return wrong;
 }
 
-/* One dim of an array: its runs, and where the walk stands. */
+/* One dim of an array: its runs, and the position of the walk. */
 typedef struct walk_dim {
   int64_t count;
   reshard_interval *runs;
@@ -204,7 +206,7 @@ static int64_t wrong_visit(unsigned char *at, size_t width, uint64_t key, int64_
   return wrong_run(at, width, key, index, n);
 }
 
-/* Next combination of indices of the dims before the last; false after the last one. */
+/* Steps to the next combination of indices of the dims before the last; false after the last one. */
 static bool step_outer(walk_dim *d, int outer) {
   for (int k = outer - 1; k >= 0; k--) {
     if (++d[k].at < d[k].runs[d[k].run].end)
@@ -219,7 +221,8 @@ static bool step_outer(walk_dim *d, int outer) {
   return false;
 }
 
-/* weight: per dim of the layout, what one index is worth in the row-major order of the source. */
+/* Visits every run of an array. weight[d] is the distance of two neighbours in dim d, in the row-major order of the
+ * source. */
 static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
                           uint64_t key, const int64_t *weight, run_visitor visit) {
   int ndim = reshard_layout_ndim(layout);
@@ -281,7 +284,7 @@ static int64_t walk_rank(const workload *w, bool source, const bench_side *side,
   return result;
 }
 
-/* A local rank's buffers of a set between host and device. */
+/* Copies a local rank's buffers of a set from host to device, or back. */
 static void copy_set(const bench_side *side, int64_t local, int64_t set, bool to_device, void *stream) {
   const bench_arena *arena = &side->arena[arena_of(side, local)];
   if (arena->device == NULL)

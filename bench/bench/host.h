@@ -4,7 +4,7 @@
 
 #include "bench/bench/state.h"
 
-/* Called by every local rank while the row's transfers are there, on GPUs. */
+/* Called by every local rank on GPUs, between the creation of the row's transfers and their end. */
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan);
 
 #endif

@@ -1,12 +1,11 @@
 /* Measures a row: executes a prepared transfer again and again, alternating with a straight copy.
  *
- * The ranks are threads, and each executes for itself, as ranks do. The straight copy moves as many bytes as all
- * destinations have, between the same two pieces of memory: on the CPU by as many threads, on a GPU by its own copy
- * from device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the
- * machine down slows both.
+ * The ranks are threads, and each executes its own transfer. The straight copy moves as many bytes as all destinations
+ * have, between the same two arenas. On the CPU it uses as many threads as the reshard; on a GPU it is the runtime's
+ * copy within device memory. Each pair of neighbouring iterations gives one ratio, so that a slow machine slows both.
  *
- * bench_time.c says what is timed. On a GPU what the host needs is not in it, and shows in another number: the time of
- * an execute in a loop of them, by the host's clock. */
+ * time.c describes what is timed. The host's part on a GPU is not in these times; it shows in the time of an execute
+ * among many, by the host's clock. */
 #include "bench/bench/run.h"
 
 #include "bench/bench/host.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which straight copy is the faster one here, by the medians of a few of each. */
+/* Chooses the faster straight copy of this machine, by the medians of a few of each. */
 static void choose_memcpy(bench_state *b) {
   double times[2][5];
   bench_memcpy(b, 0, 0);
@@ -58,8 +57,7 @@ static void measure_loop(bench_state *b, int64_t local) {
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
 }
 
-/* --- A row
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- A row ------------------------------------------------------------------------------------------------------- */
 
 typedef struct graph_set {
   const bench_state *b;
@@ -78,7 +76,7 @@ static void capture_sets(bench_state *b) {
   b->graphs = graphs;
 }
 
-/* After an execute without a graph: what is done at the first one only is not captured. */
+/* Captures after an execute without a graph, so that work of the first execute alone is not captured. */
 static void capture_graphs(bench_state *b, int64_t local) {
   for (int64_t set = 0; set < b->dst.sets; set++)
     bench_reshard(b, local, set);
@@ -182,14 +180,14 @@ static void finish_row(bench_state *b) {
   free(ratios);
 }
 
-/* What the straight copy reads where the ranks of a place bring nothing: it is given to the first of them. */
+/* Gives the first rank of an empty source arena as many bytes as the destination has, for the straight copy to read. */
 static void lend_extent(bench_side *from, const bench_side *to, int64_t p) {
   if (from->arena[p].extent == 0 && to->arena[p].extent > 0)
     from->end[p] = from->arena[p].extent = to->arena[p].extent;
 }
 
-/* Sets of buffers where the ranks are threads on GPUs; where they are connected, what is timed is the links, and making
- * transfers is not free. */
+/* Takes the memory of both sides. Only ranks that are threads on GPUs have several sets: elsewhere links are timed, and
+ * creating transfers takes long. */
 static void alloc_sides(bench_state *b) {
   int64_t most = 0, sets = 1;
   bench_side_create(&b->w, &b->s, true, &b->src);

@@ -4,7 +4,7 @@
 
 #include "bench/bench/state.h"
 
-/* Measures what b->w says, to b->row. */
+/* Measures b->w, to b->row. */
 void bench_run_row(bench_state *b);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the rows of a benchmark share, and the row that is measured. */
+/* The state of a benchmark: what all rows share, and the row that is measured. */
 #ifndef BENCH_STATE_H
 #define BENCH_STATE_H
 
@@ -47,7 +47,7 @@ typedef struct bench_state {
   bench_row row;
 } bench_state;
 
-/* Collective over the processes, like the rest. */
+/* Both functions are collective over the processes. */
 void bench_start(bench_state *b);
 void bench_finish(bench_state *b);
 static inline void *bench_stream(const bench_state *b, int64_t local) { return b->s.cuda ? b->stream[local] : NULL; }

@@ -1,11 +1,12 @@
-/* Times of a benchmark: of ours, and of the straight copy.
+/* Times of a benchmark: of the reshard, and of the straight copy.
  *
- * On the CPU a time is from the opening of a barrier to the return of the last rank. On a GPU it is from an event that
- * all ranks' streams wait for to one that waits for all of them, and what the host needs to give the work to the
- * streams is not in it: before the first event the streams are held by memsets, over four times the L2 cache, so that
- * nothing is found in the cache either, and as many of them as it takes - when the first event has happened before the
- * last piece of work was given, all is done again with twice as many. Between the events is the work on each set of
- * buffers, one after the other, and the time is that of one (gpu.h). */
+ * On the CPU a time runs from the opening of a barrier to the return of the last rank.
+ *
+ * On a GPU it runs from an event that all ranks' streams wait for to an event that waits for all of them. The host's
+ * launches are not in it: before the first event, memsets over four times the L2 cache hold the streams. They also
+ * leave nothing of the data in the cache. Where the first event has happened before the last launch, the measurement is
+ * repeated with twice as many memsets. Between the events is the work on each set of buffers, one after the other; the
+ * time is the mean (gpu.h). */
 #include "bench/bench/time.h"
 
 #include "device/cpu/cpu.h"
@@ -13,8 +14,7 @@
 
 enum { MOST_HELD = 256 };
 
-/* --- Work that is timed: called by every local rank ------------------------------------------------------------------
- */
+/* --- Work that is timed: called by every local rank -------------------------------------------------------------- */
 
 void bench_reshard(bench_state *b, int64_t local, int64_t set) {
   reshard_status status = RESHARD_SUCCESS;
@@ -39,16 +39,15 @@ static void copy_arena(bench_state *b, const bench_arena *from, const bench_aren
   }
 }
 
-/* Of each place by the first rank there. */
+/* The first rank of each arena copies it. */
 void bench_memcpy(bench_state *b, int64_t local, int64_t set) {
   if (local < b->dst.narenas)
     copy_arena(b, &b->src.arena[local], &b->dst.arena[local], set, bench_stream(b, local));
 }
 
-/* --- Time ------------------------------------------------------------------------------------------------------------
- */
+/* --- Time -------------------------------------------------------------------------------------------------------- */
 
-/* Both return the time to local rank 0. */
+/* Both functions return the time to local rank 0. */
 static double time_cpu(bench_state *b, int64_t local, bench_work work) {
   session_barrier(&b->s, local, true);
   double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
@@ -60,7 +59,7 @@ static double time_cpu(bench_state *b, int64_t local, bench_work work) {
   return end - begin;
 }
 
-/* Holds a device's streams: those of its ranks will wait for what comes behind. */
+/* Holds a device's streams by memsets; its ranks' streams will wait for the event behind them. */
 static void hold_streams(bench_state *b, int64_t lead) {
   rs_device *device = session_device(&b->s, lead);
   for (int64_t i = 0; i < b->hold; i++)
@@ -68,7 +67,7 @@ static void hold_streams(bench_state *b, int64_t lead) {
   CLI_TRY("", rs_stream_record(device, b->done[lead], b->stream[lead], "bench: held"));
 }
 
-/* The first rank's stream comes after what the ranks have recorded. */
+/* Makes the first rank's stream wait for the events of the other ranks. */
 static void join_streams(bench_state *b, int64_t ranks, const char *edge) {
   for (int64_t l = 1; l < ranks; l++)
     CLI_TRY("", rs_stream_wait(session_device(&b->s, 0), b->stream[0], b->done[l], edge));
@@ -116,7 +115,7 @@ static double time_gpu(bench_state *b, int64_t local, bench_work work) {
   return seconds / (double)b->dst.sets;
 }
 
-/* What each process's first rank has measured: the longest. */
+/* Returns the longest of the times that the processes' first ranks have measured. */
 double bench_longest(bench_state *b, int64_t local, double seconds) {
   if (b->s.processes.n == 1)
     return seconds;

@@ -4,12 +4,12 @@
 
 #include "bench/bench/state.h"
 
-/* What is timed: called by every local rank, with each set of buffers in turn. */
+/* Work that is timed: called by every local rank, with each set of buffers in turn. */
 typedef void (*bench_work)(bench_state *b, int64_t local, int64_t set);
 void bench_reshard(bench_state *b, int64_t local, int64_t set);
 void bench_memcpy(bench_state *b, int64_t local, int64_t set);
-/* Called by every local rank; the result is local rank 0's. Seconds that work takes for a set; of what the processes'
- * first ranks have measured, the longest. */
+/* Both functions are called by every local rank; the result is local rank 0's. bench_timed returns the seconds of the
+ * work on one set. bench_longest returns the longest time of the processes' first ranks. */
 double bench_timed(bench_state *b, int64_t local, bench_work work);
 double bench_longest(bench_state *b, int64_t local, double seconds);
 

@@ -1,9 +1,9 @@
-/* reshard convert: one checkpoint becomes another. The library's reshard_convert does all of it; here are what a
- * program adds: options, limits and signals of the process, progress, and the report.
+/* reshard convert: makes another checkpoint of one. The library's reshard_convert does the work; the program adds
+ * options, limits and signals of the process, progress, and the report.
  *
- * A signal that ends programs sets a flag, which the next call of the progress function returns: the library then
- * removes what it has written, and the program dies by that same signal, so that a shell that waits sees it. A second
- * one does not wait for that. */
+ * A signal that ends programs sets a flag, which the next call of the progress function returns. The library then
+ * removes its output, and the program dies by the same signal, so that a waiting shell sees it. A second signal ends
+ * the program at once. */
 #define _GNU_SOURCE
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
@@ -36,7 +36,7 @@ static void catch_signals(void) {
   signal(SIGXFSZ, SIG_IGN); /* a write past the file size limit fails with EFBIG instead */
 }
 
-/* From here on a signal ends the program at once, and so does one that came before. */
+/* Restores the default actions, so that a signal ends the program at once; raises one that came before. */
 static void release_signals(void) {
   struct sigaction old;
   for (size_t i = 0; i < ENDING; i++)
@@ -78,7 +78,8 @@ static int show_progress(void *user, const char *stage, int64_t done, int64_t al
   return caught;
 }
 
-/* The report is written last: a path that is wrong, or that is the input's or the output's, would be found too late. */
+/* Checks the path of the report before any work: the report is written last, and the path may be wrong, or IN or OUT.
+ * */
 static void check_report_path(const cli_options *o) {
   struct stat in, json;
   if (o->json == NULL)
@@ -134,7 +135,7 @@ static void print_time(const char *label, double seconds, int64_t bytes) {
     printf(", %.2f GB/s", 1e-9 * (double)bytes / seconds);
 }
 
-/* What cannot be read back, or not by everyone. */
+/* Prints which parts of the result cannot be read back, or not by everyone. */
 static void print_warnings(const reshard_convert_report *r) {
   if (r->source.format == RESHARD_FORMAT_SHARDS && !r->source.described)
     printf(

@@ -1,4 +1,4 @@
-/* reshard info: what this build has and this machine offers. */
+/* reshard info: the features of this build and of this machine. */
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
 #include "bench/cli/machine.h"

@@ -74,7 +74,8 @@ void machine_read(machine *m) {
       m->isa = reshard_isa_string((reshard_isa)i);
 }
 
-/* The number behind a key of a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is none. */
+/* Reads the number behind a key in a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is
+ * none. */
 static int64_t read_number(const char *path, const char *key) {
   FILE *file = fopen(path, "r");
   char line[256];

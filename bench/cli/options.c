@@ -30,7 +30,7 @@ typedef struct option_row {
   const char *help;
 } option_row;
 
-/* The commands that take one reshard, and all commands. */
+/* Commands that take one reshard; and all commands. */
 enum {
   RESHARDS = COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
   ALL = RESHARDS | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT
@@ -104,7 +104,7 @@ static const option_row option_rows[] = {
 };
 #define ROWS ((int)(sizeof option_rows / sizeof *option_rows))
 
-/* How an option was written, for errors: "--ranks" or "-b". */
+/* An option for error texts: "--ranks" or "-b". */
 static const char *option_text(const option_row *row) {
   static char text[40];
   if (row->letter != 0)
@@ -134,7 +134,7 @@ static void print_help(int command, const char *usage) {
   exit(EXIT_DONE);
 }
 
-/* A number from lo to hi, with a suffix K, M or G (1024 each) where one is allowed. */
+/* Reads a number within the row's limits; a SIZE may have a suffix K, M or G (1024 each). */
 static int64_t parse_number(const option_row *row, const char *text) {
   char *end;
   errno = 0;
@@ -211,7 +211,7 @@ static const option_row *find_option(int value) {
   return NULL;
 }
 
-/* What getopt tells the command's options by. */
+/* Fills getopt's tables with the command's options. */
 static void make_getopt_tables(int command, struct option *longs, char *letters) {
   int n = 0;
   *letters++ = ':'; /* a missing argument is told apart from an unknown option */
@@ -260,7 +260,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
     cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);
 }
 
-/* "-d --dtype": an option as it is written, both ways where it has two. */
+/* Adds an option as users write it, both ways where it has two: "-d --dtype". */
 static void add_spellings(const option_row *row, const char *separator, cli_text *out) {
   if (row->letter != 0)
     cli_add(out, "-%c%s", row->letter, row->name != NULL ? separator : "");

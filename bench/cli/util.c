@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The temporary that a failing write has to remove. A thread writes one file at a time. */
+/* The temporary file that a failing write removes. A thread writes one file at a time. */
 static _Thread_local char *temporary;
 static char done[160]; /* "": nothing */
 

@@ -1,5 +1,5 @@
-/* Tensors and layouts from the command line. Layouts are made once for each (shape, layout string), so that a model of
- * tens of thousands of tensors has a few dozen of them, and the plan sees at once which entries are equal. */
+/* Tensors and layouts from the command line. A layout is made once for each (shape, layout string), so that a model of
+ * tens of thousands of tensors has a few dozen. The plan then finds equal entries by their pointers. */
 #include "bench/cli/workload.h"
 
 #include <errno.h>

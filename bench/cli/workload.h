@@ -1,4 +1,4 @@
-/* What a plan or a benchmark is about: tensors, and their layouts before and after. */
+/* The workload of a plan or a benchmark: tensors, and their layouts before and after. */
 #ifndef BENCH_WORKLOAD_H
 #define BENCH_WORKLOAD_H
 
@@ -27,11 +27,11 @@ typedef struct workload {
 /* Reads --shape and --dtype or --model, --src and --dst, and the world: --ranks, else the larger of what the two sides
  * name. Ends the program where something is wrong. */
 void workload_read(const cli_options *o, workload *out);
-/* The same for another shape of the one tensor. */
+/* Changes the shape of the one tensor. */
 void workload_set_shape(workload *w, int ndim, const int64_t *shape);
 void workload_free(workload *w);
 
-/* Entries of a plan over all tensors, whole to whole; to be freed, and to be used while w is there. */
+/* Entries of a plan over all tensors, whole to whole. The caller frees them, and uses them no longer than w. */
 reshard_entry *workload_entries(const workload *w);
 
 #define WORKLOAD_SHAPE_TEXT 200

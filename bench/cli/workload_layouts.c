@@ -1,4 +1,4 @@
-/* L of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
+/* Layouts of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
 #include "bench/cli/workload_layouts.h"
 
 #include "layout/spec.h"
@@ -60,7 +60,7 @@ static void list_shipped(const char *directory, cli_text *out) {
   free(names);
 }
 
-/* A rule file: as given, else (a bare name) among the rules that come with the program. */
+/* Finds a rule file: as given, else (a bare name) among the rules that come with the program. */
 static char *find_rules(const char *option, const char *path) {
   if (access(path, F_OK) == 0 || strchr(path, '/') != NULL)
     return cli_strdup(path);

@@ -19,9 +19,9 @@ void workload_read_mesh(const char *text, workload_mesh *out);
 /* Ends the program where a size has gone into no layout. */
 void workload_check_mesh(const workload_mesh *mesh);
 
-/* L of --src or --dst: a layout string, or the rules of "@FILE" (a bare name, with ".rules" or without, is looked up
- * among the rules that come with the program too), with the sizes of --mesh, and the ranks that they name. The caller
- * frees it. Ends the program where something is wrong. */
+/* The argument of --src or --dst: a layout string, or the rules of "@FILE", with the sizes of --mesh. A bare name, with
+ * ".rules" or without, is looked up among the program's own rules too. The caller frees it. Ends the program where
+ * something is wrong. */
 typedef struct workload_layouts {
   char *text;          /* a layout string, or NULL */
   reshard_rules rules; /* or rules */

@@ -1,11 +1,11 @@
-/* Saves and loads a state dict of f32 matrices as a training job would, and tells the times: for figures_files.sh and
- * dcp.py, which run it beside cp and PyTorch.
+/* Saves and loads a state dict of f32 matrices as a training job would, and prints the times, for figures_files.sh and
+ * dcp.py.
  *
  *     reshard_state_bench save DIR RANKS LAYOUT MIB [TENSORS [REPEATS]]
  *     reshard_state_bench load DIR RANKS LAYOUT [REPEATS]
  *
- * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load looks at every one. All
- * memory is written to before a time is taken. A line of JSON for each repeat; what was saved before is replaced. */
+ * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load checks every one. All
+ * memory is written to before a time is taken. Each repeat prints a line of JSON and replaces an earlier checkpoint. */
 #include "bench/cli/json.h"
 #include "bench/launch/rank_threads.h"
 
@@ -32,7 +32,7 @@ typedef struct state_bench {
   reshard_state_load_report loaded[MOST_RANKS];
 } state_bench;
 
-/* Element e of a tensor is e, as far as an f32 can be it. */
+/* Fills or checks a rank's elements: element e of a tensor is e, rounded to an f32. */
 static void visit_elements(reshard_sharded_tensor tensor, int64_t rank, bool fill) {
   reshard_layout layout = reshard_sharded_tensor_layout(tensor);
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(tensor); i++) {
@@ -124,7 +124,7 @@ static void print_loaded(const state_bench *j, double seconds) {
   cli_json_write(&line, "-");
 }
 
-/* The files that were saved: what takes their place is not to be timed together with their removal. */
+/* Removes the files of the save before, so that their removal is not timed. */
 static void remove_saved(const char *path) {
   DIR *directory = opendir(path);
   for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;)

@@ -1,5 +1,5 @@
-/* Writes a checkpoint of random numbers, for the demo and for trying things: names, shapes and dtypes are a model's,
- * the data comes from a seed and is the same on every machine. It is an example of the library's writer too.
+/* Writes a checkpoint of random numbers, for the demo and for trials. Names, shapes and dtypes are a model's; the data
+ * comes from a seed and is the same on every machine. The program is an example of the library's writer too.
  *
  *     reshard_demo_checkpoint MODEL OUT [SEED [N]]
  *

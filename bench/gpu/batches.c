@@ -1,4 +1,4 @@
-/* Many contiguous boxes, beside CUB and the runtime: what reshard_gpu bench compares. */
+/* Batches of contiguous boxes, beside CUB and the runtime. */
 #include "bench/gpu/batches.h"
 
 #include "bench/gpu/buffers.h"

@@ -1,5 +1,5 @@
-/* How fast: each case beside the GPU's own copy of as many bytes from device memory to device memory, in turns,
- * with empty caches; some beside what else there is for the same work. Goals are those of one H100 or H200. */
+/* Each case is measured beside the GPU's own copy of as many bytes within device memory, in turns and with empty
+ * caches; some cases also beside rivals. Goals are those of one H100 or H200. */
 #include "bench/gpu/bench.h"
 
 #include "bench/gpu/batches.h"

@@ -15,7 +15,8 @@ reshard_status gpu_program_run(void *user, void *stream) {
   return j->b->gpu->ops->run(j->b->gpu, 1, &j->program, stream);
 }
 
-/* The host's, by large pages where there are such: touching some GiB for the first time takes longer than all else. */
+/* Takes memory of the host, by large pages where there are such: the first touch of some GiB takes longer than all
+ * else. */
 static char *alloc_pages(int64_t bytes) {
   const size_t page = 2 << 20, n = ((size_t)bytes + page - 1) / page * page;
   char *memory = aligned_alloc(page, n > 0 ? n : page);

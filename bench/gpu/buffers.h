@@ -4,7 +4,7 @@
 
 #include "bench/gpu/context.h"
 
-/* A copy of the GPU's own, of all of a set. */
+/* The GPU's own copy of a whole set. */
 typedef struct gpu_memcpy {
   gpu_context *b;
   char *to;
@@ -19,7 +19,7 @@ typedef struct gpu_program {
 } gpu_program;
 reshard_status gpu_program_run(void *user, void *stream);
 
-/* Memory filled with numbers that tell places apart, and what the CPU makes of the same copies. */
+/* Memory filled with numbers that differ from place to place, and the CPU's result of the same copies. */
 typedef struct gpu_buffers {
   char *from, *to; /* of set i at i * from_step and i * to_step */
   char *host, *image, *seen;
@@ -28,9 +28,9 @@ typedef struct gpu_buffers {
 gpu_buffers gpu_buffers_create(gpu_context *b, int64_t from_bytes, int64_t to_bytes);
 gpu_buffers gpu_buffers_create_one(gpu_context *b, int64_t from_bytes, int64_t to_bytes); /* one set, however small */
 void gpu_buffers_free(gpu_context *b, gpu_buffers *s);
-/* The destinations' places go to zero, so that nothing of before is taken for a result. */
+/* Clears the destinations, so that no earlier result is taken for a new one. */
 void gpu_buffers_clear(gpu_context *b, gpu_buffers *s);
-/* Are the destinations what the CPU made? */
+/* True where the destinations equal the CPU's result. */
 bool gpu_buffers_right(gpu_context *b, gpu_buffers *s);
 
 #endif

@@ -1,6 +1,7 @@
-/* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths,
- * shapes and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage.
- */
+/* Compares the GPU's work byte by byte with the CPU's on the same memory.
+ *
+ * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams.
+ * Then come spans, casts, selections and storage. */
 #include "bench/gpu/check.h"
 
 #include "bench/verify/random.h"
@@ -41,8 +42,7 @@ static bool compare_memory(gpu_checker *c) {
   return true;
 }
 
-/* --- Copies
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- Copies ------------------------------------------------------------------------------------------------------ */
 
 static void copy_naively(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
   if (naxes == 0) {
@@ -69,7 +69,7 @@ static int64_t draw_strides(rng *r, int n, const int64_t *extent, int32_t elemen
   return step;
 }
 
-/* A copy to the bytes from at on; returns what it takes there. */
+/* Adds a copy to the bytes from at on; returns the bytes that it takes there. */
 static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
   rng *r = &c->r;
   int n = (int)rng_in(r, 1, 4);
@@ -95,7 +95,7 @@ static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
   return shift + size;
 }
 
-/* Some from at on, to at most end. */
+/* Adds copies to the bytes from at on, to end at most. */
 static int64_t add_copies(gpu_checker *c, rs_copies *copies, int64_t at, int64_t end) {
   while (at + 6 * PIECE < end) /* a piece with gaps everywhere takes five */
     at += add_copy(c, copies, at);
@@ -113,7 +113,7 @@ static reshard_status run_programs(void *user, void *stream) {
   return j->b->gpu->ops->run(j->b->gpu, j->n, j->programs, stream);
 }
 
-/* Programs that are compiled: run, and then from a graph with other data. */
+/* Runs compiled programs, then the same from a graph with other data. */
 static bool check_compiled(gpu_checker *c) {
   enum { MOST = 4 };
   rs_device *gpu = c->b->gpu;
@@ -153,7 +153,7 @@ static bool check_compiled(gpu_checker *c) {
   return right;
 }
 
-/* One program compiled again and again while earlier runs of it may not have ended. */
+/* Compiles one program again and again while earlier runs of it may not have ended. */
 static bool check_once(gpu_checker *c) {
   rs_device *gpu = c->b->gpu;
   rs_program *program = NULL;
@@ -189,8 +189,7 @@ static bool check_spans(gpu_checker *c) {
   return compare_memory(c);
 }
 
-/* --- Casts, selections, memset
- * ---------------------------------------------------------------------------------------- */
+/* --- Casts, selections, memset ----------------------------------------------------------------------------------- */
 
 static bool check_casts(gpu_checker *c) {
   static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
@@ -281,11 +280,10 @@ static bool check_memset(gpu_checker *c) {
   return compare_memory(c);
 }
 
-/* --- Storage
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- Storage ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks on several streams, each filled with a byte of its own where it was allocated and looked at where it is freed:
- * a block that was handed out too early shows as another's byte. */
+/* Checks blocks of the pool on several streams. Each is filled with a byte of its own where it is allocated, and
+ * checked where it is freed: a block that is reused too early shows another's byte. */
 static bool check_storage(gpu_checker *c) {
   enum { LIVE = 12 };
   rs_device *gpu = c->b->gpu;
@@ -320,10 +318,9 @@ static bool check_storage(gpu_checker *c) {
   return right;
 }
 
-/* --- Offsets of more than 32 bits
- * ------------------------------------------------------------------------------------- */
+/* --- Offsets of more than 32 bits -------------------------------------------------------------------------------- */
 
-/* Rows that lie 1 GiB apart, and the stamps of their places. */
+/* Copies rows that lie 1 GiB apart, with stamps of their places. */
 static bool check_beyond_4g(gpu_context *b) {
   enum { ROWS = 6, ROW = 5000 };
   const int64_t apart = ((int64_t)1 << 30) + 7;

@@ -29,9 +29,9 @@ void gpu_context_to_gpu(const gpu_context *b, void *to, const void *from,
 void gpu_context_to_host(const gpu_context *b, void *to, const void *from, int64_t bytes);
 void gpu_context_wait(const gpu_context *b);
 
-/* Seconds that the GPU takes for what work gives to the stream, with empty caches, and without the time that the host
- * takes to give it: the stream is held by memsets until it has been given. Of several pieces of work, each with buffers
- * of its own - user + i * size is that of the i-th -, one after the other: the mean (gpu.h). */
+/* Seconds that the GPU takes for the work, with empty caches and without the host's launches: memsets hold the stream
+ * until these are over. The work is repeated n times, the i-th with user + i * size, one after the other; the time is
+ * the mean (gpu.h). */
 typedef reshard_status (*gpu_work)(void *user, void *stream);
 double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
 

@@ -1,5 +1,4 @@
-/* The toolkit's own copy of many contiguous runs, cub::DeviceMemcpy::Batched: an alternative to the box copy where all
- * that is to be done is that, and what it is measured against. Plain C. */
+/* The toolkit's own copy of many contiguous runs, cub::DeviceMemcpy::Batched, as a rival of the box copy. Plain C. */
 #ifndef RS_KERNELS_CUB_COPY_H
 #define RS_KERNELS_CUB_COPY_H
 

@@ -1,4 +1,4 @@
-/* What the host needs for an execute that was prepared: of reshard_gpu bench. */
+/* The host's time for an execute of a prepared transfer. */
 #include "bench/gpu/host.h"
 
 #include "bench/launch/rank_threads.h"

@@ -4,7 +4,7 @@
 
 #include "bench/gpu/rows.h"
 
-/* host.c: what the host needs for an execute. */
+/* Measures the host's time for an execute. */
 void gpu_host_cases(gpu_bench_run *x);
 
 #endif

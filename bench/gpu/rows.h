@@ -40,8 +40,8 @@ typedef struct gpu_timed_work {
   size_t size;
 } gpu_timed_work;
 
-/* Medians of n runners, in turns, each over all sets of buffers; one turn to warm up. For a profiler each runs once,
- * with the first set, and nothing is timed. */
+/* Medians of n pieces of work, in turns, each over all sets of buffers; one turn to warm up. For a profiler each runs
+ * once, with the first set, and nothing is timed. */
 void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds);
 gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit, double goal, bool at_least);
 bool gpu_wanted(const gpu_bench_run *x, const char *name);

@@ -28,9 +28,9 @@ reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds) {
   return refuse_cuda();
 }
 
-reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*give)(void *user, void *stream),
+reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
                            void *user, gpu_graph **graph) {
-  (void)device, (void)stream, (void)give, (void)user, (void)graph;
+  (void)device, (void)stream, (void)launch, (void)user, (void)graph;
   return refuse_cuda();
 }
 reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream) {

@@ -30,7 +30,7 @@ static int64_t environment_number(const char *name, int64_t below, int64_t other
   return value;
 }
 
-/* Processes that were started together: by mpirun, *by "mpi", or as torchrun says it, "environment". */
+/* Number of processes that were started together: by mpirun (*by is "mpi"), or in torchrun's way ("environment"). */
 static int64_t count_started(const char **by) {
   static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
   *by = "mpi";

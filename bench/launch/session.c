@@ -10,7 +10,7 @@
 
 static bool equals(const char *given, const char *word) { return given != NULL && strcmp(given, word) == 0; }
 
-/* Ranks here and in all, from -t, -g, --ranks and the number of processes. */
+/* Computes the ranks of this process and of all, from -t, -g, --ranks and the number of processes. */
 static void count_ranks(session *s, cli_options *o) {
   int64_t n = s->processes.n, t = o->ranks_per_gpu, g = o->gpus;
   if (t > 0 || g > 0 || n > 1) {
@@ -35,8 +35,8 @@ static void check_devices(const cli_options *o) {
     cli_exit(EXIT_USAGE, "-G needs --device cuda");
 }
 
-/* Processes of one machine take its GPUs in turn, where they are fewer than ranks; one process has as many as it says.
- */
+/* Opens this process's GPUs. Processes of one machine share its GPUs in turn where these are fewer than ranks; a single
+ * process opens as many as it asks for. */
 static void open_gpus(session *s, int64_t wanted) {
   gpu_machine m;
   gpu_machine_read(&m);
@@ -64,7 +64,7 @@ void session_begin(session *s, cli_options *o) {
   s->pool = rank_pool_create();
 }
 
-/* --- Communicators ---------------------------------------------------------------------------------------------- */
+/* --- Communicators ----------------------------------------------------------------------------------------------- */
 
 typedef struct nccl_start {
   session *s;
@@ -146,7 +146,7 @@ void session_end(session *s) {
   processes_close(&s->processes);
 }
 
-/* --- Meeting ---------------------------------------------------------------------------------------------------- */
+/* --- Meeting ----------------------------------------------------------------------------------------------------- */
 
 static const double *gather_doubles(session *s, int64_t local, double mine) {
   const void *all = NULL;

@@ -1,5 +1,5 @@
-/* A few bytes from the first process to all, over TCP. The first listens and answers whoever greets it as a process of
- * this run, each once; the others try until it is there. Everything ends at one deadline. */
+/* Broadcasts a few bytes from the first process to all, over TCP. The first process listens and answers each process of
+ * this run once; the others try until it is there. One deadline ends everything. */
 #define _GNU_SOURCE
 #include "bench/launch/tcp.h"
 
@@ -25,7 +25,7 @@ static int remaining_ms(void) {
   return left > 0 ? (int)left + 1 : 0;
 }
 
-/* All n bytes, or false at the deadline and where the other side is gone. */
+/* Sends or receives all n bytes; false at the deadline, and where the other side is gone. */
 static bool transfer_bytes(int fd, bool out, void *bytes, size_t n) {
   for (size_t done = 0; done < n;) {
     struct pollfd p = {fd, out ? POLLOUT : POLLIN, 0};

@@ -4,8 +4,8 @@
 
 #include "bench/launch/processes.h"
 
-/* Shares by a connection from each process to the first, at the port after MASTER_PORT (at that one
- * listens torchrun itself). */
+/* Broadcasts by a connection from each process to the first, at the port after MASTER_PORT, where torchrun itself
+ * listens. */
 void tcp_share(const processes *p, void *bytes, size_t n);
 
 #endif

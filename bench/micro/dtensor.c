@@ -1,6 +1,6 @@
-/* What a large mesh costs a rank that knows only itself: one item is all that a rank asks before its first tensor - the
- * mesh is made, with its coordinate, the sub-mesh that it is in, and the local box of a tensor on it. mesh_listed: of
- * ranks in an order without rule, which have to be kept and sorted once. mesh_asked: of a mesh that is there. */
+/* The cost of a large mesh on one rank. An item is all that a rank asks before its first tensor: the mesh, its
+ * coordinate, its sub-mesh, and the local box of a tensor on it. mesh_listed has ranks in an irregular order, which are
+ * stored and sorted once. mesh_asked asks a mesh that exists. */
 #include "bench/micro/micro.h"
 
 #include <reshard/dtensor.h>

@@ -1,4 +1,4 @@
-/* What metadata of sharded tensors cost, each tensor cut into a grid of shards: building, merging and validating them.
+/* The cost of sharded tensors' metadata, each tensor cut into a grid of shards: building, merging and validating.
  * PyTorch's planner takes 200 s for 1,024 tensors of 1,024 shards each. */
 #include "bench/micro/micro.h"
 
@@ -11,8 +11,8 @@
 
 enum { TENSORS = 1024, ROWS = 4, COLUMNS = 8 };
 
-/* All ranks' parts by one thread, as if each were alone: builds the locals of every rank, packs them, and merges all
- * ranks' strings once, as every process does. */
+/* The parts of all ranks, by one thread: builds the metadata of every rank's shards, packs them, and merges all ranks'
+ * strings once, as every process does. */
 typedef struct metadata_bench {
   int64_t ranks, shards; /* per rank */
   reshard_tensor tensor; /* the data of every shard */
@@ -53,7 +53,7 @@ static void *one_rank_make(int64_t shards, int64_t *items) {
   return metadata_make(1, shards);
 }
 
-/* Of a grid of n shards, a square. */
+/* The side of a square grid of n shards. */
 static int64_t side_of(int64_t n) {
   int64_t side = 1;
   while (side * side < n)
@@ -83,7 +83,7 @@ static reshard_status build_locals(metadata_bench *g, int64_t rank) {
   return status;
 }
 
-/* What a communicator's gathering of strings gives. */
+/* Concatenates the ranks' strings, as a communicator's gathering does. */
 static rs_strings *concatenate_strings(int64_t ranks, char *const *string, const int64_t *size) {
   int64_t total = 0;
   for (int64_t r = 0; r < ranks; r++)

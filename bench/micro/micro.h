@@ -1,5 +1,5 @@
-/* Micro-benchmarks in C. A case makes its state once, then run is timed; items tells how many things (intersections,
- * boxes, executes) one run handles. */
+/* Micro-benchmarks in C. A case makes its state once, then run is timed; items counts the things (intersections, boxes,
+ * executes) that one run handles. */
 #ifndef MICRO_H
 #define MICRO_H
 

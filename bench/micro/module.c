@@ -1,6 +1,6 @@
-/* The states of a module from rank 0 to all: 1,000 tensors, 256 MiB in all, on 4 ranks (one item is one tensor on one
- * receiver), beside straight copies of as many bytes, plain and streaming: the figure is the faster one's time over
- * ours. Then roots of 100,000 modules, which each lie in another in fours, and a walk through all of them. */
+/* The states of a module from rank 0 to all: 1,000 tensors, 256 MiB in all, on 4 ranks. An item is one tensor on one
+ * receiver. The figure is the time of the faster straight copy of as many bytes, plain or streaming, over this time.
+ * Then the roots of 100,000 modules, each with four children, and a walk through all of them. */
 #include "bench/micro/micro.h"
 
 #include "bench/launch/rank_threads.h"
@@ -125,7 +125,7 @@ static void *streaming_make(int64_t parameter, int64_t *items) {
   return sync_make(RESHARD_PATH_AUTO, 1, items);
 }
 
-/* --- Trees ------------------------------------------------------------------------------------------------------ */
+/* --- Trees ------------------------------------------------------------------------------------------------------- */
 
 typedef struct module_tree {
   reshard_module *modules, *roots;

@@ -1,4 +1,4 @@
-/* What planning, validating and an empty execute cost: the figures of README.md that no data movement hides. */
+/* The cost of planning, of validating and of an empty execute: figures that no data movement hides. */
 #include "bench/micro/micro.h"
 
 #include <reshard/reshard.h>
@@ -51,7 +51,7 @@ static void set_entry(plan_bench *p, reshard_dtype dtype) {
   p->entries[0] = (reshard_entry){RESHARD_ENTRY_INIT, .src = p->layouts[0], .dst = p->layouts[1], .dtype = dtype};
 }
 
-/* n x n boxes of 8 x 8, shifted by `shift`, dealt to w ranks in bands (by rows, or by columns). */
+/* n x n boxes of 8 x 8, shifted by `shift`, distributed to w ranks in bands (by rows, or by columns). */
 static reshard_layout make_grid(int64_t n, int64_t shift, int64_t w, int by_columns) {
   int64_t extent = n * 8, shape[2] = {extent, extent}, m = n + (shift > 0), count = 0;
   reshard_box *boxes = calloc((size_t)(m * m), sizeof *boxes);

@@ -1,7 +1,7 @@
-/* What resharding in place and redistributing cost beyond the copies: a small tensor goes to and fro between two
- * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute), and beside it the bare execute of the
- * same plans by transfers that are kept (sharded_execute). The figure is the difference per item: one item is one
- * reshard, by all ranks. And one large tensor there and back, as bench/compare does it with PyTorch. */
+/* The cost of resharding in place and of redistributing beyond the copies. A small tensor goes to and fro between two
+ * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute). Beside it runs the bare execute of the
+ * same plans by prepared transfers (sharded_execute). The figure is the difference per item: an item is one reshard, by
+ * all ranks. Then one large tensor there and back, as bench/compare does with PyTorch. */
 #include "bench/micro/micro.h"
 
 #include "bench/launch/rank_threads.h"
@@ -45,7 +45,7 @@ struct sharded_world {
   rank_pool *pool;
 };
 
-/* The old one is released. */
+/* Replaces the rank's DTensor by one with the other placement. */
 static int redistribute_rank(sharded_rank *m, int dim) {
   const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
   const reshard_placing placing = {m->mesh, &shard, NULL};
@@ -101,7 +101,7 @@ static int create_tensors(sharded_rank *m) {
   return 0;
 }
 
-/* Every rank's part of the preparation, and of a run. */
+/* The parts of one rank in the preparation and in a run. */
 static void prepare_rank(void *user, int64_t rank) {
   sharded_rank *m = &((sharded_world *)user)->ranks[rank];
   m->failed = create_tensors(m);

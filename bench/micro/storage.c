@@ -1,5 +1,5 @@
-/* What memory from a device's pool costs the host when it is warm: a pair of alloc and free of a tensor's storage, on
- * one stream (the CPU has none); and a tensor made and released, which allocates the tensor itself as well. */
+/* The host's cost of memory from a warm pool of a device: an allocation and a free of a tensor's storage, on one stream
+ * (the CPU has none); and a tensor made and released, which allocates the tensor itself as well. */
 #include "bench/micro/micro.h"
 
 #include "device/memory/pool.h"

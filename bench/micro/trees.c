@@ -1,7 +1,6 @@
-/* Trees of 100,000 tensors, as a large model's: 250 layers of 4 parts of 100 tensors each; and one dict of as many. One
- * item is one leaf. tree_map: every tensor becomes another one, and the tree that came of it is freed; tree_map_same:
- * none does, the tree is the same again. tree_flatten_rebuild: to paths and leaves, every leaf becomes another one, and
- * back. */
+/* Trees of 100,000 tensors, as a large model's: 250 layers of 4 parts of 100 tensors each; and one dict of as many. An
+ * item is one leaf. tree_map replaces every tensor, and the result is freed; tree_map_same replaces none, and the
+ * result is the same tree. tree_flatten_rebuild flattens to paths and leaves, replaces every leaf, and rebuilds. */
 #include "bench/micro/micro.h"
 
 #include <reshard/tree.h>

@@ -1,7 +1,7 @@
-/* reshard plan: plans every rank of a world, dry, and adds up what they say.
+/* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
- * Ranks are planned one after the other by a few threads and only sums are kept, so that a world of 16,384 ranks needs
- * the memory of a few plans. */
+ * A few threads plan the ranks one after the other and keep sums alone, so that a world of 16,384 ranks needs the
+ * memory of a few plans. */
 #include "bench/plan/plan.h"
 
 #include "bench/cli/commands.h"
@@ -22,7 +22,7 @@ typedef struct planner {
   bool keep_peers;
 } planner;
 
-/* Each byte is counted at its sender; where one rank alone is planned, what it receives as well. */
+/* Counts each byte at its sender; where one rank alone is planned, also what it receives. */
 static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info *info, bool alone) {
   int64_t me = info->rank / out->per_bin;
   if (out->per_bin == 1)
@@ -259,7 +259,7 @@ static int compare_loads(const void *a, const void *b) {
   return p != q ? (p < q) - (p > q) : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* All ranks where they are few, else the busiest. */
+/* Prints all ranks where they are few, else the busiest. */
 static void print_ranks(const cli_options *o, const world_plan *p) {
   int64_t shown = p->n <= 16 || o->peers ? p->n : 8;
   const rank_plan **order = cli_alloc(p->n, sizeof *order);

@@ -1,4 +1,4 @@
-/* The picture of a plan: title, totals, in small worlds who holds what before and after, and who sends what to whom. */
+/* The picture of a plan: title, totals, in small worlds the holders before and after, and the bytes between ranks. */
 #include "bench/plan/svg.h"
 
 #include "bench/cli/svg.h"
@@ -23,8 +23,8 @@ static int compare_bytes(const void *a, const void *b) {
                               : (x->first > y->first) - (x->first < y->first);
 }
 
-/* The pairs of layouts that move the most bytes. Tensors of a model share few layouts, so that a list is searched
- * quickly. */
+/* Groups the tensors by their pairs of layouts, those with the most bytes first. Tensors of a model share few layouts,
+ * so that a search through a list is fast. */
 static int64_t group_tensors(const workload *w, tensor_group **out) {
   tensor_group *g = cli_alloc(w->n, sizeof *g);
   int64_t n = 0, last = 0;

@@ -1,8 +1,7 @@
-/* Who holds what, drawn: a tensor as a rectangle over two of its dims, each region in its rank's colour.
+/* The holders of a tensor's elements, drawn: a rectangle over two of its dims, each region in its rank's colour.
  *
- * All begins and ends of runs in either layout cut the two dims; between neighbouring cuts the holders are the same, so
- * that a tensor of any size is a small table of cells. Where there are more cuts than can be seen, the picture shows
- * the first of them. */
+ * The begins and ends of all runs in either layout cut the two dims. Between neighbouring cuts the holders are the
+ * same, so that a tensor of any size is a small table of cells. Of too many cuts the picture shows the first. */
 #include "bench/cli/svg.h"
 #include "bench/plan/svg.h"
 

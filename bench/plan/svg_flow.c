@@ -1,4 +1,4 @@
-/* Who sends what to whom, drawn: bands and a table in small worlds, a heat map in large ones. */
+/* The bytes between ranks, drawn: bands and a table in small worlds, a heat map in large ones. */
 #include "bench/cli/svg.h"
 #include "bench/plan/svg.h"
 
@@ -17,7 +17,7 @@ static const char *print_brief(char buffer[16], double bytes) {
 
 static int64_t bytes_at(const world_plan *p, int64_t from, int64_t to) { return p->heat[from * p->bins + to]; }
 
-/* Where the bars of one side stand: each as high as its bytes say, in a slot in which at least its number fits. */
+/* The bars of one side: each as high as its bytes say, in a slot with room for its number. */
 typedef struct column {
   double bytes[PLAN_SVG_RANKS], top[PLAN_SVG_RANKS];
 } column;
@@ -32,7 +32,7 @@ static column sum_column(const world_plan *p, bool before) {
   return c;
 }
 
-/* Height of a column at a scale; fills the tops. Ranks without bytes have no bar. */
+/* Places the bars at a scale and returns the height of the column. Ranks without bytes have no bar. */
 static double place_bars(column *c, int64_t n, double scale, double y) {
   double begin = y;
   for (int64_t i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static void draw_bars(cli_text *out, const column *c, int64_t n, double scale, d
   }
 }
 
-/* Bars of what each rank gives (left) and gets (right), with a band for each pair. */
+/* Bars of the bytes that each rank sends (left) and receives (right), with a band for each pair. */
 static void draw_bands(cli_text *out, const world_plan *p, double x, double y, double width, double height) {
   int64_t n = p->bins;
   column left = sum_column(p, true), right = sum_column(p, false);

@@ -4,7 +4,7 @@
 
 #include "bench/trace/trace.h"
 
-/* title: what was done; note: whose time it is. */
+/* title names the workload, note the ranks and devices. */
 void trace_json(const trace *t, const char *title, const char *note, const char *path);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { SLOWER = 4 }; /* the host, with a trace */
 
-/* Every local rank: memory is written for as long as the host needs to give the execute to the streams, so that they
- * run it without waiting for the host; then the GPUs' time begins, at the first one. */
+/* Writes memory for as long as the host needs to launch the execute, so that the streams run it without waiting for the
+ * host. The GPUs' time begins after that, at the first one. Called by every local rank. */
 static void hold_gpus(bench_state *b, int64_t local) {
   rs_device *device = session_device(&b->s, local);
   int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
@@ -33,7 +33,7 @@ static void hold_gpus(bench_state *b, int64_t local) {
   }
 }
 
-/* The ranks' streams, and the devices that they give work to. */
+/* Creates the trace, with a track for each rank's stream. */
 static void open_trace(bench_state *b) {
   trace_destroy(b->trace);
   b->trace = trace_create();
@@ -78,7 +78,7 @@ void bench_trace_row(bench_state *b, int64_t local) {
   rank_pool_barrier(b->s.pool, true);
 }
 
-/* FILE, and FILE.1 of process 1. */
+/* Writes FILE; process 1 writes FILE.1. */
 static void write_trace(const bench_state *b, void (*write)(const trace *t, const char *, const char *, const char *),
                         const char *title, const char *note, const char *path) {
   char own[4096];

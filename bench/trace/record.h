@@ -4,9 +4,9 @@
 
 #include "bench/bench/state.h"
 
-/* Called by every local rank while the row's transfers are there. */
+/* Records an execute. Called by every local rank, between the creation of the row's transfers and their end. */
 void bench_trace_row(bench_state *b, int64_t local);
-/* NULL: not to a file of this kind. */
+/* Writes the trace; NULL: no file of this kind. */
 void bench_trace_write(const bench_state *b, const char *json, const char *svg);
 
 #endif

@@ -1,6 +1,7 @@
-/* A trace as a picture: a row a lane, GPU by GPU, time from left to right. Work is a box with the number of its round,
- * in the colour of its round; time in which a stream waits is a thin line; an edge is a curve from where the event is
- * recorded to where the wait is over. */
+/* A trace as a picture: a row a track, GPU by GPU, time from left to right.
+ *
+ * Work is a box with the number and in the colour of its round. A thin line is time in which a stream waits. An edge is
+ * a curve from the record of an event to the end of the wait. */
 #include "bench/trace/svg.h"
 
 #include "bench/cli/svg.h"
@@ -61,7 +62,7 @@ static void draw_rows(trace_picture *p) {
   }
 }
 
-/* A round number of us, of which there are five to ten in the picture. */
+/* A round number of us, five to ten of which fit in the picture. */
 static double choose_tick(double span) {
   double tick = pow(10, floor(log10(span)));
   while (span / tick < 5)
@@ -81,13 +82,13 @@ static void draw_axis(trace_picture *p) {
   svg_words(&p->out, LEFT - 12, y + 14, 11, SVG_END, SVG_GREY, false, 0, "us");
 }
 
-/* Rounds have a colour each; what is in none is grey. */
+/* The colour of a step's round; grey for a step of no round. */
 static const char *colour_of(const trace_step *s) {
   static const char none[] = "#9aa5b1";
   return s->is.round >= 0 ? svg_rank_colour(s->is.round) : none;
 }
 
-/* Is another step of the lane inside of this one? Steps are in the order in which they began. */
+/* True where another step of the track is inside of this one. Steps are in the order in which they began. */
 static bool has_nested(const trace *t, const trace_step *s) {
   for (const trace_step *next = s + 1; next < t->step + t->nsteps; next++)
     if (next->track == s->track)
@@ -116,8 +117,8 @@ static void draw_step(trace_picture *p, const trace_step *s) {
     svg_words(&p->out, x + width / 2, y + 4, 11, SVG_MIDDLE, svg_ink_on(colour_of(s)), false, 0, text);
 }
 
-/* From the lower or upper edge of the one row to the facing edge of the other, with a head. One that was there before
- * the stream came to wait for it is pale. */
+/* Draws an edge between the facing sides of two rows, with a head; pale where the event had happened before the stream
+ * came to wait. */
 static void draw_edge(trace_picture *p, const trace_step *wait) {
   const trace_step *record = &p->t->step[wait->from];
   if (record->track == wait->track)

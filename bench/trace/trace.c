@@ -1,4 +1,4 @@
-/* The recorder. */
+/* Records the steps of a trace. */
 #include "bench/trace/trace.h"
 #include "bench/launch/gpu.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for one more: doubles at powers of two. */
+/* Makes room for one more element: doubles the array at powers of two. */
 static void *grow_array(void *at, int64_t n, size_t element) {
   return n & (n - 1) ? at : cli_realloc(at, n > 0 ? 2 * n : 1, element);
 }
@@ -110,7 +110,7 @@ void trace_start(trace *t, rs_device *device) {
   device->tracer = &t->tracer;
 }
 
-/* --- The end ------------------------------------------------------------------------------------------------------ */
+/* --- The end ----------------------------------------------------------------------------------------------------- */
 
 static void read_times(trace *t) {
   for (int64_t i = 0; i < t->nsteps; i++) {
@@ -128,7 +128,8 @@ static void read_times(trace *t) {
   }
 }
 
-/* A lane of the library's is called by what it does: "pack", or "move, unpack". The caller's, too: "rank 3: move". */
+/* Names a track. The library's streams are named for their work, "pack" or "move, unpack"; the caller's too: "rank 3:
+ * move". */
 static void name_track(const trace *t, trace_track *track, int64_t number) {
   bool mine = track->name[0] != '\0', any = false;
   for (int64_t i = 0; i < t->nsteps; i++) {
@@ -161,7 +162,7 @@ static int compare_tracks(const void *a, const void *b) {
   return by_role != 0 ? by_role : by_length != 0 ? by_length : strcmp(x->name, y->name);
 }
 
-/* depth has no use any more: it carries a lane's number over the sort. */
+/* Sorts the tracks; depth, which has no other use any more, keeps a track's number over the sort. */
 static void sort_tracks(trace *t) {
   int64_t *place = cli_alloc(t->ntracks, sizeof *place);
   for (int64_t i = 0; i < t->ntracks; i++)

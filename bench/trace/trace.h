@@ -1,8 +1,8 @@
-/* A trace: what an execute gives to streams, and when it ran. A recorder behind the library's tracer
- * (host/device/trace.h), and writers: Chrome's trace format, for Perfetto and chrome://tracing, and a picture.
+/* A trace: the work that an execute launches on streams, and its times. A recorder behind the library's tracer
+ * (host/device/trace.h).
  *
- * A lane is a stream of a GPU; on the CPU, where calls return when all is done, a thread. Times of a GPU are those of
- * events that it records itself, and count from one event that all GPUs have waited for. */
+ * A track is a stream of a GPU, or a thread of the CPU, where calls return when the work is done. Times of a GPU are
+ * those of events that the trace records itself, from one event that all GPUs have waited for. */
 #ifndef BENCH_TRACE_H
 #define BENCH_TRACE_H
 
@@ -49,14 +49,15 @@ typedef struct trace {
 
 trace *trace_create(void);
 void trace_destroy(trace *t); /* NULL is allowed */
-/* What is given to stream from here on begins at time 0 of the device's GPU. The first GPU's stream comes first; those
- * of the others have waited for it. Nothing on the CPU. */
+/* Sets time 0 of the device's GPU to the work that is launched on stream from here on. Called for the first GPU's
+ * stream first; the other GPUs' streams have waited for it. Does nothing on the CPU. */
 void trace_base(trace *t, rs_device *device, void *stream);
-/* A stream of the caller's: its lane is called so. */
+/* Names the track of a stream of the caller's. */
 void trace_name(trace *t, const rs_device *device, const void *stream, const char *name);
-/* From now on, until trace_stop, all that is given to the device. Nothing is being given to it. */
+/* Records all work of the device from now on, until trace_stop. The device is idle. */
 void trace_start(trace *t, rs_device *device);
-/* All is done. Reads the times, and brings lanes in order: GPU by GPU, streams of the caller's first. */
+/* Ends the recording of idle devices: reads the times, and sorts the tracks, GPU by GPU, streams of the caller's first.
+ * */
 void trace_stop(trace *t);
 
 #endif

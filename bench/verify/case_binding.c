@@ -127,7 +127,7 @@ void case_binding_free(case_binding *b) {
   *b = (case_binding){0};
 }
 
-/* Is a source element part of the region? */
+/* True where a source element is part of the region. */
 static bool is_in_region(const case_entry *e, int64_t index) {
   for (int d = e->src.what.ndim - 1; d >= 0; d--) {
     int64_t i = index % e->src.what.shape[d] - e->region.src_offset[d];

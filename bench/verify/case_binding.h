@@ -1,5 +1,5 @@
-/* Memory of one rank for one side of a case: buffers with guards between them, at odd addresses, some strided; and an
- * image of what the memory must be, so that one comparison checks every element, gap and guard. */
+/* Memory of one rank for one side of a case: buffers with guards between them, at odd addresses, some strided. An image
+ * of the expected memory lets one comparison check every element, gap and guard. */
 #ifndef BENCH_CASE_BINDING_H
 #define BENCH_CASE_BINDING_H
 
@@ -35,13 +35,13 @@ reshard_status case_binding_to_device(case_binding *b, rs_device *device);
 /* The whole arena to its double, or back, in the order of stream: done when it returns. Nothing where there is none. */
 reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream);
 
-/* What the arena is before an execute: poison, and in a source the stamps of a generation of data. */
+/* Content of the arena before an execute: poison, and in a source the stamps of a generation of data. */
 typedef enum case_fill { FILL_SOURCE, FILL_DESTINATION, FILL_REVERSED } case_fill;
-/* SOURCE: arena and image hold the data. DESTINATION: the arena is poison, the image has what should arrive. REVERSED:
+/* SOURCE: arena and image hold the data. DESTINATION: the arena is poison, the image has the expected result. REVERSED:
  * as DESTINATION, but for source buffers that the reverse plan fills. */
 void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int generation);
 
-/* True when arena and image agree; else what differs first goes to why. */
+/* True where arena and image agree; else writes the first difference to why. */
 bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
                         cli_text *why);
 

@@ -92,7 +92,7 @@ static int64_t linear_index(const oracle_layout *l, int64_t *const *lists, const
   return linear;
 }
 
-/* All indices of an array in one dim, asked for a few runs at a time; -1 when the runs make no sense. */
+/* Lists the indices of an array in one dim, asked for a few runs at a time; returns -1 where the runs make no sense. */
 static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t array, int dim, int64_t extent,
                             int64_t **out) {
   reshard_interval runs[7];

@@ -1,4 +1,4 @@
-/* Inside of running a case: case_run.c makes plans and draws passes, case_pass.c runs them. */
+/* The context of a running case: case_run.c makes plans and draws passes, case_pass.c runs them. */
 #ifndef BENCH_CASE_CONTEXT_H
 #define BENCH_CASE_CONTEXT_H
 
@@ -59,9 +59,9 @@ typedef struct case_context {
 /* Records the first failure of a case; returns false. */
 bool case_failed(case_context *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_status status);
-/* The same where why has something, which is freed; else true. */
+/* Does the same where why has text, which it frees; else returns true. */
 bool case_take_reason(case_context *l, cli_text *why);
-/* Meeting of all ranks, of all processes. */
+/* Barrier of all ranks of all processes. */
 bool case_barrier(case_context *l, int64_t rank, bool ok);
 
 #endif

@@ -38,7 +38,7 @@ static int draw_shape(rng *r, int64_t most, int64_t *shape) {
   return ndim;
 }
 
-/* Whole tensors, the same on both sides. */
+/* Makes the region the whole tensor, with the same shape on both sides. */
 static void draw_whole(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   memcpy(dst_shape, shape, (size_t)ndim * sizeof *shape);
   for (int d = 0; d < ndim; d++) {
@@ -49,7 +49,7 @@ static void draw_whole(rng *r, case_entry *e, int ndim, const int64_t *shape, in
   e->given = rng_one_in(r, 4) ? (unsigned)rng_below(r, 64) : GIVEN_NAME;
 }
 
-/* Which source dim each destination dim walks: shuffled, with unit dims dropped and put in. Returns the destination's
+/* Draws the permutation: the source dims shuffled, some unit dims dropped and some added. Returns the destination's
  * ndim. */
 static int draw_permutation(rng *r, case_entry *e, int ndim) {
   int n = 0, *p = e->region.permutation;
@@ -67,7 +67,8 @@ static int draw_permutation(rng *r, case_entry *e, int ndim) {
   return n;
 }
 
-/* A part of the source becomes a part of the destination, perhaps with other dims. Returns the destination's ndim. */
+/* Draws a part of the source that becomes a part of the destination, perhaps with other dims. Returns the destination's
+ * ndim. */
 static int draw_region(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   oracle_region *g = &e->region;
   bool whole = rng_one_in(r, 3), permuted = !rng_one_in(r, 4);
@@ -193,7 +194,7 @@ static void draw_options(rng *r, case_plan *c) {
   }
 }
 
-/* Every element of a destination tensor in exactly one place, so that the way back is a reshard too. */
+/* True where every element of the destination is in exactly one place, so that the way back is a reshard too. */
 static bool is_reversible(const case_entry *e) {
   const oracle_layout *l = &e->dst.what;
   int64_t n = 1, held = 0;

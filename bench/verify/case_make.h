@@ -57,7 +57,7 @@ typedef struct case_choices {
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_choices;
 
-/* On failure false, with the reason in why. */
+/* Makes the case of a seed; on failure false, with the reason in why. */
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, cli_text *why);
 void case_free(case_plan *plan);
 /* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */

@@ -1,9 +1,9 @@
 /* A pass of a case: transfers are made and executed, twice and more with other data, by the rank threads or by one
  * thread for all, directly or from a graph.
  *
- * No barrier stands between filling a source and executing, nor between an execute and checking the destination and
- * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
- * of it. */
+ * No barrier stands between filling a source and executing, nor between an execute and the check of its result or the
+ * overwriting of its source: execute promises exactly that order. On GPUs each rank has a stream, and the same holds of
+ * that. */
 #include "bench/verify/case_pass.h"
 
 #include <stdlib.h>
@@ -132,15 +132,15 @@ static bool execute_rank(case_context *l, const case_pass *p, int64_t rank) {
   return status == RESHARD_SUCCESS;
 }
 
-/* My source may be overwritten once my stream is past the execute. */
+/* Overwrites the rank's source as soon as its stream is past the execute. */
 static reshard_status overwrite_source(case_rank *s) {
   if (s->device == NULL)
     return RESHARD_SUCCESS; /* memory of the host is spoilt after it was looked at */
   return s->device->ops->memset(s->device, s->src.memory, 0x77, (size_t)s->src.bytes, s->stream);
 }
 
-/* One execute with data of a generation: fill, execute, check, spoil the source. Wrong data clears *right; false is for
- * an execute that failed, after which no other can follow. */
+/* Runs one execute with data of a generation: fill, execute, check, overwrite the source. Wrong data clears *right.
+ * Returns false where the execute failed, after which no other can follow. */
 static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int generation, bool *right) {
   case_rank *s = &l->rank[rank];
   const case_plan *c = l->c;
@@ -198,7 +198,7 @@ static void bind_side(case_context *l, int64_t rank, bool source, int number, ca
     CLI_TRY("", case_binding_to_device(b, l->rank[rank].device));
 }
 
-/* Other addresses and strides. The old arrays may go at once: my execute on them has returned. */
+/* Binds other addresses and strides. The old arrays may go at once: the rank's execute on them has returned. */
 static bool rebind_arrays(case_context *l, const case_pass *p, int64_t rank, int number) {
   case_rank *s = &l->rank[rank];
   case_binding src, dst;

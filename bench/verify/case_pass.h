@@ -4,10 +4,10 @@
 
 #include "bench/verify/case_context.h"
 
-/* A pass, on one rank, of that number. generation counts on, so that no data comes twice. False where any rank's was
- * not right. */
+/* Runs a pass of that number on one rank. generation counts on, so that no data comes twice. False where any rank's
+ * result was wrong. */
 bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation);
-/* The reverse plan brings every source element of the region back from what a forward pass delivered. */
+/* Checks that the reverse plan brings every source element of the region back from the result of a forward pass. */
 bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation);
 
 #endif

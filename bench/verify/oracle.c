@@ -1,6 +1,5 @@
-/* Everything here is the definition written down: a dim is a list of indices, a cut keeps some of them, an array is the
- * product of its dims' lists, and a reshard looks up each destination element's source. Nothing is clever on purpose.
- */
+/* The definition, written down: a dim is a list of indices, a cut keeps some of them, an array is the product of its
+ * dims' lists. A reshard looks up each destination element's source. Nothing is clever on purpose. */
 #include "bench/verify/oracle.h"
 #include "bench/cli/util.h"
 
@@ -15,7 +14,7 @@ typedef struct index_list {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunk rule: [*begin, *end) of n positions is piece i of w. */
+/* The chunk rule: [*begin, *end) of n positions is chunk i of w. */
 static void chunk_range(int64_t n, int64_t w, int64_t i, int64_t *begin, int64_t *end) {
   int64_t split = (n + w - 1) / w;
   *begin = smaller(split * i, n);
@@ -74,7 +73,7 @@ static void write_product(const oracle_layout *l, const index_list *k, oracle_bu
   }
 }
 
-/* What the rank at a position of the rank list keeps, in every dim. */
+/* Cuts every dim to the indices of the rank at a position of the rank list. */
 static void cut_regular(const oracle_layout *l, int64_t position, index_list *k) {
   if (l->kind == RESHARD_LAYOUT_CHUNK)
     cut_chunk(&k[l->dim], l->nranks, position);

@@ -47,14 +47,14 @@ typedef struct oracle_buffers {
 void oracle_evaluate(const oracle_layout *layout, oracle_buffers *held);
 void oracle_buffers_free(oracle_buffers *held, int64_t world);
 
-/* Which part of the source becomes which part of the destination; as in reshard_entry, everything explicit. */
+/* The part of the source that becomes a part of the destination; as in reshard_entry, everything explicit. */
 typedef struct oracle_region {
   int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
   int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
   int permutation[RESHARD_MAX_DIMS];
 } oracle_region;
 
-/* What one reshard does. */
+/* The counts of one reshard. */
 typedef struct oracle_counts {
   int64_t needed[ORACLE_WORLD];    /* elements that each rank's destination receives */
   int64_t lacked[ORACLE_WORLD];    /* of these, elements that its own source does not have */

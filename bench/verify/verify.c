@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Few threads make each case quicker, several runners keep the cores busy while ranks wait for one another. */
+/* Few threads make each case quicker; several runners keep the cores busy while ranks wait for one another. */
 #define MOST_WORKERS 16
 
 int command_verify(int argc, char **argv) {

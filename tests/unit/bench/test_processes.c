@@ -1,5 +1,5 @@
-/* A few bytes from the first process to all over TCP, as --comm nccl begins: late first, strangers at the port, a
- * process that never comes. */
+/* The broadcast of a few bytes over TCP, as --comm nccl begins: a late first process, strangers at the port, a process
+ * that never comes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,7 +82,8 @@ static void test_share(void **state) {
     assert_int_equal(status_of(child[i]), 0);
 }
 
-/* Who connects and says something else, or nothing, is no process of this run; nor is one of another world. */
+/* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
+ * world. */
 static void test_strangers(void **state) {
   (void)state;
   int port = free_port();
