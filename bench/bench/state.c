@@ -1,6 +1,6 @@
 #include "bench/bench/state.h"
 
-#include "device/cpu/cpu.h" /* its straight copies are as good as the library can make them: what a reshard is compared with */
+#include "device/cpu/cpu.h"
 #include "device/environment.h"
 
 #include <stdlib.h>

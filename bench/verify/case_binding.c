@@ -53,8 +53,8 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
   bool plain = rng_one_in(&common, 2) || c->plain;
   *b = (case_binding){.bytes = 64 + rng_below(&r, 64)};
   for (int64_t e = 0; e < c->nentries; e++) {
-    const oracle_buffers *held = source ? &c->entry[e].src.held : &c->entry[e].dst.held;
-    b->n += held->first[rank + 1] - held->first[rank];
+    const oracle_buffers *buffers = source ? &c->entry[e].src.buffers : &c->entry[e].dst.buffers;
+    b->n += buffers->first[rank + 1] - buffers->first[rank];
   }
   b->place = cli_alloc(b->n, sizeof *b->place);
   b->pointer = cli_alloc(b->n, sizeof *b->pointer);
@@ -62,11 +62,11 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
   int64_t n = 0;
   for (int64_t e = 0; e < c->nentries; e++) {
     const case_side *side = source ? &c->entry[e].src : &c->entry[e].dst;
-    bool strides_allowed = !(side->what.kind == RESHARD_LAYOUT_FLAT && side->what.ndim != 1);
-    for (int64_t i = side->held.first[rank]; i < side->held.first[rank + 1]; i++, n++) {
+    bool strides_allowed = !(side->described.kind == RESHARD_LAYOUT_FLAT && side->described.ndim != 1);
+    for (int64_t i = side->buffers.first[rank]; i < side->buffers.first[rank + 1]; i++, n++) {
       case_buffer *p = &b->place[n];
       p->entry = e;
-      p->buffer = &side->held.buffer[i];
+      p->buffer = &side->buffers.buffer[i];
       p->width = reshard_dtype_size(c->entry[e].dtype);
       set_contiguous(p->buffer, p->stride);
       if (p->buffer->n == 0 && rng_one_in(&r, 2)) {
@@ -129,11 +129,11 @@ void case_binding_free(case_binding *b) {
 
 /* True where a source element is part of the region. */
 static bool is_in_region(const case_entry *e, int64_t index) {
-  for (int d = e->src.what.ndim - 1; d >= 0; d--) {
-    int64_t i = index % e->src.what.shape[d] - e->region.src_offset[d];
+  for (int d = e->src.described.ndim - 1; d >= 0; d--) {
+    int64_t i = index % e->src.described.shape[d] - e->region.src_offset[d];
     if (i < 0 || i >= e->region.src_extent[d])
       return false;
-    index /= e->src.what.shape[d];
+    index /= e->src.described.shape[d];
   }
   return true;
 }

@@ -119,15 +119,15 @@ static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t
 
 /* An array's elements stand in its buffer where the oracle has them; returns how many there are. */
 static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t array, cli_text *why) {
-  const oracle_layout *l = &side->what;
-  const oracle_buffers *held = &side->held;
+  const oracle_layout *l = &side->described;
+  const oracle_buffers *buffers = &side->buffers;
   reshard_array_info info;
   int64_t *lists[RESHARD_MAX_DIMS] = {0}, count[RESHARD_MAX_DIMS], elements = 1, stride = 1;
   if (reshard_layout_array(side->layout, rank, array, &info) != RESHARD_SUCCESS) {
     cli_add(why, "array %lld of rank %lld: %s", (long long)array, (long long)rank, reshard_last_error());
     return 0;
   }
-  bool right = info.buffer >= 0 && info.buffer < held->first[rank + 1] - held->first[rank];
+  bool right = info.buffer >= 0 && info.buffer < buffers->first[rank + 1] - buffers->first[rank];
   for (int d = 0; d < l->ndim; d++) {
     count[d] = list_indices(r, side->layout, rank, array, d, l->shape[d], &lists[d]);
     right = right && count[d] == info.shape[d];
@@ -138,7 +138,7 @@ static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t 
     stride *= count[d];
   }
   right = right && elements == info.elements;
-  const oracle_buffer *buffer = right ? &held->buffer[held->first[rank] + info.buffer] : NULL;
+  const oracle_buffer *buffer = right ? &buffers->buffer[buffers->first[rank] + info.buffer] : NULL;
   right = right && info.offset >= 0 && info.offset + elements <= buffer->n;
   for (int64_t k = 0; right && k < elements; k++)
     right = buffer->index[info.offset + k] == linear_index(l, lists, count, k);
@@ -168,8 +168,8 @@ static int count_meeting(void *user, int64_t rank, int64_t array, int64_t elemen
 }
 
 static void check_meet(rng *r, const case_side *side, cli_text *why) {
-  const oracle_layout *l = &side->what;
-  const oracle_buffers *held = &side->held;
+  const oracle_layout *l = &side->described;
+  const oracle_buffers *buffers = &side->buffers;
   reshard_box box = {{0}, {0}};
   meeting_counts m = {.ordered = true, .last_rank = -1};
   for (int d = 0; d < l->ndim; d++) {
@@ -178,9 +178,9 @@ static void check_meet(rng *r, const case_side *side, cli_text *why) {
   }
   reshard_status status = reshard_layout_meet(side->layout, &box, count_meeting, &m);
   for (int64_t rank = 0; rank < l->world; rank++)
-    for (int64_t b = held->first[rank]; b < held->first[rank + 1]; b++)
-      for (int64_t e = 0; e < held->buffer[b].n; e++) {
-        int64_t index = held->buffer[b].index[e];
+    for (int64_t b = buffers->first[rank]; b < buffers->first[rank + 1]; b++)
+      for (int64_t e = 0; e < buffers->buffer[b].n; e++) {
+        int64_t index = buffers->buffer[b].index[e];
         bool in = true;
         for (int d = l->ndim - 1; d >= 0; d--) {
           int64_t i = index % l->shape[d] - box.offset[d];
@@ -198,14 +198,14 @@ static void check_meet(rng *r, const case_side *side, cli_text *why) {
 }
 
 void case_check_layout(rng *r, const case_side *side, cli_text *why) {
-  const oracle_layout *l = &side->what;
+  const oracle_layout *l = &side->described;
   for (int64_t rank = 0; rank < l->world; rank++) {
     int64_t buffers = 0, arrays = 0, in_buffers = 0, in_arrays = 0,
-            n = side->held.first[rank + 1] - side->held.first[rank];
+            n = side->buffers.first[rank + 1] - side->buffers.first[rank];
     bool right = reshard_layout_buffer_count(side->layout, rank, &buffers) == RESHARD_SUCCESS && buffers == n &&
                  reshard_layout_array_count(side->layout, rank, &arrays) == RESHARD_SUCCESS;
     for (int64_t b = 0; right && b < n; b++) {
-      int64_t elements = -1, should = side->held.buffer[side->held.first[rank] + b].n;
+      int64_t elements = -1, should = side->buffers.buffer[side->buffers.first[rank] + b].n;
       right = reshard_layout_buffer_elements(side->layout, rank, b, &elements) == RESHARD_SUCCESS && elements == should;
       in_buffers += should;
     }
@@ -228,7 +228,7 @@ static void add_dims(cli_text *out, const char *what, int ndim, const int64_t *a
 }
 
 void case_describe_entry(const case_entry *e, int64_t number, cli_text *out) {
-  const oracle_layout *src = &e->src.what, *dst = &e->dst.what;
+  const oracle_layout *src = &e->src.described, *dst = &e->dst.described;
   bool whole = src->ndim == dst->ndim;
   cli_add(out, "\n  entry %lld, %s: ", (long long)number, reshard_dtype_string(e->dtype));
   add_dims(out, "", src->ndim, src->shape);

@@ -44,7 +44,7 @@ typedef struct case_context {
   const case_plan *c;
   reshard_entry *entries;
   int64_t first, locals; /* ranks [first, first + locals) are here */
-  reshard_comm *kept;    /* by the runner; NULL: it is not a local communicator */
+  reshard_comm *shared;  /* by the runner; NULL: it is not a local communicator */
   reshard_comm *comms;   /* [world], like the following; of the ranks here */
   case_rank *rank;
   reshard_transfer *transfers;

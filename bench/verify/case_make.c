@@ -124,9 +124,10 @@ static bool check_print(case_side *side, cli_text *why) {
   bool right = false;
   if (reshard_layout_print(side->layout, text, needed, NULL) != RESHARD_SUCCESS)
     cli_add(why, "%s cannot be printed: %s", side->text, reshard_last_error());
-  else if (side->what.kind == RESHARD_LAYOUT_BOXES && side->what.nboxes == 0)
+  else if (side->described.kind == RESHARD_LAYOUT_BOXES && side->described.nboxes == 0)
     right = true;
-  else if (reshard_layout_parse(text, side->what.ndim, side->what.shape, side->what.world, &again) != RESHARD_SUCCESS)
+  else if (reshard_layout_parse(text, side->described.ndim, side->described.shape, side->described.world, &again) !=
+           RESHARD_SUCCESS)
     cli_add(why, "%s is printed as %s, which is not read: %s", side->text, text, reshard_last_error());
   else if (!reshard_layout_equal(side->layout, again))
     cli_add(why, "%s is printed as %s, which is another layout", side->text, text);
@@ -139,9 +140,9 @@ static bool check_print(case_side *side, cli_text *why) {
 
 static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, bool source,
                       cli_text *why) {
-  case_describe(r, ndim, shape, world, source, &side->what);
-  oracle_evaluate(&side->what, &side->held);
-  if (case_build(r, &side->what, &side->layout, &side->text) != RESHARD_SUCCESS) {
+  case_describe(r, ndim, shape, world, source, &side->described);
+  oracle_evaluate(&side->described, &side->buffers);
+  if (case_build(r, &side->described, &side->layout, &side->text) != RESHARD_SUCCESS) {
     cli_add(why, "layout %s refused: %s", side->text, reshard_last_error());
     return false;
   }
@@ -196,25 +197,25 @@ static void draw_options(rng *r, case_plan *c) {
 
 /* True where every element of the destination is in exactly one place, so that the way back is a reshard too. */
 static bool is_reversible(const case_entry *e) {
-  const oracle_layout *l = &e->dst.what;
+  const oracle_layout *l = &e->dst.described;
   int64_t n = 1, held = 0;
   for (int d = 0; d < l->ndim; d++)
     n *= l->shape[d];
   unsigned char *seen = cli_alloc(n, 1);
   bool once = true;
-  for (int64_t b = 0; b < e->dst.held.first[l->world]; b++)
-    for (int64_t i = 0; i < e->dst.held.buffer[b].n; i++, held++)
-      once = once && seen[e->dst.held.buffer[b].index[i]]++ == 0;
+  for (int64_t b = 0; b < e->dst.buffers.first[l->world]; b++)
+    for (int64_t i = 0; i < e->dst.buffers.buffer[b].n; i++, held++)
+      once = once && seen[e->dst.buffers.buffer[b].index[i]]++ == 0;
   free(seen);
   return once && held == n;
 }
 
 static int64_t finish_entry(case_plan *c, case_entry *e) {
   int64_t width = (int64_t)reshard_dtype_size(e->dtype), bytes = width;
-  for (int d = 0; d < e->src.what.ndim; d++)
+  for (int d = 0; d < e->src.described.ndim; d++)
     bytes *= e->region.src_extent[d];
   c->reversible = c->reversible && is_reversible(e);
-  oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, width, &c->counts);
+  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, width, &c->counts);
   return bytes;
 }
 
@@ -257,8 +258,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, cli_text 
 }
 
 static void free_side(case_side *side, int64_t world) {
-  case_describe_free(&side->what);
-  oracle_buffers_free(&side->held, world);
+  case_describe_free(&side->described);
+  oracle_buffers_free(&side->buffers, world);
   reshard_layout_release(side->layout);
   free(side->text);
 }

@@ -9,10 +9,10 @@
 
 /* One side of an entry. */
 typedef struct case_side {
-  oracle_layout what;
+  oracle_layout described;
   reshard_layout layout;
-  oracle_buffers held; /* destination: after oracle_reshard source elements, or -1 */
-  char *text;          /* how the layout was made: its string, or "kind by constructor" */
+  oracle_buffers buffers; /* destination: after oracle_reshard source elements, or -1 */
+  char *text;             /* how the layout was made: its string, or "kind by constructor" */
 } case_side;
 
 typedef struct case_entry {

@@ -131,7 +131,7 @@ static void draw_passes(rng *r, case_context *l) {
 static void add_totals(const case_context *l, case_totals *totals) {
   bool seen[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT] = {{false}};
   for (int64_t i = 0; i < l->c->nentries; i++)
-    seen[l->c->entry[i].src.what.kind][l->c->entry[i].dst.what.kind] = true;
+    seen[l->c->entry[i].src.described.kind][l->c->entry[i].dst.described.kind] = true;
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       totals->pairs[a][b] += seen[a][b];
@@ -169,7 +169,7 @@ static bool choose_comms(case_context *l, rng *r) {
                                                         reshard_isa_available(isa) ? isa : RESHARD_ISA_AUTO, &l->why);
   for (int64_t i = 0; comms != NULL && i < l->locals; i++)
     l->comms[l->first + i] = comms[i];
-  l->kept = remote == NULL ? comms : NULL;
+  l->shared = remote == NULL ? comms : NULL;
   return comms != NULL;
 }
 
@@ -202,8 +202,8 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
     draw_passes(&r, &l);
     rank_pool_run(runner->pool, l.locals, run_rank, &l);
     add_totals(&l, totals);
-    if (l.why.length > 0 && l.kept != NULL)
-      case_comms_drop(runner->comms, l.kept); /* a rank may have given up in the middle of a collective call */
+    if (l.why.length > 0 && l.shared != NULL)
+      case_comms_drop(runner->comms, l.shared); /* a rank may have given up in the middle of a collective call */
     free(l.entries);
     free(l.rank);
     free(l.transfers);

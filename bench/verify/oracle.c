@@ -126,36 +126,36 @@ static void evaluate_flat(const oracle_layout *l, int64_t position, oracle_buffe
     out->index[e] = begin + e;
 }
 
-void oracle_evaluate(const oracle_layout *l, oracle_buffers *held) {
+void oracle_evaluate(const oracle_layout *l, oracle_buffers *buffers) {
   int64_t n = 0;
-  held->buffer = cli_alloc(l->world + l->nboxes, sizeof *held->buffer);
+  buffers->buffer = cli_alloc(l->world + l->nboxes, sizeof *buffers->buffer);
   for (int64_t r = 0; r < l->world; r++) {
-    held->first[r] = n;
+    buffers->first[r] = n;
     if (l->kind == RESHARD_LAYOUT_BOXES) {
       for (int64_t b = 0; b < l->nboxes; b++)
         if (l->box_rank[b] == r)
-          evaluate_box(l, &l->box[b], -1, &held->buffer[n++]);
+          evaluate_box(l, &l->box[b], -1, &buffers->buffer[n++]);
       continue;
     }
     int64_t position = 0;
     while (position < l->nranks && l->ranks[position] != r)
       position++;
     if (position == l->nranks)
-      held->buffer[n].ndim = l->kind == RESHARD_LAYOUT_FLAT ? 1 : l->ndim; /* one buffer with nothing in it */
+      buffers->buffer[n].ndim = l->kind == RESHARD_LAYOUT_FLAT ? 1 : l->ndim; /* one buffer with nothing in it */
     else if (l->kind == RESHARD_LAYOUT_FLAT)
-      evaluate_flat(l, position, &held->buffer[n]);
+      evaluate_flat(l, position, &buffers->buffer[n]);
     else
-      evaluate_box(l, NULL, position, &held->buffer[n]);
+      evaluate_box(l, NULL, position, &buffers->buffer[n]);
     n++;
   }
-  held->first[l->world] = n;
+  buffers->first[l->world] = n;
 }
 
-void oracle_buffers_free(oracle_buffers *held, int64_t world) {
-  for (int64_t b = 0; held->buffer != NULL && b < held->first[world]; b++)
-    free(held->buffer[b].index);
-  free(held->buffer);
-  held->buffer = NULL;
+void oracle_buffers_free(oracle_buffers *buffers, int64_t world) {
+  for (int64_t b = 0; buffers->buffer != NULL && b < buffers->first[world]; b++)
+    free(buffers->buffer[b].index);
+  free(buffers->buffer);
+  buffers->buffer = NULL;
 }
 
 /* Source element of a destination element, or -1 outside the region. */

@@ -44,8 +44,8 @@ typedef struct oracle_buffers {
   oracle_buffer *buffer;
 } oracle_buffers;
 
-void oracle_evaluate(const oracle_layout *layout, oracle_buffers *held);
-void oracle_buffers_free(oracle_buffers *held, int64_t world);
+void oracle_evaluate(const oracle_layout *layout, oracle_buffers *buffers);
+void oracle_buffers_free(oracle_buffers *buffers, int64_t world);
 
 /* The part of the source that becomes a part of the destination; as in reshard_entry, everything explicit. */
 typedef struct oracle_region {

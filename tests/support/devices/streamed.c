@@ -363,7 +363,7 @@ bool streamed_case(streamed *s, const case_plan *c, cli_text *why, reshard_statu
 }
 
 static void make_layout(rng *r, int64_t n, streamed_side which, case_side *side) {
-  oracle_layout *l = &side->what;
+  oracle_layout *l = &side->described;
   *l = (oracle_layout){
       .kind = RESHARD_LAYOUT_CHUNK, .ndim = 2, .shape = {STREAMED_ROWS, STREAMED_COLUMNS}, .world = n, .nranks = n};
   for (int64_t i = 0; i < n; i++)
@@ -376,7 +376,7 @@ static void make_layout(rng *r, int64_t n, streamed_side which, case_side *side)
     l->block[0] = which.block[0];
     l->block[1] = which.block[1];
   }
-  oracle_evaluate(l, &side->held);
+  oracle_evaluate(l, &side->buffers);
   CLI_TRY("layout: ", case_build(r, l, &side->layout, &side->text));
 }
 
@@ -395,7 +395,7 @@ void streamed_make(int64_t n, streamed_side src, streamed_side dst, int64_t limi
   }
   make_layout(&r, n, src, &e->src);
   make_layout(&r, n, dst, &e->dst);
-  oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, 4, &c->counts);
+  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, 4, &c->counts);
 }
 
 void streamed_force_rounds(case_plan *c) {

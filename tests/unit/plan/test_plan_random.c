@@ -67,7 +67,7 @@ static uint64_t walk_message(reshard_plan plan, const rs_class *c, bool sending,
 /* One entry in all plans: every message is the same list of elements on both sides, and every element that a rank needs
  * arrives once. */
 static void check_segments(const case_plan *c, const reshard_plan *plans, int64_t entry) {
-  const oracle_buffers *want = &c->entry[entry].dst.held;
+  const oracle_buffers *want = &c->entry[entry].dst.buffers;
   for (int64_t r = 0; r < c->world; r++) {
     reshard_plan plan = plans[r];
     const rs_class *mine = &plan->classes.at[plan->entries[entry].class_];
