@@ -4,7 +4,7 @@
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
 #include "bench/launch/gpu.h"
-#include "bench/launch/mpi.h"
+#include "bench/launch/processes.h"
 
 #include <reshard/file.h>
 

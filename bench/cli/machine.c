@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "bench/cli/machine.h"
 
+#include "device/environment.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -64,14 +66,13 @@ void machine_read(machine *m) {
   m->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   static const reshard_isa best_first[] = {RESHARD_ISA_AVX512, RESHARD_ISA_AVX2, RESHARD_ISA_NEON, RESHARD_ISA_SSE2,
                                            RESHARD_ISA_SCALAR};
-  const char *forced = getenv("RESHARD_ISA");
-  for (int i = 4; i >= 0; i--)
-    if (reshard_isa_available(best_first[i]))
-      m->isa = reshard_isa_string(best_first[i]);
-  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
-    if (i != RESHARD_ISA_AUTO && strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0 &&
-        reshard_isa_available((reshard_isa)i))
-      m->isa = reshard_isa_string((reshard_isa)i);
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  int threads = 1;
+  if (rs_environment_cpu(&threads, &isa) != RESHARD_SUCCESS || !reshard_isa_available(isa))
+    isa = RESHARD_ISA_AUTO;
+  for (int i = 0; isa == RESHARD_ISA_AUTO && i < 5; i++)
+    isa = reshard_isa_available(best_first[i]) ? best_first[i] : isa;
+  m->isa = reshard_isa_string(isa);
 }
 
 /* Reads the number behind a key in a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is

@@ -2,9 +2,7 @@
  * caches; some cases also beside rivals. Goals are those of one H100 or H200. */
 #include "bench/gpu/bench.h"
 
-#include "bench/gpu/batches.h"
-#include "bench/gpu/copies.h"
-#include "bench/gpu/host.h"
+#include "bench/gpu/cases.h"
 
 int gpu_bench(gpu_context *b, const gpu_bench_options *o) {
   gpu_bench_run x = {.b = b, .o = o, .small = o->bytes < 64 << 20};

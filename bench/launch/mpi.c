@@ -1,5 +1,5 @@
 /* Processes that mpirun started. */
-#include "bench/launch/mpi.h"
+#include "bench/launch/processes.h"
 
 #include <mpi.h>
 

@@ -1,5 +1,5 @@
 /* In place of mpi.c in a build without MPI. */
-#include "bench/launch/mpi.h"
+#include "bench/launch/processes.h"
 
 static _Noreturn void refuse_mpi(void) { cli_exit(EXIT_LACKING, "--comm mpi: this build has no MPI"); }
 

@@ -1,8 +1,5 @@
 #include "bench/launch/processes.h"
 
-#include "bench/launch/mpi.h"
-#include "bench/launch/tcp.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

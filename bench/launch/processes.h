@@ -26,4 +26,15 @@ void processes_close(const processes *p);
 /* Longest wait for other processes: RESHARD_TIMEOUT_MS, else a minute. */
 int64_t processes_timeout_ms(void);
 
+/* By MPI: mpi.c, or no_mpi.c in a build without MPI, where mpi_open ends the program with status 3. */
+bool mpi_built(void);
+void mpi_open(processes *out);
+void mpi_share(void *bytes, size_t n);
+void mpi_close(void);
+const void *mpi_world(void); /* an MPI_Comm */
+
+/* Broadcasts by a connection from each process to the first, at the port after MASTER_PORT, where torchrun itself
+ * listens. */
+void tcp_share(const processes *p, void *bytes, size_t n);
+
 #endif

@@ -1,7 +1,7 @@
 #include "bench/launch/session.h"
 
 #include "bench/launch/gpu.h"
-#include "bench/launch/mpi.h"
+#include "bench/launch/processes.h"
 
 #include "comm/comm.h"
 

@@ -31,10 +31,6 @@ void session_end(session *s);
 
 /* The device of a rank; NULL for the CPU of a local communicator's own. */
 rs_device *session_device(const session *s, int64_t local);
-/* The first local rank on that rank's device, which acts for the device. */
-static inline int64_t session_lead(const session *s, int64_t local) {
-  return s->ndevices > 0 ? local % s->ndevices : 0;
-}
 /* Barrier of all ranks of all processes, each by its thread. True where all came with ok; false where a rank cannot be
  * reached. */
 bool session_barrier(session *s, int64_t local, bool ok);

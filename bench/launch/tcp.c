@@ -1,7 +1,7 @@
 /* Broadcasts a few bytes from the first process to all, over TCP. The first process listens and answers each process of
  * this run once; the others try until it is there. One deadline ends everything. */
 #define _GNU_SOURCE
-#include "bench/launch/tcp.h"
+#include "bench/launch/processes.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -108,22 +108,14 @@ static int copy_run(void *state) {
   return 0;
 }
 
-static void *direct_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return sync_make(RESHARD_PATH_AUTO, 0, items);
-}
-static void *packed_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return sync_make(RESHARD_PATH_PACKED, 0, items);
-}
-static void *plain_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return sync_make(RESHARD_PATH_AUTO, 0, items);
-}
-static void *streaming_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return sync_make(RESHARD_PATH_AUTO, 1, items);
-}
+#define MAKE(name, path, streaming) \
+  static void *name(int64_t parameter, int64_t *items) { \
+    (void)parameter; \
+    return sync_make(path, streaming, items); \
+  }
+MAKE(direct_make, RESHARD_PATH_AUTO, 0)
+MAKE(packed_make, RESHARD_PATH_PACKED, 0)
+MAKE(streaming_make, RESHARD_PATH_AUTO, 1)
 
 /* --- Trees ------------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +171,7 @@ static int walk_run(void *state) {
 
 const micro_case micro_module[] = {
     {"module_sync_1000_tensors_256_MiB_4_ranks", 0, 20, direct_make, sync_run, sync_drop},
-    {"module_copy_plain_256_MiB_4_ranks", 0, 20, plain_make, copy_run, sync_drop},
+    {"module_copy_plain_256_MiB_4_ranks", 0, 20, direct_make, copy_run, sync_drop},
     {"module_copy_streaming_256_MiB_4_ranks", 0, 20, streaming_make, copy_run, sync_drop},
     {"module_sync_packed_1000_tensors_256_MiB_4_ranks", 0, 5, packed_make, sync_run, sync_drop},
     {"module_roots_100000", 0, 0, tree_make, roots_run, tree_drop},

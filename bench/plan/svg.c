@@ -2,8 +2,6 @@
 #include "bench/plan/svg.h"
 
 #include "bench/cli/svg.h"
-#include "bench/plan/svg_cells.h"
-#include "bench/plan/svg_flow.h"
 
 #include <stdlib.h>
 #include <string.h>

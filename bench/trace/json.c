@@ -1,6 +1,6 @@
 /* A trace in Chrome's format. A step is a complete event ("X"), an edge a flow ("s" to "f") from the record to the
  * wait. Viewers tie a flow to the step that it begins or ends in, so records and waits last a nanosecond at least. */
-#include "bench/trace/json.h"
+#include "bench/trace/trace.h"
 
 #include "bench/cli/json.h"
 

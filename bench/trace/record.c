@@ -1,7 +1,6 @@
 #include "bench/trace/record.h"
 
-#include "bench/trace/json.h"
-#include "bench/trace/svg.h"
+#include "bench/trace/trace.h"
 
 #include "comm/comm.h"
 #include "device/stream.h"

@@ -2,7 +2,7 @@
  *
  * Work is a box with the number and in the colour of its round. A thin line is time in which a stream waits. An edge is
  * a curve from the record of an event to the end of the wait. */
-#include "bench/trace/svg.h"
+#include "bench/trace/trace.h"
 
 #include "bench/cli/svg.h"
 
