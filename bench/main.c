@@ -1,25 +1,29 @@
 /* The program `reshard`: a table of commands. */
 #include "bench/cli/commands.h"
-#include "bench/cli/util.h"
+#include "bench/cli/options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct command {
   const char *name;
+  int bit; /* of the options table */
   int (*run)(int argc, char **argv);
   const char *does;
 } commands[] = {
-    {"plan", command_plan,
+    {"plan", COMMAND_PLAN, command_plan,
      "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
-    {"convert", command_convert, "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
-    {"bench", command_bench, "measures it, in the manner of nccl-tests"},
-    {"trace", command_trace, "draws an execute: what runs when on which stream, and what waits for what"},
-    {"verify", command_verify, "random cases against a naive reshard, every byte"},
-    {"info", command_info, "what this build has and this machine offers"},
+    {"convert", COMMAND_CONVERT, command_convert,
+     "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
+    {"bench", COMMAND_BENCH, command_bench, "measures it, in the manner of nccl-tests"},
+    {"trace", COMMAND_TRACE, command_trace,
+     "draws an execute: what runs when on which stream, and what waits for what"},
+    {"verify", COMMAND_VERIFY, command_verify, "random cases against a naive reshard, every byte"},
+    {"info", COMMAND_INFO, command_info, "what this build has and this machine offers"},
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 
-static void help(void) {
+static void print_help(void) {
   printf("usage: reshard COMMAND [OPTION]...\n\n");
   for (size_t i = 0; i < COMMANDS; i++)
     printf("  %-8s %s\n", commands[i].name, commands[i].does);
@@ -34,15 +38,54 @@ static void help(void) {
          "exit status: 0 done; 1 it failed; 2 bad usage or input; 3 this machine or build lacks what was asked for\n");
 }
 
+/* A bash script that completes commands, options and their words; all else is a file to it. */
+static void print_completion(void) {
+  cli_text names = {0}, options = {0}, values = {0};
+  for (size_t i = 0; i < COMMANDS; i++) {
+    cli_add(&names, "%s ", commands[i].name);
+    cli_add(&options, "    %s) words='", commands[i].name);
+    cli_add_option_names(commands[i].bit, &options);
+    cli_add(&options, "' ;;\n");
+  }
+  cli_add_option_values(&values);
+  printf("# Completes reshard's commands and options in bash; made by `reshard completion`.\n"
+         "_reshard() {\n"
+         "  local word=${COMP_WORDS[COMP_CWORD]} words=''\n"
+         "  case ${COMP_WORDS[COMP_CWORD - 1]} in\n"
+         "%s"
+         "  *)\n"
+         "    case $COMP_CWORD,$word,${COMP_WORDS[1]} in\n"
+         "    1,*) words='%s--help --version' ;;\n"
+         "    *,-*,*) ;;\n"
+         "    *) return ;;\n"
+         "    esac\n"
+         "    [ -n \"$words\" ] || case ${COMP_WORDS[1]} in\n"
+         "%s"
+         "    esac\n"
+         "    ;;\n"
+         "  esac\n"
+         "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+         "}\n"
+         "complete -o default -F _reshard reshard\n",
+         values.at, names.at, options.at);
+  free(names.at);
+  free(options.at);
+  free(values.at);
+}
+
 int main(int argc, char **argv) {
   if (argc < 2)
     cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, trace, verify or info; see reshard --help");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-    help();
+    print_help();
     return EXIT_DONE;
   }
   if (strcmp(argv[1], "--version") == 0) {
     printf("reshard %s\n", reshard_version());
+    return EXIT_DONE;
+  }
+  if (strcmp(argv[1], "completion") == 0) { /* for the build alone: --help does not tell */
+    print_completion();
     return EXIT_DONE;
   }
   for (size_t i = 0; i < COMMANDS; i++)

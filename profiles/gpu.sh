@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# ./run gpu [--quick]: everything that needs a GPU, in 9 minutes (3 with --quick): builds with cmake and nvcc alone, checks
-# what the library does there against the CPU, measures it beside the GPU's own copy, and writes the results down.
+# ./run gpu [--quick]: all work that needs a GPU, in 9 minutes (3 with --quick). Builds with cmake and nvcc alone, checks the
+# library there against the CPU, measures it beside the GPU's own copy, and writes the results down.
 #
-# Every step has a time limit; one that fails does not end the run, and one for which no time is left is said to be so. What
-# is checked first leaves time for the table of goals; tools and what has no goal come last. Exit status: 0 all steps passed,
-# 1 some failed or were not done in time, 3 there is no GPU or no nvcc. A goal that is not reached is no failure: the table at
-# the end says it.
+# Every step has a time limit. A failing step does not end the run; a step for which no time is left is reported as not done.
+# The first checks leave time for the table of goals; tools and figures without a goal come last. Exit status: 0 all steps
+# passed, 1 some failed or were not done in time, 3 there is no GPU or no nvcc. A missed goal is no failure: the table at the
+# end shows it.
 #
 # Environment: RESHARD_PROGRAM      a program `reshard` that is there; reshard_gpu is beside it. Nothing is built then.
 #              RESHARD_GPU_PROGRAM  the program reshard_gpu, where it is elsewhere
 #              RESHARD_GPU_SECONDS  the time in all (default 530, or 170 with --quick)
-#              RESHARD_GPU_TINY     not empty: sizes that show nothing, for the test of this script
+#              RESHARD_GPU_TINY     not empty: tiny sizes, for the test of this script
 #              RESHARD_GPU_SKIP     steps to leave out, separated by spaces: "nccl-2 nccl-4 torch"
 #              RESHARD_RESULTS      directory of the results (default profiles/results)
 #              RESHARD_COMMIT       the commit, where git cannot tell it
@@ -29,7 +29,7 @@ esac
 [ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
 total=${RESHARD_GPU_SECONDS:-$((quick ? 170 : 530))}
 [[ $total =~ ^[1-9][0-9]{0,4}$ ]] || { printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2; exit 2; }
-keep=$((total * 2 / 5)) # of it, for the goals
+reserve=$((total * 2 / 5)) # for the goals
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
 [[ $build == /* ]] || build=$PWD/$build
@@ -42,7 +42,7 @@ if [ -z "${RESHARD_PROGRAM:-}" ]; then
   nvidia-smi -L 2>/dev/null | grep -q '^GPU' || compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ] ||
     lacking "this machine has no NVIDIA GPU (no nvidia-smi that lists one, no /dev/nvidia0)"
   command -v cmake >/dev/null || lacking "cmake is missing"
-  [ -n "$(tool nvcc)" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
+  [ -n "$(find_tool nvcc)" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
 fi
 work=$(mktemp -d) out='' || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -53,12 +53,12 @@ if [ -n "${RESHARD_PROGRAM:-}" ]; then
   program=$RESHARD_PROGRAM
   micro=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
 else
-  program=$build/reshard micro=$build/reshard_gpu nvcc=$(tool nvcc)
+  program=$build/reshard micro=$build/reshard_gpu nvcc=$(find_tool nvcc)
   export build cores nvcc
-  export -f build_here
+  export -f build_programs
   mkdir -p "$build" || exit 1
   say "building for the GPU that is here, in $build"
-  step build 240 "" bash -c build_here || {
+  step build 240 "" bash -c build_programs || {
     grep -E -A8 'error|CMake Error|FAILED|undefined' "$work/build.txt" | cut -c1-300 | head -60 >&2
     tail -5 "$work/build.txt" >&2
     exit 1
@@ -86,25 +86,25 @@ step verify-packed $((within + 25)) "random cases against the oracle, packed pat
 step verify-graph $((within + 25)) "random cases against the oracle, from graphs" "${verify[@]}" -G
 
 # --- The table of goals ------------------------------------------------------------------------------------------------------
-keep=0
+reserve=0
 step bench 100 "" "$micro" bench --bytes "$bytes" --iters "$iterations" --json "$work/bench.json" && measured=1 || measured=
 while IFS='|' read -r name figure op limit; do
   goal "$name" "$figure" "$op" "$limit"
 done < <(sed -E '/WRONG DATA/ s/ us +[0-9.]+ / us  /' "$work/bench.txt" 2>/dev/null |
   sed -nE 's/^(.*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]*) ([^,]*), goal (<=|>=) ([0-9.]+):.*/\1 (\3)|\2|\4|\5/p')
-[ -n "$measured" ] || goal "what else reshard_gpu bench measures" "" - ""
+[ -n "$measured" ] || goal "the other cases of reshard_gpu bench" "" - ""
 
 columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
 square=(--shape "${side}x$side")
-reshards direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
-reshards direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
-[ -z "$large" ] || reshards direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
-reshards direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
-reshards packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
-reshards packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
+measure_reshard direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
+measure_reshard direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
+[ -z "$large" ] || measure_reshard direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
+measure_reshard direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
+measure_reshard packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
+measure_reshard packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
 
 export program work
-export -f nccl_processes collectives with_tool
+export -f nccl_processes measure_collectives run_tool
 if step nccl-host 30 "2 processes on one GPU" bash -c 'nccl_processes "$@"' nccl 2 "$program" bench --device cuda --comm nccl \
   "${columns[@]}" --shape 512x512 -n "$iterations" -w 3 -c -J "$work/nccl-host.json"; then
   beyond=$(sed -nE 's/.*"host_us": *([0-9.e+-]+).*"group_us": *([0-9.e+-]+).*/\1 \2/p' "$work/nccl-host.json" | awk '{ printf "%.2f", $1 - $2 }')
@@ -126,20 +126,20 @@ for row in "$side|3" "$((side < 512 ? side : 512))|8"; do
   [ -n "$found" ] || goal "reshard of $n x $n f32 (x PyTorch's speed)" "" '>=' "$limit"
 done
 
-# --- What has no goal --------------------------------------------------------------------------------------------------------
+# --- Figures without a goal --------------------------------------------------------------------------------------------------------
 for path in direct packed; do
   step "sweep-$path" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 --ranks 4 --path "$path" "${sweep[@]}" \
     -J "$work/sweep-$path.json"
 done
-report # what comes now may be cut off
+report # later steps may be cut off
 for n in 2 4; do # correctness alone
   [ -z "$quick" ] || [ "$n" = 2 ] || continue
   step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify --device cuda --comm nccl --cases $((quick ? 10 : 25))
 done
-sanitizer=$(tool compute-sanitizer)
+sanitizer=$(find_tool compute-sanitizer)
 sanitized() { # TOOL NAME COMMAND...
   if [ -n "$sanitizer" ]; then
-    step "sanitizer-$2" 45 "compute-sanitizer" bash -o pipefail -c 'with_tool "$@"' tool "$sanitizer" --tool "$1" --error-exitcode 9 "${@:3}"
+    step "sanitizer-$2" 45 "compute-sanitizer" bash -o pipefail -c 'run_tool "$@"' tool "$sanitizer" --tool "$1" --error-exitcode 9 "${@:3}"
   else
     note "sanitizer-$2" lacking 0 "no compute-sanitizer"
   fi
@@ -152,24 +152,24 @@ fi
 if [ -n "$quick" ]; then
   note collectives "left out" 0 "in a quick run"
 elif [ "$gpus" -ge 2 ]; then
-  step collectives 120 "sends and receives against NCCL's collectives" bash -c 'collectives "$@"' collectives $((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2)) "${few[@]}"
+  step collectives 120 "sends and receives against NCCL's collectives" bash -c 'measure_collectives "$@"' collectives $((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2)) "${few[@]}"
 else
   note collectives lacking 0 "one GPU: nothing to compare collectives on"
 fi
-ncu=$(tool ncu)
+ncu=$(find_tool ncu)
 metrics=gpu__time_duration.sum,dram__bytes.sum.per_second,dram__throughput.avg.pct_of_peak_sustained_elapsed
 metrics+=,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread
 if [ -n "$quick" ]; then
   note ncu "left out" 0 "in a quick run"
 elif [ -n "$ncu" ]; then
   for case in 'box copy' 'transposing' '8 large boxes' 'index_select 65536'; do # clocks are left as they are
-    step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'with_tool "$@"' tool "$ncu" --csv --print-units base --clock-control none --launch-count 40 \
+    step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'run_tool "$@"' tool "$ncu" --csv --print-units base --clock-control none --launch-count 40 \
       --metrics "$metrics" "$micro" bench --profile --bytes $((bytes > 1 << 20 ? bytes / 4 : bytes)) --only "$case"
   done
 else
   note ncu lacking 0 "no ncu: no figures per kernel"
 fi
 report
-table
+print_table
 say "$failures of ${#steps[@]} steps failed or were not done; $out/README.md has all"
 [ "$failures" = 0 ]

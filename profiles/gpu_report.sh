@@ -1,7 +1,7 @@
-# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json (what the
-# programs measured), steps.txt (what the steps printed), two plots.
+# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json (the
+# programs' measurements), steps.txt (the steps' output), two plots.
 
-report_begin() { # a directory of its own for each run
+report_begin() { # makes a new directory for the run
   local base n=1
   base=$results/$(date +%Y-%m-%d)-$(tr -cs '[:alnum:]\n' '-' <<<"$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')${quick:+-quick}
   out=$base
@@ -15,7 +15,7 @@ report_begin() { # a directory of its own for each run
   commit=${commit:-unknown}
 }
 
-table() {
+print_table() {
   local g name figure op limit verdict
   printf '| %-66s | %9s | %8s | %-12s |\n' goal measured wanted "" --- --- --- ---
   for g in "${goals[@]}"; do
@@ -39,7 +39,7 @@ report_collectives() {
     "$work/collectives.txt"
 }
 
-report_kernels() { # what ncu says
+report_kernels() { # ncu's figures
   local file what
   compgen -G "$work/ncu-*.txt" >/dev/null || return 0
   printf '\n## Kernels\n\n| case | kernel | launches | us | GB/s of DRAM | %% of its peak | %% of warps | registers |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
@@ -61,7 +61,7 @@ Times are of the device, medians, each with nothing of its data in the caches: f
 the buffers of a case are smaller than that together, the time is the mean of work on as many sets of buffers, at most 16, one after the other. memcpy is
 the GPU's own copy of as many bytes, in turns with ours and in the same way. Cases whose names say no size have $bytes bytes.
 
-$(table)
+$(print_table)
 
 ![measured against the goals](goals.svg)
 ![throughput over size](throughput.svg)
@@ -96,7 +96,7 @@ report_summary() {
   printf ']}\n'
 }
 
-report_measured() { # {"direct-4": what it wrote, ...}
+report_measured() { # {"direct-4": its JSON, ...}
   local file comma=''
   printf '{'
   for file in "$work"/*.json; do
@@ -115,7 +115,7 @@ report_steps() {
   done
 }
 
-# May be called again, with more steps.
+# Writes all files; called again after more steps.
 report() {
   printf '%s\n' "${goals[@]}" >"$work/goals"
   local title="$gpu, reshard $commit, $(date +%Y-%m-%d)" sweeps=()

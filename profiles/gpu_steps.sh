@@ -1,18 +1,18 @@
-# Sourced by gpu.sh: steps under a time limit, goals, and what the steps run that is more than one command.
+# Sourced by gpu.sh: steps under a time limit, goals, and the functions that steps run.
 
 say() { printf '[%4ds] %s\n' "$SECONDS" "$*"; }
 lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
-tool() { # NAME: where a tool of NVIDIA's is, if it is
+find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
   local at
   for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" /opt/nvidia/nsight-compute/*/"$1"; do
     [ -x "$at" ] || continue
-    [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at") # a link to the toolkit's; not one to a compiler cache
+    [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at") # follows a link to the toolkit, not one to a compiler cache
     echo "$at"
     return
   done
 }
 
-interrupted() { # writes down what there is
+interrupted() { # writes the report of the steps so far
   [ -z "$running" ] || kill "$running" 2>/dev/null
   [ -z "$out" ] || report
   exit 143
@@ -25,19 +25,19 @@ note() { # NAME STATE SECONDS WHAT
   say "$1: $2$([ -z "$4" ] || echo " - $4")"
 }
 
-# What it prints goes to $work/NAME.txt. It has at most so many seconds, and less where `keep` seconds would not be left
-# for what comes later.
+# Runs a step; its output goes to $work/NAME.txt. It has at most so many seconds, and fewer where less than `reserve` seconds
+# would be left for later steps.
 step() { # NAME MOST-SECONDS WHAT COMMAND...
-  local name=$1 most=$2 what=$3 status=0 before=$SECONDS room=$((total - keep - SECONDS)) last
+  local name=$1 limit=$2 what=$3 status=0 before=$SECONDS left=$((total - reserve - SECONDS)) last
   shift 3
   [[ " ${RESHARD_GPU_SKIP:-} " != *" $name "* ]] || { note "$name" "left out" 0 "as asked for"; return 1; }
-  if [ "$room" -lt 1 ]; then
+  if [ "$left" -lt 1 ]; then
     failures=$((failures + 1))
     note "$name" "not done" 0 "no time was left"
     return 1
   fi
-  [ "$room" -gt "$most" ] || most=$room
-  timeout -k 3 "$most" "$@" >"$work/$name.txt" 2>&1 </dev/null &
+  [ "$left" -gt "$limit" ] || limit=$left
+  timeout -k 3 "$limit" "$@" >"$work/$name.txt" 2>&1 </dev/null &
   running=$!
   wait "$running" || status=$?
   running=
@@ -49,7 +49,7 @@ step() { # NAME MOST-SECONDS WHAT COMMAND...
     return 0
     ;;
   3 | 77) note "$name" lacking $((SECONDS - before)) "$last"; return 1 ;;
-  124 | 137) note "$name" "not done" $((SECONDS - before)) "did not end within $most s" ;;
+  124 | 137) note "$name" "not done" $((SECONDS - before)) "did not end within $limit s" ;;
   *) note "$name" FAILED $((SECONDS - before)) "exit status $status: $last" ;;
   esac
   failures=$((failures + 1))
@@ -67,7 +67,7 @@ goal() { # NAME FIGURE OP GOAL: OP is <= or >=; without a figure it was not meas
   goals+=("$1|${2:--}|$3|$4|$verdict")
 }
 
-reshards() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of memcpy's, every byte checked
+measure_reshard() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of memcpy's, every byte checked
   local name=$1 limit=$2 label=$3 ratio=
   shift 3
   if step "$name" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "$@" -J "$work/$name.json"; then
@@ -77,8 +77,8 @@ reshards() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of memcpy's, 
   goal "$label (x memcpy's time)" "$ratio" '<=' "$limit"
 }
 
-# --- What the steps run, by bash -c ------------------------------------------------------------------------------------------------
-build_here() {
+# --- Functions that steps run, by bash -c ------------------------------------------------------------------------------------
+build_programs() {
   local arch options=(-DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF)
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -dc '0-9')
   [ -n "$arch" ] || arch=$("${nvcc%/*}/__nvcc_device_query" 2>/dev/null | head -1 | grep -oE '^[0-9]+')
@@ -89,8 +89,8 @@ build_here() {
     cmake --build "$build" -j "$cores" --target reshard_program reshard_gpu
 }
 
-# Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. All is ended
-# when one fails.
+# Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. When one
+# fails, all are ended.
 nccl_processes() { # N COMMAND...
   local n=$1 i pids=() status=0 port=$((20000 + RANDOM % 20000))
   shift
@@ -109,13 +109,13 @@ nccl_processes() { # N COMMAND...
       unset "pids[$i]"
     done
   done
-  [ "$status" = 0 ] || sleep 1 # the others may have something to say
+  [ "$status" = 0 ] || sleep 1 # for the errors of the others
   return "$status"
 }
 
-# Sends and receives against NCCL's collectives, by one process with a rank a GPU, so that events order all of what is timed.
-# Lines "collective|pattern|how|bytes|us|what it was" are for the table. What NCCL does not have (status 3) is left out.
-collectives() { # GPUS MIN-BYTES MAX-BYTES
+# Sends and receives against NCCL's collectives, by one process with a rank a GPU, so that events order all timed work.
+# Lines "collective|pattern|option|bytes|us|what ran" are for the table. Patterns that NCCL lacks (status 3) are left out.
+measure_collectives() { # GPUS MIN-BYTES MAX-BYTES
   local pattern name src dst how one made='' status=0
   for pattern in "all-gather|chunk(0)|mesh(a=$1;R)" "all-to-all|chunk(0)|chunk(1)" "broadcast|rank(0)|mesh(a=$1;R)"; do
     IFS='|' read -r name src dst <<<"$pattern"
@@ -133,12 +133,12 @@ collectives() { # GPUS MIN-BYTES MAX-BYTES
   return "$status"
 }
 
-# A tool that this machine does not let do its work (a virtual machine's runtime, counters for root alone) is one that is lacking.
-with_tool() { # TOOL ARGUMENT...
+# Runs a tool. One that this machine does not let work (a virtual machine's runtime, counters for root alone) is lacking.
+run_tool() { # TOOL ARGUMENT...
   local status=0
-  "$@" 2>&1 | tee "$work/said" || status=$?
-  if grep -qE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/said"; then
-    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/said")"
+  "$@" 2>&1 | tee "$work/tool" || status=$?
+  if grep -qE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/tool"; then
+    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/tool")"
     return 77
   fi
   return "$status"

@@ -1,5 +1,5 @@
-# What `ncu --csv --metrics` says, one line a kernel and metric, as rows of a table: a kernel, how often it was launched, the
-# means of what was measured.
+# Turns the output of `ncu --csv --metrics`, a line for a kernel's launch and metric, into rows of a table: a kernel, the number
+# of its launches, the means of its metrics.
 function fields(line, out,    n, i, c, quoted) { # CSV: quotes may hold commas
   n = 1
   out[1] = ""

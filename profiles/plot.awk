@@ -1,5 +1,5 @@
-# Draws what ./run gpu measured as SVG, on white, so that it can be read on any background. -v title=TEXT, and
-#   -v kind=throughput  what `reshard bench` printed for sizes, a file a path named sweep-PATH.txt: GB/s and share of memcpy over size
+# Draws figures of ./run gpu as SVG, on white, so that they can be read on any background. -v title=TEXT, and
+#   -v kind=throughput  tables of `reshard bench` over sizes, a file sweep-PATH.txt for a path: GB/s and share of memcpy over size
 #   -v kind=goals       lines NAME|FIGURE|OP|GOAL|VERDICT: how much of each goal was reached, a bar a line
 function text(x, y, anchor, size, colour, words) {
   gsub(/&/, "\\&amp;", words)
@@ -10,7 +10,7 @@ function text(x, y, anchor, size, colour, words) {
 function line(x1, y1, x2, y2, colour, width) {
   printf "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%s\"/>\n", x1, y1, x2, y2, colour, width
 }
-function open(width, height, heading) {
+function open_svg(width, height, heading) {
   printf "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\">\n", width, height, width, height
   printf "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", width, height
   text(24, 30, "start", 16, ink, heading)
@@ -25,14 +25,14 @@ function size_text(bytes,    i) {
 # --- Throughput over size ----------------------------------------------------------------------------------------------------
 function x_of(bytes) { return left + (right - left) * (most > least ? log(bytes / least) / log(most / least) : 0.5) }
 function y_of(value) { return bottom - (bottom - top) * value / highest }
-function axis(label, step,    v) { # from 0 to highest; sizes below
+function draw_axis(label, step,    v) { # from 0 to highest; sizes below
   for (v = 0; v <= highest * 1.001; v += step) {
     line(left, y_of(v), right, y_of(v), pale, 1)
     text(left - 8, y_of(v) + 4, "end", 11, grey, sprintf("%.4g", v))
   }
   printf "<text transform=\"translate(24 %.1f) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\" fill=\"%s\">%s</text>\n", (top + bottom) / 2, ink, label
 }
-function curve(name, list, value, unit,    n, b, i, path) {
+function draw_curve(name, list, value, unit,    n, b, i, path) {
   n = split(list, b, " ")
   for (i = 1; i <= n; i++)
     path = path sprintf(" %.1f,%.1f", x_of(b[i]), y_of(value[name, b[i]]))
@@ -40,15 +40,15 @@ function curve(name, list, value, unit,    n, b, i, path) {
   for (i = 1; i <= n; i++)
     printf "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"><title>%s, %s: %s %s</title></circle>\n", x_of(b[i]), y_of(value[name, b[i]]), colour[name], name, size_text(b[i]), value[name, b[i]], unit
 }
-function nice(value,    step) { # a step of which 3 to 7 reach it
+function round_step(value,    step) { # a step of which 3 to 7 reach it
   for (step = 1; step * 7 < value; step *= 10)
     if (step * 2 * 7 >= value) return step * 2
     else if (step * 5 * 7 >= value) return step * 5
   return step
 }
-function throughput(    p, i, n, b, step) {
+function draw_throughput(    p, i, n, b, step) {
   left = 90; right = 830
-  open(860, 640, "Rows to columns of 4 ranks on one GPU")
+  open_svg(860, 640, "Rows to columns of 4 ranks on one GPU")
   for (p = 0; p <= paths; p++)
     if (path[p] in sizes) {
       text(560 + 100 * p, 30, "start", 12, ink, path[p])
@@ -57,17 +57,17 @@ function throughput(    p, i, n, b, step) {
   if (most == 0)
     text(430, 320, "middle", 14, ink, "not measured")
   else {
-    step = nice(fastest)
+    step = round_step(fastest)
     highest = step * (int(fastest / step) + 1)
     top = 80; bottom = 380
-    axis("GB/s of the tensor (each byte is read and written)", step)
+    draw_axis("GB/s of the tensor (each byte is read and written)", step)
     for (p = 0; p <= paths; p++)
-      if (path[p] in sizes) curve(path[p], sizes[path[p]], speed, "GB/s")
+      if (path[p] in sizes) draw_curve(path[p], sizes[path[p]], speed, "GB/s")
     highest = widest > 1.2 ? widest : 1.2
     top = 420; bottom = 580
-    axis("share of memcpy's speed", 0.2)
+    draw_axis("share of memcpy's speed", 0.2)
     for (p = 1; p <= paths; p++)
-      if (path[p] in sizes) curve(path[p], sizes[path[p]], share, "of memcpy")
+      if (path[p] in sizes) draw_curve(path[p], sizes[path[p]], share, "of memcpy")
     n = split(sizes[path[0]], b, " ")
     for (i = 1; i <= n; i++)
       text(x_of(b[i]), 600, "middle", 11, grey, size_text(b[i]))
@@ -77,8 +77,8 @@ function throughput(    p, i, n, b, step) {
 }
 
 # --- Goals -------------------------------------------------------------------------------------------------------------------
-function goals(    i, reached, width, y, said) {
-  open(980, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
+function draw_goals(    i, reached, width, y, said) {
+  open_svg(980, 90 + 24 * rows, "Measured against the goals: a bar that reaches the line meets its goal")
   for (i = 1; i <= rows; i++) {
     y = 70 + 24 * i
     text(400, y, "end", 12, ink, name[i])
@@ -126,6 +126,6 @@ kind == "throughput" && $1 ~ /^[0-9]+$/ && NF >= 9 { # size count type time algb
   if ($1 > most) most = $1
 }
 END {
-  if (kind == "goals") goals()
-  else throughput()
+  if (kind == "goals") draw_goals()
+  else draw_throughput()
 }

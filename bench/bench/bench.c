@@ -1,11 +1,13 @@
-/* reshard bench: the sizes, and the command. */
-#include "bench/bench/bench.h"
+/* reshard bench: the sizes that are measured, and the command. */
+#include "bench/bench/print.h"
+#include "bench/bench/run.h"
 #include "bench/cli/commands.h"
+#include "bench/trace/record.h"
 
 #include <string.h>
 
-/* The shape with dim 0 such that the tensor is the largest within the size. */
-static void scale(bench_state *b, const what_tensor *base, int64_t size) {
+/* Sets dim 0 of the shape so that the tensor is the largest within the size. */
+static void scale_shape(bench_state *b, const workload_tensor *base, int64_t size) {
   int64_t shape[RESHARD_MAX_DIMS], row = (int64_t)reshard_dtype_size(base->dtype);
   if (base->ndim == 0)
     cli_exit(EXIT_USAGE, "-b: a scalar has no dim 0 to scale");
@@ -17,7 +19,7 @@ static void scale(bench_state *b, const what_tensor *base, int64_t size) {
   if (size < row)
     cli_exit(EXIT_USAGE, "-b: %lld bytes are less than one row of %lld bytes", (long long)size, (long long)row);
   shape[0] = size / row;
-  what_set_shape(&b->w, base->ndim, shape);
+  workload_set_shape(&b->w, base->ndim, shape);
 }
 
 static int64_t next_size(const cli_options *o, int64_t size) {
@@ -47,24 +49,24 @@ static void check_sizes(cli_options *o) {
     cli_exit(EXIT_USAGE, "-e %lld is below -b %lld", (long long)o->size_end, (long long)o->size_begin);
 }
 
-/* All rows; returns the elements that were wrong. The first process tells. */
-static int64_t run(bench_state *b, const machine *m) {
+/* Measures all rows and returns the number of wrong elements. The first process prints. */
+static int64_t run_sizes(bench_state *b, const machine *m) {
   const cli_options *o = b->o;
   bool first = b->s.processes.me == 0, to_json = first && o->json != NULL;
   bool quiet = !first || (to_json && strcmp(o->json, "-") == 0);
-  const what_tensor base = b->w.n > 0 ? b->w.tensor[0] : (what_tensor){0};
+  const workload_tensor base = b->w.n > 0 ? b->w.tensor[0] : (workload_tensor){0};
   int64_t wrong = 0, rows = 0;
   double busbw = 0;
   json j = {0};
   if (o->size_begin > 0)
-    scale(b, &base, o->size_begin); /* what is wrong with it is said before anything is printed */
+    scale_shape(b, &base, o->size_begin); /* what is wrong with it is said before anything is printed */
   if (to_json)
     bench_json_head(&j, b, m);
   if (!quiet)
     bench_print_head(b, m);
   for (int64_t size = o->size_begin;; size = next_size(o, size)) {
     if (o->size_begin > 0)
-      scale(b, &base, size);
+      scale_shape(b, &base, size);
     bench_run_row(b);
     wrong += b->row.wrong;
     busbw += b->row.busbw;
@@ -110,10 +112,10 @@ int command_bench(int argc, char **argv) {
   check_sizes(&o);
   bench_state b = {.o = &o, .traced = o.trace != NULL};
   session_begin(&b.s, &o);
-  what_read(&o, &b.w);
+  workload_read(&o, &b.w);
   machine_read(&m);
   bench_start(&b);
-  int64_t wrong = run(&b, &m);
+  int64_t wrong = run_sizes(&b, &m);
   if (o.trace != NULL)
     bench_trace_write(&b, o.trace, NULL);
   bench_finish(&b);

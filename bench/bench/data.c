@@ -1,10 +1,10 @@
-/* Stamps and checks go through the layouts' public queries, run by run, so that they cost about as much as a copy: a
+/* Stamps and checks go through the layouts' public queries, run by run. They cost about as much as a copy, so that a
  * benchmark of any size can check every byte. */
 #define _GNU_SOURCE
 #include "bench/bench/data.h"
 
-#include "bench/launch/gpu.h"
 #include "bench/cli/machine.h"
+#include "bench/launch/gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 
 #define ALIGN 256
 
-static reshard_layout layout_of(const what *w, bool source, int64_t t) {
+static reshard_layout layout_of(const workload *w, bool source, int64_t t) {
   return source ? w->tensor[t].src : w->tensor[t].dst;
 }
 
-/* Large pages where the system gives them, for both sides and the straight copy alike. */
+/* Maps memory, by large pages where the system has them: for both sides and the straight copy alike. */
 static unsigned char *map_memory(size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
@@ -25,47 +25,49 @@ static unsigned char *map_memory(size_t bytes) {
   return memory;
 }
 
-static int64_t place_of(const bench_side *side, int64_t local) { return local % side->nplaces; }
+static int64_t arena_of(const bench_side *side, int64_t local) { return local % side->narenas; }
 
-/* Where the buffers of a rank go, which is not here (local < 0) or here: offsets in its place. */
-static void lay_rank(const what *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
-                     int64_t *cap) {
-  bench_place *place = local >= 0 ? &s->place[place_of(s, local)] : NULL;
+/* Adds the buffers of a rank to the side's bytes and, where the rank is local (local >= 0), gives them offsets in their
+ * arena. */
+static void place_rank(const workload *w, bool source, int64_t rank, int64_t local, bench_side *s, int64_t **offset,
+                       int64_t *cap) {
+  bench_arena *arena = local >= 0 ? &s->arena[arena_of(s, local)] : NULL;
   int64_t n = local >= 0 ? s->first[local] : 0;
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
     int64_t count = 0, width = (int64_t)reshard_dtype_size(w->tensor[t].dtype);
     CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
-    if (place != NULL && n + count > *cap)
+    if (arena != NULL && n + count > *cap)
       *offset = cli_realloc(*offset, *cap = 2 * (n + count) + 64, sizeof **offset);
     for (int64_t b = 0; b < count; b++) {
       int64_t elements = 0;
       CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
       s->bytes += elements * width;
-      if (place == NULL)
+      if (arena == NULL)
         continue;
-      (*offset)[n++] = place->extent;
-      if (__builtin_add_overflow(place->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &place->extent) ||
-          place->extent > INT64_MAX / 4)
+      (*offset)[n++] = arena->extent;
+      if (__builtin_add_overflow(arena->extent, (elements * width + ALIGN - 1) & -(int64_t)ALIGN, &arena->extent) ||
+          arena->extent > INT64_MAX / 4)
         cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
     }
   }
-  if (place != NULL)
+  if (arena != NULL)
     s->first[local + 1] = n;
 }
 
-static void take_memory(bench_side *s) {
-  for (int64_t p = 0; p < s->nplaces; p++) {
-    bench_place *place = &s->place[p];
-    place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
-    if (place->device != NULL)
-      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
-                                            (void **)&place->memory));
+static void alloc_arenas(bench_side *s) {
+  for (int64_t p = 0; p < s->narenas; p++) {
+    bench_arena *arena = &s->arena[p];
+    arena->memory = arena->host = map_memory((size_t)arena->extent + ALIGN);
+    if (arena->device != NULL)
+      CLI_TRY("", arena->device->ops->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
+                                            (void **)&arena->memory));
   }
 }
 
-/* needed is of the source and the destination of one process; on the host others take as much beside it. */
-static void check_room(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
+/* Ends the program where needed[0] bytes of the source and needed[1] of the destination are more than a process's share
+ * of what is available. */
+static void check_available(const char *where, const int64_t *needed, int64_t processes, int64_t available) {
   if (needed[0] + needed[1] <= available / processes)
     return;
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT], each[48] = "";
@@ -77,10 +79,10 @@ static void check_room(const char *where, const int64_t *needed, int64_t process
            cli_bytes_text(c, (double)(needed[0] + needed[1])), each, where, cli_bytes_text(d, (double)available));
 }
 
-void bench_sides_check(const session *session, const bench_side *src, const bench_side *dst, int64_t sets) {
+void bench_sides_check_memory(const session *session, const bench_side *src, const bench_side *dst, int64_t sets) {
   int64_t host[2] = {0};
-  for (int64_t p = 0; p < src->nplaces; p++) {
-    const bench_place *from = &src->place[p], *to = &dst->place[p];
+  for (int64_t p = 0; p < src->narenas; p++) {
+    const bench_arena *from = &src->arena[p], *to = &dst->arena[p];
     host[0] += from->extent + ALIGN; /* no overflow: an extent is less than a quarter of what fits */
     host[1] += to->extent + ALIGN;
     if (host[0] > INT64_MAX / 4 || host[1] > INT64_MAX / 4)
@@ -94,53 +96,53 @@ void bench_sides_check(const session *session, const bench_side *src, const benc
       cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
     CLI_TRY("", gpu_available(from->device, &available));
     snprintf(name, sizeof name, "cuda:%d", from->device->index);
-    check_room(name, device, 1, available);
+    check_available(name, device, 1, available);
   }
-  check_room("this machine", host, session->processes.local_n, machine_available());
+  check_available("this machine", host, session->processes.local_n, machine_available());
 }
 
-void bench_side_lay(const what *w, const session *session, bool source, bench_side *s) {
+void bench_side_create(const workload *w, const session *session, bool source, bench_side *s) {
   int64_t locals = session->locals, cap = 0;
-  *s = (bench_side){.nplaces = session->cuda ? session->ndevices : 1, .locals = locals};
+  *s = (bench_side){.narenas = session->cuda ? session->ndevices : 1, .locals = locals};
   s->first = cli_alloc(locals + 1, sizeof *s->first);
   s->begin = cli_alloc(locals + 1, sizeof *s->begin);
   s->end = cli_alloc(locals + 1, sizeof *s->end);
-  s->place = cli_alloc(s->nplaces, sizeof *s->place);
-  for (int64_t p = 0; session->cuda && p < s->nplaces; p++)
-    s->place[p].device = session->devices[p]->device;
+  s->arena = cli_alloc(s->narenas, sizeof *s->arena);
+  for (int64_t p = 0; session->cuda && p < s->narenas; p++)
+    s->arena[p].device = session->devices[p]->device;
   for (int64_t r = 0; r < w->world; r++) {
     int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
     if (local >= 0)
-      s->begin[local] = s->place[place_of(s, local)].extent;
-    lay_rank(w, source, r, local, s, &s->offset, &cap);
+      s->begin[local] = s->arena[arena_of(s, local)].extent;
+    place_rank(w, source, r, local, s, &s->offset, &cap);
     if (local >= 0)
-      s->end[local] = s->place[place_of(s, local)].extent;
+      s->end[local] = s->arena[arena_of(s, local)].extent;
   }
 }
 
-void bench_side_take(bench_side *s, int64_t sets) {
+void bench_side_alloc(bench_side *s, int64_t sets) {
   int64_t n = s->first[s->locals];
   s->sets = sets;
-  take_memory(s);
+  alloc_arenas(s);
   s->buffer = cli_alloc(sets * n, sizeof *s->buffer);
   s->host = cli_alloc(n, sizeof *s->host);
   for (int64_t l = 0; l < s->locals; l++)
     for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
-      const bench_place *place = &s->place[place_of(s, l)];
-      s->host[i] = place->host + s->offset[i];
+      const bench_arena *arena = &s->arena[arena_of(s, l)];
+      s->host[i] = arena->host + s->offset[i];
       for (int64_t k = 0; k < sets; k++)
-        s->buffer[k * n + i] = place->memory + k * place->extent + s->offset[i];
+        s->buffer[k * n + i] = arena->memory + k * arena->extent + s->offset[i];
     }
 }
 
 void bench_side_free(bench_side *s) {
-  for (int64_t p = 0; p < s->nplaces; p++) {
-    bench_place *place = &s->place[p];
-    munmap(place->host, (size_t)place->extent + ALIGN);
-    if (place->device != NULL)
-      place->device->ops->free(place->device, place->memory);
+  for (int64_t p = 0; p < s->narenas; p++) {
+    bench_arena *arena = &s->arena[p];
+    munmap(arena->host, (size_t)arena->extent + ALIGN);
+    if (arena->device != NULL)
+      arena->device->ops->free(arena->device, arena->memory);
   }
-  free(s->place);
+  free(s->arena);
   free(s->buffer);
   free(s->host);
   free(s->offset);
@@ -187,7 +189,7 @@ static int64_t wrong_run(const unsigned char *at, size_t width, uint64_t key, in
   return wrong;
 }
 
-/* One dim of an array: its runs, and where the walk stands. */
+/* One dim of an array: its runs, and the position of the walk. */
 typedef struct walk_dim {
   int64_t count;
   reshard_interval *runs;
@@ -204,7 +206,7 @@ static int64_t wrong_visit(unsigned char *at, size_t width, uint64_t key, int64_
   return wrong_run(at, width, key, index, n);
 }
 
-/* Next combination of indices of the dims before the last; false after the last one. */
+/* Steps to the next combination of indices of the dims before the last; false after the last one. */
 static bool step_outer(walk_dim *d, int outer) {
   for (int k = outer - 1; k >= 0; k--) {
     if (++d[k].at < d[k].runs[d[k].run].end)
@@ -219,7 +221,8 @@ static bool step_outer(walk_dim *d, int outer) {
   return false;
 }
 
-/* weight: per dim of the layout, what one index is worth in the row-major order of the source. */
+/* Visits every run of an array. weight[d] is the distance of two neighbours in dim d, in the row-major order of the
+ * source. */
 static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, size_t width,
                           uint64_t key, const int64_t *weight, run_visitor visit) {
   int ndim = reshard_layout_ndim(layout);
@@ -257,7 +260,7 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
   return result;
 }
 
-static int64_t walk_rank(const what *w, bool source, const bench_side *side, int64_t rank, int64_t local,
+static int64_t walk_rank(const workload *w, bool source, const bench_side *side, int64_t rank, int64_t local,
                          run_visitor visit) {
   int64_t buffer = side->first[local], result = 0;
   for (int64_t t = 0; t < w->n; t++) {
@@ -281,39 +284,40 @@ static int64_t walk_rank(const what *w, bool source, const bench_side *side, int
   return result;
 }
 
-/* A local rank's buffers of a set between host and device. */
-static void move(const bench_side *side, int64_t local, int64_t set, bool to_device, void *stream) {
-  const bench_place *place = &side->place[place_of(side, local)];
-  if (place->device == NULL)
+/* Copies a local rank's buffers of a set from host to device, or back. */
+static void copy_set(const bench_side *side, int64_t local, int64_t set, bool to_device, void *stream) {
+  const bench_arena *arena = &side->arena[arena_of(side, local)];
+  if (arena->device == NULL)
     return;
-  unsigned char *there = place->memory + set * place->extent + side->begin[local];
-  unsigned char *here = place->host + side->begin[local];
-  CLI_TRY("", place->device->ops->memcpy(place->device, to_device ? there : here, to_device ? here : there,
+  unsigned char *there = arena->memory + set * arena->extent + side->begin[local];
+  unsigned char *here = arena->host + side->begin[local];
+  CLI_TRY("", arena->device->ops->memcpy(arena->device, to_device ? there : here, to_device ? here : there,
                                          (size_t)(side->end[local] - side->begin[local]), stream));
-  CLI_TRY("", place->device->ops->synchronize(place->device, stream));
+  CLI_TRY("", arena->device->ops->synchronize(arena->device, stream));
 }
 
-static void move_to_device(const bench_side *side, int64_t local, void *stream) {
+static void copy_to_device(const bench_side *side, int64_t local, void *stream) {
   for (int64_t set = 0; set < side->sets; set++)
-    move(side, local, set, true, stream);
+    copy_set(side, local, set, true, stream);
 }
 
-void bench_fill(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+void bench_fill(const workload *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
   walk_rank(w, source, side, s->first + local, local, fill_visit);
-  move_to_device(side, local, stream);
+  copy_to_device(side, local, stream);
 }
 
-int64_t bench_wrong(const what *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
+int64_t bench_wrong(const workload *w, const session *s, bool source, const bench_side *side, int64_t local,
+                    void *stream) {
   int64_t wrong = 0;
   for (int64_t set = 0; set < side->sets; set++) {
-    move(side, local, set, false, stream);
+    copy_set(side, local, set, false, stream);
     wrong += walk_rank(w, source, side, s->first + local, local, wrong_visit);
   }
   return wrong;
 }
 
 void bench_poison(const bench_side *side, int64_t local, void *stream) {
-  const bench_place *place = &side->place[place_of(side, local)];
-  memset(place->host + side->begin[local], 0xdb, (size_t)(side->end[local] - side->begin[local]));
-  move_to_device(side, local, stream);
+  const bench_arena *arena = &side->arena[arena_of(side, local)];
+  memset(arena->host + side->begin[local], 0xdb, (size_t)(side->end[local] - side->begin[local]));
+  copy_to_device(side, local, stream);
 }

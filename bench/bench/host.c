@@ -1,18 +1,18 @@
-/* What the host needs to give an execute to the streams of a GPU; and, over NCCL, to give it one round of messages of
- * the same sizes and nothing else, which is what an execute's own work is to be compared with. */
-#include "bench/bench/bench.h"
+/* The host's time to launch an execute on the streams of a GPU; and, over NCCL, its time for one bare round of messages
+ * of the same sizes. The difference is the execute's own work. */
+#include "bench/bench/host.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>
 
-/* One call after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
-static double time_host(bench_state *b, int64_t local, reshard_status (*give)(void *user, void *stream), void *user) {
+/* Calls one after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
+static double time_host(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream), void *user) {
   rs_device *device = session_device(&b->s, local);
   double *times = cli_alloc(b->o->iterations, sizeof *times);
   for (int64_t i = 0; i < b->o->iterations; i++) {
-    session_meet(&b->s, local, true);
+    session_barrier(&b->s, local, true);
     double begin = cli_seconds();
-    CLI_TRY("", give(user, b->stream[local]));
+    CLI_TRY("", launch(user, b->stream[local]));
     times[i] = cli_seconds() - begin;
     CLI_TRY("", device->ops->synchronize(device, b->stream[local]));
   }
@@ -24,15 +24,15 @@ static double time_host(bench_state *b, int64_t local, reshard_status (*give)(vo
   return 1e6 * most;
 }
 
-static reshard_status give_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
+static reshard_status launch_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
 
-static reshard_status give_round(void *user, void *stream) {
+static reshard_status launch_round(void *user, void *stream) {
   rs_turn *turn = user;
   turn->stream = stream;
   return turn->comm->ops->exchange(1, turn, 0);
 }
 
-/* The messages of the plan, to and from memory that nobody looks at. */
+/* Times one round with the plan's messages, to and from memory that is not used otherwise. */
 static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
   rs_device *device = session_device(&b->s, local);
   reshard_plan_info info;
@@ -54,7 +54,7 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
       receives[turn.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
     at += received;
   }
-  double us = time_host(b, local, give_round, &turn);
+  double us = time_host(b, local, launch_round, &turn);
   device->ops->free(device, memory);
   free(sends);
   free(receives);
@@ -62,7 +62,7 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
 }
 
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
-  double execute = time_host(b, local, give_execute, b->transfers[local]), group = 0;
+  double execute = time_host(b, local, launch_execute, b->transfers[local]), group = 0;
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
   bool one_round = true;

@@ -1,5 +1,5 @@
-/* What bench tells: a table in the manner of nccl-tests, or JSON. */
-#include "bench/bench/bench.h"
+/* Prints the results of a benchmark: a table in the manner of nccl-tests, or JSON. */
+#include "bench/bench/print.h"
 
 #include <string.h>
 
@@ -34,7 +34,7 @@ void bench_print_head(const bench_state *b, const machine *m) {
          "", "");
 }
 
-/* Ranks that are connected by what has collectives. */
+/* True where the communicator has collectives. */
 static bool has_collectives(const bench_state *b) { return strcmp(b->s.comm, "nccl") == 0; }
 
 void bench_print_row(const bench_state *b) {

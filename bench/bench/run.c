@@ -1,40 +1,37 @@
 /* Measures a row: executes a prepared transfer again and again, alternating with a straight copy.
  *
- * The ranks are threads, and each executes for itself, as ranks do. The straight copy moves as many bytes as all
- * destinations have, between the same two pieces of memory: on the CPU by as many threads, on a GPU by its own copy
- * from device memory to device memory. Each pair of neighbouring iterations gives one ratio, so that what slows the
- * machine down slows both.
+ * The ranks are threads, and each executes its own transfer. The straight copy moves as many bytes as all destinations
+ * have, between the same two arenas. On the CPU it uses as many threads as the reshard; on a GPU it is the runtime's
+ * copy within device memory. Each pair of neighbouring iterations gives one ratio, so that a slow machine slows both.
  *
- * bench_time.c says what is timed. On a GPU what the host needs is not in it, and shows in another number: the time of
- * an execute in a loop of them, by the host's clock. */
-#include "bench/bench/bench.h"
+ * time.c describes what is timed. The host's part on a GPU is not in these times; it shows in the time of an execute
+ * among many, by the host's clock. */
+#include "bench/bench/run.h"
 
-/* The straight copies of the CPU: as good as the library can make them, which is what ours should be compared with. */
-#include "device/cpu/cpu.h"
-#include "device/stream.h"
+#include "bench/bench/host.h"
+#include "bench/bench/time.h"
+#include "bench/trace/record.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
-
-/* Which straight copy is the faster one here, by the medians of a few of each. */
-static void choose_straight(bench_state *b) {
+/* Chooses the faster straight copy of this machine, by the medians of a few of each. */
+static void choose_memcpy(bench_state *b) {
   double times[2][5];
-  bench_straight(b, 0, 0);
+  bench_memcpy(b, 0, 0);
   for (int i = 0; i < 5; i++)
     for (int s = 0; s < 2; s++) {
       double begin = cli_seconds();
       b->streaming = s == 1;
-      bench_straight(b, 0, 0);
+      bench_memcpy(b, 0, 0);
       times[s][i] = cli_seconds() - begin;
     }
   b->streaming = cli_median(times[1], 5) < cli_median(times[0], 5);
 }
 
-static void measure(bench_state *b, int64_t local) {
+static void measure_pairs(bench_state *b, int64_t local) {
   for (int64_t i = -b->o->warmup; i < b->o->iterations; i++) {
-    double mine = bench_timed(b, local, bench_ours), theirs = bench_timed(b, local, bench_straight);
+    double mine = bench_timed(b, local, bench_reshard), theirs = bench_timed(b, local, bench_memcpy);
     if (local != 0 || i < 0)
       continue;
     b->ours[i] = mine;
@@ -43,55 +40,54 @@ static void measure(bench_state *b, int64_t local) {
   }
 }
 
-static void synchronize(bench_state *b, int64_t local) {
+static void synchronize_rank(bench_state *b, int64_t local) {
   if (b->s.cuda)
-    CLI_TRY("", ops_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+    CLI_TRY("", bench_ops(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
 }
 
 static void measure_loop(bench_state *b, int64_t local) {
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   double begin = cli_seconds();
   for (int64_t i = 0; i < b->o->iterations; i++)
-    bench_ours(b, local, i % b->dst.sets);
-  synchronize(b, local);
-  rank_pool_meet(b->s.pool, true);
+    bench_reshard(b, local, i % b->dst.sets);
+  synchronize_rank(b, local);
+  rank_pool_barrier(b->s.pool, true);
   double seconds = bench_longest(b, local, cli_seconds() - begin);
   if (local == 0)
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
 }
 
-/* --- A row
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- A row ------------------------------------------------------------------------------------------------------- */
 
-typedef struct giving {
+typedef struct graph_set {
   const bench_state *b;
   int64_t set;
-} giving;
+} graph_set;
 
-static reshard_status give(void *user, void *stream) {
-  const giving *g = user;
+static reshard_status execute_set(void *user, void *stream) {
+  const graph_set *g = user;
   return reshard_execute_all(g->b->s.locals, g->b->transfers + g->set * g->b->s.locals, stream);
 }
 
-static void capture_all(bench_state *b) {
+static void capture_sets(bench_state *b) {
   gpu_graph **graphs = cli_alloc(b->dst.sets, sizeof *graphs);
-  for (giving g = {b, 0}; g.set < b->dst.sets; g.set++)
-    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], give, &g, &graphs[g.set]));
+  for (graph_set g = {b, 0}; g.set < b->dst.sets; g.set++)
+    CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], execute_set, &g, &graphs[g.set]));
   b->graphs = graphs;
 }
 
-/* After an execute without a graph: what is done at the first one only is not captured. */
-static void capture(bench_state *b, int64_t local) {
+/* Captures after an execute without a graph, so that work of the first execute alone is not captured. */
+static void capture_graphs(bench_state *b, int64_t local) {
   for (int64_t set = 0; set < b->dst.sets; set++)
-    bench_ours(b, local, set);
-  synchronize(b, local);
-  session_meet(&b->s, local, true);
+    bench_reshard(b, local, set);
+  synchronize_rank(b, local);
+  session_barrier(&b->s, local, true);
   if (local == 0)
-    capture_all(b);
-  rank_pool_meet(b->s.pool, true);
+    capture_sets(b);
+  rank_pool_barrier(b->s.pool, true);
 }
 
-static reshard_plan prepare(bench_state *b, int64_t local) {
+static reshard_plan create_transfers(bench_state *b, int64_t local) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
@@ -112,7 +108,7 @@ static reshard_plan prepare(bench_state *b, int64_t local) {
   return plan;
 }
 
-static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
+static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   reshard_plan_info info;
   reshard_transfer_info taken;
   reshard_plan_get_info(plan, &info);
@@ -128,13 +124,13 @@ static void tell_row(bench_state *b, int64_t local, reshard_plan plan) {
   snprintf(b->row.why, sizeof b->row.why, "%s", taken.collective_why);
 }
 
-static void check(bench_state *b, int64_t local) {
+static void check_row(bench_state *b, int64_t local) {
   bench_poison(&b->dst, local, bench_stream(b, local));
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   for (int64_t set = 0; set < b->dst.sets; set++)
-    bench_ours(b, local, set);
-  synchronize(b, local);
-  rank_pool_meet(b->s.pool, true);
+    bench_reshard(b, local, set);
+  synchronize_rank(b, local);
+  rank_pool_barrier(b->s.pool, true);
   int64_t wrong = bench_wrong(&b->w, &b->s, false, &b->dst, local, bench_stream(b, local));
   const double *all = session_gather(&b->s, local, (double)wrong);
   for (int64_t r = 0; local == 0 && r < b->s.world; r++)
@@ -143,27 +139,27 @@ static void check(bench_state *b, int64_t local) {
 
 static void run_rank(void *user, int64_t local) {
   bench_state *b = user;
-  reshard_plan plan = prepare(b, local);
-  tell_row(b, local, plan);
+  reshard_plan plan = create_transfers(b, local);
+  describe_row(b, local, plan);
   if (!b->s.cuda && local == 0)
-    choose_straight(b);
-  session_meet(&b->s, local, true);
+    choose_memcpy(b);
+  session_barrier(&b->s, local, true);
   if (b->o->graph)
-    capture(b, local);
-  measure(b, local);
+    capture_graphs(b, local);
+  measure_pairs(b, local);
   if (b->s.cuda) {
     measure_loop(b, local);
     bench_host_times(b, local, plan);
   }
-  session_meet(&b->s, local, true); /* the last straight copy is over */
+  session_barrier(&b->s, local, true); /* the last straight copy is over */
   if (b->o->check)
-    check(b, local);
+    check_row(b, local);
   if (b->traced)
     bench_trace_row(b, local);
-  session_meet(&b->s, local, true);
+  session_barrier(&b->s, local, true);
   for (int64_t set = 0; local == 0 && b->graphs != NULL && set < b->dst.sets; set++)
     gpu_graph_destroy(b->graphs[set]);
-  rank_pool_meet(b->s.pool, true);
+  rank_pool_barrier(b->s.pool, true);
   for (int64_t set = 0; set < b->dst.sets; set++)
     reshard_transfer_destroy(b->transfers[set * b->s.locals + local]);
   reshard_plan_destroy(plan);
@@ -184,33 +180,33 @@ static void finish_row(bench_state *b) {
   free(ratios);
 }
 
-/* What the straight copy reads where the ranks of a place bring nothing: it is given to the first of them. */
-static void lend(bench_side *from, const bench_side *to, int64_t p) {
-  if (from->place[p].extent == 0 && to->place[p].extent > 0)
-    from->end[p] = from->place[p].extent = to->place[p].extent;
+/* Gives the first rank of an empty source arena as many bytes as the destination has, for the straight copy to read. */
+static void lend_extent(bench_side *from, const bench_side *to, int64_t p) {
+  if (from->arena[p].extent == 0 && to->arena[p].extent > 0)
+    from->end[p] = from->arena[p].extent = to->arena[p].extent;
 }
 
-/* Sets of buffers where the ranks are threads on GPUs; where they are connected, what is timed is the links, and making
- * transfers is not free. */
-static void take_memory(bench_state *b) {
+/* Takes the memory of both sides. Only ranks that are threads on GPUs have several sets: elsewhere links are timed, and
+ * creating transfers takes long. */
+static void alloc_sides(bench_state *b) {
   int64_t most = 0, sets = 1;
-  bench_side_lay(&b->w, &b->s, true, &b->src);
-  bench_side_lay(&b->w, &b->s, false, &b->dst);
-  for (int64_t p = 0; p < b->dst.nplaces; p++) {
-    int64_t bytes = b->src.place[p].extent + b->dst.place[p].extent;
+  bench_side_create(&b->w, &b->s, true, &b->src);
+  bench_side_create(&b->w, &b->s, false, &b->dst);
+  for (int64_t p = 0; p < b->dst.narenas; p++) {
+    int64_t bytes = b->src.arena[p].extent + b->dst.arena[p].extent;
     most = bytes > most ? bytes : most;
-    lend(&b->src, &b->dst, p);
+    lend_extent(&b->src, &b->dst, p);
   }
   if (b->s.cuda && strcmp(b->s.comm, "local") == 0)
     sets = gpu_sets(b->l2, most);
-  bench_sides_check(&b->s, &b->src, &b->dst, sets);
-  bench_side_take(&b->src, sets);
-  bench_side_take(&b->dst, sets);
+  bench_sides_check_memory(&b->s, &b->src, &b->dst, sets);
+  bench_side_alloc(&b->src, sets);
+  bench_side_alloc(&b->dst, sets);
   b->row.sets = sets;
 }
 
 void bench_run_row(bench_state *b) {
-  what *w = &b->w;
+  workload *w = &b->w;
   b->row = (bench_row){.bytes = w->bytes, .dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-"};
   for (int64_t t = 0; t < w->n; t++) {
     b->row.elements += reshard_layout_elements(w->tensor[t].src);
@@ -220,10 +216,10 @@ void bench_run_row(bench_state *b) {
   if (w->model != NULL)
     snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
   else
-    what_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+    workload_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
   b->hold = 1;
-  b->entries = what_entries(w);
-  take_memory(b);
+  b->entries = workload_entries(w);
+  alloc_sides(b);
   cli_progress("bench: %s, preparing", b->row.shape);
   rank_pool_run(b->s.pool, b->s.locals, run_rank, b);
   cli_progress_clear();
@@ -233,78 +229,4 @@ void bench_run_row(bench_state *b) {
   bench_side_free(&b->src);
   bench_side_free(&b->dst);
   free(b->entries);
-}
-
-/* --- What all rows share
- * ----------------------------------------------------------------------------------------------- */
-
-static void start_cpu(bench_state *b) {
-  reshard_isa isa = RESHARD_ISA_AUTO;
-  const char *forced = getenv("RESHARD_ISA");
-  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
-    if (strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0)
-      isa = (reshard_isa)i;
-  CLI_TRY("", rs_device_cpu_create(b->s.threads, isa, &b->cpu));
-}
-
-static void start_gpu(bench_state *b) {
-  const session *s = &b->s;
-  gpu_info info;
-  b->stream = cli_alloc(s->locals, sizeof *b->stream);
-  b->done = cli_alloc(s->locals, sizeof *b->done);
-  b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
-  for (int64_t l = 0; l < s->locals; l++) {
-    CLI_TRY("", ops_of(b, l)->stream_create(session_device(s, l), &b->stream[l]));
-    CLI_TRY("", ops_of(b, l)->event_create(session_device(s, l), &b->done[l]));
-  }
-  CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
-  snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
-  b->l2 = info.l2;
-  b->scratch_bytes = (size_t)gpu_flushed(info.l2);
-  for (int64_t d = 0; d < s->ndevices; d++)
-    CLI_TRY("", ops_of(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
-  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
-  CLI_TRY("", gpu_time_create(session_device(s, 0), &b->end));
-}
-
-void bench_start(bench_state *b) {
-  const cli_options *o = b->o;
-  session_connect(&b->s, b->w.world);
-  b->ends = cli_alloc(b->s.locals, sizeof *b->ends);
-  b->transfers = cli_alloc(GPU_MOST_SETS * b->s.locals, sizeof(reshard_transfer));
-  b->ours = cli_alloc(o->iterations, sizeof *b->ours);
-  b->straight = cli_alloc(o->iterations, sizeof *b->straight);
-  if (b->s.cuda)
-    start_gpu(b);
-  else
-    start_cpu(b);
-}
-
-static void finish_gpu(bench_state *b) {
-  const session *s = &b->s;
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->begin);
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->end);
-  for (int64_t d = 0; d < s->ndevices; d++)
-    ops_of(b, d)->free(session_device(s, d), b->scratch[d]);
-  for (int64_t l = 0; l < s->locals; l++) {
-    ops_of(b, l)->event_destroy(session_device(s, l), b->done[l]);
-    ops_of(b, l)->stream_destroy(session_device(s, l), b->stream[l]);
-  }
-  free(b->stream);
-  free(b->done);
-  free(b->scratch);
-}
-
-void bench_finish(bench_state *b) {
-  if (b->s.cuda)
-    finish_gpu(b);
-  else
-    b->cpu->ops->destroy(b->cpu);
-  trace_destroy(b->trace);
-  free(b->ends);
-  free(b->transfers);
-  free(b->ours);
-  free(b->straight);
-  session_end(&b->s);
-  what_free(&b->w);
 }

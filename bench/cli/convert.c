@@ -1,13 +1,14 @@
-/* reshard convert: one checkpoint becomes another. The library's reshard_convert does all of it; here are what a
- * program adds: options, limits and signals of the process, progress, and the report.
+/* reshard convert: makes another checkpoint of one. The library's reshard_convert does the work; the program adds
+ * options, limits and signals of the process, progress, and the report.
  *
- * A signal that ends programs sets a flag, which the next call of the progress function returns: the library then
- * removes what it has written, and the program dies by that same signal, so that a shell that waits sees it. A second
- * one does not wait for that. */
+ * A signal that ends programs sets a flag, which the next call of the progress function returns. The library then
+ * removes its output, and the program dies by the same signal, so that a waiting shell sees it. A second signal ends
+ * the program at once. */
 #define _GNU_SOURCE
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
-#include "bench/cli/workload.h"
+#include "bench/cli/options.h"
+#include "bench/cli/workload_layouts.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static void catch_signals(void) {
   signal(SIGXFSZ, SIG_IGN); /* a write past the file size limit fails with EFBIG instead */
 }
 
-/* From here on a signal ends the program at once, and so does one that came before. */
+/* Restores the default actions, so that a signal ends the program at once; raises one that came before. */
 static void release_signals(void) {
   struct sigaction old;
   for (size_t i = 0; i < ENDING; i++)
@@ -77,13 +78,9 @@ static int show_progress(void *user, const char *stage, int64_t done, int64_t al
   return caught;
 }
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-/* The report is written last: a path that is wrong, or that is the input's or the output's, would be found too late. */
-static void check_json(const cli_options *o) {
+/* Checks the path of the report before any work: the report is written last, and the path may be wrong, or IN or OUT.
+ * */
+static void check_report_path(const cli_options *o) {
   struct stat in, json;
   if (o->json == NULL)
     return;
@@ -95,7 +92,7 @@ static void check_json(const cli_options *o) {
 
 static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-static void as_json(const reshard_convert_report *r, const char *path) {
+static void write_report(const reshard_convert_report *r, const char *path) {
   json j = {0};
   cli_json_open(&j, NULL, '{');
   cli_json_int(&j, "version", 1);
@@ -132,14 +129,14 @@ static void as_json(const reshard_convert_report *r, const char *path) {
   cli_json_write(&j, path);
 }
 
-static void time_text(const char *what, double seconds, int64_t bytes) {
-  printf("%-13s %.1f ms", what, 1e3 * seconds);
+static void print_time(const char *label, double seconds, int64_t bytes) {
+  printf("%-13s %.1f ms", label, 1e3 * seconds);
   if (bytes > 0 && seconds > 0)
     printf(", %.2f GB/s", 1e-9 * (double)bytes / seconds);
 }
 
-/* What cannot be read back, or not by everyone. */
-static void warnings_text(const reshard_convert_report *r) {
+/* Prints which parts of the result cannot be read back, or not by everyone. */
+static void print_warnings(const reshard_convert_report *r) {
   if (r->source.format == RESHARD_FORMAT_SHARDS && !r->source.described)
     printf(
         "shapes        inferred from the offsets: the source does not state them, so that a shard missing at the end "
@@ -159,7 +156,7 @@ static void warnings_text(const reshard_convert_report *r) {
            r->whole_arrays == 1 ? "it" : "them");
 }
 
-static void as_text(const cli_options *o, const reshard_convert_report *r) {
+static void print_report(const cli_options *o, const reshard_convert_report *r) {
   char a[CLI_BYTES_TEXT];
   printf("source        %s, %lld file%s", reshard_file_format_string(r->source.format), (long long)r->source.files,
          plural(r->source.files));
@@ -174,40 +171,40 @@ static void as_text(const cli_options *o, const reshard_convert_report *r) {
          cli_bytes_text(a, (double)r->bytes));
   if (r->wire_bytes >= 0) /* else it would have taken long to count */
     printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
-  warnings_text(r);
+  print_warnings(r);
   printf("before        headers %.1f ms, reserving space %.1f ms\n", 1e3 * r->open_seconds, 1e3 * r->reserve_seconds);
-  time_text("moving", r->move_seconds, r->bytes);
+  print_time("moving", r->move_seconds, r->bytes);
   printf("\n");
-  time_text("syncing", r->sync_seconds, 0);
+  print_time("syncing", r->sync_seconds, 0);
   printf("\n");
   if (o->verify) {
-    time_text("comparing", r->verify_seconds, r->bytes);
+    print_time("comparing", r->verify_seconds, r->bytes);
     printf(", every byte is right\n");
   }
 }
 
 /* Fills the library's options; *src and *dst keep the layouts. */
-static reshard_convert_options options_of(const cli_options *o, what_layouts *src, what_layouts *dst) {
+static reshard_convert_options make_options(const cli_options *o, workload_layouts *src, workload_layouts *dst) {
   reshard_convert_options options = {.size = RESHARD_CONVERT_OPTIONS_INIT,
                                      .world = o->ranks,
                                      .force = o->force,
                                      .dedup = o->dedup,
                                      .verify = o->verify,
                                      .index_bytes = o->index_bytes,
-                                     .threads = o->threads};
-  what_mesh mesh;
-  *src = *dst = (what_layouts){0};
-  what_read_mesh(o->mesh, &mesh);
+                                     .threads = (int)o->threads};
+  workload_mesh mesh;
+  *src = *dst = (workload_layouts){0};
+  workload_read_mesh(o->mesh, &mesh);
   if (o->src != NULL)
-    what_read_layouts("--src", o->src, &mesh, src);
+    workload_read_layouts("--src", o->src, &mesh, src);
   if (o->dst != NULL)
-    what_read_layouts("--dst", o->dst, &mesh, dst);
-  else if (o->index_bytes == 0 && !ends_in(o->out, ".npy") && !ends_in(o->out, ".safetensors"))
+    workload_read_layouts("--dst", o->dst, &mesh, dst);
+  else if (o->index_bytes == 0 && !cli_ends_in(o->out, ".npy") && !cli_ends_in(o->out, ".safetensors"))
     cli_exit(EXIT_USAGE,
              "--dst is missing: a layout such as chunk(0), or @FILE of rules, for the shards in '%s' (one whole file "
              "ends in .safetensors or .npy)",
              o->out);
-  what_check_mesh(&mesh);
+  workload_check_mesh(&mesh);
   options.src = src->text;
   options.src_rules = src->rules;
   options.dst = dst->text;
@@ -242,11 +239,11 @@ int command_convert(int argc, char **argv) {
       "  reshard convert step-1000 model.safetensors                            .distcp files of PyTorch, joined\n"
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
-  what_layouts src, dst;
+  workload_layouts src, dst;
   progress shown = {0};
   reshard_convert_report report = {0};
-  check_json(&o);
-  reshard_convert_options options = options_of(&o, &src, &dst);
+  check_report_path(&o);
+  reshard_convert_options options = make_options(&o, &src, &dst);
   options.progress = show_progress;
   options.user = &shown;
   raise_file_limit();
@@ -254,8 +251,8 @@ int command_convert(int argc, char **argv) {
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);
   cli_progress_clear();
   reshard_map_free(options.map);
-  what_free_layouts(&src);
-  what_free_layouts(&dst);
+  workload_free_layouts(&src);
+  workload_free_layouts(&dst);
   if (status == RESHARD_ERROR_CANCELLED && caught != 0) {
     cli_error("%s: '%s' is as it was", strsignal(caught), o.out);
     release_signals();
@@ -263,9 +260,9 @@ int command_convert(int argc, char **argv) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s", reshard_last_error());
   if (o.json != NULL)
-    as_json(&report, o.json);
+    write_report(&report, o.json);
   if (o.json == NULL || strcmp(o.json, "-") != 0)
-    as_text(&o, &report);
+    print_report(&o, &report);
   release_signals();
   return EXIT_DONE;
 }

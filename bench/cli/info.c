@@ -1,9 +1,9 @@
-/* reshard info: what this build has and this machine offers. */
+/* reshard info: the features of this build and of this machine. */
 #include "bench/cli/commands.h"
-#include "bench/launch/gpu.h"
 #include "bench/cli/json.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
+#include "bench/launch/gpu.h"
 #include "bench/launch/processes.h"
 
 #include <reshard/file.h>
@@ -38,7 +38,7 @@ static const char *version_text(char buffer[32], int version, bool nccl) {
   return buffer;
 }
 
-static void gpus_json(json *j, const gpu_machine *g) {
+static void add_gpus(json *j, const gpu_machine *g) {
   char text[32];
   cli_json_bool(j, "cuda", g->cuda);
   cli_json_string(j, "cuda_driver", version_text(text, g->driver, false));
@@ -60,7 +60,7 @@ static void gpus_json(json *j, const gpu_machine *g) {
     cli_json_int(j, "l2_bytes", info.l2);
     cli_json_open(j, "reaches", '['); /* the GPUs to whose memory it has access */
     for (int peer = 0; peer < g->gpus; peer++)
-      if (peer != i && gpu_reaches(i, peer))
+      if (peer != i && gpu_peer_access(i, peer))
         cli_json_int(j, NULL, peer);
     cli_json_close(j, ']');
     cli_json_close(j, '}');
@@ -68,9 +68,9 @@ static void gpus_json(json *j, const gpu_machine *g) {
   cli_json_close(j, ']');
 }
 
-static void gpus_text(const gpu_machine *g) {
+static void print_gpus(const gpu_machine *g) {
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], driver[32], runtime[32];
-  const char *lacking = gpu_lacking();
+  const char *lacking = gpu_why_none();
   printf("CUDA          ");
   if (g->cuda)
     printf("runtime %s, driver %s", version_text(runtime, g->runtime, false), version_text(driver, g->driver, false));
@@ -83,13 +83,13 @@ static void gpus_text(const gpu_machine *g) {
            cli_bytes_text(b, (double)info.l2), info.bus);
     int peers = 0;
     for (int peer = 0; peer < g->gpus; peer++)
-      if (peer != i && gpu_reaches(i, peer))
+      if (peer != i && gpu_peer_access(i, peer))
         printf("%s cuda:%d", peers++ > 0 ? "," : "", peer);
     printf("%s\n", peers == 0 ? " no other" : "");
   }
 }
 
-static void as_json(const machine *m, const gpu_machine *g, const char *path) {
+static void print_json(const machine *m, const gpu_machine *g, const char *path) {
   json j = {0};
   cli_json_open(&j, NULL, '{');
   cli_json_int(&j, "version", 1);
@@ -107,7 +107,7 @@ static void as_json(const machine *m, const gpu_machine *g, const char *path) {
   if (mpi_built())
     cli_json_string(&j, NULL, "mpi");
   cli_json_close(&j, ']');
-  gpus_json(&j, g);
+  add_gpus(&j, g);
   cli_json_bool(&j, "json_files", has_files());
   cli_json_open(&j, "isas", '[');
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
@@ -123,7 +123,7 @@ static void as_json(const machine *m, const gpu_machine *g, const char *path) {
   cli_json_write(&j, path);
 }
 
-static void as_text(const machine *m, const gpu_machine *g) {
+static void print_text(const machine *m, const gpu_machine *g) {
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], nccl[32];
   printf("reshard       %s, built with %s\n", reshard_version(), COMPILER);
   printf("devices       cpu%s\n", g->cuda ? ", cuda" : "");
@@ -131,7 +131,7 @@ static void as_text(const machine *m, const gpu_machine *g) {
   if (g->nccl)
     printf(", nccl %s", version_text(nccl, g->nccl_version, true));
   printf("%s\n", mpi_built() ? ", mpi" : "");
-  gpus_text(g);
+  print_gpus(g);
   printf("files         %s\n",
          has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
   printf("instructions ");
@@ -159,8 +159,8 @@ int command_info(int argc, char **argv) {
   machine_read(&m);
   gpu_machine_read(&g);
   if (o.json != NULL)
-    as_json(&m, &g, o.json);
+    print_json(&m, &g, o.json);
   if (o.json == NULL || strcmp(o.json, "-") != 0)
-    as_text(&m, &g);
+    print_text(&m, &g);
   return EXIT_DONE;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Length of the UTF-8 character at text, 0 where there is none. */
-static int utf8(const unsigned char *text) {
+static int utf8_length(const unsigned char *text) {
   int n = text[0] < 0x80                      ? 1
           : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
           : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
@@ -20,10 +20,10 @@ static int utf8(const unsigned char *text) {
   return n;
 }
 
-static void quote(cli_text *t, const char *value) {
+static void add_quoted(cli_text *t, const char *value) {
   cli_add(t, "\"");
   for (const unsigned char *at = (const unsigned char *)value; *at != '\0';) {
-    int n = utf8(at);
+    int n = utf8_length(at);
     if (*at == '"' || *at == '\\')
       cli_add(t, "\\%c", *at);
     else if (*at < 0x20)
@@ -37,20 +37,20 @@ static void quote(cli_text *t, const char *value) {
   cli_add(t, "\"");
 }
 
-static void begin(json *j, const char *key) {
+static void begin_value(json *j, const char *key) {
   if (j->more)
     cli_add(&j->text, ",");
   if (j->more && j->text.length > 0 && key == NULL)
     cli_add(&j->text, " ");
   j->more = true;
   if (key != NULL) {
-    quote(&j->text, key);
+    add_quoted(&j->text, key);
     cli_add(&j->text, ":");
   }
 }
 
 void cli_json_open(json *j, const char *key, char bracket) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, "%c", bracket);
   j->more = false;
 }
@@ -61,33 +61,33 @@ void cli_json_close(json *j, char bracket) {
 }
 
 void cli_json_int(json *j, const char *key, int64_t value) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, "%lld", (long long)value);
 }
 
 void cli_json_real(json *j, const char *key, double value) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, isfinite(value) ? "%.6g" : "null", value);
 }
 
 void cli_json_time(json *j, const char *key, double us) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, "%.3f", us);
 }
 
 void cli_json_bool(json *j, const char *key, bool value) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, value ? "true" : "false");
 }
 
 void cli_json_null(json *j, const char *key) {
-  begin(j, key);
+  begin_value(j, key);
   cli_add(&j->text, "null");
 }
 
 void cli_json_string(json *j, const char *key, const char *value) {
-  begin(j, key);
-  quote(&j->text, value);
+  begin_value(j, key);
+  add_quoted(&j->text, value);
 }
 
 void cli_json_line(json *j) {

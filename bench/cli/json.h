@@ -1,5 +1,5 @@
-/* Writes JSON piece by piece. Commas are put where they belong; indentation is not. The names are not those of jansson,
- * whose own calls would find them. */
+/* Writes JSON value by value, with commas and without indentation. The names differ from jansson's, whose calls would
+ * otherwise find them. */
 #ifndef BENCH_JSON_H
 #define BENCH_JSON_H
 
@@ -19,7 +19,7 @@ void cli_json_time(json *j, const char *key, double us);    /* to the nanosecond
 void cli_json_bool(json *j, const char *key, bool value);
 void cli_json_null(json *j, const char *key);
 void cli_json_string(json *j, const char *key, const char *value);
-/* A new line before the next value, for people who look at the file. */
+/* Begins a new line before the next value, for people who read the file. */
 void cli_json_line(json *j);
 /* Ends the text with a newline, writes it (path "-" is standard output) and frees it. */
 void cli_json_write(json *j, const char *path);

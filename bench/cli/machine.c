@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "bench/cli/machine.h"
 
+#include "device/environment.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -23,7 +25,7 @@ static void read_processor(char *out, size_t size) {
     fclose(file);
 }
 
-static int64_t first_number(const char *path, char *unit) {
+static int64_t read_first_number(const char *path, char *unit) {
   FILE *file = fopen(path, "r");
   long long value = 0;
   *unit = '\0';
@@ -39,7 +41,7 @@ static void read_caches(int64_t *cache) {
   for (int i = 0; i < 16; i++) {
     char path[96], unit, type[32] = "";
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", i);
-    int64_t level = first_number(path, &unit);
+    int64_t level = read_first_number(path, &unit);
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/type", i);
     FILE *file = fopen(path, "r");
     if (file == NULL)
@@ -48,7 +50,7 @@ static void read_caches(int64_t *cache) {
       type[0] = '\0';
     fclose(file);
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-    int64_t size = first_number(path, &unit);
+    int64_t size = read_first_number(path, &unit);
     if (level >= 1 && level <= 3 && strncmp(type, "Instruction", 11) != 0)
       cache[level] = unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
   }
@@ -64,18 +66,18 @@ void machine_read(machine *m) {
   m->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   static const reshard_isa best_first[] = {RESHARD_ISA_AVX512, RESHARD_ISA_AVX2, RESHARD_ISA_NEON, RESHARD_ISA_SSE2,
                                            RESHARD_ISA_SCALAR};
-  const char *forced = getenv("RESHARD_ISA");
-  for (int i = 4; i >= 0; i--)
-    if (reshard_isa_available(best_first[i]))
-      m->isa = reshard_isa_string(best_first[i]);
-  for (int i = 0; forced != NULL && i < RESHARD_ISA_COUNT; i++)
-    if (i != RESHARD_ISA_AUTO && strcmp(forced, reshard_isa_string((reshard_isa)i)) == 0 &&
-        reshard_isa_available((reshard_isa)i))
-      m->isa = reshard_isa_string((reshard_isa)i);
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  int threads = 1;
+  if (rs_environment_cpu(&threads, &isa) != RESHARD_SUCCESS || !reshard_isa_available(isa))
+    isa = RESHARD_ISA_AUTO;
+  for (int i = 0; isa == RESHARD_ISA_AUTO && i < 5; i++)
+    isa = reshard_isa_available(best_first[i]) ? best_first[i] : isa;
+  m->isa = reshard_isa_string(isa);
 }
 
-/* The number behind a key of a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is none. */
-static int64_t number_of(const char *path, const char *key) {
+/* Reads the number behind a key in a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is
+ * none. */
+static int64_t read_number(const char *path, const char *key) {
   FILE *file = fopen(path, "r");
   char line[256];
   long long value = -1;
@@ -88,10 +90,10 @@ static int64_t number_of(const char *path, const char *key) {
 }
 
 int64_t machine_available(void) {
-  int64_t kib = number_of("/proc/meminfo", "MemAvailable:");
+  int64_t kib = read_number("/proc/meminfo", "MemAvailable:");
   int64_t available = kib >= 0 ? kib << 10 : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  int64_t limit = number_of("/sys/fs/cgroup/memory.max", ""), used = number_of("/sys/fs/cgroup/memory.current", "");
-  int64_t cache = number_of("/sys/fs/cgroup/memory.stat", "inactive_file ");
+  int64_t limit = read_number("/sys/fs/cgroup/memory.max", ""), used = read_number("/sys/fs/cgroup/memory.current", "");
+  int64_t cache = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
   if (limit >= 0 && used >= 0) {
     int64_t left = limit - used + (cache > 0 ? cache : 0);
     available = left < available ? (left > 0 ? left : 0) : available;

@@ -1,4 +1,4 @@
-/* What the program runs on. */
+/* The machine that the program runs on. */
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 
@@ -14,9 +14,10 @@ typedef struct machine {
 } machine;
 
 void machine_read(machine *m);
-/* Bytes of memory that can be taken without swapping: what the system says, within the limit of the control group. */
+/* Bytes of memory that are available without swapping, by the system's word and within the limit of the control group.
+ * */
 int64_t machine_available(void);
-/* An object with all of it. */
+/* Writes all fields as a JSON object. */
 void machine_json(json *j, const char *key, const machine *m);
 
 #endif

@@ -3,115 +3,111 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+typedef enum option_kind {
+  TEXT,   /* const char * */
+  WORD,   /* const char *, one of those that the argument lists */
+  CHOICE, /* int, which of them */
+  FLAG,   /* bool */
+  COUNT,  /* int64_t, within limits */
+  SIZE,   /* the same with a suffix K, M or G */
+  FACTOR, /* double, above 1 */
+  SEED,   /* uint64_t, decimal or hexadecimal */
+  HELP
+} option_kind;
+
 typedef struct option_row {
-  const char *name;     /* long name */
-  int letter;           /* the letter where it has one, else a number from 256 on */
+  const char *name;     /* long name; NULL: none */
+  int letter;           /* 0: none */
   const char *argument; /* NULL: takes none */
   int commands;
+  option_kind kind;
+  size_t field;        /* its place in cli_options */
+  int64_t least, most; /* COUNT, SIZE */
   const char *help;
 } option_row;
 
+/* Commands that take one reshard; and all commands. */
 enum {
-  O_SHAPE = 256,
-  O_MODEL,
-  O_SRC,
-  O_DST,
-  O_MESH,
-  O_RANKS,
-  O_DEVICE,
-  O_COMM,
-  O_PATH,
-  O_COLLECTIVE,
-  O_WORKSPACE,
-  O_THREADS,
-  O_RANK,
-  O_PEERS,
-  O_JSON,
-  O_SVG,
-  O_TRACE,
-  O_PERMUTATION,
-  O_CASES,
-  O_SECONDS,
-  O_SEED,
-  O_FORCE,
-  O_VERIFY,
-  O_DEDUP,
-  O_INDEX,
-  O_MAP,
+  RESHARDS = COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
+  ALL = RESHARDS | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT
 };
 
-static const option_row table[] = {
-    {"shape", O_SHAPE, "13x21", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
-     "one tensor of this shape; 'scalar' for one without dims"},
-    {"dtype", 'd', "TYPE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
-     "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 "
-     "bf16 f32 f64 c64 c128 (default f32)"},
-    {"model", O_MODEL, "NAME|FILE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
-     "many tensors: a preset, a JSON list, a .safetensors file"},
-    {"src", O_SRC, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT,
+#define IS(kind, field)              kind, offsetof(cli_options, field), 0, 0
+#define IN(kind, field, least, most) kind, offsetof(cli_options, field), least, most
+static const option_row option_rows[] = {
+    {"shape", 0, "13x21", RESHARDS, IS(TEXT, shape), "one tensor of this shape; 'scalar' for one without dims"},
+    {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
+     "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128 (default "
+     "f32)"},
+    {"model", 0, "NAME|FILE", RESHARDS, IS(TEXT, model), "many tensors: a preset, a JSON list, a .safetensors file"},
+    {"src", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, src),
      "layout before: a layout string, or @FILE of rules 'PATTERN LAYOUT'"},
-    {"dst", O_DST, "L", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT, "layout after"},
-    {"mesh", O_MESH, "DIM=N,...", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_CONVERT,
+    {"dst", 0, "L", RESHARDS | COMMAND_CONVERT, IS(TEXT, dst), "layout after"},
+    {"mesh", 0, "DIM=N,...", RESHARDS | COMMAND_CONVERT, IS(TEXT, mesh),
      "sizes of mesh dims that the layouts name without one (default: what the world leaves)"},
-    {"permutation", O_PERMUTATION, "1,0", COMMAND_BENCH | COMMAND_TRACE,
+    {"permutation", 0, "1,0", COMMAND_BENCH | COMMAND_TRACE, IS(TEXT, permutation),
      "dim i of the destination walks this dim of the source (with --shape; 1,0 transposes)"},
-    {"ranks", O_RANKS, "N", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
+    {"ranks", 0, "N", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, ranks, 1, INT32_MAX),
      "ranks of the world (default: what the layouts name)"},
-    {"device", O_DEVICE, "cpu|cuda", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
-     "where the data is (default cpu)"},
-    {"comm", O_COMM, "local|nccl|mpi", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
+    {"device", 0, "cpu|cuda", RESHARDS | COMMAND_VERIFY, IS(WORD, device), "where the data is (default cpu)"},
+    {"comm", 0, "local|nccl|mpi", RESHARDS | COMMAND_VERIFY, IS(WORD, comm),
      "what connects the ranks (default local; of several processes nccl with --device cuda, else mpi)"},
-    {"path", O_PATH, "auto|direct|packed", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY,
+    {"path", 0, "auto|direct|packed", RESHARDS | COMMAND_VERIFY, IS(CHOICE, path),
      "how bytes are moved (default auto)"},
-    {"collective", O_COLLECTIVE, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE,
+    {"collective", 0, "auto|force|forbid", COMMAND_BENCH | COMMAND_TRACE, IS(CHOICE, collective),
      "messages that are a collective together as one call of --comm nccl (default auto: where it is faster)"},
-    {"workspace", O_WORKSPACE, "BYTES", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
-     "limit of staging memory on every rank; suffixes K, M, G "
-     "(default: no limit, one round)"},
-    {"map", O_MAP, "FILE", COMMAND_CONVERT, "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
-    {"index", O_INDEX, "BYTES", COMMAND_CONVERT,
+    {"workspace", 0, "BYTES", RESHARDS, IN(SIZE, workspace, 0, INT64_MAX),
+     "limit of staging memory on every rank; suffixes K, M, G (default: no limit, one round)"},
+    {"map", 0, "FILE", COMMAND_CONVERT, IS(TEXT, map),
+     "lines 'TARGET = SOURCE' that rename, join, cut and transpose tensors"},
+    {"index", 0, "BYTES", COMMAND_CONVERT, IN(SIZE, index_bytes, 1, INT64_MAX),
      "OUT is a directory of whole tensors in files of at most so many bytes, with an index; suffixes K, M, G"},
-    {"dedup", O_DEDUP, NULL, COMMAND_CONVERT, "store equal boxes of several ranks once, by the lowest of them"},
-    {"force", O_FORCE, NULL, COMMAND_CONVERT, "replace OUT where it is there"},
-    {"verify", O_VERIFY, NULL, COMMAND_CONVERT, "read back and compare every byte before OUT is put in place"},
-    {"threads", O_THREADS, "T", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_CONVERT,
-     "copy or planning threads shared by the local ranks "
-     "(default: all cores)"},
-    {"rank", O_RANK, "R", COMMAND_PLAN, "plan this rank only"},
-    {"peers", O_PEERS, NULL, COMMAND_PLAN, "list the peers of each rank"},
-    {"svg", O_SVG, "FILE", COMMAND_PLAN | COMMAND_TRACE,
+    {"dedup", 0, NULL, COMMAND_CONVERT, IS(FLAG, dedup),
+     "store equal boxes of several ranks once, by the lowest of them"},
+    {"force", 0, NULL, COMMAND_CONVERT, IS(FLAG, force), "replace OUT where it is there"},
+    {"verify", 0, NULL, COMMAND_CONVERT, IS(FLAG, verify),
+     "read back and compare every byte before OUT is put in place"},
+    {"threads", 0, "T", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, threads, 1, 4096),
+     "copy or planning threads shared by the local ranks (default: all cores)"},
+    {"rank", 0, "R", COMMAND_PLAN, IN(COUNT, rank, 0, INT32_MAX), "plan this rank only"},
+    {"peers", 0, NULL, COMMAND_PLAN, IS(FLAG, peers), "list the peers of each rank"},
+    {"svg", 0, "FILE", COMMAND_PLAN | COMMAND_TRACE, IS(TEXT, svg),
      "draw it: of a plan, who holds what and who sends what to whom"},
-    {"minbytes", 'b', "BYTES", COMMAND_BENCH, "smallest size; dim 0 of --shape is scaled to it"},
-    {"maxbytes", 'e', "BYTES", COMMAND_BENCH, "largest size"},
-    {"stepbytes", 'i', "BYTES", COMMAND_BENCH, "increment between sizes"},
-    {"stepfactor", 'f', "F", COMMAND_BENCH, "factor between sizes (default 2)"},
-    {"iters", 'n', "N", COMMAND_BENCH, "iterations (default 20)"},
-    {"warmup_iters", 'w', "N", COMMAND_BENCH | COMMAND_TRACE, "iterations before the first that is timed (default 1)"},
-    {"check", 'c', NULL, COMMAND_BENCH, "check every byte that arrives"},
-    {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, "rank threads per process and GPU"},
-    {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY,
+    {"minbytes", 'b', "BYTES", COMMAND_BENCH, IN(SIZE, size_begin, 1, INT64_MAX),
+     "smallest size; dim 0 of --shape is scaled to it"},
+    {"maxbytes", 'e', "BYTES", COMMAND_BENCH, IN(SIZE, size_end, 1, INT64_MAX), "largest size"},
+    {"stepbytes", 'i', "BYTES", COMMAND_BENCH, IN(SIZE, size_increment, 1, INT64_MAX), "increment between sizes"},
+    {"stepfactor", 'f', "F", COMMAND_BENCH, IS(FACTOR, size_factor), "factor between sizes (default 2)"},
+    {"iters", 'n', "N", COMMAND_BENCH, IN(COUNT, iterations, 1, 1000000), "iterations (default 20)"},
+    {"warmup_iters", 'w', "N", COMMAND_BENCH | COMMAND_TRACE, IN(COUNT, warmup, 0, 1000000),
+     "iterations before the first that is timed (default 1)"},
+    {"check", 'c', NULL, COMMAND_BENCH, IS(FLAG, check), "check every byte that arrives"},
+    {"nthreads", 't', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, ranks_per_gpu, 1, 65536),
+     "rank threads per process and GPU"},
+    {"ngpus", 'g', "N", COMMAND_BENCH | COMMAND_TRACE | COMMAND_VERIFY, IN(COUNT, gpus, 1, 1024),
      "GPUs per process, which its ranks are on in turn (default 1; with --comm nccl one a rank)"},
-    {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, "execute from a CUDA graph"},
-    {"trace", O_TRACE, "FILE", COMMAND_BENCH, "one execute more, of the last size, recorded in Chrome's trace format"},
-    {"json", O_JSON, "FILE", COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_INFO | COMMAND_CONVERT,
-     "write the result as JSON; '-' is standard output, with nothing "
-     "else on it"},
-    {NULL, 'J', "FILE", COMMAND_BENCH, "the same as --json"},
-    {"cases", O_CASES, "N", COMMAND_VERIFY, "random cases (default 2000)"},
-    {"seconds", O_SECONDS, "S", COMMAND_VERIFY, "begin no case after so long (default: all are run)"},
-    {"seed", O_SEED, "S", COMMAND_VERIFY, "seed of the first case (default 1); the i-th has S + i"},
-    {"help", 'h', NULL, COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT,
-     "this text"},
+    {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, IS(FLAG, graph), "execute from a CUDA graph"},
+    {"trace", 0, "FILE", COMMAND_BENCH, IS(TEXT, trace),
+     "one execute more, of the last size, recorded in Chrome's trace format"},
+    {"json", 0, "FILE", RESHARDS | COMMAND_INFO | COMMAND_CONVERT, IS(TEXT, json),
+     "write the result as JSON; '-' is standard output, with nothing else on it"},
+    {NULL, 'J', "FILE", COMMAND_BENCH, IS(TEXT, json), "the same as --json"},
+    {"cases", 0, "N", COMMAND_VERIFY, IN(SIZE, cases, 1, INT64_MAX / 2), "random cases (default 2000)"},
+    {"seconds", 0, "S", COMMAND_VERIFY, IN(COUNT, seconds, 1, INT32_MAX),
+     "begin no case after so long (default: all are run)"},
+    {"seed", 0, "S", COMMAND_VERIFY, IS(SEED, seed), "seed of the first case (default 1); the i-th has S + i"},
+    {"help", 'h', NULL, ALL, HELP, 0, 0, 0, "this text"},
 };
-#define ROWS ((int)(sizeof table / sizeof *table))
+#define ROWS ((int)(sizeof option_rows / sizeof *option_rows))
 
-/* How an option was written, for errors: "--ranks" or "-b". */
-static const char *name_of(const option_row *row) {
+/* An option for error texts: "--ranks" or "-b". */
+static const char *option_text(const option_row *row) {
   static char text[40];
-  if (row->letter < 256)
+  if (row->letter != 0)
     snprintf(text, sizeof text, "-%c", row->letter);
   else
     snprintf(text, sizeof text, "--%s", row->name);
@@ -121,14 +117,14 @@ static const char *name_of(const option_row *row) {
 static void print_help(int command, const char *usage) {
   printf("%s\noptions:\n", usage);
   for (int i = 0; i < ROWS; i++) {
-    const option_row *row = &table[i];
+    const option_row *row = &option_rows[i];
     if (!(row->commands & command))
       continue;
     char left[80];
     const char *separator = row->argument != NULL ? " " : "", *argument = row->argument != NULL ? row->argument : "";
-    if (row->letter < 256 && row->name != NULL)
+    if (row->letter != 0 && row->name != NULL)
       snprintf(left, sizeof left, "-%c, --%s%s%s", row->letter, row->name, separator, argument);
-    else if (row->letter < 256)
+    else if (row->letter != 0)
       snprintf(left, sizeof left, "-%c%s%s", row->letter, separator, argument);
     else
       snprintf(left, sizeof left, "--%s%s%s", row->name, separator, argument);
@@ -138,13 +134,13 @@ static void print_help(int command, const char *usage) {
   exit(EXIT_DONE);
 }
 
-/* A number from lo to hi, with a suffix K, M or G (1024 each) where one is allowed. */
-static int64_t number(const option_row *row, const char *text, int64_t lo, int64_t hi, bool suffix) {
+/* Reads a number within the row's limits; a SIZE may have a suffix K, M or G (1024 each). */
+static int64_t parse_number(const option_row *row, const char *text) {
   char *end;
   errno = 0;
   long long value = strtoll(text, &end, 10);
   bool right = isdigit((unsigned char)text[0]) && errno == 0;
-  if (right && suffix && *end != '\0') {
+  if (right && row->kind == SIZE && *end != '\0') {
     int letter = toupper((unsigned char)*end++), shift = letter == 'K'   ? 10
                                                          : letter == 'M' ? 20
                                                          : letter == 'G' ? 30
@@ -152,117 +148,81 @@ static int64_t number(const option_row *row, const char *text, int64_t lo, int64
     right = shift > 0 && !__builtin_mul_overflow(value, (long long)1 << shift, &value);
   }
   if (!right || *end != '\0')
-    cli_exit(EXIT_USAGE, "%s: '%s' is no %s", name_of(row), text,
-             suffix ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
-  if (value < lo || value > hi)
-    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", name_of(row), value, (long long)lo, (long long)hi);
+    cli_exit(EXIT_USAGE, "%s: '%s' is no %s", option_text(row), text,
+             row->kind == SIZE ? "size in bytes (such as 512, 64K, 256M or 1G)" : "number");
+  if (value < row->least || value > row->most)
+    cli_exit(EXIT_USAGE, "%s: %lld is not between %lld and %lld", option_text(row), value, (long long)row->least,
+             (long long)row->most);
   return value;
 }
 
-static double factor(const option_row *row, const char *text) {
+static double parse_factor(const option_row *row, const char *text) {
   char *end;
   double value = strtod(text, &end);
   if (end == text || *end != '\0' || !(value > 1 && value <= 1e6))
-    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 1", name_of(row), text);
+    cli_exit(EXIT_USAGE, "%s: '%s' is no factor above 1", option_text(row), text);
   return value;
 }
 
-static uint64_t seed(const option_row *row, const char *text) {
+static uint64_t parse_seed(const option_row *row, const char *text) {
   char *end;
   errno = 0;
   unsigned long long value = strtoull(text, &end, 0);
   if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
-    cli_exit(EXIT_USAGE, "%s: '%s' is no number of 64 bits", name_of(row), text);
+    cli_exit(EXIT_USAGE, "%s: '%s' is no number of 64 bits", option_text(row), text);
   return value;
 }
 
-/* One of the words. */
-static const char *word(const option_row *row, const char *text, const char *const *words) {
-  for (int i = 0; words[i] != NULL; i++)
-    if (strcmp(words[i], text) == 0)
-      return words[i];
-  cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", name_of(row), text, row->argument);
+/* The place of text among the words of the argument. */
+static int parse_word(const option_row *row, const char *text) {
+  size_t n = strlen(text);
+  int i = 0;
+  for (const char *at = row->argument; at != NULL; at = strchr(at, '|') == NULL ? NULL : strchr(at, '|') + 1, i++)
+    if (strcspn(at, "|") == n && strncmp(at, text, n) == 0)
+      return i;
+  cli_exit(EXIT_USAGE, "%s: '%s' is not one of %s", option_text(row), text, row->argument);
 }
 
-static reshard_path path_of(const option_row *row, const char *text) {
-  static const char *const words[] = {"auto", "direct", "packed", NULL};
-  const char *found = word(row, text, words);
-  return found == words[0] ? RESHARD_PATH_AUTO : found == words[1] ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
-}
-
-static reshard_collective_use collective_of(const option_row *row, const char *text) {
-  static const char *const words[] = {"auto", "force", "forbid", NULL};
-  const char *found = word(row, text, words);
-  return found == words[0]   ? RESHARD_COLLECTIVE_USE_AUTO
-         : found == words[1] ? RESHARD_COLLECTIVE_USE_FORCE
-                             : RESHARD_COLLECTIVE_USE_FORBID;
-}
-
-static void take(const option_row *row, const char *text, cli_options *o) {
-  static const char *const devices[] = {"cpu", "cuda", NULL}, *const comms[] = {"local", "nccl", "mpi", NULL};
-  switch (row->letter) {
-  case O_SHAPE: o->shape = text; break;
-  case 'd': o->dtype = text; break;
-  case O_MODEL: o->model = text; break;
-  case O_PERMUTATION: o->permutation = text; break;
-  case O_SRC: o->src = text; break;
-  case O_DST: o->dst = text; break;
-  case O_MESH: o->mesh = text; break;
-  case O_RANKS: o->ranks = number(row, text, 1, INT32_MAX, false); break;
-  case O_DEVICE: o->device = word(row, text, devices); break;
-  case O_COMM: o->comm = word(row, text, comms); break;
-  case O_PATH: o->path = path_of(row, text); break;
-  case O_COLLECTIVE: o->collective = collective_of(row, text); break;
-  case O_WORKSPACE: o->workspace = number(row, text, 0, INT64_MAX, true); break;
-  case O_THREADS: o->threads = (int)number(row, text, 1, 4096, false); break;
-  case O_RANK: o->rank = number(row, text, 0, INT32_MAX, false); break;
-  case O_PEERS: o->peers = true; break;
-  case O_SVG: o->svg = text; break;
-  case O_TRACE: o->trace = text; break;
-  case 'b': o->size_begin = number(row, text, 1, INT64_MAX, true); break;
-  case 'e': o->size_end = number(row, text, 1, INT64_MAX, true); break;
-  case 'i': o->size_increment = number(row, text, 1, INT64_MAX, true); break;
-  case 'f': o->size_factor = factor(row, text); break;
-  case 'n': o->iterations = number(row, text, 1, 1000000, false); break;
-  case 'w': o->warmup = number(row, text, 0, 1000000, false); break;
-  case 'c': o->check = true; break;
-  case 't': o->rank_threads = number(row, text, 1, 65536, false); break;
-  case 'g': o->gpus = number(row, text, 1, 1024, false); break;
-  case 'G': o->graph = true; break;
-  case 'J':
-  case O_JSON: o->json = text; break;
-  case O_CASES: o->cases = number(row, text, 1, INT64_MAX / 2, true); break;
-  case O_SECONDS: o->seconds = number(row, text, 1, INT32_MAX, false); break;
-  case O_SEED: o->seed = seed(row, text); break;
-  case O_MAP: o->map = text; break;
-  case O_INDEX: o->index_bytes = number(row, text, 1, INT64_MAX, true); break;
-  case O_DEDUP: o->dedup = true; break;
-  case O_FORCE: o->force = true; break;
-  case O_VERIFY: o->verify = true; break;
-  default: break;
+static void set_option(const option_row *row, const char *text, cli_options *o) {
+  void *field = (char *)o + row->field;
+  switch (row->kind) {
+  case WORD:
+    (void)parse_word(row, text);
+    *(const char **)field = text;
+    break;
+  case TEXT: *(const char **)field = text; break;
+  case CHOICE: *(int *)field = parse_word(row, text); break;
+  case FLAG: *(bool *)field = true; break;
+  case COUNT:
+  case SIZE: *(int64_t *)field = parse_number(row, text); break;
+  case FACTOR: *(double *)field = parse_factor(row, text); break;
+  case SEED: *(uint64_t *)field = parse_seed(row, text); break;
+  case HELP: break;
   }
 }
 
-static const option_row *find(int letter) {
+/* getopt's value of an option: its letter, or a number that is none. */
+static int getopt_value(int row) { return option_rows[row].letter != 0 ? option_rows[row].letter : 256 + row; }
+
+static const option_row *find_option(int value) {
   for (int i = 0; i < ROWS; i++)
-    if (table[i].letter == letter)
-      return &table[i];
+    if (getopt_value(i) == value)
+      return &option_rows[i];
   return NULL;
 }
 
-/* What getopt tells the command's options by. */
-static void getopt_tables(int command, struct option *longs, char *letters) {
+/* Fills getopt's tables with the command's options. */
+static void make_getopt_tables(int command, struct option *longs, char *letters) {
   int n = 0;
   *letters++ = ':'; /* a missing argument is told apart from an unknown option */
   for (int i = 0; i < ROWS; i++) {
-    if (!(table[i].commands & command))
+    if (!(option_rows[i].commands & command))
       continue;
-    if (table[i].name != NULL)
-      longs[n++] = (struct option){table[i].name, table[i].argument != NULL ? required_argument : no_argument, NULL,
-                                   table[i].letter};
-    if (table[i].letter < 256) {
-      *letters++ = (char)table[i].letter;
-      if (table[i].argument != NULL)
+    if (option_rows[i].name != NULL)
+      longs[n++] = (struct option){option_rows[i].name, option_rows[i].argument != NULL, NULL, getopt_value(i)};
+    if (option_rows[i].letter != 0) {
+      *letters++ = (char)option_rows[i].letter;
+      if (option_rows[i].argument != NULL)
         *letters++ = ':';
     }
   }
@@ -272,11 +232,11 @@ static void getopt_tables(int command, struct option *longs, char *letters) {
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *o) {
   struct option longs[ROWS + 1] = {{0}};
   char letters[2 * ROWS + 2];
-  getopt_tables(command, longs, letters);
+  make_getopt_tables(command, longs, letters);
   *o = (cli_options){.rank = -1, .iterations = 20, .warmup = 1, .cases = 2000, .seed = 1};
   opterr = 0;
   for (int letter; (letter = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
-    if (letter == '?' && optopt != 0 && find(optopt) != NULL)
+    if (letter == '?' && optopt != 0 && find_option(optopt) != NULL)
       cli_exit(EXIT_USAGE, "option '%s' takes no argument", argv[optind - 1]);
     if (letter == '?' && optopt != 0)
       cli_exit(EXIT_USAGE, "unknown option '-%c'; see reshard %s --help", optopt, argv[0]);
@@ -286,7 +246,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
       cli_exit(EXIT_USAGE, "option '%s' needs an argument", argv[optind - 1]);
     if (letter == 'h')
       print_help(command, usage);
-    take(find(letter), optarg, o);
+    set_option(find_option(letter), optarg, o);
     if (letter == 'c' && optind < argc && (strcmp(argv[optind], "0") == 0 || strcmp(argv[optind], "1") == 0))
       o->check = argv[optind++][0] == '1'; /* as nccl-tests writes it */
   }
@@ -298,4 +258,34 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
   }
   if (optind < argc)
     cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);
+}
+
+/* Adds an option as users write it, both ways where it has two: "-d --dtype". */
+static void add_spellings(const option_row *row, const char *separator, cli_text *out) {
+  if (row->letter != 0)
+    cli_add(out, "-%c%s", row->letter, row->name != NULL ? separator : "");
+  if (row->name != NULL)
+    cli_add(out, "--%s", row->name);
+}
+
+void cli_add_option_names(int command, cli_text *out) {
+  for (int i = 0; i < ROWS; i++)
+    if (option_rows[i].commands & command) {
+      cli_add(out, " ");
+      add_spellings(&option_rows[i], " ", out);
+    }
+}
+
+void cli_add_option_values(cli_text *out) {
+  for (int i = 0; i < ROWS; i++) {
+    const option_row *row = &option_rows[i];
+    if (row->argument == NULL)
+      continue;
+    cli_add(out, "  ");
+    add_spellings(row, " | ", out);
+    cli_add(out, ") words='");
+    for (const char *at = row->argument; (row->kind == WORD || row->kind == CHOICE) && *at != '\0'; at++)
+      cli_add(out, "%c", *at == '|' ? ' ' : *at);
+    cli_add(out, "' ;;\n");
+  }
 }

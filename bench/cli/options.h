@@ -1,4 +1,4 @@
-/* Options of the commands. One table says which command knows which option. */
+/* Options of the commands, from one table. */
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
@@ -14,15 +14,15 @@ enum {
 };
 
 typedef struct cli_options {
-  /* what, and its two layouts */
+  /* the workload: tensors and their two layouts */
   const char *shape, *dtype, *model, *src, *dst, *mesh, *permutation;
-  /* where */
+  /* where it runs */
   int64_t ranks;             /* 0: not given */
   const char *device, *comm; /* words of the table; NULL: not given */
-  reshard_path path;
-  reshard_collective_use collective;
-  int64_t workspace; /* 0: no limit */
-  int threads;       /* 0: not given */
+  int path;                  /* a reshard_path */
+  int collective;            /* a reshard_collective_use */
+  int64_t workspace;         /* 0: no limit */
+  int64_t threads;           /* 0: not given */
   /* plan */
   int64_t rank; /* -1: all */
   bool peers;
@@ -32,8 +32,8 @@ typedef struct cli_options {
   double size_factor;                           /* 0: not given */
   int64_t iterations, warmup;
   bool check;
-  int64_t rank_threads; /* -t; 0: not given */
-  int64_t gpus;         /* -g; 0: not given */
+  int64_t ranks_per_gpu; /* -t; 0: not given */
+  int64_t gpus;          /* -g; 0: not given */
   bool graph;
   const char *trace; /* NULL: none */
   /* verify */
@@ -46,8 +46,13 @@ typedef struct cli_options {
   int64_t index_bytes; /* 0: not given */
 } cli_options;
 
-/* Reads the options of a command; a wrong one ends the program with status 2 and names it, one that this build cannot
- * serve with status 3. --help prints and ends with status 0. */
+/* Reads the options of a command. A wrong option ends the program with status 2, one that this build cannot serve with
+ * status 3; the error names it. --help prints and ends with status 0. */
 void cli_read_options(int argc, char **argv, int command, const char *usage, cli_options *out);
+
+/* Both functions are for shell completion: the options of a command; lines of a bash `case` with the words of each
+ * option's argument. */
+void cli_add_option_names(int command, cli_text *out);
+void cli_add_option_values(cli_text *out);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void paint(cli_text *out, svg_paint p) {
+static void add_paint(cli_text *out, svg_paint p) {
   cli_add(out, " fill=\"%s\"", p.fill);
   if (p.opacity > 0 && p.opacity < 1)
     cli_add(out, " fill-opacity=\"%.2f\"", p.opacity);
@@ -12,14 +12,23 @@ static void paint(cli_text *out, svg_paint p) {
   cli_add(out, "/>\n");
 }
 
+void svg_open(cli_text *out, double width, double height) {
+  cli_add(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+          "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+          width, height, width, height);
+}
+
+void svg_close(cli_text *out) { cli_add(out, "</svg>\n"); }
+
 void svg_rectangle(cli_text *out, double x, double y, double width, double height, svg_paint p) {
   cli_add(out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"", x, y, width, height);
-  paint(out, p);
+  add_paint(out, p);
 }
 
 void svg_circle(cli_text *out, double x, double y, double radius, svg_paint p) {
   cli_add(out, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"%.2f\"", x, y, radius);
-  paint(out, p);
+  add_paint(out, p);
 }
 
 void svg_line(cli_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width) {
@@ -38,7 +47,7 @@ void svg_band(cli_text *out, double x1, double left, double x2, double right, do
 }
 
 /* XML text; control characters, which XML does not know, are question marks. */
-static void escape(cli_text *out, const char *text, size_t most) {
+static void add_escaped(cli_text *out, const char *text, size_t most) {
   size_t shown = 0;
   for (const char *at = text; *at != '\0'; at++) {
     if (most > 0 && ((unsigned char)*at & 0xc0) != 0x80 && shown++ == most) {
@@ -60,7 +69,7 @@ void svg_words(cli_text *out, double x, double y, double size, svg_anchor anchor
   static const char *const anchors[] = {"start", "middle", "end"};
   cli_add(out, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\" text-anchor=\"%s\" fill=\"%s\"%s>", x, y, size,
           anchors[anchor], fill, bold ? " font-weight=\"600\"" : "");
-  escape(out, text, most);
+  add_escaped(out, text, most);
   cli_add(out, "</text>\n");
 }
 
@@ -68,7 +77,7 @@ void svg_words_up(cli_text *out, double x, double y, double size, const char *fi
   cli_add(out,
           "<text transform=\"translate(%.2f %.2f) rotate(-90)\" font-size=\"%.1f\" text-anchor=\"middle\" fill=\"%s\">",
           x, y, size, fill);
-  escape(out, text, 0);
+  add_escaped(out, text, 0);
   cli_add(out, "</text>\n");
 }
 
@@ -79,14 +88,14 @@ const char *svg_rank_colour(int64_t rank) {
   return colours[rank & 15];
 }
 
-static void channels(const char *colour, int *rgb) {
+static void read_channels(const char *colour, int *rgb) {
   unsigned long v = strtoul(colour + 1, NULL, 16);
   rgb[0] = (int)(v >> 16 & 255), rgb[1] = (int)(v >> 8 & 255), rgb[2] = (int)(v & 255);
 }
 
 const char *svg_ink_on(const char *colour) {
   int c[3];
-  channels(colour, c);
+  read_channels(colour, c);
   return 299 * c[0] + 587 * c[1] + 114 * c[2] < 140000 ? "#ffffff" : SVG_INK;
 }
 
@@ -95,8 +104,8 @@ const char *svg_scale_colour(char buffer[8], double value) {
   value = value < 0 ? 0 : value > 1 ? 1 : value;
   double at = value * 5;
   int i = at >= 5 ? 4 : (int)at, a[3], b[3];
-  channels(stops[i], a);
-  channels(stops[i + 1], b);
+  read_channels(stops[i], a);
+  read_channels(stops[i + 1], b);
   snprintf(buffer, 8, "#%02x%02x%02x", (unsigned char)(a[0] + (b[0] - a[0]) * (at - i)),
            (unsigned char)(a[1] + (b[1] - a[1]) * (at - i)), (unsigned char)(a[2] + (b[2] - a[2]) * (at - i)));
   return buffer;

@@ -1,4 +1,4 @@
-/* Pieces of a picture in SVG. Coordinates are pixels from the top left. */
+/* Elements of a picture in SVG. Coordinates are pixels from the top left. */
 #ifndef BENCH_SVG_H
 #define BENCH_SVG_H
 
@@ -13,6 +13,10 @@ typedef struct svg_paint {
 
 typedef enum svg_anchor { SVG_START, SVG_MIDDLE, SVG_END } svg_anchor;
 
+/* The document's first lines, with a white ground, and its end. */
+void svg_open(cli_text *out, double width, double height);
+void svg_close(cli_text *out);
+
 void svg_rectangle(cli_text *out, double x, double y, double width, double height, svg_paint paint);
 void svg_circle(cli_text *out, double x, double y, double radius, svg_paint paint);
 void svg_line(cli_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width);
@@ -22,13 +26,13 @@ void svg_band(cli_text *out, double x1, double left, double x2, double right, do
 /* Text on a base line; cut with an ellipsis where it is longer than most characters (0: never). */
 void svg_words(cli_text *out, double x, double y, double size, svg_anchor anchor, const char *fill, bool bold,
                size_t most, const char *text);
-/* The same, turned by 90 degrees to the left. */
+/* Text turned by 90 degrees to the left. */
 void svg_words_up(cli_text *out, double x, double y, double size, const char *fill, const char *text);
 
-/* A colour for each rank of a small world, and one on which text of it can be read. */
+/* The colour of a rank in a small world; and a colour for text on a colour. */
 const char *svg_rank_colour(int64_t rank);
 const char *svg_ink_on(const char *colour);
-/* 0 to 1, light to dark. */
+/* The colour of a value from 0 (light) to 1 (dark). */
 const char *svg_scale_colour(char buffer[8], double value);
 
 #define SVG_INK  "#1f2933"

@@ -2,6 +2,7 @@
 #include "bench/cli/util.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The temporary that a failing write has to remove. A thread writes one file at a time. */
+/* The temporary file that a failing write removes. A thread writes one file at a time. */
 static _Thread_local char *temporary;
 static char done[160]; /* "": nothing */
 
@@ -23,7 +24,7 @@ int cli_exit_status(reshard_status status) {
   }
 }
 
-static void error_line(const char *format, va_list arguments) {
+static void print_error(const char *format, va_list arguments) {
   char text[2048];
   vsnprintf(text, sizeof text, format, arguments);
   for (char *at = text; *at != '\0'; at++)
@@ -43,8 +44,8 @@ void cli_done(const char *format, ...) {
   va_end(arguments);
 }
 
-static _Noreturn void fail(int exit_status, const char *format, va_list arguments) {
-  error_line(format, arguments);
+static _Noreturn void exit_with(int exit_status, const char *format, va_list arguments) {
+  print_error(format, arguments);
   if (temporary != NULL)
     unlink(temporary);
   exit(exit_status);
@@ -53,20 +54,20 @@ static _Noreturn void fail(int exit_status, const char *format, va_list argument
 void cli_error(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  error_line(format, arguments);
+  print_error(format, arguments);
   va_end(arguments);
 }
 
 void cli_exit(int exit_status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  fail(exit_status, format, arguments);
+  exit_with(exit_status, format, arguments);
 }
 
 void cli_fail(reshard_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  fail(cli_exit_status(status), format, arguments);
+  exit_with(cli_exit_status(status), format, arguments);
 }
 
 void *cli_alloc(int64_t n, size_t element) {
@@ -91,6 +92,22 @@ char *cli_strdup(const char *text) {
   return memcpy(cli_alloc((int64_t)n, 1), text, n);
 }
 
+bool cli_ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+void cli_run_threads(int64_t n, void *(*body)(void *user), void *user) {
+  pthread_t *threads = cli_alloc(n, sizeof *threads);
+  int64_t started = 0;
+  while (started < n - 1 && pthread_create(&threads[started], NULL, body, user) == 0)
+    started++;
+  body(user);
+  for (int64_t i = 0; i < started; i++)
+    pthread_join(threads[i], NULL);
+  free(threads);
+}
+
 double cli_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -105,7 +122,7 @@ int cli_cores(void) {
   return n > 0 ? (int)n : 1;
 }
 
-static void text_reserve(cli_text *text, size_t more) {
+static void reserve_text(cli_text *text, size_t more) {
   if (text->size - text->length > more)
     return;
   text->size = (text->size + more + 64) * 2;
@@ -114,7 +131,7 @@ static void text_reserve(cli_text *text, size_t more) {
 
 void cli_add(cli_text *text, const char *format, ...) {
   for (size_t room = 64;;) {
-    text_reserve(text, room);
+    reserve_text(text, room);
     va_list arguments;
     va_start(arguments, format);
     int n = vsnprintf(text->at + text->length, text->size - text->length, format, arguments);
@@ -128,7 +145,7 @@ void cli_add(cli_text *text, const char *format, ...) {
 }
 
 void cli_add_bytes(cli_text *text, const char *bytes, size_t n) {
-  text_reserve(text, n + 1);
+  reserve_text(text, n + 1);
   memcpy(text->at + text->length, bytes, n);
   text->length += n;
   text->at[text->length] = '\0';
@@ -244,7 +261,7 @@ void cli_progress_clear(void) {
   progress_shown = false;
 }
 
-static int by_value(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
@@ -252,7 +269,7 @@ static int by_value(const void *a, const void *b) {
 double cli_median(double *values, int64_t n) {
   if (n <= 0)
     return 0;
-  qsort(values, (size_t)n, sizeof *values, by_value);
+  qsort(values, (size_t)n, sizeof *values, compare_doubles);
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 

@@ -1,4 +1,4 @@
-/* What every command of the program needs: ends with a status, memory, time, text. */
+/* Helpers of every command: exit, memory, threads, time, text, files. */
 #ifndef BENCH_UTIL_H
 #define BENCH_UTIL_H
 
@@ -11,17 +11,17 @@
 /* Exit statuses of the program. */
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LACKING = 3 };
 
-/* One line "reshard: error: ..." on standard error, then exit. cli_exit takes an exit status, cli_fail a status of the
- * library (INVALID: 2, UNSUPPORTED: 3, others: 1). Temporary files that cli_write_file has open are removed. */
+/* Both functions print one line "reshard: error: ..." on standard error and exit, with an exit status or with that of a
+ * library status (INVALID: 2, UNSUPPORTED: 3, others: 1). They remove the temporary file that cli_write_file has open.
+ * */
 _Noreturn void cli_exit(int exit_status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_exit_status(reshard_status status);
-/* That line alone. */
+/* Prints that line and returns. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* What has been done: from here on error lines end with it, "; done before: TEXT". By the main thread, while no other
- * runs. */
+/* Ends the error lines from here on with "; done before: TEXT". Called by the main thread while no other runs. */
 void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* cli_fail with `what` and the library's last error when the call did not succeed. */
+/* Calls cli_fail with `what` and the library's last error where the call has failed. */
 #define CLI_TRY(what, call) \
   do { \
     reshard_status cli_try_status_ = (call); \
@@ -33,6 +33,10 @@ void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *cli_alloc(int64_t n, size_t element);
 void *cli_realloc(void *memory, int64_t n, size_t element);
 char *cli_strdup(const char *text);
+bool cli_ends_in(const char *text, const char *end);
+
+/* Runs body(user) on n threads, the calling one among them; on fewer where the system has no more. */
+void cli_run_threads(int64_t n, void *(*body)(void *user), void *user);
 
 double cli_seconds(void); /* monotonic clock */
 int cli_cores(void);      /* that this process may use */
@@ -48,25 +52,24 @@ void cli_add_bytes(cli_text *text, const char *bytes, size_t n);
 /* Writes a file so that it appears complete or not at all (a temporary beside it, then rename); "-" is standard output.
  */
 void cli_write_file(const char *path, const char *bytes, size_t n);
-/* Ends the program as cli_write_file would where the directory of path is missing or path is a directory: for work that
- * must not be done in vain. */
+/* Ends the program as cli_write_file would where the directory of path is missing, or path is a directory. Called
+ * before long work. */
 void cli_check_file(const char *path);
-/* All of a text file, NUL-terminated; status 2 when it cannot be read. what ("rules") names it in the error. */
+/* Returns a text file, NUL-terminated; exit status 2 where it cannot be read. what ("rules") names it in the error. */
 char *cli_read_file(const char *what, const char *path);
 
 /* "12.5 MiB", for people. */
 #define CLI_BYTES_TEXT 32
 const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes);
 
-/* A line on standard error that replaces itself, only where that is a terminal; text NULL clears it. Not more than ten
- * a second. */
+/* Prints a line on standard error that replaces itself, only to a terminal and at most ten times a second. */
 void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress_clear(void);
 
 /* Median of n values; sorts them. 0 for n == 0. */
 double cli_median(double *values, int64_t n);
 
-/* Number of random cases and tests is multiplied by this: RESHARD_TEST_SCALE, 1 by default. */
+/* Factor on the number of random cases and tests: RESHARD_TEST_SCALE, 1 by default. */
 double cli_test_scale(void);
 
 #endif

@@ -1,24 +1,24 @@
-/* Tensors and layouts from the command line. Layouts are made once for each (shape, layout string), so that a model of
- * tens of thousands of tensors has a few dozen of them, and the plan sees at once which entries are equal. */
+/* Tensors and layouts from the command line. A layout is made once for each (shape, layout string), so that a model of
+ * tens of thousands of tensors has a few dozen. The plan then finds equal entries by their pointers. */
 #include "bench/cli/workload.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct cached {
+typedef struct cached_layout {
   uint64_t key;
   const char *text;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   reshard_layout layout;
-} cached;
+} cached_layout;
 
 /* --src or --dst. */
-struct what_side {
+struct workload_side {
   const char *option; /* "--src" */
-  what_layouts l;
-  cached *cache; /* open addressing, slots a power of two */
+  workload_layouts l;
+  cached_layout *cache; /* open addressing, slots a power of two */
   int64_t used, slots;
 };
 
@@ -44,21 +44,21 @@ static void read_shape(const char *text, int *ndim, int64_t *shape) {
   }
 }
 
-static void try_input(const char *option, reshard_status status) {
+static void check_input(const char *option, reshard_status status) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
-static struct what_side *read_side(const char *option, const char *text, what_mesh *mesh) {
-  struct what_side *side = cli_alloc(1, sizeof *side);
+static struct workload_side *read_side(const char *option, const char *text, workload_mesh *mesh) {
+  struct workload_side *side = cli_alloc(1, sizeof *side);
   side->option = option;
   if (text == NULL)
     cli_exit(EXIT_USAGE, "%s is missing: a layout string such as chunk(0), or @FILE of rules", option);
-  what_read_layouts(option, text, mesh, &side->l);
+  workload_read_layouts(option, text, mesh, &side->l);
   return side;
 }
 
-static uint64_t hash(const char *text, int ndim, const int64_t *shape) {
+static uint64_t hash_key(const char *text, int ndim, const int64_t *shape) {
   uint64_t h = 0xcbf29ce484222325u + (uint64_t)ndim;
   for (int d = 0; d < ndim; d++)
     h = (h ^ (uint64_t)shape[d]) * 0x100000001b3u;
@@ -66,40 +66,41 @@ static uint64_t hash(const char *text, int ndim, const int64_t *shape) {
   return h ^ h >> 29;
 }
 
-static cached *slot_of(struct what_side *side, uint64_t key, const char *text, int ndim, const int64_t *shape) {
+static cached_layout *find_slot(struct workload_side *side, uint64_t key, const char *text, int ndim,
+                                const int64_t *shape) {
   for (int64_t i = (int64_t)(key & (uint64_t)(side->slots - 1));; i = (i + 1) & (side->slots - 1)) {
-    cached *c = &side->cache[i];
+    cached_layout *c = &side->cache[i];
     if (c->layout == NULL || (c->key == key && c->text == text && c->ndim == ndim &&
                               memcmp(c->shape, shape, (size_t)ndim * sizeof *shape) == 0))
       return c;
   }
 }
 
-static void grow(struct what_side *side) {
-  cached *old = side->cache;
+static void grow_cache(struct workload_side *side) {
+  cached_layout *old = side->cache;
   int64_t slots = side->slots;
   side->slots = slots > 0 ? 2 * slots : 64;
   side->cache = cli_alloc(side->slots, sizeof *side->cache);
   for (int64_t i = 0; i < slots; i++)
     if (old[i].layout != NULL)
-      *slot_of(side, old[i].key, old[i].text, old[i].ndim, old[i].shape) = old[i];
+      *find_slot(side, old[i].key, old[i].text, old[i].ndim, old[i].shape) = old[i];
   free(old);
 }
 
 /* The layout of a tensor; one reference for the caller. */
-static reshard_layout layout_of(struct what_side *side, const what_tensor *t, int64_t world, bool named) {
+static reshard_layout find_layout(struct workload_side *side, const workload_tensor *t, int64_t world, bool named) {
   const char *text = side->l.text;
   if (side->l.rules != NULL)
-    try_input(side->option, reshard_rules_match(side->l.rules, t->name, &text, NULL));
+    check_input(side->option, reshard_rules_match(side->l.rules, t->name, &text, NULL));
   if (2 * side->used >= side->slots)
-    grow(side);
-  uint64_t key = hash(text, t->ndim, t->shape);
-  cached *c = slot_of(side, key, text, t->ndim, t->shape);
+    grow_cache(side);
+  uint64_t key = hash_key(text, t->ndim, t->shape);
+  cached_layout *c = find_slot(side, key, text, t->ndim, t->shape);
   if (c->layout == NULL) {
     reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &c->layout);
     if (status != RESHARD_SUCCESS) {
-      char shape[WHAT_SHAPE_TEXT];
-      what_shape_text(shape, t->ndim, t->shape);
+      char shape[WORKLOAD_SHAPE_TEXT];
+      workload_shape_text(shape, t->ndim, t->shape);
       if (named)
         cli_fail(status, "%s: tensor '%s' of shape %s: %s", side->option, t->name, shape, reshard_last_error());
       cli_fail(status, "%s: %s", side->option, reshard_last_error());
@@ -113,7 +114,7 @@ static reshard_layout layout_of(struct what_side *side, const what_tensor *t, in
   return reshard_layout_retain(c->layout);
 }
 
-static void count_bytes(what *w) {
+static void count_bytes(workload *w) {
   w->bytes = 0;
   for (int64_t i = 0; i < w->n; i++) {
     int64_t bytes;
@@ -124,23 +125,23 @@ static void count_bytes(what *w) {
   }
 }
 
-static void read_model(const cli_options *o, what *w) {
+static void read_model(const cli_options *o, workload *w) {
   if (o->shape != NULL)
     cli_exit(EXIT_USAGE, "--shape and --model are both given");
   if (o->dtype != NULL)
     cli_exit(EXIT_USAGE, "--dtype belongs to --shape; a model's tensors have their own");
-  try_input("--model", reshard_model_open(o->model, &w->model));
+  check_input("--model", reshard_model_open(o->model, &w->model));
   w->n = reshard_model_count(w->model);
   w->tensor = cli_alloc(w->n, sizeof *w->tensor);
   for (int64_t i = 0; i < w->n; i++) {
     reshard_model_tensor t;
     CLI_TRY("--model: ", reshard_model_get(w->model, i, &t));
-    w->tensor[i] = (what_tensor){.name = t.name, .ndim = t.ndim, .dtype = t.dtype};
+    w->tensor[i] = (workload_tensor){.name = t.name, .ndim = t.ndim, .dtype = t.dtype};
     memcpy(w->tensor[i].shape, t.shape, sizeof t.shape);
   }
 }
 
-static void read_tensor(const cli_options *o, what *w) {
+static void read_tensor(const cli_options *o, workload *w) {
   if (o->shape == NULL)
     cli_exit(EXIT_USAGE, "--shape or --model is missing");
   w->n = 1;
@@ -148,11 +149,11 @@ static void read_tensor(const cli_options *o, what *w) {
   w->tensor->name = "tensor";
   w->tensor->dtype = RESHARD_F32;
   if (o->dtype != NULL)
-    try_input("--dtype", reshard_dtype_parse(o->dtype, &w->tensor->dtype));
+    check_input("--dtype", reshard_dtype_parse(o->dtype, &w->tensor->dtype));
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
-static void read_permutation(const cli_options *o, what *w) {
+static void read_permutation(const cli_options *o, workload *w) {
   if (o->permutation == NULL)
     return;
   if (w->model != NULL)
@@ -171,29 +172,29 @@ static void read_permutation(const cli_options *o, what *w) {
   w->permuted = true;
 }
 
-static void make_layouts(what *w) {
+static void make_layouts(workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
-    what_tensor there = w->tensor[i]; /* as the destination has it */
+    workload_tensor there = w->tensor[i]; /* as the destination has it */
     for (int d = 0; w->permuted && d < there.ndim; d++)
       there.shape[d] = w->tensor[i].shape[w->permutation[d]];
-    w->tensor[i].src = layout_of(w->side[0], &w->tensor[i], w->world, w->model != NULL);
-    w->tensor[i].dst = layout_of(w->side[1], &there, w->world, w->model != NULL);
+    w->tensor[i].src = find_layout(w->side[0], &w->tensor[i], w->world, w->model != NULL);
+    w->tensor[i].dst = find_layout(w->side[1], &there, w->world, w->model != NULL);
   }
   count_bytes(w);
 }
 
-void what_read(const cli_options *o, what *w) {
-  *w = (what){0};
+void workload_read(const cli_options *o, workload *w) {
+  *w = (workload){0};
   if (o->model != NULL)
     read_model(o, w);
   else
     read_tensor(o, w);
   read_permutation(o, w);
-  what_mesh mesh;
-  what_read_mesh(o->mesh, &mesh);
+  workload_mesh mesh;
+  workload_read_mesh(o->mesh, &mesh);
   w->side[0] = read_side("--src", o->src, &mesh);
   w->side[1] = read_side("--dst", o->dst, &mesh);
-  what_check_mesh(&mesh);
+  workload_check_mesh(&mesh);
   w->world = w->side[0]->l.world > w->side[1]->l.world ? w->side[0]->l.world : w->side[1]->l.world;
   if (o->ranks > 0)
     w->world = o->ranks;
@@ -204,7 +205,7 @@ void what_read(const cli_options *o, what *w) {
   make_layouts(w);
 }
 
-static void release_layouts(what *w) {
+static void release_layouts(workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
     reshard_layout_release(w->tensor[i].src);
     reshard_layout_release(w->tensor[i].dst);
@@ -212,31 +213,31 @@ static void release_layouts(what *w) {
   }
 }
 
-void what_set_shape(what *w, int ndim, const int64_t *shape) {
+void workload_set_shape(workload *w, int ndim, const int64_t *shape) {
   release_layouts(w);
   w->tensor[0].ndim = ndim;
   memcpy(w->tensor[0].shape, shape, (size_t)ndim * sizeof *shape);
   make_layouts(w);
 }
 
-void what_free(what *w) {
+void workload_free(workload *w) {
   release_layouts(w);
   for (int s = 0; s < 2; s++) {
-    struct what_side *side = w->side[s];
+    struct workload_side *side = w->side[s];
     for (int64_t i = 0; side != NULL && i < side->slots; i++)
       reshard_layout_release(side->cache[i].layout);
     if (side != NULL) {
       free(side->cache);
-      what_free_layouts(&side->l);
+      workload_free_layouts(&side->l);
     }
     free(side);
   }
   free(w->tensor);
   reshard_model_free(w->model);
-  *w = (what){0};
+  *w = (workload){0};
 }
 
-reshard_entry *what_entries(const what *w) {
+reshard_entry *workload_entries(const workload *w) {
   reshard_entry *entries = cli_alloc(w->n, sizeof *entries);
   for (int64_t i = 0; i < w->n; i++)
     entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
@@ -248,10 +249,10 @@ reshard_entry *what_entries(const what *w) {
   return entries;
 }
 
-const char *what_shape_text(char buffer[WHAT_SHAPE_TEXT], int ndim, const int64_t *shape) {
+const char *workload_shape_text(char buffer[WORKLOAD_SHAPE_TEXT], int ndim, const int64_t *shape) {
   size_t at = 0;
-  snprintf(buffer, WHAT_SHAPE_TEXT, "scalar");
+  snprintf(buffer, WORKLOAD_SHAPE_TEXT, "scalar");
   for (int d = 0; d < ndim; d++)
-    at += (size_t)snprintf(buffer + at, WHAT_SHAPE_TEXT - at, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
+    at += (size_t)snprintf(buffer + at, WORKLOAD_SHAPE_TEXT - at, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
   return buffer;
 }

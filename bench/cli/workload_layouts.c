@@ -1,5 +1,5 @@
-/* L of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
-#include "bench/cli/workload.h"
+/* Layouts of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
+#include "bench/cli/workload_layouts.h"
 
 #include "layout/spec.h"
 
@@ -10,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static void try_input(const char *option, reshard_status status) {
+static void check_input(const char *option, reshard_status status) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
 /* The directory of the rules that come with the program: beside a build, or installed. NULL: there is none. */
-static char *shipped_directory(void) {
+static char *find_shipped_rules(void) {
   char self[4096];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0)
@@ -34,12 +34,7 @@ static char *shipped_directory(void) {
   return NULL;
 }
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n > m && strcmp(text + n - m, end) == 0;
-}
-
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* "@ep-128 @flat ...", in order; "" where there are none. */
 static void list_shipped(const char *directory, cli_text *out) {
@@ -48,7 +43,7 @@ static void list_shipped(const char *directory, cli_text *out) {
   int64_t n = 0;
   cli_add(out, "%s", "");
   for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
-    if (ends_in(entry->d_name, ".rules")) {
+    if (cli_ends_in(entry->d_name, ".rules")) {
       names = cli_realloc(names, n + 1, sizeof *names);
       names[n] = cli_strdup(entry->d_name);
       names[n][strlen(names[n]) - strlen(".rules")] = '\0';
@@ -57,7 +52,7 @@ static void list_shipped(const char *directory, cli_text *out) {
   if (dir != NULL)
     closedir(dir);
   if (n > 0)
-    qsort(names, (size_t)n, sizeof *names, by_name);
+    qsort(names, (size_t)n, sizeof *names, compare_names);
   for (int64_t i = 0; i < n; i++) {
     cli_add(out, "%s@%s", i > 0 ? " " : "", names[i]);
     free(names[i]);
@@ -65,11 +60,11 @@ static void list_shipped(const char *directory, cli_text *out) {
   free(names);
 }
 
-/* A rule file: as given, else (a bare name) among the rules that come with the program. */
+/* Finds a rule file: as given, else (a bare name) among the rules that come with the program. */
 static char *find_rules(const char *option, const char *path) {
   if (access(path, F_OK) == 0 || strchr(path, '/') != NULL)
     return cli_strdup(path);
-  char *directory = shipped_directory();
+  char *directory = find_shipped_rules();
   for (int i = 0; directory != NULL && i < 2; i++) {
     cli_text there = {0};
     cli_add(&there, "%s/%s%s", directory, path, i == 0 ? "" : ".rules");
@@ -86,8 +81,8 @@ static char *find_rules(const char *option, const char *path) {
            list.length > 0 ? "; rules that come with the program: " : "", list.at);
 }
 
-void what_read_mesh(const char *text, what_mesh *out) {
-  *out = (what_mesh){0};
+void workload_read_mesh(const char *text, workload_mesh *out) {
+  *out = (workload_mesh){0};
   for (const char *at = text; at != NULL;) {
     size_t length = 0;
     while (isalnum((unsigned char)at[length]) || at[length] == '_')
@@ -101,29 +96,29 @@ void what_read_mesh(const char *text, what_mesh *out) {
                (long long)(at - text) + 1);
     if (out->n == RESHARD_MAX_DIMS)
       cli_exit(EXIT_USAGE, "--mesh %s: more than %d mesh dims", text, RESHARD_MAX_DIMS);
-    struct what_mesh_dim *dim = &out->dim[out->n++];
+    struct workload_mesh_dim *dim = &out->dim[out->n++];
     snprintf(dim->name, sizeof dim->name, "%.*s", (int)length, at);
     dim->size = size;
     at = *end == ',' ? end + 1 : NULL;
   }
 }
 
-void what_check_mesh(const what_mesh *mesh) {
+void workload_check_mesh(const workload_mesh *mesh) {
   for (int i = 0; i < mesh->n; i++)
     if (mesh->dim[i].used == 0)
       cli_exit(EXIT_USAGE, "--mesh %s=%lld: no layout has a mesh dim '%s' without a size", mesh->dim[i].name,
                (long long)mesh->dim[i].size, mesh->dim[i].name);
 }
 
-static void set_size(const char *option, struct what_mesh_dim *dim, what_layouts *l) {
+static void set_size(const char *option, struct workload_mesh_dim *dim, workload_layouts *l) {
   int64_t changed = 0;
   if (l->rules != NULL) {
-    try_input(option, reshard_rules_set_size(l->rules, dim->name, dim->size, &changed));
+    check_input(option, reshard_rules_set_size(l->rules, dim->name, dim->size, &changed));
     dim->used += changed;
     return;
   }
   char *made;
-  try_input(option, rs_layout_text_size(l->text, dim->name, dim->size, &made));
+  check_input(option, rs_layout_text_size(l->text, dim->name, dim->size, &made));
   if (made == NULL)
     return;
   free(l->text);
@@ -131,22 +126,22 @@ static void set_size(const char *option, struct what_mesh_dim *dim, what_layouts
   dim->used++;
 }
 
-void what_read_layouts(const char *option, const char *text, what_mesh *mesh, what_layouts *out) {
-  *out = (what_layouts){0};
+void workload_read_layouts(const char *option, const char *text, workload_mesh *mesh, workload_layouts *out) {
+  *out = (workload_layouts){0};
   if (text[0] == '@') {
     char *path = find_rules(option, text + 1);
-    try_input(option, reshard_rules_load(path, &out->rules));
+    check_input(option, reshard_rules_load(path, &out->rules));
     free(path);
   } else
     out->text = cli_strdup(text);
   for (int i = 0; i < mesh->n; i++)
     set_size(option, &mesh->dim[i], out);
-  try_input(option, out->rules != NULL ? reshard_rules_world(out->rules, &out->world)
-                                       : reshard_layout_parse_world(out->text, &out->world));
+  check_input(option, out->rules != NULL ? reshard_rules_world(out->rules, &out->world)
+                                         : reshard_layout_parse_world(out->text, &out->world));
 }
 
-void what_free_layouts(what_layouts *l) {
+void workload_free_layouts(workload_layouts *l) {
   free(l->text);
   reshard_rules_free(l->rules);
-  *l = (what_layouts){0};
+  *l = (workload_layouts){0};
 }

@@ -1,26 +1,27 @@
-/* Saves and loads a state dict of f32 matrices as a training job would, and tells the times: for figures_files.sh and
- * dcp.py, which run it beside cp and PyTorch.
+/* Saves and loads a state dict of f32 matrices as a training job would, and prints the times, for figures_files.sh and
+ * dcp.py.
  *
  *     reshard_state_bench save DIR RANKS LAYOUT MIB [TENSORS [REPEATS]]
  *     reshard_state_bench load DIR RANKS LAYOUT [REPEATS]
  *
- * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load looks at every one. All
- * memory is written to before a time is taken. A line of JSON for each repeat; what was saved before is replaced. */
+ * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load checks every one. All
+ * memory is written to before a time is taken. Each repeat prints a line of JSON and replaces an earlier checkpoint. */
+#include "bench/cli/json.h"
 #include "bench/launch/rank_threads.h"
-#include "bench/cli/util.h"
 
 #include <reshard/file.h>
 #include <reshard/state_dict.h>
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { COLUMNS = 4096, MOST_RANKS = 64 };
 
-typedef struct job {
+typedef struct state_bench {
   bool save;
   const char *directory, *layout;
   int64_t ranks, n, repeats;
@@ -29,10 +30,10 @@ typedef struct job {
   rank_pool *pool;
   reshard_state_save_report saved;
   reshard_state_load_report loaded[MOST_RANKS];
-} job;
+} state_bench;
 
-/* Element e of a tensor is e, as far as an f32 can be it. */
-static void walk(reshard_sharded_tensor tensor, int64_t rank, bool fill) {
+/* Fills or checks a rank's elements: element e of a tensor is e, rounded to an f32. */
+static void visit_elements(reshard_sharded_tensor tensor, int64_t rank, bool fill) {
   reshard_layout layout = reshard_sharded_tensor_layout(tensor);
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(tensor); i++) {
     reshard_tensor array;
@@ -63,7 +64,8 @@ static void walk(reshard_sharded_tensor tensor, int64_t rank, bool fill) {
   }
 }
 
-static reshard_tree make_state(const job *j, reshard_sharder sharder, int64_t rank, reshard_sharded_tensor *tensors) {
+static reshard_tree make_state(const state_bench *j, reshard_sharder sharder, int64_t rank,
+                               reshard_sharded_tensor *tensors) {
   reshard_tree root, leaf;
   CLI_TRY("", reshard_tree_dict(&root));
   for (int64_t i = 0; i < j->n; i++) {
@@ -73,7 +75,7 @@ static reshard_tree make_state(const job *j, reshard_sharder sharder, int64_t ra
     CLI_TRY("",
             reshard_sharded_tensor_zeros(sharder, layout, &(reshard_properties){.dtype = t->dtype}, NULL, &tensors[i]));
     if (j->save)
-      walk(tensors[i], rank, true);
+      visit_elements(tensors[i], rank, true);
     CLI_TRY("", reshard_state_sharded(tensors[i], &leaf));
     CLI_TRY("", reshard_tree_set(root, t->name, leaf));
     reshard_tree_release(leaf);
@@ -87,28 +89,42 @@ static reshard_tree make_state(const job *j, reshard_sharder sharder, int64_t ra
   return root;
 }
 
-static void print_saved(const job *j, double seconds) {
+static void print_saved(const state_bench *j, double seconds) {
   const reshard_state_save_report *r = &j->saved;
-  printf("{\"bytes\": %lld, \"files\": %lld, \"seconds\": %.6f, \"prepare_seconds\": %.6f, \"reserve_seconds\": %.6f, "
-         "\"write_seconds\": %.6f, \"sync_seconds\": %.6f}\n",
-         (long long)r->bytes, (long long)r->files, seconds, r->prepare_seconds, r->reserve_seconds, r->write_seconds,
-         r->sync_seconds);
+  json line = {0};
+  cli_json_open(&line, NULL, '{');
+  cli_json_int(&line, "bytes", r->bytes);
+  cli_json_int(&line, "files", r->files);
+  cli_json_real(&line, "seconds", seconds);
+  cli_json_real(&line, "prepare_seconds", r->prepare_seconds);
+  cli_json_real(&line, "reserve_seconds", r->reserve_seconds);
+  cli_json_real(&line, "write_seconds", r->write_seconds);
+  cli_json_real(&line, "sync_seconds", r->sync_seconds);
+  cli_json_close(&line, '}');
+  cli_json_write(&line, "-");
 }
 
-static void print_loaded(const job *j, double seconds) {
+static void print_loaded(const state_bench *j, double seconds) {
   int64_t bytes = 0, read = 0;
   double opened = 0, most = 0;
+  json line = {0};
   for (int64_t r = 0; r < j->ranks; r++) {
     bytes += j->loaded[r].bytes;
     read += j->loaded[r].read_bytes;
-    opened = j->loaded[r].open_seconds > opened ? j->loaded[r].open_seconds : opened;
-    most = j->loaded[r].read_seconds > most ? j->loaded[r].read_seconds : most;
+    opened = fmax(opened, j->loaded[r].open_seconds);
+    most = fmax(most, j->loaded[r].read_seconds);
   }
-  printf("{\"bytes\": %lld, \"read_bytes\": %lld, \"seconds\": %.6f, \"open_seconds\": %.6f, \"read_seconds\": %.6f}\n",
-         (long long)bytes, (long long)read, seconds, opened, most);
+  cli_json_open(&line, NULL, '{');
+  cli_json_int(&line, "bytes", bytes);
+  cli_json_int(&line, "read_bytes", read);
+  cli_json_real(&line, "seconds", seconds);
+  cli_json_real(&line, "open_seconds", opened);
+  cli_json_real(&line, "read_seconds", most);
+  cli_json_close(&line, '}');
+  cli_json_write(&line, "-");
 }
 
-/* The files that were saved: what takes their place is not to be timed together with their removal. */
+/* Removes the files of the save before, so that their removal is not timed. */
 static void remove_saved(const char *path) {
   DIR *directory = opendir(path);
   for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;)
@@ -119,8 +135,8 @@ static void remove_saved(const char *path) {
   (void)rmdir(path);
 }
 
-static void body(void *user, int64_t rank) {
-  job *j = user;
+static void run_rank(void *user, int64_t rank) {
+  state_bench *j = user;
   reshard_sharder sharder;
   reshard_sharded_tensor *tensors = cli_alloc(j->n, sizeof *tensors);
   CLI_TRY("", reshard_sharder_create(j->comms[rank], NULL, &sharder));
@@ -130,17 +146,17 @@ static void body(void *user, int64_t rank) {
   for (int64_t i = 0; i < j->repeats; i++) {
     if (j->save && rank == 0 && i > 0)
       remove_saved(j->directory);
-    (void)rank_pool_meet(j->pool, true);
+    (void)rank_pool_barrier(j->pool, true);
     if (j->save)
       CLI_TRY("", reshard_state_save(sharder, state, j->directory, &saving, rank == 0 ? &j->saved : NULL));
     else
       CLI_TRY("", reshard_state_load(sharder, state, j->directory, &loading, &j->loaded[rank]));
     double end = cli_seconds() - rank_pool_opened(j->pool);
-    (void)rank_pool_meet(j->pool, true);
+    (void)rank_pool_barrier(j->pool, true);
     if (rank == 0)
       (j->save ? print_saved : print_loaded)(j, end);
     for (int64_t k = 0; k < j->n && !j->save; k++) {
-      walk(tensors[k], rank, false);
+      visit_elements(tensors[k], rank, false);
       for (int64_t a = 0; a < reshard_sharded_tensor_local_count(tensors[k]); a++) { /* gone again */
         reshard_tensor array;
         reshard_tensor_info info;
@@ -157,7 +173,7 @@ static void body(void *user, int64_t rank) {
   reshard_sharder_destroy(sharder);
 }
 
-static int64_t number(int argc, char **argv, int i, int64_t otherwise) {
+static int64_t parse_number(int argc, char **argv, int i, int64_t otherwise) {
   char *end = "";
   int64_t n = i < argc ? strtoll(argv[i], &end, 10) : otherwise;
   if (n < 1 || *end != '\0')
@@ -165,7 +181,7 @@ static int64_t number(int argc, char **argv, int i, int64_t otherwise) {
   return n;
 }
 
-static void list_stored(job *j) {
+static void list_stored(state_bench *j) {
   reshard_checkpoint checkpoint;
   reshard_model_tensor t;
   CLI_TRY("", reshard_checkpoint_open(j->directory, &checkpoint));
@@ -182,7 +198,7 @@ static void list_stored(job *j) {
   reshard_checkpoint_close(checkpoint);
 }
 
-static void list_new(job *j, int64_t mib) {
+static void list_new(state_bench *j, int64_t mib) {
   j->tensors = cli_alloc(j->n, sizeof *j->tensors);
   for (int64_t i = 0; i < j->n; i++) {
     char name[48];
@@ -193,24 +209,24 @@ static void list_new(job *j, int64_t mib) {
 }
 
 int main(int argc, char **argv) {
-  job j = {.save = argc > 1 && strcmp(argv[1], "save") == 0};
+  state_bench j = {.save = argc > 1 && strcmp(argv[1], "save") == 0};
   if (argc < (j.save ? 6 : 5) || argc > (j.save ? 8 : 6) || (!j.save && strcmp(argv[1], "load") != 0))
     cli_exit(EXIT_USAGE, "usage: reshard_state_bench save DIR RANKS LAYOUT MIB [TENSORS [REPEATS]] | load DIR RANKS "
                          "LAYOUT [REPEATS]");
   j.directory = argv[2];
-  j.ranks = number(argc, argv, 3, 1);
+  j.ranks = parse_number(argc, argv, 3, 1);
   j.layout = argv[4];
-  j.n = j.save ? number(argc, argv, 6, 16) : 0;
-  j.repeats = number(argc, argv, j.save ? 7 : 5, 1);
+  j.n = j.save ? parse_number(argc, argv, 6, 16) : 0;
+  j.repeats = parse_number(argc, argv, j.save ? 7 : 5, 1);
   if (j.ranks > MOST_RANKS)
     cli_exit(EXIT_USAGE, "%lld ranks, %d are the most", (long long)j.ranks, MOST_RANKS);
   if (j.save)
-    list_new(&j, number(argc, argv, 5, 1));
+    list_new(&j, parse_number(argc, argv, 5, 1));
   else
     list_stored(&j);
   CLI_TRY("", reshard_comm_create_local(j.ranks, NULL, j.comms));
   j.pool = rank_pool_create();
-  rank_pool_run(j.pool, j.ranks, body, &j);
+  rank_pool_run(j.pool, j.ranks, run_rank, &j);
   rank_pool_destroy(j.pool);
   for (int64_t r = 0; r < j.ranks; r++)
     reshard_comm_destroy(j.comms[r]);

@@ -1,11 +1,11 @@
-/* Writes a checkpoint of random numbers, for the demo and for trying things: names, shapes and dtypes are a model's,
- * the data comes from a seed and is the same on every machine. It is an example of the library's writer too.
+/* Writes a checkpoint of random numbers, for the demo and for trials. Names, shapes and dtypes are a model's; the data
+ * comes from a seed and is the same on every machine. The program is an example of the library's writer too.
  *
  *     reshard_demo_checkpoint MODEL OUT [SEED [N]]
  *
  * MODEL as in reshard plan --model; OUT as in reshard convert; of every tensor one N-th of dim 0 is made. */
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
 
 #include <reshard/file.h>
 
@@ -14,7 +14,7 @@
 
 /* Random bytes, but numbers: floats below 2 in magnitude, never infinite (the exponent's highest bit is clear), and
  * bools of 0 and 1. */
-static void fill(rng *r, char *memory, int64_t bytes, reshard_dtype dtype) {
+static void fill_random(rng *r, char *memory, int64_t bytes, reshard_dtype dtype) {
   uint64_t mask = 0;
   int width = dtype == RESHARD_C64 ? 4 : dtype == RESHARD_C128 ? 8 : (int)reshard_dtype_size(dtype);
   for (int i = 0; i < 8; i++)
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
   for (int64_t i = 0; i < n; i++) {
     int64_t bytes = reshard_layout_elements(tensors[i].layout) * (int64_t)reshard_dtype_size(tensors[i].dtype);
     cli_progress("tensor %lld of %lld", (long long)i, (long long)n);
-    fill(&random, memory, bytes, tensors[i].dtype);
+    fill_random(&random, memory, bytes, tensors[i].dtype);
     reshard_status status = reshard_writer_put(writer, i, 0, &(const void *){memory});
     if (status != RESHARD_SUCCESS) {
       reshard_writer_abandon(writer);

@@ -1,14 +1,16 @@
-/* Many contiguous boxes, beside CUB and the runtime: what reshard_gpu bench compares. */
-#include "bench/gpu/rows.h"
+/* Batches of contiguous boxes, beside CUB and the runtime. */
+#include "bench/gpu/cases.h"
 
+#include "bench/gpu/buffers.h"
 #include "bench/gpu/cub_copy.h"
+#include "bench/verify/random.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct batch {
-  bed *b;
+typedef struct copy_batch {
+  gpu_context *b;
   int64_t n;
   rs_span *span;
   /* CUB's tables, of the device */
@@ -17,25 +19,25 @@ typedef struct batch {
   uint64_t *sizes;
   void *workspace;
   size_t workspace_bytes;
-} batch;
+} copy_batch;
 
 static reshard_status run_spans(void *user, void *stream) {
-  batch *j = user;
+  copy_batch *j = user;
   return j->b->gpu->ops->copy(j->b->gpu, j->n, j->span, (int64_t)1 << 40, stream);
 }
 
 static reshard_status run_runtime(void *user, void *stream) {
-  batch *j = user;
+  copy_batch *j = user;
   return gpu_memcpy_batch(j->b->gpu, j->n, j->span, stream);
 }
 
 static reshard_status run_cub(void *user, void *stream) {
-  batch *j = user;
+  copy_batch *j = user;
   int error = rs_cub_copy_launch(j->n, j->src, j->dst, j->sizes, j->workspace, j->workspace_bytes, stream);
   return error == 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "CUB: CUDA error %d", error);
 }
 
-static bool cub_begin(batch *j) {
+static bool create_cub(copy_batch *j) {
   const void **src = cli_alloc(j->n, sizeof *src);
   void **dst = cli_alloc(j->n, sizeof *dst);
   uint64_t *sizes = cli_alloc(j->n, sizeof *sizes);
@@ -44,51 +46,52 @@ static bool cub_begin(batch *j) {
     dst[i] = j->span[i].dst;
     sizes[i] = (uint64_t)j->span[i].bytes;
   }
-  j->src = bed_alloc(j->b, j->n * 8);
-  j->dst = bed_alloc(j->b, j->n * 8);
-  j->sizes = bed_alloc(j->b, j->n * 8);
-  bed_to_gpu(j->b, j->src, src, j->n * 8);
-  bed_to_gpu(j->b, j->dst, dst, j->n * 8);
-  bed_to_gpu(j->b, j->sizes, sizes, j->n * 8);
+  j->src = gpu_context_alloc(j->b, j->n * 8);
+  j->dst = gpu_context_alloc(j->b, j->n * 8);
+  j->sizes = gpu_context_alloc(j->b, j->n * 8);
+  gpu_context_to_gpu(j->b, j->src, src, j->n * 8);
+  gpu_context_to_gpu(j->b, j->dst, dst, j->n * 8);
+  gpu_context_to_gpu(j->b, j->sizes, sizes, j->n * 8);
   free(src);
   free(dst);
   free(sizes);
   if (rs_cub_copy_workspace(j->n, &j->workspace_bytes) != 0)
     return false;
-  j->workspace = bed_alloc(j->b, (int64_t)j->workspace_bytes);
+  j->workspace = gpu_context_alloc(j->b, (int64_t)j->workspace_bytes);
   return true;
 }
 
-static void cub_end(batch *j) {
-  bed_free(j->b, j->src);
-  bed_free(j->b, j->dst);
-  bed_free(j->b, j->sizes);
-  bed_free(j->b, j->workspace);
+static void free_cub(copy_batch *j) {
+  gpu_context_free(j->b, j->src);
+  gpu_context_free(j->b, j->dst);
+  gpu_context_free(j->b, j->sizes);
+  gpu_context_free(j->b, j->workspace);
 }
 
 /* Bytes of box i of n: log-uniform from 4 to 64 KiB, or all alike. */
-static int64_t box_bytes(rng *r, int64_t alike) {
+static int64_t draw_bytes(rng *r, int64_t alike) {
   return alike > 0 ? alike : (int64_t)(4096 * pow(16, (double)(rng_next(r) >> 11) * 0x1p-53)) & -4;
 }
 
-static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *program, gpu_sides *s, int64_t bytes) {
-  bed *b = x->b;
-  gpu_plain p = {b, s->to, s->from, bytes};
-  gpu_runner runners[4] = {{gpu_run_box, program, 0}, {gpu_plain_copy, &p, 0}};
+static void measure_batch(gpu_bench_run *x, const char *name, copy_batch *j, gpu_program *program, gpu_buffers *s,
+                          int64_t bytes) {
+  gpu_context *b = x->b;
+  gpu_memcpy p = {b, s->to, s->from, bytes};
+  gpu_timed_work runners[4] = {{gpu_program_run, program, 0}, {gpu_memcpy_run, &p, 0}};
   double t[4] = {0}, fastest = 0;
   int n = 2, at[RIVALS] = {-1, -1};
   if (program->program == NULL)
-    runners[0] = (gpu_runner){run_spans, j, 0};
-  bool cub = cub_begin(j);
+    runners[0] = (gpu_timed_work){run_spans, j, 0};
+  bool cub = create_cub(j);
   if (run_runtime(j, b->stream[0]) == RESHARD_SUCCESS)
-    runners[at[0] = n++] = (gpu_runner){run_runtime, j, 0};
+    runners[at[0] = n++] = (gpu_timed_work){run_runtime, j, 0};
   if (cub)
-    runners[at[1] = n++] = (gpu_runner){run_cub, j, 0};
-  gpu_race(x, s->sets, n, runners, t);
-  gpu_clear(b, s);
+    runners[at[1] = n++] = (gpu_timed_work){run_cub, j, 0};
+  gpu_measure(x, s->sets, n, runners, t);
+  gpu_buffers_clear(b, s);
   CLI_TRY("", runners[0].work(runners[0].user, b->stream[0]));
   gpu_row *r = gpu_add_row(x, name, "of memcpy's speed", 0.9, true);
-  r->wrong = !gpu_right(b, s);
+  r->wrong = !gpu_buffers_right(b, s);
   r->bytes = bytes;
   r->us = 1e6 * t[0];
   r->memcpy_us = 1e6 * t[1];
@@ -100,7 +103,7 @@ static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *pr
     if (at[i] >= 0 && (fastest == 0 || t[at[i]] < fastest))
       fastest = t[at[i]];
   }
-  gpu_tell(x, r);
+  gpu_print_row(x, r);
   if (fastest > 0 && !x->o->profile) {
     double ours = r->us;
     r = gpu_add_row(x, name, "x the faster rival's time", 1.0, false);
@@ -109,26 +112,26 @@ static void batch_race(gpu_bench_run *x, const char *name, batch *j, gpu_box *pr
     r->us = ours;
     r->memcpy_us = 1e6 * t[1];
     r->figure = round(100 * t[0] / fastest) / 100; /* two decimals: a tie is not slower */
-    gpu_tell(x, r);
+    gpu_print_row(x, r);
   }
-  cub_end(j);
+  free_cub(j);
 }
 
 void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans) {
   if (!gpu_wanted(x, name))
     return;
-  bed *b = x->b;
-  batch j = {.b = b, .n = n, .span = cli_alloc(n, sizeof *j.span)};
+  gpu_context *b = x->b;
+  copy_batch j = {.b = b, .n = n, .span = cli_alloc(n, sizeof *j.span)};
   rng r;
   rng_seed(&r, 7);
   int64_t *size = cli_alloc(n, sizeof *size), *order = cli_alloc(n, sizeof *order), bytes = 0, at = 0;
   for (int64_t i = 0; i < n; i++) {
-    bytes += size[i] = box_bytes(&r, alike);
+    bytes += size[i] = draw_bytes(&r, alike);
     int64_t k = rng_in(&r, 0, i);
     order[i] = order[k];
     order[k] = i;
   }
-  gpu_sides s = gpu_make_one(b, bytes, bytes);
+  gpu_buffers s = gpu_buffers_create_one(b, bytes, bytes);
   rs_copies copies = {0};
   int64_t *first = cli_alloc(n, sizeof *first);
   for (int64_t i = 0; i < n; at += size[i++])
@@ -142,14 +145,14 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
     memcpy(s.image + at, s.host + first[k], (size_t)size[k]);
     at += size[k];
   }
-  gpu_box program = {.b = b};
+  gpu_program program = {.b = b};
   if (!spans)
     CLI_TRY("", b->gpu->ops->compile(b->gpu, &copies, bytes, &program.program));
-  batch_race(x, name, &j, &program, &s, bytes);
+  measure_batch(x, name, &j, &program, &s, bytes);
   if (!spans)
     b->gpu->ops->release(b->gpu, program.program);
   rs_copies_free(&copies);
-  gpu_free_sides(b, &s);
+  gpu_buffers_free(b, &s);
   free(first);
   free(size);
   free(order);

@@ -1,7 +1,10 @@
-/* What the GPU does, compared byte by byte with what the CPU does on the same memory: random copies of all widths,
- * shapes and alignments, compiled and run once, from graphs and on several streams; spans; casts; selections; storage.
- */
-#include "bench/gpu/bed.h"
+/* Compares the GPU's work byte by byte with the CPU's on the same memory.
+ *
+ * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams.
+ * Then come spans, casts, selections and storage. */
+#include "bench/gpu/check.h"
+
+#include "bench/verify/random.h"
 
 #include "device/memory/pool.h"
 
@@ -10,27 +13,27 @@
 
 enum { ROOM = 1 << 20, PIECE = 24 << 10, POISON = 0x5a };
 
-typedef struct check {
-  bed *b;
+typedef struct gpu_checker {
+  gpu_context *b;
   rng r;
   char *from, *to;              /* of the GPU */
   char *source, *wanted, *seen; /* the same on the host; what came */
   const char *what;
-} check;
+} gpu_checker;
 
-static void refill(check *c) {
+static void fill_memory(gpu_checker *c) {
   for (int64_t i = 0; i < ROOM; i += 8) {
     uint64_t word = rng_next(&c->r);
     memcpy(c->source + i, &word, 8);
   }
   memset(c->wanted, POISON, ROOM);
-  bed_to_gpu(c->b, c->from, c->source, ROOM);
-  bed_to_gpu(c->b, c->to, c->wanted, ROOM);
+  gpu_context_to_gpu(c->b, c->from, c->source, ROOM);
+  gpu_context_to_gpu(c->b, c->to, c->wanted, ROOM);
 }
 
-static bool equal(check *c) {
-  bed_wait(c->b);
-  bed_to_host(c->b, c->seen, c->to, ROOM);
+static bool compare_memory(gpu_checker *c) {
+  gpu_context_wait(c->b);
+  gpu_context_to_host(c->b, c->seen, c->to, ROOM);
   for (int64_t i = 0; i < ROOM; i++)
     if (c->seen[i] != c->wanted[i]) {
       cli_error("%s: byte %lld is %02x, should be %02x", c->what, (long long)i, c->seen[i] & 255, c->wanted[i] & 255);
@@ -39,16 +42,15 @@ static bool equal(check *c) {
   return true;
 }
 
-/* --- Copies
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- Copies ------------------------------------------------------------------------------------------------------ */
 
-static void naive(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
+static void copy_naively(const char *src, char *dst, int32_t element, int naxes, const rs_axis *axes) {
   if (naxes == 0) {
     memcpy(dst, src, (size_t)element);
     return;
   }
   for (int64_t i = 0; i < axes->n; i++)
-    naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
+    copy_naively(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
 }
 
 /* Strides of the loops on one side: in any order, with gaps. Returns the bytes that they span. */
@@ -67,8 +69,8 @@ static int64_t draw_strides(rng *r, int n, const int64_t *extent, int32_t elemen
   return step;
 }
 
-/* A copy to the bytes from at on; returns what it takes there. */
-static int64_t add_copy(check *c, rs_copies *copies, int64_t at) {
+/* Adds a copy to the bytes from at on; returns the bytes that it takes there. */
+static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
   rng *r = &c->r;
   int n = (int)rng_in(r, 1, 4);
   int32_t element = 1 << rng_below(r, 5);
@@ -89,36 +91,36 @@ static int64_t add_copy(check *c, rs_copies *copies, int64_t at) {
   if (rng_one_in(r, 8)) /* one step back, one row again and again */
     axes[0].src = rng_one_in(r, 2) ? 0 : -axes[0].src, from += axes[0].src < 0 ? -axes[0].src * (extent[0] - 1) : 0;
   CLI_TRY("", rs_copies_add(copies, c->from + from, c->to + at + shift, element, n, axes));
-  naive(c->source + from, c->wanted + at + shift, element, n, axes);
+  copy_naively(c->source + from, c->wanted + at + shift, element, n, axes);
   return shift + size;
 }
 
-/* Some from at on, to at most end. */
-static int64_t add_copies(check *c, rs_copies *copies, int64_t at, int64_t end) {
+/* Adds copies to the bytes from at on, to end at most. */
+static int64_t add_copies(gpu_checker *c, rs_copies *copies, int64_t at, int64_t end) {
   while (at + 6 * PIECE < end) /* a piece with gaps everywhere takes five */
     at += add_copy(c, copies, at);
   return at;
 }
 
-typedef struct job {
-  bed *b;
+typedef struct program_list {
+  gpu_context *b;
   int64_t n;
   rs_program **programs;
-} job;
+} program_list;
 
-static reshard_status run(void *user, void *stream) {
-  job *j = user;
+static reshard_status run_programs(void *user, void *stream) {
+  program_list *j = user;
   return j->b->gpu->ops->run(j->b->gpu, j->n, j->programs, stream);
 }
 
-/* Programs that are compiled: run, and then from a graph with other data. */
-static bool compiled(check *c) {
+/* Runs compiled programs, then the same from a graph with other data. */
+static bool check_compiled(gpu_checker *c) {
   enum { MOST = 4 };
   rs_device *gpu = c->b->gpu;
   rs_copies copies[MOST];
   memset(copies, 0, sizeof copies);
   rs_program *programs[MOST] = {NULL};
-  job j = {c->b, rng_in(&c->r, 1, MOST), programs};
+  program_list j = {c->b, rng_in(&c->r, 1, MOST), programs};
   int64_t at = 0;
   for (int64_t i = 0; i < j.n; i++) {
     at = add_copies(c, &copies[i], at, ROOM / j.n * (i + 1));
@@ -126,22 +128,23 @@ static bool compiled(check *c) {
     CLI_TRY("", gpu->ops->compile(gpu, &copies[i], rng_one_in(&c->r, 2) ? ROOM : (int64_t)1 << 40, &programs[i]));
   }
   c->what = "compiled copies";
-  CLI_TRY("", run(&j, c->b->stream[rng_below(&c->r, BED_STREAMS)]));
-  bool right = equal(c);
+  CLI_TRY("", run_programs(&j, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
+  bool right = compare_memory(c);
   c->what = "compiled copies from a graph";
   gpu_graph *graph = NULL;
-  CLI_TRY("", gpu_capture(gpu, c->b->stream[1], run, &j, &graph));
-  refill(c);
+  CLI_TRY("", gpu_capture(gpu, c->b->stream[1], run_programs, &j, &graph));
+  fill_memory(c);
   for (int64_t i = 0; i < j.n; i++)
     for (int64_t k = 0; k < copies[i].copy.n; k++) {
       const rs_copy *copy = &copies[i].copy.at[k];
       rs_axis axes[RESHARD_MAX_DIMS + 1];
       memcpy(axes, copies[i].axis.at + copy->axes, (size_t)copy->naxes * sizeof *axes);
       axes[copy->naxes] = (rs_axis){copy->run / copy->element, copy->element, copy->element};
-      naive(c->source + (copy->src - c->from), c->wanted + (copy->dst - c->to), copy->element, copy->naxes + 1, axes);
+      copy_naively(c->source + (copy->src - c->from), c->wanted + (copy->dst - c->to), copy->element, copy->naxes + 1,
+                   axes);
     }
   CLI_TRY("", gpu_launch(gpu, graph, c->b->stream[2]));
-  right = equal(c) && right;
+  right = compare_memory(c) && right;
   gpu_graph_destroy(graph);
   for (int64_t i = 0; i < j.n; i++) {
     gpu->ops->release(gpu, programs[i]);
@@ -150,8 +153,8 @@ static bool compiled(check *c) {
   return right;
 }
 
-/* One program compiled again and again while earlier runs of it may not have ended. */
-static bool once(check *c) {
+/* Compiles one program again and again while earlier runs of it may not have ended. */
+static bool check_once(gpu_checker *c) {
   rs_device *gpu = c->b->gpu;
   rs_program *program = NULL;
   int64_t at = 0, turns = rng_in(&c->r, 2, 12);
@@ -160,15 +163,15 @@ static bool once(check *c) {
     rs_copies copies = {0};
     at = rng_one_in(&c->r, 3) ? at : add_copies(c, &copies, at, ROOM / turns * (i + 1));
     CLI_TRY("", gpu->ops->recompile(gpu, &copies, ROOM, &program));
-    CLI_TRY("", gpu->ops->run(gpu, 1, &program, c->b->stream[rng_below(&c->r, BED_STREAMS)]));
+    CLI_TRY("", gpu->ops->run(gpu, 1, &program, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
     rs_copies_free(&copies);
   }
-  bool right = equal(c);
+  bool right = compare_memory(c);
   gpu->ops->release(gpu, program);
   return right;
 }
 
-static bool spans(check *c) {
+static bool check_spans(gpu_checker *c) {
   enum { MOST = 400 };
   rs_span span[MOST];
   int64_t n = 0, at = 0;
@@ -183,13 +186,12 @@ static bool spans(check *c) {
     at += bytes;
   }
   CLI_TRY("", c->b->gpu->ops->copy(c->b->gpu, n, span, ROOM, c->b->stream[0]));
-  return equal(c);
+  return compare_memory(c);
 }
 
-/* --- Casts, selections, memset
- * ---------------------------------------------------------------------------------------- */
+/* --- Casts, selections, memset ----------------------------------------------------------------------------------- */
 
-static bool casts(check *c) {
+static bool check_casts(gpu_checker *c) {
   static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
                                          RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
   rs_casts gpu = {0}, cpu = {0};
@@ -210,13 +212,14 @@ static bool casts(check *c) {
   CLI_TRY("", c->b->gpu->ops->cast(c->b->gpu, &gpu, c->b->stream[1]));
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
-  return equal(c);
+  return compare_memory(c);
 }
 
-static bool selections(check *c) {
+static bool check_selections(gpu_checker *c) {
   rng *r = &c->r;
   int32_t width = rng_one_in(r, 2) ? 4 : 8, element = 1 << rng_below(r, 5);
-  int64_t rows = rng_log(r, 500), run = element * rng_log(r, 64), count = rng_below(r, 300), outer = rng_in(r, 1, 3);
+  int64_t rows = rng_log(r, 500), run_programs = element * rng_log(r, 64), count = rng_below(r, 300),
+          outer = rng_in(r, 1, 3);
   int64_t bad = count > 0 && rng_one_in(r, 3) ? rng_below(r, count) : -1, gap = element * rng_below(r, 3);
   char *index = c->source + ROOM / 2;
   int64_t bad_value = rng_one_in(r, 2) ? -1 - rng_below(r, 100) : rows + rng_below(r, 100);
@@ -225,9 +228,9 @@ static bool selections(check *c) {
     int32_t narrow = (int32_t)value;
     memcpy(index + i * width, width == 8 ? (void *)&value : (void *)&narrow, (size_t)width);
   }
-  if (rows * run * outer > ROOM / 2 - 64 || count * (run + gap) * outer > ROOM - 64)
+  if (rows * run_programs * outer > ROOM / 2 - 64 || count * (run_programs + gap) * outer > ROOM - 64)
     return true; /* too large: another time */
-  bed_to_gpu(c->b, c->from, c->source, ROOM);
+  gpu_context_to_gpu(c->b, c->from, c->source, ROOM);
   int64_t shift = rng_below(r, 17);
   rs_select s = {.src = c->from + shift,
                  .index = c->from + ROOM / 2,
@@ -235,14 +238,14 @@ static bool selections(check *c) {
                  .count = count,
                  .extent = rows,
                  .index_stride = width,
-                 .src_stride = run,
-                 .dst_stride = run + gap,
+                 .src_stride = run_programs,
+                 .dst_stride = run_programs + gap,
                  .index_bytes = width,
                  .element = element,
-                 .run = run,
+                 .run = run_programs,
                  .naxes = 1,
-                 .axes = {{outer, rows * run, count * (run + gap)}}};
-  rs_select_fault *fault = bed_alloc(c->b, sizeof *fault), found;
+                 .axes = {{outer, rows * run_programs, count * (run_programs + gap)}}};
+  rs_select_fault *fault = gpu_context_alloc(c->b, sizeof *fault), found;
   c->what = bad < 0 ? "a selection" : "a selection with an index out of range";
   CLI_TRY("", c->b->gpu->ops->select(c->b->gpu, &s, fault, c->b->stream[2]));
   for (int64_t o = 0; o < outer; o++)
@@ -252,21 +255,21 @@ static bool selections(check *c) {
       memcpy(width == 8 ? (void *)&value : (void *)&narrow, index + i * width, (size_t)width);
       value = width == 8 ? value : narrow;
       if (i != bad)
-        memcpy(c->wanted + 16 - shift % 16 + o * count * (run + gap) + i * (run + gap),
-               c->source + shift + o * rows * run + value * run, (size_t)run);
+        memcpy(c->wanted + 16 - shift % 16 + o * count * (run_programs + gap) + i * (run_programs + gap),
+               c->source + shift + o * rows * run_programs + value * run_programs, (size_t)run_programs);
     }
-  bool right = equal(c);
-  bed_to_host(c->b, &found, fault, sizeof found);
+  bool right = compare_memory(c);
+  gpu_context_to_host(c->b, &found, fault, sizeof found);
   if (found.position != bad || found.value != (bad < 0 ? 0 : bad_value)) {
     cli_error("%s: position %lld, value %lld were reported, %lld and %lld are right", c->what,
               (long long)found.position, (long long)found.value, (long long)bad, (long long)(bad < 0 ? 0 : bad_value));
     right = false;
   }
-  bed_free(c->b, fault);
+  gpu_context_free(c->b, fault);
   return right;
 }
 
-static bool sets(check *c) {
+static bool check_memset(gpu_checker *c) {
   c->what = "memset";
   for (int i = 0; i < 20; i++) {
     int64_t bytes = rng_log(&c->r, 4000), at = rng_below(&c->r, ROOM - bytes);
@@ -274,15 +277,14 @@ static bool sets(check *c) {
     CLI_TRY("", c->b->gpu->ops->memset(c->b->gpu, c->to + at, value, (size_t)bytes, c->b->stream[0]));
     memset(c->wanted + at, value, (size_t)bytes);
   }
-  return equal(c);
+  return compare_memory(c);
 }
 
-/* --- Storage
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- Storage ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks on several streams, each filled with a byte of its own where it was allocated and looked at where it is freed:
- * a block that was handed out too early shows as another's byte. */
-static bool storage(check *c) {
+/* Checks blocks of the pool on several streams. Each is filled with a byte of its own where it is allocated, and
+ * checked where it is freed: a block that is reused too early shows another's byte. */
+static bool check_storage(gpu_checker *c) {
   enum { LIVE = 12 };
   rs_device *gpu = c->b->gpu;
   struct rs_storage_pool *pool;
@@ -307,7 +309,7 @@ static bool storage(check *c) {
       rs_storage_pool_free(pool, live[k], stream);
       live[k] = NULL;
     } else if (i < 60) {
-      on[k] = (int)rng_below(&c->r, BED_STREAMS);
+      on[k] = (int)rng_below(&c->r, GPU_STREAMS);
       value[k] = 1 + i;
       CLI_TRY("", rs_storage_pool_alloc(pool, (size_t)rng_log(&c->r, 40000), c->b->stream[on[k]], &live[k]));
       CLI_TRY("", gpu->ops->memset(gpu, live[k]->memory, value[k], live[k]->bytes, c->b->stream[on[k]]));
@@ -316,14 +318,14 @@ static bool storage(check *c) {
   return right;
 }
 
-/* --- Offsets of more than 32 bits
- * ------------------------------------------------------------------------------------- */
+/* --- Offsets of more than 32 bits -------------------------------------------------------------------------------- */
 
-/* Rows that lie 1 GiB apart, and the stamps of their places. */
-static bool beyond_4g(bed *b) {
+/* Copies rows that lie 1 GiB apart, with stamps of their places. */
+static bool check_beyond_4g(gpu_context *b) {
   enum { ROWS = 6, ROW = 5000 };
   const int64_t apart = ((int64_t)1 << 30) + 7;
-  char *memory = bed_alloc(b, apart * ROWS), *out = bed_alloc(b, ROWS * ROW), *host = cli_alloc(ROWS * ROW, 1);
+  char *memory = gpu_context_alloc(b, apart * ROWS), *out = gpu_context_alloc(b, ROWS * ROW),
+       *host = cli_alloc(ROWS * ROW, 1);
   rs_copies copies = {0};
   rs_program *program = NULL;
   rs_axis axes[2] = {{ROWS, apart, ROW}, {ROW, 1, 1}};
@@ -332,7 +334,7 @@ static bool beyond_4g(bed *b) {
   CLI_TRY("", rs_copies_add(&copies, memory, out, 1, 2, axes));
   CLI_TRY("", b->gpu->ops->compile(b->gpu, &copies, copies.bytes, &program));
   CLI_TRY("", b->gpu->ops->run(b->gpu, 1, &program, b->stream[0]));
-  bed_to_host(b, host, out, ROWS * ROW);
+  gpu_context_to_host(b, host, out, ROWS * ROW);
   bool right = true;
   for (int64_t i = 0; i < ROWS * ROW && right; i++)
     right = host[i] == i / ROW + 1;
@@ -340,23 +342,24 @@ static bool beyond_4g(bed *b) {
     cli_error("rows that lie %lld bytes apart: wrong data", (long long)apart);
   b->gpu->ops->release(b->gpu, program);
   rs_copies_free(&copies);
-  bed_free(b, memory);
-  bed_free(b, out);
+  gpu_context_free(b, memory);
+  gpu_context_free(b, out);
   free(host);
   return right;
 }
 
-int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large) {
-  static bool (*const kinds[])(check * c) = {compiled, once, spans, casts, selections, sets, storage};
+int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large) {
+  static bool (*const kinds[])(gpu_checker * c) = {check_compiled,   check_once,   check_spans,  check_casts,
+                                                   check_selections, check_memset, check_storage};
   enum { KINDS = sizeof kinds / sizeof *kinds };
-  check c = {.b = b, .from = bed_alloc(b, ROOM), .to = bed_alloc(b, ROOM)};
+  gpu_checker c = {.b = b, .from = gpu_context_alloc(b, ROOM), .to = gpu_context_alloc(b, ROOM)};
   c.source = cli_alloc(ROOM, 1);
   c.wanted = cli_alloc(ROOM, 1);
   c.seen = cli_alloc(ROOM, 1);
   int64_t wrong = 0;
   for (int64_t i = 0; i < cases && wrong < 10; i++) {
     rng_seed(&c.r, seed + (uint64_t)i);
-    refill(&c);
+    fill_memory(&c);
     if (!kinds[(seed + (uint64_t)i) % KINDS](&c)) {
       wrong++;
       printf("seed %llu: %s; again: reshard_gpu check --cases 1 --seed %llu\n",
@@ -364,11 +367,11 @@ int gpu_check(bed *b, int64_t cases, uint64_t seed, bool large) {
     }
   }
   if (large)
-    wrong += !beyond_4g(b);
+    wrong += !check_beyond_4g(b);
   printf("%s: %lld cases of copies, spans, casts, selections, memset and storage%s, %lld wrong\n", b->info.name,
          (long long)cases, large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
-  bed_free(b, c.from);
-  bed_free(b, c.to);
+  gpu_context_free(b, c.from);
+  gpu_context_free(b, c.to);
   free(c.source);
   free(c.wanted);
   free(c.seen);

@@ -1,11 +1,14 @@
 /* Box copies and selections of reshard_gpu bench. */
-#include "bench/gpu/rows.h"
+#include "bench/gpu/cases.h"
+
+#include "bench/gpu/buffers.h"
+#include "bench/verify/random.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static rs_program *compile(rs_device *device, const char *from, char *to, int32_t element, const rs_axis axes[3]) {
+static rs_program *compile_copy(rs_device *device, const char *from, char *to, int32_t element, const rs_axis axes[3]) {
   rs_copies copies = {0};
   rs_program *program = NULL;
   CLI_TRY("", rs_copies_add(&copies, from, to, element, 3, axes));
@@ -17,41 +20,42 @@ static rs_program *compile(rs_device *device, const char *from, char *to, int32_
 void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, double goal) {
   if (!gpu_wanted(x, name))
     return;
-  bed *b = x->b;
+  gpu_context *b = x->b;
   int64_t m = k > 0 ? x->o->bytes / (k * run) : (int64_t)sqrt((double)(x->o->bytes / run)) & -8;
   k = k > 0 ? k : m;
   int64_t bytes = m * k * run;
-  gpu_sides s = gpu_make_sides(b, bytes, bytes);
+  gpu_buffers s = gpu_buffers_create(b, bytes, bytes);
   int32_t element = run % 16 == 0 ? 16 : (int32_t)run;
   rs_axis axes[3] = {{k, run, m * run}, {m, k * run, run}, {run / element, element, element}};
-  gpu_box jobs[GPU_MOST_SETS];
-  gpu_plain plain[GPU_MOST_SETS];
+  gpu_program jobs[GPU_MOST_SETS];
+  gpu_memcpy plain[GPU_MOST_SETS];
   for (int64_t i = 0; i < s.sets; i++) {
-    jobs[i] = (gpu_box){b, compile(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, element, axes)};
-    plain[i] = (gpu_plain){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
+    jobs[i] = (gpu_program){b, compile_copy(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, element, axes)};
+    plain[i] = (gpu_memcpy){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
   }
-  rs_program *cpu = compile(b->cpu, s.host, s.image, element, axes);
+  rs_program *cpu = compile_copy(b->cpu, s.host, s.image, element, axes);
   CLI_TRY("", b->cpu->ops->run(b->cpu, 1, &cpu, NULL));
   b->cpu->ops->release(b->cpu, cpu);
   double t[2];
-  gpu_race(x, s.sets, 2, (gpu_runner[]){{gpu_run_box, jobs, sizeof *jobs}, {gpu_plain_copy, plain, sizeof *plain}}, t);
-  gpu_clear(b, &s);
+  gpu_measure(x, s.sets, 2,
+              (gpu_timed_work[]){{gpu_program_run, jobs, sizeof *jobs}, {gpu_memcpy_run, plain, sizeof *plain}}, t);
+  gpu_buffers_clear(b, &s);
   for (int64_t i = 0; i < s.sets; i++)
-    CLI_TRY("", gpu_run_box(&jobs[i], b->stream[0]));
+    CLI_TRY("", gpu_program_run(&jobs[i], b->stream[0]));
   gpu_row *r = gpu_add_row(x, name, "x memcpy's time", goal, false);
-  r->wrong = !gpu_right(b, &s);
+  r->wrong = !gpu_buffers_right(b, &s);
   r->bytes = bytes;
   r->us = 1e6 * t[0];
   r->memcpy_us = 1e6 * t[1];
   r->figure = t[0] / t[1];
-  gpu_tell(x, r);
+  gpu_print_row(x, r);
   for (int64_t i = 0; i < s.sets; i++)
     b->gpu->ops->release(b->gpu, jobs[i].program);
-  gpu_free_sides(b, &s);
+  gpu_buffers_free(b, &s);
 }
 
 typedef struct selection {
-  bed *b;
+  gpu_context *b;
   rs_select select;
 } selection;
 
@@ -63,10 +67,10 @@ static reshard_status run_select(void *user, void *stream) {
 void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t columns) {
   if (!gpu_wanted(x, name))
     return;
-  bed *b = x->b;
+  gpu_context *b = x->b;
   int64_t run = 2 * columns, bytes = rows * run;
-  gpu_sides s = gpu_make_sides(b, bytes, bytes);
-  int64_t *index = cli_alloc(rows, sizeof *index), *there = bed_alloc(b, rows * 8);
+  gpu_buffers s = gpu_buffers_create(b, bytes, bytes);
+  int64_t *index = cli_alloc(rows, sizeof *index), *there = gpu_context_alloc(b, rows * 8);
   rng r;
   rng_seed(&r, 3);
   for (int64_t i = 0; i < rows; i++) {
@@ -76,9 +80,9 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
   }
   for (int64_t i = 0; i < rows; i++)
     memcpy(s.image + i * run, s.host + index[i] * run, (size_t)run);
-  bed_to_gpu(b, there, index, rows * 8);
+  gpu_context_to_gpu(b, there, index, rows * 8);
   selection jobs[GPU_MOST_SETS];
-  gpu_plain plain[GPU_MOST_SETS];
+  gpu_memcpy plain[GPU_MOST_SETS];
   for (int64_t i = 0; i < s.sets; i++) {
     jobs[i] = (selection){b,
                           {.src = s.from + i * s.from_step,
@@ -92,21 +96,22 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
                            .index_bytes = 8,
                            .element = 2,
                            .run = run}};
-    plain[i] = (gpu_plain){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
+    plain[i] = (gpu_memcpy){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
   }
   double t[2];
-  gpu_race(x, s.sets, 2, (gpu_runner[]){{run_select, jobs, sizeof *jobs}, {gpu_plain_copy, plain, sizeof *plain}}, t);
-  gpu_clear(b, &s);
+  gpu_measure(x, s.sets, 2,
+              (gpu_timed_work[]){{run_select, jobs, sizeof *jobs}, {gpu_memcpy_run, plain, sizeof *plain}}, t);
+  gpu_buffers_clear(b, &s);
   for (int64_t i = 0; i < s.sets; i++)
     CLI_TRY("", run_select(&jobs[i], b->stream[0]));
   gpu_row *out = gpu_add_row(x, name, "of memcpy's speed", 0.85, true);
-  out->wrong = !gpu_right(b, &s);
+  out->wrong = !gpu_buffers_right(b, &s);
   out->bytes = bytes;
   out->us = 1e6 * t[0];
   out->memcpy_us = 1e6 * t[1];
   out->figure = t[1] / t[0];
-  gpu_tell(x, out);
+  gpu_print_row(x, out);
   free(index);
-  bed_free(b, there);
-  gpu_free_sides(b, &s);
+  gpu_context_free(b, there);
+  gpu_buffers_free(b, &s);
 }

@@ -1,7 +1,6 @@
-/* The toolkit's own copy of many contiguous runs, cub::DeviceMemcpy::Batched: an alternative to the box copy where all
- * that is to be done is that, and what it is measured against. Plain C. */
-#ifndef RS_KERNELS_CUB_COPY_H
-#define RS_KERNELS_CUB_COPY_H
+/* The toolkit's own copy of many contiguous runs, cub::DeviceMemcpy::Batched, as a rival of the box copy. Plain C. */
+#ifndef BENCH_GPU_CUB_COPY_H
+#define BENCH_GPU_CUB_COPY_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,6 @@
 /* The program reshard_gpu. */
-#include "bench/gpu/bed.h"
+#include "bench/gpu/bench.h"
+#include "bench/gpu/check.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static const char usage[] =
     "with --profile each runs once, untimed, for a profiler, and the times that are printed mean nothing.\n"
     "exit status: 0 done; 1 something is wrong; 2 bad usage; 3 there is no GPU\n";
 
-static int64_t number(const char *name, const char *text) {
+static int64_t parse_number(const char *name, const char *text) {
   char *end;
   long long value = strtoll(text, &end, 10);
   if (end == text || *end != '\0' || value < 0)
@@ -35,11 +36,11 @@ int main(int argc, char **argv) {
   bool large = false;
   for (int letter; (letter = getopt_long(argc, argv, "", longs, NULL)) != -1;)
     switch (letter) {
-    case 'c': cases = number("--cases", optarg); break;
-    case 's': seed = (uint64_t)number("--seed", optarg); break;
+    case 'c': cases = parse_number("--cases", optarg); break;
+    case 's': seed = (uint64_t)parse_number("--seed", optarg); break;
     case 'l': large = true; break;
-    case 'b': options.bytes = number("--bytes", optarg); break;
-    case 'n': options.iterations = number("--iters", optarg); break;
+    case 'b': options.bytes = parse_number("--bytes", optarg); break;
+    case 'n': options.iterations = parse_number("--iters", optarg); break;
     case 'o': options.only = optarg; break;
     case 'j': options.json = optarg; break;
     case 'p': options.profile = true; break;
@@ -54,9 +55,9 @@ int main(int argc, char **argv) {
   if (options.bytes < 1 << 16 || options.iterations < 1)
     cli_exit(EXIT_USAGE, "--bytes %lld --iters %lld: at least 65536 and 1", (long long)options.bytes,
              (long long)options.iterations);
-  bed b;
-  bed_open(&b);
+  gpu_context b;
+  gpu_context_open(&b);
   int status = checks ? gpu_check(&b, cases, seed, large) : gpu_bench(&b, &options);
-  bed_close(&b);
+  gpu_context_close(&b);
   return status;
 }

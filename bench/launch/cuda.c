@@ -1,4 +1,4 @@
-/* What gpu.h says, by the CUDA runtime. */
+/* gpu.h by the CUDA runtime. */
 #include "bench/launch/gpu.h"
 
 #include "device/cuda/cuda.h"
@@ -23,7 +23,7 @@ void gpu_machine_read(gpu_machine *m) {
 #endif
 }
 
-const char *gpu_lacking(void) {
+const char *gpu_why_none(void) {
   rs_device *device = NULL;
   if (rs_device_cuda_create(0, &device) != RESHARD_SUCCESS)
     return reshard_last_error();
@@ -45,24 +45,24 @@ reshard_status gpu_info_read(int index, gpu_info *info) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status memory(rs_device *device, size_t *available, size_t *all) {
+static reshard_status read_memory(rs_device *device, size_t *available, size_t *all) {
   RS_ON_DEVICE(device, cudaMemGetInfo(available, all));
 }
 
 reshard_status gpu_available(rs_device *device, int64_t *bytes) {
   size_t available = 0, all = 0;
-  RS_TRY(memory(device, &available, &all));
+  RS_TRY(read_memory(device, &available, &all));
   *bytes = (int64_t)available;
   return RESHARD_SUCCESS;
 }
 
-bool gpu_reaches(int from, int to) {
+bool gpu_peer_access(int from, int to) {
   int can = 0;
   rs_cuda_ignore(cudaDeviceCanAccessPeer(&can, from, to));
   return can != 0;
 }
 
-/* --- Time ------------------------------------------------------------------------------------------------------- */
+/* --- Time -------------------------------------------------------------------------------------------------------- */
 
 reshard_status gpu_time_create(rs_device *device, rs_event **event) {
   RS_ON_DEVICE(device, cudaEventCreate((cudaEvent_t *)event));
@@ -75,15 +75,15 @@ reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds) {
   return RESHARD_SUCCESS;
 }
 
-/* --- Graphs ----------------------------------------------------------------------------------------------------- */
+/* --- Graphs ------------------------------------------------------------------------------------------------------ */
 
-static reshard_status capture(void *stream, reshard_status (*give)(void *user, void *stream), void *user,
-                              cudaGraphExec_t *exec) {
+static reshard_status capture_stream(void *stream, reshard_status (*launch)(void *user, void *stream), void *user,
+                                     cudaGraphExec_t *exec) {
   cudaGraph_t graph = NULL;
   RS_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  reshard_status given = give(user, stream);
+  reshard_status launched = launch(user, stream);
   reshard_status status = rs_cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  status = given != RESHARD_SUCCESS ? given : status;
+  status = launched != RESHARD_SUCCESS ? launched : status;
   if (status == RESHARD_SUCCESS)
     status = rs_cuda_check(cudaGraphInstantiate(exec, graph, 0), "cudaGraphInstantiate");
   if (graph != NULL)
@@ -91,11 +91,11 @@ static reshard_status capture(void *stream, reshard_status (*give)(void *user, v
   return status;
 }
 
-reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*give)(void *user, void *stream),
+reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
                            void *user, gpu_graph **graph) {
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = capture(stream, give, user, (cudaGraphExec_t *)graph);
+  reshard_status status = capture_stream(stream, launch, user, (cudaGraphExec_t *)graph);
   rs_cuda_leave(before);
   return status;
 }
@@ -109,7 +109,7 @@ void gpu_graph_destroy(gpu_graph *graph) {
     rs_cuda_ignore(cudaGraphExecDestroy((cudaGraphExec_t)graph));
 }
 
-/* --- The runtime's own batch of copies -------------------------------------------------------------------------- */
+/* --- The runtime's own batch of copies --------------------------------------------------------------------------- */
 
 reshard_status gpu_memcpy_batch(rs_device *device, int64_t n, const rs_span *spans, void *stream) {
 #if CUDART_VERSION >= 13000

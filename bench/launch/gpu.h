@@ -1,5 +1,5 @@
-/* GPUs, beside what the library does with them: what there is, events that know their time, graphs. cuda.c; no_cuda.c
- * in a build without CUDA, where there are none. */
+/* Calls of the CUDA runtime that the library does not need: properties, events with timing, graphs. Implemented by
+ * cuda.c, or by no_cuda.c in a build without CUDA. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -12,8 +12,8 @@ typedef struct gpu_machine {
   int gpus;            /* that this process sees */
 } gpu_machine;
 void gpu_machine_read(gpu_machine *m);
-/* Why there is no GPU: the library's own words. NULL where there is one. */
-const char *gpu_lacking(void);
+/* The library's own error where there is no GPU; NULL where there is one. */
+const char *gpu_why_none(void);
 
 typedef struct gpu_info {
   char name[256], bus[32];
@@ -22,30 +22,30 @@ typedef struct gpu_info {
   int64_t memory, l2; /* bytes */
 } gpu_info;
 reshard_status gpu_info_read(int index, gpu_info *info);
-/* Bytes of a device's memory that can be taken now. */
+/* Bytes of a device's memory that are available now. */
 reshard_status gpu_available(rs_device *device, int64_t *bytes);
-bool gpu_reaches(int from, int to); /* peer access */
+bool gpu_peer_access(int from, int to); /* peer access */
 
-/* What is timed finds nothing of its own in the caches: before it so much is written elsewhere as GPU_CACHES times the
- * L2 cache, which also holds the stream until the host has given all of it; and it is not one piece of work but as
- * many, each with buffers of its own, as have so much together: the time is the mean, of work in a row. More than
- * GPU_MOST_SETS are never needed, as no set is used twice before memory is written again. */
+/* Timed work finds none of its data in the caches: before it, memory of GPU_CACHES times the L2 cache is written. That
+ * also holds the stream until the host has launched the work. The work is repeated on so many sets of buffers as have
+ * that size together, one after the other; the time is the mean. GPU_MOST_SETS suffice, as no set is used twice between
+ * two such writes. */
 enum { GPU_CACHES = 4, GPU_MOST_SETS = 16 };
 static inline int64_t gpu_flushed(int64_t l2) { return l2 > 0 ? GPU_CACHES * l2 : (int64_t)1 << 28; }
-/* Sets, of so many bytes each. */
+/* Number of sets of so many bytes each. */
 static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
   int64_t n = bytes > 0 ? (gpu_flushed(l2) + bytes - 1) / bytes : 1;
   return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
 }
 
-/* An event with timing; all else with it goes through the device's table. */
+/* Creates an event with timing; the device's table does the rest. */
 reshard_status gpu_time_create(rs_device *device, rs_event **event);
-/* From one that has happened to another, on one GPU. */
+/* Time between two events of one GPU that have happened. */
 reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds);
 
-/* What `give` gives to stream, as a graph. */
+/* The work that `launch` launches on stream, as a graph. */
 typedef struct gpu_graph gpu_graph;
-reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*give)(void *user, void *stream),
+reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
                            void *user, gpu_graph **graph);
 reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream);
 void gpu_graph_destroy(gpu_graph *graph); /* NULL is allowed */

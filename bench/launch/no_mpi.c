@@ -1,16 +1,16 @@
 /* In place of mpi.c in a build without MPI. */
 #include "bench/launch/processes.h"
 
-static _Noreturn void none(void) { cli_exit(EXIT_LACKING, "--comm mpi: this build has no MPI"); }
+static _Noreturn void refuse_mpi(void) { cli_exit(EXIT_LACKING, "--comm mpi: this build has no MPI"); }
 
 bool mpi_built(void) { return false; }
 void mpi_open(processes *out) {
   (void)out;
-  none();
+  refuse_mpi();
 }
 void mpi_share(void *bytes, size_t n) {
   (void)bytes, (void)n;
-  none();
+  refuse_mpi();
 }
 void mpi_close(void) {}
 const void *mpi_world(void) { return NULL; }

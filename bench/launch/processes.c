@@ -27,8 +27,8 @@ static int64_t environment_number(const char *name, int64_t below, int64_t other
   return value;
 }
 
-/* Processes that were started together: by mpirun, *by "mpi", or as torchrun says it, "environment". */
-static int64_t started(const char **by) {
+/* Number of processes that were started together: by mpirun (*by is "mpi"), or in torchrun's way ("environment"). */
+static int64_t count_started(const char **by) {
   static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
   *by = "mpi";
   for (int i = 0; i < 2; i++)
@@ -40,7 +40,7 @@ static int64_t started(const char **by) {
 
 const char *processes_comm(bool cuda) {
   const char *by;
-  int64_t n = started(&by);
+  int64_t n = count_started(&by);
   if (n <= 1)
     return "local";
   if (cuda)
@@ -84,11 +84,11 @@ void processes_open(const char *comm, processes *out) {
   else if (strcmp(comm, "nccl") == 0)
     read_environment(out);
   const char *by;
-  if (strcmp(comm, "nccl") == 0 && strcmp(out->by, "none") == 0 && started(&by) > 1)
+  if (strcmp(comm, "nccl") == 0 && strcmp(out->by, "none") == 0 && count_started(&by) > 1)
     cli_exit(EXIT_LACKING,
              "mpirun has started %lld processes, and this build has no MPI: RANK, WORLD_SIZE, MASTER_ADDR and "
              "MASTER_PORT say how they find each other",
-             (long long)started(&by));
+             (long long)count_started(&by));
 }
 
 void processes_share(const processes *p, void *bytes, size_t n) {

@@ -1,6 +1,6 @@
-/* The processes of a run: how many there are, which one this is, and a few bytes from the first to all, which is what
- * NCCL needs to begin. Processes are started by mpirun, or by anything that sets RANK, WORLD_SIZE, MASTER_ADDR and
- * MASTER_PORT as torchrun does; with neither there is one. */
+/* The processes of a run: their number, this one's rank, and a broadcast of a few bytes, which NCCL needs to begin.
+ * Processes are started by mpirun, or in torchrun's way by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; otherwise
+ * there is one. */
 #ifndef BENCH_PROCESSES_H
 #define BENCH_PROCESSES_H
 
@@ -12,29 +12,29 @@ typedef struct processes {
   const char *by;            /* "mpi", "environment", "none" */
 } processes;
 
-/* --comm where it is not given: "local" for one process; where several were started together, what connects them, so
- * that none works alone unasked: "nccl" on GPUs, "mpi" on CPUs. Ends the program where nothing does. */
+/* The default of --comm: "local" for one process; of several, "nccl" on GPUs and "mpi" on CPUs, so that none works
+ * alone unasked. Ends the program where nothing connects them. */
 const char *processes_comm(bool cuda);
 
-/* comm: of --comm. "mpi": by MPI. "nccl": by MPI where mpirun started this process, else by the environment. "local":
- * one process. Ends the program where something is wrong or missing. */
+/* Finds the processes. comm "mpi": by MPI; "nccl": by MPI where mpirun started this process, else by the environment;
+ * "local": one process. Ends the program where something is wrong or missing. */
 void processes_open(const char *comm, processes *out);
-/* Collective: the first process's bytes to all. Waits no longer than processes_timeout_ms. */
+/* Broadcasts the first process's bytes to all, within processes_timeout_ms. Collective. */
 void processes_share(const processes *p, void *bytes, size_t n);
 void processes_close(const processes *p);
 
-/* How long anything waits for other processes: RESHARD_TIMEOUT_MS, else a minute. */
+/* Longest wait for other processes: RESHARD_TIMEOUT_MS, else a minute. */
 int64_t processes_timeout_ms(void);
 
-/* mpi.c; no_mpi.c in a build without MPI. mpi_open ends the program with status 3 there. */
+/* By MPI: mpi.c, or no_mpi.c in a build without MPI, where mpi_open ends the program with status 3. */
 bool mpi_built(void);
 void mpi_open(processes *out);
 void mpi_share(void *bytes, size_t n);
 void mpi_close(void);
 const void *mpi_world(void); /* an MPI_Comm */
 
-/* processes_tcp.c: the same by a connection from each process to the first, at the port after MASTER_PORT (at that one
- * listens torchrun itself). */
+/* Broadcasts by a connection from each process to the first, at the port after MASTER_PORT, where torchrun itself
+ * listens. */
 void tcp_share(const processes *p, void *bytes, size_t n);
 
 #endif

@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct member {
+typedef struct rank_thread {
   rank_pool *pool;
   int64_t rank;
   pthread_t thread;
   pthread_cond_t work; /* one each, so that a run of few ranks wakes few threads */
-} member;
+} rank_thread;
 
 struct rank_pool {
   pthread_mutex_t lock;
   pthread_cond_t met, done;
-  member **members; /* threads of ranks 1, 2, ... */
+  rank_thread **rank_threads; /* threads of ranks 1, 2, ... */
   int64_t threads;
   int64_t n, running; /* of the run */
   uint64_t run;       /* number of the run; threads wait for the next one */
@@ -37,8 +37,8 @@ rank_pool *rank_pool_create(void) {
   return pool;
 }
 
-static void *member_main(void *argument) {
-  member *me = argument;
+static void *run_thread(void *argument) {
+  rank_thread *me = argument;
   rank_pool *pool = me->pool;
   uint64_t seen = 0;
   pthread_mutex_lock(&pool->lock);
@@ -64,15 +64,15 @@ static void start_threads(rank_pool *pool, int64_t n) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 1 << 20);
-  pool->members = cli_realloc(pool->members, n, sizeof *pool->members);
+  pool->rank_threads = cli_realloc(pool->rank_threads, n, sizeof *pool->rank_threads);
   for (; pool->threads < n; pool->threads++) {
-    member *m = cli_alloc(1, sizeof *m);
-    *m = (member){.pool = pool, .rank = pool->threads + 1};
+    rank_thread *m = cli_alloc(1, sizeof *m);
+    *m = (rank_thread){.pool = pool, .rank = pool->threads + 1};
     pthread_cond_init(&m->work, NULL);
-    int failed = pthread_create(&m->thread, &attributes, member_main, m);
+    int failed = pthread_create(&m->thread, &attributes, run_thread, m);
     if (failed != 0)
       cli_exit(EXIT_FAILED, "thread of rank %lld: %s", (long long)m->rank, strerror(failed));
-    pool->members[pool->threads] = m;
+    pool->rank_threads[pool->threads] = m;
   }
   pthread_attr_destroy(&attributes);
 }
@@ -86,7 +86,7 @@ void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t 
   pool->user = user;
   pool->run++;
   for (int64_t i = 0; i < n - 1; i++)
-    pthread_cond_signal(&pool->members[i]->work);
+    pthread_cond_signal(&pool->rank_threads[i]->work);
   pthread_mutex_unlock(&pool->lock);
   body(user, 0);
   pthread_mutex_lock(&pool->lock);
@@ -95,7 +95,7 @@ void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t 
   pthread_mutex_unlock(&pool->lock);
 }
 
-bool rank_pool_meet(rank_pool *pool, bool ok) {
+bool rank_pool_barrier(rank_pool *pool, bool ok) {
   pthread_mutex_lock(&pool->lock);
   pool->ok = pool->ok && ok;
   if (++pool->waiting == pool->n) {
@@ -121,14 +121,14 @@ void rank_pool_destroy(rank_pool *pool) {
   pthread_mutex_lock(&pool->lock);
   pool->quit = true;
   for (int64_t i = 0; i < pool->threads; i++)
-    pthread_cond_signal(&pool->members[i]->work);
+    pthread_cond_signal(&pool->rank_threads[i]->work);
   pthread_mutex_unlock(&pool->lock);
   for (int64_t i = 0; i < pool->threads; i++) {
-    pthread_join(pool->members[i]->thread, NULL);
-    pthread_cond_destroy(&pool->members[i]->work);
-    free(pool->members[i]);
+    pthread_join(pool->rank_threads[i]->thread, NULL);
+    pthread_cond_destroy(&pool->rank_threads[i]->work);
+    free(pool->rank_threads[i]);
   }
-  free(pool->members);
+  free(pool->rank_threads);
   pthread_cond_destroy(&pool->met);
   pthread_cond_destroy(&pool->done);
   pthread_mutex_destroy(&pool->lock);

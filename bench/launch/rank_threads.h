@@ -1,5 +1,5 @@
-/* Rank threads: n threads that run one body, each as its rank, and meet at barriers. Kept between runs, so that a run
- * costs wake-ups and no thread starts. */
+/* Rank threads: n threads that run one body, each as its rank, with barriers. They are kept between runs, so that a run
+ * wakes threads and starts none. */
 #ifndef BENCH_RANKS_H
 #define BENCH_RANKS_H
 
@@ -15,8 +15,8 @@ void rank_pool_destroy(rank_pool *pool);
 void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t rank), void *user);
 
 /* Barrier of the ranks of a run. True when all came with ok. */
-bool rank_pool_meet(rank_pool *pool, bool ok);
-/* When the last barrier opened, in seconds of cli_seconds. */
+bool rank_pool_barrier(rank_pool *pool, bool ok);
+/* Time at which the last barrier opened, by cli_seconds. */
 double rank_pool_opened(const rank_pool *pool);
 
 #endif

@@ -1,17 +1,18 @@
 #include "bench/launch/session.h"
 
 #include "bench/launch/gpu.h"
+#include "bench/launch/processes.h"
 
 #include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool is(const char *given, const char *word) { return given != NULL && strcmp(given, word) == 0; }
+static bool equals(const char *given, const char *word) { return given != NULL && strcmp(given, word) == 0; }
 
-/* Ranks here and in all, from -t, -g, --ranks and the number of processes. */
+/* Computes the ranks of this process and of all, from -t, -g, --ranks and the number of processes. */
 static void count_ranks(session *s, cli_options *o) {
-  int64_t n = s->processes.n, t = o->rank_threads, g = o->gpus;
+  int64_t n = s->processes.n, t = o->ranks_per_gpu, g = o->gpus;
   if (t > 0 || g > 0 || n > 1) {
     int64_t locals = (t > 0 ? t : 1) * (g > 0 ? g : 1), world = n * locals;
     if (o->ranks > 0 && t == 0 && o->ranks % n == 0)
@@ -24,9 +25,9 @@ static void count_ranks(session *s, cli_options *o) {
   }
 }
 
-static void check_words(const cli_options *o) {
-  bool cuda = is(o->device, "cuda");
-  if (is(o->comm, "nccl") && !cuda)
+static void check_devices(const cli_options *o) {
+  bool cuda = equals(o->device, "cuda");
+  if (equals(o->comm, "nccl") && !cuda)
     cli_exit(EXIT_USAGE, "--comm nccl connects GPUs: it needs --device cuda");
   if (o->gpus > 0 && !cuda)
     cli_exit(EXIT_USAGE, "-g %lld needs --device cuda", (long long)o->gpus);
@@ -34,8 +35,8 @@ static void check_words(const cli_options *o) {
     cli_exit(EXIT_USAGE, "-G needs --device cuda");
 }
 
-/* Processes of one machine take its GPUs in turn, where they are fewer than ranks; one process has as many as it says.
- */
+/* Opens this process's GPUs. Processes of one machine share its GPUs in turn where these are fewer than ranks; a single
+ * process opens as many as it asks for. */
 static void open_gpus(session *s, int64_t wanted) {
   gpu_machine m;
   gpu_machine_read(&m);
@@ -49,9 +50,9 @@ static void open_gpus(session *s, int64_t wanted) {
 }
 
 void session_begin(session *s, cli_options *o) {
-  *s = (session){.o = o, .cuda = is(o->device, "cuda"), .comm = o->comm};
-  check_words(o);
-  const char *lacking = s->cuda ? gpu_lacking() : NULL;
+  *s = (session){.o = o, .cuda = equals(o->device, "cuda"), .comm = o->comm};
+  check_devices(o);
+  const char *lacking = s->cuda ? gpu_why_none() : NULL;
   if (lacking != NULL)
     cli_exit(EXIT_LACKING, "--device cuda: %s", lacking);
   if (s->comm == NULL)
@@ -59,30 +60,30 @@ void session_begin(session *s, cli_options *o) {
   processes_open(s->comm, &s->processes);
   count_ranks(s, o);
   int cores = cli_cores() / (int)s->processes.local_n;
-  s->threads = o->threads > 0 ? o->threads : cores > 0 ? cores : 1;
+  s->threads = o->threads > 0 ? (int)o->threads : cores > 0 ? cores : 1;
   s->pool = rank_pool_create();
 }
 
-/* --- Communicators ---------------------------------------------------------------------------------------------- */
+/* --- Communicators ----------------------------------------------------------------------------------------------- */
 
-typedef struct joining {
+typedef struct nccl_start {
   session *s;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
-} joining;
+} nccl_start;
 
-static void join_nccl(void *user, int64_t local) {
-  joining *j = user;
+static void create_nccl(void *user, int64_t local) {
+  nccl_start *j = user;
   session *s = j->s;
   CLI_TRY("--comm nccl: ", reshard_comm_create_nccl(j->id, s->world, s->first + local, s->devices[local % s->ndevices],
                                                     processes_timeout_ms(), &s->comms[local]));
 }
 
 static void connect_nccl(session *s) {
-  joining j = {.s = s};
+  nccl_start j = {.s = s};
   if (s->processes.me == 0)
     CLI_TRY("--comm nccl: ", reshard_nccl_unique_id(j.id));
   processes_share(&s->processes, j.id, sizeof j.id);
-  rank_pool_run(s->pool, s->locals, join_nccl, &j);
+  rank_pool_run(s->pool, s->locals, create_nccl, &j);
 }
 
 static void connect_mpi(session *s) {
@@ -130,13 +131,13 @@ rs_device *session_device(const session *s, int64_t local) {
   return s->ndevices > 0 ? s->devices[local % s->ndevices]->device : NULL;
 }
 
-static void leave(void *user, int64_t local) { /* NCCL's ranks end together */
+static void destroy_comm(void *user, int64_t local) { /* NCCL's ranks end together */
   reshard_comm_destroy(((session *)user)->comms[local]);
 }
 
 void session_end(session *s) {
   if (s->comms != NULL)
-    rank_pool_run(s->pool, s->locals, leave, s);
+    rank_pool_run(s->pool, s->locals, destroy_comm, s);
   for (int64_t i = 0; i < s->ndevices; i++)
     reshard_device_release(s->devices[i]);
   rank_pool_destroy(s->pool);
@@ -145,25 +146,25 @@ void session_end(session *s) {
   processes_close(&s->processes);
 }
 
-/* --- Meeting ---------------------------------------------------------------------------------------------------- */
+/* --- Meeting ----------------------------------------------------------------------------------------------------- */
 
-static const double *gather(session *s, int64_t local, double mine) {
+static const double *gather_doubles(session *s, int64_t local, double mine) {
   const void *all = NULL;
   reshard_status status = s->comms[local]->ops->allgather(s->comms[local], &mine, sizeof mine, &all);
   return status == RESHARD_SUCCESS ? all : NULL;
 }
 
 const double *session_gather(session *s, int64_t local, double mine) {
-  const double *all = gather(s, local, mine);
+  const double *all = gather_doubles(s, local, mine);
   if (all == NULL)
     cli_exit(EXIT_FAILED, "rank %lld: %s", (long long)(s->first + local), reshard_last_error());
   return all;
 }
 
-bool session_meet(session *s, int64_t local, bool ok) {
+bool session_barrier(session *s, int64_t local, bool ok) {
   if (s->processes.n == 1)
-    return rank_pool_meet(s->pool, ok);
-  const double *all = gather(s, local, ok ? 0 : 1);
+    return rank_pool_barrier(s->pool, ok);
+  const double *all = gather_doubles(s, local, ok ? 0 : 1);
   for (int64_t r = 0; all != NULL && r < s->world; r++)
     ok = ok && all[r] == 0;
   return all != NULL && ok;

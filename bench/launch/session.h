@@ -1,5 +1,5 @@
-/* Where a command runs: the processes, the ranks that are threads of this one, their devices, streams and
- * communicators. Ranks = processes x -t x -g; local rank l is on GPU l mod -g of those that are this process's. */
+/* The session of a command: the processes, the ranks that are threads of this one, their devices and communicators.
+ * Ranks = processes x -t x -g; local rank l is on GPU l mod -g of this process's. */
 #ifndef BENCH_SESSION_H
 #define BENCH_SESSION_H
 
@@ -22,23 +22,19 @@ typedef struct session {
   reshard_comm *comms;     /* [locals] */
 } session;
 
-/* Who takes part. Where the options or the processes say how many ranks there are, o->ranks is that. Ends the program
- * where they contradict each other, and where this machine or build lacks what they ask for. */
+/* Finds processes and ranks. Sets o->ranks where the options or the processes say how many ranks there are. Ends the
+ * program where they contradict each other, and where this machine or build lacks what they ask for. */
 void session_begin(session *s, cli_options *o);
-/* Devices, and a communicator of so many ranks (0: none). Collective over the processes. */
+/* Opens devices and a communicator of so many ranks (0: none). Collective over the processes. */
 void session_connect(session *s, int64_t world);
 void session_end(session *s);
 
 /* The device of a rank; NULL for the CPU of a local communicator's own. */
 rs_device *session_device(const session *s, int64_t local);
-/* The first local rank on that rank's device: it acts for the device. */
-static inline int64_t session_lead(const session *s, int64_t local) {
-  return s->ndevices > 0 ? local % s->ndevices : 0;
-}
-/* Collective over all ranks of all processes, each by its thread. True where all came with ok, and false where somebody
- * can no longer be reached. */
-bool session_meet(session *s, int64_t local, bool ok);
-/* What each rank brings, by rank; holds until the rank's next collective call. Ends the program where it fails. */
+/* Barrier of all ranks of all processes, each by its thread. True where all came with ok; false where a rank cannot be
+ * reached. */
+bool session_barrier(session *s, int64_t local, bool ok);
+/* Gathers a number of each rank; valid until the rank's next collective call. Ends the program where it fails. */
 const double *session_gather(session *s, int64_t local, double mine);
 
 #endif

@@ -1,5 +1,5 @@
-/* A few bytes from the first process to all, over TCP. The first listens and answers whoever greets it as a process of
- * this run, each once; the others try until it is there. Everything ends at one deadline. */
+/* Broadcasts a few bytes from the first process to all, over TCP. The first process listens and answers each process of
+ * this run once; the others try until it is there. One deadline ends everything. */
 #define _GNU_SOURCE
 #include "bench/launch/processes.h"
 
@@ -20,16 +20,16 @@ typedef struct greeting {
 
 static double deadline;
 
-static int left_ms(void) {
+static int remaining_ms(void) {
   double left = 1e3 * (deadline - cli_seconds());
   return left > 0 ? (int)left + 1 : 0;
 }
 
-/* All n bytes, or false at the deadline and where the other side is gone. */
-static bool transfer(int fd, bool out, void *bytes, size_t n) {
+/* Sends or receives all n bytes; false at the deadline, and where the other side is gone. */
+static bool transfer_bytes(int fd, bool out, void *bytes, size_t n) {
   for (size_t done = 0; done < n;) {
     struct pollfd p = {fd, out ? POLLOUT : POLLIN, 0};
-    if (poll(&p, 1, left_ms()) <= 0)
+    if (poll(&p, 1, remaining_ms()) <= 0)
       return false;
     ssize_t some = out ? send(fd, (char *)bytes + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT)
                        : recv(fd, (char *)bytes + done, n - done, MSG_DONTWAIT);
@@ -54,7 +54,7 @@ static struct addrinfo *resolve(const char *address, bool listening, char port[1
   return found;
 }
 
-static int listen_at(const struct addrinfo *at, const char *port) {
+static int listen_at_port(const struct addrinfo *at, const char *port) {
   int error = 0;
   for (; at != NULL; at = at->ai_next) {
     int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol), on = 1;
@@ -68,23 +68,23 @@ static int listen_at(const struct addrinfo *at, const char *port) {
   cli_exit(EXIT_FAILED, "process 0 cannot listen at port %s, the one after MASTER_PORT: %s", port, strerror(error));
 }
 
-static void serve(const processes *p, void *bytes, size_t n) {
+static void serve_bytes(const processes *p, void *bytes, size_t n) {
   char port[16];
   struct addrinfo *at = resolve("", true, port);
-  int listener = listen_at(at, port);
+  int listener = listen_at_port(at, port);
   freeaddrinfo(at);
   bool *served = cli_alloc(p->n, sizeof *served);
   int64_t count = 1;
   while (count < p->n) {
     struct pollfd wait = {listener, POLLIN, 0};
-    if (poll(&wait, 1, left_ms()) <= 0)
+    if (poll(&wait, 1, remaining_ms()) <= 0)
       cli_exit(EXIT_FAILED, "process 0: %lld of %lld processes came to port %s within %lld ms", (long long)count,
                (long long)p->n, port, (long long)processes_timeout_ms());
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     greeting g = {0};
-    bool ours = fd >= 0 && transfer(fd, false, &g, sizeof g) && g.magic == MAGIC && g.n == p->n && g.me > 0 &&
+    bool ours = fd >= 0 && transfer_bytes(fd, false, &g, sizeof g) && g.magic == MAGIC && g.n == p->n && g.me > 0 &&
                 g.me < p->n && g.bytes == (int64_t)n && !served[g.me];
-    if (ours && transfer(fd, true, bytes, n)) {
+    if (ours && transfer_bytes(fd, true, bytes, n)) {
       served[g.me] = true;
       count++;
     }
@@ -104,7 +104,7 @@ static int connect_to(const struct addrinfo *at) {
     socklen_t size = sizeof error;
     struct pollfd p = {fd, POLLOUT, 0};
     if (connect(fd, at->ai_addr, at->ai_addrlen) == 0 ||
-        (errno == EINPROGRESS && poll(&p, 1, left_ms()) > 0 &&
+        (errno == EINPROGRESS && poll(&p, 1, remaining_ms()) > 0 &&
          getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0))
       return fd;
     close(fd);
@@ -112,17 +112,17 @@ static int connect_to(const struct addrinfo *at) {
   return -1;
 }
 
-static void ask(const processes *p, void *bytes, size_t n) {
+static void request_bytes(const processes *p, void *bytes, size_t n) {
   const char *address = getenv("MASTER_ADDR");
   char port[16];
   struct addrinfo *at = resolve(address, false, port);
   for (bool done = false; !done;) {
     greeting g = {MAGIC, p->n, p->me, (int64_t)n};
     int fd = connect_to(at);
-    done = fd >= 0 && transfer(fd, true, &g, sizeof g) && transfer(fd, false, bytes, n);
+    done = fd >= 0 && transfer_bytes(fd, true, &g, sizeof g) && transfer_bytes(fd, false, bytes, n);
     if (fd >= 0)
       close(fd);
-    if (!done && left_ms() == 0)
+    if (!done && remaining_ms() == 0)
       cli_exit(EXIT_FAILED, "process %lld: process 0 did not answer at %s, port %s, within %lld ms", (long long)p->me,
                address, port, (long long)processes_timeout_ms());
     if (!done)
@@ -134,7 +134,7 @@ static void ask(const processes *p, void *bytes, size_t n) {
 void tcp_share(const processes *p, void *bytes, size_t n) {
   deadline = cli_seconds() + 1e-3 * (double)processes_timeout_ms();
   if (p->me == 0)
-    serve(p, bytes, n);
+    serve_bytes(p, bytes, n);
   else
-    ask(p, bytes, n);
+    request_bytes(p, bytes, n);
 }

@@ -27,7 +27,7 @@ static void cast_drop(void *state) {
   free(b);
 }
 
-static int fill(cast_bench *b, reshard_dtype from, reshard_dtype to) {
+static int fill_casts(cast_bench *b, reshard_dtype from, reshard_dtype to) {
   int64_t wide = (int64_t)reshard_dtype_size(from), narrow = (int64_t)reshard_dtype_size(to);
   const rs_axis axis = {NUMBERS, wide, narrow};
   b->src = aligned_alloc(256, ROOM);
@@ -46,7 +46,7 @@ static int fill(cast_bench *b, reshard_dtype from, reshard_dtype to) {
 static void *cast_make(reshard_dtype from, reshard_dtype to, int64_t *items) {
   cast_bench *b = calloc(1, sizeof *b);
   *items = TENSORS;
-  if (b == NULL || fill(b, from, to) == 0)
+  if (b == NULL || fill_casts(b, from, to) == 0)
     return b;
   cast_drop(b);
   return NULL;

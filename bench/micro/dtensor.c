@@ -1,25 +1,25 @@
-/* What a large mesh costs a rank that knows only itself: one item is all that a rank asks before its first tensor - the
- * mesh is made, with its coordinate, the sub-mesh that it is in, and the local box of a tensor on it. mesh_listed: of
- * ranks in an order without rule, which have to be kept and sorted once. mesh_asked: of a mesh that is there. */
+/* The cost of a large mesh on one rank. An item is all that a rank asks before its first tensor: the mesh, its
+ * coordinate, its sub-mesh, and the local box of a tensor on it. mesh_listed has ranks in an irregular order, which are
+ * stored and sorted once. mesh_asked asks a mesh that exists. */
 #include "bench/micro/micro.h"
 
 #include <reshard/dtensor.h>
 
 #include <stdlib.h>
 
-typedef struct large {
+typedef struct mesh_bench {
   int64_t size, *ranks; /* NULL: 0, 1, 2, ... */
   reshard_mesh mesh;    /* NULL: each run makes its own */
-} large;
+} mesh_bench;
 
-static int make_mesh(const large *l, reshard_mesh *mesh) {
+static int create_mesh(const mesh_bench *l, reshard_mesh *mesh) {
   static const char *const names[] = {"pp", "dp", "tp"};
   const int64_t shape[3] = {8, l->size / 128, 16};
   return reshard_mesh_create(NULL, l->size, 3, shape, names, l->ranks != NULL ? l->size : 0, l->ranks, mesh) !=
          RESHARD_SUCCESS;
 }
 
-static int ask(reshard_mesh mesh, int64_t rank) {
+static int query_mesh(reshard_mesh mesh, int64_t rank) {
   const reshard_placement placements[3] = {
       {RESHARD_PLACEMENT_REPLICATE, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 0, 0}};
   static const int order[3] = {0, 2, 1};
@@ -34,34 +34,34 @@ static int ask(reshard_mesh mesh, int64_t rank) {
   return failed || local[1] != shape[1];
 }
 
-static int run(void *state) {
-  large *l = state;
+static int mesh_run(void *state) {
+  mesh_bench *l = state;
   reshard_mesh mesh = l->mesh;
-  if (mesh == NULL && make_mesh(l, &mesh))
+  if (mesh == NULL && create_mesh(l, &mesh))
     return 1;
-  int failed = ask(mesh, l->size - 1);
+  int failed = query_mesh(mesh, l->size - 1);
   if (l->mesh == NULL)
     reshard_mesh_release(mesh);
   return failed;
 }
 
-static void drop(void *state) {
-  large *l = state;
+static void mesh_drop(void *state) {
+  mesh_bench *l = state;
   reshard_mesh_release(l->mesh);
   free(l->ranks);
   free(l);
 }
 
-static void *make(int64_t size, int64_t *items) {
-  large *l = calloc(1, sizeof *l);
+static void *mesh_make(int64_t size, int64_t *items) {
+  mesh_bench *l = calloc(1, sizeof *l);
   if (l != NULL)
     l->size = size;
   *items = 1;
   return l;
 }
 
-static void *make_listed(int64_t size, int64_t *items) {
-  large *l = make(size, items);
+static void *mesh_make_listed(int64_t size, int64_t *items) {
+  mesh_bench *l = mesh_make(size, items);
   if (l == NULL || (l->ranks = malloc((size_t)size * sizeof *l->ranks)) == NULL) {
     free(l);
     return NULL;
@@ -71,17 +71,17 @@ static void *make_listed(int64_t size, int64_t *items) {
   return l;
 }
 
-static void *make_asked(int64_t size, int64_t *items) {
-  large *l = make(size, items);
-  if (l == NULL || make_mesh(l, &l->mesh) == 0)
+static void *mesh_make_asked(int64_t size, int64_t *items) {
+  mesh_bench *l = mesh_make(size, items);
+  if (l == NULL || create_mesh(l, &l->mesh) == 0)
     return l;
   free(l);
   return NULL;
 }
 
 const micro_case micro_dtensor[] = {
-    {"mesh", 16384, 0, make, run, drop},
-    {"mesh_listed", 16384, 0, make_listed, run, drop},
-    {"mesh_asked", 16384, 0, make_asked, run, drop},
+    {"mesh", 16384, 0, mesh_make, mesh_run, mesh_drop},
+    {"mesh_listed", 16384, 0, mesh_make_listed, mesh_run, mesh_drop},
+    {"mesh_asked", 16384, 0, mesh_make_asked, mesh_run, mesh_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };

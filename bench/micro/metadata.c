@@ -1,4 +1,4 @@
-/* What metadata of sharded tensors cost, each tensor cut into a grid of shards: building, merging and validating them.
+/* The cost of sharded tensors' metadata, each tensor cut into a grid of shards: building, merging and validating.
  * PyTorch's planner takes 200 s for 1,024 tensors of 1,024 shards each. */
 #include "bench/micro/micro.h"
 
@@ -11,17 +11,17 @@
 
 enum { TENSORS = 1024, ROWS = 4, COLUMNS = 8 };
 
-/* All ranks' parts by one thread, as if each were alone: builds the locals of every rank, packs them, and merges all
- * ranks' strings once, as every process does. */
-typedef struct gathering {
+/* The parts of all ranks, by one thread: builds the metadata of every rank's shards, packs them, and merges all ranks'
+ * strings once, as every process does. */
+typedef struct metadata_bench {
   int64_t ranks, shards; /* per rank */
   reshard_tensor tensor; /* the data of every shard */
   reshard_local_shard *local;
   reshard_metadata *locals, *globals;
-} gathering;
+} metadata_bench;
 
-static void gathering_drop(void *state) {
-  gathering *g = state;
+static void metadata_drop(void *state) {
+  metadata_bench *g = state;
   reshard_tensor_release(g->tensor);
   free(g->local);
   free(g->locals);
@@ -29,8 +29,8 @@ static void gathering_drop(void *state) {
   free(g);
 }
 
-static gathering *gathering_make(int64_t ranks, int64_t shards) {
-  gathering *g = calloc(1, sizeof *g);
+static metadata_bench *metadata_make(int64_t ranks, int64_t shards) {
+  metadata_bench *g = calloc(1, sizeof *g);
   g->ranks = ranks;
   g->shards = shards;
   g->local = calloc((size_t)shards, sizeof *g->local);
@@ -38,22 +38,22 @@ static gathering *gathering_make(int64_t ranks, int64_t shards) {
   g->globals = calloc(TENSORS, sizeof(reshard_metadata));
   if (reshard_tensor_create(RESHARD_BF16, 2, (int64_t[]){ROWS, COLUMNS}, &g->tensor) == RESHARD_SUCCESS)
     return g;
-  gathering_drop(g);
+  metadata_drop(g);
   return NULL;
 }
 
 static void *ranks_make(int64_t ranks, int64_t *items) {
   *items = TENSORS * ranks;
-  return gathering_make(ranks, 1);
+  return metadata_make(ranks, 1);
 }
 
 /* One rank that has all shards of each tensor: the same through the public calls alone. */
 static void *one_rank_make(int64_t shards, int64_t *items) {
   *items = TENSORS * shards;
-  return gathering_make(1, shards);
+  return metadata_make(1, shards);
 }
 
-/* Of a grid of n shards, a square. */
+/* The side of a square grid of n shards. */
 static int64_t side_of(int64_t n) {
   int64_t side = 1;
   while (side * side < n)
@@ -66,14 +66,14 @@ static reshard_shard shard_of(int64_t side, int64_t i, int64_t rank) {
                          .placement = {rank, RESHARD_DEVICE_CPU, -1}};
 }
 
-static void release(reshard_metadata *list) {
+static void release_all(reshard_metadata *list) {
   for (int64_t i = 0; i < TENSORS; i++) {
     reshard_metadata_release(list[i]);
     list[i] = NULL;
   }
 }
 
-static reshard_status build_locals(gathering *g, int64_t rank) {
+static reshard_status build_locals(metadata_bench *g, int64_t rank) {
   reshard_status status = RESHARD_SUCCESS;
   const int64_t side = side_of(g->ranks * g->shards), shape[2] = {ROWS * side, COLUMNS * side};
   for (int64_t s = 0; s < g->shards; s++)
@@ -83,8 +83,8 @@ static reshard_status build_locals(gathering *g, int64_t rank) {
   return status;
 }
 
-/* What a communicator's gathering of strings gives. */
-static rs_strings *join(int64_t ranks, char *const *string, const int64_t *size) {
+/* Concatenates the ranks' strings, as a communicator's gathering does. */
+static rs_strings *concatenate_strings(int64_t ranks, char *const *string, const int64_t *size) {
   int64_t total = 0;
   for (int64_t r = 0; r < ranks; r++)
     total += size[r];
@@ -100,7 +100,7 @@ static rs_strings *join(int64_t ranks, char *const *string, const int64_t *size)
 }
 
 static int ranks_run(void *state) {
-  gathering *g = state;
+  metadata_bench *g = state;
   char **string = calloc((size_t)g->ranks, sizeof *string);
   int64_t *size = calloc((size_t)g->ranks, sizeof *size);
   reshard_status status = RESHARD_SUCCESS;
@@ -108,14 +108,14 @@ static int ranks_run(void *state) {
     status = build_locals(g, r);
     if (status == RESHARD_SUCCESS)
       status = rs_metadata_pack(TENSORS, g->locals, -1, &string[r], &size[r]);
-    release(g->locals);
+    release_all(g->locals);
   }
   if (status == RESHARD_SUCCESS) {
-    rs_strings *all = join(g->ranks, string, size);
+    rs_strings *all = concatenate_strings(g->ranks, string, size);
     status = rs_metadata_merge(NULL, all, TENSORS, g->globals);
     free(all);
   }
-  release(g->globals);
+  release_all(g->globals);
   for (int64_t r = 0; r < g->ranks; r++)
     free(string[r]);
   free(string);
@@ -124,14 +124,14 @@ static int ranks_run(void *state) {
 }
 
 static int one_rank_run(void *state) {
-  gathering *g = state;
+  metadata_bench *g = state;
   reshard_comm comm;
   if (reshard_comm_create_local(1, NULL, &comm) != RESHARD_SUCCESS)
     return 1;
   reshard_status status = build_locals(g, 0);
   status = reshard_metadata_build_global_many(comm, TENSORS, g->locals, status, g->globals);
-  release(g->locals);
-  release(g->globals);
+  release_all(g->locals);
+  release_all(g->globals);
   reshard_comm_destroy(comm);
   return status != RESHARD_SUCCESS;
 }
@@ -153,8 +153,8 @@ static int check_run(void *state) { return reshard_metadata_check(state) != RESH
 static void check_drop(void *state) { reshard_metadata_release(state); }
 
 const micro_case micro_metadata[] = {
-    {"metadata_1024_tensors_ranks_of_one_shard", 1024, 0, ranks_make, ranks_run, gathering_drop},
-    {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, one_rank_make, one_rank_run, gathering_drop},
+    {"metadata_1024_tensors_ranks_of_one_shard", 1024, 0, ranks_make, ranks_run, metadata_drop},
+    {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, one_rank_make, one_rank_run, metadata_drop},
     {"metadata_check_grid_of_shards", 1024, 0, check_make, check_run, check_drop},
     {"metadata_check_grid_of_shards", 1000000, 0, check_make, check_run, check_drop},
     {NULL, 0, 0, NULL, NULL, NULL},

@@ -1,5 +1,5 @@
-/* Micro-benchmarks in C. A case makes its state once, then run is timed; items tells how many things (intersections,
- * boxes, executes) one run handles. */
+/* Micro-benchmarks in C. A case makes its state once, then run is timed; items counts the things (intersections, boxes,
+ * executes) that one run handles. */
 #ifndef MICRO_H
 #define MICRO_H
 
@@ -20,8 +20,8 @@ typedef struct micro_case {
 } micro_case;
 
 /* All cases, a table for each file, ended by one without a name. */
-extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[], micro_storage[],
-    micro_trees[], micro_cast[];
+extern const micro_case micro_plans[], micro_metadata[], micro_sharded[], micro_dtensor[], micro_module[],
+    micro_storage[], micro_trees[], micro_cast[];
 
 #ifdef __cplusplus
 }

@@ -1,47 +1,48 @@
-/* The states of a module from rank 0 to all: 1,000 tensors, 256 MiB in all, on 4 ranks (one item is one tensor on one
- * receiver), beside straight copies of as many bytes, plain and streaming: the figure is the faster one's time over
- * ours. Then roots of 100,000 modules, which each lie in another in fours, and a walk through all of them. */
+/* The states of a module from rank 0 to all: 1,000 tensors, 256 MiB in all, on 4 ranks. An item is one tensor on one
+ * receiver. The figure is the time of the faster straight copy of as many bytes, plain or streaming, over this time.
+ * Then the roots of 100,000 modules, each with four children, and a walk through all of them. */
 #include "bench/micro/micro.h"
+
+#include "bench/launch/rank_threads.h"
 
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
 
 #include <reshard/sync.h>
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { RANKS = 4, TENSORS = 1000, BYTES = 256 << 20, MODULES = 100000 };
 
-typedef struct member {
-  struct world *world;
+typedef struct sync_rank {
   reshard_comm comm;
   reshard_module module;
   char *memory; /* of all its tensors */
-  pthread_t thread;
   int failed;
-} member;
+} sync_rank;
 
-typedef struct world {
+typedef struct sync_world {
   reshard_sync_options options;
   int streaming; /* the straight copy */
-  member members[RANKS];
-} world;
+  rank_pool *pool;
+  sync_rank ranks[RANKS];
+} sync_world;
 
-static void world_drop(void *state) {
-  world *w = state;
+static void sync_drop(void *state) {
+  sync_world *w = state;
+  rank_pool_destroy(w->pool);
   for (int r = 0; r < RANKS; r++) {
-    reshard_module_release(w->members[r].module);
-    reshard_comm_destroy(w->members[r].comm);
-    free(w->members[r].memory);
+    reshard_module_release(w->ranks[r].module);
+    reshard_comm_destroy(w->ranks[r].comm);
+    free(w->ranks[r].memory);
   }
   free(w);
 }
 
 /* Layers of a large weight, three of a half of it, and a bias: half of the tensors are small, as in a model. */
-static int fill(member *m) {
+static int create_module(sync_rank *m) {
   static const int64_t of_ten[10] = {95, 32, 32, 32, 16, 1, 1, 1, 1, 1};
   int64_t unit = BYTES / (TENSORS / 10) / 212 / 256 * 256, at = 0;
   char name[32];
@@ -62,8 +63,8 @@ static int fill(member *m) {
   return 0;
 }
 
-static void *world_make(reshard_path path, int streaming, int64_t *items) {
-  world *w = calloc(1, sizeof *w);
+static void *sync_make(reshard_path path, int streaming, int64_t *items) {
+  sync_world *w = calloc(1, sizeof *w);
   reshard_comm comms[RANKS];
   if (w == NULL || reshard_comm_create_local(RANKS, NULL, comms)) {
     free(w);
@@ -71,71 +72,59 @@ static void *world_make(reshard_path path, int streaming, int64_t *items) {
   }
   w->options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 0, path};
   w->streaming = streaming;
+  w->pool = rank_pool_create();
   int failed = 0;
   for (int r = 0; r < RANKS; r++) {
-    w->members[r].world = w;
-    w->members[r].comm = comms[r];
-    failed |= fill(&w->members[r]);
+    w->ranks[r].comm = comms[r];
+    failed |= create_module(&w->ranks[r]);
   }
   *items = TENSORS * (RANKS - 1);
   if (!failed)
     return w;
-  world_drop(w);
+  sync_drop(w);
   return NULL;
 }
 
-static void *sync_main(void *argument) {
-  member *m = argument;
-  m->failed = reshard_sync_module_states(m->comm, 0, m->module, NULL, &m->world->options, NULL, NULL);
-  return NULL;
+static void run_rank(void *user, int64_t rank) {
+  sync_world *w = user;
+  sync_rank *m = &w->ranks[rank];
+  m->failed = reshard_sync_module_states(m->comm, 0, m->module, NULL, &w->options, NULL, NULL);
 }
 
 static int sync_run(void *state) {
-  world *w = state;
+  sync_world *w = state;
   int failed = 0;
+  rank_pool_run(w->pool, RANKS, run_rank, w);
   for (int r = 0; r < RANKS; r++)
-    if (pthread_create(&w->members[r].thread, NULL, sync_main, &w->members[r]))
-      return 1;
-  for (int r = 0; r < RANKS; r++) {
-    pthread_join(w->members[r].thread, NULL);
-    failed |= w->members[r].failed;
-  }
+    failed |= w->ranks[r].failed;
   return failed;
 }
 
 static int copy_run(void *state) {
-  world *w = state;
-  rs_device *device = w->members[0].comm->device;
+  sync_world *w = state;
+  rs_device *device = w->ranks[0].comm->device;
   for (int r = 1; r < RANKS; r++)
-    rs_device_cpu_straight(device, w->members[r].memory, w->members[0].memory, BYTES, w->streaming);
+    rs_device_cpu_straight(device, w->ranks[r].memory, w->ranks[0].memory, BYTES, w->streaming);
   return 0;
 }
 
-static void *direct_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return world_make(RESHARD_PATH_AUTO, 0, items);
-}
-static void *packed_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return world_make(RESHARD_PATH_PACKED, 0, items);
-}
-static void *plain_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return world_make(RESHARD_PATH_AUTO, 0, items);
-}
-static void *streaming_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return world_make(RESHARD_PATH_AUTO, 1, items);
-}
+#define MAKE(name, path, streaming) \
+  static void *name(int64_t parameter, int64_t *items) { \
+    (void)parameter; \
+    return sync_make(path, streaming, items); \
+  }
+MAKE(direct_make, RESHARD_PATH_AUTO, 0)
+MAKE(packed_make, RESHARD_PATH_PACKED, 0)
+MAKE(streaming_make, RESHARD_PATH_AUTO, 1)
 
-/* --- Trees ------------------------------------------------------------------------------------------------------ */
+/* --- Trees ------------------------------------------------------------------------------------------------------- */
 
-typedef struct tree {
+typedef struct module_tree {
   reshard_module *modules, *roots;
-} tree;
+} module_tree;
 
 static void tree_drop(void *state) {
-  tree *t = state;
+  module_tree *t = state;
   for (int i = 0; i < MODULES && t->modules != NULL; i++)
     reshard_module_release(t->modules[i]);
   free(t->modules);
@@ -145,7 +134,7 @@ static void tree_drop(void *state) {
 
 static void *tree_make(int64_t parameter, int64_t *items) {
   static const char *const names[4] = {"attention", "mlp", "norm", "dropout"};
-  tree *t = calloc(1, sizeof *t);
+  module_tree *t = calloc(1, sizeof *t);
   int failed = 0;
   (void)parameter;
   t->modules = calloc(MODULES, sizeof(reshard_module));
@@ -163,28 +152,28 @@ static void *tree_make(int64_t parameter, int64_t *items) {
 }
 
 static int roots_run(void *state) {
-  tree *t = state;
+  module_tree *t = state;
   int64_t n = 0;
   return reshard_module_roots(MODULES, t->modules, &n, t->roots) != RESHARD_SUCCESS || n != 1;
 }
 
-static reshard_status count(void *user, const char *name, reshard_module module) {
+static reshard_status count_module(void *user, const char *name, reshard_module module) {
   (void)module;
   *(int64_t *)user += name != NULL;
   return RESHARD_SUCCESS;
 }
 
 static int walk_run(void *state) {
-  tree *t = state;
+  module_tree *t = state;
   int64_t n = 0;
-  return reshard_module_visit_modules(t->modules[0], count, &n) != RESHARD_SUCCESS || n != MODULES;
+  return reshard_module_visit_modules(t->modules[0], count_module, &n) != RESHARD_SUCCESS || n != MODULES;
 }
 
 const micro_case micro_module[] = {
-    {"module_sync_1000_tensors_256_MiB_4_ranks", 0, 20, direct_make, sync_run, world_drop},
-    {"module_copy_plain_256_MiB_4_ranks", 0, 20, plain_make, copy_run, world_drop},
-    {"module_copy_streaming_256_MiB_4_ranks", 0, 20, streaming_make, copy_run, world_drop},
-    {"module_sync_packed_1000_tensors_256_MiB_4_ranks", 0, 5, packed_make, sync_run, world_drop},
+    {"module_sync_1000_tensors_256_MiB_4_ranks", 0, 20, direct_make, sync_run, sync_drop},
+    {"module_copy_plain_256_MiB_4_ranks", 0, 20, direct_make, copy_run, sync_drop},
+    {"module_copy_streaming_256_MiB_4_ranks", 0, 20, streaming_make, copy_run, sync_drop},
+    {"module_sync_packed_1000_tensors_256_MiB_4_ranks", 0, 5, packed_make, sync_run, sync_drop},
     {"module_roots_100000", 0, 0, tree_make, roots_run, tree_drop},
     {"module_walk_100000", 0, 0, tree_make, walk_run, tree_drop},
     {NULL, 0, 0, NULL, NULL, NULL},

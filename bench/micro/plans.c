@@ -1,4 +1,4 @@
-/* What planning, validating and an empty execute cost: the figures of README.md that no data movement hides. */
+/* The cost of planning, of validating and of an empty execute: figures that no data movement hides. */
 #include "bench/micro/micro.h"
 
 #include <reshard/file.h>
@@ -7,15 +7,15 @@
 #include <stdlib.h>
 
 /* A plan to be made again and again: of one rank, or of each rank of the world in turn. */
-typedef struct planning {
+typedef struct plan_bench {
   int64_t nentries, first, last;
   reshard_entry *entries;
   reshard_layout *layouts;
   int64_t nlayouts;
-} planning;
+} plan_bench;
 
-static void planning_drop(void *state) {
-  planning *p = state;
+static void plan_bench_drop(void *state) {
+  plan_bench *p = state;
   for (int64_t i = 0; i < p->nlayouts; i++)
     reshard_layout_release(p->layouts[i]);
   free(p->layouts);
@@ -23,8 +23,8 @@ static void planning_drop(void *state) {
   free(p);
 }
 
-static planning *planning_make(int64_t nentries, int64_t nlayouts) {
-  planning *p = calloc(1, sizeof *p);
+static plan_bench *plan_bench_make(int64_t nentries, int64_t nlayouts) {
+  plan_bench *p = calloc(1, sizeof *p);
   p->entries = calloc((size_t)nentries, sizeof *p->entries);
   p->layouts = calloc((size_t)nlayouts, sizeof *p->layouts);
   p->nentries = nentries;
@@ -32,8 +32,8 @@ static planning *planning_make(int64_t nentries, int64_t nlayouts) {
   return p;
 }
 
-static int planning_run(void *state) {
-  const planning *p = state;
+static int plan_bench_run(void *state) {
+  const plan_bench *p = state;
   for (int64_t rank = p->first; rank < p->last; rank++) {
     reshard_plan plan;
     if (reshard_plan_create(p->nentries, p->entries, rank, NULL, &plan) != RESHARD_SUCCESS)
@@ -43,17 +43,17 @@ static int planning_run(void *state) {
   return 0;
 }
 
-static void *fail(planning *p) {
-  planning_drop(p);
+static void *plan_bench_fail(plan_bench *p) {
+  plan_bench_drop(p);
   return NULL;
 }
 
-static void set_entry(planning *p, reshard_dtype dtype) {
+static void set_entry(plan_bench *p, reshard_dtype dtype) {
   p->entries[0] = (reshard_entry){RESHARD_ENTRY_INIT, .src = p->layouts[0], .dst = p->layouts[1], .dtype = dtype};
 }
 
-/* n x n boxes of 8 x 8, shifted by `shift`, dealt to w ranks in bands (by rows, or by columns). */
-static reshard_layout grid(int64_t n, int64_t shift, int64_t w, int by_columns) {
+/* n x n boxes of 8 x 8, shifted by `shift`, distributed to w ranks in bands (by rows, or by columns). */
+static reshard_layout make_grid(int64_t n, int64_t shift, int64_t w, int by_columns) {
   int64_t extent = n * 8, shape[2] = {extent, extent}, m = n + (shift > 0), count = 0;
   reshard_box *boxes = calloc((size_t)(m * m), sizeof *boxes);
   int64_t *ranks = calloc((size_t)(m * m), sizeof *ranks);
@@ -76,14 +76,14 @@ static reshard_layout grid(int64_t n, int64_t shift, int64_t w, int by_columns) 
 
 /* Tiles against tiles that are shifted by half: each meets four. A dry world of 64 ranks, all of them planned. */
 static void *tiles_make(int64_t intersections, int64_t *items) {
-  planning *p = planning_make(1, 2);
+  plan_bench *p = plan_bench_make(1, 2);
   int64_t n = 1;
   while (4 * n * n < intersections)
     n++;
-  p->layouts[0] = grid(n, 0, 64, 0);
-  p->layouts[1] = grid(n, 4, 64, 1);
+  p->layouts[0] = make_grid(n, 0, 64, 0);
+  p->layouts[1] = make_grid(n, 4, 64, 1);
   if (p->layouts[0] == NULL || p->layouts[1] == NULL)
-    return fail(p);
+    return plan_bench_fail(p);
   set_entry(p, RESHARD_F32);
   p->last = 64;
   *items = 4 * n * n;
@@ -95,7 +95,7 @@ static void *stripes_make(int64_t intersections, int64_t *items) {
   int64_t n = 1;
   while (n * n < intersections)
     n++;
-  planning *p = planning_make(1, 2);
+  plan_bench *p = plan_bench_make(1, 2);
   reshard_box *boxes = calloc((size_t)n, sizeof *boxes);
   int64_t *ranks = calloc((size_t)n, sizeof *ranks), shape[2] = {n * 8, n * 8};
   for (int side = 0; side < 2; side++) {
@@ -109,7 +109,7 @@ static void *stripes_make(int64_t intersections, int64_t *items) {
   free(boxes);
   free(ranks);
   if (p->layouts[0] == NULL || p->layouts[1] == NULL)
-    return fail(p);
+    return plan_bench_fail(p);
   set_entry(p, RESHARD_F32);
   p->last = n;
   *items = n * n;
@@ -118,10 +118,10 @@ static void *stripes_make(int64_t intersections, int64_t *items) {
 
 static void *pair_make(const char *src, const char *dst, int64_t world, int64_t rank, int64_t *items) {
   static const int64_t shape[2] = {1 << 20, 1 << 14};
-  planning *p = planning_make(1, 2);
+  plan_bench *p = plan_bench_make(1, 2);
   if (reshard_layout_parse(src, 2, shape, world, &p->layouts[0]) != RESHARD_SUCCESS ||
       reshard_layout_parse(dst, 2, shape, world, &p->layouts[1]) != RESHARD_SUCCESS)
-    return fail(p);
+    return plan_bench_fail(p);
   set_entry(p, RESHARD_BF16);
   p->first = rank;
   p->last = rank + 1;
@@ -152,7 +152,7 @@ static void *llama_make(int64_t unused, int64_t *items) {
   (void)unused;
   reshard_model model = NULL;
   reshard_rules rules[2] = {NULL, NULL};
-  planning *p = NULL;
+  plan_bench *p = NULL;
   reshard_status status = reshard_model_preset("llama-3.1-70b", &model);
   if (status == RESHARD_SUCCESS)
     status = reshard_rules_load("bench/models/rules/fsdp.rules", &rules[0]);
@@ -162,14 +162,14 @@ static void *llama_make(int64_t unused, int64_t *items) {
     status = reshard_rules_set_size(rules[1], "tp", 8, NULL);
   if (status == RESHARD_SUCCESS) {
     int64_t n = reshard_model_count(model);
-    p = planning_make(n, 2 * n);
+    p = plan_bench_make(n, 2 * n);
     for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
       reshard_model_tensor t;
       status = reshard_model_get(model, i, &t);
       for (int side = 0; side < 2 && status == RESHARD_SUCCESS; side++)
         status = reshard_rules_layout(rules[side], t.name, t.ndim, t.shape, 64, &p->layouts[2 * i + side]);
-      p->entries[i] = (reshard_entry){
-          RESHARD_ENTRY_INIT, .src = p->layouts[2 * i], .dst = p->layouts[2 * i + 1], .dtype = t.dtype};
+      p->entries[i] =
+          (reshard_entry){RESHARD_ENTRY_INIT, .src = p->layouts[2 * i], .dst = p->layouts[2 * i + 1], .dtype = t.dtype};
     }
     p->first = 3;
     p->last = 4;
@@ -178,17 +178,17 @@ static void *llama_make(int64_t unused, int64_t *items) {
   reshard_rules_free(rules[0]);
   reshard_rules_free(rules[1]);
   reshard_model_free(model);
-  return status == RESHARD_SUCCESS || p == NULL ? p : fail(p);
+  return status == RESHARD_SUCCESS || p == NULL ? p : plan_bench_fail(p);
 }
 
 /* Validating n boxes: creating the layout, tree included. */
-typedef struct validation {
+typedef struct validate_bench {
   int64_t n, shape[2], *ranks;
   reshard_box *boxes;
-} validation;
+} validate_bench;
 
 static void *validate_make(int64_t wanted, int64_t *items) {
-  validation *v = calloc(1, sizeof *v);
+  validate_bench *v = calloc(1, sizeof *v);
   int64_t side = 1;
   while (side * side < wanted)
     side++;
@@ -205,7 +205,7 @@ static void *validate_make(int64_t wanted, int64_t *items) {
 }
 
 static int validate_run(void *state) {
-  validation *v = state;
+  validate_bench *v = state;
   reshard_layout layout;
   if (reshard_layout_create_boxes(2, v->shape, 64, v->n, v->ranks, v->boxes, 0, &layout) != RESHARD_SUCCESS)
     return 1;
@@ -215,21 +215,21 @@ static int validate_run(void *state) {
 }
 
 static void validate_drop(void *state) {
-  validation *v = state;
+  validate_bench *v = state;
   free(v->ranks);
   free(v->boxes);
   free(v);
 }
 
 /* Execute of a prepared transfer that has nothing to move, one rank. */
-typedef struct idle {
+typedef struct idle_bench {
   reshard_comm comm;
   reshard_plan plan;
   reshard_transfer transfer;
-} idle;
+} idle_bench;
 
 static void idle_drop(void *state) {
-  idle *i = state;
+  idle_bench *i = state;
   reshard_transfer_destroy(i->transfer);
   reshard_plan_destroy(i->plan);
   reshard_comm_destroy(i->comm);
@@ -237,7 +237,7 @@ static void idle_drop(void *state) {
 }
 
 static void *idle_make(int64_t path, int64_t *items) {
-  idle *i = calloc(1, sizeof *i);
+  idle_bench *i = calloc(1, sizeof *i);
   int64_t shape[1] = {0};
   reshard_layout layout = NULL;
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = (reshard_path)path};
@@ -259,19 +259,19 @@ static void *idle_make(int64_t path, int64_t *items) {
   return NULL;
 }
 
-static int idle_run(void *state) { return reshard_execute(((idle *)state)->transfer, NULL) != RESHARD_SUCCESS; }
+static int idle_run(void *state) { return reshard_execute(((idle_bench *)state)->transfer, NULL) != RESHARD_SUCCESS; }
 
 const micro_case micro_plans[] = {
-    {"plan_boxes_tiles_64_ranks", 1000000, 9, tiles_make, planning_run, planning_drop},
-    {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, planning_run, planning_drop},
-    {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, planning_run, planning_drop},
-    {"plan_boxes_stripes_1414_ranks", 2000000, 9, stripes_make, planning_run, planning_drop},
-    {"plan_one_rank_16_peers_of_world", 64, 0, one_rank_make, planning_run, planning_drop},
-    {"plan_one_rank_16_peers_of_world", 16384, 0, one_rank_make, planning_run, planning_drop},
-    {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, planning_run, planning_drop},
-    {"plan_one_rank_replicated_of_world", 16384, 0, replicated_make, planning_run, planning_drop},
-    {"plan_one_rank_replicated_narrow_of_world", 16384, 0, replicated_narrow_make, planning_run, planning_drop},
-    {"plan_llama_70b_one_rank", 0, 0, llama_make, planning_run, planning_drop},
+    {"plan_boxes_tiles_64_ranks", 1000000, 9, tiles_make, plan_bench_run, plan_bench_drop},
+    {"plan_boxes_tiles_64_ranks", 2000000, 9, tiles_make, plan_bench_run, plan_bench_drop},
+    {"plan_boxes_stripes_1000_ranks", 1000000, 9, stripes_make, plan_bench_run, plan_bench_drop},
+    {"plan_boxes_stripes_1414_ranks", 2000000, 9, stripes_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_16_peers_of_world", 64, 0, one_rank_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_16_peers_of_world", 16384, 0, one_rank_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_replicated_of_world", 16384, 0, replicated_make, plan_bench_run, plan_bench_drop},
+    {"plan_one_rank_replicated_narrow_of_world", 16384, 0, replicated_narrow_make, plan_bench_run, plan_bench_drop},
+    {"plan_llama_70b_one_rank", 0, 0, llama_make, plan_bench_run, plan_bench_drop},
     {"validate_boxes", 1000000, 9, validate_make, validate_run, validate_drop},
     {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop},
     {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop},

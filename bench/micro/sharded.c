@@ -1,32 +1,32 @@
-/* What resharding in place and redistributing cost beyond the copies: a small tensor goes to and fro between two
- * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute), and beside it the bare execute of the
- * same plans by transfers that are kept (sharded_execute). The figure is the difference per item: one item is one
- * reshard, by all ranks. And one large tensor there and back, as bench/compare does it with PyTorch. */
+/* The cost of resharding in place and of redistributing beyond the copies. A small tensor goes to and fro between two
+ * layouts whose plans are in the cache (sharded_reshard, dtensor_redistribute). Beside it runs the bare execute of the
+ * same plans by prepared transfers (sharded_execute). The figure is the difference per item: an item is one reshard, by
+ * all ranks. Then one large tensor there and back, as bench/compare does with PyTorch. */
 #include "bench/micro/micro.h"
+
+#include "bench/launch/rank_threads.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/reshard.h>
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { RANKS = 4 };
 
-typedef enum way {
+typedef enum sharded_way {
   EXECUTE,
   RESHARD,
   REDISTRIBUTE,
   RESHARD_NEW,
   REDISTRIBUTE_NEW
-} way; /* NEW: memory that is freed goes back to the system */
+} sharded_way; /* NEW: memory that is freed goes back to the system */
 
-static int is_dtensor(way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_NEW; }
+static int is_dtensor(sharded_way way) { return way == REDISTRIBUTE || way == REDISTRIBUTE_NEW; }
 
-typedef struct world world;
+typedef struct sharded_world sharded_world;
 
-typedef struct member {
-  world *world;
-  pthread_t thread;
+typedef struct sharded_rank {
+  sharded_world *world;
   reshard_comm comm;
   reshard_sharder sharder;
   reshard_sharded_tensor tensor, sides[2]; /* resharded; arrays of the bare executes */
@@ -35,19 +35,18 @@ typedef struct member {
   reshard_mesh mesh;
   reshard_dtensor dtensor;
   int failed;
-} member;
+} sharded_rank;
 
-struct world {
+struct sharded_world {
   int64_t n, rounds; /* ranks; there and back so often in a run */
-  way way;
-  int ended;
+  sharded_way way;
   reshard_layout layouts[2];
-  member members[RANKS];
-  pthread_barrier_t barrier;
+  sharded_rank ranks[RANKS];
+  rank_pool *pool;
 };
 
-/* The old one is released. */
-static int redistribute(member *m, int dim) {
+/* Replaces the rank's DTensor by one with the other placement. */
+static int redistribute_rank(sharded_rank *m, int dim) {
   const reshard_placement shard = {RESHARD_PLACEMENT_SHARD, dim, 0};
   const reshard_placing placing = {m->mesh, &shard, NULL};
   reshard_dtensor result;
@@ -58,20 +57,15 @@ static int redistribute(member *m, int dim) {
   return 0;
 }
 
-static int move(member *m, int to) {
+static int move_rank(sharded_rank *m, int to) {
   if (m->world->way == EXECUTE)
     return reshard_execute(m->transfers[to], NULL) != RESHARD_SUCCESS;
   if (is_dtensor(m->world->way))
-    return redistribute(m, to);
+    return redistribute_rank(m, to);
   return reshard_sharded_tensor_reshard(1, &m->tensor, &m->world->layouts[to], NULL) != RESHARD_SUCCESS;
 }
 
-static void go(member *m) {
-  for (int64_t i = 0; i < m->world->rounds && !m->failed; i++)
-    m->failed = move(m, 1) || move(m, 0);
-}
-
-static int prepare_dtensor(member *m, const reshard_properties *properties) {
+static int create_dtensor(sharded_rank *m, const reshard_properties *properties) {
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   if (reshard_mesh_create(m->comm, 0, 1, &m->world->n, NULL, 0, NULL, &m->mesh))
     return 1;
@@ -81,12 +75,12 @@ static int prepare_dtensor(member *m, const reshard_properties *properties) {
 }
 
 /* Plans, arrays and transfers; collective. */
-static int prepare(member *m) {
-  world *w = m->world;
+static int create_tensors(sharded_rank *m) {
+  sharded_world *w = m->world;
   const reshard_properties properties = {.dtype = RESHARD_F32};
   void *data[2];
   if (is_dtensor(w->way))
-    return prepare_dtensor(m, &properties);
+    return create_dtensor(m, &properties);
   if (reshard_sharded_tensor_zeros(m->sharder, w->layouts[0], &properties, NULL, &m->tensor))
     return 1;
   for (int i = 0; i < 2 && w->way == EXECUTE; i++) {
@@ -107,43 +101,34 @@ static int prepare(member *m) {
   return 0;
 }
 
-/* A rank: prepares, then a run between two barriers, again and again. The first is the caller's thread. */
-static void *thread_main(void *argument) {
-  member *m = argument;
-  m->failed = prepare(m);
-  pthread_barrier_wait(&m->world->barrier);
-  for (;;) {
-    pthread_barrier_wait(&m->world->barrier);
-    if (m->world->ended)
-      return NULL;
-    go(m);
-    pthread_barrier_wait(&m->world->barrier);
-  }
+/* The parts of one rank in the preparation and in a run. */
+static void prepare_rank(void *user, int64_t rank) {
+  sharded_rank *m = &((sharded_world *)user)->ranks[rank];
+  m->failed = create_tensors(m);
 }
 
-static int failed(const world *w) {
-  int any = 0;
+static void run_rank(void *user, int64_t rank) {
+  sharded_world *w = user;
+  sharded_rank *m = &w->ranks[rank];
+  for (int64_t i = 0; i < w->rounds && !m->failed; i++)
+    m->failed = move_rank(m, 1) || move_rank(m, 0);
+}
+
+static int run_ranks(sharded_world *w, void (*body)(void *user, int64_t rank)) {
+  int failed = 0;
+  rank_pool_run(w->pool, w->n, body, w);
   for (int64_t r = 0; r < w->n; r++)
-    any |= w->members[r].failed;
-  return any;
+    failed |= w->ranks[r].failed;
+  return failed;
 }
 
-static int run(void *state) {
-  world *w = state;
-  pthread_barrier_wait(&w->barrier);
-  go(&w->members[0]);
-  pthread_barrier_wait(&w->barrier);
-  return failed(w);
-}
+static int sharded_run(void *state) { return run_ranks(state, run_rank); }
 
-static void drop(void *state) {
-  world *w = state;
-  w->ended = 1;
-  pthread_barrier_wait(&w->barrier);
-  for (int64_t r = 1; r < w->n; r++)
-    pthread_join(w->members[r].thread, NULL);
+static void sharded_drop(void *state) {
+  sharded_world *w = state;
+  rank_pool_destroy(w->pool);
   for (int64_t r = 0; r < w->n; r++) {
-    member *m = &w->members[r];
+    sharded_rank *m = &w->ranks[r];
     for (int i = 0; i < 2; i++) {
       reshard_transfer_destroy(m->transfers[i]);
       reshard_plan_destroy(m->plans[i]);
@@ -157,60 +142,55 @@ static void drop(void *state) {
   }
   for (int i = 0; i < 2; i++)
     reshard_layout_release(w->layouts[i]);
-  pthread_barrier_destroy(&w->barrier);
   free(w);
 }
 
-/* Rows to columns and back; NULL where something is missing, which is then lost: the process ends. */
-static void *make(int64_t n, int64_t side, int64_t rounds, way way, int64_t *items) {
-  world *w = calloc(1, sizeof *w);
+/* Rows to columns and back. The memory of a world that cannot be made is lost: the process ends. */
+static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way way, int64_t *items) {
+  sharded_world *w = calloc(1, sizeof *w);
   reshard_comm comms[RANKS];
   const int64_t shape[2] = {side, side};
-  *w = (world){.n = n, .rounds = rounds, .way = way};
+  *w = (sharded_world){.n = n, .rounds = rounds, .way = way, .pool = rank_pool_create()};
   if (reshard_comm_create_local(n, NULL, comms) || reshard_layout_parse("chunk(0)", 2, shape, n, &w->layouts[0]) ||
       reshard_layout_parse("chunk(1)", 2, shape, n, &w->layouts[1]))
     return NULL;
-  pthread_barrier_init(&w->barrier, NULL, (unsigned)n);
   for (int64_t r = 0; r < n; r++) {
-    member *m = &w->members[r];
-    *m = (member){.world = w, .comm = comms[r]};
+    sharded_rank *m = &w->ranks[r];
+    *m = (sharded_rank){.world = w, .comm = comms[r]};
     const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                              .keep_bytes = way >= RESHARD_NEW ? -1 : 0};
     if (reshard_sharder_create(m->comm, &options, &m->sharder))
       return NULL;
   }
-  for (int64_t r = 1; r < n; r++)
-    if (pthread_create(&w->members[r].thread, NULL, thread_main, &w->members[r]))
-      return NULL;
-  w->members[0].failed = prepare(&w->members[0]);
-  pthread_barrier_wait(&w->barrier);
   *items = 2 * rounds;
-  if (!failed(w) && run(w) == 0) /* the plans are in the caches from now on */
+  if (run_ranks(w, prepare_rank) == 0 && sharded_run(w) == 0) /* the plans are in the caches from now on */
     return w;
-  drop(w);
+  sharded_drop(w);
   return NULL;
 }
 
-static void *make_reshard(int64_t n, int64_t *items) { return make(n, 4, 64, RESHARD, items); }
-static void *make_execute(int64_t n, int64_t *items) { return make(n, 4, 64, EXECUTE, items); }
-static void *make_redistribute(int64_t n, int64_t *items) { return make(n, 4, 64, REDISTRIBUTE, items); }
-static void *make_large(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD, items); }
-static void *make_new(int64_t side, int64_t *items) { return make(RANKS, side, 1, RESHARD_NEW, items); }
-static void *make_large_execute(int64_t side, int64_t *items) { return make(RANKS, side, 1, EXECUTE, items); }
-static void *make_dtensor(int64_t side, int64_t *items) { return make(RANKS, side, 1, REDISTRIBUTE, items); }
-static void *make_dtensor_new(int64_t side, int64_t *items) { return make(RANKS, side, 1, REDISTRIBUTE_NEW, items); }
+static void *make_reshard(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, RESHARD, items); }
+static void *make_execute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, EXECUTE, items); }
+static void *make_redistribute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, REDISTRIBUTE, items); }
+static void *make_large(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, RESHARD, items); }
+static void *make_new(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, RESHARD_NEW, items); }
+static void *make_large_execute(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, EXECUTE, items); }
+static void *make_dtensor(int64_t side, int64_t *items) { return sharded_make(RANKS, side, 1, REDISTRIBUTE, items); }
+static void *make_dtensor_new(int64_t side, int64_t *items) {
+  return sharded_make(RANKS, side, 1, REDISTRIBUTE_NEW, items);
+}
 
 const micro_case micro_sharded[] = {
-    {"sharded_execute", 1, 0, make_execute, run, drop},
-    {"sharded_reshard", 1, 0, make_reshard, run, drop},
-    {"dtensor_redistribute", 1, 0, make_redistribute, run, drop},
-    {"sharded_execute", 4, 0, make_execute, run, drop},
-    {"sharded_reshard", 4, 0, make_reshard, run, drop},
-    {"dtensor_redistribute", 4, 0, make_redistribute, run, drop},
-    {"sharded_reshard_there_and_back_4_ranks", 8192, 20, make_large, run, drop},
-    {"sharded_reshard_there_and_back_4_ranks_new_memory", 8192, 20, make_new, run, drop},
-    {"execute_there_and_back_4_ranks", 8192, 20, make_large_execute, run, drop},
-    {"dtensor_redistribute_there_and_back_4_ranks", 8192, 20, make_dtensor, run, drop},
-    {"dtensor_redistribute_there_and_back_4_ranks_new_memory", 8192, 20, make_dtensor_new, run, drop},
+    {"sharded_execute", 1, 0, make_execute, sharded_run, sharded_drop},
+    {"sharded_reshard", 1, 0, make_reshard, sharded_run, sharded_drop},
+    {"dtensor_redistribute", 1, 0, make_redistribute, sharded_run, sharded_drop},
+    {"sharded_execute", 4, 0, make_execute, sharded_run, sharded_drop},
+    {"sharded_reshard", 4, 0, make_reshard, sharded_run, sharded_drop},
+    {"dtensor_redistribute", 4, 0, make_redistribute, sharded_run, sharded_drop},
+    {"sharded_reshard_there_and_back_4_ranks", 8192, 20, make_large, sharded_run, sharded_drop},
+    {"sharded_reshard_there_and_back_4_ranks_new_memory", 8192, 20, make_new, sharded_run, sharded_drop},
+    {"execute_there_and_back_4_ranks", 8192, 20, make_large_execute, sharded_run, sharded_drop},
+    {"dtensor_redistribute_there_and_back_4_ranks", 8192, 20, make_dtensor, sharded_run, sharded_drop},
+    {"dtensor_redistribute_there_and_back_4_ranks_new_memory", 8192, 20, make_dtensor_new, sharded_run, sharded_drop},
     {NULL, 0, 0, NULL, NULL, NULL},
 };

@@ -23,8 +23,8 @@ static void run_case(benchmark::State &state, const micro_case *c) {
 }
 
 int main(int argc, char **argv) {
-  for (const micro_case *table : {micro_plans, micro_metadata, micro_sharded, micro_dtensor, micro_module, micro_storage,
-                                  micro_trees, micro_cast}) {
+  for (const micro_case *table : {micro_plans, micro_metadata, micro_sharded, micro_dtensor, micro_module,
+                                  micro_storage, micro_trees, micro_cast}) {
     for (const micro_case *c = table; c->name != nullptr; c++) {
       std::string name = c->name;
       if (c->parameter != 0)

@@ -1,26 +1,28 @@
-/* reshard plan: plans every rank of a world, dry, and adds up what they say.
+/* reshard plan: plans every rank of a world without data, and sums the plans up.
  *
- * Ranks are planned one after the other by a few threads and only sums are kept, so that a world of 16,384 ranks needs
- * the memory of a few plans. */
+ * A few threads plan the ranks one after the other and keep sums alone, so that a world of 16,384 ranks needs the
+ * memory of a few plans. */
 #include "bench/plan/plan.h"
+
 #include "bench/cli/commands.h"
 #include "bench/cli/json.h"
+#include "bench/plan/svg.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct planning {
+typedef struct planner {
   const cli_options *o;
-  const what *w;
+  const workload *w;
   reshard_entry *entries;
   pthread_mutex_t lock;
   int64_t next, end;
   world_plan *out;
   bool keep_peers;
-} planning;
+} planner;
 
-/* Each byte is counted at its sender; where one rank alone is planned, what it receives as well. */
+/* Counts each byte at its sender; where one rank alone is planned, also what it receives. */
 static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info *info, bool alone) {
   int64_t me = info->rank / out->per_bin;
   if (out->per_bin == 1)
@@ -34,7 +36,7 @@ static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info
   }
 }
 
-static void keep_rank(planning *p, reshard_plan plan, int64_t rank) {
+static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   rank_plan *r = &p->out->rank[rank - p->out->first];
   CLI_TRY("", reshard_plan_get_info(plan, &r->info));
   if (p->out->n <= PLAN_PATTERNS)
@@ -62,7 +64,7 @@ static void keep_rank(planning *p, reshard_plan plan, int64_t rank) {
 }
 
 static void *plan_ranks(void *user) {
-  planning *p = user;
+  planner *p = user;
   reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, 0, NULL};
   if (p->o->path == RESHARD_PATH_DIRECT)
     options.workspace_limit = 0; /* nothing is staged */
@@ -80,14 +82,14 @@ static void *plan_ranks(void *user) {
       pthread_mutex_lock(&p->lock); /* one thread ends the program */
       cli_fail(status, "%s", reshard_last_error());
     }
-    keep_rank(p, plan, rank);
+    record_rank(p, plan, rank);
     reshard_plan_destroy(plan);
   }
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void add_up(const cli_options *o, const what *w, world_plan *out) {
+static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) {
   bool direct = o->path == RESHARD_PATH_DIRECT;
   out->ranks = w->world;
   out->tensors = w->n;
@@ -119,7 +121,7 @@ static void add_up(const cli_options *o, const what *w, world_plan *out) {
     out->rounds += out->group_rounds[g];
 }
 
-void plan_world(const cli_options *o, const what *w, bool keep_peers, bool heat, world_plan *out) {
+void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out) {
   *out = (world_plan){.first = o->rank >= 0 ? o->rank : 0, .n = o->rank >= 0 ? 1 : w->world};
   out->rank = cli_alloc(out->n, sizeof *out->rank);
   if (heat) {
@@ -127,29 +129,21 @@ void plan_world(const cli_options *o, const what *w, bool keep_peers, bool heat,
     out->bins = (w->world + out->per_bin - 1) / out->per_bin;
     out->heat = cli_alloc(out->bins * out->bins, sizeof *out->heat);
   }
-  planning p = {.o = o,
-                .w = w,
-                .entries = what_entries(w),
-                .lock = PTHREAD_MUTEX_INITIALIZER,
-                .next = out->first,
-                .end = out->first + out->n,
-                .out = out,
-                .keep_peers = keep_peers};
-  int threads = o->threads > 0 ? o->threads : cli_cores(), started = 0;
-  if (threads > out->n)
-    threads = (int)out->n;
-  pthread_t *thread = cli_alloc(threads, sizeof *thread);
+  planner p = {.o = o,
+               .w = w,
+               .entries = workload_entries(w),
+               .lock = PTHREAD_MUTEX_INITIALIZER,
+               .next = out->first,
+               .end = out->first + out->n,
+               .out = out,
+               .keep_peers = keep_peers};
+  int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = cli_seconds();
-  while (started < threads - 1 && pthread_create(&thread[started], NULL, plan_ranks, &p) == 0)
-    started++;
-  plan_ranks(&p);
-  for (int i = 0; i < started; i++)
-    pthread_join(thread[i], NULL);
+  cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   out->seconds = cli_seconds() - begin;
   cli_progress_clear();
-  free(thread);
   free(p.entries);
-  add_up(o, w, out);
+  sum_ranks(o, w, out);
 }
 
 void plan_free(world_plan *plan) {
@@ -161,7 +155,7 @@ void plan_free(world_plan *plan) {
   *plan = (world_plan){0};
 }
 
-static void rank_json(json *j, const rank_plan *r, bool peers) {
+static void add_rank(json *j, const rank_plan *r, bool peers) {
   cli_json_open(j, NULL, '{');
   cli_json_int(j, "rank", r->info.rank);
   cli_json_int(j, "sent_bytes", r->info.sent_bytes);
@@ -186,11 +180,11 @@ static void rank_json(json *j, const rank_plan *r, bool peers) {
   cli_json_close(j, '}');
 }
 
-static reshard_collective collective_of(const world_plan *p) {
+static reshard_collective common_collective(const world_plan *p) {
   return p->odd < 0 ? p->rank[0].pattern.kind : RESHARD_COLLECTIVE_NONE;
 }
 
-static void collective_text(const world_plan *p) {
+static void print_collective(const world_plan *p) {
   const rank_plan *r = &p->rank[p->odd < 0 ? 0 : p->odd];
   const char *name = reshard_collective_string(r->pattern.kind);
   char bytes[CLI_BYTES_TEXT];
@@ -204,7 +198,7 @@ static void collective_text(const world_plan *p) {
     printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
 }
 
-static void plan_json(const cli_options *o, const world_plan *p) {
+static void write_plan(const cli_options *o, const world_plan *p) {
   json j = {0};
   cli_json_open(&j, NULL, '{');
   cli_json_int(&j, "version", 1);
@@ -225,13 +219,13 @@ static void plan_json(const cli_options *o, const world_plan *p) {
   }
   cli_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
-    cli_json_string(&j, "collective", reshard_collective_string(collective_of(p)));
+    cli_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
   if (o->rank < 0)
     cli_json_real(&j, "plan_us", 1e6 * p->seconds);
   cli_json_open(&j, "per_rank", '[');
   for (int64_t i = 0; i < p->n; i++) {
     cli_json_line(&j);
-    rank_json(&j, &p->rank[i], o->peers || o->rank >= 0);
+    add_rank(&j, &p->rank[i], o->peers || o->rank >= 0);
   }
   cli_json_close(&j, ']');
   cli_json_close(&j, '}');
@@ -246,7 +240,7 @@ static const char *percent(char buffer[16], int64_t part, int64_t whole) {
   return buffer;
 }
 
-static void rank_text(const rank_plan *r, bool peers) {
+static void print_rank(const rank_plan *r, bool peers) {
   const reshard_plan_info *i = &r->info;
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT];
   printf("  %6lld %12s %12s %12s %6lld %9lld %12s %6lld %8lld %10.1f\n", (long long)i->rank,
@@ -259,20 +253,20 @@ static void rank_text(const rank_plan *r, bool peers) {
            cli_bytes_text(a, (double)r->peer[k].sent), cli_bytes_text(b, (double)r->peer[k].received));
 }
 
-static int heavier(const void *a, const void *b) {
+static int compare_loads(const void *a, const void *b) {
   const reshard_plan_info *x = &(*(const rank_plan *const *)a)->info, *y = &(*(const rank_plan *const *)b)->info;
   int64_t p = larger(x->sent_bytes, x->received_bytes), q = larger(y->sent_bytes, y->received_bytes);
   return p != q ? (p < q) - (p > q) : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* All ranks where they are few, else the busiest. */
-static void ranks_text(const cli_options *o, const world_plan *p) {
+/* Prints all ranks where they are few, else the busiest. */
+static void print_ranks(const cli_options *o, const world_plan *p) {
   int64_t shown = p->n <= 16 || o->peers ? p->n : 8;
   const rank_plan **order = cli_alloc(p->n, sizeof *order);
   for (int64_t i = 0; i < p->n; i++)
     order[i] = &p->rank[i];
   if (shown < p->n) {
-    qsort(order, (size_t)p->n, sizeof *order, heavier);
+    qsort(order, (size_t)p->n, sizeof *order, compare_loads);
     printf("\nthe %lld busiest of %lld ranks\n", (long long)shown, (long long)p->n);
   } else
     printf("\nload per rank\n");
@@ -280,11 +274,11 @@ static void ranks_text(const cli_options *o, const world_plan *p) {
   printf("  %6s %12s %12s %12s %6s %9s %12s %6s %8s %10s\n", "rank", "sent", "received", "kept", "peers", "messages",
          "workspace", "skip.", "skipped", "us");
   for (int64_t i = 0; i < shown; i++)
-    rank_text(order[i], o->peers || o->rank >= 0);
+    print_rank(order[i], o->peers || o->rank >= 0);
   free(order);
 }
 
-static void totals_text(const cli_options *o, const world_plan *p) {
+static void print_totals(const cli_options *o, const world_plan *p) {
   char a[CLI_BYTES_TEXT], b[16], c[CLI_BYTES_TEXT];
   printf("on the wire   %s, %s of the tensors; ", cli_bytes_text(a, (double)p->wire), percent(b, p->wire, p->bytes));
   if (p->wire == p->bound)
@@ -309,19 +303,19 @@ static void totals_text(const cli_options *o, const world_plan *p) {
   printf("planned in    %.1f ms, %lld rank%s\n", 1e3 * p->seconds, (long long)p->n, p->n == 1 ? "" : "s");
 }
 
-static void plan_text(const cli_options *o, const what *w, const world_plan *p) {
-  char a[CLI_BYTES_TEXT], shape[WHAT_SHAPE_TEXT];
+static void print_plan(const cli_options *o, const workload *w, const world_plan *p) {
+  char a[CLI_BYTES_TEXT], shape[WORKLOAD_SHAPE_TEXT];
   if (w->model == NULL)
-    printf("tensor        %s %s, %s\n", what_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+    printf("tensor        %s %s, %s\n", workload_shape_text(shape, w->tensor->ndim, w->tensor->shape),
            reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
   printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
   printf("ranks         %lld\n", (long long)p->ranks);
   if (o->rank < 0)
-    totals_text(o, p);
-  collective_text(p);
-  ranks_text(o, p);
+    print_totals(o, p);
+  print_collective(p);
+  print_ranks(o, p);
 }
 
 int command_plan(int argc, char **argv) {
@@ -334,20 +328,20 @@ int command_plan(int argc, char **argv) {
                    "boxes(0:[0,0]+[5,12];...)\n"
                    "or @FILE, a file of rules; a bare name is looked up among the program's own rules too.\n",
                    &o);
-  what w;
+  workload w;
   world_plan plan;
-  what_read(&o, &w);
+  workload_read(&o, &w);
   plan_world(&o, &w, o.peers || o.rank >= 0, o.svg != NULL, &plan);
   if (o.svg != NULL)
     plan_svg(&o, &w, &plan);
   if (o.json != NULL)
-    plan_json(&o, &plan);
+    write_plan(&o, &plan);
   if ((o.json == NULL || strcmp(o.json, "-") != 0) && (o.svg == NULL || strcmp(o.svg, "-") != 0)) {
-    plan_text(&o, &w, &plan);
+    print_plan(&o, &w, &plan);
     if (o.svg != NULL)
       printf("\npicture       %s\n", o.svg);
   }
   plan_free(&plan);
-  what_free(&w);
+  workload_free(&w);
   return EXIT_DONE;
 }

@@ -34,10 +34,7 @@ typedef struct world_plan {
 #define PLAN_PATTERNS 256 /* of larger worlds patterns are not looked at: a rank's takes time by its peers */
 
 /* Plans all ranks, or that of --rank. keep_peers: the list of each rank's peers; heat: the matrix. */
-void plan_world(const cli_options *o, const what *w, bool keep_peers, bool heat, world_plan *out);
+void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out);
 void plan_free(world_plan *plan);
-
-/* Draws it (svg.h, plan_svg*.c). */
-void plan_svg(const cli_options *o, const what *w, const world_plan *plan);
 
 #endif

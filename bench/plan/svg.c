@@ -1,5 +1,6 @@
-/* The picture of a plan: title, totals, in small worlds who holds what before and after, and who sends what to whom. */
+/* The picture of a plan: title, totals, in small worlds the holders before and after, and the bytes between ranks. */
 #include "bench/plan/svg.h"
+
 #include "bench/cli/svg.h"
 
 #include <stdlib.h>
@@ -8,25 +9,25 @@
 #define MOST_TENSORS 3 /* of a model that are drawn */
 
 /* Tensors with the same pair of layouts. */
-typedef struct geometry {
-  const what_tensor *first;
+typedef struct tensor_group {
+  const workload_tensor *first;
   int64_t tensors;
   double bytes;
-} geometry;
+} tensor_group;
 
-static int by_bytes(const void *a, const void *b) {
-  const geometry *x = a, *y = b;
+static int compare_bytes(const void *a, const void *b) {
+  const tensor_group *x = a, *y = b;
   return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
                               : (x->first > y->first) - (x->first < y->first);
 }
 
-/* The pairs of layouts that move the most bytes. Tensors of a model share few layouts, so that a list is searched
- * quickly. */
-static int64_t geometries(const what *w, geometry **out) {
-  geometry *g = cli_alloc(w->n, sizeof *g);
+/* Groups the tensors by their pairs of layouts, those with the most bytes first. Tensors of a model share few layouts,
+ * so that a search through a list is fast. */
+static int64_t group_tensors(const workload *w, tensor_group **out) {
+  tensor_group *g = cli_alloc(w->n, sizeof *g);
   int64_t n = 0, last = 0;
   for (int64_t i = 0; i < w->n; i++) {
-    const what_tensor *t = &w->tensor[i];
+    const workload_tensor *t = &w->tensor[i];
     int64_t k = last < n && g[last].first->src == t->src && g[last].first->dst == t->dst ? last : 0;
     while (k < n && !(reshard_layout_equal(g[k].first->src, t->src) && reshard_layout_equal(g[k].first->dst, t->dst)))
       k++;
@@ -36,19 +37,19 @@ static int64_t geometries(const what *w, geometry **out) {
     g[k].tensors++;
     g[k].bytes += (double)reshard_layout_elements(t->src) * (double)reshard_dtype_size(t->dtype);
   }
-  qsort(g, (size_t)n, sizeof *g, by_bytes);
+  qsort(g, (size_t)n, sizeof *g, compare_bytes);
   *out = g;
   return n;
 }
 
-static double tensors(cli_text *out, const what *w, double y) {
-  geometry *g;
-  int64_t n = geometries(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
-  char shape[WHAT_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
+static double draw_tensors(cli_text *out, const workload *w, double y) {
+  tensor_group *g;
+  int64_t n = group_tensors(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
+  char shape[WORKLOAD_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
   for (int64_t i = 0; i < shown; i++) {
-    const what_tensor *t = g[i].first;
+    const workload_tensor *t = g[i].first;
     if (w->model != NULL) {
-      what_shape_text(shape, t->ndim, t->shape);
+      workload_shape_text(shape, t->ndim, t->shape);
       if (g[i].tensors > 1)
         snprintf(text, sizeof text, "%s %s, and %lld more like it: %s", t->name, shape, (long long)(g[i].tensors - 1),
                  cli_bytes_text(bytes, g[i].bytes));
@@ -68,7 +69,7 @@ static double tensors(cli_text *out, const what *w, double y) {
   return y;
 }
 
-static double legend(cli_text *out, int64_t ranks, double y) {
+static double draw_legend(cli_text *out, int64_t ranks, double y) {
   char text[24];
   svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
   for (int64_t r = 0; r < ranks; r++) {
@@ -90,14 +91,14 @@ static const char *layout_name(const char *text) {
   return slash != NULL ? slash + 1 : text[0] == '@' ? text + 1 : text;
 }
 
-static double heading(cli_text *out, const cli_options *o, const what *w, const world_plan *p) {
-  char shape[WHAT_SHAPE_TEXT], a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
+static double draw_heading(cli_text *out, const cli_options *o, const workload *w, const world_plan *p) {
+  char shape[WORKLOAD_SHAPE_TEXT], a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
   cli_text text = {0};
   if (w->model != NULL)
     cli_add(&text, "%s, %lld tensors", strrchr(o->model, '/') != NULL ? strrchr(o->model, '/') + 1 : o->model,
             (long long)w->n);
   else
-    cli_add(&text, "%s %s", what_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+    cli_add(&text, "%s %s", workload_shape_text(shape, w->tensor->ndim, w->tensor->shape),
             reshard_dtype_string(w->tensor->dtype));
   cli_add(&text, ", %lld rank%s: %s → %s", (long long)p->ranks, p->ranks == 1 ? "" : "s", layout_name(o->src),
           layout_name(o->dst));
@@ -114,21 +115,18 @@ static double heading(cli_text *out, const cli_options *o, const what *w, const 
   return 84;
 }
 
-void plan_svg(const cli_options *o, const what *w, const world_plan *p) {
+void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
   cli_text body = {0}, file = {0};
-  double y = heading(&body, o, w, p);
+  double y = draw_heading(&body, o, w, p);
   if (p->ranks <= PLAN_SVG_RANKS) {
-    y = legend(&body, p->ranks, y);
-    y = tensors(&body, w, y);
+    y = draw_legend(&body, p->ranks, y);
+    y = draw_tensors(&body, w, y);
     y = plan_svg_flows(&body, p, y + 10);
   } else
     y = plan_svg_heat(&body, p, y);
-  cli_add(&file,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\" "
-          "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
-          PLAN_SVG_WIDTH, y + 16, PLAN_SVG_WIDTH, y + 16);
+  svg_open(&file, PLAN_SVG_WIDTH, y + 16);
   cli_add_bytes(&file, body.at, body.length);
-  cli_add(&file, "</svg>\n");
+  svg_close(&file);
   cli_write_file(o->svg, file.at, file.length);
   free(body.at);
   free(file.at);

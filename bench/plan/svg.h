@@ -1,4 +1,4 @@
-/* Parts of the picture of a plan. Each draws from y on and returns where it ends. */
+/* The picture of a plan. */
 #ifndef BENCH_PLAN_SVG_H
 #define BENCH_PLAN_SVG_H
 
@@ -7,8 +7,13 @@
 #define PLAN_SVG_WIDTH 960
 #define PLAN_SVG_RANKS 16 /* most ranks that are drawn one by one */
 
+/* Draws the plan to the file of --svg. */
+void plan_svg(const cli_options *o, const workload *w, const world_plan *plan);
+
+/* Parts of the picture; each draws from y on and returns where the drawing ends. */
+
 /* Before and after of one tensor, `most` high at most; worlds of PLAN_SVG_RANKS at most. */
-double plan_svg_cells(cli_text *out, const what_tensor *t, double most, double y);
+double plan_svg_cells(cli_text *out, const workload_tensor *t, double most, double y);
 /* Bands from senders to receivers, and the table of bytes; worlds of PLAN_SVG_RANKS at most. */
 double plan_svg_flows(cli_text *out, const world_plan *plan, double y);
 /* Heat map of senders and receivers with the load of each; any world. */

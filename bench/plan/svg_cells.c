@@ -1,10 +1,9 @@
-/* Who holds what, drawn: a tensor as a rectangle over two of its dims, each region in its rank's colour.
+/* The holders of a tensor's elements, drawn: a rectangle over two of its dims, each region in its rank's colour.
  *
- * All begins and ends of runs in either layout cut the two dims; between neighbouring cuts the holders are the same, so
- * that a tensor of any size is a small table of cells. Where there are more cuts than can be seen, the picture shows
- * the first of them. */
-#include "bench/plan/svg.h"
+ * The begins and ends of all runs in either layout cut the two dims. Between neighbouring cuts the holders are the
+ * same, so that a tensor of any size is a small table of cells. Of too many cuts the picture shows the first. */
 #include "bench/cli/svg.h"
+#include "bench/plan/svg.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,18 +23,18 @@ typedef struct cell_table {
   uint32_t *src, *dst; /* per cell a bit per rank */
 } cell_table;
 
-static int by_position(const void *a, const void *b) {
+static int compare_positions(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
 
-static void cut(dim_cuts *c, int64_t at) {
+static void add_cut(dim_cuts *c, int64_t at) {
   if (c->n == c->cap)
     c->at = cli_realloc(c->at, c->cap = c->cap * 2 + 64, sizeof *c->at);
   c->at[c->n++] = at;
 }
 
-static void cut_by(dim_cuts *c, reshard_layout layout) {
+static void add_layout_cuts(dim_cuts *c, reshard_layout layout) {
   reshard_interval runs[256];
   for (int64_t r = 0; r < reshard_layout_world(layout); r++) {
     int64_t arrays = 0;
@@ -44,22 +43,22 @@ static void cut_by(dim_cuts *c, reshard_layout layout) {
       int64_t count = 0;
       CLI_TRY("", reshard_layout_array_intervals(layout, r, a, c->dim, 0, 256, runs, &count));
       for (int64_t i = 0; i < count && i < 256; i++) {
-        cut(c, runs[i].begin);
-        cut(c, runs[i].end);
+        add_cut(c, runs[i].begin);
+        add_cut(c, runs[i].end);
       }
     }
   }
 }
 
-static dim_cuts cuts_of(const what_tensor *t, int dim) {
+static dim_cuts make_cuts(const workload_tensor *t, int dim) {
   dim_cuts c = {.dim = dim, .extent = dim < 0 ? 1 : t->shape[dim]};
-  cut(&c, 0);
-  cut(&c, c.extent);
+  add_cut(&c, 0);
+  add_cut(&c, c.extent);
   if (dim >= 0) {
-    cut_by(&c, t->src);
-    cut_by(&c, t->dst);
+    add_layout_cuts(&c, t->src);
+    add_layout_cuts(&c, t->dst);
   }
-  qsort(c.at, (size_t)c.n, sizeof *c.at, by_position);
+  qsort(c.at, (size_t)c.n, sizeof *c.at, compare_positions);
   int64_t n = 0;
   for (int64_t i = 0; i < c.n; i++)
     if (n == 0 || c.at[i] != c.at[n - 1])
@@ -70,11 +69,11 @@ static dim_cuts cuts_of(const what_tensor *t, int dim) {
 }
 
 /* The two dims with the most cuts, in their order. */
-static void choose_dims(const what_tensor *t, cell_table *table) {
+static void choose_dims(const workload_tensor *t, cell_table *table) {
   int first = -1, second = -1;
   int64_t cuts[RESHARD_MAX_DIMS];
   for (int d = 0; d < t->ndim; d++) {
-    dim_cuts c = cuts_of(t, d);
+    dim_cuts c = make_cuts(t, d);
     cuts[d] = c.n * 2 + (t->shape[d] > 1);
     free(c.at);
     if (first < 0 || cuts[d] > cuts[first])
@@ -85,8 +84,8 @@ static void choose_dims(const what_tensor *t, cell_table *table) {
   int a = first, b = second;
   if (b >= 0 && b < a)
     a = second, b = first;
-  table->down = cuts_of(t, b >= 0 ? a : -1);
-  table->across = cuts_of(t, b >= 0 ? b : a);
+  table->down = make_cuts(t, b >= 0 ? a : -1);
+  table->across = make_cuts(t, b >= 0 ? b : a);
 }
 
 static int add_holder(void *user, int64_t rank, int64_t array, int64_t elements) {
@@ -95,7 +94,7 @@ static int add_holder(void *user, int64_t rank, int64_t array, int64_t elements)
   return 0;
 }
 
-static uint32_t holders(reshard_layout layout, const cell_table *table, int64_t i, int64_t j) {
+static uint32_t find_holders(reshard_layout layout, const cell_table *table, int64_t i, int64_t j) {
   reshard_box box = {{0}, {0}};
   uint32_t mask = 0;
   for (int d = 0; d < reshard_layout_ndim(layout); d++)
@@ -108,14 +107,14 @@ static uint32_t holders(reshard_layout layout, const cell_table *table, int64_t 
   return mask;
 }
 
-static void fill_table(const what_tensor *t, cell_table *table) {
+static void fill_table(const workload_tensor *t, cell_table *table) {
   int64_t rows = table->down.n - 1, columns = table->across.n - 1;
   table->src = cli_alloc(rows * columns, sizeof *table->src);
   table->dst = cli_alloc(rows * columns, sizeof *table->dst);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
-      table->src[i * columns + j] = holders(t->src, table, i, j);
-      table->dst[i * columns + j] = holders(t->dst, table, i, j);
+      table->src[i * columns + j] = find_holders(t->src, table, i, j);
+      table->dst[i * columns + j] = find_holders(t->dst, table, i, j);
     }
 }
 
@@ -123,12 +122,12 @@ typedef struct frame {
   double x, y, width, height;
 } frame;
 
-static double along(const dim_cuts *c, double begin, double length, int64_t i) {
+static double position_along(const dim_cuts *c, double begin, double length, int64_t i) {
   return begin + length * (double)c->at[i] / (double)c->shown;
 }
 
 /* One rectangle with the colours of its holders side by side, and their numbers where there is room. */
-static void region(cli_text *out, frame f, uint32_t mask, bool after) {
+static void draw_region(cli_text *out, frame f, uint32_t mask, bool after) {
   int n = __builtin_popcount(mask), k = 0;
   if (n == 0)
     svg_rectangle(out, f.x, f.y, f.width, f.height,
@@ -150,7 +149,7 @@ static void region(cli_text *out, frame f, uint32_t mask, bool after) {
 }
 
 /* Neighbouring cells with the same holders are one rectangle. */
-static void regions(cli_text *out, const cell_table *t, bool after, frame f) {
+static void draw_regions(cli_text *out, const cell_table *t, bool after, frame f) {
   const uint32_t *mask = after ? t->dst : t->src;
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   bool *done = cli_alloc(rows * columns, sizeof *done);
@@ -167,21 +166,23 @@ static void regions(cli_text *out, const cell_table *t, bool after, frame f) {
       for (int64_t y = i; y < bottom; y++)
         for (int64_t x = j; x < right; x++)
           done[y * columns + x] = true;
-      double x = along(&t->across, f.x, f.width, j), y = along(&t->down, f.y, f.height, i);
-      region(out, (frame){x, y, along(&t->across, f.x, f.width, right) - x, along(&t->down, f.y, f.height, bottom) - y},
-             mask[i * columns + j], after);
+      double x = position_along(&t->across, f.x, f.width, j), y = position_along(&t->down, f.y, f.height, i);
+      draw_region(out,
+                  (frame){x, y, position_along(&t->across, f.x, f.width, right) - x,
+                          position_along(&t->down, f.y, f.height, bottom) - y},
+                  mask[i * columns + j], after);
     }
   free(done);
 }
 
 /* A dot in the colour of the rank that a cell comes from, where it changes hands and has one holder on both sides. */
-static void origins(cli_text *out, const cell_table *t, frame f) {
+static void draw_origins(cli_text *out, const cell_table *t, frame f) {
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
       uint32_t from = t->src[i * columns + j], to = t->dst[i * columns + j];
-      double x = along(&t->across, f.x, f.width, j), w = along(&t->across, f.x, f.width, j + 1) - x;
-      double y = along(&t->down, f.y, f.height, i), h = along(&t->down, f.y, f.height, i + 1) - y;
+      double x = position_along(&t->across, f.x, f.width, j), w = position_along(&t->across, f.x, f.width, j + 1) - x;
+      double y = position_along(&t->down, f.y, f.height, i), h = position_along(&t->down, f.y, f.height, i + 1) - y;
       if (__builtin_popcount(from) != 1 || (to & ~from) == 0 || w < 9 || h < 9)
         continue;
       double radius = (w < h ? w : h) / 7;
@@ -191,7 +192,7 @@ static void origins(cli_text *out, const cell_table *t, frame f) {
     }
 }
 
-static void element_lines(cli_text *out, const cell_table *t, frame f) {
+static void draw_element_lines(cli_text *out, const cell_table *t, frame f) {
   if (t->down.shown > 32 || t->across.shown > 40)
     return;
   for (int64_t i = 1; i < t->down.shown; i++)
@@ -211,7 +212,7 @@ static void axis_label(char text[120], const dim_cuts *c) {
     snprintf(text, 120, "dim %d: %lld", c->dim, (long long)c->extent);
 }
 
-static void panel(cli_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
+static void draw_panel(cli_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
   char down[120], across[120];
   size_t needed = 0;
   axis_label(down, &t->down);
@@ -224,14 +225,14 @@ static void panel(cli_text *out, const cell_table *t, bool after, frame f, resha
   svg_words(out, f.x + (after ? 40 : 50), f.y - 24, 12, SVG_START, SVG_INK, false, 50, text);
   svg_words(out, f.x + 0.5 * f.width, f.y - 7, 10.5, SVG_MIDDLE, SVG_GREY, false, 0, across);
   svg_words_up(out, f.x - 7, f.y + 0.5 * f.height, 10.5, SVG_GREY, down);
-  regions(out, t, after, f);
-  element_lines(out, t, f);
+  draw_regions(out, t, after, f);
+  draw_element_lines(out, t, f);
   if (after)
-    origins(out, t, f);
+    draw_origins(out, t, f);
   free(text);
 }
 
-double plan_svg_cells(cli_text *out, const what_tensor *t, double most, double y) {
+double plan_svg_cells(cli_text *out, const workload_tensor *t, double most, double y) {
   cell_table table = {0};
   for (int d = 0; d < t->ndim; d++)
     if (t->shape[d] == 0) {
@@ -249,8 +250,8 @@ double plan_svg_cells(cli_text *out, const what_tensor *t, double most, double y
     height = 46;
   if (table.down.dim < 0)
     height = 46;
-  panel(out, &table, false, (frame){48, y + 40, width, height}, t->src);
-  panel(out, &table, true, (frame){528, y + 40, width, height}, t->dst);
+  draw_panel(out, &table, false, (frame){48, y + 40, width, height}, t->src);
+  draw_panel(out, &table, true, (frame){528, y + 40, width, height}, t->dst);
   y += 40 + height;
   if (t->ndim > 2) {
     svg_words(out, 48, y + 16, 10.5, SVG_START, SVG_GREY, false, 0, "the other dims are shown at index 0");

@@ -1,12 +1,12 @@
-/* Who sends what to whom, drawn: bands and a table in small worlds, a heat map in large ones. */
-#include "bench/plan/svg.h"
+/* The bytes between ranks, drawn: bands and a table in small worlds, a heat map in large ones. */
 #include "bench/cli/svg.h"
+#include "bench/plan/svg.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* "1.2M": few characters, for the cells of the table. */
-static const char *brief(char buffer[16], double bytes) {
+static const char *print_brief(char buffer[16], double bytes) {
   static const char unit[] = " KMGTP";
   int u = 0;
   for (; bytes >= 999.5 && u < 5; u++)
@@ -15,25 +15,25 @@ static const char *brief(char buffer[16], double bytes) {
   return buffer;
 }
 
-static int64_t at(const world_plan *p, int64_t from, int64_t to) { return p->heat[from * p->bins + to]; }
+static int64_t bytes_at(const world_plan *p, int64_t from, int64_t to) { return p->heat[from * p->bins + to]; }
 
-/* Where the bars of one side stand: each as high as its bytes say, in a slot in which at least its number fits. */
+/* The bars of one side: each as high as its bytes say, in a slot with room for its number. */
 typedef struct column {
   double bytes[PLAN_SVG_RANKS], top[PLAN_SVG_RANKS];
 } column;
 
 #define SLOT 12.0 /* least height of a bar's slot */
 
-static column column_of(const world_plan *p, bool before) {
+static column sum_column(const world_plan *p, bool before) {
   column c = {{0}, {0}};
   for (int64_t i = 0; i < p->bins; i++)
     for (int64_t j = 0; j < p->bins; j++)
-      c.bytes[i] += (double)(before ? at(p, i, j) : at(p, j, i));
+      c.bytes[i] += (double)(before ? bytes_at(p, i, j) : bytes_at(p, j, i));
   return c;
 }
 
-/* Height of a column at a scale; fills the tops. Ranks without bytes have no bar. */
-static double place(column *c, int64_t n, double scale, double y) {
+/* Places the bars at a scale and returns the height of the column. Ranks without bytes have no bar. */
+static double place_bars(column *c, int64_t n, double scale, double y) {
   double begin = y;
   for (int64_t i = 0; i < n; i++) {
     double height = c->bytes[i] * scale;
@@ -45,7 +45,7 @@ static double place(column *c, int64_t n, double scale, double y) {
   return y - begin;
 }
 
-static void bars(cli_text *out, const column *c, int64_t n, double scale, double x, bool before) {
+static void draw_bars(cli_text *out, const column *c, int64_t n, double scale, double x, bool before) {
   char label[32];
   for (int64_t i = 0; i < n; i++) {
     double height = c->bytes[i] * scale;
@@ -58,10 +58,10 @@ static void bars(cli_text *out, const column *c, int64_t n, double scale, double
   }
 }
 
-/* Bars of what each rank gives (left) and gets (right), with a band for each pair. */
-static void bands(cli_text *out, const world_plan *p, double x, double y, double width, double height) {
+/* Bars of the bytes that each rank sends (left) and receives (right), with a band for each pair. */
+static void draw_bands(cli_text *out, const world_plan *p, double x, double y, double width, double height) {
   int64_t n = p->bins;
-  column left = column_of(p, true), right = column_of(p, false);
+  column left = sum_column(p, true), right = sum_column(p, false);
   double total = 0;
   for (int64_t i = 0; i < n; i++)
     total += left.bytes[i];
@@ -71,19 +71,19 @@ static void bands(cli_text *out, const world_plan *p, double x, double y, double
   }
   double low = 0, scale = height / total;
   for (int k = 0; k < 40; k++) { /* the largest scale at which both columns fit */
-    double middle = 0.5 * (low + scale), l = place(&left, n, middle, y), r = place(&right, n, middle, y);
+    double middle = 0.5 * (low + scale), l = place_bars(&left, n, middle, y), r = place_bars(&right, n, middle, y);
     if ((l > r ? l : r) <= height)
       low = middle;
     else
       scale = middle;
   }
-  place(&left, n, low, y);
-  place(&right, n, low, y);
-  bars(out, &left, n, low, x, true);
-  bars(out, &right, n, low, x + width - 12, false);
+  place_bars(&left, n, low, y);
+  place_bars(&right, n, low, y);
+  draw_bars(out, &left, n, low, x, true);
+  draw_bars(out, &right, n, low, x + width - 12, false);
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < n; j++) {
-      double thick = (double)at(p, i, j) * low;
+      double thick = (double)bytes_at(p, i, j) * low;
       if (thick > 0)
         svg_band(out, x + 12, left.top[i], x + width - 12, right.top[j], thick, i == j ? "#c3cad2" : svg_rank_colour(i),
                  i == j ? 0.55 : 0.6);
@@ -96,12 +96,12 @@ static double off_diagonal_most(const world_plan *p) {
   double most = 0;
   for (int64_t i = 0; i < p->bins; i++)
     for (int64_t j = 0; j < p->bins; j++)
-      if ((i != j || p->per_bin > 1) && (double)at(p, i, j) > most)
-        most = (double)at(p, i, j);
+      if ((i != j || p->per_bin > 1) && (double)bytes_at(p, i, j) > most)
+        most = (double)bytes_at(p, i, j);
   return most;
 }
 
-static void table(cli_text *out, const world_plan *p, double x, double y, double size) {
+static void draw_table(cli_text *out, const world_plan *p, double x, double y, double size) {
   int64_t n = p->bins;
   double cell = size / (double)n, most = off_diagonal_most(p), font = cell > 40 ? 12 : cell > 30 ? 10 : 7.5;
   char text[32], colour[8];
@@ -110,14 +110,14 @@ static void table(cli_text *out, const world_plan *p, double x, double y, double
     svg_words(out, x - 8, y + ((double)i + 0.5) * cell + 4, 11, SVG_END, SVG_INK, false, 0, text);
     svg_words(out, x + ((double)i + 0.5) * cell, y - 7, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
     for (int64_t j = 0; j < n; j++) {
-      double bytes = (double)at(p, i, j), cx = x + (double)j * cell, cy = y + (double)i * cell;
+      double bytes = (double)bytes_at(p, i, j), cx = x + (double)j * cell, cy = y + (double)i * cell;
       const char *fill = bytes <= 0 ? "#f5f7f9"
                          : i == j   ? "#d3d9df"
                                     : svg_scale_colour(colour, 0.12 + 0.6 * bytes / most);
       svg_rectangle(out, cx, cy, cell, cell, (svg_paint){.fill = fill, .stroke = "#ffffff", .stroke_width = 1.5});
       if (bytes > 0 && cell >= 20)
         svg_words(out, cx + 0.5 * cell, cy + 0.5 * cell + font / 3, font, SVG_MIDDLE, svg_ink_on(fill), false, 0,
-                  brief(text, bytes));
+                  print_brief(text, bytes));
     }
   }
   svg_words_up(out, x - 30, y + 0.5 * size, 11, SVG_GREY, "from rank");
@@ -132,8 +132,8 @@ double plan_svg_flows(cli_text *out, const world_plan *p, double y) {
   y += 52;
   svg_words(out, 70, y - 6, 10.5, SVG_START, SVG_GREY, false, 0, "before");
   svg_words(out, 410, y - 6, 10.5, SVG_END, SVG_GREY, false, 0, "after");
-  bands(out, p, 70, y, 340, height);
-  table(out, p, 570, y, height);
+  draw_bands(out, p, 70, y, 340, height);
+  draw_table(out, p, 570, y, height);
   return y + height + 20;
 }
 
@@ -152,13 +152,13 @@ static double *loads(const world_plan *p, bool rows, double *most) {
   for (int64_t i = 0; i < p->bins; i++) {
     for (int64_t j = 0; j < p->bins; j++)
       if (i != j || p->per_bin > 1)
-        sum[i] += (double)(rows ? at(p, i, j) : at(p, j, i));
+        sum[i] += (double)(rows ? bytes_at(p, i, j) : bytes_at(p, j, i));
     *most = sum[i] > *most ? sum[i] : *most;
   }
   return sum;
 }
 
-static void load_bars(cli_text *out, const world_plan *p, double x, double y, double size) {
+static void draw_load_bars(cli_text *out, const world_plan *p, double x, double y, double size) {
   double most_sent, most_received, cell = size / (double)p->bins;
   double *sent = loads(p, true, &most_sent), *received = loads(p, false, &most_received);
   double most = most_sent > most_received ? most_sent : most_received;
@@ -176,7 +176,7 @@ static void load_bars(cli_text *out, const world_plan *p, double x, double y, do
   free(received);
 }
 
-static void heat_legend(cli_text *out, double x, double y, double low, double most) {
+static void draw_heat_legend(cli_text *out, double x, double y, double low, double most) {
   char text[CLI_BYTES_TEXT], colour[8];
   svg_words(out, x, y - 8, 11, SVG_START, SVG_INK, true, 0, "bytes, log scale");
   for (int i = 0; i < 100; i++)
@@ -209,7 +209,7 @@ double plan_svg_heat(cli_text *out, const world_plan *p, double y) {
   cli_add(out, "<g shape-rendering=\"crispEdges\">\n");
   for (int64_t i = 0; i < p->bins; i++)
     for (int64_t j = 0; j < p->bins; j++) {
-      double bytes = (double)at(p, i, j);
+      double bytes = (double)bytes_at(p, i, j);
       if (bytes <= 0)
         continue;
       bool kept = p->per_bin == 1 && i == j;
@@ -220,16 +220,16 @@ double plan_svg_heat(cli_text *out, const world_plan *p, double y) {
   cli_add(out, "</g>\n");
   int64_t step = label_step(p->ranks);
   for (int64_t r = 0; r < p->ranks; r += step) {
-    double place = ((double)r + 0.5) / (double)p->per_bin * cell;
+    double place_bars = ((double)r + 0.5) / (double)p->per_bin * cell;
     snprintf(text, sizeof text, "%lld", (long long)r);
-    svg_words(out, x - 8, y + place + 4, 11, SVG_END, SVG_INK, false, 0, text);
-    svg_words(out, x + place, y + size + 16, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
+    svg_words(out, x - 8, y + place_bars + 4, 11, SVG_END, SVG_INK, false, 0, text);
+    svg_words(out, x + place_bars, y + size + 16, 11, SVG_MIDDLE, SVG_INK, false, 0, text);
   }
   svg_words_up(out, 50, y + 0.5 * size, 12, SVG_GREY, "sending rank");
   svg_words(out, x + 0.5 * size, y + size + 34, 12, SVG_MIDDLE, SVG_GREY, false, 0,
             p->per_bin == 1 ? "receiving rank (grey: kept)" : "receiving rank");
-  load_bars(out, p, x, y, size);
+  draw_load_bars(out, p, x, y, size);
   if (most > 0)
-    heat_legend(out, 800, y + 60, low, most);
+    draw_heat_legend(out, 800, y + 60, low, most);
   return y + size + 52;
 }

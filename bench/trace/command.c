@@ -1,104 +1,11 @@
-/* reshard trace, and bench --trace: one execute more, recorded. */
-#include "bench/bench/bench.h"
+/* reshard trace. */
+#include "bench/bench/run.h"
 #include "bench/cli/commands.h"
-
-#include "comm/comm.h"
-#include "device/stream.h"
+#include "bench/trace/record.h"
 
 #include <string.h>
 
-enum { SLOWER = 4 }; /* the host, with a trace */
-
-/* Every local rank: memory is written for as long as the host needs to give the execute to the streams, so that they
- * run it without waiting for the host; then the GPUs' time begins, at the first one. */
-static void begin_gpus(bench_state *b, int64_t local) {
-  rs_device *device = session_device(&b->s, local);
-  int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
-  for (int64_t i = 0; i < SLOWER * b->hold && local < leads; i++)
-    CLI_TRY("", device->ops->memset(device, b->scratch[local], 0, b->scratch_bytes, b->stream[local]));
-  if (local < leads)
-    CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "trace: held"));
-  rank_pool_meet(b->s.pool, true);
-  if (local == 0) {
-    for (int64_t l = 1; l < leads; l++)
-      CLI_TRY("", rs_stream_wait(device, b->stream[0], b->done[l], "trace: begin after held"));
-    CLI_TRY("", rs_stream_record(device, b->begin, b->stream[0], "trace: begin"));
-    trace_base(b->trace, device, b->stream[0]);
-  }
-  rank_pool_meet(b->s.pool, true);
-  if (local > 0) {
-    CLI_TRY("", rs_stream_wait(device, b->stream[local], b->begin, "trace: after begin"));
-    trace_base(b->trace, device, b->stream[local]);
-  }
-}
-
-/* The ranks' streams, and the devices that they give work to. */
-static void open_trace(bench_state *b) {
-  trace_destroy(b->trace);
-  b->trace = trace_create();
-  for (int64_t l = 0; l < b->s.locals && b->s.cuda; l++) {
-    char name[TRACE_NAME];
-    snprintf(name, sizeof name, "rank %lld", (long long)(b->s.first + l));
-    trace_name(b->trace, session_device(&b->s, l), b->stream[l], name);
-  }
-}
-
-static void start(bench_state *b) {
-  for (int64_t l = 0; l < b->s.locals; l++) {
-    reshard_comm comm = b->s.comms[l];
-    trace_start(b->trace, comm->device);
-    for (int64_t g = 0; g < comm->lanes; g++)
-      trace_start(b->trace, comm->lane_devices[g]);
-  }
-}
-
-void bench_trace_row(bench_state *b, int64_t local) {
-  void *stream = b->s.cuda ? b->stream[local] : NULL;
-  if (b->s.cuda)
-    CLI_TRY("", session_device(&b->s, local)->ops->synchronize(session_device(&b->s, local), stream));
-  session_meet(&b->s, local, true);
-  if (local == 0)
-    open_trace(b);
-  rank_pool_meet(b->s.pool, true);
-  if (b->s.cuda)
-    begin_gpus(b, local);
-  session_meet(&b->s, local, true);
-  if (local == 0)
-    start(b);
-  rank_pool_meet(b->s.pool, true);
-  reshard_status status = reshard_execute(b->transfers[local], stream);
-  if (status != RESHARD_SUCCESS)
-    cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
-  if (b->s.cuda)
-    CLI_TRY("", session_device(&b->s, local)->ops->synchronize(session_device(&b->s, local), stream));
-  session_meet(&b->s, local, true);
-  if (local == 0)
-    trace_stop(b->trace);
-  rank_pool_meet(b->s.pool, true);
-}
-
-/* FILE, and FILE.1 of process 1. */
-static void write_file(const bench_state *b, void (*write)(const trace *t, const char *, const char *, const char *),
-                       const char *title, const char *note, const char *path) {
-  char own[4096];
-  bool alone = b->s.processes.me == 0 || strcmp(path, "-") == 0;
-  snprintf(own, sizeof own, alone ? "%s" : "%s.%lld", path, (long long)b->s.processes.me);
-  write(b->trace, title, note, own);
-}
-
-void bench_trace_write(const bench_state *b, const char *json, const char *svg) {
-  char title[512], note[512];
-  const cli_options *o = b->o;
-  snprintf(title, sizeof title, "%s %s: %s to %s", b->row.shape, b->row.dtype, o->src, o->dst);
-  snprintf(note, sizeof note, "%lld ranks, %s, %s communicator, %s", (long long)b->s.world, b->row.path, b->s.comm,
-           b->s.cuda ? b->gpu : "threads of the CPU");
-  if (json != NULL)
-    write_file(b, trace_json, title, note, json);
-  if (svg != NULL)
-    write_file(b, trace_svg, title, note, svg);
-}
-
-static void tell(const bench_state *b) {
+static void print_summary(const bench_state *b) {
   int64_t edges = 0, work = 0;
   double begin = 0, end = 0;
   for (int64_t i = 0; i < b->trace->nsteps; i++) {
@@ -108,7 +15,7 @@ static void tell(const bench_state *b) {
     begin = i == 0 || s->begin < begin ? s->begin : begin;
     end = i == 0 || s->end > end ? s->end : end;
   }
-  printf("%lld lanes, %lld steps, %lld edges, %.3f us\n", (long long)b->trace->nlanes, (long long)work,
+  printf("%lld tracks, %lld steps, %lld edges, %.3f us\n", (long long)b->trace->ntracks, (long long)work,
          (long long)edges, end - begin);
 }
 
@@ -126,13 +33,13 @@ int command_trace(int argc, char **argv) {
   o.iterations = 1;
   bench_state b = {.o = &o, .traced = true};
   session_begin(&b.s, &o);
-  what_read(&o, &b.w);
+  workload_read(&o, &b.w);
   bench_start(&b);
   bench_run_row(&b);
   bench_trace_write(&b, o.json, o.svg);
   if (b.s.processes.me == 0 && (o.json == NULL || strcmp(o.json, "-") != 0) &&
       (o.svg == NULL || strcmp(o.svg, "-") != 0))
-    tell(&b);
+    print_summary(&b);
   bench_finish(&b);
   return EXIT_DONE;
 }

@@ -1,8 +1,10 @@
-/* A trace as a picture: a row a lane, GPU by GPU, time from left to right. Work is a box with the number of its round,
- * in the colour of its round; time in which a stream waits is a thin line; an edge is a curve from where the event is
- * recorded to where the wait is over. */
-#include "bench/cli/svg.h"
+/* A trace as a picture: a row a track, GPU by GPU, time from left to right.
+ *
+ * Work is a box with the number and in the colour of its round. A thin line is time in which a stream waits. An edge is
+ * a curve from the record of an event to the end of the wait. */
 #include "bench/trace/trace.h"
+
+#include "bench/cli/svg.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,17 +19,17 @@
 #define GAP    20.0 /* before a device's rows: its name */
 #define BOTTOM 66.0
 
-typedef struct picture {
+typedef struct trace_picture {
   const trace *t;
   cli_text out;
   double first, scale; /* us at LEFT, pixels a us */
   double *y;           /* [nlanes], of a row's middle */
   double height;
-} picture;
+} trace_picture;
 
-static double x_of(const picture *p, double us) { return LEFT + (us - p->first) * p->scale; }
+static double x_of(const trace_picture *p, double us) { return LEFT + (us - p->first) * p->scale; }
 
-static void lay_out(picture *p) {
+static void place_rows(trace_picture *p) {
   const trace *t = p->t;
   double last = 0, y = TOP;
   p->first = t->nsteps > 0 ? INFINITY : 0;
@@ -36,9 +38,9 @@ static void lay_out(picture *p) {
     last = fmax(last, t->step[i].end);
   }
   p->scale = (WIDTH - LEFT - RIGHT) / fmax(last - p->first, 1e-3);
-  p->y = cli_alloc(t->nlanes, sizeof *p->y);
-  for (int64_t i = 0; i < t->nlanes; i++) {
-    if (i == 0 || t->lane[i].gpu != t->lane[i - 1].gpu)
+  p->y = cli_alloc(t->ntracks, sizeof *p->y);
+  for (int64_t i = 0; i < t->ntracks; i++) {
+    if (i == 0 || t->track[i].gpu != t->track[i - 1].gpu)
       y += GAP;
     p->y[i] = y + ROW / 2;
     y += ROW;
@@ -46,30 +48,30 @@ static void lay_out(picture *p) {
   p->height = y + BOTTOM;
 }
 
-static void rows(picture *p) {
+static void draw_rows(trace_picture *p) {
   const trace *t = p->t;
-  for (int64_t i = 0; i < t->nlanes; i++) {
-    const trace_lane *lane = &t->lane[i];
+  for (int64_t i = 0; i < t->ntracks; i++) {
+    const trace_track *track = &t->track[i];
     char device[32] = "CPU";
-    if (lane->gpu != TRACE_CPU)
-      snprintf(device, sizeof device, "GPU %d", lane->gpu);
-    if (i == 0 || t->lane[i - 1].gpu != lane->gpu)
+    if (track->gpu != TRACE_CPU)
+      snprintf(device, sizeof device, "GPU %d", track->gpu);
+    if (i == 0 || t->track[i - 1].gpu != track->gpu)
       svg_words(&p->out, 24, p->y[i] - ROW / 2 - 3, 12, SVG_START, SVG_INK, true, 0, device);
-    svg_words(&p->out, LEFT - 12, p->y[i] + 4, 11, SVG_END, SVG_GREY, false, 24, lane->name);
+    svg_words(&p->out, LEFT - 12, p->y[i] + 4, 11, SVG_END, SVG_GREY, false, 24, track->name);
     svg_line(&p->out, LEFT, p->y[i], WIDTH - RIGHT, p->y[i], SVG_PALE, 1);
   }
 }
 
-/* A round number of us, of which there are five to ten in the picture. */
-static double tick_of(double span) {
+/* A round number of us, five to ten of which fit in the picture. */
+static double choose_tick(double span) {
   double tick = pow(10, floor(log10(span)));
   while (span / tick < 5)
     tick /= span / tick < 2.5 ? 5 : 2;
   return tick;
 }
 
-static void axis(picture *p) {
-  double span = (WIDTH - LEFT - RIGHT) / p->scale, tick = tick_of(span), y = p->height - BOTTOM + 12;
+static void draw_axis(trace_picture *p) {
+  double span = (WIDTH - LEFT - RIGHT) / p->scale, tick = choose_tick(span), y = p->height - BOTTOM + 12;
   char text[32];
   for (int i = 0; i * tick <= span; i++) {
     double x = LEFT + i * tick * p->scale;
@@ -80,22 +82,22 @@ static void axis(picture *p) {
   svg_words(&p->out, LEFT - 12, y + 14, 11, SVG_END, SVG_GREY, false, 0, "us");
 }
 
-/* Rounds have a colour each; what is in none is grey. */
+/* The colour of a step's round; grey for a step of no round. */
 static const char *colour_of(const trace_step *s) {
   static const char none[] = "#9aa5b1";
   return s->is.round >= 0 ? svg_rank_colour(s->is.round) : none;
 }
 
-/* Is another step of the lane inside of this one? Steps are in the order in which they began. */
-static bool has_inside(const trace *t, const trace_step *s) {
+/* True where another step of the track is inside of this one. Steps are in the order in which they began. */
+static bool has_nested(const trace *t, const trace_step *s) {
   for (const trace_step *next = s + 1; next < t->step + t->nsteps; next++)
-    if (next->lane == s->lane)
+    if (next->track == s->track)
       return next->depth > s->depth;
   return false;
 }
 
-static void step(picture *p, const trace_step *s) {
-  double x = x_of(p, s->begin), width = x_of(p, s->end) - x, y = p->y[s->lane], height = BOX - 5 * s->depth;
+static void draw_step(trace_picture *p, const trace_step *s) {
+  double x = x_of(p, s->begin), width = x_of(p, s->end) - x, y = p->y[s->track], height = BOX - 5 * s->depth;
   if (s->is.kind == RS_TRACE_WAIT && width > 0.5)
     svg_line(&p->out, x, y, x + width, y, SVG_GREY, 2);
   if (s->is.kind != RS_TRACE_WORK)
@@ -111,20 +113,20 @@ static void step(picture *p, const trace_step *s) {
   cli_add(&p->out, "</title></g>\n");
   if (s->is.round >= 0) /* the row says what it is */
     snprintf(text, sizeof text, "%lld", (long long)s->is.round);
-  if (width > 7.0 * (double)strlen(text) && !has_inside(p->t, s))
+  if (width > 7.0 * (double)strlen(text) && !has_nested(p->t, s))
     svg_words(&p->out, x + width / 2, y + 4, 11, SVG_MIDDLE, svg_ink_on(colour_of(s)), false, 0, text);
 }
 
-/* From the lower or upper edge of the one row to the facing edge of the other, with a head. One that was there before
- * the stream came to wait for it is pale. */
-static void edge(picture *p, const trace_step *wait) {
+/* Draws an edge between the facing sides of two rows, with a head; pale where the event had happened before the stream
+ * came to wait. */
+static void draw_edge(trace_picture *p, const trace_step *wait) {
   const trace_step *record = &p->t->step[wait->from];
-  if (record->lane == wait->lane)
+  if (record->track == wait->track)
     return;
-  double side = p->y[wait->lane] > p->y[record->lane] ? 1 : -1;
-  double x1 = x_of(p, record->begin), y1 = p->y[record->lane] + side * BOX / 2;
-  double x2 = x_of(p, wait->end), y2 = p->y[wait->lane] - side * BOX / 2, bend = (y2 - y1) / 2;
-  const char *colour = p->t->lane[record->lane].gpu == p->t->lane[wait->lane].gpu ? SVG_INK : "#c2410c";
+  double side = p->y[wait->track] > p->y[record->track] ? 1 : -1;
+  double x1 = x_of(p, record->begin), y1 = p->y[record->track] + side * BOX / 2;
+  double x2 = x_of(p, wait->end), y2 = p->y[wait->track] - side * BOX / 2, bend = (y2 - y1) / 2;
+  const char *colour = p->t->track[record->track].gpu == p->t->track[wait->track].gpu ? SVG_INK : "#c2410c";
   cli_add(&p->out,
           "<g stroke=\"%s\" stroke-opacity=\"%s\" fill=\"none\"><path d=\"M%.2f %.2fC%.2f %.2f %.2f %.2f %.2f %.2f\"/>"
           "<path d=\"M%.2f %.2fL%.2f %.2fL%.2f %.2f\"/><title>%s</title></g>\n",
@@ -132,7 +134,7 @@ static void edge(picture *p, const trace_step *wait) {
           y2 - 5 * side, x2, y2, x2 + 3, y2 - 5 * side, wait->is.name);
 }
 
-static void legend(picture *p, const char *note) {
+static void draw_legend(trace_picture *p, const char *note) {
   double y = p->height - 18, x = LEFT;
   svg_rectangle(&p->out, x, y - 10, 26, 13, (svg_paint){svg_rank_colour(0), 0.92, NULL, 0});
   svg_words(&p->out, x + 13, y, 10, SVG_MIDDLE, "#ffffff", false, 0, "0");
@@ -153,23 +155,19 @@ static void legend(picture *p, const char *note) {
 }
 
 void trace_svg(const trace *t, const char *title, const char *note, const char *path) {
-  picture p = {.t = t};
-  lay_out(&p);
-  cli_add(&p.out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-          "font-family=\"Helvetica, Arial, sans-serif\">\n",
-          WIDTH, p.height, WIDTH, p.height);
-  svg_rectangle(&p.out, 0, 0, WIDTH, p.height, (svg_paint){"#ffffff", 0, NULL, 0});
+  trace_picture p = {.t = t};
+  place_rows(&p);
+  svg_open(&p.out, WIDTH, p.height);
   svg_words(&p.out, 24, 34, 16, SVG_START, SVG_INK, true, 130, title);
-  axis(&p);
-  rows(&p);
+  draw_axis(&p);
+  draw_rows(&p);
   for (int64_t i = 0; i < t->nsteps; i++)
-    step(&p, &t->step[i]);
+    draw_step(&p, &t->step[i]);
   for (int64_t i = 0; i < t->nsteps; i++)
     if (t->step[i].from >= 0)
-      edge(&p, &t->step[i]);
-  legend(&p, note);
-  cli_add(&p.out, "</svg>\n");
+      draw_edge(&p, &t->step[i]);
+  draw_legend(&p, note);
+  svg_close(&p.out);
   cli_write_file(path, p.out.at, p.out.length);
   free(p.out.at);
   free(p.y);

@@ -1,8 +1,8 @@
-/* A trace: what an execute gives to streams, and when it ran. A recorder behind the library's tracer
- * (host/device/trace.h), and writers: Chrome's trace format, for Perfetto and chrome://tracing, and a picture.
+/* A trace: the work that an execute launches on streams, and its times. A recorder behind the library's tracer
+ * (host/device/trace.h).
  *
- * A lane is a stream of a GPU; on the CPU, where calls return when all is done, a thread. Times of a GPU are those of
- * events that it records itself, and count from one event that all GPUs have waited for. */
+ * A track is a stream of a GPU, or a thread of the CPU, where calls return when the work is done. Times of a GPU are
+ * those of events that the trace records itself, from one event that all GPUs have waited for. */
 #ifndef BENCH_TRACE_H
 #define BENCH_TRACE_H
 
@@ -16,28 +16,28 @@ enum { TRACE_NAME = 64, TRACE_DEPTH = 8, TRACE_CPU = -1 };
 
 typedef struct trace_step {
   rs_trace_step is;
-  int64_t lane;
+  int64_t track;
   int depth;           /* inside of how many others */
   double begin, end;   /* us */
   int64_t from;        /* of a wait: the step that recorded the event; -1: none since the trace began */
   rs_event *timing[2]; /* GPU */
 } trace_step;
 
-typedef struct trace_lane {
+typedef struct trace_track {
   int gpu; /* or TRACE_CPU */
   char name[2 * TRACE_NAME];
   const void *stream;
   pthread_t thread;
   int64_t open[TRACE_DEPTH];
   int depth;
-} trace_lane;
+} trace_track;
 
 typedef struct trace {
   rs_tracer tracer;
   pthread_mutex_t lock;
-  int64_t nsteps, nlanes, ngpus, ndevices;
+  int64_t nsteps, ntracks, ngpus, ndevices;
   trace_step *step;
-  trace_lane *lane;
+  trace_track *track;
   struct trace_gpu {
     int index;
     rs_device *device;
@@ -49,17 +49,18 @@ typedef struct trace {
 
 trace *trace_create(void);
 void trace_destroy(trace *t); /* NULL is allowed */
-/* What is given to stream from here on begins at time 0 of the device's GPU. The first GPU's stream comes first; those
- * of the others have waited for it. Nothing on the CPU. */
+/* Sets time 0 of the device's GPU to the work that is launched on stream from here on. Called for the first GPU's
+ * stream first; the other GPUs' streams have waited for it. Does nothing on the CPU. */
 void trace_base(trace *t, rs_device *device, void *stream);
-/* A stream of the caller's: its lane is called so. */
+/* Names the track of a stream of the caller's. */
 void trace_name(trace *t, const rs_device *device, const void *stream, const char *name);
-/* From now on, until trace_stop, all that is given to the device. Nothing is being given to it. */
+/* Records all work of the device from now on, until trace_stop. The device is idle. */
 void trace_start(trace *t, rs_device *device);
-/* All is done. Reads the times, and brings lanes in order: GPU by GPU, streams of the caller's first. */
+/* Ends the recording of idle devices: reads the times, and sorts the tracks, GPU by GPU, streams of the caller's first.
+ * */
 void trace_stop(trace *t);
 
-/* title: what was done; note: whose time it is. */
+/* Write the trace to a file: in Chrome's format, and as a picture. title names the workload, note the ranks and devices. */
 void trace_json(const trace *t, const char *title, const char *note, const char *path);
 void trace_svg(const trace *t, const char *title, const char *note, const char *path);
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void same(cli_text *why, int64_t rank, const char *what, int64_t is, int64_t should) {
+static void expect_equal(cli_text *why, int64_t rank, const char *what, int64_t is, int64_t should) {
   if (is != should && why->length == 0)
     cli_add(why, "plan of rank %lld: %s is %lld, should be %lld", (long long)rank, what, (long long)is,
             (long long)should);
@@ -12,15 +12,15 @@ static void same(cli_text *why, int64_t rank, const char *what, int64_t is, int6
 void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const reshard_plan_info *info,
                      cli_text *why) {
   const oracle_counts *counts = &c->counts;
-  same(why, rank, "rank", info->rank, rank);
-  same(why, rank, "world", info->world, c->nentries > 0 ? c->world : info->world); /* nothing names a world */
-  same(why, rank, "entries", info->entries, c->nentries);
-  same(why, rank, "bytes", info->bytes, c->bytes);
-  same(why, rank, "received_bytes", info->received_bytes, counts->lacked[rank]);
-  same(why, rank, "lower_bound_bytes", info->lower_bound_bytes, counts->lacked[rank]);
-  same(why, rank, "kept_bytes", info->kept_bytes, counts->needed[rank] - counts->lacked[rank]);
-  same(why, rank, "exclusive_bytes", info->exclusive_bytes, counts->exclusive[rank]);
-  same(why, rank, "stages", info->stages, 1);
+  expect_equal(why, rank, "rank", info->rank, rank);
+  expect_equal(why, rank, "world", info->world, c->nentries > 0 ? c->world : info->world); /* nothing names a world */
+  expect_equal(why, rank, "entries", info->entries, c->nentries);
+  expect_equal(why, rank, "bytes", info->bytes, c->bytes);
+  expect_equal(why, rank, "received_bytes", info->received_bytes, counts->lacked[rank]);
+  expect_equal(why, rank, "lower_bound_bytes", info->lower_bound_bytes, counts->lacked[rank]);
+  expect_equal(why, rank, "kept_bytes", info->kept_bytes, counts->needed[rank] - counts->lacked[rank]);
+  expect_equal(why, rank, "exclusive_bytes", info->exclusive_bytes, counts->exclusive[rank]);
+  expect_equal(why, rank, "stages", info->stages, 1);
   size_t workspace = 0;
   if (reshard_plan_workspace(plan, &workspace) != RESHARD_SUCCESS)
     cli_add(why, "plan of rank %lld: workspace: %s", (long long)rank, reshard_last_error());
@@ -37,7 +37,7 @@ void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const 
       cli_add(why, "plan of rank %lld: rounds of group %lld: %s", (long long)rank, (long long)g, reshard_last_error());
     rounds += n;
   }
-  same(why, rank, "sum of rounds over groups", rounds, info->rounds);
+  expect_equal(why, rank, "sum of rounds over groups", rounds, info->rounds);
 }
 
 void case_check_world(const case_plan *c, const reshard_plan *plans, cli_text *why) {
@@ -67,8 +67,8 @@ void case_check_world(const case_plan *c, const reshard_plan *plans, cli_text *w
       row_sent += s;
       row_received += v;
     }
-    same(why, r, "sum of sent bytes over peers", row_sent, info.sent_bytes);
-    same(why, r, "sum of received bytes over peers", row_received, info.received_bytes);
+    expect_equal(why, r, "sum of sent bytes over peers", row_sent, info.sent_bytes);
+    expect_equal(why, r, "sum of received bytes over peers", row_received, info.received_bytes);
   }
   for (int64_t i = 0; i < n * n && why->length == 0; i++)
     if (out[i] != in[i])
@@ -82,7 +82,7 @@ void case_check_world(const case_plan *c, const reshard_plan *plans, cli_text *w
 }
 
 /* Global linear index of the k-th element of a product of index sets, row-major; lists[d] holds count[d] indices. */
-static int64_t element_at(const oracle_layout *l, int64_t *const *lists, const int64_t *count, int64_t k) {
+static int64_t linear_index(const oracle_layout *l, int64_t *const *lists, const int64_t *count, int64_t k) {
   int64_t linear = 0, stride = 1;
   for (int d = l->ndim - 1; d >= 0; d--) {
     linear += lists[d][k % count[d]] * stride;
@@ -92,7 +92,7 @@ static int64_t element_at(const oracle_layout *l, int64_t *const *lists, const i
   return linear;
 }
 
-/* All indices of an array in one dim, asked for a few runs at a time; -1 when the runs make no sense. */
+/* Lists the indices of an array in one dim, asked for a few runs at a time; returns -1 where the runs make no sense. */
 static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t array, int dim, int64_t extent,
                             int64_t **out) {
   reshard_interval runs[7];
@@ -119,15 +119,15 @@ static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t
 
 /* An array's elements stand in its buffer where the oracle has them; returns how many there are. */
 static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t array, cli_text *why) {
-  const oracle_layout *l = &side->what;
-  const oracle_held *held = &side->held;
+  const oracle_layout *l = &side->described;
+  const oracle_buffers *buffers = &side->buffers;
   reshard_array_info info;
   int64_t *lists[RESHARD_MAX_DIMS] = {0}, count[RESHARD_MAX_DIMS], elements = 1, stride = 1;
   if (reshard_layout_array(side->layout, rank, array, &info) != RESHARD_SUCCESS) {
     cli_add(why, "array %lld of rank %lld: %s", (long long)array, (long long)rank, reshard_last_error());
     return 0;
   }
-  bool right = info.buffer >= 0 && info.buffer < held->first[rank + 1] - held->first[rank];
+  bool right = info.buffer >= 0 && info.buffer < buffers->first[rank + 1] - buffers->first[rank];
   for (int d = 0; d < l->ndim; d++) {
     count[d] = list_indices(r, side->layout, rank, array, d, l->shape[d], &lists[d]);
     right = right && count[d] == info.shape[d];
@@ -138,10 +138,10 @@ static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t 
     stride *= count[d];
   }
   right = right && elements == info.elements;
-  const oracle_buffer *buffer = right ? &held->buffer[held->first[rank] + info.buffer] : NULL;
+  const oracle_buffer *buffer = right ? &buffers->buffer[buffers->first[rank] + info.buffer] : NULL;
   right = right && info.offset >= 0 && info.offset + elements <= buffer->n;
   for (int64_t k = 0; right && k < elements; k++)
-    right = buffer->index[info.offset + k] == element_at(l, lists, count, k);
+    right = buffer->index[info.offset + k] == linear_index(l, lists, count, k);
   if (!right && why->length == 0)
     cli_add(why, "array %lld of rank %lld (buffer %lld, offset %lld, %lld elements) of layout %s is not the oracle's",
             (long long)array, (long long)rank, (long long)info.buffer, (long long)info.offset, (long long)info.elements,
@@ -151,14 +151,14 @@ static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t 
   return elements;
 }
 
-typedef struct met {
+typedef struct meeting_counts {
   int64_t elements[ORACLE_WORLD];
   int64_t last_rank, last_array;
   bool ordered;
-} met;
+} meeting_counts;
 
-static int meet(void *user, int64_t rank, int64_t array, int64_t elements) {
-  met *m = user;
+static int count_meeting(void *user, int64_t rank, int64_t array, int64_t elements) {
+  meeting_counts *m = user;
   m->ordered = m->ordered && elements > 0 && (rank > m->last_rank || (rank == m->last_rank && array > m->last_array));
   m->last_rank = rank;
   m->last_array = array;
@@ -168,19 +168,19 @@ static int meet(void *user, int64_t rank, int64_t array, int64_t elements) {
 }
 
 static void check_meet(rng *r, const case_side *side, cli_text *why) {
-  const oracle_layout *l = &side->what;
-  const oracle_held *held = &side->held;
+  const oracle_layout *l = &side->described;
+  const oracle_buffers *buffers = &side->buffers;
   reshard_box box = {{0}, {0}};
-  met m = {.ordered = true, .last_rank = -1};
+  meeting_counts m = {.ordered = true, .last_rank = -1};
   for (int d = 0; d < l->ndim; d++) {
     box.offset[d] = rng_in(r, 0, l->shape[d]);
     box.extent[d] = rng_in(r, 0, l->shape[d] - box.offset[d]);
   }
-  reshard_status status = reshard_layout_meet(side->layout, &box, meet, &m);
+  reshard_status status = reshard_layout_meet(side->layout, &box, count_meeting, &m);
   for (int64_t rank = 0; rank < l->world; rank++)
-    for (int64_t b = held->first[rank]; b < held->first[rank + 1]; b++)
-      for (int64_t e = 0; e < held->buffer[b].n; e++) {
-        int64_t index = held->buffer[b].index[e];
+    for (int64_t b = buffers->first[rank]; b < buffers->first[rank + 1]; b++)
+      for (int64_t e = 0; e < buffers->buffer[b].n; e++) {
+        int64_t index = buffers->buffer[b].index[e];
         bool in = true;
         for (int d = l->ndim - 1; d >= 0; d--) {
           int64_t i = index % l->shape[d] - box.offset[d];
@@ -198,14 +198,14 @@ static void check_meet(rng *r, const case_side *side, cli_text *why) {
 }
 
 void case_check_layout(rng *r, const case_side *side, cli_text *why) {
-  const oracle_layout *l = &side->what;
+  const oracle_layout *l = &side->described;
   for (int64_t rank = 0; rank < l->world; rank++) {
     int64_t buffers = 0, arrays = 0, in_buffers = 0, in_arrays = 0,
-            n = side->held.first[rank + 1] - side->held.first[rank];
+            n = side->buffers.first[rank + 1] - side->buffers.first[rank];
     bool right = reshard_layout_buffer_count(side->layout, rank, &buffers) == RESHARD_SUCCESS && buffers == n &&
                  reshard_layout_array_count(side->layout, rank, &arrays) == RESHARD_SUCCESS;
     for (int64_t b = 0; right && b < n; b++) {
-      int64_t elements = -1, should = side->held.buffer[side->held.first[rank] + b].n;
+      int64_t elements = -1, should = side->buffers.buffer[side->buffers.first[rank] + b].n;
       right = reshard_layout_buffer_elements(side->layout, rank, b, &elements) == RESHARD_SUCCESS && elements == should;
       in_buffers += should;
     }
@@ -228,7 +228,7 @@ static void add_dims(cli_text *out, const char *what, int ndim, const int64_t *a
 }
 
 void case_describe_entry(const case_entry *e, int64_t number, cli_text *out) {
-  const oracle_layout *src = &e->src.what, *dst = &e->dst.what;
+  const oracle_layout *src = &e->src.described, *dst = &e->dst.described;
   bool whole = src->ndim == dst->ndim;
   cli_add(out, "\n  entry %lld, %s: ", (long long)number, reshard_dtype_string(e->dtype));
   add_dims(out, "", src->ndim, src->shape);

@@ -21,10 +21,10 @@ struct case_comms {
 };
 
 case_comms *case_comms_create(const reshard_device *devices, int64_t ndevices) {
-  case_comms *kept = cli_alloc(1, sizeof *kept);
-  kept->devices = devices;
-  kept->ndevices = ndevices;
-  return kept;
+  case_comms *shared = cli_alloc(1, sizeof *shared);
+  shared->devices = devices;
+  shared->ndevices = ndevices;
+  return shared;
 }
 
 static void comm_set_drop(comm_set *set) {
@@ -34,31 +34,32 @@ static void comm_set_drop(comm_set *set) {
   *set = (comm_set){0};
 }
 
-void case_comms_free(case_comms *kept) {
+void case_comms_free(case_comms *shared) {
   for (int i = 0; i < COMMS; i++)
-    comm_set_drop(&kept->sets[i]);
-  free(kept);
+    comm_set_drop(&shared->sets[i]);
+  free(shared);
 }
 
-void case_comms_drop(case_comms *kept, reshard_comm *handles) {
+void case_comms_drop(case_comms *shared, reshard_comm *handles) {
   for (int i = 0; i < COMMS; i++)
-    if (kept->sets[i].comms == handles)
-      comm_set_drop(&kept->sets[i]);
+    if (shared->sets[i].comms == handles)
+      comm_set_drop(&shared->sets[i]);
 }
 
-reshard_comm *case_comms_get(case_comms *kept, int64_t n, int threads, reshard_isa isa, cli_text *why) {
-  comm_set *oldest = &kept->sets[0];
+reshard_comm *case_comms_get(case_comms *shared, int64_t n, int threads, reshard_isa isa, cli_text *why) {
+  comm_set *oldest = &shared->sets[0];
   for (int i = 0; i < COMMS; i++) {
-    comm_set *set = &kept->sets[i];
+    comm_set *set = &shared->sets[i];
     if (set->comms != NULL && set->n == n && set->threads == threads && set->isa == isa) {
-      set->used = ++kept->clock;
+      set->used = ++shared->clock;
       return set->comms;
     }
     if (set->used < oldest->used)
       oldest = set;
   }
   comm_set_drop(oldest);
-  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS, kept->devices, kept->ndevices};
+  reshard_local_options options = {
+      RESHARD_LOCAL_OPTIONS_INIT, threads, isa, TIMEOUT_MS, shared->devices, shared->ndevices};
   reshard_comm *comms = cli_alloc(n, sizeof *comms);
   if (reshard_comm_create_local(n, &options, comms) != RESHARD_SUCCESS) {
     cli_add(why, "local communicator of %lld ranks, %d threads, %s: %s", (long long)n, threads, reshard_isa_string(isa),
@@ -66,6 +67,6 @@ reshard_comm *case_comms_get(case_comms *kept, int64_t n, int threads, reshard_i
     free(comms);
     return NULL;
   }
-  *oldest = (comm_set){n, threads, isa, comms, ++kept->clock};
+  *oldest = (comm_set){n, threads, isa, comms, ++shared->clock};
   return comms;
 }

@@ -1,7 +1,9 @@
 /* Random layouts of every kind, described for the oracle and built by the library, half of them through strings.
  * Strings are written here in whatever form the grammar allows (ranges or not, negative dims, defaults left out or
  * not), since the canonical form is what the library itself prints. */
-#include "bench/verify/cases.h"
+#include "bench/verify/case_layout.h"
+
+#include "bench/cli/util.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +68,7 @@ static void describe_cyclic(rng *r, int64_t world, oracle_layout *out) {
   draw_ranks(r, world, n, out);
 }
 
-static bool meets(int ndim, const reshard_box *a, const reshard_box *b) {
+static bool boxes_meet(int ndim, const reshard_box *a, const reshard_box *b) {
   for (int d = 0; d < ndim; d++)
     if (a->extent[d] == 0 || b->extent[d] == 0 || a->offset[d] + a->extent[d] <= b->offset[d] ||
         b->offset[d] + b->extent[d] <= a->offset[d])
@@ -84,7 +86,7 @@ static void add_box(oracle_layout *l, int64_t rank, const reshard_box *box) {
 /* Adds the box unless it meets another one of the same rank. */
 static void try_box(oracle_layout *l, int64_t rank, const reshard_box *box) {
   for (int64_t b = 0; b < l->nboxes; b++)
-    if (l->box_rank[b] == rank && meets(l->ndim, &l->box[b], box))
+    if (l->box_rank[b] == rank && boxes_meet(l->ndim, &l->box[b], box))
       return;
   add_box(l, rank, box);
 }
@@ -210,16 +212,16 @@ static void add_ranks(rng *r, cli_text *t, int64_t n, const int64_t *ranks) {
   }
 }
 
-static bool counts_up(const oracle_layout *l) {
+static bool is_identity(const oracle_layout *l) {
   for (int64_t i = 0; i < l->nranks; i++)
     if (l->ranks[i] != i)
       return false;
   return true;
 }
 
-static int signed_dim(rng *r, const oracle_layout *l, int dim) { return rng_one_in(r, 3) ? dim - l->ndim : dim; }
+static int draw_signed_dim(rng *r, const oracle_layout *l, int dim) { return rng_one_in(r, 3) ? dim - l->ndim : dim; }
 
-static void mesh_string(rng *r, const oracle_layout *l, cli_text *t) {
+static void add_mesh(rng *r, const oracle_layout *l, cli_text *t) {
   bool ordered = false, named = rng_one_in(r, 2);
   for (int m = 0; m < l->mesh_ndim; m++)
     ordered = ordered || l->order[m] != m;
@@ -230,7 +232,7 @@ static void mesh_string(rng *r, const oracle_layout *l, cli_text *t) {
     else
       cli_add(t, "%s%lld", m > 0 ? "x" : "", (long long)l->mesh[m]);
   }
-  if (!counts_up(l) || rng_one_in(r, 4)) {
+  if (!is_identity(l) || rng_one_in(r, 4)) {
     cli_add(t, "@");
     add_ranks(r, t, l->nranks, l->ranks);
   }
@@ -240,7 +242,7 @@ static void mesh_string(rng *r, const oracle_layout *l, cli_text *t) {
     if (p->kind == RESHARD_PLACEMENT_REPLICATE)
       cli_add(t, "R");
     else
-      cli_add(t, "S%d", signed_dim(r, l, p->dim));
+      cli_add(t, "S%d", draw_signed_dim(r, l, p->dim));
     if (p->kind == RESHARD_PLACEMENT_STRIDED_SHARD)
       cli_add(t, "*%lld", (long long)p->split_factor);
   }
@@ -249,39 +251,39 @@ static void mesh_string(rng *r, const oracle_layout *l, cli_text *t) {
   cli_add(t, ")");
 }
 
-static void list_string(cli_text *t, int ndim, const int64_t *list) {
+static void add_list(cli_text *t, int ndim, const int64_t *list) {
   cli_add(t, "[");
   for (int d = 0; d < ndim; d++)
     cli_add(t, d > 0 ? ",%lld" : "%lld", (long long)list[d]);
   cli_add(t, "]");
 }
 
-static void boxes_string(const oracle_layout *l, cli_text *t) {
+static void add_boxes(const oracle_layout *l, cli_text *t) {
   cli_add(t, l->replicated ? "boxes(replicated" : "boxes(");
   for (int64_t b = 0; b < l->nboxes; b++) {
     cli_add(t, "%s%lld:", b > 0 || l->replicated ? ";" : "", (long long)l->box_rank[b]);
-    list_string(t, l->ndim, l->box[b].offset);
+    add_list(t, l->ndim, l->box[b].offset);
     cli_add(t, "+");
-    list_string(t, l->ndim, l->box[b].extent);
+    add_list(t, l->ndim, l->box[b].extent);
   }
   cli_add(t, ")");
 }
 
-static void layout_string(rng *r, const oracle_layout *l, cli_text *t) {
-  bool all = counts_up(l) && l->nranks == l->world && !rng_one_in(r, 3);
+static void add_layout(rng *r, const oracle_layout *l, cli_text *t) {
+  bool all = is_identity(l) && l->nranks == l->world && !rng_one_in(r, 3);
   switch (l->kind) {
   case RESHARD_LAYOUT_CHUNK:
-    cli_add(t, all ? "chunk(%d" : "chunk(%d;", signed_dim(r, l, l->dim));
+    cli_add(t, all ? "chunk(%d" : "chunk(%d;", draw_signed_dim(r, l, l->dim));
     if (!all)
       add_ranks(r, t, l->nranks, l->ranks);
     cli_add(t, ")");
     break;
-  case RESHARD_LAYOUT_MESH: mesh_string(r, l, t); break;
+  case RESHARD_LAYOUT_MESH: add_mesh(r, l, t); break;
   case RESHARD_LAYOUT_CYCLIC:
     cli_add(t, "cyclic(");
     for (int d = 0; d < l->ndim; d++)
       cli_add(t, d > 0 ? "x%lld" : "%lld", (long long)l->grid[d]);
-    if (!counts_up(l) || rng_one_in(r, 4)) {
+    if (!is_identity(l) || rng_one_in(r, 4)) {
       cli_add(t, "@");
       add_ranks(r, t, l->nranks, l->ranks);
     }
@@ -296,29 +298,29 @@ static void layout_string(rng *r, const oracle_layout *l, cli_text *t) {
       add_ranks(r, t, l->nranks, l->ranks);
     cli_add(t, ")");
     break;
-  default: boxes_string(l, t); break;
+  default: add_boxes(l, t); break;
   }
 }
 
-static reshard_status construct(rng *r, const oracle_layout *l, reshard_layout *layout) {
-  bool all = counts_up(l) && l->nranks == l->world && rng_one_in(r, 2), ordered = false;
+static reshard_status construct_layout(rng *r, const oracle_layout *l, reshard_layout *layout) {
+  bool all = is_identity(l) && l->nranks == l->world && rng_one_in(r, 2), ordered = false;
   reshard_placement placement[ORACLE_MESH_DIMS];
   switch (l->kind) {
   case RESHARD_LAYOUT_CHUNK:
-    return reshard_layout_create_chunk(l->ndim, l->shape, l->world, signed_dim(r, l, l->dim), all ? 0 : l->nranks,
+    return reshard_layout_create_chunk(l->ndim, l->shape, l->world, draw_signed_dim(r, l, l->dim), all ? 0 : l->nranks,
                                        all ? NULL : l->ranks, layout);
   case RESHARD_LAYOUT_MESH:
     for (int m = 0; m < l->mesh_ndim; m++) {
       placement[m] = l->placement[m];
-      placement[m].dim = signed_dim(r, l, l->placement[m].dim);
+      placement[m].dim = draw_signed_dim(r, l, l->placement[m].dim);
       ordered = ordered || l->order[m] != m;
     }
     return reshard_layout_create_mesh(
         l->ndim, l->shape, l->world, l->mesh_ndim, l->mesh, ordered || rng_one_in(r, 2) ? mesh_names : NULL, placement,
-        ordered || rng_one_in(r, 4) ? l->order : NULL, counts_up(l) && rng_one_in(r, 2) ? NULL : l->ranks, layout);
+        ordered || rng_one_in(r, 4) ? l->order : NULL, is_identity(l) && rng_one_in(r, 2) ? NULL : l->ranks, layout);
   case RESHARD_LAYOUT_CYCLIC:
     return reshard_layout_create_cyclic(l->ndim, l->shape, l->world, l->grid, l->block,
-                                        counts_up(l) && rng_one_in(r, 2) ? NULL : l->ranks, layout);
+                                        is_identity(l) && rng_one_in(r, 2) ? NULL : l->ranks, layout);
   case RESHARD_LAYOUT_SINGLE: return reshard_layout_create_single(l->ndim, l->shape, l->world, l->ranks[0], layout);
   case RESHARD_LAYOUT_FLAT:
     return reshard_layout_create_flat(l->ndim, l->shape, l->world, all ? 0 : l->nranks, all ? NULL : l->ranks, layout);
@@ -331,12 +333,12 @@ static reshard_status construct(rng *r, const oracle_layout *l, reshard_layout *
 reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *layout, char **text) {
   bool by_string = rng_one_in(r, 2) && !(what->kind == RESHARD_LAYOUT_BOXES && what->nboxes == 0);
   cli_text t = {0};
-  layout_string(r, what, &t);
+  add_layout(r, what, &t);
   reshard_status status;
   if (by_string)
     status = reshard_layout_parse(t.at, what->ndim, what->shape, what->world, layout);
   else {
-    status = construct(r, what, layout);
+    status = construct_layout(r, what, layout);
     cli_add(&t, " by constructor");
   }
   *text = t.at;

@@ -1,8 +1,9 @@
 /* A case from a seed: world, entries (shapes, regions, permutations, layouts on both sides), plan options. Sizes are
  * drawn so that the small and the degenerate come often: extents 0 and 1, ranks that hold nothing, one-byte and
  * sixteen-byte elements. */
+#include "bench/verify/case_make.h"
+
 #include "bench/verify/case_check.h"
-#include "bench/verify/cases.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +38,8 @@ static int draw_shape(rng *r, int64_t most, int64_t *shape) {
   return ndim;
 }
 
-/* Whole tensors, the same on both sides. */
-static void same_shape(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+/* Makes the region the whole tensor, with the same shape on both sides. */
+static void draw_whole(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   memcpy(dst_shape, shape, (size_t)ndim * sizeof *shape);
   for (int d = 0; d < ndim; d++) {
     e->region.src_offset[d] = e->region.dst_offset[d] = 0;
@@ -48,7 +49,7 @@ static void same_shape(rng *r, case_entry *e, int ndim, const int64_t *shape, in
   e->given = rng_one_in(r, 4) ? (unsigned)rng_below(r, 64) : GIVEN_NAME;
 }
 
-/* Which source dim each destination dim walks: shuffled, with unit dims dropped and put in. Returns the destination's
+/* Draws the permutation: the source dims shuffled, some unit dims dropped and some added. Returns the destination's
  * ndim. */
 static int draw_permutation(rng *r, case_entry *e, int ndim) {
   int n = 0, *p = e->region.permutation;
@@ -66,8 +67,9 @@ static int draw_permutation(rng *r, case_entry *e, int ndim) {
   return n;
 }
 
-/* A part of the source becomes a part of the destination, perhaps with other dims. Returns the destination's ndim. */
-static int part(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
+/* Draws a part of the source that becomes a part of the destination, perhaps with other dims. Returns the destination's
+ * ndim. */
+static int draw_region(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
   oracle_region *g = &e->region;
   bool whole = rng_one_in(r, 3), permuted = !rng_one_in(r, 4);
   for (int d = 0; d < ndim; d++) {
@@ -122,9 +124,10 @@ static bool check_print(case_side *side, cli_text *why) {
   bool right = false;
   if (reshard_layout_print(side->layout, text, needed, NULL) != RESHARD_SUCCESS)
     cli_add(why, "%s cannot be printed: %s", side->text, reshard_last_error());
-  else if (side->what.kind == RESHARD_LAYOUT_BOXES && side->what.nboxes == 0)
+  else if (side->described.kind == RESHARD_LAYOUT_BOXES && side->described.nboxes == 0)
     right = true;
-  else if (reshard_layout_parse(text, side->what.ndim, side->what.shape, side->what.world, &again) != RESHARD_SUCCESS)
+  else if (reshard_layout_parse(text, side->described.ndim, side->described.shape, side->described.world, &again) !=
+           RESHARD_SUCCESS)
     cli_add(why, "%s is printed as %s, which is not read: %s", side->text, text, reshard_last_error());
   else if (!reshard_layout_equal(side->layout, again))
     cli_add(why, "%s is printed as %s, which is another layout", side->text, text);
@@ -137,9 +140,9 @@ static bool check_print(case_side *side, cli_text *why) {
 
 static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, bool source,
                       cli_text *why) {
-  case_describe(r, ndim, shape, world, source, &side->what);
-  oracle_evaluate(&side->what, &side->held);
-  if (case_build(r, &side->what, &side->layout, &side->text) != RESHARD_SUCCESS) {
+  case_describe(r, ndim, shape, world, source, &side->described);
+  oracle_evaluate(&side->described, &side->buffers);
+  if (case_build(r, &side->described, &side->layout, &side->text) != RESHARD_SUCCESS) {
     cli_add(why, "layout %s refused: %s", side->text, reshard_last_error());
     return false;
   }
@@ -156,9 +159,9 @@ static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
   int ndim = draw_shape(&r, most, shape), dst_ndim = ndim;
   if (rng_one_in(&r, 2))
-    same_shape(&r, e, ndim, shape, dst_shape);
+    draw_whole(&r, e, ndim, shape, dst_shape);
   else
-    dst_ndim = part(&r, e, ndim, shape, dst_shape);
+    dst_ndim = draw_region(&r, e, ndim, shape, dst_shape);
   return make_side(&r, &e->src, ndim, shape, world, true, why) &&
          make_side(&r, &e->dst, dst_ndim, dst_shape, world, false, why);
 }
@@ -192,31 +195,31 @@ static void draw_options(rng *r, case_plan *c) {
   }
 }
 
-/* Every element of a destination tensor in exactly one place, so that the way back is a reshard too. */
-static bool reversible(const case_entry *e) {
-  const oracle_layout *l = &e->dst.what;
+/* True where every element of the destination is in exactly one place, so that the way back is a reshard too. */
+static bool is_reversible(const case_entry *e) {
+  const oracle_layout *l = &e->dst.described;
   int64_t n = 1, held = 0;
   for (int d = 0; d < l->ndim; d++)
     n *= l->shape[d];
   unsigned char *seen = cli_alloc(n, 1);
   bool once = true;
-  for (int64_t b = 0; b < e->dst.held.first[l->world]; b++)
-    for (int64_t i = 0; i < e->dst.held.buffer[b].n; i++, held++)
-      once = once && seen[e->dst.held.buffer[b].index[i]]++ == 0;
+  for (int64_t b = 0; b < e->dst.buffers.first[l->world]; b++)
+    for (int64_t i = 0; i < e->dst.buffers.buffer[b].n; i++, held++)
+      once = once && seen[e->dst.buffers.buffer[b].index[i]]++ == 0;
   free(seen);
   return once && held == n;
 }
 
 static int64_t finish_entry(case_plan *c, case_entry *e) {
   int64_t width = (int64_t)reshard_dtype_size(e->dtype), bytes = width;
-  for (int d = 0; d < e->src.what.ndim; d++)
+  for (int d = 0; d < e->src.described.ndim; d++)
     bytes *= e->region.src_extent[d];
-  c->reversible = c->reversible && reversible(e);
-  oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, width, &c->counts);
+  c->reversible = c->reversible && is_reversible(e);
+  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, width, &c->counts);
   return bytes;
 }
 
-bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *c, cli_text *why) {
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, cli_text *why) {
   rng r;
   rng_seed(&r, seed ^ 0x7265736861726421u);
   *c = (case_plan){.seed = seed, .reversible = true};
@@ -255,8 +258,8 @@ bool case_make(uint64_t seed, const case_fixed *fixed, case_plan *c, cli_text *w
 }
 
 static void free_side(case_side *side, int64_t world) {
-  case_describe_free(&side->what);
-  oracle_held_free(&side->held, world);
+  case_describe_free(&side->described);
+  oracle_buffers_free(&side->buffers, world);
   reshard_layout_release(side->layout);
   free(side->text);
 }

@@ -1,18 +1,19 @@
 /* Many cases by several runners at once. Seeds are handed out in order; a case's outcome depends on its seed alone. */
-#include "bench/verify/cases.h"
+#include "bench/verify/case_many.h"
+
 #include "bench/verify/regressions.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-typedef struct many {
-  const case_many *what;
+typedef struct case_queue {
+  const case_options *options;
   pthread_mutex_t lock;
   int64_t next, failures;
   case_totals totals;
-} many;
+} case_queue;
 
-static void add(case_totals *to, const case_totals *from) {
+static void sum_totals(case_totals *to, const case_totals *from) {
   to->cases += from->cases;
   to->entries += from->entries;
   to->executes += from->executes;
@@ -24,71 +25,64 @@ static void add(case_totals *to, const case_totals *from) {
       to->pairs[a][b] += from->pairs[a][b];
 }
 
-static void report(const case_many *what, const char *name, uint64_t seed, const char *why) {
+static void report_failure(const case_options *options, const char *name, uint64_t seed, const char *why) {
   cli_progress_clear();
   printf("case %s%sof seed %llu failed: %s\n  reproduce: reshard verify --cases 1 --seed %llu%s\n",
          name != NULL ? name : "", name != NULL ? " " : "", (unsigned long long)seed, why, (unsigned long long)seed,
-         what->reproduce != NULL ? what->reproduce : "");
+         options->reproduce != NULL ? options->reproduce : "");
   fflush(stdout);
 }
 
-static void *work(void *user) {
-  many *m = user;
-  const case_many *what = m->what;
-  case_runner *runner = case_runner_create(&what->fixed);
+static void *run_cases(void *user) {
+  case_queue *m = user;
+  const case_options *options = m->options;
+  case_runner *runner = case_runner_create(&options->fixed);
   case_totals mine = {0};
   for (;;) {
     pthread_mutex_lock(&m->lock);
-    bool more = m->failures < what->most_failures && (what->end == 0 || cli_seconds() < what->end);
-    int64_t i = more ? m->next++ : what->cases;
-    if (i < what->cases && m->failures > 0)
-      cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)what->cases,
+    bool more = m->failures < options->most_failures && (options->end == 0 || cli_seconds() < options->end);
+    int64_t i = more ? m->next++ : options->cases;
+    if (i < options->cases && m->failures > 0)
+      cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)options->cases,
                    (long long)m->failures);
-    else if (i < what->cases)
-      cli_progress("verify: %lld of %lld cases", (long long)i, (long long)what->cases);
+    else if (i < options->cases)
+      cli_progress("verify: %lld of %lld cases", (long long)i, (long long)options->cases);
     pthread_mutex_unlock(&m->lock);
-    if (i >= what->cases)
+    if (i >= options->cases)
       break;
     char *why;
-    if (!case_run(runner, what->seed + (uint64_t)i, &mine, &why)) {
+    if (!case_run(runner, options->seed + (uint64_t)i, &mine, &why)) {
       pthread_mutex_lock(&m->lock);
       m->failures++;
-      report(what, NULL, what->seed + (uint64_t)i, why);
+      report_failure(options, NULL, options->seed + (uint64_t)i, why);
       pthread_mutex_unlock(&m->lock);
     }
     free(why);
   }
   case_runner_destroy(runner);
   pthread_mutex_lock(&m->lock);
-  add(&m->totals, &mine);
+  sum_totals(&m->totals, &mine);
   pthread_mutex_unlock(&m->lock);
   return NULL;
 }
 
-int64_t case_run_many(const case_many *what, case_totals *totals) {
-  many m = {.what = what, .lock = PTHREAD_MUTEX_INITIALIZER};
-  int started = 0, extra = what->workers - 1;
-  pthread_t *threads = cli_alloc(extra, sizeof *threads);
-  while (started < extra && pthread_create(&threads[started], NULL, work, &m) == 0)
-    started++;
-  work(&m);
-  for (int i = 0; i < started; i++)
-    pthread_join(threads[i], NULL);
-  free(threads);
+int64_t case_run_all(const case_options *options, case_totals *totals) {
+  case_queue m = {.options = options, .lock = PTHREAD_MUTEX_INITIALIZER};
+  cli_run_threads(options->workers, run_cases, &m);
   cli_progress_clear();
-  add(totals, &m.totals);
+  sum_totals(totals, &m.totals);
   return m.failures;
 }
 
-int64_t case_run_regressions(const case_many *what, case_totals *totals, int64_t *count) {
-  case_runner *runner = case_runner_create(&what->fixed);
+int64_t case_run_regressions(const case_options *options, case_totals *totals, int64_t *count) {
+  case_runner *runner = case_runner_create(&options->fixed);
   int64_t failures = 0;
   *count = (int64_t)(sizeof regressions / sizeof *regressions);
   for (int64_t i = 0; i < *count; i++) {
     char *why;
     if (!case_run(runner, regressions[i].seed, totals, &why)) {
       failures++;
-      report(what, regressions[i].name, regressions[i].seed, why);
+      report_failure(options, regressions[i].name, regressions[i].seed, why);
     }
     free(why);
   }

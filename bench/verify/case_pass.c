@@ -1,10 +1,10 @@
 /* A pass of a case: transfers are made and executed, twice and more with other data, by the rank threads or by one
  * thread for all, directly or from a graph.
  *
- * No barrier stands between filling a source and executing, nor between an execute and checking the destination and
- * overwriting the source: exactly that order is execute's promise. On GPUs each rank has a stream, and the same holds
- * of it. */
-#include "bench/verify/case_live.h"
+ * No barrier stands between filling a source and executing, nor between an execute and the check of its result or the
+ * overwriting of its source: execute promises exactly that order. On GPUs each rank has a stream, and the same holds of
+ * that. */
+#include "bench/verify/case_pass.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static reshard_arrays arrays_of(const case_binding *src, const case_binding *dst
 /* Guard bytes follow a workspace that the caller owns. */
 #define GUARD 256
 
-static reshard_status take_workspace(case_rank *s) {
+static reshard_status alloc_workspace(case_rank *s) {
   size_t bytes = (s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1);
   if (s->device != NULL) {
     RS_TRY(s->device->ops->alloc(s->device, bytes, (void **)&s->workspace));
@@ -50,7 +50,7 @@ static int64_t check_workspace(case_rank *s) {
   return -1;
 }
 
-static void drop_workspace(case_rank *s) {
+static void free_workspace(case_rank *s) {
   if (s->device != NULL)
     s->device->ops->free(s->device, s->workspace);
   else
@@ -58,13 +58,13 @@ static void drop_workspace(case_rank *s) {
   s->workspace = NULL;
 }
 
-static bool make_transfer(case_live *l, const case_pass *p, int64_t rank, const reshard_arrays *arrays) {
+static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, const reshard_arrays *arrays) {
   case_rank *s = &l->rank[rank];
   reshard_plan plan = p->reverse ? s->back : s->plan;
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = p->path};
   if (p->own_workspace) {
     reshard_plan_workspace(plan, &s->workspace_bytes);
-    reshard_status taken = take_workspace(s);
+    reshard_status taken = alloc_workspace(s);
     if (taken != RESHARD_SUCCESS)
       return case_failed_call(l, "taking a workspace", rank, taken);
     options.workspace = s->workspace_bytes > 0 ? s->workspace : NULL;
@@ -86,41 +86,41 @@ static bool make_transfer(case_live *l, const case_pass *p, int64_t rank, const 
   return true;
 }
 
-static reshard_status give(void *user, void *stream) {
-  case_live *l = user;
+static reshard_status execute_all(void *user, void *stream) {
+  case_context *l = user;
   return reshard_execute_all(l->locals, l->transfers + l->first, stream);
 }
 
 /* One thread executes for all ranks here, from a graph where that is wanted; ended when it returns. */
-static reshard_status drive_all(case_live *l) {
+static reshard_status execute_for_all(case_context *l) {
   case_rank *s = &l->rank[l->first];
   if (!l->runner->fixed.graph) {
-    RS_TRY(give(l, s->stream));
+    RS_TRY(execute_all(l, s->stream));
   } else {
     if (l->graph == NULL)
-      RS_TRY(gpu_capture(s->device, s->stream, give, l, &l->graph));
+      RS_TRY(gpu_capture(s->device, s->stream, execute_all, l, &l->graph));
     RS_TRY(gpu_launch(s->device, l->graph, s->stream));
   }
   return s->device != NULL ? s->device->ops->synchronize(s->device, s->stream) : RESHARD_SUCCESS;
 }
 
-static void drop_graph(case_live *l, int64_t rank) {
+static void destroy_graph(case_context *l, int64_t rank) {
   if (rank != l->first)
     return;
   gpu_graph_destroy(l->graph);
   l->graph = NULL;
 }
 
-static bool execute(case_live *l, const case_pass *p, int64_t rank) {
+static bool execute_rank(case_context *l, const case_pass *p, int64_t rank) {
   reshard_status status;
   if (p->drive_all) {
-    rank_pool_meet(l->runner->pool, true);
+    rank_pool_barrier(l->runner->pool, true);
     if (rank == l->first) {
-      l->all_status = drive_all(l);
+      l->all_status = execute_for_all(l);
       if (l->all_status != RESHARD_SUCCESS)
         case_failed_call(l, "reshard_execute_all", rank, l->all_status);
     }
-    rank_pool_meet(l->runner->pool, true);
+    rank_pool_barrier(l->runner->pool, true);
     status = l->all_status;
   } else {
     status = reshard_execute(l->rank[rank].transfer, l->rank[rank].stream);
@@ -132,54 +132,54 @@ static bool execute(case_live *l, const case_pass *p, int64_t rank) {
   return status == RESHARD_SUCCESS;
 }
 
-/* My source may be overwritten once my stream is past the execute. */
-static reshard_status spoil(case_rank *s) {
+/* Overwrites the rank's source as soon as its stream is past the execute. */
+static reshard_status overwrite_source(case_rank *s) {
   if (s->device == NULL)
     return RESHARD_SUCCESS; /* memory of the host is spoilt after it was looked at */
   return s->device->ops->memset(s->device, s->src.memory, 0x77, (size_t)s->src.bytes, s->stream);
 }
 
-/* One execute with data of a generation: fill, execute, check, spoil the source. Wrong data clears *right; false is for
- * an execute that failed, after which no other can follow. */
-static bool turn(case_live *l, const case_pass *p, int64_t rank, int generation, bool *right) {
+/* Runs one execute with data of a generation: fill, execute, check, overwrite the source. Wrong data clears *right.
+ * Returns false where the execute failed, after which no other can follow. */
+static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int generation, bool *right) {
   case_rank *s = &l->rank[rank];
   const case_plan *c = l->c;
   reshard_comm_stats before = {0, 0}, after = {0, 0};
   if (!p->reverse)
-    case_fill_memory(c, &s->src, FILL_SOURCE, generation);
-  case_fill_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
-  reshard_status moved = p->reverse ? RESHARD_SUCCESS : case_move(&s->src, true, s->stream);
-  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, true, s->stream) : moved;
+    case_binding_fill(c, &s->src, FILL_SOURCE, generation);
+  case_binding_fill(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
+  reshard_status moved = p->reverse ? RESHARD_SUCCESS : case_binding_copy(&s->src, true, s->stream);
+  moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, true, s->stream) : moved;
   reshard_comm_get_stats(l->comms[rank], &before);
-  if (!execute(l, p, rank)) {
+  if (!execute_rank(l, p, rank)) {
     *right = false;
     return false;
   }
   reshard_comm_get_stats(l->comms[rank], &after);
   bool early =
       s->device != NULL && generation % 2 == 1; /* else the source is looked at, and nothing spoils it before */
-  moved = moved == RESHARD_SUCCESS ? early ? spoil(s) : case_move(&s->src, false, s->stream) : moved;
-  moved = moved == RESHARD_SUCCESS ? case_move(&s->dst, false, s->stream) : moved;
+  moved = moved == RESHARD_SUCCESS ? early ? overwrite_source(s) : case_binding_copy(&s->src, false, s->stream) : moved;
+  moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, false, s->stream) : moved;
   if (moved != RESHARD_SUCCESS)
     *right = case_failed_call(l, "moving data to or from the GPU", rank, moved);
   cli_text why = {0};
   bool clean =
-      case_check_memory(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
-      (early || case_check_memory(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
+      case_binding_check(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
+      (early || case_binding_check(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));
   if (clean && !p->reverse && !l->runner->fixed.graph && after.received_bytes - before.received_bytes != s->wire)
     cli_add(&why, "rank %lld: %lld bytes came over the wire, the lower bound is %lld", (long long)rank,
             (long long)(after.received_bytes - before.received_bytes), (long long)s->wire);
   if (!p->reverse)
     memset(s->src.arena, 0x77, (size_t)s->src.bytes);
-  *right = case_passes_on(l, &why) && *right;
+  *right = case_take_reason(l, &why) && *right;
   return true;
 }
 
-static void finish_transfer(case_live *l, int64_t rank, bool *right) {
+static void finish_transfer(case_context *l, int64_t rank, bool *right) {
   case_rank *s = &l->rank[rank];
-  case_meet(l, rank, true);
-  drop_graph(l, rank);
-  rank_pool_meet(l->runner->pool, true);
+  case_barrier(l, rank, true);
+  destroy_graph(l, rank);
+  rank_pool_barrier(l->runner->pool, true);
   reshard_transfer_destroy(s->transfer);
   s->transfer = NULL;
   if (s->workspace == NULL)
@@ -188,75 +188,75 @@ static void finish_transfer(case_live *l, int64_t rank, bool *right) {
   if (written >= 0)
     *right = case_failed(l, "rank %lld: byte %lld after a workspace of %zu was written to", (long long)rank,
                          (long long)written, s->workspace_bytes);
-  drop_workspace(s);
+  free_workspace(s);
 }
 
 /* Arrays of a side, where the rank's are. */
-static void bind(case_live *l, int64_t rank, bool source, int number, case_binding *b) {
-  case_bind(l->c, rank, source, number, b);
+static void bind_side(case_context *l, int64_t rank, bool source, int number, case_binding *b) {
+  case_binding_make(l->c, rank, source, number, b);
   if (l->rank[rank].device != NULL)
-    CLI_TRY("", case_bind_device(b, l->rank[rank].device));
+    CLI_TRY("", case_binding_to_device(b, l->rank[rank].device));
 }
 
-/* Other addresses and strides. The old arrays may go at once: my execute on them has returned. */
-static bool rebind(case_live *l, const case_pass *p, int64_t rank, int number) {
+/* Binds other addresses and strides. The old arrays may go at once: the rank's execute on them has returned. */
+static bool rebind_arrays(case_context *l, const case_pass *p, int64_t rank, int number) {
   case_rank *s = &l->rank[rank];
   case_binding src, dst;
-  bind(l, rank, true, number, &src);
-  bind(l, rank, false, number, &dst);
-  drop_graph(l, rank);
+  bind_side(l, rank, true, number, &src);
+  bind_side(l, rank, false, number, &dst);
+  destroy_graph(l, rank);
   reshard_arrays arrays = arrays_of(&src, &dst, true);
   reshard_status status = reshard_transfer_rebind(s->transfer, &arrays);
-  case_unbind(&s->src);
-  case_unbind(&s->dst);
+  case_binding_free(&s->src);
+  case_binding_free(&s->dst);
   s->src = src;
   s->dst = dst;
   if (status != RESHARD_SUCCESS) {
     case_failed_call(l, "reshard_transfer_rebind", rank, status);
     reshard_comm_abort(l->comms[rank]);
   }
-  return p->drive_all ? rank_pool_meet(l->runner->pool, status == RESHARD_SUCCESS) : status == RESHARD_SUCCESS;
+  return p->drive_all ? rank_pool_barrier(l->runner->pool, status == RESHARD_SUCCESS) : status == RESHARD_SUCCESS;
 }
 
-bool case_pass_run(case_live *l, const case_pass *p, int64_t rank, int number, int *generation) {
+bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation) {
   case_rank *s = &l->rank[rank];
   int binding = number * 4;
-  bind(l, rank, true, binding, &s->src);
-  bind(l, rank, false, binding, &s->dst);
+  bind_side(l, rank, true, binding, &s->src);
+  bind_side(l, rank, false, binding, &s->dst);
   reshard_arrays arrays = arrays_of(&s->src, &s->dst, number % 2 == 0);
   bool right = make_transfer(l, p, rank, &arrays);
-  if (!case_meet(l, rank, right)) {
+  if (!case_barrier(l, rank, right)) {
     finish_transfer(l, rank, &right);
     return false;
   }
   for (int k = 0; k < p->executes; k++) {
-    if ((p->rebind >> k & 1) && !rebind(l, p, rank, binding + k))
+    if ((p->rebind >> k & 1) && !rebind_arrays(l, p, rank, binding + k))
       break;
-    if (!turn(l, p, rank, ++*generation, &right))
+    if (!run_execute(l, p, rank, ++*generation, &right))
       break;
   }
   finish_transfer(l, rank, &right);
-  return case_meet(l, rank, right);
+  return case_barrier(l, rank, right);
 }
 
-bool case_pass_reverse(case_live *l, const case_pass *p, int64_t rank, int number, int generation) {
+bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation) {
   case_rank *s = &l->rank[rank];
   case_binding forward_dst = s->dst, forward_src = s->src;
   reshard_status status = reshard_plan_reverse(s->plan, &s->back);
   bool right = status == RESHARD_SUCCESS || case_failed_call(l, "reshard_plan_reverse", rank, status);
-  bind(l, rank, true, number * 4 + 1, &s->dst); /* reversed: source buffers are written to */
+  bind_side(l, rank, true, number * 4 + 1, &s->dst); /* reversed: source buffers are written to */
   s->src = forward_dst;
-  if (case_meet(l, rank, right)) {
+  if (case_barrier(l, rank, right)) {
     reshard_arrays arrays = arrays_of(&s->src, &s->dst, true);
     right = make_transfer(l, p, rank, &arrays);
-    if (case_meet(l, rank, right))
-      turn(l, p, rank, generation, &right);
+    if (case_barrier(l, rank, right))
+      run_execute(l, p, rank, generation, &right);
     finish_transfer(l, rank, &right);
   }
   reshard_plan_destroy(s->back);
   s->back = NULL;
-  case_unbind(&s->dst);
+  case_binding_free(&s->dst);
   s->dst = forward_dst;
   s->src = forward_src;
-  return case_meet(l, rank, right);
+  return case_barrier(l, rank, right);
 }

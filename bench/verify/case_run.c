@@ -1,14 +1,15 @@
 /* Runs one case: every rank here is a thread. Plans are made and compared with the oracle's counts; then passes are
  * drawn and run, over one path or several. */
+#include "bench/verify/case_run.h"
+
 #include "bench/verify/case_check.h"
-#include "bench/verify/case_live.h"
+#include "bench/verify/case_pass.h"
 #include "comm/comm.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-case_runner *case_runner_create(const case_fixed *fixed) {
+case_runner *case_runner_create(const case_choices *fixed) {
   case_runner *runner = cli_alloc(1, sizeof *runner);
   runner->fixed = *fixed;
   runner->pool = rank_pool_create();
@@ -26,38 +27,7 @@ void case_runner_destroy(case_runner *runner) {
   free(runner);
 }
 
-bool case_failed(case_live *l, const char *format, ...) {
-  char text[1500];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  pthread_mutex_lock(&l->lock);
-  if (l->why.length == 0)
-    cli_add(&l->why, "%s", text);
-  pthread_mutex_unlock(&l->lock);
-  return false;
-}
-
-bool case_failed_call(case_live *l, const char *call, int64_t rank, reshard_status status) {
-  return case_failed(l, "rank %lld: %s: %s: %s", (long long)rank, call, reshard_status_string(status),
-                     reshard_last_error());
-}
-
-bool case_passes_on(case_live *l, cli_text *why) {
-  bool right = why->length == 0 || case_failed(l, "%s", why->at);
-  free(why->at);
-  return right;
-}
-
-bool case_meet(case_live *l, int64_t rank, bool ok) {
-  session *remote = l->runner->remote;
-  if (remote == NULL || remote->processes.n == 1)
-    return rank_pool_meet(l->runner->pool, ok);
-  return session_meet(remote, rank - l->first, ok);
-}
-
-static bool make_plan(case_live *l, int64_t rank) {
+static bool create_plan(case_context *l, int64_t rank) {
   const case_plan *c = l->c;
   case_rank *s = &l->rank[rank];
   reshard_status status;
@@ -80,10 +50,10 @@ static bool make_plan(case_live *l, int64_t rank) {
   s->wire = c->counts.lacked[rank];
   cli_text why = {0};
   case_check_plan(c, rank, s->plan, &s->info, &why);
-  return case_passes_on(l, &why);
+  return case_take_reason(l, &why);
 }
 
-static bool check_world(case_live *l) {
+static bool check_plans(case_context *l) {
   const int64_t n = l->c->world;
   reshard_plan *plans = cli_alloc(n, sizeof *plans);
   for (int64_t r = 0; r < n; r++)
@@ -91,11 +61,11 @@ static bool check_world(case_live *l) {
   cli_text why = {0};
   case_check_world(l->c, plans, &why);
   free(plans);
-  return case_passes_on(l, &why);
+  return case_take_reason(l, &why);
 }
 
 /* The stream of a rank on a GPU. */
-static bool take_stream(case_live *l, int64_t rank) {
+static bool create_stream(case_context *l, int64_t rank) {
   case_rank *s = &l->rank[rank];
   const session *given = l->runner->fixed.session;
   rs_device *device = given != NULL ? session_device(given, rank - l->first) : NULL;
@@ -106,46 +76,46 @@ static bool take_stream(case_live *l, int64_t rank) {
   return status == RESHARD_SUCCESS || case_failed_call(l, "making a stream", rank, status);
 }
 
-static void rank_body(void *user, int64_t local) {
-  case_live *l = user;
+static void run_rank(void *user, int64_t local) {
+  case_context *l = user;
   int64_t rank = l->first + local;
   case_rank *s = &l->rank[rank];
-  bool right = case_meet(l, rank, take_stream(l, rank) && make_plan(l, rank));
+  bool right = case_barrier(l, rank, create_stream(l, rank) && create_plan(l, rank));
   if (right) /* with plans of all ranks here */
-    right = case_meet(l, rank, local != 0 || l->locals < l->c->world || check_world(l));
+    right = case_barrier(l, rank, local != 0 || l->locals < l->c->world || check_plans(l));
   int generation = 0;
   for (int i = 0; i < l->npasses && right; i++) {
     if (l->passes[i].reverse)
       right = case_pass_reverse(l, &l->passes[i], rank, i, generation);
     else {
-      case_unbind(&s->src);
-      case_unbind(&s->dst);
+      case_binding_free(&s->src);
+      case_binding_free(&s->dst);
       right = case_pass_run(l, &l->passes[i], rank, i, &generation);
     }
   }
   if (!right)
     case_failed(l, "another process found it wrong");
-  case_unbind(&s->src);
-  case_unbind(&s->dst);
+  case_binding_free(&s->src);
+  case_binding_free(&s->dst);
   reshard_plan_destroy(s->plan);
   if (s->device != NULL)
     s->device->ops->stream_destroy(s->device, s->stream);
 }
 
 /* One thread for all ranks here: for a graph always, else where these are one group, now and then. */
-static bool drives_all(rng *r, const case_live *l) {
+static bool draw_drive_all(rng *r, const case_context *l) {
   bool drawn = rng_one_in(r, 2);
   return l->runner->fixed.graph || (drawn && l->comms[l->first]->locals == l->locals);
 }
 
-static void draw_passes(rng *r, case_live *l) {
+static void draw_passes(rng *r, case_context *l) {
   static const reshard_path paths[] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
   reshard_path fixed = l->runner->fixed.path;
   int first = (int)rng_below(r, 3), n = rng_one_in(r, 2) ? 1 : 2;
   for (int i = 0; i < n; i++) {
     case_pass *p = &l->passes[l->npasses++];
     *p = (case_pass){.path = fixed != RESHARD_PATH_AUTO ? fixed : paths[(first + i) % 3]};
-    p->drive_all = drives_all(r, l);
+    p->drive_all = draw_drive_all(r, l);
     p->own_workspace = p->path != RESHARD_PATH_DIRECT && rng_one_in(r, 3);
     p->executes = rng_one_in(r, 4) ? 3 : 2;
     p->rebind = (unsigned)rng_below(r, 4) << 1;
@@ -154,14 +124,14 @@ static void draw_passes(rng *r, case_live *l) {
     case_pass *p = &l->passes[l->npasses++];
     *p = (case_pass){
         .path = fixed != RESHARD_PATH_AUTO ? fixed : paths[rng_below(r, 3)], .reverse = true, .executes = 1};
-    p->drive_all = drives_all(r, l);
+    p->drive_all = draw_drive_all(r, l);
   }
 }
 
-static void add_totals(const case_live *l, case_totals *totals) {
+static void add_totals(const case_context *l, case_totals *totals) {
   bool seen[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT] = {{false}};
   for (int64_t i = 0; i < l->c->nentries; i++)
-    seen[l->c->entry[i].src.what.kind][l->c->entry[i].dst.what.kind] = true;
+    seen[l->c->entry[i].src.described.kind][l->c->entry[i].dst.described.kind] = true;
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       totals->pairs[a][b] += seen[a][b];
@@ -185,7 +155,7 @@ static void add_description(const case_plan *c, cli_text *why) {
 }
 
 /* The communicator of a case, and which of its ranks are here. */
-static bool take_comms(case_live *l, rng *r) {
+static bool choose_comms(case_context *l, rng *r) {
   case_runner *runner = l->runner;
   const session *remote = runner->remote;
   l->comms = cli_alloc(l->c->world, sizeof(reshard_comm));
@@ -199,13 +169,13 @@ static bool take_comms(case_live *l, rng *r) {
                                                         reshard_isa_available(isa) ? isa : RESHARD_ISA_AUTO, &l->why);
   for (int64_t i = 0; comms != NULL && i < l->locals; i++)
     l->comms[l->first + i] = comms[i];
-  l->kept = remote == NULL ? comms : NULL;
+  l->shared = remote == NULL ? comms : NULL;
   return comms != NULL;
 }
 
 bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **why) {
   case_plan c;
-  case_live l = {.runner = runner, .c = &c};
+  case_context l = {.runner = runner, .c = &c};
   *why = NULL;
   if (runner->fixed.describe) {
     printf("seed %llu\n", (unsigned long long)seed);
@@ -224,16 +194,16 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
   }
   rng r;
   rng_seed(&r, seed ^ 0x72756e);
-  if (take_comms(&l, &r)) {
+  if (choose_comms(&l, &r)) {
     pthread_mutex_init(&l.lock, NULL);
     l.entries = case_entries(&c);
     l.rank = cli_alloc(c.world, sizeof *l.rank);
     l.transfers = cli_alloc(c.world, sizeof(reshard_transfer));
     draw_passes(&r, &l);
-    rank_pool_run(runner->pool, l.locals, rank_body, &l);
+    rank_pool_run(runner->pool, l.locals, run_rank, &l);
     add_totals(&l, totals);
-    if (l.why.length > 0 && l.kept != NULL)
-      case_comms_drop(runner->comms, l.kept); /* a rank may have given up in the middle of a collective call */
+    if (l.why.length > 0 && l.shared != NULL)
+      case_comms_drop(runner->comms, l.shared); /* a rank may have given up in the middle of a collective call */
     free(l.entries);
     free(l.rank);
     free(l.transfers);

@@ -1,6 +1,5 @@
-/* Everything here is the definition written down: a dim is a list of indices, a cut keeps some of them, an array is the
- * product of its dims' lists, and a reshard looks up each destination element's source. Nothing is clever on purpose.
- */
+/* The definition, written down: a dim is a list of indices, a cut keeps some of them, an array is the product of its
+ * dims' lists. A reshard looks up each destination element's source. Nothing is clever on purpose. */
 #include "bench/verify/oracle.h"
 #include "bench/cli/util.h"
 
@@ -8,40 +7,40 @@
 #include <string.h>
 
 /* Indices of one dim that a rank keeps, in order. */
-typedef struct keep {
+typedef struct index_list {
   int64_t n;
   int64_t *at;
-} keep;
+} index_list;
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunk rule: [*begin, *end) of n positions is piece i of w. */
-static void chunk(int64_t n, int64_t w, int64_t i, int64_t *begin, int64_t *end) {
+/* The chunk rule: [*begin, *end) of n positions is chunk i of w. */
+static void chunk_range(int64_t n, int64_t w, int64_t i, int64_t *begin, int64_t *end) {
   int64_t split = (n + w - 1) / w;
-  *begin = least(split * i, n);
-  *end = least(split * (i + 1), n);
+  *begin = smaller(split * i, n);
+  *end = smaller(split * (i + 1), n);
 }
 
-static void cut_chunk(keep *k, int64_t w, int64_t i) {
+static void cut_chunk(index_list *k, int64_t w, int64_t i) {
   int64_t begin, end;
-  chunk(k->n, w, i, &begin, &end);
+  chunk_range(k->n, w, i, &begin, &end);
   memmove(k->at, k->at + begin, (size_t)(end - begin) * sizeof *k->at);
   k->n = end - begin;
 }
 
-static void cut_strided(keep *k, int64_t factor, int64_t w, int64_t i) {
+static void cut_strided(index_list *k, int64_t factor, int64_t w, int64_t i) {
   int64_t out = 0;
   for (int64_t f = 0; f < factor; f++) {
     int64_t begin, end, from, to;
-    chunk(k->n, factor, f, &begin, &end);
-    chunk(end - begin, w, i, &from, &to);
+    chunk_range(k->n, factor, f, &begin, &end);
+    chunk_range(end - begin, w, i, &from, &to);
     for (int64_t p = begin + from; p < begin + to; p++)
       k->at[out++] = k->at[p];
   }
   k->n = out;
 }
 
-static void cut_cyclic(keep *k, int64_t block, int64_t w, int64_t i) {
+static void cut_cyclic(index_list *k, int64_t block, int64_t w, int64_t i) {
   int64_t out = 0;
   for (int64_t p = 0; p < k->n; p++)
     if (p / block % w == i)
@@ -57,7 +56,7 @@ static int64_t volume(int ndim, const int64_t *shape) {
 }
 
 /* The product of the kept indices, as a buffer. */
-static void product(const oracle_layout *l, const keep *k, oracle_buffer *out) {
+static void write_product(const oracle_layout *l, const index_list *k, oracle_buffer *out) {
   out->ndim = l->ndim;
   out->n = 1;
   for (int d = 0; d < l->ndim; d++)
@@ -74,8 +73,8 @@ static void product(const oracle_layout *l, const keep *k, oracle_buffer *out) {
   }
 }
 
-/* What the rank at a position of the rank list keeps, in every dim. */
-static void regular(const oracle_layout *l, int64_t position, keep *k) {
+/* Cuts every dim to the indices of the rank at a position of the rank list. */
+static void cut_regular(const oracle_layout *l, int64_t position, index_list *k) {
   if (l->kind == RESHARD_LAYOUT_CHUNK)
     cut_chunk(&k[l->dim], l->nranks, position);
   int64_t coordinate[RESHARD_MAX_DIMS];
@@ -101,8 +100,8 @@ static void regular(const oracle_layout *l, int64_t position, keep *k) {
 }
 
 /* A box, or all of the tensor where box is NULL, through the cuts of a rank at a position (-1: none). */
-static void hold(const oracle_layout *l, const reshard_box *box, int64_t position, oracle_buffer *out) {
-  keep k[RESHARD_MAX_DIMS];
+static void evaluate_box(const oracle_layout *l, const reshard_box *box, int64_t position, oracle_buffer *out) {
+  index_list k[RESHARD_MAX_DIMS];
   for (int d = 0; d < l->ndim; d++) {
     int64_t begin = box != NULL ? box->offset[d] : 0;
     k[d].n = box != NULL ? box->extent[d] : l->shape[d];
@@ -111,15 +110,15 @@ static void hold(const oracle_layout *l, const reshard_box *box, int64_t positio
       k[d].at[i] = begin + i;
   }
   if (position >= 0)
-    regular(l, position, k);
-  product(l, k, out);
+    cut_regular(l, position, k);
+  write_product(l, k, out);
   for (int d = 0; d < l->ndim; d++)
     free(k[d].at);
 }
 
-static void hold_flat(const oracle_layout *l, int64_t position, oracle_buffer *out) {
+static void evaluate_flat(const oracle_layout *l, int64_t position, oracle_buffer *out) {
   int64_t begin, end;
-  chunk(volume(l->ndim, l->shape), l->nranks, position, &begin, &end);
+  chunk_range(volume(l->ndim, l->shape), l->nranks, position, &begin, &end);
   out->ndim = 1;
   out->shape[0] = out->n = end - begin;
   out->index = cli_alloc(out->n, sizeof *out->index);
@@ -127,41 +126,41 @@ static void hold_flat(const oracle_layout *l, int64_t position, oracle_buffer *o
     out->index[e] = begin + e;
 }
 
-void oracle_evaluate(const oracle_layout *l, oracle_held *held) {
+void oracle_evaluate(const oracle_layout *l, oracle_buffers *buffers) {
   int64_t n = 0;
-  held->buffer = cli_alloc(l->world + l->nboxes, sizeof *held->buffer);
+  buffers->buffer = cli_alloc(l->world + l->nboxes, sizeof *buffers->buffer);
   for (int64_t r = 0; r < l->world; r++) {
-    held->first[r] = n;
+    buffers->first[r] = n;
     if (l->kind == RESHARD_LAYOUT_BOXES) {
       for (int64_t b = 0; b < l->nboxes; b++)
         if (l->box_rank[b] == r)
-          hold(l, &l->box[b], -1, &held->buffer[n++]);
+          evaluate_box(l, &l->box[b], -1, &buffers->buffer[n++]);
       continue;
     }
     int64_t position = 0;
     while (position < l->nranks && l->ranks[position] != r)
       position++;
     if (position == l->nranks)
-      held->buffer[n].ndim = l->kind == RESHARD_LAYOUT_FLAT ? 1 : l->ndim; /* one buffer with nothing in it */
+      buffers->buffer[n].ndim = l->kind == RESHARD_LAYOUT_FLAT ? 1 : l->ndim; /* one buffer with nothing in it */
     else if (l->kind == RESHARD_LAYOUT_FLAT)
-      hold_flat(l, position, &held->buffer[n]);
+      evaluate_flat(l, position, &buffers->buffer[n]);
     else
-      hold(l, NULL, position, &held->buffer[n]);
+      evaluate_box(l, NULL, position, &buffers->buffer[n]);
     n++;
   }
-  held->first[l->world] = n;
+  buffers->first[l->world] = n;
 }
 
-void oracle_held_free(oracle_held *held, int64_t world) {
-  for (int64_t b = 0; held->buffer != NULL && b < held->first[world]; b++)
-    free(held->buffer[b].index);
-  free(held->buffer);
-  held->buffer = NULL;
+void oracle_buffers_free(oracle_buffers *buffers, int64_t world) {
+  for (int64_t b = 0; buffers->buffer != NULL && b < buffers->first[world]; b++)
+    free(buffers->buffer[b].index);
+  free(buffers->buffer);
+  buffers->buffer = NULL;
 }
 
 /* Source element of a destination element, or -1 outside the region. */
-static int64_t source_of(const oracle_layout *src, const oracle_layout *dst, const oracle_region *region,
-                         int64_t index) {
+static int64_t find_source(const oracle_layout *src, const oracle_layout *dst, const oracle_region *region,
+                           int64_t index) {
   int64_t at[RESHARD_MAX_DIMS];
   for (int d = 0; d < src->ndim; d++)
     at[d] = region->src_offset[d];
@@ -182,7 +181,7 @@ static int64_t source_of(const oracle_layout *src, const oracle_layout *dst, con
   return linear;
 }
 
-void oracle_reshard(const oracle_layout *src, const oracle_held *from, const oracle_layout *dst, oracle_held *to,
+void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
                     const oracle_region *region, int64_t width, oracle_counts *counts) {
   int64_t n = volume(src->ndim, src->shape);
   uint64_t *has = cli_alloc(n, sizeof *has), *needs = cli_alloc(n, sizeof *needs); /* a bit per rank */
@@ -193,7 +192,7 @@ void oracle_reshard(const oracle_layout *src, const oracle_held *from, const ora
   for (int64_t r = 0; r < dst->world; r++)
     for (int64_t b = to->first[r]; b < to->first[r + 1]; b++)
       for (int64_t e = 0; e < to->buffer[b].n; e++) {
-        int64_t s = source_of(src, dst, region, to->buffer[b].index[e]);
+        int64_t s = find_source(src, dst, region, to->buffer[b].index[e]);
         to->buffer[b].index[e] = s;
         if (s < 0)
           continue;

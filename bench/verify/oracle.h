@@ -39,22 +39,22 @@ typedef struct oracle_buffer {
   int64_t *index;
 } oracle_buffer;
 
-typedef struct oracle_held {
+typedef struct oracle_buffers {
   int64_t first[ORACLE_WORLD + 1]; /* buffers of rank r: [first[r], first[r + 1]) */
   oracle_buffer *buffer;
-} oracle_held;
+} oracle_buffers;
 
-void oracle_evaluate(const oracle_layout *layout, oracle_held *held);
-void oracle_held_free(oracle_held *held, int64_t world);
+void oracle_evaluate(const oracle_layout *layout, oracle_buffers *buffers);
+void oracle_buffers_free(oracle_buffers *buffers, int64_t world);
 
-/* Which part of the source becomes which part of the destination; as in reshard_entry, everything explicit. */
+/* The part of the source that becomes a part of the destination; as in reshard_entry, everything explicit. */
 typedef struct oracle_region {
   int64_t src_offset[RESHARD_MAX_DIMS], src_extent[RESHARD_MAX_DIMS];
   int64_t dst_offset[RESHARD_MAX_DIMS], dst_extent[RESHARD_MAX_DIMS];
   int permutation[RESHARD_MAX_DIMS];
 } oracle_region;
 
-/* What one reshard does. */
+/* The counts of one reshard. */
 typedef struct oracle_counts {
   int64_t needed[ORACLE_WORLD];    /* elements that each rank's destination receives */
   int64_t lacked[ORACLE_WORLD];    /* of these, elements that its own source does not have */
@@ -63,7 +63,7 @@ typedef struct oracle_counts {
 
 /* Replaces each index of the destination's buffers by the global linear index in the source of the element that belongs
  * there, or -1 where nothing is to be written; adds to counts, `width` bytes an element. */
-void oracle_reshard(const oracle_layout *src, const oracle_held *from, const oracle_layout *dst, oracle_held *to,
+void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
                     const oracle_region *region, int64_t width, oracle_counts *counts);
 
 /* The bytes of an element: depend on the key, the index and the byte's place. */

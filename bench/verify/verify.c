@@ -1,12 +1,12 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
-#include "bench/verify/cases.h"
 #include "bench/cli/commands.h"
 #include "bench/launch/session.h"
+#include "bench/verify/case_many.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Few threads make each case quicker, several runners keep the cores busy while ranks wait for one another. */
+/* Few threads make each case quicker; several runners keep the cores busy while ranks wait for one another. */
 #define MOST_WORKERS 16
 
 int command_verify(int argc, char **argv) {
@@ -23,7 +23,7 @@ int command_verify(int argc, char **argv) {
   int64_t asked = o.ranks;
   session_begin(&where, &o);
   bool remote = strcmp(where.comm, "local") != 0;
-  if (!remote && o.rank_threads == 0)
+  if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
   if (remote && o.path == RESHARD_PATH_DIRECT)
     cli_exit(EXIT_LACKING, "--path direct: ranks of --comm %s do not reach each other's memory", where.comm);
@@ -38,7 +38,7 @@ int command_verify(int argc, char **argv) {
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
   if (o.threads > 0)
-    cli_add(&reproduce, " --threads %d", o.threads);
+    cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
     cli_add(&reproduce, " --path %s", o.path == RESHARD_PATH_DIRECT ? "direct" : "packed");
   cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
@@ -46,14 +46,14 @@ int command_verify(int argc, char **argv) {
   if (o.gpus > 0)
     cli_add(&reproduce, " -g %lld", (long long)o.gpus);
   int cores = cli_cores();
-  case_many many = {
+  case_options many = {
       .cases = o.cases,
       .seed = o.seed,
       .workers = o.cases < 64 || remote ? 1
                  : cores < MOST_WORKERS ? cores
                                         : MOST_WORKERS,
       .fixed = {.ranks = o.ranks,
-                .threads = o.threads,
+                .threads = (int)o.threads,
                 .path = remote ? RESHARD_PATH_PACKED : o.path,
                 .graph = o.graph,
                 .session = where.cuda || remote ? &where : NULL},
@@ -67,7 +67,7 @@ int command_verify(int argc, char **argv) {
   double begin = cli_seconds();
   if (o.cases > 1)
     failures += case_run_regressions(&many, &totals, &kept);
-  failures += case_run_many(&many, &totals);
+  failures += case_run_all(&many, &totals);
   session_end(&where);
   if (where.processes.me != 0) /* the first one tells */
     return failures > 0 ? EXIT_FAILED : EXIT_DONE;

@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 #include "support/entries.h"
-#include "support/probe.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/probe.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static void open_world(world *w, uint64_t seed, int64_t n) {
   for (int64_t r = 0; r < n; r++) {
     CLI_TRY("plan: ", reshard_plan_create(w->c.nentries, w->entries, r, &w->c.options, &w->plans[r]));
     for (int b = 0; b < 2; b++) {
-      case_bind(&w->c, r, true, b, &w->src[b][r]);
-      case_bind(&w->c, r, false, b, &w->dst[b][r]);
+      case_binding_make(&w->c, r, true, b, &w->src[b][r]);
+      case_binding_make(&w->c, r, false, b, &w->dst[b][r]);
     }
   }
 }
@@ -51,8 +51,8 @@ static void close_world(world *w) {
   for (int64_t r = 0; r < w->n; r++) {
     reshard_plan_destroy(w->plans[r]);
     for (int b = 0; b < 2; b++) {
-      case_unbind(&w->src[b][r]);
-      case_unbind(&w->dst[b][r]);
+      case_binding_free(&w->src[b][r]);
+      case_binding_free(&w->dst[b][r]);
     }
   }
   free(w->entries);
@@ -77,8 +77,8 @@ static reshard_arrays arrays_of(const world *w, int64_t r) {
 
 static void fill(world *w, int generation) {
   for (int64_t r = 0; r < w->n; r++) {
-    case_fill_memory(&w->c, &w->src[w->binding][r], FILL_SOURCE, generation);
-    case_fill_memory(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation);
+    case_binding_fill(&w->c, &w->src[w->binding][r], FILL_SOURCE, generation);
+    case_binding_fill(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation);
   }
 }
 
@@ -97,8 +97,8 @@ static bool right(const world *w, int generation) {
   cli_text why = {0};
   bool all = true;
   for (int64_t r = 0; r < w->n && all; r++)
-    all = case_check_memory(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation, r, &why) &&
-          case_check_memory(&w->c, &w->src[w->binding][r], FILL_SOURCE, generation, r, &why);
+    all = case_binding_check(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation, r, &why) &&
+          case_binding_check(&w->c, &w->src[w->binding][r], FILL_SOURCE, generation, r, &why);
   if (!all)
     print_error("%s\n", why.at);
   free(why.at);

@@ -56,7 +56,7 @@ else
   check 'len(starts) > 10 and named("unpack")'
 fi
 expect 0 trace "${case[@]}" --svg picture.svg
-says 'lanes, .* steps, .* edges'
+says 'tracks, .* steps, .* edges'
 if [ -n "$python" ]; then
   "$python" -c 'import sys, xml.dom.minidom as x; sys.exit(len(x.parse(sys.argv[1]).getElementsByTagName("rect")) < 8)' picture.svg ||
     fault "the picture is no SVG: $(head -c 300 picture.svg)"

@@ -1,6 +1,6 @@
 /* The MPI communicator, one process a rank: started by mpirun (run.sh). Every rank runs every check in the same order;
  * what one of them finds is told by it and fails all. */
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 #include "bench/verify/case_check.h"
 #include "support/contracts/contract.h"
 
@@ -37,13 +37,13 @@ static reshard_comm open_comm(int64_t timeout_ms) {
 /* --- Random cases against the oracle ---------------------------------------------------------------------------- */
 
 static void run_case(reshard_comm comm, uint64_t seed) {
-  case_fixed fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
+  case_choices fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
   case_plan c;
   cli_text why = {0};
   CHECK(case_make(seed, &fixed, &c, &why), "seed %llu: %s", (unsigned long long)seed, why.at);
   case_binding src, dst;
-  case_bind(&c, rank, true, 0, &src);
-  case_bind(&c, rank, false, 0, &dst);
+  case_binding_make(&c, rank, true, 0, &src);
+  case_binding_make(&c, rank, false, 0, &dst);
   reshard_entry *entries = case_entries(&c);
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
@@ -55,15 +55,15 @@ static void run_case(reshard_comm comm, uint64_t seed) {
   CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
   for (int generation = 1; generation < 3 && transfer != NULL; generation++) {
     reshard_comm_stats before, after;
-    case_fill_memory(&c, &src, FILL_SOURCE, generation);
-    case_fill_memory(&c, &dst, FILL_DESTINATION, generation);
+    case_binding_fill(&c, &src, FILL_SOURCE, generation);
+    case_binding_fill(&c, &dst, FILL_DESTINATION, generation);
     reshard_comm_get_stats(comm, &before);
     status = generation == 1 ? reshard_execute(transfer, NULL) : reshard_execute_all(1, &transfer, NULL);
     reshard_comm_get_stats(comm, &after);
     CHECK(status == RESHARD_SUCCESS, "seed %llu", (unsigned long long)seed);
-    CHECK(case_check_memory(&c, &dst, FILL_DESTINATION, generation, rank, &why), "seed %llu: %s",
+    CHECK(case_binding_check(&c, &dst, FILL_DESTINATION, generation, rank, &why), "seed %llu: %s",
           (unsigned long long)seed, why.at);
-    CHECK(case_check_memory(&c, &src, FILL_SOURCE, generation, rank, &why), "seed %llu: %s", (unsigned long long)seed,
+    CHECK(case_binding_check(&c, &src, FILL_SOURCE, generation, rank, &why), "seed %llu: %s", (unsigned long long)seed,
           why.at);
     CHECK(after.received_bytes - before.received_bytes == c.counts.lacked[rank], "seed %llu: %lld bytes came, not %lld",
           (unsigned long long)seed, (long long)(after.received_bytes - before.received_bytes),
@@ -72,8 +72,8 @@ static void run_case(reshard_comm comm, uint64_t seed) {
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
   free(entries);
-  case_unbind(&src);
-  case_unbind(&dst);
+  case_binding_free(&src);
+  case_binding_free(&dst);
   case_free(&c);
   free(why.at);
 }

@@ -65,7 +65,7 @@ static int64_t count_wire(const file_case *c) {
   for (int64_t i = 0; i < c->src.n; i++) {
     const naive_tensor *t = &c->src.at[i];
     oracle_layout first = {.kind = RESHARD_LAYOUT_SINGLE, .ndim = t->ndim, .world = 1, .nranks = 1};
-    oracle_held from, to;
+    oracle_buffers from, to;
     oracle_region whole = {{0}, {0}, {0}, {0}, {0}};
     memcpy(first.shape, t->shape, sizeof first.shape);
     memcpy(whole.src_extent, t->shape, sizeof whole.src_extent);
@@ -76,8 +76,8 @@ static int64_t count_wire(const file_case *c) {
     oracle_evaluate(what, &from);
     oracle_evaluate(&c->to[i].what, &to);
     oracle_reshard(what, &from, &c->to[i].what, &to, &whole, (int64_t)reshard_dtype_size(t->dtype), &counts);
-    oracle_held_free(&from, what->world);
-    oracle_held_free(&to, c->to[i].what.world);
+    oracle_buffers_free(&from, what->world);
+    oracle_buffers_free(&to, c->to[i].what.world);
   }
   for (int r = 0; r < ORACLE_WORLD; r++)
     bytes += counts.lacked[r];
@@ -167,7 +167,7 @@ static reshard_status convert_case(const file_case *c, const char *in, const cha
 
 static reshard_status put_rank(const file_case *c, reshard_writer writer, int64_t tensor, int64_t rank) {
   const naive_tensor *t = &c->dst.at[tensor];
-  const oracle_held *held = &c->to[tensor].held;
+  const oracle_buffers *held = &c->to[tensor].held;
   int64_t first = held->first[rank], n = held->first[rank + 1] - first;
   size_t width = reshard_dtype_size(t->dtype);
   unsigned char **buffers = cli_alloc(n, sizeof *buffers);

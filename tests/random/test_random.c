@@ -7,7 +7,7 @@
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
   double cases = 20000 * cli_test_scale();
-  case_many many = {
+  case_options many = {
       .cases = cases < 1 ? 1 : (int64_t)cases,
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,
       .workers = cli_cores() < 8 ? cli_cores() : 8,
@@ -17,7 +17,7 @@ int main(void) {
   int64_t kept = 0;
   double begin = cli_seconds();
   int64_t failures = case_run_regressions(&many, &totals, &kept);
-  failures += case_run_many(&many, &totals);
+  failures += case_run_all(&many, &totals);
   int64_t none = case_print_totals(&totals, stdout);
   printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, cli_seconds() - begin);
   if (none > 0 && totals.cases >= 10000) {

@@ -1,7 +1,7 @@
 #include "entries.h"
 
 void entries_make(uint64_t seed, int64_t ranks, case_plan *c) {
-  const case_fixed fixed = {.ranks = ranks};
+  const case_choices fixed = {.ranks = ranks};
   cli_text why = {0};
   if (!case_make(seed, &fixed, c, &why))
     cli_exit(EXIT_FAILED, "seed %llu: %s", (unsigned long long)seed, why.at);

@@ -8,7 +8,7 @@
 /* A way of placing, the mesh that it is on, and what each rank has then. */
 typedef struct way {
   oracle_layout what;
-  oracle_held held;
+  oracle_buffers held;
   reshard_mesh mesh;
 } way;
 
@@ -64,7 +64,7 @@ static void draw(site *s, rng *r, int ndim, const int64_t *shape, const way *lik
 }
 
 static void drop(way *w) {
-  oracle_held_free(&w->held, w->what.world);
+  oracle_buffers_free(&w->held, w->what.world);
   reshard_mesh_release(w->mesh);
 }
 
@@ -96,12 +96,12 @@ static void check(site *s, const way *w, reshard_dtensor t, bool given, uint64_t
 static int64_t lacked(const site *s, const way *from, const way *to, int64_t width) {
   oracle_region all = {.permutation = {0, 1, 2, 3, 4, 5, 6, 7}};
   oracle_counts counts = {0};
-  oracle_held held;
+  oracle_buffers held;
   memcpy(all.src_extent, to->what.shape, sizeof all.src_extent);
   memcpy(all.dst_extent, to->what.shape, sizeof all.dst_extent);
   oracle_evaluate(&to->what, &held);
   oracle_reshard(&from->what, &from->held, &to->what, &held, &all, width, &counts);
-  oracle_held_free(&held, to->what.world);
+  oracle_buffers_free(&held, to->what.world);
   return counts.lacked[reshard_comm_rank(s->comm)];
 }
 

@@ -1,6 +1,6 @@
 /* Sharded tensors made in every way, merged from local shards, gathered and scattered; and what ranks do wrong. */
-#include "support/oracles/fsdp_boxes.h"
 #include "support/fixtures/reshard_chain.h"
+#include "support/oracles/fsdp_boxes.h"
 
 #include "bench/cli/util.h"
 
@@ -10,7 +10,7 @@
 /* A layout and what each rank has of it. */
 typedef struct scene {
   oracle_layout what;
-  oracle_held held;
+  oracle_buffers held;
   reshard_layout layout;
   char *text;
   reshard_properties properties;
@@ -30,7 +30,7 @@ static void open_scene(site *s, rng *r, uint64_t key, scene *c) {
 }
 
 static void close_scene(scene *c) {
-  oracle_held_free(&c->held, c->what.world);
+  oracle_buffers_free(&c->held, c->what.world);
   case_describe_free(&c->what);
   reshard_layout_release(c->layout);
   free(c->text);
@@ -344,8 +344,7 @@ void site_check_refusals(site *s) {
   reshard_comm comm = NULL;
   if (size < 3 || !SITE_GOOD(s, reshard_mesh_create(s->comm, 0, 1, &size, NULL, 0, NULL, &mesh)))
     return;
-  SITE_ALL(s, try_from_local(s, mesh, 1, RESHARD_F64, 3), RESHARD_ERROR_MISMATCH,
-           "dtype f32 on rank 0, f64 on rank 1");
+  SITE_ALL(s, try_from_local(s, mesh, 1, RESHARD_F64, 3), RESHARD_ERROR_MISMATCH, "dtype f32 on rank 0, f64 on rank 1");
   SITE_ALL(s, try_from_local(s, mesh, 2, RESHARD_F32, 4), RESHARD_ERROR_INVALID, "the local tensor of rank 2 is of");
   SITE_ALL(s, try_from_local(s, mesh, -1, RESHARD_F32, 3), RESHARD_SUCCESS, NULL);
   SITE_ALL(s, try_merge(s, 1, false), RESHARD_ERROR_MISMATCH, "f64");

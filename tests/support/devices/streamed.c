@@ -1,6 +1,6 @@
 #include "streamed.h"
 
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 #include "exec/once.h"
 #include "support/fixtures/rank_threads.h"
 
@@ -72,7 +72,7 @@ static void touch(show *x, void *at, size_t n, bool write) {
 
 static bool make_side(show *x, int64_t rank, int number, bool source, side *out) {
   rs_device *device = x->rooms[rank].device;
-  case_bind(x->c, rank, source, number, &out->host);
+  case_binding_make(x->c, rank, source, number, &out->host);
   size_t bytes = (size_t)out->host.bytes;
   bool right = try_call(x, rank, "alloc", device->ops->alloc(device, bytes, (void **)&out->device));
   out->pointers = cli_alloc(out->host.n, sizeof *out->pointers);
@@ -84,7 +84,7 @@ static bool make_side(show *x, int64_t rank, int number, bool source, side *out)
             try_call(x, rank, "host_alloc", device->ops->host_alloc(device, bytes, (void **)&out->down[e]));
     if (!right)
       break;
-    case_fill_memory(x->c, &out->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e);
+    case_binding_fill(x->c, &out->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e);
     touch(x, out->up[e], bytes, true);
     memcpy(out->up[e], out->host.arena, bytes);
     touch(x, out->down[e], bytes, true);
@@ -101,18 +101,18 @@ static void free_side(show *x, int64_t rank, side *s) {
   }
   device->ops->free(device, s->device);
   free(s->pointers);
-  case_unbind(&s->host);
+  case_binding_free(&s->host);
 }
 
 static bool check_side(show *x, int64_t rank, int number, bool source) {
   side *s = &x->rooms[rank].sides[number][source ? 0 : 1];
   for (int e = 0; e < x->executes[number]; e++) {
     cli_text why = {0};
-    case_fill_memory(x->c, &s->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e);
+    case_binding_fill(x->c, &s->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e);
     touch(x, s->down[e], (size_t)s->host.bytes, false);
     memcpy(s->host.arena, s->down[e], (size_t)s->host.bytes);
     bool right =
-        case_check_memory(x->c, &s->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e, rank, &why);
+        case_binding_check(x->c, &s->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e, rank, &why);
     if (!right)
       failed(x, RESHARD_ERROR_INTERNAL, "execute %d: %s", e, why.at);
     free(why.at);
@@ -363,7 +363,7 @@ bool streamed_case(streamed *s, const case_plan *c, cli_text *why, reshard_statu
 }
 
 static void make_layout(rng *r, int64_t n, streamed_side which, case_side *side) {
-  oracle_layout *l = &side->what;
+  oracle_layout *l = &side->described;
   *l = (oracle_layout){
       .kind = RESHARD_LAYOUT_CHUNK, .ndim = 2, .shape = {STREAMED_ROWS, STREAMED_COLUMNS}, .world = n, .nranks = n};
   for (int64_t i = 0; i < n; i++)
@@ -376,7 +376,7 @@ static void make_layout(rng *r, int64_t n, streamed_side which, case_side *side)
     l->block[0] = which.block[0];
     l->block[1] = which.block[1];
   }
-  oracle_evaluate(l, &side->held);
+  oracle_evaluate(l, &side->buffers);
   CLI_TRY("layout: ", case_build(r, l, &side->layout, &side->text));
 }
 
@@ -395,7 +395,7 @@ void streamed_make(int64_t n, streamed_side src, streamed_side dst, int64_t limi
   }
   make_layout(&r, n, src, &e->src);
   make_layout(&r, n, dst, &e->dst);
-  oracle_reshard(&e->src.what, &e->src.held, &e->dst.what, &e->dst.held, &e->region, 4, &c->counts);
+  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, 4, &c->counts);
 }
 
 void streamed_force_rounds(case_plan *c) {
@@ -406,7 +406,7 @@ void streamed_force_rounds(case_plan *c) {
 }
 
 bool streamed_seed(streamed *s, uint64_t seed, cli_text *why, reshard_status *status) {
-  const case_fixed fixed = {.ranks = s->ranks};
+  const case_choices fixed = {.ranks = s->ranks};
   case_plan c;
   if (!case_make(seed, &fixed, &c, why))
     return false;

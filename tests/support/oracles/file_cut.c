@@ -124,7 +124,8 @@ static int64_t first_rank(const oracle_layout *l) {
   return l->kind == RESHARD_LAYOUT_BOXES ? l->box_rank[0] : l->ranks[0];
 }
 
-void naive_cut_make(const oracle_layout *l, const oracle_held *held, int64_t most_boxes, bool dedup, naive_cut *out) {
+void naive_cut_make(const oracle_layout *l, const oracle_buffers *held, int64_t most_boxes, bool dedup,
+                    naive_cut *out) {
   *out = (naive_cut){0};
   if (naive_volume(l->ndim, l->shape) == 0) {
     reshard_box box = {{0}, {0}};

@@ -106,7 +106,7 @@ bool naive_side_make(rng *r, int ndim, const int64_t *shape, int64_t world, bool
 void naive_side_free(naive_side *side) {
   case_describe_free(&side->what);
   if (side->held.buffer != NULL)
-    oracle_held_free(&side->held, side->what.world);
+    oracle_buffers_free(&side->held, side->what.world);
   reshard_layout_release(side->layout);
   free(side->text);
   naive_cut_free(&side->cut);

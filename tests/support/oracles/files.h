@@ -85,14 +85,14 @@ typedef struct naive_cut {
 } naive_cut;
 
 /* most_boxes: 64. dedup: what a lower rank stores too is left out. */
-void naive_cut_make(const oracle_layout *layout, const oracle_held *held, int64_t most_boxes, bool dedup,
+void naive_cut_make(const oracle_layout *layout, const oracle_buffers *held, int64_t most_boxes, bool dedup,
                     naive_cut *out);
 void naive_cut_free(naive_cut *cut);
 
 /* How a tensor is cut: drawn, described for the oracle, and built by the library. */
 typedef struct naive_side {
   oracle_layout what;
-  oracle_held held;
+  oracle_buffers held;
   reshard_layout layout;
   char *text; /* a string that makes it, in a world of what.world */
   naive_cut cut;

@@ -1,5 +1,5 @@
-/* A few bytes from the first process to all over TCP, as --comm nccl begins: late first, strangers at the port, a
- * process that never comes. */
+/* The broadcast of a few bytes over TCP, as --comm nccl begins: a late first process, strangers at the port, a process
+ * that never comes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void set_number(const char *name, int64_t value) {
 }
 
 /* A process of n; its exit status is that of the program, or 9 where it got other bytes. */
-static pid_t start(int port, int64_t n, int64_t me, int after_ms, int timeout_ms) {
+static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int timeout_ms) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child != 0)
@@ -64,7 +64,7 @@ static pid_t start(int port, int64_t n, int64_t me, int after_ms, int timeout_ms
   _exit(right ? 0 : 9);
 }
 
-static int status_of(pid_t child) {
+static int exit_status(pid_t child) {
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 100;
@@ -77,16 +77,17 @@ static void test_share(void **state) {
   pid_t child[N];
   int port = free_port();
   for (int i = N - 1; i >= 0; i--)
-    child[i] = start(port, N, i, i == 0 ? 150 : 0, 20000);
+    child[i] = start_process(port, N, i, i == 0 ? 150 : 0, 20000);
   for (int i = 0; i < N; i++)
-    assert_int_equal(status_of(child[i]), 0);
+    assert_int_equal(exit_status(child[i]), 0);
 }
 
-/* Who connects and says something else, or nothing, is no process of this run; nor is one of another world. */
+/* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
+ * world. */
 static void test_strangers(void **state) {
   (void)state;
   int port = free_port();
-  pid_t first = start(port, 2, 0, 0, 20000), other = start(port, 3, 1, 0, 1000);
+  pid_t first = start_process(port, 2, 0, 0, 20000), other = start_process(port, 3, 1, 0, 1000);
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   at.sin_port = htons((uint16_t)(port + 1));
   for (int i = 0; i < 2; i++) {
@@ -101,19 +102,19 @@ static void test_strangers(void **state) {
       assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
     close(fd);
   }
-  pid_t second = start(port, 2, 1, 0, 20000);
-  assert_int_equal(status_of(second), 0);
-  assert_int_equal(status_of(first), 0);
-  assert_int_equal(status_of(other), EXIT_FAILED);
+  pid_t second = start_process(port, 2, 1, 0, 20000);
+  assert_int_equal(exit_status(second), 0);
+  assert_int_equal(exit_status(first), 0);
+  assert_int_equal(exit_status(other), EXIT_FAILED);
 }
 
 static void test_deadline(void **state) {
   (void)state;
   int port = free_port();
-  pid_t first = start(port, 3, 0, 0, 600), second = start(port, 3, 1, 0, 600);
-  assert_int_equal(status_of(first), EXIT_FAILED);
-  assert_int_equal(status_of(second), 0);
-  assert_int_equal(status_of(start(port, 3, 2, 0, 200)), EXIT_FAILED);
+  pid_t first = start_process(port, 3, 0, 0, 600), second = start_process(port, 3, 1, 0, 600);
+  assert_int_equal(exit_status(first), EXIT_FAILED);
+  assert_int_equal(exit_status(second), 0);
+  assert_int_equal(exit_status(start_process(port, 3, 2, 0, 200)), EXIT_FAILED);
 }
 
 int main(void) {

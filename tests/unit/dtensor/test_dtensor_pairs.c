@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
+#include "bench/cli/util.h"
 #include "bench/verify/oracle.h"
 #include "bench/verify/random.h"
 #include "support/fixtures/sharded.h"
-#include "bench/cli/util.h"
 
 #include <reshard/dtensor.h>
 
@@ -27,7 +27,7 @@ typedef struct hand {
   int64_t *ranks;
   int n; /* ways of placing */
   oracle_layout ways[MOST];
-  oracle_held held[MOST];
+  oracle_buffers held[MOST];
   int sources[SOURCES];
 } hand;
 
@@ -67,7 +67,7 @@ static void deal(hand *h, rng *r, int64_t a, int64_t b, int64_t *ranks) {
 
 static void drop(hand *h) {
   for (int i = 0; i < h->n; i++)
-    oracle_held_free(&h->held[i], h->ways[i].world);
+    oracle_buffers_free(&h->held[i], h->ways[i].world);
 }
 
 static uint32_t element(int64_t index) { return (uint32_t)index * 2654435761u + 1; }

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "bench/verify/cases.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/metadata.h>
 
@@ -274,7 +274,7 @@ static void test_random_layouts(void **state) {
   (void)state;
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT] = {0};
   for (int64_t seed = 1; seed <= crew_scaled(400); seed++) {
-    const case_fixed fixed = {0};
+    const case_choices fixed = {0};
     case_plan c;
     cli_text why = {0};
     if (!case_make((uint64_t)seed, &fixed, &c, &why))

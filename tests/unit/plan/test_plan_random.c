@@ -67,7 +67,7 @@ static uint64_t walk_message(reshard_plan plan, const rs_class *c, bool sending,
 /* One entry in all plans: every message is the same list of elements on both sides, and every element that a rank needs
  * arrives once. */
 static void check_segments(const case_plan *c, const reshard_plan *plans, int64_t entry) {
-  const oracle_held *want = &c->entry[entry].dst.held;
+  const oracle_buffers *want = &c->entry[entry].dst.buffers;
   for (int64_t r = 0; r < c->world; r++) {
     reshard_plan plan = plans[r];
     const rs_class *mine = &plan->classes.at[plan->entries[entry].class_];
@@ -147,7 +147,7 @@ static reshard_entry entry_of(const case_entry *e) {
 }
 
 static void check_case(uint64_t seed, int64_t ranks) {
-  case_fixed fixed = {.ranks = ranks};
+  case_choices fixed = {.ranks = ranks};
   case_plan c;
   cli_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))

@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 #include "comm/comm.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/devices/streamed.h"
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -67,7 +67,7 @@ typedef struct mirror {
 } mirror;
 
 static bool mirror_make(const case_plan *c, int64_t rank, bool source, mirror *m) {
-  case_bind(c, rank, source, 0, &m->host);
+  case_binding_make(c, rank, source, 0, &m->host);
   m->device = NULL;
   if (cudaMalloc((void **)&m->device, (size_t)m->host.bytes + 1) != cudaSuccess)
     return false;
@@ -80,7 +80,7 @@ static bool mirror_make(const case_plan *c, int64_t rank, bool source, mirror *m
 
 static void mirror_free(mirror *m) {
   cudaFree(m->device);
-  case_unbind(&m->host);
+  case_binding_free(&m->host);
   free(m->pointer);
 }
 
@@ -112,8 +112,8 @@ static void give_up(world *w, cudaStream_t stream) {
 static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
                            mirror *dst, cudaStream_t stream, int generation) {
   cli_text why = {0};
-  case_fill_memory(w->c, &src->host, FILL_SOURCE, generation);
-  case_fill_memory(w->c, &dst->host, FILL_DESTINATION, generation);
+  case_binding_fill(w->c, &src->host, FILL_SOURCE, generation);
+  case_binding_fill(w->c, &dst->host, FILL_DESTINATION, generation);
   cudaMemcpyAsync(src->device, src->host.arena, (size_t)src->host.bytes, cudaMemcpyHostToDevice, stream);
   cudaMemcpyAsync(dst->device, dst->host.arena, (size_t)dst->host.bytes, cudaMemcpyHostToDevice, stream);
   reshard_status status = graph != NULL ? status_of(cudaGraphLaunch(graph, stream)) : reshard_execute(transfer, stream);
@@ -122,7 +122,7 @@ static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cu
   if (cudaStreamSynchronize(stream) != cudaSuccess)
     return rs_error(RESHARD_ERROR_SYSTEM, "the stream does not come to its end");
   if (w->check && status == RESHARD_SUCCESS &&
-      !case_check_memory(w->c, &dst->host, FILL_DESTINATION, generation, rank, &why))
+      !case_binding_check(w->c, &dst->host, FILL_DESTINATION, generation, rank, &why))
     snprintf(w->why[rank], sizeof w->why[rank], "%s", why.at);
   free(why.at);
   return status;
@@ -167,7 +167,7 @@ static void case_rank(void *user, int64_t rank) {
 
 static void make_case(uint64_t seed, int64_t ranks, case_plan *c) {
   cli_text why = {0};
-  if (!case_make(seed, &(case_fixed){.ranks = ranks, .path = RESHARD_PATH_PACKED}, c, &why))
+  if (!case_make(seed, &(case_choices){.ranks = ranks, .path = RESHARD_PATH_PACKED}, c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   free(why.at);
 }

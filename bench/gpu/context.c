@@ -1,4 +1,4 @@
-#include "bench/gpu/bed.h"
+#include "bench/gpu/context.h"
 
 #include "device/cpu/cpu.h"
 #include "device/stream.h"
@@ -7,28 +7,28 @@
 
 enum { MOST_HELD = 256 };
 
-void bed_open(bed *b) {
-  *b = (bed){.hold = 1};
-  const char *lacking = gpu_lacking();
+void gpu_context_open(gpu_context *b) {
+  *b = (gpu_context){.hold = 1};
+  const char *lacking = gpu_why_none();
   if (lacking != NULL)
     cli_exit(EXIT_LACKING, "%s", lacking);
   CLI_TRY("", reshard_device_create("cuda", NULL, &b->handle));
   CLI_TRY("", rs_device_cpu_create(cli_cores(), RESHARD_ISA_AUTO, &b->cpu));
   b->gpu = b->handle->device;
   CLI_TRY("", gpu_info_read(b->gpu->index, &b->info));
-  for (int i = 0; i < BED_STREAMS; i++)
+  for (int i = 0; i < GPU_STREAMS; i++)
     CLI_TRY("", b->gpu->ops->stream_create(b->gpu, &b->stream[i]));
   CLI_TRY("", gpu_time_create(b->gpu, &b->begin));
   CLI_TRY("", gpu_time_create(b->gpu, &b->end));
   b->scratch_bytes = (size_t)gpu_flushed(b->info.l2);
-  b->scratch = bed_alloc(b, (int64_t)b->scratch_bytes);
+  b->scratch = gpu_context_alloc(b, (int64_t)b->scratch_bytes);
 }
 
-void bed_close(bed *b) {
-  bed_free(b, b->scratch);
+void gpu_context_close(gpu_context *b) {
+  gpu_context_free(b, b->scratch);
   b->gpu->ops->event_destroy(b->gpu, b->begin);
   b->gpu->ops->event_destroy(b->gpu, b->end);
-  for (int i = 0; i < BED_STREAMS; i++) {
+  for (int i = 0; i < GPU_STREAMS; i++) {
     CLI_TRY("", reshard_device_forget_stream(b->handle, b->stream[i]));
     b->gpu->ops->stream_destroy(b->gpu, b->stream[i]);
   }
@@ -36,27 +36,29 @@ void bed_close(bed *b) {
   reshard_device_release(b->handle);
 }
 
-void *bed_alloc(const bed *b, int64_t bytes) {
+void *gpu_context_alloc(const gpu_context *b, int64_t bytes) {
   void *memory = NULL;
   CLI_TRY("", b->gpu->ops->alloc(b->gpu, (size_t)bytes, &memory));
   return memory;
 }
 
-void bed_free(const bed *b, void *memory) { b->gpu->ops->free(b->gpu, memory); }
+void gpu_context_free(const gpu_context *b, void *memory) { b->gpu->ops->free(b->gpu, memory); }
 
-void bed_wait(const bed *b) {
-  for (int i = 0; i < BED_STREAMS; i++)
+void gpu_context_wait(const gpu_context *b) {
+  for (int i = 0; i < GPU_STREAMS; i++)
     CLI_TRY("", b->gpu->ops->synchronize(b->gpu, b->stream[i]));
 }
 
-void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes) {
+void gpu_context_to_gpu(const gpu_context *b, void *to, const void *from, int64_t bytes) {
   CLI_TRY("", b->gpu->ops->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
-  bed_wait(b);
+  gpu_context_wait(b);
 }
 
-void bed_to_host(const bed *b, void *to, const void *from, int64_t bytes) { bed_to_gpu(b, to, from, bytes); }
+void gpu_context_to_host(const gpu_context *b, void *to, const void *from, int64_t bytes) {
+  gpu_context_to_gpu(b, to, from, bytes);
+}
 
-double bed_time(bed *b, bed_work work, void *user, int64_t n, size_t size) {
+double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size) {
   for (double seconds = 0;;) {
     bool early = false;
     void *stream = b->stream[0];

@@ -1,16 +1,17 @@
-/* Inside of running a case: case_run.c makes plans and draws passes, case_pass.c runs them. */
-#ifndef BENCH_CASE_LIVE_H
-#define BENCH_CASE_LIVE_H
+/* The context of a running case: case_run.c makes plans and draws passes, case_pass.c runs them. */
+#ifndef BENCH_CASE_CONTEXT_H
+#define BENCH_CASE_CONTEXT_H
 
-#include "bench/verify/case_bind.h"
-#include "bench/verify/case_comms.h"
 #include "bench/launch/gpu.h"
 #include "bench/launch/session.h"
+#include "bench/verify/case_binding.h"
+#include "bench/verify/case_comms.h"
+#include "bench/verify/case_run.h"
 
 #include <pthread.h>
 
 struct case_runner {
-  case_fixed fixed;
+  case_choices fixed;
   rank_pool *pool;
   case_comms *comms; /* local ones */
   session *remote;   /* what has the communicator, which is not a local one; else NULL */
@@ -38,12 +39,12 @@ typedef struct case_rank {
   void *stream;
 } case_rank;
 
-typedef struct case_live {
+typedef struct case_context {
   case_runner *runner;
   const case_plan *c;
   reshard_entry *entries;
   int64_t first, locals; /* ranks [first, first + locals) are here */
-  reshard_comm *kept;    /* by the runner; NULL: it is not a local communicator */
+  reshard_comm *shared;  /* by the runner; NULL: it is not a local communicator */
   reshard_comm *comms;   /* [world], like the following; of the ranks here */
   case_rank *rank;
   reshard_transfer *transfers;
@@ -53,20 +54,14 @@ typedef struct case_live {
   case_pass passes[4];
   pthread_mutex_t lock;
   cli_text why;
-} case_live;
+} case_context;
 
 /* Records the first failure of a case; returns false. */
-bool case_failed(case_live *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-bool case_failed_call(case_live *l, const char *call, int64_t rank, reshard_status status);
-/* The same where why has something, which is freed; else true. */
-bool case_passes_on(case_live *l, cli_text *why);
-/* Meeting of all ranks, of all processes. */
-bool case_meet(case_live *l, int64_t rank, bool ok);
-
-/* A pass, on one rank, of that number. generation counts on, so that no data comes twice. False where any rank's was
- * not right. */
-bool case_pass_run(case_live *l, const case_pass *p, int64_t rank, int number, int *generation);
-/* The reverse plan brings every source element of the region back from what a forward pass delivered. */
-bool case_pass_reverse(case_live *l, const case_pass *p, int64_t rank, int number, int generation);
+bool case_failed(case_context *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_status status);
+/* Does the same where why has text, which it frees; else returns true. */
+bool case_take_reason(case_context *l, cli_text *why);
+/* Barrier of all ranks of all processes. */
+bool case_barrier(case_context *l, int64_t rank, bool ok);
 
 #endif

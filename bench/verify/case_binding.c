@@ -1,11 +1,11 @@
-#include "bench/verify/case_bind.h"
+#include "bench/verify/case_binding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define POISON 0xdb
 
-static uint64_t key_of(const case_plan *c, int64_t entry, int generation) {
+static uint64_t stamp_key(const case_plan *c, int64_t entry, int generation) {
   return rng_mix(c->seed + (uint64_t)entry * 0x9e3779b97f4a7c15u + (uint64_t)generation * 0xd1b54a32d192ed03u);
 }
 
@@ -37,7 +37,7 @@ static int64_t draw_strides(rng *r, const oracle_buffer *buffer, int64_t *stride
   return last + 1;
 }
 
-static void contiguous(const oracle_buffer *buffer, int64_t *stride) {
+static void set_contiguous(const oracle_buffer *buffer, int64_t *stride) {
   int64_t step = 1;
   for (int d = buffer->ndim - 1; d >= 0; d--) {
     stride[d] = step;
@@ -45,7 +45,7 @@ static void contiguous(const oracle_buffer *buffer, int64_t *stride) {
   }
 }
 
-void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_binding *b) {
+void case_binding_make(const case_plan *c, int64_t rank, bool source, int number, case_binding *b) {
   rng r;
   rng_seed(&r, c->seed * 1000003 + (uint64_t)(rank * 64 + number * 2 + source));
   rng common; /* drawn alike on all ranks: whether this binding is plain, so that messages can go in place */
@@ -53,8 +53,8 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
   bool plain = rng_one_in(&common, 2) || c->plain;
   *b = (case_binding){.bytes = 64 + rng_below(&r, 64)};
   for (int64_t e = 0; e < c->nentries; e++) {
-    const oracle_held *held = source ? &c->entry[e].src.held : &c->entry[e].dst.held;
-    b->n += held->first[rank + 1] - held->first[rank];
+    const oracle_buffers *buffers = source ? &c->entry[e].src.buffers : &c->entry[e].dst.buffers;
+    b->n += buffers->first[rank + 1] - buffers->first[rank];
   }
   b->place = cli_alloc(b->n, sizeof *b->place);
   b->pointer = cli_alloc(b->n, sizeof *b->pointer);
@@ -62,13 +62,13 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
   int64_t n = 0;
   for (int64_t e = 0; e < c->nentries; e++) {
     const case_side *side = source ? &c->entry[e].src : &c->entry[e].dst;
-    bool strides_allowed = !(side->what.kind == RESHARD_LAYOUT_FLAT && side->what.ndim != 1);
-    for (int64_t i = side->held.first[rank]; i < side->held.first[rank + 1]; i++, n++) {
-      case_place *p = &b->place[n];
+    bool strides_allowed = !(side->described.kind == RESHARD_LAYOUT_FLAT && side->described.ndim != 1);
+    for (int64_t i = side->buffers.first[rank]; i < side->buffers.first[rank + 1]; i++, n++) {
+      case_buffer *p = &b->place[n];
       p->entry = e;
-      p->buffer = &side->held.buffer[i];
+      p->buffer = &side->buffers.buffer[i];
       p->width = reshard_dtype_size(c->entry[e].dtype);
-      contiguous(p->buffer, p->stride);
+      set_contiguous(p->buffer, p->stride);
       if (p->buffer->n == 0 && rng_one_in(&r, 2)) {
         p->offset = -1;
         continue;
@@ -80,7 +80,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
         b->stride_list[n] = p->stride;
       for (int d = 0; span == p->buffer->n && d < p->buffer->ndim; d++) { /* permuted without a gap */
         int64_t c_stride[RESHARD_MAX_DIMS];
-        contiguous(p->buffer, c_stride);
+        set_contiguous(p->buffer, c_stride);
         if (p->stride[d] != c_stride[d])
           b->stride_list[n] = p->stride;
       }
@@ -98,7 +98,7 @@ void case_bind(const case_plan *c, int64_t rank, bool source, int number, case_b
     b->pointer[i] = b->place[i].offset < 0 ? NULL : b->arena + b->place[i].offset;
 }
 
-reshard_status case_bind_device(case_binding *b, rs_device *device) {
+reshard_status case_binding_to_device(case_binding *b, rs_device *device) {
   RS_TRY(device->ops->alloc(device, (size_t)b->bytes, (void **)&b->memory));
   b->device = device;
   for (int64_t i = 0; i < b->n; i++)
@@ -107,7 +107,7 @@ reshard_status case_bind_device(case_binding *b, rs_device *device) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status case_move(case_binding *b, bool to_device, void *stream) {
+reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream) {
   if (b->device == NULL)
     return RESHARD_SUCCESS;
   const rs_device_ops *ops = b->device->ops;
@@ -116,7 +116,7 @@ reshard_status case_move(case_binding *b, bool to_device, void *stream) {
   return ops->synchronize(b->device, stream);
 }
 
-void case_unbind(case_binding *b) {
+void case_binding_free(case_binding *b) {
   if (b->device != NULL)
     b->device->ops->free(b->device, b->memory);
   free(b->arena);
@@ -127,19 +127,19 @@ void case_unbind(case_binding *b) {
   *b = (case_binding){0};
 }
 
-/* Is a source element part of the region? */
-static bool in_region(const case_entry *e, int64_t index) {
-  for (int d = e->src.what.ndim - 1; d >= 0; d--) {
-    int64_t i = index % e->src.what.shape[d] - e->region.src_offset[d];
+/* True where a source element is part of the region. */
+static bool is_in_region(const case_entry *e, int64_t index) {
+  for (int d = e->src.described.ndim - 1; d >= 0; d--) {
+    int64_t i = index % e->src.described.shape[d] - e->region.src_offset[d];
     if (i < 0 || i >= e->region.src_extent[d])
       return false;
-    index /= e->src.what.shape[d];
+    index /= e->src.described.shape[d];
   }
   return true;
 }
 
 /* Position in the arena of the next element in row-major order of the local shape; at counts up from all zeros. */
-static int64_t advance(const case_place *p, int64_t *at, int64_t position) {
+static int64_t advance_position(const case_buffer *p, int64_t *at, int64_t position) {
   for (int d = p->buffer->ndim - 1; d >= 0; d--) {
     position += p->stride[d] * (int64_t)p->width;
     if (++at[d] < p->buffer->shape[d])
@@ -150,17 +150,17 @@ static int64_t advance(const case_place *p, int64_t *at, int64_t position) {
   return position;
 }
 
-void case_fill_memory(const case_plan *c, case_binding *b, case_fill fill, int generation) {
+void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int generation) {
   memset(b->image, POISON, (size_t)b->bytes);
   if (fill != FILL_SOURCE)
     memset(b->arena, POISON, (size_t)b->bytes);
   for (int64_t i = 0; i < b->n; i++) {
-    const case_place *p = &b->place[i];
-    uint64_t key = key_of(c, p->entry, generation);
+    const case_buffer *p = &b->place[i];
+    uint64_t key = stamp_key(c, p->entry, generation);
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
-    for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
+    for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
       int64_t element = p->buffer->index[k];
-      if (element >= 0 && (fill != FILL_REVERSED || in_region(&c->entry[p->entry], element)))
+      if (element >= 0 && (fill != FILL_REVERSED || is_in_region(&c->entry[p->entry], element)))
         oracle_stamp(key, element, p->width, b->image + position);
     }
   }
@@ -168,36 +168,36 @@ void case_fill_memory(const case_plan *c, case_binding *b, case_fill fill, int g
     memcpy(b->arena, b->image, (size_t)b->bytes);
 }
 
-static void hex(cli_text *t, const unsigned char *bytes, size_t n) {
+static void add_hex(cli_text *t, const unsigned char *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     cli_add(t, "%02x", bytes[i]);
 }
 
-static void dims(cli_text *t, int ndim, const int64_t *at) {
+static void add_dims(cli_text *t, int ndim, const int64_t *at) {
   cli_add(t, "[");
   for (int d = 0; d < ndim; d++)
     cli_add(t, d > 0 ? ",%lld" : "%lld", (long long)at[d]);
   cli_add(t, "]");
 }
 
-bool case_check_memory(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
-                       cli_text *why) {
+bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
+                        cli_text *why) {
   if (memcmp(b->arena, b->image, (size_t)b->bytes) == 0)
     return true;
   const char *side = fill == FILL_DESTINATION ? "dst" : "src";
   int64_t first_buffer = 0;
   for (int64_t i = 0; i < b->n; i++) {
-    const case_place *p = &b->place[i];
+    const case_buffer *p = &b->place[i];
     first_buffer = i > 0 && b->place[i - 1].entry != p->entry ? i : first_buffer;
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
-    for (int64_t k = 0; k < p->buffer->n; k++, position = advance(p, at, position)) {
+    for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
       if (memcmp(b->arena + position, b->image + position, p->width) == 0)
         continue;
       cli_add(why, "rank %lld, entry %lld, %s array %lld, local index ", (long long)rank, (long long)p->entry, side,
               (long long)(i - first_buffer));
-      dims(why, p->buffer->ndim, at);
+      add_dims(why, p->buffer->ndim, at);
       cli_add(why, " of shape ");
-      dims(why, p->buffer->ndim, p->buffer->shape);
+      add_dims(why, p->buffer->ndim, p->buffer->shape);
       if (fill == FILL_SOURCE)
         cli_add(why, ": the source was written to");
       else if (p->buffer->index[k] < 0)
@@ -205,9 +205,9 @@ bool case_check_memory(const case_plan *c, const case_binding *b, case_fill fill
       else
         cli_add(why, ": should be source element %lld", (long long)p->buffer->index[k]);
       cli_add(why, " (has ");
-      hex(why, b->arena + position, p->width);
+      add_hex(why, b->arena + position, p->width);
       cli_add(why, ", should have ");
-      hex(why, b->image + position, p->width);
+      add_hex(why, b->image + position, p->width);
       cli_add(why, ", generation %d)", generation);
       return false;
     }

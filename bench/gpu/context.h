@@ -1,0 +1,38 @@
+/* The context of a check or a benchmark on one GPU: devices, streams, events. */
+#ifndef BENCH_GPU_CONTEXT_H
+#define BENCH_GPU_CONTEXT_H
+
+#include "bench/cli/util.h"
+#include "bench/launch/gpu.h"
+
+enum { GPU_STREAMS = 3 };
+
+typedef struct gpu_context {
+  reshard_device handle;
+  rs_device *gpu, *cpu; /* cpu: to compare with */
+  void *stream[GPU_STREAMS];
+  gpu_info info;
+  /* timing */
+  rs_event *begin, *end;
+  void *scratch;
+  size_t scratch_bytes;
+  int64_t hold;
+} gpu_context;
+
+void gpu_context_open(gpu_context *b);
+void gpu_context_close(gpu_context *b);
+/* Memory of the GPU; ends the program where there is none. */
+void *gpu_context_alloc(const gpu_context *b, int64_t bytes);
+void gpu_context_free(const gpu_context *b, void *memory);
+void gpu_context_to_gpu(const gpu_context *b, void *to, const void *from,
+                        int64_t bytes); /* both are done when they return */
+void gpu_context_to_host(const gpu_context *b, void *to, const void *from, int64_t bytes);
+void gpu_context_wait(const gpu_context *b);
+
+/* Seconds that the GPU takes for the work, with empty caches and without the host's launches: memsets hold the stream
+ * until these are over. The work is repeated n times, the i-th with user + i * size, one after the other; the time is
+ * the mean (gpu.h). */
+typedef reshard_status (*gpu_work)(void *user, void *stream);
+double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
+
+#endif

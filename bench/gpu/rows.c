@@ -1,0 +1,94 @@
+#include "bench/gpu/rows.h"
+
+#include "bench/cli/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void gpu_measure(gpu_bench_run *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds) {
+  int64_t turns = x->o->iterations;
+  for (int i = 0; x->o->profile && i < n; i++) {
+    CLI_TRY("", runners[i].work(runners[i].user, x->b->stream[0]));
+    seconds[i] = 1;
+  }
+  if (x->o->profile)
+    return;
+  double *times = cli_alloc(n * turns, sizeof *times);
+  x->b->hold = 1;
+  for (int64_t t = -1; t < turns; t++)
+    for (int i = 0; i < n; i++) {
+      double one = gpu_context_time(x->b, runners[i].work, runners[i].user, sets, runners[i].size);
+      if (t >= 0)
+        times[i * turns + t] = one;
+    }
+  for (int i = 0; i < n; i++)
+    seconds[i] = cli_median(times + i * turns, turns);
+  free(times);
+}
+
+gpu_row *gpu_add_row(gpu_bench_run *x, const char *name, const char *unit, double goal, bool at_least) {
+  gpu_row *r = &x->row[x->rows++];
+  *r = (gpu_row){.unit = unit, .goal = goal, .at_least = at_least};
+  snprintf(r->name, sizeof r->name, "%s", name);
+  return r;
+}
+
+bool gpu_wanted(const gpu_bench_run *x, const char *name) {
+  return x->o->only == NULL || strncmp(name, x->o->only, strlen(x->o->only)) == 0;
+}
+
+static bool goal_met(const gpu_row *r) {
+  return !r->wrong && (r->at_least ? r->figure >= r->goal : r->figure <= r->goal);
+}
+
+void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
+  if (x->o->profile) {
+    printf("%-38s %11lld B  %s\n", r->name, (long long)r->bytes, r->wrong ? "WRONG DATA" : "run once");
+    return;
+  }
+  printf("%-38s %11lld B  %9.1f us  %6.3f %s, goal %s %g: %s", r->name, (long long)r->bytes, r->us, r->figure, r->unit,
+         r->at_least ? ">=" : "<=", r->goal,
+         r->wrong      ? "WRONG DATA"
+         : goal_met(r) ? "met"
+                       : "short");
+  if (r->memcpy_us > 0)
+    printf("; memcpy %.1f us", r->memcpy_us);
+  for (int i = 0; i < RIVALS; i++)
+    if (r->rival[i] != NULL && r->rival_us[i] > 0)
+      printf("; %s %.1f us", r->rival[i], r->rival_us[i]);
+    else if (r->rival[i] != NULL)
+      printf("; %s: not here", r->rival[i]);
+  printf("\n");
+  fflush(stdout);
+}
+
+void gpu_write_rows(const gpu_bench_run *x) {
+  json j = {0};
+  cli_json_open(&j, NULL, '{');
+  cli_json_int(&j, "version", 1);
+  cli_json_string(&j, "reshard", reshard_version());
+  cli_json_string(&j, "gpu", x->b->info.name);
+  cli_json_int(&j, "iterations", x->o->iterations);
+  cli_json_open(&j, "rows", '[');
+  for (int64_t i = 0; i < x->rows; i++) {
+    const gpu_row *r = &x->row[i];
+    cli_json_line(&j);
+    cli_json_open(&j, NULL, '{');
+    cli_json_string(&j, "name", r->name);
+    cli_json_int(&j, "bytes", r->bytes);
+    cli_json_real(&j, "time_us", r->us);
+    cli_json_real(&j, "memcpy_us", r->memcpy_us);
+    for (int k = 0; k < RIVALS; k++)
+      if (r->rival[k] != NULL && r->rival_us[k] > 0)
+        cli_json_real(&j, r->rival[k], r->rival_us[k]);
+    cli_json_real(&j, "figure", r->figure);
+    cli_json_string(&j, "of", r->unit);
+    cli_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
+    cli_json_bool(&j, "met", goal_met(r));
+    cli_json_bool(&j, "wrong", r->wrong);
+    cli_json_close(&j, '}');
+  }
+  cli_json_close(&j, ']');
+  cli_json_close(&j, '}');
+  cli_json_write(&j, x->o->json);
+}

@@ -1,0 +1,66 @@
+/* A random case: from a 64-bit seed a world, layouts, entries, strides, options. A seed gives the same case on every
+ * machine. */
+#ifndef BENCH_CASE_MAKE_H
+#define BENCH_CASE_MAKE_H
+
+#include "bench/verify/case_layout.h"
+
+#include "bench/cli/util.h"
+
+/* One side of an entry. */
+typedef struct case_side {
+  oracle_layout described;
+  reshard_layout layout;
+  oracle_buffers buffers; /* destination: after oracle_reshard source elements, or -1 */
+  char *text;             /* how the layout was made: its string, or "kind by constructor" */
+} case_side;
+
+typedef struct case_entry {
+  case_side src, dst;
+  oracle_region region;
+  unsigned given; /* which pointers of the reshard_entry are passed: GIVEN_* */
+  reshard_dtype dtype;
+  char name[24];
+} case_entry;
+
+enum {
+  GIVEN_SRC_OFFSET = 1,
+  GIVEN_SRC_EXTENT = 2,
+  GIVEN_DST_OFFSET = 4,
+  GIVEN_DST_EXTENT = 8,
+  GIVEN_PERMUTATION = 16,
+  GIVEN_NAME = 32,
+};
+
+typedef struct case_plan {
+  uint64_t seed;
+  int64_t world;
+  int64_t nentries;
+  case_entry *entry;
+  reshard_plan_options options;
+  int64_t nodes[ORACLE_WORLD];
+  int64_t least_limit;  /* of workspace_limit for this world; 0 where there is no limit */
+  oracle_counts counts; /* of all entries, in bytes */
+  int64_t bytes;        /* of all regions */
+  bool plain;           /* every array is contiguous; else as the seed has it */
+  bool reversible;      /* every destination is whole, without gap, halo or replica */
+} case_plan;
+
+/* Fixed choices; 0 or AUTO leave a choice to the seed. */
+typedef struct case_choices {
+  int64_t ranks;
+  int threads;
+  reshard_path path; /* AUTO: direct, packed and auto in turn */
+  bool describe;     /* print what each case is before it runs */
+  bool graph;        /* on GPUs: each execute is launched from a graph */
+  struct session
+      *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
+} case_choices;
+
+/* Makes the case of a seed; on failure false, with the reason in why. */
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, cli_text *why);
+void case_free(case_plan *plan);
+/* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */
+reshard_entry *case_entries(const case_plan *plan);
+
+#endif

@@ -1,0 +1,43 @@
+# Writes man pages of the program and of each command by help2man, from what they say to --help.
+# usage: cmake -DPROGRAM=build/reshard -DHELP2MAN=help2man -DOUT=DIRECTORY -P man.cmake
+execute_process(COMMAND ${PROGRAM} --version OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REPLACE "reshard " "" version "${version}")
+execute_process(COMMAND ${PROGRAM} --help OUTPUT_VARIABLE overview)
+string(REGEX MATCHALL "\n  [a-z]+  +[^\n]+" commands "${overview}")
+file(MAKE_DIRECTORY ${OUT})
+
+# help2man runs a script that prints the help; examples and exit status are sections of their own, which it is given.
+function(write_page name summary help)
+  set(sections "")
+  if(help MATCHES "\nexamples:\n((  [^\n]*\n)+)")
+    string(REPLACE "${CMAKE_MATCH_0}" "\n" help "${help}")
+    string(APPEND sections "[EXAMPLES]\n.nf\n${CMAKE_MATCH_1}.fi\n\n")
+  endif()
+  if(help MATCHES "exit status: ([^\n]*)\n")
+    string(REPLACE "${CMAKE_MATCH_0}" "" help "${help}")
+    string(REPLACE "; " "\n.br\n" status "${CMAKE_MATCH_1}")
+    string(APPEND sections "[EXIT STATUS]\n${status}\n")
+  endif()
+  string(REGEX REPLACE "\n     +" " " help "${help}") # a term's description goes on
+  string(REGEX REPLACE "\n([A-Z]+)  +" "\n  \\1  " help "${help}")
+  string(REGEX REPLACE "(^|\n)usage:" "\\1Usage:" help "${help}")
+  string(REGEX REPLACE "\noptions:\n" "\nOptions:\n" help "${help}")
+  file(WRITE ${OUT}/${name} "#!/bin/sh\ncat <<'END'\n${help}END\n")
+  file(CHMOD ${OUT}/${name} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  file(WRITE ${OUT}/sections "${sections}")
+  execute_process(COMMAND ${HELP2MAN} --no-info --section=1 "--name=${summary}" "--version-string=${name} ${version}"
+    --include=${OUT}/sections --output=${OUT}/${name}.1 ${OUT}/${name} RESULT_VARIABLE failed ERROR_VARIABLE said)
+  file(REMOVE ${OUT}/${name} ${OUT}/sections)
+  if(failed)
+    message(FATAL_ERROR "${name}.1: ${said}")
+  endif()
+endfunction()
+
+write_page(reshard "moves distributed tensors from one layout to another" "${overview}")
+foreach(line IN LISTS commands)
+  string(REGEX MATCH "^\n  ([a-z]+) +(.*)$" line "${line}")
+  set(command ${CMAKE_MATCH_1})
+  set(summary "${CMAKE_MATCH_2}")
+  execute_process(COMMAND ${PROGRAM} ${command} --help OUTPUT_VARIABLE help)
+  write_page(reshard-${command} "${summary}" "${help}")
+endforeach()
