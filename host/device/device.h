@@ -80,12 +80,12 @@ typedef struct rs_event rs_event; /* a point in a stream's order; the CPU's are 
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. */
-typedef struct rs_link {
-  atomic_bool taken;      /* the device's, while it carries: false before and after */
+typedef struct rs_relay {
+  atomic_bool taken;      /* the device's, while it relays: false before and after */
   const rs_program *pack; /* fills span.src */
   rs_span span;
   const rs_program *unpack; /* empties span.dst */
-} rs_link;
+} rs_relay;
 
 typedef struct rs_device_ops {
   const char *name; /* "cpu", "cuda" */
@@ -118,7 +118,7 @@ typedef struct rs_device_ops {
   reshard_status (*copy)(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
   /* Runs n messages as one job: each packed, copied and unpacked by one thread, so that what it stages stays in that
    * thread's cache. total_bytes as in copy. Allocates nothing. NULL on a device with streams. */
-  reshard_status (*carry)(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
+  reshard_status (*relay)(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream);
   /* Number of box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);
   /* Converts numbers: one launch or one job for all; a long list is several launches where the stream is captured, or
@@ -170,14 +170,14 @@ struct rs_device {
 
 struct rs_storage_pool;
 struct rs_staging;
-struct rs_keep;
+struct rs_deferred_list;
 enum { RS_SIDE_IN, RS_SIDE_OUT, RS_SIDES }; /* side streams: copies to the device and from it */
 struct reshard_device_s {
   atomic_int references;
   rs_device *device;
   struct rs_storage_pool *storage, *pinned;
   struct rs_staging *staging;
-  struct rs_keep *keep; /* keep.h */
+  struct rs_deferred_list *deferred; /* deferred_release.h */
   pthread_mutex_t mutex;  /* of the program */
   struct rs_program *once; /* of copies that run once */
   _Atomic(void *) side[RS_SIDES]; /* NULL: not made yet */

@@ -58,7 +58,7 @@ static void destroy(reshard_device d) {
   if (d->once != NULL)
     d->device->ops->release(d->device, d->once);
   pthread_mutex_destroy(&d->mutex);
-  rs_keep_destroy(d->keep);
+  rs_deferred_list_destroy(d->deferred);
   rs_staging_destroy(d->staging);
   rs_storage_pool_destroy(d->pinned);
   rs_storage_pool_destroy(d->storage);
@@ -86,7 +86,7 @@ reshard_status reshard_device_create(const char *name, const reshard_device_opti
   RS_TRY_GOTO(status, rs_storage_pool_create(made->device, &complete, &made->storage), failed);
   RS_TRY_GOTO(status, rs_storage_pool_create_pinned(made->device, &made->pinned), failed);
   RS_TRY_GOTO(status, rs_staging_create(made->device, STAGING_MOST, &made->staging), failed);
-  RS_TRY_GOTO(status, rs_keep_create(made->device, &made->keep), failed);
+  RS_TRY_GOTO(status, rs_deferred_list_create(made->device, &made->deferred), failed);
   *device = made;
   return RESHARD_SUCCESS;
 failed:

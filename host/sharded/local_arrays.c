@@ -106,7 +106,7 @@ reshard_status rs_held_fill(reshard_device device, const rs_held *held, const vo
   if (bytes_alike || !device->device->ops->streams)
     return fill_arrays(device->device, held, at, bytes_alike, stream);
   rs_staging *staging; /* the stream reads the element when the caller may have another one there */
-  rs_piece *piece;
+  rs_staging_block *piece;
   void *kept;
   RS_TRY(rs_device_staging(device, &staging));
   RS_TRY(rs_staging_take(staging, width, &piece, &kept));

@@ -136,7 +136,7 @@ static reshard_status select_on_gpu(const selection *s, reshard_device device, v
   rs_storage_pool *pool;
   rs_staging *staging;
   rs_block *found;
-  rs_piece *piece;
+  rs_staging_block *piece;
   void *told;
   RS_TRY(rs_device_check_capture("reshard_index_select", device->device, stream));
   RS_TRY(rs_device_pool(device, &pool));

@@ -46,7 +46,7 @@ typedef struct packer {
   const rs_move *m;
   reshard_device cpu;
   rs_staging *staging;
-  rs_piece *piece; /* that is being filled; NULL: none */
+  rs_staging_block *piece; /* that is being filled; NULL: none */
   char *memory;
   int64_t filled;
   rs_copies copies; /* into it */

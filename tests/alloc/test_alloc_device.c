@@ -68,7 +68,7 @@ static bool life(int64_t k) {
   enum { BLOCKS = 4 };
   scene s = open_scene();
   rs_block *b[BLOCKS] = {NULL};
-  rs_piece *piece = NULL;
+  rs_staging_block *piece = NULL;
   void *memory;
   queue_mark(s.q, fault_mark);
   fault_mark(true);

@@ -157,7 +157,7 @@ static void open_gpu(uint64_t seed, reshard_device *gpu) {
   GOOD(rs_storage_pool_create(device, &options, &(*gpu)->storage));
   GOOD(rs_storage_pool_create_pinned(device, &(*gpu)->pinned));
   GOOD(rs_staging_create(device, 64 << 20, &(*gpu)->staging));
-  GOOD(rs_keep_create(device, &(*gpu)->keep));
+  GOOD(rs_deferred_list_create(device, &(*gpu)->deferred));
 }
 
 static void close_gpu(reshard_device gpu) {
@@ -166,7 +166,7 @@ static void close_gpu(reshard_device gpu) {
   GOOD(device->ops->finish(device));
   if (gpu->once != NULL)
     device->ops->release(device, gpu->once);
-  rs_keep_destroy(gpu->keep);
+  rs_deferred_list_destroy(gpu->deferred);
   rs_staging_destroy(gpu->staging);
   rs_storage_pool_destroy(gpu->pinned);
   rs_storage_pool_destroy(gpu->storage);

@@ -9,7 +9,7 @@ reshard_status rs_local_reserve(reshard_comm comm, int64_t most) {
   rs_team *team = rs_team_of(comm);
   if (most <= team->reserved)
     return RESHARD_SUCCESS;
-  rs_link *links = NULL;
+  rs_relay *links = NULL;
   rs_span *spans = NULL;
   rs_program **programs = NULL;
   reshard_status status;
@@ -58,7 +58,7 @@ static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64
         return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                         (long long)me, (long long)want->bytes, (long long)want->peer,
                         have != NULL ? (long long)have->bytes : 0);
-      rs_link *link = &team->links[made++];
+      rs_relay *link = &team->links[made++];
       link->pack = have->program;
       link->span = (rs_span){have->at, want->at, want->bytes, want->staged};
       link->unpack = want->program;
@@ -82,7 +82,7 @@ static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t 
   for (int64_t i = 0; i < nlinks; i++)
     longest = rs_max(longest, team->links[i].span.bytes);
   if (longest <= CARRIED && nlinks >= 2 * rs_device_cpu_threads(device))
-    return device->ops->carry(device, nlinks, team->links, total_bytes, NULL);
+    return device->ops->relay(device, nlinks, team->links, total_bytes, NULL);
   for (int64_t i = 0; i < nlinks; i++) {
     team->programs[i] = (rs_program *)team->links[i].pack;
     team->spans[i] = team->links[i].span;

@@ -163,36 +163,36 @@ static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *span
   return RESHARD_SUCCESS;
 }
 
-typedef struct rs_carry_job {
+typedef struct rs_relay_job {
   const rs_kernels *kernels;
-  rs_link *links;
+  rs_relay *relays;
   int threads;
   bool streaming;
-} rs_carry_job;
+} rs_relay_job;
 
-static void carry_program(const rs_program *program, const rs_kernels *kernels) {
+static void run_program(const rs_program *program, const rs_kernels *kernels) {
   for (int64_t task = 0; task < tasks_of(program); task++)
     rs_program_run_task(program, kernels, task);
 }
 
 /* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
  * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
-static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
+static rs_relay *take_relay(const rs_relay_job *job, rs_claim *claim) {
   if (rs_threads_next(claim) < 0)
     return NULL;
   for (int64_t i = claim->thread; i < claim->n; i += job->threads)
-    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
-      return &job->links[i];
+    if (!atomic_exchange_explicit(&job->relays[i].taken, true, memory_order_relaxed))
+      return &job->relays[i];
   for (int64_t i = claim->n - 1;; i = i > 0 ? i - 1 : claim->n - 1)
-    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
-      return &job->links[i];
+    if (!atomic_exchange_explicit(&job->relays[i].taken, true, memory_order_relaxed))
+      return &job->relays[i];
 }
 
 /* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only
  * reads from memory, one that sends only writes: so it does some of both all the time. */
-static void send_link(const rs_carry_job *job, const rs_link *link, const rs_link *next) {
+static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_relay *next) {
   enum { PART = 2048 };
-  const rs_span *s = &link->span;
+  const rs_span *s = &relay->span;
   rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
   for (int64_t at = 0; at < s->bytes; at += PART) {
     int64_t bytes = rs_min(PART, s->bytes - at);
@@ -205,32 +205,32 @@ static void send_link(const rs_carry_job *job, const rs_link *link, const rs_lin
 }
 
 /* One task is one message, from its source to its destination. */
-static void carry_tasks(const void *user, rs_claim *claim) {
-  const rs_carry_job *job = user;
-  rs_link *link = take_link(job, claim);
-  while (link != NULL) {
-    carry_program(link->pack, job->kernels);
-    rs_link *next = take_link(job, claim);
-    send_link(job, link, next);
-    carry_program(link->unpack, job->kernels);
-    link = next;
+static void relay_tasks(const void *user, rs_claim *claim) {
+  const rs_relay_job *job = user;
+  rs_relay *relay = take_relay(job, claim);
+  while (relay != NULL) {
+    run_program(relay->pack, job->kernels);
+    rs_relay *next = take_relay(job, claim);
+    send_relay(job, relay, next);
+    run_program(relay->unpack, job->kernels);
+    relay = next;
   }
   job->kernels->fence();
 }
 
-static reshard_status cpu_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
+static reshard_status cpu_relay(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream) {
   (void)stream;
   rs_cpu *cpu = cpu_of(device);
-  rs_carry_job job = {cpu->kernels, links, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
+  rs_relay_job job = {cpu->kernels, relays, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
   int64_t bytes = 0;
   for (int64_t i = 0; i < n; i++)
-    bytes += links[i].span.bytes;
+    bytes += relays[i].span.bytes;
   if (bytes <= ALONE)
-    rs_threads_run_alone(n, carry_tasks, &job);
+    rs_threads_run_alone(n, relay_tasks, &job);
   else
-    rs_threads_run(cpu->threads, n, carry_tasks, &job);
+    rs_threads_run(cpu->threads, n, relay_tasks, &job);
   for (int64_t i = 0; i < n; i++)
-    atomic_store_explicit(&links[i].taken, false, memory_order_relaxed);
+    atomic_store_explicit(&relays[i].taken, false, memory_order_relaxed);
   return RESHARD_SUCCESS;
 }
 
@@ -261,7 +261,7 @@ static const rs_device_ops cpu_ops = {
     .release = cpu_release,
     .run = cpu_run,
     .copy = cpu_copy,
-    .carry = cpu_carry,
+    .relay = cpu_relay,
     .count = cpu_count,
     .cast = cpu_cast,
     .select = rs_cpu_select,

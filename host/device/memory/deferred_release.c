@@ -4,14 +4,14 @@
 #include <sched.h>
 #include <stdlib.h>
 
-struct rs_keep {
+struct rs_deferred_list {
   rs_device *device;
   pthread_mutex_t mutex;
-  rs_kept *first; /* in no order: they are of several streams */
+  rs_deferred_release *first; /* in no order: they are of several streams */
 };
 
-reshard_status rs_keep_create(rs_device *device, rs_keep **keep) {
-  rs_keep *made;
+reshard_status rs_deferred_list_create(rs_device *device, rs_deferred_list **keep) {
+  rs_deferred_list *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->device = device;
   pthread_mutex_init(&made->mutex, NULL);
@@ -19,8 +19,8 @@ reshard_status rs_keep_create(rs_device *device, rs_keep **keep) {
   return RESHARD_SUCCESS;
 }
 
-static void let_go(rs_device *device, rs_kept *list) {
-  for (rs_kept *next; list != NULL; list = next) {
+static void let_go(rs_device *device, rs_deferred_release *list) {
+  for (rs_deferred_release *next; list != NULL; list = next) {
     next = list->next;
     for (int64_t i = 0; i < list->items.n; i++)
       list->items.at[i].release(list->items.at[i].user, list->items.at[i].what);
@@ -32,7 +32,7 @@ static void let_go(rs_device *device, rs_kept *list) {
 
 /* Not for the whole device where that can be helped: it has streams of others, which may wait for other ranks, or be
  * captured. false: nobody can tell. */
-static bool wait_for(rs_device *device, const rs_kept *kept) {
+static bool wait_for(rs_device *device, const rs_deferred_release *kept) {
   bool happened = false;
   while (!kept->lost && !happened && device->ops->event_done(device, kept->event, &happened) == RESHARD_SUCCESS)
     if (!happened)
@@ -40,11 +40,11 @@ static bool wait_for(rs_device *device, const rs_kept *kept) {
   return happened;
 }
 
-void rs_keep_destroy(rs_keep *keep) {
+void rs_deferred_list_destroy(rs_deferred_list *keep) {
   if (keep == NULL)
     return;
   bool all = true;
-  for (const rs_kept *kept = keep->first; kept != NULL; kept = kept->next)
+  for (const rs_deferred_release *kept = keep->first; kept != NULL; kept = kept->next)
     all &= wait_for(keep->device, kept);
   if (!all)
     (void)keep->device->ops->finish(keep->device);
@@ -54,11 +54,11 @@ void rs_keep_destroy(rs_keep *keep) {
 }
 
 /* Those that are done with, out of the list: what they hold is let go without the lock. */
-static rs_kept *take_done(rs_keep *keep) {
-  rs_kept *done = NULL, **link = &keep->first;
+static rs_deferred_release *take_done(rs_deferred_list *keep) {
+  rs_deferred_release *done = NULL, **link = &keep->first;
   pthread_mutex_lock(&keep->mutex);
   while (*link != NULL) {
-    rs_kept *kept = *link;
+    rs_deferred_release *kept = *link;
     bool happened = false;
     if (!kept->lost && keep->device->ops->event_done(keep->device, kept->event, &happened) == RESHARD_SUCCESS &&
         happened) {
@@ -73,8 +73,8 @@ static rs_kept *take_done(rs_keep *keep) {
   return done;
 }
 
-reshard_status rs_keep_begin(rs_keep *keep, rs_kept **kept) {
-  rs_kept *made;
+reshard_status rs_deferred_release_begin(rs_deferred_list *keep, rs_deferred_release **kept) {
+  rs_deferred_release *made;
   let_go(keep->device, take_done(keep));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = keep->device->ops->event_create(keep->device, &made->event);
@@ -86,13 +86,13 @@ reshard_status rs_keep_begin(rs_keep *keep, rs_kept **kept) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_kept_add(rs_kept *kept, void (*release)(void *user, void *what), void *user, void *what) {
+reshard_status rs_deferred_release_add(rs_deferred_release *kept, void (*release)(void *user, void *what), void *user, void *what) {
   RS_TRY(rs_vec_reserve(&kept->items, kept->items.n + 1));
-  kept->items.at[kept->items.n++] = (rs_kept_item){release, user, what};
+  kept->items.at[kept->items.n++] = (rs_deferred_item){release, user, what};
   return RESHARD_SUCCESS;
 }
 
-void rs_keep_end(rs_keep *keep, rs_kept *kept, bool launched) {
+void rs_deferred_release_end(rs_deferred_list *keep, rs_deferred_release *kept, bool launched) {
   if (!launched || kept->items.n == 0) {
     let_go(keep->device, kept);
     return;

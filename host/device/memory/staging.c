@@ -11,8 +11,8 @@
 
 enum { LEAST = 64 << 10, LOOSE = 8 }; /* a piece serves what needs a LOOSE-th of it */
 
-struct rs_piece {
-  rs_piece *next;
+struct rs_staging_block {
+  rs_staging_block *next;
   void *memory;
   size_t bytes;
   rs_event *event;
@@ -23,8 +23,8 @@ struct rs_staging {
   rs_device *device;
   size_t most;
   pthread_mutex_t mutex;
-  rs_piece *first, **end; /* given back */
-  rs_piece *graphs;       /* what graphs read */
+  rs_staging_block *first, **end; /* given back */
+  rs_staging_block *graphs;       /* what graphs read */
   rs_staging_stats stats;
 };
 
@@ -43,15 +43,15 @@ reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **st
   return RESHARD_SUCCESS;
 }
 
-static void drop_piece(rs_staging *s, rs_piece *piece) {
+static void drop_piece(rs_staging *s, rs_staging_block *piece) {
   s->device->ops->event_destroy(s->device, piece->event);
   s->device->ops->host_free(s->device, piece->memory);
   s->stats.bytes -= piece->bytes;
   free(piece);
 }
 
-static reshard_status make_piece(rs_staging *s, size_t bytes, rs_piece **piece) {
-  rs_piece *made;
+static reshard_status make_piece(rs_staging *s, size_t bytes, rs_staging_block **piece) {
+  rs_staging_block *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status;
   RS_TRY_GOTO(status, s->device->ops->event_create(s->device, &made->event), no_event);
@@ -67,21 +67,21 @@ no_event:
   return status;
 }
 
-static void append(rs_staging *s, rs_piece *piece) {
+static void append(rs_staging *s, rs_staging_block *piece) {
   piece->next = NULL;
   *s->end = piece;
   s->end = &piece->next;
 }
 
-static rs_piece *take_out(rs_staging *s, rs_piece **link) {
-  rs_piece *piece = *link;
+static rs_staging_block *take_out(rs_staging *s, rs_staging_block **link) {
+  rs_staging_block *piece = *link;
   *link = piece->next;
   if (piece->next == NULL)
     s->end = link;
   return piece;
 }
 
-static reshard_status look(rs_staging *s, rs_piece *piece) {
+static reshard_status look(rs_staging *s, rs_staging_block *piece) {
   bool done = !piece->pending;
   if (!done)
     RS_TRY(s->device->ops->event_done(s->device, piece->event, &done));
@@ -90,9 +90,9 @@ static reshard_status look(rs_staging *s, rs_piece *piece) {
 }
 
 /* The first that is free and of a size between the two; *piece NULL: there is none. */
-static reshard_status find(rs_staging *s, size_t least, size_t most, rs_piece **piece) {
+static reshard_status find(rs_staging *s, size_t least, size_t most, rs_staging_block **piece) {
   *piece = NULL;
-  for (rs_piece **link = &s->first; *link != NULL; link = &(*link)->next) {
+  for (rs_staging_block **link = &s->first; *link != NULL; link = &(*link)->next) {
     if ((*link)->bytes < least || (*link)->bytes > most)
       continue;
     RS_TRY(look(s, *link));
@@ -116,7 +116,7 @@ static reshard_status wait_and_drop(rs_staging *s) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status take(rs_staging *s, size_t bytes, rs_piece **piece) {
+static reshard_status take(rs_staging *s, size_t bytes, rs_staging_block **piece) {
   size_t size = LEAST;
   while (size < bytes && size <= SIZE_MAX / LOOSE)
     size *= 2;
@@ -125,7 +125,7 @@ static reshard_status take(rs_staging *s, size_t bytes, rs_piece **piece) {
   size = size < s->most ? size : s->most;
   RS_TRY(find(s, bytes, LOOSE * size, piece));
   while (*piece == NULL && size > s->most - s->stats.bytes) {
-    rs_piece *idle;
+    rs_staging_block *idle;
     RS_TRY(find(s, bytes, SIZE_MAX, piece)); /* larger than it should be */
     if (*piece != NULL)
       break;
@@ -141,8 +141,8 @@ static reshard_status take(rs_staging *s, size_t bytes, rs_piece **piece) {
   return *piece != NULL ? RESHARD_SUCCESS : make_piece(s, size, piece);
 }
 
-reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_piece **piece, void **memory) {
-  rs_piece *taken;
+reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_staging_block **piece, void **memory) {
+  rs_staging_block *taken;
   pthread_mutex_lock(&staging->mutex);
   reshard_status status = take(staging, bytes, &taken);
   if (status == RESHARD_SUCCESS) {
@@ -155,7 +155,7 @@ reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_piece **pie
 }
 
 /* A piece that cannot be marked is free when the stream is empty. */
-static reshard_status mark(rs_staging *s, rs_piece *piece, void *stream, bool *captured) {
+static reshard_status mark(rs_staging *s, rs_staging_block *piece, void *stream, bool *captured) {
   RS_TRY(s->device->ops->capturing(s->device, stream, captured));
   if (*captured)
     return RESHARD_SUCCESS;
@@ -167,7 +167,7 @@ static reshard_status mark(rs_staging *s, rs_piece *piece, void *stream, bool *c
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_staging_give(rs_staging *staging, rs_piece *piece, void *stream) {
+reshard_status rs_staging_give(rs_staging *staging, rs_staging_block *piece, void *stream) {
   bool captured = false;
   reshard_status status = mark(staging, piece, stream, &captured);
   pthread_mutex_lock(&staging->mutex);
@@ -195,7 +195,7 @@ void rs_staging_destroy(rs_staging *staging) {
     status = wait_and_drop(staging);
   if (staging->first != NULL || staging->graphs != NULL) /* lost, or nobody can tell */
     (void)staging->device->ops->finish(staging->device);
-  for (rs_piece *next; staging->graphs != NULL; staging->graphs = next) {
+  for (rs_staging_block *next; staging->graphs != NULL; staging->graphs = next) {
     next = staging->graphs->next;
     drop_piece(staging, staging->graphs);
   }

@@ -8,7 +8,7 @@
 #include "device/device.h"
 
 typedef struct rs_staging rs_staging;
-typedef struct rs_piece rs_piece;
+typedef struct rs_staging_block rs_staging_block;
 
 /* Thread-safe. */
 reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **staging);
@@ -16,10 +16,10 @@ reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **st
 void rs_staging_destroy(rs_staging *staging);
 /* A piece of at least `bytes`, aligned to 256. RESHARD_ERROR_OUT_OF_MEMORY where it would be more than `most`, with
  * what callers have and have not given yet. */
-reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_piece **piece, void **memory);
+reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_staging_block **piece, void **memory);
 /* stream has been given the last use of the piece. The caller does not have it any more, also after an error. Where the
  * stream is being captured the piece stays as it is until the ring goes: the graph reads it each time that it runs. */
-reshard_status rs_staging_give(rs_staging *staging, rs_piece *piece, void *stream);
+reshard_status rs_staging_give(rs_staging *staging, rs_staging_block *piece, void *stream);
 
 typedef struct rs_staging_stats {
   size_t bytes; /* pinned now */

@@ -37,15 +37,15 @@ static void close_room(room *r) {
   queue_device_free(r->q);
 }
 
-static rs_piece *take(room *r, size_t bytes, void **memory) {
-  rs_piece *piece;
+static rs_staging_block *take(room *r, size_t bytes, void **memory) {
+  rs_staging_block *piece;
   if (rs_staging_take(r->staging, bytes, &piece, memory) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
   assert_true((uintptr_t)*memory % 256 == 0);
   memset(*memory, 1, bytes);
   return piece;
 }
-static void give(room *r, rs_piece *piece, int stream) {
+static void give(room *r, rs_staging_block *piece, int stream) {
   assert_int_equal(rs_staging_give(r->staging, piece, r->stream[stream]), RESHARD_SUCCESS);
 }
 static rs_staging_stats stats_of(const room *r) {
@@ -59,7 +59,7 @@ static void test_again_when_done(void **state) {
   (void)state;
   room r = open_room(1024 * KIB);
   void *a, *b, *c;
-  rs_piece *piece = take(&r, 1, &a);
+  rs_staging_block *piece = take(&r, 1, &a);
   queue_hold(r.q, r.stream[0]);
   give(&r, piece, 0);
   piece = take(&r, 64 * KIB, &b);
@@ -84,7 +84,7 @@ static void test_most(void **state) {
   (void)state;
   room r = open_room(512 * KIB);
   void *m;
-  rs_piece *p[4], *none = NULL;
+  rs_staging_block *p[4], *none = NULL;
   for (int i = 0; i < 4; i++)
     p[i] = take(&r, 128 * KIB, &m);
   assert_int_equal(rs_staging_take(r.staging, 1, &none, &m), RESHARD_ERROR_OUT_OF_MEMORY);
@@ -109,7 +109,7 @@ static void test_failures(void **state) {
   (void)state;
   room r = open_room(512 * KIB);
   void *m;
-  rs_piece *piece, *none = NULL;
+  rs_staging_block *piece, *none = NULL;
   static const queue_call calls[] = {QUEUE_EVENT, QUEUE_ALLOC};
   for (int i = 0; i < 2; i++) {
     queue_fail(r.q, calls[i], 0);
@@ -143,7 +143,7 @@ static void test_cpu(void **state) {
   (void)state;
   rs_device *cpu;
   rs_staging *staging;
-  rs_piece *piece;
+  rs_staging_block *piece;
   void *a, *b;
   assert_int_equal(rs_device_cpu_create(1, RESHARD_ISA_AUTO, &cpu), RESHARD_SUCCESS);
   assert_int_equal(rs_staging_create(cpu, 1024 * KIB, &staging), RESHARD_SUCCESS);
