@@ -86,7 +86,8 @@ reshard_status rs_deferred_release_begin(rs_deferred_list *keep, rs_deferred_rel
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_deferred_release_add(rs_deferred_release *kept, void (*release)(void *user, void *what), void *user, void *what) {
+reshard_status rs_deferred_release_add(rs_deferred_release *kept, void (*release)(void *user, void *what), void *user,
+                                       void *what) {
   RS_TRY(rs_vec_reserve(&kept->items, kept->items.n + 1));
   kept->items.at[kept->items.n++] = (rs_deferred_item){release, user, what};
   return RESHARD_SUCCESS;

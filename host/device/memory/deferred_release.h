@@ -24,9 +24,10 @@ void rs_deferred_list_destroy(rs_deferred_list *keep);
 /* Lets go what is done with; then an empty one. Thread-safe, as is the end. */
 reshard_status rs_deferred_release_begin(rs_deferred_list *keep, rs_deferred_release **kept);
 /* release(user, what) is called once, from whatever thread calls later. On an error it is not. */
-reshard_status rs_deferred_release_add(rs_deferred_release *kept, void (*release)(void *user, void *what), void *user, void *what);
-/* What was added stays until the event has happened, which the caller has recorded behind the last use (or says that it
- * is lost); `launched` false: nothing uses it, and it goes now. kept is the list's from here on. */
+reshard_status rs_deferred_release_add(rs_deferred_release *kept, void (*release)(void *user, void *what), void *user,
+                                       void *what);
+/* What was added stays until the event has happened, which the caller has recorded behind the last use (or says that
+ * it is lost); `launched` false: nothing uses it, and it goes now. kept is the list's from here on. */
 void rs_deferred_release_end(rs_deferred_list *keep, rs_deferred_release *kept, bool launched);
 
 #endif
