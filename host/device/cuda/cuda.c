@@ -6,7 +6,7 @@
 
 /* --- Errors and the current device ------------------------------------------------------------------------------ */
 
-static reshard_status status_of(cudaError_t error) {
+static reshard_status status_of_error(cudaError_t error) {
   switch (error) {
   case cudaSuccess: return RESHARD_SUCCESS;
   case cudaErrorMemoryAllocation: return RESHARD_ERROR_OUT_OF_MEMORY;
@@ -39,7 +39,8 @@ reshard_status rs_cuda_check(cudaError_t error, const char *call) {
     return RESHARD_SUCCESS;
   (void)cudaGetLastError();
   int name = (int)strcspn(call, "("); /* of the function, without its arguments */
-  return rs_error(status_of(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error), (int)error);
+  return rs_error(status_of_error(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error),
+                  (int)error);
 }
 
 reshard_status rs_cuda_enter(const rs_device *device, int *before) {
@@ -121,14 +122,14 @@ static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *
   return RESHARD_SUCCESS;
 }
 
-/* Of a stream that is not captured, whatever others are. */
+/* Synchronizes a stream that is not captured, whether others are or not. */
 static reshard_status cuda_synchronize(rs_device *device, void *stream) {
   RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
 }
 
 static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
 
-static reshard_status capturing(void *stream, bool *out) {
+static reshard_status is_capturing(void *stream, bool *out) {
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
   if (error == cudaErrorStreamCaptureImplicit) { /* the default stream, while one that it would wait for is captured */
@@ -144,9 +145,9 @@ static reshard_status capturing(void *stream, bool *out) {
 static reshard_status cuda_capturing(rs_device *device, void *stream, bool *out) {
   int before;
   if (stream != NULL && stream != cudaStreamLegacy && stream != cudaStreamPerThread) /* it knows its GPU */
-    return capturing(stream, out);
+    return is_capturing(stream, out);
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = capturing(stream, out);
+  reshard_status status = is_capturing(stream, out);
   rs_cuda_leave(before);
   return status;
 }
@@ -157,9 +158,9 @@ static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
-  rs_cuda_lots_free(device, &cuda->casts);
+  rs_upload_buffers_free(device, &cuda->cast_buffers);
   device->ops->stream_destroy(device, cuda->upload);
-  if (cuda->pool != NULL) /* it stays until all that was freed to it is free */
+  if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
@@ -198,7 +199,7 @@ static const rs_device_ops cuda_ops = {
     .destroy = cuda_destroy,
 };
 
-/* A GPU that there is: its number. */
+/* Checks that there is a GPU of this number; the current one for -1. */
 static reshard_status find_device(int wanted, int *index) {
   int driver = 0, devices = 0;
   RS_CUDA_TRY(cudaDriverGetVersion(&driver));
@@ -217,15 +218,15 @@ static reshard_status find_device(int wanted, int *index) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, int *value) {
+static reshard_status get_attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, int *value) {
   return rs_cuda_check(cudaDeviceGetAttribute(value, which, cuda->base.index), "cudaDeviceGetAttribute");
 }
 
 static reshard_status read_attributes(rs_cuda *cuda) {
   int l2, pools;
-  RS_TRY(attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
-  RS_TRY(attribute(cuda, cudaDevAttrL2CacheSize, &l2));
-  RS_TRY(attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
+  RS_TRY(get_attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
+  RS_TRY(get_attribute(cuda, cudaDevAttrL2CacheSize, &l2));
+  RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   cuda->l2_bytes = l2;
   cuda->pools = pools != 0;
   return RESHARD_SUCCESS;

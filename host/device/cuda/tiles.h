@@ -1,4 +1,5 @@
-/* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests. */
+/* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests.
+ */
 #ifndef RS_DEVICE_CUDA_TILES_H
 #define RS_DEVICE_CUDA_TILES_H
 
