@@ -3,8 +3,8 @@
 #include "device/cpu/cpu.h"
 
 #include "device/cpu/cast/cast.h"
-#include "device/cpu/ops.h"
 #include "device/cpu/copy/program.h"
+#include "device/cpu/ops.h"
 #include "device/cpu/threads.h"
 
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-  ALONE = 256 << 10, /* jobs up to this size wake nobody */
+  ALONE = 256 << 10, /* jobs up to this size wake no helper */
   SPAN_TASK = 512 << 10,
   SPAN_TASK_LEAST = 64 << 10,
 };
@@ -27,25 +27,25 @@ typedef struct rs_cpu {
 
 static inline rs_cpu *cpu_of(rs_device *device) { return (rs_cpu *)device; }
 
-/* Into a program without any ops. */
-static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
+/* Compiles copies into an empty program. */
+static reshard_status compile_into(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
   program->bytes = copies->bytes;
   for (int64_t i = 0; i < copies->copy.n; i++)
     RS_TRY(rs_program_add(program, copies, &copies->copy.at[i]));
   bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
-  RS_TRY(rs_program_join(program, streaming));
+  RS_TRY(rs_program_interleave(program, streaming));
   return rs_program_divide(program, rs_threads_count(cpu->threads));
 }
 
 static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
   rs_program *program;
   RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
-  reshard_status status = make_program(cpu_of(device), copies, total_bytes, program);
+  reshard_status status = compile_into(cpu_of(device), copies, total_bytes, program);
   if (status != RESHARD_SUCCESS) {
     rs_program_free(program);
     return status;
   }
-  rs_program_free_room(program);
+  rs_program_free_temporary(program);
   *out = program;
   return RESHARD_SUCCESS;
 }
@@ -54,7 +54,7 @@ static reshard_status cpu_recompile(rs_device *device, const rs_copies *copies, 
   if (*out == NULL)
     RS_TRY(rs_alloc_zero(out, 1, sizeof **out));
   rs_program_clear(*out);
-  return make_program(cpu_of(device), copies, total_bytes, *out);
+  return compile_into(cpu_of(device), copies, total_bytes, *out);
 }
 
 static void cpu_release(rs_device *device, rs_program *program) {
@@ -70,8 +70,8 @@ typedef struct rs_run_job {
 
 static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 : program->task.n; }
 
-/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together.
- * Each thread finds its way through this order by itself, from one of its tasks to the next. */
+/* Runs tasks of programs that take turns, task by task: when each rank has its own, those that read the same source
+ * stay together. Each thread finds its way through this order by itself, from one of its tasks to the next. */
 static void run_tasks(const void *user, rs_claim *claim) {
   const rs_run_job *job = user;
   int64_t program = -1, row = 0, at = -1;
@@ -109,14 +109,14 @@ static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *p
   return RESHARD_SUCCESS;
 }
 
-/* Spans are seen as one sequence of bytes that is cut in equal parts. */
+/* Spans are one sequence of bytes that is cut in equal parts. */
 typedef struct rs_copy_job {
   const rs_kernels *kernels;
   const rs_span *spans;
   int64_t size; /* of a task */
   int64_t bytes;
   bool streaming;
-  bool straight; /* the plain kernels, without looking ahead */
+  bool straight; /* the plain kernels, without prefetching */
 } rs_copy_job;
 
 static void copy_tasks(const void *user, rs_claim *claim) {
@@ -132,7 +132,8 @@ static void copy_tasks(const void *user, rs_claim *claim) {
       if (job->streaming && job->straight)
         job->kernels->stream(span->dst + inside, span->src + inside, bytes);
       else if (job->streaming && !span->staging)
-        job->kernels->stream_fan(&(rs_strand){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1, 1);
+        job->kernels->stream_runs(&(rs_cursor){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1,
+                                  1);
       else
         memcpy(span->dst + inside, span->src + inside, (size_t)bytes);
       at += bytes;
@@ -175,8 +176,8 @@ static void run_program(const rs_program *program, const rs_kernels *kernels) {
     rs_program_run_task(program, kernels, task);
 }
 
-/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
- * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
+/* Takes a message that no other thread has: of this thread's own share while there is one, so that round after round
+ * the same staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
 static rs_relay *take_relay(const rs_relay_job *job, rs_claim *claim) {
   if (rs_threads_next(claim) < 0)
     return NULL;
@@ -188,8 +189,8 @@ static rs_relay *take_relay(const rs_relay_job *job, rs_claim *claim) {
       return &job->relays[i];
 }
 
-/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only
- * reads from memory, one that sends only writes: so it does some of both all the time. */
+/* Copies a message that was packed, and prefetches the source of the next one. A core that packs only reads from
+ * memory, one that sends only writes: so it does some of both all the time. */
 static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_relay *next) {
   enum { PART = 2048 };
   const rs_span *s = &relay->span;
@@ -204,7 +205,7 @@ static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_
   }
 }
 
-/* One task is one message, from its source to its destination. */
+/* Relays messages, each from its source to its destination: one is one task. */
 static void relay_tasks(const void *user, rs_claim *claim) {
   const rs_relay_job *job = user;
   rs_relay *relay = take_relay(job, claim);
@@ -293,9 +294,9 @@ int rs_device_cpu_cores(void) {
   return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
 }
 
-/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of
- * all sockets or none, so no more than MOST is believed; a streaming store costs little where the cache would have
- * done. */
+/* Bytes of a job from which on source and destination no longer fit the last-level cache: half of it. Virtual machines
+ * report the cache of all sockets or none, so no more than MOST is believed. A streaming store costs little where the
+ * cache would have done. */
 static int64_t streaming_threshold(void) {
   enum { MOST = 2 << 20 };
   long bytes = 0;
@@ -315,7 +316,8 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
     return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
   rs_cpu *cpu;
   RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
-  *cpu = (rs_cpu){.base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
+  *cpu = (rs_cpu){
+      .base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
   reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
   if (status != RESHARD_SUCCESS) {
     free(cpu);

@@ -1,4 +1,4 @@
-/* Memory of the CPU, and the order that it does not need. */
+/* Memory of the CPU, and its streams and events, which are none. */
 #define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
 #include "device/cpu/ops.h"
 

@@ -33,8 +33,8 @@ static rs_select_fault find_fault(const rs_select *s) {
   return (rs_select_fault){-1, 0};
 }
 
-/* How many indices from the i-th on go into one copy, and the step between them. */
-static int64_t progression(const rs_select *s, int64_t i, int64_t *step) {
+/* Counts the indices from the i-th on that go into one copy, and finds the step between them. */
+static int64_t count_progression(const rs_select *s, int64_t i, int64_t *step) {
   int64_t count = 1, first = index_at(s, i);
   *step = 1;
   if (i + 1 == s->count)
@@ -45,7 +45,7 @@ static int64_t progression(const rs_select *s, int64_t i, int64_t *step) {
   return count >= 3 || *step == 1 ? count : 1;
 }
 
-/* The dim stands before the loops whose steps in dst are shorter. */
+/* Adds a copy in which the dim stands before the loops whose steps in dst are shorter. */
 static reshard_status add_copy(const rs_select *s, int64_t i, int64_t count, int64_t step, rs_copies *copies) {
   rs_axis axes[RESHARD_MAX_DIMS + 2];
   int n = 0, loop = 0;
@@ -80,7 +80,7 @@ reshard_status rs_cpu_select(rs_device *device, const rs_select *s, rs_select_fa
   rs_copies copies = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, count; i < s->count && total > 0; i += count) {
-    count = progression(s, i, &step);
+    count = count_progression(s, i, &step);
     RS_TRY_GOTO(status, add_copy(s, i, count, step, &copies), done);
     if (copies.copy.n < BATCH && i + count < s->count)
       continue;

@@ -141,31 +141,31 @@ static void walks(void **test) {
     for (int64_t run = 1; run <= 320; run = run < 140 ? run + 1 : run + 37) {
       for (int k = 0; k < 6; k++) {
         int64_t n0 = between(1, 21), n1 = between(1, 5), gap = k % 2 == 0 ? 0 : below(40);
-        rs_walk walk = {.run = run, .n1 = n1, .n0 = n0, .dst0 = run + gap, .src0 = between(-400, 400)};
-        walk.dst1 = walk.dst0 * n0 + below(3) * 5;
-        walk.src1 = between(-900, 900);
+        rs_run_loops loops = {.run = run, .n1 = n1, .n0 = n0, .dst0 = run + gap, .src0 = between(-400, 400)};
+        loops.dst1 = loops.dst0 * n0 + below(3) * 5;
+        loops.src1 = between(-900, 900);
         int64_t src = 40 << 10, dst = GUARD + below(70);
         if (k == 5) { /* whole lines */
-          walk.run = run = (run + 63) / 64 * 64;
-          walk.dst0 = run * between(1, 2);
-          walk.dst1 = walk.dst0 * n0;
+          loops.run = run = (run + 63) / 64 * 64;
+          loops.dst0 = run * between(1, 2);
+          loops.dst1 = loops.dst0 * n0;
           dst = (int64_t)(-(uintptr_t)got & 63) + 256;
         }
-        rs_axis axes[3] = {{n1, walk.src1, walk.dst1}, {n0, walk.src0, walk.dst0}, {run, 1, 1}};
+        rs_axis axes[3] = {{n1, loops.src1, loops.dst1}, {n0, loops.src0, loops.dst0}, {run, 1, 1}};
         clear(bytes);
         naive(source + src, wanted + dst, 1, 3, axes);
-        kernels->runs[rs_run_class(run)](got + dst, source + src, &walk);
+        kernels->runs[rs_run_class(run)](got + dst, source + src, &loops);
         check("runs", isa, bytes);
         if (run < 64)
           continue;
-        rs_strand strands[2] = {{got + dst, source + src, run, walk.dst0, walk.src0, NULL},
-                                {got + dst + walk.dst1, source + src + walk.src1, run, walk.dst0, walk.src0, NULL}};
+        rs_cursor cursors[2] = {{got + dst, source + src, run, loops.dst0, loops.src0, NULL},
+                                {got + dst + loops.dst1, source + src + loops.src1, run, loops.dst0, loops.src0, NULL}};
         clear(bytes);
         axes[0].n = rs_min(n1, 2);
         naive(source + src, wanted + dst, 1, 3, axes);
-        kernels->stream_fan(strands, (int)rs_min(n1, 2), n0);
+        kernels->stream_runs(cursors, (int)rs_min(n1, 2), n0);
         kernels->fence();
-        check("stream_fan", isa, bytes);
+        check("stream_runs", isa, bytes);
       }
     }
   }
