@@ -1,5 +1,5 @@
-/* How kernels of this library are written, so that the same file is compiled by nvcc for a GPU and by a plain C++
- * compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
+/* Macros in which kernels of this library are written, so that the same file is compiled by nvcc for a GPU and by a
+ * plain C++ compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
  *
  * Three things of CUDA cannot be written as C++ and have a seam here: launches, shared memory, and by-value parameters
  * that are too large to be copied by each thread. Launchers get everything else from the host: they ask the runtime for
@@ -44,8 +44,8 @@ static int rs_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
 }
 
 /* Has the kernel's code on the current device: else its first launch brings it there, which may allocate, wait for the
- * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90 for
- * sm_90; less than the device is where the driver has made it of the PTX of an older one. */
+ * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90
+ * for sm_90; less than the device is where the driver has made it of the PTX of an older one. */
 template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *arch = nullptr) {
   cudaFuncAttributes attributes;
   int error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));

@@ -94,7 +94,7 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
 
 /* Brings the code of the program, and of spans, to the device, so that no launch has to. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
-  int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_squares_load, rs_box_bulk_load};
+  int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load};
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
@@ -193,9 +193,9 @@ static reshard_status launch_batch(const rs_cuda *cuda, int class, rs_box_batch 
   if (batch->nparts == 0)
     return RESHARD_SUCCESS;
   rs_box_batch_close(batch);
-  int error = class == RS_BOX_ROWS      ? rs_box_rows_launch(batch, stream)
-              : class == RS_BOX_SQUARES ? rs_box_squares_launch(batch, stream)
-                                        : rs_box_bulk_launch(batch, cuda->multiprocessors, stream);
+  int error = class == RS_BOX_ROWS         ? rs_box_rows_launch(batch, stream)
+              : class == RS_BOX_TRANSPOSES ? rs_box_transpose_launch(batch, stream)
+                                           : rs_box_bulk_launch(batch, cuda->multiprocessors, stream);
   batch->nparts = batch->tiles = 0;
   return rs_cuda_check((cudaError_t)error, "box copy launch");
 }

@@ -1,11 +1,11 @@
-/* How copies are cut in tiles.
+/* Cutting copies in tiles.
  *
  * The loops of a copy are sorted by destination stride, descending ones turned round, so that tiles store along lines.
  * Then one of these:
  * - A row of more than half a tile is cut in contiguous pieces that begin with lines of the destination.
  * - Where the innermost loop leaps in the source while another one follows its lines, tiles are blocks of these two
  *   loops: so each source line is read by one block of threads. If the rows are single elements that are contiguous on
- * one side each, this is a transpose, and goes through shared memory; else what is read of a line waits in the
+ *   one side each, this is a transpose, and goes through shared memory; else the rest of a line waits in the
  *   first-level cache.
  * - Else a tile has whole inner loops as far as they fit, and a range of the next one.
  *
@@ -136,10 +136,10 @@ static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
       i->src = -i->src;
       i->dst = -i->dst;
     }
-    c->class = RS_BOX_SQUARES;
+    c->class = RS_BOX_TRANSPOSES;
     c->kind = RS_BOX_TRANSPOSE;
-    i->block = rs_max(RS_BOX_SQUARE_I(c->run) * rs_min(tile, RS_BOX_SQUARE) / RS_BOX_SQUARE, 32);
-    j->block = RS_BOX_SQUARE_J(c->run);
+    i->block = rs_max(RS_BOX_TRANSPOSE_I(c->run) * rs_min(tile, RS_BOX_TRANSPOSE_TILE) / RS_BOX_TRANSPOSE_TILE, 32);
+    j->block = RS_BOX_TRANSPOSE_J(c->run);
     i->skew = steps_into_line(c->src, c->run) % i->block;
     j->skew = steps_into_line(c->dst, c->run) % j->block;
     return;
@@ -270,7 +270,7 @@ static reshard_status add_tiles(rs_box_tables *tables, tiled_copy *c) {
       if (inner != inner_steps)
         RS_TRY(find_shape(tables, c, &shape));
       inner_steps = inner;
-      *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(c->class == RS_BOX_SQUARES ? steps | inner << 16 : steps)};
+      *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(c->class == RS_BOX_TRANSPOSES ? steps | inner << 16 : steps)};
     }
   } while (next_block(c));
   tables->tile[c->class].n = next - tables->tile[c->class].at;

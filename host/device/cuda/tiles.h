@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "kernels/box_copy.h"
 
-/* What the tables are made for. */
+/* Device and sizes that the tables are made for. */
 typedef struct rs_box_policy {
   int sms;           /* of the device */
   bool bulk;         /* the code for it uses the bulk copy engine */
