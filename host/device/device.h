@@ -16,9 +16,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Loops (outermost first, none of no steps) around a step of `src` and `dst` bytes, in canonical form: loops of one step
- * vanish, those that continue their inner neighbour on both sides are merged into it, and what is contiguous on both
- * sides into *run steps. Returns how many are kept; room for naxes of them. */
+/* Loops (outermost first, none of no steps) around a step of `src` and `dst` bytes, in canonical form: loops of one
+ * step vanish, those that continue their inner neighbour on both sides are merged into it, and what is contiguous on
+ * both sides into *run steps. Returns how many are kept; room for naxes of them. */
 int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
@@ -65,18 +65,19 @@ typedef struct rs_casts {
   RS_VEC(rs_cast) cast;
   RS_VEC(rs_axis) axis;
 } rs_casts;
-/* f64, f32, f16, bf16, f8_e4m3 and f8_e5m2 hold numbers; integers, complex numbers and f8_e8m0 (scales) have no casts. */
+/* f64, f32, f16, bf16, f8_e4m3 and f8_e5m2 hold numbers; integers, complex numbers and f8_e8m0 (scales) have no casts.
+ */
 bool rs_cast_knows(reshard_dtype dtype);
 /* Those that are known between each other. A dtype to itself is no cast. */
 bool rs_cast_supported(reshard_dtype from, reshard_dtype to);
-/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0 in
- * any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
-reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to, int naxes,
-                            const rs_axis *axes);
+/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0
+ * in any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
+reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
+                            int naxes, const rs_axis *axes);
 void rs_casts_free(rs_casts *casts);
 
 typedef struct rs_device rs_device;
-typedef struct rs_event rs_event; /* a point in a stream's order; the CPU's are NULL */
+typedef struct rs_event rs_event;     /* a point in a stream's order; the CPU's are NULL */
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. */
@@ -166,7 +167,7 @@ struct rs_device {
   struct rs_tracer *tracer; /* trace.h; NULL: nobody looks */
 };
 
-/* --- Handles (handle.c): what a reshard_device is ------------------------------------------------------------------- */
+/* --- Handles (handle.c): what a reshard_device is ----------------------------------------------------------------- */
 
 struct rs_storage_pool;
 struct rs_staging;
@@ -178,9 +179,9 @@ struct reshard_device_s {
   struct rs_storage_pool *storage, *pinned;
   struct rs_staging *staging;
   struct rs_deferred_list *deferred; /* deferred_release.h */
-  pthread_mutex_t mutex;  /* of the program */
-  struct rs_program *once; /* of copies that run once */
-  _Atomic(void *) side[RS_SIDES]; /* NULL: not made yet */
+  pthread_mutex_t mutex;             /* of the program */
+  struct rs_program *once;           /* of copies that run once */
+  _Atomic(void *) side[RS_SIDES];    /* NULL: not made yet */
 };
 
 /* The pool of the device's storage, that of pinned memory of the host (storage_pool.h), and the ring of staging

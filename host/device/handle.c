@@ -2,8 +2,8 @@
 #include "device/cpu/cpu.h"
 #include "device/environment.h"
 #include "device/memory/deferred_release.h"
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
+#include "device/memory/staging.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static reshard_status create_device(const char *name, reshard_device_options *op
   return rs_device_cuda_create(index, device);
 }
 
-static void destroy(reshard_device d) {
+static void destroy_handle(reshard_device d) {
   if (d->once != NULL)
     d->device->ops->release(d->device, d->once);
   pthread_mutex_destroy(&d->mutex);
@@ -90,7 +90,7 @@ reshard_status reshard_device_create(const char *name, const reshard_device_opti
   *device = made;
   return RESHARD_SUCCESS;
 failed:
-  destroy(made);
+  destroy_handle(made);
   return status;
 }
 
@@ -102,35 +102,35 @@ reshard_device reshard_device_retain(reshard_device device) {
 
 void reshard_device_release(reshard_device device) {
   if (device != NULL && atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) == 1)
-    destroy(device);
+    destroy_handle(device);
 }
 
-static reshard_status given(const char *call, reshard_device device, const void *out, const char *name) {
+static reshard_status check_given(const char *call, reshard_device device, const void *out, const char *name) {
   if (device == NULL || out == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, device == NULL ? "device" : name);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info) {
-  RS_TRY(given("reshard_device_get_info", device, info, "info"));
+  RS_TRY(check_given("reshard_device_get_info", device, info, "info"));
   *info = (reshard_device_info){
       .type = device->device->type, .index = device->device->index, .streams = device->device->ops->streams};
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_get_memory_stats(reshard_device device, reshard_memory_stats *stats) {
-  RS_TRY(given("reshard_device_get_memory_stats", device, stats, "stats"));
+  RS_TRY(check_given("reshard_device_get_memory_stats", device, stats, "stats"));
   rs_storage_pool_stats(device->storage, stats);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_trim(reshard_device device, size_t keep_bytes) {
-  RS_TRY(given("reshard_device_trim", device, device, "device"));
+  RS_TRY(check_given("reshard_device_trim", device, device, "device"));
   return rs_storage_pool_trim(device->storage, keep_bytes);
 }
 
 reshard_status reshard_device_forget_stream(reshard_device device, void *stream) {
-  RS_TRY(given("reshard_device_forget_stream", device, device, "device"));
+  RS_TRY(check_given("reshard_device_forget_stream", device, device, "device"));
   RS_TRY(rs_storage_pool_forget(device->storage, stream));
   return rs_storage_pool_forget(device->pinned, stream);
 }

@@ -2,12 +2,12 @@
 #include "device/device.h"
 #include "device/stream.h"
 
-static reshard_status given(const char *call, reshard_device device) {
+static reshard_status check_device(const char *call, reshard_device device) {
   return device != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
 }
 
 reshard_status reshard_stream_create(reshard_device device, void **stream) {
-  RS_TRY(given("reshard_stream_create", device));
+  RS_TRY(check_device("reshard_stream_create", device));
   if (stream == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_stream_create: stream is NULL");
   if (device->device->ops->streams)
@@ -25,7 +25,7 @@ void reshard_stream_destroy(reshard_device device, void *stream) {
 
 reshard_status reshard_stream_order(reshard_device device, void *earlier, void *later) {
   static const char call[] = "reshard_stream_order";
-  RS_TRY(given(call, device));
+  RS_TRY(check_device(call, device));
   rs_device *d = device->device;
   RS_TRY(rs_stream_check(d, earlier, call));
   RS_TRY(rs_stream_check(d, later, call));
@@ -34,12 +34,12 @@ reshard_status reshard_stream_order(reshard_device device, void *earlier, void *
   rs_event *event;
   RS_TRY(d->ops->event_create(d, &event));
   reshard_status status = rs_stream_order(d, earlier, later, event, "user: later after earlier");
-  d->ops->event_destroy(d, event); /* what waits for it has been told */
+  d->ops->event_destroy(d, event); /* the wait that it is for has been given already */
   return status;
 }
 
 reshard_status reshard_stream_synchronize(reshard_device device, void *stream) {
-  RS_TRY(given("reshard_stream_synchronize", device));
+  RS_TRY(check_device("reshard_stream_synchronize", device));
   RS_TRY(rs_stream_check(device->device, stream, "reshard_stream_synchronize"));
   return device->device->ops->synchronize(device->device, stream);
 }
