@@ -59,7 +59,7 @@ static void take_memory(bench_side *s) {
     bench_place *place = &s->place[p];
     place->memory = place->host = map_memory((size_t)place->extent + ALIGN);
     if (place->device != NULL)
-      CLI_TRY("", place->device->ops->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
+      CLI_TRY("", place->device->memory->alloc(place->device, (size_t)(s->sets * place->extent) + ALIGN,
                                             (void **)&place->memory));
   }
 }
@@ -138,7 +138,7 @@ void bench_side_free(bench_side *s) {
     bench_place *place = &s->place[p];
     munmap(place->host, (size_t)place->extent + ALIGN);
     if (place->device != NULL)
-      place->device->ops->free(place->device, place->memory);
+      place->device->memory->free(place->device, place->memory);
   }
   free(s->place);
   free(s->buffer);
@@ -288,9 +288,9 @@ static void move(const bench_side *side, int64_t local, int64_t set, bool to_dev
     return;
   unsigned char *there = place->memory + set * place->extent + side->begin[local];
   unsigned char *here = place->host + side->begin[local];
-  CLI_TRY("", place->device->ops->memcpy(place->device, to_device ? there : here, to_device ? here : there,
+  CLI_TRY("", place->device->memory->memcpy(place->device, to_device ? there : here, to_device ? here : there,
                                          (size_t)(side->end[local] - side->begin[local]), stream));
-  CLI_TRY("", place->device->ops->synchronize(place->device, stream));
+  CLI_TRY("", place->device->streams->synchronize(place->device, stream));
 }
 
 static void move_to_device(const bench_side *side, int64_t local, void *stream) {

@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const rs_device_ops *ops_of(const bench_state *b, int64_t local) { return session_device(&b->s, local)->ops; }
+static const rs_device_streams *streams_of(const bench_state *b, int64_t local) {
+  return session_device(&b->s, local)->streams;
+}
 
 /* Which straight copy is the faster one here, by the medians of a few of each. */
 static void choose_straight(bench_state *b) {
@@ -45,7 +47,7 @@ static void measure(bench_state *b, int64_t local) {
 
 static void synchronize(bench_state *b, int64_t local) {
   if (b->s.cuda)
-    CLI_TRY("", ops_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+    CLI_TRY("", streams_of(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
 }
 
 static void measure_loop(bench_state *b, int64_t local) {
@@ -254,15 +256,15 @@ static void start_gpu(bench_state *b) {
   b->done = cli_alloc(s->locals, sizeof *b->done);
   b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
   for (int64_t l = 0; l < s->locals; l++) {
-    CLI_TRY("", ops_of(b, l)->stream_create(session_device(s, l), &b->stream[l]));
-    CLI_TRY("", ops_of(b, l)->event_create(session_device(s, l), &b->done[l]));
+    CLI_TRY("", streams_of(b, l)->create(session_device(s, l), &b->stream[l]));
+    CLI_TRY("", streams_of(b, l)->event_create(session_device(s, l), &b->done[l]));
   }
   CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
   snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
   b->l2 = info.l2;
   b->scratch_bytes = (size_t)gpu_flushed(info.l2);
   for (int64_t d = 0; d < s->ndevices; d++)
-    CLI_TRY("", ops_of(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
+    CLI_TRY("", session_device(s, d)->memory->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
   CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
   CLI_TRY("", gpu_time_create(session_device(s, 0), &b->end));
 }
@@ -282,13 +284,13 @@ void bench_start(bench_state *b) {
 
 static void finish_gpu(bench_state *b) {
   const session *s = &b->s;
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->begin);
-  ops_of(b, 0)->event_destroy(session_device(s, 0), b->end);
+  streams_of(b, 0)->event_destroy(session_device(s, 0), b->begin);
+  streams_of(b, 0)->event_destroy(session_device(s, 0), b->end);
   for (int64_t d = 0; d < s->ndevices; d++)
-    ops_of(b, d)->free(session_device(s, d), b->scratch[d]);
+    session_device(s, d)->memory->free(session_device(s, d), b->scratch[d]);
   for (int64_t l = 0; l < s->locals; l++) {
-    ops_of(b, l)->event_destroy(session_device(s, l), b->done[l]);
-    ops_of(b, l)->stream_destroy(session_device(s, l), b->stream[l]);
+    streams_of(b, l)->event_destroy(session_device(s, l), b->done[l]);
+    streams_of(b, l)->destroy(session_device(s, l), b->stream[l]);
   }
   free(b->stream);
   free(b->done);
@@ -299,7 +301,7 @@ void bench_finish(bench_state *b) {
   if (b->s.cuda)
     finish_gpu(b);
   else
-    b->cpu->ops->destroy(b->cpu);
+    b->cpu->destroy(b->cpu);
   trace_destroy(b->trace);
   free(b->ends);
   free(b->transfers);

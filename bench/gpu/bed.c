@@ -17,7 +17,7 @@ void bed_open(bed *b) {
   b->gpu = b->handle->device;
   CLI_TRY("", gpu_info_read(b->gpu->index, &b->info));
   for (int i = 0; i < BED_STREAMS; i++)
-    CLI_TRY("", b->gpu->ops->stream_create(b->gpu, &b->stream[i]));
+    CLI_TRY("", b->gpu->streams->create(b->gpu, &b->stream[i]));
   CLI_TRY("", gpu_time_create(b->gpu, &b->begin));
   CLI_TRY("", gpu_time_create(b->gpu, &b->end));
   b->scratch_bytes = (size_t)gpu_flushed(b->info.l2);
@@ -26,31 +26,31 @@ void bed_open(bed *b) {
 
 void bed_close(bed *b) {
   bed_free(b, b->scratch);
-  b->gpu->ops->event_destroy(b->gpu, b->begin);
-  b->gpu->ops->event_destroy(b->gpu, b->end);
+  b->gpu->streams->event_destroy(b->gpu, b->begin);
+  b->gpu->streams->event_destroy(b->gpu, b->end);
   for (int i = 0; i < BED_STREAMS; i++) {
     CLI_TRY("", reshard_device_forget_stream(b->handle, b->stream[i]));
-    b->gpu->ops->stream_destroy(b->gpu, b->stream[i]);
+    b->gpu->streams->destroy(b->gpu, b->stream[i]);
   }
-  b->cpu->ops->destroy(b->cpu);
+  b->cpu->destroy(b->cpu);
   reshard_device_release(b->handle);
 }
 
 void *bed_alloc(const bed *b, int64_t bytes) {
   void *memory = NULL;
-  CLI_TRY("", b->gpu->ops->alloc(b->gpu, (size_t)bytes, &memory));
+  CLI_TRY("", b->gpu->memory->alloc(b->gpu, (size_t)bytes, &memory));
   return memory;
 }
 
-void bed_free(const bed *b, void *memory) { b->gpu->ops->free(b->gpu, memory); }
+void bed_free(const bed *b, void *memory) { b->gpu->memory->free(b->gpu, memory); }
 
 void bed_wait(const bed *b) {
   for (int i = 0; i < BED_STREAMS; i++)
-    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, b->stream[i]));
+    CLI_TRY("", b->gpu->streams->synchronize(b->gpu, b->stream[i]));
 }
 
 void bed_to_gpu(const bed *b, void *to, const void *from, int64_t bytes) {
-  CLI_TRY("", b->gpu->ops->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
+  CLI_TRY("", b->gpu->memory->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
   bed_wait(b);
 }
 
@@ -61,13 +61,13 @@ double bed_time(bed *b, bed_work work, void *user, int64_t n, size_t size) {
     bool early = false;
     void *stream = b->stream[0];
     for (int64_t i = 0; i < b->hold; i++)
-      CLI_TRY("", b->gpu->ops->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
+      CLI_TRY("", b->gpu->memory->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->begin, stream, "bench: begin"));
     for (int64_t i = 0; i < n; i++)
       CLI_TRY("", work((char *)user + (size_t)i * size, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->end, stream, "bench: end"));
-    CLI_TRY("", b->gpu->ops->event_done(b->gpu, b->begin, &early));
-    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, stream));
+    CLI_TRY("", b->gpu->streams->event_done(b->gpu, b->begin, &early));
+    CLI_TRY("", b->gpu->streams->synchronize(b->gpu, stream));
     CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
     if (!early || b->hold >= MOST_HELD)
       return seconds / (double)n;

@@ -9,12 +9,12 @@
 
 reshard_status gpu_plain_copy(void *user, void *stream) {
   gpu_plain *p = user;
-  return p->b->gpu->ops->memcpy(p->b->gpu, p->to, p->from, (size_t)p->bytes, stream);
+  return p->b->gpu->memory->memcpy(p->b->gpu, p->to, p->from, (size_t)p->bytes, stream);
 }
 
 reshard_status gpu_run_box(void *user, void *stream) {
   gpu_box *j = user;
-  return j->b->gpu->ops->run(j->b->gpu, 1, &j->program, stream);
+  return j->b->gpu->work->run(j->b->gpu, 1, &j->program, stream);
 }
 
 /* The host's, by large pages where there are such: touching some GiB for the first time takes longer than all else. */
@@ -71,7 +71,7 @@ void gpu_free_sides(bed *b, gpu_sides *s) {
 }
 
 void gpu_clear(bed *b, gpu_sides *s) {
-  CLI_TRY("", b->gpu->ops->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
+  CLI_TRY("", b->gpu->memory->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
 }
 
 void gpu_race(gpu_bench_run *x, int64_t sets, int n, const gpu_runner *runners, double *seconds) {

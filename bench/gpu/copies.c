@@ -9,7 +9,7 @@ static rs_program *compile(rs_device *device, const char *from, char *to, int32_
   rs_copies copies = {0};
   rs_program *program = NULL;
   CLI_TRY("", rs_copies_add(&copies, from, to, element, 3, axes));
-  CLI_TRY("", device->ops->compile(device, &copies, copies.bytes, &program));
+  CLI_TRY("", device->work->compile(device, &copies, copies.bytes, &program));
   rs_copies_free(&copies);
   return program;
 }
@@ -31,8 +31,8 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
     plain[i] = (gpu_plain){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
   }
   rs_program *cpu = compile(b->cpu, s.host, s.image, element, axes);
-  CLI_TRY("", b->cpu->ops->run(b->cpu, 1, &cpu, NULL));
-  b->cpu->ops->release(b->cpu, cpu);
+  CLI_TRY("", b->cpu->work->run(b->cpu, 1, &cpu, NULL));
+  b->cpu->work->release(b->cpu, cpu);
   double t[2];
   gpu_race(x, s.sets, 2, (gpu_runner[]){{gpu_run_box, jobs, sizeof *jobs}, {gpu_plain_copy, plain, sizeof *plain}}, t);
   gpu_clear(b, &s);
@@ -46,7 +46,7 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
   r->figure = t[0] / t[1];
   gpu_tell(x, r);
   for (int64_t i = 0; i < s.sets; i++)
-    b->gpu->ops->release(b->gpu, jobs[i].program);
+    b->gpu->work->release(b->gpu, jobs[i].program);
   gpu_free_sides(b, &s);
 }
 
@@ -57,7 +57,7 @@ typedef struct selection {
 
 static reshard_status run_select(void *user, void *stream) {
   selection *j = user;
-  return j->b->gpu->ops->select(j->b->gpu, &j->select, NULL, stream);
+  return j->b->gpu->work->select(j->b->gpu, &j->select, NULL, stream);
 }
 
 void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t columns) {

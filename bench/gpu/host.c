@@ -86,7 +86,7 @@ void gpu_host_cases(gpu_bench_run *x) {
   CLI_TRY("", reshard_layout_parse("chunk(1)", 2, shape, HOST_RANKS, &w.layout[1]));
   w.memory[0] = bed_alloc(x->b, HOST_RANKS * HOST_SHARE);
   w.memory[1] = bed_alloc(x->b, HOST_RANKS * HOST_SHARE);
-  CLI_TRY("", x->b->gpu->ops->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
+  CLI_TRY("", x->b->gpu->memory->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
   bed_wait(x->b);
   CLI_TRY("", reshard_comm_create_local(HOST_RANKS, &local, w.comm));
   for (int64_t r = 0; r < HOST_RANKS; r++) {

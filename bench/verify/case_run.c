@@ -99,10 +99,10 @@ static bool take_stream(case_live *l, int64_t rank) {
   case_rank *s = &l->rank[rank];
   const session *given = l->runner->fixed.session;
   rs_device *device = given != NULL ? session_device(given, rank - l->first) : NULL;
-  if (device == NULL || !device->ops->streams)
+  if (device == NULL || !device->streams->asynchronous)
     return true;
   s->device = device;
-  reshard_status status = device->ops->stream_create(device, &s->stream);
+  reshard_status status = device->streams->create(device, &s->stream);
   return status == RESHARD_SUCCESS || case_failed_call(l, "making a stream", rank, status);
 }
 
@@ -129,7 +129,7 @@ static void rank_body(void *user, int64_t local) {
   case_unbind(&s->dst);
   reshard_plan_destroy(s->plan);
   if (s->device != NULL)
-    s->device->ops->stream_destroy(s->device, s->stream);
+    s->device->streams->destroy(s->device, s->stream);
 }
 
 /* One thread for all ranks here: for a graph always, else where these are one group, now and then. */

@@ -56,7 +56,7 @@ static reshard_status create_device(const char *name, reshard_device_options *op
 
 static void destroy_handle(reshard_device d) {
   if (d->once != NULL)
-    d->device->ops->release(d->device, d->once);
+    d->device->work->release(d->device, d->once);
   pthread_mutex_destroy(&d->mutex);
   rs_deferred_list_destroy(d->deferred);
   rs_staging_destroy(d->staging);
@@ -64,9 +64,9 @@ static void destroy_handle(reshard_device d) {
   rs_storage_pool_destroy(d->storage);
   for (int i = 0; i < RS_SIDES; i++)
     if (atomic_load(&d->side[i]) != NULL)
-      d->device->ops->stream_destroy(d->device, atomic_load(&d->side[i]));
+      d->device->streams->destroy(d->device, atomic_load(&d->side[i]));
   if (d->device != NULL)
-    d->device->ops->destroy(d->device);
+    d->device->destroy(d->device);
   free(d);
 }
 
@@ -114,7 +114,7 @@ static reshard_status check_given(const char *call, reshard_device device, const
 reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info) {
   RS_TRY(check_given("reshard_device_get_info", device, info, "info"));
   *info = (reshard_device_info){
-      .type = device->device->type, .index = device->device->index, .streams = device->device->ops->streams};
+      .type = device->device->type, .index = device->device->index, .streams = device->device->streams->asynchronous};
   return RESHARD_SUCCESS;
 }
 
@@ -152,13 +152,13 @@ reshard_status rs_device_staging(reshard_device device, rs_staging **staging) {
 
 reshard_status rs_device_side(reshard_device device, int which, void **stream) {
   void *there = atomic_load_explicit(&device->side[which], memory_order_acquire);
-  if (there == NULL && device->device->ops->streams) {
+  if (there == NULL) {
     void *made;
-    RS_TRY(device->device->ops->stream_create(device->device, &made));
+    RS_TRY(device->device->streams->create(device->device, &made));
     if (atomic_compare_exchange_strong(&device->side[which], &there, made))
       there = made;
     else
-      device->device->ops->stream_destroy(device->device, made);
+      device->device->streams->destroy(device->device, made);
   }
   *stream = there;
   return RESHARD_SUCCESS;
@@ -166,7 +166,7 @@ reshard_status rs_device_side(reshard_device device, int which, void **stream) {
 
 reshard_status rs_device_check_capture(const char *call, rs_device *device, void *stream) {
   bool captured = false;
-  RS_TRY(device->ops->capturing(device, stream, &captured));
+  RS_TRY(device->streams->capturing(device, stream, &captured));
   return !captured ? RESHARD_SUCCESS
                    : rs_error(RESHARD_ERROR_INVALID,
                               "%s: stream %p is being captured; storage is allocated and freed "
@@ -175,11 +175,11 @@ reshard_status rs_device_check_capture(const char *call, rs_device *device, void
 }
 
 reshard_status rs_device_run_once(reshard_device d, const rs_copies *copies, int64_t total_bytes, void *stream) {
-  const rs_device_ops *ops = d->device->ops;
+  const rs_device_work *work = d->device->work;
   pthread_mutex_lock(&d->mutex);
-  reshard_status status = ops->recompile(d->device, copies, total_bytes, &d->once);
+  reshard_status status = work->recompile(d->device, copies, total_bytes, &d->once);
   if (status == RESHARD_SUCCESS)
-    status = ops->run(d->device, 1, &d->once, stream);
+    status = work->run(d->device, 1, &d->once, stream);
   pthread_mutex_unlock(&d->mutex);
   return status;
 }

@@ -3,7 +3,7 @@
  *
  * An edge is a place in the library where one stream has to come after another: its name says what is protected from
  * what ("pack after user", "reuse after free"). Names are string literals, unique to the place, each marked by RS_EDGE.
- * On a device without streams nothing happens. */
+ * On a device without streams events are NULL, and nothing happens. */
 #ifndef RS_DEVICE_STREAM_H
 #define RS_DEVICE_STREAM_H
 

@@ -19,7 +19,7 @@ static bool goes_out(const rs_move *m) { return m->to != m->gpu; }
 
 static reshard_status copy_to(const rs_move *m, void *dst, const void *src, size_t bytes) {
   rs_device *device = m->gpu->device;
-  return device->ops->memcpy(device, dst, src, bytes, m->side);
+  return device->memory->memcpy(device, dst, src, bytes, m->side);
 }
 
 /* Loops of n dims, from strides of the source to contiguous. */
@@ -217,7 +217,7 @@ reshard_status rs_move_launch(rs_move *m) {
   free_between(m);
   m->under_way = status == RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS || m->waits) {
-    waited = device->ops->synchronize(device, m->side);
+    waited = device->streams->synchronize(device, m->side);
     m->under_way = m->kept->lost = waited != RESHARD_SUCCESS;
   }
   return status != RESHARD_SUCCESS ? status : waited;

@@ -251,12 +251,32 @@ static void cpu_destroy(rs_device *device) {
   free(device);
 }
 
-static const rs_device_ops cpu_ops = {
-    .name = "cpu",
+static const rs_device_memory cpu_memory = {
     .alloc = rs_cpu_alloc,
     .free = rs_cpu_free,
     .alloc_async = rs_cpu_alloc_async,
     .free_async = rs_cpu_free_async,
+    .host_alloc = rs_cpu_alloc,
+    .host_free = rs_cpu_free,
+    .memcpy = rs_cpu_memcpy,
+    .memset = rs_cpu_memset,
+    .reach = rs_cpu_reach,
+};
+
+static const rs_device_streams cpu_streams = {
+    .create = rs_cpu_stream_create,
+    .destroy = rs_cpu_stream_destroy,
+    .event_create = rs_cpu_event_create,
+    .event_destroy = rs_cpu_event_destroy,
+    .event_record = rs_cpu_event_record,
+    .event_wait = rs_cpu_event_wait,
+    .event_done = rs_cpu_event_done,
+    .synchronize = rs_cpu_synchronize,
+    .finish = rs_cpu_finish,
+    .capturing = rs_cpu_capturing,
+};
+
+static const rs_device_work cpu_work = {
     .compile = cpu_compile,
     .recompile = cpu_recompile,
     .release = cpu_release,
@@ -266,22 +286,6 @@ static const rs_device_ops cpu_ops = {
     .count = cpu_count,
     .cast = cpu_cast,
     .select = rs_cpu_select,
-    .memcpy = rs_cpu_memcpy,
-    .memset = rs_cpu_memset,
-    .host_alloc = rs_cpu_alloc,
-    .host_free = rs_cpu_free,
-    .stream_create = rs_cpu_stream_create,
-    .stream_destroy = rs_cpu_stream_destroy,
-    .event_create = rs_cpu_event_create,
-    .event_destroy = rs_cpu_event_destroy,
-    .event_record = rs_cpu_event_record,
-    .event_wait = rs_cpu_event_wait,
-    .event_done = rs_cpu_event_done,
-    .synchronize = rs_cpu_synchronize,
-    .finish = rs_cpu_finish,
-    .capturing = rs_cpu_capturing,
-    .reach = rs_cpu_reach,
-    .destroy = cpu_destroy,
 };
 
 int rs_device_cpu_cores(void) {
@@ -316,8 +320,14 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
     return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
   rs_cpu *cpu;
   RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
-  *cpu = (rs_cpu){
-      .base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
+  *cpu = (rs_cpu){.base = {.name = "cpu",
+                           .memory = &cpu_memory,
+                           .streams = &cpu_streams,
+                           .work = &cpu_work,
+                           .destroy = cpu_destroy,
+                           .type = RESHARD_DEVICE_CPU},
+                  .kernels = kernels,
+                  .stream_from = streaming_threshold()};
   reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
   if (status != RESHARD_SUCCESS) {
     free(cpu);

@@ -61,9 +61,9 @@ static reshard_status add_copy(const rs_select *s, int64_t i, int64_t count, int
 
 static reshard_status run_copies(rs_device *device, const rs_copies *copies, int64_t total) {
   rs_program *program;
-  RS_TRY(device->ops->compile(device, copies, total, &program));
-  reshard_status status = device->ops->run(device, 1, &program, NULL);
-  device->ops->release(device, program);
+  RS_TRY(device->work->compile(device, copies, total, &program));
+  reshard_status status = device->work->run(device, 1, &program, NULL);
+  device->work->release(device, program);
   return status;
 }
 

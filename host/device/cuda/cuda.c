@@ -159,34 +159,29 @@ static void cuda_destroy(rs_device *device) {
     return;
   rs_cuda *cuda = rs_cuda_of(device);
   rs_upload_buffers_free(device, &cuda->cast_buffers);
-  device->ops->stream_destroy(device, cuda->upload);
+  device->streams->destroy(device, cuda->upload);
   if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }
 
-static const rs_device_ops cuda_ops = {
-    .name = "cuda",
-    .streams = true,
+static const rs_device_memory cuda_memory = {
     .alloc = rs_cuda_alloc,
     .free = rs_cuda_free,
     .alloc_async = rs_cuda_alloc_async,
     .free_async = rs_cuda_free_async,
-    .compile = rs_cuda_compile,
-    .recompile = rs_cuda_recompile,
-    .release = rs_cuda_release,
-    .run = rs_cuda_run,
-    .copy = rs_cuda_copy,
-    .count = rs_cuda_count,
-    .cast = rs_cuda_cast,
-    .select = rs_cuda_select,
-    .memcpy = rs_cuda_memcpy,
-    .memset = rs_cuda_memset,
     .host_alloc = rs_cuda_host_alloc,
     .host_free = rs_cuda_host_free,
-    .stream_create = cuda_stream_create,
-    .stream_destroy = cuda_stream_destroy,
+    .memcpy = rs_cuda_memcpy,
+    .memset = rs_cuda_memset,
+    .reach = rs_cuda_reach,
+};
+
+static const rs_device_streams cuda_streams = {
+    .asynchronous = true,
+    .create = cuda_stream_create,
+    .destroy = cuda_stream_destroy,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
@@ -195,8 +190,17 @@ static const rs_device_ops cuda_ops = {
     .synchronize = cuda_synchronize,
     .finish = cuda_finish,
     .capturing = cuda_capturing,
-    .reach = rs_cuda_reach,
-    .destroy = cuda_destroy,
+};
+
+static const rs_device_work cuda_work = {
+    .compile = rs_cuda_compile,
+    .recompile = rs_cuda_recompile,
+    .release = rs_cuda_release,
+    .run = rs_cuda_run,
+    .copy = rs_cuda_copy,
+    .count = rs_cuda_count,
+    .cast = rs_cuda_cast,
+    .select = rs_cuda_select,
 };
 
 /* Checks that there is a GPU of this number; the current one for -1. */
@@ -236,7 +240,11 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
   RS_TRY(find_device(index, &index));
   rs_cuda *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  made->base = (rs_device){.ops = &cuda_ops,
+  made->base = (rs_device){.name = "cuda",
+                           .memory = &cuda_memory,
+                           .streams = &cuda_streams,
+                           .work = &cuda_work,
+                           .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,
                            .thread_stream = cudaStreamPerThread,

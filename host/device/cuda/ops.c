@@ -25,7 +25,7 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
   size_t bytes = rs_cast_table_measure(casts->cast.n, casts->cast.at, casts->axis.at, &table);
   if (bytes == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(device->ops->capturing(device, stream, &captured));
+  RS_TRY(device->streams->capturing(device, stream, &captured));
   if (captured)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&cuda->mutex);

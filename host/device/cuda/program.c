@@ -77,16 +77,16 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
   pthread_mutex_lock(&cuda->mutex);
   void *stream = cuda->upload;
   if (stream == NULL)
-    status = device->ops->stream_create(device, &stream);
+    status = device->streams->create(device, &stream);
   cuda->upload = stream;
   pthread_mutex_unlock(&cuda->mutex);
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   if (status == RESHARD_SUCCESS)
     status = rs_cuda_memcpy(device, memory, host, bytes, stream);
   if (status == RESHARD_SUCCESS) {
-    status = device->ops->synchronize(device, stream);
+    status = device->streams->synchronize(device, stream);
     if (status != RESHARD_SUCCESS)
-      (void)device->ops->finish(device); /* both memories will be freed */
+      (void)device->streams->finish(device); /* both memories will be freed */
   }
   (void)rs_cuda_restore(mode, cudaSuccess);
   return status;
@@ -174,7 +174,7 @@ void rs_cuda_release(rs_device *device, rs_program *released) {
 static reshard_status upload_once(rs_device *device, cuda_program *p, void *stream) {
   rs_upload_buffer *buffer = p->buffer;
   bool captured;
-  RS_TRY(device->ops->capturing(device, stream, &captured));
+  RS_TRY(device->streams->capturing(device, stream, &captured));
   if (captured)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that are compiled to run once cannot be captured");
   if (p->pending) {

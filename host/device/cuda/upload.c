@@ -13,12 +13,12 @@ enum { LEAST = 64 << 10 };
 
 static reshard_status poll_buffer(rs_device *device, rs_upload_buffer *buffer) {
   if (buffer->lost) {
-    RS_TRY(device->ops->finish(device));
+    RS_TRY(device->streams->finish(device));
     buffer->used = buffer->lost = false;
   }
   if (buffer->used) {
     bool done = false;
-    RS_TRY(device->ops->event_done(device, buffer->event, &done));
+    RS_TRY(device->streams->event_done(device, buffer->event, &done));
     buffer->used = !done;
   }
   return RESHARD_SUCCESS;
@@ -60,7 +60,7 @@ static reshard_status find_buffer(rs_device *device, rs_upload_buffers *buffers,
       best = i;
   }
   if ((best < 0 || buffers->buffer[best].bytes < bytes) && buffers->n < RS_UPLOAD_BUFFERS) {
-    RS_TRY(device->ops->event_create(device, &buffers->buffer[buffers->n].event));
+    RS_TRY(device->streams->event_create(device, &buffers->buffer[buffers->n].event));
     best = buffers->n++;
   }
   *found = best;
@@ -91,19 +91,19 @@ reshard_status rs_upload_buffer_used(rs_device *device, rs_upload_buffer *buffer
   buffer->used = true;
   reshard_status status = rs_stream_record(device, buffer->event, stream, RS_EDGE("tables after run"));
   if (status != RESHARD_SUCCESS) /* no event tells when the use is over */
-    buffer->used = buffer->lost = device->ops->synchronize(device, stream) != RESHARD_SUCCESS;
+    buffer->used = buffer->lost = device->streams->synchronize(device, stream) != RESHARD_SUCCESS;
   return status;
 }
 
 void rs_upload_buffers_free(rs_device *device, rs_upload_buffers *buffers) {
   for (int i = 0; i < buffers->n; i++)
     if (wait_for_buffer(device, &buffers->buffer[i]) != RESHARD_SUCCESS)
-      (void)device->ops->finish(device); /* the device may be lost */
+      (void)device->streams->finish(device); /* the device may be lost */
   for (int i = 0; i < buffers->n; i++)
     rs_cuda_host_free(device, buffers->buffer[i].host);
   for (int i = 0; i < buffers->n; i++) {
     rs_cuda_free(device, buffers->buffer[i].memory);
-    device->ops->event_destroy(device, buffers->buffer[i].event);
+    device->streams->event_destroy(device, buffers->buffer[i].event);
   }
   buffers->n = 0;
 }

@@ -158,9 +158,9 @@ static rs_pool_stream *only_stream(rs_storage_pool *pool, const rs_pool_segment 
 
 static rs_pool_stream *release_stream(rs_storage_pool *pool) {
   void *handle;
-  if (pool->release_stream == NULL && pool->device->ops->stream_create(pool->device, &handle) == RESHARD_SUCCESS) {
+  if (pool->release_stream == NULL && pool->device->streams->create(pool->device, &handle) == RESHARD_SUCCESS) {
     if (rs_pool_stream_of(pool, handle, &pool->release_stream) != RESHARD_SUCCESS)
-      pool->device->ops->stream_destroy(pool->device, handle);
+      pool->device->streams->destroy(pool->device, handle);
   }
   return pool->release_stream;
 }

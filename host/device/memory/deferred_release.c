@@ -25,7 +25,7 @@ static void release_all(rs_device *device, rs_deferred_release *first) {
     for (int64_t i = 0; i < first->items.n; i++)
       first->items.at[i].release(first->items.at[i].user, first->items.at[i].object);
     free(first->items.at);
-    device->ops->event_destroy(device, first->event);
+    device->streams->event_destroy(device, first->event);
     free(first);
   }
 }
@@ -34,7 +34,8 @@ static void release_all(rs_device *device, rs_deferred_release *first) {
  * captured. False: no event tells. */
 static bool wait_for_release(rs_device *device, const rs_deferred_release *release) {
   bool happened = false;
-  while (!release->lost && !happened && device->ops->event_done(device, release->event, &happened) == RESHARD_SUCCESS)
+  while (!release->lost && !happened &&
+         device->streams->event_done(device, release->event, &happened) == RESHARD_SUCCESS)
     if (!happened)
       sched_yield();
   return happened;
@@ -47,7 +48,7 @@ void rs_deferred_list_destroy(rs_deferred_list *list) {
   for (const rs_deferred_release *release = list->first; release != NULL; release = release->next)
     all &= wait_for_release(list->device, release);
   if (!all)
-    (void)list->device->ops->finish(list->device);
+    (void)list->device->streams->finish(list->device);
   release_all(list->device, list->first);
   pthread_mutex_destroy(&list->mutex);
   free(list);
@@ -60,8 +61,8 @@ static rs_deferred_release *take_finished(rs_deferred_list *list) {
   while (*link != NULL) {
     rs_deferred_release *release = *link;
     bool happened = false;
-    if (!release->lost && list->device->ops->event_done(list->device, release->event, &happened) == RESHARD_SUCCESS &&
-        happened) {
+    if (!release->lost &&
+        list->device->streams->event_done(list->device, release->event, &happened) == RESHARD_SUCCESS && happened) {
       *link = release->next;
       release->next = done;
       done = release;
@@ -77,7 +78,7 @@ reshard_status rs_deferred_release_begin(rs_deferred_list *list, rs_deferred_rel
   rs_deferred_release *made;
   release_all(list->device, take_finished(list));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  reshard_status status = list->device->ops->event_create(list->device, &made->event);
+  reshard_status status = list->device->streams->event_create(list->device, &made->event);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;

@@ -27,7 +27,7 @@ static reshard_status add_use(rs_pool_block *block, rs_pool_stream *stream) {
 
 reshard_status rs_storage_pool_use(rs_storage_pool *pool, rs_block *block, void *handle) {
   rs_pool_stream *stream;
-  if (block == NULL || block->memory == NULL || !pool->device->ops->streams)
+  if (block == NULL || block->memory == NULL || !pool->device->streams->asynchronous)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = rs_pool_stream_of(pool, handle, &stream);
@@ -85,7 +85,7 @@ static bool finish_free(rs_storage_pool *pool, rs_pool_block *block) {
 static bool move_to_stream(rs_storage_pool *pool, rs_pool_block *block, void *handle) {
   rs_pool_stream *home = block->stream, *stream;
   if (rs_pool_stream_of(pool, handle, &stream) != RESHARD_SUCCESS)
-    return pool->device->ops->synchronize(pool->device, handle) == RESHARD_SUCCESS;
+    return pool->device->streams->synchronize(pool->device, handle) == RESHARD_SUCCESS;
   if (stream == home)
     return true;
   rs_pool_block_set_stream(block, stream);
@@ -149,7 +149,7 @@ void rs_storage_pool_drop(rs_storage_pool *pool, rs_block *block) {
 
 reshard_status rs_storage_pool_forget(rs_storage_pool *pool, void *handle) {
   rs_pool_stream *stream;
-  if (!pool->device->ops->streams)
+  if (!pool->device->streams->asynchronous)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = rs_pool_stream_of(pool, handle, &stream);

@@ -22,21 +22,21 @@ enum {
 static void *device_alloc(void *user, size_t bytes, void *stream) {
   rs_storage_pool *pool = user;
   void *memory = NULL;
-  pool->failure = pool->device->ops->alloc_async(pool->device, bytes, stream, &memory);
+  pool->failure = pool->device->memory->alloc_async(pool->device, bytes, stream, &memory);
   return pool->failure == RESHARD_SUCCESS ? memory : NULL;
 }
 
 static void device_free(void *user, void *memory, size_t bytes, void *stream) {
   (void)bytes;
   rs_storage_pool *pool = user;
-  pool->device->ops->free_async(pool->device, memory, stream);
+  pool->device->memory->free_async(pool->device, memory, stream);
 }
 
 static void *pinned_alloc(void *user, size_t bytes, void *stream) {
   (void)stream;
   rs_storage_pool *pool = user;
   void *memory = NULL;
-  pool->failure = pool->device->ops->host_alloc(pool->device, bytes, &memory);
+  pool->failure = pool->device->memory->host_alloc(pool->device, bytes, &memory);
   return pool->failure == RESHARD_SUCCESS ? memory : NULL;
 }
 
@@ -44,8 +44,8 @@ static void *pinned_alloc(void *user, size_t bytes, void *stream) {
 static void pinned_free(void *user, void *memory, size_t bytes, void *stream) {
   (void)bytes;
   rs_storage_pool *pool = user;
-  (void)pool->device->ops->synchronize(pool->device, stream);
-  pool->device->ops->host_free(pool->device, memory);
+  (void)pool->device->streams->synchronize(pool->device, stream);
+  pool->device->memory->host_free(pool->device, memory);
 }
 
 /* --- The pool as a whole ---------------------------------------------------------------------------------------- */
@@ -59,10 +59,11 @@ static reshard_status create_pool(rs_device *device, rs_storage_pool **pool) {
     return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
   }
   made->device = device;
-  made->dedicated_below = device->ops->streams ? 0 : CPU_ALONE;
-  made->slabs_below = device->ops->streams ? SMALL : 0;
+  bool streams = device->streams->asynchronous;
+  made->dedicated_below = streams ? 0 : CPU_ALONE;
+  made->slabs_below = streams ? SMALL : 0;
   made->granule[RS_POOL_SMALL] = ALIGNMENT;
-  made->granule[RS_POOL_LARGE] = device->ops->streams ? LARGE_GRANULE : CPU_GRANULE;
+  made->granule[RS_POOL_LARGE] = streams ? LARGE_GRANULE : CPU_GRANULE;
   *pool = made;
   return RESHARD_SUCCESS;
 }
@@ -87,17 +88,17 @@ reshard_status rs_storage_pool_create_pinned(rs_device *device, rs_storage_pool 
 void rs_storage_pool_destroy(rs_storage_pool *pool) {
   if (pool == NULL)
     return;
-  const rs_device_ops *ops = pool->device->ops;
+  const rs_device_streams *streams = pool->device->streams;
   rs_pool_retry_frees(pool);
   rs_pool_segments_free(pool);
   if (pool->release_stream != NULL)
-    ops->stream_destroy(pool->device, pool->release_stream->handle);
+    streams->destroy(pool->device, pool->release_stream->handle);
   for (int64_t i = 0; i < pool->streams.n; i++)
     rs_pool_stream_free(pool, pool->streams.at[i]);
   free(pool->streams.at);
   for (rs_pool_event *next; pool->spare_events != NULL; pool->spare_events = next) {
     next = pool->spare_events->next;
-    ops->event_destroy(pool->device, pool->spare_events->handle);
+    streams->event_destroy(pool->device, pool->spare_events->handle);
     free(pool->spare_events);
   }
   for (rs_pool_block *next; pool->spare != NULL; pool->spare = next) {
@@ -237,8 +238,8 @@ static reshard_status out_of_memory(const rs_storage_pool *pool, size_t bytes) {
   if (pool->limit > 0)
     snprintf(limit, sizeof limit, "%zu", pool->limit);
   return rs_error(RESHARD_ERROR_OUT_OF_MEMORY,
-                  "%zu bytes of storage on %s %d: %zu are in use, %zu kept, the limit is %s", bytes, d->ops->name,
-                  d->index, pool->stats.in_use_bytes, rs_pool_kept(pool), limit);
+                  "%zu bytes of storage on %s %d: %zu are in use, %zu kept, the limit is %s", bytes, d->name, d->index,
+                  pool->stats.in_use_bytes, rs_pool_kept(pool), limit);
 }
 
 static reshard_status alloc_block(rs_storage_pool *pool, size_t bytes, void *handle, rs_pool_block **block) {

@@ -44,8 +44,8 @@ reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **st
 }
 
 static void free_block(rs_staging *s, rs_staging_block *block) {
-  s->device->ops->event_destroy(s->device, block->event);
-  s->device->ops->host_free(s->device, block->memory);
+  s->device->streams->event_destroy(s->device, block->event);
+  s->device->memory->host_free(s->device, block->memory);
   s->stats.bytes -= block->bytes;
   free(block);
 }
@@ -54,14 +54,14 @@ static reshard_status make_block(rs_staging *s, size_t bytes, rs_staging_block *
   rs_staging_block *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status;
-  RS_TRY_GOTO(status, s->device->ops->event_create(s->device, &made->event), no_event);
-  RS_TRY_GOTO(status, s->device->ops->host_alloc(s->device, bytes, &made->memory), no_memory);
+  RS_TRY_GOTO(status, s->device->streams->event_create(s->device, &made->event), no_event);
+  RS_TRY_GOTO(status, s->device->memory->host_alloc(s->device, bytes, &made->memory), no_memory);
   made->bytes = bytes;
   s->stats.bytes += bytes;
   *block = made;
   return RESHARD_SUCCESS;
 no_memory:
-  s->device->ops->event_destroy(s->device, made->event);
+  s->device->streams->event_destroy(s->device, made->event);
 no_event:
   free(made);
   return status;
@@ -84,7 +84,7 @@ static rs_staging_block *unlink_block(rs_staging *s, rs_staging_block **link) {
 static reshard_status poll_block(rs_staging *s, rs_staging_block *block) {
   bool done = !block->pending;
   if (!done)
-    RS_TRY(s->device->ops->event_done(s->device, block->event, &done));
+    RS_TRY(s->device->streams->event_done(s->device, block->event, &done));
   block->pending = !done;
   return RESHARD_SUCCESS;
 }
@@ -156,13 +156,13 @@ reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_staging_blo
 
 /* Records the block's event behind its last use; where that fails, waits until the stream is empty. */
 static reshard_status record_last_use(rs_staging *s, rs_staging_block *block, void *stream, bool *captured) {
-  RS_TRY(s->device->ops->capturing(s->device, stream, captured));
+  RS_TRY(s->device->streams->capturing(s->device, stream, captured));
   if (*captured)
     return RESHARD_SUCCESS;
-  block->pending = s->device->ops->streams;
+  block->pending = true;
   if (rs_stream_record(s->device, block->event, stream, RS_EDGE("staging: reuse after use")) == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
-  RS_TRY(s->device->ops->synchronize(s->device, stream));
+  RS_TRY(s->device->streams->synchronize(s->device, stream));
   block->pending = false;
   return RESHARD_SUCCESS;
 }
@@ -194,7 +194,7 @@ void rs_staging_destroy(rs_staging *staging) {
   while (staging->first != NULL && status == RESHARD_SUCCESS)
     status = free_oldest(staging);
   if (staging->first != NULL || staging->graphs != NULL) /* the device is lost, or graphs may read them */
-    (void)staging->device->ops->finish(staging->device);
+    (void)staging->device->streams->finish(staging->device);
   for (rs_staging_block *next; staging->graphs != NULL; staging->graphs = next) {
     next = staging->graphs->next;
     free_block(staging, staging->graphs);

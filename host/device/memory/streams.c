@@ -95,7 +95,7 @@ static reshard_status take_event(rs_storage_pool *pool, rs_pool_event **event) {
     pool->spare_events = made->next;
   } else {
     RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-    reshard_status status = pool->device->ops->event_create(pool->device, &made->handle);
+    reshard_status status = pool->device->streams->event_create(pool->device, &made->handle);
     if (status != RESHARD_SUCCESS) {
       free(made);
       return status;
@@ -116,9 +116,9 @@ static void *stream_to_record(const rs_storage_pool *pool, const rs_pool_stream 
 /* An event that is recorded on a captured stream belongs to the graph: no other stream can wait for it. */
 bool rs_pool_stream_captured(rs_storage_pool *pool, const rs_pool_stream *stream) {
   bool captured = false;
-  return !stream->ended &&
-         (pool->device->ops->capturing(pool->device, stream_to_record(pool, stream), &captured) != RESHARD_SUCCESS ||
-          captured);
+  return !stream->ended && (pool->device->streams->capturing(pool->device, stream_to_record(pool, stream), &captured) !=
+                                RESHARD_SUCCESS ||
+                            captured);
 }
 
 reshard_status rs_pool_stream_record(rs_storage_pool *pool, rs_pool_stream *stream, const char *edge) {
@@ -126,7 +126,7 @@ reshard_status rs_pool_stream_record(rs_storage_pool *pool, rs_pool_stream *stre
   bool captured;
   if (stream->ended)
     return RESHARD_SUCCESS;
-  RS_TRY(pool->device->ops->capturing(pool->device, stream_to_record(pool, stream), &captured));
+  RS_TRY(pool->device->streams->capturing(pool->device, stream_to_record(pool, stream), &captured));
   if (captured)
     return rs_error(RESHARD_ERROR_INVALID, "stream %p, that storage was used on, is being captured", stream->handle);
   RS_TRY(take_event(pool, &made));
@@ -198,7 +198,7 @@ reshard_status rs_pool_stream_order(rs_storage_pool *pool, rs_pool_stream *strea
 
 static bool synchronize_event(rs_storage_pool *pool, const rs_pool_event *event) {
   bool done = event == NULL;
-  while (!done && pool->device->ops->event_done(pool->device, event->handle, &done) == RESHARD_SUCCESS)
+  while (!done && pool->device->streams->event_done(pool->device, event->handle, &done) == RESHARD_SUCCESS)
     sched_yield();
   return done;
 }
@@ -207,7 +207,7 @@ bool rs_pool_stream_synchronize(rs_storage_pool *pool, const rs_pool_stream *str
   if (stream->ended)
     return synchronize_event(pool, stream->last);
   return !rs_pool_stream_captured(pool, stream) &&
-         pool->device->ops->synchronize(pool->device, stream_to_record(pool, stream)) == RESHARD_SUCCESS;
+         pool->device->streams->synchronize(pool->device, stream_to_record(pool, stream)) == RESHARD_SUCCESS;
 }
 
 void rs_pool_block_synchronize(rs_storage_pool *pool, const rs_pool_block *block) {

@@ -24,7 +24,7 @@ static room open_room(size_t most) {
   room r = {.q = queue_device_new(3)};
   r.device = queue_device_of(r.q);
   for (int i = 0; i < 2; i++)
-    assert_int_equal(r.device->ops->stream_create(r.device, &r.stream[i]), RESHARD_SUCCESS);
+    assert_int_equal(r.device->streams->create(r.device, &r.stream[i]), RESHARD_SUCCESS);
   assert_int_equal(rs_staging_create(r.device, most, &r.staging), RESHARD_SUCCESS);
   return r;
 }
@@ -154,7 +154,7 @@ static void test_cpu(void **state) {
   assert_int_equal(rs_staging_give(staging, piece, NULL), RESHARD_SUCCESS);
   rs_staging_destroy(staging);
   rs_staging_destroy(NULL);
-  cpu->ops->destroy(cpu);
+  cpu->destroy(cpu);
 }
 
 int main(void) {

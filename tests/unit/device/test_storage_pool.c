@@ -26,7 +26,7 @@ static room open_room(int64_t keep, size_t limit) {
   room r = {.q = queue_device_new(7)};
   r.device = queue_device_of(r.q);
   for (int i = 0; i < STREAMS; i++)
-    assert_int_equal(r.device->ops->stream_create(r.device, &r.stream[i]), RESHARD_SUCCESS);
+    assert_int_equal(r.device->streams->create(r.device, &r.stream[i]), RESHARD_SUCCESS);
   reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .limit_bytes = limit, .keep_bytes = keep};
   assert_int_equal(rs_storage_pool_create(r.device, &options, &r.pool), RESHARD_SUCCESS);
   return r;
@@ -158,12 +158,12 @@ static void test_uses(void **state) {
   queue_run(r.q, INT64_MAX);
   bool done;
   rs_event *event;
-  assert_int_equal(r.device->ops->event_create(r.device, &event), RESHARD_SUCCESS);
-  assert_int_equal(r.device->ops->event_record(r.device, event, r.stream[0]), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_create(r.device, &event), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_record(r.device, event, r.stream[0]), RESHARD_SUCCESS);
   queue_run(r.q, INT64_MAX);
-  assert_int_equal(r.device->ops->event_done(r.device, event, &done), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_done(r.device, event, &done), RESHARD_SUCCESS);
   assert_true(done); /* although stream 3 stands still */
-  r.device->ops->event_destroy(r.device, event);
+  r.device->streams->event_destroy(r.device, event);
   queue_hold(r.q, NULL);
   give(&r, other, 0);
   close_room(&r);
@@ -495,8 +495,8 @@ static void test_forget(void **state) {
   give(&r, freed, 0);
   assert_int_equal(rs_storage_pool_forget(r.pool, r.stream[0]), RESHARD_SUCCESS);
   assert_calls(&r, 3, 0, 1, 0);
-  r.device->ops->stream_destroy(r.device, r.stream[0]); /* what it is given from here on is counted as wrong */
-  assert_int_equal(r.device->ops->stream_create(r.device, &r.stream[0]), RESHARD_SUCCESS); /* with the same handle */
+  r.device->streams->destroy(r.device, r.stream[0]); /* what it is given from here on is counted as wrong */
+  assert_int_equal(r.device->streams->create(r.device, &r.stream[0]), RESHARD_SUCCESS); /* with the same handle */
   freed = take(&r, 2 * MIB, 0);
   assert_calls(&r, 0, 0, 0, 1);
   rs_storage_pool_drop(r.pool, held); /* in the order of the one that is forgotten */
@@ -510,12 +510,12 @@ static void test_forget(void **state) {
   give(&r, used, 1);
   for (int i = 0; i < 100; i++) { /* streams that come and go leave nothing */
     void *stream;
-    assert_int_equal(r.device->ops->stream_create(r.device, &stream), RESHARD_SUCCESS);
+    assert_int_equal(r.device->streams->create(r.device, &stream), RESHARD_SUCCESS);
     rs_block *block;
     assert_int_equal(rs_storage_pool_alloc(r.pool, 4 * MIB, stream, &block), RESHARD_SUCCESS);
     rs_storage_pool_free(r.pool, block, stream);
     assert_int_equal(rs_storage_pool_forget(r.pool, stream), RESHARD_SUCCESS);
-    r.device->ops->stream_destroy(r.device, stream);
+    r.device->streams->destroy(r.device, stream);
   }
   assert_true(queue_count(r.q).events < 10);
   close_room(&r);
