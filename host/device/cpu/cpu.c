@@ -4,7 +4,8 @@
 
 #include "device/cpu/cast/cast.h"
 #include "device/cpu/copy/program.h"
-#include "device/cpu/ops.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/select.h"
 #include "device/cpu/threads.h"
 
 #include <sched.h>

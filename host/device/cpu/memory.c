@@ -1,6 +1,6 @@
 /* Memory of the CPU, and its streams and events, which are none. */
 #define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
-#include "device/cpu/ops.h"
+#include "device/cpu/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,10 @@
 /* The CUDA device: its table; errors, streams and events. */
 #include "device/cuda/cuda.h"
 
+#include "device/cuda/memory.h"
+#include "device/cuda/ops.h"
+#include "device/cuda/program.h"
+
 #include <stdlib.h>
 #include <string.h>
 

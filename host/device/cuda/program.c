@@ -6,8 +6,10 @@
  *
  * Copies that run once have their tables uploaded by the run itself (upload.c). recompile takes an upload buffer for
  * them, and waits for the oldest only when all buffers are in use. */
-#include "device/cuda/cuda.h"
+#include "device/cuda/program.h"
 
+#include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/tiles.h"
 #include "device/stream.h"
 

@@ -1,10 +1,9 @@
-/* Functions of the CPU's tables that are no jobs of its threads. */
-#ifndef RS_DEVICE_CPU_OPS_H
-#define RS_DEVICE_CPU_OPS_H
+/* Memory of the CPU, and its streams and events, which are none. */
+#ifndef RS_DEVICE_CPU_MEMORY_H
+#define RS_DEVICE_CPU_MEMORY_H
 
 #include "device/device.h"
 
-/* memory.c */
 reshard_status rs_cpu_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cpu_free(rs_device *device, void *memory);
 reshard_status rs_cpu_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory);
@@ -23,8 +22,5 @@ reshard_status rs_cpu_synchronize(rs_device *device, void *stream);
 reshard_status rs_cpu_finish(rs_device *device);
 reshard_status rs_cpu_capturing(rs_device *device, void *stream, bool *capturing);
 reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can);
-
-/* select.c */
-reshard_status rs_cpu_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
 
 #endif
