@@ -57,7 +57,7 @@ static size_t draw_bytes(model *m) {
   return (size_t)pages[rng_below(&m->r, 6)] * (64 << 10) - (size_t)rng_below(&m->r, 3);
 }
 
-/* Bytes of pieces with blocks in use, small and large ones; pieces are told apart by what is in them. */
+/* Bytes of segments with blocks in use, small and large ones, which their blocks tell apart. */
 static void busy_bytes(const model *m, size_t busy[2]) {
   const char *seen[MOST];
   int n = 0;
