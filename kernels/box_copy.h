@@ -40,8 +40,8 @@ enum {
 #define RS_BOX_TRANSPOSE_J(element) ((element) == 1 ? 128 : (element) == 16 ? 32 : 64)
 #define RS_BOX_TRANSPOSE_I(element) (RS_BOX_TRANSPOSE_TILE / ((element)*RS_BOX_TRANSPOSE_J(element)))
 
-/* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides, or rows of kind
- * RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops: the kernel for rows can do them, too. */
+/* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides. Others are rows of
+ * kind RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops. The kernel for rows can do them, too. */
 typedef enum rs_box_class { RS_BOX_ROWS = 0, RS_BOX_TRANSPOSES, RS_BOX_BULK, RS_BOX_CLASSES } rs_box_class;
 
 typedef enum rs_box_kind {

@@ -1,5 +1,5 @@
-/* Macros in which kernels of this library are written, so that the same file is compiled by nvcc for a GPU and by a
- * plain C++ compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
+/* Macros in which kernels of this library are written. The same file is compiled by nvcc for a GPU and by a plain C++
+ * compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
  *
  * Three things of CUDA cannot be written as C++ and have a seam here: launches, shared memory, and by-value parameters
  * that are too large to be copied by each thread. Launchers get everything else from the host: they ask the runtime for
@@ -26,7 +26,7 @@
 /* An array in shared memory: RS_SHARED(float, tile, [32][33]). */
 #define RS_SHARED(type, name, dims) __shared__ type name dims
 /* The launch's dynamic shared memory as `type *name`, aligned to 128 bytes. */
-#define RS_SHARED_DYNAMIC(type, name)                      \
+#define RS_SHARED_DYNAMIC(type, name) \
   extern __shared__ __align__(128) unsigned char rs_shared_dynamic_[]; \
   type *name = reinterpret_cast<type *>(rs_shared_dynamic_)
 

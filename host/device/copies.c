@@ -1,6 +1,6 @@
 /* Lists of box copies in canonical form.
  *
- * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the
+ * Loops of one step vanish. A loop that continues its inner neighbour on both sides is merged into it, and the
  * innermost loop is merged into the run. The loops that remain tell the shape of the copy: no loop means one contiguous
  * run. */
 #include "device/device.h"

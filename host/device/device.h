@@ -16,9 +16,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Loops (outermost first, none of no steps) around a step of `src` and `dst` bytes, in canonical form: loops of one
- * step vanish, those that continue their inner neighbour on both sides are merged into it, and what is contiguous on
- * both sides into *run steps. Returns how many are kept; room for naxes of them. */
+/* Brings loops (outermost first, none of no steps) around a step of `src` and `dst` bytes into canonical form. Loops of
+ * one step vanish, and those that continue their inner neighbour on both sides are merged into it. Loops that are
+ * contiguous on both sides are merged into *run steps. Returns how many are kept; there is room for naxes of them. */
 int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
@@ -44,8 +44,8 @@ typedef struct rs_copies {
   bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
 } rs_copies;
 
-/* Appends a copy with loops (outermost first), dropping loops of one step, sorting nothing, merging neighbours and the
- * innermost loop into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
+/* Appends a copy with loops (outermost first) in canonical form, without sorting them. The innermost loop is merged
+ * into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
 reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
                              const rs_axis *axes);
 /* Empties a list, keeping the memory that it has. */

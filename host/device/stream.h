@@ -1,7 +1,7 @@
-/* Order between streams. Every event that the library records and every wait for one is in stream.c, each at a named
- * edge, so that they can be read, listed, drawn and - in a test - left out one by one.
+/* Order between streams. stream.c has every event that the library records and every wait for one, each at a named
+ * edge. So they can be read, listed, drawn and - in a test - left out one by one.
  *
- * An edge is a place in the library where one stream has to come after another: its name says what is protected from
+ * An edge is a place in the library where one stream has to come after another. Its name tells what is protected from
  * what ("pack after user", "reuse after free"). Names are string literals, unique to the place, each marked by RS_EDGE.
  * On a device without streams events are NULL, and nothing happens. */
 #ifndef RS_DEVICE_STREAM_H

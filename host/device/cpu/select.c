@@ -1,10 +1,10 @@
 /* Selection along a dim, as box copies.
  *
  * A selection is a list of box copies that differ in their place along the dim alone. Indices that follow one another
- * are one copy; so are three and more with a constant step (every other row, one row many times, rows backwards), as a
- * loop over the dim with that step in the source. The rest is one copy each. The device does with them what it does
- * with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so that memory
- * stays bounded however long the index is. */
+ * are one copy. So are three and more with a constant step: every other row, one row many times, rows backwards. Such a
+ * copy has a loop over the dim with that step in the source. Other indices are one copy each. The device does with them
+ * what it does with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so
+ * that memory stays bounded however long the index is. */
 #include "device/cpu/select.h"
 
 #include <stdlib.h>

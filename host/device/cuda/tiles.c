@@ -11,8 +11,8 @@
  *
  * A tile is of the same size everywhere, but small programs have smaller ones, so that all SMs have work.
  *
- * Copies that take turns within lines - rows to columns of narrow shards, cyclic blocks - must be at the same lines at
- * the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
+ * Copies may take turns within lines: rows to columns of narrow shards, cyclic blocks. They must be at the same lines
+ * at the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
  * with narrow lines are sorted, by source or by destination address, whichever has more of them. */
 #include "device/cuda/tiles.h"
 
@@ -38,7 +38,7 @@ typedef struct tiled_copy {
   int n;
   rs_box_loop *loop; /* outermost first */
   int grain;         /* log2 of what everything is aligned to, at most 4 */
-  /* How. */
+  /* The tiles. */
   rs_box_class class;
   int64_t piece;  /* contiguous: bytes; else 0 */
   int kind;       /* rs_box_kind */

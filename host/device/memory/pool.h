@@ -2,8 +2,8 @@
  * blocks that it freed, that is done without a call of the driver.
  *
  * A block belongs to the stream that it was last allocated or freed on. free puts it on that stream's list without an
- * event, since the stream's later work comes after. When another stream wants the block, an event is recorded on the
- * first stream, once for all blocks freed there so far, and the other stream waits for it. Memory comes from the
+ * event, since the stream's later work comes after. When another stream wants the block, it waits for an event
+ * that is recorded on the first stream, once for all blocks freed there so far. Memory comes from the
  * stream's own list, then from other streams' lists, where free neighbours of one segment merge, and last from the
  * device.
  *

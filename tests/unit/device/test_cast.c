@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "device/cpu/cpu.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/cpu/cpu.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/oracles/cast.h"
 
 #include <fenv.h>

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "device/memory/pool.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "device/memory/pool.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/memory/pool.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

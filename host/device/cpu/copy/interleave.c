@@ -3,8 +3,8 @@
  * Where rows become columns, copies to different destinations take turns in the source: done one after the other, each
  * would read every row again, a part of it, with gaps that hardware does not foresee. Where columns become rows they
  * take turns in the destination, and each would write parts of lines. Cyclic blocks do both. Such copies have loops of
- * the same lengths and equal strides on the side on which they alternate, and their first runs lie within one step of
- * the innermost loop there. Sorting finds them, once by source and once by destination. A group is then read and
+ * the same lengths, and equal strides on the side on which they alternate. Their first runs lie within one step of the
+ * innermost loop there. Sorting finds them, once by source and once by destination. A group is then read and
  * written in a few ascending streams, whatever its runs.
  *
  * Stores past the cache save the reading of what is overwritten, but they must fill whole lines. Runs that are whole

@@ -148,8 +148,8 @@ RUNS(runs_to_63, OVERLAP(move_32, 32))
 RUNS(runs_64, move_64(d, s))
 RUNS(runs_to_128, OVERLAP(move_64, 64))
 
-/* Staging is filled from memory at the pace at which lines are asked for, so a long run asks ahead, and at its end for
- * the next one. */
+/* Moves a long run to staging, which is filled at the pace at which lines are asked for. So it prefetches, and at its
+ * end for the next run. */
 ALWAYS_INLINE void move_ahead(char *dst, const char *src, int64_t bytes, const char *next) {
   int64_t at = 0;
   for (; at + LINE <= bytes - AHEAD; at += LINE) {
