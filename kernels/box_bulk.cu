@@ -99,7 +99,7 @@ __device__ __forceinline__ void commit_stores() {
   simt::bulk_commit();
 #endif
 }
-/* All groups but the last `Left` have read what they store. */
+/* Waits until all groups but the last `Left` have read the bytes that they store. */
 template <int Left> __device__ __forceinline__ void wait_read() {
 #ifdef __CUDACC__
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
@@ -125,7 +125,7 @@ struct stage {
 };
 
 struct room {
-  alignas(128) uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16]; /* by lines; 16 is what the engine needs */
+  alignas(128) uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16]; /* by lines; the engine needs 16 */
   uint64_t barrier[RS_BOX_STAGES];
   stage pending[RS_BOX_STAGES]; /* being loaded, to be stored */
 };
@@ -153,7 +153,7 @@ __device__ __forceinline__ void load_stage(room &r, uint32_t number, const char 
     store_stage(r, number - RS_BOX_STAGES_AHEAD);
 }
 
-/* What a lane has found out of a tile. */
+/* A tile as each lane computes it. */
 struct work {
   const char *src;
   char *dst;

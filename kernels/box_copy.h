@@ -1,4 +1,4 @@
-/* Batched box copies on a GPU: what the host makes (host/device/cuda/tiles.h), and the launchers. Plain C.
+/* Batched box copies on a GPU: descriptors, which the host makes (host/device/cuda/tiles.h), and launchers. Plain C.
  *
  * All boxes of a program are cut in tiles of some KiB, each a small box of its own with the addresses of its first
  * element. A launch is given lists of tiles, and a block of threads takes one. What tiles of one box have in common -
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* What can be tuned on hardware. Bytes in flight per SM are blocks that are resident x bytes that a block loads before
+/* Numbers to tune on hardware. Bytes in flight per SM are blocks that are resident x bytes that a block loads before
  * its first store: H100 wants 32 KiB of them, H200 48 KiB, B200 64 KiB. */
 enum {
   RS_BOX_TILE = 32 << 10, /* bytes of a tile; at most 64 KiB, since items of a tile are divided as 16-bit numbers */
@@ -28,21 +28,21 @@ enum {
   RS_BOX_ROW_SHIFT_LOADS = 2, /* and rows */
   RS_BOX_ROW_LOADS = 4,       /* rows, 16 bytes at a time */
   RS_BOX_NARROW_LOADS = 8,    /* rows, 1 to 8 bytes at a time */
-  RS_BOX_SQUARE = 16 << 10,   /* bytes of a transposed tile in shared memory */
-  RS_BOX_SQUARE_BLOCKS = 5,   /* blocks of these on one SM */
-  RS_BOX_STAGE = 8 << 10,     /* bytes of a stage of the bulk class */
-  RS_BOX_STAGES = 5,          /* of a block: below the 48 KiB of shared memory that need no attribute */
-  RS_BOX_STAGES_AHEAD = 3,    /* of these, being loaded at one time; the others are being stored */
-  RS_BOX_BULK_BLOCKS = 5,     /* blocks of the bulk class on one SM */
+  RS_BOX_TRANSPOSE_TILE = 16 << 10, /* bytes of a transposed tile in shared memory */
+  RS_BOX_TRANSPOSE_BLOCKS = 5,      /* blocks of these on one SM */
+  RS_BOX_STAGE = 8 << 10,           /* bytes of a stage of the bulk class */
+  RS_BOX_STAGES = 5,                /* of a block: below the 48 KiB of shared memory that need no attribute */
+  RS_BOX_STAGES_AHEAD = 3,          /* of these, being loaded at one time; the others are being stored */
+  RS_BOX_BULK_BLOCKS = 5,           /* blocks of the bulk class on one SM */
 };
 
 /* Elements of a transposed tile along the loop that is contiguous in the destination, and in the source. */
-#define RS_BOX_SQUARE_J(element) ((element) == 1 ? 128 : (element) == 16 ? 32 : 64)
-#define RS_BOX_SQUARE_I(element) (RS_BOX_SQUARE / ((element)*RS_BOX_SQUARE_J(element)))
+#define RS_BOX_TRANSPOSE_J(element) ((element) == 1 ? 128 : (element) == 16 ? 32 : 64)
+#define RS_BOX_TRANSPOSE_I(element) (RS_BOX_TRANSPOSE_TILE / ((element)*RS_BOX_TRANSPOSE_J(element)))
 
-/* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides, or rows of kind
- * RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops: the kernel for rows can do them, too. */
-typedef enum rs_box_class { RS_BOX_ROWS = 0, RS_BOX_SQUARES, RS_BOX_BULK, RS_BOX_CLASSES } rs_box_class;
+/* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides. Others are rows of
+ * kind RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops. The kernel for rows can do them, too. */
+typedef enum rs_box_class { RS_BOX_ROWS = 0, RS_BOX_TRANSPOSES, RS_BOX_BULK, RS_BOX_CLASSES } rs_box_class;
 
 typedef enum rs_box_kind {
   RS_BOX_UNITS_1 = 0, /* rows of units of 1 << kind bytes, to which everything is aligned */
@@ -51,7 +51,7 @@ typedef enum rs_box_kind {
   RS_BOX_UNITS_8,
   RS_BOX_UNITS_16,
   RS_BOX_SLOTS,     /* longer rows of any alignment: aligned 16 bytes of the destination at a time, and the ends */
-  RS_BOX_TRANSPOSE, /* class squares: `run` is the element; inner loop contiguous in dst, outer one in src */
+  RS_BOX_TRANSPOSE, /* class transposes: `run` is the element; inner loop contiguous in dst, outer one in src */
 } rs_box_kind;
 
 /* A loop. */
@@ -91,7 +91,7 @@ typedef struct rs_box_part {
   const rs_box_axis *axes;
   uint32_t count;     /* of tiles, 1 or more */
   uint32_t begin;     /* rs_box_batch_close */
-  uint32_t streaming; /* what is copied will not be read again soon */
+  uint32_t streaming; /* the bytes will not be read again soon */
   uint32_t unused;
 } rs_box_part;
 
@@ -108,16 +108,16 @@ typedef struct rs_box_batch {
 
 /* Brings the code of a class to the current device, so that no launch has to; that of spans comes with rows. */
 int rs_box_rows_load(void);
-int rs_box_squares_load(void);
+int rs_box_transpose_load(void);
 int rs_box_bulk_load(void);
 
-/* What the code of the bulk class on the current device was written for: from 90 on it uses the engine. Older code does
- * the same slowly, also on a device that has one. */
+/* Architecture that the code of the bulk class on the current device was compiled for: from 90 on it uses the engine.
+ * Older code does the same slowly, also on a device that has one. */
 int rs_box_bulk_arch(int *arch);
 
 /* A launch each; a cudaError_t. sms: of the device. */
 int rs_box_rows_launch(const rs_box_batch *batch, void *stream);
-int rs_box_squares_launch(const rs_box_batch *batch, void *stream);
+int rs_box_transpose_launch(const rs_box_batch *batch, void *stream);
 int rs_box_bulk_launch(const rs_box_batch *batch, int sms, void *stream);
 
 /* Contiguous copies that are decided at run time, as a parameter: cut in tiles by the kernel. */

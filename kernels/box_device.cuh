@@ -1,4 +1,4 @@
-/* What the box copy kernels have in common: loads and stores by width, the tile of a block, a contiguous piece. */
+/* Common parts of the box copy kernels: loads and stores by width, the tile of a block, a contiguous piece. */
 #ifndef RS_KERNELS_BOX_DEVICE_CUH
 #define RS_KERNELS_BOX_DEVICE_CUH
 

@@ -126,7 +126,7 @@ __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shap
   }
 }
 
-/* What is before and behind the slots of rows: 32 bytes each, as far as there are so many, in units of Width. */
+/* Copies the bytes before and behind the slots of rows: 32 each, as far as there are so many, in units of Width. */
 template <int Width, typename Loops>
 __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &shape, uint32_t count) {
   using T = typename unit<Width>::type;

@@ -375,8 +375,8 @@ part lay_out(const piece &p) {
   return to;
 }
 
-/* Cuts a piece in two until its items can be counted - the outermost loop, or the numbers of a row - and gives what
- * comes of it to put(piece, part). Stops at an error. */
+/* Cuts a piece in two until its items can be counted - the outermost loop, or the numbers of a row - and calls
+ * put(piece, part) for each result. Stops at an error. */
 template <typename Put> int cut(const piece &p, Put &&put) {
   part to = lay_out(p);
   if (to.items <= ITEMS_MOST)

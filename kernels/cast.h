@@ -22,10 +22,10 @@ int rs_cast_launch(int64_t n, const rs_cast *casts, const rs_axis *axes, void *s
 typedef struct rs_cast_table {
   uint32_t parts, loops, tiles;
 } rs_cast_table;
-/* Bytes of the table. 0: the list is for rs_cast_launch, which does it in one launch, or says what is wrong with it, or
- * divides it where it is too large for one. */
+/* Bytes of the table. 0: the list is for rs_cast_launch, which does it in one launch, refuses it, or divides it where
+ * it is too large for one. */
 size_t rs_cast_table_measure(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
-/* Of the same list, at an address that is a multiple of 8. */
+/* Writes the table of the same list, at an address that is a multiple of 8. */
 void rs_cast_table_write(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes, void *host);
 /* memory: of the device, with what was written. It is read when the launch runs. A cudaError_t. */
 int rs_cast_table_launch(const rs_cast_table *table, const void *memory, void *stream);

@@ -1,6 +1,6 @@
 /* Selection along one dim, at the speed of a copy.
  *
- * What is copied is cut in units of the widest access that addresses, strides and run are all aligned to, 16 bytes down
+ * The bytes are cut in units of the widest access that addresses, strides and run are all aligned to, 16 bytes down
  * to 1. All units make one long list in the order of the destination: its loops are sorted by stride, the dim among
  * them, so that neighbouring threads write neighbouring units whatever dim is selected along. A unit's place is found
  * by dividing its number by the loops' counts (as multiplications); on the way the dim's coordinate is replaced by the
@@ -167,7 +167,7 @@ int unit_bytes(const rs_select &job, const plan &p) {
   return 1 << __builtin_ctzll(all);
 }
 
-/* The first half of what is too much for one launch, and the rest: the outermost loop, or a run without loops. */
+/* Halves a selection that is too much for one launch: its outermost loop, or a run without loops. */
 void halve(const rs_select &job, int bytes, plan *first, plan *second) {
   int k = 0;
   while (k < first->nloops && first->loops[k].n == 1)

@@ -1,4 +1,4 @@
-/* How kernels of this library are written, so that the same file is compiled by nvcc for a GPU and by a plain C++
+/* Macros in which kernels of this library are written. The same file is compiled by nvcc for a GPU and by a plain C++
  * compiler for the tests (tests/simt), where a header of that name stands in for the toolkit's.
  *
  * Three things of CUDA cannot be written as C++ and have a seam here: launches, shared memory, and by-value parameters
@@ -26,7 +26,7 @@
 /* An array in shared memory: RS_SHARED(float, tile, [32][33]). */
 #define RS_SHARED(type, name, dims) __shared__ type name dims
 /* The launch's dynamic shared memory as `type *name`, aligned to 128 bytes. */
-#define RS_SHARED_DYNAMIC(type, name)                      \
+#define RS_SHARED_DYNAMIC(type, name) \
   extern __shared__ __align__(128) unsigned char rs_shared_dynamic_[]; \
   type *name = reinterpret_cast<type *>(rs_shared_dynamic_)
 
@@ -44,8 +44,8 @@ static int rs_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
 }
 
 /* Has the kernel's code on the current device: else its first launch brings it there, which may allocate, wait for the
- * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90 for
- * sm_90; less than the device is where the driver has made it of the PTX of an older one. */
+ * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90
+ * for sm_90; less than the device is where the driver has made it of the PTX of an older one. */
 template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *arch = nullptr) {
   cudaFuncAttributes attributes;
   int error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));

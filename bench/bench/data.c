@@ -60,7 +60,7 @@ static void alloc_arenas(bench_side *s) {
     bench_arena *arena = &s->arena[p];
     arena->memory = arena->host = map_memory((size_t)arena->extent + ALIGN);
     if (arena->device != NULL)
-      CLI_TRY("", arena->device->ops->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
+      CLI_TRY("", arena->device->memory->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
                                             (void **)&arena->memory));
   }
 }
@@ -140,7 +140,7 @@ void bench_side_free(bench_side *s) {
     bench_arena *arena = &s->arena[p];
     munmap(arena->host, (size_t)arena->extent + ALIGN);
     if (arena->device != NULL)
-      arena->device->ops->free(arena->device, arena->memory);
+      arena->device->memory->free(arena->device, arena->memory);
   }
   free(s->arena);
   free(s->buffer);
@@ -291,9 +291,9 @@ static void copy_set(const bench_side *side, int64_t local, int64_t set, bool to
     return;
   unsigned char *there = arena->memory + set * arena->extent + side->begin[local];
   unsigned char *here = arena->host + side->begin[local];
-  CLI_TRY("", arena->device->ops->memcpy(arena->device, to_device ? there : here, to_device ? here : there,
+  CLI_TRY("", arena->device->memory->memcpy(arena->device, to_device ? there : here, to_device ? here : there,
                                          (size_t)(side->end[local] - side->begin[local]), stream));
-  CLI_TRY("", arena->device->ops->synchronize(arena->device, stream));
+  CLI_TRY("", arena->device->streams->synchronize(arena->device, stream));
 }
 
 static void copy_to_device(const bench_side *side, int64_t local, void *stream) {

@@ -14,7 +14,7 @@ static double time_host(bench_state *b, int64_t local, reshard_status (*launch)(
     double begin = cli_seconds();
     CLI_TRY("", launch(user, b->stream[local]));
     times[i] = cli_seconds() - begin;
-    CLI_TRY("", device->ops->synchronize(device, b->stream[local]));
+    CLI_TRY("", device->streams->synchronize(device, b->stream[local]));
   }
   double most = cli_median(times, b->o->iterations);
   free(times);
@@ -40,9 +40,9 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
   rs_part *sends = cli_alloc(info.peers, sizeof *sends), *receives = cli_alloc(info.peers, sizeof *receives);
   rs_turn turn = {.comm = b->s.comms[local], .sends = sends, .receives = receives};
   char *memory = NULL, *at;
-  CLI_TRY("", device->ops->alloc(device, (size_t)(info.sent_bytes + info.received_bytes), (void **)&memory));
+  CLI_TRY("", device->memory->alloc(device, (size_t)(info.sent_bytes + info.received_bytes), (void **)&memory));
   CLI_TRY("",
-          device->ops->memset(device, memory, 0, (size_t)(info.sent_bytes + info.received_bytes), b->stream[local]));
+          device->memory->memset(device, memory, 0, (size_t)(info.sent_bytes + info.received_bytes), b->stream[local]));
   at = memory;
   for (int64_t i = 0; i < info.peers; i++) {
     int64_t peer, sent, received;
@@ -55,7 +55,7 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
     at += received;
   }
   double us = time_host(b, local, launch_round, &turn);
-  device->ops->free(device, memory);
+  device->memory->free(device, memory);
   free(sends);
   free(receives);
   return us;

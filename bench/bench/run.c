@@ -42,7 +42,7 @@ static void measure_pairs(bench_state *b, int64_t local) {
 
 static void synchronize_rank(bench_state *b, int64_t local) {
   if (b->s.cuda)
-    CLI_TRY("", bench_ops(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
+    CLI_TRY("", bench_streams(b, local)->synchronize(session_device(&b->s, local), b->stream[local]));
 }
 
 static void measure_loop(bench_state *b, int64_t local) {

@@ -19,15 +19,15 @@ static void start_gpu(bench_state *b) {
   b->done = cli_alloc(s->locals, sizeof *b->done);
   b->scratch = cli_alloc(s->ndevices, sizeof *b->scratch);
   for (int64_t l = 0; l < s->locals; l++) {
-    CLI_TRY("", bench_ops(b, l)->stream_create(session_device(s, l), &b->stream[l]));
-    CLI_TRY("", bench_ops(b, l)->event_create(session_device(s, l), &b->done[l]));
+    CLI_TRY("", bench_streams(b, l)->create(session_device(s, l), &b->stream[l]));
+    CLI_TRY("", bench_streams(b, l)->event_create(session_device(s, l), &b->done[l]));
   }
   CLI_TRY("", gpu_info_read(session_device(s, 0)->index, &info));
   snprintf(b->gpu, sizeof b->gpu, "%s", info.name);
   b->l2 = info.l2;
   b->scratch_bytes = (size_t)gpu_flushed(info.l2);
   for (int64_t d = 0; d < s->ndevices; d++)
-    CLI_TRY("", bench_ops(b, d)->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
+    CLI_TRY("", session_device(s, d)->memory->alloc(session_device(s, d), b->scratch_bytes, &b->scratch[d]));
   CLI_TRY("", gpu_time_create(session_device(s, 0), &b->begin));
   CLI_TRY("", gpu_time_create(session_device(s, 0), &b->end));
 }
@@ -47,13 +47,13 @@ void bench_start(bench_state *b) {
 
 static void finish_gpu(bench_state *b) {
   const session *s = &b->s;
-  bench_ops(b, 0)->event_destroy(session_device(s, 0), b->begin);
-  bench_ops(b, 0)->event_destroy(session_device(s, 0), b->end);
+  bench_streams(b, 0)->event_destroy(session_device(s, 0), b->begin);
+  bench_streams(b, 0)->event_destroy(session_device(s, 0), b->end);
   for (int64_t d = 0; d < s->ndevices; d++)
-    bench_ops(b, d)->free(session_device(s, d), b->scratch[d]);
+    session_device(s, d)->memory->free(session_device(s, d), b->scratch[d]);
   for (int64_t l = 0; l < s->locals; l++) {
-    bench_ops(b, l)->event_destroy(session_device(s, l), b->done[l]);
-    bench_ops(b, l)->stream_destroy(session_device(s, l), b->stream[l]);
+    bench_streams(b, l)->event_destroy(session_device(s, l), b->done[l]);
+    bench_streams(b, l)->destroy(session_device(s, l), b->stream[l]);
   }
   free(b->stream);
   free(b->done);
@@ -64,7 +64,7 @@ void bench_finish(bench_state *b) {
   if (b->s.cuda)
     finish_gpu(b);
   else
-    b->cpu->ops->destroy(b->cpu);
+    b->cpu->destroy(b->cpu);
   trace_destroy(b->trace);
   free(b->ends);
   free(b->transfers);

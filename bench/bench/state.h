@@ -51,8 +51,8 @@ typedef struct bench_state {
 void bench_start(bench_state *b);
 void bench_finish(bench_state *b);
 static inline void *bench_stream(const bench_state *b, int64_t local) { return b->s.cuda ? b->stream[local] : NULL; }
-static inline const rs_device_ops *bench_ops(const bench_state *b, int64_t local) {
-  return session_device(&b->s, local)->ops;
+static inline const rs_device_streams *bench_streams(const bench_state *b, int64_t local) {
+  return session_device(&b->s, local)->streams;
 }
 
 #endif

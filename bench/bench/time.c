@@ -32,7 +32,7 @@ static void copy_arena(bench_state *b, const bench_arena *from, const bench_aren
   for (int64_t done = 0; done < to->extent;) { /* a replicated destination is larger than the source */
     int64_t left = to->extent - done, n = from->extent > 0 && from->extent < left ? from->extent : left;
     if (to->device != NULL)
-      CLI_TRY("", to->device->ops->memcpy(to->device, target + done, source, (size_t)n, stream));
+      CLI_TRY("", to->device->memory->memcpy(to->device, target + done, source, (size_t)n, stream));
     else
       rs_device_cpu_straight(b->cpu, (char *)target + done, (const char *)source, n, b->streaming);
     done += n;
@@ -63,7 +63,7 @@ static double time_cpu(bench_state *b, int64_t local, bench_work work) {
 static void hold_streams(bench_state *b, int64_t lead) {
   rs_device *device = session_device(&b->s, lead);
   for (int64_t i = 0; i < b->hold; i++)
-    CLI_TRY("", device->ops->memset(device, b->scratch[lead], (int)i, b->scratch_bytes, b->stream[lead]));
+    CLI_TRY("", device->memory->memset(device, b->scratch[lead], (int)i, b->scratch_bytes, b->stream[lead]));
   CLI_TRY("", rs_stream_record(device, b->done[lead], b->stream[lead], "bench: held"));
 }
 
@@ -79,8 +79,8 @@ static double read_end(bench_state *b) {
   double seconds = 0;
   join_streams(b, b->s.locals, "bench: end after ranks");
   CLI_TRY("", rs_stream_record(device, b->end, b->stream[0], "bench: end"));
-  CLI_TRY("", device->ops->event_done(device, b->begin, &early));
-  CLI_TRY("", device->ops->synchronize(device, b->stream[0]));
+  CLI_TRY("", device->streams->event_done(device, b->begin, &early));
+  CLI_TRY("", device->streams->synchronize(device, b->stream[0]));
   CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
   b->again = early && b->hold < MOST_HELD;
   b->row.host_bound |= early && !b->again;

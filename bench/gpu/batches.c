@@ -23,7 +23,7 @@ typedef struct copy_batch {
 
 static reshard_status run_spans(void *user, void *stream) {
   copy_batch *j = user;
-  return j->b->gpu->ops->copy(j->b->gpu, j->n, j->span, (int64_t)1 << 40, stream);
+  return j->b->gpu->work->copy(j->b->gpu, j->n, j->span, (int64_t)1 << 40, stream);
 }
 
 static reshard_status run_runtime(void *user, void *stream) {
@@ -147,10 +147,10 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
   }
   gpu_program program = {.b = b};
   if (!spans)
-    CLI_TRY("", b->gpu->ops->compile(b->gpu, &copies, bytes, &program.program));
+    CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, bytes, &program.program));
   measure_batch(x, name, &j, &program, &s, bytes);
   if (!spans)
-    b->gpu->ops->release(b->gpu, program.program);
+    b->gpu->work->release(b->gpu, program.program);
   rs_copies_free(&copies);
   gpu_buffers_free(b, &s);
   free(first);

@@ -7,12 +7,12 @@
 
 reshard_status gpu_memcpy_run(void *user, void *stream) {
   gpu_memcpy *p = user;
-  return p->b->gpu->ops->memcpy(p->b->gpu, p->to, p->from, (size_t)p->bytes, stream);
+  return p->b->gpu->memory->memcpy(p->b->gpu, p->to, p->from, (size_t)p->bytes, stream);
 }
 
 reshard_status gpu_program_run(void *user, void *stream) {
   gpu_program *j = user;
-  return j->b->gpu->ops->run(j->b->gpu, 1, &j->program, stream);
+  return j->b->gpu->work->run(j->b->gpu, 1, &j->program, stream);
 }
 
 /* Takes memory of the host, by large pages where there are such: the first touch of some GiB takes longer than all
@@ -72,5 +72,5 @@ void gpu_buffers_free(gpu_context *b, gpu_buffers *s) {
 }
 
 void gpu_buffers_clear(gpu_context *b, gpu_buffers *s) {
-  CLI_TRY("", b->gpu->ops->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
+  CLI_TRY("", b->gpu->memory->memset(b->gpu, s->to, 0, (size_t)(s->sets * s->to_step), b->stream[0]));
 }

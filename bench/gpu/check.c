@@ -110,7 +110,7 @@ typedef struct program_list {
 
 static reshard_status run_programs(void *user, void *stream) {
   program_list *j = user;
-  return j->b->gpu->ops->run(j->b->gpu, j->n, j->programs, stream);
+  return j->b->gpu->work->run(j->b->gpu, j->n, j->programs, stream);
 }
 
 /* Runs compiled programs, then the same from a graph with other data. */
@@ -125,7 +125,7 @@ static bool check_compiled(gpu_checker *c) {
   for (int64_t i = 0; i < j.n; i++) {
     at = add_copies(c, &copies[i], at, ROOM / j.n * (i + 1));
     copies[i].staging = rng_one_in(&c->r, 2);
-    CLI_TRY("", gpu->ops->compile(gpu, &copies[i], rng_one_in(&c->r, 2) ? ROOM : (int64_t)1 << 40, &programs[i]));
+    CLI_TRY("", gpu->work->compile(gpu, &copies[i], rng_one_in(&c->r, 2) ? ROOM : (int64_t)1 << 40, &programs[i]));
   }
   c->what = "compiled copies";
   CLI_TRY("", run_programs(&j, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
@@ -147,7 +147,7 @@ static bool check_compiled(gpu_checker *c) {
   right = compare_memory(c) && right;
   gpu_graph_destroy(graph);
   for (int64_t i = 0; i < j.n; i++) {
-    gpu->ops->release(gpu, programs[i]);
+    gpu->work->release(gpu, programs[i]);
     rs_copies_free(&copies[i]);
   }
   return right;
@@ -162,12 +162,12 @@ static bool check_once(gpu_checker *c) {
   for (int64_t i = 0; i < turns; i++) {
     rs_copies copies = {0};
     at = rng_one_in(&c->r, 3) ? at : add_copies(c, &copies, at, ROOM / turns * (i + 1));
-    CLI_TRY("", gpu->ops->recompile(gpu, &copies, ROOM, &program));
-    CLI_TRY("", gpu->ops->run(gpu, 1, &program, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
+    CLI_TRY("", gpu->work->recompile(gpu, &copies, ROOM, &program));
+    CLI_TRY("", gpu->work->run(gpu, 1, &program, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
     rs_copies_free(&copies);
   }
   bool right = compare_memory(c);
-  gpu->ops->release(gpu, program);
+  gpu->work->release(gpu, program);
   return right;
 }
 
@@ -185,7 +185,7 @@ static bool check_spans(gpu_checker *c) {
     memcpy(c->wanted + at, c->source + from, (size_t)bytes);
     at += bytes;
   }
-  CLI_TRY("", c->b->gpu->ops->copy(c->b->gpu, n, span, ROOM, c->b->stream[0]));
+  CLI_TRY("", c->b->gpu->work->copy(c->b->gpu, n, span, ROOM, c->b->stream[0]));
   return compare_memory(c);
 }
 
@@ -208,8 +208,8 @@ static bool check_casts(gpu_checker *c) {
     CLI_TRY("", rs_casts_add(&cpu, c->source + src, c->wanted + at, from, to, 2, axes));
     at += rows * row * out;
   }
-  CLI_TRY("", c->b->cpu->ops->cast(c->b->cpu, &cpu, NULL));
-  CLI_TRY("", c->b->gpu->ops->cast(c->b->gpu, &gpu, c->b->stream[1]));
+  CLI_TRY("", c->b->cpu->work->cast(c->b->cpu, &cpu, NULL));
+  CLI_TRY("", c->b->gpu->work->cast(c->b->gpu, &gpu, c->b->stream[1]));
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
   return compare_memory(c);
@@ -247,7 +247,7 @@ static bool check_selections(gpu_checker *c) {
                  .axes = {{outer, rows * run_programs, count * (run_programs + gap)}}};
   rs_select_fault *fault = gpu_context_alloc(c->b, sizeof *fault), found;
   c->what = bad < 0 ? "a selection" : "a selection with an index out of range";
-  CLI_TRY("", c->b->gpu->ops->select(c->b->gpu, &s, fault, c->b->stream[2]));
+  CLI_TRY("", c->b->gpu->work->select(c->b->gpu, &s, fault, c->b->stream[2]));
   for (int64_t o = 0; o < outer; o++)
     for (int64_t i = 0; i < count; i++) {
       int64_t value = 0;
@@ -274,7 +274,7 @@ static bool check_memset(gpu_checker *c) {
   for (int i = 0; i < 20; i++) {
     int64_t bytes = rng_log(&c->r, 4000), at = rng_below(&c->r, ROOM - bytes);
     int value = (int)rng_below(&c->r, 256);
-    CLI_TRY("", c->b->gpu->ops->memset(c->b->gpu, c->to + at, value, (size_t)bytes, c->b->stream[0]));
+    CLI_TRY("", c->b->gpu->memory->memset(c->b->gpu, c->to + at, value, (size_t)bytes, c->b->stream[0]));
     memset(c->wanted + at, value, (size_t)bytes);
   }
   return compare_memory(c);
@@ -296,8 +296,8 @@ static bool check_storage(gpu_checker *c) {
     int k = i < 60 ? (int)rng_below(&c->r, LIVE) : i - 60;
     void *stream = c->b->stream[on[k]];
     if (live[k] != NULL) {
-      CLI_TRY("", gpu->ops->memcpy(gpu, c->seen, live[k]->memory, live[k]->bytes, stream));
-      CLI_TRY("", gpu->ops->synchronize(gpu, stream));
+      CLI_TRY("", gpu->memory->memcpy(gpu, c->seen, live[k]->memory, live[k]->bytes, stream));
+      CLI_TRY("", gpu->streams->synchronize(gpu, stream));
       for (size_t at = 0; right && at < live[k]->bytes; at++)
         if ((c->seen[at] & 255) != value[k]) {
           cli_error("storage: byte %zu of a block of %zu is %d, should be %d", at, live[k]->bytes, c->seen[at] & 255,
@@ -305,14 +305,14 @@ static bool check_storage(gpu_checker *c) {
           right = false;
         }
       if (rng_one_in(&c->r, 2)) /* work that is still to come when it is freed */
-        CLI_TRY("", gpu->ops->memset(gpu, live[k]->memory, 0xee, live[k]->bytes, stream));
+        CLI_TRY("", gpu->memory->memset(gpu, live[k]->memory, 0xee, live[k]->bytes, stream));
       rs_storage_pool_free(pool, live[k], stream);
       live[k] = NULL;
     } else if (i < 60) {
       on[k] = (int)rng_below(&c->r, GPU_STREAMS);
       value[k] = 1 + i;
       CLI_TRY("", rs_storage_pool_alloc(pool, (size_t)rng_log(&c->r, 40000), c->b->stream[on[k]], &live[k]));
-      CLI_TRY("", gpu->ops->memset(gpu, live[k]->memory, value[k], live[k]->bytes, c->b->stream[on[k]]));
+      CLI_TRY("", gpu->memory->memset(gpu, live[k]->memory, value[k], live[k]->bytes, c->b->stream[on[k]]));
     }
   }
   return right;
@@ -330,17 +330,17 @@ static bool check_beyond_4g(gpu_context *b) {
   rs_program *program = NULL;
   rs_axis axes[2] = {{ROWS, apart, ROW}, {ROW, 1, 1}};
   for (int64_t i = 0; i < ROWS; i++)
-    CLI_TRY("", b->gpu->ops->memset(b->gpu, memory + i * apart, (int)i + 1, ROW, b->stream[0]));
+    CLI_TRY("", b->gpu->memory->memset(b->gpu, memory + i * apart, (int)i + 1, ROW, b->stream[0]));
   CLI_TRY("", rs_copies_add(&copies, memory, out, 1, 2, axes));
-  CLI_TRY("", b->gpu->ops->compile(b->gpu, &copies, copies.bytes, &program));
-  CLI_TRY("", b->gpu->ops->run(b->gpu, 1, &program, b->stream[0]));
+  CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, copies.bytes, &program));
+  CLI_TRY("", b->gpu->work->run(b->gpu, 1, &program, b->stream[0]));
   gpu_context_to_host(b, host, out, ROWS * ROW);
   bool right = true;
   for (int64_t i = 0; i < ROWS * ROW && right; i++)
     right = host[i] == i / ROW + 1;
   if (!right)
     cli_error("rows that lie %lld bytes apart: wrong data", (long long)apart);
-  b->gpu->ops->release(b->gpu, program);
+  b->gpu->work->release(b->gpu, program);
   rs_copies_free(&copies);
   gpu_context_free(b, memory);
   gpu_context_free(b, out);

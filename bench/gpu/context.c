@@ -17,7 +17,7 @@ void gpu_context_open(gpu_context *b) {
   b->gpu = b->handle->device;
   CLI_TRY("", gpu_info_read(b->gpu->index, &b->info));
   for (int i = 0; i < GPU_STREAMS; i++)
-    CLI_TRY("", b->gpu->ops->stream_create(b->gpu, &b->stream[i]));
+    CLI_TRY("", b->gpu->streams->create(b->gpu, &b->stream[i]));
   CLI_TRY("", gpu_time_create(b->gpu, &b->begin));
   CLI_TRY("", gpu_time_create(b->gpu, &b->end));
   b->scratch_bytes = (size_t)gpu_flushed(b->info.l2);
@@ -26,31 +26,31 @@ void gpu_context_open(gpu_context *b) {
 
 void gpu_context_close(gpu_context *b) {
   gpu_context_free(b, b->scratch);
-  b->gpu->ops->event_destroy(b->gpu, b->begin);
-  b->gpu->ops->event_destroy(b->gpu, b->end);
+  b->gpu->streams->event_destroy(b->gpu, b->begin);
+  b->gpu->streams->event_destroy(b->gpu, b->end);
   for (int i = 0; i < GPU_STREAMS; i++) {
     CLI_TRY("", reshard_device_forget_stream(b->handle, b->stream[i]));
-    b->gpu->ops->stream_destroy(b->gpu, b->stream[i]);
+    b->gpu->streams->destroy(b->gpu, b->stream[i]);
   }
-  b->cpu->ops->destroy(b->cpu);
+  b->cpu->destroy(b->cpu);
   reshard_device_release(b->handle);
 }
 
 void *gpu_context_alloc(const gpu_context *b, int64_t bytes) {
   void *memory = NULL;
-  CLI_TRY("", b->gpu->ops->alloc(b->gpu, (size_t)bytes, &memory));
+  CLI_TRY("", b->gpu->memory->alloc(b->gpu, (size_t)bytes, &memory));
   return memory;
 }
 
-void gpu_context_free(const gpu_context *b, void *memory) { b->gpu->ops->free(b->gpu, memory); }
+void gpu_context_free(const gpu_context *b, void *memory) { b->gpu->memory->free(b->gpu, memory); }
 
 void gpu_context_wait(const gpu_context *b) {
   for (int i = 0; i < GPU_STREAMS; i++)
-    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, b->stream[i]));
+    CLI_TRY("", b->gpu->streams->synchronize(b->gpu, b->stream[i]));
 }
 
 void gpu_context_to_gpu(const gpu_context *b, void *to, const void *from, int64_t bytes) {
-  CLI_TRY("", b->gpu->ops->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
+  CLI_TRY("", b->gpu->memory->memcpy(b->gpu, to, from, (size_t)bytes, b->stream[0]));
   gpu_context_wait(b);
 }
 
@@ -63,13 +63,13 @@ double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, si
     bool early = false;
     void *stream = b->stream[0];
     for (int64_t i = 0; i < b->hold; i++)
-      CLI_TRY("", b->gpu->ops->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
+      CLI_TRY("", b->gpu->memory->memset(b->gpu, b->scratch, (int)i, b->scratch_bytes, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->begin, stream, "bench: begin"));
     for (int64_t i = 0; i < n; i++)
       CLI_TRY("", work((char *)user + (size_t)i * size, stream));
     CLI_TRY("", rs_stream_record(b->gpu, b->end, stream, "bench: end"));
-    CLI_TRY("", b->gpu->ops->event_done(b->gpu, b->begin, &early));
-    CLI_TRY("", b->gpu->ops->synchronize(b->gpu, stream));
+    CLI_TRY("", b->gpu->streams->event_done(b->gpu, b->begin, &early));
+    CLI_TRY("", b->gpu->streams->synchronize(b->gpu, stream));
     CLI_TRY("", gpu_elapsed(b->begin, b->end, &seconds));
     if (!early || b->hold >= MOST_HELD)
       return seconds / (double)n;

@@ -12,7 +12,7 @@ static rs_program *compile_copy(rs_device *device, const char *from, char *to, i
   rs_copies copies = {0};
   rs_program *program = NULL;
   CLI_TRY("", rs_copies_add(&copies, from, to, element, 3, axes));
-  CLI_TRY("", device->ops->compile(device, &copies, copies.bytes, &program));
+  CLI_TRY("", device->work->compile(device, &copies, copies.bytes, &program));
   rs_copies_free(&copies);
   return program;
 }
@@ -34,8 +34,8 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
     plain[i] = (gpu_memcpy){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
   }
   rs_program *cpu = compile_copy(b->cpu, s.host, s.image, element, axes);
-  CLI_TRY("", b->cpu->ops->run(b->cpu, 1, &cpu, NULL));
-  b->cpu->ops->release(b->cpu, cpu);
+  CLI_TRY("", b->cpu->work->run(b->cpu, 1, &cpu, NULL));
+  b->cpu->work->release(b->cpu, cpu);
   double t[2];
   gpu_measure(x, s.sets, 2,
               (gpu_timed_work[]){{gpu_program_run, jobs, sizeof *jobs}, {gpu_memcpy_run, plain, sizeof *plain}}, t);
@@ -50,7 +50,7 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
   r->figure = t[0] / t[1];
   gpu_print_row(x, r);
   for (int64_t i = 0; i < s.sets; i++)
-    b->gpu->ops->release(b->gpu, jobs[i].program);
+    b->gpu->work->release(b->gpu, jobs[i].program);
   gpu_buffers_free(b, &s);
 }
 
@@ -61,7 +61,7 @@ typedef struct selection {
 
 static reshard_status run_select(void *user, void *stream) {
   selection *j = user;
-  return j->b->gpu->ops->select(j->b->gpu, &j->select, NULL, stream);
+  return j->b->gpu->work->select(j->b->gpu, &j->select, NULL, stream);
 }
 
 void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t columns) {

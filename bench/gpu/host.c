@@ -79,7 +79,7 @@ void gpu_host_cases(gpu_bench_run *x) {
   CLI_TRY("", reshard_layout_parse("chunk(1)", 2, shape, HOST_RANKS, &w.layout[1]));
   w.memory[0] = gpu_context_alloc(x->b, HOST_RANKS * HOST_SHARE);
   w.memory[1] = gpu_context_alloc(x->b, HOST_RANKS * HOST_SHARE);
-  CLI_TRY("", x->b->gpu->ops->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
+  CLI_TRY("", x->b->gpu->memory->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
   gpu_context_wait(x->b);
   CLI_TRY("", reshard_comm_create_local(HOST_RANKS, &local, w.comm));
   rank_pool *pool = rank_pool_create();

@@ -27,7 +27,7 @@ const char *gpu_why_none(void) {
   rs_device *device = NULL;
   if (rs_device_cuda_create(0, &device) != RESHARD_SUCCESS)
     return reshard_last_error();
-  device->ops->destroy(device);
+  device->destroy(device);
   return NULL;
 }
 

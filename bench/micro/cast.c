@@ -21,7 +21,7 @@ static void cast_drop(void *state) {
   cast_bench *b = state;
   rs_casts_free(&b->casts);
   if (b->device != NULL)
-    b->device->ops->destroy(b->device);
+    b->device->destroy(b->device);
   free(b->src);
   free(b->dst);
   free(b);
@@ -54,7 +54,7 @@ static void *cast_make(reshard_dtype from, reshard_dtype to, int64_t *items) {
 
 static int cast_run(void *state) {
   cast_bench *b = state;
-  return b->device->ops->cast(b->device, &b->casts, NULL) != RESHARD_SUCCESS;
+  return b->device->work->cast(b->device, &b->casts, NULL) != RESHARD_SUCCESS;
 }
 
 static int copy_run(void *state) {

@@ -15,7 +15,7 @@ static void hold_gpus(bench_state *b, int64_t local) {
   rs_device *device = session_device(&b->s, local);
   int64_t leads = b->s.locals < b->s.ndevices ? b->s.locals : b->s.ndevices;
   for (int64_t i = 0; i < SLOWER * b->hold && local < leads; i++)
-    CLI_TRY("", device->ops->memset(device, b->scratch[local], 0, b->scratch_bytes, b->stream[local]));
+    CLI_TRY("", device->memory->memset(device, b->scratch[local], 0, b->scratch_bytes, b->stream[local]));
   if (local < leads)
     CLI_TRY("", rs_stream_record(device, b->done[local], b->stream[local], "trace: held"));
   rank_pool_barrier(b->s.pool, true);
@@ -55,7 +55,7 @@ static void start_devices(bench_state *b) {
 void bench_trace_row(bench_state *b, int64_t local) {
   void *stream = b->s.cuda ? b->stream[local] : NULL;
   if (b->s.cuda)
-    CLI_TRY("", session_device(&b->s, local)->ops->synchronize(session_device(&b->s, local), stream));
+    CLI_TRY("", session_device(&b->s, local)->streams->synchronize(session_device(&b->s, local), stream));
   session_barrier(&b->s, local, true);
   if (local == 0)
     open_trace(b);
@@ -70,7 +70,7 @@ void bench_trace_row(bench_state *b, int64_t local) {
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)(b->s.first + local), reshard_last_error());
   if (b->s.cuda)
-    CLI_TRY("", session_device(&b->s, local)->ops->synchronize(session_device(&b->s, local), stream));
+    CLI_TRY("", session_device(&b->s, local)->streams->synchronize(session_device(&b->s, local), stream));
   session_barrier(&b->s, local, true);
   if (local == 0)
     trace_stop(b->trace);

@@ -11,7 +11,7 @@ static void *grow_array(void *at, int64_t n, size_t element) {
   return n & (n - 1) ? at : cli_realloc(at, n > 0 ? 2 * n : 1, element);
 }
 
-static int gpu_of(const rs_device *device) { return device->ops->streams ? device->index : TRACE_CPU; }
+static int gpu_of(const rs_device *device) { return device->streams->asynchronous ? device->index : TRACE_CPU; }
 
 static trace_track *find_track(trace *t, const rs_device *device, const void *stream) {
   int gpu = gpu_of(device);
@@ -28,7 +28,7 @@ static trace_track *find_track(trace *t, const rs_device *device, const void *st
 static rs_event *record_timing(rs_device *device, void *stream) {
   rs_event *event = NULL;
   CLI_TRY("trace: ", gpu_time_create(device, &event));
-  CLI_TRY("trace: ", device->ops->event_record(device, event, stream));
+  CLI_TRY("trace: ", device->streams->event_record(device, event, stream));
   return event;
 }
 
@@ -42,7 +42,7 @@ static int64_t find_record(const trace *t, const rs_event *event) {
 static void begin_step(rs_tracer *tracer, rs_device *device, void *stream, const rs_trace_step *is) {
   trace *t = (trace *)tracer;
   trace_step step = {.is = *is, .from = -1};
-  if (device->ops->streams)
+  if (device->streams->asynchronous)
     step.timing[0] = record_timing(device, stream);
   pthread_mutex_lock(&t->lock);
   trace_track *track = find_track(t, device, stream);
@@ -68,7 +68,7 @@ static void end_step(rs_tracer *tracer, rs_device *device, void *stream) {
   trace_track *track = find_track(t, device, stream);
   trace_step *step = &t->step[track->open[--track->depth]];
   step->end = now;
-  if (device->ops->streams && step->is.kind != RS_TRACE_RECORD)
+  if (device->streams->asynchronous && step->is.kind != RS_TRACE_RECORD)
     step->timing[1] = record_timing(device, stream);
   pthread_mutex_unlock(&t->lock);
 }
@@ -89,7 +89,7 @@ static struct trace_gpu *find_gpu(const trace *t, int index) {
 
 void trace_base(trace *t, rs_device *device, void *stream) {
   pthread_mutex_lock(&t->lock);
-  if (device->ops->streams && find_gpu(t, device->index) == NULL) {
+  if (device->streams->asynchronous && find_gpu(t, device->index) == NULL) {
     t->gpu = grow_array(t->gpu, t->ngpus, sizeof *t->gpu);
     t->gpu[t->ngpus++] = (struct trace_gpu){device->index, device, record_timing(device, stream)};
   }
@@ -124,7 +124,7 @@ static void read_times(trace *t) {
     s->end = fmax(s->begin, 1e6 * (gpu != NULL && s->timing[1] == NULL ? seconds[0] : seconds[1]));
     for (int k = 0; k < 2 && gpu != NULL; k++)
       if (s->timing[k] != NULL)
-        gpu->device->ops->event_destroy(gpu->device, s->timing[k]);
+        gpu->device->streams->event_destroy(gpu->device, s->timing[k]);
   }
 }
 
@@ -178,14 +178,14 @@ static void sort_tracks(trace *t) {
 void trace_stop(trace *t) {
   for (int64_t i = 0; i < t->ndevices; i++) {
     t->device[i]->tracer = NULL;
-    CLI_TRY("trace: ", t->device[i]->ops->finish(t->device[i])); /* our events behind the last work, too */
+    CLI_TRY("trace: ", t->device[i]->streams->finish(t->device[i])); /* our events behind the last work, too */
   }
   read_times(t);
   for (int64_t i = 0; i < t->ntracks; i++)
     name_track(t, &t->track[i], i);
   sort_tracks(t);
   for (int64_t i = 0; i < t->ngpus; i++)
-    t->gpu[i].device->ops->event_destroy(t->gpu[i].device, t->gpu[i].base);
+    t->gpu[i].device->streams->event_destroy(t->gpu[i].device, t->gpu[i].base);
   t->ndevices = t->ngpus = 0;
 }
 

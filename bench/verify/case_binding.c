@@ -99,7 +99,7 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
 }
 
 reshard_status case_binding_to_device(case_binding *b, rs_device *device) {
-  RS_TRY(device->ops->alloc(device, (size_t)b->bytes, (void **)&b->memory));
+  RS_TRY(device->memory->alloc(device, (size_t)b->bytes, (void **)&b->memory));
   b->device = device;
   for (int64_t i = 0; i < b->n; i++)
     if (b->pointer[i] != NULL)
@@ -110,15 +110,14 @@ reshard_status case_binding_to_device(case_binding *b, rs_device *device) {
 reshard_status case_binding_copy(case_binding *b, bool to_device, void *stream) {
   if (b->device == NULL)
     return RESHARD_SUCCESS;
-  const rs_device_ops *ops = b->device->ops;
-  RS_TRY(ops->memcpy(b->device, to_device ? b->memory : b->arena, to_device ? b->arena : b->memory, (size_t)b->bytes,
-                     stream));
-  return ops->synchronize(b->device, stream);
+  RS_TRY(b->device->memory->memcpy(b->device, to_device ? b->memory : b->arena, to_device ? b->arena : b->memory,
+                                   (size_t)b->bytes, stream));
+  return b->device->streams->synchronize(b->device, stream);
 }
 
 void case_binding_free(case_binding *b) {
   if (b->device != NULL)
-    b->device->ops->free(b->device, b->memory);
+    b->device->memory->free(b->device, b->memory);
   free(b->arena);
   free(b->image);
   free(b->place);

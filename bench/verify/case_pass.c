@@ -25,8 +25,8 @@ static reshard_arrays arrays_of(const case_binding *src, const case_binding *dst
 static reshard_status alloc_workspace(case_rank *s) {
   size_t bytes = (s->workspace_bytes + 2 * GUARD) & ~(size_t)(GUARD - 1);
   if (s->device != NULL) {
-    RS_TRY(s->device->ops->alloc(s->device, bytes, (void **)&s->workspace));
-    return s->device->ops->memset(s->device, s->workspace, 0x5a, bytes, s->stream);
+    RS_TRY(s->device->memory->alloc(s->device, bytes, (void **)&s->workspace));
+    return s->device->memory->memset(s->device, s->workspace, 0x5a, bytes, s->stream);
   }
   s->workspace = aligned_alloc(256, bytes);
   if (s->workspace == NULL)
@@ -40,8 +40,8 @@ static int64_t check_workspace(case_rank *s) {
   unsigned char guard[GUARD / 2], *at = s->workspace + s->workspace_bytes;
   if (s->device == NULL) {
     memcpy(guard, at, sizeof guard);
-  } else if (s->device->ops->memcpy(s->device, guard, at, sizeof guard, s->stream) != RESHARD_SUCCESS ||
-             s->device->ops->synchronize(s->device, s->stream) != RESHARD_SUCCESS) {
+  } else if (s->device->memory->memcpy(s->device, guard, at, sizeof guard, s->stream) != RESHARD_SUCCESS ||
+             s->device->streams->synchronize(s->device, s->stream) != RESHARD_SUCCESS) {
     return 0;
   }
   for (size_t i = 0; i < sizeof guard; i++)
@@ -52,7 +52,7 @@ static int64_t check_workspace(case_rank *s) {
 
 static void free_workspace(case_rank *s) {
   if (s->device != NULL)
-    s->device->ops->free(s->device, s->workspace);
+    s->device->memory->free(s->device, s->workspace);
   else
     free(s->workspace);
   s->workspace = NULL;
@@ -101,7 +101,7 @@ static reshard_status execute_for_all(case_context *l) {
       RS_TRY(gpu_capture(s->device, s->stream, execute_all, l, &l->graph));
     RS_TRY(gpu_launch(s->device, l->graph, s->stream));
   }
-  return s->device != NULL ? s->device->ops->synchronize(s->device, s->stream) : RESHARD_SUCCESS;
+  return s->device != NULL ? s->device->streams->synchronize(s->device, s->stream) : RESHARD_SUCCESS;
 }
 
 static void destroy_graph(case_context *l, int64_t rank) {
@@ -136,7 +136,7 @@ static bool execute_rank(case_context *l, const case_pass *p, int64_t rank) {
 static reshard_status overwrite_source(case_rank *s) {
   if (s->device == NULL)
     return RESHARD_SUCCESS; /* memory of the host is spoilt after it was looked at */
-  return s->device->ops->memset(s->device, s->src.memory, 0x77, (size_t)s->src.bytes, s->stream);
+  return s->device->memory->memset(s->device, s->src.memory, 0x77, (size_t)s->src.bytes, s->stream);
 }
 
 /* Runs one execute with data of a generation: fill, execute, check, overwrite the source. Wrong data clears *right.

@@ -69,10 +69,10 @@ static bool create_stream(case_context *l, int64_t rank) {
   case_rank *s = &l->rank[rank];
   const session *given = l->runner->fixed.session;
   rs_device *device = given != NULL ? session_device(given, rank - l->first) : NULL;
-  if (device == NULL || !device->ops->streams)
+  if (device == NULL || !device->streams->asynchronous)
     return true;
   s->device = device;
-  reshard_status status = device->ops->stream_create(device, &s->stream);
+  reshard_status status = device->streams->create(device, &s->stream);
   return status == RESHARD_SUCCESS || case_failed_call(l, "making a stream", rank, status);
 }
 
@@ -99,7 +99,7 @@ static void run_rank(void *user, int64_t local) {
   case_binding_free(&s->dst);
   reshard_plan_destroy(s->plan);
   if (s->device != NULL)
-    s->device->ops->stream_destroy(s->device, s->stream);
+    s->device->streams->destroy(s->device, s->stream);
 }
 
 /* One thread for all ranks here: for a graph always, else where these are one group, now and then. */

@@ -1,14 +1,14 @@
 /* Lists of box copies in canonical form.
  *
- * Loops of one step vanish, a loop that continues its inner neighbour on both sides is merged into it, and the
- * innermost loop is merged into the run. What is left tells the shape of the copy: no loop means one contiguous piece.
- */
+ * Loops of one step vanish. A loop that continues its inner neighbour on both sides is merged into it, and the
+ * innermost loop is merged into the run. The loops that remain tell the shape of the copy: no loop means one contiguous
+ * run. */
 #include "device/device.h"
 
 #include <stdlib.h>
 
 /* True where a step of `outer` continues after the last step of `inner` on both sides. */
-static bool continues(const rs_axis *outer, const rs_axis *inner) {
+static bool axis_continues(const rs_axis *outer, const rs_axis *inner) {
   int64_t src, dst;
   return !__builtin_mul_overflow(inner->src, inner->n, &src) && src == outer->src &&
          !__builtin_mul_overflow(inner->dst, inner->n, &dst) && dst == outer->dst;
@@ -23,7 +23,7 @@ int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, 
       continue;
     if (n == 0 && axis->src == *run * src && axis->dst == *run * dst)
       *run *= axis->n;
-    else if (n > 0 && continues(axis, &kept[n - 1]))
+    else if (n > 0 && axis_continues(axis, &kept[n - 1]))
       kept[n - 1].n *= axis->n;
     else
       kept[n++] = *axis;
@@ -36,7 +36,7 @@ int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, 
   return n;
 }
 
-static reshard_status overflow(void) {
+static reshard_status copy_overflow(void) {
   return rs_error(RESHARD_ERROR_INVALID, "a copy has more than %lld bytes", (long long)INT64_MAX);
 }
 
@@ -48,10 +48,10 @@ reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int3
       return RESHARD_SUCCESS;
   for (int i = 0; i < naxes; i++)
     if (!rs_mul(bytes, axes[i].n, &bytes))
-      return overflow();
+      return copy_overflow();
   int64_t total;
   if (!rs_add(copies->bytes, bytes, &total))
-    return overflow();
+    return copy_overflow();
   RS_TRY(rs_vec_reserve(&copies->copy, copies->copy.n + 1));
   RS_TRY(rs_vec_reserve(&copies->axis, copies->axis.n + naxes));
 

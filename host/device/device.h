@@ -1,7 +1,7 @@
 /* Devices: where memory is and what copies it.
  *
- * A device is a const table of few functions behind `struct rs_device`. All of them may be called from any thread;
- * those with a stream run in the order of that stream (on the CPU the stream is NULL and they return when done). None
+ * A device has three const tables of functions: memory, streams, and work. All functions may be called from any thread.
+ * Those with a stream run in the order of that stream; on the CPU the stream is NULL and they return when done. None
  * changes the current CUDA device of the thread. Those that say "blocks" wait for the device: they are for preparing,
  * never for executing. */
 #ifndef RS_DEVICE_H
@@ -16,9 +16,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Loops (outermost first, none of no steps) around a step of `src` and `dst` bytes, in canonical form: loops of one step
- * vanish, those that continue their inner neighbour on both sides are merged into it, and what is contiguous on both
- * sides into *run steps. Returns how many are kept; room for naxes of them. */
+/* Brings loops (outermost first, none of no steps) around a step of `src` and `dst` bytes into canonical form. Loops of
+ * one step vanish, and those that continue their inner neighbour on both sides are merged into it. Loops that are
+ * contiguous on both sides are merged into *run steps. Returns how many are kept; there is room for naxes of them. */
 int32_t rs_axes_merge(int naxes, const rs_axis *axes, int64_t src, int64_t dst, rs_axis *kept, int64_t *run);
 
 /* A box copy: `run` contiguous bytes on both sides (1 or more, not necessarily a power of two), repeated over naxes
@@ -44,11 +44,11 @@ typedef struct rs_copies {
   bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
 } rs_copies;
 
-/* Appends a copy with loops (outermost first), dropping loops of one step, sorting nothing, merging neighbours and the
- * innermost loop into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
+/* Appends a copy with loops (outermost first) in canonical form, without sorting them. The innermost loop is merged
+ * into the run where both sides are contiguous. n == 0 in any axis adds nothing. */
 reshard_status rs_copies_add(rs_copies *copies, const char *src, char *dst, int32_t element, int naxes,
                              const rs_axis *axes);
-/* An empty list, in the memory that it has. */
+/* Empties a list, keeping the memory that it has. */
 void rs_copies_clear(rs_copies *copies);
 void rs_copies_free(rs_copies *copies);
 
@@ -65,50 +65,81 @@ typedef struct rs_casts {
   RS_VEC(rs_cast) cast;
   RS_VEC(rs_axis) axis;
 } rs_casts;
-/* f64, f32, f16, bf16, f8_e4m3 and f8_e5m2 hold numbers; integers, complex numbers and f8_e8m0 (scales) have no casts. */
+/* True for f64, f32, f16, bf16, f8_e4m3 and f8_e5m2, which hold numbers. Integers, complex numbers and f8_e8m0 (scales)
+ * have no casts. */
 bool rs_cast_knows(reshard_dtype dtype);
-/* Those that are known between each other. A dtype to itself is no cast. */
+/* True between all that rs_cast_knows. A dtype to itself is no cast. */
 bool rs_cast_supported(reshard_dtype from, reshard_dtype to);
-/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0 in
- * any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
-reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to, int naxes,
-                            const rs_axis *axes);
+/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0
+ * in any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
+reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
+                            int naxes, const rs_axis *axes);
 void rs_casts_free(rs_casts *casts);
 
 typedef struct rs_device rs_device;
-typedef struct rs_event rs_event; /* a point in a stream's order; the CPU's are NULL */
+typedef struct rs_event rs_event;     /* a point in a stream's order; the CPU's are NULL */
 typedef struct rs_program rs_program; /* compiled copies; owned by who compiled them */
 
 /* A message from staging to staging, or from or to the user's memory where a program is NULL. */
-typedef struct rs_link {
-  atomic_bool taken;      /* the device's, while it carries: false before and after */
+typedef struct rs_relay {
+  atomic_bool taken;      /* the device's, while it relays: false before and after */
   const rs_program *pack; /* fills span.src */
   rs_span span;
   const rs_program *unpack; /* empties span.dst */
-} rs_link;
+} rs_relay;
 
-typedef struct rs_device_ops {
-  const char *name; /* "cpu", "cuda" */
-  /* Does work go on in streams after a call returned? Where not (the CPU), streams and events are NULL, and what is
-   * said of them below does nothing and succeeds. */
-  bool streams;
-  /* Memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all streams at once,
-   * and free may block until nothing uses the memory. NULL is allowed in free. */
+/* Memory. NULL is allowed in the functions that free. */
+typedef struct rs_device_memory {
+  /* Allocates memory of the device, aligned to 256 bytes; *memory NULL for 0 bytes. For preparing: usable on all
+   * streams at once, and free may block until nothing uses the memory. */
   reshard_status (*alloc)(rs_device *device, size_t bytes, void **memory);
   void (*free)(rs_device *device, void *memory);
-  /* The same in the order of stream, without blocking where the device can do that (else as above): memory that is usable
-   * on stream from here on, and that is not used any more from there on. What the storage pool is made of. */
+  /* The same in the order of stream, without blocking where the device can do that (else as above): usable on stream
+   * from here on, and not used any more from there on. The storage pool is made of these. */
   reshard_status (*alloc_async)(rs_device *device, size_t bytes, void *stream, void **memory);
   void (*free_async)(rs_device *device, void *memory, void *stream);
-  /* Chooses each copy's variant, the order for the cache, and the division over threads. Everything that is to be
-   * computed or allocated is done here; may block. total_bytes: of all ranks' programs that will run together (cache or
-   * memory?). Any stream may run the program from then on, also into a graph; when it is released nothing runs it. */
+  /* Memory of the host that the device copies to and from on its own (pinned). */
+  reshard_status (*host_alloc)(rs_device *device, size_t bytes, void **memory);
+  void (*host_free)(rs_device *device, void *memory);
+  /* Copies n bytes between memory of the device, of the host and of other devices of its kind, in the order of stream.
+   * Host memory that is pageable may make it block. */
+  reshard_status (*memcpy)(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
+  reshard_status (*memset)(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
+  /* Lets kernels of device reach memory of other (of the same kind), where they can: *can stays what it is. For
+   * preparing. */
+  reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
+} rs_device_memory;
+
+/* Streams and events. On a device without them (the CPU) both are NULL, and all of this does nothing and succeeds. */
+typedef struct rs_device_streams {
+  bool asynchronous; /* work goes on in streams after a call returned: there are streams */
+  /* Side streams: non-blocking with respect to the default stream. */
+  reshard_status (*create)(rs_device *device, void **stream);
+  void (*destroy)(rs_device *device, void *stream);
+  /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
+  reshard_status (*event_create)(rs_device *device, rs_event **event);
+  void (*event_destroy)(rs_device *device, rs_event *event);
+  reshard_status (*event_record)(rs_device *device, rs_event *event, void *stream);
+  reshard_status (*event_wait)(rs_device *device, void *stream, rs_event *event);
+  /* Tells whether the event has happened. Does not block. */
+  reshard_status (*event_done)(rs_device *device, rs_event *event, bool *done);
+  reshard_status (*synchronize)(rs_device *device, void *stream); /* blocks until the stream is empty */
+  reshard_status (*finish)(rs_device *device); /* blocks until all that any stream was given so far is done */
+  /* Tells whether the stream is being captured into a graph, or may not be given work because another one is. */
+  reshard_status (*capturing)(rs_device *device, void *stream, bool *capturing);
+} rs_device_streams;
+
+/* Copies, casts and selection. */
+typedef struct rs_device_work {
+  /* Chooses each copy's variant, the order for the cache, and the division over threads. All computing and allocating
+   * is done here; may block. total_bytes: of all ranks' programs that will run together (cache or memory?). Any stream
+   * may run the program from then on, also into a graph. No stream runs it when it is released. */
   reshard_status (*compile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
-  /* The same for copies that run once: into *program, which is NULL or from an earlier call of this function and stays
-   * one that can be released, also after an error. Its memory is used again, and it keeps what compiling needs beside
-   * it: where that suffices nothing is allocated. What runs of it that were given to streams before still read stays as
-   * it is; the host waits only where many of them (8) have not ended. run then makes the tables come in the order of its
-   * stream, whichever that is; it is RESHARD_ERROR_UNSUPPORTED on one that is being captured. release waits for them. */
+  /* Compiles copies that run once, into *program, which is NULL or from an earlier call of this function. It stays one
+   * that can be released, also after an error. Memory of the program and of compiling it is used again, and nothing is
+   * allocated where that suffices. Tables that earlier runs still read stay as they are; the host waits only where many
+   * of them (8) have not ended. run then uploads the tables in the order of its stream, whichever that is. It is
+   * RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits for the runs. */
   reshard_status (*recompile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */
@@ -116,82 +147,61 @@ typedef struct rs_device_ops {
   /* Runs n contiguous copies as one job, divided likewise. total_bytes: of the whole exchange that they are a round of
    * (streaming stores pay or not), as in compile. Allocates nothing. */
   reshard_status (*copy)(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
-  /* Runs n messages as one job: each packed, copied and unpacked by one thread, so that what it stages stays in that
+  /* Runs n messages as one job: each packed, copied and unpacked by one thread, so that its staging stays in that
    * thread's cache. total_bytes as in copy. Allocates nothing. NULL on a device with streams. */
-  reshard_status (*carry)(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream);
-  /* Number of box copies in a program, after tiling. */
+  reshard_status (*relay)(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream);
+  /* Counts the box copies in a program, after tiling. */
   int64_t (*count)(const rs_program *program);
-  /* Converts numbers: one launch or one job for all; a long list is several launches where the stream is captured, or
+  /* Converts numbers: one launch or one job for all. A long list is several launches where the stream is captured, or
    * where many of them (8) have not ended. The list is not needed any more when it returns. The host does not wait; a
    * list longer than any before may allocate. Elements may overlap only where src == dst and sizes are equal. */
   reshard_status (*cast)(rs_device *device, const rs_casts *casts, void *stream);
-  /* checked: each index is compared with the extent; one that is out of range is not followed, and the first by
-   * position is left in *fault (memory of the device; -1 there where all are in range). Unchecked (fault NULL): indices
-   * that were checked, or are ours. */
+  /* Selects along a dim. With a fault each index is compared with the extent: one out of range is not followed, and the
+   * first by position is left in *fault (memory of the device; -1 there where all are in range). Without, indices were
+   * checked before, or are ours. */
   reshard_status (*select)(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
-  /* n bytes between memory of the device, of the host and of other devices of its kind, in the order of stream. Host
-   * memory that is pageable may make it block. */
-  reshard_status (*memcpy)(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
-  reshard_status (*memset)(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
-  /* Memory of the host that the device copies to and from on its own (pinned). */
-  reshard_status (*host_alloc)(rs_device *device, size_t bytes, void **memory);
-  void (*host_free)(rs_device *device, void *memory);
-  /* Side streams: non-blocking with respect to the default stream. */
-  reshard_status (*stream_create)(rs_device *device, void **stream);
-  void (*stream_destroy)(rs_device *device, void *stream);
-  /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
-  reshard_status (*event_create)(rs_device *device, rs_event **event);
-  void (*event_destroy)(rs_device *device, rs_event *event);
-  reshard_status (*event_record)(rs_device *device, rs_event *event, void *stream);
-  reshard_status (*event_wait)(rs_device *device, void *stream, rs_event *event);
-  /* Has what was recorded happened? Does not block. */
-  reshard_status (*event_done)(rs_device *device, rs_event *event, bool *done);
-  reshard_status (*synchronize)(rs_device *device, void *stream); /* blocks until the stream is empty */
-  reshard_status (*finish)(rs_device *device); /* blocks until all that any stream was given so far is done */
-  /* Is the stream being captured into a graph? Also true where nothing may be given to it because another one is. */
-  reshard_status (*capturing)(rs_device *device, void *stream, bool *capturing);
-  /* Can kernels of device reach memory of other (of the same kind)? From then on they do: *can stays what it is. For
-   * preparing. */
-  reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
-  void (*destroy)(rs_device *device);
-} rs_device_ops;
+} rs_device_work;
 
 struct rs_device {
-  const rs_device_ops *ops;
+  const char *name; /* "cpu", "cuda" */
+  const rs_device_memory *memory;
+  const rs_device_streams *streams;
+  const rs_device_work *work;
+  void (*destroy)(rs_device *device);
   reshard_device_type type;
   int index; /* of the GPU */
   /* A handle that means another stream in each thread (cudaStreamPerThread), and one whose order comes after those of
    * all threads (cudaStreamLegacy). Both NULL: there are none. */
   void *thread_stream, *legacy_stream;
-  struct rs_tracer *tracer; /* trace.h; NULL: nobody looks */
+  struct rs_tracer *tracer; /* trace.h; NULL: none */
 };
 
-/* --- Handles (handle.c): what a reshard_device is ------------------------------------------------------------------- */
+/* --- Handles (handle.c): what a reshard_device is ----------------------------------------------------------------- */
 
 struct rs_storage_pool;
 struct rs_staging;
-struct rs_keep;
+struct rs_deferred_list;
 enum { RS_SIDE_IN, RS_SIDE_OUT, RS_SIDES }; /* side streams: copies to the device and from it */
 struct reshard_device_s {
   atomic_int references;
   rs_device *device;
   struct rs_storage_pool *storage, *pinned;
   struct rs_staging *staging;
-  struct rs_keep *keep; /* keep.h */
-  pthread_mutex_t mutex;  /* of the program */
-  struct rs_program *once; /* of copies that run once */
-  _Atomic(void *) side[RS_SIDES]; /* NULL: not made yet */
+  struct rs_deferred_list *deferred; /* memory/deferred_release.h */
+  pthread_mutex_t mutex;             /* of the program */
+  struct rs_program *once;           /* of copies that run once */
+  _Atomic(void *) side[RS_SIDES];    /* NULL: not made yet */
 };
 
-/* The pool of the device's storage, that of pinned memory of the host (storage_pool.h), and the ring of staging
- * (staging.h). They take no memory before they are used. Thread-safe, like all that follows. */
+/* The pool of the device's storage, that of pinned memory of the host (memory/pool.h), and the ring of staging
+ * (memory/staging.h). They take no memory before they are used. Thread-safe, like all that follows. */
 reshard_status rs_device_pool(reshard_device device, struct rs_storage_pool **pool);
 reshard_status rs_device_pinned(reshard_device device, struct rs_storage_pool **pool);
 reshard_status rs_device_staging(reshard_device device, struct rs_staging **staging);
-/* A side stream of the device, made when it is first asked for; NULL on the CPU. */
+/* Gives a side stream of the device, made when it is first asked for; NULL on the CPU. */
 reshard_status rs_device_side(reshard_device device, int which, void **stream);
-/* Copies that run once, in the order of stream: in memory that is used again, so that the host does not wait, but where
- * it is many calls ahead of the device. total_bytes as in compile. */
+/* Runs copies once, in the order of stream. Their tables are in memory that is used again: the host waits only where it
+ * is many calls ahead of the device. total_bytes as in compile. */
 reshard_status rs_device_run_once(reshard_device device, const rs_copies *copies, int64_t total_bytes, void *stream);
 /* RESHARD_ERROR_INVALID, with the name of the call, where the stream is being captured: a graph would use the memory
  * again each time that it runs, when it may be somebody else's. For calls that allocate or free storage. */

@@ -1,4 +1,4 @@
-/* What the environment says to whoever creates a device or a communicator. Nothing else reads it. */
+/* Environment variables, read when a device or a communicator is created. Nothing else reads them. */
 #ifndef RS_DEVICE_ENVIRONMENT_H
 #define RS_DEVICE_ENVIRONMENT_H
 
@@ -6,9 +6,9 @@
 
 #include <reshard/device.h>
 
-/* A number of 0 or more; *value is left alone where the variable is not set or empty. */
+/* Reads a number of 0 or more; leaves *value alone where the variable is not set or empty. */
 reshard_status rs_environment_number(const char *name, int64_t *value);
-/* threads 0 and isa AUTO are replaced by RESHARD_THREADS and RESHARD_ISA, where these are set. Checks the threads. */
+/* Replaces threads 0 and isa AUTO by RESHARD_THREADS and RESHARD_ISA, where these are set. Checks the threads. */
 reshard_status rs_environment_cpu(int *threads, reshard_isa *isa);
 
 #endif

@@ -2,8 +2,8 @@
 #include "device/cpu/cpu.h"
 #include "device/environment.h"
 #include "device/memory/deferred_release.h"
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
+#include "device/memory/staging.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -54,19 +54,19 @@ static reshard_status create_device(const char *name, reshard_device_options *op
   return rs_device_cuda_create(index, device);
 }
 
-static void destroy(reshard_device d) {
+static void destroy_handle(reshard_device d) {
   if (d->once != NULL)
-    d->device->ops->release(d->device, d->once);
+    d->device->work->release(d->device, d->once);
   pthread_mutex_destroy(&d->mutex);
-  rs_keep_destroy(d->keep);
+  rs_deferred_list_destroy(d->deferred);
   rs_staging_destroy(d->staging);
   rs_storage_pool_destroy(d->pinned);
   rs_storage_pool_destroy(d->storage);
   for (int i = 0; i < RS_SIDES; i++)
     if (atomic_load(&d->side[i]) != NULL)
-      d->device->ops->stream_destroy(d->device, atomic_load(&d->side[i]));
+      d->device->streams->destroy(d->device, atomic_load(&d->side[i]));
   if (d->device != NULL)
-    d->device->ops->destroy(d->device);
+    d->device->destroy(d->device);
   free(d);
 }
 
@@ -86,11 +86,11 @@ reshard_status reshard_device_create(const char *name, const reshard_device_opti
   RS_TRY_GOTO(status, rs_storage_pool_create(made->device, &complete, &made->storage), failed);
   RS_TRY_GOTO(status, rs_storage_pool_create_pinned(made->device, &made->pinned), failed);
   RS_TRY_GOTO(status, rs_staging_create(made->device, STAGING_MOST, &made->staging), failed);
-  RS_TRY_GOTO(status, rs_keep_create(made->device, &made->keep), failed);
+  RS_TRY_GOTO(status, rs_deferred_list_create(made->device, &made->deferred), failed);
   *device = made;
   return RESHARD_SUCCESS;
 failed:
-  destroy(made);
+  destroy_handle(made);
   return status;
 }
 
@@ -102,35 +102,35 @@ reshard_device reshard_device_retain(reshard_device device) {
 
 void reshard_device_release(reshard_device device) {
   if (device != NULL && atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) == 1)
-    destroy(device);
+    destroy_handle(device);
 }
 
-static reshard_status given(const char *call, reshard_device device, const void *out, const char *name) {
+static reshard_status check_given(const char *call, reshard_device device, const void *out, const char *name) {
   if (device == NULL || out == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, device == NULL ? "device" : name);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_get_info(reshard_device device, reshard_device_info *info) {
-  RS_TRY(given("reshard_device_get_info", device, info, "info"));
+  RS_TRY(check_given("reshard_device_get_info", device, info, "info"));
   *info = (reshard_device_info){
-      .type = device->device->type, .index = device->device->index, .streams = device->device->ops->streams};
+      .type = device->device->type, .index = device->device->index, .streams = device->device->streams->asynchronous};
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_get_memory_stats(reshard_device device, reshard_memory_stats *stats) {
-  RS_TRY(given("reshard_device_get_memory_stats", device, stats, "stats"));
+  RS_TRY(check_given("reshard_device_get_memory_stats", device, stats, "stats"));
   rs_storage_pool_stats(device->storage, stats);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_device_trim(reshard_device device, size_t keep_bytes) {
-  RS_TRY(given("reshard_device_trim", device, device, "device"));
+  RS_TRY(check_given("reshard_device_trim", device, device, "device"));
   return rs_storage_pool_trim(device->storage, keep_bytes);
 }
 
 reshard_status reshard_device_forget_stream(reshard_device device, void *stream) {
-  RS_TRY(given("reshard_device_forget_stream", device, device, "device"));
+  RS_TRY(check_given("reshard_device_forget_stream", device, device, "device"));
   RS_TRY(rs_storage_pool_forget(device->storage, stream));
   return rs_storage_pool_forget(device->pinned, stream);
 }
@@ -152,13 +152,13 @@ reshard_status rs_device_staging(reshard_device device, rs_staging **staging) {
 
 reshard_status rs_device_side(reshard_device device, int which, void **stream) {
   void *there = atomic_load_explicit(&device->side[which], memory_order_acquire);
-  if (there == NULL && device->device->ops->streams) {
+  if (there == NULL) {
     void *made;
-    RS_TRY(device->device->ops->stream_create(device->device, &made));
+    RS_TRY(device->device->streams->create(device->device, &made));
     if (atomic_compare_exchange_strong(&device->side[which], &there, made))
       there = made;
     else
-      device->device->ops->stream_destroy(device->device, made);
+      device->device->streams->destroy(device->device, made);
   }
   *stream = there;
   return RESHARD_SUCCESS;
@@ -166,7 +166,7 @@ reshard_status rs_device_side(reshard_device device, int which, void **stream) {
 
 reshard_status rs_device_check_capture(const char *call, rs_device *device, void *stream) {
   bool captured = false;
-  RS_TRY(device->ops->capturing(device, stream, &captured));
+  RS_TRY(device->streams->capturing(device, stream, &captured));
   return !captured ? RESHARD_SUCCESS
                    : rs_error(RESHARD_ERROR_INVALID,
                               "%s: stream %p is being captured; storage is allocated and freed "
@@ -175,11 +175,11 @@ reshard_status rs_device_check_capture(const char *call, rs_device *device, void
 }
 
 reshard_status rs_device_run_once(reshard_device d, const rs_copies *copies, int64_t total_bytes, void *stream) {
-  const rs_device_ops *ops = d->device->ops;
+  const rs_device_work *work = d->device->work;
   pthread_mutex_lock(&d->mutex);
-  reshard_status status = ops->recompile(d->device, copies, total_bytes, &d->once);
+  reshard_status status = work->recompile(d->device, copies, total_bytes, &d->once);
   if (status == RESHARD_SUCCESS)
-    status = ops->run(d->device, 1, &d->once, stream);
+    status = work->run(d->device, 1, &d->once, stream);
   pthread_mutex_unlock(&d->mutex);
   return status;
 }

@@ -13,8 +13,8 @@ typedef struct rs_axis {
 
 /* A conversion of numbers: `elements` of one dtype, contiguous on both sides, to as many of another, repeated over
  * naxes loops as in rs_copy; destinations do not overlap. Rounds to nearest even, once; subnormal numbers are kept.
- * What is too large becomes infinity, for f8_e4m3 the largest number (infinities do, too). Every NaN becomes the one of
- * which all bits but the sign are set. */
+ * Numbers that are too large become infinity, for f8_e4m3 the largest number (infinities do, too). Every NaN becomes
+ * the one of which all bits but the sign are set. */
 typedef struct rs_cast {
   const char *src;
   char *dst;
@@ -36,7 +36,7 @@ typedef struct rs_select {
   int32_t naxes;                                /* loops other than the dim, outermost first: any order */
   rs_axis axes[RESHARD_MAX_DIMS];
 } rs_select;
-/* Where a checked select found an index out of range: in memory of the device, first one by position. */
+/* First index out of range by position that a checked select found, in memory of the device. */
 typedef struct rs_select_fault {
   int64_t position, value; /* -1 and 0: none was found */
 } rs_select_fault;

@@ -4,36 +4,38 @@
 #include "device/trace.h"
 
 #ifdef RS_TEST_EDGES
-static rs_edge_hook hook;
-static void *hook_user;
+static rs_edge_hook edge_hook;
+static void *edge_hook_user;
 
 void rs_stream_set_hook(rs_edge_hook set, void *user) {
-  hook = set;
-  hook_user = user;
+  edge_hook = set;
+  edge_hook_user = user;
 }
 
-static bool left_out(const char *edge, bool wait) { return hook != NULL && hook(hook_user, edge, wait); }
+static bool edge_left_out(const char *edge, bool wait) {
+  return edge_hook != NULL && edge_hook(edge_hook_user, edge, wait);
+}
 #else
-static inline bool left_out(const char *edge, bool wait) {
+static inline bool edge_left_out(const char *edge, bool wait) {
   (void)edge, (void)wait;
   return false;
 }
 #endif
 
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
-  if (!device->ops->streams || left_out(edge, false))
+  if (event == NULL || edge_left_out(edge, false))
     return RESHARD_SUCCESS;
   rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_RECORD, edge, event, -1, -1, -1});
-  reshard_status status = device->ops->event_record(device, event, stream);
+  reshard_status status = device->streams->event_record(device, event, stream);
   rs_trace_end(device, stream);
   return status;
 }
 
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge) {
-  if (!device->ops->streams || left_out(edge, true))
+  if (event == NULL || edge_left_out(edge, true))
     return RESHARD_SUCCESS;
   rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_WAIT, edge, event, -1, -1, -1});
-  reshard_status status = device->ops->event_wait(device, stream, event);
+  reshard_status status = device->streams->event_wait(device, stream, event);
   rs_trace_end(device, stream);
   return status;
 }

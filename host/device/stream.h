@@ -1,31 +1,32 @@
-/* Order between streams. Every event that the library records and every wait for one is in stream.c, each at a named
- * edge, so that they can be read, listed, drawn and - in a test - left out one by one.
+/* Order between streams. stream.c has every event that the library records and every wait for one, each at a named
+ * edge. So they can be read, listed, drawn and - in a test - left out one by one.
  *
- * An edge is a place in the library where one stream has to come after another: its name says what is protected from
+ * An edge is a place in the library where one stream has to come after another. Its name tells what is protected from
  * what ("pack after user", "reuse after free"). Names are string literals, unique to the place, each marked by RS_EDGE.
- * On a device without streams nothing happens. */
+ * On a device without streams events are NULL, and nothing happens. */
 #ifndef RS_DEVICE_STREAM_H
 #define RS_DEVICE_STREAM_H
 
 #include "device/device.h"
 
-/* The name of an edge: by these marks ./run prove knows which there are, and fails when no test misses one. */
+/* Marks the name of an edge: ./run prove collects the names, and fails when no test misses an edge that is left out. */
 #define RS_EDGE(name) name
 
-/* Records `event` at the end of stream as it is now. An event is recorded again only when nobody will wait for what it
- * was recorded at before. */
+/* Records `event` at the end of stream as it is now. An event is recorded again only when no stream will wait for its
+ * last record any more. */
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge);
-/* What is given to stream from here on comes after what was recorded. Does not block the host. Nothing where the event
- * was recorded on the same stream would be needed: callers leave such edges out. */
+/* Makes work that is given to stream from here on come after the event. Does not block the host. Callers leave out
+ * edges from a stream to itself. */
 reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, const char *edge);
-/* Both: `later` comes after all that is in `earlier` now. Nothing when they are the same stream. */
+/* Records and waits: `later` comes after all that is in `earlier` now. Nothing when they are the same stream. */
 reshard_status rs_stream_order(rs_device *device, void *earlier, void *later, rs_event *event, const char *edge);
 
-/* A stream that a user gives to a call: RESHARD_ERROR_INVALID where it is not NULL and the device has no streams. */
+/* Checks a stream that a user gives to a call: RESHARD_ERROR_INVALID where it is not NULL and the device has no
+ * streams. */
 reshard_status rs_stream_check(const rs_device *device, void *stream, const char *call);
 
-/* For tests (virtual GPU): called, where it is set, before each record and wait; true leaves it out. Only in builds
- * with RS_TEST_EDGES; set once, before any stream is used. */
+/* Sets a hook for tests (virtual GPU): called before each record and wait; true leaves it out. Only in builds with
+ * RS_TEST_EDGES; set once, before any stream is used. */
 #ifdef RS_TEST_EDGES
 typedef bool (*rs_edge_hook)(void *user, const char *edge, bool wait);
 void rs_stream_set_hook(rs_edge_hook hook, void *user);

@@ -1,5 +1,5 @@
-/* Who wants to know what is given to streams, and when: a program that draws it. A tracer is set in the device before
- * anything is given to its streams, and taken away when nothing is; where there is none, a call here is a comparison.
+/* Tracing of the work that is given to streams, for a program that draws it. A tracer is set in the device before
+ * anything is given to its streams, and taken away when nothing is. Without one, a call here is a comparison.
  *
  * A step is work on a stream - on the CPU, of the calling thread -, an event that is recorded, or a wait for one. It
  * begins before and ends after the calls that make it, so that a tracer can put events with timing around it. Steps may
@@ -19,7 +19,7 @@ typedef struct rs_trace_step {
   int64_t round, bytes;  /* work; -1: in no round, not known */
 } rs_trace_step;
 
-/* Called by any thread. end: of the step that began last, and has not ended, on the stream or thread. */
+/* Functions that any thread calls. end: of the step that began last, and has not ended, on the stream or thread. */
 typedef struct rs_tracer {
   void (*begin)(struct rs_tracer *tracer, rs_device *device, void *stream, const rs_trace_step *step);
   void (*end)(struct rs_tracer *tracer, rs_device *device, void *stream);

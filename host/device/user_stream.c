@@ -2,44 +2,39 @@
 #include "device/device.h"
 #include "device/stream.h"
 
-static reshard_status given(const char *call, reshard_device device) {
+static reshard_status check_device(const char *call, reshard_device device) {
   return device != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
 }
 
 reshard_status reshard_stream_create(reshard_device device, void **stream) {
-  RS_TRY(given("reshard_stream_create", device));
+  RS_TRY(check_device("reshard_stream_create", device));
   if (stream == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_stream_create: stream is NULL");
-  if (device->device->ops->streams)
-    return device->device->ops->stream_create(device->device, stream);
-  *stream = NULL;
-  return RESHARD_SUCCESS;
+  return device->device->streams->create(device->device, stream);
 }
 
 void reshard_stream_destroy(reshard_device device, void *stream) {
   if (device == NULL || stream == NULL)
     return;
   (void)reshard_device_forget_stream(device, stream);
-  device->device->ops->stream_destroy(device->device, stream);
+  device->device->streams->destroy(device->device, stream);
 }
 
 reshard_status reshard_stream_order(reshard_device device, void *earlier, void *later) {
   static const char call[] = "reshard_stream_order";
-  RS_TRY(given(call, device));
+  RS_TRY(check_device(call, device));
   rs_device *d = device->device;
   RS_TRY(rs_stream_check(d, earlier, call));
   RS_TRY(rs_stream_check(d, later, call));
-  if (!d->ops->streams)
-    return RESHARD_SUCCESS;
   rs_event *event;
-  RS_TRY(d->ops->event_create(d, &event));
+  RS_TRY(d->streams->event_create(d, &event));
   reshard_status status = rs_stream_order(d, earlier, later, event, "user: later after earlier");
-  d->ops->event_destroy(d, event); /* what waits for it has been told */
+  d->streams->event_destroy(d, event); /* the wait that it is for has been given already */
   return status;
 }
 
 reshard_status reshard_stream_synchronize(reshard_device device, void *stream) {
-  RS_TRY(given("reshard_stream_synchronize", device));
+  RS_TRY(check_device("reshard_stream_synchronize", device));
   RS_TRY(rs_stream_check(device->device, stream, "reshard_stream_synchronize"));
-  return device->device->ops->synchronize(device->device, stream);
+  return device->device->streams->synchronize(device->device, stream);
 }

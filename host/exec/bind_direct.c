@@ -49,7 +49,7 @@ static reshard_status compile_lane(int64_t n, binder *const *b, int64_t lane, rs
     if (b[i]->transfer->comm->lane == lane)
       status = append(&merged, b[i]->copies);
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
-    status = device->ops->compile(device, &merged, merged.bytes, program);
+    status = device->work->compile(device, &merged, merged.bytes, program);
   rs_copies_free(&merged);
   return status;
 }
@@ -59,7 +59,7 @@ void rs_shared_drop(rs_shared *shared) {
     return;
   for (int64_t g = 0; g < shared->n; g++)
     if (shared->programs[g] != NULL)
-      shared->devices[g]->ops->release(shared->devices[g], shared->programs[g]);
+      shared->devices[g]->work->release(shared->devices[g], shared->programs[g]);
   free(shared);
 }
 

@@ -155,7 +155,7 @@ static reshard_status find_workspace(packer *p) {
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->user_workspace;
   if (p->staging.bytes > 0 && p->workspace == NULL) {
-    RS_TRY(t->comm->device->ops->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
+    RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;
   } else if (p->workspace != NULL && t->user_workspace_bytes < (size_t)p->staging.bytes) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
@@ -182,8 +182,8 @@ static reshard_status compile(packer *p, rs_copies *copies, rs_program **program
   *program = NULL;
   if (copies->copy.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(device->ops->compile(device, copies, p->plan->info.bytes, program));
-  p->binding->info.copies += device->ops->count(*program);
+  RS_TRY(device->work->compile(device, copies, p->plan->info.bytes, program));
+  p->binding->info.copies += device->work->count(*program);
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;
   return RESHARD_SUCCESS;
@@ -207,7 +207,7 @@ static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool s
   const rs_staging_size *staging = &p->staging;
   int64_t size = p->plan->piece, count = 0, slot = half * (sending ? staging->send_slots : staging->receive_slots);
   char *at = p->workspace + half * (staging->send_slots + staging->receive_slots) * staging->slot;
-  bool together = p->transfer->comm->device->ops->streams;
+  bool together = p->transfer->comm->device->streams->asynchronous;
   *nparts = 0;
   for (int64_t i = 0; i < n; i++)
     count += journeys[i].group == group && rs_plan_pieces(p->plan, journeys[i].bytes) > piece;
@@ -255,7 +255,7 @@ static journey *of_group(journey *journeys, int64_t n, int64_t group, int64_t *c
 static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   rs_binding *b = p->binding;
   rs_round *r = &b->rounds[b->nrounds];
-  int half = p->transfer->comm->device->ops->streams ? (int)(b->nrounds % p->staging.halves) : 0;
+  int half = p->transfer->comm->device->streams->asynchronous ? (int)(b->nrounds % p->staging.halves) : 0;
   *r = (rs_round){.group = group, .piece = piece, .collective = p->collective};
   b->nrounds++; /* from here on the binding frees it */
   int64_t count;
@@ -278,7 +278,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
-  if (!p->transfer->comm->device->ops->streams || p->staging.slot == 0)
+  if (!p->transfer->comm->device->streams->asynchronous || p->staging.slot == 0)
     return RESHARD_SUCCESS;
   b->nsent = p->staging.halves * p->staging.send_slots;
   b->nreceived = p->staging.halves * p->staging.receive_slots;

@@ -13,7 +13,7 @@
 static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t) {
   rs_device *device = t[0]->comm->device;
   rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
-  reshard_status status = device->ops->run(device, 1, t[0]->binding.direct->programs, NULL);
+  reshard_status status = device->work->run(device, 1, t[0]->binding.direct->programs, NULL);
   rs_trace_end(device, NULL);
   RS_TRY(status);
   for (int64_t i = 0; i < n; i++)
@@ -49,7 +49,7 @@ static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t)
   for (int64_t i = 0; i < n; i++)
     t[0]->programs[i] = t[i]->binding.keep;
   rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "keep", NULL, -1, -1, -1});
-  reshard_status status = comm->device->ops->run(comm->device, n, t[0]->programs, NULL);
+  reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
   rs_trace_end(comm->device, NULL);
   for (int64_t number = 0; status == RESHARD_SUCCESS && rs_next_round(n, t); number++) {
     rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "round", NULL, -1, number, -1});
@@ -65,7 +65,7 @@ static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
-  if (t[0]->comm->device->ops->streams)
+  if (t[0]->comm->device->streams->asynchronous)
     return rs_execute_on_streams(n, t, stream, gates);
   return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t) : run_packed(n, t);
 }
@@ -84,11 +84,11 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
   rs_device *device = t->comm->device;
-  if (!device->ops->streams) /* until it returns: the thread waits for the others, or does the work */
+  if (!device->streams->asynchronous) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, -1});
   rs_gate_come(&t->gate, stream);
   reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
-  if (!device->ops->streams)
+  if (!device->streams->asynchronous)
     rs_trace_end(device, NULL);
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;

@@ -27,6 +27,6 @@ reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const resha
   RS_TRY(rs_arrays_borrow(plan, arrays, &memory->extents, &k.arrays));
   rs_copies_clear(&memory->copies);
   RS_TRY(rs_pull(plan, view_of, &k, &memory->copies, &foreign));
-  RS_TRY(device->ops->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
-  return device->ops->run(device, 1, &memory->program, stream);
+  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
+  return device->work->run(device, 1, &memory->program, stream);
 }

@@ -8,11 +8,11 @@ static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_de
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
   rs_gate made = {.comm = comm};
-  if (comm->locals == 1 || !comm->device->ops->streams)
+  if (comm->locals == 1 || !comm->device->streams->asynchronous)
     return RESHARD_SUCCESS;
-  reshard_status status = comm->device->ops->event_create(comm->device, &made.came);
+  reshard_status status = comm->device->streams->event_create(comm->device, &made.came);
   if (status == RESHARD_SUCCESS)
-    status = first_device(&made)->ops->event_create(first_device(&made), &made.done);
+    status = first_device(&made)->streams->event_create(first_device(&made), &made.done);
   if (status != RESHARD_SUCCESS)
     rs_gate_destroy(&made);
   else
@@ -24,9 +24,9 @@ void rs_gate_destroy(rs_gate *gate) {
   if (gate->comm == NULL)
     return;
   if (gate->came != NULL)
-    gate->comm->device->ops->event_destroy(gate->comm->device, gate->came);
+    gate->comm->device->streams->event_destroy(gate->comm->device, gate->came);
   if (gate->done != NULL)
-    first_device(gate)->ops->event_destroy(first_device(gate), gate->done);
+    first_device(gate)->streams->event_destroy(first_device(gate), gate->done);
   *gate = (rs_gate){0};
 }
 
@@ -49,7 +49,7 @@ reshard_status rs_gate_close(rs_gate *gate, void *work) {
     return RESHARD_SUCCESS;
   reshard_status status = rs_stream_record(first_device(gate), gate->done, work, RS_EDGE("work before rank"));
   if (status != RESHARD_SUCCESS) /* the work must not outlive what the rank does with its arrays next */
-    (void)first_device(gate)->ops->finish(first_device(gate));
+    (void)first_device(gate)->streams->finish(first_device(gate));
   gate->behind = status == RESHARD_SUCCESS;
   return status;
 }
@@ -60,7 +60,7 @@ reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
   snprintf(text, sizeof text, "%s", reshard_last_error());
   reshard_status waited = rs_stream_wait(gate->comm->device, gate->stream, gate->done, RS_EDGE("rank after work"));
   if (waited != RESHARD_SUCCESS)
-    waited = first_device(gate)->ops->finish(first_device(gate));
+    waited = first_device(gate)->streams->finish(first_device(gate));
   gate->behind = false;
   if (status == RESHARD_SUCCESS)
     return waited;

@@ -35,10 +35,10 @@ reshard_status rs_lane_create(rs_device *device, const rs_lane_needs *needs, rs_
   RS_TRY_GOTO(status, rs_alloc_zero(&lane.move_seen, needs->lanes, sizeof *lane.move_seen), fail);
   for (int s = 0; s < RS_STEPS; s++)
     if (needs_stream(needs, s))
-      RS_TRY_GOTO(status, device->ops->stream_create(device, &lane.side[s]), fail);
+      RS_TRY_GOTO(status, device->streams->create(device, &lane.side[s]), fail);
   for (int e = 0; e < RS_EVENTS; e++)
     if (needs_event(needs, e))
-      RS_TRY_GOTO(status, device->ops->event_create(device, &lane.event[e]), fail);
+      RS_TRY_GOTO(status, device->streams->event_create(device, &lane.event[e]), fail);
   *out = lane;
   return RESHARD_SUCCESS;
 fail:
@@ -51,10 +51,10 @@ void rs_lane_destroy(rs_lane *lane) {
     return;
   for (int e = 0; e < RS_EVENTS; e++)
     if (lane->event[e] != NULL)
-      lane->device->ops->event_destroy(lane->device, lane->event[e]);
+      lane->device->streams->event_destroy(lane->device, lane->event[e]);
   for (int s = 0; s < RS_STEPS; s++)
     if (lane->side[s] != NULL)
-      lane->device->ops->stream_destroy(lane->device, lane->side[s]);
+      lane->device->streams->destroy(lane->device, lane->side[s]);
   free(lane->from);
   free(lane->move_needed);
   free(lane->move_seen);
@@ -145,7 +145,7 @@ static reshard_status join(rs_lane *first, rs_lane *lane, int s) {
   if (status == RESHARD_SUCCESS)
     status = rs_stream_wait(first->device, first->stream[RS_MOVE], lane->event[RS_END], end_edges[s]);
   if (status != RESHARD_SUCCESS)
-    (void)lane->device->ops->synchronize(lane->device, lane->stream[s]);
+    (void)lane->device->streams->synchronize(lane->device, lane->stream[s]);
   return status;
 }
 

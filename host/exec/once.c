@@ -13,10 +13,10 @@
 void rs_once_memory_free(rs_once_memory *memory, rs_device *device) {
   rs_gate_destroy(&memory->gate);
   if (memory->stream != NULL)
-    device->ops->stream_destroy(device, memory->stream);
+    device->streams->destroy(device, memory->stream);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
-  device->ops->release(device, memory->program);
+  device->work->release(device, memory->program);
   *memory = (rs_once_memory){0};
 }
 
@@ -49,7 +49,7 @@ static reshard_status run_between(int64_t n, once *const *o, rs_program *const *
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
     status = rs_gate_open(&o[r]->memory->gate, stream);
   if (status == RESHARD_SUCCESS)
-    status = device->ops->run(device, 1, program, stream);
+    status = device->work->run(device, 1, program, stream);
   for (int64_t r = 0; r < n; r++) {
     reshard_status closed = rs_gate_close(&o[r]->memory->gate, stream);
     status = status != RESHARD_SUCCESS ? status : closed;
@@ -67,7 +67,7 @@ static reshard_status run(int64_t n, void **all) {
   rs_copies_clear(&memory->copies);
   for (int64_t r = 0; r < n; r++)
     RS_TRY(rs_pull(o[r]->plan, view_of, all, &memory->copies, &o[r]->foreign_bytes));
-  RS_TRY(device->ops->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
+  RS_TRY(device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->program));
   RS_TRY(run_between(n, o, &memory->program, n > 1 ? memory->stream : o[0]->stream));
   for (int64_t r = 0; r < n; r++) {
     rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
@@ -83,7 +83,7 @@ static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const re
   RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
   reshard_status status = reshard_execute(transfer, stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
-    bool streams = comm->device->ops->streams;
+    bool streams = comm->device->streams->asynchronous;
     if (status == RESHARD_SUCCESS || !streams) /* else the others would take what this rank tells them for what it has not given */
       status = rs_agree(comm, status);
     if (status != RESHARD_SUCCESS && streams) /* streams may wait for ever for one that failed */
@@ -98,11 +98,11 @@ static reshard_status by_transfer(reshard_plan plan, reshard_comm comm, const re
 /* What meeting on streams takes, where it is not there yet. */
 static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
   rs_device *device = comm->device;
-  if (!device->ops->streams || comm->locals == 1)
+  if (comm->locals == 1)
     return RESHARD_SUCCESS;
   if (memory->gate.comm == NULL)
     RS_TRY(rs_gate_create(comm, &memory->gate));
-  return comm->rank == 0 && memory->stream == NULL ? device->ops->stream_create(device, &memory->stream)
+  return comm->rank == 0 && memory->stream == NULL ? device->streams->create(device, &memory->stream)
                                                    : RESHARD_SUCCESS;
 }
 

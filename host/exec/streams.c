@@ -36,7 +36,7 @@ static reshard_status run_direct(job *j) {
       continue;
     RS_TRY(rs_flow_use(&j->flow, lane, RS_MOVE, &stream));
     rs_trace_begin(lane->device, stream, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
-    reshard_status status = lane->device->ops->run(lane->device, 1, &direct->programs[g], stream);
+    reshard_status status = lane->device->work->run(lane->device, 1, &direct->programs[g], stream);
     rs_trace_end(lane->device, stream);
     RS_TRY(status);
   }
@@ -166,7 +166,7 @@ static reshard_status run_programs(job *j, int64_t g, rs_step step, void *stream
     programs[n++] = step == RS_KEEP ? j->t[i]->binding.keep : r == NULL ? NULL : step == RS_PACK ? r->pack : r->unpack;
   }
   trace_step(j, g, step, stream, number);
-  reshard_status status = lane->device->ops->run(lane->device, n, programs, stream);
+  reshard_status status = lane->device->work->run(lane->device, n, programs, stream);
   rs_trace_end(lane->device, stream);
   return status;
 }

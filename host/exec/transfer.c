@@ -102,11 +102,11 @@ static void free_rounds(rs_device *device, rs_binding *b) {
   for (int64_t i = 0; i < b->nrounds; i++) {
     rs_round *r = &b->rounds[i];
     for (int64_t p = 0; p < r->nsends; p++)
-      device->ops->release(device, r->sends[p].program);
+      device->work->release(device, r->sends[p].program);
     for (int64_t p = 0; p < r->nreceives; p++)
-      device->ops->release(device, r->receives[p].program);
-    device->ops->release(device, r->pack);
-    device->ops->release(device, r->unpack);
+      device->work->release(device, r->receives[p].program);
+    device->work->release(device, r->pack);
+    device->work->release(device, r->unpack);
     free(r->sends);
     free(r->receives);
     free(r->send_slots);
@@ -120,9 +120,9 @@ static void free_rounds(rs_device *device, rs_binding *b) {
 void rs_binding_free(reshard_comm comm, rs_binding *b) {
   rs_device *device = comm->device;
   rs_shared_drop(b->direct);
-  device->ops->release(device, b->keep);
+  device->work->release(device, b->keep);
   free_rounds(device, b);
-  device->ops->free(device, b->workspace);
+  device->memory->free(device, b->workspace);
   rs_arrays_free(&b->arrays);
   *b = (rs_binding){0};
 }
@@ -143,7 +143,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "the direct path needs a communicator whose ranks reach each other's memory, "
                     "and this one (%s, on %s) does not",
-                    t->comm->ops->name, t->comm->device->ops->name);
+                    t->comm->ops->name, t->comm->device->name);
   t->path = options->path != RESHARD_PATH_AUTO ? options->path : reach ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   t->user_workspace = options->workspace;
   t->user_workspace_bytes = options->workspace_bytes;
@@ -159,7 +159,7 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
                                .packed = t->path == RESHARD_PATH_PACKED,
                                .lanes = comm->lanes,
                                .number = comm->lane};
-  if (!comm->device->ops->streams)
+  if (!comm->device->streams->asynchronous)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
   RS_TRY(rs_gate_create(comm, &t->gate));
@@ -301,8 +301,8 @@ fail:
 static void settle(reshard_transfer t) {
   for (int64_t g = 0; t->used && g < t->comm->lanes; g++) {
     rs_device *device = t->comm->lane_devices[g];
-    if (device->ops->finish(device) != RESHARD_SUCCESS)
-      (void)device->ops->finish(device);
+    if (device->streams->finish(device) != RESHARD_SUCCESS)
+      (void)device->streams->finish(device);
   }
   t->used = false;
 }

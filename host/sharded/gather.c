@@ -72,7 +72,7 @@ static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype
       status = list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
   }
   if (status == RESHARD_SUCCESS && casts.cast.n > 0)
-    status = device->ops->cast(device, &casts, stream);
+    status = device->work->cast(device, &casts, stream);
   rs_casts_free(&casts);
   return status;
 }

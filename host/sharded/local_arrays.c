@@ -79,11 +79,11 @@ static reshard_status fill_array(rs_device *device, const reshard_tensor_info *i
   size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
   char *data = info->data;
   if (bytes_alike)
-    return device->ops->memset(device, data, *element, bytes, stream);
-  RS_TRY(device->ops->memcpy(device, data, element, width, stream));
+    return device->memory->memset(device, data, *element, bytes, stream);
+  RS_TRY(device->memory->memcpy(device, data, element, width, stream));
   for (size_t done = width, more; done < bytes; done += more) {
     more = done < bytes - done ? done : bytes - done;
-    RS_TRY(device->ops->memcpy(device, data + done, data, more, stream));
+    RS_TRY(device->memory->memcpy(device, data + done, data, more, stream));
   }
   return RESHARD_SUCCESS;
 }
@@ -103,10 +103,10 @@ reshard_status rs_held_fill(reshard_device device, const rs_held *held, const vo
   size_t width = reshard_dtype_size(held->arrays[0]->info.dtype);
   const char *at = element != NULL ? element : zero;
   bool bytes_alike = memcmp(at, at + 1, width - 1) == 0;
-  if (bytes_alike || !device->device->ops->streams)
+  if (bytes_alike || !device->device->streams->asynchronous)
     return fill_arrays(device->device, held, at, bytes_alike, stream);
   rs_staging *staging; /* the stream reads the element when the caller may have another one there */
-  rs_piece *piece;
+  rs_staging_block *piece;
   void *kept;
   RS_TRY(rs_device_staging(device, &staging));
   RS_TRY(rs_staging_take(staging, width, &piece, &kept));

@@ -27,7 +27,7 @@ static reshard_status find_device(const rs_device *of_comm, const reshard_sharde
     return reshard_device_create(name, &own, device);
   const rs_device *given = options->device->device;
   if (given->type != of_comm->type || given->index != of_comm->index)
-    return rs_error(RESHARD_ERROR_INVALID, "the device given is %s:%d, the communicator's is %s", given->ops->name,
+    return rs_error(RESHARD_ERROR_INVALID, "the device given is %s:%d, the communicator's is %s", given->name,
                     given->index, name);
   *device = reshard_device_retain(options->device);
   return RESHARD_SUCCESS;

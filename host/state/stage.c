@@ -126,11 +126,11 @@ static reshard_status copy_strided(const rs_stage *s, reshard_tensor array, char
   reshard_status status = rs_copies_add(&copies, out ? info->data : dense->memory, out ? dense->memory : info->data,
                                         (int32_t)width, info->ndim, axes);
   if (status == RESHARD_SUCCESS && !out)
-    status = device->ops->memcpy(device, dense->memory, host, (size_t)step, s->stream);
+    status = device->memory->memcpy(device, dense->memory, host, (size_t)step, s->stream);
   if (status == RESHARD_SUCCESS)
     status = rs_device_run_once(s->device, &copies, copies.bytes, s->stream);
   if (status == RESHARD_SUCCESS && out)
-    status = device->ops->memcpy(device, host, dense->memory, (size_t)step, s->stream);
+    status = device->memory->memcpy(device, host, dense->memory, (size_t)step, s->stream);
   rs_copies_free(&copies);
   rs_storage_pool_free(pool, dense, s->stream);
   return status;
@@ -141,7 +141,7 @@ static reshard_status copy_array(const rs_stage *s, reshard_tensor array, char *
   size_t bytes = (size_t)array->info.elements * reshard_dtype_size(array->info.dtype);
   if (!array->info.contiguous)
     return copy_strided(s, array, host, out);
-  return device->ops->memcpy(device, out ? host : array->info.data, out ? array->info.data : host, bytes, s->stream);
+  return device->memory->memcpy(device, out ? host : array->info.data, out ? array->info.data : host, bytes, s->stream);
 }
 
 reshard_status rs_stage_copy(const rs_stage *s, int64_t group, bool out) {
@@ -158,5 +158,5 @@ reshard_status rs_stage_copy(const rs_stage *s, int64_t group, bool out) {
 }
 
 reshard_status rs_stage_wait(const rs_stage *s) {
-  return s->groups == 0 ? RESHARD_SUCCESS : s->device->device->ops->synchronize(s->device->device, s->stream);
+  return s->groups == 0 ? RESHARD_SUCCESS : s->device->device->streams->synchronize(s->device->device, s->stream);
 }

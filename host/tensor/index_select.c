@@ -118,17 +118,17 @@ static reshard_status select_on_cpu(const selection *s, int threads, rs_select_f
   rs_select select = describe(s);
   rs_device *device;
   RS_TRY(rs_device_cpu_create(total <= ALONE ? 1 : threads, RESHARD_ISA_AUTO, &device));
-  reshard_status status = device->ops->select(device, &select, fault, NULL);
-  device->ops->destroy(device);
+  reshard_status status = device->work->select(device, &select, fault, NULL);
+  device->destroy(device);
   return status;
 }
 
 static reshard_status launch(const selection *s, rs_device *device, rs_select_fault *found, rs_select_fault *told,
                              void *stream) {
   rs_select select = describe(s);
-  RS_TRY(device->ops->select(device, &select, found, stream));
-  RS_TRY(device->ops->memcpy(device, told, found, sizeof *told, stream));
-  RS_TRY(device->ops->synchronize(device, stream));
+  RS_TRY(device->work->select(device, &select, found, stream));
+  RS_TRY(device->memory->memcpy(device, told, found, sizeof *told, stream));
+  RS_TRY(device->streams->synchronize(device, stream));
   return check_fault(s, told);
 }
 
@@ -136,7 +136,7 @@ static reshard_status select_on_gpu(const selection *s, reshard_device device, v
   rs_storage_pool *pool;
   rs_staging *staging;
   rs_block *found;
-  rs_piece *piece;
+  rs_staging_block *piece;
   void *told;
   RS_TRY(rs_device_check_capture("reshard_index_select", device->device, stream));
   RS_TRY(rs_device_pool(device, &pool));
@@ -227,7 +227,7 @@ reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_t
   RS_TRY(check(src, dim, index, dst, &s));
   if (device != NULL) {
     const rs_select select = describe(&s);
-    return device->device->ops->select(device->device, &select, s.fault.data, stream);
+    return device->device->work->select(device->device, &select, s.fault.data, stream);
   }
   rs_select_fault found;
   RS_TRY(select_on_cpu(&s, threads, &found));

@@ -159,10 +159,10 @@ void rs_storage_empty(rs_storage *s, void *stream) {
 }
 
 reshard_status rs_storage_use(rs_storage *s, void *stream) {
-  if (s->block == NULL || !s->device->device->ops->streams)
+  if (s->block == NULL)
     return RESHARD_SUCCESS;
   bool capturing;
-  RS_TRY(s->device->device->ops->capturing(s->device->device, stream, &capturing));
+  RS_TRY(s->device->device->streams->capturing(s->device->device, stream, &capturing));
   return capturing ? RESHARD_SUCCESS : rs_storage_pool_use(s->pool, s->block, stream);
 }
 

@@ -59,7 +59,7 @@ reshard_status reshard_tree_cast(reshard_tree tree, reshard_dtype to, reshard_de
   reshard_tree made;
   reshard_status status = reshard_tree_map_tensors(tree, cast_tensor, &c, &made);
   if (status == RESHARD_SUCCESS && c.casts.cast.n > 0) {
-    status = device->device->ops->cast(device->device, &c.casts, stream);
+    status = device->device->work->cast(device->device, &c.casts, stream);
     if (status != RESHARD_SUCCESS)
       reshard_tree_release(made);
   }

@@ -45,7 +45,7 @@ static reshard_status open_gpu(rs_move *m, reshard_device gpu) {
   RS_TRY(rs_device_check_capture(m->call, gpu->device, m->stream));
   if (!m->same_stream)
     RS_TRY(rs_device_side(gpu, m->to == gpu ? RS_SIDE_IN : RS_SIDE_OUT, &m->side));
-  return rs_keep_begin(gpu->keep, &m->kept);
+  return rs_deferred_release_begin(gpu->deferred, &m->kept);
 }
 
 /* A tensor that came without a handle (DLPack) gets one for the time of the move. */
@@ -97,9 +97,9 @@ static reshard_status keep_source(rs_move *m, reshard_tensor src) {
     return RESHARD_SUCCESS;
   }
   m->after |= !m->sources_ready;
-  bool streamed = src->storage->block != NULL && owner->device->ops->streams;
+  bool streamed = src->storage->block != NULL && owner->device->streams->asynchronous;
   if (!streamed && src->info.device_type == RESHARD_DEVICE_CPU) {
-    RS_TRY(rs_kept_add(m->kept, release_tensor, NULL, src));
+    RS_TRY(rs_deferred_release_add(m->kept, release_tensor, NULL, src));
     reshard_tensor_retain(src);
     return RESHARD_SUCCESS;
   }
@@ -161,7 +161,7 @@ static reshard_status read_options(rs_move *m, const reshard_move_options *optio
 
 static void move_free(rs_move *m) {
   if (m->kept != NULL)
-    rs_keep_end(m->gpu->keep, m->kept, m->under_way);
+    rs_deferred_release_end(m->gpu->deferred, m->kept, m->under_way);
   for (int64_t i = 0; i < m->owners.n; i++)
     reshard_device_release(m->owners.at[i]);
   for (int64_t i = 0; i < m->moved.n; i++)

@@ -33,7 +33,7 @@ typedef struct rs_move {
   bool same_stream, sources_ready;
   RS_VEC(rs_moved) moved;
   RS_VEC(reshard_device) owners; /* kept: of sources that belong to streams of other GPUs */
-  rs_kept *kept;
+  rs_deferred_release *kept;
   int64_t pageable; /* bytes that are read by the host */
   bool after;       /* copies come after what stream has been given */
   bool waits;       /* the host does, for pageable memory that is written */

@@ -19,7 +19,7 @@ static bool goes_out(const rs_move *m) { return m->to != m->gpu; }
 
 static reshard_status copy_to(const rs_move *m, void *dst, const void *src, size_t bytes) {
   rs_device *device = m->gpu->device;
-  return device->ops->memcpy(device, dst, src, bytes, m->side);
+  return device->memory->memcpy(device, dst, src, bytes, m->side);
 }
 
 /* Loops of n dims, from strides of the source to contiguous. */
@@ -46,7 +46,7 @@ typedef struct packer {
   const rs_move *m;
   reshard_device cpu;
   rs_staging *staging;
-  rs_piece *piece; /* that is being filled; NULL: none */
+  rs_staging_block *piece; /* that is being filled; NULL: none */
   char *memory;
   int64_t filled;
   rs_copies copies; /* into it */
@@ -217,7 +217,7 @@ reshard_status rs_move_launch(rs_move *m) {
   free_between(m);
   m->under_way = status == RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS || m->waits) {
-    waited = device->ops->synchronize(device, m->side);
+    waited = device->streams->synchronize(device, m->side);
     m->under_way = m->kept->lost = waited != RESHARD_SUCCESS;
   }
   return status != RESHARD_SUCCESS ? status : waited;

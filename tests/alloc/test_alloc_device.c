@@ -49,7 +49,7 @@ static scene open_scene(void) {
   rs_device *device = queue_device_of(s.q);
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 0};
   for (int i = 0; i < 3; i++)
-    assert_int_equal(device->ops->stream_create(device, &s.stream[i]), RESHARD_SUCCESS);
+    assert_int_equal(device->streams->create(device, &s.stream[i]), RESHARD_SUCCESS);
   assert_int_equal(rs_storage_pool_create(device, &options, &s.pool), RESHARD_SUCCESS);
   assert_int_equal(rs_staging_create(device, MIB, &s.staging), RESHARD_SUCCESS);
   return s;
@@ -68,7 +68,7 @@ static bool life(int64_t k) {
   enum { BLOCKS = 4 };
   scene s = open_scene();
   rs_block *b[BLOCKS] = {NULL};
-  rs_piece *piece = NULL;
+  rs_staging_block *piece = NULL;
   void *memory;
   queue_mark(s.q, fault_mark);
   fault_mark(true);

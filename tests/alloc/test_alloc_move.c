@@ -92,8 +92,10 @@ static void test_faults(void **state) {
 /* --- With streams --- */
 
 /* The late device with what a handle has, and without faults in its own allocations, which are the test's. */
-static const rs_device_ops *late;
-static rs_device_ops quiet;
+static rs_device late;
+static rs_device_memory quiet_memory;
+static rs_device_streams quiet_streams;
+static rs_device_work quiet_work;
 static bool counting;
 #define QUIET(call) \
   fault_mark(false); \
@@ -103,33 +105,33 @@ static bool counting;
 
 static reshard_status quiet_alloc_async(rs_device *d, size_t bytes, void *stream, void **memory) {
   (void)stream;
-  QUIET(late->alloc(d, bytes, memory));
+  QUIET(late.memory->alloc(d, bytes, memory));
 }
 static void quiet_free_async(rs_device *d, void *memory, void *stream) {
   (void)stream;
-  GOOD(late->finish(d));
-  late->free(d, memory);
+  GOOD(late.streams->finish(d));
+  late.memory->free(d, memory);
 }
 static reshard_status quiet_host_alloc(rs_device *d, size_t bytes, void **memory) {
-  QUIET(late->host_alloc(d, bytes, memory));
+  QUIET(late.memory->host_alloc(d, bytes, memory));
 }
 static reshard_status quiet_recompile(rs_device *d, const rs_copies *copies, int64_t total_bytes,
                                       rs_program **program) {
-  QUIET(late->recompile(d, copies, total_bytes, program));
+  QUIET(late.work->recompile(d, copies, total_bytes, program));
 }
 static reshard_status quiet_run(rs_device *d, int64_t n, rs_program *const *programs, void *stream) {
-  QUIET(late->run(d, n, programs, stream));
+  QUIET(late.work->run(d, n, programs, stream));
 }
 static reshard_status quiet_memcpy(rs_device *d, void *dst, const void *src, size_t bytes, void *stream) {
-  QUIET(late->memcpy(d, dst, src, bytes, stream));
+  QUIET(late.memory->memcpy(d, dst, src, bytes, stream));
 }
-static reshard_status quiet_stream_create(rs_device *d, void **stream) { QUIET(late->stream_create(d, stream)); }
-static reshard_status quiet_event_create(rs_device *d, rs_event **event) { QUIET(late->event_create(d, event)); }
+static reshard_status quiet_stream_create(rs_device *d, void **stream) { QUIET(late.streams->create(d, stream)); }
+static reshard_status quiet_event_create(rs_device *d, rs_event **event) { QUIET(late.streams->event_create(d, event)); }
 static reshard_status quiet_event_record(rs_device *d, rs_event *event, void *stream) {
-  QUIET(late->event_record(d, event, stream));
+  QUIET(late.streams->event_record(d, event, stream));
 }
 static reshard_status quiet_event_wait(rs_device *d, void *stream, rs_event *event) {
-  QUIET(late->event_wait(d, stream, event));
+  QUIET(late.streams->event_wait(d, stream, event));
 }
 static reshard_status quiet_capturing(rs_device *d, void *stream, bool *capturing) {
   (void)d, (void)stream;
@@ -141,42 +143,46 @@ static void open_gpu(uint64_t seed, reshard_device *gpu) {
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 1};
   late_open(1, seed, gpu);
   rs_device *device = (*gpu)->device;
-  late = device->ops;
-  quiet = *late;
-  quiet.alloc_async = quiet_alloc_async;
-  quiet.free_async = quiet_free_async;
-  quiet.host_alloc = quiet_host_alloc;
-  quiet.recompile = quiet_recompile;
-  quiet.run = quiet_run;
-  quiet.memcpy = quiet_memcpy;
-  quiet.stream_create = quiet_stream_create;
-  quiet.event_create = quiet_event_create;
-  quiet.event_record = quiet_event_record;
-  quiet.event_wait = quiet_event_wait;
-  quiet.capturing = quiet_capturing;
-  device->ops = &quiet;
+  late = *device;
+  quiet_memory = *late.memory;
+  quiet_streams = *late.streams;
+  quiet_work = *late.work;
+  quiet_memory.alloc_async = quiet_alloc_async;
+  quiet_memory.free_async = quiet_free_async;
+  quiet_memory.host_alloc = quiet_host_alloc;
+  quiet_work.recompile = quiet_recompile;
+  quiet_work.run = quiet_run;
+  quiet_memory.memcpy = quiet_memcpy;
+  quiet_streams.create = quiet_stream_create;
+  quiet_streams.event_create = quiet_event_create;
+  quiet_streams.event_record = quiet_event_record;
+  quiet_streams.event_wait = quiet_event_wait;
+  quiet_streams.capturing = quiet_capturing;
+  device->memory = &quiet_memory;
+  device->streams = &quiet_streams;
+  device->work = &quiet_work;
   pthread_mutex_init(&(*gpu)->mutex, NULL);
   GOOD(rs_storage_pool_create(device, &options, &(*gpu)->storage));
   GOOD(rs_storage_pool_create_pinned(device, &(*gpu)->pinned));
   GOOD(rs_staging_create(device, 64 << 20, &(*gpu)->staging));
-  GOOD(rs_keep_create(device, &(*gpu)->keep));
+  GOOD(rs_deferred_list_create(device, &(*gpu)->deferred));
 }
 
 static void close_gpu(reshard_device gpu) {
   rs_device *device = gpu->device;
   assert_int_equal(atomic_load(&gpu->references), 1);
-  GOOD(device->ops->finish(device));
+  GOOD(device->streams->finish(device));
   if (gpu->once != NULL)
-    device->ops->release(device, gpu->once);
-  rs_keep_destroy(gpu->keep);
+    device->work->release(device, gpu->once);
+  rs_deferred_list_destroy(gpu->deferred);
   rs_staging_destroy(gpu->staging);
   rs_storage_pool_destroy(gpu->pinned);
   rs_storage_pool_destroy(gpu->storage);
   for (int i = 0; i < RS_SIDES; i++)
     if (atomic_load(&gpu->side[i]) != NULL)
-      device->ops->stream_destroy(device, atomic_load(&gpu->side[i]));
+      device->streams->destroy(device, atomic_load(&gpu->side[i]));
   pthread_mutex_destroy(&gpu->mutex);
-  device->ops = late;
+  *device = late;
   assert_int_equal(late_close(), 0);
 }
 
@@ -246,7 +252,7 @@ static void test_streams(void **state) {
       if (there != NULL && back == NULL)
         GOOD(reshard_tree_to(there, cpu, NULL, NULL, &back));
       if (back != NULL) {
-        GOOD(gpu->device->ops->finish(gpu->device));
+        GOOD(gpu->device->streams->finish(gpu->device));
         assert_bytes(back);
       }
       reshard_tree_release(back);

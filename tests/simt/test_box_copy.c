@@ -31,7 +31,7 @@ enum { MAX_AXES = 8, SMS = 4 };
 
 static uint64_t state, seed;
 static int64_t hits[RS_BOX_TRANSPOSE + 1][3]; /* tiles by kind and loops (one, two, more) */
-static int64_t contiguous_hits[2], bulk_hits[2], square_hits[5],
+static int64_t contiguous_hits[2], bulk_hits[2], transpose_hits[5],
     unequal_hits; /* rows class or not; by element; shifted rows */
 
 static uint64_t draw(void) { /* splitmix64 */
@@ -139,7 +139,7 @@ static void note_hits(const program *p) {
         hits[shape->kind][shape->inside < 2 ? shape->inside : 2]++;
         unequal_hits += shape->kind == RS_BOX_SLOTS && !shape->agree;
         if (shape->kind == RS_BOX_TRANSPOSE)
-          square_hits[__builtin_ctz(shape->run)]++;
+          transpose_hits[__builtin_ctz(shape->run)]++;
       }
     }
 }
@@ -153,7 +153,7 @@ static void make(program *p, const rs_box_policy *policy) {
 }
 
 static void launch(program *programs, int n) {
-  int (*const rows_and_squares[])(const rs_box_batch *, void *) = {rs_box_rows_launch, rs_box_squares_launch};
+  int (*const rows_and_transposes[])(const rs_box_batch *, void *) = {rs_box_rows_launch, rs_box_transpose_launch};
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
     rs_box_batch batch = {0};
     for (int i = 0; i < n; i++)
@@ -168,7 +168,7 @@ static void launch(program *programs, int n) {
       assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, NULL), 0);
       assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, sms * RS_BOX_BULK_BLOCKS));
     } else {
-      assert_int_equal(rows_and_squares[c](&batch, NULL), 0);
+      assert_int_equal(rows_and_transposes[c](&batch, NULL), 0);
     }
   }
 }
@@ -387,7 +387,7 @@ static void all_were_hit(void **test) {
       if (hits[kind][loops] == 0)
         fail_msg("no tile of kind %d with %d loops inside", kind, loops);
   for (int e = 0; e < 5; e++)
-    assert_true(square_hits[e] > 0);
+    assert_true(transpose_hits[e] > 0);
   assert_true(contiguous_hits[0] > 0 && contiguous_hits[1] > 0);
   assert_true(bulk_hits[0] > 0 && bulk_hits[1] > 0);
   assert_true(unequal_hits > 0);
@@ -518,7 +518,7 @@ static void loads(void **test) {
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
   assert_int_equal(simt_get_counts().loads - before, 2);
-  assert_int_equal(rs_box_squares_load(), 0);
+  assert_int_equal(rs_box_transpose_load(), 0);
   assert_int_equal(rs_box_bulk_load(), 0);
   assert_int_equal(simt_get_counts().loads - before, 4);
 }

@@ -5,9 +5,9 @@
 
 #include "draw.h"
 #include "executor/probes.h"
+#include "executor/toolkit_numbers.h"
 #include "simt.h"
 #include "support/oracles/cast.h"
-#include "executor/toolkit_numbers.h"
 
 #include "device/device.h"
 

@@ -25,8 +25,8 @@ static reshard_status read_options(const reshard_local_options *given, reshard_l
     if (d == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "device %lld of %lld is NULL", (long long)i, (long long)out->ndevices);
     if (d->device->type != first->device->type)
-      return rs_error(RESHARD_ERROR_INVALID, "devices of two types: 0 is %s, %lld is %s", first->device->ops->name,
-                      (long long)i, d->device->ops->name);
+      return rs_error(RESHARD_ERROR_INVALID, "devices of two types: 0 is %s, %lld is %s", first->device->name,
+                      (long long)i, d->device->name);
   }
   if (out->ndevices == 0)
     RS_TRY(rs_environment_cpu(&out->threads, &out->isa));
@@ -65,7 +65,7 @@ fail:
 /* The lane of a device: two handles of one GPU share one, and so do all CPUs, which one thread drives together. */
 static int64_t find_lane(rs_team *team, rs_device *device) {
   int64_t lane = 0;
-  while (lane < team->nlanes && device->ops->streams && team->lanes[lane]->index != device->index)
+  while (lane < team->nlanes && team->lanes[lane]->index != device->index)
     lane++;
   if (lane == team->nlanes)
     team->lanes[team->nlanes++] = device;
@@ -96,7 +96,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
     for (int64_t b = 0; b < team->nlanes; b++) {
       bool can = true;
       if (a != b)
-        RS_TRY(team->lanes[a]->ops->reach(team->lanes[a], team->lanes[b], &can));
+        RS_TRY(team->lanes[a]->memory->reach(team->lanes[a], team->lanes[b], &can));
       *direct = *direct && can;
     }
   return RESHARD_SUCCESS;

@@ -9,7 +9,7 @@ reshard_status rs_local_reserve(reshard_comm comm, int64_t most) {
   rs_team *team = rs_team_of(comm);
   if (most <= team->reserved)
     return RESHARD_SUCCESS;
-  rs_link *links = NULL;
+  rs_relay *links = NULL;
   rs_span *spans = NULL;
   rs_program **programs = NULL;
   reshard_status status;
@@ -58,7 +58,7 @@ static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64
         return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                         (long long)me, (long long)want->bytes, (long long)want->peer,
                         have != NULL ? (long long)have->bytes : 0);
-      rs_link *link = &team->links[made++];
+      rs_relay *link = &team->links[made++];
       link->pack = have->program;
       link->span = (rs_span){have->at, want->at, want->bytes, want->staged};
       link->unpack = want->program;
@@ -82,16 +82,16 @@ static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t 
   for (int64_t i = 0; i < nlinks; i++)
     longest = rs_max(longest, team->links[i].span.bytes);
   if (longest <= CARRIED && nlinks >= 2 * rs_device_cpu_threads(device))
-    return device->ops->carry(device, nlinks, team->links, total_bytes, NULL);
+    return device->work->relay(device, nlinks, team->links, total_bytes, NULL);
   for (int64_t i = 0; i < nlinks; i++) {
     team->programs[i] = (rs_program *)team->links[i].pack;
     team->spans[i] = team->links[i].span;
   }
-  RS_TRY(device->ops->run(device, nlinks, team->programs, NULL));
-  RS_TRY(device->ops->copy(device, nlinks, team->spans, total_bytes, NULL));
+  RS_TRY(device->work->run(device, nlinks, team->programs, NULL));
+  RS_TRY(device->work->copy(device, nlinks, team->spans, total_bytes, NULL));
   for (int64_t i = 0; i < nlinks; i++)
     team->programs[i] = (rs_program *)team->links[i].unpack;
-  return device->ops->run(device, nlinks, team->programs, NULL);
+  return device->work->run(device, nlinks, team->programs, NULL);
 }
 
 /* What comes to the ranks of one GPU: one batch of copies. What lies on a GPU that this one does not reach is left to
@@ -109,10 +109,10 @@ static reshard_status fetch(rs_team *team, int64_t lane, int64_t n, const rs_tur
       if (turns[i].comm->direct || turns[turns[i].receives[r].peer].comm->lane == lane)
         team->spans[count++] = *span;
       else
-        RS_TRY(device->ops->memcpy(device, span->dst, span->src, (size_t)span->bytes, stream));
+        RS_TRY(device->memory->memcpy(device, span->dst, span->src, (size_t)span->bytes, stream));
     }
   }
-  return count > 0 ? device->ops->copy(device, count, team->spans, total_bytes, stream) : RESHARD_SUCCESS;
+  return count > 0 ? device->work->copy(device, count, team->spans, total_bytes, stream) : RESHARD_SUCCESS;
 }
 
 static reshard_status exchange_on_streams(rs_team *team, int64_t n, const rs_turn *turns, int64_t total_bytes) {
@@ -126,6 +126,6 @@ reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_
   rs_device *device = turns[0].comm->device;
   int64_t nlinks = 0;
   RS_TRY(pair(team, n, turns, &nlinks));
-  return device->ops->streams ? exchange_on_streams(team, n, turns, total_bytes)
-                              : exchange_on_cpu(team, device, nlinks, total_bytes);
+  return device->streams->asynchronous ? exchange_on_streams(team, n, turns, total_bytes)
+                                       : exchange_on_cpu(team, device, nlinks, total_bytes);
 }

@@ -197,7 +197,7 @@ static void free_team(rs_team *team) {
   if (team->parent != NULL)
     leave_parent(team);
   else if (team->device != NULL)
-    team->device->ops->destroy(team->device);
+    team->device->destroy(team->device);
   for (int64_t i = 0; i < team->nhandles; i++)
     reshard_device_release(team->handles[i]);
   pthread_cond_destroy(&team->changed);

@@ -190,7 +190,7 @@ static int start(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[
 
 static reshard_status run_program(rs_mpi *c, const rs_program *program) {
   rs_program *one = (rs_program *)program;
-  return program == NULL ? RESHARD_SUCCESS : c->base.device->ops->run(c->base.device, 1, &one, NULL);
+  return program == NULL ? RESHARD_SUCCESS : c->base.device->work->run(c->base.device, 1, &one, NULL);
 }
 
 /* Unpacks what has come completely. got: requests that are done, of the first n, two a message. */
@@ -469,7 +469,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   else if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
     status =
         rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_from_mpi: the device is %s:%d, MPI moves memory of the CPU",
-                 device->device->ops->name, device->device->index);
+                 device->device->name, device->device->index);
   else if (timeout_ms == 0)
     status = rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
   if (status == RESHARD_SUCCESS)

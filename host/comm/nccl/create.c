@@ -15,12 +15,12 @@
 static reshard_status make_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   size_t all = (size_t)c->base.size * sizeof(rs_nccl_record);
-  RS_TRY(device->ops->stream_create(device, &c->stream));
-  RS_TRY(device->ops->event_create(device, &c->gathered));
-  RS_TRY(device->ops->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
-  RS_TRY(device->ops->host_alloc(device, all, (void **)&c->all));
-  RS_TRY(device->ops->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
-  RS_TRY(device->ops->alloc(device, all, (void **)&c->device_all));
+  RS_TRY(device->streams->create(device, &c->stream));
+  RS_TRY(device->streams->event_create(device, &c->gathered));
+  RS_TRY(device->memory->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
+  RS_TRY(device->memory->host_alloc(device, all, (void **)&c->all));
+  RS_TRY(device->memory->alloc(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
+  RS_TRY(device->memory->alloc(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
@@ -31,14 +31,14 @@ static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   bool idle = !c->borrowed || !c->ended;
   if (idle && c->stream != NULL)
-    (void)device->ops->synchronize(device, c->stream);
+    (void)device->streams->synchronize(device, c->stream);
   if (idle) {
-    device->ops->free(device, c->device_all);
-    device->ops->free(device, c->device_mine);
-    device->ops->host_free(device, c->all);
-    device->ops->host_free(device, c->mine);
-    device->ops->event_destroy(device, c->gathered);
-    device->ops->stream_destroy(device, c->stream);
+    device->memory->free(device, c->device_all);
+    device->memory->free(device, c->device_mine);
+    device->memory->host_free(device, c->all);
+    device->memory->host_free(device, c->mine);
+    device->streams->event_destroy(device, c->gathered);
+    device->streams->destroy(device, c->stream);
   }
   free(c->packed);
 }
@@ -130,7 +130,7 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
     return rs_nccl_error(nccl, result, "asking the communicator");
   if (device != NULL && (device->device->type != RESHARD_DEVICE_CUDA || device->device->index != index))
     return rs_error(RESHARD_ERROR_INVALID, "the communicator is on cuda:%d, the device given is %s:%d", index,
-                    device->device->ops->name, device->device->index);
+                    device->device->name, device->device->index);
   rs_nccl *c;
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   pthread_mutex_init(&c->mutex, NULL);

@@ -13,6 +13,7 @@
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "device/stream.h"
 
 #include <sched.h>
@@ -143,7 +144,7 @@ static reshard_status await(rs_nccl *c, rs_event *event, const char *call) {
   rs_device *device = c->base.device;
   int64_t since = rs_now_ns();
   for (bool done = false; !done;) {
-    RS_TRY(device->ops->event_done(device, event, &done));
+    RS_TRY(device->streams->event_done(device, event, &done));
     ncclResult_t state;
     RS_TRY(look(c, call, &state));
     if (!done && late(c, since))
@@ -183,9 +184,9 @@ static reshard_status meet(rs_nccl *c) {
 /* c->mine of every rank, to c->all. */
 static reshard_status gather_records(rs_nccl *c) {
   rs_device *device = c->base.device;
-  RS_TRY(device->ops->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
+  RS_TRY(device->memory->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
   RS_TRY(gather(c));
-  RS_TRY(device->ops->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
+  RS_TRY(device->memory->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
   RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
   return await(c, c->gathered, "all-gather of records");
 }

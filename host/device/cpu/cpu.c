@@ -3,8 +3,9 @@
 #include "device/cpu/cpu.h"
 
 #include "device/cpu/cast/cast.h"
-#include "device/cpu/ops.h"
 #include "device/cpu/copy/program.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/select.h"
 #include "device/cpu/threads.h"
 
 #include <sched.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-  ALONE = 256 << 10, /* jobs up to this size wake nobody */
+  ALONE = 256 << 10, /* jobs up to this size wake no helper */
   SPAN_TASK = 512 << 10,
   SPAN_TASK_LEAST = 64 << 10,
 };
@@ -27,25 +28,25 @@ typedef struct rs_cpu {
 
 static inline rs_cpu *cpu_of(rs_device *device) { return (rs_cpu *)device; }
 
-/* Into a program without any ops. */
-static reshard_status make_program(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
+/* Compiles copies into an empty program. */
+static reshard_status compile_into(rs_cpu *cpu, const rs_copies *copies, int64_t total_bytes, rs_program *program) {
   program->bytes = copies->bytes;
   for (int64_t i = 0; i < copies->copy.n; i++)
     RS_TRY(rs_program_add(program, copies, &copies->copy.at[i]));
   bool streaming = !copies->staging && total_bytes >= cpu->stream_from;
-  RS_TRY(rs_program_join(program, streaming));
+  RS_TRY(rs_program_interleave(program, streaming));
   return rs_program_divide(program, rs_threads_count(cpu->threads));
 }
 
 static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
   rs_program *program;
   RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
-  reshard_status status = make_program(cpu_of(device), copies, total_bytes, program);
+  reshard_status status = compile_into(cpu_of(device), copies, total_bytes, program);
   if (status != RESHARD_SUCCESS) {
     rs_program_free(program);
     return status;
   }
-  rs_program_free_room(program);
+  rs_program_free_temporary(program);
   *out = program;
   return RESHARD_SUCCESS;
 }
@@ -54,7 +55,7 @@ static reshard_status cpu_recompile(rs_device *device, const rs_copies *copies, 
   if (*out == NULL)
     RS_TRY(rs_alloc_zero(out, 1, sizeof **out));
   rs_program_clear(*out);
-  return make_program(cpu_of(device), copies, total_bytes, *out);
+  return compile_into(cpu_of(device), copies, total_bytes, *out);
 }
 
 static void cpu_release(rs_device *device, rs_program *program) {
@@ -70,8 +71,8 @@ typedef struct rs_run_job {
 
 static int64_t tasks_of(const rs_program *program) { return program == NULL ? 0 : program->task.n; }
 
-/* The programs take turns, task by task: when each rank has its own, those that read the same source stay together.
- * Each thread finds its way through this order by itself, from one of its tasks to the next. */
+/* Runs tasks of programs that take turns, task by task: when each rank has its own, those that read the same source
+ * stay together. Each thread finds its way through this order by itself, from one of its tasks to the next. */
 static void run_tasks(const void *user, rs_claim *claim) {
   const rs_run_job *job = user;
   int64_t program = -1, row = 0, at = -1;
@@ -109,14 +110,14 @@ static reshard_status cpu_run(rs_device *device, int64_t n, rs_program *const *p
   return RESHARD_SUCCESS;
 }
 
-/* Spans are seen as one sequence of bytes that is cut in equal parts. */
+/* Spans are one sequence of bytes that is cut in equal parts. */
 typedef struct rs_copy_job {
   const rs_kernels *kernels;
   const rs_span *spans;
   int64_t size; /* of a task */
   int64_t bytes;
   bool streaming;
-  bool straight; /* the plain kernels, without looking ahead */
+  bool straight; /* the plain kernels, without prefetching */
 } rs_copy_job;
 
 static void copy_tasks(const void *user, rs_claim *claim) {
@@ -132,7 +133,8 @@ static void copy_tasks(const void *user, rs_claim *claim) {
       if (job->streaming && job->straight)
         job->kernels->stream(span->dst + inside, span->src + inside, bytes);
       else if (job->streaming && !span->staging)
-        job->kernels->stream_fan(&(rs_strand){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1, 1);
+        job->kernels->stream_runs(&(rs_cursor){span->dst + inside, span->src + inside, bytes, bytes, bytes, NULL}, 1,
+                                  1);
       else
         memcpy(span->dst + inside, span->src + inside, (size_t)bytes);
       at += bytes;
@@ -163,36 +165,36 @@ static reshard_status cpu_copy(rs_device *device, int64_t n, const rs_span *span
   return RESHARD_SUCCESS;
 }
 
-typedef struct rs_carry_job {
+typedef struct rs_relay_job {
   const rs_kernels *kernels;
-  rs_link *links;
+  rs_relay *relays;
   int threads;
   bool streaming;
-} rs_carry_job;
+} rs_relay_job;
 
-static void carry_program(const rs_program *program, const rs_kernels *kernels) {
+static void run_program(const rs_program *program, const rs_kernels *kernels) {
   for (int64_t task = 0; task < tasks_of(program); task++)
     rs_program_run_task(program, kernels, task);
 }
 
-/* A message that nobody has taken: of this thread's own share while there is one, so that round after round the same
- * staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
-static rs_link *take_link(const rs_carry_job *job, rs_claim *claim) {
+/* Takes a message that no other thread has: of this thread's own share while there is one, so that round after round
+ * the same staging stays in the same core's cache. There is one, since there are as many tasks as messages. */
+static rs_relay *take_relay(const rs_relay_job *job, rs_claim *claim) {
   if (rs_threads_next(claim) < 0)
     return NULL;
   for (int64_t i = claim->thread; i < claim->n; i += job->threads)
-    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
-      return &job->links[i];
+    if (!atomic_exchange_explicit(&job->relays[i].taken, true, memory_order_relaxed))
+      return &job->relays[i];
   for (int64_t i = claim->n - 1;; i = i > 0 ? i - 1 : claim->n - 1)
-    if (!atomic_exchange_explicit(&job->links[i].taken, true, memory_order_relaxed))
-      return &job->links[i];
+    if (!atomic_exchange_explicit(&job->relays[i].taken, true, memory_order_relaxed))
+      return &job->relays[i];
 }
 
-/* Copies a message that was packed; meanwhile asks for what the next one will be packed from. A core that packs only
- * reads from memory, one that sends only writes: so it does some of both all the time. */
-static void send_link(const rs_carry_job *job, const rs_link *link, const rs_link *next) {
+/* Copies a message that was packed, and prefetches the source of the next one. A core that packs only reads from
+ * memory, one that sends only writes: so it does some of both all the time. */
+static void send_relay(const rs_relay_job *job, const rs_relay *relay, const rs_relay *next) {
   enum { PART = 2048 };
-  const rs_span *s = &link->span;
+  const rs_span *s = &relay->span;
   rs_ahead ahead = {.program = next != NULL ? next->pack : NULL};
   for (int64_t at = 0; at < s->bytes; at += PART) {
     int64_t bytes = rs_min(PART, s->bytes - at);
@@ -204,33 +206,33 @@ static void send_link(const rs_carry_job *job, const rs_link *link, const rs_lin
   }
 }
 
-/* One task is one message, from its source to its destination. */
-static void carry_tasks(const void *user, rs_claim *claim) {
-  const rs_carry_job *job = user;
-  rs_link *link = take_link(job, claim);
-  while (link != NULL) {
-    carry_program(link->pack, job->kernels);
-    rs_link *next = take_link(job, claim);
-    send_link(job, link, next);
-    carry_program(link->unpack, job->kernels);
-    link = next;
+/* Relays messages, each from its source to its destination: one is one task. */
+static void relay_tasks(const void *user, rs_claim *claim) {
+  const rs_relay_job *job = user;
+  rs_relay *relay = take_relay(job, claim);
+  while (relay != NULL) {
+    run_program(relay->pack, job->kernels);
+    rs_relay *next = take_relay(job, claim);
+    send_relay(job, relay, next);
+    run_program(relay->unpack, job->kernels);
+    relay = next;
   }
   job->kernels->fence();
 }
 
-static reshard_status cpu_carry(rs_device *device, int64_t n, rs_link *links, int64_t total_bytes, void *stream) {
+static reshard_status cpu_relay(rs_device *device, int64_t n, rs_relay *relays, int64_t total_bytes, void *stream) {
   (void)stream;
   rs_cpu *cpu = cpu_of(device);
-  rs_carry_job job = {cpu->kernels, links, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
+  rs_relay_job job = {cpu->kernels, relays, rs_threads_count(cpu->threads), total_bytes >= cpu->stream_from};
   int64_t bytes = 0;
   for (int64_t i = 0; i < n; i++)
-    bytes += links[i].span.bytes;
+    bytes += relays[i].span.bytes;
   if (bytes <= ALONE)
-    rs_threads_run_alone(n, carry_tasks, &job);
+    rs_threads_run_alone(n, relay_tasks, &job);
   else
-    rs_threads_run(cpu->threads, n, carry_tasks, &job);
+    rs_threads_run(cpu->threads, n, relay_tasks, &job);
   for (int64_t i = 0; i < n; i++)
-    atomic_store_explicit(&links[i].taken, false, memory_order_relaxed);
+    atomic_store_explicit(&relays[i].taken, false, memory_order_relaxed);
   return RESHARD_SUCCESS;
 }
 
@@ -250,27 +252,21 @@ static void cpu_destroy(rs_device *device) {
   free(device);
 }
 
-static const rs_device_ops cpu_ops = {
-    .name = "cpu",
+static const rs_device_memory cpu_memory = {
     .alloc = rs_cpu_alloc,
     .free = rs_cpu_free,
     .alloc_async = rs_cpu_alloc_async,
     .free_async = rs_cpu_free_async,
-    .compile = cpu_compile,
-    .recompile = cpu_recompile,
-    .release = cpu_release,
-    .run = cpu_run,
-    .copy = cpu_copy,
-    .carry = cpu_carry,
-    .count = cpu_count,
-    .cast = cpu_cast,
-    .select = rs_cpu_select,
-    .memcpy = rs_cpu_memcpy,
-    .memset = rs_cpu_memset,
     .host_alloc = rs_cpu_alloc,
     .host_free = rs_cpu_free,
-    .stream_create = rs_cpu_stream_create,
-    .stream_destroy = rs_cpu_stream_destroy,
+    .memcpy = rs_cpu_memcpy,
+    .memset = rs_cpu_memset,
+    .reach = rs_cpu_reach,
+};
+
+static const rs_device_streams cpu_streams = {
+    .create = rs_cpu_stream_create,
+    .destroy = rs_cpu_stream_destroy,
     .event_create = rs_cpu_event_create,
     .event_destroy = rs_cpu_event_destroy,
     .event_record = rs_cpu_event_record,
@@ -279,8 +275,18 @@ static const rs_device_ops cpu_ops = {
     .synchronize = rs_cpu_synchronize,
     .finish = rs_cpu_finish,
     .capturing = rs_cpu_capturing,
-    .reach = rs_cpu_reach,
-    .destroy = cpu_destroy,
+};
+
+static const rs_device_work cpu_work = {
+    .compile = cpu_compile,
+    .recompile = cpu_recompile,
+    .release = cpu_release,
+    .run = cpu_run,
+    .copy = cpu_copy,
+    .relay = cpu_relay,
+    .count = cpu_count,
+    .cast = cpu_cast,
+    .select = rs_cpu_select,
 };
 
 int rs_device_cpu_cores(void) {
@@ -293,9 +299,9 @@ int rs_device_cpu_cores(void) {
   return cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
 }
 
-/* Source and destination together no longer fit the last-level cache: half of it. Virtual machines report the cache of
- * all sockets or none, so no more than MOST is believed; a streaming store costs little where the cache would have
- * done. */
+/* Bytes of a job from which on source and destination no longer fit the last-level cache: half of it. Virtual machines
+ * report the cache of all sockets or none, so no more than MOST is believed. A streaming store costs little where the
+ * cache would have done. */
 static int64_t streaming_threshold(void) {
   enum { MOST = 2 << 20 };
   long bytes = 0;
@@ -315,7 +321,14 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
     return rs_error(RESHARD_ERROR_INVALID, "%d copy threads: 0 to 4096 are possible", threads);
   rs_cpu *cpu;
   RS_TRY(rs_alloc_zero(&cpu, 1, sizeof *cpu));
-  *cpu = (rs_cpu){.base = {.ops = &cpu_ops, .type = RESHARD_DEVICE_CPU}, .kernels = kernels, .stream_from = streaming_threshold()};
+  *cpu = (rs_cpu){.base = {.name = "cpu",
+                           .memory = &cpu_memory,
+                           .streams = &cpu_streams,
+                           .work = &cpu_work,
+                           .destroy = cpu_destroy,
+                           .type = RESHARD_DEVICE_CPU},
+                  .kernels = kernels,
+                  .stream_from = streaming_threshold()};
   reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
   if (status != RESHARD_SUCCESS) {
     free(cpu);

@@ -1,4 +1,4 @@
-/* Which instruction sets this build and this machine have. */
+/* Instruction sets that this build and this machine have. */
 #include "device/cpu/copy/kernels.h"
 
 const char *reshard_isa_string(reshard_isa isa) {
@@ -31,7 +31,7 @@ static bool machine_has(reshard_isa isa) {
 static bool machine_has(reshard_isa isa) { return isa == RESHARD_ISA_SCALAR || isa == RESHARD_ISA_NEON; }
 #endif
 
-static const rs_kernels *compiled(reshard_isa isa) {
+static const rs_kernels *compiled_kernels(reshard_isa isa) {
   switch (isa) {
   case RESHARD_ISA_SCALAR: return rs_kernels_scalar;
   case RESHARD_ISA_SSE2: return rs_kernels_sse2;
@@ -46,10 +46,10 @@ const rs_kernels *rs_kernels_of(reshard_isa isa) {
   static const reshard_isa best_first[] = {RESHARD_ISA_AVX512, RESHARD_ISA_AVX2, RESHARD_ISA_SSE2, RESHARD_ISA_NEON,
                                            RESHARD_ISA_SCALAR};
   if (isa != RESHARD_ISA_AUTO)
-    return compiled(isa) != NULL && machine_has(isa) ? compiled(isa) : NULL;
+    return compiled_kernels(isa) != NULL && machine_has(isa) ? compiled_kernels(isa) : NULL;
   for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
-    if (compiled(best_first[i]) != NULL && machine_has(best_first[i]))
-      return compiled(best_first[i]);
+    if (compiled_kernels(best_first[i]) != NULL && machine_has(best_first[i]))
+      return compiled_kernels(best_first[i]);
   return rs_kernels_scalar;
 }
 

@@ -1,6 +1,6 @@
-/* Memory of the CPU, and the order that it does not need. */
+/* Memory of the CPU, and its streams and events, which are none. */
 #define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
-#include "device/cpu/ops.h"
+#include "device/cpu/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ void rs_cpu_free_async(rs_device *device, void *memory, void *stream) {
 
 reshard_status rs_cpu_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream) {
   rs_span span = {src, dst, (int64_t)bytes, false};
-  return device->ops->copy(device, 1, &span, span.bytes, stream);
+  return device->work->copy(device, 1, &span, span.bytes, stream);
 }
 
 reshard_status rs_cpu_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream) {

@@ -1,11 +1,11 @@
 /* Selection along a dim, as box copies.
  *
  * A selection is a list of box copies that differ in their place along the dim alone. Indices that follow one another
- * are one copy; so are three and more with a constant step (every other row, one row many times, rows backwards), as a
- * loop over the dim with that step in the source. The rest is one copy each. The device does with them what it does
- * with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so that memory
- * stays bounded however long the index is. */
-#include "device/cpu/ops.h"
+ * are one copy. So are three and more with a constant step: every other row, one row many times, rows backwards. Such a
+ * copy has a loop over the dim with that step in the source. Other indices are one copy each. The device does with them
+ * what it does with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so
+ * that memory stays bounded however long the index is. */
+#include "device/cpu/select.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,8 @@ static rs_select_fault find_fault(const rs_select *s) {
   return (rs_select_fault){-1, 0};
 }
 
-/* How many indices from the i-th on go into one copy, and the step between them. */
-static int64_t progression(const rs_select *s, int64_t i, int64_t *step) {
+/* Counts the indices from the i-th on that go into one copy, and finds the step between them. */
+static int64_t count_progression(const rs_select *s, int64_t i, int64_t *step) {
   int64_t count = 1, first = index_at(s, i);
   *step = 1;
   if (i + 1 == s->count)
@@ -45,7 +45,7 @@ static int64_t progression(const rs_select *s, int64_t i, int64_t *step) {
   return count >= 3 || *step == 1 ? count : 1;
 }
 
-/* The dim stands before the loops whose steps in dst are shorter. */
+/* Adds a copy in which the dim stands before the loops whose steps in dst are shorter. */
 static reshard_status add_copy(const rs_select *s, int64_t i, int64_t count, int64_t step, rs_copies *copies) {
   rs_axis axes[RESHARD_MAX_DIMS + 2];
   int n = 0, loop = 0;
@@ -61,9 +61,9 @@ static reshard_status add_copy(const rs_select *s, int64_t i, int64_t count, int
 
 static reshard_status run_copies(rs_device *device, const rs_copies *copies, int64_t total) {
   rs_program *program;
-  RS_TRY(device->ops->compile(device, copies, total, &program));
-  reshard_status status = device->ops->run(device, 1, &program, NULL);
-  device->ops->release(device, program);
+  RS_TRY(device->work->compile(device, copies, total, &program));
+  reshard_status status = device->work->run(device, 1, &program, NULL);
+  device->work->release(device, program);
   return status;
 }
 
@@ -80,7 +80,7 @@ reshard_status rs_cpu_select(rs_device *device, const rs_select *s, rs_select_fa
   rs_copies copies = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, count; i < s->count && total > 0; i += count) {
-    count = progression(s, i, &step);
+    count = count_progression(s, i, &step);
     RS_TRY_GOTO(status, add_copy(s, i, count, step, &copies), done);
     if (copies.copy.n < BATCH && i + count < s->count)
       continue;

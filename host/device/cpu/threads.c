@@ -1,12 +1,12 @@
 /* Copy threads.
  *
  * One 64-bit ticket holds the number of the job and how many of its tasks are left. A thread draws a task by compare-
- * and-swap on it, so a helper that was delayed across jobs can never draw from a job that it does not see: the job's
+ * and-swap on it. So a helper that was delayed across jobs can never draw from a job that it does not see: the job's
  * fields are read only after a successful draw, and they stay until every task drawn is counted as done.
  *
- * Helpers spin for some microseconds after a job, because execute is often called in a loop, and then sleep. Whoever
- * sleeps counts himself first and looks at the ticket again under the lock; whoever publishes a ticket then looks at
- * the count: with sequentially consistent order one of the two sees the other. */
+ * Helpers spin for some microseconds after a job, because execute is often called in a loop, and then sleep. A helper
+ * that goes to sleep counts itself first and reads the ticket again under the lock. The caller that publishes a ticket
+ * reads the count afterwards: with sequentially consistent order one of the two sees the other. */
 #include "device/cpu/threads.h"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ struct rs_threads {
   pthread_t helpers[];
 };
 
-static inline void relax(void) {
+static inline void relax_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -43,7 +43,7 @@ static inline void relax(void) {
 }
 
 /* Draws a task of any job that has some left (any_job) or of the claim's own job. */
-static bool draw(rs_threads *pool, rs_claim *claim, bool any_job) {
+static bool draw_task(rs_threads *pool, rs_claim *claim, bool any_job) {
   uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
   do {
     if ((uint32_t)ticket == 0 || (!any_job && (uint32_t)(ticket >> 32) != claim->turn))
@@ -59,7 +59,7 @@ static bool draw(rs_threads *pool, rs_claim *claim, bool any_job) {
 int64_t rs_threads_next(rs_claim *claim) {
   if (claim->pool == NULL)
     return claim->next < claim->n ? claim->next++ : -1;
-  if (claim->next < 0 && !draw(claim->pool, claim, false))
+  if (claim->next < 0 && !draw_task(claim->pool, claim, false))
     return -1;
   int64_t task = claim->next;
   claim->next = -1;
@@ -68,7 +68,7 @@ int64_t rs_threads_next(rs_claim *claim) {
 }
 
 /* Counts the tasks of a claim as done; the last one wakes a sleeping caller. */
-static void finish(rs_threads *pool, const rs_claim *claim) {
+static void finish_tasks(rs_threads *pool, const rs_claim *claim) {
   if (claim->taken == 0)
     return;
   int64_t done = atomic_fetch_add(&pool->done, claim->taken) + claim->taken;
@@ -79,32 +79,30 @@ static void finish(rs_threads *pool, const rs_claim *claim) {
   }
 }
 
-static bool something(rs_threads *pool) {
-  return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop);
-}
+static bool has_work(rs_threads *pool) { return (uint32_t)atomic_load(&pool->ticket) != 0 || atomic_load(&pool->stop); }
 
-static void helper_sleep(rs_threads *pool) {
+static void sleep_until_work(rs_threads *pool) {
   pthread_mutex_lock(&pool->lock);
   atomic_fetch_add(&pool->sleepers, 1);
-  while (!something(pool))
+  while (!has_work(pool))
     pthread_cond_wait(&pool->wake, &pool->lock);
   atomic_fetch_sub(&pool->sleepers, 1);
   pthread_mutex_unlock(&pool->lock);
 }
 
-static void *helper(void *user) {
+static void *run_helper(void *user) {
   rs_threads *pool = user;
   int thread = 1 + atomic_fetch_add(&pool->named, 1);
   for (int spins = 0; !atomic_load_explicit(&pool->stop, memory_order_relaxed);) {
     rs_claim claim = {.pool = pool, .next = -1, .thread = thread};
-    if (draw(pool, &claim, true)) {
+    if (draw_task(pool, &claim, true)) {
       pool->work(pool->job, &claim);
-      finish(pool, &claim);
+      finish_tasks(pool, &claim);
       spins = 0;
     } else if (++spins < SPINS) {
-      relax();
+      relax_cpu();
     } else {
-      helper_sleep(pool);
+      sleep_until_work(pool);
       spins = 0;
     }
   }
@@ -127,7 +125,7 @@ static int start_helpers(rs_threads *pool, int n) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = 0;
   while (error == 0 && pool->nhelpers < n) {
-    error = pthread_create(&pool->helpers[pool->nhelpers], NULL, helper, pool);
+    error = pthread_create(&pool->helpers[pool->nhelpers], NULL, run_helper, pool);
     pool->nhelpers += error == 0;
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -169,7 +167,7 @@ void rs_threads_destroy(rs_threads *pool) {
 
 int rs_threads_count(const rs_threads *pool) { return pool->nhelpers + 1; }
 
-static void publish(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
+static void publish_job(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
   pool->n = n;
   pool->work = work;
   pool->job = job;
@@ -187,7 +185,7 @@ static void wait_for_helpers(rs_threads *pool, int64_t n) {
   for (int spins = 0; spins < SPINS; spins++) {
     if (atomic_load_explicit(&pool->done, memory_order_acquire) == n)
       return;
-    relax();
+    relax_cpu();
   }
   pthread_mutex_lock(&pool->lock);
   atomic_store(&pool->caller_sleeps, true);
@@ -203,12 +201,12 @@ void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const voi
     return;
   }
   pthread_mutex_lock(&pool->turn);
-  publish(pool, n, work, job);
+  publish_job(pool, n, work, job);
   rs_claim claim = {.pool = pool, .next = -1};
   claim.turn = (uint32_t)(atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32);
   claim.n = n;
   work(job, &claim);
-  finish(pool, &claim);
+  finish_tasks(pool, &claim);
   wait_for_helpers(pool, n);
   pthread_mutex_unlock(&pool->turn);
 }

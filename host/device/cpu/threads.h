@@ -26,7 +26,7 @@ reshard_status rs_threads_create(int threads, rs_threads **pool);
 void rs_threads_destroy(rs_threads *pool);
 int rs_threads_count(const rs_threads *pool);
 
-/* Runs a job of n tasks, 0 <= n < 2^32, and returns when all are done. What the tasks wrote is then visible to the
+/* Runs a job of n tasks, 0 <= n < 2^32, and returns when all are done. Their writes are then visible to the
  * caller. From several threads at once: one job after the other. Allocates nothing. */
 void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const void *job);
 /* The same by the calling thread alone, without a lock. */

@@ -5,22 +5,22 @@
 
 /* --- Shapes --- */
 
-static uint64_t hash_of(const rs_box_shape *shape, const rs_box_axis *more, size_t bytes) {
+static uint64_t hash_of_shape(const rs_box_shape *shape, const rs_box_axis *more, size_t bytes) {
   uint64_t hash = rs_hash(0, shape, sizeof *shape); /* `more` is 0 here */
   return bytes > 0 ? rs_hash(hash, more, bytes) : hash;
 }
 
-static bool equals(const rs_box_tables *tables, const rs_box_shape *have, const rs_box_shape *want,
-                   const rs_box_axis *more, size_t bytes) {
+static bool shape_equals(const rs_box_tables *tables, const rs_box_shape *have, const rs_box_shape *want,
+                         const rs_box_axis *more, size_t bytes) {
   rs_box_shape plain = *have;
   plain.more = 0;
   return memcmp(&plain, want, sizeof plain) == 0 &&
          (bytes == 0 || memcmp(tables->axis.at + have->more, more, bytes) == 0);
 }
 
-static int64_t more_of(const rs_box_shape *shape) { return shape->inside > 1 ? shape->inside - 1 : 0; }
+static int64_t more_loops(const rs_box_shape *shape) { return shape->inside > 1 ? shape->inside - 1 : 0; }
 
-static void put(rs_box_tables *tables, uint64_t hash, uint32_t index) {
+static void put_slot(rs_box_tables *tables, uint64_t hash, uint32_t index) {
   uint64_t at = hash & (uint64_t)(tables->slot.n - 1);
   while (tables->slot.at[at] != 0)
     at = (at + 1) & (uint64_t)(tables->slot.n - 1);
@@ -28,7 +28,7 @@ static void put(rs_box_tables *tables, uint64_t hash, uint32_t index) {
 }
 
 /* Room for one shape more, half of it empty. */
-static reshard_status grow(rs_box_tables *tables) {
+static reshard_status grow_slots(rs_box_tables *tables) {
   if (2 * (tables->shape.n + 1) <= tables->slot.n)
     return RESHARD_SUCCESS;
   int64_t n = rs_max(2 * tables->slot.n, 64);
@@ -37,28 +37,28 @@ static reshard_status grow(rs_box_tables *tables) {
   tables->slot.n = n;
   for (int64_t i = 0; i < tables->shape.n; i++) {
     rs_box_shape plain = tables->shape.at[i];
-    const rs_box_axis *more = more_of(&plain) > 0 ? tables->axis.at + plain.more : NULL;
+    const rs_box_axis *more = more_loops(&plain) > 0 ? tables->axis.at + plain.more : NULL;
     plain.more = 0;
-    put(tables, hash_of(&plain, more, (size_t)more_of(&plain) * sizeof *more), (uint32_t)i);
+    put_slot(tables, hash_of_shape(&plain, more, (size_t)more_loops(&plain) * sizeof *more), (uint32_t)i);
   }
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_box_shape_index(rs_box_tables *tables, const rs_box_shape *shape, const rs_box_axis *more,
                                   uint32_t *index) {
-  size_t bytes = (size_t)more_of(shape) * sizeof *more;
-  if (tables->shape.n > 0 && equals(tables, &tables->shape.at[tables->last], shape, more, bytes)) {
+  size_t bytes = (size_t)more_loops(shape) * sizeof *more;
+  if (tables->shape.n > 0 && shape_equals(tables, &tables->shape.at[tables->last], shape, more, bytes)) {
     *index = tables->last;
     return RESHARD_SUCCESS;
   }
-  uint64_t hash = hash_of(shape, more, bytes);
-  RS_TRY(grow(tables));
+  uint64_t hash = hash_of_shape(shape, more, bytes);
+  RS_TRY(grow_slots(tables));
   RS_TRY(rs_vec_reserve(&tables->shape, tables->shape.n + 1));
-  RS_TRY(rs_vec_reserve(&tables->axis, tables->axis.n + more_of(shape)));
+  RS_TRY(rs_vec_reserve(&tables->axis, tables->axis.n + more_loops(shape)));
   for (uint64_t at = hash & (uint64_t)(tables->slot.n - 1); tables->slot.at[at] != 0;
        at = (at + 1) & (uint64_t)(tables->slot.n - 1)) {
     *index = tables->last = tables->slot.at[at] - 1;
-    if (equals(tables, &tables->shape.at[*index], shape, more, bytes))
+    if (shape_equals(tables, &tables->shape.at[*index], shape, more, bytes))
       return RESHARD_SUCCESS;
   }
   *index = tables->last = (uint32_t)tables->shape.n++;
@@ -66,8 +66,8 @@ reshard_status rs_box_shape_index(rs_box_tables *tables, const rs_box_shape *sha
   tables->shape.at[*index].more = bytes > 0 ? (uint32_t)tables->axis.n : 0;
   if (bytes > 0)
     memcpy(tables->axis.at + tables->axis.n, more, bytes);
-  tables->axis.n += more_of(shape);
-  put(tables, hash, *index);
+  tables->axis.n += more_loops(shape);
+  put_slot(tables, hash, *index);
   return RESHARD_SUCCESS;
 }
 
@@ -81,7 +81,7 @@ int64_t rs_box_tables_bytes(const rs_box_tables *tables) {
   return bytes;
 }
 
-static const char *write(char *host, const char *device, int64_t *at, const void *from, int64_t n, size_t size) {
+static const char *write_table(char *host, const char *device, int64_t *at, const void *from, int64_t n, size_t size) {
   const char *place = device + *at;
   if (n > 0)
     memcpy(host + *at, from, (size_t)n * size);
@@ -92,10 +92,10 @@ static const char *write(char *host, const char *device, int64_t *at, const void
 void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *device,
                          rs_box_part part[RS_BOX_CLASSES]) {
   int64_t at = 0;
-  const char *shapes = write(host, device, &at, tables->shape.at, tables->shape.n, sizeof(rs_box_shape));
-  const char *axes = write(host, device, &at, tables->axis.at, tables->axis.n, sizeof(rs_box_axis));
+  const char *shapes = write_table(host, device, &at, tables->shape.at, tables->shape.n, sizeof(rs_box_shape));
+  const char *axes = write_table(host, device, &at, tables->axis.at, tables->axis.n, sizeof(rs_box_axis));
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
-    const char *tiles = write(host, device, &at, tables->tile[c].at, tables->tile[c].n, sizeof(rs_box_tile));
+    const char *tiles = write_table(host, device, &at, tables->tile[c].at, tables->tile[c].n, sizeof(rs_box_tile));
     part[c] = (rs_box_part){.tiles = (const rs_box_tile *)tiles,
                             .shapes = (const rs_box_shape *)shapes,
                             .axes = (const rs_box_axis *)axes,

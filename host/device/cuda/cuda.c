@@ -1,12 +1,16 @@
 /* The CUDA device: its table; errors, streams and events. */
 #include "device/cuda/cuda.h"
 
+#include "device/cuda/memory.h"
+#include "device/cuda/ops.h"
+#include "device/cuda/program.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* --- Errors and the current device ------------------------------------------------------------------------------ */
 
-static reshard_status status_of(cudaError_t error) {
+static reshard_status status_of_error(cudaError_t error) {
   switch (error) {
   case cudaSuccess: return RESHARD_SUCCESS;
   case cudaErrorMemoryAllocation: return RESHARD_ERROR_OUT_OF_MEMORY;
@@ -39,7 +43,8 @@ reshard_status rs_cuda_check(cudaError_t error, const char *call) {
     return RESHARD_SUCCESS;
   (void)cudaGetLastError();
   int name = (int)strcspn(call, "("); /* of the function, without its arguments */
-  return rs_error(status_of(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error), (int)error);
+  return rs_error(status_of_error(error), "%.*s: %s (CUDA error %d)", name, call, cudaGetErrorString(error),
+                  (int)error);
 }
 
 reshard_status rs_cuda_enter(const rs_device *device, int *before) {
@@ -121,14 +126,14 @@ static reshard_status cuda_event_done(rs_device *device, rs_event *event, bool *
   return RESHARD_SUCCESS;
 }
 
-/* Of a stream that is not captured, whatever others are. */
+/* Synchronizes a stream that is not captured, whether others are or not. */
 static reshard_status cuda_synchronize(rs_device *device, void *stream) {
   RS_ON_DEVICE_RELAXED(device, cudaStreamSynchronize(stream));
 }
 
 static reshard_status cuda_finish(rs_device *device) { RS_ON_DEVICE(device, cudaDeviceSynchronize()); }
 
-static reshard_status capturing(void *stream, bool *out) {
+static reshard_status is_capturing(void *stream, bool *out) {
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
   if (error == cudaErrorStreamCaptureImplicit) { /* the default stream, while one that it would wait for is captured */
@@ -144,9 +149,9 @@ static reshard_status capturing(void *stream, bool *out) {
 static reshard_status cuda_capturing(rs_device *device, void *stream, bool *out) {
   int before;
   if (stream != NULL && stream != cudaStreamLegacy && stream != cudaStreamPerThread) /* it knows its GPU */
-    return capturing(stream, out);
+    return is_capturing(stream, out);
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = capturing(stream, out);
+  reshard_status status = is_capturing(stream, out);
   rs_cuda_leave(before);
   return status;
 }
@@ -157,35 +162,30 @@ static void cuda_destroy(rs_device *device) {
   if (device == NULL)
     return;
   rs_cuda *cuda = rs_cuda_of(device);
-  rs_cuda_lots_free(device, &cuda->casts);
-  device->ops->stream_destroy(device, cuda->upload);
-  if (cuda->pool != NULL) /* it stays until all that was freed to it is free */
+  rs_upload_buffers_free(device, &cuda->cast_buffers);
+  device->streams->destroy(device, cuda->upload);
+  if (cuda->pool != NULL) /* its memory stays until what was freed in stream order is free */
     rs_cuda_ignore(cudaMemPoolDestroy(cuda->pool));
   pthread_mutex_destroy(&cuda->mutex);
   free(cuda);
 }
 
-static const rs_device_ops cuda_ops = {
-    .name = "cuda",
-    .streams = true,
+static const rs_device_memory cuda_memory = {
     .alloc = rs_cuda_alloc,
     .free = rs_cuda_free,
     .alloc_async = rs_cuda_alloc_async,
     .free_async = rs_cuda_free_async,
-    .compile = rs_cuda_compile,
-    .recompile = rs_cuda_recompile,
-    .release = rs_cuda_release,
-    .run = rs_cuda_run,
-    .copy = rs_cuda_copy,
-    .count = rs_cuda_count,
-    .cast = rs_cuda_cast,
-    .select = rs_cuda_select,
-    .memcpy = rs_cuda_memcpy,
-    .memset = rs_cuda_memset,
     .host_alloc = rs_cuda_host_alloc,
     .host_free = rs_cuda_host_free,
-    .stream_create = cuda_stream_create,
-    .stream_destroy = cuda_stream_destroy,
+    .memcpy = rs_cuda_memcpy,
+    .memset = rs_cuda_memset,
+    .reach = rs_cuda_reach,
+};
+
+static const rs_device_streams cuda_streams = {
+    .asynchronous = true,
+    .create = cuda_stream_create,
+    .destroy = cuda_stream_destroy,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
@@ -194,11 +194,20 @@ static const rs_device_ops cuda_ops = {
     .synchronize = cuda_synchronize,
     .finish = cuda_finish,
     .capturing = cuda_capturing,
-    .reach = rs_cuda_reach,
-    .destroy = cuda_destroy,
 };
 
-/* A GPU that there is: its number. */
+static const rs_device_work cuda_work = {
+    .compile = rs_cuda_compile,
+    .recompile = rs_cuda_recompile,
+    .release = rs_cuda_release,
+    .run = rs_cuda_run,
+    .copy = rs_cuda_copy,
+    .count = rs_cuda_count,
+    .cast = rs_cuda_cast,
+    .select = rs_cuda_select,
+};
+
+/* Checks that there is a GPU of this number; the current one for -1. */
 static reshard_status find_device(int wanted, int *index) {
   int driver = 0, devices = 0;
   RS_CUDA_TRY(cudaDriverGetVersion(&driver));
@@ -217,15 +226,15 @@ static reshard_status find_device(int wanted, int *index) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, int *value) {
+static reshard_status get_attribute(const rs_cuda *cuda, enum cudaDeviceAttr which, int *value) {
   return rs_cuda_check(cudaDeviceGetAttribute(value, which, cuda->base.index), "cudaDeviceGetAttribute");
 }
 
 static reshard_status read_attributes(rs_cuda *cuda) {
   int l2, pools;
-  RS_TRY(attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
-  RS_TRY(attribute(cuda, cudaDevAttrL2CacheSize, &l2));
-  RS_TRY(attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
+  RS_TRY(get_attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
+  RS_TRY(get_attribute(cuda, cudaDevAttrL2CacheSize, &l2));
+  RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   cuda->l2_bytes = l2;
   cuda->pools = pools != 0;
   return RESHARD_SUCCESS;
@@ -235,7 +244,11 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
   RS_TRY(find_device(index, &index));
   rs_cuda *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  made->base = (rs_device){.ops = &cuda_ops,
+  made->base = (rs_device){.name = "cuda",
+                           .memory = &cuda_memory,
+                           .streams = &cuda_streams,
+                           .work = &cuda_work,
+                           .destroy = cuda_destroy,
                            .type = RESHARD_DEVICE_CUDA,
                            .index = index,
                            .thread_stream = cudaStreamPerThread,

@@ -1,11 +1,13 @@
 /* Memory of a CUDA device, and of the host for it.
  *
- * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver,
- * which keeps all it has (its default is to give memory back whenever somebody synchronises, and to get it again takes
- * hundreds of milliseconds). Where a device has no such pools, storage is plain memory, and giving it back blocks.
+ * Storage comes from a memory pool of the handle's own, allocated and freed in the order of streams by the driver. The
+ * pool keeps all it has: by default the driver gives memory back at each synchronisation, and getting it again takes
+ * hundreds of milliseconds. Where a device has no such pools, storage is plain memory, and freeing it blocks.
  *
- * Calls that CUDA calls unsafe while any thread captures a stream - allocating, asking whether an event has happened -
- * do no harm to a graph that does not contain them: they are made in relaxed mode. */
+ * CUDA refuses some calls while any thread captures a stream: allocating, asking whether an event has happened. They
+ * do no harm to a graph that does not contain them, and are made in relaxed mode. */
+#include "device/cuda/memory.h"
+
 #include "device/cuda/cuda.h"
 
 static reshard_status out_of_memory(reshard_status status, const rs_device *device, const char *what, size_t bytes) {
@@ -15,8 +17,8 @@ static reshard_status out_of_memory(reshard_status status, const rs_device *devi
                   reshard_last_error());
 }
 
-/* Of the GPU, or pinned memory of the host. */
-static reshard_status allocate(rs_device *device, bool pinned, size_t bytes, void **memory) {
+/* Allocates memory of the GPU, or pinned memory of the host. */
+static reshard_status allocate_memory(rs_device *device, bool pinned, size_t bytes, void **memory) {
   void *made = NULL;
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
@@ -34,7 +36,7 @@ static reshard_status allocate(rs_device *device, bool pinned, size_t bytes, voi
 }
 
 reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory) {
-  return allocate(device, false, bytes, memory);
+  return allocate_memory(device, false, bytes, memory);
 }
 
 void rs_cuda_free(rs_device *device, void *memory) {
@@ -47,29 +49,29 @@ void rs_cuda_free(rs_device *device, void *memory) {
   rs_cuda_ignore(rs_cuda_restore(mode, cudaSuccess));
 }
 
-/* No such access between these GPUs, rather than a call that failed. */
-static bool is_refusal(cudaError_t error) {
+/* True where these GPUs have no such access, rather than where a call failed. */
+static bool is_peer_refusal(cudaError_t error) {
   return error == cudaErrorNotSupported || error == cudaErrorInvalidValue || error == cudaErrorInvalidDevice ||
          error == cudaErrorPeerAccessUnsupported;
 }
 
-/* Kernels of other GPUs reach memory of a pool where the pool says so. Which of them do is written down, for all
- * handles of the GPU, in what the GPU's default pool says (rs_cuda_reach). Memory of a pool that could not be shared is
- * not given out: a kernel that was promised it would fail. */
+/* Lets kernels of other GPUs reach memory of a pool. The GPU's default pool serves as a registry of which GPUs do, for
+ * all handles of the GPU (rs_cuda_reach). Memory of a pool that could not be shared is not given out: a kernel that
+ * was promised access would fail. */
 static reshard_status share_pool(const rs_cuda *cuda, cudaMemPool_t pool) {
   int devices = 0;
-  cudaMemPool_t book;
+  cudaMemPool_t registry;
   RS_CUDA_TRY(cudaGetDeviceCount(&devices));
   if (devices < 2)
     return RESHARD_SUCCESS;
-  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&registry, cuda->base.index));
   for (int peer = 0; peer < devices; peer++) {
     struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite};
     enum cudaMemAccessFlags now = cudaMemAccessFlagsProtNone;
     if (peer == cuda->base.index)
       continue;
-    cudaError_t error = cudaMemPoolGetAccess(&now, book, &access.location);
-    if (is_refusal(error))
+    cudaError_t error = cudaMemPoolGetAccess(&now, registry, &access.location);
+    if (is_peer_refusal(error))
       rs_cuda_ignore(error);
     else
       RS_TRY(rs_cuda_check(error, "cudaMemPoolGetAccess"));
@@ -136,7 +138,7 @@ void rs_cuda_free_async(rs_device *device, void *memory, void *stream) {
 }
 
 reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory) {
-  return allocate(device, true, bytes, memory);
+  return allocate_memory(device, true, bytes, memory);
 }
 
 void rs_cuda_host_free(rs_device *device, void *memory) {
@@ -155,15 +157,15 @@ reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, siz
   RS_ON_DEVICE(device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
 }
 
-/* Storage of a GPU, to kernels of GPU `by`: that of pools there are none of yet, that of this handle, and that of other
- * handles when their pools next grow. */
+/* Storage of a GPU, to kernels of GPU `by`: that of pools there are none of yet, that of this handle, and that of
+ * other handles when their pools next grow. */
 static reshard_status open_storage(rs_cuda *cuda, int by) {
-  cudaMemPool_t book;
+  cudaMemPool_t registry;
   const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, by}, cudaMemAccessFlagsProtReadWrite};
   if (!cuda->pools)
     return RESHARD_SUCCESS;
-  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&book, cuda->base.index));
-  RS_CUDA_TRY(cudaMemPoolSetAccess(book, &access, 1));
+  RS_CUDA_TRY(cudaDeviceGetDefaultMemPool(&registry, cuda->base.index));
+  RS_CUDA_TRY(cudaMemPoolSetAccess(registry, &access, 1));
   pthread_mutex_lock(&cuda->mutex);
   reshard_status status = cuda->pool != NULL ? share_pool(cuda, cuda->pool) : RESHARD_SUCCESS;
   pthread_mutex_unlock(&cuda->mutex);
@@ -186,7 +188,7 @@ reshard_status rs_cuda_open(rs_device *device, int by) {
 }
 
 /* The current device is `device`. Plain memory first, then storage. */
-static reshard_status reach(rs_device *device, rs_device *other, bool *can) {
+static reshard_status reach_peer(rs_device *device, rs_device *other, bool *can) {
   int possible = 0;
   RS_CUDA_TRY(cudaDeviceCanAccessPeer(&possible, device->index, other->index));
   if (!possible) {
@@ -210,7 +212,7 @@ reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
   }
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = reach(device, other, can);
+  reshard_status status = reach_peer(device, other, can);
   rs_cuda_leave(before);
   return status;
 }

@@ -1,41 +1,44 @@
-/* Casts, selection and memset of a CUDA device: a launch each, whose tables are parameters of the kernel. So nothing is
- * uploaded, nothing has to live until the launch has run, and a captured launch has its table in the graph. Only a list
- * of casts that parameters cannot hold has its table uploaded (cuda_lots.c); one that is captured is several launches.
- * A kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
+/* Casts, selection and memset of a CUDA device: one launch each, whose table is a parameter of the kernel. So nothing
+ * is uploaded, nothing has to live until the launch has run, and a graph holds the table of a captured launch. Only a
+ * list of casts that parameters cannot hold has its table uploaded (upload.c); a captured one is several launches. A
+ * kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
+#include "device/cuda/ops.h"
+
 #include "device/cuda/cuda.h"
+#include "device/cuda/memory.h"
 #include "kernels/cast.h"
 #include "kernels/index_select.h"
 
-/* A kernel reads and writes whole numbers, which must be where the hardware can. */
-static reshard_status check_aligned(const char *call, const char *what, const void *at, int64_t bytes) {
+/* Refuses an address that is not a multiple of the number there: kernels read and write whole numbers. */
+static reshard_status check_aligned(const char *call, const char *name, const void *at, int64_t bytes) {
   if ((uintptr_t)at % (uintptr_t)bytes == 0)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s on a GPU: %s is at %p, which is not a multiple of its %lld bytes", call,
-                  what, at, (long long)bytes);
+                  name, at, (long long)bytes);
 }
 
-/* By a table in a lot. *done: not, where the list needs none, and where there is none to have: a graph would read the
- * lot when it is somebody else's, and for one that is in use the host would have to wait. */
+/* Casts by a table in an upload buffer. *done is false where the list needs none, and where none may be used: a graph
+ * would read the buffer when it holds another table, and for a buffer in use the host would have to wait. */
 static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, void *stream, bool *done) {
   rs_cuda *cuda = rs_cuda_of(device);
   rs_cast_table table;
-  rs_cuda_lot *lot;
+  rs_upload_buffer *buffer;
   bool captured;
   *done = false;
   size_t bytes = rs_cast_table_measure(casts->cast.n, casts->cast.at, casts->axis.at, &table);
   if (bytes == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(device->ops->capturing(device, stream, &captured));
+  RS_TRY(device->streams->capturing(device, stream, &captured));
   if (captured)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&cuda->mutex);
-  reshard_status status = rs_cuda_lots_take(device, &cuda->casts, bytes, false, &lot);
-  if (status == RESHARD_SUCCESS && lot != NULL) {
-    rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, lot->host);
-    status = rs_cuda_memcpy(device, lot->memory, lot->host, bytes, stream);
+  reshard_status status = rs_upload_buffers_take(device, &cuda->cast_buffers, bytes, false, &buffer);
+  if (status == RESHARD_SUCCESS && buffer != NULL) {
+    rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, buffer->host);
+    status = rs_cuda_memcpy(device, buffer->memory, buffer->host, bytes, stream);
     if (status == RESHARD_SUCCESS)
-      status = rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, lot->memory, stream), "rs_cast_table_launch");
-    reshard_status used = rs_cuda_lot_used(device, lot, stream);
+      status = rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, buffer->memory, stream), "rs_cast_table_launch");
+    reshard_status used = rs_upload_buffer_used(device, buffer, stream);
     status = status == RESHARD_SUCCESS ? used : status;
     *done = true;
   }
@@ -43,7 +46,7 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
   return status;
 }
 
-static reshard_status cast(rs_device *device, const rs_casts *casts, void *stream) {
+static reshard_status launch_casts(rs_device *device, const rs_casts *casts, void *stream) {
   bool done;
   RS_TRY(cast_by_table(device, casts, stream, &done));
   if (done)
@@ -61,7 +64,7 @@ reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stre
   }
   int before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = cast(device, casts, stream);
+  reshard_status status = launch_casts(device, casts, stream);
   rs_cuda_leave(before);
   return status;
 }

@@ -1,18 +1,18 @@
-/* How copies are cut in tiles.
+/* Cutting copies in tiles.
  *
  * The loops of a copy are sorted by destination stride, descending ones turned round, so that tiles store along lines.
  * Then one of these:
  * - A row of more than half a tile is cut in contiguous pieces that begin with lines of the destination.
  * - Where the innermost loop leaps in the source while another one follows its lines, tiles are blocks of these two
  *   loops: so each source line is read by one block of threads. If the rows are single elements that are contiguous on
- * one side each, this is a transpose, and goes through shared memory; else what is read of a line waits in the
+ *   one side each, this is a transpose, and goes through shared memory; else the rest of a line waits in the
  *   first-level cache.
  * - Else a tile has whole inner loops as far as they fit, and a range of the next one.
  *
  * A tile is of the same size everywhere, but small programs have smaller ones, so that all SMs have work.
  *
- * Copies that take turns within lines - rows to columns of narrow shards, cyclic blocks - must be at the same lines at
- * the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
+ * Copies may take turns within lines: rows to columns of narrow shards, cyclic blocks. They must be at the same lines
+ * at the same time, or each of them would read the line from memory, or write a part of it there. So tiles of programs
  * with narrow lines are sorted, by source or by destination address, whichever has more of them. */
 #include "device/cuda/tiles.h"
 
@@ -31,20 +31,20 @@ enum {
 };
 
 /* A copy while it is cut. */
-typedef struct nest {
+typedef struct tiled_copy {
   const char *src;
   char *dst;
   int64_t run;
   int n;
   rs_box_loop *loop; /* outermost first */
   int grain;         /* log2 of what everything is aligned to, at most 4 */
-  /* How. */
+  /* The tiles. */
   rs_box_class class;
   int64_t piece;  /* contiguous: bytes; else 0 */
   int kind;       /* rs_box_kind */
   int nfold;      /* loops of a tile */
   int inner, out; /* index of the innermost and of the outermost of these; the rest is between */
-} nest;
+} tiled_copy;
 
 int64_t rs_box_tile_bytes(int64_t bytes, int sms) {
   int64_t size = bytes / ((int64_t)sms * RS_BOX_TILES_PER_SM) / RS_BOX_TILE_LEAST * RS_BOX_TILE_LEAST;
@@ -53,29 +53,31 @@ int64_t rs_box_tile_bytes(int64_t bytes, int sms) {
 
 /* --- Loops in the order of the destination --- */
 
-static bool before(const rs_axis *a, const rs_axis *b) { return a->dst != b->dst ? a->dst > b->dst : a->src > b->src; }
+static bool comes_before(const rs_axis *a, const rs_axis *b) {
+  return a->dst != b->dst ? a->dst > b->dst : a->src > b->src;
+}
 
 static void sort_loops(rs_axis *loops, int n) {
   for (int i = 1; i < n; i++)
-    for (int j = i; j > 0 && before(&loops[j], &loops[j - 1]); j--) {
+    for (int j = i; j > 0 && comes_before(&loops[j], &loops[j - 1]); j--) {
       rs_axis swap = loops[j];
       loops[j] = loops[j - 1];
       loops[j - 1] = swap;
     }
 }
 
-static int find_grain(const nest *c) {
+static int find_grain(const tiled_copy *c) {
   uint64_t bits = (uint64_t)(uintptr_t)c->src | (uint64_t)(uintptr_t)c->dst | (uint64_t)c->run | 16;
   for (int i = 0; i < c->n; i++)
     bits |= (uint64_t)c->loop[i].src | (uint64_t)c->loop[i].dst;
   return __builtin_ctzll(bits);
 }
 
-static reshard_status open_nest(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, nest *c) {
+static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, tiled_copy *c) {
   int n = copy->naxes;
   RS_TRY(rs_vec_reserve(&tables->loops, 2 * (int64_t)n));
   RS_TRY(rs_vec_reserve(&tables->loop, n + 1));
-  *c = (nest){.src = copy->src, .dst = copy->dst, .loop = tables->loop.at};
+  *c = (tiled_copy){.src = copy->src, .dst = copy->dst, .loop = tables->loop.at};
   rs_axis *loops = tables->loops.at, *kept = loops + n;
   for (int i = 0; i < n; i++) {
     loops[i] = copies->axis.at[copy->axes + i];
@@ -98,7 +100,7 @@ static reshard_status open_nest(rs_box_tables *tables, const rs_copies *copies, 
 /* --- Which tiles --- */
 
 /* Index of the loop that follows the source's lines where the innermost one leaps, or -1. */
-static int follows_source(const nest *c) {
+static int follows_source(const tiled_copy *c) {
   if (c->n < 2 || c->run >= SHORT || llabs(c->loop[c->n - 1].src) < LEAP || c->loop[c->n - 1].n < BLOCK_LEAST)
     return -1;
   int best = -1;
@@ -118,7 +120,7 @@ static int64_t steps_into_line(const void *at, int64_t step) {
 
 /* Tiles of the last loop and of the one that follows the source, which becomes the last: neighbours in the list are
  * neighbours in the source. */
-static void cut_blocks(nest *c, int follows, int64_t tile) {
+static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
   rs_box_loop *j = &c->loop[c->n - 2], *i = &c->loop[c->n - 1], moved = c->loop[follows], last = *i;
   memmove(&c->loop[follows], &c->loop[follows + 1], (size_t)(c->n - 2 - follows) * sizeof moved);
   *j = last;
@@ -134,10 +136,10 @@ static void cut_blocks(nest *c, int follows, int64_t tile) {
       i->src = -i->src;
       i->dst = -i->dst;
     }
-    c->class = RS_BOX_SQUARES;
+    c->class = RS_BOX_TRANSPOSES;
     c->kind = RS_BOX_TRANSPOSE;
-    i->block = rs_max(RS_BOX_SQUARE_I(c->run) * rs_min(tile, RS_BOX_SQUARE) / RS_BOX_SQUARE, 32);
-    j->block = RS_BOX_SQUARE_J(c->run);
+    i->block = rs_max(RS_BOX_TRANSPOSE_I(c->run) * rs_min(tile, RS_BOX_TRANSPOSE_TILE) / RS_BOX_TRANSPOSE_TILE, 32);
+    j->block = RS_BOX_TRANSPOSE_J(c->run);
     i->skew = steps_into_line(c->src, c->run) % i->block;
     j->skew = steps_into_line(c->dst, c->run) % j->block;
     return;
@@ -148,13 +150,13 @@ static void cut_blocks(nest *c, int follows, int64_t tile) {
   i->block = rs_min(i->n, rs_max(tile / c->run / j->block, 1));
 }
 
-static void cut_pieces(nest *c, int64_t tile) {
+static void cut_pieces(tiled_copy *c, int64_t tile) {
   int64_t lead = (int64_t)((uintptr_t)c->dst % RS_BOX_LINE), pieces = rs_ceil_div(c->run + lead, tile);
   c->piece = rs_ceil_div(rs_ceil_div(c->run + lead, pieces), RS_BOX_LINE) * RS_BOX_LINE;
 }
 
 /* Whole inner loops, at most `most` of them, and an equal part of the next one. */
-static void cut_loops(nest *c, int64_t tile, int most) {
+static void cut_loops(tiled_copy *c, int64_t tile, int most) {
   int64_t rows = tile / c->run;
   c->inner = c->out = c->n - 1;
   for (int k = c->n - 1; k >= 0 && rows > 1 && c->nfold < most; k--) {
@@ -168,7 +170,7 @@ static void cut_loops(nest *c, int64_t tile, int most) {
   }
 }
 
-static void choose(nest *c, const rs_box_policy *policy, int64_t tile) {
+static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t tile) {
   c->class = RS_BOX_ROWS;
   c->kind = c->run >= SLOT_LEAST && c->grain < 4 ? RS_BOX_SLOTS : c->grain;
   bool bulk = policy->bulk && c->run >= BULK_LEAST && c->grain == 4;
@@ -192,7 +194,7 @@ static int64_t steps_of(const rs_box_loop *loop) {
 }
 
 /* Of the tile at which the loops are. */
-static reshard_status find_shape(rs_box_tables *tables, const nest *c, uint32_t *index) {
+static reshard_status find_shape(rs_box_tables *tables, const tiled_copy *c, uint32_t *index) {
   const rs_box_loop *out = &c->loop[c->out], *inner = &c->loop[c->inner];
   rs_box_shape shape = {.run = (uint32_t)c->run,
                         .kind = (uint8_t)c->kind,
@@ -216,21 +218,21 @@ static reshard_status find_shape(rs_box_tables *tables, const nest *c, uint32_t 
   return rs_box_shape_index(tables, &shape, axes + 1, index);
 }
 
-static reshard_status too_many(void) {
+static reshard_status too_many_tiles(void) {
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies of more than %d tiles of up to %d bytes in one program", INT32_MAX,
                   RS_BOX_TILE);
 }
 
-static reshard_status count_tiles(const nest *c, int64_t *n) {
+static reshard_status count_tiles(const tiled_copy *c, int64_t *n) {
   *n = c->piece > 0 ? rs_ceil_div(c->run, c->piece) + 1 : 1;
   for (int k = 0; k < c->n; k++)
     if (!rs_mul(*n, blocks_of(&c->loop[k]), n) || *n > INT32_MAX)
-      return too_many();
-  return *n > INT32_MAX ? too_many() : RESHARD_SUCCESS;
+      return too_many_tiles();
+  return *n > INT32_MAX ? too_many_tiles() : RESHARD_SUCCESS;
 }
 
 /* To the next block; false behind the last one. */
-static bool next_block(nest *c) {
+static bool next_block(tiled_copy *c) {
   for (int k = c->n - 1; k >= 0; k--) {
     if (++c->loop[k].at < blocks_of(&c->loop[k]))
       return true;
@@ -239,11 +241,11 @@ static bool next_block(nest *c) {
   return false;
 }
 
-static reshard_status add_tiles(rs_box_tables *tables, nest *c) {
+static reshard_status add_tiles(rs_box_tables *tables, tiled_copy *c) {
   int64_t most, inner_steps = -1;
   RS_TRY(count_tiles(c, &most));
   if (tables->tile[c->class].n + most > INT32_MAX)
-    return too_many();
+    return too_many_tiles();
   RS_TRY(rs_vec_reserve(&tables->tile[c->class], tables->tile[c->class].n + most));
   rs_box_tile *next = tables->tile[c->class].at + tables->tile[c->class].n;
   uint32_t shape = RS_BOX_CONTIGUOUS;
@@ -268,7 +270,7 @@ static reshard_status add_tiles(rs_box_tables *tables, nest *c) {
       if (inner != inner_steps)
         RS_TRY(find_shape(tables, c, &shape));
       inner_steps = inner;
-      *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(c->class == RS_BOX_SQUARES ? steps | inner << 16 : steps)};
+      *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(c->class == RS_BOX_TRANSPOSES ? steps | inner << 16 : steps)};
     }
   } while (next_block(c));
   tables->tile[c->class].n = next - tables->tile[c->class].at;
@@ -278,7 +280,7 @@ static reshard_status add_tiles(rs_box_tables *tables, nest *c) {
 /* --- Narrow lines --- */
 
 /* Contiguous bytes of a side, as far as its loops follow one another. */
-static int64_t stretch(const nest *c, bool of_source) {
+static int64_t contiguous_bytes(const tiled_copy *c, bool of_source) {
   int64_t width = c->run;
   for (int k = c->n - 1; k >= 0 && width < NARROW; k--) {
     int at = -1;
@@ -292,15 +294,15 @@ static int64_t stretch(const nest *c, bool of_source) {
   return width;
 }
 
-static void note_lines(rs_box_tables *tables, const nest *c) {
+static void note_lines(rs_box_tables *tables, const tiled_copy *c) {
   int64_t bytes = c->run;
   for (int k = 0; k < c->n; k++)
     bytes *= c->loop[k].n;
   if (c->class == RS_BOX_BULK)
     tables->bulk_bytes += bytes;
-  if (c->n > 0 && stretch(c, true) < NARROW)
+  if (c->n > 0 && contiguous_bytes(c, true) < NARROW)
     tables->narrow_src += bytes;
-  if (c->n > 0 && stretch(c, false) < NARROW)
+  if (c->n > 0 && contiguous_bytes(c, false) < NARROW)
     tables->narrow_dst += bytes;
 }
 
@@ -315,7 +317,7 @@ static int by_destination(const void *a, const void *b) {
 
 /* --- Programs --- */
 
-static void clear(rs_box_tables *tables) {
+static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
   tables->shape.n = tables->axis.n = 0;
@@ -326,10 +328,10 @@ static void clear(rs_box_tables *tables) {
 }
 
 /* Tiles that were cut for the engine are good for rows, too: few of them are not worth a launch of their own. */
-static reshard_status leave_engine(rs_box_tables *tables) {
+static reshard_status move_bulk_to_rows(rs_box_tables *tables) {
   int64_t rows = tables->tile[RS_BOX_ROWS].n, bulk = tables->tile[RS_BOX_BULK].n;
   if (rows + bulk > INT32_MAX)
-    return too_many();
+    return too_many_tiles();
   RS_TRY(rs_vec_reserve(&tables->tile[RS_BOX_ROWS], rows + bulk));
   memcpy(tables->tile[RS_BOX_ROWS].at + rows, tables->tile[RS_BOX_BULK].at, (size_t)bulk * sizeof(rs_box_tile));
   tables->tile[RS_BOX_ROWS].n += bulk;
@@ -339,17 +341,17 @@ static reshard_status leave_engine(rs_box_tables *tables) {
 
 reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies, const rs_box_policy *policy) {
   int64_t tile = policy->tile > 0 ? policy->tile : rs_box_tile_bytes(copies->bytes, policy->sms);
-  clear(tables);
+  clear_tables(tables);
   for (int64_t i = 0; i < copies->copy.n; i++) {
-    nest c;
-    RS_TRY(open_nest(tables, copies, &copies->copy.at[i], &c));
-    choose(&c, policy, tile);
+    tiled_copy c;
+    RS_TRY(open_copy(tables, copies, &copies->copy.at[i], &c));
+    choose_tiles(&c, policy, tile);
     note_lines(tables, &c);
     RS_TRY(add_tiles(tables, &c));
   }
   int64_t from = policy->bulk_from > 0 ? policy->bulk_from : RS_BOX_BULK_FROM;
   if (tables->tile[RS_BOX_BULK].n > 0 && (tables->bulk_bytes < from || tables->bulk_bytes < copies->bytes / 2))
-    RS_TRY(leave_engine(tables));
+    RS_TRY(move_bulk_to_rows(tables));
   bool narrow = tables->narrow_src + tables->narrow_dst > 0;
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     if (narrow && c != RS_BOX_BULK && tables->tile[c].n > 1)

@@ -1,11 +1,12 @@
-/* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests. */
+/* From a list of copies to the tables of the box copy kernels (kernels/box_copy.h). No call of CUDA: also for tests.
+ */
 #ifndef RS_DEVICE_CUDA_TILES_H
 #define RS_DEVICE_CUDA_TILES_H
 
 #include "device/device.h"
 #include "kernels/box_copy.h"
 
-/* What the tables are made for. */
+/* Device and sizes that the tables are made for. */
 typedef struct rs_box_policy {
   int sms;           /* of the device */
   bool bulk;         /* the code for it uses the bulk copy engine */
@@ -43,8 +44,8 @@ void rs_box_tables_free(rs_box_tables *tables);
 reshard_status rs_box_shape_index(rs_box_tables *tables, const rs_box_shape *shape, const rs_box_axis *more,
                                   uint32_t *index);
 
-/* Bytes of the tables as they are in memory of the device, and the tables written there - by the host, to a copy of
- * that memory - with part[c].count tiles for each class; pointers are those of the device. */
+/* Bytes of the tables in memory of the device; and the tables written by the host to a copy of that memory, with
+ * part[c].count tiles for each class. Pointers are those of the device. */
 int64_t rs_box_tables_bytes(const rs_box_tables *tables);
 void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *device, rs_box_part part[RS_BOX_CLASSES]);
 

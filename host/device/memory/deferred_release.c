@@ -4,101 +4,103 @@
 #include <sched.h>
 #include <stdlib.h>
 
-struct rs_keep {
+struct rs_deferred_list {
   rs_device *device;
   pthread_mutex_t mutex;
-  rs_kept *first; /* in no order: they are of several streams */
+  rs_deferred_release *first; /* in no order: they are of several streams */
 };
 
-reshard_status rs_keep_create(rs_device *device, rs_keep **keep) {
-  rs_keep *made;
+reshard_status rs_deferred_list_create(rs_device *device, rs_deferred_list **list) {
+  rs_deferred_list *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->device = device;
   pthread_mutex_init(&made->mutex, NULL);
-  *keep = made;
+  *list = made;
   return RESHARD_SUCCESS;
 }
 
-static void let_go(rs_device *device, rs_kept *list) {
-  for (rs_kept *next; list != NULL; list = next) {
-    next = list->next;
-    for (int64_t i = 0; i < list->items.n; i++)
-      list->items.at[i].release(list->items.at[i].user, list->items.at[i].what);
-    free(list->items.at);
-    device->ops->event_destroy(device, list->event);
-    free(list);
+static void release_all(rs_device *device, rs_deferred_release *first) {
+  for (rs_deferred_release *next; first != NULL; first = next) {
+    next = first->next;
+    for (int64_t i = 0; i < first->items.n; i++)
+      first->items.at[i].release(first->items.at[i].user, first->items.at[i].object);
+    free(first->items.at);
+    device->streams->event_destroy(device, first->event);
+    free(first);
   }
 }
 
-/* Not for the whole device where that can be helped: it has streams of others, which may wait for other ranks, or be
- * captured. false: nobody can tell. */
-static bool wait_for(rs_device *device, const rs_kept *kept) {
+/* Waits for a release's event rather than for the whole device, whose other streams may wait for other ranks or be
+ * captured. False: no event tells. */
+static bool wait_for_release(rs_device *device, const rs_deferred_release *release) {
   bool happened = false;
-  while (!kept->lost && !happened && device->ops->event_done(device, kept->event, &happened) == RESHARD_SUCCESS)
+  while (!release->lost && !happened &&
+         device->streams->event_done(device, release->event, &happened) == RESHARD_SUCCESS)
     if (!happened)
       sched_yield();
   return happened;
 }
 
-void rs_keep_destroy(rs_keep *keep) {
-  if (keep == NULL)
+void rs_deferred_list_destroy(rs_deferred_list *list) {
+  if (list == NULL)
     return;
   bool all = true;
-  for (const rs_kept *kept = keep->first; kept != NULL; kept = kept->next)
-    all &= wait_for(keep->device, kept);
+  for (const rs_deferred_release *release = list->first; release != NULL; release = release->next)
+    all &= wait_for_release(list->device, release);
   if (!all)
-    (void)keep->device->ops->finish(keep->device);
-  let_go(keep->device, keep->first);
-  pthread_mutex_destroy(&keep->mutex);
-  free(keep);
+    (void)list->device->streams->finish(list->device);
+  release_all(list->device, list->first);
+  pthread_mutex_destroy(&list->mutex);
+  free(list);
 }
 
-/* Those that are done with, out of the list: what they hold is let go without the lock. */
-static rs_kept *take_done(rs_keep *keep) {
-  rs_kept *done = NULL, **link = &keep->first;
-  pthread_mutex_lock(&keep->mutex);
+/* Takes the releases whose events have happened out of the list; their functions are called without the lock. */
+static rs_deferred_release *take_finished(rs_deferred_list *list) {
+  rs_deferred_release *done = NULL, **link = &list->first;
+  pthread_mutex_lock(&list->mutex);
   while (*link != NULL) {
-    rs_kept *kept = *link;
+    rs_deferred_release *release = *link;
     bool happened = false;
-    if (!kept->lost && keep->device->ops->event_done(keep->device, kept->event, &happened) == RESHARD_SUCCESS &&
-        happened) {
-      *link = kept->next;
-      kept->next = done;
-      done = kept;
+    if (!release->lost &&
+        list->device->streams->event_done(list->device, release->event, &happened) == RESHARD_SUCCESS && happened) {
+      *link = release->next;
+      release->next = done;
+      done = release;
     } else {
-      link = &kept->next;
+      link = &release->next;
     }
   }
-  pthread_mutex_unlock(&keep->mutex);
+  pthread_mutex_unlock(&list->mutex);
   return done;
 }
 
-reshard_status rs_keep_begin(rs_keep *keep, rs_kept **kept) {
-  rs_kept *made;
-  let_go(keep->device, take_done(keep));
+reshard_status rs_deferred_release_begin(rs_deferred_list *list, rs_deferred_release **release) {
+  rs_deferred_release *made;
+  release_all(list->device, take_finished(list));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  reshard_status status = keep->device->ops->event_create(keep->device, &made->event);
+  reshard_status status = list->device->streams->event_create(list->device, &made->event);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;
   }
-  *kept = made;
+  *release = made;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_kept_add(rs_kept *kept, void (*release)(void *user, void *what), void *user, void *what) {
-  RS_TRY(rs_vec_reserve(&kept->items, kept->items.n + 1));
-  kept->items.at[kept->items.n++] = (rs_kept_item){release, user, what};
+reshard_status rs_deferred_release_add(rs_deferred_release *release, void (*function)(void *user, void *object),
+                                       void *user, void *object) {
+  RS_TRY(rs_vec_reserve(&release->items, release->items.n + 1));
+  release->items.at[release->items.n++] = (rs_deferred_item){function, user, object};
   return RESHARD_SUCCESS;
 }
 
-void rs_keep_end(rs_keep *keep, rs_kept *kept, bool launched) {
-  if (!launched || kept->items.n == 0) {
-    let_go(keep->device, kept);
+void rs_deferred_release_end(rs_deferred_list *list, rs_deferred_release *release, bool launched) {
+  if (!launched || release->items.n == 0) {
+    release_all(list->device, release);
     return;
   }
-  pthread_mutex_lock(&keep->mutex);
-  kept->next = keep->first;
-  keep->first = kept;
-  pthread_mutex_unlock(&keep->mutex);
+  pthread_mutex_lock(&list->mutex);
+  release->next = list->first;
+  list->first = release;
+  pthread_mutex_unlock(&list->mutex);
 }

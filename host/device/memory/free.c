@@ -1,129 +1,133 @@
 /* Uses of a block, and freeing it.
  *
- * free has to be told nothing that the pool does not know: which streams use the block was said before, and what they
- * have been given until now is what has to be over before another has the block. That is marked at once on streams that
- * only used it, because what these are given next has nothing to do with it; the stream that frees it, and the one that
- * it was allocated on, are marked when another one first wants the block, since mostly none does. */
+ * The pool was told which streams use the block. Their work so far must be over before the block is used again. An
+ * event is recorded at once on streams that only used it, because their later work has nothing to do with the block.
+ * On the stream that frees it and on the one that it was allocated on, an event is recorded when another stream first
+ * wants the block, since mostly none does. */
 #include "device/memory/pool_internal.h"
 #include "device/stream.h"
 
 #include <stddef.h>
 
-static rs_store *store_of(rs_block *block) { return (rs_store *)((char *)block - offsetof(rs_store, block)); }
+static rs_pool_block *pool_block_of(rs_block *block) {
+  return (rs_pool_block *)((char *)block - offsetof(rs_pool_block, base));
+}
 
-static reshard_status add_use(rs_store *store, rs_lane *lane) {
-  if (lane == store->lane)
+static reshard_status add_use(rs_pool_block *block, rs_pool_stream *stream) {
+  if (stream == block->stream)
     return RESHARD_SUCCESS;
-  for (int64_t i = 0; i < store->after.n; i++)
-    if (store->after.at[i].lane == lane)
+  for (int64_t i = 0; i < block->uses.n; i++)
+    if (block->uses.at[i].stream == stream)
       return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&store->after, store->after.n + 2)); /* with one for the lane that it was allocated on */
-  store->after.at[store->after.n++] = (rs_after){lane, NULL, 0};
-  lane->references++;
+  RS_TRY(rs_vec_reserve(&block->uses, block->uses.n + 2)); /* with one for the stream that it was allocated on */
+  block->uses.at[block->uses.n++] = (rs_pool_use){stream, NULL, 0};
+  stream->references++;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_storage_pool_use(rs_storage_pool *pool, rs_block *block, void *stream) {
-  rs_lane *lane;
-  if (block == NULL || block->memory == NULL || !pool->device->ops->streams)
+reshard_status rs_storage_pool_use(rs_storage_pool *pool, rs_block *block, void *handle) {
+  rs_pool_stream *stream;
+  if (block == NULL || block->memory == NULL || !pool->device->streams->asynchronous)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
-  reshard_status status = rs_lane_of(pool, stream, &lane);
+  reshard_status status = rs_pool_stream_of(pool, handle, &stream);
   if (status == RESHARD_SUCCESS)
-    status = add_use(store_of(block), lane);
+    status = add_use(pool_block_of(block), stream);
   pthread_mutex_unlock(&pool->mutex);
   return status;
 }
 
-/* Of the mark that covers all that a lane has been given. */
-static uint64_t next_mark(const rs_lane *lane) { return lane->ended ? lane->marks : lane->marks + 1; }
+/* Number of the event that comes after all work of the stream so far. */
+static uint64_t next_event_number(const rs_pool_stream *stream) {
+  return stream->ended ? stream->records : stream->records + 1;
+}
 
-/* Uses on other lanes than the block's become marks. Where an event cannot be had the host waits; false: it cannot do
- * that either, since the stream is being captured (or the device is lost). Those that are marked stay so. */
-static bool mark_uses(rs_storage_pool *pool, rs_store *store) {
-  int64_t n = store->after.n;
+/* Records events for uses on other streams than the block's, or makes the host wait for them. False where it cannot do
+ * that either, since the stream is being captured or the device is lost; events recorded so far stay. */
+static bool record_uses(rs_storage_pool *pool, rs_pool_block *block) {
+  int64_t n = block->uses.n;
   bool all = true;
-  store->after.n = 0;
+  block->uses.n = 0;
   for (int64_t i = 0; i < n; i++) {
-    rs_after use = store->after.at[i];
-    bool past = use.lane == store->lane;
-    if (!past && use.mark == NULL && use.needs == 0) {
-      if (rs_lane_mark(pool, use.lane, RS_EDGE("storage: free after use")) == RESHARD_SUCCESS) {
-        use.mark = use.lane->last;
-        use.mark->references++;
+    rs_pool_use use = block->uses.at[i];
+    bool past = use.stream == block->stream;
+    if (!past && use.event == NULL && use.needs == 0) {
+      if (rs_pool_stream_record(pool, use.stream, RS_EDGE("storage: free after use")) == RESHARD_SUCCESS) {
+        use.event = use.stream->last;
+        use.event->references++;
       } else {
-        past = rs_lane_wait(pool, use.lane);
+        past = rs_pool_stream_synchronize(pool, use.stream);
         all &= past;
       }
     }
     if (past)
-      use.lane->references--;
+      use.stream->references--;
     else
-      store->after.at[store->after.n++] = use;
+      block->uses.at[block->uses.n++] = use;
   }
   return all;
 }
 
-/* Into the list of the lane that it was given to. */
-static bool finish_free(rs_storage_pool *pool, rs_store *store) {
-  if (store->after.n > 0 && !mark_uses(pool, store))
+/* Puts the block in the list of the stream that it was freed on. */
+static bool finish_free(rs_storage_pool *pool, rs_pool_block *block) {
+  if (block->uses.n > 0 && !record_uses(pool, block))
     return false;
-  store->needs = next_mark(store->lane);
-  pool->stats.in_use_bytes -= store->size;
-  store->free = true;
-  rs_piece_unuse(pool, store->piece);
-  rs_store_put(pool, store);
+  block->needs = next_event_number(block->stream);
+  pool->stats.in_use_bytes -= block->size;
+  block->free = true;
+  rs_pool_segment_unuse(pool, block->segment);
+  rs_pool_block_insert(pool, block);
   return true;
 }
 
-/* From the lane that a block was allocated on, which uses it, to the one that frees it. false: there is no memory to
- * remember that, and the host cannot wait: nobody may have the block again. */
-static bool change_lane(rs_storage_pool *pool, rs_store *store, void *stream) {
-  rs_lane *home = store->lane, *lane;
-  if (rs_lane_of(pool, stream, &lane) != RESHARD_SUCCESS)
-    return pool->device->ops->synchronize(pool->device, stream) == RESHARD_SUCCESS;
-  if (lane == home)
+/* Moves a block from the stream that it was allocated on, which uses it, to the one that frees it. False where memory
+ * for that is lacking and the host cannot wait: the block is lost until the pool ends. */
+static bool move_to_stream(rs_storage_pool *pool, rs_pool_block *block, void *handle) {
+  rs_pool_stream *home = block->stream, *stream;
+  if (rs_pool_stream_of(pool, handle, &stream) != RESHARD_SUCCESS)
+    return pool->device->streams->synchronize(pool->device, handle) == RESHARD_SUCCESS;
+  if (stream == home)
     return true;
-  rs_store_set_lane(store, lane);
-  if (add_use(store, home) == RESHARD_SUCCESS) {
-    store->after.at[store->after.n - 1].needs = next_mark(home);
+  rs_pool_block_set_stream(block, stream);
+  if (add_use(block, home) == RESHARD_SUCCESS) {
+    block->uses.at[block->uses.n - 1].needs = next_event_number(home);
     return true;
   }
-  if (rs_lane_wait(pool, home))
+  if (rs_pool_stream_synchronize(pool, home))
     return true;
-  rs_store_set_lane(store, home);
+  rs_pool_block_set_stream(block, home);
   return false;
 }
 
-void rs_storage_retry(rs_storage_pool *pool) {
-  rs_store *stuck = pool->stuck;
-  pool->stuck = NULL;
-  for (rs_store *next; stuck != NULL; stuck = next) {
-    next = (rs_store *)stuck->ring.next;
+void rs_pool_retry_frees(rs_storage_pool *pool) {
+  rs_pool_block *stuck = pool->pending_frees;
+  pool->pending_frees = NULL;
+  for (rs_pool_block *next; stuck != NULL; stuck = next) {
+    next = (rs_pool_block *)stuck->link.next;
     if (!finish_free(pool, stuck)) {
-      stuck->ring.next = (rs_ring *)pool->stuck;
-      pool->stuck = stuck;
+      stuck->link.next = (rs_pool_link *)pool->pending_frees;
+      pool->pending_frees = stuck;
     }
   }
 }
 
-/* home: in the order of the lane that it was allocated on, whatever stream is. */
-static void free_store(rs_storage_pool *pool, rs_store *store, bool home, void *stream) {
+/* Frees a block; home: in the order of the stream that it was allocated on, whatever the handle is. */
+static void free_block(rs_storage_pool *pool, rs_pool_block *block, bool home, void *handle) {
   pool->stats.frees++;
-  if (store->piece == NULL) {
-    if (store->size > 0)
-      rs_upstream_free(pool, RS_ALONE, store->block.memory, store->size, stream);
-    pool->stats.in_use_bytes -= store->size;
-    rs_store_give_spare(pool, store);
+  if (block->segment == NULL) {
+    if (block->size > 0)
+      rs_pool_upstream_free(pool, RS_POOL_DEDICATED, block->base.memory, block->size, handle);
+    pool->stats.in_use_bytes -= block->size;
+    rs_pool_block_recycle(pool, block);
     return;
   }
-  if (!home && !change_lane(pool, store, stream))
+  if (!home && !move_to_stream(pool, block, handle))
     return;
-  if (finish_free(pool, store)) {
-    rs_pieces_keep_within(pool);
+  if (finish_free(pool, block)) {
+    rs_pool_segments_keep_within(pool);
   } else {
-    store->ring.next = (rs_ring *)pool->stuck;
-    pool->stuck = store;
+    block->link.next = (rs_pool_link *)pool->pending_frees;
+    pool->pending_frees = block;
   }
 }
 
@@ -131,7 +135,7 @@ void rs_storage_pool_free(rs_storage_pool *pool, rs_block *block, void *stream) 
   if (block == NULL)
     return;
   pthread_mutex_lock(&pool->mutex);
-  free_store(pool, store_of(block), false, stream);
+  free_block(pool, pool_block_of(block), false, stream);
   pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -139,20 +143,20 @@ void rs_storage_pool_drop(rs_storage_pool *pool, rs_block *block) {
   if (block == NULL)
     return;
   pthread_mutex_lock(&pool->mutex);
-  free_store(pool, store_of(block), true, NULL);
+  free_block(pool, pool_block_of(block), true, NULL);
   pthread_mutex_unlock(&pool->mutex);
 }
 
-reshard_status rs_storage_pool_forget(rs_storage_pool *pool, void *stream) {
-  rs_lane *lane;
-  if (!pool->device->ops->streams)
+reshard_status rs_storage_pool_forget(rs_storage_pool *pool, void *handle) {
+  rs_pool_stream *stream;
+  if (!pool->device->streams->asynchronous)
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
-  reshard_status status = rs_lane_of(pool, stream, &lane);
-  if (status == RESHARD_SUCCESS && lane->references > 0)
-    status = rs_lane_mark(pool, lane, RS_EDGE("storage: forget stream"));
+  reshard_status status = rs_pool_stream_of(pool, handle, &stream);
+  if (status == RESHARD_SUCCESS && stream->references > 0)
+    status = rs_pool_stream_record(pool, stream, RS_EDGE("storage: forget stream"));
   if (status == RESHARD_SUCCESS)
-    lane->ended = true;
+    stream->ended = true;
   pthread_mutex_unlock(&pool->mutex);
   return status;
 }

@@ -1,88 +1,96 @@
 /* Inside of a storage pool.
  *
- * A piece is memory as the device's allocator gave it; blocks divide it, each in use or free. A lane is a stream as the
- * pool sees it, with the free blocks that are its own. A mark is an event that was recorded on a lane: the n-th of that
- * lane, so that "after mark n" is a comparison of numbers, and a lane remembers for every other one the last mark that
- * it was made to wait for. A free block needs, of its lane, a mark that is not there yet or that others can wait for;
- * the lane itself needs none. Where the block was used on more streams, their marks are with it: taken when it was
- * freed, since what these streams are given later is no use of it, and waited for only when the block is taken. */
-#ifndef RS_DEVICE_STORAGE_INSIDE_H
-#define RS_DEVICE_STORAGE_INSIDE_H
+ * A segment is memory as the device's allocator gave it. Blocks divide it, each in use or free. A pool stream is a
+ * stream with the free blocks that are its own, and counts the events that were recorded on it. "After event n" is
+ * then a comparison of numbers; each stream remembers of every other one the last event that it waited for.
+ *
+ * A free block names the event of its stream after which others may use it, recorded already or not; its own stream
+ * needs none. Other streams that used the block have their events in `uses`. These are recorded when the block is
+ * freed, since later work of these streams does not use it, and waited for when the block is allocated again. */
+#ifndef RS_DEVICE_MEMORY_POOL_INTERNAL_H
+#define RS_DEVICE_MEMORY_POOL_INTERNAL_H
 
 #include "device/memory/pool.h"
 
 #include <pthread.h>
 
-typedef struct rs_lane rs_lane;
-typedef struct rs_store rs_store; /* a block, with what is not shown of it */
-typedef struct rs_pool_piece rs_pool_piece;
+typedef struct rs_pool_stream rs_pool_stream;
+typedef struct rs_pool_block rs_pool_block;
+typedef struct rs_pool_segment rs_pool_segment;
 
-/* Blocks of slabs, blocks of pieces that were made for them, and memory that is no part of a piece. */
-typedef enum rs_kind { RS_SMALL, RS_LARGE, RS_KINDS, RS_ALONE = RS_KINDS, RS_ALL } rs_kind;
+/* Blocks of slabs; blocks of segments of their own size; memory that is no part of a segment. */
+typedef enum rs_pool_kind {
+  RS_POOL_SMALL,
+  RS_POOL_LARGE,
+  RS_POOL_KINDS,
+  RS_POOL_DEDICATED = RS_POOL_KINDS,
+  RS_POOL_ALL
+} rs_pool_kind;
 
-typedef struct rs_mark {
-  rs_event *event;
-  uint64_t number; /* on its lane, from 1 on */
+typedef struct rs_pool_event {
+  rs_event *handle;
+  uint64_t number; /* on its stream, from 1 on */
   int64_t references;
-  struct rs_mark *next; /* of those that may be recorded again */
-} rs_mark;
+  struct rs_pool_event *next; /* spare events */
+} rs_pool_event;
 
-/* In use: a lane that uses the block, mark NULL and needs 0. Free: a mark of the last use there; or, of the lane that
- * it was allocated on, only which one it needs, as in rs_store: mostly it is that lane that takes it again. */
-typedef struct rs_after {
-  rs_lane *lane;
-  rs_mark *mark;
+/* Of a block in use: a stream that uses it; event NULL, needs 0. Of a free one: the event after the last use there. Of
+ * the stream that it was allocated on only the event's number, as in rs_pool_block: mostly that stream takes it again.
+ */
+typedef struct rs_pool_use {
+  rs_pool_stream *stream;
+  rs_pool_event *event;
   uint64_t needs;
-} rs_after;
+} rs_pool_use;
 
-typedef struct rs_ring { /* in a list of free blocks; first, so that it is the block */
-  struct rs_ring *next, *prev;
-} rs_ring;
+typedef struct rs_pool_link {
+  struct rs_pool_link *next, *prev;
+} rs_pool_link;
 
-struct rs_store {
-  rs_ring ring;
-  rs_block block;
-  size_t size;               /* bytes of the piece */
-  rs_pool_piece *piece;      /* NULL: memory of its own, that goes back at once */
-  rs_store *before, *behind; /* its neighbours there */
-  rs_lane *lane;             /* in use: allocated on; free: whose list it is in */
-  uint64_t needs;            /* free: number of the lane's mark, there or not, after which others may use it */
+struct rs_pool_block {
+  rs_pool_link link; /* in a list of free blocks; first, so that a link is its block */
+  rs_block base;
+  size_t size;                /* bytes of the segment */
+  rs_pool_segment *segment;   /* NULL: dedicated memory */
+  rs_pool_block *prev, *next; /* neighbours in the segment */
+  rs_pool_stream *stream;     /* in use: allocated on; free: whose list it is in */
+  uint64_t needs;             /* free: number of the stream's event after which others may use it */
   bool free;
-  RS_VEC(rs_after) after;
+  RS_VEC(rs_pool_use) uses;
 };
 
-struct rs_pool_piece {
-  rs_pool_piece *next, *prev;   /* of all */
-  rs_pool_piece *older, *newer; /* of those without a block in use */
-  rs_store *first;
+struct rs_pool_segment {
+  rs_pool_segment *next, *prev;   /* of all */
+  rs_pool_segment *older, *newer; /* of those without a block in use */
+  rs_pool_block *first;
   size_t bytes;
-  int64_t used; /* blocks */
-  rs_kind kind; /* RS_SMALL or RS_LARGE */
+  int64_t used;      /* blocks */
+  rs_pool_kind kind; /* RS_POOL_SMALL or RS_POOL_LARGE */
 };
 
-/* Free blocks of a lane by size: a list for each eighth of a power of two, and a bit where it is not empty. */
-enum { RS_SMALLEST = 8, RS_LARGEST = 47, RS_EIGHTHS = 8 };
-typedef struct rs_bins {
+/* Free blocks of a stream by size: a list for each eighth of a power of two, and a bit where it is not empty. */
+enum { RS_BIN_SMALLEST = 8, RS_BIN_LARGEST = 47, RS_BIN_EIGHTHS = 8 };
+typedef struct rs_pool_bins {
   uint64_t powers;
-  uint8_t eighths[RS_LARGEST - RS_SMALLEST + 1];
-  rs_ring list[RS_LARGEST - RS_SMALLEST + 1][RS_EIGHTHS];
-} rs_bins;
+  uint8_t eighths[RS_BIN_LARGEST - RS_BIN_SMALLEST + 1];
+  rs_pool_link list[RS_BIN_LARGEST - RS_BIN_SMALLEST + 1][RS_BIN_EIGHTHS];
+} rs_pool_bins;
 
-typedef struct rs_thread {
+typedef struct rs_pool_thread {
   const void *place; /* in memory of the thread; NULL: none */
   int64_t since;
-} rs_thread;
+} rs_pool_thread;
 
-struct rs_lane {
-  void *stream;
-  rs_thread thread; /* whose stream it is, where the handle means another one in each thread */
-  bool ended;       /* forgotten: its last mark covers everything */
+struct rs_pool_stream {
+  void *handle;
+  rs_pool_thread thread; /* where the handle means another stream in each thread */
+  bool ended;            /* forgotten: its last event comes after everything */
   int64_t index;
   int64_t references; /* of blocks */
-  uint64_t marks;     /* so far */
-  rs_mark *last;
-  RS_VEC(uint64_t) seen; /* by index of the other lane: its mark that this one comes after */
-  rs_bins bins[RS_KINDS];
+  uint64_t records;   /* events so far */
+  rs_pool_event *last;
+  RS_VEC(uint64_t) seen; /* by index of the other stream: its last event that this one comes after */
+  rs_pool_bins bins[RS_POOL_KINDS];
 };
 
 struct rs_storage_pool {
@@ -90,74 +98,80 @@ struct rs_storage_pool {
   reshard_allocator upstream;
   size_t limit;
   int64_t keep;
-  size_t alone, small;      /* sizes below have memory of their own; come from slabs. 0: none */
-  size_t granule[RS_KINDS]; /* sizes are multiples */
-  reshard_status failure;   /* of upstream */
+  size_t dedicated_below, slabs_below; /* smaller sizes get dedicated memory; come from slabs. 0: none do */
+  size_t granule[RS_POOL_KINDS];       /* sizes are multiples */
+  reshard_status failure;              /* of upstream */
   pthread_mutex_t mutex;
-  RS_VEC(rs_lane *) lanes;
-  rs_lane *sweeper; /* side stream on which memory goes back; NULL: not made yet */
-  rs_pool_piece *pieces, *oldest, *newest;
-  rs_store *spare; /* blocks that are none */
-  rs_store *stuck; /* freed, and waiting for streams that are being captured; linked by ring.next */
-  rs_mark *spare_marks;
-  /* Bytes that upstream has given, by kind and of all; of pieces with blocks in use; the most of these at one time. */
-  size_t held[RS_ALL + 1], busy[RS_KINDS], most_busy[RS_KINDS];
+  RS_VEC(rs_pool_stream *) streams;
+  rs_pool_stream *release_stream; /* side stream on which memory goes back; NULL: not made yet */
+  rs_pool_segment *segments, *oldest, *newest;
+  rs_pool_block *spare;         /* records without memory */
+  rs_pool_block *pending_frees; /* freed while a stream that uses them was being captured; linked by link.next */
+  rs_pool_event *spare_events;
+  /* Bytes that upstream has given, by kind and of all; of segments with blocks in use; the most of these. */
+  size_t held[RS_POOL_ALL + 1], busy[RS_POOL_KINDS], most_busy[RS_POOL_KINDS];
   reshard_memory_stats stats;
 };
 
-/* storage_bins.c */
-void rs_bins_init(rs_bins *bins);
-void rs_bins_put(rs_bins *bins, rs_store *store);
-void rs_bins_remove(rs_bins *bins, rs_store *store);
-/* Of `size` at least, and little more where that is there; NULL: none. */
-rs_store *rs_bins_find(const rs_bins *bins, size_t size);
+/* bins.c */
+void rs_pool_bins_init(rs_pool_bins *bins);
+void rs_pool_bins_put(rs_pool_bins *bins, rs_pool_block *block);
+void rs_pool_bins_remove(rs_pool_bins *bins, rs_pool_block *block);
+/* A block of `size` at least, and little more where there is one; NULL: none. */
+rs_pool_block *rs_pool_bins_find(const rs_pool_bins *bins, size_t size);
 
-/* storage_lane.c */
-/* The lane of a stream that the calling thread gave. */
-reshard_status rs_lane_of(rs_storage_pool *pool, void *stream, rs_lane **lane);
-void rs_lane_free(rs_storage_pool *pool, rs_lane *lane);
-/* The lane's last mark is one of the lane as it is now. */
-reshard_status rs_lane_mark(rs_storage_pool *pool, rs_lane *lane, const char *edge);
-void rs_mark_drop(rs_storage_pool *pool, rs_mark *mark);
-/* How much a lane needs to come after a free block: 0: nothing, 1: waits, 2: marks and waits, 3: it cannot. */
-int rs_lane_distance(rs_storage_pool *pool, const rs_lane *lane, const rs_store *store);
-/* lane comes after a free block, which then is free for it, and is left alone otherwise. */
-reshard_status rs_lane_order(rs_storage_pool *pool, rs_lane *lane, const rs_store *store);
-bool rs_lane_captured(rs_storage_pool *pool, const rs_lane *lane);
-/* The host comes after a lane, or after a block's uses: where nothing else works. */
-bool rs_lane_wait(rs_storage_pool *pool, const rs_lane *lane);
-void rs_store_wait(rs_storage_pool *pool, const rs_store *store);
-void rs_store_set_lane(rs_store *store, rs_lane *lane);
-void rs_store_drop_after(rs_storage_pool *pool, rs_store *store);
+/* streams.c */
+/* The pool's stream of a handle that the calling thread gave. */
+reshard_status rs_pool_stream_of(rs_storage_pool *pool, void *handle, rs_pool_stream **stream);
+void rs_pool_stream_free(rs_storage_pool *pool, rs_pool_stream *stream);
+/* Records an event on the stream as it is now: stream->last. */
+reshard_status rs_pool_stream_record(rs_storage_pool *pool, rs_pool_stream *stream, const char *edge);
+void rs_pool_event_release(rs_storage_pool *pool, rs_pool_event *event);
+/* Cost for a stream to come after a free block: 0: nothing, 1: a wait, 2: a record and a wait, 3: impossible. */
+int rs_pool_stream_distance(rs_storage_pool *pool, const rs_pool_stream *stream, const rs_pool_block *block);
+/* Makes a stream come after a free block, which then is free for it. */
+reshard_status rs_pool_stream_order(rs_storage_pool *pool, rs_pool_stream *stream, const rs_pool_block *block);
+bool rs_pool_stream_captured(rs_storage_pool *pool, const rs_pool_stream *stream);
+/* Makes the host wait for a stream, or for a block's uses: where nothing else works. */
+bool rs_pool_stream_synchronize(rs_storage_pool *pool, const rs_pool_stream *stream);
+void rs_pool_block_synchronize(rs_storage_pool *pool, const rs_pool_block *block);
+void rs_pool_block_set_stream(rs_pool_block *block, rs_pool_stream *stream);
+void rs_pool_block_drop_uses(rs_storage_pool *pool, rs_pool_block *block);
 
-/* storage_piece.c */
-reshard_status rs_store_take_spare(rs_storage_pool *pool, rs_store **store);
-void rs_store_give_spare(rs_storage_pool *pool, rs_store *store);
-/* Memory of the pool's upstream, for which idle pieces are given back where that is needed. */
-reshard_status rs_upstream_alloc(rs_storage_pool *pool, rs_kind kind, size_t bytes, rs_lane *lane, void **memory);
-void rs_upstream_free(rs_storage_pool *pool, rs_kind kind, void *memory, size_t bytes, void *stream);
-/* A new piece, as one free block of a lane that is in no list. */
-reshard_status rs_piece_grow(rs_storage_pool *pool, rs_kind kind, size_t size, rs_lane *lane, rs_store **store);
-/* One block more of it, or one less, is in use. */
-void rs_piece_use(rs_storage_pool *pool, rs_pool_piece *piece);
-void rs_piece_unuse(rs_storage_pool *pool, rs_pool_piece *piece);
-static inline size_t rs_pool_kept(const rs_storage_pool *pool) { return pool->held[RS_ALL] - pool->stats.in_use_bytes; }
-/* Gives pieces back of which nothing is in use, oldest first, until no more than `keep` bytes are kept. */
-void rs_pieces_trim(rs_storage_pool *pool, size_t keep);
-/* What keep_bytes says beyond what growing keeps to. */
-void rs_pieces_keep_within(rs_storage_pool *pool);
-/* All of them, whatever that takes. */
-void rs_pieces_free(rs_storage_pool *pool);
-/* Free blocks from first to last, which are neighbours and in no list, as one of the first's lane. */
-rs_store *rs_store_join(rs_storage_pool *pool, rs_store *first, const rs_store *last);
-/* A free block that is in no list, with its neighbours that are free for its lane alone, into the list. */
-void rs_store_put(rs_storage_pool *pool, rs_store *store);
-/* Cuts off what is behind `size`, where that is worth while and possible: it is put in the lane's list. */
-void rs_store_cut(rs_storage_pool *pool, rs_store *store, size_t size);
+/* blocks.c */
+reshard_status rs_pool_block_new(rs_storage_pool *pool, rs_pool_block **block);
+void rs_pool_block_recycle(rs_storage_pool *pool, rs_pool_block *block);
+/* Allocates from the pool's upstream; gives idle segments back where that is needed. */
+reshard_status rs_pool_upstream_alloc(rs_storage_pool *pool, rs_pool_kind kind, size_t bytes, rs_pool_stream *stream,
+                                      void **memory);
+void rs_pool_upstream_free(rs_storage_pool *pool, rs_pool_kind kind, void *memory, size_t bytes, void *stream);
+/* Adds a segment, as one free block of a stream that is in no list. */
+reshard_status rs_pool_segment_add(rs_storage_pool *pool, rs_pool_kind kind, size_t size, rs_pool_stream *stream,
+                                   rs_pool_block **block);
+/* Counts one block more, or one less, of the segment as in use. */
+void rs_pool_segment_use(rs_storage_pool *pool, rs_pool_segment *segment);
+void rs_pool_segment_unuse(rs_storage_pool *pool, rs_pool_segment *segment);
+static inline size_t rs_pool_kept(const rs_storage_pool *pool) {
+  return pool->held[RS_POOL_ALL] - pool->stats.in_use_bytes;
+}
+/* Gives back segments of which nothing is in use, oldest first, until no more than `keep` bytes are kept. */
+void rs_pool_segments_trim(rs_storage_pool *pool, size_t keep);
+/* Trims to the pool's keep_bytes, where that is not 0: growing keeps to 0 by itself. */
+void rs_pool_segments_keep_within(rs_storage_pool *pool);
+/* Gives all segments back; blocks where that is needed. */
+void rs_pool_segments_free(rs_storage_pool *pool);
+/* Merges free blocks from first to last, which are neighbours and in no list, into one of the first's stream. */
+rs_pool_block *rs_pool_blocks_merge(rs_storage_pool *pool, rs_pool_block *first, const rs_pool_block *last);
+/* Puts a free block that is in no list into its stream's, merged with neighbours that are free for that stream. */
+void rs_pool_block_insert(rs_storage_pool *pool, rs_pool_block *block);
+/* Splits off all behind `size`, where that is possible and worth while, and puts it in the stream's list. */
+void rs_pool_block_split(rs_storage_pool *pool, rs_pool_block *block, size_t size);
 
-/* storage_free.c: frees what was stuck, where that is possible now. */
-void rs_storage_retry(rs_storage_pool *pool);
+/* free.c: finishes pending frees, where that is possible now. */
+void rs_pool_retry_frees(rs_storage_pool *pool);
 
-static inline rs_bins *rs_bins_of(rs_lane *lane, const rs_store *store) { return &lane->bins[store->piece->kind]; }
+static inline rs_pool_bins *rs_pool_bins_of(rs_pool_stream *stream, const rs_pool_block *block) {
+  return &stream->bins[block->segment->kind];
+}
 
 #endif

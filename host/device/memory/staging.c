@@ -1,5 +1,5 @@
-/* Pieces are powers of two, so that few sizes serve all. They stand in one list in the order in which they were given
- * back, those that are free among them; the first that fits and is done is taken. */
+/* Blocks are powers of two, so that few sizes serve all. They stand in one list in the order in which they were given
+ * back. The first that fits and whose event has happened is taken. */
 #include "device/memory/staging.h"
 
 #include "device/stream.h"
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST = 64 << 10, LOOSE = 8 }; /* a piece serves what needs a LOOSE-th of it */
+enum { LEAST = 64 << 10, LOOSE = 8 }; /* a block serves requests of a LOOSE-th of its size and more */
 
-struct rs_piece {
-  rs_piece *next;
+struct rs_staging_block {
+  rs_staging_block *next;
   void *memory;
   size_t bytes;
   rs_event *event;
@@ -23,8 +23,8 @@ struct rs_staging {
   rs_device *device;
   size_t most;
   pthread_mutex_t mutex;
-  rs_piece *first, **end; /* given back */
-  rs_piece *graphs;       /* what graphs read */
+  rs_staging_block *first, **end; /* given back */
+  rs_staging_block *graphs;       /* read by graphs */
   rs_staging_stats stats;
 };
 
@@ -43,139 +43,139 @@ reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **st
   return RESHARD_SUCCESS;
 }
 
-static void drop_piece(rs_staging *s, rs_piece *piece) {
-  s->device->ops->event_destroy(s->device, piece->event);
-  s->device->ops->host_free(s->device, piece->memory);
-  s->stats.bytes -= piece->bytes;
-  free(piece);
+static void free_block(rs_staging *s, rs_staging_block *block) {
+  s->device->streams->event_destroy(s->device, block->event);
+  s->device->memory->host_free(s->device, block->memory);
+  s->stats.bytes -= block->bytes;
+  free(block);
 }
 
-static reshard_status make_piece(rs_staging *s, size_t bytes, rs_piece **piece) {
-  rs_piece *made;
+static reshard_status make_block(rs_staging *s, size_t bytes, rs_staging_block **block) {
+  rs_staging_block *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status;
-  RS_TRY_GOTO(status, s->device->ops->event_create(s->device, &made->event), no_event);
-  RS_TRY_GOTO(status, s->device->ops->host_alloc(s->device, bytes, &made->memory), no_memory);
+  RS_TRY_GOTO(status, s->device->streams->event_create(s->device, &made->event), no_event);
+  RS_TRY_GOTO(status, s->device->memory->host_alloc(s->device, bytes, &made->memory), no_memory);
   made->bytes = bytes;
   s->stats.bytes += bytes;
-  *piece = made;
+  *block = made;
   return RESHARD_SUCCESS;
 no_memory:
-  s->device->ops->event_destroy(s->device, made->event);
+  s->device->streams->event_destroy(s->device, made->event);
 no_event:
   free(made);
   return status;
 }
 
-static void append(rs_staging *s, rs_piece *piece) {
-  piece->next = NULL;
-  *s->end = piece;
-  s->end = &piece->next;
+static void append_block(rs_staging *s, rs_staging_block *block) {
+  block->next = NULL;
+  *s->end = block;
+  s->end = &block->next;
 }
 
-static rs_piece *take_out(rs_staging *s, rs_piece **link) {
-  rs_piece *piece = *link;
-  *link = piece->next;
-  if (piece->next == NULL)
+static rs_staging_block *unlink_block(rs_staging *s, rs_staging_block **link) {
+  rs_staging_block *block = *link;
+  *link = block->next;
+  if (block->next == NULL)
     s->end = link;
-  return piece;
+  return block;
 }
 
-static reshard_status look(rs_staging *s, rs_piece *piece) {
-  bool done = !piece->pending;
+static reshard_status poll_block(rs_staging *s, rs_staging_block *block) {
+  bool done = !block->pending;
   if (!done)
-    RS_TRY(s->device->ops->event_done(s->device, piece->event, &done));
-  piece->pending = !done;
+    RS_TRY(s->device->streams->event_done(s->device, block->event, &done));
+  block->pending = !done;
   return RESHARD_SUCCESS;
 }
 
-/* The first that is free and of a size between the two; *piece NULL: there is none. */
-static reshard_status find(rs_staging *s, size_t least, size_t most, rs_piece **piece) {
-  *piece = NULL;
-  for (rs_piece **link = &s->first; *link != NULL; link = &(*link)->next) {
+/* Takes out the first block that is free and of a size between the two; *block NULL: there is none. */
+static reshard_status find_block(rs_staging *s, size_t least, size_t most, rs_staging_block **block) {
+  *block = NULL;
+  for (rs_staging_block **link = &s->first; *link != NULL; link = &(*link)->next) {
     if ((*link)->bytes < least || (*link)->bytes > most)
       continue;
-    RS_TRY(look(s, *link));
+    RS_TRY(poll_block(s, *link));
     if ((*link)->pending)
       continue;
-    *piece = take_out(s, link);
+    *block = unlink_block(s, link);
     break;
   }
   return RESHARD_SUCCESS;
 }
 
-/* The one that was given back first goes: the host waits for it. */
-static reshard_status wait_and_drop(rs_staging *s) {
-  RS_TRY(look(s, s->first));
+/* Frees the block that was given back first; the host waits for its event. */
+static reshard_status free_oldest(rs_staging *s) {
+  RS_TRY(poll_block(s, s->first));
   s->stats.waits += s->first->pending;
   while (s->first->pending) {
     sched_yield();
-    RS_TRY(look(s, s->first));
+    RS_TRY(poll_block(s, s->first));
   }
-  drop_piece(s, take_out(s, &s->first));
+  free_block(s, unlink_block(s, &s->first));
   return RESHARD_SUCCESS;
 }
 
-static reshard_status take(rs_staging *s, size_t bytes, rs_piece **piece) {
+static reshard_status take_block(rs_staging *s, size_t bytes, rs_staging_block **block) {
   size_t size = LEAST;
   while (size < bytes && size <= SIZE_MAX / LOOSE)
     size *= 2;
   if (bytes > s->most || size > SIZE_MAX / LOOSE)
     return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "%zu bytes of staging: %zu are the most", bytes, s->most);
   size = size < s->most ? size : s->most;
-  RS_TRY(find(s, bytes, LOOSE * size, piece));
-  while (*piece == NULL && size > s->most - s->stats.bytes) {
-    rs_piece *idle;
-    RS_TRY(find(s, bytes, SIZE_MAX, piece)); /* larger than it should be */
-    if (*piece != NULL)
+  RS_TRY(find_block(s, bytes, LOOSE * size, block));
+  while (*block == NULL && size > s->most - s->stats.bytes) {
+    rs_staging_block *idle;
+    RS_TRY(find_block(s, bytes, SIZE_MAX, block)); /* larger than it should be */
+    if (*block != NULL)
       break;
-    RS_TRY(find(s, 0, bytes, &idle));
+    RS_TRY(find_block(s, 0, bytes, &idle));
     if (idle != NULL)
-      drop_piece(s, idle);
+      free_block(s, idle);
     else if (s->first != NULL)
-      RS_TRY(wait_and_drop(s));
+      RS_TRY(free_oldest(s));
     else
       return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "%zu bytes of staging: %zu of at most %zu are in use", bytes,
                       s->stats.bytes, s->most);
   }
-  return *piece != NULL ? RESHARD_SUCCESS : make_piece(s, size, piece);
+  return *block != NULL ? RESHARD_SUCCESS : make_block(s, size, block);
 }
 
-reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_piece **piece, void **memory) {
-  rs_piece *taken;
+reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_staging_block **block, void **memory) {
+  rs_staging_block *taken;
   pthread_mutex_lock(&staging->mutex);
-  reshard_status status = take(staging, bytes, &taken);
+  reshard_status status = take_block(staging, bytes, &taken);
   if (status == RESHARD_SUCCESS) {
     staging->stats.takes++;
-    *piece = taken;
+    *block = taken;
     *memory = taken->memory;
   }
   pthread_mutex_unlock(&staging->mutex);
   return status;
 }
 
-/* A piece that cannot be marked is free when the stream is empty. */
-static reshard_status mark(rs_staging *s, rs_piece *piece, void *stream, bool *captured) {
-  RS_TRY(s->device->ops->capturing(s->device, stream, captured));
+/* Records the block's event behind its last use; where that fails, waits until the stream is empty. */
+static reshard_status record_last_use(rs_staging *s, rs_staging_block *block, void *stream, bool *captured) {
+  RS_TRY(s->device->streams->capturing(s->device, stream, captured));
   if (*captured)
     return RESHARD_SUCCESS;
-  piece->pending = s->device->ops->streams;
-  if (rs_stream_record(s->device, piece->event, stream, RS_EDGE("staging: reuse after use")) == RESHARD_SUCCESS)
+  block->pending = true;
+  if (rs_stream_record(s->device, block->event, stream, RS_EDGE("staging: reuse after use")) == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
-  RS_TRY(s->device->ops->synchronize(s->device, stream));
-  piece->pending = false;
+  RS_TRY(s->device->streams->synchronize(s->device, stream));
+  block->pending = false;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_staging_give(rs_staging *staging, rs_piece *piece, void *stream) {
+reshard_status rs_staging_give(rs_staging *staging, rs_staging_block *block, void *stream) {
   bool captured = false;
-  reshard_status status = mark(staging, piece, stream, &captured);
+  reshard_status status = record_last_use(staging, block, stream, &captured);
   pthread_mutex_lock(&staging->mutex);
-  if (status != RESHARD_SUCCESS || captured) { /* nobody can tell when it is free */
-    piece->next = staging->graphs;
-    staging->graphs = piece;
+  if (status != RESHARD_SUCCESS || captured) { /* no event tells when it is free */
+    block->next = staging->graphs;
+    staging->graphs = block;
   } else {
-    append(staging, piece);
+    append_block(staging, block);
   }
   pthread_mutex_unlock(&staging->mutex);
   return status;
@@ -192,15 +192,15 @@ void rs_staging_destroy(rs_staging *staging) {
     return;
   reshard_status status = RESHARD_SUCCESS;
   while (staging->first != NULL && status == RESHARD_SUCCESS)
-    status = wait_and_drop(staging);
-  if (staging->first != NULL || staging->graphs != NULL) /* lost, or nobody can tell */
-    (void)staging->device->ops->finish(staging->device);
-  for (rs_piece *next; staging->graphs != NULL; staging->graphs = next) {
+    status = free_oldest(staging);
+  if (staging->first != NULL || staging->graphs != NULL) /* the device is lost, or graphs may read them */
+    (void)staging->device->streams->finish(staging->device);
+  for (rs_staging_block *next; staging->graphs != NULL; staging->graphs = next) {
     next = staging->graphs->next;
-    drop_piece(staging, staging->graphs);
+    free_block(staging, staging->graphs);
   }
   while (staging->first != NULL)
-    drop_piece(staging, take_out(staging, &staging->first));
+    free_block(staging, unlink_block(staging, &staging->first));
   pthread_mutex_destroy(&staging->mutex);
   free(staging);
 }

@@ -1,25 +1,26 @@
-/* Pinned host memory that is used again and again, for what goes between the host and a device: tables of descriptors,
- * and tensors in pageable memory. A piece is used again when the event that was recorded after its last use has
- * happened; the host never waits for that: where no piece is free more memory is taken, up to `most`, and only then, as
- * a last resort that the statistics count, the host waits for the piece that was given back first. */
+/* A ring of pinned host memory, for data between the host and a device: tables of descriptors, and tensors in pageable
+ * memory. A block is used again when the event behind its last use has happened; the host does not wait for that.
+ * Where no block is free more memory is taken, up to `most`. Only then the host waits, for the block that was given
+ * back first; the statistics count such waits. */
 #ifndef RS_DEVICE_STAGING_H
 #define RS_DEVICE_STAGING_H
 
 #include "device/device.h"
 
 typedef struct rs_staging rs_staging;
-typedef struct rs_piece rs_piece;
+typedef struct rs_staging_block rs_staging_block;
 
 /* Thread-safe. */
 reshard_status rs_staging_create(rs_device *device, size_t most, rs_staging **staging);
-/* All pieces have been given; blocks until none is used. NULL is allowed. */
+/* Destroys a ring all of whose blocks have been given back; blocks until none is used. NULL is allowed. */
 void rs_staging_destroy(rs_staging *staging);
-/* A piece of at least `bytes`, aligned to 256. RESHARD_ERROR_OUT_OF_MEMORY where it would be more than `most`, with
- * what callers have and have not given yet. */
-reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_piece **piece, void **memory);
-/* stream has been given the last use of the piece. The caller does not have it any more, also after an error. Where the
- * stream is being captured the piece stays as it is until the ring goes: the graph reads it each time that it runs. */
-reshard_status rs_staging_give(rs_staging *staging, rs_piece *piece, void *stream);
+/* Takes a block of at least `bytes`, aligned to 256. RESHARD_ERROR_OUT_OF_MEMORY where it would be more than `most`;
+ * it tells how much callers have not given back yet. */
+reshard_status rs_staging_take(rs_staging *staging, size_t bytes, rs_staging_block **block, void **memory);
+/* Gives a block back; stream has been given its last use. The caller does not have the block any more, also after an
+ * error. Where the stream is being captured, the block stays as it is until the ring ends: the graph reads it each
+ * time that it runs. */
+reshard_status rs_staging_give(rs_staging *staging, rs_staging_block *block, void *stream);
 
 typedef struct rs_staging_stats {
   size_t bytes; /* pinned now */

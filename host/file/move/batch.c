@@ -331,9 +331,9 @@ static reshard_status run_copies(rs_batch *b) {
   if (b->copies.copy.n == 0)
     return RESHARD_SUCCESS;
   int64_t together = b->copies.staging ? b->copies.bytes : b->all_bytes;
-  RS_TRY(b->device->ops->compile(b->device, &b->copies, together, &program));
-  reshard_status status = b->device->ops->run(b->device, 1, &program, NULL);
-  b->device->ops->release(b->device, program);
+  RS_TRY(b->device->work->compile(b->device, &b->copies, together, &program));
+  reshard_status status = b->device->work->run(b->device, 1, &program, NULL);
+  b->device->work->release(b->device, program);
   return status;
 }
 
@@ -384,7 +384,7 @@ reshard_status rs_batch_move(rs_batch *b) {
 
 void rs_batch_free(rs_batch *b) {
   if (b->device != NULL)
-    b->device->ops->destroy(b->device);
+    b->device->destroy(b->device);
   rs_copies_free(&b->copies);
   free(b->tiles.at);
   free(b->entries.at);

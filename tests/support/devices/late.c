@@ -112,9 +112,9 @@ static bool ready(const stream *s) {
 
 static void do_op(op *o) {
   switch (o->kind) {
-  case RUN: m.cpu->ops->run(m.cpu, o->n, o->programs, NULL); break;
+  case RUN: m.cpu->work->run(m.cpu, o->n, o->programs, NULL); break;
   case COPY:
-  case MOVE: m.cpu->ops->copy(m.cpu, o->n, o->spans, 0, NULL); break;
+  case MOVE: m.cpu->work->copy(m.cpu, o->n, o->spans, 0, NULL); break;
   case RECORD: o->point->done = true; break;
   case WAIT: break;
   }
@@ -276,7 +276,7 @@ static reshard_status late_event_done(rs_device *device, rs_event *event, bool *
 static reshard_status late_compile(rs_device *device, const rs_copies *copies, int64_t total, rs_program **program) {
   (void)device;
   OR_FAIL("compile");
-  reshard_status status = m.cpu->ops->compile(m.cpu, copies, total, program);
+  reshard_status status = m.cpu->work->compile(m.cpu, copies, total, program);
   lock();
   m.alive += status == RESHARD_SUCCESS;
   m.counts.allocs++;
@@ -315,7 +315,7 @@ static void late_release(rs_device *device, rs_program *program) {
           complain("a program is released while a stream has still to run it");
   m.alive -= program != NULL;
   unlock();
-  m.cpu->ops->release(m.cpu, program);
+  m.cpu->work->release(m.cpu, program);
 }
 
 static reshard_status late_run(rs_device *device, int64_t n, rs_program *const *programs, void *handle) {
@@ -352,12 +352,12 @@ static reshard_status late_memcpy(rs_device *device, void *dst, const void *src,
   return RESHARD_SUCCESS;
 }
 
-static int64_t late_number(const rs_program *program) { return m.cpu->ops->count(program); }
+static int64_t late_number(const rs_program *program) { return m.cpu->work->count(program); }
 
 static reshard_status late_alloc(rs_device *device, size_t bytes, void **memory) {
   (void)device;
   OR_FAIL("alloc");
-  reshard_status status = m.cpu->ops->alloc(m.cpu, bytes, memory);
+  reshard_status status = m.cpu->memory->alloc(m.cpu, bytes, memory);
   lock();
   m.alive += status == RESHARD_SUCCESS && bytes > 0;
   m.counts.allocs++;
@@ -370,7 +370,7 @@ static void late_free(rs_device *device, void *memory) {
   lock();
   m.alive -= memory != NULL;
   unlock();
-  m.cpu->ops->free(m.cpu, memory);
+  m.cpu->memory->free(m.cpu, memory);
 }
 
 static reshard_status late_host_alloc(rs_device *device, size_t bytes, void **memory) {
@@ -391,22 +391,19 @@ static reshard_status late_reach(rs_device *device, rs_device *other, bool *can)
   return RESHARD_SUCCESS;
 }
 
-static const rs_device_ops late_ops = {
-    .name = "late",
-    .streams = true,
+static const rs_device_memory late_device_memory = {
     .alloc = late_alloc,
     .free = late_free,
-    .compile = late_compile,
-    .recompile = late_recompile,
-    .release = late_release,
-    .run = late_run,
-    .copy = late_copy,
-    .count = late_number,
-    .memcpy = late_memcpy,
     .host_alloc = late_host_alloc,
     .host_free = late_host_free,
-    .stream_create = late_stream_create,
-    .stream_destroy = late_stream_destroy,
+    .memcpy = late_memcpy,
+    .reach = late_reach,
+};
+
+static const rs_device_streams late_device_streams = {
+    .asynchronous = true,
+    .create = late_stream_create,
+    .destroy = late_stream_destroy,
     .event_create = late_event_create,
     .event_destroy = late_event_destroy,
     .event_record = late_event_record,
@@ -414,7 +411,15 @@ static const rs_device_ops late_ops = {
     .event_done = late_event_done,
     .synchronize = late_synchronize,
     .finish = late_finish,
-    .reach = late_reach,
+};
+
+static const rs_device_work late_device_work = {
+    .compile = late_compile,
+    .recompile = late_recompile,
+    .release = late_release,
+    .run = late_run,
+    .copy = late_copy,
+    .count = late_number,
 };
 
 /* --- The machine ------------------------------------------------------------------------------------------------ */
@@ -429,7 +434,12 @@ void late_open(int n, uint64_t seed, reshard_device *devices) {
     abort();
   for (int i = 0; i < n; i++) {
     late *d = &m.devices[i];
-    *d = (late){.base = {.ops = &late_ops, .type = RESHARD_DEVICE_CUDA, .index = i}};
+    *d = (late){.base = {.name = "late",
+                         .memory = &late_device_memory,
+                         .streams = &late_device_streams,
+                         .work = &late_device_work,
+                         .type = RESHARD_DEVICE_CUDA,
+                         .index = i}};
     d->handle.device = &d->base;
     atomic_init(&d->handle.references, 1);
     devices[i] = &d->handle;
@@ -456,7 +466,7 @@ int late_close(void) {
     free(s);
   }
   for (int64_t i = 0; i < m.old.n; i++)
-    m.cpu->ops->release(m.cpu, m.old.at[i]);
+    m.cpu->work->release(m.cpu, m.old.at[i]);
   for (int i = 0; i < m.n; i++)
     if (atomic_load(&m.devices[i].handle.references) != 1)
       complain("a handle is kept");
@@ -472,7 +482,7 @@ int late_close(void) {
   memset(&m.once, 0, sizeof m.once);
   memset(&m.streams, 0, sizeof m.streams);
   memset(&m.old, 0, sizeof m.old);
-  m.cpu->ops->destroy(m.cpu);
+  m.cpu->destroy(m.cpu);
   return (int)m.wrong;
 }
 

@@ -382,15 +382,17 @@ static reshard_status capturing(rs_device *device, void *stream, bool *captured)
   return RESHARD_SUCCESS;
 }
 
-static const rs_device_ops ops = {
-    .name = "queue",
-    .streams = true,
+static const rs_device_memory queue_memory = {
     .alloc_async = alloc_async,
     .free_async = free_async,
     .host_alloc = host_alloc,
     .host_free = host_free,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
+};
+
+static const rs_device_streams queue_streams = {
+    .asynchronous = true,
+    .create = stream_create,
+    .destroy = stream_destroy,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_record,
@@ -405,8 +407,12 @@ queue_device *queue_device_new(uint64_t seed) {
   queue_device *q = calloc(1, sizeof *q);
   if (q == NULL)
     abort();
-  q->base =
-      (rs_device){.ops = &ops, .type = RESHARD_DEVICE_CUDA, .thread_stream = &per_thread_handle, .legacy_stream = q};
+  q->base = (rs_device){.name = "queue",
+                        .memory = &queue_memory,
+                        .streams = &queue_streams,
+                        .type = RESHARD_DEVICE_CUDA,
+                        .thread_stream = &per_thread_handle,
+                        .legacy_stream = q};
   q->random = seed * 2654435761u + 1;
   q->queues[0].exists = true;
   for (int i = 0; i < QUEUE_CALLS; i++)

@@ -74,14 +74,14 @@ static bool make_side(show *x, int64_t rank, int number, bool source, side *out)
   rs_device *device = x->rooms[rank].device;
   case_binding_make(x->c, rank, source, number, &out->host);
   size_t bytes = (size_t)out->host.bytes;
-  bool right = try_call(x, rank, "alloc", device->ops->alloc(device, bytes, (void **)&out->device));
+  bool right = try_call(x, rank, "alloc", device->memory->alloc(device, bytes, (void **)&out->device));
   out->pointers = cli_alloc(out->host.n, sizeof *out->pointers);
   for (int64_t i = 0; i < out->host.n; i++)
     if (out->host.pointer[i] != NULL)
       out->pointers[i] = out->device + ((unsigned char *)out->host.pointer[i] - out->host.arena);
   for (int e = 0; e < x->executes[number] && right; e++) {
-    right = try_call(x, rank, "host_alloc", device->ops->host_alloc(device, bytes, (void **)&out->up[e])) &&
-            try_call(x, rank, "host_alloc", device->ops->host_alloc(device, bytes, (void **)&out->down[e]));
+    right = try_call(x, rank, "host_alloc", device->memory->host_alloc(device, bytes, (void **)&out->up[e])) &&
+            try_call(x, rank, "host_alloc", device->memory->host_alloc(device, bytes, (void **)&out->down[e]));
     if (!right)
       break;
     case_binding_fill(x->c, &out->host, source ? FILL_SOURCE : FILL_DESTINATION, 10 * number + e);
@@ -96,10 +96,10 @@ static bool make_side(show *x, int64_t rank, int number, bool source, side *out)
 static void free_side(show *x, int64_t rank, side *s) {
   rs_device *device = x->rooms[rank].device;
   for (int e = 0; e < MOST; e++) {
-    device->ops->host_free(device, s->up[e]);
-    device->ops->host_free(device, s->down[e]);
+    device->memory->host_free(device, s->up[e]);
+    device->memory->host_free(device, s->down[e]);
   }
-  device->ops->free(device, s->device);
+  device->memory->free(device, s->device);
   free(s->pointers);
   case_binding_free(&s->host);
 }
@@ -147,8 +147,8 @@ static bool prepare(show *x, int64_t rank) {
 
 /* Where a call is made to fail it is done again: what is tested is not this. */
 static bool copy(show *x, int64_t rank, rs_device *device, void *to, const void *from, size_t bytes, void *stream) {
-  return device->ops->memcpy(device, to, from, bytes, stream) == RESHARD_SUCCESS ||
-         try_call(x, rank, "memcpy", device->ops->memcpy(device, to, from, bytes, stream));
+  return device->memory->memcpy(device, to, from, bytes, stream) == RESHARD_SUCCESS ||
+         try_call(x, rank, "memcpy", device->memory->memcpy(device, to, from, bytes, stream));
 }
 
 /* Sources and poison to the arrays, or what they have back, in the order of the stream. */
@@ -197,7 +197,7 @@ static void rank_body(void *user, int64_t rank) {
   }
   rs_once_memory_free(&room->once, room->device); /* it waits for what it has to */
   if (x->s->shared_handle)                        /* in another thread it may be another stream */
-    try_call(x, rank, "synchronize", room->device->ops->synchronize(room->device, room->stream));
+    try_call(x, rank, "synchronize", room->device->streams->synchronize(room->device, room->stream));
 }
 
 static void calm(show *x) {
@@ -211,7 +211,7 @@ static void drive_threads(show *x) {
   for (int64_t r = 0; r < x->c->world; r++) {
     rank_room *room = &x->rooms[r];
     if (room->transfer != NULL || x->s->drive == STREAMED_ONCE)
-      try_call(x, r, "synchronize", room->device->ops->synchronize(room->device, room->stream));
+      try_call(x, r, "synchronize", room->device->streams->synchronize(room->device, room->stream));
   }
 }
 
@@ -253,7 +253,7 @@ static bool drive(show *x, int number, const reshard_transfer *transfers) {
   }
   if (number == 1 || x->executes[1] == 0 || !right)
     calm(x);
-  right = try_call(x, 0, "synchronize", device->ops->synchronize(device, x->stream)) && right;
+  right = try_call(x, 0, "synchronize", device->streams->synchronize(device, x->stream)) && right;
   if (s->drive == STREAMED_GRAPH)
     s->end(s->user);
   return right;
@@ -296,7 +296,7 @@ static bool make_rooms(show *x) {
     rank_room *room = &x->rooms[r];
     rs_device *device = room->device;
     bool own = (s->drive < STREAMED_ALL || r == 0) && !s->shared_handle;
-    if ((own && !try_call(x, r, "stream_create", device->ops->stream_create(device, &room->stream))) ||
+    if ((own && !try_call(x, r, "stream_create", device->streams->create(device, &room->stream))) ||
         !try_call(x, r, "reshard_plan_create",
                   reshard_plan_create(x->c->nentries, x->entries, r, &x->c->options, &room->plan)))
       return false;
@@ -320,7 +320,7 @@ static void free_rooms(show *x) {
       for (int i = 0; i < 2; i++)
         free_side(x, r, &room->sides[number][i]);
     if (room->stream != NULL && !x->s->shared_handle)
-      room->device->ops->stream_destroy(room->device, room->stream);
+      room->device->streams->destroy(room->device, room->stream);
     reshard_plan_destroy(room->plan);
     reshard_comm_destroy(room->comm);
   }

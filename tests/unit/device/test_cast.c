@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "device/cpu/cpu.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/cpu/cpu.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/oracles/cast.h"
 
 #include <fenv.h>
@@ -77,7 +77,7 @@ static void flush(bench *b) {
   rs_casts casts = {0};
   const rs_axis axis = {b->n, (int64_t)wide, (int64_t)narrow};
   GOOD(rs_casts_add(&casts, b->src, b->dst, b->from, b->to, 1, &axis));
-  GOOD(b->device->ops->cast(b->device, &casts, NULL));
+  GOOD(b->device->work->cast(b->device, &casts, NULL));
   rs_casts_free(&casts);
   for (int64_t i = 0; i < b->n; i++) {
     uint64_t bits = load(b->src + (size_t)i * wide, wide), is = load(b->dst + (size_t)i * narrow, narrow);
@@ -151,7 +151,7 @@ static void test_numbers(void **state) {
         if (rs_cast_supported(b.from, b.to))
           all_numbers(&b, (uint64_t)(isa * 64 + from * 8 + to));
       }
-    b.device->ops->destroy(b.device);
+    b.device->destroy(b.device);
   }
   free(b.src);
   free(b.dst);
@@ -239,7 +239,7 @@ static void run_places(places *p, rs_device *device, uint64_t seed, int64_t cast
   for (int64_t i = 0; i < casts && add_cast(p, &r, most); i++)
     ;
   int64_t end = rs_min(p->dst_at + 256, DST_BYTES);
-  GOOD(device->ops->cast(device, &p->casts, NULL));
+  GOOD(device->work->cast(device, &p->casts, NULL));
   if (memcmp(p->dst, p->wanted, (size_t)end) != 0)
     fail_msg("seed %llu: %lld casts of up to %lld numbers, %s", (unsigned long long)seed, (long long)casts,
              (long long)most, reshard_isa_string(rs_device_cpu_isa(device)));
@@ -266,7 +266,7 @@ static void test_places(void **state) {
       run_places(&p, device, (uint64_t)(isa * 1000000 + i), 1 + i % 8, 3000);
     for (int64_t i = 0; i < crew_scaled(THREADS_ONLY ? 1 : 4); i++) /* by several threads, past the cache */
       run_places(&p, device, (uint64_t)(isa * 2000000 + i), 50, 200000);
-    device->ops->destroy(device);
+    device->destroy(device);
   }
   rs_casts_free(&p.casts);
   free(p.src);
@@ -289,13 +289,13 @@ static void test_in_place(void **state) {
         memory[i] = (uint16_t)(i * 7);
       rs_casts casts = {0};
       GOOD(rs_casts_add(&casts, (char *)memory, (char *)memory, RESHARD_F16, RESHARD_BF16, 1, &(rs_axis){n, 2, 2}));
-      GOOD(device->ops->cast(device, &casts, NULL));
+      GOOD(device->work->cast(device, &casts, NULL));
       rs_casts_free(&casts);
       for (int64_t i = 0; i < n; i++)
         if (memory[i] != naive_cast(RESHARD_F16, RESHARD_BF16, (uint16_t)(i * 7)))
           fail_msg("%s: number %lld of %lld", reshard_isa_string((reshard_isa)isa), (long long)i, (long long)n);
     }
-    device->ops->destroy(device);
+    device->destroy(device);
   }
   free(memory);
 }
@@ -335,7 +335,7 @@ static void test_environment(void **state) {
 #endif
         fesetenv(FE_DFL_ENV);
       }
-    b.device->ops->destroy(b.device);
+    b.device->destroy(b.device);
   }
   free(b.src);
   free(b.dst);
@@ -376,8 +376,8 @@ static void test_lists(void **state) {
   /* Nothing to do. */
   rs_device *device;
   GOOD(rs_device_cpu_create(2, RESHARD_ISA_AUTO, &device));
-  GOOD(device->ops->cast(device, &casts, NULL));
-  device->ops->destroy(device);
+  GOOD(device->work->cast(device, &casts, NULL));
+  device->destroy(device);
 }
 
 int main(void) {

@@ -111,16 +111,16 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
   bool again = ++times % 2 == 0;
   rs_program *program = again ? kept : NULL;
   if (again)
-    assert_int_equal(device->ops->recompile(device, copies, total, &program), RESHARD_SUCCESS);
+    assert_int_equal(device->work->recompile(device, copies, total, &program), RESHARD_SUCCESS);
   else
-    assert_int_equal(device->ops->compile(device, copies, total, &program), RESHARD_SUCCESS);
-  assert_true(copies->copy.n == 0 || device->ops->count(program) >= 1);
-  assert_int_equal(device->ops->run(device, 1, &program, NULL), RESHARD_SUCCESS);
+    assert_int_equal(device->work->compile(device, copies, total, &program), RESHARD_SUCCESS);
+  assert_true(copies->copy.n == 0 || device->work->count(program) >= 1);
+  assert_int_equal(device->work->run(device, 1, &program, NULL), RESHARD_SUCCESS);
   kept = again ? program : kept;
   if (!again)
-    device->ops->release(device, program);
+    device->work->release(device, program);
   else if (times % 16 == 0) {
-    device->ops->release(device, kept);
+    device->work->release(device, kept);
     kept = NULL;
   }
   check(what, rs_device_cpu_isa(device), bytes);
@@ -141,31 +141,31 @@ static void walks(void **test) {
     for (int64_t run = 1; run <= 320; run = run < 140 ? run + 1 : run + 37) {
       for (int k = 0; k < 6; k++) {
         int64_t n0 = between(1, 21), n1 = between(1, 5), gap = k % 2 == 0 ? 0 : below(40);
-        rs_walk walk = {.run = run, .n1 = n1, .n0 = n0, .dst0 = run + gap, .src0 = between(-400, 400)};
-        walk.dst1 = walk.dst0 * n0 + below(3) * 5;
-        walk.src1 = between(-900, 900);
+        rs_run_loops loops = {.run = run, .n1 = n1, .n0 = n0, .dst0 = run + gap, .src0 = between(-400, 400)};
+        loops.dst1 = loops.dst0 * n0 + below(3) * 5;
+        loops.src1 = between(-900, 900);
         int64_t src = 40 << 10, dst = GUARD + below(70);
         if (k == 5) { /* whole lines */
-          walk.run = run = (run + 63) / 64 * 64;
-          walk.dst0 = run * between(1, 2);
-          walk.dst1 = walk.dst0 * n0;
+          loops.run = run = (run + 63) / 64 * 64;
+          loops.dst0 = run * between(1, 2);
+          loops.dst1 = loops.dst0 * n0;
           dst = (int64_t)(-(uintptr_t)got & 63) + 256;
         }
-        rs_axis axes[3] = {{n1, walk.src1, walk.dst1}, {n0, walk.src0, walk.dst0}, {run, 1, 1}};
+        rs_axis axes[3] = {{n1, loops.src1, loops.dst1}, {n0, loops.src0, loops.dst0}, {run, 1, 1}};
         clear(bytes);
         naive(source + src, wanted + dst, 1, 3, axes);
-        kernels->runs[rs_run_class(run)](got + dst, source + src, &walk);
+        kernels->runs[rs_run_class(run)](got + dst, source + src, &loops);
         check("runs", isa, bytes);
         if (run < 64)
           continue;
-        rs_strand strands[2] = {{got + dst, source + src, run, walk.dst0, walk.src0, NULL},
-                                {got + dst + walk.dst1, source + src + walk.src1, run, walk.dst0, walk.src0, NULL}};
+        rs_cursor cursors[2] = {{got + dst, source + src, run, loops.dst0, loops.src0, NULL},
+                                {got + dst + loops.dst1, source + src + loops.src1, run, loops.dst0, loops.src0, NULL}};
         clear(bytes);
         axes[0].n = rs_min(n1, 2);
         naive(source + src, wanted + dst, 1, 3, axes);
-        kernels->stream_fan(strands, (int)rs_min(n1, 2), n0);
+        kernels->stream_runs(cursors, (int)rs_min(n1, 2), n0);
         kernels->fence();
-        check("stream_fan", isa, bytes);
+        check("stream_runs", isa, bytes);
       }
     }
   }
@@ -328,7 +328,7 @@ static void random_programs(void **test) {
         run_and_check(device, &copies, below(3) == 0 ? 0 : HUGE_TOTAL, "random", rs_max(dst + GUARD, 0));
         rs_copies_free(&copies);
       }
-      device->ops->destroy(device);
+      device->destroy(device);
     }
   }
   seed = 20250601;
@@ -369,7 +369,7 @@ static void regular_programs(void **test) {
       run_and_check(device, &copies, k % 8 < 4 ? HUGE_TOTAL : 0, "regular", ROOM);
       rs_copies_free(&copies);
     }
-    device->ops->destroy(device);
+    device->destroy(device);
   }
 }
 
@@ -391,16 +391,16 @@ static void several_programs(void **test) {
       add(&copies, 77, dst + 64 * axes[0].n, 1, 1, &whole);
       dst += 64 * axes[0].n + whole.n;
     }
-    assert_int_equal(device->ops->compile(device, &copies, HUGE_TOTAL, &programs[p]), RESHARD_SUCCESS);
+    assert_int_equal(device->work->compile(device, &copies, HUGE_TOTAL, &programs[p]), RESHARD_SUCCESS);
     rs_copies_free(&copies);
   }
-  assert_int_equal(device->ops->count(programs[4]), 0);
-  assert_int_equal(device->ops->run(device, 6, programs, NULL), RESHARD_SUCCESS);
+  assert_int_equal(device->work->count(programs[4]), 0);
+  assert_int_equal(device->work->run(device, 6, programs, NULL), RESHARD_SUCCESS);
   check("programs", RESHARD_ISA_AUTO, ROOM);
-  assert_int_equal(device->ops->run(device, 0, NULL, NULL), RESHARD_SUCCESS);
+  assert_int_equal(device->work->run(device, 0, NULL, NULL), RESHARD_SUCCESS);
   for (int p = 0; p < 6; p++)
-    device->ops->release(device, programs[p]);
-  device->ops->destroy(device);
+    device->work->release(device, programs[p]);
+  device->destroy(device);
 }
 
 static void spans(void **test) {
@@ -418,7 +418,7 @@ static void spans(void **test) {
         memcpy(wanted + dst, source + src, (size_t)bytes);
         dst += bytes;
       }
-      assert_int_equal(device->ops->copy(device, n, list, k % 4 < 2 ? HUGE_TOTAL : 0, NULL), RESHARD_SUCCESS);
+      assert_int_equal(device->work->copy(device, n, list, k % 4 < 2 ? HUGE_TOTAL : 0, NULL), RESHARD_SUCCESS);
       check("spans", isa, ROOM);
     }
     for (int streaming = 0; streaming < 2; streaming++) {
@@ -428,7 +428,7 @@ static void spans(void **test) {
       check("straight", isa, ROOM);
     }
     rs_device_cpu_straight(device, got, source, 0, true);
-    device->ops->destroy(device);
+    device->destroy(device);
   }
 }
 
@@ -446,8 +446,8 @@ static void *call(void *user) {
   for (int k = 0; k < 60; k++) {
     memset(mine->span.dst, k, SHARE);
     reshard_status status =
-        k % 2 == 0 ? mine->device->ops->run(mine->device, 1, &mine->program, NULL)
-                   : mine->device->ops->copy(mine->device, 1, &mine->span, k % 3 == 0 ? HUGE_TOTAL : 0, NULL);
+        k % 2 == 0 ? mine->device->work->run(mine->device, 1, &mine->program, NULL)
+                   : mine->device->work->copy(mine->device, 1, &mine->span, k % 3 == 0 ? HUGE_TOTAL : 0, NULL);
     mine->wrong |= status != RESHARD_SUCCESS || memcmp(mine->span.dst, mine->span.src, SHARE) != 0;
   }
   return NULL;
@@ -463,7 +463,7 @@ static void callers(void **test) {
     rs_copies copies = {0};
     rs_axis axes[2] = {{SHARE / 64, 64, 64}, {64, 1, 1}};
     assert_int_equal(rs_copies_add(&copies, all[i].span.src, all[i].span.dst, 1, 2, axes), RESHARD_SUCCESS);
-    assert_int_equal(device->ops->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
+    assert_int_equal(device->work->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
     rs_copies_free(&copies);
   }
   for (int i = 0; i < CALLERS; i++)
@@ -471,9 +471,9 @@ static void callers(void **test) {
   for (int i = 0; i < CALLERS; i++) {
     pthread_join(threads[i], NULL);
     assert_false(all[i].wrong);
-    device->ops->release(device, all[i].program);
+    device->work->release(device, all[i].program);
   }
-  device->ops->destroy(device);
+  device->destroy(device);
 }
 
 static void memory(void **test) {
@@ -482,19 +482,19 @@ static void memory(void **test) {
   static const size_t sizes[] = {1, 255, 4096, (2 << 20) - 1, 2 << 20, (5 << 20) + 13};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     void *at = NULL;
-    assert_int_equal(device->ops->alloc(device, sizes[i], &at), RESHARD_SUCCESS);
+    assert_int_equal(device->memory->alloc(device, sizes[i], &at), RESHARD_SUCCESS);
     assert_int_equal((uintptr_t)at % 256, 0);
     memset(at, 1, sizes[i]);
-    device->ops->free(device, at);
+    device->memory->free(device, at);
   }
   void *none = &none;
-  assert_int_equal(device->ops->alloc(device, 0, &none), RESHARD_SUCCESS);
+  assert_int_equal(device->memory->alloc(device, 0, &none), RESHARD_SUCCESS);
   assert_null(none);
-  device->ops->free(device, none);
+  device->memory->free(device, none);
 #if !defined(INSTRUMENTED) /* sanitizers end the program on such a size */
-  assert_int_equal(device->ops->alloc(device, SIZE_MAX / 2, &none), RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(device->memory->alloc(device, SIZE_MAX / 2, &none), RESHARD_ERROR_OUT_OF_MEMORY);
 #endif
-  device->ops->destroy(device);
+  device->destroy(device);
 }
 
 static void creation(void **test) {
@@ -502,7 +502,7 @@ static void creation(void **test) {
   rs_device *device = device_of(0, RESHARD_ISA_AUTO);
   assert_true(rs_device_cpu_threads(device) >= 1);
   assert_true(reshard_isa_available(rs_device_cpu_isa(device)));
-  device->ops->destroy(device);
+  device->destroy(device);
   assert_int_equal(rs_device_cpu_create(-1, RESHARD_ISA_AUTO, &device), RESHARD_ERROR_INVALID);
   assert_int_equal(rs_device_cpu_create(1, (reshard_isa)77, &device), RESHARD_ERROR_UNSUPPORTED);
   assert_int_equal(reshard_isa_available(RESHARD_ISA_AUTO), 1);

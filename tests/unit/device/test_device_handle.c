@@ -5,9 +5,9 @@
 
 #include <cmocka.h>
 
+#include "bench/verify/random.h"
 #include "device/cpu/cpu.h"
 #include "device/memory/pool.h"
-#include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>

@@ -6,33 +6,33 @@
 #include <cmocka.h>
 
 #include "device/memory/pool.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { MIB = 1 << 20, STREAMS = 4 };
 
-typedef struct room {
+typedef struct fixture {
   queue_device *q;
   rs_device *device;
   rs_storage_pool *pool;
   void *stream[STREAMS];
   queue_counts before; /* assert_calls */
-} room;
+} fixture;
 
-static room open_room(int64_t keep, size_t limit) {
-  room r = {.q = queue_device_new(7)};
+static fixture open_fixture(int64_t keep, size_t limit) {
+  fixture r = {.q = queue_device_new(7)};
   r.device = queue_device_of(r.q);
   for (int i = 0; i < STREAMS; i++)
-    assert_int_equal(r.device->ops->stream_create(r.device, &r.stream[i]), RESHARD_SUCCESS);
+    assert_int_equal(r.device->streams->create(r.device, &r.stream[i]), RESHARD_SUCCESS);
   reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .limit_bytes = limit, .keep_bytes = keep};
   assert_int_equal(rs_storage_pool_create(r.device, &options, &r.pool), RESHARD_SUCCESS);
   return r;
 }
 
-static void close_room(room *r) {
+static void close_fixture(fixture *r) {
   rs_storage_pool_destroy(r->pool);
   queue_run(r->q, INT64_MAX);
   queue_counts c = queue_count(r->q);
@@ -43,29 +43,31 @@ static void close_room(room *r) {
   queue_device_free(r->q);
 }
 
-static rs_block *take(room *r, size_t bytes, int stream) {
+static rs_block *take_block(fixture *r, size_t bytes, int stream) {
   rs_block *block = NULL;
   if (rs_storage_pool_alloc(r->pool, bytes, r->stream[stream], &block) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
   queue_write(r->q, r->stream[stream], block->memory, bytes, 4096, (uint8_t)bytes);
   return block;
 }
-static void give(room *r, rs_block *block, int stream) { rs_storage_pool_free(r->pool, block, r->stream[stream]); }
+static void give_block(fixture *r, rs_block *block, int stream) {
+  rs_storage_pool_free(r->pool, block, r->stream[stream]);
+}
 /* After what the stream that it is from has, the other one reads it. */
-static void use(room *r, rs_block *block, int from, int stream) {
+static void use(fixture *r, rs_block *block, int from, int stream) {
   queue_order(r->q, r->stream[from], r->stream[stream]);
   assert_int_equal(rs_storage_pool_use(r->pool, block, r->stream[stream]), RESHARD_SUCCESS);
   queue_check(r->q, r->stream[stream], block->memory, block->bytes, 4096, (uint8_t)block->bytes);
 }
 
-static reshard_memory_stats stats_of(const room *r) {
+static reshard_memory_stats stats_of(const fixture *r) {
   reshard_memory_stats s;
   rs_storage_pool_stats(r->pool, &s);
   return s;
 }
 
 /* Counts since the last call. */
-static void assert_calls(room *r, int64_t allocs, int64_t frees, int64_t records, int64_t waits) {
+static void assert_calls(fixture *r, int64_t allocs, int64_t frees, int64_t records, int64_t waits) {
   queue_counts now = queue_count(r->q);
   assert_int_equal(now.calls[QUEUE_ALLOC] - r->before.calls[QUEUE_ALLOC], allocs);
   assert_int_equal(now.frees - r->before.frees, frees);
@@ -78,296 +80,296 @@ static void assert_calls(room *r, int64_t allocs, int64_t frees, int64_t records
 static void test_warm_pair(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 256, 1000, MIB - 1, MIB, 3 * MIB + 1, 100 * MIB};
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   for (int i = 0; i < 7; i++) {
-    rs_block *block = take(&r, sizes[i], 1);
+    rs_block *block = take_block(&r, sizes[i], 1);
     void *memory = block->memory;
-    give(&r, block, 1);
+    give_block(&r, block, 1);
     int64_t calls = queue_count(r.q).all;
     for (int k = 0; k < 100; k++) {
-      block = take(&r, sizes[i], 1);
+      block = take_block(&r, sizes[i], 1);
       assert_ptr_equal(block->memory, memory);
-      give(&r, block, 1);
+      give_block(&r, block, 1);
     }
     assert_int_equal(queue_count(r.q).all, calls);
   }
-  close_room(&r);
+  close_fixture(&r);
 }
 
 static void test_nothing(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   rs_block *block;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 0, r.stream[0], &block), RESHARD_SUCCESS);
   assert_true(block->memory == NULL && block->bytes == 0);
   assert_int_equal(rs_storage_pool_use(r.pool, block, r.stream[1]), RESHARD_SUCCESS);
-  give(&r, block, 2);
-  give(&r, NULL, 2);
+  give_block(&r, block, 2);
+  give_block(&r, NULL, 2);
   assert_int_equal(rs_storage_pool_alloc(r.pool, SIZE_MAX, r.stream[0], &block), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_non_null(strstr(reshard_last_error(), "18446744073709551615 bytes of storage on queue 0"));
   assert_calls(&r, 0, 0, 0, 0);
   rs_storage_pool_destroy(NULL);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 /* One event for all blocks that a stream freed so far, one wait for each stream that wants some of them. */
 static void test_other_stream(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   rs_block *b[6];
   for (int i = 0; i < 6; i++)
-    b[i] = take(&r, (size_t)(2 + i) * MIB, 0);
+    b[i] = take_block(&r, (size_t)(2 + i) * MIB, 0);
   assert_calls(&r, 6, 0, 0, 0);
   for (int i = 0; i < 5; i++)
-    give(&r, b[i], 0);
+    give_block(&r, b[i], 0);
   assert_calls(&r, 0, 0, 0, 0);
-  b[0] = take(&r, 2 * MIB, 1);
+  b[0] = take_block(&r, 2 * MIB, 1);
   assert_calls(&r, 0, 0, 1, 1);
-  b[1] = take(&r, 3 * MIB, 1);
-  b[2] = take(&r, 4 * MIB, 1);
+  b[1] = take_block(&r, 3 * MIB, 1);
+  b[2] = take_block(&r, 4 * MIB, 1);
   assert_calls(&r, 0, 0, 0, 0);
-  b[3] = take(&r, 5 * MIB, 2);
+  b[3] = take_block(&r, 5 * MIB, 2);
   assert_calls(&r, 0, 0, 0, 1);
-  give(&r, b[5], 0); /* after the event */
-  b[5] = take(&r, 7 * MIB, 2);
+  give_block(&r, b[5], 0); /* after the event */
+  b[5] = take_block(&r, 7 * MIB, 2);
   assert_calls(&r, 0, 0, 1, 1);
   for (int i = 0; i < 6; i++)
     if (i != 4)
-      give(&r, b[i], 3);
-  close_room(&r);
+      give_block(&r, b[i], 3);
+  close_fixture(&r);
 }
 
 /* The free waits for the uses, not for what these streams are given afterwards, and only where the block is taken. */
 static void test_uses(void **state) {
   (void)state;
-  room r = open_room(0, 0);
-  rs_block *block = take(&r, 2 * MIB, 0), *other;
+  fixture r = open_fixture(0, 0);
+  rs_block *block = take_block(&r, 2 * MIB, 0), *other;
   void *memory = block->memory;
   use(&r, block, 0, 1);
   use(&r, block, 0, 2);
   use(&r, block, 0, 1);
   use(&r, block, 0, 0);
   assert_calls(&r, 1, 0, 0, 0);
-  give(&r, block, 0);
+  give_block(&r, block, 0);
   assert_calls(&r, 0, 0, 2, 0);
   queue_order(r.q, r.stream[3], r.stream[1]); /* from here on stream 1 waits for one that does not go on */
   queue_hold(r.q, r.stream[3]);
-  other = take(&r, MIB, 0); /* a part of it: so it has to wait */
+  other = take_block(&r, MIB, 0); /* a part of it: so it has to wait */
   assert_ptr_equal(other->memory, memory);
   assert_calls(&r, 0, 0, 0, 2);
   queue_run(r.q, INT64_MAX);
   bool done;
   rs_event *event;
-  assert_int_equal(r.device->ops->event_create(r.device, &event), RESHARD_SUCCESS);
-  assert_int_equal(r.device->ops->event_record(r.device, event, r.stream[0]), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_create(r.device, &event), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_record(r.device, event, r.stream[0]), RESHARD_SUCCESS);
   queue_run(r.q, INT64_MAX);
-  assert_int_equal(r.device->ops->event_done(r.device, event, &done), RESHARD_SUCCESS);
+  assert_int_equal(r.device->streams->event_done(r.device, event, &done), RESHARD_SUCCESS);
   assert_true(done); /* although stream 3 stands still */
-  r.device->ops->event_destroy(r.device, event);
+  r.device->streams->event_destroy(r.device, event);
   queue_hold(r.q, NULL);
-  give(&r, other, 0);
-  close_room(&r);
+  give_block(&r, other, 0);
+  close_fixture(&r);
 }
 
-/* Neighbours that different streams gave back become one block, before there is a new piece. */
+/* Neighbours that different streams freed become one block, before there is a new segment. */
 static void test_merge(void **state) {
   (void)state;
-  room r = open_room(0, 0);
-  give(&r, take(&r, 6 * MIB, 0), 0);
+  fixture r = open_fixture(0, 0);
+  give_block(&r, take_block(&r, 6 * MIB, 0), 0);
   rs_block *b[3];
   for (int i = 0; i < 3; i++) {
-    b[i] = take(&r, 2 * MIB, 0);
+    b[i] = take_block(&r, 2 * MIB, 0);
     assert_true(i == 0 || (char *)b[i]->memory == (char *)b[i - 1]->memory + 2 * MIB);
   }
   assert_calls(&r, 1, 0, 0, 0);
   void *memory = b[0]->memory;
-  give(&r, b[1], 1);
+  give_block(&r, b[1], 1);
   assert_calls(&r, 0, 0, 0, 0);
-  give(&r, b[0], 0);
-  give(&r, b[2], 0);
-  rs_block *all = take(&r, 6 * MIB, 3);
+  give_block(&r, b[0], 0);
+  give_block(&r, b[2], 0);
+  rs_block *all = take_block(&r, 6 * MIB, 3);
   assert_ptr_equal(all->memory, memory);
   assert_calls(&r, 0, 0, 2, 2);
-  give(&r, all, 3);
+  give_block(&r, all, 3);
   assert_int_equal(stats_of(&r).kept_bytes, 6 * MIB);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 /* Freed on another stream than it was allocated on, which uses it too: who takes it comes after both; the stream that
  * it was allocated on, only after the other one. */
 static void test_home(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   for (int taker = 0; taker < 3; taker++) {
-    rs_block *block = take(&r, 2 * MIB, 0);
+    rs_block *block = take_block(&r, 2 * MIB, 0);
     assert_calls(&r, taker == 0, 0, taker == 2, taker == 2);
-    give(&r, block, 1);
+    give_block(&r, block, 1);
     assert_calls(&r, 0, 0, 0, 0);
-    block = take(&r, 2 * MIB, taker);
+    block = take_block(&r, 2 * MIB, taker);
     int edges = taker == 2 ? 2 : 1;
     assert_calls(&r, 0, 0, edges, edges);
-    give(&r, block, taker);
+    give_block(&r, block, taker);
   }
-  close_room(&r);
+  close_fixture(&r);
 }
 
-/* A block that was freed after others were marked is marked by itself, also as a part of a larger one. */
+/* A block that was freed after events of others has an event of its own, also as a part of a larger one. */
 static void test_merge_later(void **state) {
   (void)state;
-  room r = open_room(0, 0);
-  rs_block *other = take(&r, 3 * MIB, 0);
-  give(&r, take(&r, 4 * MIB, 0), 0);
-  rs_block *first = take(&r, 2 * MIB, 0), *second = take(&r, 2 * MIB, 0);
+  fixture r = open_fixture(0, 0);
+  rs_block *other = take_block(&r, 3 * MIB, 0);
+  give_block(&r, take_block(&r, 4 * MIB, 0), 0);
+  rs_block *first = take_block(&r, 2 * MIB, 0), *second = take_block(&r, 2 * MIB, 0);
   assert_ptr_equal((char *)first->memory + 2 * MIB, second->memory);
-  give(&r, other, 0);
-  give(&r, first, 0);
-  other = take(&r, 3 * MIB, 1);
+  give_block(&r, other, 0);
+  give_block(&r, first, 0);
+  other = take_block(&r, 3 * MIB, 1);
   assert_calls(&r, 2, 0, 1, 1);
-  give(&r, second, 0);
-  rs_block *both = take(&r, 4 * MIB, 1);
+  give_block(&r, second, 0);
+  rs_block *both = take_block(&r, 4 * MIB, 1);
   assert_calls(&r, 0, 0, 1, 1);
-  give(&r, both, 1);
-  give(&r, other, 1);
-  close_room(&r);
+  give_block(&r, both, 1);
+  give_block(&r, other, 1);
+  close_fixture(&r);
 }
 
 /* Which of several free blocks is taken: the smallest that is large enough; of equal ones what nobody waits for. */
 static void test_fit(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   static const size_t sizes[] = {2 * MIB, 3 * MIB, 5 * MIB, 5 * MIB, 40 * MIB};
   rs_block *b[5];
   void *memory[5];
   for (int i = 0; i < 5; i++) {
-    b[i] = take(&r, sizes[i], 0);
+    b[i] = take_block(&r, sizes[i], 0);
     memory[i] = b[i]->memory;
   }
   use(&r, b[3], 0, 1);
   for (int i = 0; i < 5; i++)
-    give(&r, b[i], 0);
-  b[0] = take(&r, 2 * MIB + 2 * (64 << 10), 0); /* 2 MiB are in its list, and too few */
+    give_block(&r, b[i], 0);
+  b[0] = take_block(&r, 2 * MIB + 2 * (64 << 10), 0); /* 2 MiB are in its list, and too few */
   assert_ptr_equal(b[0]->memory, memory[1]);
-  b[2] = take(&r, 5 * MIB, 0);
+  b[2] = take_block(&r, 5 * MIB, 0);
   assert_ptr_equal(b[2]->memory, memory[2]);
-  b[3] = take(&r, 5 * MIB, 0);
+  b[3] = take_block(&r, 5 * MIB, 0);
   assert_ptr_equal(b[3]->memory, memory[3]);
-  b[4] = take(&r, 4 * MIB, 0); /* 4 to 8 MiB: none is left */
+  b[4] = take_block(&r, 4 * MIB, 0); /* 4 to 8 MiB: none is left */
   assert_ptr_equal(b[4]->memory, memory[4]);
   assert_calls(&r, 5, 0, 1, 1);
-  give(&r, b[0], 0);
+  give_block(&r, b[0], 0);
   for (int i = 2; i < 5; i++)
-    give(&r, b[i], 0);
-  close_room(&r);
+    give_block(&r, b[i], 0);
+  close_fixture(&r);
 }
 
 static void test_keep_none(void **state) {
   (void)state;
-  room r = open_room(-1, 0);
-  rs_block *a = take(&r, 2 * MIB, 0), *b = take(&r, 2 * MIB, 0);
-  give(&r, a, 0);
+  fixture r = open_fixture(-1, 0);
+  rs_block *a = take_block(&r, 2 * MIB, 0), *b = take_block(&r, 2 * MIB, 0);
+  give_block(&r, a, 0);
   assert_calls(&r, 2, 1, 0, 0); /* in the order of the stream: no event */
   use(&r, b, 0, 1);
-  give(&r, b, 0);
+  give_block(&r, b, 0);
   assert_calls(&r, 0, 1, 2, 2); /* of a side stream that waits for both */
   assert_int_equal(queue_count(r.q).streams, STREAMS + 1);
-  a = take(&r, 1000, 0); /* in one slab, of two streams */
-  b = take(&r, 1000, 1);
+  a = take_block(&r, 1000, 0); /* in one slab, of two streams */
+  b = take_block(&r, 1000, 1);
   assert_calls(&r, 1, 0, 1, 1);
-  give(&r, a, 0);
-  give(&r, b, 1);
+  give_block(&r, a, 0);
+  give_block(&r, b, 1);
   assert_calls(&r, 0, 1, 2, 2);
   assert_int_equal(stats_of(&r).kept_bytes, 0);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 /* Sizes that take turns: no more is held than the most in use at one time, and that settles. */
 static void test_keep_peak(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   for (int turn = 0; turn < 5; turn++) {
     int64_t before = queue_count(r.q).all;
-    rs_block *a = take(&r, 10 * MIB, 0), *b = take(&r, 4 * MIB, 0);
-    give(&r, a, 0);
-    give(&r, b, 0);
+    rs_block *a = take_block(&r, 10 * MIB, 0), *b = take_block(&r, 4 * MIB, 0);
+    give_block(&r, a, 0);
+    give_block(&r, b, 0);
     rs_block *small[20];
     for (int i = 0; i < 20; i++)
-      small[i] = take(&r, 4000, 0);
+      small[i] = take_block(&r, 4000, 0);
     for (int i = 0; i < 20; i++)
-      give(&r, small[i], 0);
-    rs_block *c = take(&r, 12 * MIB, 0);
-    give(&r, c, 0);
+      give_block(&r, small[i], 0);
+    rs_block *c = take_block(&r, 12 * MIB, 0);
+    give_block(&r, c, 0);
     reshard_memory_stats s = stats_of(&r);
     assert_true(s.in_use_bytes == 0 && s.kept_bytes <= (14 + 2 + (turn > 0 ? 4 : 0)) * MIB);
     assert_true(turn < 3 || queue_count(r.q).all == before);
   }
-  close_room(&r);
+  close_fixture(&r);
 }
 
 static void test_trim(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   rs_block *b[4];
   for (int i = 0; i < 4; i++)
-    b[i] = take(&r, 4 * MIB, i);
+    b[i] = take_block(&r, 4 * MIB, i);
   void *last = b[3]->memory;
   for (int i = 0; i < 4; i++)
-    give(&r, b[i], i);
+    give_block(&r, b[i], i);
   assert_int_equal(stats_of(&r).kept_bytes, 16 * MIB);
   assert_int_equal(rs_storage_pool_trim(r.pool, 5 * MIB), RESHARD_SUCCESS);
   assert_int_equal(stats_of(&r).kept_bytes, 4 * MIB);
   assert_calls(&r, 4, 3, 0, 0); /* each in the order of its own stream */
-  b[3] = take(&r, 4 * MIB, 3);
+  b[3] = take_block(&r, 4 * MIB, 3);
   assert_ptr_equal(b[3]->memory, last); /* the others were kept longer */
-  give(&r, b[3], 3);
+  give_block(&r, b[3], 3);
   assert_int_equal(rs_storage_pool_trim(r.pool, 0), RESHARD_SUCCESS);
   assert_int_equal(stats_of(&r).kept_bytes, 0);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 static void test_limit(void **state) {
   (void)state;
-  room r = open_room(0, 10 * MIB);
-  rs_block *a = take(&r, 6 * MIB, 0), *b = take(&r, 4 * MIB, 0), *c = NULL;
+  fixture r = open_fixture(0, 10 * MIB);
+  rs_block *a = take_block(&r, 6 * MIB, 0), *b = take_block(&r, 4 * MIB, 0), *c = NULL;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 100, r.stream[0], &c), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_null(c);
   assert_string_equal(reshard_last_error(),
                       "100 bytes of storage on queue 0: 10485760 are in use, 0 kept, the limit is 10485760");
-  give(&r, b, 0);
-  c = take(&r, 100, 0); /* what was kept made room for a slab */
+  give_block(&r, b, 0);
+  c = take_block(&r, 100, 0); /* what was kept made room for a slab */
   assert_calls(&r, 3, 1, 0, 0);
   assert_int_equal(rs_storage_pool_alloc(r.pool, 4 * MIB, r.stream[0], &b), RESHARD_ERROR_OUT_OF_MEMORY);
-  give(&r, c, 0);
-  b = take(&r, 4 * MIB, 2);
+  give_block(&r, c, 0);
+  b = take_block(&r, 4 * MIB, 2);
   assert_calls(&r, 1, 1, 1, 1);
-  give(&r, a, 0);
-  give(&r, b, 2);
-  close_room(&r);
-  r = open_room(0, MIB / 2); /* less than a slab: as much as is needed */
-  a = take(&r, MIB / 4, 0);
-  b = take(&r, 300, 0);
+  give_block(&r, a, 0);
+  give_block(&r, b, 2);
+  close_fixture(&r);
+  r = open_fixture(0, MIB / 2); /* less than a slab: as much as is needed */
+  a = take_block(&r, MIB / 4, 0);
+  b = take_block(&r, 300, 0);
   assert_int_equal(stats_of(&r).in_use_bytes, MIB / 4 + 512);
-  give(&r, a, 0);
-  give(&r, b, 0);
-  close_room(&r);
+  give_block(&r, a, 0);
+  give_block(&r, b, 0);
+  close_fixture(&r);
 }
 
 /* The device has no more: what is kept goes back, then it is asked again. */
 static void test_device_is_full(void **state) {
   (void)state;
-  room r = open_room(64 * MIB, 0);
+  fixture r = open_fixture(64 * MIB, 0);
   queue_limit(r.q, 10 * MIB);
-  give(&r, take(&r, 6 * MIB, 0), 1);
-  rs_block *block = take(&r, 8 * MIB, 0), *none = NULL;
+  give_block(&r, take_block(&r, 6 * MIB, 0), 1);
+  rs_block *block = take_block(&r, 8 * MIB, 0), *none = NULL;
   assert_int_equal(stats_of(&r).kept_bytes, 0);
   assert_int_equal(rs_storage_pool_alloc(r.pool, 3 * MIB, r.stream[0], &none), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_null(none);
   assert_non_null(strstr(reshard_last_error(), "the limit is none"));
-  give(&r, block, 0);
+  give_block(&r, block, 0);
   queue_fail(r.q, QUEUE_ALLOC, 0); /* another error is passed on */
   assert_int_equal(rs_storage_pool_alloc(r.pool, 9 * MIB, r.stream[0], &none), RESHARD_ERROR_SYSTEM);
   assert_non_null(strstr(reshard_last_error(), "fails on purpose"));
   assert_null(none);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 typedef struct upstream {
@@ -393,7 +395,7 @@ static void hook_free(void *user, void *memory, size_t bytes, void *stream) {
 
 static void test_hooks(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   upstream u = {.expect_stream = r.stream[2]};
   const reshard_allocator hooks = {hook_alloc, hook_free, &u};
@@ -403,53 +405,53 @@ static void test_hooks(void **state) {
   assert_int_equal(rs_storage_pool_alloc(r.pool, 10, r.stream[2], &a), RESHARD_SUCCESS);
   assert_int_equal(rs_storage_pool_alloc(r.pool, 5 * MIB, r.stream[2], &b), RESHARD_SUCCESS);
   assert_true(u.allocs == 2 && u.bytes == 7 * MIB);
-  give(&r, a, 2);
-  give(&r, b, 2);
+  give_block(&r, a, 2);
+  give_block(&r, b, 2);
   u.empty = true;
   assert_int_equal(rs_storage_pool_alloc(r.pool, 6 * MIB, r.stream[2], &b), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_true(u.frees == 2 && u.bytes == 6 * MIB * (size_t)(u.allocs - 2));
-  close_room(&r);
+  close_fixture(&r);
   assert_int_equal(u.frees, 2);
 }
 
-/* No event for a use: the host waits. It cannot do that either: tried again before there is a new piece. */
+/* No event for a use: the host waits. It cannot do that either: tried again before there is a new segment. */
 static void test_events_fail(void **state) {
   (void)state;
   for (int given_up = 0; given_up < 2; given_up++) {
-    room r = open_room(0, 0);
-    rs_block *block = take(&r, 2 * MIB, 0);
+    fixture r = open_fixture(0, 0);
+    rs_block *block = take_block(&r, 2 * MIB, 0);
     const void *memory = block->memory;
     use(&r, block, 0, 1);
     queue_fail(r.q, QUEUE_RECORD, 0);
     queue_fail(r.q, QUEUE_SYNCHRONIZE, given_up ? 0 : -1);
-    give(&r, block, 0);
-    block = take(&r, 2 * MIB, 0);
+    give_block(&r, block, 0);
+    block = take_block(&r, 2 * MIB, 0);
     assert_true(block->memory == memory);
     assert_int_equal(stats_of(&r).in_use_bytes, 2 * MIB);
     assert_int_equal(queue_count(r.q).calls[QUEUE_RECORD], 1 + given_up); /* it was tried again */
-    give(&r, block, 0);
-    close_room(&r);
+    give_block(&r, block, 0);
+    close_fixture(&r);
   }
   /* A block that another stream cannot be ordered after stays where it is. */
   static const queue_call calls[] = {QUEUE_EVENT, QUEUE_RECORD, QUEUE_WAIT};
   for (int i = 0; i < 3; i++) {
-    room r = open_room(0, 0);
-    rs_block *block = take(&r, 2 * MIB, 0), *none = NULL;
+    fixture r = open_fixture(0, 0);
+    rs_block *block = take_block(&r, 2 * MIB, 0), *none = NULL;
     const void *memory = block->memory;
-    give(&r, block, 0);
+    give_block(&r, block, 0);
     queue_fail(r.q, calls[i], 0);
     assert_int_equal(rs_storage_pool_alloc(r.pool, MIB, r.stream[1], &none), RESHARD_ERROR_SYSTEM);
     assert_null(none);
-    block = take(&r, MIB, 1);
+    block = take_block(&r, MIB, 1);
     assert_ptr_equal(block->memory, memory);
-    give(&r, block, 1);
-    close_room(&r);
+    give_block(&r, block, 1);
+    close_fixture(&r);
   }
 }
 
 /* The handle of the per-thread stream means another stream in each thread. */
 typedef struct thread_case {
-  room *r;
+  fixture *r;
   uint8_t byte;
   void *memory;
 } thread_case;
@@ -468,7 +470,7 @@ static void on_thread(void *user, int64_t rank) {
 
 static void test_thread_streams(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   thread_case mine = {.r = &r, .byte = 1}, other = {.r = &r, .byte = 2};
   on_thread(&mine, 0);
   assert_calls(&r, 1, 0, 0, 0);
@@ -484,75 +486,75 @@ static void test_thread_streams(void **state) {
   assert_calls(&r, 0, 0, 1, 1);
   on_thread(&mine, 0); /* back again: ordered after the other thread by the legacy stream */
   assert_calls(&r, 0, 0, 1, 1);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 static void test_forget(void **state) {
   (void)state;
-  room r = open_room(0, 0);
-  rs_block *freed = take(&r, 2 * MIB, 0), *held = take(&r, 3 * MIB, 0), *used = take(&r, 4 * MIB, 1);
+  fixture r = open_fixture(0, 0);
+  rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1);
   use(&r, used, 1, 0);
-  give(&r, freed, 0);
+  give_block(&r, freed, 0);
   assert_int_equal(rs_storage_pool_forget(r.pool, r.stream[0]), RESHARD_SUCCESS);
   assert_calls(&r, 3, 0, 1, 0);
-  r.device->ops->stream_destroy(r.device, r.stream[0]); /* what it is given from here on is counted as wrong */
-  assert_int_equal(r.device->ops->stream_create(r.device, &r.stream[0]), RESHARD_SUCCESS); /* with the same handle */
-  freed = take(&r, 2 * MIB, 0);
+  r.device->streams->destroy(r.device, r.stream[0]); /* what it is given from here on is counted as wrong */
+  assert_int_equal(r.device->streams->create(r.device, &r.stream[0]), RESHARD_SUCCESS); /* with the same handle */
+  freed = take_block(&r, 2 * MIB, 0);
   assert_calls(&r, 0, 0, 0, 1);
   rs_storage_pool_drop(r.pool, held); /* in the order of the one that is forgotten */
-  give(&r, used, 1);
+  give_block(&r, used, 1);
   assert_calls(&r, 0, 0, 0, 0);
-  held = take(&r, 3 * MIB, 1);
-  used = take(&r, 4 * MIB, 1);
+  held = take_block(&r, 3 * MIB, 1);
+  used = take_block(&r, 4 * MIB, 1);
   assert_calls(&r, 0, 0, 0, 1);
-  give(&r, freed, 0);
-  give(&r, held, 1);
-  give(&r, used, 1);
+  give_block(&r, freed, 0);
+  give_block(&r, held, 1);
+  give_block(&r, used, 1);
   for (int i = 0; i < 100; i++) { /* streams that come and go leave nothing */
     void *stream;
-    assert_int_equal(r.device->ops->stream_create(r.device, &stream), RESHARD_SUCCESS);
+    assert_int_equal(r.device->streams->create(r.device, &stream), RESHARD_SUCCESS);
     rs_block *block;
     assert_int_equal(rs_storage_pool_alloc(r.pool, 4 * MIB, stream, &block), RESHARD_SUCCESS);
     rs_storage_pool_free(r.pool, block, stream);
     assert_int_equal(rs_storage_pool_forget(r.pool, stream), RESHARD_SUCCESS);
-    r.device->ops->stream_destroy(r.device, stream);
+    r.device->streams->destroy(r.device, stream);
   }
   assert_true(queue_count(r.q).events < 10);
-  close_room(&r);
+  close_fixture(&r);
 }
 
 /* Nothing is given to a stream that is being captured: what it freed is left alone, what it uses is nobody's till then.
  */
 static void test_capture(void **state) {
   (void)state;
-  room r = open_room(0, 0);
-  rs_block *freed = take(&r, 2 * MIB, 0), *used = take(&r, 2 * MIB, 1), *block;
+  fixture r = open_fixture(0, 0);
+  rs_block *freed = take_block(&r, 2 * MIB, 0), *used = take_block(&r, 2 * MIB, 1), *block;
   const void *of_freed = freed->memory, *of_used = used->memory;
   use(&r, used, 1, 0);
-  give(&r, freed, 0);
+  give_block(&r, freed, 0);
   queue_capture(r.q, r.stream[0], true);
-  block = take(&r, 2 * MIB, 1);
+  block = take_block(&r, 2 * MIB, 1);
   assert_ptr_not_equal(block->memory, of_freed);
-  give(&r, block, 1);
+  give_block(&r, block, 1);
   rs_storage_pool_drop(r.pool, used);
   assert_int_equal(stats_of(&r).in_use_bytes, 2 * MIB);
   assert_int_equal(rs_storage_pool_trim(r.pool, 0), RESHARD_SUCCESS);
   assert_int_equal(rs_storage_pool_forget(r.pool, r.stream[0]), RESHARD_ERROR_INVALID);
   assert_int_equal(queue_count(r.q).wrong, 0);
   queue_capture(r.q, r.stream[0], false);
-  block = take(&r, 2 * MIB, 2);
+  block = take_block(&r, 2 * MIB, 2);
   assert_ptr_equal(block->memory, of_freed);
-  rs_block *more = take(&r, 2 * MIB, 2);
+  rs_block *more = take_block(&r, 2 * MIB, 2);
   assert_ptr_equal(more->memory, of_used);
   assert_int_equal(stats_of(&r).in_use_bytes, 4 * MIB);
-  give(&r, block, 2);
-  give(&r, more, 2);
-  close_room(&r);
+  give_block(&r, block, 2);
+  give_block(&r, more, 2);
+  close_fixture(&r);
 }
 
 static void test_pinned(void **state) {
   (void)state;
-  room r = open_room(0, 0);
+  fixture r = open_fixture(0, 0);
   rs_storage_pool_destroy(r.pool);
   assert_int_equal(rs_storage_pool_create_pinned(r.device, &r.pool), RESHARD_SUCCESS);
   rs_block *block;
@@ -560,8 +562,8 @@ static void test_pinned(void **state) {
   memset(block->memory, 1, 1000);
   assert_calls(&r, 1, 0, 0, 0);
   assert_int_equal(rs_storage_pool_use(r.pool, block, r.stream[1]), RESHARD_SUCCESS);
-  give(&r, block, 0);
-  close_room(&r);
+  give_block(&r, block, 0);
+  close_fixture(&r);
 }
 
 int main(void) {

@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "device/memory/pool.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/memory/pool.h"
 #include "support/devices/queue.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static size_t draw_bytes(model *m) {
   return (size_t)pages[rng_below(&m->r, 6)] * (64 << 10) - (size_t)rng_below(&m->r, 3);
 }
 
-/* Bytes of pieces with blocks in use, small and large ones; pieces are told apart by what is in them. */
+/* Bytes of segments with blocks in use, small and large ones, which their blocks tell apart. */
 static void busy_bytes(const model *m, size_t busy[2]) {
   const char *seen[MOST];
   int n = 0;
@@ -159,8 +159,8 @@ static void step_forget(model *m) {
   if (s == m->captured)
     return;
   assert_int_equal(rs_storage_pool_forget(m->pool, m->streams[s]), RESHARD_SUCCESS);
-  m->device->ops->stream_destroy(m->device, m->streams[s]);
-  assert_int_equal(m->device->ops->stream_create(m->device, &m->streams[s]), RESHARD_SUCCESS);
+  m->device->streams->destroy(m->device, m->streams[s]);
+  assert_int_equal(m->device->streams->create(m->device, &m->streams[s]), RESHARD_SUCCESS);
   for (int i = 0; i < m->n; i++)
     m->held[i].home = m->held[i].home == s ? -1 : m->held[i].home;
 }
@@ -200,7 +200,7 @@ static int64_t run_case(uint64_t seed, bool waits) {
   m.q = queue_device_new(seed);
   m.device = queue_device_of(m.q);
   for (int i = 1; i < STREAMS; i++)
-    assert_int_equal(m.device->ops->stream_create(m.device, &m.streams[i]), RESHARD_SUCCESS);
+    assert_int_equal(m.device->streams->create(m.device, &m.streams[i]), RESHARD_SUCCESS);
   m.captures = waits && rng_one_in(&m.r, 3);
   static const int64_t keeps[] = {0, -1, 5 * MIB};
   m.options = (reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .keep_bytes = keeps[rng_below(&m.r, 3)]};
@@ -218,7 +218,7 @@ static int64_t run_case(uint64_t seed, bool waits) {
     step_free(&m);
   rs_storage_pool_destroy(m.pool); /* while streams still use what was freed */
   for (int i = 1; i < STREAMS; i++)
-    m.device->ops->stream_destroy(m.device, m.streams[i]);
+    m.device->streams->destroy(m.device, m.streams[i]);
   queue_run(m.q, INT64_MAX);
   queue_counts c = queue_count(m.q);
   assert_true(c.live == 0 && c.events == 0 && c.streams == 0);

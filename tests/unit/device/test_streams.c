@@ -7,9 +7,9 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/devices/late.h"
 #include "support/devices/streamed.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
 #include <string.h>

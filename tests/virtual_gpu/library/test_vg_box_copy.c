@@ -49,22 +49,22 @@ static bed begin(const vg_options *options) {
   bed b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.device));
-  OK(b.device->ops->alloc(b.device, ROOM, (void **)&b.from));
-  OK(b.device->ops->alloc(b.device, ROOM, (void **)&b.to));
+  OK(b.device->memory->alloc(b.device, ROOM, (void **)&b.from));
+  OK(b.device->memory->alloc(b.device, ROOM, (void **)&b.to));
   b.source = malloc(ROOM);
   b.wanted = malloc(ROOM);
   for (int i = 0; i < 2; i++)
-    OK(b.device->ops->stream_create(b.device, &b.stream[i]));
+    OK(b.device->streams->create(b.device, &b.stream[i]));
   fill(&b);
   return b;
 }
 
 static int end(bed *b) {
   for (int i = 0; i < 2; i++)
-    b->device->ops->stream_destroy(b->device, b->stream[i]);
-  b->device->ops->free(b->device, b->from);
-  b->device->ops->free(b->device, b->to);
-  b->device->ops->destroy(b->device);
+    b->device->streams->destroy(b->device, b->stream[i]);
+  b->device->memory->free(b->device, b->from);
+  b->device->memory->free(b->device, b->to);
+  b->device->destroy(b->device);
   free(b->source);
   free(b->wanted);
   return vg_end();
@@ -124,22 +124,22 @@ static void several(void **test) {
       if (seed % 10 == 0 && made < ROOM / PLACE - 1 && i >= 5)
         made = ROOM / PLACE;
       if (below(8) > 0)
-        OK(b.device->ops->compile(b.device, &copies, below(2) << 30, &programs[i]));
+        OK(b.device->work->compile(b.device, &copies, below(2) << 30, &programs[i]));
       else if (copies.copy.n > 0)
-        OK(b.device->ops->compile(b.device, &copies, 0, &programs[i]));
-      assert_true((b.device->ops->count(programs[i]) > 0) == (copies.copy.n > 0));
+        OK(b.device->work->compile(b.device, &copies, 0, &programs[i]));
+      assert_true((b.device->work->count(programs[i]) > 0) == (copies.copy.n > 0));
       rs_copies_free(&copies);
     }
     vg_counts before = vg_count();
-    OK(b.device->ops->run(b.device, n, programs, b.stream[0]));
+    OK(b.device->work->run(b.device, n, programs, b.stream[0]));
     vg_counts after = vg_count();
     assert_int_equal(after.allocs, before.allocs);
     assert_int_equal(after.host_syncs, before.host_syncs);
     assert_true(after.launches - before.launches <= 2);
-    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    OK(b.device->streams->synchronize(b.device, b.stream[0]));
     check(&b, "several");
     for (int i = 0; i < n; i++)
-      b.device->ops->release(b.device, programs[i]);
+      b.device->work->release(b.device, programs[i]);
     OK(end(&b));
   }
 }
@@ -155,16 +155,16 @@ static void many(void **test) {
     rs_copies copies = {0};
     rs_axis row = {1000 - i, 1, 1};
     add(&b, &copies, i * 7, i * 1001, 1, 1, &row);
-    OK(b.device->ops->compile(b.device, &copies, 0, &programs[i]));
+    OK(b.device->work->compile(b.device, &copies, 0, &programs[i]));
     rs_copies_free(&copies);
   }
   vg_counts before = vg_count();
-  OK(b.device->ops->run(b.device, MANY, programs, b.stream[1]));
+  OK(b.device->work->run(b.device, MANY, programs, b.stream[1]));
   assert_int_equal(vg_count().launches - before.launches, 3);
-  OK(b.device->ops->synchronize(b.device, b.stream[1]));
+  OK(b.device->streams->synchronize(b.device, b.stream[1]));
   check(&b, "many");
   for (int i = 0; i < MANY; i++)
-    b.device->ops->release(b.device, programs[i]);
+    b.device->work->release(b.device, programs[i]);
   OK(end(&b));
 }
 
@@ -178,9 +178,9 @@ static void long_rows(int arch) {
   enum { ROWS = 800, ROW = 8 << 10 };
   char *from, *to, *host = malloc(ROWS * ROW), *got = malloc(ROWS * ROW + 16);
   void *stream;
-  OK(device->ops->alloc(device, ROWS * ROW, (void **)&from));
-  OK(device->ops->alloc(device, ROWS * ROW + 16, (void **)&to));
-  OK(device->ops->stream_create(device, &stream));
+  OK(device->memory->alloc(device, ROWS * ROW, (void **)&from));
+  OK(device->memory->alloc(device, ROWS * ROW + 16, (void **)&to));
+  OK(device->streams->create(device, &stream));
   for (int64_t i = 0; i < ROWS * ROW; i += 8) {
     uint64_t word = draw();
     memcpy(host + i, &word, 8);
@@ -190,25 +190,25 @@ static void long_rows(int arch) {
   rs_axis turned[2] = {{ROWS, ROW, -ROW}, {ROW, 1, 1}}; /* upside down */
   OK(rs_copies_add(&copies, from, to + (ROWS - 1) * ROW, 1, 2, turned));
   rs_program *program[2] = {NULL, NULL};
-  OK(device->ops->compile(device, &copies, copies.bytes, &program[0]));
+  OK(device->work->compile(device, &copies, copies.bytes, &program[0]));
   rs_copies_clear(&copies);
   OK(rs_copies_add(&copies, from, to + ROWS * ROW, 1, 1, &(rs_axis){16, 1, 1}));
-  OK(device->ops->compile(device, &copies, copies.bytes, &program[1]));
+  OK(device->work->compile(device, &copies, copies.bytes, &program[1]));
   int64_t before = vg_count().launches;
-  OK(device->ops->run(device, 2, program, stream));
+  OK(device->work->run(device, 2, program, stream));
   assert_int_equal(vg_count().launches - before, arch >= 90 ? 2 : 1);
-  OK(device->ops->synchronize(device, stream));
+  OK(device->streams->synchronize(device, stream));
   vg_peek(got, to, ROWS * ROW + 16);
   for (int64_t r = 0; r < ROWS; r++)
     assert_memory_equal(got + r * ROW, host + (ROWS - 1 - r) * ROW, ROW);
   assert_memory_equal(got + ROWS * ROW, host, 16);
   for (int i = 0; i < 2; i++)
-    device->ops->release(device, program[i]);
+    device->work->release(device, program[i]);
   rs_copies_free(&copies);
-  device->ops->stream_destroy(device, stream);
-  device->ops->free(device, from);
-  device->ops->free(device, to);
-  device->ops->destroy(device);
+  device->streams->destroy(device, stream);
+  device->memory->free(device, from);
+  device->memory->free(device, to);
+  device->destroy(device);
   free(host);
   free(got);
   OK(vg_end());
@@ -232,16 +232,16 @@ static void captured(void **test) {
   for (int i = 0; i < 4; i++)
     add_some(&b, &copies, PLACE * i);
   rs_program *program = NULL;
-  OK(b.device->ops->compile(b.device, &copies, 0, &program));
+  OK(b.device->work->compile(b.device, &copies, 0, &program));
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   OK(cudaStreamBeginCapture(b.stream[0], cudaStreamCaptureModeGlobal));
-  OK(b.device->ops->run(b.device, 1, &program, b.stream[0]));
+  OK(b.device->work->run(b.device, 1, &program, b.stream[0]));
   rs_span span = {b.from, b.to + ROOM / 2, 1000, false};
-  OK(b.device->ops->copy(b.device, 1, &span, 0, b.stream[0]));
+  OK(b.device->work->copy(b.device, 1, &span, 0, b.stream[0]));
   rs_program *once = NULL;
-  OK(b.device->ops->recompile(b.device, &copies, 0, &once));
-  assert_int_equal(b.device->ops->run(b.device, 1, &once, b.stream[0]), RESHARD_ERROR_UNSUPPORTED);
+  OK(b.device->work->recompile(b.device, &copies, 0, &once));
+  assert_int_equal(b.device->work->run(b.device, 1, &once, b.stream[0]), RESHARD_ERROR_UNSUPPORTED);
   OK(cudaStreamEndCapture(b.stream[0], &graph));
   OK(cudaGraphInstantiate(&exec, graph, 0));
   for (int k = 0; k < 3; k++) { /* other data each time */
@@ -255,13 +255,13 @@ static void captured(void **test) {
     }
     memcpy(b.wanted + ROOM / 2, b.source, 1000);
     OK(cudaGraphLaunch(exec, b.stream[1]));
-    OK(b.device->ops->synchronize(b.device, b.stream[1]));
+    OK(b.device->streams->synchronize(b.device, b.stream[1]));
     check(&b, "captured");
   }
   OK(cudaGraphExecDestroy(exec));
   OK(cudaGraphDestroy(graph));
-  b.device->ops->release(b.device, once);
-  b.device->ops->release(b.device, program);
+  b.device->work->release(b.device, once);
+  b.device->work->release(b.device, program);
   rs_copies_free(&copies);
   OK(end(&b));
 }
@@ -277,15 +277,15 @@ static void once(void *user, const vg_options *options) {
   for (int k = 0; k < 24; k++) {
     rs_copies copies = {0};
     add_some(&b, &copies, PLACE * k);
-    OK(b.device->ops->recompile(b.device, &copies, 0, &program));
-    OK(b.device->ops->run(b.device, 1, &program, b.stream[k % 2]));
+    OK(b.device->work->recompile(b.device, &copies, 0, &program));
+    OK(b.device->work->run(b.device, 1, &program, b.stream[k % 2]));
     rs_copies_free(&copies);
     if (k % 5 == 4) /* once more, on the other stream: after the first */
-      OK(b.device->ops->run(b.device, 1, &program, b.stream[(k + 1) % 2]));
+      OK(b.device->work->run(b.device, 1, &program, b.stream[(k + 1) % 2]));
   }
-  b.device->ops->release(b.device, program);
+  b.device->work->release(b.device, program);
   for (int i = 0; i < 2; i++)
-    OK(b.device->ops->synchronize(b.device, b.stream[i]));
+    OK(b.device->streams->synchronize(b.device, b.stream[i]));
   if (compare)
     check(&b, "once");
   int reports = end(&b);
@@ -318,8 +318,8 @@ typedef struct own_stream {
 static void run_on_own_stream(void *user, int64_t rank) {
   own_stream *o = user;
   (void)rank;
-  OK(o->b->device->ops->run(o->b->device, 1, &o->program, cudaStreamPerThread));
-  OK(o->b->device->ops->synchronize(o->b->device, cudaStreamPerThread));
+  OK(o->b->device->work->run(o->b->device, 1, &o->program, cudaStreamPerThread));
+  OK(o->b->device->streams->synchronize(o->b->device, cudaStreamPerThread));
 }
 
 /* Once more by another thread, on the stream that the same handle means there. */
@@ -331,11 +331,11 @@ static void once_by_two_threads(void **test) {
     own_stream o = {&b, NULL};
     rs_copies copies = {0};
     add_some(&b, &copies, 0);
-    OK(b.device->ops->recompile(b.device, &copies, 0, &o.program));
-    OK(b.device->ops->run(b.device, 1, &o.program, cudaStreamPerThread));
+    OK(b.device->work->recompile(b.device, &copies, 0, &o.program));
+    OK(b.device->work->run(b.device, 1, &o.program, cudaStreamPerThread));
     crew_run(1, run_on_own_stream, &o);
-    OK(b.device->ops->synchronize(b.device, cudaStreamPerThread));
-    b.device->ops->release(b.device, o.program);
+    OK(b.device->streams->synchronize(b.device, cudaStreamPerThread));
+    b.device->work->release(b.device, o.program);
     rs_copies_free(&copies);
     OK(end(&b));
   }
@@ -352,17 +352,17 @@ static void once_again(void **test) {
     rs_copies copies = {0};
     memset(b.wanted, 0x5a, ROOM);
     add_some(&b, &copies, PLACE * (k % 8));
-    OK(b.device->ops->recompile(b.device, &copies, 0, &program));
+    OK(b.device->work->recompile(b.device, &copies, 0, &program));
     if (k == 0)
       before = vg_count();
-    OK(b.device->ops->run(b.device, 1, &program, b.stream[0]));
-    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    OK(b.device->work->run(b.device, 1, &program, b.stream[0]));
+    OK(b.device->streams->synchronize(b.device, b.stream[0]));
     rs_copies_free(&copies);
   }
   assert_int_equal(vg_count().allocs, before.allocs);
   assert_int_equal(vg_count().creates, before.creates);
   assert_int_equal(vg_count().host_syncs - before.host_syncs, 200); /* the test's own */
-  b.device->ops->release(b.device, program);
+  b.device->work->release(b.device, program);
   OK(end(&b));
 }
 
@@ -385,11 +385,11 @@ static void spans(void **test) {
       some += bytes > 0;
     }
     vg_counts before = vg_count();
-    OK(b.device->ops->copy(b.device, n, list, below(2) << 30, b.stream[0]));
+    OK(b.device->work->copy(b.device, n, list, below(2) << 30, b.stream[0]));
     vg_counts after = vg_count();
     assert_int_equal(after.copies - before.copies, some == 1);
     assert_int_equal(after.launches - before.launches, some < 2 ? 0 : (some + 119) / 120);
-    OK(b.device->ops->synchronize(b.device, b.stream[0]));
+    OK(b.device->streams->synchronize(b.device, b.stream[0]));
     check(&b, "spans");
   }
   OK(end(&b));
@@ -404,17 +404,17 @@ static reshard_status everything(bed *b, rs_program **program, rs_program **kept
   add(b, &copies, 8, PLACE, 1, 2, rows);
   memcpy(b->wanted, b->source, 100);
   memcpy(b->wanted + 200, b->source, 100);
-  reshard_status status = b->device->ops->compile(b->device, &copies, 0, program);
+  reshard_status status = b->device->work->compile(b->device, &copies, 0, program);
   if (status == RESHARD_SUCCESS)
-    status = b->device->ops->run(b->device, 1, program, b->stream[0]);
+    status = b->device->work->run(b->device, 1, program, b->stream[0]);
   for (int k = 0; k < 3 && status == RESHARD_SUCCESS; k++) {
-    status = b->device->ops->recompile(b->device, &copies, 0, kept);
+    status = b->device->work->recompile(b->device, &copies, 0, kept);
     if (status == RESHARD_SUCCESS)
-      status = b->device->ops->run(b->device, 1, kept, b->stream[0]);
+      status = b->device->work->run(b->device, 1, kept, b->stream[0]);
   }
   rs_span spans[2] = {{b->from, b->to, 100, false}, {b->from, b->to + 200, 100, false}};
   for (int n = 1; n <= 2 && status == RESHARD_SUCCESS; n++)
-    status = b->device->ops->copy(b->device, n, spans, 0, b->stream[0]);
+    status = b->device->work->copy(b->device, n, spans, 0, b->stream[0]);
   rs_copies_free(&copies);
   return status;
 }
@@ -434,15 +434,15 @@ static void faults(void **test) {
     assert_true(status == RESHARD_SUCCESS || more);
     failures += status != RESHARD_SUCCESS;
     if (status != RESHARD_SUCCESS) { /* it goes on as if nothing had happened */
-      OK(b.device->ops->finish(b.device));
-      b.device->ops->release(b.device, program);
+      OK(b.device->streams->finish(b.device));
+      b.device->work->release(b.device, program);
       program = NULL;
       OK(everything(&b, &program, &kept));
     }
-    OK(b.device->ops->finish(b.device));
+    OK(b.device->streams->finish(b.device));
     check(&b, "faults");
-    b.device->ops->release(b.device, program);
-    b.device->ops->release(b.device, kept);
+    b.device->work->release(b.device, program);
+    b.device->work->release(b.device, kept);
     OK(end(&b));
     assert_true(k < 500);
   }

@@ -39,10 +39,10 @@ static bed begin(const vg_options *options) {
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.gpu));
   OK(rs_device_cpu_create(1, RESHARD_ISA_SCALAR, &b.cpu));
-  OK(b.gpu->ops->alloc(b.gpu, ROOM, (void **)&b.from));
-  OK(b.gpu->ops->alloc(b.gpu, ROOM, (void **)&b.to));
-  OK(b.gpu->ops->alloc(b.gpu, sizeof *b.fault, (void **)&b.fault));
-  OK(b.gpu->ops->stream_create(b.gpu, &b.stream));
+  OK(b.gpu->memory->alloc(b.gpu, ROOM, (void **)&b.from));
+  OK(b.gpu->memory->alloc(b.gpu, ROOM, (void **)&b.to));
+  OK(b.gpu->memory->alloc(b.gpu, sizeof *b.fault, (void **)&b.fault));
+  OK(b.gpu->streams->create(b.gpu, &b.stream));
   b.source = malloc(ROOM);
   b.wanted = malloc(ROOM);
   for (int64_t i = 0; i < ROOM; i++)
@@ -54,8 +54,8 @@ static bed begin(const vg_options *options) {
 }
 
 static int finish(bed *b) {
-  b->gpu->ops->destroy(b->gpu); /* while the stream may still run */
-  b->cpu->ops->destroy(b->cpu);
+  b->gpu->destroy(b->gpu); /* while the stream may still run */
+  b->cpu->destroy(b->cpu);
   OK(cudaStreamDestroy((cudaStream_t)b->stream));
   OK(cudaFree(b->from));
   OK(cudaFree(b->to));
@@ -116,9 +116,9 @@ static void casts(void **test) {
       int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
       rs_casts gpu = {0}, cpu = {0};
       random_casts(n, &gpu, &cpu, &b);
-      OK(b.cpu->ops->cast(b.cpu, &cpu, NULL));
+      OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
       vg_counts before = vg_count();
-      OK(b.gpu->ops->cast(b.gpu, &gpu, b.stream));
+      OK(b.gpu->work->cast(b.gpu, &gpu, b.stream));
       vg_counts did = since(before);
       assert_int_equal(did.launches, 1);
       assert_int_equal(did.copies, n != SHORT);
@@ -126,7 +126,7 @@ static void casts(void **test) {
       if (turn != 1) /* the first table takes memory */
         assert_int_equal(did.allocs, 0);
       rs_casts_free(&gpu); /* nothing of it is needed any more */
-      OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+      OK(b.gpu->streams->synchronize(b.gpu, b.stream));
       check(&b);
       rs_casts_free(&cpu);
     }
@@ -146,7 +146,7 @@ static void captured(void **test) {
     random_casts(n, &gpu, &cpu, &b);
     vg_counts before = vg_count();
     OK(cudaStreamBeginCapture((cudaStream_t)b.stream, cudaStreamCaptureModeGlobal));
-    OK(b.gpu->ops->cast(b.gpu, &gpu, b.stream));
+    OK(b.gpu->work->cast(b.gpu, &gpu, b.stream));
     OK(cudaStreamEndCapture((cudaStream_t)b.stream, &graph));
     vg_counts did = since(before);
     assert_true(n == SHORT ? did.launches == 1 : did.launches >= 5 && did.launches <= 9);
@@ -157,9 +157,9 @@ static void captured(void **test) {
       for (int64_t i = 0; i < ROOM; i++)
         b.source[i] = (char)draw();
       vg_poke(b.from, b.source, ROOM);
-      OK(b.cpu->ops->cast(b.cpu, &cpu, NULL));
+      OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
       OK(cudaGraphLaunch(exec, (cudaStream_t)b.stream));
-      OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+      OK(b.gpu->streams->synchronize(b.gpu, b.stream));
       check(&b);
     }
     OK(cudaGraphExecDestroy(exec));
@@ -177,18 +177,18 @@ static void crowded(void **test) {
   bed b = begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
   random_casts(LONG, &gpu, &cpu, &b);
-  OK(b.cpu->ops->cast(b.cpu, &cpu, NULL));
+  OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
   for (int i = 0; i < 1000; i++) /* the stream stays busy */
     OK(cudaMemsetAsync(b.to, 0x5a, 1, (cudaStream_t)b.stream));
   for (int i = 0; i < 9; i++) {
     vg_counts before = vg_count();
-    OK(b.gpu->ops->cast(b.gpu, &gpu, b.stream));
+    OK(b.gpu->work->cast(b.gpu, &gpu, b.stream));
     vg_counts did = since(before);
     assert_true(i < 8 ? did.launches == 1 : did.launches >= 2);
     assert_int_equal(did.copies, i < 8);
     assert_int_equal(did.host_syncs, 0);
   }
-  OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+  OK(b.gpu->streams->synchronize(b.gpu, b.stream));
   check(&b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
@@ -208,7 +208,7 @@ static void long_casts(void *user, const vg_options *options) {
       rs_axis axis = {1, 4, 2};
       OK(rs_casts_add(&gpu, b.from + 4 * k, b.to + i % 2 * ROOM / 2 + 2 * k, RESHARD_F32, RESHARD_BF16, 1, &axis));
     }
-    OK(b.gpu->ops->cast(b.gpu, &gpu, i % 2 ? other : b.stream));
+    OK(b.gpu->work->cast(b.gpu, &gpu, i % 2 ? other : b.stream));
     rs_casts_free(&gpu);
   }
   OK(cudaStreamDestroy(other));
@@ -251,8 +251,8 @@ static void selections(void **test) {
                    .index_bytes = 4,
                    .element = 2,
                    .run = run};
-    OK(b.gpu->ops->select(b.gpu, &s, b.fault, b.stream));
-    OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+    OK(b.gpu->work->select(b.gpu, &s, b.fault, b.stream));
+    OK(b.gpu->streams->synchronize(b.gpu, b.stream));
     for (int64_t i = 0; i < count; i++)
       if (i != bad)
         memcpy(b.wanted + 10 + i * (run + 2), b.source + 6 + index[i] * run, (size_t)run);
@@ -263,9 +263,9 @@ static void selections(void **test) {
     assert_int_equal(fault.value, bad < 0 ? 0 : index[bad]);
     vg_counts before = vg_count();
     if (bad < 0) {
-      OK(b.gpu->ops->select(b.gpu, &s, NULL, b.stream));
+      OK(b.gpu->work->select(b.gpu, &s, NULL, b.stream));
       assert_int_equal(vg_count().launches - before.launches, count > 0);
-      OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+      OK(b.gpu->streams->synchronize(b.gpu, b.stream));
     }
     end(&b);
   }
@@ -274,9 +274,9 @@ static void selections(void **test) {
 static void memory_set(void **test) {
   (void)test;
   bed b = begin(NULL);
-  OK(b.gpu->ops->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
-  OK(b.gpu->ops->memset(b.gpu, NULL, 0x17, 0, b.stream));
-  OK(b.gpu->ops->synchronize(b.gpu, b.stream));
+  OK(b.gpu->memory->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
+  OK(b.gpu->memory->memset(b.gpu, NULL, 0x17, 0, b.stream));
+  OK(b.gpu->streams->synchronize(b.gpu, b.stream));
   memset(b.wanted + 3, 0x17, 1000);
   check(&b);
   end(&b);
@@ -287,17 +287,17 @@ static void faults_of_long_lists(bed *b) {
   rs_casts gpu = {0}, cpu = {0};
   int64_t failed = 1;
   random_casts(LONG, &gpu, &cpu, b);
-  OK(b->cpu->ops->cast(b->cpu, &cpu, NULL));
+  OK(b->cpu->work->cast(b->cpu, &cpu, NULL));
   for (int64_t k = 1; failed > 0; k++) {
     vg_fail(NULL, k, false, 0);
-    reshard_status status = b->gpu->ops->cast(b->gpu, &gpu, b->stream);
+    reshard_status status = b->gpu->work->cast(b->gpu, &gpu, b->stream);
     failed = vg_failed();
     vg_fail(NULL, 0, false, 0);
     assert_true(failed > 0 || status == RESHARD_SUCCESS);
     assert_true(k < 50);
   }
-  OK(b->gpu->ops->cast(b->gpu, &gpu, b->stream));
-  OK(b->gpu->ops->synchronize(b->gpu, b->stream));
+  OK(b->gpu->work->cast(b->gpu, &gpu, b->stream));
+  OK(b->gpu->streams->synchronize(b->gpu, b->stream));
   check(b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
@@ -308,15 +308,15 @@ static void refused(void **test) {
   bed b = begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));
-  assert_int_equal(b.gpu->ops->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
+  assert_int_equal(b.gpu->work->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "the source is at"));
   list.cast.at[0].src = b.from;
   list.cast.at[0].dst = b.to + 1;
-  assert_int_equal(b.gpu->ops->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
+  assert_int_equal(b.gpu->work->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "not a multiple of its 2 bytes"));
   list.cast.at[0].dst = b.to;
   vg_fail("cudaLaunchKernel*", 1, false, 0);
-  assert_int_not_equal(b.gpu->ops->cast(b.gpu, &list, b.stream), RESHARD_SUCCESS);
+  assert_int_not_equal(b.gpu->work->cast(b.gpu, &list, b.stream), RESHARD_SUCCESS);
   if (vg_failed() == 1)
     assert_non_null(strstr(reshard_last_error(), "rs_cast_launch"));
   vg_fail(NULL, 0, false, 0);
@@ -332,7 +332,7 @@ static void refused(void **test) {
                  .index_bytes = 4,
                  .element = 4,
                  .run = 4};
-  assert_int_equal(b.gpu->ops->select(b.gpu, &s, NULL, b.stream), RESHARD_ERROR_INVALID);
+  assert_int_equal(b.gpu->work->select(b.gpu, &s, NULL, b.stream), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "the index is at"));
   rs_casts_free(&list);
   end(&b);

@@ -142,7 +142,7 @@ static reshard_status trim(world *w, size_t bytes) {
 
 static reshard_status stage(world *w, size_t bytes) {
   for (int i = 0; i < 4; i++) {
-    rs_piece *piece;
+    rs_staging_block *piece;
     void *memory;
     RS_TRY(rs_staging_take(w->staging, bytes, &piece, &memory));
     vg_host_write(memory, bytes);
@@ -379,21 +379,21 @@ static void test_end_of_what_is_kept(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     world w;
-    rs_keep *keep;
-    rs_kept *kept;
+    rs_deferred_list *keep;
+    rs_deferred_release *kept;
     cudaGraph_t graph;
     open_world(&w, &(vg_options){.seed = seed});
     assert_int_equal(open_device(&w, NULL), RESHARD_SUCCESS);
     rs_device *device = w.device->device;
-    assert_int_equal(rs_keep_create(device, &keep), RESHARD_SUCCESS);
-    assert_int_equal(rs_keep_begin(keep, &kept), RESHARD_SUCCESS);
-    assert_int_equal(rs_kept_add(kept, note_released, &w, NULL), RESHARD_SUCCESS);
+    assert_int_equal(rs_deferred_list_create(device, &keep), RESHARD_SUCCESS);
+    assert_int_equal(rs_deferred_release_begin(keep, &kept), RESHARD_SUCCESS);
+    assert_int_equal(rs_deferred_release_add(kept, note_released, &w, NULL), RESHARD_SUCCESS);
     fill(&w, w.output, 3, PIECE, 0);
     CUDA(cudaEventRecord((cudaEvent_t)kept->event, w.stream[0]));
-    rs_keep_end(keep, kept, true);
+    rs_deferred_release_end(keep, kept, true);
     CUDA(cudaStreamBeginCapture(w.stream[1], cudaStreamCaptureModeGlobal));
     fill(&w, w.output + PIECE, 4, PIECE, 1);
-    rs_keep_destroy(keep);
+    rs_deferred_list_destroy(keep);
     CUDA(cudaStreamEndCapture(w.stream[1], &graph));
     CUDA(cudaGraphDestroy(graph));
     close_world(&w);

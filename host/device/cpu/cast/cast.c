@@ -1,10 +1,10 @@
 /* Casts by the CPU.
  *
- * All casts of a list are one sequence of numbers, each counted with the bytes that are read and written for it, which
- * is cut in equal tasks. A task goes through its part in pieces that fit the first-level cache. A piece that is strided
- * is first gathered by the copy kernels, then converted from buffer to buffer, then scattered; what is contiguous on a
- * side needs no buffer there. In a large job results go past the cache: they are converted into a buffer of whole
- * lines, which the copy kernels stream from there. */
+ * All casts of a list are one sequence of numbers, each counted with the bytes that are read and written for it. The
+ * sequence is cut in equal tasks. A task goes through its part in pieces that fit the first-level cache. A piece that
+ * is strided is first gathered by the copy kernels, then converted from buffer to buffer, then scattered; what is
+ * contiguous on a side needs no buffer there. In a large job results go past the cache: they are converted into a
+ * buffer of whole lines, which the copy kernels stream from there. */
 #include "device/cpu/cast/cast.h"
 
 #include "device/cpu/cast/kernels.h"
@@ -15,7 +15,7 @@ enum {
   LINE = 64,
   PIECE = 2048,      /* numbers */
   LONG = 256,        /* numbers of a run that is worth a piece of its own */
-  ALONE = 256 << 10, /* bytes, as in the copies: jobs up to this size wake nobody */
+  ALONE = 256 << 10, /* bytes, as in the copies: jobs up to this size wake no helper */
   TASK = 512 << 10,
   TASK_LEAST = 64 << 10,
 };
@@ -28,10 +28,10 @@ typedef struct cast_job {
   bool streaming;
 } cast_job;
 
-typedef struct buffers {
+typedef struct cast_buffers {
   _Alignas(LINE) char in[PIECE * 8];
   _Alignas(LINE) char out[PIECE * 8];
-} buffers;
+} cast_buffers;
 
 /* A cast with what follows from its dtypes. */
 typedef struct conversion {
@@ -57,7 +57,7 @@ static conversion conversion_of(const cast_job *job, const rs_cast *cast) {
 
 /* n numbers that are contiguous on both sides. */
 static void convert_run(const cast_job *job, const conversion *c, char *dst, const char *src, int64_t n,
-                        buffers *room) {
+                        cast_buffers *buffers) {
   if (!job->streaming) {
     c->convert(dst, src, n);
     return;
@@ -65,8 +65,8 @@ static void convert_run(const cast_job *job, const conversion *c, char *dst, con
   int64_t head = (int64_t)(-(uintptr_t)dst % LINE) / c->to; /* then pieces begin with lines */
   while (n > 0) {
     int64_t part = rs_min(n, head > 0 ? head : PIECE);
-    c->convert(room->out, src, part);
-    job->copy->stream(dst, room->out, part * c->to);
+    c->convert(buffers->out, src, part);
+    job->copy->stream(dst, buffers->out, part * c->to);
     head = 0;
     dst += part * c->to;
     src += part * c->from;
@@ -75,33 +75,33 @@ static void convert_run(const cast_job *job, const conversion *c, char *dst, con
 }
 
 /* One side of a rectangle of n1 x n0 runs. */
-static bool contiguous(int64_t run, int64_t n0, int64_t step0, int64_t n1, int64_t step1) {
+static bool is_contiguous(int64_t run, int64_t n0, int64_t step0, int64_t n1, int64_t step1) {
   return (n0 == 1 || step0 == run) && (n1 == 1 || step1 == n0 * run);
 }
 
 /* n1 x n0 runs: steps of the last loop and of the one before. */
 static void convert_runs(const cast_job *job, const conversion *c, char *dst, const char *src, int64_t n1, int64_t n0,
-                         buffers *room) {
+                         cast_buffers *buffers) {
   static const rs_axis none = {1, 0, 0};
   const rs_axis *a0 = &c->axes[c->cast->naxes - 1], *a1 = c->cast->naxes > 1 ? a0 - 1 : &none;
   int64_t elements = c->cast->elements, run = elements * c->from;
-  if (!contiguous(run, n0, a0->src, n1, a1->src)) {
-    rs_walk walk = {run, n1, a1->src, n0 * run, n0, a0->src, run};
-    job->copy->runs[rs_run_class(run)](room->in, src, &walk);
-    src = room->in;
+  if (!is_contiguous(run, n0, a0->src, n1, a1->src)) {
+    rs_run_loops loops = {run, n1, a1->src, n0 * run, n0, a0->src, run};
+    job->copy->runs[rs_run_class(run)](buffers->in, src, &loops);
+    src = buffers->in;
   }
   run = elements * c->to;
-  if (contiguous(run, n0, a0->dst, n1, a1->dst)) {
-    convert_run(job, c, dst, src, n1 * n0 * elements, room);
+  if (is_contiguous(run, n0, a0->dst, n1, a1->dst)) {
+    convert_run(job, c, dst, src, n1 * n0 * elements, buffers);
     return;
   }
-  c->convert(room->out, src, n1 * n0 * elements);
-  rs_walk walk = {run, n1, n0 * run, a1->dst, n0, run, a0->dst};
-  job->copy->runs[rs_run_class(run)](dst, room->out, &walk);
+  c->convert(buffers->out, src, n1 * n0 * elements);
+  rs_run_loops loops = {run, n1, n0 * run, a1->dst, n0, run, a0->dst};
+  job->copy->runs[rs_run_class(run)](dst, buffers->out, &loops);
 }
 
 /* Numbers from `at` on, in the order of the loops, up to end at most; returns how many. */
-static int64_t convert_piece(const cast_job *job, const conversion *c, int64_t at, int64_t end, buffers *room) {
+static int64_t convert_piece(const cast_job *job, const conversion *c, int64_t at, int64_t end, cast_buffers *buffers) {
   const rs_cast *cast = c->cast;
   const char *src = cast->src;
   char *dst = cast->dst;
@@ -118,13 +118,13 @@ static int64_t convert_piece(const cast_job *job, const conversion *c, int64_t a
   }
   if (cast->naxes == 0 || run >= LONG || inside > 0 || end - at < run) {
     int64_t n = rs_min(run - inside, end - at);
-    convert_run(job, c, dst + inside * c->to, src + inside * c->from, n, room);
+    convert_run(job, c, dst + inside * c->to, src + inside * c->from, n, buffers);
     return n;
   }
   int64_t runs = rs_min((end - at) / run, PIECE / run), n0 = rs_min(left0, runs), n1 = 1;
   if (n0 == c->axes[cast->naxes - 1].n)
     n1 = rs_min(left1, runs / n0);
-  convert_runs(job, c, dst, src, n1, n0, room);
+  convert_runs(job, c, dst, src, n1, n0, buffers);
   return n1 * n0 * run;
 }
 
@@ -136,7 +136,7 @@ static int64_t number_at(const conversion *c, int64_t at) {
   return rs_min((number + LINE - 1) / LINE * LINE, c->numbers);
 }
 
-static void convert_tasks(const cast_job *job, rs_claim *claim, buffers *room) {
+static void convert_tasks(const cast_job *job, rs_claim *claim, cast_buffers *buffers) {
   const rs_casts *casts = job->casts;
   conversion c = {0};
   int64_t next = 0, base = 0, bytes = 0; /* of the cast in the sequence */
@@ -153,7 +153,7 @@ static void convert_tasks(const cast_job *job, rs_claim *claim, buffers *room) {
       }
       int64_t number = number_at(&c, at - base), last = number_at(&c, end - base);
       while (number < last)
-        number += convert_piece(job, &c, number, last, room);
+        number += convert_piece(job, &c, number, last, buffers);
       if (base + bytes >= end)
         break;
       at = base + bytes;
@@ -164,11 +164,11 @@ static void convert_tasks(const cast_job *job, rs_claim *claim, buffers *room) {
 /* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
 static void cast_tasks(const void *user, rs_claim *claim) {
   const cast_job *job = user;
-  buffers room;
+  cast_buffers buffers;
   fenv_t before;
   fegetenv(&before);
   fesetenv(FE_DFL_ENV);
-  convert_tasks(job, claim, &room);
+  convert_tasks(job, claim, &buffers);
   fesetenv(&before);
   job->copy->fence();
 }

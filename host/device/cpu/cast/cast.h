@@ -1,6 +1,6 @@
-/* Casts by the CPU: what the op of the CPU device comes down to. */
-#ifndef RS_DEVICE_CPU_CAST_H
-#define RS_DEVICE_CPU_CAST_H
+/* Casts by the CPU. */
+#ifndef RS_DEVICE_CPU_CAST_CAST_H
+#define RS_DEVICE_CPU_CAST_CAST_H
 
 #include "device/cpu/copy/kernels.h"
 #include "device/cpu/threads.h"

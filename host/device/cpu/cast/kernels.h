@@ -1,5 +1,5 @@
 /* Conversions of contiguous numbers by one instruction set, behind a const table. Compiled once per set from
- * cpu_cast_body.h. */
+ * kernels_body.h. */
 #ifndef RS_DEVICE_CPU_CAST_KERNELS_H
 #define RS_DEVICE_CPU_CAST_KERNELS_H
 
@@ -19,12 +19,12 @@ typedef struct rs_cast_kernels {
   rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */
 } rs_cast_kernels;
 
-/* What the compiler makes of it for every machine of the architecture; the others are NULL where it cannot. */
+/* Kernels for every machine of the architecture, and for newer ones; those are NULL where the compiler cannot. */
 extern const rs_cast_kernels *const rs_cast_kernels_base;
 extern const rs_cast_kernels *const rs_cast_kernels_avx2;
 extern const rs_cast_kernels *const rs_cast_kernels_avx512;
 
-/* Of a set that this machine has. */
+/* The kernels of a set that this machine has. */
 const rs_cast_kernels *rs_cast_kernels_of(reshard_isa isa);
 
 #endif

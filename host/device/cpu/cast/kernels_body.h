@@ -9,8 +9,8 @@
  * and its last bit set where anything was lost. A float has two bits more than what is narrower has at least, so that
  * bit says on which side of a tie the double was.
  *
- * Overflow: infinity, for f8_e4m3, which has none, the largest number. Every NaN becomes the one whose bits are all set but the
- * sign: what NVIDIA's conversions give, where they are documented to give one.
+ * Overflow gives infinity, and the largest number for f8_e4m3, which has none. Every NaN becomes the one whose bits are
+ * all set but the sign: the one that NVIDIA's conversions give, where they are documented to give one.
  *
  * Everything is static and no header's inline function is used: code for a newer machine must not end up in a symbol
  * that others share. */

@@ -1,4 +1,4 @@
-/* Conversions of numbers for every machine; also a home for which set has which. */
+/* Conversions of numbers for every machine; and the choice of a set. */
 #include "device/cpu/cast/kernels_body.h"
 
 const rs_cast_kernels *const rs_cast_kernels_base = &kernels;

@@ -1,8 +1,8 @@
 /* Box copies in the order of their destination.
  *
- * Memory is written best line after line, so the loops of a copy are sorted by destination stride, whatever order they
+ * Memory is written best line after line. So the loops of a copy are sorted by destination stride, whatever order they
  * came in, and descending loops are turned round. Where the innermost loop then leaps in the source and another loop
- * does not, each source line would be fetched once for every element of it: such a copy is a transpose and is done in
+ * does not, each source line would be fetched once for every element of it. Such a copy is a transpose and is done in
  * blocks that are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it.
  */
 #include "device/cpu/copy/program.h"
@@ -25,7 +25,7 @@ static int by_destination(const void *a, const void *b) {
   return x->src < y->src ? 1 : x->src > y->src ? -1 : 0;
 }
 
-static void insertion_sort(rs_loop *loops, int n) {
+static void sort_loops(rs_loop *loops, int n) {
   for (int i = 1; i < n; i++)
     for (int j = i; j > 0 && by_destination(&loops[j - 1], &loops[j]) > 0; j--) {
       rs_loop swap = loops[j];
@@ -34,8 +34,8 @@ static void insertion_sort(rs_loop *loops, int n) {
     }
 }
 
-/* Merges loops and run as rs_copies_add does, now that the order is another. */
-static int merge(rs_loop *loops, int n, int64_t *run) {
+/* Merges loops and run as rs_copies_add does, in the new order. */
+static int merge_loops(rs_loop *loops, int n, int64_t *run) {
   while (n > 0 && loops[n - 1].src == *run && loops[n - 1].dst == *run)
     *run *= loops[--n].n;
   int kept = 0;
@@ -68,17 +68,17 @@ static void move_before_last(rs_loop *loops, int n, int i) {
 }
 
 /* Indices from the last line boundary to the address. */
-static int64_t skew(uintptr_t address, int64_t run) {
+static int64_t skew_in_line(uintptr_t address, int64_t run) {
   int64_t bytes = (int64_t)(address % RS_LINE);
   return bytes % run == 0 ? bytes / run : 0;
 }
 
-rs_blocks rs_op_blocks(const rs_op *op, const rs_loop *loops) {
-  const rs_loop *i = &loops[op->nloops - 2], *j = &loops[op->nloops - 1];
-  rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / op->run, 4), .nj = rs_max(BLOCK_DST / op->run, 4)};
-  if (op->width >= 0) {
-    blocks.skew_i = skew((uintptr_t)op->src, op->run);
-    blocks.skew_j = skew((uintptr_t)op->dst, op->run);
+rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops) {
+  const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
+  rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / copy->run, 4), .nj = rs_max(BLOCK_DST / copy->run, 4)};
+  if (copy->width >= 0) {
+    blocks.skew_i = skew_in_line((uintptr_t)copy->src, copy->run);
+    blocks.skew_j = skew_in_line((uintptr_t)copy->dst, copy->run);
   }
   blocks.down = rs_ceil_div(i->n + blocks.skew_i, blocks.ni);
   blocks.across = rs_ceil_div(j->n + blocks.skew_j, blocks.nj);
@@ -86,11 +86,11 @@ rs_blocks rs_op_blocks(const rs_op *op, const rs_loop *loops) {
 }
 
 /* Steps, or blocks, within one step of each loop. */
-static void count_inner(const rs_op *op, rs_loop *loops) {
-  int n = op->nloops;
+static void count_inner(const rs_ordered_copy *copy, rs_loop *loops) {
+  int n = copy->nloops;
   int64_t inner = 1;
-  if (op->blocked) {
-    rs_blocks blocks = rs_op_blocks(op, loops);
+  if (copy->transpose) {
+    rs_blocks blocks = rs_copy_blocks(copy, loops);
     inner = blocks.down * blocks.across;
     n -= 2;
   }
@@ -100,60 +100,60 @@ static void count_inner(const rs_op *op, rs_loop *loops) {
   }
 }
 
-/* Sorted and merged loops of a copy into `loops`; the op has all but its place. */
-static rs_op order(const rs_copies *copies, const rs_copy *copy, rs_loop *loops) {
-  rs_op op = {.src = copy->src, .dst = copy->dst, .run = copy->run, .width = -1};
+/* Sorts and merges the loops of a copy into `loops`; the result lacks only the index of its loops. */
+static rs_ordered_copy order_copy(const rs_copies *copies, const rs_copy *copy, rs_loop *loops) {
+  rs_ordered_copy ordered = {.src = copy->src, .dst = copy->dst, .run = copy->run, .width = -1};
   for (int i = 0; i < copy->naxes; i++) {
     const rs_axis *axis = &copies->axis.at[copy->axes + i];
     loops[i] = (rs_loop){axis->n, axis->src, axis->dst, 0};
     if (axis->dst < 0) {
-      op.src += (axis->n - 1) * axis->src;
-      op.dst += (axis->n - 1) * axis->dst;
+      ordered.src += (axis->n - 1) * axis->src;
+      ordered.dst += (axis->n - 1) * axis->dst;
       loops[i] = (rs_loop){axis->n, -axis->src, -axis->dst, 0};
     }
   }
-  insertion_sort(loops, copy->naxes);
-  op.nloops = merge(loops, copy->naxes, &op.run);
-  int with = transposed_with_last(loops, op.nloops, op.run);
+  sort_loops(loops, copy->naxes);
+  ordered.nloops = merge_loops(loops, copy->naxes, &ordered.run);
+  int with = transposed_with_last(loops, ordered.nloops, ordered.run);
   if (with >= 0) {
-    op.blocked = true;
-    move_before_last(loops, op.nloops, with);
-    if (loops[op.nloops - 2].src == op.run && loops[op.nloops - 1].dst == op.run)
-      op.width = (int8_t)rs_width_index(op.run);
+    ordered.transpose = true;
+    move_before_last(loops, ordered.nloops, with);
+    if (loops[ordered.nloops - 2].src == ordered.run && loops[ordered.nloops - 1].dst == ordered.run)
+      ordered.width = (int8_t)rs_width_index(ordered.run);
   }
-  return op;
+  return ordered;
 }
 
-/* Places an op behind the last one; its loops are there already. */
-static void place(rs_program *program, rs_op op) {
-  op.loops = program->loop.n;
-  if (op.nloops > 0)
-    count_inner(&op, program->loop.at + op.loops);
-  program->op.at[program->op.n++] = op;
-  program->loop.n += op.nloops;
+/* Appends a copy to the program; its loops are there already. */
+static void append_copy(rs_program *program, rs_ordered_copy copy) {
+  copy.loops = program->loop.n;
+  if (copy.nloops > 0)
+    count_inner(&copy, program->loop.at + copy.loops);
+  program->copy.at[program->copy.n++] = copy;
+  program->loop.n += copy.nloops;
 }
 
 reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
-  RS_TRY(rs_vec_reserve(&program->op, program->op.n + 2));
+  RS_TRY(rs_vec_reserve(&program->copy, program->copy.n + 2));
   RS_TRY(rs_vec_reserve(&program->loop, program->loop.n + 2 * copy->naxes + 1));
   rs_loop *loops = program->loop.at + program->loop.n;
-  rs_op op = order(copies, copy, loops);
-  int64_t parts = op.run / PART, rest = op.run % PART;
+  rs_ordered_copy ordered = order_copy(copies, copy, loops);
+  int64_t parts = ordered.run / PART, rest = ordered.run % PART;
   if (parts < 2) {
-    place(program, op);
+    append_copy(program, ordered);
     return RESHARD_SUCCESS;
   }
-  rs_op tail = op;
+  rs_ordered_copy tail = ordered;
   tail.src += parts * PART;
   tail.dst += parts * PART;
   tail.run = rest;
-  loops[op.nloops++] = (rs_loop){parts, PART, PART, 0};
-  op.run = PART;
-  place(program, op);
+  loops[ordered.nloops++] = (rs_loop){parts, PART, PART, 0};
+  ordered.run = PART;
+  append_copy(program, ordered);
   if (rest > 0) {
     for (int i = 0; i < tail.nloops; i++)
-      loops[op.nloops + i] = loops[i];
-    place(program, tail);
+      loops[ordered.nloops + i] = loops[i];
+    append_copy(program, tail);
   }
   return RESHARD_SUCCESS;
 }

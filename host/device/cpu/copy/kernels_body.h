@@ -8,7 +8,7 @@
  *   STREAM_FENCE()    orders such stores before later ones
  *   MICRO_1 ... MICRO_8 and SIDE_1 ... SIDE_8   optional: transposes of SIDE x SIDE elements of that width in registers
  *   CELL_4, CELL_8    optional: transposes of whole lines that can store past the cache
- * Everything is static and no header's inline function is used but those of copy_kernels.h, which do not depend on the
+ * Everything is static and no header's inline function is used but those of kernels.h, which do not depend on the
  * set: code for a newer machine must not end up in a symbol that others share.
  *
  * A run of n bytes between two powers of two is two moves that overlap in the middle, so no width needs a loop over
@@ -83,42 +83,42 @@ ALWAYS_INLINE void stream_ahead(char *dst, const char *src, int64_t bytes, const
     MOVE(dst + at, src + at, (size_t)(bytes - at));
 }
 
-static void stream_fan(rs_strand *strands, int m, int64_t n) {
+static void stream_runs(rs_cursor *cursors, int m, int64_t n) {
   uint64_t bits = 0;
   int64_t step_bytes = 0, longest = 0;
   for (int j = 0; j < m; j++) {
-    bits |= (uint64_t)(uintptr_t)strands[j].dst | (uint64_t)(strands[j].run | strands[j].dst_step);
-    longest = strands[j].run > longest ? strands[j].run : longest;
-    step_bytes += strands[j].run;
+    bits |= (uint64_t)(uintptr_t)cursors[j].dst | (uint64_t)(cursors[j].run | cursors[j].dst_step);
+    longest = cursors[j].run > longest ? cursors[j].run : longest;
+    step_bytes += cursors[j].run;
   }
   const bool lines = bits % LINE == 0 && longest < 1024;
   const int64_t steps_ahead = AHEAD / step_bytes + 1;
   for (int64_t k = 0; k < n; k++)
     for (int j = 0; j < m; j++) {
-      rs_strand *strand = &strands[j];
-      char *d = strand->dst;
-      const char *s = strand->src;
-      const int64_t run = strand->run;
-      strand->dst += strand->dst_step;
-      strand->src += strand->src_step;
-      if (lines && strand->src_step > -FAR && strand->src_step < FAR)
+      rs_cursor *cursor = &cursors[j];
+      char *d = cursor->dst;
+      const char *s = cursor->src;
+      const int64_t run = cursor->run;
+      cursor->dst += cursor->dst_step;
+      cursor->src += cursor->src_step;
+      if (lines && cursor->src_step > -FAR && cursor->src_step < FAR)
         for (int64_t at = 0; at < run; at += LINE)
           stream_line(d + at, s + at);
       else if (lines)
         for (int64_t at = 0; at < run; at += LINE) {
-          __builtin_prefetch(s + at + steps_ahead * strand->src_step, 0, 3);
+          __builtin_prefetch(s + at + steps_ahead * cursor->src_step, 0, 3);
           stream_line(d + at, s + at);
         }
       else if (run < 1024)
         stream(d, s, run);
       else
-        stream_ahead(d, s, run, strands[j + 1 < m ? j + 1 : 0].src);
+        stream_ahead(d, s, run, cursors[j + 1 < m ? j + 1 : 0].src);
     }
 }
 
 /* Two loops around a move of `w->run` bytes. */
 #define RUNS(name, move) \
-  static void name(char *dst, const char *src, const rs_walk *w) { \
+  static void name(char *dst, const char *src, const rs_run_loops *w) { \
     const int64_t run = w->run, n0 = w->n0, src0 = w->src0, dst0 = w->dst0; \
     (void)run; \
     for (int64_t i1 = 0; i1 < w->n1; i1++) { \
@@ -148,8 +148,8 @@ RUNS(runs_to_63, OVERLAP(move_32, 32))
 RUNS(runs_64, move_64(d, s))
 RUNS(runs_to_128, OVERLAP(move_64, 64))
 
-/* Staging is filled from memory at the pace at which lines are asked for, so a long run asks ahead, and at its end for
- * the next one. */
+/* Moves a long run to staging, which is filled at the pace at which lines are asked for. So it prefetches, and at its
+ * end for the next run. */
 ALWAYS_INLINE void move_ahead(char *dst, const char *src, int64_t bytes, const char *next) {
   int64_t at = 0;
   for (; at + LINE <= bytes - AHEAD; at += LINE) {
@@ -169,7 +169,7 @@ RUNS(runs_1_any, *d = *s)
 RUNS(runs_4_any, PART_4(d, s))
 
 /* Gathers of single bytes and words put a vector together before they store. */
-static void runs_1(char *dst, const char *src, const rs_walk *w) {
+static void runs_1(char *dst, const char *src, const rs_run_loops *w) {
   if (w->dst0 != 1) {
     runs_1_any(dst, src, w);
     return;
@@ -195,7 +195,7 @@ ALWAYS_INLINE uint32_t word(const char *src) {
   MOVE(&value, src, 4);
   return value;
 }
-static void runs_4(char *dst, const char *src, const rs_walk *w) {
+static void runs_4(char *dst, const char *src, const rs_run_loops *w) {
   if (w->dst0 != 4) {
     runs_4_any(dst, src, w);
     return;
@@ -216,7 +216,7 @@ static void runs_4(char *dst, const char *src, const rs_walk *w) {
 
 #include "device/cpu/copy/transpose.h"
 
-/* Narrow runs of each strand, gathered into lines: vectors of 16 bytes are put together from single loads. */
+/* Narrow runs of each cursor, gathered into lines: vectors of 16 bytes are put together from single loads. */
 typedef uint8_t bytes_16 __attribute__((vector_size(16)));
 typedef uint16_t halves_8 __attribute__((vector_size(16)));
 typedef uint64_t longs_2 __attribute__((vector_size(16)));
@@ -245,12 +245,13 @@ ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
   return value;
 }
 
-/* A line of each strand in turn, once all are at the beginning of one; what is before and behind by plain moves. */
+/* Gathers a line of each cursor in turn, once all are at the beginning of one; bytes before and behind by plain moves.
+ */
 #define GATHER(width) \
-  static void stream_gather_##width(rs_strand *strands, int m, int64_t n) { \
-    int64_t left[RS_STRANDS], lines = INT64_MAX; \
+  static void stream_gather_##width(rs_cursor *cursors, int m, int64_t n) { \
+    int64_t left[RS_CURSORS], lines = INT64_MAX; \
     for (int j = 0; j < m; j++) { \
-      rs_strand *s = &strands[j]; \
+      rs_cursor *s = &cursors[j]; \
       int64_t head = to_line(s->dst, n * width) / width; \
       for (int64_t k = 0; k < head; k++, s->dst += width, s->src += s->src_step) \
         MOVE(s->dst, s->src, width); \
@@ -259,7 +260,7 @@ ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
     } \
     for (int64_t k = 0; k < lines; k++) \
       for (int j = 0; j < m; j++) { \
-        rs_strand *s = &strands[j]; \
+        rs_cursor *s = &cursors[j]; \
         const int64_t step = s->src_step; \
         const char *src = s->src; \
         for (int i = 0; i < 4; i++, src += step * (16 / width)) \
@@ -268,7 +269,7 @@ ALWAYS_INLINE bytes_16 gather_16(const char *src, int64_t step) {
         s->dst += LINE; \
       } \
     for (int j = 0; j < m; j++) { \
-      rs_strand *s = &strands[j]; \
+      rs_cursor *s = &cursors[j]; \
       for (int64_t k = lines * (LINE / width); k < left[j]; k++, s->dst += width, s->src += s->src_step) \
         MOVE(s->dst, s->src, width); \
     } \
@@ -279,62 +280,62 @@ GATHER(4)
 GATHER(8)
 GATHER(16)
 
-static void stream_gather(rs_strand *strands, int m, int64_t n) {
-  switch (m > 0 ? strands->run : 0) {
-  case 1: stream_gather_1(strands, m, n); break;
-  case 2: stream_gather_2(strands, m, n); break;
-  case 4: stream_gather_4(strands, m, n); break;
-  case 8: stream_gather_8(strands, m, n); break;
-  case 16: stream_gather_16(strands, m, n); break;
+static void stream_gather(rs_cursor *cursors, int m, int64_t n) {
+  switch (m > 0 ? cursors->run : 0) {
+  case 1: stream_gather_1(cursors, m, n); break;
+  case 2: stream_gather_2(cursors, m, n); break;
+  case 4: stream_gather_4(cursors, m, n); break;
+  case 8: stream_gather_8(cursors, m, n); break;
+  case 16: stream_gather_16(cursors, m, n); break;
   }
 }
 
-static void flush(rs_carry *carry) {
+static void flush(rs_partial_line *line) {
   int64_t at = 0;
-  if (carry->lo > 0 && carry->fill >= LINE) {
-    MOVE(carry->dst + carry->lo, carry->bytes + carry->lo, (size_t)(LINE - carry->lo));
-    carry->lo = 0;
+  if (line->lo > 0 && line->fill >= LINE) {
+    MOVE(line->dst + line->lo, line->bytes + line->lo, (size_t)(LINE - line->lo));
+    line->lo = 0;
     at = LINE;
   }
-  for (; at + LINE <= carry->fill; at += LINE)
-    stream_line(carry->dst + at, carry->bytes + at);
+  for (; at + LINE <= line->fill; at += LINE)
+    stream_line(line->dst + at, line->bytes + at);
   if (at == 0)
     return;
-  move_64(carry->bytes, carry->bytes + at);
-  carry->dst += at;
-  carry->fill -= at;
+  move_64(line->bytes, line->bytes + at);
+  line->dst += at;
+  line->fill -= at;
 }
 
-/* Appends to a carry of one line: its line is filled up, whole lines are stored straight from src, the rest is kept. */
-ALWAYS_INLINE void append(rs_carry *carry, const char *src, int64_t bytes) {
-  if (carry->fill > 0) {
-    int64_t part = LINE - carry->fill < bytes ? LINE - carry->fill : bytes;
-    MOVE(carry->bytes + carry->fill, src, (size_t)part);
-    carry->fill += part;
+/* Appends to a partial line of one line: fills it up, stores whole lines straight from src, and keeps the rest. */
+ALWAYS_INLINE void append_run(rs_partial_line *line, const char *src, int64_t bytes) {
+  if (line->fill > 0) {
+    int64_t part = LINE - line->fill < bytes ? LINE - line->fill : bytes;
+    MOVE(line->bytes + line->fill, src, (size_t)part);
+    line->fill += part;
     src += part;
     bytes -= part;
-    if (carry->fill < LINE)
+    if (line->fill < LINE)
       return;
-    if (carry->lo > 0)
-      MOVE(carry->dst + carry->lo, carry->bytes + carry->lo, (size_t)(LINE - carry->lo));
+    if (line->lo > 0)
+      MOVE(line->dst + line->lo, line->bytes + line->lo, (size_t)(LINE - line->lo));
     else
-      stream_line(carry->dst, carry->bytes);
-    carry->lo = carry->fill = 0;
-    carry->dst += LINE;
+      stream_line(line->dst, line->bytes);
+    line->lo = line->fill = 0;
+    line->dst += LINE;
   }
-  char *dst = carry->dst;
+  char *dst = line->dst;
   for (; bytes >= LINE; bytes -= LINE, src += LINE, dst += LINE)
     stream_line(dst, src);
-  carry->dst = dst;
-  MOVE(carry->bytes, src, (size_t)bytes);
-  carry->fill = bytes;
+  line->dst = dst;
+  MOVE(line->bytes, src, (size_t)bytes);
+  line->fill = bytes;
 }
 
-static void stream_carry(rs_strand *strands, int m, int64_t n) {
+static void stream_partial(rs_cursor *cursors, int m, int64_t n) {
   for (int64_t k = 0; k < n; k++)
     for (int j = 0; j < m; j++) {
-      append(strands[j].carry, strands[j].src, strands[j].run);
-      strands[j].src += strands[j].src_step;
+      append_run(cursors[j].line, cursors[j].src, cursors[j].run);
+      cursors[j].src += cursors[j].src_step;
     }
 }
 
@@ -345,6 +346,6 @@ static void fence(void) { STREAM_FENCE(); }
     .isa = set, .stream = stream, \
     .runs = {runs_1,  runs_2,     runs_3,  runs_4,     runs_to_7, runs_8,      runs_to_15, \
              runs_16, runs_to_31, runs_32, runs_to_63, runs_64,   runs_to_128, runs_long}, \
-    .stream_fan = stream_fan, .stream_gather = stream_gather, .stream_carry = stream_carry, .flush = flush, \
+    .stream_runs = stream_runs, .stream_gather = stream_gather, .stream_partial = stream_partial, .flush = flush, \
     .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}, .fence = fence, \
   }

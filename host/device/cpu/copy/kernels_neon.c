@@ -17,7 +17,7 @@ static inline void vstore(char *dst, vec v) { vst1q_u8((uint8_t *)dst, v); }
 #define STREAM_FENCE() ((void)0)
 
 /* 4 x 4 words: pairs of words, then pairs of pairs. */
-static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
   uint32x4_t a = vreinterpretq_u32_u8(vload(src)), b = vreinterpretq_u32_u8(vload(src + stride));
   uint32x4_t c = vreinterpretq_u32_u8(vload(src + 2 * stride)), d = vreinterpretq_u32_u8(vload(src + 3 * stride));
   uint64x2_t ab0 = vreinterpretq_u64_u32(vzip1q_u32(a, b)), ab2 = vreinterpretq_u64_u32(vzip2q_u32(a, b));
@@ -28,7 +28,7 @@ static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t s
   vstore(dst + 3 * pitch, vreinterpretq_u8_u64(vzip2q_u64(ab2, cd2)));
 }
 #define SIDE_4  4
-#define MICRO_4 square_4
+#define MICRO_4 transpose_square_4
 #include "device/cpu/copy/kernels_body.h"
 
 static const rs_kernels kernels = KERNELS(RESHARD_ISA_NEON);

@@ -1,135 +1,122 @@
-/* What the CPU device compiles copies into.
+/* Programs of the CPU device: compiled copies.
  *
- * An op is one box copy with its loops in the order of the destination. Ops whose loops have the same lengths and
- * whose runs alternate, in the source or in the destination, are a family: it is walked step by step, and each step
- * copies one run of every op. A piece is a range of a family's steps, a task a range of pieces. So a program is small
- * however many runs it copies. */
-#ifndef RS_DEVICE_CPU_PROGRAM_H
-#define RS_DEVICE_CPU_PROGRAM_H
+ * An ordered copy is one box copy with its loops in the order of the destination. Copies whose loops have the same
+ * lengths and whose runs interleave, in the source or in the destination, are a group. A group is done step by step,
+ * and each step copies one run of every copy. A task is some ranges of steps. So a program is small however many runs
+ * it copies. */
+#ifndef RS_DEVICE_CPU_COPY_PROGRAM_H
+#define RS_DEVICE_CPU_COPY_PROGRAM_H
 
 #include "device/cpu/copy/kernels.h"
 #include "device/device.h"
 
 enum {
   RS_LINE = 64,
-  RS_BUFFER = 16 << 10,   /* bytes that are put together in the first-level cache before they are stored past it */
-  RS_FAMILY = RS_STRANDS, /* most ops of a family */
-  RS_OP_LOOPS = 32,       /* loops of an op that is asked for ahead; of a deeper one nothing is */
+  RS_BUFFER = 16 << 10, /* bytes that are put together in the first-level cache before they are stored past it */
+  RS_GROUP_COPIES = RS_CURSORS, /* most copies of a group */
+  RS_AHEAD_LOOPS = 32,          /* most loops of a copy that is prefetched */
 };
 
 typedef struct rs_loop {
   int64_t n, src, dst;
-  int64_t inner; /* steps of the family, or blocks, within one step of this loop */
+  int64_t inner; /* steps of the group, or blocks, within one step of this loop */
 } rs_loop;
 
-typedef struct rs_op {
+typedef struct rs_ordered_copy {
   const char *src;
   char *dst;
   int64_t run;
   int64_t loops; /* first in rs_program.loop */
   int32_t nloops;
-  bool blocked; /* the last loop leaps in the source, the one before does not: a transpose, in blocks */
-  int8_t width; /* of a blocked op: rs_width_index for the transpose kernels, or -1 for a walk */
-} rs_op;
+  bool transpose; /* the last loop leaps in the source, the one before does not: done in blocks */
+  int8_t width;   /* of a transpose: rs_width_index for the transpose kernels, or -1 for the kernels of runs */
+} rs_ordered_copy;
 
-/* Ops of a family whose runs follow one another in the destination: each step fills `width` contiguous bytes. */
-typedef struct rs_group {
-  uint32_t nops;
+/* Runs of a group that follow one another in the destination: each step fills `width` contiguous bytes. */
+typedef struct rs_merged_run {
+  uint32_t ncopies;
   uint32_t width;
-} rs_group;
+} rs_merged_run;
 
 typedef enum rs_mode {
-  RS_MODE_PLAIN,   /* ordinary stores, some steps of each op in turn */
-  RS_MODE_FAN,     /* past the cache, a run of each op in turn */
-  RS_MODE_GATHER,  /* past the cache, a line of narrow runs of each op in turn */
-  RS_MODE_CARRY,   /* past the cache, a run of each op in turn, through a line for each group */
-  RS_MODE_WEAVE,   /* past the cache, some steps of each group in turn, put together in a buffer for each group */
-  RS_MODE_SQUARES, /* a blocked op; steps are its blocks */
+  RS_MODE_PLAIN,         /* ordinary stores, some steps of each copy in turn */
+  RS_MODE_STREAM,        /* past the cache, a run of each copy in turn */
+  RS_MODE_GATHER,        /* past the cache, a line of narrow runs of each copy in turn */
+  RS_MODE_PARTIAL_LINES, /* past the cache, a run of each copy in turn, through a partial line for each merged run */
+  RS_MODE_BUFFER,        /* past the cache, some steps of each merged run in turn, interleaved in a buffer for each */
+  RS_MODE_TRANSPOSE,     /* one transpose; steps are its blocks */
 } rs_mode;
 
-typedef struct rs_family {
-  uint32_t first, nops;
-  uint32_t first_group, ngroups; /* RS_MODE_CARRY, RS_MODE_WEAVE; the ops are sorted by group */
+typedef struct rs_copy_group {
+  uint32_t first, ncopies;
+  uint32_t first_merged, nmerged; /* RS_MODE_PARTIAL_LINES, RS_MODE_BUFFER: copies are sorted by merged run */
   int64_t steps;
-  int64_t step_bytes; /* of all ops together; of a block at most */
-  int64_t block;      /* RS_MODE_PLAIN, RS_MODE_WEAVE: steps that are done together */
+  int64_t step_bytes; /* of all copies together; of a block at most */
+  int64_t block;      /* RS_MODE_PLAIN, RS_MODE_BUFFER: steps that are done together */
   rs_mode mode;
-  bool rows;      /* RS_MODE_WEAVE: the innermost loop is short and continues the one around it in the destination */
-  bool streaming; /* RS_MODE_SQUARES: past the cache */
-} rs_family;
+  bool rows;      /* RS_MODE_BUFFER: the innermost loop is short and continues the one around it in the destination */
+  bool streaming; /* RS_MODE_TRANSPOSE: past the cache */
+} rs_copy_group;
 
-typedef struct rs_piece {
+typedef struct rs_step_range {
   int64_t first;
   uint32_t steps;
-  uint32_t family;
-} rs_piece;
+  uint32_t group;
+} rs_step_range;
 
-/* Where a piece reads first. */
-typedef struct rs_place {
+/* A range with the address that it reads first. */
+typedef struct rs_sorted_range {
   const char *src;
-  rs_piece piece;
-} rs_place;
+  rs_step_range range;
+} rs_sorted_range;
 
 struct rs_program {
-  RS_VEC(rs_op) op;
+  RS_VEC(rs_ordered_copy) copy;
   RS_VEC(rs_loop) loop;
-  RS_VEC(rs_family) family;
-  RS_VEC(rs_group) group;
-  RS_VEC(rs_piece) piece;
-  RS_VEC(int64_t) task; /* first piece of each, and the end */
+  RS_VEC(rs_copy_group) group;
+  RS_VEC(rs_merged_run) merged;
+  RS_VEC(rs_step_range) range;
+  RS_VEC(int64_t) task; /* first range of each, and the end */
   int64_t bytes;
   int64_t count;
-  RS_VEC(char) room;      /* for rs_program_join */
-  RS_VEC(rs_place) place; /* for rs_program_divide */
+  RS_VEC(char) temporary;               /* for rs_program_interleave */
+  RS_VEC(rs_sorted_range) sorted_range; /* for rs_program_divide */
 };
 
-/* The loops of an op, outermost first. */
-static inline rs_loop *rs_op_loops(const rs_program *program, const rs_op *op) {
-  return op->nloops == 0 ? NULL : program->loop.at + op->loops;
+/* The loops of a copy, outermost first. */
+static inline rs_loop *rs_copy_loops(const rs_program *program, const rs_ordered_copy *copy) {
+  return copy->nloops == 0 ? NULL : program->loop.at + copy->loops;
 }
 
-/* Appends the op of a copy to a program, or several that make it up. */
+/* Appends a copy to a program, as one ordered copy or as two for a long run. */
 reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy);
-/* Blocks of a blocked op along its last two loops. Block (a, b) has indices from a * ni - skew_i and b * nj - skew_j.
+/* Blocks of a transpose along its last two loops. Block (a, b) has indices from a * ni - skew_i and b * nj - skew_j.
  */
 typedef struct rs_blocks {
   int64_t ni, nj;
   int64_t skew_i, skew_j; /* indices before the first: blocks begin with lines */
   int64_t down, across;   /* how many */
 } rs_blocks;
-rs_blocks rs_op_blocks(const rs_op *op, const rs_loop *loops);
+rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops);
 
-/* Sorts the ops into families. streaming: past the cache where the pattern allows. */
-reshard_status rs_program_join(rs_program *program, bool streaming);
-/* Divides the families into pieces and tasks. */
+/* Sorts the copies into groups that interleave. streaming: past the cache where the pattern allows. */
+reshard_status rs_program_interleave(rs_program *program, bool streaming);
+/* Divides the groups into ranges and tasks. */
 reshard_status rs_program_divide(rs_program *program, int threads);
-/* A program without ops, in the memory that it has. */
+/* Empties a program, keeping the memory that it has. */
 void rs_program_clear(rs_program *program);
-/* What only making it needs. */
-void rs_program_free_room(rs_program *program);
+/* Frees memory that only compiling needs. */
+void rs_program_free_temporary(rs_program *program);
 void rs_program_free(rs_program *program);
 
-/* What a thread needs beside the program. */
-typedef struct rs_scratch {
-  _Alignas(RS_LINE) char buffer[RS_BUFFER + 3 * RS_LINE * RS_FAMILY];
-  rs_strand strands[RS_FAMILY];
-  rs_carry carries[RS_FAMILY];
-} rs_scratch;
-
-/* Steps [at, at + n) of a family of RS_MODE_CARRY or RS_MODE_WEAVE. */
-void rs_run_carried(const rs_program *program, const rs_kernels *kernels, const rs_family *family, int64_t at,
-                    int64_t n, rs_scratch *scratch);
-/* Strands of a family at a step; returns how many steps they go on from there. */
-int64_t rs_family_strands(const rs_program *program, const rs_family *family, int64_t at, rs_strand *strands);
-
-/* A walk through what a program reads, run by run, to have it in the second-level cache before the program runs. */
+/* Position in the bytes that a program reads, run by run, to have them in the second-level cache before it runs. */
 typedef struct rs_ahead {
   const rs_program *program; /* NULL: nothing */
-  int64_t op, at;            /* op, and byte of its run */
-  const char *src;           /* of the run; NULL: the op is not begun */
-  int64_t index[RS_OP_LOOPS];
+  int64_t copy, at;          /* copy, and byte of its run */
+  const char *src;           /* of the run; NULL: the copy is not begun */
+  int64_t index[RS_AHEAD_LOOPS];
 } rs_ahead;
-/* Asks for the next `bytes` of it. */
+/* Prefetches the next `bytes`. */
 void rs_program_ahead(rs_ahead *ahead, int64_t bytes);
 
 /* Runs one task by the calling thread. Stores past the cache are not ordered yet. */

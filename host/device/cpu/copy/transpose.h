@@ -1,8 +1,8 @@
-/* Transposes: a part of copy_body.h.
+/* Transposes: a part of kernels_body.h.
  *
- * Squares of SIDE x SIDE elements are turned in registers, or one by one where the set has no such kernel. A
- * cell is as many squares as have whole lines on both sides: it is put together in a small buffer and stored line by
- * line, so that neither side's stride can make lines push each other out of the cache before they are used up. */
+ * Squares of SIDE x SIDE elements are transposed in registers, or one by one where the set has no such kernel. A cell
+ * is as many squares as have whole lines on both sides. It is put together in a small buffer and stored line by line,
+ * so that no stride can make lines push each other out of the cache before they are used up. */
 #ifndef SIDE_1
 #define SIDE_1                           1
 #define MICRO_1(dst, src, pitch, stride) MOVE(dst, src, 1)
@@ -23,7 +23,7 @@
 #define MICRO_16(dst, src, pitch, stride) MOVE(dst, src, 16)
 
 #define BUFFERED_CELL(width) \
-  ALWAYS_INLINE void turn_cell_##width(char *dst, const char *src, int64_t pitch, int64_t stride, bool lines) { \
+  ALWAYS_INLINE void transpose_cell_##width(char *dst, const char *src, int64_t pitch, int64_t stride, bool lines) { \
     _Alignas(LINE) char cell[LINE / width * LINE]; \
     for (int j = 0; j < LINE / width; j += SIDE_##width) \
       for (int i = 0; i < LINE / width; i += SIDE_##width) \
@@ -37,21 +37,22 @@
   }
 #ifndef CELL_4
 BUFFERED_CELL(4)
-#define CELL_4 turn_cell_4
+#define CELL_4 transpose_cell_4
 #endif
 #ifndef CELL_8
 BUFFERED_CELL(8)
-#define CELL_8 turn_cell_8
+#define CELL_8 transpose_cell_8
 #endif
 BUFFERED_CELL(1)
 BUFFERED_CELL(2)
 BUFFERED_CELL(16)
-#define CELL_1  turn_cell_1
-#define CELL_2  turn_cell_2
-#define CELL_16 turn_cell_16
+#define CELL_1  transpose_cell_1
+#define CELL_2  transpose_cell_2
+#define CELL_16 transpose_cell_16
 
 #define TRANSPOSE(width) \
-  static void turn_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, int64_t stride) { \
+  static void transpose_edge_##width(char *dst, const char *src, int64_t ni, int64_t nj, int64_t pitch, \
+                                     int64_t stride) { \
     const int64_t wi = ni - ni % SIDE_##width, wj = nj - nj % SIDE_##width; \
     for (int64_t j = 0; j < wj; j += SIDE_##width) \
       for (int64_t i = 0; i < wi; i += SIDE_##width) \
@@ -78,9 +79,9 @@ BUFFERED_CELL(16)
           __builtin_prefetch(ahead + k * stride, 0, 2); \
         CELL_##width(dst + i * pitch + j * width, src + i * width + j * stride, pitch, stride, lines); \
       } \
-    turn_edge_##width(dst, src, wi, head, pitch, stride); \
-    turn_edge_##width(dst + wj * width, src + wj * stride, wi, nj - wj, pitch, stride); \
-    turn_edge_##width(dst + wi * pitch, src + wi * width, ni - wi, nj, pitch, stride); \
+    transpose_edge_##width(dst, src, wi, head, pitch, stride); \
+    transpose_edge_##width(dst + wj * width, src + wj * stride, wi, nj - wj, pitch, stride); \
+    transpose_edge_##width(dst + wi * pitch, src + wi * width, ni - wi, nj, pitch, stride); \
   }
 TRANSPOSE(1)
 TRANSPOSE(2)

@@ -8,7 +8,7 @@
 #define STORE_128(p, v) _mm_storeu_si128((__m128i *)(p), (v))
 
 /* 8 x 8 bytes; rows are half vectors. */
-static inline void square_1(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_1(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m128i r[8], a[4], b[4];
   for (int i = 0; i < 8; i++)
     r[i] = _mm_loadl_epi64((const __m128i *)(src + i * stride));
@@ -28,10 +28,10 @@ static inline void square_1(char *dst, const char *src, int64_t pitch, int64_t s
   }
 }
 #define SIDE_1  8
-#define MICRO_1 square_1
+#define MICRO_1 transpose_square_1
 
 /* 8 x 8 elements of 2 bytes. */
-static inline void square_2(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_2(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m128i r[8], a[8], b[8];
   for (int i = 0; i < 8; i++)
     r[i] = LOAD_128(src + i * stride);
@@ -51,7 +51,7 @@ static inline void square_2(char *dst, const char *src, int64_t pitch, int64_t s
   }
 }
 #define SIDE_2  8
-#define MICRO_2 square_2
+#define MICRO_2 transpose_square_2
 
 #if defined(__AVX512F__)
 /* Here a square is a cell: its columns are whole lines and may go past the cache straight from the registers. */
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void store_512(char *dst, __m512i v
     _mm512_storeu_si512(dst, v);
 }
 
-/* 16 x 16 words: interleave within lanes twice, then turn the 4 x 4 lanes. */
+/* 16 x 16 words: interleave within lanes twice, then transpose the 4 x 4 lanes. */
 static inline __attribute__((always_inline)) void cell_4(char *dst, const char *src, int64_t pitch, int64_t stride,
                                                          bool past) {
   __m512i r[16], t[16];
@@ -89,13 +89,13 @@ static inline __attribute__((always_inline)) void cell_4(char *dst, const char *
     store_512(dst + (c + 12) * pitch, _mm512_shuffle_i32x4(high01, high23, 0xdd), past);
   }
 }
-static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
   cell_4(dst, src, pitch, stride, false);
 }
 #define SIDE_4 16
 #define CELL_4 cell_4
 
-/* 8 x 8 elements of 8 bytes: interleave within lanes, then turn the 4 x 4 lanes of pairs. */
+/* 8 x 8 elements of 8 bytes: interleave within lanes, then transpose the 4 x 4 lanes of pairs. */
 static inline __attribute__((always_inline)) void cell_8(char *dst, const char *src, int64_t pitch, int64_t stride,
                                                          bool past) {
   __m512i r[8], t[8];
@@ -116,14 +116,14 @@ static inline __attribute__((always_inline)) void cell_8(char *dst, const char *
     store_512(dst + (c + 6) * pitch, _mm512_shuffle_i64x2(high01, high23, 0xdd), past);
   }
 }
-static inline void square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
   cell_8(dst, src, pitch, stride, false);
 }
 #define SIDE_8 8
 #define CELL_8 cell_8
 #elif defined(__AVX2__)
 /* 8 x 8 words: interleave within lanes twice, then swap the lanes. */
-static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m256i r[8], t[8];
   for (int i = 0; i < 8; i++)
     r[i] = _mm256_loadu_si256((const __m256i *)(src + i * stride));
@@ -145,7 +145,7 @@ static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t s
 #define SIDE_4 8
 #else
 /* 4 x 4 words. */
-static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m128i a = LOAD_128(src), b = LOAD_128(src + stride), c = LOAD_128(src + 2 * stride), d = LOAD_128(src + 3 * stride);
   __m128i ab0 = _mm_unpacklo_epi32(a, b), ab2 = _mm_unpackhi_epi32(a, b);
   __m128i cd0 = _mm_unpacklo_epi32(c, d), cd2 = _mm_unpackhi_epi32(c, d);
@@ -156,13 +156,13 @@ static inline void square_4(char *dst, const char *src, int64_t pitch, int64_t s
 }
 #define SIDE_4 4
 #endif
-#define MICRO_4 square_4
+#define MICRO_4 transpose_square_4
 
 #if defined(__AVX512F__)
 /* above */
 #elif defined(__AVX2__)
 /* 4 x 4 elements of 8 bytes. */
-static inline void square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m256i r[4], t[4];
   for (int i = 0; i < 4; i++)
     r[i] = _mm256_loadu_si256((const __m256i *)(src + i * stride));
@@ -178,11 +178,11 @@ static inline void square_8(char *dst, const char *src, int64_t pitch, int64_t s
 #define SIDE_8 4
 #else
 /* 2 x 2 elements of 8 bytes. */
-static inline void square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
+static inline void transpose_square_8(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m128i a = LOAD_128(src), b = LOAD_128(src + stride);
   STORE_128(dst, _mm_unpacklo_epi64(a, b));
   STORE_128(dst + pitch, _mm_unpackhi_epi64(a, b));
 }
 #define SIDE_8 2
 #endif
-#define MICRO_8 square_8
+#define MICRO_8 transpose_square_8

@@ -1,17 +1,16 @@
-/* Parts of the CPU's table that are not jobs of its threads. */
-#ifndef RS_DEVICE_CPU_OPS_H
-#define RS_DEVICE_CPU_OPS_H
+/* Memory of the CPU, and its streams and events, which are none. */
+#ifndef RS_DEVICE_CPU_MEMORY_H
+#define RS_DEVICE_CPU_MEMORY_H
 
 #include "device/device.h"
 
-/* cpu_memory.c */
 reshard_status rs_cpu_alloc(rs_device *device, size_t bytes, void **memory);
 void rs_cpu_free(rs_device *device, void *memory);
 reshard_status rs_cpu_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory);
 void rs_cpu_free_async(rs_device *device, void *memory, void *stream);
 reshard_status rs_cpu_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
 reshard_status rs_cpu_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
-/* Streams and events, of which there are none: all is done when a call returns. */
+/* Streams and events of a device that has none: all work is done when a call returns. */
 reshard_status rs_cpu_stream_create(rs_device *device, void **stream);
 void rs_cpu_stream_destroy(rs_device *device, void *stream);
 reshard_status rs_cpu_event_create(rs_device *device, rs_event **event);
@@ -23,8 +22,5 @@ reshard_status rs_cpu_synchronize(rs_device *device, void *stream);
 reshard_status rs_cpu_finish(rs_device *device);
 reshard_status rs_cpu_capturing(rs_device *device, void *stream, bool *capturing);
 reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can);
-
-/* cpu_select.c */
-reshard_status rs_cpu_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
 
 #endif

@@ -15,12 +15,12 @@ using namespace rs_box;
 
 namespace {
 
-template <int Element> struct square {
+template <int Element> struct tiling {
   using word = typename unit<(Element < 4 ? 4 : Element)>::type;
   using element = typename unit<Element>::type;
   static constexpr int in_word = sizeof(word) / Element;             /* elements */
-  static constexpr int columns = RS_BOX_SQUARE_J(Element) / in_word; /* words of a row, along j */
-  static constexpr int ni = RS_BOX_SQUARE_I(Element);
+  static constexpr int columns = RS_BOX_TRANSPOSE_J(Element) / in_word; /* words of a row, along j */
+  static constexpr int ni = RS_BOX_TRANSPOSE_I(Element);
   static_assert(columns % 32 == 0, "a warp stores words of 32 neighbours");
   static_assert(ni % (32 * in_word) == 0, "a warp loads words of 32 neighbours");
 
@@ -47,19 +47,19 @@ template <typename T> static __device__ __forceinline__ void transpose(T (&)[1])
 template <int Element> __device__ __forceinline__ uint32_t gather(const char *src, int n) {
   uint32_t w = 0;
 #pragma unroll
-  for (int k = 0; k < square<Element>::in_word; k++)
+  for (int k = 0; k < tiling<Element>::in_word; k++)
     if (k < n)
-      w |= static_cast<uint32_t>(load<false, typename square<Element>::element>(src + k * Element)) << 8 * Element * k;
+      w |= static_cast<uint32_t>(load<false, typename tiling<Element>::element>(src + k * Element)) << 8 * Element * k;
   return w;
 }
 template <int Element> __device__ __forceinline__ void scatter(char *dst, uint32_t w, int n) {
   for (int k = 0; k < n; k++)
-    store<false>(dst + k * Element, static_cast<typename square<Element>::element>(w >> 8 * Element * k));
+    store<false>(dst + k * Element, static_cast<typename tiling<Element>::element>(w >> 8 * Element * k));
 }
 
 template <int Element>
-__device__ __forceinline__ void copy_square(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i) {
-  using S = square<Element>;
+__device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i) {
+  using S = tiling<Element>;
   using word = typename S::word;
   constexpr int Q = S::in_word, warps = RS_BOX_THREADS / 32, strips = S::ni / (32 * Q);
   constexpr int loads = S::columns * strips / warps, stores = S::ni * (S::columns / 32) / warps;
@@ -120,27 +120,27 @@ __device__ __forceinline__ void copy_square(char *room, const rs_box_tile &tile,
   }
 }
 
-__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_SQUARE_BLOCKS)
-    copy_squares(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  RS_SHARED(uint4, room, [RS_BOX_SQUARE / 16]);
+__global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
+    copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
+  RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, blockIdx.x, &k);
   const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
   const int64_t src_j = shape.inner.src, dst_i = shape.outer_dst;
   char *at = reinterpret_cast<char *>(room);
   switch (shape.run) {
-  case 1: copy_square<1>(at, tile, src_j, dst_i); break;
-  case 2: copy_square<2>(at, tile, src_j, dst_i); break;
-  case 4: copy_square<4>(at, tile, src_j, dst_i); break;
-  case 8: copy_square<8>(at, tile, src_j, dst_i); break;
-  default: copy_square<16>(at, tile, src_j, dst_i); break;
+  case 1: transpose_tile<1>(at, tile, src_j, dst_i); break;
+  case 2: transpose_tile<2>(at, tile, src_j, dst_i); break;
+  case 4: transpose_tile<4>(at, tile, src_j, dst_i); break;
+  case 8: transpose_tile<8>(at, tile, src_j, dst_i); break;
+  default: transpose_tile<16>(at, tile, src_j, dst_i); break;
   }
 }
 
 } // namespace
 
-extern "C" int rs_box_squares_load(void) { return rs_launch_load(copy_squares); }
+extern "C" int rs_box_transpose_load(void) { return rs_launch_load(copy_transposes); }
 
-extern "C" int rs_box_squares_launch(const rs_box_batch *batch, void *stream) {
-  return rs_launch(copy_squares, dim3(batch->tiles), dim3(RS_BOX_THREADS), 0, stream, *batch);
+extern "C" int rs_box_transpose_launch(const rs_box_batch *batch, void *stream) {
+  return rs_launch(copy_transposes, dim3(batch->tiles), dim3(RS_BOX_THREADS), 0, stream, *batch);
 }
