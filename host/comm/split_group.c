@@ -14,7 +14,7 @@ typedef struct record {
 } record;
 _Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
-static int compare(const void *a, const void *b) {
+static int compare_requests(const void *a, const void *b) {
   const rs_asked *x = a, *y = b;
   if (x->color != y->color)
     return x->color < y->color ? -1 : 1;
@@ -23,10 +23,10 @@ static int compare(const void *a, const void *b) {
   return x->rank < y->rank ? -1 : 1;
 }
 
-void rs_asked_sort(int64_t n, rs_asked *asked) { qsort(asked, (size_t)n, sizeof *asked, compare); }
+void rs_asked_sort(int64_t n, rs_asked *asked) { qsort(asked, (size_t)n, sizeof *asked, compare_requests); }
 
 /* The same verdict on every rank. */
-static reshard_status check(int64_t n, const record *all) {
+static reshard_status check_records(int64_t n, const record *all) {
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
@@ -37,7 +37,7 @@ static reshard_status check(int64_t n, const record *all) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status tell(reshard_comm comm, const rs_split *mine, const record **all) {
+static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, const record **all) {
   record r = {.status = mine->status, .color = mine->color, .key = mine->key};
   const char *words = mine->status != RESHARD_SUCCESS ? reshard_last_error()
                       : mine->what != NULL            ? mine->what
@@ -48,10 +48,10 @@ static reshard_status tell(reshard_comm comm, const rs_split *mine, const record
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, &r, sizeof r, &gathered));
   *all = gathered;
-  return check(comm->size, *all);
+  return check_records(comm->size, *all);
 }
 
-static reshard_status find(reshard_comm comm, const record *all, rs_seat *seat) {
+static reshard_status find_group(reshard_comm comm, const record *all, rs_seat *seat) {
   rs_asked *places = NULL;
   RS_TRY(rs_alloc(&places, comm->size, sizeof *places));
   for (int64_t r = 0; r < comm->size; r++)
@@ -82,8 +82,8 @@ static reshard_status find(reshard_comm comm, const record *all, rs_seat *seat) 
 reshard_status rs_seat_find(reshard_comm comm, const rs_split *mine, rs_seat *seat) {
   const record *all;
   rs_seat found = {.color = -1};
-  RS_TRY(tell(comm, mine, &all));
-  reshard_status status = rs_seat_agree(comm, find(comm, all, &found));
+  RS_TRY(exchange_records(comm, mine, &all));
+  reshard_status status = rs_seat_agree(comm, find_group(comm, all, &found));
   if (status != RESHARD_SUCCESS)
     free(found.global_ranks);
   else
@@ -93,5 +93,5 @@ reshard_status rs_seat_find(reshard_comm comm, const rs_split *mine, rs_seat *se
 
 reshard_status rs_seat_agree(reshard_comm comm, reshard_status mine) {
   const record *all;
-  return tell(comm, &(rs_split){.status = mine}, &all);
+  return exchange_records(comm, &(rs_split){.status = mine}, &all);
 }

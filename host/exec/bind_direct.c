@@ -11,22 +11,22 @@
 #include <string.h>
 
 /* rs_view_of of a transfer: peers have shown where their arrays are. */
-static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
   const rs_offer *offer = ((const rs_offer *const *)user)[rank];
   rs_arrays_view(offer->arrays, offer->plan, entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
 /* What a rank brings to the meeting that compiles. */
-typedef struct binder {
+typedef struct compile_call {
   reshard_transfer transfer;
   rs_binding *binding;
   const rs_copies *copies;
   reshard_status status;
   char text[512];
-} binder;
+} compile_call;
 
-static reshard_status append(rs_copies *all, const rs_copies *more) {
+static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
   int64_t axes = all->axis.n;
   RS_TRY(rs_vec_reserve(&all->copy, all->copy.n + more->copy.n));
   RS_TRY(rs_vec_reserve(&all->axis, all->axis.n + more->axis.n));
@@ -42,12 +42,13 @@ static reshard_status append(rs_copies *all, const rs_copies *more) {
 }
 
 /* What comes to the ranks of a lane. */
-static reshard_status compile_lane(int64_t n, binder *const *b, int64_t lane, rs_device *device, rs_program **program) {
+static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t lane, rs_device *device,
+                                   rs_program **program) {
   rs_copies merged = {0};
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     if (b[i]->transfer->comm->lane == lane)
-      status = append(&merged, b[i]->copies);
+      status = append_copies(&merged, b[i]->copies);
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
     status = device->ops->compile(device, &merged, merged.bytes, program);
   rs_copies_free(&merged);
@@ -64,8 +65,8 @@ void rs_shared_drop(rs_shared *shared) {
 }
 
 /* For all ranks of the process: the first failure, or programs shared by all. */
-static reshard_status compile(int64_t n, void **all) {
-  binder *const *b = (binder *const *)all;
+static reshard_status compile_lanes(int64_t n, void **all) {
+  compile_call *const *b = (compile_call *const *)all;
   for (int64_t i = 0; i < n; i++)
     if (b[i]->status != RESHARD_SUCCESS)
       return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
@@ -89,15 +90,15 @@ fail:
 
 reshard_status rs_bind_direct(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   rs_copies copies = {0};
-  binder mine = {.transfer = t, .binding = binding, .copies = &copies};
+  compile_call mine = {.transfer = t, .binding = binding, .copies = &copies};
   mine.status = t->comm->ops->enter(t->comm);
   if (mine.status == RESHARD_SUCCESS) {
-    mine.status = rs_pull(t->plan, view_of, (void *)offers, &copies, &binding->foreign_bytes);
+    mine.status = rs_pull(t->plan, view_of_peer, (void *)offers, &copies, &binding->foreign_bytes);
     t->comm->ops->leave(t->comm);
   }
   if (mine.status != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  reshard_status status = t->comm->ops->together(t->comm, compile, &mine);
+  reshard_status status = t->comm->ops->together(t->comm, compile_lanes, &mine);
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = copies.copy.n, .rounds = 1};
   rs_copies_free(&copies);
   return status;

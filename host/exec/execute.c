@@ -60,7 +60,7 @@ static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t)
 }
 
 /* gates: the ranks have come through theirs, each with a stream of its own. */
-static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
+static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
@@ -73,7 +73,7 @@ static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *
 /* What a rank brings when all ranks of the process come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return run(n, t, t[0]->gate.stream, n > 1);
+  return run_transfers(n, t, t[0]->gate.stream, n > 1);
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
@@ -95,7 +95,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 }
 
 /* Puts the transfers in the order of their ranks; all ranks of the process must be there once. */
-static reshard_status order(int64_t n, const reshard_transfer *transfers) {
+static reshard_status order_transfers(int64_t n, const reshard_transfer *transfers) {
   for (int64_t i = 0; i < n; i++)
     if (transfers[i] == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is NULL", (long long)i);
@@ -141,11 +141,11 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
       break;
     }
   if (status == RESHARD_SUCCESS)
-    status = order(n, transfers);
+    status = order_transfers(n, transfers);
   if (status == RESHARD_SUCCESS)
     status = transfers[0]->comm->ops->alive(transfers[0]->comm);
   if (status == RESHARD_SUCCESS)
-    status = run(n, transfers[0]->ranks, stream, false);
+    status = run_transfers(n, transfers[0]->ranks, stream, false);
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

@@ -140,7 +140,7 @@ reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_s
 }
 
 /* The host waits only where the stream cannot. */
-static reshard_status join(rs_lane *first, rs_lane *lane, int s) {
+static reshard_status join_stream(rs_lane *first, rs_lane *lane, int s) {
   reshard_status status = rs_stream_record(lane->device, lane->event[RS_END], lane->stream[s], tail_edges[s]);
   if (status == RESHARD_SUCCESS)
     status = rs_stream_wait(first->device, first->stream[RS_MOVE], lane->event[RS_END], end_edges[s]);
@@ -157,7 +157,7 @@ reshard_status rs_flow_end(rs_flow *flow) {
       rs_lane *lane = flow->lane[g];
       if (lane->joined[s] == lane->given[s] || (lane == first && s == RS_MOVE))
         continue;
-      reshard_status joined = join(first, lane, s);
+      reshard_status joined = join_stream(first, lane, s);
       status = status != RESHARD_SUCCESS ? status : joined;
     }
   return status;

@@ -85,7 +85,7 @@ static void trace_step(const job *j, int64_t g, rs_step step, void *stream, int6
                  &(rs_trace_step){RS_TRACE_WORK, names[step], NULL, ranks == 1 ? rank : -1, number, bytes});
 }
 
-static void clear(rs_lane *lane, int64_t lanes) {
+static void clear_lane(rs_lane *lane, int64_t lanes) {
   lane->packs = lane->moves = lane->unpacks = lane->note_moved = lane->note_unpacked = false;
   lane->unpack_needed = -1;
   for (int64_t h = 0; h < lanes; h++) {
@@ -100,7 +100,7 @@ static rs_lane *mover_of(const job *j, const rs_part *part) {
 }
 
 /* What a rank packs in a round, who moves it, and which earlier moves must be behind before that is packed over. */
-static void look_at_sends(job *j, int64_t i, const rs_round *r, int64_t number) {
+static void find_send_work(job *j, int64_t i, const rs_round *r, int64_t number) {
   struct reshard_transfer_s *t = j->t[i];
   for (int64_t p = 0; p < r->nsends; p++) {
     if (!r->sends[p].staged)
@@ -117,7 +117,7 @@ static void look_at_sends(job *j, int64_t i, const rs_round *r, int64_t number) 
   }
 }
 
-static void look_at_receives(job *j, int64_t i, const rs_round *r, int64_t number) {
+static void find_receive_work(job *j, int64_t i, const rs_round *r, int64_t number) {
   rs_lane *lane = lane_of(j, i);
   for (int64_t p = 0; p < r->nreceives && r->receive_slots != NULL; p++) {
     if (!r->receives[p].staged)
@@ -130,9 +130,9 @@ static void look_at_receives(job *j, int64_t i, const rs_round *r, int64_t numbe
 }
 
 /* What the lanes have to do in a round, and what they have to wait for before staging is used again. */
-static void look(job *j, int64_t number) {
+static void find_round_work(job *j, int64_t number) {
   for (int64_t g = 0; g < j->flow.n; g++)
-    clear(j->flow.lane[g], j->flow.n);
+    clear_lane(j->flow.lane[g], j->flow.n);
   for (int64_t i = 0; i < j->n; i++) {
     const rs_round *r = round_of(j, i);
     rs_lane *lane = lane_of(j, i);
@@ -143,13 +143,13 @@ static void look(job *j, int64_t number) {
     lane->packs |= r->pack != NULL;
     lane->unpacks |= r->unpack != NULL;
     lane->note_moved |= r->unpack != NULL;
-    look_at_sends(j, i, r, number);
-    look_at_receives(j, i, r, number);
+    find_send_work(j, i, r, number);
+    find_receive_work(j, i, r, number);
   }
 }
 
 /* Of an earlier execute nothing has to be waited for: the user's stream comes after it. */
-static void forget(rs_use *uses, int64_t n) {
+static void reset_uses(rs_use *uses, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     uses[i] = (rs_use){0, -1};
 }
@@ -171,7 +171,7 @@ static reshard_status run_programs(job *j, int64_t g, rs_step step, void *stream
   return status;
 }
 
-static reshard_status pack(job *j, int64_t g, int64_t number) {
+static reshard_status pack_lane(job *j, int64_t g, int64_t number) {
   rs_lane *lane = j->flow.lane[g];
   void *stream;
   bool other = false; /* it is moved on another stream */
@@ -184,7 +184,7 @@ static reshard_status pack(job *j, int64_t g, int64_t number) {
   return other ? rs_flow_note(lane, RS_PACK, number) : RESHARD_SUCCESS;
 }
 
-static reshard_status prepare_move(job *j, int64_t g, int64_t number) {
+static reshard_status begin_move(job *j, int64_t g, int64_t number) {
   rs_lane *lane = j->flow.lane[g];
   void *stream;
   for (int64_t h = 0; h < j->flow.n; h++) {
@@ -196,7 +196,7 @@ static reshard_status prepare_move(job *j, int64_t g, int64_t number) {
   return rs_flow_use(&j->flow, lane, RS_MOVE, &stream);
 }
 
-static reshard_status unpack(job *j, int64_t g, int64_t number) {
+static reshard_status unpack_lane(job *j, int64_t g, int64_t number) {
   rs_lane *lane = j->flow.lane[g];
   void *stream;
   int64_t seen = -1;
@@ -207,7 +207,7 @@ static reshard_status unpack(job *j, int64_t g, int64_t number) {
   return other && lane->note_unpacked ? rs_flow_note(lane, RS_UNPACK, number) : RESHARD_SUCCESS;
 }
 
-static reshard_status keep(job *j) {
+static reshard_status copy_kept(job *j) {
   for (int64_t g = 0; g < j->flow.n; g++) {
     bool any = false;
     void *stream;
@@ -222,7 +222,7 @@ static reshard_status keep(job *j) {
 }
 
 /* In one call for all lanes. */
-static reshard_status exchange(job *j, int64_t number) {
+static reshard_status exchange_round(job *j, int64_t number) {
   for (int64_t g = 0; g < j->flow.n; g++)
     if (j->flow.lane[g]->moves)
       trace_step(j, g, RS_MOVE, j->flow.lane[g]->stream[RS_MOVE], number);
@@ -235,16 +235,16 @@ static reshard_status exchange(job *j, int64_t number) {
 
 static reshard_status run_round(job *j, int64_t number) {
   int64_t lanes = j->flow.n;
-  look(j, number);
+  find_round_work(j, number);
   for (int64_t g = 0; g < lanes; g++)
     if (j->flow.lane[g]->packs)
-      RS_TRY(pack(j, g, number));
+      RS_TRY(pack_lane(j, g, number));
   if (number == 0) /* what others wait for goes first */
-    RS_TRY(keep(j));
+    RS_TRY(copy_kept(j));
   for (int64_t g = 0; g < lanes; g++)
     if (j->flow.lane[g]->moves)
-      RS_TRY(prepare_move(j, g, number));
-  RS_TRY(exchange(j, number));
+      RS_TRY(begin_move(j, g, number));
+  RS_TRY(exchange_round(j, number));
   for (int64_t g = 0; g < lanes; g++) {
     rs_lane *lane = j->flow.lane[g];
     if (lane->note_moved && lane->at[RS_PACK] != RS_MOVE)
@@ -252,7 +252,7 @@ static reshard_status run_round(job *j, int64_t number) {
   }
   for (int64_t g = 0; g < lanes; g++)
     if (j->flow.lane[g]->unpacks)
-      RS_TRY(unpack(j, g, number));
+      RS_TRY(unpack_lane(j, g, number));
   return RESHARD_SUCCESS;
 }
 
@@ -264,10 +264,10 @@ static reshard_status run_packed(job *j) {
     RS_TRY(rs_flow_start(&j->flow));
   while (rs_next_round(j->n, j->t))
     RS_TRY(run_round(j, number++));
-  return number == 0 ? keep(j) : RESHARD_SUCCESS;
+  return number == 0 ? copy_kept(j) : RESHARD_SUCCESS;
 }
 
-static void begin(job *j, void *stream, bool gates) {
+static void begin_flow(job *j, void *stream, bool gates) {
   struct reshard_transfer_s *const *t = j->t;
   int64_t rounds = 0;
   j->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->lanes};
@@ -276,19 +276,19 @@ static void begin(job *j, void *stream, bool gates) {
     if (t[i]->comm->lane_rank == 0)
       j->flow.lane[t[i]->comm->lane] = &t[i]->lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
-    forget(t[i]->binding.sent, t[i]->binding.nsent);
-    forget(t[i]->binding.received, t[i]->binding.nreceived);
+    reset_uses(t[i]->binding.sent, t[i]->binding.nsent);
+    reset_uses(t[i]->binding.received, t[i]->binding.nreceived);
   }
   rs_flow_begin(&j->flow, gates ? t[0]->lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
 }
 
 /* The first error, and its text, while others may follow. */
-typedef struct verdict {
+typedef struct first_error {
   reshard_status status;
   char text[512];
-} verdict;
+} first_error;
 
-static void add(verdict *v, reshard_status status) {
+static void add_error(first_error *v, reshard_status status) {
   if (v->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
     return;
   v->status = status;
@@ -297,17 +297,17 @@ static void add(verdict *v, reshard_status status) {
 
 reshard_status rs_execute_on_streams(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   job j = {.n = n, .t = t};
-  verdict v;
+  first_error v;
   v.status = RESHARD_SUCCESS;
-  begin(&j, stream, gates);
+  begin_flow(&j, stream, gates);
   void *main = j.flow.lane[0]->stream[RS_MOVE];
   for (int64_t i = 0; i < n && gates && v.status == RESHARD_SUCCESS; i++)
-    add(&v, rs_gate_open(&t[i]->gate, main));
+    add_error(&v, rs_gate_open(&t[i]->gate, main));
   if (v.status == RESHARD_SUCCESS)
-    add(&v, t[0]->path == RESHARD_PATH_DIRECT ? run_direct(&j) : run_packed(&j));
-  add(&v, rs_flow_end(&j.flow));
+    add_error(&v, t[0]->path == RESHARD_PATH_DIRECT ? run_direct(&j) : run_packed(&j));
+  add_error(&v, rs_flow_end(&j.flow));
   for (int64_t i = 0; i < n && gates; i++)
-    add(&v, rs_gate_close(&t[i]->gate, main));
+    add_error(&v, rs_gate_close(&t[i]->gate, main));
   if (v.status != RESHARD_SUCCESS)
     rs_error_set(v.text);
   return v.status;

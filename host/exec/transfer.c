@@ -14,15 +14,15 @@ typedef struct record {
   int32_t status, path, call, use;
   rs_proposal collective;
   uint64_t fields[RS_FIELDS];
-  uint64_t key;          /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer; /* read by ranks of the same process only */
+  uint64_t key;           /* create: rank 0's is taken; rebind: compared */
+  const rs_offer *offer;  /* read by ranks of the same process only */
   int64_t entries, value; /* of the plan; of the argument */
   char argument[48];      /* its name; "": there is none */
   char text[256];         /* of an error, else the library's version */
 } record;
 
 /* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
-static reshard_status compare_wishes(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
+static reshard_status compare_options(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
   static const char *const paths[] = {"auto", "direct", "packed"}, *const uses[] = {"auto", "force", "forbid"};
   int64_t n = comm->size;
   for (int f = 0; f < RS_FIELDS; f++)
@@ -46,7 +46,7 @@ static reshard_status compare_wishes(reshard_comm comm, const struct reshard_pla
 }
 
 /* Likewise. */
-static reshard_status compare(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
+static reshard_status compare_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
@@ -59,7 +59,7 @@ static reshard_status compare(reshard_comm comm, const struct reshard_plan_s *pl
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
   if (all[0].call == CALL_CREATE)
-    RS_TRY(compare_wishes(comm, plan, all));
+    RS_TRY(compare_options(comm, plan, all));
   for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
     if (all[r].key != all[0].key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld rebind different transfers", (long long)r);
@@ -80,7 +80,7 @@ static reshard_status exchange_records(reshard_comm comm, const struct reshard_p
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, mine, sizeof *mine, &gathered));
   *all = gathered;
-  return compare(comm, plan, *all);
+  return compare_records(comm, plan, *all);
 }
 
 static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
@@ -167,9 +167,9 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
 }
 
 /* All that a rank can check and make on its own. */
-static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                              const reshard_transfer_options *options, struct reshard_transfer_s **out,
-                              rs_binding *binding) {
+static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
+                                         const reshard_transfer_options *options, struct reshard_transfer_s **out,
+                                         rs_binding *binding) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   if (plan->nentries > 0 && plan->world != comm->size)
@@ -194,7 +194,7 @@ static reshard_status prepare(reshard_comm comm, reshard_plan plan, const reshar
 }
 
 /* The leader's part of a packed transfer: room for the receives that one exchange can bring. */
-static reshard_status reserve(int64_t n, void **all) {
+static reshard_status reserve_exchange(int64_t n, void **all) {
   int64_t most = 0;
   for (int64_t i = 0; i < n; i++) {
     const rs_binding *b = &((reshard_transfer)all[i])->binding;
@@ -232,13 +232,13 @@ static reshard_status connect_peers(reshard_transfer t) {
 /* What a packed transfer needs of its communicator: all ranks have it, or none. */
 static reshard_status prepare_exchange(reshard_transfer t) {
   reshard_comm comm = t->comm;
-  reshard_status status = comm->ops->together(comm, reserve, t);
+  reshard_status status = comm->ops->together(comm, reserve_exchange, t);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
   return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
 }
 
-static reshard_status bind(reshard_transfer t, rs_binding *binding, const record *all) {
+static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const record *all) {
   if (t->path == RESHARD_PATH_PACKED)
     return rs_agree(t->comm, rs_bind_packed(t, binding));
   const rs_offer **offers;
@@ -262,7 +262,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   if (transfer == NULL)
     set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    set_status(&mine, prepare(comm, plan, arrays, options, &t, &binding));
+    set_status(&mine, check_and_allocate(comm, plan, arrays, options, &t, &binding));
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
     memcpy(mine.fields, plan->fields, sizeof mine.fields);
@@ -280,7 +280,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
-  RS_TRY_GOTO(status, bind(t, &binding, all), fail);
+  RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
   t->binding = binding;
   if (t->path == RESHARD_PATH_PACKED)
     RS_TRY_GOTO(status, prepare_exchange(t), bound);
@@ -298,7 +298,7 @@ fail:
 
 /* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. A device that
  * cannot be waited for twice is lost. */
-static void settle(reshard_transfer t) {
+static void finish_streams(reshard_transfer t) {
   for (int64_t g = 0; t->used && g < t->comm->lanes; g++) {
     rs_device *device = t->comm->lane_devices[g];
     if (device->ops->finish(device) != RESHARD_SUCCESS)
@@ -324,10 +324,10 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     set_status(&mine, status);
     status = exchange_records(t->comm, NULL, &mine, &all);
     if (status == RESHARD_SUCCESS)
-      status = bind(t, &binding, all);
+      status = bind_path(t, &binding, all);
   }
   if (status == RESHARD_SUCCESS) {
-    settle(t);
+    finish_streams(t);
     rs_binding old = t->binding;
     t->binding = binding;
     binding = old;
@@ -340,7 +340,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
 void reshard_transfer_destroy(reshard_transfer t) {
   if (t == NULL)
     return;
-  settle(t);
+  finish_streams(t);
   rs_binding_free(t->comm, &t->binding);
   rs_gate_destroy(&t->gate);
   rs_lane_destroy(&t->lane);

@@ -345,7 +345,7 @@ reshard_status reshard_layout_array_count(reshard_layout layout, int64_t rank, i
   return RESHARD_SUCCESS;
 }
 
-static int64_t product(int ndim, const int64_t *shape) {
+static int64_t elements_of(int ndim, const int64_t *shape) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++)
     n *= shape[d];
@@ -356,7 +356,7 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
   reshard_array_info made = {0};
   rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), made.shape);
-  made.elements = product(layout->ndim, made.shape);
+  made.elements = elements_of(layout->ndim, made.shape);
   int64_t stride = 1;
   for (int d = layout->ndim - 1; d >= 0; d--) {
     made.strides[d] = stride;
@@ -367,7 +367,7 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
-    made.offset += product(layout->ndim, shape);
+    made.offset += elements_of(layout->ndim, shape);
   }
   *info = made;
   return RESHARD_SUCCESS;
@@ -431,7 +431,7 @@ reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t ran
   for (int64_t a = own ? buffer : 0; a < arrays; a++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
-    total += product(layout->ndim, shape);
+    total += elements_of(layout->ndim, shape);
   }
   *elements = total;
   return RESHARD_SUCCESS;

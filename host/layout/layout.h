@@ -113,13 +113,13 @@ reshard_status rs_layout_query(const struct reshard_layout_s *layout, const rs_q
 typedef struct rs_census {
   const struct reshard_layout_s *layout;
   int64_t position; /* of the rank, in the rank list */
-  int nfamilies;
-  struct rs_family *families;
+  int nsubsets;
+  struct rs_census_subset *subsets;
   struct {
     rs_pieces asked; /* the query it was counted for */
     rs_lists lists;
     int64_t all;    /* queried indices, over all parts */
-    int64_t *below; /* [nfamilies] over the parts of ranks of that family */
+    int64_t *below; /* [nsubsets] over the parts of ranks of that subset */
   } dim[RESHARD_MAX_DIMS];
 } rs_census;
 reshard_status rs_census_create(const struct reshard_layout_s *layout, int64_t rank, rs_census *out);

@@ -261,7 +261,7 @@ static reshard_status make_messages(rs_side *side, bool sending) {
 }
 
 /* Scratch of the queries is not needed any more. */
-static void trim(rs_lists *lists) {
+static void free_scratch(rs_lists *lists) {
   free(lists->found.at);
   free(lists->group.at);
   memset(&lists->found, 0, sizeof lists->found);
@@ -324,8 +324,8 @@ reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, cons
   RS_TRY_GOTO(status, make_messages(&c->send, true), done);
   RS_TRY_GOTO(status, make_messages(&c->receive, false), done);
 done:
-  trim(&c->send.lists);
-  trim(&c->receive.lists);
+  free_scratch(&c->send.lists);
+  free_scratch(&c->receive.lists);
   free(w.pieces.at);
   free(w.holders.at);
   free(w.sources.at);

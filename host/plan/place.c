@@ -6,8 +6,8 @@ static int64_t begin_of(const rs_run *run, bool ask) { return ask ? run->ask : r
 
 /* Where a segment lies in this rank's array, when that is one contiguous range; in elements. ask: the array is the one
  * that asks in the segment's runs. */
-static bool contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask, const int64_t *strides,
-                       int64_t *offset) {
+static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask,
+                               const int64_t *strides, int64_t *offset) {
   int64_t expected = 1;
   *offset = 0;
   for (int a = g->naxes - 1; a >= 0; a--) {
@@ -79,7 +79,7 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     if (!may_be_contiguous(s, (sending ? c->src : c->dst)->ndim, given != NULL ? given : array.strides))
       return false;
     rs_segment_geometry(plan, c, sent, s, &g);
-    if (!contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
+    if (!segment_contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
       return false;
     offset += array.offset;
     if (i == m->first) {

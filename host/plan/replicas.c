@@ -91,10 +91,10 @@ static line line_of(const rs_work *w, int64_t rank) {
   return (line){local, local ? node : 0};
 }
 
-static bool same(line a, line b) { return a.local == b.local && a.node == b.node; }
+static bool same_line(line a, line b) { return a.local == b.local && a.node == b.node; }
 
 /* Does a holder serve a line? */
-static bool serves(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
+static bool serves_line(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
 
 /* Where the k-th of n shares of a line of `total` elements begins. */
 static int64_t share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
@@ -108,7 +108,7 @@ static int64_t row_at(const rs_receiver *r, int64_t x) {
 static int64_t line_total(const rs_work *w, line l) {
   int64_t total = 0;
   for (int64_t i = 0; i < w->receivers.n; i++)
-    if (w->nodes == NULL || same(line_of(w, w->receivers.at[i].rank), l))
+    if (w->nodes == NULL || same_line(line_of(w, w->receivers.at[i].rank), l))
       total += w->receivers.at[i].elements;
   return total;
 }
@@ -117,7 +117,7 @@ static int64_t line_total(const rs_work *w, line l) {
 static reshard_status send_line(rs_work *w, line l) {
   int64_t k = 0, n = 0, total = line_total(w, l), before = 0;
   for (int64_t i = 0; i < w->sources.n; i++)
-    if (serves(w, l, w->sources.at[i].rank)) {
+    if (serves_line(w, l, w->sources.at[i].rank)) {
       if (w->sources.at[i].rank < w->rank)
         k++;
       n++;
@@ -125,7 +125,7 @@ static reshard_status send_line(rs_work *w, line l) {
   int64_t lo = share_begin(total, k, n), hi = share_begin(total, k + 1, n);
   for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
     const rs_receiver *r = &w->receivers.at[i];
-    if (w->nodes != NULL && !same(line_of(w, r->rank), l))
+    if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
     if (begin < end)
@@ -147,11 +147,11 @@ reshard_status rs_share_sends(rs_work *w) {
 static reshard_status receive_part(rs_work *w, line l, const rs_receiver *part, int64_t before, int64_t total) {
   int64_t n = 0;
   for (int64_t i = 0; i < w->sources.n; i++)
-    n += serves(w, l, w->sources.at[i].rank);
+    n += serves_line(w, l, w->sources.at[i].rank);
   int64_t k = 0, first = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
   for (int64_t i = 0; i < w->sources.n; i++) {
     rs_holder h = w->sources.at[i];
-    if (!serves(w, l, h.rank))
+    if (!serves_line(w, l, h.rank))
       continue;
     if (k >= first) {
       int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
@@ -213,7 +213,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   int64_t total = line_total(w, mine), before = 0, want = 0;
   for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
     rs_receiver r = w->receivers.at[i];
-    if (w->nodes != NULL && !same(line_of(w, r.rank), mine))
+    if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
       continue;
     if (r.rank == w->rank) { /* both are by array */
       r.lists = wants[want++].lists;

@@ -11,7 +11,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Does one of the ascending runs contain index i of the asker? */
-static bool contains(const rs_run *runs, int64_t count, int64_t i) {
+static bool runs_contain(const rs_run *runs, int64_t count, int64_t i) {
   int64_t low = 0, high = count;
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
@@ -23,7 +23,8 @@ static bool contains(const rs_run *runs, int64_t count, int64_t i) {
   return low < count && runs[low].ask <= i;
 }
 
-static reshard_status measure(const rs_lists *lists, const rs_hit *hits, int64_t n, int d, int ndim, int64_t *size) {
+static reshard_status union_elements(const rs_lists *lists, const rs_hit *hits, int64_t n, int d, int ndim,
+                                     int64_t *size) {
   *size = n > 0;
   if (n == 0 || d == ndim)
     return RESHARD_SUCCESS;
@@ -50,10 +51,10 @@ static reshard_status measure(const rs_lists *lists, const rs_hit *hits, int64_t
     int64_t ninside = 0, below;
     for (int64_t i = 0; i < n; i++) {
       const rs_list *list = &lists->list.at[hits[i].list[d]];
-      if (contains(lists->run.at + list->first, list->count, bounds[b]))
+      if (runs_contain(lists->run.at + list->first, list->count, bounds[b]))
         inside[ninside++] = hits[i];
     }
-    RS_TRY_GOTO(status, measure(lists, inside, ninside, d + 1, ndim, &below), done);
+    RS_TRY_GOTO(status, union_elements(lists, inside, ninside, d + 1, ndim, &below), done);
     *size += below * (bounds[b + 1] - bounds[b]);
   }
 done:
@@ -64,7 +65,7 @@ done:
 
 reshard_status rs_union(const rs_work *w, const rs_lists *lists, int64_t *elements) {
   int64_t size;
-  RS_TRY(measure(lists, w->hits.at, w->hits.n, 0, w->class_->dst->ndim, &size));
+  RS_TRY(union_elements(lists, w->hits.at, w->hits.n, 0, w->class_->dst->ndim, &size));
   *elements += size;
   return RESHARD_SUCCESS;
 }

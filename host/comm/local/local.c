@@ -12,12 +12,12 @@
 #include <string.h>
 #include <time.h>
 
-static reshard_status ended(void) {
+static reshard_status error_ended(void) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
 }
 
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
-static void hold(rs_team *team) {
+static void run_meeting(rs_team *team) {
   bool same = true;
   for (int64_t i = 1; i < team->n; i++)
     same &= team->runs[i] == team->runs[0];
@@ -50,9 +50,9 @@ static struct timespec deadline_in(int64_t ms) {
 }
 
 /* The same where a rank has given up; the mutex is held. */
-static reshard_status ended_by(const rs_team *team) {
+static reshard_status error_ended_by(const rs_team *team) {
   return team->missing[0] == '\0'
-             ? ended()
+             ? error_ended()
              : rs_error(RESHARD_ERROR_PEER, "a rank gave up waiting after %lld ms; missing were: %s",
                         (long long)team->timeout_ms, team->missing);
 }
@@ -67,13 +67,13 @@ static void find_missing(rs_team *team) {
 }
 
 /* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
-static reshard_status await(rs_team *team) {
+static reshard_status wait_for_meeting(rs_team *team) {
   uint64_t generation = team->generation;
   struct timespec deadline = deadline_in(team->timeout_ms);
   bool late = false;
   while (team->generation == generation) {
     if (team->ended && !team->running)
-      return ended_by(team);
+      return error_ended_by(team);
     if (late && !team->running) {
       int64_t arrived = team->arrived;
       find_missing(team);
@@ -91,7 +91,7 @@ static reshard_status await(rs_team *team) {
 }
 
 /* A call that does not return together with the others' may end before those who read this rank's memory have read. */
-static void await_readers(rs_team *team) {
+static void wait_for_readers(rs_team *team) {
   while (team->readers > 0)
     pthread_cond_wait(&team->changed, &team->mutex);
 }
@@ -103,7 +103,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   pthread_mutex_lock(&team->mutex);
   reshard_status status = RESHARD_SUCCESS;
   if (team->ended) {
-    status = ended_by(team);
+    status = error_ended_by(team);
   } else if (team->runs[comm->rank] != NULL) { /* its slot is taken: the one who waits there must not be lost */
     status = rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
                       (long long)comm->rank);
@@ -111,9 +111,9 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
     team->slots[comm->rank] = mine;
     team->runs[comm->rank] = run;
     if (++team->arrived == team->n)
-      hold(team);
+      run_meeting(team);
     else
-      status = await(team);
+      status = wait_for_meeting(team);
     if (status == RESHARD_SUCCESS) {
       status = team->result;
       if (status != RESHARD_SUCCESS)
@@ -121,7 +121,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
     }
   }
   if (team->ended)
-    await_readers(team);
+    wait_for_readers(team);
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -129,7 +129,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
 static reshard_status local_enter(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
-  reshard_status status = team->ended ? ended_by(team) : RESHARD_SUCCESS;
+  reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
   team->readers += status == RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
   return status;
@@ -143,14 +143,14 @@ static void local_leave(reshard_comm comm) {
   pthread_mutex_unlock(&team->mutex);
 }
 
-typedef struct gathering {
+typedef struct allgather_call {
   const void *mine;
   size_t bytes;
   char *all; /* the team's */
-} gathering;
+} allgather_call;
 
-static reshard_status gather(int64_t n, void **all) {
-  gathering *const *g = (gathering *const *)all;
+static reshard_status gather_records(int64_t n, void **all) {
+  allgather_call *const *g = (allgather_call *const *)all;
   for (int64_t r = 1; r < n; r++)
     if (g[r]->bytes != g[0]->bytes) /* a barrier here, a transfer being made there */
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
@@ -160,25 +160,27 @@ static reshard_status gather(int64_t n, void **all) {
 }
 
 static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  gathering g = {mine, bytes, rs_team_of(comm)->records};
+  allgather_call g = {mine, bytes, rs_team_of(comm)->records};
   *all = g.all;
-  return local_together(comm, gather, &g);
+  return local_together(comm, gather_records, &g);
 }
 
-static reshard_status local_alive(reshard_comm comm) { return rs_team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status local_alive(reshard_comm comm) {
+  return rs_team_of(comm)->ended ? error_ended() : RESHARD_SUCCESS;
+}
 
 /* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */
-static void end(rs_team *team) {
+static void end_team(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   team->ended = true;
   pthread_cond_broadcast(&team->changed);
   for (rs_team *child = team->children; child != NULL; child = child->next)
-    end(child);
+    end_team(child);
   pthread_mutex_unlock(&team->mutex);
 }
 
 static reshard_status local_abort(reshard_comm comm) {
-  end(rs_team_of(comm));
+  end_team(rs_team_of(comm));
   return RESHARD_SUCCESS;
 }
 

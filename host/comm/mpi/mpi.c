@@ -27,7 +27,7 @@ typedef struct rs_mpi {
   int64_t timeout_ms;
   atomic_bool ended;
   atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
-  bool told;                               /* the others, of an abort */
+  bool abort_sent;                         /* the others, of an abort */
   struct rs_mpi *parent, *children, *next; /* who was split from whom: an abort goes down. Ranks are one thread each. */
   atomic_int users;
   int64_t *global_ranks; /* of base */
@@ -46,18 +46,18 @@ static reshard_status mpi_error(int code, const char *call) {
   return rs_error(RESHARD_ERROR_PEER, "%s: %s (MPI error %d)", call, text, code);
 }
 
-static reshard_status ended(void) {
+static reshard_status error_ended(void) {
   return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
 }
 
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
 /* Nobody waits for these messages: they are for ranks that wait, and for those that come later. */
-static void tell_others(rs_mpi *c) {
+static void send_abort(rs_mpi *c) {
   static const char note = 1;
-  if (c->told)
+  if (c->abort_sent)
     return;
-  c->told = true;
+  c->abort_sent = true;
   for (int64_t r = 0; r < c->base.size; r++) {
     MPI_Request request;
     if (r != c->base.rank && MPI_Isend(&note, 1, MPI_BYTE, (int)r, TAG_ABORT, c->mpi, &request) == MPI_SUCCESS)
@@ -65,54 +65,54 @@ static void tell_others(rs_mpi *c) {
   }
 }
 
-static void end(rs_mpi *c) {
+static void end_comm(rs_mpi *c) {
   c->ended = true;
   for (rs_mpi *child = c->children; child != NULL; child = child->next)
-    end(child);
+    end_comm(child);
 }
 
 /* Did another rank say that it is over? */
-static bool was_told(rs_mpi *c) {
+static bool abort_received(rs_mpi *c) {
   int there = 0;
   if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ABORT, c->mpi, &there, MPI_STATUS_IGNORE) != MPI_SUCCESS || !there)
     return c->ended;
-  end(c);
+  end_comm(c);
   return true;
 }
 
 /* A call begins, if there is something to call on. */
-static reshard_status begin(rs_mpi *c) {
+static reshard_status begin_call(rs_mpi *c) {
   c->inside = true;
-  if (!was_told(c))
+  if (!abort_received(c))
     return RESHARD_SUCCESS;
-  tell_others(c);
+  send_abort(c);
   c->inside = false;
-  return ended();
+  return error_ended();
 }
 
-static reshard_status leave(rs_mpi *c, reshard_status status) {
+static reshard_status end_call(rs_mpi *c, reshard_status status) {
   if (c->ended)
-    tell_others(c);
+    send_abort(c);
   c->inside = false;
   return status;
 }
 
-static bool expired(const rs_mpi *c, int64_t since) {
+static bool deadline_passed(const rs_mpi *c, int64_t since) {
   return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
 }
 
 /* The deadline has passed: who is to blame, "0-2,5", or "". */
-static reshard_status give_up_on(rs_mpi *c, const char *what, const char *missing) {
-  end(c);
+static reshard_status error_timeout(rs_mpi *c, const char *what, const char *missing) {
+  end_comm(c);
   return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms%s%s", what, (long long)c->timeout_ms,
                   missing[0] != '\0' ? "; missing: " : "", missing);
 }
 
 /* Between two tests, since when there is something to wait for. */
-static reshard_status wait_on(rs_mpi *c, int64_t since) {
+static reshard_status pause_or_end(rs_mpi *c, int64_t since) {
   int64_t waited = rs_now_ns() - since;
-  if (was_told(c))
-    return ended();
+  if (abort_received(c))
+    return error_ended();
   if (waited < 200000)
     sched_yield();
   else
@@ -123,15 +123,15 @@ static reshard_status wait_on(rs_mpi *c, int64_t since) {
 /* --- Records ------------------------------------------------------------------------------------------------------ */
 
 /* Asks who has come; a quarter of the deadline, and a second at most, is left for the answers. */
-static reshard_status call_the_roll(rs_mpi *c, MPI_Request *request) {
+static reshard_status find_missing_ranks(rs_mpi *c, MPI_Request *request) {
   char missing[160];
   int64_t patience = rs_min(rs_max(c->timeout_ms / 4, 50), 1000);
   return rs_mpi_find_missing(c->mpi, request, TAG_ABORT, patience, missing, sizeof missing)
              ? RESHARD_SUCCESS
-             : give_up_on(c, "all-gather of records", missing);
+             : error_timeout(c, "all-gather of records", missing);
 }
 
-static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
+static reshard_status allgather_records(rs_mpi *c, void *mine, size_t bytes) {
   MPI_Request request;
   int done = 0;
   int64_t since = rs_now_ns();
@@ -140,10 +140,10 @@ static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS || done)
       break;
-    if (expired(c, since)) /* records and mine outlive the request: see destroy */
-      return call_the_roll(c, &request);
+    if (deadline_passed(c, since)) /* records and mine outlive the request: see destroy */
+      return find_missing_ranks(c, &request);
     rs_mpi_answer(c->mpi);
-    RS_TRY(wait_on(c, since));
+    RS_TRY(pause_or_end(c, since));
   }
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Iallgather");
 }
@@ -157,10 +157,10 @@ typedef struct slot {
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_mpi *c = mpi_of(comm);
   slot *slots = (slot *)c->records, *own = slots + comm->size;
-  RS_TRY(begin(c));
+  RS_TRY(begin_call(c));
   *own = (slot){.bytes = (int64_t)bytes};
   memcpy(own->record, mine, bytes);
-  reshard_status status = leave(c, gather(c, own, sizeof *own));
+  reshard_status status = end_call(c, allgather_records(c, own, sizeof *own));
   if (status != RESHARD_SUCCESS)
     return status;
   for (int64_t r = 0; r < comm->size; r++)
@@ -175,7 +175,7 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
 /* --- Messages ----------------------------------------------------------------------------------------------------- */
 
 /* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
-static int start(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
+static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
   int64_t blocks = p->bytes > INT32_MAX ? p->bytes / BLOCK : 0, rest = p->bytes - blocks * BLOCK;
   char *tail = p->at + blocks * BLOCK;
   int peer = (int)p->peer, code = MPI_SUCCESS;
@@ -194,7 +194,7 @@ static reshard_status run_program(rs_mpi *c, const rs_program *program) {
 }
 
 /* Unpacks what has come completely. got: requests that are done, of the first n, two a message. */
-static reshard_status unpack(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
+static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
   for (int i = 0; i < ngot; i++) {
     int64_t message = got[i] / 2;
     if (message >= turn->nreceives || c->requests[2 * message] != MPI_REQUEST_NULL ||
@@ -207,10 +207,10 @@ static reshard_status unpack(rs_mpi *c, const rs_turn *turn, int ngot, const int
   return RESHARD_SUCCESS;
 }
 
-static int order(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 /* The peers whose messages are still out. */
-static reshard_status give_up_on_peers(rs_mpi *c, const rs_turn *turn) {
+static reshard_status error_timeout_of_peers(rs_mpi *c, const rs_turn *turn) {
   char missing[160];
   int64_t few[64], count = 0, r = 0, s = 0; /* a text has no room for more */
   while (count < 64 && (r < turn->nreceives || s < turn->nsends)) {
@@ -224,10 +224,10 @@ static reshard_status give_up_on_peers(rs_mpi *c, const rs_turn *turn) {
     r += from == peer;
     s += to == peer;
   }
-  return give_up_on(c, "messages of a round", rs_ranges_text(missing, sizeof missing, count, few));
+  return error_timeout(c, "messages of a round", rs_ranges_text(missing, sizeof missing, count, few));
 }
 
-static reshard_status finish(rs_mpi *c, const rs_turn *turn, int n) {
+static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn, int n) {
   int64_t since = rs_now_ns();
   for (;;) {
     int ngot = 0, code = MPI_Testsome(n, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE);
@@ -236,28 +236,28 @@ static reshard_status finish(rs_mpi *c, const rs_turn *turn, int n) {
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 1)
-      qsort(c->done, (size_t)ngot, sizeof *c->done, order);
-    RS_TRY(unpack(c, turn, ngot, c->done));
+      qsort(c->done, (size_t)ngot, sizeof *c->done, compare_indices);
+    RS_TRY(unpack_received(c, turn, ngot, c->done));
     if (ngot > 0)
       since = rs_now_ns(); /* they come, slowly perhaps */
-    else if (expired(c, since))
-      return give_up_on_peers(c, turn);
+    else if (deadline_passed(c, since))
+      return error_timeout_of_peers(c, turn);
     else
-      RS_TRY(wait_on(c, since));
+      RS_TRY(pause_or_end(c, since));
   }
 }
 
 /* Receives that are still out would write into memory that is the caller's again. */
-static void give_up(rs_mpi *c, int n) {
+static void cancel_messages(rs_mpi *c, int n) {
   for (int i = 0; i < n; i++)
     if (c->requests[i] != MPI_REQUEST_NULL) {
       MPI_Cancel(&c->requests[i]);
       MPI_Request_free(&c->requests[i]);
     }
-  end(c);
+  end_comm(c);
 }
 
-static reshard_status move(rs_mpi *c, const rs_turn *turn) {
+static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   int n = (int)(2 * (turn->nreceives + turn->nsends)), code = MPI_SUCCESS;
   if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
@@ -265,19 +265,19 @@ static reshard_status move(rs_mpi *c, const rs_turn *turn) {
   for (int i = 0; i < n; i++)
     c->requests[i] = MPI_REQUEST_NULL;
   for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++)
-    code = start(c, &turn->receives[i], false, c->requests + 2 * i);
+    code = start_message(c, &turn->receives[i], false, c->requests + 2 * i);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
     status = run_program(c, turn->sends[i].program);
     if (status == RESHARD_SUCCESS)
-      code = start(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
+      code = start_message(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
   }
   if (code != MPI_SUCCESS)
     status = mpi_error(code, "starting the messages of a round");
   if (status == RESHARD_SUCCESS)
-    status = finish(c, turn, n);
+    status = finish_messages(c, turn, n);
   if (status != RESHARD_SUCCESS)
-    give_up(c, n);
+    cancel_messages(c, n);
   return status;
 }
 
@@ -286,8 +286,8 @@ static reshard_status mpi_exchange(int64_t n, const rs_turn *turns, int64_t tota
   for (int64_t i = 0; i < n; i++) {
     rs_mpi *c = mpi_of(turns[i].comm);
     int64_t bytes = 0;
-    RS_TRY(begin(c));
-    RS_TRY(leave(c, move(c, &turns[i])));
+    RS_TRY(begin_call(c));
+    RS_TRY(end_call(c, move_messages(c, &turns[i])));
     for (int64_t r = 0; r < turns[i].nreceives; r++)
       bytes += turns[i].receives[r].bytes;
     rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
@@ -320,10 +320,10 @@ static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
 
 /* One rank of this process, as far as this communicator knows: it meets nobody. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return mpi_of(comm)->ended ? ended() : run(1, &mine);
+  return mpi_of(comm)->ended ? error_ended() : run(1, &mine);
 }
 
-static reshard_status mpi_alive(reshard_comm comm) { return mpi_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status mpi_alive(reshard_comm comm) { return mpi_of(comm)->ended ? error_ended() : RESHARD_SUCCESS; }
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 
@@ -331,14 +331,14 @@ static void mpi_leave(reshard_comm comm) { (void)comm; }
 static reshard_status mpi_abort(reshard_comm comm) {
   rs_mpi *c = mpi_of(comm);
   int level = MPI_THREAD_SINGLE;
-  end(c);
+  end_comm(c);
   MPI_Query_thread(&level);
   if (!c->inside || level == MPI_THREAD_MULTIPLE)
-    tell_others(c);
+    send_abort(c);
   return RESHARD_SUCCESS;
 }
 
-static void drop(rs_mpi *c) {
+static void release_comm(rs_mpi *c) {
   if (atomic_fetch_sub(&c->users, 1) > 1)
     return;
   if (c->parent != NULL) {
@@ -346,7 +346,7 @@ static void drop(rs_mpi *c) {
     while (*link != c)
       link = &(*link)->next;
     *link = c->next;
-    drop(c->parent);
+    release_comm(c->parent);
   }
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -364,7 +364,7 @@ static void drop(rs_mpi *c) {
   free(c);
 }
 
-static void mpi_destroy(reshard_comm comm) { drop(mpi_of(comm)); }
+static void mpi_destroy(reshard_comm comm) { release_comm(mpi_of(comm)); }
 
 static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 
@@ -384,7 +384,7 @@ static const rs_comm_ops mpi_ops = {
 };
 
 /* Around an MPI communicator that is ours; after an error it stays, for its ranks cannot all free it. */
-static reshard_status make(MPI_Comm mpi, reshard_device device, int64_t timeout_ms, rs_mpi **out) {
+static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t timeout_ms, rs_mpi **out) {
   int size = 0, rank = 0;
   rs_mpi *c = NULL;
   MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
@@ -418,7 +418,7 @@ fail:
   free(c->records);
   c->records = NULL;
   c->ended = true;
-  drop(c);
+  release_comm(c);
   return status;
 }
 
@@ -430,7 +430,7 @@ static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard
   int code = MPI_Comm_split(c->mpi, seat.n > 0 ? seat.color : MPI_UNDEFINED, seat.key, &mpi);
   reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Comm_split");
   if (status == RESHARD_SUCCESS && mpi != MPI_COMM_NULL)
-    status = make(mpi, c->handle, c->timeout_ms, &made);
+    status = create_comm(mpi, c->handle, c->timeout_ms, &made);
   status = rs_seat_agree(comm, status);
   if (status == RESHARD_SUCCESS && made != NULL) {
     made->base.global_ranks = made->global_ranks = seat.global_ranks;
@@ -440,7 +440,7 @@ static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard
     c->children = made;
     atomic_fetch_add(&c->users, 1);
   } else if (made != NULL) {
-    drop(made);
+    release_comm(made);
   }
   free(seat.global_ranks);
   if (status == RESHARD_SUCCESS)
@@ -473,7 +473,7 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   else if (timeout_ms == 0)
     status = rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
   if (status == RESHARD_SUCCESS)
-    status = make(mpi, device, timeout_ms, &made);
+    status = create_comm(mpi, device, timeout_ms, &made);
   int worst = (int)status, own = (int)status;
   MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, *(const MPI_Comm *)mpi_comm);
   if (status == RESHARD_SUCCESS && worst != 0)
@@ -482,6 +482,6 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;
   else if (made != NULL)
-    drop(made);
+    release_comm(made);
   return status;
 }

@@ -35,7 +35,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *ou
 }
 
 /* A child is ended with its parent, and may outlive the parent's handle. */
-static void adopt(rs_nccl *parent, rs_nccl *child) {
+static void add_child(rs_nccl *parent, rs_nccl *child) {
   child->parent = parent;
   pthread_mutex_lock(&parent->mutex);
   bool ended = parent->ended; /* aborted meanwhile */
@@ -48,7 +48,7 @@ static void adopt(rs_nccl *parent, rs_nccl *child) {
 }
 
 /* The new communicator, around what NCCL made; made or not, nccl is taken care of. */
-static reshard_status make(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_nccl **out) {
+static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_nccl **out) {
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
@@ -64,7 +64,7 @@ static reshard_status make(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_n
   }
   (*out)->base.global_ranks = (*out)->global_ranks = seat->global_ranks;
   seat->global_ranks = NULL;
-  adopt(parent, *out);
+  add_child(parent, *out);
   return RESHARD_SUCCESS;
 }
 
@@ -75,7 +75,7 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
   RS_TRY(rs_seat_find(comm, mine, &seat));
   reshard_status status = split_nccl(c, &seat, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
-    status = make(c, nccl, &seat, &made);
+    status = create_child(c, nccl, &seat, &made);
   else if (nccl != NULL) /* it was being made */
     (void)ncclCommAbort(nccl);
   if (status == RESHARD_SUCCESS || !c->ended) /* else nobody hears it any more */
