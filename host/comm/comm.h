@@ -53,7 +53,8 @@ typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* tha
 typedef struct rs_split {
   reshard_status status; /* of what the rank did before; its text, where it is no success, is the last error */
   int64_t color, key;    /* as in reshard_comm_split */
-  const char *what;      /* what is split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
+  const char
+      *by; /* the basis of the split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
 } rs_split;
 
 typedef struct rs_comm_ops {

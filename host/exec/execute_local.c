@@ -15,8 +15,8 @@ static reshard_status view_of_own(void *user, int64_t rank, int64_t entry, bool 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                               rs_once_memory *memory, void *stream) {
+reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                rs_once_memory *memory, void *stream) {
   rs_device *device = comm->device;
   local_call k = {.plan = plan};
   int64_t foreign = 0;

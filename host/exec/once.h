@@ -32,7 +32,7 @@ reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const resha
 
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
  * would bring something from others, too. */
-reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                               rs_once_memory *memory, void *stream);
+reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                rs_once_memory *memory, void *stream);
 
 #endif

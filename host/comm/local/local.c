@@ -192,7 +192,7 @@ static void leave_parent(rs_team *team) {
     link = &(*link)->next;
   *link = team->next;
   pthread_mutex_unlock(&parent->mutex);
-  rs_team_drop(parent);
+  rs_team_release(parent);
 }
 
 static void free_team(rs_team *team) {
@@ -217,7 +217,7 @@ static void free_team(rs_team *team) {
   free(team);
 }
 
-void rs_team_drop(rs_team *team) {
+void rs_team_release(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   bool last = --team->users == 0;
   pthread_mutex_unlock(&team->mutex);
@@ -228,7 +228,7 @@ void rs_team_drop(rs_team *team) {
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   free(comm);
-  rs_team_drop(team);
+  rs_team_release(team);
 }
 
 const rs_comm_ops rs_local_ops = {

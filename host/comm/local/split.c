@@ -23,10 +23,10 @@ static reshard_status check_calls(int64_t n, split_call *const *s) {
     if (s[r]->request->status != RESHARD_SUCCESS)
       return rs_error(s[r]->request->status, "rank %lld: %s", (long long)r, s[r]->text);
   for (int64_t r = 1; r < n; r++)
-    if (!same_text(s[0]->request->what, s[r]->request->what))
+    if (!same_text(s[0]->request->by, s[r]->request->by))
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 splits by %s, rank %lld by %s",
-                      s[0]->request->what != NULL ? s[0]->request->what : "color", (long long)r,
-                      s[r]->request->what != NULL ? s[r]->request->what : "color");
+                      s[0]->request->by != NULL ? s[0]->request->by : "color", (long long)r,
+                      s[r]->request->by != NULL ? s[r]->request->by : "color");
   return RESHARD_SUCCESS;
 }
 
@@ -42,43 +42,43 @@ static void add_child(rs_team *parent, rs_team *child) {
 }
 
 /* The team of n ranks of one color. */
-static reshard_status create_team(rs_team *parent, int64_t n, const rs_asked *places, split_call *const *s) {
+static reshard_status create_team(rs_team *parent, int64_t n, const rs_split_request *requests, split_call *const *s) {
   rs_team *team = NULL;
   RS_TRY(rs_team_create(n, parent->timeout_ms, &team));
   add_child(parent, team);
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&team->global_ranks, n, sizeof *team->global_ranks), done);
   for (int64_t i = 0; i < n; i++)
-    team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[places[i].rank] : places[i].rank;
+    team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[requests[i].rank] : requests[i].rank;
   for (int64_t i = 0; i < n; i++)
-    RS_TRY_GOTO(status, rs_team_seat(team, i, s[places[i].rank]->comm->device, &s[places[i].rank]->made), done);
+    RS_TRY_GOTO(status, rs_team_add_rank(team, i, s[requests[i].rank]->comm->device, &s[requests[i].rank]->made), done);
   bool direct;
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t i = 0; i < n; i++) {
-    s[places[i].rank]->made->lanes = team->nlanes;
-    s[places[i].rank]->made->direct = direct;
+    s[requests[i].rank]->made->lanes = team->nlanes;
+    s[requests[i].rank]->made->direct = direct;
   }
 done:
-  rs_team_drop(team);
+  rs_team_release(team);
   return status;
 }
 
 static reshard_status split_calls(int64_t n, void **all) {
   split_call *const *s = (split_call *const *)all;
   RS_TRY(check_calls(n, s));
-  rs_asked *places = NULL;
-  RS_TRY(rs_alloc(&places, n, sizeof *places));
+  rs_split_request *requests = NULL;
+  RS_TRY(rs_alloc(&requests, n, sizeof *requests));
   for (int64_t r = 0; r < n; r++)
-    places[r] = (rs_asked){s[r]->request->color, s[r]->request->key, r};
-  rs_asked_sort(n, places);
+    requests[r] = (rs_split_request){s[r]->request->color, s[r]->request->key, r};
+  rs_split_requests_sort(n, requests);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, end; i < n && status == RESHARD_SUCCESS; i = end) {
-    for (end = i + 1; end < n && places[end].color == places[i].color; end++)
+    for (end = i + 1; end < n && requests[end].color == requests[i].color; end++)
       ;
-    if (places[i].color >= 0)
-      status = create_team(rs_team_of(s[0]->comm), end - i, places + i, s);
+    if (requests[i].color >= 0)
+      status = create_team(rs_team_of(s[0]->comm), end - i, requests + i, s);
   }
-  free(places);
+  free(requests);
   for (int64_t r = 0; status != RESHARD_SUCCESS && r < n; r++)
     reshard_comm_destroy(s[r]->made);
   return status;

@@ -424,17 +424,17 @@ fail:
 
 static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
   rs_mpi *c = mpi_of(comm), *made = NULL;
-  rs_seat seat;
+  rs_split_group group;
   MPI_Comm mpi = MPI_COMM_NULL;
-  RS_TRY(rs_seat_find(comm, mine, &seat));
-  int code = MPI_Comm_split(c->mpi, seat.n > 0 ? seat.color : MPI_UNDEFINED, seat.key, &mpi);
+  RS_TRY(rs_split_group_find(comm, mine, &group));
+  int code = MPI_Comm_split(c->mpi, group.n > 0 ? group.color : MPI_UNDEFINED, group.key, &mpi);
   reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Comm_split");
   if (status == RESHARD_SUCCESS && mpi != MPI_COMM_NULL)
     status = create_comm(mpi, c->handle, c->timeout_ms, &made);
-  status = rs_seat_agree(comm, status);
+  status = rs_split_agree(comm, status);
   if (status == RESHARD_SUCCESS && made != NULL) {
-    made->base.global_ranks = made->global_ranks = seat.global_ranks;
-    seat.global_ranks = NULL;
+    made->base.global_ranks = made->global_ranks = group.global_ranks;
+    group.global_ranks = NULL;
     made->parent = c;
     made->next = c->children;
     c->children = made;
@@ -442,7 +442,7 @@ static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard
   } else if (made != NULL) {
     release_comm(made);
   }
-  free(seat.global_ranks);
+  free(group.global_ranks);
   if (status == RESHARD_SUCCESS)
     *sub = made != NULL ? &made->base : NULL;
   return status;
