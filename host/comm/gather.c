@@ -1,6 +1,6 @@
-/* Ranks of one process gather_calls, and one of them copies all strings end to end, once for all. Where ranks do not reach each
- * other's memory, the lengths go round first and then the strings, a record at a time: this is for kilobytes to a few
- * megabytes that are exchanged when something is made, not for data. */
+/* One of the ranks of a process copies all strings end to end, once for all. Where ranks do not reach each other's
+ * memory, the lengths go round first and then the strings, a record at a time. This is for kilobytes to a few megabytes
+ * that are exchanged when something is made, not for data. */
 #include "comm/gather.h"
 
 #include <stdio.h>

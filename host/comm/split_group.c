@@ -1,6 +1,6 @@
-/* All ranks tell all ranks what they want, in one all-gather, so that colors and keys may be of any size, a rank that
- * failed is heard of, and every rank knows the table of global ranks. A rank that has no memory for its own table says
- * so in a second one. */
+/* Every rank sends its request to all, in one all-gather. So colors and keys may be of any size, all hear of a rank
+ * that failed, and every rank knows the table of global ranks. A rank that has no memory for its own table says so in a
+ * second one. */
 #include "comm/split_group.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ void rs_split_requests_sort(int64_t n, rs_split_request *requests) {
   qsort(requests, (size_t)n, sizeof *requests, compare_requests);
 }
 
-/* The same verdict on every rank. */
+/* Checks the records of all ranks; the result is the same on every rank. */
 static reshard_status check_records(int64_t n, const record *all) {
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)

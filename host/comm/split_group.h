@@ -1,17 +1,17 @@
-/* Who goes where when a communicator is split, for ranks that do not reach each other's memory. */
+/* Groups of a communicator that is split, for ranks that do not reach each other's memory. */
 #ifndef RS_COMM_SPLIT_GROUP_H
 #define RS_COMM_SPLIT_GROUP_H
 
 #include "comm/comm.h"
 
-/* Where this rank goes: its color and its place in it as small numbers, whatever was asked for. */
+/* Group of this rank: its color and its place in it as small numbers, whatever was asked for. */
 typedef struct rs_split_group {
   int color, key;        /* colors count up from 0 over all ranks; -1: in none */
   int64_t n;             /* ranks of the color; 0: in none */
   int64_t *global_ranks; /* [n]; owned by the caller */
 } rs_split_group;
 
-/* What a rank asks for, and who it is; sorted by color, then key, then rank, those of a color lie together. */
+/* Request of one rank; sorted by color, then key, then rank, those of a color lie together. */
 typedef struct rs_split_request {
   int64_t color, key, rank;
 } rs_split_request;

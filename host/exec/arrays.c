@@ -1,11 +1,11 @@
-/* The user's arrays, checked once: pointers where there is something, strides that do not overlap in a destination, and
- * no destination over a source or another destination. */
+/* Checks the user's arrays once: pointers where there is something, strides that do not overlap in a destination. No
+ * destination lies over a source or another destination. */
 #include "exec/overlap.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Do no two index tuples meet? Sufficient and exact for what comes from slicing: each stride steps over all that the
+/* True when no two index tuples have one address. Sufficient and exact for slices: each stride steps over all that the
  * smaller ones reach. The strides were measured. */
 static bool strides_injective(const rs_extent *x) {
   int order[RESHARD_MAX_DIMS], n = 0;

@@ -1,5 +1,5 @@
-/* The direct path: strided source to strided destination, in one pass, for all ranks of the process on one GPU (or the
- * CPU) in one program.
+/* The direct path: strided source to strided destination, in one pass. One program serves all ranks of the process on
+ * one GPU (or the CPU).
  *
  * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
@@ -17,7 +17,7 @@ static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool
   return RESHARD_SUCCESS;
 }
 
-/* What a rank brings to the meeting that compiles. */
+/* One rank's call of compile_lanes. */
 typedef struct compile_call {
   reshard_transfer transfer;
   rs_binding *binding;
@@ -41,7 +41,7 @@ static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
   return RESHARD_SUCCESS;
 }
 
-/* What comes to the ranks of a lane. */
+/* Compiles the copies to the ranks of a lane. */
 static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t lane, rs_device *device,
                                    rs_program **program) {
   rs_copies merged = {0};

@@ -1,7 +1,8 @@
-/* The packed path: what to pack, send, receive and unpack in each round, with addresses.
+/* The packed path: packs, sends, receives and unpacks round after round, all with addresses that are known when the
+ * arrays are bound.
  *
  * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging: without a limit each message has a place of its own, under a limit each round has slots of one piece, in one
+ * staging. Without a limit each message has a place of its own; under a limit each round has slots of one piece, in one
  * of two halves by turns.
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
@@ -76,7 +77,7 @@ static int by_group(const void *a, const void *b) {
   return x->peer->rank < y->peer->rank ? -1 : x->peer->rank > y->peer->rank;
 }
 
-/* Which messages there are, which of them go in place, and how much staging the others need. */
+/* Lists the messages, those that go in place among them, and the size of the staging for the others. */
 static reshard_status find_messages(packer *p) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
@@ -191,7 +192,7 @@ static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **
   return RESHARD_SUCCESS;
 }
 
-/* What the rank sends itself by an all-to-all. */
+/* Adds the copies between the rank's arrays and its own part of an all-to-all. */
 static reshard_status lower_own(packer *p, bool sending) {
   const rs_collective *c = &p->collective;
   if (c->kind != RESHARD_COLLECTIVE_ALL_TO_ALL || (sending ? p->placement.send : p->placement.receive) != NULL)
@@ -278,7 +279,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
     }
 }
 
-/* Which slots are used again, and room to remember when they were. */
+/* Marks the slots that are used again, and makes room to remember their last use. */
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
@@ -298,7 +299,7 @@ static reshard_status find_reuse(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* What stays on the rank. */
+/* Compiles the copies that stay on the rank. */
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
   reshard_status status = RESHARD_SUCCESS;

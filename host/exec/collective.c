@@ -1,20 +1,20 @@
-/* Collectives: whether all ranks have one, which they find out when they make a transfer, and where its messages lie.
+/* Collectives: chosen by all ranks when they make a transfer, and their messages' addresses.
  *
- * Every rank says what its own messages are a part of, and all compare; a rank that has something against it says that
- * it has none, and why. What a rank keeps takes part: its place among the messages is written by the collective. So an
- * all-gather goes from array to array where both sides are contiguous, and else through staging of the size that the
- * messages of the plan would have: what is packed lies in the rank's own place of what is received. An all-to-all takes
- * staging for what is kept besides.
+ * Every rank proposes the collective that its own messages are a part of, and all compare. A rank that cannot take part
+ * proposes none, and says why. The data that stays on a rank takes part: the collective writes its place among the
+ * messages. So an all-gather goes from array to array where both sides are contiguous. Else it goes through staging of
+ * the size that the messages of the plan would have: a rank packs into its own place of the received data. An
+ * all-to-all takes staging for the data that stays, too.
  *
- * The parts of the round stay listed, with the addresses that they have here: they are what is counted and ordered, and
- * their programs pack and unpack. */
+ * The parts of the round stay listed, with the addresses that they have here. They are counted and ordered, and their
+ * programs pack and unpack. */
 #include "exec/collective.h"
 
 #include <stdio.h>
 
 /* --- Whether ---------------------------------------------------------------------------------------------------- */
 
-/* What keeps this transfer from any collective; NULL: nothing. */
+/* Reason why this transfer takes no collective; NULL: there is none. */
 static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   if (t->use == RESHARD_COLLECTIVE_FORBID)
     return "forbidden by the options";
@@ -23,7 +23,7 @@ static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
 }
 
-/* What this rank has against the one that its messages are a part of; NULL: nothing. */
+/* Reason why this rank cannot take the collective that its messages are a part of; NULL: there is none. */
 static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arrays *arrays,
                                 const reshard_pattern *pattern) {
   rs_placement p;
@@ -92,7 +92,8 @@ static char *message_address(const struct reshard_transfer_s *t, const rs_arrays
   return (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
 }
 
-/* Where the messages of all ranks, own among them, lie one after the other in the user's memory; NULL: they do not. */
+/* Address of the messages of all ranks, own among them, where they lie one after the other in the user's memory; else
+ * NULL. */
 static char *row_address(const struct reshard_transfer_s *t, int64_t bytes, const rs_arrays *arrays, bool sending) {
   const struct reshard_plan_s *plan = t->plan;
   rs_peer own = rs_plan_own(plan);

@@ -1,6 +1,6 @@
-/* Which tensor do two ranks' plans differ in? All that ranks compare at first is a hash per field. Where one differs,
- * the first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists, and at last
- * the two values, every time in a record of fixed size. All ranks look at the same records and so come to the same
+/* Finds the tensor in which two ranks' plans differ. At first ranks compare a hash per field. Where one differs, the
+ * first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists. At last they
+ * exchange the two values. Each record has a fixed size. All ranks look at the same records and so come to the same
  * text. */
 #include "exec/differ.h"
 
@@ -15,7 +15,7 @@ typedef struct tensor_record {
 } tensor_record;
 _Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
 
-/* What the two values of each field are. */
+/* Names of the two values of each field. */
 static const char *const value_names[RS_FIELDS][2] = {
     [RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
     [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},

@@ -1,9 +1,9 @@
 /* Execute: one thread does it for all ranks of the process. On the CPU the device's threads help, and all is done when
- * it returns; on a device with streams it gives the work to streams (streams.c).
+ * it returns. On a device with streams it gives the work to streams (streams.c).
  *
- * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the
- * communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is
- * computed here. */
+ * Direct: one program. Packed: the data that stays on the rank, then round after round in the order that all ranks
+ * share. The communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset
+ * is computed here. */
 #include "device/stream.h"
 #include "device/trace.h"
 #include "exec/transfer.h"
@@ -70,7 +70,7 @@ static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const 
   return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t) : run_packed(n, t);
 }
 
-/* What a rank brings when all ranks of the process come with threads of their own. */
+/* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
   return run_transfers(n, t, t[0]->gate.stream, n > 1);

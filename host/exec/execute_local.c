@@ -1,4 +1,4 @@
-/* What a rank has and keeps is copied by that rank alone: no other has to know of it. */
+/* A rank copies alone the data that stays with it; no other rank has to know. */
 #include "exec/once.h"
 
 #include "device/stream.h"

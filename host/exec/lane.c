@@ -115,7 +115,7 @@ reshard_status rs_flow_note(rs_lane *lane, rs_step step, int64_t round) {
   return rs_stream_record(lane->device, lane->event[event], lane->stream[at], note_edges[step]);
 }
 
-/* What a wait is about, by who waits for whom. */
+/* Name of a wait, by the two steps. */
 static const char *wait_edge(rs_step later, rs_step earlier) {
   if (later == RS_MOVE)
     return earlier == RS_PACK ? RS_EDGE("move after pack") : RS_EDGE("move after unpack");

@@ -1,11 +1,11 @@
 /* The streams of one GPU for one transfer, and the order between them.
  *
  * Ranks of a process on one GPU share a lane. A round is packed, moved and unpacked; each of these steps has a stream
- * of its own where rounds overlap, and what a rank keeps has one where it runs beside the exchange. A step's stream
- * comes after the user's when it is first used, by `start`, unless it waits for another step that did. At the end the
- * user's stream waits for those streams of all lanes that have work which no other has waited for.
+ * of its own where rounds overlap. The data that stays on a rank has one where it runs beside the exchange. A step's
+ * stream comes after the user's when it is first used, by `start`, unless it waits for another step that did. At the
+ * end the user's stream waits for those streams of all lanes that have work which no other has waited for.
  *
- * So a stream is forked only when it gets work, every event that is recorded is waited for, and however far an execute
+ * So a stream is forked only when it gets work, and every event that is recorded is waited for. However far an execute
  * came, after rs_flow_end nothing of it runs beside the user's stream. */
 #ifndef RS_EXEC_LANE_H
 #define RS_EXEC_LANE_H
@@ -39,7 +39,7 @@ typedef struct rs_lane {
   int64_t unpack_needed, unpack_seen;
 } rs_lane;
 
-/* Which streams a transfer needs: one that stands for those of the ranks; those of overlapping rounds; of the packed
+/* Streams that a transfer needs: one that stands for those of the ranks; those of overlapping rounds; of the packed
  * path. */
 typedef struct rs_lane_needs {
   bool ranks, rounds, packed;

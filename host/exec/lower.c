@@ -1,7 +1,7 @@
 /* From a segment to box copies.
  *
  * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic
- * progressions (blocks dealt to ranks in turn): so a list becomes progressions, each of them two plain loops - steps
+ * progressions (blocks dealt to ranks in turn). So a list becomes progressions, each of them two plain loops - steps
  * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
  * handful of descriptors, not one per block. */
 #include "exec/transfer.h"
@@ -92,7 +92,7 @@ static void find_axes(const rs_lowering *w, lowered *out) {
     out->axis[a] = found[out->naxes - 1 - a];
 }
 
-/* Are runs [first, last) progressions of period t? */
+/* True when runs [first, last) are progressions of period t. */
 static bool is_periodic(const progression *r, int64_t first, int64_t last, int64_t t) {
   int64_t src_step = r[first + t].src - r[first].src, dst_step = r[first + t].dst - r[first].dst;
   for (int64_t i = first; i + t < last; i++)

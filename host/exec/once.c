@@ -1,8 +1,8 @@
 /* A transfer that is executed once costs more to make than to execute: ranks compare records, show addresses, agree,
- * compile, and execute, and meet for each. Ranks of one process that have prepared everything need to meet only once:
- * the one who acts for all sees everybody's arrays, lists what comes to each rank, compiles that and runs it. Anything
- * unusual - a rank that failed, plans that differ, a packed path - is left to the ordinary way, which tells all ranks
- * what is wrong. */
+ * compile, and execute, and meet for each. Ranks of one process that have prepared everything need to meet only once.
+ * The rank that acts for all sees all arrays, lists the copies to each rank, compiles and runs them. Anything unusual -
+ * a rank that failed, plans that differ, a packed path - is left to the ordinary way, which tells all ranks the
+ * error. */
 #include "exec/once.h"
 
 #include "device/stream.h"
@@ -20,7 +20,7 @@ void rs_once_memory_free(rs_once_memory *memory, rs_device *device) {
   *memory = (rs_once_memory){0};
 }
 
-/* What a rank brings. */
+/* One rank's call of rs_execute_once. */
 typedef struct once_call {
   reshard_comm comm;
   reshard_plan plan;
@@ -96,7 +96,7 @@ static reshard_status execute_by_transfer(reshard_plan plan, reshard_comm comm, 
   return status;
 }
 
-/* What meeting on streams takes, where it is not there yet. */
+/* Makes the gate and the stream of such a meeting, where they are not there yet. */
 static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
   rs_device *device = comm->device;
   if (!device->ops->streams || comm->locals == 1)

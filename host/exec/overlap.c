@@ -1,11 +1,11 @@
-/* Which of a rank's buffers share bytes.
+/* Finds buffers of a rank that share bytes.
  *
- * Buffers are swept by their first byte; only those whose ranges meet are looked at as a pair. Two dense ones then do
- * overlap. Views with gaps may interleave (columns of one matrix): what is asked is whether i and j exist with
- * p + sum i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride
- * first. Where both have the same largest stride s only i - j matters, and what the smaller dims reach leaves it one or
- * two values; so views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of
- * the larger one whose reach meets the other view are taken one by one. */
+ * Buffers are swept by their first byte; only those whose ranges meet are compared as a pair. Two dense ones then do
+ * overlap. Views with gaps may interleave (columns of one matrix). Two such views overlap if i and j exist with p + sum
+ * i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride first. Where
+ * both have the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values.
+ * So views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one
+ * whose reach meets the other view are taken one by one. */
 #include "exec/overlap.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void sort_strides(const rs_extent *x, walk *w) {
 
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* Do dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte? */
+/* True when dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte. */
 static bool walks_meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_t *budget) {
   if (off >= x->reach[a] || -off >= y->reach[b] || --*budget < 0)
     return false;
@@ -75,7 +75,7 @@ static bool walks_meet(const walk *x, int a, const walk *y, int b, int64_t off, 
   return false;
 }
 
-/* Does the region of entry a end before that of b begins, or the other way round, in some dim of their destination? */
+/* True when the regions of two entries have no index in common in some dim of their destination. */
 static bool regions_disjoint(const rs_space *a, const rs_space *b) {
   for (int i = 0; i < a->naxes; i++)
     if (a->extent[i] == 0)

@@ -1,4 +1,4 @@
-/* Which of a rank's buffers share bytes. */
+/* Finds buffers of a rank that share bytes. */
 #ifndef RS_EXEC_OVERLAP_H
 #define RS_EXEC_OVERLAP_H
 

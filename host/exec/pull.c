@@ -1,4 +1,4 @@
-/* What comes to a rank as box copies, straight from the arrays of those who hold it: the direct path, and files. */
+/* Copies to a rank straight from the arrays of the ranks that hold the data, as boxes. */
 #include "exec/transfer.h"
 
 /* Copies of one message (or of what is kept: the message to itself), all into this rank's arrays. */

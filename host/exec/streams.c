@@ -1,5 +1,4 @@
-/* Execute on a device with streams: one thread gives the work of all ranks of the process to streams, and waits for
- * nothing.
+/* Execute on a device with streams: one thread gives the work of all ranks of the process to streams, without a wait.
  *
  * Direct: one program a lane. Packed: round after round, each of them one pack, one exchange and one unpack a lane.
  * Under a workspace limit the pack of the next round and the unpack of the one before run beside the exchange:
@@ -10,8 +9,8 @@
  *   keep     what stays on the rank, beside all of that
  *
  * Without a limit there is one round, and pack, move and unpack follow one another on one stream. A rank skips rounds
- * in which it has nothing, and takes the halves of its staging by turns of its own; so what a round has to wait for is
- * found rank by rank. */
+ * in which it has nothing, and takes the halves of its staging by turns of its own. So the waits of a
+ * round are found rank by rank. */
 #include "device/trace.h"
 #include "exec/transfer.h"
 
@@ -99,7 +98,8 @@ static rs_lane *mover_of(const job *j, const rs_part *part) {
   return j->flow.lane[j->flow.n > 1 ? j->t[part->peer]->comm->lane : 0];
 }
 
-/* What a rank packs in a round, who moves it, and which earlier moves must be behind before that is packed over. */
+/* Notes what a rank packs in a round, the lanes that move it, and the earlier moves out of the slots that it packs
+ * over. */
 static void find_send_work(job *j, int64_t i, const rs_round *r, int64_t number) {
   struct reshard_transfer_s *t = j->t[i];
   for (int64_t p = 0; p < r->nsends; p++) {
@@ -129,7 +129,7 @@ static void find_receive_work(job *j, int64_t i, const rs_round *r, int64_t numb
   }
 }
 
-/* What the lanes have to do in a round, and what they have to wait for before staging is used again. */
+/* Finds the work of the lanes in a round, and the waits before staging is used again. */
 static void find_round_work(job *j, int64_t number) {
   for (int64_t g = 0; g < j->flow.n; g++)
     clear_lane(j->flow.lane[g], j->flow.n);

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Why ranks meet: records of different calls are not to be compared. */
+/* Calls that exchange records: those of different calls are not to be compared. */
 enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
 
-/* What ranks exchange and compare: of fixed size, whatever the plan. */
+/* Record that ranks exchange and compare: of fixed size, whatever the plan. */
 typedef struct record {
   int32_t status, path, call, use;
   rs_proposal collective;
@@ -45,7 +45,7 @@ static reshard_status compare_options(reshard_comm comm, const struct reshard_pl
   return RESHARD_SUCCESS;
 }
 
-/* Likewise. */
+/* Compares the records of all ranks; the result is the same on every rank, since all look at the same records. */
 static reshard_status compare_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *all) {
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
@@ -151,7 +151,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   return RESHARD_SUCCESS;
 }
 
-/* What executing on streams needs. */
+/* Makes the streams and events of executing on a device with streams. */
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
@@ -229,7 +229,7 @@ static reshard_status connect_peers(reshard_transfer t) {
   return status;
 }
 
-/* What a packed transfer needs of its communicator: all ranks have it, or none. */
+/* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
 static reshard_status prepare_exchange(reshard_transfer t) {
   reshard_comm comm = t->comm;
   reshard_status status = comm->ops->together(comm, reserve_exchange, t);
@@ -271,7 +271,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
     mine.path = t->path;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
-    uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->transfers};
+    uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
     mine.key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
     mine.offer = &offer;
   }

@@ -10,7 +10,7 @@
 
 #include <reshard/transfer.h>
 
-/* What the user's arrays are: one per buffer of this rank, in the order of the plan's entries. */
+/* The user's arrays: one per buffer of this rank, in the order of the plan's entries. */
 typedef struct rs_arrays {
   void **src, **dst;           /* [plan->nsrc], [plan->ndst] */
   const int64_t **src_strides; /* NULL element: contiguous; NULL: all are */
@@ -30,7 +30,7 @@ typedef struct rs_view {
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
                     int64_t array, rs_view *view);
 
-/* Where a part of a round is in the staging that rounds share; slots of both halves are numbered together, those of
+/* Place of a part of a round in the staging that rounds share. Slots of both halves are numbered together, those of
  * sends and of receives apart. */
 typedef struct rs_slot {
   int32_t number; /* -1: the part is not staged */
@@ -117,14 +117,15 @@ reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);
 /* Elements [begin, end) of the segment in message order; linear is where element `begin` is. */
 reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies);
 
-/* pull.c: appends all that comes to the plan's rank, from itself and from others, as copies from array to array;
- * *foreign_bytes grows by what others send. view_of: where an array of an entry is on a rank. */
+/* pull.c: appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows
+ * by what others send. view_of: where an array of an entry is on a rank. */
 typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
                                      rs_view *view);
 reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
                        int64_t *foreign_bytes);
 
-/* What a rank shows the others while all bind a direct path: read by them until `rs_bind_direct` returns. */
+/* A rank's plan and arrays, shown to the others while all bind a direct path: read by them until `rs_bind_direct`
+ * returns. */
 typedef struct rs_offer {
   const struct reshard_plan_s *plan;
   const rs_arrays *arrays;
@@ -145,7 +146,7 @@ bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t);
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);
-/* The same where all ranks also give the argument alike: else RESHARD_ERROR_MISMATCH with both values, whatever the
+/* Agrees where all ranks also give the argument alike: else RESHARD_ERROR_MISMATCH with both values, whatever the
  * statuses. argument NULL: none. */
 reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_argument *argument);
 

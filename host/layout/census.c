@@ -1,10 +1,10 @@
-/* How much of a query the ranks of a regular layout hold, summed over ranks without visiting them.
+/* Counts the elements of a query that the ranks of a regular layout hold, summed over ranks without visiting them.
  *
- * A rank's share is a product over the dims of the tensor: how many queried indices its part has in each. A rank's
- * place in the mesh is a number in mixed radix; every digit either picks a piece in one dim or picks a replica. The
- * ranks below a given one fall into subsets, one per digit: they agree with it in the digits above, are smaller in
- * that digit, and free in the rest. The sum over a subset factors over the dims again. So counting below a rank costs a
- * pass over the parts met per digit, for any number of ranks. */
+ * A rank's share is a product over the dims of the tensor: the queried indices of its part in each. A rank's place in
+ * the mesh is a number in mixed radix; every digit either picks a piece in one dim or picks a replica. The ranks below
+ * a given one fall into subsets, one per digit: they agree with it in the digits above, are smaller in that digit, and
+ * free in the rest. The sum over a subset factors over the dims again. So counting below a rank costs a pass over the
+ * parts met per digit, for any number of ranks. */
 #include "layout/layout.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static int64_t length_of(const rs_lists *lists, int64_t group) {
   return lists->list.at[lists->group.at[group].list].length;
 }
 
-/* Is a part of this dim one of the subset's? */
+/* True when a part of this dim is one of the subset's. */
 static bool subset_has_part(const rs_census *c, const rs_census_subset *f, int d, int64_t part) {
   const rs_dim *dim = &c->layout->dim[d];
   for (int i = dim->ncuts - 1; i >= 0; i--) {

@@ -76,8 +76,8 @@ static int64_t piece_position(const rs_cut *cut, int64_t n, int64_t j, int64_t x
   case RS_CUT_SHARD: *run = chunk_length(n, cut->w, j) - x; return chunk_start(n, cut->w, j) + x;
   case RS_CUT_STRIDED: {
     strided s = strided_of(cut, n);
-    /* 5 over 4 leaves piece 3 nothing, 4 over 4 does not: a piece may be empty in the full chunks and not in the rest
-     */
+    /* a piece may be empty in the full chunks and not in the rest: 5 over 4 leaves piece 3 nothing, 4 over 4 does
+     * not */
     int64_t c = chunk_length(s.size, cut->w, j), chunk = c == 0 ? s.full : rs_min(x / c, s.full), y = x - chunk * c;
     int64_t length = chunk < s.full ? s.size : s.rest;
     *run = chunk_length(length, cut->w, j) - y;

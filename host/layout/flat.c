@@ -1,4 +1,4 @@
-/* A flat layout cuts the row-major flattening, so a piece is up to 2 ndim - 1 boxes: a ragged start in each dim, a
+/* A flat layout cuts the row-major flattening. So a piece is up to 2 ndim - 1 boxes: a ragged start in each dim, a
  * block of whole rows in the middle, a ragged end in each dim. */
 #include "layout/layout.h"
 

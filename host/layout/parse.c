@@ -1,6 +1,6 @@
 /* A string is read into a spec by recursive descent, one function per kind, and the spec goes through the public
- * constructors: so a string can say nothing that a program cannot, and has no checks of its own but those of counts
- * that a constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
+ * constructors. So a string can say nothing that a program cannot. Its own checks are those of counts that a
+ * constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
 #include "layout/spec.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* Which cells of a layout share elements with a product of index sets, and what they share, dim by dim.
+/* Finds the cells of a layout that share elements with a product of index sets, and the shared elements, dim by dim.
  *
  * In a regular layout the dims are independent: each dim is cut by arithmetic into (part, runs), and the cells met are
  * the product of the parts met. So lists of runs are made once per dim and part, and shared by all cells. A flat layout
- * is walked along the flattening: from one piece to the next element of the query beyond it. Boxes are found through
+ * is walked along the flattening, from one piece to the next element of the query beyond it. Boxes are found through
  * their tree. */
 #include "layout/layout.h"
 

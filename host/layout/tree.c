@@ -1,12 +1,12 @@
 /* The boxes are sorted along a Z-order curve through their centres: the bits of the centre's coordinates, taken in
- * turn, make one key. A range of the sorted keys is split where the highest bit that differs in it changes, which is a
- * clean cut of space in one dim, so neighbours do not overlap where the boxes do not. Up to WIDTH ranges make one
- * node, so that a node is a few vector compares wide and a million boxes are seven levels deep. Splitting takes the
- * largest range first, which evens the children out. Nodes are laid out level by level in one array, children side by
- * side, without pointers.
+ * turn, make one key. A range of the sorted keys is split where the highest bit that differs in it changes. That is a
+ * clean cut of space in one dim, so neighbours do not overlap where the boxes do not. Up to WIDTH ranges make one node:
+ * a node is a few vector compares wide, and a million boxes are seven levels deep. Splitting takes the largest range
+ * first, which evens the children out. Nodes are laid out level by level in one array, children side by side, without
+ * pointers.
  *
  * Two economies. A dim in which all boxes have the same interval is compared once, at the root. And node boxes are
- * 32-bit: a dim longer than that is shifted right, low ends rounded down and high ends up, and hits are then checked
+ * 32-bit. A dim longer than that is shifted right, low ends rounded down and high ends up, and hits are then checked
  * with the exact corners. */
 #include "layout/tree.h"
 

@@ -1,5 +1,5 @@
-/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need;
- * with millions of boxes that is most of the time. Segments come out the same. */
+/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need.
+ * With millions of boxes the lists would take most of the time. Segments come out the same. */
 #include "plan/intersect.h"
 
 typedef struct asking {

@@ -1,11 +1,11 @@
-/* Is what this rank sends and receives its part of a collective?
+/* Finds the collective that this rank's messages may be a part of.
  *
  * Each rank can only see its own messages: the same content to everybody, the same number of bytes to and from
- * everybody, all from one rank. Whether it is the collective is known when all ranks say the same of theirs, which they
- * compare when a transfer is made. */
+ * everybody, all from one rank. All ranks compare what they found by a record; only then is the collective
+ * certain. */
 #include "plan/plan.h"
 
-/* Do two segments of one class name the same elements of the source, in the same order? */
+/* True when two segments of one class name the same elements of the source, in the same order. */
 static bool same_elements(const struct reshard_plan_s *plan, const rs_class *c, const rs_segment *a,
                           const rs_segment *b) {
   if (a->src_array != b->src_array || a->elements != b->elements)

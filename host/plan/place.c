@@ -1,11 +1,11 @@
-/* Which messages need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
+/* Messages that need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
 #include "plan/plan.h"
 
 /* Index in this rank's array where a run begins. */
 static int64_t begin_of(const rs_run *run, bool ask) { return ask ? run->ask : run->held; }
 
-/* Where a segment lies in this rank's array, when that is one contiguous range; in elements. ask: the array is the one
- * that asks in the segment's runs. */
+/* Offset of a segment in this rank's array, in elements, when it is one contiguous range there. ask: the array is the
+ * one that asks in the segment's runs. */
 static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask,
                                const int64_t *strides, int64_t *offset) {
   int64_t expected = 1;

@@ -1,9 +1,9 @@
-/* Who serves what of a replicated source cell (rule 7 of plans).
+/* Shares of the holders of a replicated source cell (rule 7 of plans).
  *
- * The receivers of a cell, by rank, have their parts laid end to end; holder k of K serves the k-th K-th of that line,
+ * The receivers of a cell, by rank, have their parts laid end to end. Holder k of K serves the k-th K-th of that line,
  * cut at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the
- * layouts agree without a word. With a node map there is one line per node that has both holders and receivers, served
- * by the holders there, and one for all other receivers, served by all holders. */
+ * layouts agree without a message. With a node map there is one line per node that has both holders and receivers,
+ * served by the holders there. One more line is for all other receivers, served by all holders. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -93,10 +93,10 @@ static line line_of(const rs_work *w, int64_t rank) {
 
 static bool same_line(line a, line b) { return a.local == b.local && a.node == b.node; }
 
-/* Does a holder serve a line? */
+/* True when a holder serves a line. */
 static bool serves_line(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
 
-/* Where the k-th of n shares of a line of `total` elements begins. */
+/* Begin of the k-th of n shares of a line of `total` elements. */
 static int64_t share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
 
 /* Whole rows of a part nearest to element x of it. Monotone in x, so shares neither overlap nor leave gaps. */
@@ -180,8 +180,8 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
-/* The want of one cell where the destination is regular: its place in the line is computed, and the receivers, of which
- * there may be a world full, are not visited. */
+/* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
+ * which there may be a world full, are not visited. */
 static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *want) {
   if (w->census.layout == NULL)
     RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));

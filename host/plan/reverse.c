@@ -10,7 +10,7 @@ typedef struct rebuilt {
   int permutation[RESHARD_MAX_DIMS];
 } rebuilt;
 
-/* Does any element of the destination come to several ranks, so that its adjoint is a sum? */
+/* True when an element of the destination comes to several ranks, so that its adjoint is a sum. */
 static bool needs_sum(const struct reshard_layout_s *dst) {
   if (dst->kind != RESHARD_LAYOUT_BOXES)
     return dst->replicas > 1 && dst->elements > 0;

@@ -1,6 +1,6 @@
-/* Size of a union of products of index sets: how much of a source array anybody else needs, where destinations overlap
- * (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and what each slab covers is the same
- * question with one axis less. Only the explanation of a plan asks it, for the bound on the busiest rank. */
+/* Size of a union of products of index sets: the elements of a source array that others need, where destinations
+ * overlap (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and each slab is the same
+ * question with one axis less. Only the explanation of a plan asks for it, for the bound on the busiest rank. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Does one of the ascending runs contain index i of the asker? */
+/* True when one of the ascending runs contains index i of the asker. */
 static bool runs_contain(const rs_run *runs, int64_t count, int64_t i) {
   int64_t low = 0, high = count;
   while (low < high) {

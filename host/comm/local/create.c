@@ -102,7 +102,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
   return RESHARD_SUCCESS;
 }
 
-/* What the ranks' arrays are on: a device of the team's own, or those given. */
+/* Takes the devices that the ranks' arrays are on: a CPU of the team's own, or those given. */
 static reshard_status take_devices(rs_team *team, const reshard_local_options *options) {
   if (options->ndevices == 0)
     return rs_device_cpu_create(options->threads, options->isa, &team->device);

@@ -73,8 +73,8 @@ static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *tur
   return RESHARD_SUCCESS;
 }
 
-/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are
- * enough of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
+/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, if there are enough
+ * of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
 enum { CACHED_MESSAGE = 1 << 20 };
 
 static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t nlinks, int64_t total_bytes) {
@@ -94,8 +94,8 @@ static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t 
   return device->ops->run(device, nlinks, team->programs, NULL);
 }
 
-/* What comes to the ranks of one GPU: one batch of copies. What lies on a GPU that this one does not reach is left to
- * the driver, span by span. Links are in the order of the turns' receives. */
+/* Fetches the messages to the ranks of one GPU in one batch of copies. Memory of a GPU that this one does not reach is
+ * left to the driver, span by span. Links are in the order of the turns' receives. */
 static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, const rs_turn *turns,
                                      int64_t total_bytes) {
   rs_device *device = team->lanes[lane];

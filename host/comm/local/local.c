@@ -1,9 +1,9 @@
 /* Ranks that are threads of one process.
  *
- * All ranks share a team. A collective call is a meeting: each rank leaves what it brings in its slot; the last one to
- * come does the work for all while the others sleep (they may be more than there are cores, so they do not spin), and
- * wakes them with the result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is
- * where. */
+ * All ranks share a team. A collective call is a meeting: each rank leaves its argument in its slot. The last rank to
+ * come does the work for all and wakes the others with the result. They sleep meanwhile, for they may be more than
+ * there are cores. A rank that gives up - deadline, abort - ends the team: no rank can know any more where the others
+ * are. */
 #include "comm/local/local.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ static struct timespec deadline_in(int64_t ms) {
   return t;
 }
 
-/* The same where a rank has given up; the mutex is held. */
+/* Error of a rank whose team has ended; names the missing ranks where one gave up waiting. The mutex is held. */
 static reshard_status error_ended_by(const rs_team *team) {
   return team->missing[0] == '\0'
              ? error_ended()
@@ -57,7 +57,7 @@ static reshard_status error_ended_by(const rs_team *team) {
                         (long long)team->timeout_ms, team->missing);
 }
 
-/* Which ranks have not come to the meeting; the mutex is held. */
+/* Notes the ranks that have not come to the meeting; the mutex is held. */
 static void find_missing(rs_team *team) {
   int64_t at = 0, few[64]; /* a text has no room for more */
   for (int64_t r = 0; r < team->n && at < 64; r++)
@@ -152,7 +152,7 @@ typedef struct allgather_call {
 static reshard_status gather_records(int64_t n, void **all) {
   allgather_call *const *g = (allgather_call *const *)all;
   for (int64_t r = 1; r < n; r++)
-    if (g[r]->bytes != g[0]->bytes) /* a barrier here, a transfer being made there */
+    if (g[r]->bytes != g[0]->bytes) /* a barrier here, an agreement there */
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
   for (int64_t r = 0; r < n; r++)
     memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);

@@ -8,7 +8,7 @@
 
 typedef reshard_status (*rs_meeting)(int64_t n, void **all);
 
-/* What the ranks of one communicator share. */
+/* State that the ranks of one communicator share. */
 typedef struct rs_team {
   pthread_mutex_t mutex;
   pthread_cond_t changed;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank brings to the meeting, and takes away. */
+/* One rank's call of split: its arguments and its result. */
 typedef struct split_call {
   reshard_comm comm;
   const rs_split *request;

@@ -1,11 +1,11 @@
 /* Ranks of an MPI communicator, on the CPU.
  *
- * An exchange posts all receives, packs and sends message after message - one is on its way while the next is packed -
- * and unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go as a
- * derived type, the rest as a message of its own behind it.
+ * An exchange posts all receives, and packs and sends message after message: one is on its way while the next is
+ * packed. It unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go
+ * as a derived type, the rest as a message of its own.
  *
- * MPI has no deadline and an MPI_Abort that ends the job; so all waiting is a loop of tests that looks at the clock and
- * at a tag on which a rank that was aborted tells the others. */
+ * MPI has no deadline, and its MPI_Abort ends the job. So each wait is a loop of tests that looks at the clock, and at
+ * a tag on which an aborted rank sends to the others. */
 #include "comm/comm.h"
 #include "comm/mpi/missing.h"
 #include "comm/split_group.h"
@@ -52,7 +52,7 @@ static reshard_status error_ended(void) {
 
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
-/* Nobody waits for these messages: they are for ranks that wait, and for those that come later. */
+/* Sends a message that no rank has to wait for: it is for ranks that wait now, and for those that come later. */
 static void send_abort(rs_mpi *c) {
   static const char note = 1;
   if (c->abort_sent)
@@ -71,7 +71,7 @@ static void end_comm(rs_mpi *c) {
     end_comm(child);
 }
 
-/* Did another rank say that it is over? */
+/* True when another rank has sent an abort. */
 static bool abort_received(rs_mpi *c) {
   int there = 0;
   if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ABORT, c->mpi, &there, MPI_STATUS_IGNORE) != MPI_SUCCESS || !there)
@@ -327,7 +327,7 @@ static reshard_status mpi_alive(reshard_comm comm) { return mpi_of(comm)->ended 
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 
-/* Where a thread of this rank is in a call, that one tells the others. */
+/* A thread of this rank that is in a call sends the abort itself. */
 static reshard_status mpi_abort(reshard_comm comm) {
   rs_mpi *c = mpi_of(comm);
   int level = MPI_THREAD_SINGLE;

@@ -25,8 +25,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
-/* Nothing of ours is freed while a kernel may still write to it. Ours have ended with their communicator; one on a
- * communicator of the caller's that was given up stays until a peer comes, and so do its stream and memory. */
+/* Frees nothing of ours while a kernel may still write to it. Kernels of our own communicator have ended with it. On a
+ * caller's communicator that was given up a kernel may wait for a peer, so its stream and memory stay. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   bool idle = !c->borrowed || !c->ended;
@@ -76,7 +76,7 @@ static void leave_parent(rs_nccl *c) {
   release_comm(parent);
 }
 
-/* What a split had made that was given up. One on a communicator of the caller's may go on. */
+/* Frees the communicator of a split that was given up. A split of the caller's communicator may still be under way. */
 static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
   if (made != NULL)

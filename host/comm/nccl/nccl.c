@@ -1,15 +1,14 @@
 /* Ranks of an NCCL communicator.
  *
- * An exchange is one group with at most one send and one receive per peer, none of zero bytes. A group that is larger
- * than what NCCL plans as one kernel is split by each rank's own list of operations, which hangs when the lists differ;
- * so a rank with very many peers makes several groups, by the distance between the ranks: sender and receiver of a
- * message come to the same group by arithmetic. Where all messages are a collective together, NCCL's own may carry
- * them.
+ * An exchange is one group with at most one send and one receive per peer, none of zero bytes. NCCL splits a group that
+ * is too large for one kernel by each rank's own list of operations, and hangs when the lists differ. So a rank with
+ * very many peers makes several groups, by the distance between the ranks: sender and receiver compute the same group.
+ * Where all messages are a collective together, NCCL's own may carry them.
  *
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
- * up what it was given, for an all-gather of records, and when the communicator ends. All look at the deadline and at
- * the communicator's own error. What NCCL does to a peer that died is up to NCCL; after the deadline the communicator
- * is given up, and aborted unless it is borrowed, which ends its kernels. */
+ * up a call, for an all-gather of records, and when the communicator ends. All three look at the deadline and at the
+ * communicator's own error. After the deadline the communicator is given up, and aborted unless it is borrowed, which
+ * ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
@@ -21,8 +20,8 @@
 #include <string.h>
 #include <time.h>
 
-/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks
- * is NULL, and the library loads with it all the same. */
+/* A process may have loaded a libnccl that is older than the header, as a framework's. Functions that the older one
+ * lacks are NULL, and the library loads with it all the same. */
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
 static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
@@ -59,8 +58,8 @@ static reshard_status check_alive(const rs_nccl *c) {
              : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
 }
 
-/* A rank that has not made a call which the others make does not meet them any more: they would take its next one for
- * it. They hear by their deadline, or before. */
+/* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
+ * this one. The others hear by their deadline, or before. */
 static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
   if (status == RESHARD_SUCCESS || c->ended)
     return status;
@@ -208,7 +207,7 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
 
 /* --- Messages --------------------------------------------------------------------------------------------------- */
 
-/* Which group a message from sender to receiver is in: the same for both. */
+/* Number of the group that a message from sender to receiver is in: the same for both. */
 static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
   return ((receiver - sender + size) % size - 1) / WINDOW;
 }
@@ -267,8 +266,8 @@ static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, vo
   return rs_nccl_settle(c, result, reshard_collective_string(o->kind));
 }
 
-/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn;
- * an all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
+/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
+ * An all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
 static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
   (void)comm, (void)bytes;
   switch (kind) {

@@ -11,7 +11,7 @@
 #error "NCCL 2.18 or later is needed, for ncclCommSplit; RESHARD_NCCL=OFF builds without it"
 #endif
 
-/* What a rank gives to an all-gather: always of this size, so that ranks that make different calls see it. */
+/* Record of a rank in an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
   int32_t bytes;    /* of the record that are used */
   int32_t device;   /* GPU of the rank ... */
