@@ -1,6 +1,6 @@
 /* Checks the user's arrays once: pointers where there is something, strides that do not overlap in a destination. No
  * destination lies over a source or another destination. */
-#include "exec/overlap.h"
+#include "exec/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

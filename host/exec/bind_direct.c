@@ -4,6 +4,7 @@
  * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
  * to. With several GPUs each fetches what comes to its own ranks. */
+#include "exec/pull.h"
 #include "exec/transfer.h"
 
 #include <stdio.h>

@@ -8,6 +8,7 @@
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
  * each. Else every message has its own, which the communicator runs when it suits it. */
 #include "exec/collective.h"
+#include "exec/lower.h"
 
 #include <stdlib.h>
 #include <string.h>

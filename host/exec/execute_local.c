@@ -2,6 +2,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
+#include "exec/pull.h"
 
 typedef struct local_call {
   reshard_plan plan;

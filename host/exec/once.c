@@ -6,6 +6,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
+#include "exec/pull.h"
 
 #include <stdlib.h>
 #include <string.h>

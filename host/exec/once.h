@@ -2,9 +2,7 @@
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
-#include "exec/differ.h"
-#include "exec/gate.h"
-#include "exec/overlap.h"
+#include "exec/transfer.h"
 
 /* Memory of such executes, one after the other; all zero at first. Where it suffices nothing is allocated. */
 typedef struct rs_once_memory {

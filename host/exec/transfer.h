@@ -3,32 +3,13 @@
 #define RS_EXEC_TRANSFER_H
 
 #include "comm/comm.h"
+#include "exec/arrays.h"
 #include "exec/differ.h"
 #include "exec/gate.h"
 #include "exec/lane.h"
 #include "plan/plan.h"
 
 #include <reshard/transfer.h>
-
-/* The user's arrays: one per buffer of this rank, in the order of the plan's entries. */
-typedef struct rs_arrays {
-  void **src, **dst;           /* [plan->nsrc], [plan->ndst] */
-  const int64_t **src_strides; /* NULL element: contiguous; NULL: all are */
-  const int64_t **dst_strides;
-  int64_t *stride_values; /* storage behind them */
-} rs_arrays;
-
-/* Copies the caller's lists, checked: pointers, strides, overlap (arrays.c). */
-reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_arrays *out);
-void rs_arrays_free(rs_arrays *arrays);
-
-/* One array of a rank in memory: its address, and a byte stride per dim. */
-typedef struct rs_view {
-  char *at;
-  int64_t strides[RESHARD_MAX_DIMS];
-} rs_view;
-void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
-                    int64_t array, rs_view *view);
 
 /* Place of a part of a round in the staging that rounds share. Slots of both halves are numbered together, those of
  * sends and of receives apart. */
@@ -101,28 +82,6 @@ struct reshard_transfer_s {
   rs_lane **lanes; /* [comm->lanes], for the one who executes */
   bool used;       /* streams may still use what the binding has */
 };
-
-/* lower.c: appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
- * array, or a message: `linear` is then the address of the segment's first byte in it. */
-typedef struct rs_lowering {
-  const struct reshard_plan_s *plan;
-  const rs_class *class_;
-  bool sending; /* whose segment it is: of the class' send side, or receive side */
-  const rs_segment *segment;
-  const rs_view *src, *dst; /* NULL: linear */
-  char *linear;
-} rs_lowering;
-/* The whole segment. */
-reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);
-/* Elements [begin, end) of the segment in message order; linear is where element `begin` is. */
-reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies);
-
-/* pull.c: appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows
- * by what others send. view_of: where an array of an entry is on a rank. */
-typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
-                                     rs_view *view);
-reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
-                       int64_t *foreign_bytes);
 
 /* A rank's plan and arrays, shown to the others while all bind a direct path: read by them until `rs_bind_direct`
  * returns. */

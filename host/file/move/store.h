@@ -6,7 +6,7 @@
 #ifndef RS_FILE_STORE_H
 #define RS_FILE_STORE_H
 
-#include "exec/transfer.h"
+#include "exec/pull.h"
 #include "file/model/internal.h"
 #include "file/ground/names.h"
 #include "file/ground/print.h"
