@@ -150,13 +150,7 @@ void rs_boxes_of_rank(const rs_boxes *b, int64_t rank, int64_t *first, int64_t *
   int64_t low = 0, high = b->nranks;
   if (rank >= 0 && rank < high && b->rank[rank] == rank)
     low = high = rank; /* all ranks up to this one hold boxes: the usual case */
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (b->rank[middle] < rank)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, b->rank[i] < rank);
   bool found = low < b->nranks && b->rank[low] == rank;
   *first = found ? b->rank_first[low] : 0;
   *count = found ? b->rank_first[low + 1] - b->rank_first[low] : 0;

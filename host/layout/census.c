@@ -141,13 +141,7 @@ int64_t rs_census_of(const rs_census *c, int64_t rank) {
     int64_t part = 0, low = 0, end = lists->group.n, high = end;
     for (int i = 0; i < dim->ncuts; i++)
       part = part * dim->cuts[i].w + position / dim->cuts[i].stride % dim->cuts[i].w;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (lists->group.at[middle].part < part)
-        low = middle + 1;
-      else
-        high = middle;
-    }
+    RS_LOWER_BOUND(low, high, lists->group.at[i].part < part);
     product *= low < end && lists->group.at[low].part == part ? length_of(lists, low) : 0;
   }
   return product;

@@ -305,13 +305,7 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
 bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank) {
   if (l->kind == RESHARD_LAYOUT_BOXES) {
     int64_t low = l->boxes->cell_first[cell], end = l->boxes->cell_first[cell + 1], high = end;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (l->boxes->holders[middle].rank < rank)
-        low = middle + 1;
-      else
-        high = middle;
-    }
+    RS_LOWER_BOUND(low, high, l->boxes->holders[i].rank < rank);
     return low < end && l->boxes->holders[low].rank == rank;
   }
   int64_t position = rs_ranks_find(&l->ranks, rank);

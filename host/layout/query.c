@@ -107,16 +107,10 @@ static reshard_status query_regular(const struct reshard_layout_s *l, const rs_q
   }
 }
 
-/* First piece that ends behind index i. */
-static int64_t first_behind(const rs_piece *pieces, int64_t count, int64_t i) {
+/* First piece that ends behind an index. */
+static int64_t first_behind(const rs_piece *pieces, int64_t count, int64_t index) {
   int64_t low = 0, high = count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (pieces[middle].begin + pieces[middle].n <= i)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, pieces[i].begin + pieces[i].n <= index);
   return low;
 }
 

@@ -86,30 +86,18 @@ void rs_ranks_free(rs_ranks *ranks) {
 }
 
 int64_t rs_ranks_at(const rs_ranks *ranks, int64_t position) {
-  int64_t low = 0, high = ranks->nranges - 1;
-  while (low < high) {
-    int64_t middle = high - (high - low) / 2;
-    if (ranks->ranges[middle].position <= position)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  const rs_rank_range *r = &ranks->ranges[low];
+  int64_t low = 1, high = ranks->nranges;
+  RS_LOWER_BOUND(low, high, ranks->ranges[i].position <= position);
+  const rs_rank_range *r = &ranks->ranges[low - 1];
   return r->first + (position - r->position) * r->step;
 }
 
 int64_t rs_ranks_find(const rs_ranks *ranks, int64_t rank) {
-  int64_t low = 0, high = ranks->nranges - 1;
-  while (low < high) {
-    int64_t middle = high - (high - low) / 2;
-    if (lowest_rank(&ranks->sorted[middle]) <= rank)
-      low = middle;
-    else
-      high = middle - 1;
-  }
+  int64_t low = 1, high = ranks->nranges;
+  RS_LOWER_BOUND(low, high, lowest_rank(&ranks->sorted[i]) <= rank);
   if (ranks->nranges == 0)
     return -1;
-  const rs_rank_range *r = &ranks->sorted[low];
+  const rs_rank_range *r = &ranks->sorted[low - 1];
   int64_t i = (rank - r->first) * r->step;
   return i >= 0 && i < r->count ? r->position + i : -1;
 }

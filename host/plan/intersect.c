@@ -356,13 +356,7 @@ void rs_class_free(rs_class *c) {
 
 const rs_message *rs_side_message(const rs_side *side, int64_t peer) {
   int64_t low = 0, high = side->messages.n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (side->messages.at[middle].peer < peer)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, side->messages.at[i].peer < peer);
   return low < side->messages.n && side->messages.at[low].peer == peer ? &side->messages.at[low] : NULL;
 }
 

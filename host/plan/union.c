@@ -10,17 +10,11 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* True when one of the ascending runs contains index i of the asker. */
-static bool runs_contain(const rs_run *runs, int64_t count, int64_t i) {
+/* True when one of the ascending runs contains an index of the asker. */
+static bool runs_contain(const rs_run *runs, int64_t count, int64_t index) {
   int64_t low = 0, high = count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (runs[middle].ask + runs[middle].n <= i)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < count && runs[low].ask <= i;
+  RS_LOWER_BOUND(low, high, runs[i].ask + runs[i].n <= index);
+  return low < count && runs[low].ask <= index;
 }
 
 static reshard_status union_elements(const rs_lists *lists, const rs_hit *hits, int64_t n, int d, int ndim,

@@ -34,13 +34,7 @@ fail:
 /* Turns are few and their parts sorted, so a search is as quick as a cursor per sender and needs no memory. */
 static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
   int64_t low = 0, high = turn->nsends;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (turn->sends[middle].peer < receiver)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, turn->sends[i].peer < receiver);
   return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
 }
 
