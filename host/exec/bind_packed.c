@@ -9,6 +9,7 @@
  * each. Else every message has its own, which the communicator runs when it suits it. */
 #include "exec/collective.h"
 #include "exec/lower.h"
+#include "plan/rounds.h"
 
 #include <stdlib.h>
 #include <string.h>

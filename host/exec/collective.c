@@ -10,6 +10,8 @@
  * programs pack and unpack. */
 #include "exec/collective.h"
 
+#include "plan/rounds.h"
+
 #include <stdio.h>
 
 /* --- Whether ---------------------------------------------------------------------------------------------------- */
