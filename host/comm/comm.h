@@ -114,6 +114,9 @@ struct reshard_comm_s {
   const int64_t *global_ranks; /* [size], or NULL: the same numbers */
 };
 
+/* Error of a call on a communicator that has ended. */
+reshard_status rs_comm_error_ended(void);
+
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
   atomic_fetch_add_explicit(&comm->received_bytes, bytes, memory_order_relaxed);

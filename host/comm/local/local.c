@@ -12,10 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-static reshard_status error_ended(void) {
-  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
-}
-
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
 static void run_meeting(rs_team *team) {
   bool same = true;
@@ -52,7 +48,7 @@ static struct timespec deadline_in(int64_t ms) {
 /* Error of a rank whose team has ended; names the missing ranks where one gave up waiting. The mutex is held. */
 static reshard_status error_ended_by(const rs_team *team) {
   return team->missing[0] == '\0'
-             ? error_ended()
+             ? rs_comm_error_ended()
              : rs_error(RESHARD_ERROR_PEER, "a rank gave up waiting after %lld ms; missing were: %s",
                         (long long)team->timeout_ms, team->missing);
 }
@@ -166,7 +162,7 @@ static reshard_status local_allgather(reshard_comm comm, const void *mine, size_
 }
 
 static reshard_status local_alive(reshard_comm comm) {
-  return rs_team_of(comm)->ended ? error_ended() : RESHARD_SUCCESS;
+  return rs_team_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
 }
 
 /* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */

@@ -46,10 +46,6 @@ static reshard_status mpi_error(int code, const char *call) {
   return rs_error(RESHARD_ERROR_PEER, "%s: %s (MPI error %d)", call, text, code);
 }
 
-static reshard_status error_ended(void) {
-  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
-}
-
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
 /* Sends a message that no rank has to wait for: it is for ranks that wait now, and for those that come later. */
@@ -87,7 +83,7 @@ static reshard_status begin_call(rs_mpi *c) {
     return RESHARD_SUCCESS;
   send_abort(c);
   c->inside = false;
-  return error_ended();
+  return rs_comm_error_ended();
 }
 
 static reshard_status end_call(rs_mpi *c, reshard_status status) {
@@ -112,7 +108,7 @@ static reshard_status error_timeout(rs_mpi *c, const char *what, const char *mis
 static reshard_status pause_or_end(rs_mpi *c, int64_t since) {
   int64_t waited = rs_now_ns() - since;
   if (abort_received(c))
-    return error_ended();
+    return rs_comm_error_ended();
   if (waited < 200000)
     sched_yield();
   else
@@ -320,10 +316,12 @@ static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
 
 /* One rank of this process, as far as this communicator knows: it meets nobody. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return mpi_of(comm)->ended ? error_ended() : run(1, &mine);
+  return mpi_of(comm)->ended ? rs_comm_error_ended() : run(1, &mine);
 }
 
-static reshard_status mpi_alive(reshard_comm comm) { return mpi_of(comm)->ended ? error_ended() : RESHARD_SUCCESS; }
+static reshard_status mpi_alive(reshard_comm comm) {
+  return mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+}
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 

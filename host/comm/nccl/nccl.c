@@ -53,9 +53,7 @@ reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *c
 static reshard_status check_alive(const rs_nccl *c) {
   if (!c->ended)
     return RESHARD_SUCCESS;
-  return c->lost != RESHARD_SUCCESS
-             ? rs_error(c->lost, "%s", c->why)
-             : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+  return c->lost != RESHARD_SUCCESS ? rs_error(c->lost, "%s", c->why) : rs_comm_error_ended();
 }
 
 /* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
