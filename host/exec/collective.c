@@ -20,8 +20,8 @@
 static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   if (t->use == RESHARD_COLLECTIVE_FORBID)
     return "forbidden by the options";
-  if (t->path != RESHARD_PATH_PACKED)
-    return "the direct path is one pass already";
+  if (t->path->no_collective != NULL)
+    return t->path->no_collective;
   return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
 }
 

@@ -7,6 +7,7 @@
 
 #include "device/stream.h"
 #include "exec/pull.h"
+#include "exec/transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,7 @@ reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const resha
   once_call o = {.comm = comm, .plan = plan, .memory = memory, .stream = stream};
   if (mine == RESHARD_SUCCESS)
     mine = rs_stream_check(comm->device, stream, "execute");
-  if (path != RESHARD_PATH_PACKED && comm->locals == comm->size && comm->direct && comm->lanes == 1) {
+  if (rs_path_find(comm, path) == &rs_direct_path && comm->locals == comm->size && comm->lanes == 1) {
     if (mine == RESHARD_SUCCESS)
       mine = rs_arrays_borrow(plan, arrays, &memory->extents, &o.arrays);
     if (mine == RESHARD_SUCCESS)

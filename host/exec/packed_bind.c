@@ -1,14 +1,7 @@
-/* The packed path: packs, sends, receives and unpacks round after round, all with addresses that are known when the
- * arrays are bound.
- *
- * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging. Without a limit each message has a place of its own; under a limit each round has slots of one piece, in one
- * of two halves by turns.
- *
- * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
- * each. Else every message has its own, which the communicator runs when it suits it. */
+/* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "exec/collective.h"
 #include "exec/lower.h"
+#include "exec/packed.h"
 #include "plan/rounds.h"
 
 #include <stdlib.h>
@@ -323,7 +316,8 @@ static reshard_status make_keep(packer *p) {
   return status;
 }
 
-reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
+reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  (void)offers;
   packer p = {.transfer = t, .plan = t->plan, .binding = binding};
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->plan->info.rounds};
   reshard_status status;

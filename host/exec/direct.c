@@ -4,12 +4,33 @@
  * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
  * to. With several GPUs each fetches what comes to its own ranks. */
+#include "device/trace.h"
 #include "exec/pull.h"
 #include "exec/transfer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The direct path's programs for all ranks of the process, one a lane; the last rank frees them. */
+typedef struct rs_direct_programs {
+  atomic_llong users;
+  rs_device *const *devices;
+  int64_t n;
+  rs_program *programs[]; /* NULL: nothing comes to the lane's ranks */
+} rs_direct_programs;
+
+/* One user less. */
+static void drop_programs(rs_direct_programs *shared) {
+  if (atomic_fetch_sub(&shared->users, 1) > 1)
+    return;
+  for (int64_t g = 0; g < shared->n; g++)
+    if (shared->programs[g] != NULL)
+      shared->devices[g]->ops->release(shared->devices[g], shared->programs[g]);
+  free(shared);
+}
+
+static bool direct_applicable(reshard_comm comm) { return comm->direct; }
 
 /* rs_view_of of a transfer: peers have shown where their arrays are. */
 static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
@@ -56,15 +77,6 @@ static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t la
   return status;
 }
 
-void rs_shared_drop(rs_shared *shared) {
-  if (shared == NULL || atomic_fetch_sub(&shared->users, 1) > 1)
-    return;
-  for (int64_t g = 0; g < shared->n; g++)
-    if (shared->programs[g] != NULL)
-      shared->devices[g]->ops->release(shared->devices[g], shared->programs[g]);
-  free(shared);
-}
-
 /* For all ranks of the process: the first failure, or programs shared by all. */
 static reshard_status compile_lanes(int64_t n, void **all) {
   compile_call *const *b = (compile_call *const *)all;
@@ -72,7 +84,7 @@ static reshard_status compile_lanes(int64_t n, void **all) {
     if (b[i]->status != RESHARD_SUCCESS)
       return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
   reshard_comm comm = b[0]->transfer->comm;
-  rs_shared *shared = NULL;
+  rs_direct_programs *shared = NULL;
   reshard_status status;
   RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->lanes * sizeof *shared->programs));
   shared->devices = comm->lane_devices;
@@ -85,11 +97,11 @@ static reshard_status compile_lanes(int64_t n, void **all) {
     b[i]->binding->direct = shared;
   return RESHARD_SUCCESS;
 fail:
-  rs_shared_drop(shared);
+  drop_programs(shared);
   return status;
 }
 
-reshard_status rs_bind_direct(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   rs_copies copies = {0};
   compile_call mine = {.transfer = t, .binding = binding, .copies = &copies};
   mine.status = t->comm->ops->enter(t->comm);
@@ -104,3 +116,55 @@ reshard_status rs_bind_direct(reshard_transfer t, rs_binding *binding, const rs_
   rs_copies_free(&copies);
   return status;
 }
+
+static void count_bytes(const rs_execution *x) {
+  for (int64_t i = 0; i < x->n; i++)
+    rs_comm_count(x->t[i]->comm, x->t[i]->binding.foreign_bytes, 0);
+}
+
+static reshard_status direct_run(rs_execution *x) {
+  rs_device *device = x->t[0]->comm->device;
+  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+  reshard_status status = device->ops->run(device, 1, x->t[0]->binding.direct->programs, NULL);
+  rs_trace_end(device, NULL);
+  if (status == RESHARD_SUCCESS)
+    count_bytes(x);
+  return status;
+}
+
+static reshard_status direct_run_on_streams(rs_execution *x) {
+  const rs_direct_programs *direct = x->t[0]->binding.direct;
+  if (x->flow.n > 1)
+    RS_TRY(rs_flow_start(&x->flow));
+  for (int64_t g = 0; g < x->flow.n; g++) {
+    rs_lane *lane = x->flow.lane[g];
+    void *stream;
+    if (direct->programs[g] == NULL)
+      continue;
+    RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
+    rs_trace_begin(lane->device, stream, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+    reshard_status status = lane->device->ops->run(lane->device, 1, &direct->programs[g], stream);
+    rs_trace_end(lane->device, stream);
+    RS_TRY(status);
+  }
+  count_bytes(x);
+  return RESHARD_SUCCESS;
+}
+
+static void direct_release(reshard_comm comm, rs_binding *binding) {
+  (void)comm;
+  if (binding->direct != NULL)
+    drop_programs(binding->direct);
+}
+
+const rs_path_ops rs_direct_path = {
+    .number = RESHARD_PATH_DIRECT,
+    .name = "direct",
+    .no_collective = "the direct path is one pass already",
+    .reads_others = true,
+    .applicable = direct_applicable,
+    .bind = direct_bind,
+    .run = direct_run,
+    .run_on_streams = direct_run_on_streams,
+    .release = direct_release,
+};
