@@ -2,6 +2,7 @@
 #include "exec/collective.h"
 #include "exec/lower.h"
 #include "exec/packed.h"
+#include "exec/pull.h"
 #include "plan/rounds.h"
 
 #include <stdlib.h>
@@ -297,19 +298,7 @@ static reshard_status find_reuse(packer *p) {
 /* Compiles the copies that stay on the rank. */
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t e = 0; e < p->plan->nentries && status == RESHARD_SUCCESS; e++) {
-    const rs_class *c = &p->plan->classes.at[p->plan->entries[e].class_];
-    const rs_message *m = rs_side_message(&c->send, p->plan->rank);
-    for (int64_t i = 0; m != NULL && i < m->count && status == RESHARD_SUCCESS; i++) {
-      const rs_segment *s = &c->send.segments.at[m->first + i];
-      rs_view src, dst;
-      rs_arrays_view(&p->binding->arrays, p->plan, e, true, s->src_array, &src);
-      rs_arrays_view(&p->binding->arrays, p->plan, e, false, s->dst_array, &dst);
-      rs_lowering lowering = {p->plan, c, true, s, &src, &dst, NULL};
-      status = rs_lower(&lowering, &kept);
-    }
-  }
+  reshard_status status = rs_pull_own(p->plan, &p->binding->arrays, &kept);
   if (status == RESHARD_SUCCESS)
     status = compile_copies(p, &kept, &p->binding->keep);
   rs_copies_free(&kept);

@@ -11,5 +11,7 @@ typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bo
                                      rs_view *view);
 reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
                        int64_t *foreign_bytes);
+/* Appends the copies of the data that stays on the rank alone. */
+reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_copies *copies);
 
 #endif
