@@ -6,40 +6,18 @@
  *
  * MPI has no deadline, and its MPI_Abort ends the job. So each wait is a loop of tests that looks at the clock, and at
  * a tag on which an aborted rank sends to the others. */
-#include "comm/comm.h"
-#include "comm/mpi/missing.h"
-#include "comm/split_group.h"
-#include "device/environment.h"
+#include "comm/mpi/mpi.h"
 
-#include <mpi.h>
+#include "comm/mpi/missing.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3, BLOCK = 1 << 20 }; /* further ones: mpi_missing.h */
+enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3 }; /* more: missing.h */
 
-typedef struct rs_mpi {
-  struct reshard_comm_s base;
-  MPI_Comm mpi;       /* ours */
-  MPI_Datatype block; /* of BLOCK bytes */
-  reshard_device handle;
-  int64_t timeout_ms;
-  atomic_bool ended;
-  atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
-  bool abort_sent;                         /* the others, of an abort */
-  struct rs_mpi *parent, *children, *next; /* who was split from whom: an abort goes down. Ranks are one thread each. */
-  atomic_int users;
-  int64_t *global_ranks; /* of base */
-  char *records;         /* [size * RS_COMM_RECORD] */
-  int64_t reserved;      /* messages each way of one exchange */
-  MPI_Request *requests; /* [4 * reserved]: two a message; receives first */
-  int *done;             /* [4 * reserved] indices of MPI_Testsome */
-} rs_mpi;
-
-static rs_mpi *mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
-
-static reshard_status mpi_error(int code, const char *call) {
+reshard_status rs_mpi_error(int code, const char *call) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
@@ -141,20 +119,14 @@ static reshard_status allgather_records(rs_mpi *c, void *mine, size_t bytes) {
     rs_mpi_answer(c->mpi);
     RS_TRY(pause_or_end(c, since));
   }
-  return code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Iallgather");
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Iallgather");
 }
 
-/* Every rank gives the same number of bytes, whatever the call, so that different calls see each other. */
-typedef struct slot {
-  int64_t bytes;
-  char record[RS_COMM_RECORD];
-} slot;
-
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_mpi *c = mpi_of(comm);
-  slot *slots = (slot *)c->records, *own = slots + comm->size;
+  rs_mpi *c = rs_mpi_of(comm);
+  rs_mpi_record *slots = (rs_mpi_record *)c->records, *own = slots + comm->size;
   RS_TRY(begin_call(c));
-  *own = (slot){.bytes = (int64_t)bytes};
+  *own = (rs_mpi_record){.bytes = (int64_t)bytes};
   memcpy(own->record, mine, bytes);
   reshard_status status = end_call(c, allgather_records(c, own, sizeof *own));
   if (status != RESHARD_SUCCESS)
@@ -172,8 +144,8 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
 
 /* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
 static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
-  int64_t blocks = p->bytes > INT32_MAX ? p->bytes / BLOCK : 0, rest = p->bytes - blocks * BLOCK;
-  char *tail = p->at + blocks * BLOCK;
+  int64_t blocks = p->bytes > INT32_MAX ? p->bytes / RS_MPI_BLOCK : 0, rest = p->bytes - blocks * RS_MPI_BLOCK;
+  char *tail = p->at + blocks * RS_MPI_BLOCK;
   int peer = (int)p->peer, code = MPI_SUCCESS;
   if (blocks > 0)
     code = sending ? MPI_Isend(p->at, (int)blocks, c->block, peer, TAG_DATA, c->mpi, &request[0])
@@ -228,7 +200,7 @@ static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn, int n) {
   for (;;) {
     int ngot = 0, code = MPI_Testsome(n, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS)
-      return mpi_error(code, "MPI_Testsome");
+      return rs_mpi_error(code, "MPI_Testsome");
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 1)
@@ -269,7 +241,7 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
       code = start_message(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
   }
   if (code != MPI_SUCCESS)
-    status = mpi_error(code, "starting the messages of a round");
+    status = rs_mpi_error(code, "starting the messages of a round");
   if (status == RESHARD_SUCCESS)
     status = finish_messages(c, turn, n);
   if (status != RESHARD_SUCCESS)
@@ -280,7 +252,7 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
 static reshard_status mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++) {
-    rs_mpi *c = mpi_of(turns[i].comm);
+    rs_mpi *c = rs_mpi_of(turns[i].comm);
     int64_t bytes = 0;
     RS_TRY(begin_call(c));
     RS_TRY(end_call(c, move_messages(c, &turns[i])));
@@ -292,7 +264,7 @@ static reshard_status mpi_exchange(int64_t n, const rs_turn *turns, int64_t tota
 }
 
 static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
-  rs_mpi *c = mpi_of(comm);
+  rs_mpi *c = rs_mpi_of(comm);
   if (most <= c->reserved)
     return RESHARD_SUCCESS;
   MPI_Request *requests = NULL;
@@ -314,20 +286,20 @@ static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
 
 /* --- The rest ----------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process, as far as this communicator knows: it meets nobody. */
+/* One rank of this process, as far as this communicator knows: there is no other to meet. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return mpi_of(comm)->ended ? rs_comm_error_ended() : run(1, &mine);
+  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : run(1, &mine);
 }
 
 static reshard_status mpi_alive(reshard_comm comm) {
-  return mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
 }
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 
 /* A thread of this rank that is in a call sends the abort itself. */
 static reshard_status mpi_abort(reshard_comm comm) {
-  rs_mpi *c = mpi_of(comm);
+  rs_mpi *c = rs_mpi_of(comm);
   int level = MPI_THREAD_SINGLE;
   end_comm(c);
   MPI_Query_thread(&level);
@@ -336,37 +308,9 @@ static reshard_status mpi_abort(reshard_comm comm) {
   return RESHARD_SUCCESS;
 }
 
-static void release_comm(rs_mpi *c) {
-  if (atomic_fetch_sub(&c->users, 1) > 1)
-    return;
-  if (c->parent != NULL) {
-    rs_mpi **link = &c->parent->children;
-    while (*link != c)
-      link = &(*link)->next;
-    *link = c->next;
-    release_comm(c->parent);
-  }
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (!finalized && c->block != MPI_DATATYPE_NULL)
-    MPI_Type_free(&c->block);
-  /* After an abort somebody may never come to free it, and an all-gather may still write to the records: both stay. */
-  if (!c->ended && !finalized && c->mpi != MPI_COMM_NULL)
-    MPI_Comm_free(&c->mpi);
-  if (!c->ended)
-    free(c->records);
-  reshard_device_release(c->handle);
-  free(c->requests);
-  free(c->done);
-  free(c->global_ranks);
-  free(c);
-}
+static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
-static void mpi_destroy(reshard_comm comm) { release_comm(mpi_of(comm)); }
-
-static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-
-static const rs_comm_ops mpi_ops = {
+const rs_comm_ops rs_mpi_ops = {
     .name = "mpi",
     .reach = false,
     .together = mpi_together,
@@ -375,111 +319,8 @@ static const rs_comm_ops mpi_ops = {
     .leave = mpi_leave,
     .exchange = mpi_exchange,
     .reserve = mpi_reserve,
-    .split = mpi_split,
+    .split = rs_mpi_split,
     .alive = mpi_alive,
     .abort = mpi_abort,
     .destroy = mpi_destroy,
 };
-
-/* Around an MPI communicator that is ours; after an error it stays, for its ranks cannot all free it. */
-static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t timeout_ms, rs_mpi **out) {
-  int size = 0, rank = 0;
-  rs_mpi *c = NULL;
-  MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
-  MPI_Comm_size(mpi, &size);
-  MPI_Comm_rank(mpi, &rank);
-  reshard_status status = rs_alloc_zero(&c, 1, sizeof *c);
-  if (status != RESHARD_SUCCESS)
-    return status;
-  c->mpi = mpi;
-  c->block = MPI_DATATYPE_NULL;
-  c->timeout_ms = timeout_ms;
-  atomic_init(&c->users, 1);
-  if (device != NULL)
-    c->handle = reshard_device_retain(device);
-  else
-    RS_TRY_GOTO(status, reshard_device_create("cpu", NULL, &c->handle), fail);
-  c->base = (struct reshard_comm_s){.ops = &mpi_ops, .device = c->handle->device, .rank = rank, .size = size};
-  c->base.locals = 1;
-  c->base.group = c;
-  c->base.lanes = 1;
-  c->base.lane_devices = &c->base.device;
-  RS_TRY_GOTO(status, rs_alloc(&c->records, size + 1, sizeof(slot)), fail);
-  int code = MPI_Type_contiguous(BLOCK, MPI_BYTE, &c->block);
-  if (code == MPI_SUCCESS)
-    code = MPI_Type_commit(&c->block);
-  if (code != MPI_SUCCESS)
-    RS_TRY_GOTO(status, mpi_error(code, "MPI_Type_contiguous"), fail);
-  *out = c;
-  return RESHARD_SUCCESS;
-fail:
-  free(c->records);
-  c->records = NULL;
-  c->ended = true;
-  release_comm(c);
-  return status;
-}
-
-static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = mpi_of(comm), *made = NULL;
-  rs_split_group group;
-  MPI_Comm mpi = MPI_COMM_NULL;
-  RS_TRY(rs_split_group_find(comm, mine, &group));
-  int code = MPI_Comm_split(c->mpi, group.n > 0 ? group.color : MPI_UNDEFINED, group.key, &mpi);
-  reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Comm_split");
-  if (status == RESHARD_SUCCESS && mpi != MPI_COMM_NULL)
-    status = create_comm(mpi, c->handle, c->timeout_ms, &made);
-  status = rs_split_agree(comm, status);
-  if (status == RESHARD_SUCCESS && made != NULL) {
-    made->base.global_ranks = made->global_ranks = group.global_ranks;
-    group.global_ranks = NULL;
-    made->parent = c;
-    made->next = c->children;
-    c->children = made;
-    atomic_fetch_add(&c->users, 1);
-  } else if (made != NULL) {
-    release_comm(made);
-  }
-  free(group.global_ranks);
-  if (status == RESHARD_SUCCESS)
-    *sub = made != NULL ? &made->base : NULL;
-  return status;
-}
-
-reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
-                                     reshard_comm *comm) {
-  int initialized = 0, finalized = 0;
-  if (mpi_comm == NULL || comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: %s is NULL", mpi_comm == NULL ? "mpi_comm" : "comm");
-  MPI_Initialized(&initialized);
-  MPI_Finalized(&finalized);
-  if (!initialized || finalized)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: MPI is %s",
-                    finalized ? "finalised" : "not initialised");
-  MPI_Comm mpi = MPI_COMM_NULL;
-  int code = MPI_Comm_dup(*(const MPI_Comm *)mpi_comm, &mpi); /* first: the others are in it */
-  if (code != MPI_SUCCESS)
-    return mpi_error(code, "MPI_Comm_dup");
-  rs_mpi *made = NULL;
-  reshard_status status = RESHARD_SUCCESS;
-  if (timeout_ms < 0)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: timeout of %lld ms", (long long)timeout_ms);
-  else if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
-    status =
-        rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_from_mpi: the device is %s:%d, MPI moves memory of the CPU",
-                 device->device->ops->name, device->device->index);
-  else if (timeout_ms == 0)
-    status = rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
-  if (status == RESHARD_SUCCESS)
-    status = create_comm(mpi, device, timeout_ms, &made);
-  int worst = (int)status, own = (int)status;
-  MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, *(const MPI_Comm *)mpi_comm);
-  if (status == RESHARD_SUCCESS && worst != 0)
-    status = rs_error(RESHARD_ERROR_PEER, "reshard_comm_from_mpi: %s on another rank",
-                      reshard_status_string((reshard_status)worst));
-  if (status == RESHARD_SUCCESS)
-    *comm = &made->base;
-  else if (made != NULL)
-    release_comm(made);
-  return status;
-}
