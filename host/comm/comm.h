@@ -104,7 +104,7 @@ struct reshard_comm_s {
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
   /* Ranks of this process on one GPU (or the CPU) are a lane. */
-  int64_t lanes, lane;            /* how many there are, by their first ranks; which one this rank is on */
+  int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool direct;                    /* work on every rank's device can address every rank's arrays */

@@ -23,7 +23,7 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
 typedef struct rs_placement {
   char *send, *receive;
   int64_t send_bytes, receive_bytes;
-  bool keeps; /* what stays on the rank is copied by itself; else the collective brings it */
+  bool keeps; /* kept data is copied by itself; else the collective brings it */
 } rs_placement;
 void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
                          rs_placement *placement);

@@ -135,7 +135,7 @@ reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_s
   *seen = noted_in[which];
   earlier->joined[from] = rs_max(earlier->joined[from], earlier->noted[event]);
   later->open[at] = true;
-  later->given[at]++; /* whoever comes after this one comes after the other, too */
+  later->given[at]++; /* a step after this one is after the other, too */
   return RESHARD_SUCCESS;
 }
 

@@ -28,11 +28,11 @@ typedef struct rs_lane {
   bool open[RS_STEPS];         /* a stream comes after the user's */
   int64_t given[RS_STEPS];     /* things that a stream has been given */
   int64_t joined[RS_STEPS];    /* of them, how many another stream comes after */
-  int64_t noted[RS_EVENTS];    /* how many an event stands for */
+  int64_t noted[RS_EVENTS];    /* things that an event stands for */
   int64_t noted_in[RS_EVENTS]; /* number of the round in which an event was recorded last; -1: in none */
   /* of a round of it */
   bool packs, moves, unpacks;     /* it has something to */
-  bool note_moved, note_unpacked; /* somebody will wait for it */
+  bool note_moved, note_unpacked; /* another step will wait for it */
   bool *from;                     /* [lanes]: what it moves was packed there */
   /* Staging is used again: rounds that have to be behind, and those that are known to be; -1: none. */
   int64_t *move_needed, *move_seen; /* [lanes]: what was packed here, and is packed over, was moved by that lane */
@@ -43,7 +43,7 @@ typedef struct rs_lane {
  * path. */
 typedef struct rs_lane_needs {
   bool ranks, rounds, packed;
-  int64_t lanes, number; /* how many lanes there are, and which one this is */
+  int64_t lanes, number; /* number of lanes, and of this one */
 } rs_lane_needs;
 reshard_status rs_lane_create(rs_device *device, const rs_lane_needs *needs, rs_lane *lane);
 void rs_lane_destroy(rs_lane *lane);

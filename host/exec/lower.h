@@ -10,7 +10,7 @@
 typedef struct rs_lowering {
   const struct reshard_plan_s *plan;
   const rs_class *class_;
-  bool sending; /* whose segment it is: of the class' send side, or receive side */
+  bool sending; /* the segment is of the class' send side, else of its receive side */
   const rs_segment *segment;
   const rs_view *src, *dst; /* NULL: linear */
   char *linear;

@@ -14,7 +14,7 @@ typedef struct packed_message {
   int64_t bytes, group;
   char *in_place;              /* where the message is in the user's memory; NULL: staged */
   char *staged;                /* its own staging; NULL under a limit */
-  bool own;                    /* what the rank keeps, as a part of a collective */
+  bool own;                    /* kept data, as a part of a collective */
   bool shared;                 /* an earlier message is the same, and is packed already */
   int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
 } packed_message;
@@ -39,7 +39,7 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
   for (; msg->at < plan->nentries; msg->at++, msg->segment = 0) {
     int64_t entry = plan->order[msg->at];
     const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
-    bool sent = sending || msg->own; /* what is kept is on the side of what is sent */
+    bool sent = sending || msg->own; /* kept data is on the send side */
     const rs_side *side = sent ? &c->send : &c->receive;
     const rs_message *m = rs_side_message(side, msg->peer->rank);
     for (; m != NULL && msg->segment < m->count; msg->segment++) {

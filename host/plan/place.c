@@ -60,7 +60,7 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
 
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place) {
-  bool sent = sending || peer->rank == plan->rank; /* what is kept is on the side of what is sent */
+  bool sent = sending || peer->rank == plan->rank; /* kept data is on the send side */
   int64_t e = sent ? peer->send_entry : peer->receive_entry;
   if (e < 0)
     return false;

@@ -251,7 +251,7 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   plan->window = options->peers_per_round > 0 ? options->peers_per_round : rs_min(plan->world - 1, 32);
   plan->window = rs_max(1, rs_min(plan->window, plan->world - 1));
   return options->nodes == NULL || plan->nentries == 0
-             ? RESHARD_SUCCESS /* and nobody knows how many ranks there are */
+             ? RESHARD_SUCCESS /* and the number of ranks is not known */
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
 }
 

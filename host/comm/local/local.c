@@ -95,7 +95,7 @@ static void wait_for_readers(rs_team *team) {
 static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
   rs_team *team = rs_team_of(comm);
   if (team->n == 1 && !team->ended)
-    return run(1, &mine); /* nobody to meet */
+    return run(1, &mine); /* no other rank to meet */
   pthread_mutex_lock(&team->mutex);
   reshard_status status = RESHARD_SUCCESS;
   if (team->ended) {

@@ -61,7 +61,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct);
 /* One user less; the last one frees. */
 void rs_team_release(rs_team *team);
 
-/* local_exchange.c */
+/* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 

@@ -189,7 +189,7 @@ static reshard_status allgather_records(rs_nccl *c) {
 
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_alive(c)); /* what is on the stream may still read the record */
+  RS_TRY(check_alive(c)); /* the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
   memcpy(c->mine->record, mine, bytes);
   RS_TRY(end_after_error(c, allgather_records(c)));
@@ -303,8 +303,8 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   return RESHARD_SUCCESS;
 }
 
-/* A byte to and from everybody, in the buffers and on the stream of the all-gather; what comes is not looked at. The
- * host connects when it plans the group, so nothing has to be waited for. */
+/* Sends a byte to each peer and receives one, in the buffers and on the stream of the all-gather. The received bytes
+ * are not read. The host connects when it plans the group, so nothing has to be waited for. */
 static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                                    const int64_t *receives, reshard_collective kind, int64_t root) {
   rs_nccl *c = rs_nccl_of(comm);
@@ -329,7 +329,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 
 /* --- The rest --------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process: it meets nobody. */
+/* One rank of this process: there is no other to meet. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   RS_TRY(check_alive(rs_nccl_of(comm)));
   return run(1, &mine);

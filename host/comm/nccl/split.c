@@ -78,7 +78,7 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
     status = create_child(c, nccl, &group, &made);
   else if (nccl != NULL) /* it was being made */
     (void)ncclCommAbort(nccl);
-  if (status == RESHARD_SUCCESS || !c->ended) /* else nobody hears it any more */
+  if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
     status = rs_split_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)
     rs_nccl_close(made);
