@@ -1,4 +1,4 @@
-/* Inside of the packed path: packed.c, packed_bind.c and packed_streams.c. */
+/* Inside of the packed path: packed.c, bind.c and streams.c. */
 #ifndef RS_EXEC_PACKED_H
 #define RS_EXEC_PACKED_H
 

@@ -7,7 +7,7 @@
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
  * each. Else every message has its own, which the communicator runs when it suits it. */
-#include "exec/packed.h"
+#include "exec/packed/packed.h"
 
 #include "device/trace.h"
 

@@ -1,7 +1,7 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
-#include "exec/collective.h"
 #include "exec/lower.h"
-#include "exec/packed.h"
+#include "exec/packed/collective.h"
+#include "exec/packed/packed.h"
 #include "exec/pull.h"
 #include "plan/rounds.h"
 

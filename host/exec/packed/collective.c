@@ -8,7 +8,7 @@
  *
  * The parts of the round stay listed, with the addresses that they have here. They are counted and ordered, and their
  * programs pack and unpack. */
-#include "exec/collective.h"
+#include "exec/packed/collective.h"
 
 #include "plan/rounds.h"
 

@@ -10,7 +10,7 @@
  * in which it has nothing, and takes the halves of its staging by turns of its own. So the waits of a round are found
  * rank by rank. */
 #include "device/trace.h"
-#include "exec/packed.h"
+#include "exec/packed/packed.h"
 
 static rs_lane *lane_of(const rs_execution *x, int64_t i) { return x->flow.lane[x->t[i]->comm->lane]; }
 
