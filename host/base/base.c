@@ -55,27 +55,27 @@ const char *reshard_status_string(reshard_status status) {
 }
 
 /* Pointers to pointers of any type come in as void *: they are written through memcpy, which may alias. */
-static reshard_status give(void *out, void *memory, size_t bytes) {
+static reshard_status store_pointer(void *out, void *memory, size_t bytes) {
   memcpy(out, &memory, sizeof memory);
   return memory != NULL || bytes == 0 ? RESHARD_SUCCESS : rs_error_memory(bytes);
 }
 
-static bool bytes_of(int64_t n, size_t element, size_t *bytes) {
+static bool array_bytes(int64_t n, size_t element, size_t *bytes) {
   return n >= 0 && !__builtin_mul_overflow((size_t)n, element, bytes) && *bytes <= PTRDIFF_MAX;
 }
 
 reshard_status rs_alloc(void *out, int64_t n, size_t element) {
   size_t bytes;
-  if (!bytes_of(n, element, &bytes))
-    return give(out, NULL, SIZE_MAX);
-  return give(out, bytes == 0 ? NULL : malloc(bytes), bytes);
+  if (!array_bytes(n, element, &bytes))
+    return store_pointer(out, NULL, SIZE_MAX);
+  return store_pointer(out, bytes == 0 ? NULL : malloc(bytes), bytes);
 }
 
 reshard_status rs_alloc_zero(void *out, int64_t n, size_t element) {
   size_t bytes;
-  if (!bytes_of(n, element, &bytes))
-    return give(out, NULL, SIZE_MAX);
-  return give(out, bytes == 0 ? NULL : calloc(1, bytes), bytes);
+  if (!array_bytes(n, element, &bytes))
+    return store_pointer(out, NULL, SIZE_MAX);
+  return store_pointer(out, bytes == 0 ? NULL : calloc(1, bytes), bytes);
 }
 
 reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element) {
@@ -93,7 +93,7 @@ reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element) {
   int64_t want = rs_max(need, *cap > INT64_MAX / 2 ? need : *cap * 2);
   want = rs_max(want, 8);
   size_t bytes;
-  if (!bytes_of(want, element, &bytes))
+  if (!array_bytes(want, element, &bytes))
     return rs_error_memory(SIZE_MAX);
   void *memory;
   memcpy(&memory, at, sizeof memory);

@@ -18,17 +18,17 @@ reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
 void rs_error_set(const char *text);
 
-#define RS_TRY(call)                                       \
-  do {                                                     \
-    reshard_status rs_try_status_ = (call);                \
-    if (rs_try_status_ != RESHARD_SUCCESS)                 \
-      return rs_try_status_;                               \
+#define RS_TRY(call) \
+  do { \
+    reshard_status rs_try_status_ = (call); \
+    if (rs_try_status_ != RESHARD_SUCCESS) \
+      return rs_try_status_; \
   } while (0)
-#define RS_TRY_GOTO(status, call, label)                   \
-  do {                                                     \
-    (status) = (call);                                     \
-    if ((status) != RESHARD_SUCCESS)                       \
-      goto label;                                          \
+#define RS_TRY_GOTO(status, call, label) \
+  do { \
+    (status) = (call); \
+    if ((status) != RESHARD_SUCCESS) \
+      goto label; \
   } while (0)
 
 /* *out = a * b, or a + b, for non-negative numbers; false on overflow. */
@@ -39,6 +39,16 @@ static inline int64_t rs_max(int64_t a, int64_t b) { return a > b ? a : b; }
 /* ceil(a / b) for a >= 0, b > 0, without overflow. */
 static inline int64_t rs_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+/* Sets low, and high, to the first index i of [low, high) for which `before` is false: it is true of all below. */
+#define RS_LOWER_BOUND(low, high, before) \
+  while ((low) < (high)) { \
+    int64_t i = (low) + ((high) - (low)) / 2; \
+    if (before) \
+      (low) = i + 1; \
+    else \
+      (high) = i; \
+  }
+
 /* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error. */
 reshard_status rs_alloc(void *out, int64_t n, size_t element);
 reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
@@ -46,12 +56,12 @@ reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
 reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element);
 
 /* Growable array: RS_VEC(int64_t) v = {0}; RS_TRY(rs_vec_reserve(&v, v.n + 1)); v.at[v.n++] = x; ... free(v.at); */
-#define RS_VEC(type)                                       \
-  struct {                                                 \
-    type *at;                                              \
-    int64_t n, cap;                                        \
+#define RS_VEC(type) \
+  struct { \
+    type *at; \
+    int64_t n, cap; \
   }
-#define rs_vec_reserve(v, need)                            \
+#define rs_vec_reserve(v, need) \
   ((need) <= (v)->cap ? RESHARD_SUCCESS : rs_grow(&(v)->at, &(v)->cap, (need), sizeof *(v)->at))
 /* At least doubles, so that appending is linear. The array is as it was on error. */
 reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element);

@@ -30,11 +30,11 @@ static const struct {
     [RESHARD_C128] = {"c128", NULL, 16},
 };
 
-static bool known(reshard_dtype dtype) { return (int)dtype > 0 && (int)dtype < RESHARD_DTYPE_COUNT; }
+static bool is_known_dtype(reshard_dtype dtype) { return (int)dtype > 0 && (int)dtype < RESHARD_DTYPE_COUNT; }
 
-size_t reshard_dtype_size(reshard_dtype dtype) { return known(dtype) ? dtypes[dtype].size : 0; }
+size_t reshard_dtype_size(reshard_dtype dtype) { return is_known_dtype(dtype) ? dtypes[dtype].size : 0; }
 
-const char *reshard_dtype_string(reshard_dtype dtype) { return known(dtype) ? dtypes[dtype].name : "none"; }
+const char *reshard_dtype_string(reshard_dtype dtype) { return is_known_dtype(dtype) ? dtypes[dtype].name : "none"; }
 
 reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
   if (text == NULL || dtype == NULL)

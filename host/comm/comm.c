@@ -1,5 +1,9 @@
 #include "comm/comm.h"
 
+reshard_status rs_comm_error_ended(void) {
+  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+}
+
 int64_t reshard_comm_rank(reshard_comm comm) { return comm != NULL ? comm->rank : -1; }
 int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size : 0; }
 

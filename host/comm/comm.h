@@ -2,8 +2,8 @@
  * the same calls on a communicator in the same order.
  *
  * A process may have several ranks of a communicator (the local one has them all). They meet in `together`: the last of
- * them to come acts for all, the others sleep. So execute is written once, for "the ranks of this process", and costs
- * no more threads than are told to copy. */
+ * them to come acts for all, the others sleep. So work for all ranks of this process is written once, and needs no more
+ * threads than those that copy. */
 #ifndef RS_COMM_COMM_H
 #define RS_COMM_COMM_H
 
@@ -35,7 +35,8 @@ typedef struct rs_collective {
   int64_t bytes;
 } rs_collective;
 
-/* What one rank of this process has in a round: at most one send and one receive per peer, both by peer ascending. */
+/* Messages of one rank of this process in a round: one send and one receive per peer at most, both by peer
+ * ascending. */
 typedef struct rs_turn {
   reshard_comm comm;
   int64_t nsends, nreceives;
@@ -46,14 +47,15 @@ typedef struct rs_turn {
 
 #define RS_COMM_RECORD 512
 
-/* Has a communicator a collective for messages of so many bytes? */
+/* Tells if a communicator has a collective for messages of so many bytes. */
 typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* than sends and receives */
 
-/* What a rank brings to a split. */
+/* Argument of a split, from one rank. */
 typedef struct rs_split {
   reshard_status status; /* of what the rank did before; its text, where it is no success, is the last error */
   int64_t color, key;    /* as in reshard_comm_split */
-  const char *what;      /* what is split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
+  const char
+      *by; /* the basis of the split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
 } rs_split;
 
 typedef struct rs_comm_ops {
@@ -64,29 +66,29 @@ typedef struct rs_comm_ops {
    * nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
   /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
-   * collective call; nothing is allocated, so that a rank without memory can still say so. bytes: RS_COMM_RECORD at
-   * most. */
+   * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
+   * at most. */
   reshard_status (*allgather)(reshard_comm comm, const void *mine, size_t bytes, const void **all);
-  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather:
-   * a rank whose next collective call ends early (abort, deadline) returns from it only after leave. Neither is
+  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather.
+   * A rank whose next collective call ends early (abort, deadline) returns from that call only after leave. Neither is
    * collective, and between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has
    * given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
-  /* One round for the n ranks of this process, called by one thread for all: moves what the turns say, and counts what
-   * came. Sends and receives of a pair agree in bytes. total_bytes: of the whole transfer (streaming stores pay or
-   * not). At most as many receives, and as many sends, come in one call as were reserved.
-   * Without streams it also packs and unpacks, by the programs of the parts, and returns when all is done. On a device
-   * with streams parts have no programs: execute has packed what is sent in the order of the turns' streams, and what
-   * unpacks comes after them; exchange enqueues and does not block. A rank's turns of one execute have one stream. */
+  /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
+   * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
+   * At most as many receives, and as many sends, come in one call as were reserved. Without streams it also packs and
+   * unpacks, by the programs of the parts, and returns when all is done. On a device with streams parts have no
+   * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
+   * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
   /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
   rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
   /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
-   * collective, without touching anybody's arrays: collective, when a packed transfer is created, since it can take
-   * most of a second. NULL: there are none to make. */
+   * collective. The call touches no user's array. It is collective, and made ahead of the exchanges, since it can
+   * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
@@ -102,15 +104,18 @@ struct reshard_comm_s {
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
   /* Ranks of this process on one GPU (or the CPU) are a lane. */
-  int64_t lanes, lane;            /* how many there are, by their first ranks; which one this rank is on */
+  int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
-  int64_t transfers;           /* made on this handle so far */
+  int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */
   const int64_t *global_ranks; /* [size], or NULL: the same numbers */
 };
+
+/* Error of a call on a communicator that has ended. */
+reshard_status rs_comm_error_ended(void);
 
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {

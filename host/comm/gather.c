@@ -1,6 +1,6 @@
-/* Ranks of one process meet, and one of them copies all strings end to end, once for all. Where ranks do not reach each
- * other's memory, the lengths go round first and then the strings, a record at a time: this is for kilobytes to a few
- * megabytes that are exchanged when something is made, not for data. */
+/* One of the ranks of a process copies all strings end to end, once for all. Where ranks do not reach each other's
+ * memory, the lengths go round first and then the strings, a record at a time. This is for kilobytes to a few megabytes
+ * that are exchanged when something is made, not for data. */
 #include "comm/gather.h"
 
 #include <stdio.h>
@@ -34,23 +34,23 @@ void rs_strings_release(rs_strings *strings) {
 
 /* --- Ranks that reach each other's memory ----------------------------------------------------------------------- */
 
-typedef struct giver {
+typedef struct gather_call {
   reshard_status status;
   const char *text; /* of a status that is no success */
   const void *mine;
   int64_t size;
   rs_strings *all;
-} giver;
+} gather_call;
 
-static int64_t given(const void *user, int64_t rank) { return ((giver *const *)user)[rank]->size; }
+static int64_t call_size(const void *user, int64_t rank) { return ((gather_call *const *)user)[rank]->size; }
 
-static reshard_status meet(int64_t n, void **all) {
-  giver *const *g = (giver *const *)all;
+static reshard_status gather_calls(int64_t n, void **all) {
+  gather_call *const *g = (gather_call *const *)all;
   for (int64_t r = 0; r < n; r++)
     if (g[r]->status != RESHARD_SUCCESS)
       return rs_error(g[r]->status, "rank %lld: %s", (long long)r, g[r]->text);
   rs_strings *made = NULL;
-  RS_TRY(make_strings(n, given, g, &made));
+  RS_TRY(make_strings(n, call_size, g, &made));
   for (int64_t r = 0; r < n; r++)
     if (g[r]->size > 0)
       memcpy(made->bytes + made->first[r], g[r]->mine, (size_t)g[r]->size);
@@ -82,9 +82,9 @@ static reshard_status exchange_records(reshard_comm comm, reshard_status status,
   return RESHARD_SUCCESS;
 }
 
-static int64_t announced(const void *user, int64_t rank) { return ((const record *)user)[rank].size; }
+static int64_t record_size(const void *user, int64_t rank) { return ((const record *)user)[rank].size; }
 
-static reshard_status go_round(reshard_comm comm, const char *mine, rs_strings *all) {
+static reshard_status gather_records(reshard_comm comm, const char *mine, rs_strings *all) {
   char piece[RS_COMM_RECORD] = {0};
   int64_t longest = 0, size = all->first[comm->rank + 1] - all->first[comm->rank];
   for (int64_t r = 0; r < all->n; r++)
@@ -104,14 +104,14 @@ static reshard_status go_round(reshard_comm comm, const char *mine, rs_strings *
   return RESHARD_SUCCESS;
 }
 
-static reshard_status gather_in_pieces(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
-                                       rs_strings **out) {
+static reshard_status gather_by_records(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
+                                        rs_strings **out) {
   const record *records;
   rs_strings *all = NULL;
   RS_TRY(exchange_records(comm, status, size, &records));
-  status = make_strings(comm->size, announced, records, &all);
+  status = make_strings(comm->size, record_size, records, &all);
   RS_TRY_GOTO(status, exchange_records(comm, status, 0, &records), fail);
-  RS_TRY_GOTO(status, go_round(comm, mine, all), fail);
+  RS_TRY_GOTO(status, gather_records(comm, mine, all), fail);
   atomic_init(&all->users, 1);
   *out = all;
   return RESHARD_SUCCESS;
@@ -123,9 +123,9 @@ fail:
 reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
                                     rs_strings **all) {
   if (!comm->ops->reach)
-    return gather_in_pieces(comm, status, mine, size, all);
-  giver g = {.status = status, .text = reshard_last_error(), .mine = mine, .size = size};
-  RS_TRY(comm->ops->together(comm, meet, &g));
+    return gather_by_records(comm, status, mine, size, all);
+  gather_call g = {.status = status, .text = reshard_last_error(), .mine = mine, .size = size};
+  RS_TRY(comm->ops->together(comm, gather_calls, &g));
   *all = g.all;
   return RESHARD_SUCCESS;
 }

@@ -1,13 +1,13 @@
-/* The user's arrays, checked once: pointers where there is something, strides that do not overlap in a destination, and
- * no destination over a source or another destination. */
-#include "exec/overlap.h"
+/* Checks the user's arrays once: pointers where there is something, strides that do not overlap in a destination. No
+ * destination lies over a source or another destination. */
+#include "exec/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Do no two index tuples meet? Sufficient and exact for what comes from slicing: each stride steps over all that the
+/* True when no two index tuples have one address. Sufficient and exact for slices: each stride steps over all that the
  * smaller ones reach. The strides were measured. */
-static bool injective(const rs_extent *x) {
+static bool strides_injective(const rs_extent *x) {
   int order[RESHARD_MAX_DIMS], n = 0;
   for (int d = 0; d < x->ndim; d++) {
     if (x->shape[d] <= 1)
@@ -28,8 +28,8 @@ static bool injective(const rs_extent *x) {
 }
 
 /* Range, density and strides of a buffer of one array (every kind but flat of several dims, which is contiguous). */
-static reshard_status measure(const struct reshard_plan_s *plan, int64_t entry, rs_extent *x, const int64_t *strides,
-                              const int64_t *contiguous) {
+static reshard_status measure_buffer(const struct reshard_plan_s *plan, int64_t entry, rs_extent *x,
+                                     const int64_t *strides, const int64_t *contiguous) {
   const char *name = plan->entries[entry].name, *side = x->source ? "source" : "destination";
   int64_t elements = 1, below = 0, above = x->width;
   for (int d = 0; d < x->ndim; d++) {
@@ -53,7 +53,7 @@ static reshard_status measure(const struct reshard_plan_s *plan, int64_t entry, 
                     (long long)entry, name, side, (long long)below, (long long)above, (const void *)x->at);
   x->begin = x->at + below;
   x->end = x->at + above;
-  bool once = injective(x);
+  bool once = strides_injective(x);
   x->dense = once && above - below == elements * x->width;
   if (!x->source && !once) {
     char shape[RS_SHAPE_TEXT], stride[RS_SHAPE_TEXT];
@@ -98,7 +98,7 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
       RS_TRY(reshard_layout_array((reshard_layout)l, plan->rank, b, &info));
     }
     memcpy(x.shape, info.shape, sizeof x.shape);
-    RS_TRY(measure(plan, entry, &x, strides, info.strides));
+    RS_TRY(measure_buffer(plan, entry, &x, strides, info.strides));
     RS_TRY(rs_vec_reserve(all, all->n + 1));
     all->at[all->n++] = x;
   }
@@ -115,7 +115,7 @@ static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_a
 }
 
 /* Copies the stride lists of one side: the caller's may go when the call returns. */
-static reshard_status keep_strides(const struct reshard_plan_s *plan, bool source, const int64_t *const *given,
+static reshard_status copy_strides(const struct reshard_plan_s *plan, bool source, const int64_t *const *given,
                                    int64_t *values, const int64_t ***out) {
   int64_t n = source ? plan->nsrc : plan->ndst;
   *out = NULL;
@@ -164,9 +164,9 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
   if (given->src_strides != NULL || given->dst_strides != NULL)
     RS_TRY_GOTO(status, rs_alloc(&a.stride_values, (plan->nsrc + plan->ndst) * RESHARD_MAX_DIMS, sizeof(int64_t)),
                 fail);
-  RS_TRY_GOTO(status, keep_strides(plan, true, given->src_strides, a.stride_values, &a.src_strides), fail);
+  RS_TRY_GOTO(status, copy_strides(plan, true, given->src_strides, a.stride_values, &a.src_strides), fail);
   RS_TRY_GOTO(status,
-              keep_strides(plan, false, given->dst_strides,
+              copy_strides(plan, false, given->dst_strides,
                            a.stride_values != NULL ? a.stride_values + plan->nsrc * RESHARD_MAX_DIMS : NULL,
                            &a.dst_strides),
               fail);

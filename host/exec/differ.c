@@ -1,6 +1,6 @@
-/* Which tensor do two ranks' plans differ in? All that ranks compare at first is a hash per field. Where one differs,
- * the first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists, and at last
- * the two values, every time in a record of fixed size. All ranks look at the same records and so come to the same
+/* Finds the tensor in which two ranks' plans differ. At first ranks compare a hash per field. Where one differs, the
+ * first tensor is found by halving: the ranks exchange hashes of ever better prefixes of their lists. At last they
+ * exchange the two values. Each record has a fixed size. All ranks look at the same records and so come to the same
  * text. */
 #include "exec/differ.h"
 
@@ -15,7 +15,7 @@ typedef struct tensor_record {
 } tensor_record;
 _Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
 
-/* What the two values of each field are. */
+/* Names of the two values of each field. */
 static const char *const value_names[RS_FIELDS][2] = {
     [RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
     [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
@@ -52,7 +52,7 @@ static void print_region(char *text, size_t size, const rs_space *space, bool so
     rs_text_add(&out, "%s%d", d > 0 ? "," : " of dims ", dims[d]);
 }
 
-static void describe(const struct reshard_plan_s *plan, int field, int64_t i, tensor_record *out) {
+static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_t i, tensor_record *out) {
   const rs_entry *e = &plan->entries[i];
   const rs_class *c = &plan->classes.at[e->class_];
   char(*values)[sizeof out->values[0]] = out->values;
@@ -111,8 +111,8 @@ static reshard_status find_tensor(reshard_comm comm, const struct reshard_plan_s
 }
 
 /* "'layers.3.wq': shape [8,6] on rank 0, [8,7] on rank 2". */
-static reshard_status report(int field, int64_t number, int64_t n, int64_t rank, const tensor_record *a,
-                             const tensor_record *b) {
+static reshard_status report_value(int field, int64_t number, int64_t n, int64_t rank, const tensor_record *a,
+                                   const tensor_record *b) {
   char label[128], other[128] = "";
   int v = strcmp(a->values[0], b->values[0]) == 0; /* the first value that differs */
   const char *what = value_names[field][v];
@@ -154,10 +154,10 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   } else {
     RS_TRY(find_tensor(comm, plan, field, rank, rs_min(n0, n), &number));
     if (number < plan->nentries)
-      describe(plan, field, number, &mine);
+      describe_tensor(plan, field, number, &mine);
   }
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
-  return all[0].there == all[rank].there ? report(field, number, n0, rank, &all[0], &all[rank])
+  return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
 }

@@ -7,7 +7,7 @@
 
 /* An argument that all ranks of a call give alike. */
 typedef struct rs_argument {
-  const char *name; /* with the call: "reshard_sharded_tensor_gather: dst" */
+  const char *name; /* with the call: "reshard_transfer_create: count" */
   int64_t value;
 } rs_argument;
 

@@ -1,79 +1,71 @@
-/* Execute: one thread does it for all ranks of the process. On the CPU the device's threads help, and all is done when
- * it returns; on a device with streams it gives the work to streams (streams.c).
- *
- * Direct: one program. Packed: what stays on the rank, then round after round in the order that all ranks share; the
- * communicator packs, moves and unpacks a round in the way that suits it. Nothing is allocated and no offset is
- * computed here. */
+/* Execute: one thread does it for all ranks of the process, on the path that they have chosen. On the CPU the device's
+ * threads help, and all is done when it returns. On a device with streams it gives the work to streams, without a wait.
+ * Nothing is allocated and no offset is computed here. */
 #include "device/stream.h"
 #include "device/trace.h"
 #include "exec/transfer.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static reshard_status run_direct(int64_t n, struct reshard_transfer_s *const *t) {
-  rs_device *device = t[0]->comm->device;
-  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
-  reshard_status status = device->work->run(device, 1, t[0]->binding.direct->programs, NULL);
-  rs_trace_end(device, NULL);
-  RS_TRY(status);
-  for (int64_t i = 0; i < n; i++)
-    rs_comm_count(t[i]->comm, t[i]->binding.foreign_bytes, 0);
-  return RESHARD_SUCCESS;
+static void begin_flow(rs_execution *x, void *stream, bool gates) {
+  struct reshard_transfer_s *const *t = x->t;
+  int64_t rounds = 0;
+  x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->lanes};
+  for (int64_t i = 0; i < x->n; i++) {
+    t[i]->used = true;
+    if (t[i]->comm->lane_rank == 0)
+      x->flow.lane[t[i]->comm->lane] = &t[i]->lane;
+    rounds = rs_max(rounds, t[i]->binding.nrounds);
+  }
+  rs_flow_begin(&x->flow, gates ? t[0]->lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
 }
 
-bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t) {
-  const rs_round *first = NULL;
-  int64_t *cursor = t[0]->cursor;
-  for (int64_t i = 0; i < n; i++) {
-    if (cursor[i] == t[i]->binding.nrounds)
-      continue;
-    const rs_round *r = &t[i]->binding.rounds[cursor[i]];
-    if (first == NULL || r->group < first->group || (r->group == first->group && r->piece < first->piece))
-      first = r;
-  }
-  for (int64_t i = 0; i < n && first != NULL; i++) {
-    const rs_binding *b = &t[i]->binding;
-    const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
-    bool in = r != NULL && r->group == first->group && r->piece == first->piece;
-    const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
-    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
-                        : (rs_turn){.comm = t[i]->comm};
-    cursor[i] += in;
-  }
-  return first != NULL;
+/* The first error, and its text, while others may follow. */
+typedef struct first_error {
+  reshard_status status;
+  char text[512];
+} first_error;
+
+static void add_error(first_error *e, reshard_status status) {
+  if (e->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
+    return;
+  e->status = status;
+  snprintf(e->text, sizeof e->text, "%s", reshard_last_error());
 }
 
-static reshard_status run_packed(int64_t n, struct reshard_transfer_s *const *t) {
-  reshard_comm comm = t[0]->comm;
-  memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
-  for (int64_t i = 0; i < n; i++)
-    t[0]->programs[i] = t[i]->binding.keep;
-  rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "keep", NULL, -1, -1, -1});
-  reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
-  rs_trace_end(comm->device, NULL);
-  for (int64_t number = 0; status == RESHARD_SUCCESS && rs_next_round(n, t); number++) {
-    rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "round", NULL, -1, number, -1});
-    status = comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes);
-    rs_trace_end(comm->device, NULL);
-  }
-  return status;
+/* stream: the one of all ranks, of the first rank's device; not read where they have come through their gates. */
+static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) {
+  first_error e;
+  e.status = RESHARD_SUCCESS;
+  begin_flow(x, stream, gates);
+  void *main = x->flow.lane[0]->stream[RS_MOVE];
+  for (int64_t i = 0; i < x->n && gates && e.status == RESHARD_SUCCESS; i++)
+    add_error(&e, rs_gate_open(&x->t[i]->gate, main));
+  if (e.status == RESHARD_SUCCESS)
+    add_error(&e, x->t[0]->path->run_on_streams(x));
+  add_error(&e, rs_flow_end(&x->flow));
+  for (int64_t i = 0; i < x->n && gates; i++)
+    add_error(&e, rs_gate_close(&x->t[i]->gate, main));
+  if (e.status != RESHARD_SUCCESS)
+    rs_error_set(e.text);
+  return e.status;
 }
 
 /* gates: the ranks have come through theirs, each with a stream of its own. */
-static reshard_status run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
+static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
-  if (t[0]->comm->device->streams->asynchronous)
-    return rs_execute_on_streams(n, t, stream, gates);
-  return t[0]->path == RESHARD_PATH_DIRECT ? run_direct(n, t) : run_packed(n, t);
+  rs_execution x = {.n = n, .t = t};
+  return t[0]->comm->device->streams->asynchronous ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
 }
 
-/* What a rank brings when all ranks of the process come with threads of their own. */
+/* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return run(n, t, t[0]->gate.stream, n > 1);
+  return run_transfers(n, t, t[0]->gate.stream, n > 1);
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
@@ -95,7 +87,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 }
 
 /* Puts the transfers in the order of their ranks; all ranks of the process must be there once. */
-static reshard_status order(int64_t n, const reshard_transfer *transfers) {
+static reshard_status order_transfers(int64_t n, const reshard_transfer *transfers) {
   for (int64_t i = 0; i < n; i++)
     if (transfers[i] == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "reshard_execute_all: transfer %lld is NULL", (long long)i);
@@ -141,11 +133,11 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
       break;
     }
   if (status == RESHARD_SUCCESS)
-    status = order(n, transfers);
+    status = order_transfers(n, transfers);
   if (status == RESHARD_SUCCESS)
     status = transfers[0]->comm->ops->alive(transfers[0]->comm);
   if (status == RESHARD_SUCCESS)
-    status = run(n, transfers[0]->ranks, stream, false);
+    status = run_transfers(n, transfers[0]->ranks, stream, false);
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

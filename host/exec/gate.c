@@ -54,7 +54,7 @@ reshard_status rs_gate_close(rs_gate *gate, void *work) {
   return status;
 }
 
-/* Where the stream cannot wait the host does: the other ranks have heard already how the work went. */
+/* The host waits where the stream cannot: the other ranks have heard already that the work is given. */
 reshard_status rs_gate_wait(rs_gate *gate, reshard_status status) {
   char text[512];
   snprintf(text, sizeof text, "%s", reshard_last_error());

@@ -1,5 +1,5 @@
-/* Where ranks that are threads of one process, each with a stream of its own, come together for one piece of work and
- * part again. One of them gives the work to a stream for all; each records and waits on its own stream itself, since a
+/* A gate lets ranks that are threads of one process, each with a stream of its own, come together for one piece of work
+ * and part again. One of them gives the work to a stream for all. Each records and waits on its own stream itself: a
  * handle such as cudaStreamPerThread means its stream in its own thread only. */
 #ifndef RS_EXEC_GATE_H
 #define RS_EXEC_GATE_H
@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 
 typedef struct rs_gate {
-  reshard_comm comm; /* NULL: nobody to come together with, and there is nothing to do */
+  reshard_comm comm; /* NULL: there is no other rank, and nothing to do */
   rs_event *came;    /* of the rank's device: its stream has come this far */
   rs_event *done;    /* of the device of the work's stream: the first lane's */
   void *stream;
@@ -20,18 +20,18 @@ typedef struct rs_gate {
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate);
 void rs_gate_destroy(rs_gate *gate);
 
-/* By the rank's thread, before the ranks meet. What fails is told in the meeting. */
+/* Records that the rank's stream has come; by the rank's thread, before the ranks meet, which hear of an error. */
 void rs_gate_record(rs_gate *gate);
 static inline void rs_gate_come(rs_gate *gate, void *stream) {
   gate->stream = stream;
   if (gate->comm != NULL)
     rs_gate_record(gate);
 }
-/* By the one who acts for all, for each rank: has it come? If so, `work` waits for its stream. */
+/* Lets `work` wait for the rank's stream, or returns the error of its coming; by the one thread that acts for all. */
 reshard_status rs_gate_open(rs_gate *gate, void *work);
-/* By the same: the rank is free after what `work` was given. Also where the work has failed half-way. */
+/* Frees the rank after all that `work` was given; by the same thread, also where the work has failed half-way. */
 reshard_status rs_gate_close(rs_gate *gate, void *work);
-/* By the rank's thread, after the meeting, which had this status. */
+/* Lets the rank's stream wait for the work; by the rank's thread, after the meeting, which had this status. */
 reshard_status rs_gate_wait(rs_gate *gate, reshard_status status);
 static inline reshard_status rs_gate_leave(rs_gate *gate, reshard_status status) {
   return gate->behind ? rs_gate_wait(gate, status) : status;

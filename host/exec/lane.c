@@ -115,7 +115,7 @@ reshard_status rs_flow_note(rs_lane *lane, rs_step step, int64_t round) {
   return rs_stream_record(lane->device, lane->event[event], lane->stream[at], note_edges[step]);
 }
 
-/* What a wait is about, by who waits for whom. */
+/* Name of a wait, by the two steps. */
 static const char *wait_edge(rs_step later, rs_step earlier) {
   if (later == RS_MOVE)
     return earlier == RS_PACK ? RS_EDGE("move after pack") : RS_EDGE("move after unpack");
@@ -135,12 +135,12 @@ reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_s
   *seen = noted_in[which];
   earlier->joined[from] = rs_max(earlier->joined[from], earlier->noted[event]);
   later->open[at] = true;
-  later->given[at]++; /* whoever comes after this one comes after the other, too */
+  later->given[at]++; /* a step after this one is after the other, too */
   return RESHARD_SUCCESS;
 }
 
 /* The host waits only where the stream cannot. */
-static reshard_status join(rs_lane *first, rs_lane *lane, int s) {
+static reshard_status join_stream(rs_lane *first, rs_lane *lane, int s) {
   reshard_status status = rs_stream_record(lane->device, lane->event[RS_END], lane->stream[s], tail_edges[s]);
   if (status == RESHARD_SUCCESS)
     status = rs_stream_wait(first->device, first->stream[RS_MOVE], lane->event[RS_END], end_edges[s]);
@@ -157,7 +157,7 @@ reshard_status rs_flow_end(rs_flow *flow) {
       rs_lane *lane = flow->lane[g];
       if (lane->joined[s] == lane->given[s] || (lane == first && s == RS_MOVE))
         continue;
-      reshard_status joined = join(first, lane, s);
+      reshard_status joined = join_stream(first, lane, s);
       status = status != RESHARD_SUCCESS ? status : joined;
     }
   return status;

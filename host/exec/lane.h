@@ -1,11 +1,11 @@
 /* The streams of one GPU for one transfer, and the order between them.
  *
  * Ranks of a process on one GPU share a lane. A round is packed, moved and unpacked; each of these steps has a stream
- * of its own where rounds overlap, and what a rank keeps has one where it runs beside the exchange. A step's stream
- * comes after the user's when it is first used, by `start`, unless it waits for another step that did. At the end the
- * user's stream waits for those streams of all lanes that have work which no other has waited for.
+ * of its own where rounds overlap. The data that stays on a rank has one where it runs beside the exchange. A step's
+ * stream comes after the user's when it is first used, by `start`, unless it waits for another step that did. At the
+ * end the user's stream waits for those streams of all lanes that have work which no other has waited for.
  *
- * So a stream is forked only when it gets work, every event that is recorded is waited for, and however far an execute
+ * So a stream is forked only when it gets work, and every event that is recorded is waited for. However far an execute
  * came, after rs_flow_end nothing of it runs beside the user's stream. */
 #ifndef RS_EXEC_LANE_H
 #define RS_EXEC_LANE_H
@@ -28,22 +28,22 @@ typedef struct rs_lane {
   bool open[RS_STEPS];         /* a stream comes after the user's */
   int64_t given[RS_STEPS];     /* things that a stream has been given */
   int64_t joined[RS_STEPS];    /* of them, how many another stream comes after */
-  int64_t noted[RS_EVENTS];    /* how many an event stands for */
+  int64_t noted[RS_EVENTS];    /* things that an event stands for */
   int64_t noted_in[RS_EVENTS]; /* number of the round in which an event was recorded last; -1: in none */
   /* of a round of it */
   bool packs, moves, unpacks;     /* it has something to */
-  bool note_moved, note_unpacked; /* somebody will wait for it */
+  bool note_moved, note_unpacked; /* another step will wait for it */
   bool *from;                     /* [lanes]: what it moves was packed there */
   /* Staging is used again: rounds that have to be behind, and those that are known to be; -1: none. */
   int64_t *move_needed, *move_seen; /* [lanes]: what was packed here, and is packed over, was moved by that lane */
   int64_t unpack_needed, unpack_seen;
 } rs_lane;
 
-/* Which streams a transfer needs: one that stands for those of the ranks; those of overlapping rounds; of the packed
+/* Streams that a transfer needs: one that stands for those of the ranks; those of overlapping rounds; of the packed
  * path. */
 typedef struct rs_lane_needs {
   bool ranks, rounds, packed;
-  int64_t lanes, number; /* how many lanes there are, and which one this is */
+  int64_t lanes, number; /* number of lanes, and of this one */
 } rs_lane_needs;
 reshard_status rs_lane_create(rs_device *device, const rs_lane_needs *needs, rs_lane *lane);
 void rs_lane_destroy(rs_lane *lane);

@@ -1,10 +1,10 @@
 /* From a segment to box copies.
  *
  * A segment is a product of lists of runs. The runs of one axis are nearly always a few interleaved arithmetic
- * progressions (blocks dealt to ranks in turn): so a list becomes progressions, each of them two plain loops - steps
+ * progressions (blocks dealt to ranks in turn). So a list becomes progressions, each of them two plain loops - steps
  * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
  * handful of descriptors, not one per block. */
-#include "exec/transfer.h"
+#include "exec/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ typedef struct progressions {
 } progressions;
 
 /* Room for one more. */
-static reshard_status reserve(progressions *list) {
+static reshard_status reserve_progression(progressions *list) {
   if (list->n < list->cap)
     return RESHARD_SUCCESS;
   if (list->at != list->few)
@@ -58,7 +58,7 @@ typedef struct lowered {
 
 /* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses.
  */
-static void prepare(const rs_lowering *w, lowered *out) {
+static void find_axes(const rs_lowering *w, lowered *out) {
   const rs_space *space = &w->class_->space;
   const rs_geometry *g = &out->geometry;
   rs_segment_geometry(w->plan, w->class_, w->sending, w->segment, &out->geometry);
@@ -92,8 +92,8 @@ static void prepare(const rs_lowering *w, lowered *out) {
     out->axis[a] = found[out->naxes - 1 - a];
 }
 
-/* Are runs [first, last) progressions of period t? */
-static bool periodic(const progression *r, int64_t first, int64_t last, int64_t t) {
+/* True when runs [first, last) are progressions of period t. */
+static bool is_periodic(const progression *r, int64_t first, int64_t last, int64_t t) {
   int64_t src_step = r[first + t].src - r[first].src, dst_step = r[first + t].dst - r[first].dst;
   for (int64_t i = first; i + t < last; i++)
     if (r[i + t].n != r[i].n || r[i + t].src - r[i].src != src_step || r[i + t].dst - r[i].dst != dst_step)
@@ -106,7 +106,7 @@ static bool periodic(const progression *r, int64_t first, int64_t last, int64_t 
 static bool fold_range(progressions *list, int64_t from, int64_t last) {
   progression *r = list->at;
   for (int64_t t = 1; t <= LONGEST_PERIOD && 2 * t <= last - from; t++) {
-    if (!periodic(r, from, last, t))
+    if (!is_periodic(r, from, last, t))
       continue;
     int64_t steps = (last - from) / t;
     for (int64_t i = 0; i < t; i++) {
@@ -125,14 +125,15 @@ static bool fold_range(progressions *list, int64_t from, int64_t last) {
 }
 
 /* Folds the runs from `first` on; the outermost two are often cut short, and then stay alone. */
-static void fold(progressions *list, int64_t first) {
+static void fold_runs(progressions *list, int64_t first) {
   for (int alone = 0; alone < 4; alone++)
     if (list->n - first > 2 && fold_range(list, first + (alone >> 1), list->n - (alone & 1)))
       return;
 }
 
 /* Positions [lo, hi) of an axis as progressions, byte offsets from the axis' base. */
-static reshard_status progress(const lowered *w, const lowered_axis *axis, int64_t lo, int64_t hi, progressions *list) {
+static reshard_status list_progressions(const lowered *w, const lowered_axis *axis, int64_t lo, int64_t hi,
+                                        progressions *list) {
   int64_t first = list->n, position = -axis->skip; /* of the run's first index, from the cut on */
   for (int64_t i = 0; i < axis->count && position < hi; position += axis->runs[i].n, i++) {
     const rs_run *run = &axis->runs[i];
@@ -145,16 +146,16 @@ static reshard_status progress(const lowered *w, const lowered_axis *axis, int64
       src = position + from;
     if (axis->dst_linear)
       dst = position + from;
-    RS_TRY(reserve(list));
+    RS_TRY(reserve_progression(list));
     list->at[list->n++] = (progression){src * axis->src_stride, dst * axis->dst_stride, to - from, 1, 0, 0};
   }
-  fold(list, first);
+  fold_runs(list, first);
   return RESHARD_SUCCESS;
 }
 
 /* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
-static reshard_status emit(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
-                           rs_copies *copies) {
+static reshard_status add_product(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
+                                  rs_copies *copies) {
   progressions list;
   list.at = list.few;
   list.n = 0;
@@ -163,7 +164,7 @@ static reshard_status emit(const lowered *w, const char *src, char *dst, const i
   reshard_status status = RESHARD_SUCCESS;
   for (int a = 0; a < w->naxes; a++) {
     first[a] = at[a] = list.n;
-    RS_TRY_GOTO(status, progress(w, &w->axis[a], lo[a], hi[a], &list), done);
+    RS_TRY_GOTO(status, list_progressions(w, &w->axis[a], lo[a], hi[a], &list), done);
     if (list.n == first[a])
       goto done;
   }
@@ -197,16 +198,16 @@ done:
 reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies) {
   lowered w;
   int64_t lo[RESHARD_MAX_DIMS] = {0}, hi[RESHARD_MAX_DIMS];
-  prepare(lowering, &w);
+  find_axes(lowering, &w);
   for (int a = 0; a < w.naxes; a++)
     hi[a] = w.axis[a].length;
-  return emit(&w, w.src, w.dst, lo, hi, copies);
+  return add_product(&w, w.src, w.dst, lo, hi, copies);
 }
 
 reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies) {
   lowered w;
   int64_t shape[RESHARD_MAX_DIMS], corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS];
-  prepare(lowering, &w);
+  find_axes(lowering, &w);
   for (int a = 0; a < w.naxes; a++)
     shape[a] = w.axis[a].length;
   int n = rs_flat_boxes(w.naxes, shape, begin, end, corners);
@@ -215,7 +216,7 @@ reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_
   char *dst = lowering->dst == NULL ? w.dst - begin * w.width : w.dst;
   for (int b = 0; b < n; b++) {
     const int64_t *lo = corners + (int64_t)b * 2 * w.naxes;
-    RS_TRY(emit(&w, src, dst, lo, lo + w.naxes, copies));
+    RS_TRY(add_product(&w, src, dst, lo, lo + w.naxes, copies));
   }
   return RESHARD_SUCCESS;
 }

@@ -2,11 +2,9 @@
 #ifndef RS_EXEC_ONCE_H
 #define RS_EXEC_ONCE_H
 
-#include "exec/differ.h"
-#include "exec/gate.h"
-#include "exec/overlap.h"
+#include "exec/transfer.h"
 
-/* What such executes need one after the other; all zero at first. Where it suffices nothing is allocated. */
+/* Memory of such executes, one after the other; all zero at first. Where it suffices nothing is allocated. */
 typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
@@ -17,9 +15,9 @@ typedef struct rs_once_memory {
 /* On a device with streams it blocks until they have run the program. */
 void rs_once_memory_free(rs_once_memory *memory, rs_device *device);
 
-/* Collective. What reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together; with AUTO or
- * DIRECT, where all ranks are in this process, in one meeting of the ranks instead of five. The lists of arrays are all
- * there, and those of strides, where one has strides.
+/* Collective. Does what reshard_transfer_create, reshard_execute and reshard_transfer_destroy do together. With AUTO or
+ * DIRECT, where all ranks are in this process, that takes one meeting of the ranks instead of five. The lists of arrays
+ * are all there, and those of strides, where one has strides.
  *
  * mine: a rank whose own preparation failed passes its status (its text is in reshard_last_error); plan and arrays are
  * then not read. Nothing moves unless every rank comes with success, equal plans and good arrays; else all ranks get
@@ -32,7 +30,7 @@ reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const resha
 
 /* Local: what a plan brings to its rank from this rank itself. RESHARD_ERROR_INVALID, and nothing is done, where it
  * would bring something from others, too. */
-reshard_status rs_execute_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                               rs_once_memory *memory, void *stream);
+reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                rs_once_memory *memory, void *stream);
 
 #endif

@@ -1,11 +1,11 @@
-/* Which of a rank's buffers share bytes.
+/* Finds buffers of a rank that share bytes.
  *
- * Buffers are swept by their first byte; only those whose ranges meet are looked at as a pair. Two dense ones then do
- * overlap. Views with gaps may interleave (columns of one matrix): what is asked is whether i and j exist with
- * p + sum i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride
- * first. Where both have the same largest stride s only i - j matters, and what the smaller dims reach leaves it one or
- * two values; so views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of
- * the larger one whose reach meets the other view are taken one by one. */
+ * Buffers are swept by their first byte; only those whose ranges meet are compared as a pair. Two dense ones then do
+ * overlap. Views with gaps may interleave (columns of one matrix). Two such views overlap if i and j exist with p + sum
+ * i_d * s_d = q + sum j_e * t_e, give or take a run of bytes. That is answered dim by dim, largest stride first. Where
+ * both have the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values.
+ * So views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one
+ * whose reach meets the other view are taken one by one. */
 #include "exec/overlap.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct walk {
   int64_t reach[RESHARD_MAX_DIMS + 1]; /* bytes that dims d, d + 1, ... span */
 } walk;
 
-static void prepare(const rs_extent *x, walk *w) {
+static void sort_strides(const rs_extent *x, walk *w) {
   *w = (walk){.run = x->width};
   for (int d = 0; d < x->ndim; d++) {
     int64_t stride = llabs(x->strides[d]);
@@ -47,8 +47,8 @@ static void prepare(const rs_extent *x, walk *w) {
 
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* Do dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte? */
-static bool meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_t *budget) {
+/* True when dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte. */
+static bool walks_meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_t *budget) {
   if (off >= x->reach[a] || -off >= y->reach[b] || --*budget < 0)
     return false;
   if (a == x->n && b == y->n)
@@ -70,12 +70,12 @@ static bool meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_
   least = rs_max(least, floor_div(off - above, stride) + 1); /* -below < off - k * stride < above */
   most = rs_min(most, floor_div(off + below - 1, stride));
   for (int64_t k = least; k <= most && *budget >= 0; k++)
-    if (meet(x, a + (s >= t), y, b + (t >= s), off - k * stride, budget))
+    if (walks_meet(x, a + (s >= t), y, b + (t >= s), off - k * stride, budget))
       return true;
   return false;
 }
 
-/* Does the region of entry a end before that of b begins, or the other way round, in some dim of their destination? */
+/* True when the regions of two entries have no index in common in some dim of their destination. */
 static bool regions_disjoint(const rs_space *a, const rs_space *b) {
   for (int i = 0; i < a->naxes; i++)
     if (a->extent[i] == 0)
@@ -104,16 +104,16 @@ static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, 
   return reshard_layout_equal(x->dst, y->dst) && regions_disjoint(&x->space, &y->space);
 }
 
-static bool overlap(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
+static bool buffers_overlap(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
   if (a->end <= b->begin || b->end <= a->begin || parts_of_one(plan, a, b))
     return false;
   if (a->dense && b->dense)
     return true;
   walk x, y;
-  prepare(a, &x);
-  prepare(b, &y);
+  sort_strides(a, &x);
+  sort_strides(b, &y);
   int64_t budget = BUDGET;
-  return meet(&x, 0, &y, 0, (int64_t)((uintptr_t)b->begin - (uintptr_t)a->begin), &budget);
+  return walks_meet(&x, 0, &y, 0, (int64_t)((uintptr_t)b->begin - (uintptr_t)a->begin), &budget);
 }
 
 static int by_begin(const void *a, const void *b) {
@@ -121,7 +121,7 @@ static int by_begin(const void *a, const void *b) {
   return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-static reshard_status report(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
+static reshard_status report_overlap(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
   return rs_error(RESHARD_ERROR_INVALID,
                   "entry %lld '%.64s': its %s of %lld bytes overlaps the %s of entry %lld '%.64s' of %lld bytes",
                   (long long)x->entry, plan->entries[x->entry].name, x->source ? "source" : "destination",
@@ -136,7 +136,7 @@ typedef struct active {
 } active;
 
 /* The first that shares a byte with x, or NULL; those that end before x are dropped. */
-static const rs_extent *look(const struct reshard_plan_s *plan, active *list, const rs_extent *x) {
+static const rs_extent *find_overlap(const struct reshard_plan_s *plan, active *list, const rs_extent *x) {
   int64_t kept = 0;
   const rs_extent *found = NULL;
   for (int64_t i = 0; i < list->n; i++) {
@@ -144,7 +144,7 @@ static const rs_extent *look(const struct reshard_plan_s *plan, active *list, co
     if (y->end <= x->begin)
       continue;
     list->at[kept++] = y;
-    if (found == NULL && overlap(plan, y, x))
+    if (found == NULL && buffers_overlap(plan, y, x))
       found = y;
   }
   list->n = kept;
@@ -161,11 +161,11 @@ reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *a
   qsort(all->at, (size_t)all->n, sizeof *all->at, by_begin);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < all->n && status == RESHARD_SUCCESS; i++) {
-    const rs_extent *x = &all->at[i], *y = look(plan, &destinations, x);
+    const rs_extent *x = &all->at[i], *y = find_overlap(plan, &destinations, x);
     if (y == NULL && !x->source) /* sources may share what they like among them */
-      y = look(plan, &sources, x);
+      y = find_overlap(plan, &sources, x);
     if (y != NULL)
-      status = report(plan, x, y);
+      status = report_overlap(plan, x, y);
     active *mine = x->source ? &sources : &destinations;
     mine->at[mine->n++] = x;
   }

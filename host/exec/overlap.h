@@ -1,8 +1,8 @@
-/* Which of a rank's buffers share bytes. */
+/* Finds buffers of a rank that share bytes. */
 #ifndef RS_EXEC_OVERLAP_H
 #define RS_EXEC_OVERLAP_H
 
-#include "exec/transfer.h"
+#include "plan/plan.h"
 
 /* Most bytes that a buffer may reach below or above its pointer. */
 #define RS_EXTENT_MOST (INT64_MAX / 8)
@@ -23,10 +23,5 @@ typedef RS_VEC(rs_extent) rs_extents;
  * regions in the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a
  * destination are those of rs_arrays_bind: none overlaps itself. */
 reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
-
-/* rs_arrays_bind for lists that are all there and outlive *out, which has nothing to free. extents: memory for the
- * check, whatever is in it. */
-reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
-                                rs_arrays *out);
 
 #endif

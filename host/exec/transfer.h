@@ -3,86 +3,34 @@
 #define RS_EXEC_TRANSFER_H
 
 #include "comm/comm.h"
+#include "exec/arrays.h"
 #include "exec/differ.h"
 #include "exec/gate.h"
 #include "exec/lane.h"
+#include "exec/path.h"
 #include "plan/plan.h"
 
 #include <reshard/transfer.h>
 
-/* What the user's arrays are: one per buffer of this rank, in the order of the plan's entries. */
-typedef struct rs_arrays {
-  void **src, **dst;           /* [plan->nsrc], [plan->ndst] */
-  const int64_t **src_strides; /* NULL element: contiguous; NULL: all are */
-  const int64_t **dst_strides;
-  int64_t *stride_values; /* storage behind them */
-} rs_arrays;
-
-/* Copies the caller's lists, checked: pointers, strides, overlap (arrays.c). */
-reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_arrays *out);
-void rs_arrays_free(rs_arrays *arrays);
-
-/* One array of a rank in memory: its address, and a byte stride per dim. */
-typedef struct rs_view {
-  char *at;
-  int64_t strides[RESHARD_MAX_DIMS];
-} rs_view;
-void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
-                    int64_t array, rs_view *view);
-
-/* Where a part of a round is in the staging that rounds share; slots of both halves are numbered together, those of
- * sends and of receives apart. */
-typedef struct rs_slot {
-  int32_t number; /* -1: the part is not staged */
-  bool reused;    /* by a later round */
-} rs_slot;
-/* When a slot was used last in the execute that is given to streams. */
-typedef struct rs_use {
-  int64_t lane;  /* which moved from it, or unpacked it */
-  int64_t round; /* number of the round, for all ranks of the process; -1: not yet */
-} rs_use;
-
-/* A round in which this rank has something. */
-typedef struct rs_round {
-  int64_t group, piece;
-  rs_part *sends, *receives; /* with their programs, owned */
-  int64_t nsends, nreceives;
-  rs_collective collective;
-  /* on a device with streams */
-  rs_program *pack, *unpack;           /* of all parts; owned; NULL: there is nothing to do */
-  rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
-} rs_round;
-
-/* The direct path's programs for all ranks of the process, one a lane; the last rank frees them. */
-typedef struct rs_shared {
-  atomic_llong users;
-  rs_device *const *devices;
-  int64_t n;
-  rs_program *programs[]; /* NULL: nothing comes to the lane's ranks */
-} rs_shared;
-
-/* One user less. NULL is allowed. */
-void rs_shared_drop(rs_shared *shared);
-
 /* All that depends on the arrays: made anew by a rebind, then put in place of the old one. */
 typedef struct rs_binding {
   rs_arrays arrays;
-  rs_shared *direct;     /* direct path */
-  int64_t foreign_bytes; /* that it brings to this rank from others */
-  rs_program *keep;      /* packed path: what stays on the rank */
-  rs_round *rounds;
-  int64_t nrounds;
-  rs_use *sent, *received; /* [nsent], [nreceived] by slot */
+  struct rs_direct_programs *direct; /* direct path */
+  int64_t foreign_bytes;             /* that it brings to this rank from others */
+  rs_program *keep;                  /* packed path: copies that stay on the rank */
+  struct rs_round *rounds;
+  int64_t nrounds;                /* 0 on another path */
+  struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
   int64_t nsent, nreceived;
   void *workspace; /* owned; NULL when it is the caller's */
   reshard_transfer_info info;
 } rs_binding;
 
 struct reshard_transfer_s {
-  reshard_plan plan;    /* borrowed */
-  reshard_comm comm;    /* borrowed */
-  reshard_path path;    /* direct or packed */
-  void *user_workspace; /* borrowed */
+  reshard_plan plan;       /* borrowed */
+  reshard_comm comm;       /* borrowed */
+  const rs_path_ops *path; /* all ranks have the same */
+  void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;
   reshard_collective_use use;
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
@@ -102,50 +50,16 @@ struct reshard_transfer_s {
   bool used;       /* streams may still use what the binding has */
 };
 
-/* lower.c: appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
- * array, or a message: `linear` is then the address of the segment's first byte in it. */
-typedef struct rs_lowering {
-  const struct reshard_plan_s *plan;
-  const rs_class *class_;
-  bool sending; /* whose segment it is: of the class' send side, or receive side */
-  const rs_segment *segment;
-  const rs_view *src, *dst; /* NULL: linear */
-  char *linear;
-} rs_lowering;
-/* The whole segment. */
-reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);
-/* Elements [begin, end) of the segment in message order; linear is where element `begin` is. */
-reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies);
-
-/* pull.c: appends all that comes to the plan's rank, from itself and from others, as copies from array to array;
- * *foreign_bytes grows by what others send. view_of: where an array of an entry is on a rank. */
-typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
-                                     rs_view *view);
-reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
-                       int64_t *foreign_bytes);
-
-/* What a rank shows the others while all bind a direct path: read by them until `rs_bind_direct` returns. */
+/* A rank's plan and arrays, shown to the others while all bind: read by them until the path's bind returns. */
 typedef struct rs_offer {
   const struct reshard_plan_s *plan;
   const rs_arrays *arrays;
 } rs_offer;
 
-/* bind_direct.c: collective; offers of all ranks. bind_packed.c: local. */
-reshard_status rs_bind_direct(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
-reshard_status rs_bind_packed(reshard_transfer transfer, rs_binding *binding);
-void rs_binding_free(reshard_comm comm, rs_binding *binding);
-
-/* streams.c: one execute for the n ranks of this process, by rank, on a device with streams. stream: where they all
- * are, of the first rank's device; not read where they have come through their gates. */
-reshard_status rs_execute_on_streams(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
-/* execute.c: the next round that any of the ranks has; false when all are done. t[0]->cursor: rounds of each rank that
- * are behind. Fills t[0]->turns, with the stream of the rank's lane, and moves the cursors of those that are in it. */
-bool rs_next_round(int64_t n, struct reshard_transfer_s *const *t);
-
 /* Collective: success when every rank brings success, else the first failing rank's status, and its text with its
  * number, on all ranks. */
 reshard_status rs_agree(reshard_comm comm, reshard_status mine);
-/* The same where all ranks also give the argument alike: else RESHARD_ERROR_MISMATCH with both values, whatever the
+/* Agrees where all ranks also give the argument alike: else RESHARD_ERROR_MISMATCH with both values, whatever the
  * statuses. argument NULL: none. */
 reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_argument *argument);
 

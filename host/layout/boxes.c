@@ -1,8 +1,8 @@
-/* A list of boxes is made ready in five linear or n log n steps: the ranks' own lists (a radix sort by rank), cells
- * (equal boxes meet in a hash table), holders of each cell, coverage (corners.h), and the tree for queries (tree.h).
- * Only a list that does not cover the shape exactly once can have boxes that overlap without being equal; only then
- * are trees searched for overlaps, one tree per rank, since boxes of different ranks may overlap as much as they like
- * on a destination. */
+/* A list of boxes is prepared in five linear or n log n steps: the ranks' own lists (a radix sort by rank), cells (a
+ * hash table of equal boxes), holders of each cell, coverage (corners.h), and the tree for queries (tree.h).
+ *
+ * Only a list that does not cover the shape exactly once can have boxes that overlap without being equal. Only then are
+ * trees searched for overlaps, one tree per rank: boxes of different ranks may overlap on a destination. */
 #include "layout/boxes.h"
 
 #include "layout/corners.h"
@@ -89,9 +89,9 @@ done:
   return status;
 }
 
-/* Equal boxes find each other in an open-addressed table, half full at most. An entry is a cell's number + 1 under the
- * top bits of its hash, which spare nearly all looks at unequal boxes; entries are fetched a batch ahead, since each
- * is a miss of the cache. */
+/* Equal boxes share an entry of an open-addressed table, half full at most. An entry is a cell's number + 1 under the
+ * top bits of its hash, which spare nearly all comparisons of unequal boxes. Entries are fetched a batch ahead, since
+ * each is a miss of the cache. */
 #define CELL_BITS 40
 #define BATCH     16
 
@@ -150,13 +150,7 @@ void rs_boxes_of_rank(const rs_boxes *b, int64_t rank, int64_t *first, int64_t *
   int64_t low = 0, high = b->nranks;
   if (rank >= 0 && rank < high && b->rank[rank] == rank)
     low = high = rank; /* all ranks up to this one hold boxes: the usual case */
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (b->rank[middle] < rank)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, b->rank[i] < rank);
   bool found = low < b->nranks && b->rank[low] == rank;
   *first = found ? b->rank_first[low] : 0;
   *count = found ? b->rank_first[low + 1] - b->rank_first[low] : 0;
@@ -237,7 +231,7 @@ static void search_overlap(const rs_boxes *b, const rs_tree *tree, int64_t n, co
   }
 }
 
-/* The same for the boxes of one rank, which are usually few; *i and *j are box numbers. */
+/* Finds an overlap between the boxes of one rank, which are usually few; *i and *j are box numbers, or -1. */
 static reshard_status find_overlap(const rs_boxes *b, int64_t n, const int64_t *box, int64_t *i, int64_t *j) {
   *i = *j = -1;
   if (n > PAIRWISE) {

@@ -35,7 +35,7 @@ typedef struct rs_boxes {
 } rs_boxes;
 
 /* Checks bounds (0 <= offset, offset + extent <= shape, without overflow), ranks in [0, world), and overlap within a
- * rank (equal boxes of one rank overlap, unless empty); these are errors here. Gaps and overlaps between ranks go to
+ * rank. Equal boxes of one rank overlap, unless empty. These are errors here; gaps and overlaps between ranks go to
  * source_error. O(2^k n log n), k = dims that are cut at all. */
 reshard_status rs_boxes_create(int ndim, const int64_t *shape, int64_t world, int64_t n, const int64_t *ranks,
                                const reshard_box *boxes, bool replicated, rs_boxes **out);

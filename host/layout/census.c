@@ -1,21 +1,21 @@
-/* How much of a query the ranks of a regular layout hold, summed over ranks without visiting them.
+/* Counts the elements of a query that the ranks of a regular layout hold, summed over ranks without visiting them.
  *
- * A rank's share is a product over the dims of the tensor: how many queried indices its part has in each. A rank's
- * place in the mesh is a number in mixed radix; every digit either picks a piece in one dim or picks a replica. The
- * ranks below a given one fall into families, one per digit: they agree with it in the digits above, are smaller in
- * that digit, and free in the rest. The sum over a family factors over the dims again. So counting below a rank costs a
- * pass over the parts met per digit, for any number of ranks. */
+ * A rank's share is a product over the dims of the tensor: the queried indices of its part in each. A rank's place in
+ * the mesh is a number in mixed radix; every digit either picks a piece in one dim or picks a replica. The ranks below
+ * a given one fall into subsets, one per digit: they agree with it in the digits above, are smaller in that digit, and
+ * free in the rest. The sum over a subset factors over the dims again. So counting below a rank costs a pass over the
+ * parts met per digit, for any number of ranks. */
 #include "layout/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct rs_family {
+typedef struct rs_census_subset {
   int64_t stride;   /* of its digit */
   int64_t digit;    /* the rank's own */
   int64_t replicas; /* choices of replica: of this digit, where it picks one, times all free ones */
   int dim;          /* that the digit cuts; -1: it picks a replica */
-} rs_family;
+} rs_census_subset;
 
 /* Replicas among the digits below `stride`. */
 static int64_t free_replicas(const struct reshard_layout_s *l, int64_t stride) {
@@ -26,30 +26,30 @@ static int64_t free_replicas(const struct reshard_layout_s *l, int64_t stride) {
   return n;
 }
 
-static void find_families(rs_census *c) {
+static void find_subsets(rs_census *c) {
   const struct reshard_layout_s *l = c->layout;
-  c->nfamilies = 0;
+  c->nsubsets = 0;
   for (int d = 0; d < l->ndim; d++)
     for (int i = 0; i < l->dim[d].ncuts; i++) {
       int64_t stride = l->dim[d].cuts[i].stride;
-      c->families[c->nfamilies++] =
-          (rs_family){stride, c->position / stride % l->dim[d].cuts[i].w, free_replicas(l, stride), d};
+      c->subsets[c->nsubsets++] =
+          (rs_census_subset){stride, c->position / stride % l->dim[d].cuts[i].w, free_replicas(l, stride), d};
     }
   for (int r = 0; r < l->nreplicas; r++) {
     int64_t stride = l->replica[r].stride, digit = c->position / stride % l->replica[r].n;
-    c->families[c->nfamilies++] = (rs_family){stride, digit, digit * free_replicas(l, stride), -1};
+    c->subsets[c->nsubsets++] = (rs_census_subset){stride, digit, digit * free_replicas(l, stride), -1};
   }
 }
 
 reshard_status rs_census_create(const struct reshard_layout_s *l, int64_t rank, rs_census *out) {
-  rs_census c = {.layout = l, .position = rs_ranks_find(&l->ranks, rank), .nfamilies = l->nreplicas};
+  rs_census c = {.layout = l, .position = rs_ranks_find(&l->ranks, rank), .nsubsets = l->nreplicas};
   for (int d = 0; d < l->ndim; d++)
-    c.nfamilies += l->dim[d].ncuts;
+    c.nsubsets += l->dim[d].ncuts;
   reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&c.families, rs_max(1, c.nfamilies), sizeof *c.families), fail);
+  RS_TRY_GOTO(status, rs_alloc(&c.subsets, rs_max(1, c.nsubsets), sizeof *c.subsets), fail);
   for (int d = 0; d < l->ndim; d++)
-    RS_TRY_GOTO(status, rs_alloc(&c.dim[d].below, rs_max(1, c.nfamilies), sizeof *c.dim[d].below), fail);
-  find_families(&c);
+    RS_TRY_GOTO(status, rs_alloc(&c.dim[d].below, rs_max(1, c.nsubsets), sizeof *c.dim[d].below), fail);
+  find_subsets(&c);
   *out = c;
   return RESHARD_SUCCESS;
 fail:
@@ -58,7 +58,7 @@ fail:
 }
 
 void rs_census_free(rs_census *c) {
-  free(c->families);
+  free(c->subsets);
   for (int d = 0; d < RESHARD_MAX_DIMS; d++) {
     free(c->dim[d].asked.at);
     free(c->dim[d].below);
@@ -71,8 +71,8 @@ static int64_t length_of(const rs_lists *lists, int64_t group) {
   return lists->list.at[lists->group.at[group].list].length;
 }
 
-/* Is a part of this dim one of the family's? */
-static bool belongs(const rs_census *c, const rs_family *f, int d, int64_t part) {
+/* True when a part of this dim is one of the subset's. */
+static bool subset_has_part(const rs_census *c, const rs_census_subset *f, int d, int64_t part) {
   const rs_dim *dim = &c->layout->dim[d];
   for (int i = dim->ncuts - 1; i >= 0; i--) {
     int64_t digit = part % dim->cuts[i].w, mine = c->position / dim->cuts[i].stride % dim->cuts[i].w;
@@ -91,13 +91,13 @@ static reshard_status count_dim(rs_census *c, int d, const rs_piece *pieces, int
   RS_TRY(rs_vec_reserve(asked, count));
   lists->run.n = lists->list.n = lists->group.n = 0;
   RS_TRY(rs_dim_meet(&c->layout->dim[d], pieces, count, lists));
-  memset(c->dim[d].below, 0, (size_t)c->nfamilies * sizeof *c->dim[d].below);
+  memset(c->dim[d].below, 0, (size_t)c->nsubsets * sizeof *c->dim[d].below);
   c->dim[d].all = 0;
   for (int64_t g = 0; g < lists->group.n; g++) {
     int64_t length = length_of(lists, g);
     c->dim[d].all += length;
-    for (int f = 0; f < c->nfamilies; f++)
-      if (belongs(c, &c->families[f], d, lists->group.at[g].part))
+    for (int f = 0; f < c->nsubsets; f++)
+      if (subset_has_part(c, &c->subsets[f], d, lists->group.at[g].part))
         c->dim[d].below[f] += length;
   }
   memcpy(asked->at, pieces, (size_t)count * sizeof *pieces);
@@ -122,8 +122,8 @@ int64_t rs_census_all(const rs_census *c) {
 
 int64_t rs_census_below(const rs_census *c) {
   int64_t sum = 0;
-  for (int f = 0; f < c->nfamilies; f++) {
-    int64_t product = c->families[f].replicas;
+  for (int f = 0; f < c->nsubsets; f++) {
+    int64_t product = c->subsets[f].replicas;
     for (int d = 0; d < c->layout->ndim; d++)
       product *= c->dim[d].below[f];
     sum += product;
@@ -141,13 +141,7 @@ int64_t rs_census_of(const rs_census *c, int64_t rank) {
     int64_t part = 0, low = 0, end = lists->group.n, high = end;
     for (int i = 0; i < dim->ncuts; i++)
       part = part * dim->cuts[i].w + position / dim->cuts[i].stride % dim->cuts[i].w;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (lists->group.at[middle].part < part)
-        low = middle + 1;
-      else
-        high = middle;
-    }
+    RS_LOWER_BOUND(low, high, lists->group.at[i].part < part);
     product *= low < end && lists->group.at[low].part == part ? length_of(lists, low) : 0;
   }
   return product;

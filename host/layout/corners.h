@@ -1,4 +1,4 @@
-/* Do boxes cover a shape exactly once? Found by their corners alone; and what is wrong where they do not. */
+/* Checks that boxes cover a shape exactly once, by their corners alone; finds a gap or an overlap where they do not. */
 #ifndef RS_LAYOUT_CORNERS_H
 #define RS_LAYOUT_CORNERS_H
 
@@ -6,9 +6,9 @@
 
 /* Boxes are at corners + box[i] * 2 * ndim, lo then hi, as in boxes.h; none is empty, all are inside of the shape. */
 
-/* excess 0: every element of the shape is in exactly one of the n boxes. Else point is an element at which that is
- * wrong: excess -1, it is in no box; excess e > 0, it is in e + 1 of them. Of all such elements it is the first in
- * row-major order. O(2^k n) time and memory, k = dims that not every box spans. */
+/* excess 0: every element of the shape is in exactly one of the n boxes. Else point is the first element, in row-major
+ * order, where that is wrong. excess -1: it is in no box; excess e > 0: it is in e + 1 of them. O(2^k n) time and
+ * memory, k = dims that not every box spans. */
 reshard_status rs_corners_check(int ndim, const int64_t *shape, const int64_t *corners, int64_t n, const int64_t *box,
                                 int64_t *excess, int64_t *point);
 
@@ -16,8 +16,8 @@ reshard_status rs_corners_check(int ndim, const int64_t *shape, const int64_t *c
 void rs_corners_pair(int ndim, const int64_t *corners, int64_t n, const int64_t *box, const int64_t *point, int64_t *i,
                      int64_t *j);
 
-/* point is in no box, and the first such in row-major order: grows it to a box [point, hi) in the shape that shares no
- * element with any and cannot be larger in any dim. O(n ndim^2). */
+/* Grows a point that is in no box, the first such in row-major order, to a box [point, hi) in the shape. It shares no
+ * element with any box and cannot be larger in any dim. O(n ndim^2). */
 void rs_corners_gap(int ndim, const int64_t *shape, const int64_t *corners, int64_t n, const int64_t *box,
                     const int64_t *point, int64_t *hi);
 

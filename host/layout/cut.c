@@ -76,8 +76,8 @@ static int64_t piece_position(const rs_cut *cut, int64_t n, int64_t j, int64_t x
   case RS_CUT_SHARD: *run = chunk_length(n, cut->w, j) - x; return chunk_start(n, cut->w, j) + x;
   case RS_CUT_STRIDED: {
     strided s = strided_of(cut, n);
-    /* 5 over 4 leaves piece 3 nothing, 4 over 4 does not: a piece may be empty in the full chunks and not in the rest
-     */
+    /* a piece may be empty in the full chunks and not in the rest: 5 over 4 leaves piece 3 nothing, 4 over 4 does
+     * not */
     int64_t c = chunk_length(s.size, cut->w, j), chunk = c == 0 ? s.full : rs_min(x / c, s.full), y = x - chunk * c;
     int64_t length = chunk < s.full ? s.size : s.rest;
     *run = chunk_length(length, cut->w, j) - y;
@@ -127,21 +127,21 @@ void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, 
   *run = least;
 }
 
-static int64_t expand(const rs_cut *cut, int ncuts, int64_t n, int64_t parts, int64_t part, int64_t local,
-                      int64_t *run) {
+static int64_t expand_cuts(const rs_cut *cut, int ncuts, int64_t n, int64_t parts, int64_t part, int64_t local,
+                           int64_t *run) {
   if (ncuts == 0) {
     *run = n - local;
     return local;
   }
   int64_t below = parts / cut->w, j = part / below, r = 0;
-  int64_t x = expand(cut + 1, ncuts - 1, piece_length(cut, n, j), below, part % below, local, run);
+  int64_t x = expand_cuts(cut + 1, ncuts - 1, piece_length(cut, n, j), below, part % below, local, run);
   x = piece_position(cut, n, j, x, &r);
   *run = rs_min(*run, r);
   return x;
 }
 
 void rs_dim_expand(const rs_dim *dim, int64_t part, int64_t local, int64_t *global, int64_t *run) {
-  *global = expand(dim->cuts, dim->ncuts, dim->n, dim->parts, part, local, run);
+  *global = expand_cuts(dim->cuts, dim->ncuts, dim->n, dim->parts, part, local, run);
 }
 
 int64_t rs_dim_length(const rs_dim *dim, int64_t part) {

@@ -1,9 +1,9 @@
-/* How one dim of a regular layout is cut: arithmetic only, no table of parts.
+/* Cuts of one dim of a regular layout: arithmetic only, no table of parts.
  *
- * A dim is cut by a sequence of cuts, each cutting what the cuts before have left, taken as positions 0, 1, 2, ... of
- * what is left. A part is one choice of piece per cut; parts are numbered in mixed radix, first cut most significant.
- * Because a run of positions that stays in one piece is a run one level up as well, both directions - global index to
- * (part, local index), and back - are a short loop over the cuts, whatever the number of ranks or blocks. */
+ * A dim has a sequence of cuts. Each cuts what the cuts before have left, taken as positions 0, 1, 2, ... of what is
+ * left. A part is one choice of piece per cut; parts are numbered in mixed radix, first cut most significant. A run of
+ * positions that stays in one piece is a run one level up as well. So both directions - global index to (part, local
+ * index), and back - are a short loop over the cuts, whatever the number of ranks or blocks. */
 #ifndef RS_LAYOUT_CUT_H
 #define RS_LAYOUT_CUT_H
 
@@ -29,16 +29,16 @@ typedef struct rs_dim {
   rs_cut *cuts;
 } rs_dim;
 
-/* Part that holds global index i (0 <= i < n), its local index there, and how many indices from i on, i included, are
- * neighbours in that part too. */
+/* Finds the part that holds global index i (0 <= i < n) and its local index there. *run: indices from i on, i included,
+ * that are neighbours in that part too. */
 void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, int64_t *run);
 /* The other way round: global index of local index `local` (0 <= local < length) of a part, and the run from there on.
  */
 void rs_dim_expand(const rs_dim *dim, int64_t part, int64_t local, int64_t *global, int64_t *run);
 /* Indices in a part. */
 int64_t rs_dim_length(const rs_dim *dim, int64_t part);
-/* Number of indices of a part below global index i (0 <= i <= n): its local index where it has i, where the next would
- * be else. */
+/* Number of indices of a part below global index i (0 <= i <= n): the local index of i, or where the next one would
+ * be. */
 int64_t rs_dim_rank(const rs_dim *dim, int64_t part, int64_t i);
 
 #endif

@@ -1,4 +1,4 @@
-/* A flat layout cuts the row-major flattening, so a piece is up to 2 ndim - 1 boxes: a ragged start in each dim, a
+/* A flat layout cuts the row-major flattening. So a piece is up to 2 ndim - 1 boxes: a ragged start in each dim, a
  * block of whole rows in the middle, a ragged end in each dim. */
 #include "layout/layout.h"
 
@@ -13,7 +13,7 @@ typedef struct decomposition {
 } decomposition;
 
 /* One box: prefix in the dims before d, [begin, end) in d, everything after d. */
-static void emit(decomposition *t, int d, int64_t begin, int64_t end) {
+static void add_corners(decomposition *t, int d, int64_t begin, int64_t end) {
   int64_t *lo = t->corners + (int64_t)t->count++ * 2 * t->ndim, *hi = lo + t->ndim;
   for (int e = 0; e < t->ndim; e++) {
     lo[e] = e < d ? t->prefix[e] : e == d ? begin : 0;
@@ -21,28 +21,28 @@ static void emit(decomposition *t, int d, int64_t begin, int64_t end) {
   }
 }
 
-static void decompose(decomposition *t, int d, int64_t begin, int64_t end) {
+static void add_boxes(decomposition *t, int d, int64_t begin, int64_t end) {
   if (begin == end)
     return;
   if (d == t->ndim - 1) {
-    emit(t, d, begin, end);
+    add_corners(t, d, begin, end);
     return;
   }
   int64_t row = t->below[d], first = begin / row, last = (end - 1) / row;
   t->prefix[d] = first;
   if (first == last && !(begin % row == 0 && end % row == 0)) {
-    decompose(t, d + 1, begin - first * row, end - first * row);
+    add_boxes(t, d + 1, begin - first * row, end - first * row);
     return;
   }
   if (begin % row != 0) {
-    decompose(t, d + 1, begin % row, row);
+    add_boxes(t, d + 1, begin % row, row);
     first++;
   }
   if (end / row > first)
-    emit(t, d, first, end / row);
+    add_corners(t, d, first, end / row);
   t->prefix[d] = end / row;
   if (end % row != 0)
-    decompose(t, d + 1, 0, end % row);
+    add_boxes(t, d + 1, 0, end % row);
 }
 
 int rs_flat_boxes(int ndim, const int64_t *shape, int64_t begin, int64_t end, int64_t *corners) {
@@ -54,6 +54,6 @@ int rs_flat_boxes(int ndim, const int64_t *shape, int64_t begin, int64_t end, in
     t.below[d] = below;
     below *= shape[d];
   }
-  decompose(&t, 0, begin, end);
+  add_boxes(&t, 0, begin, end);
   return t.count;
 }

@@ -305,13 +305,7 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
 bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank) {
   if (l->kind == RESHARD_LAYOUT_BOXES) {
     int64_t low = l->boxes->cell_first[cell], end = l->boxes->cell_first[cell + 1], high = end;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (l->boxes->holders[middle].rank < rank)
-        low = middle + 1;
-      else
-        high = middle;
-    }
+    RS_LOWER_BOUND(low, high, l->boxes->holders[i].rank < rank);
     return low < end && l->boxes->holders[low].rank == rank;
   }
   int64_t position = rs_ranks_find(&l->ranks, rank);
@@ -345,7 +339,7 @@ reshard_status reshard_layout_array_count(reshard_layout layout, int64_t rank, i
   return RESHARD_SUCCESS;
 }
 
-static int64_t product(int ndim, const int64_t *shape) {
+static int64_t elements_of(int ndim, const int64_t *shape) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++)
     n *= shape[d];
@@ -356,7 +350,7 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
   reshard_array_info made = {0};
   rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), made.shape);
-  made.elements = product(layout->ndim, made.shape);
+  made.elements = elements_of(layout->ndim, made.shape);
   int64_t stride = 1;
   for (int d = layout->ndim - 1; d >= 0; d--) {
     made.strides[d] = stride;
@@ -367,7 +361,7 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
-    made.offset += product(layout->ndim, shape);
+    made.offset += elements_of(layout->ndim, shape);
   }
   *info = made;
   return RESHARD_SUCCESS;
@@ -431,7 +425,7 @@ reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t ran
   for (int64_t a = own ? buffer : 0; a < arrays; a++) {
     int64_t shape[RESHARD_MAX_DIMS];
     rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
-    total += product(layout->ndim, shape);
+    total += elements_of(layout->ndim, shape);
   }
   *elements = total;
   return RESHARD_SUCCESS;

@@ -1,8 +1,9 @@
-/* Inside of a layout, for the rooms layout and plan.
+/* Inside of a layout, for its own room and those above.
  *
  * Chunk, mesh, cyclic and single layouts are all "regular": per dim a sequence of cuts (cut.h), and mesh dims that
- * replicate. A cell is the finest thing with one set of holders: for a regular layout one part per dim (number in mixed
- * radix over the dims, dim 0 most significant), for boxes a distinct box, for a flat layout one box of one piece. */
+ * replicate. A cell is the finest thing with one set of holders. In a regular layout that is one part per dim (number
+ * in mixed radix over the dims, dim 0 most significant), in boxes a distinct box, in a flat layout one box of one
+ * piece. */
 #ifndef RS_LAYOUT_LAYOUT_H
 #define RS_LAYOUT_LAYOUT_H
 
@@ -21,7 +22,7 @@ typedef struct rs_replica {
 
 struct reshard_layout_s {
   atomic_int references;
-  _Atomic uint64_t hash; /* 0 until somebody asked for it */
+  _Atomic uint64_t hash; /* 0 until it was asked for */
   reshard_layout_kind kind;
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
@@ -90,8 +91,8 @@ typedef struct rs_query {
   const rs_piece *pieces[RESHARD_MAX_DIMS];
 } rs_query;
 
-/* One cell that the query meets: list[d] is the number in the pool of the runs in dim d, length[d] how many indices
- * they have, elements the product of these. */
+/* One cell that the query meets. list[d]: number in the pool of the runs in dim d; length[d]: their indices; elements:
+ * the product of the lengths. */
 typedef struct rs_hit {
   int64_t cell;
   int64_t elements;
@@ -107,19 +108,19 @@ typedef reshard_status (*rs_hit_visit)(void *user, const rs_hit *hit);
 reshard_status rs_layout_query(const struct reshard_layout_s *layout, const rs_query *query, rs_lists *lists,
                                rs_hit_visit visit, void *user);
 
-/* How much of a query the ranks of a regular layout hold, without visiting them (census.c). For layouts whose rank list
- * ascends, and for one rank of it; made once, asked for query after query: a dim in which the query is as before is not
- * counted again. */
+/* Counts the elements of a query that the ranks of a regular layout hold, without visiting them (census.c). For layouts
+ * whose rank list ascends, and for one rank of it. Made once, asked for query after query: a dim in which the query is
+ * as before is not counted again. */
 typedef struct rs_census {
   const struct reshard_layout_s *layout;
   int64_t position; /* of the rank, in the rank list */
-  int nfamilies;
-  struct rs_family *families;
+  int nsubsets;
+  struct rs_census_subset *subsets;
   struct {
     rs_pieces asked; /* the query it was counted for */
     rs_lists lists;
     int64_t all;    /* queried indices, over all parts */
-    int64_t *below; /* [nfamilies] over the parts of ranks of that family */
+    int64_t *below; /* [nsubsets] over the parts of ranks of that subset */
   } dim[RESHARD_MAX_DIMS];
 } rs_census;
 reshard_status rs_census_create(const struct reshard_layout_s *layout, int64_t rank, rs_census *out);
@@ -154,7 +155,7 @@ void rs_layout_cell_box(const struct reshard_layout_s *layout, int64_t cell, int
 reshard_status rs_layout_pieces(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
                                 rs_pieces *out);
 
-/* Indices [begin, end) of the array that holds a cell, in one dim, that lie in [lo, hi) of the tensor: a range, since
+/* Indices [begin, end) of the array that holds a cell, in one dim, that lie in [lo, hi) of the tensor: one range, since
  * arrays ascend. */
 void rs_layout_clip(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
                     int64_t *begin, int64_t *end);

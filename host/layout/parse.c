@@ -1,6 +1,6 @@
 /* A string is read into a spec by recursive descent, one function per kind, and the spec goes through the public
- * constructors: so a string can say nothing that a program cannot, and has no checks of its own but those of counts
- * that a constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
+ * constructors. So a string can say nothing that a program cannot. Its own checks are those of counts that a
+ * constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
 #include "layout/spec.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 /* Ranks that a list may have where no world bounds it: a slip of the keyboard should not take all memory. */
 #define RANKS_MOST ((int64_t)1 << 24)
 
-static reshard_status bad(const rs_scan *scan, const char *where, const char *text) {
+static reshard_status error_at(const rs_scan *scan, const char *where, const char *text) {
   return rs_scan_error(scan, where, RESHARD_ERROR_INVALID, "%s", text);
 }
 
@@ -18,7 +18,7 @@ reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank) {
   const char *first = scan->at;
   RS_TRY(rs_scan_number(scan, "a rank", rank));
   if (*rank == INT64_MAX)
-    return bad(scan, first, "the rank does not fit in 63 bits");
+    return error_at(scan, first, "the rank does not fit in 63 bits");
   if (spec->given > 0 && *rank >= spec->given)
     return rs_scan_error(scan, first, RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks",
                          (long long)*rank, (long long)spec->given);
@@ -40,7 +40,7 @@ static reshard_status parse_ranks(rs_scan *scan, rs_spec *spec) {
     spec->ranks.at[spec->ranks.n++] = range;
     int64_t count = (range.last > range.first ? range.last - range.first : range.first - range.last) + 1;
     if (!rs_add(spec->rank_count, count, &spec->rank_count))
-      return bad(scan, spec->ranks_at, "the number of ranks overflows 63 bits");
+      return error_at(scan, spec->ranks_at, "the number of ranks overflows 63 bits");
   } while (rs_scan_take(scan, ','));
   return RESHARD_SUCCESS;
 }
@@ -68,7 +68,7 @@ static reshard_status parse_extent(rs_scan *scan, int64_t *extent) {
   rs_scan_skip(scan);
   const char *first = scan->at;
   RS_TRY(rs_scan_number(scan, "a number", extent));
-  return *extent > 0 ? RESHARD_SUCCESS : bad(scan, first, "expected at least 1");
+  return *extent > 0 ? RESHARD_SUCCESS : error_at(scan, first, "expected at least 1");
 }
 
 /* 3, or 5/128: the rank that has piece 5 of 128 by the chunk rule over all ranks of the world */
@@ -84,7 +84,7 @@ static reshard_status parse_single(rs_scan *scan, rs_spec *spec) {
   }
   scan->at = first;
   RS_TRY(parse_ranks(scan, spec));
-  return spec->rank_count == 1 ? RESHARD_SUCCESS : bad(scan, spec->ranks_at, "expected one rank");
+  return spec->rank_count == 1 ? RESHARD_SUCCESS : error_at(scan, spec->ranks_at, "expected one rank");
 }
 
 static reshard_status parse_flat(rs_scan *scan, rs_spec *spec) {
@@ -98,7 +98,7 @@ static reshard_status parse_grid_ranks(rs_scan *scan, rs_spec *spec, const char 
   for (int64_t i = 0; i < spec->extents.n; i++) {
     open |= spec->extents.at[i] == 0;
     if (spec->extents.at[i] > 0 && (!rs_mul(size, spec->extents.at[i], &size) || size == INT64_MAX))
-      return bad(scan, first, "the number of ranks overflows 63 bits");
+      return error_at(scan, first, "the number of ranks overflows 63 bits");
   }
   if (!rs_scan_take(scan, '@')) {
     spec->named = open ? 0 : size;
@@ -124,7 +124,7 @@ static reshard_status parse_placement(rs_scan *scan, const rs_spec *spec, reshar
   if (length == 1 && *word == 'R')
     return RESHARD_SUCCESS;
   if (length == 0 || *word != 'S')
-    return bad(scan, word, "expected a placement: S0, S0*2 or R");
+    return error_at(scan, word, "expected a placement: S0, S0*2 or R");
   scan->at = word + 1;
   int64_t dim;
   RS_TRY(parse_dim(scan, spec, &dim));
@@ -163,7 +163,7 @@ static reshard_status parse_order(rs_scan *scan, rs_spec *spec) {
   const char *word;
   size_t length = rs_scan_word(scan, &word);
   if (length != 5 || memcmp(word, "order", 5) != 0)
-    return bad(scan, word, "expected order=");
+    return error_at(scan, word, "expected order=");
   RS_TRY(rs_scan_expect(scan, '='));
   rs_scan_skip(scan);
   word = scan->at;
@@ -193,10 +193,10 @@ static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
     if (spec->extents.n == 0)
       named = name.length > 0;
     if (!named && name.length > 0)
-      return bad(scan, name.at, "expected a number");
+      return error_at(scan, name.at, "expected a number");
     if (named) {
       if (name.length == 0)
-        return bad(scan, name.at, "expected the name of a mesh dim");
+        return error_at(scan, name.at, "expected the name of a mesh dim");
       RS_TRY(rs_vec_reserve(&spec->names, spec->names.n + 1));
       spec->names.at[spec->names.n++] = name;
     }
@@ -216,7 +216,7 @@ reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec) {
   spec->kind = RESHARD_LAYOUT_MESH;
   RS_TRY(parse_mesh_extents(scan, spec));
   if (spec->extents.n > INT32_MAX)
-    return bad(scan, first, "too many mesh dims");
+    return error_at(scan, first, "too many mesh dims");
   return parse_grid_ranks(scan, spec, "mesh", first);
 }
 
@@ -288,15 +288,15 @@ reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec) {
   while (i < n && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, word, length) != 0))
     i++;
   if (i == n)
-    return bad(scan, word,
-               length == 0 ? "expected a kind of layout: chunk, mesh, cyclic, rank, flat or boxes"
-                           : "unknown kind of layout, known are chunk, mesh, cyclic, rank, flat and boxes");
+    return error_at(scan, word,
+                    length == 0 ? "expected a kind of layout: chunk, mesh, cyclic, rank, flat or boxes"
+                                : "unknown kind of layout, known are chunk, mesh, cyclic, rank, flat and boxes");
   spec->kind = kinds[i].kind;
   RS_TRY(rs_scan_expect(scan, '('));
   RS_TRY(kinds[i].parse(scan, spec));
   RS_TRY(rs_scan_expect(scan, ')'));
   rs_scan_skip(scan);
-  return scan->at == scan->end ? RESHARD_SUCCESS : bad(scan, scan->at, "expected the end of the layout");
+  return scan->at == scan->end ? RESHARD_SUCCESS : error_at(scan, scan->at, "expected the end of the layout");
 }
 
 /* Ranks as an array, or NULL and 0 where the default means the same: 0..n-1 of a grid, all of the world else. */
@@ -353,8 +353,8 @@ static reshard_status build_mesh(const rs_spec *spec, const int64_t *shape, int6
   return status;
 }
 
-static reshard_status build(const rs_scan *scan, rs_spec *spec, const int64_t *shape, int64_t world,
-                            reshard_layout *layout) {
+static reshard_status create_layout(const rs_scan *scan, rs_spec *spec, const int64_t *shape, int64_t world,
+                                    reshard_layout *layout) {
   int64_t *ranks, n;
   RS_TRY(rs_spec_sizes(scan, spec, world));
   RS_TRY(rs_spec_expand(scan, spec, world, &ranks, &n));
@@ -410,7 +410,7 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
     status = rs_scan_whole(&scan, RESHARD_ERROR_INVALID);
   }
   if (status == RESHARD_SUCCESS)
-    status = build(&scan, &spec, shape, world > 0 ? world : spec.named, layout);
+    status = create_layout(&scan, &spec, shape, world > 0 ? world : spec.named, layout);
   rs_spec_free(&spec);
   return status;
 }

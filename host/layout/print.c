@@ -4,13 +4,13 @@
 #include <string.h>
 
 /* rs_text_add formats; a million boxes want less ceremony. */
-static void add(rs_text *text, const char *from, size_t n) {
+static void add_text(rs_text *text, const char *from, size_t n) {
   for (size_t i = 0; i < n; i++, text->length++)
     if (text->length + 1 < text->size)
       text->at[text->length] = from[i];
 }
 
-static void add_string(rs_text *text, const char *from) { add(text, from, strlen(from)); }
+static void add_string(rs_text *text, const char *from) { add_text(text, from, strlen(from)); }
 
 static void add_number(rs_text *text, int64_t n) {
   char digits[20];
@@ -18,7 +18,7 @@ static void add_number(rs_text *text, int64_t n) {
   do
     digits[--at] = (char)('0' + n % 10);
   while ((n /= 10) > 0);
-  add(text, digits + at, sizeof digits - at);
+  add_text(text, digits + at, sizeof digits - at);
 }
 
 static void print_ranks(rs_text *text, const rs_ranks *ranks) {

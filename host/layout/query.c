@@ -1,8 +1,8 @@
-/* Which cells of a layout share elements with a product of index sets, and what they share, dim by dim.
+/* Finds the cells of a layout that share elements with a product of index sets, and the shared elements, dim by dim.
  *
  * In a regular layout the dims are independent: each dim is cut by arithmetic into (part, runs), and the cells met are
  * the product of the parts met. So lists of runs are made once per dim and part, and shared by all cells. A flat layout
- * is walked along the flattening: from one piece to the next element of the query beyond it. Boxes are found through
+ * is walked along the flattening, from one piece to the next element of the query beyond it. Boxes are found through
  * their tree. */
 #include "layout/layout.h"
 
@@ -107,16 +107,10 @@ static reshard_status query_regular(const struct reshard_layout_s *l, const rs_q
   }
 }
 
-/* First piece that ends behind index i. */
-static int64_t first_behind(const rs_piece *pieces, int64_t count, int64_t i) {
+/* First piece that ends behind an index. */
+static int64_t first_behind(const rs_piece *pieces, int64_t count, int64_t index) {
   int64_t low = 0, high = count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (pieces[middle].begin + pieces[middle].n <= i)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, pieces[i].begin + pieces[i].n <= index);
   return low;
 }
 

@@ -4,15 +4,15 @@
 
 #include <stdlib.h>
 
-static int64_t lowest(const rs_rank_range *r) { return r->step > 0 ? r->first : r->first - r->count + 1; }
+static int64_t lowest_rank(const rs_rank_range *r) { return r->step > 0 ? r->first : r->first - r->count + 1; }
 
 static int by_lowest(const void *a, const void *b) {
-  int64_t x = lowest(a), y = lowest(b);
+  int64_t x = lowest_rank(a), y = lowest_rank(b);
   return x < y ? -1 : x > y;
 }
 
 /* Greedy maximal ranges; returns how many, writes them when out is not NULL. */
-static int64_t split(int64_t n, const int64_t *ranks, rs_rank_range *out) {
+static int64_t split_ranges(int64_t n, const int64_t *ranks, rs_rank_range *out) {
   int64_t count = 0;
   for (int64_t i = 0; i < n;) {
     int64_t step = i + 1 < n && ranks[i + 1] == ranks[i] - 1 ? -1 : 1, j = i + 1;
@@ -26,7 +26,7 @@ static int64_t split(int64_t n, const int64_t *ranks, rs_rank_range *out) {
   return count;
 }
 
-/* The ranges by lowest rank. */
+/* The ranges by lowest_rank rank. */
 static reshard_status sort_ranges(rs_ranks *r, int64_t world) {
   enum { FEW = 64 };
   RS_TRY(rs_alloc_copy(&r->sorted, r->ranges, r->nranges, sizeof *r->sorted));
@@ -37,7 +37,7 @@ static reshard_status sort_ranges(rs_ranks *r, int64_t world) {
   rs_pair *pairs; /* and behind them room for the sort */
   RS_TRY(rs_alloc(&pairs, 2 * r->nranges, sizeof *pairs));
   for (int64_t i = 0; i < r->nranges; i++)
-    pairs[i] = (rs_pair){(uint64_t)lowest(&r->ranges[i]), (uint64_t)i};
+    pairs[i] = (rs_pair){(uint64_t)lowest_rank(&r->ranges[i]), (uint64_t)i};
   const rs_pair *sorted = rs_sort_pairs(pairs, pairs + r->nranges, r->nranges, false, 0, rs_bits((uint64_t)world));
   for (int64_t i = 0; i < r->nranges; i++)
     r->sorted[i] = r->ranges[sorted[i].value];
@@ -55,18 +55,18 @@ reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks
     if (ranks[i] < 0 || ranks[i] >= world)
       return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld at position %lld is not in the world of %lld ranks", what,
                       (long long)ranks[i], (long long)i, (long long)world);
-  rs_ranks made = {.n = n, .nranges = ranks == NULL ? 1 : split(n, ranks, NULL), .ascending = true};
+  rs_ranks made = {.n = n, .nranges = ranks == NULL ? 1 : split_ranges(n, ranks, NULL), .ascending = true};
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&made.ranges, made.nranges, sizeof *made.ranges), fail);
   if (ranks == NULL)
     made.ranges[0] = (rs_rank_range){0, 0, n, 1};
   else
-    split(n, ranks, made.ranges);
+    split_ranges(n, ranks, made.ranges);
   RS_TRY_GOTO(status, sort_ranges(&made, world), fail);
   for (int64_t i = 0; i < made.nranges; i++) {
-    if (i > 0 && lowest(&made.sorted[i]) < lowest(&made.sorted[i - 1]) + made.sorted[i - 1].count) {
-      status =
-          rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is named twice", what, (long long)lowest(&made.sorted[i]));
+    if (i > 0 && lowest_rank(&made.sorted[i]) < lowest_rank(&made.sorted[i - 1]) + made.sorted[i - 1].count) {
+      status = rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is named twice", what,
+                        (long long)lowest_rank(&made.sorted[i]));
       goto fail;
     }
     if (made.ranges[i].step < 0 || (i > 0 && made.ranges[i].first < made.ranges[i - 1].first))
@@ -86,30 +86,18 @@ void rs_ranks_free(rs_ranks *ranks) {
 }
 
 int64_t rs_ranks_at(const rs_ranks *ranks, int64_t position) {
-  int64_t low = 0, high = ranks->nranges - 1;
-  while (low < high) {
-    int64_t middle = high - (high - low) / 2;
-    if (ranks->ranges[middle].position <= position)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  const rs_rank_range *r = &ranks->ranges[low];
+  int64_t low = 1, high = ranks->nranges;
+  RS_LOWER_BOUND(low, high, ranks->ranges[i].position <= position);
+  const rs_rank_range *r = &ranks->ranges[low - 1];
   return r->first + (position - r->position) * r->step;
 }
 
 int64_t rs_ranks_find(const rs_ranks *ranks, int64_t rank) {
-  int64_t low = 0, high = ranks->nranges - 1;
-  while (low < high) {
-    int64_t middle = high - (high - low) / 2;
-    if (lowest(&ranks->sorted[middle]) <= rank)
-      low = middle;
-    else
-      high = middle - 1;
-  }
+  int64_t low = 1, high = ranks->nranges;
+  RS_LOWER_BOUND(low, high, lowest_rank(&ranks->sorted[i]) <= rank);
   if (ranks->nranges == 0)
     return -1;
-  const rs_rank_range *r = &ranks->sorted[low];
+  const rs_rank_range *r = &ranks->sorted[low - 1];
   int64_t i = (rank - r->first) * r->step;
   return i >= 0 && i < r->count ? r->position + i : -1;
 }

@@ -1,5 +1,5 @@
 /* Constructors of the regular kinds, and of flat. Each reduces to a rank list, a sequence of cuts per dim, and the mesh
- * dims that replicate; cuts into one piece and replicas of one are left out, so that equal layouts compare equal. */
+ * dims that replicate. Cuts into one piece and replicas of one are left out, so that equal layouts compare equal. */
 #include "layout/layout.h"
 
 #include <ctype.h>

@@ -7,7 +7,7 @@
 #define QUOTE_TEXT (QUOTE_MOST + 4)
 
 /* An error is one line of bounded length, whatever was given. */
-static const char *quote(char out[QUOTE_TEXT], const char *text, const char *end) {
+static const char *quote_text(char out[QUOTE_TEXT], const char *text, const char *end) {
   size_t n = (size_t)(end - text), take = n < QUOTE_MOST ? n : QUOTE_MOST;
   for (size_t i = 0; i < take; i++)
     out[i] = (unsigned char)text[i] < ' ' || text[i] == 127 ? '?' : text[i];
@@ -15,7 +15,7 @@ static const char *quote(char out[QUOTE_TEXT], const char *text, const char *end
   return out;
 }
 
-static const char *what(const rs_scan *scan) { return scan->what != NULL ? scan->what : "layout"; }
+static const char *subject_of(const rs_scan *scan) { return scan->what != NULL ? scan->what : "layout"; }
 
 reshard_status rs_scan_error(const rs_scan *scan, const char *where, reshard_status status, const char *format, ...) {
   char text[512], shown[QUOTE_TEXT];
@@ -25,20 +25,20 @@ reshard_status rs_scan_error(const rs_scan *scan, const char *where, reshard_sta
   va_end(arguments);
   if (scan->path != NULL)
     return rs_error(status, "box file \"%s\": line %lld, column %lld: %s",
-                    quote(shown, scan->path, scan->path + strlen(scan->path)), (long long)scan->line,
+                    quote_text(shown, scan->path, scan->path + strlen(scan->path)), (long long)scan->line,
                     (long long)(where - scan->line_begin) + 1, text);
-  return rs_error(status, "%s \"%s\": column %lld: %s", what(scan), quote(shown, scan->begin, scan->end),
+  return rs_error(status, "%s \"%s\": column %lld: %s", subject_of(scan), quote_text(shown, scan->begin, scan->end),
                   (long long)(where - scan->begin) + 1, text);
 }
 
 reshard_status rs_scan_whole(const rs_scan *scan, reshard_status status) {
   char text[768], shown[QUOTE_TEXT];
   const char *said = reshard_last_error();
-  size_t n = strlen(what(scan));
-  if (strncmp(said, what(scan), n) == 0 && strncmp(said + n, ": ", 2) == 0)
+  size_t n = strlen(subject_of(scan));
+  if (strncmp(said, subject_of(scan), n) == 0 && strncmp(said + n, ": ", 2) == 0)
     said += n + 2; /* it says what it is about, and we do */
   snprintf(text, sizeof text, "%s", said);
-  return rs_error(status, "%s \"%s\": %s", what(scan), quote(shown, scan->begin, scan->end), text);
+  return rs_error(status, "%s \"%s\": %s", subject_of(scan), quote_text(shown, scan->begin, scan->end), text);
 }
 
 void rs_scan_skip(rs_scan *scan) {

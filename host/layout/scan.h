@@ -26,13 +26,13 @@ reshard_status rs_scan_whole(const rs_scan *scan, reshard_status status);
 void rs_scan_skip(rs_scan *scan);
 /* The next character, or NUL at the end. */
 char rs_scan_peek(rs_scan *scan);
-/* Whether the next character is c; if so it is consumed. */
+/* True when the next character is c, which is then consumed. */
 bool rs_scan_take(rs_scan *scan, char c);
 /* Error "expected 'c'" where it is not. */
 reshard_status rs_scan_expect(rs_scan *scan, char c);
 /* A number of 0 or more that fits in 63 bits; what ("a number", "a rank") names it in the text. */
 reshard_status rs_scan_number(rs_scan *scan, const char *what, int64_t *number);
-/* The same with an optional minus. */
+/* A number with an optional minus. */
 reshard_status rs_scan_signed(rs_scan *scan, const char *what, int64_t *number);
 /* [A-Za-z_][A-Za-z0-9_]* from *word on; returns its length, 0 where there is none. */
 size_t rs_scan_word(rs_scan *scan, const char **word);

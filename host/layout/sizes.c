@@ -1,12 +1,12 @@
-/* Mesh dims that a layout string names without a size: mesh(fsdp;S0), mesh(fsdp,tp=8;S0,S1). One such dim has what the
- * ranks leave it, so that the same string serves any number of ranks; where there are several, sizes are put into the
- * text first. */
+/* Mesh dims that a layout string names without a size: mesh(fsdp;S0), mesh(fsdp,tp=8;S0,S1). One such dim gets what the
+ * ranks leave, so that the same string serves any number of ranks. Where there are several, sizes are put into the text
+ * first. */
 #include "layout/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int shown(rs_spec_name name) { return (int)rs_min((int64_t)name.length, 64); }
+static int shown_length(rs_spec_name name) { return (int)rs_min((int64_t)name.length, 64); }
 
 reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world) {
   int64_t size = 1, ranks = spec->ranks.n > 0 ? spec->rank_count : world, open = -1;
@@ -18,7 +18,7 @@ reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world) 
     if (open >= 0)
       return rs_scan_error(scan, spec->names.at[i].at, RESHARD_ERROR_INVALID,
                            "mesh dims %.*s and %.*s have no size, at most one may be left out",
-                           shown(spec->names.at[open]), spec->names.at[open].at, shown(spec->names.at[i]),
+                           shown_length(spec->names.at[open]), spec->names.at[open].at, shown_length(spec->names.at[i]),
                            spec->names.at[i].at);
     open = i;
   }
@@ -27,12 +27,13 @@ reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world) 
   if (ranks % size != 0)
     return rs_scan_error(scan, spec->names.at[open].at, RESHARD_ERROR_INVALID,
                          "mesh dim %.*s has no size, and %lld ranks are no multiple of the other dims' %lld",
-                         shown(spec->names.at[open]), spec->names.at[open].at, (long long)ranks, (long long)size);
+                         shown_length(spec->names.at[open]), spec->names.at[open].at, (long long)ranks,
+                         (long long)size);
   spec->extents.at[open] = ranks / size;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status insert(const char *text, size_t at, int64_t size, char **out) {
+static reshard_status insert_size(const char *text, size_t at, int64_t size, char **out) {
   size_t room = strlen(text) + 24;
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)room, 1));
@@ -54,7 +55,7 @@ reshard_status rs_layout_text_size(const char *text, const char *name, int64_t s
   for (int64_t i = 0; i < spec.names.n && status == RESHARD_SUCCESS; i++) {
     const rs_spec_name *n = &spec.names.at[i];
     if (spec.extents.at[i] == 0 && n->length == strlen(name) && memcmp(n->at, name, n->length) == 0) {
-      status = insert(text, (size_t)(n->at - text) + n->length, size, out);
+      status = insert_size(text, (size_t)(n->at - text) + n->length, size, out);
       break;
     }
   }

@@ -14,7 +14,7 @@ static int digit_bits(int64_t n, int bits) {
 }
 
 /* Counts to first places; false when one bucket has all, so that there is nothing to move. */
-static bool places(int64_t *count, int64_t buckets, int64_t n) {
+static bool counts_to_places(int64_t *count, int64_t buckets, int64_t n) {
   int64_t sum = 0;
   for (int64_t i = 0; i < buckets; i++) {
     int64_t here = count[i];
@@ -36,7 +36,7 @@ uint64_t *rs_sort_keys(uint64_t *keys, uint64_t *spare, int64_t n, int from, int
     memset(count, 0, sizeof count[0] * (mask + 1));
     for (int64_t i = 0; i < n; i++)
       count[keys[i] >> bit & mask]++;
-    if (!places(count, (int64_t)mask + 1, n))
+    if (!counts_to_places(count, (int64_t)mask + 1, n))
       continue;
     for (int64_t i = 0; i < n; i++)
       spare[count[keys[i] >> bit & mask]++] = keys[i];
@@ -57,7 +57,7 @@ rs_pair *rs_sort_pairs(rs_pair *pairs, rs_pair *spare, int64_t n, bool by_value,
     memset(count, 0, sizeof count[0] * (mask + 1));
     for (int64_t i = 0; i < n; i++)
       count[(by_value ? pairs[i].value : pairs[i].key) >> bit & mask]++;
-    if (!places(count, (int64_t)mask + 1, n))
+    if (!counts_to_places(count, (int64_t)mask + 1, n))
       continue;
     for (int64_t i = 0; i < n; i++)
       spare[count[(by_value ? pairs[i].value : pairs[i].key) >> bit & mask]++] = pairs[i];

@@ -11,7 +11,7 @@ typedef struct rs_pair {
 /* Sorts by bits [from, to) of each key, ascending. spare has room for n; the result is in the array that is returned,
  * keys or spare, the other one is scratch. */
 uint64_t *rs_sort_keys(uint64_t *keys, uint64_t *spare, int64_t n, int from, int to);
-/* The same for pairs, by bits of the key, or of the value where by_value. */
+/* Sorts pairs alike, by bits of the key, or of the value where by_value. */
 rs_pair *rs_sort_pairs(rs_pair *pairs, rs_pair *spare, int64_t n, bool by_value, int from, int to);
 
 /* Bits that x needs: 0 for 0. */

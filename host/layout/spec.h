@@ -1,4 +1,4 @@
-/* What a layout string says, before there is a shape: between parse.c, parse_boxes.c and the constructors. */
+/* Contents of a layout string before there is a shape: between parse.c, parse_boxes.c and the constructors. */
 #ifndef RS_LAYOUT_SPEC_H
 #define RS_LAYOUT_SPEC_H
 
@@ -43,13 +43,13 @@ reshard_status rs_spec_rank(rs_scan *scan, rs_spec *spec, int64_t *rank);
 reshard_status rs_spec_parse(rs_scan *scan, rs_spec *spec);
 /* The mesh of `mesh(`, up to and without its `;`: 2x4, dp=2,tp=4@4-7, dp,tp=4. */
 reshard_status rs_spec_mesh(rs_scan *scan, rs_spec *spec);
-/* Sets the extent of the mesh dim that is written without its size: such that the mesh has all ranks that the string
+/* Sets the extent of the mesh dim that is written without its size, such that the mesh has all ranks that the string
  * names, else all of the world. Errors: RESHARD_ERROR_INVALID where several dims have none, or it does not divide. */
 reshard_status rs_spec_sizes(const rs_scan *scan, rs_spec *spec, int64_t world);
-/* What follows the `;`: S0,R;order=tp,dp. The mesh's extents and names are in the spec. */
+/* Placements, after the `;`: S0,R;order=tp,dp. The mesh's extents and names are in the spec. */
 reshard_status rs_spec_placements(rs_scan *scan, rs_spec *spec);
-/* Ranks of a mesh or grid as an array (free()d by the caller), or NULL and 0 where they are 0, 1, 2, ...; world: of the
- * spec, or what it names. */
+/* Ranks of a mesh or grid as an array (free()d by the caller), or NULL and 0 where they are 0, 1, 2, ... world: of the
+ * spec, or the smallest one that the string names. */
 reshard_status rs_spec_expand(const rs_scan *scan, const rs_spec *spec, int64_t world, int64_t **ranks, int64_t *n);
 /* Names as strings, or NULL where it has none: one allocation, free()d by the caller. */
 reshard_status rs_spec_names(const rs_spec *spec, char ***names);
@@ -57,7 +57,7 @@ void rs_spec_free(rs_spec *spec);
 /* The layout string with `size` for the mesh dim `name` where it is written without one: rs_alloc'ed. *out is NULL
  * where nothing changes. */
 reshard_status rs_layout_text_size(const char *text, const char *name, int64_t size, char **out);
-/* What follows `boxes(`, up to and without the `)`. Reads the file where one is named. */
+/* Boxes, after `boxes(`, up to and without the `)`. Reads the file where one is named. */
 reshard_status rs_spec_boxes(rs_scan *scan, rs_spec *spec);
 
 #endif

@@ -1,12 +1,12 @@
 /* The boxes are sorted along a Z-order curve through their centres: the bits of the centre's coordinates, taken in
- * turn, make one key. A range of the sorted keys is split where the highest bit that differs in it changes, which is a
- * clean cut of space in one dim, so neighbours do not overlap where the boxes do not. Up to WIDTH ranges make one
- * node, so that a node is a few vector compares wide and a million boxes are seven levels deep. Splitting takes the
- * largest range first, which evens the children out. Nodes are laid out level by level in one array, children side by
- * side, without pointers.
+ * turn, make one key. A range of the sorted keys is split where the highest bit that differs in it changes. That is a
+ * clean cut of space in one dim, so neighbours do not overlap where the boxes do not. Up to WIDTH ranges make one node:
+ * a node is a few vector compares wide, and a million boxes are seven levels deep. Splitting takes the largest range
+ * first, which evens the children out. Nodes are laid out level by level in one array, children side by side, without
+ * pointers.
  *
  * Two economies. A dim in which all boxes have the same interval is compared once, at the root. And node boxes are
- * 32-bit: a dim longer than that is shifted right, low ends rounded down and high ends up, and hits are then checked
+ * 32-bit. A dim longer than that is shifted right, low ends rounded down and high ends up, and hits are then checked
  * with the exact corners. */
 #include "layout/tree.h"
 
@@ -124,7 +124,7 @@ static int make_keys(const rs_tree *tree, const int64_t *box, rs_pair *pairs) {
 }
 
 /* Items of a range's first half. */
-static int64_t split(const rs_pair *sorted, range r) {
+static int64_t split_range(const rs_pair *sorted, range r) {
   const rs_pair *at = sorted + r.begin;
   uint64_t differ = at[0].key ^ at[r.count - 1].key;
   if (differ == 0)
@@ -152,7 +152,7 @@ static int split_node(const rs_pair *sorted, range r, range child[WIDTH]) {
         largest = c;
     if (child[largest].count <= WIDTH)
       break;
-    int64_t first = split(sorted, child[largest]);
+    int64_t first = split_range(sorted, child[largest]);
     memmove(child + largest + 1, child + largest, (size_t)(count - largest) * sizeof *child);
     child[largest].count = first;
     child[largest + 1].begin += first;
@@ -268,7 +268,7 @@ void rs_tree_free(rs_tree *tree) {
   free(tree);
 }
 
-static inline lanes all(int32_t x) { return (lanes){x, x, x, x}; }
+static inline lanes all_lanes(int32_t x) { return (lanes){x, x, x, x}; }
 
 /* Bit c is set where lane c of the comparison's result is true. */
 static inline unsigned bits_of(lanes mask) {
@@ -280,10 +280,10 @@ static inline unsigned bits_of(lanes mask) {
 }
 
 /* Children of a node that meet the query, as bits. */
-static inline unsigned meet(const node *at, int k, const lanes *lo, const lanes *hi) {
+static inline unsigned meeting_children(const node *at, int k, const lanes *lo, const lanes *hi) {
   unsigned mask = 0;
   for (int half = 0; half < WIDTH / 4; half++) {
-    lanes m = all(-1);
+    lanes m = all_lanes(-1);
     for (int a = 0; a < k; a++) {
       lanes child_lo, child_hi;
       memcpy(&child_lo, &at->box[a][0][half * 4], sizeof child_lo);
@@ -317,13 +317,13 @@ reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64
   }
   int k = tree->nactive, depth = 0;
   for (int a = 0; a < k; a++) {
-    narrow_los[a] = all(narrow_lo(clip_lo[tree->active[a]], tree->shift[a]));
-    narrow_his[a] = all(narrow_hi(clip_hi[tree->active[a]], tree->shift[a]));
+    narrow_los[a] = all_lanes(narrow_lo(clip_lo[tree->active[a]], tree->shift[a]));
+    narrow_his[a] = all_lanes(narrow_hi(clip_hi[tree->active[a]], tree->shift[a]));
   }
   stack[depth++] = 0;
   while (depth > 0) {
     const node *at = node_at(tree, stack[--depth]);
-    unsigned mask = meet(at, k, narrow_los, narrow_his);
+    unsigned mask = meeting_children(at, k, narrow_los, narrow_his);
     for (; mask != 0; mask &= mask - 1) {
       int64_t hit = at->base + __builtin_ctz(mask);
       if (!at->leaf)

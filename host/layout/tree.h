@@ -9,8 +9,8 @@ typedef struct rs_tree rs_tree;
 /* A status other than success ends the walk and is returned by the query. */
 typedef reshard_status (*rs_tree_visit)(void *user, int64_t id);
 
-/* n boxes, none of them empty: the i-th is at corners + box[i] * 2 * ndim (lo, then hi; 0 <= lo < hi) and is reported
- * as id[i]. corners is borrowed for the tree's life, box and id are copied. O(n log n). */
+/* Makes a tree of n boxes, none of them empty. The i-th is at corners + box[i] * 2 * ndim (lo, then hi; 0 <= lo < hi)
+ * and is reported as id[i]. corners is borrowed for the tree's life, box and id are copied. O(n log n). */
 reshard_status rs_tree_create(int ndim, const int64_t *corners, int64_t n, const int64_t *box, const int64_t *id,
                               rs_tree **out);
 void rs_tree_free(rs_tree *tree);

@@ -183,7 +183,7 @@ static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_
   if (status == RESHARD_SUCCESS)
     status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
   char what[WHAT_TEXT] = "";
-  rs_split split = {.status = status, .what = what};
+  rs_split split = {.status = status, .by = what};
   if (status == RESHARD_SUCCESS) {
     print_what(what, mesh, dims, n, &wanted);
     place(mesh, dims, n, &split, &new->first);

@@ -29,7 +29,7 @@ static int64_t count_peers(const struct reshard_plan_s *plan, bool sending) {
   return n;
 }
 
-/* What is done to a message with contiguous arrays: "-" where there is none. */
+/* Work on a message with contiguous arrays: "-" where there is none. */
 static const char *work_of(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending) {
   rs_place place;
   if ((sending ? peer->sent : peer->received) == 0)

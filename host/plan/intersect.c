@@ -1,9 +1,9 @@
-/* What one rank sends, keeps and receives for one class of entries.
+/* Lists the segments that one rank sends, keeps and receives for one class of entries.
  *
  * Each array of the rank is a product of index sets. Clipped to the region and shifted to the other side's coordinates,
- * it is a query to the other side's layout; every cell that answers is a segment for each of its holders.
+ * it is a query to the other side's layout. Every cell that answers is a segment for each of its holders.
  *
- * Where a source cell is replicated, its holders share the work: replicas.c says who serves which rows. */
+ * Where a source cell is replicated, its holders share the work: replicas.c gives each its rows. */
 #include "plan/intersect.h"
 
 #include "layout/sort.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pieces of a cell of `own` (the source when asks_src) along every axis, clipped to the region, in the coordinates of
- * the other side, as a query to it. *met is false when the cell has nothing in the region. */
+/* Pieces of a cell of `own` (the source when asks_src) along every axis, clipped to the region. They are in the
+ * coordinates of the other side, as a query to it. *met is false when the cell has nothing in the region. */
 reshard_status rs_ask(rs_work *w, bool asks_src, int64_t cell, rs_query *query, bool *met) {
   const rs_space *s = &w->class_->space;
   const struct reshard_layout_s *own = asks_src ? w->class_->src : w->class_->dst;
@@ -75,8 +75,8 @@ int64_t rs_hit_rows(const rs_space *s, bool asks_src, const rs_hit *hit) {
   return 1;
 }
 
-/* Keeps the lists of a hit, axis by axis; returns through *lists where, -1 when both sides are boxes: then two corners
- * say it all and the lists go. */
+/* Keeps the lists of a hit, axis by axis; *lists: where, -1 when both sides are boxes. Two corners say all then, and
+ * the lists go. */
 static reshard_status keep_lists(rs_work *w, const rs_hit *hit, int64_t *lists) {
   const rs_space *s = &w->class_->space;
   *lists = -1;
@@ -261,14 +261,14 @@ static reshard_status make_messages(rs_side *side, bool sending) {
 }
 
 /* Scratch of the queries is not needed any more. */
-static void trim(rs_lists *lists) {
+static void free_scratch(rs_lists *lists) {
   free(lists->found.at);
   free(lists->group.at);
   memset(&lists->found, 0, sizeof lists->found);
   memset(&lists->group, 0, sizeof lists->group);
 }
 
-/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few: keeps the lists
+/* A holder of a replicated cell lists all who need it, a world full of ranks maybe, and serves a few. Keeps the lists
  * of those, so that a plan's memory follows its own segments. Lists that most segments use are left as they are. */
 static reshard_status keep_used_lists(rs_side *side, int64_t naxes) {
   int64_t *moved = NULL;
@@ -324,8 +324,8 @@ reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, cons
   RS_TRY_GOTO(status, make_messages(&c->send, true), done);
   RS_TRY_GOTO(status, make_messages(&c->receive, false), done);
 done:
-  trim(&c->send.lists);
-  trim(&c->receive.lists);
+  free_scratch(&c->send.lists);
+  free_scratch(&c->receive.lists);
   free(w.pieces.at);
   free(w.holders.at);
   free(w.sources.at);
@@ -356,13 +356,7 @@ void rs_class_free(rs_class *c) {
 
 const rs_message *rs_side_message(const rs_side *side, int64_t peer) {
   int64_t low = 0, high = side->messages.n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (side->messages.at[middle].peer < peer)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, side->messages.at[i].peer < peer);
   return low < side->messages.n && side->messages.at[low].peer == peer ? &side->messages.at[low] : NULL;
 }
 

@@ -1,5 +1,5 @@
-/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need;
- * with millions of boxes that is most of the time. Segments come out the same. */
+/* Boxes against boxes. The general way (intersect.c) asks with lists of pieces per dim, which two corners do not need.
+ * With millions of boxes the lists would take most of the time. Segments come out the same. */
 #include "plan/intersect.h"
 
 typedef struct asking {
@@ -10,7 +10,7 @@ typedef struct asking {
 } asking;
 
 /* My box in the other side's coordinates, clipped to the region; its elements, 0 when it is outside. */
-static int64_t place(asking *q, bool asks_src, const int64_t *lo, const int64_t *hi) {
+static int64_t place_box(asking *q, bool asks_src, const int64_t *lo, const int64_t *hi) {
   const rs_space *s = &q->w->class_->space;
   const int *own_dim = asks_src ? s->src_dim : s->dst_dim;
   const int64_t *own_offset = asks_src ? s->src_offset : s->dst_offset;
@@ -34,7 +34,7 @@ static int64_t place(asking *q, bool asks_src, const int64_t *lo, const int64_t 
 }
 
 /* Elements that a cell shares with my box; *rows as in rs_receiver. */
-static inline int64_t share(const asking *q, int64_t cell, int64_t *rows) {
+static inline int64_t shared_elements(const asking *q, int64_t cell, int64_t *rows) {
   const int64_t *lo = rs_boxes_lo(q->held, q->held->cell_box[cell]), *hi = lo + q->held->ndim;
   int64_t elements = 1;
   *rows = 1;
@@ -54,7 +54,7 @@ static reshard_status send_cell(void *user, int64_t cell) {
   const asking *q = user;
   rs_work *w = q->w;
   rs_class *c = w->class_;
-  int64_t rows, elements = share(q, cell, &rows);
+  int64_t rows, elements = shared_elements(q, cell, &rows);
   bool others = false;
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
     rs_holder h = q->held->holders[i];
@@ -79,12 +79,12 @@ static reshard_status receive_cell(void *user, int64_t cell) {
   if (n == 1) {
     if (holders->rank == w->rank)
       return RESHARD_SUCCESS;
-    int64_t elements = share(q, cell, &rows);
+    int64_t elements = shared_elements(q, cell, &rows);
     return rs_add_segment(w, (rs_segment){holders->rank, holders->array, w->array, -1, 0, rows, elements});
   }
   if (rs_layout_holds(w->class_->src, cell, w->rank))
     return RESHARD_SUCCESS;
-  int64_t elements = share(q, cell, &rows);
+  int64_t elements = shared_elements(q, cell, &rows);
   RS_TRY(rs_vec_reserve(&w->wants, w->wants.n + 1));
   w->wants.at[w->wants.n++] = (rs_want){cell, w->array, elements, rows, -1};
   return RESHARD_SUCCESS;
@@ -99,7 +99,7 @@ reshard_status rs_send_boxes(rs_work *w) {
   for (w->array = 0; w->array < count; w->array++) {
     int64_t box = own->by_rank[first + w->array];
     w->cell = own->cell_of[box];
-    if (place(&q, true, rs_boxes_lo(own, box), rs_boxes_hi(own, box)) == 0)
+    if (place_box(&q, true, rs_boxes_lo(own, box), rs_boxes_hi(own, box)) == 0)
       continue;
     w->shared = own->cell_first[w->cell + 1] - own->cell_first[w->cell] > 1;
     w->receivers.n = 0;
@@ -118,7 +118,7 @@ reshard_status rs_receive_boxes(rs_work *w) {
   RS_TRY(rs_vec_reserve(&w->side->segments, count));
   for (w->array = 0; w->array < count; w->array++) {
     int64_t box = own->by_rank[first + w->array];
-    int64_t elements = place(&q, false, rs_boxes_lo(own, box), rs_boxes_hi(own, box));
+    int64_t elements = place_box(&q, false, rs_boxes_lo(own, box), rs_boxes_hi(own, box));
     w->class_->wanted += elements;
     if (elements > 0)
       RS_TRY(rs_boxes_query(q.held, q.lo, q.hi, receive_cell, &q));

@@ -1,11 +1,11 @@
-/* Is what this rank sends and receives its part of a collective?
+/* Finds the collective that this rank's messages may be a part of.
  *
  * Each rank can only see its own messages: the same content to everybody, the same number of bytes to and from
- * everybody, all from one rank. Whether it is the collective is known when all ranks say the same of theirs, which they
- * compare when a transfer is made. */
+ * everybody, all from one rank. All ranks compare what they found by a record; only then is the collective
+ * certain. */
 #include "plan/plan.h"
 
-/* Do two segments of one class name the same elements of the source, in the same order? */
+/* True when two segments of one class name the same elements of the source, in the same order. */
 static bool same_elements(const struct reshard_plan_s *plan, const rs_class *c, const rs_segment *a,
                           const rs_segment *b) {
   if (a->src_array != b->src_array || a->elements != b->elements)
@@ -47,15 +47,15 @@ static bool same_to_all(const struct reshard_plan_s *plan) {
   return true;
 }
 
-static reshard_pattern none(const char *why) { return (reshard_pattern){RESHARD_COLLECTIVE_NONE, -1, 0, why}; }
+static reshard_pattern no_pattern(const char *why) { return (reshard_pattern){RESHARD_COLLECTIVE_NONE, -1, 0, why}; }
 
 reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan) {
   int64_t n = plan->peers.n, sends = 0, receives = 0, bytes = 0, from = -1;
   bool equal = true;
   if (plan->world < 2 || n == 0)
-    return none("it exchanges nothing");
+    return no_pattern("it exchanges nothing");
   if (plan->piece > 0)
-    return none("a workspace limit cuts messages in pieces");
+    return no_pattern("a workspace limit cuts messages in pieces");
   for (int64_t i = 0; i < n; i++) {
     const rs_peer *p = &plan->peers.at[i];
     int64_t sides[] = {p->sent, p->received};
@@ -68,21 +68,21 @@ reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan) {
     from = p->received > 0 ? p->rank : from;
   }
   if (!equal)
-    return none("messages differ in length");
+    return no_pattern("messages differ in length");
   if (sends == 0 && receives == 1)
     return (reshard_pattern){RESHARD_COLLECTIVE_BROADCAST, from, bytes, "all from one rank"};
   if (sends != plan->world - 1)
-    return none("not everybody is sent to");
+    return no_pattern("not everybody is sent to");
   if (receives == 0)
     return same_to_all(plan)
                ? (reshard_pattern){RESHARD_COLLECTIVE_BROADCAST, plan->rank, bytes, "the same to everybody"}
-               : none("one rank sends different bytes to each");
+               : no_pattern("one rank sends different bytes to each");
   if (receives != plan->world - 1)
-    return none("not everybody sends");
+    return no_pattern("not everybody sends");
   if (same_to_all(plan))
     return (reshard_pattern){RESHARD_COLLECTIVE_ALL_GATHER, -1, bytes, "the same to everybody, as much from everybody"};
   if (plan->info.kept_bytes != bytes)
-    return none("what stays differs in length from what is sent");
+    return no_pattern("what stays differs in length from what is sent");
   return (reshard_pattern){RESHARD_COLLECTIVE_ALL_TO_ALL, -1, bytes, "as much to everybody as from everybody"};
 }
 

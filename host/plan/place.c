@@ -1,13 +1,13 @@
-/* Which messages need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
+/* Messages that need no packing or no unpacking: those that are one contiguous range of one of the rank's buffers. */
 #include "plan/plan.h"
 
 /* Index in this rank's array where a run begins. */
 static int64_t begin_of(const rs_run *run, bool ask) { return ask ? run->ask : run->held; }
 
-/* Where a segment lies in this rank's array, when that is one contiguous range; in elements. ask: the array is the one
- * that asks in the segment's runs. */
-static bool contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask, const int64_t *strides,
-                       int64_t *offset) {
+/* Offset of a segment in this rank's array, in elements, when it is one contiguous range there. ask: the array is the
+ * one that asks in the segment's runs. */
+static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const int *own_dim, bool ask,
+                               const int64_t *strides, int64_t *offset) {
   int64_t expected = 1;
   *offset = 0;
   for (int a = g->naxes - 1; a >= 0; a--) {
@@ -60,7 +60,7 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
 
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place) {
-  bool sent = sending || peer->rank == plan->rank; /* what is kept is on the side of what is sent */
+  bool sent = sending || peer->rank == plan->rank; /* kept data is on the send side */
   int64_t e = sent ? peer->send_entry : peer->receive_entry;
   if (e < 0)
     return false;
@@ -79,7 +79,7 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     if (!may_be_contiguous(s, (sending ? c->src : c->dst)->ndim, given != NULL ? given : array.strides))
       return false;
     rs_segment_geometry(plan, c, sent, s, &g);
-    if (!contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
+    if (!segment_contiguous(&g, s, own_dim, g.src_asks == sending, given != NULL ? given : array.strides, &offset))
       return false;
     offset += array.offset;
     if (i == m->first) {

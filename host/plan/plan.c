@@ -1,5 +1,5 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,8 +54,8 @@ static bool class_equal(const rs_class *a, const rs_class *b) {
 }
 
 /* Puts an entry into its class, a new one where there is none; table is open-addressed, of `slots` (a power of two). */
-static reshard_status classify(struct reshard_plan_s *plan, int64_t *table, int64_t slots, int64_t entry,
-                               const rs_class *wanted) {
+static reshard_status add_to_class(struct reshard_plan_s *plan, int64_t *table, int64_t slots, int64_t entry,
+                                   const rs_class *wanted) {
   int64_t at = (int64_t)(class_hash(wanted) & (uint64_t)(slots - 1));
   while (table[at] >= 0 && !class_equal(&plan->classes.at[table[at]], wanted))
     at = (at + 1) & (slots - 1);
@@ -99,7 +99,7 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
       !rs_mul(whole, plan->world, &whole))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits",
                     label, (long long)plan->world);
-  return classify(plan, table, slots, i, &wanted);
+  return add_to_class(plan, table, slots, i, &wanted);
 }
 
 static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const reshard_entry *entries) {
@@ -251,12 +251,12 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   plan->window = options->peers_per_round > 0 ? options->peers_per_round : rs_min(plan->world - 1, 32);
   plan->window = rs_max(1, rs_min(plan->window, plan->world - 1));
   return options->nodes == NULL || plan->nentries == 0
-             ? RESHARD_SUCCESS /* and nobody knows how many ranks there are */
+             ? RESHARD_SUCCESS /* and the number of ranks is not known */
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
 }
 
-static reshard_status create(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world, bool smaller,
-                             const reshard_plan_options *options, reshard_plan *plan) {
+static reshard_status create_plan(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
+                                  bool smaller, const reshard_plan_options *options, reshard_plan *plan) {
   int64_t start = rs_now_ns();
   if (rank < 0 || rank >= world)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the world of %lld ranks", (long long)rank,
@@ -293,12 +293,12 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
       return check_entry("entry 0", &entries[0], 0, false);
     world = entries[0].src->world;
   }
-  return create(nentries, entries, rank, world, false, options, plan);
+  return create_plan(nentries, entries, rank, world, false, options, plan);
 }
 
 reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
                                    reshard_plan *plan) {
-  return create(nentries, entries, rank, world, true, NULL, plan);
+  return create_plan(nentries, entries, rank, world, true, NULL, plan);
 }
 
 void reshard_plan_destroy(reshard_plan plan) {

@@ -1,26 +1,18 @@
-/* Inside of a plan, for the rooms plan and exec.
+/* Inside of a plan, for its own room and those above.
  *
  * Entries that are equal in layouts, width, regions and permutation form a class, which is intersected once. A class
- * lists, per peer, the segments of what it sends and receives; a message to a peer is, entry after entry (widest
- * elements first), the segments of the entry's class. */
+ * lists, per peer, the segments that it sends and receives. A message to a peer is, entry after entry (widest elements
+ * first), the segments of the entry's class. */
 #ifndef RS_PLAN_PLAN_H
 #define RS_PLAN_PLAN_H
 
 #include "layout/layout.h"
+#include "plan/space.h"
 
 #include <reshard/plan.h>
 
-/* Axes of a region: the dims of the destination in their order, then source dims that the destination lacks. */
-#define RS_MAX_AXES (2 * RESHARD_MAX_DIMS)
-typedef struct rs_space {
-  int naxes;
-  int src_dim[RS_MAX_AXES], dst_dim[RS_MAX_AXES]; /* -1: this side lacks the axis; extent is 1 then */
-  int64_t extent[RS_MAX_AXES];
-  int64_t src_offset[RS_MAX_AXES], dst_offset[RS_MAX_AXES]; /* of the region, in the global tensors */
-} rs_space;
-
-/* Intersection of one source array and one destination array, row-major over the axes; of this, rows [begin, end) of
- * the outermost axis that has more than one index (all of them unless replicas share the work). */
+/* Intersection of one source array and one destination array, row-major over the axes. Of this, rows [begin, end) of
+ * the outermost axis with more than one index: all of them unless replicas share the work. */
 typedef struct rs_segment {
   int64_t peer;
   int64_t src_array, dst_array;
@@ -35,7 +27,7 @@ typedef struct rs_message {
   int64_t elements;
 } rs_message;
 
-/* What a rank sends (with what it keeps, as peer = itself), or what it receives. */
+/* Segments and messages that a rank sends (with those that it keeps, as peer = itself), or receives. */
 typedef struct rs_side {
   RS_VEC(rs_segment) segments; /* by (peer, destination array, source array) */
   RS_VEC(rs_message) messages; /* by peer */
@@ -58,7 +50,7 @@ typedef struct rs_class {
 typedef struct rs_entry {
   int64_t class_;
   reshard_dtype dtype;
-  int64_t src_buffer, dst_buffer; /* first of its buffers in the lists of a transfer */
+  int64_t src_buffer, dst_buffer; /* first of its buffers in the lists of all entries */
   char *name;
 } rs_entry;
 
@@ -69,7 +61,7 @@ typedef struct rs_peer {
   int64_t send_message, receive_message; /* the message in that entry's class */
 } rs_peer;
 
-/* What ranks compare before a transfer; one hash each. */
+/* Fields that are alike on all ranks; one hash each. */
 enum {
   RS_FIELD_VERSION,
   RS_FIELD_TENSORS,
@@ -102,7 +94,7 @@ struct reshard_plan_s {
 uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before);
 
 /* reshard_plan_create for a world that may be larger than those that the layouts were made for: the ranks beyond hold
- * nothing. For layouts of different origin, as those of files. */
+ * nothing. */
 reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entries, int64_t rank, int64_t world,
                                    reshard_plan *plan);
 
@@ -123,42 +115,21 @@ typedef struct rs_geometry {
 void rs_segment_geometry(const struct reshard_plan_s *plan, const rs_class *class_, bool sending,
                          const rs_segment *segment, rs_geometry *out);
 
-/* Region and permutation of an entry, checked; what it says when it is wrong starts with `label`. */
-reshard_status rs_space_create(const char *label, const reshard_entry *entry, rs_space *space);
-
 /* Fills send and receive of a class for one rank. */
 reshard_status rs_class_intersect(rs_class *class_, int64_t rank, int64_t world, const int64_t *nodes);
 void rs_class_free(rs_class *class_);
 
-/* Rounds (rounds.c). Group of the peers at distance (receiver - sender) mod world. */
-int64_t rs_plan_group(const struct reshard_plan_s *plan, int64_t sender, int64_t receiver);
-int64_t rs_plan_groups(const struct reshard_plan_s *plan);
-/* Pieces of a message of so many bytes. */
-int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes);
-/* Bytes of staging that so many take: in steps, so that all places are aligned alike. */
-static inline int64_t rs_plan_staged(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-/* Staging for one rank, in these steps, when the marked peers go in place (worst: none does). */
-typedef struct rs_staging_size {
-  int64_t slot;                      /* bytes of a slot under a limit, else 0: every message has its own place */
-  int64_t send_slots, receive_slots; /* under a limit: of one half */
-  int64_t halves;                    /* 2 under a limit with more than one round, so that neighbours overlap */
-  int64_t bytes;
-} rs_staging_size;
-/* in_place[2 * i] and [2 * i + 1] say it of sends to and receives from peers.at[i]; NULL: none. */
-reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in_place, rs_staging_size *staging);
-/* Piece size of the plan, its rounds per group; rounds, messages, skips and workspace of its info. */
-reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan);
-
 /* reshard_plan_get_pattern. */
 reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan);
-/* Does the rank keep what it sends to everybody? For an all-gather. */
+/* True when the rank keeps what it sends to everybody, as in an all-gather. */
 bool rs_plan_keeps_what_it_sends(const struct reshard_plan_s *plan);
-/* What the rank keeps, as a message to itself, for rs_message_in_place. */
+/* The data that stays on the rank, as a message to itself, for rs_message_in_place. */
 rs_peer rs_plan_own(const struct reshard_plan_s *plan);
 
-/* A message that is one contiguous range of one of the rank's own buffers, and so needs no packing (sending) or
- * unpacking: which buffer of the lists of a transfer, and where in it. strides: per buffer of this side, NULL or NULL
- * element for contiguous. False when it is not. Of what the rank keeps both sides can be asked for. */
+/* Place of a message that is one contiguous range of one of the rank's own buffers, and so needs no packing (sending)
+ * or unpacking. buffer: number in the lists of all entries. strides: per buffer of this side, NULL or NULL element for
+ * contiguous. False when the message is no such range. For the data that stays on the rank both sides can be asked
+ * for. */
 typedef struct rs_place {
   int64_t buffer;
   int64_t offset; /* bytes */

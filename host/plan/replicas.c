@@ -1,9 +1,9 @@
-/* Who serves what of a replicated source cell (rule 7 of plans).
+/* Shares of the holders of a replicated source cell (rule 7 of plans).
  *
- * The receivers of a cell, by rank, have their parts laid end to end; holder k of K serves the k-th K-th of that line,
+ * The receivers of a cell, by rank, have their parts laid end to end. Holder k of K serves the k-th K-th of that line,
  * cut at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the
- * layouts agree without a word. With a node map there is one line per node that has both holders and receivers, served
- * by the holders there, and one for all other receivers, served by all holders. */
+ * layouts agree without a message. With a node map there is one line per node that has both holders and receivers,
+ * served by the holders there. One more line is for all other receivers, served by all holders. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -91,12 +91,12 @@ static line line_of(const rs_work *w, int64_t rank) {
   return (line){local, local ? node : 0};
 }
 
-static bool same(line a, line b) { return a.local == b.local && a.node == b.node; }
+static bool same_line(line a, line b) { return a.local == b.local && a.node == b.node; }
 
-/* Does a holder serve a line? */
-static bool serves(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
+/* True when a holder serves a line. */
+static bool serves_line(const rs_work *w, line l, int64_t holder) { return !l.local || w->nodes[holder] == l.node; }
 
-/* Where the k-th of n shares of a line of `total` elements begins. */
+/* Begin of the k-th of n shares of a line of `total` elements. */
 static int64_t share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }
 
 /* Whole rows of a part nearest to element x of it. Monotone in x, so shares neither overlap nor leave gaps. */
@@ -108,7 +108,7 @@ static int64_t row_at(const rs_receiver *r, int64_t x) {
 static int64_t line_total(const rs_work *w, line l) {
   int64_t total = 0;
   for (int64_t i = 0; i < w->receivers.n; i++)
-    if (w->nodes == NULL || same(line_of(w, w->receivers.at[i].rank), l))
+    if (w->nodes == NULL || same_line(line_of(w, w->receivers.at[i].rank), l))
       total += w->receivers.at[i].elements;
   return total;
 }
@@ -117,7 +117,7 @@ static int64_t line_total(const rs_work *w, line l) {
 static reshard_status send_line(rs_work *w, line l) {
   int64_t k = 0, n = 0, total = line_total(w, l), before = 0;
   for (int64_t i = 0; i < w->sources.n; i++)
-    if (serves(w, l, w->sources.at[i].rank)) {
+    if (serves_line(w, l, w->sources.at[i].rank)) {
       if (w->sources.at[i].rank < w->rank)
         k++;
       n++;
@@ -125,7 +125,7 @@ static reshard_status send_line(rs_work *w, line l) {
   int64_t lo = share_begin(total, k, n), hi = share_begin(total, k + 1, n);
   for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
     const rs_receiver *r = &w->receivers.at[i];
-    if (w->nodes != NULL && !same(line_of(w, r->rank), l))
+    if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
       continue;
     int64_t begin = row_at(r, lo - before), end = row_at(r, hi - before);
     if (begin < end)
@@ -147,11 +147,11 @@ reshard_status rs_share_sends(rs_work *w) {
 static reshard_status receive_part(rs_work *w, line l, const rs_receiver *part, int64_t before, int64_t total) {
   int64_t n = 0;
   for (int64_t i = 0; i < w->sources.n; i++)
-    n += serves(w, l, w->sources.at[i].rank);
+    n += serves_line(w, l, w->sources.at[i].rank);
   int64_t k = 0, first = (int64_t)((unsigned __int128)before * (uint64_t)n / (uint64_t)total) - 1;
   for (int64_t i = 0; i < w->sources.n; i++) {
     rs_holder h = w->sources.at[i];
-    if (!serves(w, l, h.rank))
+    if (!serves_line(w, l, h.rank))
       continue;
     if (k >= first) {
       int64_t lo = share_begin(total, k, n) - before, hi = share_begin(total, k + 1, n) - before;
@@ -180,8 +180,8 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
-/* The want of one cell where the destination is regular: its place in the line is computed, and the receivers, of which
- * there may be a world full, are not visited. */
+/* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
+ * which there may be a world full, are not visited. */
 static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *want) {
   if (w->census.layout == NULL)
     RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));
@@ -213,7 +213,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   int64_t total = line_total(w, mine), before = 0, want = 0;
   for (int64_t i = 0; i < w->receivers.n && want < nwants; i++) {
     rs_receiver r = w->receivers.at[i];
-    if (w->nodes != NULL && !same(line_of(w, r.rank), mine))
+    if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
       continue;
     if (r.rank == w->rank) { /* both are by array */
       r.lists = wants[want++].lists;

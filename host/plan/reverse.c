@@ -10,8 +10,8 @@ typedef struct rebuilt {
   int permutation[RESHARD_MAX_DIMS];
 } rebuilt;
 
-/* Does any element of the destination come to several ranks, so that its adjoint is a sum? */
-static bool sums(const struct reshard_layout_s *dst) {
+/* True when an element of the destination comes to several ranks, so that its adjoint is a sum. */
+static bool needs_sum(const struct reshard_layout_s *dst) {
   if (dst->kind != RESHARD_LAYOUT_BOXES)
     return dst->replicas > 1 && dst->elements > 0;
   for (int64_t cell = 0; cell < dst->boxes->ncells; cell++) {
@@ -53,7 +53,7 @@ reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
   if (plan == NULL || reverse == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_reverse: NULL argument");
   for (int64_t i = 0; i < plan->nentries; i++)
-    if (sums(plan->classes.at[plan->entries[i].class_].dst))
+    if (needs_sum(plan->classes.at[plan->entries[i].class_].dst))
       return rs_error(RESHARD_ERROR_UNSUPPORTED,
                       "entry %lld '%.64s': elements of its destination are on several ranks, so the adjoint is a sum, "
                       "which is not built",

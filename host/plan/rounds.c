@@ -1,11 +1,12 @@
-/* Rounds: when which piece of which message travels (rule 6 of plans).
+/* Rounds: the time at which each piece of each message travels (rule 6 of plans).
  *
- * Peers are grouped by distance: W receivers after me are group 0, the next W group 1, and so on; the senders that I
+ * Peers are grouped by distance: W receivers after me are group 0, the next W group 1, and so on. The senders that I
  * receive from in a group are those at the same distances before me. Messages are cut in pieces of c bytes; round
  * (group, piece) carries that piece of every message of the group. Both ends of a message compute the same round from
- * distance and length alone, and every rank walks its rounds in lexicographic order, so nobody waits in a circle. With
- * L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds overlap, times W sends and W receives. */
-#include "plan/plan.h"
+ * distance and length alone. Every rank walks its rounds in lexicographic order, so no ranks wait for each other in a
+ * circle. With L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds overlap, times W sends and W
+ * receives. */
+#include "plan/rounds.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
-/* Region and permutation of an entry, as axes that both tensors are walked along. */
-#include "plan/plan.h"
+#include "plan/space.h"
+
+#include "layout/layout.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* Size of a union of products of index sets: how much of a source array anybody else needs, where destinations overlap
- * (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and what each slab covers is the same
- * question with one axis less. Only the explanation of a plan asks it, for the bound on the busiest rank. */
+/* Size of a union of products of index sets: the elements of a source array that others need, where destinations
+ * overlap (halos). A sweep along the axes: the runs of the products cut an axis in slabs, and each slab is the same
+ * question with one axis less. Only the explanation of a plan asks for it, for the bound on the busiest rank. */
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -10,20 +10,15 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Does one of the ascending runs contain index i of the asker? */
-static bool contains(const rs_run *runs, int64_t count, int64_t i) {
+/* True when one of the ascending runs contains an index of the asker. */
+static bool runs_contain(const rs_run *runs, int64_t count, int64_t index) {
   int64_t low = 0, high = count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (runs[middle].ask + runs[middle].n <= i)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < count && runs[low].ask <= i;
+  RS_LOWER_BOUND(low, high, runs[i].ask + runs[i].n <= index);
+  return low < count && runs[low].ask <= index;
 }
 
-static reshard_status measure(const rs_lists *lists, const rs_hit *hits, int64_t n, int d, int ndim, int64_t *size) {
+static reshard_status union_elements(const rs_lists *lists, const rs_hit *hits, int64_t n, int d, int ndim,
+                                     int64_t *size) {
   *size = n > 0;
   if (n == 0 || d == ndim)
     return RESHARD_SUCCESS;
@@ -50,10 +45,10 @@ static reshard_status measure(const rs_lists *lists, const rs_hit *hits, int64_t
     int64_t ninside = 0, below;
     for (int64_t i = 0; i < n; i++) {
       const rs_list *list = &lists->list.at[hits[i].list[d]];
-      if (contains(lists->run.at + list->first, list->count, bounds[b]))
+      if (runs_contain(lists->run.at + list->first, list->count, bounds[b]))
         inside[ninside++] = hits[i];
     }
-    RS_TRY_GOTO(status, measure(lists, inside, ninside, d + 1, ndim, &below), done);
+    RS_TRY_GOTO(status, union_elements(lists, inside, ninside, d + 1, ndim, &below), done);
     *size += below * (bounds[b + 1] - bounds[b]);
   }
 done:
@@ -64,7 +59,7 @@ done:
 
 reshard_status rs_union(const rs_work *w, const rs_lists *lists, int64_t *elements) {
   int64_t size;
-  RS_TRY(measure(lists, w->hits.at, w->hits.n, 0, w->class_->dst->ndim, &size));
+  RS_TRY(union_elements(lists, w->hits.at, w->hits.n, 0, w->class_->dst->ndim, &size));
   *elements += size;
   return RESHARD_SUCCESS;
 }

@@ -292,7 +292,7 @@ reshard_status rs_sharder_keep(reshard_sharder s, rs_planned *p, const rs_leg *l
   reshard_arrays arrays;
   reshard_status status = list_arrays(s, p, legs, stream, &arrays);
   if (status == RESHARD_SUCCESS)
-    status = rs_execute_kept(p->plan, s->comm, &arrays, &s->memory, stream);
+    status = rs_execute_local(p->plan, s->comm, &arrays, &s->memory, stream);
   trim(s, s->limit);
   return status;
 }

@@ -1,5 +1,5 @@
-/* The MPI communicator, one process a rank: started by mpirun (run.sh). Every rank runs every check in the same order;
- * what one of them finds is told by it and fails all. */
+/* The MPI communicator, one process a rank: started by mpirun (CMakeLists.txt). Every rank runs every check in the same
+ * order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_check.h"
 #include "support/contracts/contract.h"

@@ -58,7 +58,7 @@ reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
   *out = team;
   return RESHARD_SUCCESS;
 fail:
-  rs_team_drop(team);
+  rs_team_release(team);
   return status;
 }
 
@@ -72,7 +72,7 @@ static int64_t find_lane(rs_team *team, rs_device *device) {
   return lane;
 }
 
-reshard_status rs_team_seat(rs_team *team, int64_t rank, rs_device *device, reshard_comm *comm) {
+reshard_status rs_team_add_rank(rs_team *team, int64_t rank, rs_device *device, reshard_comm *comm) {
   rs_local_comm *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   *made =
@@ -102,7 +102,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
   return RESHARD_SUCCESS;
 }
 
-/* What the ranks' arrays are on: a device of the team's own, or those given. */
+/* Takes the devices that the ranks' arrays are on: a CPU of the team's own, or those given. */
 static reshard_status take_devices(rs_team *team, const reshard_local_options *options) {
   if (options->ndevices == 0)
     return rs_device_cpu_create(options->threads, options->isa, &team->device);
@@ -128,7 +128,7 @@ reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options 
   RS_TRY_GOTO(status, rs_alloc_zero(&made, n, sizeof *made), done);
   for (int64_t r = 0; r < n; r++) {
     rs_device *device = team->nhandles > 0 ? team->handles[r % team->nhandles]->device : team->device;
-    RS_TRY_GOTO(status, rs_team_seat(team, r, device, &made[r]), done);
+    RS_TRY_GOTO(status, rs_team_add_rank(team, r, device, &made[r]), done);
   }
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t r = 0; r < n; r++) {
@@ -140,6 +140,6 @@ done:
   for (int64_t r = 0; status != RESHARD_SUCCESS && made != NULL && r < n; r++)
     reshard_comm_destroy(made[r]);
   free(made);
-  rs_team_drop(team);
+  rs_team_release(team);
   return status;
 }

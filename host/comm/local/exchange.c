@@ -34,18 +34,12 @@ fail:
 /* Turns are few and their parts sorted, so a search is as quick as a cursor per sender and needs no memory. */
 static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
   int64_t low = 0, high = turn->nsends;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (turn->sends[middle].peer < receiver)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, turn->sends[i].peer < receiver);
   return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
 }
 
 /* Pairs each receive with its send, as links; counts what comes. */
-static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
+static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
   int64_t sends = 0, made = 0;
   for (int64_t i = 0; i < n; i++)
     sends += turns[i].nsends;
@@ -73,15 +67,15 @@ static reshard_status pair(rs_team *team, int64_t n, const rs_turn *turns, int64
   return RESHARD_SUCCESS;
 }
 
-/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, as long as there are
- * enough of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
-enum { CARRIED = 1 << 20 };
+/* Messages that fit a core's cache are packed, copied and unpacked one by one, each by one thread, if there are enough
+ * of them for all threads. Else the threads do all packing together, then all copying, then all unpacking. */
+enum { CACHED_MESSAGE = 1 << 20 };
 
 static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t nlinks, int64_t total_bytes) {
   int64_t longest = 0;
   for (int64_t i = 0; i < nlinks; i++)
     longest = rs_max(longest, team->links[i].span.bytes);
-  if (longest <= CARRIED && nlinks >= 2 * rs_device_cpu_threads(device))
+  if (longest <= CACHED_MESSAGE && nlinks >= 2 * rs_device_cpu_threads(device))
     return device->work->relay(device, nlinks, team->links, total_bytes, NULL);
   for (int64_t i = 0; i < nlinks; i++) {
     team->programs[i] = (rs_program *)team->links[i].pack;
@@ -94,9 +88,10 @@ static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t 
   return device->work->run(device, nlinks, team->programs, NULL);
 }
 
-/* What comes to the ranks of one GPU: one batch of copies. What lies on a GPU that this one does not reach is left to
- * the driver, span by span. Links are in the order of the turns' receives. */
-static reshard_status fetch(rs_team *team, int64_t lane, int64_t n, const rs_turn *turns, int64_t total_bytes) {
+/* Fetches the messages to the ranks of one GPU in one batch of copies. Memory of a GPU that this one does not reach is
+ * left to the driver, span by span. Links are in the order of the turns' receives. */
+static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, const rs_turn *turns,
+                                     int64_t total_bytes) {
   rs_device *device = team->lanes[lane];
   int64_t link = 0, count = 0;
   void *stream = NULL;
@@ -117,7 +112,7 @@ static reshard_status fetch(rs_team *team, int64_t lane, int64_t n, const rs_tur
 
 static reshard_status exchange_on_streams(rs_team *team, int64_t n, const rs_turn *turns, int64_t total_bytes) {
   for (int64_t lane = 0; lane < team->nlanes; lane++)
-    RS_TRY(fetch(team, lane, n, turns, total_bytes));
+    RS_TRY(fetch_messages(team, lane, n, turns, total_bytes));
   return RESHARD_SUCCESS;
 }
 
@@ -125,7 +120,7 @@ reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_
   rs_team *team = rs_team_of(turns[0].comm);
   rs_device *device = turns[0].comm->device;
   int64_t nlinks = 0;
-  RS_TRY(pair(team, n, turns, &nlinks));
+  RS_TRY(pair_messages(team, n, turns, &nlinks));
   return device->streams->asynchronous ? exchange_on_streams(team, n, turns, total_bytes)
-                                       : exchange_on_cpu(team, device, nlinks, total_bytes);
+                              : exchange_on_cpu(team, device, nlinks, total_bytes);
 }

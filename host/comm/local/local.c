@@ -1,9 +1,9 @@
 /* Ranks that are threads of one process.
  *
- * All ranks share a team. A collective call is a meeting: each rank leaves what it brings in its slot; the last one to
- * come does the work for all while the others sleep (they may be more than there are cores, so they do not spin), and
- * wakes them with the result. A rank that gives up - deadline, abort - ends the team: nobody can know any more who is
- * where. */
+ * All ranks share a team. A collective call is a meeting: each rank leaves its argument in its slot. The last rank to
+ * come does the work for all and wakes the others with the result. They sleep meanwhile, for they may be more than
+ * there are cores. A rank that gives up - deadline, abort - ends the team: no rank can know any more where the others
+ * are. */
 #include "comm/local/local.h"
 
 #include <errno.h>
@@ -12,12 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-static reshard_status ended(void) {
-  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
-}
-
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
-static void hold(rs_team *team) {
+static void run_meeting(rs_team *team) {
   bool same = true;
   for (int64_t i = 1; i < team->n; i++)
     same &= team->runs[i] == team->runs[0];
@@ -49,15 +45,15 @@ static struct timespec deadline_in(int64_t ms) {
   return t;
 }
 
-/* The same where a rank has given up; the mutex is held. */
-static reshard_status ended_by(const rs_team *team) {
+/* Error of a rank whose team has ended; names the missing ranks where one gave up waiting. The mutex is held. */
+static reshard_status error_ended_by(const rs_team *team) {
   return team->missing[0] == '\0'
-             ? ended()
+             ? rs_comm_error_ended()
              : rs_error(RESHARD_ERROR_PEER, "a rank gave up waiting after %lld ms; missing were: %s",
                         (long long)team->timeout_ms, team->missing);
 }
 
-/* Which ranks have not come to the meeting; the mutex is held. */
+/* Notes the ranks that have not come to the meeting; the mutex is held. */
 static void find_missing(rs_team *team) {
   int64_t at = 0, few[64]; /* a text has no room for more */
   for (int64_t r = 0; r < team->n && at < 64; r++)
@@ -67,13 +63,13 @@ static void find_missing(rs_team *team) {
 }
 
 /* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
-static reshard_status await(rs_team *team) {
+static reshard_status wait_for_meeting(rs_team *team) {
   uint64_t generation = team->generation;
   struct timespec deadline = deadline_in(team->timeout_ms);
   bool late = false;
   while (team->generation == generation) {
     if (team->ended && !team->running)
-      return ended_by(team);
+      return error_ended_by(team);
     if (late && !team->running) {
       int64_t arrived = team->arrived;
       find_missing(team);
@@ -91,7 +87,7 @@ static reshard_status await(rs_team *team) {
 }
 
 /* A call that does not return together with the others' may end before those who read this rank's memory have read. */
-static void await_readers(rs_team *team) {
+static void wait_for_readers(rs_team *team) {
   while (team->readers > 0)
     pthread_cond_wait(&team->changed, &team->mutex);
 }
@@ -99,11 +95,11 @@ static void await_readers(rs_team *team) {
 static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
   rs_team *team = rs_team_of(comm);
   if (team->n == 1 && !team->ended)
-    return run(1, &mine); /* nobody to meet */
+    return run(1, &mine); /* no other rank to meet */
   pthread_mutex_lock(&team->mutex);
   reshard_status status = RESHARD_SUCCESS;
   if (team->ended) {
-    status = ended_by(team);
+    status = error_ended_by(team);
   } else if (team->runs[comm->rank] != NULL) { /* its slot is taken: the one who waits there must not be lost */
     status = rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
                       (long long)comm->rank);
@@ -111,9 +107,9 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
     team->slots[comm->rank] = mine;
     team->runs[comm->rank] = run;
     if (++team->arrived == team->n)
-      hold(team);
+      run_meeting(team);
     else
-      status = await(team);
+      status = wait_for_meeting(team);
     if (status == RESHARD_SUCCESS) {
       status = team->result;
       if (status != RESHARD_SUCCESS)
@@ -121,7 +117,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
     }
   }
   if (team->ended)
-    await_readers(team);
+    wait_for_readers(team);
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -129,7 +125,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
 static reshard_status local_enter(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
-  reshard_status status = team->ended ? ended_by(team) : RESHARD_SUCCESS;
+  reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
   team->readers += status == RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
   return status;
@@ -143,16 +139,16 @@ static void local_leave(reshard_comm comm) {
   pthread_mutex_unlock(&team->mutex);
 }
 
-typedef struct gathering {
+typedef struct allgather_call {
   const void *mine;
   size_t bytes;
   char *all; /* the team's */
-} gathering;
+} allgather_call;
 
-static reshard_status gather(int64_t n, void **all) {
-  gathering *const *g = (gathering *const *)all;
+static reshard_status gather_records(int64_t n, void **all) {
+  allgather_call *const *g = (allgather_call *const *)all;
   for (int64_t r = 1; r < n; r++)
-    if (g[r]->bytes != g[0]->bytes) /* a barrier here, a transfer being made there */
+    if (g[r]->bytes != g[0]->bytes) /* a barrier here, an agreement there */
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
   for (int64_t r = 0; r < n; r++)
     memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
@@ -160,25 +156,27 @@ static reshard_status gather(int64_t n, void **all) {
 }
 
 static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  gathering g = {mine, bytes, rs_team_of(comm)->records};
+  allgather_call g = {mine, bytes, rs_team_of(comm)->records};
   *all = g.all;
-  return local_together(comm, gather, &g);
+  return local_together(comm, gather_records, &g);
 }
 
-static reshard_status local_alive(reshard_comm comm) { return rs_team_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status local_alive(reshard_comm comm) {
+  return rs_team_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+}
 
 /* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */
-static void end(rs_team *team) {
+static void end_team(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   team->ended = true;
   pthread_cond_broadcast(&team->changed);
   for (rs_team *child = team->children; child != NULL; child = child->next)
-    end(child);
+    end_team(child);
   pthread_mutex_unlock(&team->mutex);
 }
 
 static reshard_status local_abort(reshard_comm comm) {
-  end(rs_team_of(comm));
+  end_team(rs_team_of(comm));
   return RESHARD_SUCCESS;
 }
 
@@ -190,7 +188,7 @@ static void leave_parent(rs_team *team) {
     link = &(*link)->next;
   *link = team->next;
   pthread_mutex_unlock(&parent->mutex);
-  rs_team_drop(parent);
+  rs_team_release(parent);
 }
 
 static void free_team(rs_team *team) {
@@ -215,7 +213,7 @@ static void free_team(rs_team *team) {
   free(team);
 }
 
-void rs_team_drop(rs_team *team) {
+void rs_team_release(rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   bool last = --team->users == 0;
   pthread_mutex_unlock(&team->mutex);
@@ -226,7 +224,7 @@ void rs_team_drop(rs_team *team) {
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   free(comm);
-  rs_team_drop(team);
+  rs_team_release(team);
 }
 
 const rs_comm_ops rs_local_ops = {

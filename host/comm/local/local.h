@@ -8,7 +8,7 @@
 
 typedef reshard_status (*rs_meeting)(int64_t n, void **all);
 
-/* What the ranks of one communicator share. */
+/* State that the ranks of one communicator share. */
 typedef struct rs_team {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
@@ -55,13 +55,13 @@ extern const rs_comm_ops rs_local_ops;
 reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **team);
 /* One more user: the handle of a rank whose arrays are on the device. Ranks are seated in ascending order, and lack the
  * number of lanes and `direct`. The team has its table of global ranks. */
-reshard_status rs_team_seat(rs_team *team, int64_t rank, rs_device *device, reshard_comm *comm);
+reshard_status rs_team_add_rank(rs_team *team, int64_t rank, rs_device *device, reshard_comm *comm);
 /* Lets the GPUs of a team with all its ranks reach each other's memory, if they can. */
 reshard_status rs_team_connect(rs_team *team, bool *direct);
 /* One user less; the last one frees. */
-void rs_team_drop(rs_team *team);
+void rs_team_release(rs_team *team);
 
-/* local_exchange.c */
+/* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 

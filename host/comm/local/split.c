@@ -7,31 +7,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank brings to the meeting, and takes away. */
-typedef struct splitter {
+/* One rank's call of split: its arguments and its result. */
+typedef struct split_call {
   reshard_comm comm;
-  const rs_split *wish;
+  const rs_split *request;
   const char *text; /* of a status that is no success */
   reshard_comm made;
-} splitter;
+} split_call;
 
-static bool same(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
+static bool same_text(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 
 /* The lowest rank that failed, else that wants something else than rank 0. */
-static reshard_status check(int64_t n, splitter *const *s) {
+static reshard_status check_calls(int64_t n, split_call *const *s) {
   for (int64_t r = 0; r < n; r++)
-    if (s[r]->wish->status != RESHARD_SUCCESS)
-      return rs_error(s[r]->wish->status, "rank %lld: %s", (long long)r, s[r]->text);
+    if (s[r]->request->status != RESHARD_SUCCESS)
+      return rs_error(s[r]->request->status, "rank %lld: %s", (long long)r, s[r]->text);
   for (int64_t r = 1; r < n; r++)
-    if (!same(s[0]->wish->what, s[r]->wish->what))
+    if (!same_text(s[0]->request->by, s[r]->request->by))
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 splits by %s, rank %lld by %s",
-                      s[0]->wish->what != NULL ? s[0]->wish->what : "color", (long long)r,
-                      s[r]->wish->what != NULL ? s[r]->wish->what : "color");
+                      s[0]->request->by != NULL ? s[0]->request->by : "color", (long long)r,
+                      s[r]->request->by != NULL ? s[r]->request->by : "color");
   return RESHARD_SUCCESS;
 }
 
 /* A child may outlive the handles of its parent, but not the parent's team. */
-static void adopt(rs_team *parent, rs_team *child) {
+static void add_child(rs_team *parent, rs_team *child) {
   child->parent = parent;
   pthread_mutex_lock(&parent->mutex);
   child->ended = atomic_load(&parent->ended); /* aborted meanwhile */
@@ -42,51 +42,51 @@ static void adopt(rs_team *parent, rs_team *child) {
 }
 
 /* The team of n ranks of one color. */
-static reshard_status make(rs_team *parent, int64_t n, const rs_asked *places, splitter *const *s) {
+static reshard_status create_team(rs_team *parent, int64_t n, const rs_split_request *requests, split_call *const *s) {
   rs_team *team = NULL;
   RS_TRY(rs_team_create(n, parent->timeout_ms, &team));
-  adopt(parent, team);
+  add_child(parent, team);
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&team->global_ranks, n, sizeof *team->global_ranks), done);
   for (int64_t i = 0; i < n; i++)
-    team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[places[i].rank] : places[i].rank;
+    team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[requests[i].rank] : requests[i].rank;
   for (int64_t i = 0; i < n; i++)
-    RS_TRY_GOTO(status, rs_team_seat(team, i, s[places[i].rank]->comm->device, &s[places[i].rank]->made), done);
+    RS_TRY_GOTO(status, rs_team_add_rank(team, i, s[requests[i].rank]->comm->device, &s[requests[i].rank]->made), done);
   bool direct;
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t i = 0; i < n; i++) {
-    s[places[i].rank]->made->lanes = team->nlanes;
-    s[places[i].rank]->made->direct = direct;
+    s[requests[i].rank]->made->lanes = team->nlanes;
+    s[requests[i].rank]->made->direct = direct;
   }
 done:
-  rs_team_drop(team);
+  rs_team_release(team);
   return status;
 }
 
-static reshard_status split(int64_t n, void **all) {
-  splitter *const *s = (splitter *const *)all;
-  RS_TRY(check(n, s));
-  rs_asked *places = NULL;
-  RS_TRY(rs_alloc(&places, n, sizeof *places));
+static reshard_status split_calls(int64_t n, void **all) {
+  split_call *const *s = (split_call *const *)all;
+  RS_TRY(check_calls(n, s));
+  rs_split_request *requests = NULL;
+  RS_TRY(rs_alloc(&requests, n, sizeof *requests));
   for (int64_t r = 0; r < n; r++)
-    places[r] = (rs_asked){s[r]->wish->color, s[r]->wish->key, r};
-  rs_asked_sort(n, places);
+    requests[r] = (rs_split_request){s[r]->request->color, s[r]->request->key, r};
+  rs_split_requests_sort(n, requests);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, end; i < n && status == RESHARD_SUCCESS; i = end) {
-    for (end = i + 1; end < n && places[end].color == places[i].color; end++)
+    for (end = i + 1; end < n && requests[end].color == requests[i].color; end++)
       ;
-    if (places[i].color >= 0)
-      status = make(rs_team_of(s[0]->comm), end - i, places + i, s);
+    if (requests[i].color >= 0)
+      status = create_team(rs_team_of(s[0]->comm), end - i, requests + i, s);
   }
-  free(places);
+  free(requests);
   for (int64_t r = 0; status != RESHARD_SUCCESS && r < n; r++)
     reshard_comm_destroy(s[r]->made);
   return status;
 }
 
 reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  splitter s = {comm, mine, reshard_last_error(), NULL};
-  RS_TRY(comm->ops->together(comm, split, &s));
+  split_call s = {comm, mine, reshard_last_error(), NULL};
+  RS_TRY(comm->ops->together(comm, split_calls, &s));
   *sub = s.made;
   return RESHARD_SUCCESS;
 }

@@ -1,5 +1,6 @@
-/* Which ranks of an MPI communicator have not come to an all-gather. MPI has no such question: a rank whose deadline has
- * passed sends an empty message to all others, and those that wait in the call answer. The tags are kept for that. */
+/* Finds the ranks of an MPI communicator that have not come to an all-gather. MPI has no such question. So a rank whose
+ * deadline has passed sends an empty message to all others, and those that wait in the call answer. Two tags are
+ * reserved for that. */
 #ifndef RS_COMM_MPI_MISSING_H
 #define RS_COMM_MPI_MISSING_H
 

@@ -1,63 +1,37 @@
 /* Ranks of an MPI communicator, on the CPU.
  *
- * An exchange posts all receives, packs and sends message after message - one is on its way while the next is packed -
- * and unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go as a
- * derived type, the rest as a message of its own behind it.
+ * An exchange posts all receives, and packs and sends message after message: one is on its way while the next is
+ * packed. It unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go
+ * as a derived type, the rest as a message of its own.
  *
- * MPI has no deadline and an MPI_Abort that ends the job; so all waiting is a loop of tests that looks at the clock and
- * at a tag on which a rank that was aborted tells the others. */
-#include "comm/comm.h"
-#include "comm/mpi/missing.h"
-#include "comm/split_group.h"
-#include "device/environment.h"
+ * MPI has no deadline, and its MPI_Abort ends the job. So each wait is a loop of tests that looks at the clock, and at
+ * a tag on which an aborted rank sends to the others. */
+#include "comm/mpi/mpi.h"
 
-#include <mpi.h>
+#include "comm/mpi/missing.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3, BLOCK = 1 << 20 }; /* further ones: mpi_missing.h */
+enum { TAG_DATA = 1, TAG_REST = 2, TAG_ABORT = 3 }; /* more: missing.h */
 
-typedef struct rs_mpi {
-  struct reshard_comm_s base;
-  MPI_Comm mpi;       /* ours */
-  MPI_Datatype block; /* of BLOCK bytes */
-  reshard_device handle;
-  int64_t timeout_ms;
-  atomic_bool ended;
-  atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
-  bool told;                               /* the others, of an abort */
-  struct rs_mpi *parent, *children, *next; /* who was split from whom: an abort goes down. Ranks are one thread each. */
-  atomic_int users;
-  int64_t *global_ranks; /* of base */
-  char *records;         /* [size * RS_COMM_RECORD] */
-  int64_t reserved;      /* messages each way of one exchange */
-  MPI_Request *requests; /* [4 * reserved]: two a message; receives first */
-  int *done;             /* [4 * reserved] indices of MPI_Testsome */
-} rs_mpi;
-
-static rs_mpi *mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
-
-static reshard_status mpi_error(int code, const char *call) {
+reshard_status rs_mpi_error(int code, const char *call) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
   return rs_error(RESHARD_ERROR_PEER, "%s: %s (MPI error %d)", call, text, code);
 }
 
-static reshard_status ended(void) {
-  return rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
-}
-
 /* --- The end ----------------------------------------------------------------------------------------------------- */
 
-/* Nobody waits for these messages: they are for ranks that wait, and for those that come later. */
-static void tell_others(rs_mpi *c) {
+/* Sends a message that no rank has to wait for: it is for ranks that wait now, and for those that come later. */
+static void send_abort(rs_mpi *c) {
   static const char note = 1;
-  if (c->told)
+  if (c->abort_sent)
     return;
-  c->told = true;
+  c->abort_sent = true;
   for (int64_t r = 0; r < c->base.size; r++) {
     MPI_Request request;
     if (r != c->base.rank && MPI_Isend(&note, 1, MPI_BYTE, (int)r, TAG_ABORT, c->mpi, &request) == MPI_SUCCESS)
@@ -65,54 +39,54 @@ static void tell_others(rs_mpi *c) {
   }
 }
 
-static void end(rs_mpi *c) {
+static void end_comm(rs_mpi *c) {
   c->ended = true;
   for (rs_mpi *child = c->children; child != NULL; child = child->next)
-    end(child);
+    end_comm(child);
 }
 
-/* Did another rank say that it is over? */
-static bool was_told(rs_mpi *c) {
+/* True when another rank has sent an abort. */
+static bool abort_received(rs_mpi *c) {
   int there = 0;
   if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ABORT, c->mpi, &there, MPI_STATUS_IGNORE) != MPI_SUCCESS || !there)
     return c->ended;
-  end(c);
+  end_comm(c);
   return true;
 }
 
 /* A call begins, if there is something to call on. */
-static reshard_status begin(rs_mpi *c) {
+static reshard_status begin_call(rs_mpi *c) {
   c->inside = true;
-  if (!was_told(c))
+  if (!abort_received(c))
     return RESHARD_SUCCESS;
-  tell_others(c);
+  send_abort(c);
   c->inside = false;
-  return ended();
+  return rs_comm_error_ended();
 }
 
-static reshard_status leave(rs_mpi *c, reshard_status status) {
+static reshard_status end_call(rs_mpi *c, reshard_status status) {
   if (c->ended)
-    tell_others(c);
+    send_abort(c);
   c->inside = false;
   return status;
 }
 
-static bool expired(const rs_mpi *c, int64_t since) {
+static bool deadline_passed(const rs_mpi *c, int64_t since) {
   return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
 }
 
 /* The deadline has passed: who is to blame, "0-2,5", or "". */
-static reshard_status give_up_on(rs_mpi *c, const char *what, const char *missing) {
-  end(c);
+static reshard_status error_timeout(rs_mpi *c, const char *what, const char *missing) {
+  end_comm(c);
   return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms%s%s", what, (long long)c->timeout_ms,
                   missing[0] != '\0' ? "; missing: " : "", missing);
 }
 
 /* Between two tests, since when there is something to wait for. */
-static reshard_status wait_on(rs_mpi *c, int64_t since) {
+static reshard_status pause_or_end(rs_mpi *c, int64_t since) {
   int64_t waited = rs_now_ns() - since;
-  if (was_told(c))
-    return ended();
+  if (abort_received(c))
+    return rs_comm_error_ended();
   if (waited < 200000)
     sched_yield();
   else
@@ -123,15 +97,15 @@ static reshard_status wait_on(rs_mpi *c, int64_t since) {
 /* --- Records ------------------------------------------------------------------------------------------------------ */
 
 /* Asks who has come; a quarter of the deadline, and a second at most, is left for the answers. */
-static reshard_status call_the_roll(rs_mpi *c, MPI_Request *request) {
+static reshard_status find_missing_ranks(rs_mpi *c, MPI_Request *request) {
   char missing[160];
   int64_t patience = rs_min(rs_max(c->timeout_ms / 4, 50), 1000);
   return rs_mpi_find_missing(c->mpi, request, TAG_ABORT, patience, missing, sizeof missing)
              ? RESHARD_SUCCESS
-             : give_up_on(c, "all-gather of records", missing);
+             : error_timeout(c, "all-gather of records", missing);
 }
 
-static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
+static reshard_status allgather_records(rs_mpi *c, void *mine, size_t bytes) {
   MPI_Request request;
   int done = 0;
   int64_t since = rs_now_ns();
@@ -140,27 +114,21 @@ static reshard_status gather(rs_mpi *c, void *mine, size_t bytes) {
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS || done)
       break;
-    if (expired(c, since)) /* records and mine outlive the request: see destroy */
-      return call_the_roll(c, &request);
+    if (deadline_passed(c, since)) /* records and mine outlive the request: see destroy */
+      return find_missing_ranks(c, &request);
     rs_mpi_answer(c->mpi);
-    RS_TRY(wait_on(c, since));
+    RS_TRY(pause_or_end(c, since));
   }
-  return code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Iallgather");
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Iallgather");
 }
 
-/* Every rank gives the same number of bytes, whatever the call, so that different calls see each other. */
-typedef struct slot {
-  int64_t bytes;
-  char record[RS_COMM_RECORD];
-} slot;
-
 static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_mpi *c = mpi_of(comm);
-  slot *slots = (slot *)c->records, *own = slots + comm->size;
-  RS_TRY(begin(c));
-  *own = (slot){.bytes = (int64_t)bytes};
+  rs_mpi *c = rs_mpi_of(comm);
+  rs_mpi_record *slots = (rs_mpi_record *)c->records, *own = slots + comm->size;
+  RS_TRY(begin_call(c));
+  *own = (rs_mpi_record){.bytes = (int64_t)bytes};
   memcpy(own->record, mine, bytes);
-  reshard_status status = leave(c, gather(c, own, sizeof *own));
+  reshard_status status = end_call(c, allgather_records(c, own, sizeof *own));
   if (status != RESHARD_SUCCESS)
     return status;
   for (int64_t r = 0; r < comm->size; r++)
@@ -175,9 +143,9 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
 /* --- Messages ----------------------------------------------------------------------------------------------------- */
 
 /* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
-static int start(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
-  int64_t blocks = p->bytes > INT32_MAX ? p->bytes / BLOCK : 0, rest = p->bytes - blocks * BLOCK;
-  char *tail = p->at + blocks * BLOCK;
+static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
+  int64_t blocks = p->bytes > INT32_MAX ? p->bytes / RS_MPI_BLOCK : 0, rest = p->bytes - blocks * RS_MPI_BLOCK;
+  char *tail = p->at + blocks * RS_MPI_BLOCK;
   int peer = (int)p->peer, code = MPI_SUCCESS;
   if (blocks > 0)
     code = sending ? MPI_Isend(p->at, (int)blocks, c->block, peer, TAG_DATA, c->mpi, &request[0])
@@ -194,7 +162,7 @@ static reshard_status run_program(rs_mpi *c, const rs_program *program) {
 }
 
 /* Unpacks what has come completely. got: requests that are done, of the first n, two a message. */
-static reshard_status unpack(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
+static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
   for (int i = 0; i < ngot; i++) {
     int64_t message = got[i] / 2;
     if (message >= turn->nreceives || c->requests[2 * message] != MPI_REQUEST_NULL ||
@@ -207,10 +175,10 @@ static reshard_status unpack(rs_mpi *c, const rs_turn *turn, int ngot, const int
   return RESHARD_SUCCESS;
 }
 
-static int order(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 /* The peers whose messages are still out. */
-static reshard_status give_up_on_peers(rs_mpi *c, const rs_turn *turn) {
+static reshard_status error_timeout_of_peers(rs_mpi *c, const rs_turn *turn) {
   char missing[160];
   int64_t few[64], count = 0, r = 0, s = 0; /* a text has no room for more */
   while (count < 64 && (r < turn->nreceives || s < turn->nsends)) {
@@ -224,40 +192,40 @@ static reshard_status give_up_on_peers(rs_mpi *c, const rs_turn *turn) {
     r += from == peer;
     s += to == peer;
   }
-  return give_up_on(c, "messages of a round", rs_ranges_text(missing, sizeof missing, count, few));
+  return error_timeout(c, "messages of a round", rs_ranges_text(missing, sizeof missing, count, few));
 }
 
-static reshard_status finish(rs_mpi *c, const rs_turn *turn, int n) {
+static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn, int n) {
   int64_t since = rs_now_ns();
   for (;;) {
     int ngot = 0, code = MPI_Testsome(n, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS)
-      return mpi_error(code, "MPI_Testsome");
+      return rs_mpi_error(code, "MPI_Testsome");
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 1)
-      qsort(c->done, (size_t)ngot, sizeof *c->done, order);
-    RS_TRY(unpack(c, turn, ngot, c->done));
+      qsort(c->done, (size_t)ngot, sizeof *c->done, compare_indices);
+    RS_TRY(unpack_received(c, turn, ngot, c->done));
     if (ngot > 0)
       since = rs_now_ns(); /* they come, slowly perhaps */
-    else if (expired(c, since))
-      return give_up_on_peers(c, turn);
+    else if (deadline_passed(c, since))
+      return error_timeout_of_peers(c, turn);
     else
-      RS_TRY(wait_on(c, since));
+      RS_TRY(pause_or_end(c, since));
   }
 }
 
 /* Receives that are still out would write into memory that is the caller's again. */
-static void give_up(rs_mpi *c, int n) {
+static void cancel_messages(rs_mpi *c, int n) {
   for (int i = 0; i < n; i++)
     if (c->requests[i] != MPI_REQUEST_NULL) {
       MPI_Cancel(&c->requests[i]);
       MPI_Request_free(&c->requests[i]);
     }
-  end(c);
+  end_comm(c);
 }
 
-static reshard_status move(rs_mpi *c, const rs_turn *turn) {
+static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   int n = (int)(2 * (turn->nreceives + turn->nsends)), code = MPI_SUCCESS;
   if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
@@ -265,29 +233,29 @@ static reshard_status move(rs_mpi *c, const rs_turn *turn) {
   for (int i = 0; i < n; i++)
     c->requests[i] = MPI_REQUEST_NULL;
   for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++)
-    code = start(c, &turn->receives[i], false, c->requests + 2 * i);
+    code = start_message(c, &turn->receives[i], false, c->requests + 2 * i);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
     status = run_program(c, turn->sends[i].program);
     if (status == RESHARD_SUCCESS)
-      code = start(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
+      code = start_message(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
   }
   if (code != MPI_SUCCESS)
-    status = mpi_error(code, "starting the messages of a round");
+    status = rs_mpi_error(code, "starting the messages of a round");
   if (status == RESHARD_SUCCESS)
-    status = finish(c, turn, n);
+    status = finish_messages(c, turn, n);
   if (status != RESHARD_SUCCESS)
-    give_up(c, n);
+    cancel_messages(c, n);
   return status;
 }
 
 static reshard_status mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++) {
-    rs_mpi *c = mpi_of(turns[i].comm);
+    rs_mpi *c = rs_mpi_of(turns[i].comm);
     int64_t bytes = 0;
-    RS_TRY(begin(c));
-    RS_TRY(leave(c, move(c, &turns[i])));
+    RS_TRY(begin_call(c));
+    RS_TRY(end_call(c, move_messages(c, &turns[i])));
     for (int64_t r = 0; r < turns[i].nreceives; r++)
       bytes += turns[i].receives[r].bytes;
     rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
@@ -296,7 +264,7 @@ static reshard_status mpi_exchange(int64_t n, const rs_turn *turns, int64_t tota
 }
 
 static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
-  rs_mpi *c = mpi_of(comm);
+  rs_mpi *c = rs_mpi_of(comm);
   if (most <= c->reserved)
     return RESHARD_SUCCESS;
   MPI_Request *requests = NULL;
@@ -318,57 +286,31 @@ static reshard_status mpi_reserve(reshard_comm comm, int64_t most) {
 
 /* --- The rest ----------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process, as far as this communicator knows: it meets nobody. */
+/* One rank of this process, as far as this communicator knows: there is no other to meet. */
 static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return mpi_of(comm)->ended ? ended() : run(1, &mine);
+  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : run(1, &mine);
 }
 
-static reshard_status mpi_alive(reshard_comm comm) { return mpi_of(comm)->ended ? ended() : RESHARD_SUCCESS; }
+static reshard_status mpi_alive(reshard_comm comm) {
+  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+}
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 
-/* Where a thread of this rank is in a call, that one tells the others. */
+/* A thread of this rank that is in a call sends the abort itself. */
 static reshard_status mpi_abort(reshard_comm comm) {
-  rs_mpi *c = mpi_of(comm);
+  rs_mpi *c = rs_mpi_of(comm);
   int level = MPI_THREAD_SINGLE;
-  end(c);
+  end_comm(c);
   MPI_Query_thread(&level);
   if (!c->inside || level == MPI_THREAD_MULTIPLE)
-    tell_others(c);
+    send_abort(c);
   return RESHARD_SUCCESS;
 }
 
-static void drop(rs_mpi *c) {
-  if (atomic_fetch_sub(&c->users, 1) > 1)
-    return;
-  if (c->parent != NULL) {
-    rs_mpi **link = &c->parent->children;
-    while (*link != c)
-      link = &(*link)->next;
-    *link = c->next;
-    drop(c->parent);
-  }
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (!finalized && c->block != MPI_DATATYPE_NULL)
-    MPI_Type_free(&c->block);
-  /* After an abort somebody may never come to free it, and an all-gather may still write to the records: both stay. */
-  if (!c->ended && !finalized && c->mpi != MPI_COMM_NULL)
-    MPI_Comm_free(&c->mpi);
-  if (!c->ended)
-    free(c->records);
-  reshard_device_release(c->handle);
-  free(c->requests);
-  free(c->done);
-  free(c->global_ranks);
-  free(c);
-}
+static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
-static void mpi_destroy(reshard_comm comm) { drop(mpi_of(comm)); }
-
-static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-
-static const rs_comm_ops mpi_ops = {
+const rs_comm_ops rs_mpi_ops = {
     .name = "mpi",
     .reach = false,
     .together = mpi_together,
@@ -377,111 +319,8 @@ static const rs_comm_ops mpi_ops = {
     .leave = mpi_leave,
     .exchange = mpi_exchange,
     .reserve = mpi_reserve,
-    .split = mpi_split,
+    .split = rs_mpi_split,
     .alive = mpi_alive,
     .abort = mpi_abort,
     .destroy = mpi_destroy,
 };
-
-/* Around an MPI communicator that is ours; after an error it stays, for its ranks cannot all free it. */
-static reshard_status make(MPI_Comm mpi, reshard_device device, int64_t timeout_ms, rs_mpi **out) {
-  int size = 0, rank = 0;
-  rs_mpi *c = NULL;
-  MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
-  MPI_Comm_size(mpi, &size);
-  MPI_Comm_rank(mpi, &rank);
-  reshard_status status = rs_alloc_zero(&c, 1, sizeof *c);
-  if (status != RESHARD_SUCCESS)
-    return status;
-  c->mpi = mpi;
-  c->block = MPI_DATATYPE_NULL;
-  c->timeout_ms = timeout_ms;
-  atomic_init(&c->users, 1);
-  if (device != NULL)
-    c->handle = reshard_device_retain(device);
-  else
-    RS_TRY_GOTO(status, reshard_device_create("cpu", NULL, &c->handle), fail);
-  c->base = (struct reshard_comm_s){.ops = &mpi_ops, .device = c->handle->device, .rank = rank, .size = size};
-  c->base.locals = 1;
-  c->base.group = c;
-  c->base.lanes = 1;
-  c->base.lane_devices = &c->base.device;
-  RS_TRY_GOTO(status, rs_alloc(&c->records, size + 1, sizeof(slot)), fail);
-  int code = MPI_Type_contiguous(BLOCK, MPI_BYTE, &c->block);
-  if (code == MPI_SUCCESS)
-    code = MPI_Type_commit(&c->block);
-  if (code != MPI_SUCCESS)
-    RS_TRY_GOTO(status, mpi_error(code, "MPI_Type_contiguous"), fail);
-  *out = c;
-  return RESHARD_SUCCESS;
-fail:
-  free(c->records);
-  c->records = NULL;
-  c->ended = true;
-  drop(c);
-  return status;
-}
-
-static reshard_status mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = mpi_of(comm), *made = NULL;
-  rs_seat seat;
-  MPI_Comm mpi = MPI_COMM_NULL;
-  RS_TRY(rs_seat_find(comm, mine, &seat));
-  int code = MPI_Comm_split(c->mpi, seat.n > 0 ? seat.color : MPI_UNDEFINED, seat.key, &mpi);
-  reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : mpi_error(code, "MPI_Comm_split");
-  if (status == RESHARD_SUCCESS && mpi != MPI_COMM_NULL)
-    status = make(mpi, c->handle, c->timeout_ms, &made);
-  status = rs_seat_agree(comm, status);
-  if (status == RESHARD_SUCCESS && made != NULL) {
-    made->base.global_ranks = made->global_ranks = seat.global_ranks;
-    seat.global_ranks = NULL;
-    made->parent = c;
-    made->next = c->children;
-    c->children = made;
-    atomic_fetch_add(&c->users, 1);
-  } else if (made != NULL) {
-    drop(made);
-  }
-  free(seat.global_ranks);
-  if (status == RESHARD_SUCCESS)
-    *sub = made != NULL ? &made->base : NULL;
-  return status;
-}
-
-reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
-                                     reshard_comm *comm) {
-  int initialized = 0, finalized = 0;
-  if (mpi_comm == NULL || comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: %s is NULL", mpi_comm == NULL ? "mpi_comm" : "comm");
-  MPI_Initialized(&initialized);
-  MPI_Finalized(&finalized);
-  if (!initialized || finalized)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: MPI is %s",
-                    finalized ? "finalised" : "not initialised");
-  MPI_Comm mpi = MPI_COMM_NULL;
-  int code = MPI_Comm_dup(*(const MPI_Comm *)mpi_comm, &mpi); /* first: the others are in it */
-  if (code != MPI_SUCCESS)
-    return mpi_error(code, "MPI_Comm_dup");
-  rs_mpi *made = NULL;
-  reshard_status status = RESHARD_SUCCESS;
-  if (timeout_ms < 0)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: timeout of %lld ms", (long long)timeout_ms);
-  else if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
-    status =
-        rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_from_mpi: the device is %s:%d, MPI moves memory of the CPU",
-                 device->device->name, device->device->index);
-  else if (timeout_ms == 0)
-    status = rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
-  if (status == RESHARD_SUCCESS)
-    status = make(mpi, device, timeout_ms, &made);
-  int worst = (int)status, own = (int)status;
-  MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, *(const MPI_Comm *)mpi_comm);
-  if (status == RESHARD_SUCCESS && worst != 0)
-    status = rs_error(RESHARD_ERROR_PEER, "reshard_comm_from_mpi: %s on another rank",
-                      reshard_status_string((reshard_status)worst));
-  if (status == RESHARD_SUCCESS)
-    *comm = &made->base;
-  else if (made != NULL)
-    drop(made);
-  return status;
-}

@@ -1,4 +1,4 @@
-/* A build without MPI: linked in place of mpi*.c. */
+/* A build without MPI: linked in place of the others here. */
 #include "comm/comm.h"
 
 reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,

@@ -25,8 +25,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
-/* Nothing of ours is freed while a kernel may still write to it. Ours have ended with their communicator; one on a
- * communicator of the caller's that was given up stays until a peer comes, and so do its stream and memory. */
+/* Frees nothing of ours while a kernel may still write to it. Kernels of our own communicator have ended with it. On a
+ * caller's communicator that was given up a kernel may wait for a peer, so its stream and memory stay. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   bool idle = !c->borrowed || !c->ended;
@@ -63,7 +63,7 @@ static void end_nccl(rs_nccl *c) {
     (void)ncclCommDestroy(nccl);
 }
 
-static void drop(rs_nccl *c);
+static void release_comm(rs_nccl *c);
 
 static void leave_parent(rs_nccl *c) {
   rs_nccl *parent = c->parent;
@@ -73,10 +73,10 @@ static void leave_parent(rs_nccl *c) {
     link = &(*link)->next;
   *link = c->next;
   pthread_mutex_unlock(&parent->mutex);
-  drop(parent);
+  release_comm(parent);
 }
 
-/* What a split had made that was given up. One on a communicator of the caller's may go on. */
+/* Frees the communicator of a split that was given up. A split of the caller's communicator may still be under way. */
 static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
   if (made != NULL)
@@ -85,7 +85,7 @@ static void free_split(rs_nccl *c) {
     free(c->split);
 }
 
-static void drop(rs_nccl *c) {
+static void release_comm(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   bool last = --c->users == 0;
   pthread_mutex_unlock(&c->mutex);
@@ -104,7 +104,7 @@ static void drop(rs_nccl *c) {
 void rs_nccl_close(rs_nccl *c) {
   end_nccl(c);
   free_buffers(c);
-  drop(c);
+  release_comm(c);
 }
 
 static uint64_t this_process(void) {
@@ -198,7 +198,7 @@ reshard_status reshard_nccl_unique_id(void *id) {
 }
 
 /* The other ranks may be late or never come: this waits for them until the deadline. */
-static reshard_status init(const void *id, int64_t n, int64_t rank, int64_t timeout_ms, ncclComm_t *out) {
+static reshard_status create_nccl(const void *id, int64_t n, int64_t rank, int64_t timeout_ms, ncclComm_t *out) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId name;
   ncclComm_t nccl = NULL;
@@ -247,7 +247,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   int previous;
   reshard_status status = rs_cuda_enter(mine->device, &previous);
   if (status == RESHARD_SUCCESS) {
-    status = init(id, n, rank, timeout_ms, &nccl);
+    status = create_nccl(id, n, rank, timeout_ms, &nccl);
     rs_cuda_leave(previous);
   }
   if (status == RESHARD_SUCCESS) {

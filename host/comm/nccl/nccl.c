@@ -1,15 +1,14 @@
 /* Ranks of an NCCL communicator.
  *
- * An exchange is one group with at most one send and one receive per peer, none of zero bytes. A group that is larger
- * than what NCCL plans as one kernel is split by each rank's own list of operations, which hangs when the lists differ;
- * so a rank with very many peers makes several groups, by the distance between the ranks: sender and receiver of a
- * message come to the same group by arithmetic. Where all messages are a collective together, NCCL's own may carry
- * them.
+ * An exchange is one group with at most one send and one receive per peer, none of zero bytes. NCCL splits a group that
+ * is too large for one kernel by each rank's own list of operations, and hangs when the lists differ. So a rank with
+ * very many peers makes several groups, by the distance between the ranks: sender and receiver compute the same group.
+ * Where all messages are a collective together, NCCL's own may carry them.
  *
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
- * up what it was given, for an all-gather of records, and when the communicator ends. All look at the deadline and at
- * the communicator's own error. What NCCL does to a peer that died is up to NCCL; after the deadline the communicator
- * is given up, and aborted unless it is borrowed, which ends its kernels. */
+ * up a call, for an all-gather of records, and when the communicator ends. All three look at the deadline and at the
+ * communicator's own error. After the deadline the communicator is given up, and aborted unless it is borrowed, which
+ * ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
@@ -22,8 +21,8 @@
 #include <string.h>
 #include <time.h>
 
-/* A process may have an older libnccl than the header is of, a framework's that was loaded first: what that one lacks
- * is NULL, and the library loads with it all the same. */
+/* A process may have loaded a libnccl that is older than the header, as a framework's. Functions that the older one
+ * lacks are NULL, and the library loads with it all the same. */
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
 static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
@@ -55,14 +54,12 @@ reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *c
 static reshard_status check_alive(const rs_nccl *c) {
   if (!c->ended)
     return RESHARD_SUCCESS;
-  return c->lost != RESHARD_SUCCESS
-             ? rs_error(c->lost, "%s", c->why)
-             : rs_error(RESHARD_ERROR_PEER, "the communicator was aborted, or a rank gave up waiting");
+  return c->lost != RESHARD_SUCCESS ? rs_error(c->lost, "%s", c->why) : rs_comm_error_ended();
 }
 
-/* A rank that has not made a call which the others make does not meet them any more: they would take its next one for
- * it. They hear by their deadline, or before. */
-static reshard_status lose(rs_nccl *c, reshard_status status) {
+/* Ends the communicator of a rank that failed to make a call which the others make: they would take its next call for
+ * this one. The others hear by their deadline, or before. */
+static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
   if (status == RESHARD_SUCCESS || c->ended)
     return status;
   c->lost = status;
@@ -108,12 +105,12 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   return status;
 }
 
-static bool late(const rs_nccl *c, int64_t since) {
+static bool deadline_passed(const rs_nccl *c, int64_t since) {
   return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
 }
 
 /* The communicator's own state. */
-static reshard_status look(rs_nccl *c, const char *call, ncclResult_t *state) {
+static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
   RS_TRY(rs_nccl_lock(c));
   ncclResult_t result = ncclCommGetAsyncError(c->nccl, state);
   reshard_status status = RESHARD_SUCCESS;
@@ -128,8 +125,8 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
   if (result != ncclSuccess && result != ncclInProgress)
     return rs_nccl_error(c->nccl, result, call);
   while (result == ncclInProgress) {
-    RS_TRY(look(c, call, &result));
-    if (result == ncclInProgress && late(c, since))
+    RS_TRY(get_async_error(c, call, &result));
+    if (result == ncclInProgress && deadline_passed(c, since))
       return give_up(c, call);
     if (result == ncclInProgress)
       rs_nccl_pause(since);
@@ -140,14 +137,14 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
 /* --- Records ---------------------------------------------------------------------------------------------------- */
 
 /* Blocks until the event has happened. */
-static reshard_status await(rs_nccl *c, rs_event *event, const char *call) {
+static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *call) {
   rs_device *device = c->base.device;
   int64_t since = rs_now_ns();
   for (bool done = false; !done;) {
     RS_TRY(device->streams->event_done(device, event, &done));
     ncclResult_t state;
-    RS_TRY(look(c, call, &state));
-    if (!done && late(c, since))
+    RS_TRY(get_async_error(c, call, &state));
+    if (!done && deadline_passed(c, since))
       return give_up(c, call);
     if (!done)
       rs_nccl_pause(since);
@@ -156,7 +153,7 @@ static reshard_status await(rs_nccl *c, rs_event *event, const char *call) {
 }
 
 /* An earlier call that failed half-way, as a split, may be under way still. */
-static reshard_status gather(rs_nccl *c) {
+static reshard_status start_allgather(rs_nccl *c) {
   int previous;
   RS_TRY(rs_nccl_settle(c, ncclInProgress, "ncclAllGather"));
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
@@ -173,7 +170,7 @@ static reshard_status gather(rs_nccl *c) {
 
 /* Between GPUs of one process NCCL reads and writes the callers' buffers where they are, which storage of a pool has to
  * be opened to. Ranks that meet for the first time learn who that is; everything that is moved comes after that. */
-static reshard_status meet(rs_nccl *c) {
+static reshard_status open_storage(rs_nccl *c) {
   for (int64_t r = 0; r < c->base.size && !c->met; r++)
     if (c->all[r].process == c->process)
       RS_TRY(rs_cuda_open(c->base.device, c->all[r].device));
@@ -182,25 +179,25 @@ static reshard_status meet(rs_nccl *c) {
 }
 
 /* c->mine of every rank, to c->all. */
-static reshard_status gather_records(rs_nccl *c) {
+static reshard_status allgather_records(rs_nccl *c) {
   rs_device *device = c->base.device;
   RS_TRY(device->memory->memcpy(device, c->device_mine, c->mine, sizeof *c->mine, c->stream));
-  RS_TRY(gather(c));
+  RS_TRY(start_allgather(c));
   RS_TRY(device->memory->memcpy(device, c->all, c->device_all, (size_t)c->base.size * sizeof *c->all, c->stream));
   RS_TRY(rs_stream_record(device, c->gathered, c->stream, RS_EDGE("records before host")));
-  return await(c, c->gathered, "all-gather of records");
+  return wait_for_event(c, c->gathered, "all-gather of records");
 }
 
 static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
-  RS_TRY(check_alive(c)); /* what is on the stream may still read the record */
+  RS_TRY(check_alive(c)); /* the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
   memcpy(c->mine->record, mine, bytes);
-  RS_TRY(lose(c, gather_records(c)));
+  RS_TRY(end_after_error(c, allgather_records(c)));
   for (int64_t r = 0; r < comm->size; r++)
     if (c->all[r].bytes != (int32_t)bytes)
       return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
-  RS_TRY(meet(c));
+  RS_TRY(open_storage(c));
   for (int64_t r = 0; r < comm->size; r++)
     memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
   *all = c->packed;
@@ -209,12 +206,12 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
 
 /* --- Messages --------------------------------------------------------------------------------------------------- */
 
-/* Which group a message from sender to receiver is in: the same for both. */
+/* Number of the group that a message from sender to receiver is in: the same for both. */
 static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
   return ((receiver - sender + size) % size - 1) / WINDOW;
 }
 
-static reshard_status move_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
+static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
   int64_t me = c->base.rank, size = c->base.size;
   RS_TRY(rs_nccl_lock(c));
   ncclResult_t result = ncclGroupStart(), end;
@@ -261,15 +258,15 @@ static ncclResult_t start_collective(rs_nccl *c, const rs_collective *o, cudaStr
   }
 }
 
-static reshard_status move_together(rs_nccl *c, const rs_collective *o, void *stream) {
+static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, void *stream) {
   RS_TRY(rs_nccl_lock(c));
   ncclResult_t result = start_collective(c, o, (cudaStream_t)stream);
   rs_nccl_unlock(c);
   return rs_nccl_settle(c, result, reshard_collective_string(o->kind));
 }
 
-/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn;
- * an all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
+/* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
+ * An all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
 static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
   (void)comm, (void)bytes;
   switch (kind) {
@@ -280,18 +277,18 @@ static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes
   }
 }
 
-static reshard_status exchange(rs_nccl *c, const rs_turn *turn, void *stream) {
+static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *stream) {
   int previous;
   reshard_status status = rs_cuda_enter(c->base.device, &previous);
   if (status != RESHARD_SUCCESS)
-    return lose(c, status);
+    return end_after_error(c, status);
   if (turn->collective != NULL)
-    status = move_together(c, turn->collective, stream);
+    status = exchange_collective(c, turn->collective, stream);
   for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
     if (has_window(c, turn, w))
-      status = move_window(c, turn, w, stream);
+      status = exchange_window(c, turn, w, stream);
   rs_cuda_leave(previous);
-  return lose(c, status);
+  return end_after_error(c, status);
 }
 
 static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
@@ -299,7 +296,7 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   for (int64_t i = 0; i < n; i++) {
     rs_nccl *c = rs_nccl_of(turns[i].comm);
     int64_t bytes = 0;
-    RS_TRY(exchange(c, &turns[i], turns[i].stream));
+    RS_TRY(exchange_turn(c, &turns[i], turns[i].stream));
     for (int64_t r = 0; r < turns[i].nreceives; r++)
       bytes += turns[i].receives[r].bytes;
     rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
@@ -307,8 +304,8 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   return RESHARD_SUCCESS;
 }
 
-/* A byte to and from everybody, in the buffers and on the stream of the all-gather; what comes is not looked at. The
- * host connects when it plans the group, so nothing has to be waited for. */
+/* Sends a byte to each peer and receives one, in the buffers and on the stream of the all-gather. The received bytes
+ * are not read. The host connects when it plans the group, so nothing has to be waited for. */
 static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                                    const int64_t *receives, reshard_collective kind, int64_t root) {
   rs_nccl *c = rs_nccl_of(comm);
@@ -316,7 +313,7 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
   if (kind != RESHARD_COLLECTIVE_NONE) {
     char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
     rs_collective o = {kind, root, send, send + comm->size, 1};
-    return exchange(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
+    return exchange_turn(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
   }
   if (nsends + nreceives == 0)
     return RESHARD_SUCCESS;
@@ -326,14 +323,14 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
   for (int64_t i = 0; i < nreceives; i++)
     parts[nsends + i] = (rs_part){receives[i], (char *)(c->device_all + receives[i]), 1, NULL, true};
   rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream};
-  reshard_status status = exchange(c, &turn, c->stream);
+  reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);
   return status;
 }
 
 /* --- The rest --------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process: it meets nobody. */
+/* One rank of this process: there is no other to meet. */
 static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   RS_TRY(check_alive(rs_nccl_of(comm)));
   return run(1, &mine);

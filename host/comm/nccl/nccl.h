@@ -11,11 +11,11 @@
 #error "NCCL 2.18 or later is needed, for ncclCommSplit; RESHARD_NCCL=OFF builds without it"
 #endif
 
-/* What a rank gives to an all-gather: always of this size, so that ranks that make different calls see it. */
+/* Record of a rank in an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
   int32_t bytes;    /* of the record that are used */
   int32_t device;   /* GPU of the rank ... */
-  uint64_t process; /* ... in its process: whoever has the same number is mostly in the same one */
+  uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 
@@ -39,7 +39,7 @@ typedef struct rs_nccl {
   int64_t *global_ranks;                    /* of base; owned */
   ncclComm_t *split;                        /* where NCCL puts what a split makes when that is done, ... */
   bool splitting;                           /* ... which may be after it was given up */
-  struct rs_nccl *parent, *children, *next; /* who was split from whom: an abort goes down; under the parent's mutex */
+  struct rs_nccl *parent, *children, *next; /* the tree of splits: an abort goes down; under the parent's mutex */
   int64_t users;                            /* the handle, and children */
 } rs_nccl;
 
@@ -58,13 +58,13 @@ void rs_nccl_unlock(rs_nccl *c);
 /* Ends it and those that were split from it. Callable from any thread. */
 void rs_nccl_end(rs_nccl *c);
 
-/* nccl_make.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
+/* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
  * to end. */
 reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms, rs_nccl **out);
 /* Ends the handle: the communicator now, and the rest with the last of its children. */
 void rs_nccl_close(rs_nccl *c);
 
-/* nccl_split.c */
+/* split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 
 extern const rs_comm_ops rs_nccl_ops;

@@ -1,4 +1,4 @@
-/* A build without NCCL: linked in place of nccl*.c. */
+/* A build without NCCL: linked in place of the others here. */
 #include "comm/comm.h"
 
 static reshard_status no_nccl(const char *call) {

@@ -9,7 +9,7 @@
 
 /* Collective in NCCL's sense: called by every rank, also one that gets nothing. *out is NULL then, and after an error
  * when the split may be under way still. */
-static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *out) {
+static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclComm_t *out) {
   int previous;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -20,7 +20,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *ou
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {
     ncclResult_t result =
-        ncclCommSplit(c->nccl, seat->n > 0 ? seat->color : NCCL_SPLIT_NOCOLOR, seat->key, c->split, &config);
+        ncclCommSplit(c->nccl, group->n > 0 ? group->color : NCCL_SPLIT_NOCOLOR, group->key, c->split, &config);
     rs_nccl_unlock(c);
     c->splitting = result == ncclInProgress;
     status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
@@ -35,7 +35,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_seat *seat, ncclComm_t *ou
 }
 
 /* A child is ended with its parent, and may outlive the parent's handle. */
-static void adopt(rs_nccl *parent, rs_nccl *child) {
+static void add_child(rs_nccl *parent, rs_nccl *child) {
   child->parent = parent;
   pthread_mutex_lock(&parent->mutex);
   bool ended = parent->ended; /* aborted meanwhile */
@@ -48,7 +48,7 @@ static void adopt(rs_nccl *parent, rs_nccl *child) {
 }
 
 /* The new communicator, around what NCCL made; made or not, nccl is taken care of. */
-static reshard_status make(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_nccl **out) {
+static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_group *group, rs_nccl **out) {
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
@@ -62,27 +62,27 @@ static reshard_status make(rs_nccl *parent, ncclComm_t nccl, rs_seat *seat, rs_n
     (void)ncclCommAbort(nccl);
     return status;
   }
-  (*out)->base.global_ranks = (*out)->global_ranks = seat->global_ranks;
-  seat->global_ranks = NULL;
-  adopt(parent, *out);
+  (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
+  group->global_ranks = NULL;
+  add_child(parent, *out);
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
-  rs_seat seat;
-  RS_TRY(rs_seat_find(comm, mine, &seat));
-  reshard_status status = split_nccl(c, &seat, &nccl);
+  rs_split_group group;
+  RS_TRY(rs_split_group_find(comm, mine, &group));
+  reshard_status status = split_nccl(c, &group, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
-    status = make(c, nccl, &seat, &made);
+    status = create_child(c, nccl, &group, &made);
   else if (nccl != NULL) /* it was being made */
     (void)ncclCommAbort(nccl);
-  if (status == RESHARD_SUCCESS || !c->ended) /* else nobody hears it any more */
-    status = rs_seat_agree(comm, status);
+  if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
+    status = rs_split_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)
     rs_nccl_close(made);
-  free(seat.global_ranks);
+  free(group.global_ranks);
   if (status == RESHARD_SUCCESS)
     *sub = made != NULL ? &made->base : NULL;
   return status;

@@ -6,7 +6,7 @@
 #ifndef RS_FILE_STORE_H
 #define RS_FILE_STORE_H
 
-#include "exec/transfer.h"
+#include "exec/pull.h"
 #include "file/ground/file.h"
 #include "file/model/model.h"
 

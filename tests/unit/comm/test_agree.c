@@ -1,5 +1,5 @@
-/* Ranks that do not want the same: all get the same status and the same text, which names ranks and the first field that differs, before
- * any byte moves; and the communicator goes on. */
+/* Ranks that ask for different things. All get the same status and the same text, which names ranks and the first field
+ * that differs, before any byte moves. The communicator goes on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ enum { PATIENCE = 60000, RANKS = 3 };
 
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
-/* What a rank's plan says. */
+/* Contents of a rank's plan. */
 typedef struct wish {
   const char *src, *dst; /* NULL: chunk(0), chunk(1) */
   int64_t columns;       /* 0: SCENE_COLUMNS */
@@ -106,7 +106,7 @@ static const struct {
      {.src = "chunk(1)", .columns = 19, .dtype = RESHARD_U16, .limit = 4096}},
 };
 
-/* What all ranks are told when one of them has the odd plan. */
+/* Text that all ranks get when one of them has the odd plan. */
 static const char *text_of(char text[512], size_t i, int64_t odd) {
   int other = odd == 0 ? 1 : (int)odd;
   if (cases[i].field == NULL)

@@ -1,5 +1,5 @@
-/* Ranks that want unequal plans of many named tensors: the text has the tensor's name, the field, and both ranks' values,
- * wherever in the list the tensor is. */
+/* Ranks that ask for unequal plans of many named tensors. The text has the tensor's name, the field, and both ranks'
+ * values, wherever in the list the tensor is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

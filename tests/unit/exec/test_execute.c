@@ -106,7 +106,7 @@ static void test_execute_all(void **state) {
   }
 }
 
-/* What the communicator counts is what the plan announced, each time. */
+/* The communicator counts the bytes that the plan announced, each time. */
 static void test_counts(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
@@ -221,7 +221,7 @@ static void test_in_a_row(void **state) {
     }
 }
 
-/* What every rank's call gives once the communicator has ended. */
+/* Result of every rank's call once the communicator has ended. */
 static void assert_ended(scene *s) {
   reshard_transfer made = (reshard_transfer)s;
   for (int64_t r = 0; r < s->n; r++) {

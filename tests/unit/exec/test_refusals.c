@@ -14,7 +14,7 @@
 #define LIST(...) \
   (int64_t[]) { __VA_ARGS__ }
 
-/* What outputs are before a call, and must be after it. */
+/* Values of outputs before a call, which must be there after it. */
 static char untouched;
 static reshard_layout layout;
 static reshard_plan plan;

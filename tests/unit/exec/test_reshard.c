@@ -1,5 +1,5 @@
-/* Small reshards with names, executed over both paths with every element checked: what parallel programs do with a
- * tensor, parts of tensors, transposes, limits, node maps; and the way back. */
+/* Small reshards with names, executed over both paths with every element checked: steps of parallel programs, parts of
+ * tensors, transposes, limits, node maps. Then the way back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void tensor_poison(tensor *t) {
   deal_scatter(&t->ranks, t->memory);
 }
 
-/* Do all ranks hold what they should? */
+/* True when all ranks hold the right elements. */
 static void tensor_check(tensor *t, const char *what) {
   memcpy(t->memory, t->data, (size_t)(t->elements * t->width)); /* what nobody holds cannot be wrong */
   int64_t differ = deal_collect(&t->ranks, t->memory);
@@ -86,10 +86,10 @@ static void check_result(const deal_result *result, const char *what, const resh
   }
 }
 
-/* Runs entries from tensors to tensors, which may be the same for several, over both paths; then the way back where
- * `back` says that there is one. */
-static void check(const char *what, int n, const reshard_entry *entries, tensor *const *src, tensor *const *dst,
-                  const reshard_plan_options *options, bool back) {
+/* Runs entries from tensors to tensors, which may be the same for several, over both paths. Then runs the way back
+ * where `back` says that there is one. */
+static void check_both_paths(const char *what, int n, const reshard_entry *entries, tensor *const *src,
+                             tensor *const *dst, const reshard_plan_options *options, bool back) {
   const deal *from[MOST], *to[MOST];
   for (int i = 0; i < n; i++) {
     from[i] = &src[i]->ranks;
@@ -130,7 +130,7 @@ static void whole(const char *what, const char *from, const char *to, int ndim, 
   reshard_dtype dtype = dtypes[turn++ % 5];
   tensor src = tensor_make(from, ndim, shape, dtype, 5), dst = tensor_make(to, ndim, shape, dtype, 0);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = dtype};
-  check(what, 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, options, back);
+  check_both_paths(what, 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, options, back);
   tensor_free(&src);
   tensor_free(&dst);
 }
@@ -215,11 +215,11 @@ static void test_qkv(void **unused) {
       extent[i][1] = 10;
       entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_BF16, .dst_offset = offset[i], .name = "qkv"};
     }
-    check("q, k, v to qkv", 3, entries, src, dst, NULL, true);
+    check_both_paths("q, k, v to qkv", 3, entries, src, dst, NULL, true);
     for (int i = 0; i < 3; i++)
       entries[i] =
           (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_BF16, .src_offset = offset[i], .src_extent = extent[i]};
-    check("qkv to q, k, v", 3, entries, dst, src, NULL, false);
+    check_both_paths("qkv to q, k, v", 3, entries, dst, src, NULL, false);
     for (int i = 0; i < 3; i++)
       tensor_free(&parts[i]);
     tensor_free(&all);
@@ -244,11 +244,11 @@ static void test_experts(void **unused) {
     entries[i] =
         (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .dst_offset = offset[i], .permutation = turned};
   }
-  check("experts to a stack", 8, entries, src, dst, NULL, true);
+  check_both_paths("experts to a stack", 8, entries, src, dst, NULL, true);
   for (int i = 0; i < 8; i++)
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .src_offset = offset[i], .src_extent = one,
                                  .permutation = plain};
-  check("a stack to experts", 8, entries, dst, src, NULL, false);
+  check_both_paths("a stack to experts", 8, entries, dst, src, NULL, false);
   for (int i = 0; i < 8; i++)
     tensor_free(&experts[i]);
   tensor_free(&stack);
@@ -262,7 +262,7 @@ static void turn(const char *from, const char *to, int src_ndim, const int64_t *
   tensor src = tensor_make(from, src_ndim, src_shape, RESHARD_F32, 31),
          dst = tensor_make(to, dst_ndim, dst_shape, RESHARD_F32, 0);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .permutation = permutation};
-  check("transposed", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, true);
+  check_both_paths("transposed", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, true);
   tensor_free(&src);
   tensor_free(&dst);
 }
@@ -286,18 +286,18 @@ static void test_regions(void **unused) {
   int64_t src_offset[2] = {3, 1}, src_extent[2] = {5, 9}, dst_offset[2] = {2, 8};
   reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_F64, .src_offset = src_offset, .src_extent = src_extent,
                          .dst_offset = dst_offset};
-  check("a block", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, false);
+  check_both_paths("a block", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, false);
   /* all from an offset on */
   int64_t end[2] = {4, 2};
   entry = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_F64, .src_offset = end};
-  check("the rest", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, false);
+  check_both_paths("the rest", 1, &entry, (tensor *[]){&src}, (tensor *[]){&dst}, NULL, false);
   entry = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = RESHARD_F64, .src_offset = src_offset, .src_extent = src_extent,
                           .dst_offset = dst_offset};
   /* two blocks of one source to two places of one destination */
   int64_t other[2] = {2, 0}, from[2] = {6, 4}, few[2] = {3, 8};
   reshard_entry two[2] = {
       entry, {RESHARD_ENTRY_INIT, .dtype = RESHARD_F64, .src_offset = from, .src_extent = few, .dst_offset = other}};
-  check("two blocks", 2, two, (tensor *[]){&src, &src}, (tensor *[]){&dst, &dst}, NULL, false);
+  check_both_paths("two blocks", 2, two, (tensor *[]){&src, &src}, (tensor *[]){&dst, &dst}, NULL, false);
   tensor_free(&src);
   tensor_free(&dst);
 }

@@ -386,8 +386,8 @@ static void test_parts(void **state) {
 }
 
 /* Buffers without elements may be NULL; lists may be NULL where a rank has no buffers; strides are not for flat pieces. */
-static reshard_status make(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t rank,
-                           const reshard_arrays *arrays) {
+static reshard_status make_transfer(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t rank,
+                                    const reshard_arrays *arrays) {
   reshard_comm comm;
   reshard_layout from, to;
   reshard_plan plan;
@@ -421,23 +421,26 @@ static void test_empty_and_flat(void **state) {
   const reshard_arrays plain = {RESHARD_ARRAYS_INIT, from, to, NULL, NULL, 0, 0};
   const reshard_arrays src_strides = {RESHARD_ARRAYS_INIT, from, to, list, NULL, 0, 0};
   const reshard_arrays dst_strides = {RESHARD_ARRAYS_INIT, from, to, NULL, list, 0, 0};
-  assert_int_equal(make("chunk(0)", "chunk(1)", 2, empty, 0, NULL), RESHARD_SUCCESS);
-  assert_int_equal(make("chunk(0)", "flat()", 2, empty, 0, &none), RESHARD_SUCCESS);
-  assert_int_equal(make("chunk(0)", "boxes(0:[0,0]+[4,0])", 2, empty, 0, &none), RESHARD_SUCCESS);
-  assert_int_equal(make("chunk(0)", "chunk(0)", 2, some, 0, &none), RESHARD_ERROR_INVALID);
-  assert_int_equal(make("chunk(0)", "chunk(0)", 2, some, 0, &plain), RESHARD_SUCCESS);
-  assert_int_equal(make("flat()", "chunk(0)", 2, some, 0, &src_strides), RESHARD_ERROR_INVALID);
+  assert_int_equal(make_transfer("chunk(0)", "chunk(1)", 2, empty, 0, NULL), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "flat()", 2, empty, 0, &none), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "boxes(0:[0,0]+[4,0])", 2, empty, 0, &none), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &none), RESHARD_ERROR_INVALID);
+  assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &plain), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("flat()", "chunk(0)", 2, some, 0, &src_strides), RESHARD_ERROR_INVALID);
   scene_assert_text(reshard_last_error(), "strides for a flat layout of 2 dims");
-  assert_int_equal(make("chunk(0)", "flat()", 2, some, 0, &dst_strides), RESHARD_ERROR_INVALID);
-  assert_int_equal(make("flat()", "chunk(0)", 1, line, 0, &src_strides), RESHARD_SUCCESS);
-  assert_int_equal(make("chunk(0)", "chunk(0)", 2, some, 0, &src_strides), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "flat()", 2, some, 0, &dst_strides), RESHARD_ERROR_INVALID);
+  assert_int_equal(make_transfer("flat()", "chunk(0)", 1, line, 0, &src_strides), RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &src_strides), RESHARD_SUCCESS);
   void *two[2] = {b, b + 6}, *same[2] = {b, b};
   const reshard_arrays boxes = {RESHARD_ARRAYS_INIT, from, two, NULL, NULL, 1, 2};
   const reshard_arrays equal = {RESHARD_ARRAYS_INIT, from, same, NULL, NULL, 1, 2};
   const reshard_arrays one = {RESHARD_ARRAYS_INIT, from, two, NULL, NULL, 1, 1};
-  assert_int_equal(make("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &boxes), RESHARD_SUCCESS);
-  assert_int_equal(make("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &equal), RESHARD_ERROR_INVALID);
-  assert_int_equal(make("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &one), RESHARD_ERROR_INVALID);
+  assert_int_equal(make_transfer("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &boxes),
+                   RESHARD_SUCCESS);
+  assert_int_equal(make_transfer("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &equal),
+                   RESHARD_ERROR_INVALID);
+  assert_int_equal(make_transfer("chunk(0)", "boxes(0:[0,0]+[2,3];0:[2,0]+[2,3])", 2, some, 0, &one),
+                   RESHARD_ERROR_INVALID);
 
   /* a plan without entries fits any world, and lists that have nothing are not looked at */
   reshard_comm comm;

@@ -77,7 +77,7 @@ static void swap(list *l, int64_t i, int64_t j) {
 }
 
 /* Units of one element, or of very different sizes, up to all that 63 bits can count in a shape. */
-static void place(list *l) {
+static void place_boxes(list *l) {
   int64_t room = INT64_MAX;
   for (int d = 0; d < l->ndim; d++) {
     room /= rs_max(1, l->shape[d]);
@@ -102,7 +102,7 @@ static void draw(list *l) {
     l->shape[d] = (below(3) ? 1 : 0) + below(sides[l->ndim]);
     l->elements *= l->shape[d];
   }
-  place(l);
+  place_boxes(l);
   reshard_box all = {{0}, {0}};
   memcpy(all.extent, l->shape, sizeof l->shape);
   split(l, all, pieces[below(6)]);
@@ -143,13 +143,13 @@ static void point_of(const list *l, int64_t element, int64_t *point) {
   }
 }
 
-/* What is true, by looking at every element. */
+/* The truth, by looking at every element. */
 typedef struct truth {
   bool within, covers, overlapping, equals;
   int64_t count[ELEMENTS_MOST]; /* distinct boxes that hold an element */
 } truth;
 
-static void look(const list *l, truth *t) {
+static void find_truth(const list *l, truth *t) {
   *t = (truth){.covers = true};
   for (int64_t e = 0; e < l->elements; e++) {
     int64_t point[RESHARD_MAX_DIMS], here[BOXES_MOST], n = 0;
@@ -355,7 +355,7 @@ static void test_random_lists(void **unused) {
   for (int64_t seed = 0; seed < cases; seed++) {
     state = (uint64_t)seed * 0x632be59bd9b4e019u;
     draw(&l);
-    look(&l, &t);
+    find_truth(&l, &t);
     reshard_status status;
     bool replicated = below(2);
     rs_boxes *b = create(&l, replicated, &status);

@@ -1,15 +1,14 @@
-/* Cuts of one dim against lists of indices: every sequence of up to two cuts of every n up to 12, drawn sequences of
- * three and four, and extents near the end of 63 bits, where only the laws between the four functions can be checked.
- */
+/* Cuts of one dim against lists of indices: every sequence of up to two cuts of every n up to 12, and drawn sequences
+ * of three and four. Near the end of 63 bits only the laws between the four functions can be checked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "layout/cut.h"
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "layout/cut.h"
 
 #include <string.h>
 

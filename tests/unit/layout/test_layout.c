@@ -1,6 +1,6 @@
-/* What ranks hold, against lists of indices that are cut one after the other: every mesh up to 4 x 3 with Shard,
- * StridedShard, Replicate and both orders over every shape up to 12 in one dim and in two; chunks, block-cyclic and
- * single; and who meets a box. */
+/* Data of ranks, against lists of indices that are cut one after the other. Every mesh up to 4 x 3 with Shard,
+ * StridedShard, Replicate and both orders, over every shape up to 12 in one dim and in two. Then chunks, block-cyclic
+ * and single layouts, and the ranks that share elements with a box. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ typedef struct indices {
   int64_t n, at[MOST];
 } indices;
 
-/* What a rank of a regular layout holds: one list of indices per dim, or nothing at all. */
+/* Data of a rank in a regular layout: one list of indices per dim, or nothing at all. */
 typedef struct held {
   int64_t arrays; /* 0 or 1 */
   indices dim[2];
@@ -110,7 +110,7 @@ static void check_intervals(reshard_layout layout, int64_t rank, int dim, const 
   expect(count == n && got[0].begin == runs[1].begin && got[0].end == runs[1].end && got[1].begin == -1);
 }
 
-/* What a rank of a regular layout holds. */
+/* Data of a rank in a regular layout. */
 static void check_held(reshard_layout layout, int64_t rank, const held *want) {
   int64_t count = -1, elements = 1;
   int ndim = reshard_layout_ndim(layout);
@@ -227,7 +227,7 @@ static void test_mesh_1d(void **unused) {
         }
 }
 
-/* The same in two dims. */
+/* Every such layout in two dims. */
 static void test_mesh_2d(void **unused) {
   (void)unused;
   int64_t step = cli_test_scale() < 1 ? 7 : 1, turn = 0;

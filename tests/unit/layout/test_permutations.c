@@ -1,6 +1,6 @@
-/* Every way to give four chunks to four ranks, to every other way, on the same dim and across dims, even and uneven:
- * every element, over both paths, and the bytes that travel. PyTorch's reshard on one dim hangs or aborts on the
- * 3-cycles and 4-cycles among these. */
+/* Every way to give four chunks to four ranks, to every other way, on the same dim and across dims, even and uneven.
+ * Every element is checked, over both paths, and the bytes that travel. PyTorch's reshard on one dim hangs or aborts on
+ * the 3-cycles and 4-cycles among these. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

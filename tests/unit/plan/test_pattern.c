@@ -1,5 +1,5 @@
-/* Which plans are collectives, and the option that forces or forbids one. What a collective then moves is tested where
- * a communicator has them: tests/virtual_gpu/library/test_vg_nccl_collective.c. */
+/* Plans that are collectives, and the option that forces or forbids one. Their data is tested where a communicator has
+ * collectives: tests/virtual_gpu/library/test_vg_nccl_collective.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static const row rows[] = {
     {"mesh(2x2;S0,R)", "mesh(2x2;R,S0)", {8, 12}, 0, 1, {NONE, -1, 0, "not everybody is sent to"}},
 };
 
-static void check(const row *x, int64_t rank) {
+static void check_pattern(const row *x, int64_t rank) {
   reshard_layout src, dst;
   reshard_plan plan;
   reshard_pattern got;
@@ -70,7 +70,7 @@ static void test_patterns(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (int64_t r = 0; r < 4; r++)
       if (rows[i].rank < 0 || rows[i].rank == r)
-        check(&rows[i], r);
+        check_pattern(&rows[i], r);
   reshard_pattern pattern;
   assert_int_equal(reshard_plan_get_pattern(NULL, &pattern), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_collective_string((reshard_collective)9), "unknown");
@@ -97,8 +97,7 @@ static void test_use(void **state) {
     scene_assert_all(&s, RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: rank 0: the ", NULL);
     s.options[2].collective = RESHARD_COLLECTIVE_USE_FORBID;
     scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "use of collectives force on rank 0, forbid on rank 2",
-                     NULL);
+    scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "use of collectives force on rank 0, forbid on rank 2", NULL);
     s.options[1].collective = (reshard_collective_use)7;
     scene_create(&s);
     scene_assert_all(&s, RESHARD_ERROR_INVALID, "rank 1: unknown use of collectives 7", NULL);

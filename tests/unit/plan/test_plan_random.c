@@ -1,5 +1,5 @@
-/* Dry plans of random worlds: the oracle's counts, rounds from the bytes per peer, and every message walked element by
- * element on both of its ends. */
+/* Dry plans of random worlds: the oracle's counts, and rounds from the bytes per peer. Every message is walked element
+ * by element on both of its ends. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

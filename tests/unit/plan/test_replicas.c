@@ -1,5 +1,5 @@
-/* Replicated sources: who serves whom, and how evenly, with and without a node map; found again by counting elements of
- * each cell of the source (a part that the same ranks hold) that each rank lacks. */
+/* Replicated sources: the holders that serve each receiver, and how evenly, with and without a node map. They are found
+ * again by counting elements of each cell of the source (a part that the same ranks hold) that each rank lacks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,15 +8,15 @@
 
 #include <reshard/plan.h>
 
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define NDIM 2
 
-/* What a rank holds in a regular layout: runs per dim. */
+/* Data of a rank in a regular layout: runs per dim. */
 typedef struct part {
   int64_t n[NDIM];
   reshard_interval *runs[NDIM];
@@ -107,9 +107,9 @@ static int64_t *sent_matrix(reshard_layout src, reshard_layout dst, const int64_
   return sent;
 }
 
-/* Every receiver gets what it lacks of a cell from the holders on its node, where there are some, else from any; and of
- * what a line of receivers gets, each of its holders sends as much as the others, within `slack`. Returns busiest
- * sender over mean. */
+/* Every receiver gets the part of a cell that it lacks from the holders on its node, where there are some, else from
+ * any. Each holder of a line of receivers sends as much as the others, within `slack`. Returns busiest sender over
+ * mean. */
 static double check_pair(const char *from, const char *to, const int64_t *shape, int64_t world, const int64_t *nodes,
                          double slack) {
   reshard_layout src = parse(from, shape, world), dst = parse(to, shape, world);

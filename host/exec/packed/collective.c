@@ -1,31 +1,33 @@
-/* Collectives: whether all ranks have one, which they find out when they make a transfer, and where its messages lie.
+/* Collectives: chosen by all ranks when they make a transfer, and their messages' addresses.
  *
- * Every rank says what its own messages are a part of, and all compare; a rank that has something against it says that
- * it has none, and why. What a rank keeps takes part: its place among the messages is written by the collective. So an
- * all-gather goes from array to array where both sides are contiguous, and else through staging of the size that the
- * messages of the plan would have: what is packed lies in the rank's own place of what is received. An all-to-all takes
- * staging for what is kept besides.
+ * Every rank proposes the collective that its own messages are a part of, and all compare. A rank that cannot take part
+ * proposes none, and says why. The data that stays on a rank takes part: the collective writes its place among the
+ * messages. So an all-gather goes from array to array where both sides are contiguous. Else it goes through staging of
+ * the size that the messages of the plan would have: a rank packs into its own place of the received data. An
+ * all-to-all takes staging for the data that stays, too.
  *
- * The parts of the round stay listed, with the addresses that they have here: they are what is counted and ordered, and
- * their programs pack and unpack. */
-#include "exec/collective.h"
+ * The parts of the round stay listed, with the addresses that they have here. They are counted and ordered, and their
+ * programs pack and unpack. */
+#include "exec/packed/collective.h"
+
+#include "plan/rounds.h"
 
 #include <stdio.h>
 
 /* --- Whether ---------------------------------------------------------------------------------------------------- */
 
-/* What keeps this transfer from any collective; NULL: nothing. */
-static const char *barred(const struct reshard_transfer_s *t) {
+/* Reason why this transfer takes no collective; NULL: there is none. */
+static const char *transfer_refusal(const struct reshard_transfer_s *t) {
   if (t->use == RESHARD_COLLECTIVE_USE_FORBID)
     return "forbidden by the options";
-  if (t->path != RESHARD_PATH_PACKED)
-    return "the direct path is one pass already";
+  if (t->path->no_collective != NULL)
+    return t->path->no_collective;
   return t->comm->ops->fit == NULL ? "the communicator has no collectives" : NULL;
 }
 
-/* What this rank has against the one that its messages are a part of; NULL: nothing. */
-static const char *against(const struct reshard_transfer_s *t, const rs_arrays *arrays,
-                           const reshard_pattern *pattern) {
+/* Reason why this rank cannot take the collective that its messages are a part of; NULL: there is none. */
+static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arrays *arrays,
+                                const reshard_pattern *pattern) {
   rs_placement p;
   if (pattern->kind == RESHARD_COLLECTIVE_NONE)
     return pattern->why;
@@ -38,17 +40,17 @@ static const char *against(const struct reshard_transfer_s *t, const rs_arrays *
 }
 
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine) {
-  reshard_pattern pattern = {.root = -1, .why = barred(t)};
+  reshard_pattern pattern = {.root = -1, .why = transfer_refusal(t)};
   const char *why = pattern.why;
   if (why == NULL) { /* looked for only where it can be taken: that takes time */
     pattern = rs_plan_pattern(t->plan);
-    why = against(t, arrays, &pattern);
+    why = rank_refusal(t, arrays, &pattern);
   }
   *mine = (rs_proposal){why == NULL ? (int32_t)pattern.kind : RESHARD_COLLECTIVE_NONE, pattern.root, pattern.bytes, ""};
   snprintf(mine->why, sizeof mine->why, "%s", why != NULL ? why : pattern.why);
 }
 
-static bool same(const rs_proposal *a, const rs_proposal *b) {
+static bool same_proposal(const rs_proposal *a, const rs_proposal *b) {
   return a->kind == b->kind && a->root == b->root && a->bytes == b->bytes;
 }
 
@@ -58,7 +60,7 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
   const rs_proposal *first = of(all, 0);
   for (int64_t r = 0; r < n; r++) {
     none = none < 0 && of(all, r)->kind == RESHARD_COLLECTIVE_NONE ? r : none;
-    other = other < 0 && !same(of(all, r), first) ? r : other;
+    other = other < 0 && !same_proposal(of(all, r), first) ? r : other;
   }
   const char *name = reshard_collective_string((reshard_collective)first->kind);
   t->collective = (reshard_pattern){.root = -1};
@@ -84,32 +86,34 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
 /* --- Where ------------------------------------------------------------------------------------------------------ */
 
 /* Address of a message in the user's arrays; NULL: it is not contiguous there. */
-static char *in_place(const struct reshard_transfer_s *t, const rs_arrays *arrays, const rs_peer *peer, bool sending) {
+static char *message_address(const struct reshard_transfer_s *t, const rs_arrays *arrays, const rs_peer *peer,
+                             bool sending) {
   rs_place place;
   if (!rs_message_in_place(t->plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
     return NULL;
   return (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
 }
 
-/* Where the messages of all ranks, own among them, lie one after the other in the user's memory; NULL: they do not. */
-static char *in_row(const struct reshard_transfer_s *t, int64_t bytes, const rs_arrays *arrays, bool sending) {
+/* Address of the messages of all ranks, own among them, where they lie one after the other in the user's memory; else
+ * NULL. */
+static char *row_address(const struct reshard_transfer_s *t, int64_t bytes, const rs_arrays *arrays, bool sending) {
   const struct reshard_plan_s *plan = t->plan;
   rs_peer own = rs_plan_own(plan);
-  char *mine = in_place(t, arrays, &own, sending);
+  char *mine = message_address(t, arrays, &own, sending);
   if (mine == NULL || own.sent != bytes)
     return NULL;
   char *row = mine - plan->rank * bytes;
   for (int64_t i = 0; i < plan->peers.n; i++)
-    if (in_place(t, arrays, &plan->peers.at[i], sending) != row + plan->peers.at[i].rank * bytes)
+    if (message_address(t, arrays, &plan->peers.at[i], sending) != row + plan->peers.at[i].rank * bytes)
       return NULL;
   return row;
 }
 
 /* The first message, when all are the same one in the user's memory. */
-static char *in_one(const struct reshard_transfer_s *t, const rs_arrays *arrays) {
-  char *first = in_place(t, arrays, &t->plan->peers.at[0], true);
+static char *common_address(const struct reshard_transfer_s *t, const rs_arrays *arrays) {
+  char *first = message_address(t, arrays, &t->plan->peers.at[0], true);
   for (int64_t i = 1; i < t->plan->peers.n && first != NULL; i++)
-    if (in_place(t, arrays, &t->plan->peers.at[i], true) != first)
+    if (message_address(t, arrays, &t->plan->peers.at[i], true) != first)
       return NULL;
   return first;
 }
@@ -120,24 +124,24 @@ void rs_collective_place(const struct reshard_transfer_s *t, const reshard_patte
   *p = (rs_placement){.keeps = true};
   switch (pattern->kind) {
   case RESHARD_COLLECTIVE_ALL_GATHER:
-    p->send = in_one(t, arrays);
-    p->receive = rs_plan_keeps_what_it_sends(t->plan) ? in_row(t, bytes, arrays, false) : NULL;
+    p->send = common_address(t, arrays);
+    p->receive = rs_plan_keeps_what_it_sends(t->plan) ? row_address(t, bytes, arrays, false) : NULL;
     p->keeps = p->receive == NULL;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;
   case RESHARD_COLLECTIVE_ALL_TO_ALL:
-    p->send = in_row(t, bytes, arrays, true);
-    p->receive = in_row(t, bytes, arrays, false);
+    p->send = row_address(t, bytes, arrays, true);
+    p->receive = row_address(t, bytes, arrays, false);
     p->keeps = false;
     p->send_bytes = p->send == NULL ? row : 0;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;
   case RESHARD_COLLECTIVE_BROADCAST:
     if (pattern->root == t->plan->rank) {
-      p->send = in_one(t, arrays);
+      p->send = common_address(t, arrays);
       p->send_bytes = p->send == NULL ? bytes : 0;
     } else {
-      p->receive = in_place(t, arrays, &t->plan->peers.at[0], false);
+      p->receive = message_address(t, arrays, &t->plan->peers.at[0], false);
       p->receive_bytes = p->receive == NULL ? bytes : 0;
     }
     break;

@@ -1,26 +1,23 @@
-/* The packed path: what to pack, send, receive and unpack in each round, with addresses.
- *
- * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging: without a limit each message has a place of its own, under a limit each round has slots of one piece, in one
- * of two halves by turns.
- *
- * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
- * each. Else every message has its own, which the communicator runs when it suits it. */
-#include "exec/collective.h"
+/* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
+#include "exec/lower.h"
+#include "exec/packed/collective.h"
+#include "exec/packed/packed.h"
+#include "exec/pull.h"
+#include "plan/rounds.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A message on its way through the rounds: pieces are asked for in order, so it is walked once. */
-typedef struct journey {
+typedef struct packed_message {
   const rs_peer *peer;
   int64_t bytes, group;
   char *in_place;              /* where the message is in the user's memory; NULL: staged */
   char *staged;                /* its own staging; NULL under a limit */
-  bool own;                    /* what the rank keeps, as a part of a collective */
+  bool own;                    /* kept data, as a part of a collective */
   bool shared;                 /* an earlier message is the same, and is packed already */
   int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
-} journey;
+} packed_message;
 
 typedef struct packer {
   reshard_transfer transfer;
@@ -28,7 +25,7 @@ typedef struct packer {
   rs_binding *binding;
   rs_staging_size staging;
   char *workspace;
-  journey *sends, *receives; /* by group, then peer */
+  packed_message *sends, *receives; /* by group, then peer */
   int64_t nsends, nreceives;
   rs_collective collective;
   rs_placement placement; /* of it */
@@ -36,31 +33,32 @@ typedef struct packer {
 } packer;
 
 /* Bytes [begin, end) of a message, as copies between the rank's arrays and `linear`, where byte `begin` is. */
-static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t begin, int64_t end, char *linear,
-                                  rs_copies *copies) {
+static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, int64_t begin, int64_t end,
+                                  char *linear, rs_copies *copies) {
   const struct reshard_plan_s *plan = p->plan;
-  for (; j->at < plan->nentries; j->at++, j->segment = 0) {
-    int64_t entry = plan->order[j->at];
+  for (; msg->at < plan->nentries; msg->at++, msg->segment = 0) {
+    int64_t entry = plan->order[msg->at];
     const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
-    bool sent = sending || j->own; /* what is kept is on the side of what is sent */
+    bool sent = sending || msg->own; /* kept data is on the send side */
     const rs_side *side = sent ? &c->send : &c->receive;
-    const rs_message *m = rs_side_message(side, j->peer->rank);
-    for (; m != NULL && j->segment < m->count; j->segment++) {
-      const rs_segment *s = &side->segments.at[m->first + j->segment];
-      int64_t bytes = s->elements * c->width, from = rs_max(begin - j->before, 0), to = rs_min(end - j->before, bytes);
+    const rs_message *m = rs_side_message(side, msg->peer->rank);
+    for (; m != NULL && msg->segment < m->count; msg->segment++) {
+      const rs_segment *s = &side->segments.at[m->first + msg->segment];
+      int64_t bytes = s->elements * c->width, from = rs_max(begin - msg->before, 0),
+              to = rs_min(end - msg->before, bytes);
       if (from < to) {
         rs_view view;
         rs_arrays_view(&p->binding->arrays, plan, entry, sending, sending ? s->src_array : s->dst_array, &view);
         rs_lowering lowering = {
-            plan, c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (j->before + from - begin)};
+            plan, c, sent, s, sending ? &view : NULL, sending ? NULL : &view, linear + (msg->before + from - begin)};
         RS_TRY(from == 0 && to == bytes ? rs_lower(&lowering, copies)
                                         : rs_lower_range(&lowering, from / c->width, to / c->width, copies));
       }
-      if (j->before + bytes >= end && to < bytes)
+      if (msg->before + bytes >= end && to < bytes)
         return RESHARD_SUCCESS; /* the next piece goes on within this segment */
-      j->before += bytes;
-      if (j->before == end) {
-        j->segment++;
+      msg->before += bytes;
+      if (msg->before == end) {
+        msg->segment++;
         return RESHARD_SUCCESS;
       }
     }
@@ -69,14 +67,14 @@ static reshard_status lower_piece(packer *p, journey *j, bool sending, int64_t b
 }
 
 static int by_group(const void *a, const void *b) {
-  const journey *x = a, *y = b;
+  const packed_message *x = a, *y = b;
   if (x->group != y->group)
     return x->group < y->group ? -1 : 1;
   return x->peer->rank < y->peer->rank ? -1 : x->peer->rank > y->peer->rank;
 }
 
-/* Which messages there are, which of them go in place, and how much staging the others need. */
-static reshard_status find_journeys(packer *p) {
+/* Lists the messages, those that go in place among them, and the size of the staging for the others. */
+static reshard_status find_messages(packer *p) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
   bool *in_place = NULL;
@@ -88,18 +86,19 @@ static reshard_status find_journeys(packer *p) {
     const rs_peer *peer = &plan->peers.at[i];
     rs_place place;
     if (peer->sent > 0) {
-      journey *j = &p->sends[p->nsends++];
-      *j = (journey){.peer = peer, .bytes = peer->sent, .group = rs_plan_group(plan, plan->rank, peer->rank)};
+      packed_message *msg = &p->sends[p->nsends++];
+      *msg = (packed_message){.peer = peer, .bytes = peer->sent, .group = rs_plan_group(plan, plan->rank, peer->rank)};
       in_place[2 * i] = rs_message_in_place(plan, peer, true, arrays->src_strides, &place);
       if (in_place[2 * i])
-        j->in_place = (char *)arrays->src[place.buffer] + place.offset;
+        msg->in_place = (char *)arrays->src[place.buffer] + place.offset;
     }
     if (peer->received > 0) {
-      journey *j = &p->receives[p->nreceives++];
-      *j = (journey){.peer = peer, .bytes = peer->received, .group = rs_plan_group(plan, peer->rank, plan->rank)};
+      packed_message *msg = &p->receives[p->nreceives++];
+      *msg =
+          (packed_message){.peer = peer, .bytes = peer->received, .group = rs_plan_group(plan, peer->rank, plan->rank)};
       in_place[2 * i + 1] = rs_message_in_place(plan, peer, false, arrays->dst_strides, &place);
       if (in_place[2 * i + 1])
-        j->in_place = (char *)arrays->dst[place.buffer] + place.offset;
+        msg->in_place = (char *)arrays->dst[place.buffer] + place.offset;
     }
     p->binding->info.packs_skipped += in_place[2 * i];
     p->binding->info.unpacks_skipped += in_place[2 * i + 1];
@@ -130,17 +129,17 @@ static void place_collective(packer *p) {
   if (pattern->kind == RESHARD_COLLECTIVE_BROADCAST)
     receive_step = 0;
   for (int64_t i = 0; i < p->nsends; i++) {
-    journey *j = &p->sends[i];
-    char *at = c->send + j->peer->rank * send_step;
-    j->in_place = packs ? NULL : at;
-    j->staged = packs ? at : NULL;
-    j->shared = send_step == 0 && i > 0;
+    packed_message *msg = &p->sends[i];
+    char *at = c->send + msg->peer->rank * send_step;
+    msg->in_place = packs ? NULL : at;
+    msg->staged = packs ? at : NULL;
+    msg->shared = send_step == 0 && i > 0;
   }
   for (int64_t i = 0; i < p->nreceives; i++) {
-    journey *j = &p->receives[i];
-    char *at = c->receive + j->peer->rank * receive_step;
-    j->in_place = unpacks ? NULL : at;
-    j->staged = unpacks ? at : NULL;
+    packed_message *msg = &p->receives[i];
+    char *at = c->receive + msg->peer->rank * receive_step;
+    msg->in_place = unpacks ? NULL : at;
+    msg->staged = unpacks ? at : NULL;
   }
   p->binding->info.packs_skipped = packs ? 0 : p->nsends;
   p->binding->info.unpacks_skipped = unpacks ? 0 : p->nreceives;
@@ -167,17 +166,17 @@ static reshard_status find_workspace(packer *p) {
     return RESHARD_SUCCESS;
   char *next = p->workspace;
   for (int64_t i = 0; i < p->nsends + p->nreceives; i++) {
-    journey *j = i < p->nsends ? &p->sends[i] : &p->receives[i - p->nsends];
-    if (j->in_place == NULL) {
-      j->staged = next;
-      next += rs_plan_staged(j->bytes);
+    packed_message *msg = i < p->nsends ? &p->sends[i] : &p->receives[i - p->nsends];
+    if (msg->in_place == NULL) {
+      msg->staged = next;
+      next += rs_plan_staged(msg->bytes);
     }
   }
   return RESHARD_SUCCESS;
 }
 
 /* The copies listed so far, as a program; none when there are none. */
-static reshard_status compile(packer *p, rs_copies *copies, rs_program **program) {
+static reshard_status compile_copies(packer *p, rs_copies *copies, rs_program **program) {
   rs_device *device = p->transfer->comm->device;
   *program = NULL;
   if (copies->copy.n == 0)
@@ -189,28 +188,29 @@ static reshard_status compile(packer *p, rs_copies *copies, rs_program **program
   return RESHARD_SUCCESS;
 }
 
-/* What the rank sends itself by an all-to-all. */
+/* Adds the copies between the rank's arrays and its own part of an all-to-all. */
 static reshard_status lower_own(packer *p, bool sending) {
   const rs_collective *c = &p->collective;
   if (c->kind != RESHARD_COLLECTIVE_ALL_TO_ALL || (sending ? p->placement.send : p->placement.receive) != NULL)
     return RESHARD_SUCCESS;
   rs_peer own = rs_plan_own(p->plan);
-  journey j = {.peer = &own, .bytes = own.sent, .own = true};
+  packed_message msg = {.peer = &own, .bytes = own.sent, .own = true};
   char *at = (sending ? c->send : c->receive) + own.rank * c->bytes;
   p->copies.staging = sending;
-  return lower_piece(p, &j, sending, 0, own.sent, at, &p->copies);
+  return lower_piece(p, &msg, sending, 0, own.sent, at, &p->copies);
 }
 
-/* Parts of one round in one direction: every journey of the group that still has this piece. */
-static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool sending, int64_t group, int64_t piece,
-                                 int half, rs_part **parts, int64_t *nparts, rs_program **all, rs_slot **slots) {
+/* Parts of one round in one direction: every message of the group that still has this piece. */
+static reshard_status make_parts(packer *p, packed_message *messages, int64_t n, bool sending, int64_t group,
+                                 int64_t piece, int half, rs_part **parts, int64_t *nparts, rs_program **all,
+                                 rs_slot **slots) {
   const rs_staging_size *staging = &p->staging;
   int64_t size = p->plan->piece, count = 0, slot = half * (sending ? staging->send_slots : staging->receive_slots);
   char *at = p->workspace + half * (staging->send_slots + staging->receive_slots) * staging->slot;
   bool together = p->transfer->comm->device->streams->asynchronous;
   *nparts = 0;
   for (int64_t i = 0; i < n; i++)
-    count += journeys[i].group == group && rs_plan_pieces(p->plan, journeys[i].bytes) > piece;
+    count += messages[i].group == group && rs_plan_pieces(p->plan, messages[i].bytes) > piece;
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
   if (together && staging->slot > 0)
     RS_TRY(rs_alloc(slots, count, sizeof **slots));
@@ -218,38 +218,38 @@ static reshard_status make_parts(packer *p, journey *journeys, int64_t n, bool s
     at += staging->send_slots * staging->slot;
   RS_TRY(lower_own(p, sending));
   for (int64_t i = 0; i < n; i++) {
-    journey *j = &journeys[i];
-    if (j->group != group || rs_plan_pieces(p->plan, j->bytes) <= piece)
+    packed_message *msg = &messages[i];
+    if (msg->group != group || rs_plan_pieces(p->plan, msg->bytes) <= piece)
       continue;
-    int64_t begin = piece * size, end = size == 0 ? j->bytes : rs_min(j->bytes, begin + size);
+    int64_t begin = piece * size, end = size == 0 ? msg->bytes : rs_min(msg->bytes, begin + size);
     if (*slots != NULL)
-      (*slots)[*nparts] = (rs_slot){j->in_place != NULL ? -1 : (int32_t)slot++, false};
+      (*slots)[*nparts] = (rs_slot){msg->in_place != NULL ? -1 : (int32_t)slot++, false};
     rs_part *part = &(*parts)[(*nparts)++];
-    *part = (rs_part){j->peer->rank, j->in_place != NULL ? j->in_place + begin : j->staged, end - begin, NULL,
-                      j->in_place == NULL};
-    if (j->in_place != NULL || j->shared)
+    *part = (rs_part){msg->peer->rank, msg->in_place != NULL ? msg->in_place + begin : msg->staged, end - begin, NULL,
+                      msg->in_place == NULL};
+    if (msg->in_place != NULL || msg->shared)
       continue;
     if (part->at == NULL) {
       part->at = at;
       at += staging->slot;
     }
     p->copies.staging = sending;
-    RS_TRY(lower_piece(p, j, sending, begin, end, part->at, &p->copies));
+    RS_TRY(lower_piece(p, msg, sending, begin, end, part->at, &p->copies));
     if (!together)
-      RS_TRY(compile(p, &p->copies, &part->program));
+      RS_TRY(compile_copies(p, &p->copies, &part->program));
   }
-  return together ? compile(p, &p->copies, all) : RESHARD_SUCCESS;
+  return together ? compile_copies(p, &p->copies, all) : RESHARD_SUCCESS;
 }
 
 /* Journeys of one group: they lie together. */
-static journey *of_group(journey *journeys, int64_t n, int64_t group, int64_t *count) {
+static packed_message *messages_of_group(packed_message *messages, int64_t n, int64_t group, int64_t *count) {
   int64_t first = 0;
-  while (first < n && journeys[first].group < group)
+  while (first < n && messages[first].group < group)
     first++;
   *count = 0;
-  while (first + *count < n && journeys[first + *count].group == group)
+  while (first + *count < n && messages[first + *count].group == group)
     (*count)++;
-  return journeys + first;
+  return messages + first;
 }
 
 static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
@@ -259,10 +259,11 @@ static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   *r = (rs_round){.group = group, .piece = piece, .collective = p->collective};
   b->nrounds++; /* from here on the binding frees it */
   int64_t count;
-  journey *j = of_group(p->sends, p->nsends, group, &count);
-  RS_TRY(make_parts(p, j, count, true, group, piece, half, &r->sends, &r->nsends, &r->pack, &r->send_slots));
-  j = of_group(p->receives, p->nreceives, group, &count);
-  return make_parts(p, j, count, false, group, piece, half, &r->receives, &r->nreceives, &r->unpack, &r->receive_slots);
+  packed_message *msg = messages_of_group(p->sends, p->nsends, group, &count);
+  RS_TRY(make_parts(p, msg, count, true, group, piece, half, &r->sends, &r->nsends, &r->pack, &r->send_slots));
+  msg = messages_of_group(p->receives, p->nreceives, group, &count);
+  return make_parts(p, msg, count, false, group, piece, half, &r->receives, &r->nreceives, &r->unpack,
+                    &r->receive_slots);
 }
 
 /* Uses of slots, from the last one back; seen by slot: a later round uses it. */
@@ -274,7 +275,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
     }
 }
 
-/* Which slots are used again, and room to remember when they were. */
+/* Marks the slots that are used again, and makes room to remember their last use. */
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
@@ -294,33 +295,22 @@ static reshard_status find_reuse(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* What stays on the rank. */
+/* Compiles the copies that stay on the rank. */
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t e = 0; e < p->plan->nentries && status == RESHARD_SUCCESS; e++) {
-    const rs_class *c = &p->plan->classes.at[p->plan->entries[e].class_];
-    const rs_message *m = rs_side_message(&c->send, p->plan->rank);
-    for (int64_t i = 0; m != NULL && i < m->count && status == RESHARD_SUCCESS; i++) {
-      const rs_segment *s = &c->send.segments.at[m->first + i];
-      rs_view src, dst;
-      rs_arrays_view(&p->binding->arrays, p->plan, e, true, s->src_array, &src);
-      rs_arrays_view(&p->binding->arrays, p->plan, e, false, s->dst_array, &dst);
-      rs_lowering lowering = {p->plan, c, true, s, &src, &dst, NULL};
-      status = rs_lower(&lowering, &kept);
-    }
-  }
+  reshard_status status = rs_pull_own(p->plan, &p->binding->arrays, &kept);
   if (status == RESHARD_SUCCESS)
-    status = compile(p, &kept, &p->binding->keep);
+    status = compile_copies(p, &kept, &p->binding->keep);
   rs_copies_free(&kept);
   return status;
 }
 
-reshard_status rs_bind_packed(reshard_transfer t, rs_binding *binding) {
+reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  (void)offers;
   packer p = {.transfer = t, .plan = t->plan, .binding = binding};
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->plan->info.rounds};
   reshard_status status;
-  RS_TRY_GOTO(status, find_journeys(&p), done);
+  RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
   if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
     RS_TRY_GOTO(status, make_keep(&p), done);

@@ -4,7 +4,7 @@
 
 #include "exec/transfer.h"
 
-/* What a rank's messages are a part of, as all ranks show it to each other. */
+/* The collective that a rank's messages are a part of, as all ranks show it to each other. */
 typedef struct rs_proposal {
   int32_t kind; /* reshard_collective */
   int64_t root, bytes;
@@ -13,17 +13,17 @@ typedef struct rs_proposal {
 
 /* Local; the options are read, the arrays bound. */
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine);
-/* The same on every rank, from all their proposals: sets t->collective and t->why. RESHARD_ERROR_UNSUPPORTED where a
- * collective was forced and there is none. */
+/* Decides from all ranks' proposals, on every rank alike: sets t->collective and t->why. RESHARD_ERROR_UNSUPPORTED
+ * where a collective was forced and there is none. */
 reshard_status rs_collective_decide(struct reshard_transfer_s *t,
                                     const rs_proposal *(*of)(const void *all, int64_t rank), const void *all);
 
-/* Where the messages of a collective are in the user's arrays; NULL: they are staged, and take so many bytes of it. An
- * all-gather that packs does it into the rank's own place of what is received. */
+/* Addresses of the messages of a collective in the user's arrays; NULL: they take so many bytes of staging. An
+ * all-gather packs into the rank's own place of the received data. */
 typedef struct rs_placement {
   char *send, *receive;
   int64_t send_bytes, receive_bytes;
-  bool keeps; /* what stays on the rank is copied by itself; else the collective brings it */
+  bool keeps; /* kept data is copied by itself; else the collective brings it */
 } rs_placement;
 void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
                          rs_placement *placement);

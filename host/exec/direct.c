@@ -1,0 +1,170 @@
+/* The direct path: strided source to strided destination, in one pass. One program serves all ranks of the process on
+ * one GPU (or the CPU).
+ *
+ * Each rank lists what comes to it - from itself and, through their addresses, from the others. One rank then compiles
+ * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
+ * to. With several GPUs each fetches what comes to its own ranks. */
+#include "device/trace.h"
+#include "exec/pull.h"
+#include "exec/transfer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The direct path's programs for all ranks of the process, one a lane; the last rank frees them. */
+typedef struct rs_direct_programs {
+  atomic_llong users;
+  rs_device *const *devices;
+  int64_t n;
+  rs_program *programs[]; /* NULL: nothing comes to the lane's ranks */
+} rs_direct_programs;
+
+/* One user less. */
+static void drop_programs(rs_direct_programs *shared) {
+  if (atomic_fetch_sub(&shared->users, 1) > 1)
+    return;
+  for (int64_t g = 0; g < shared->n; g++)
+    if (shared->programs[g] != NULL)
+      shared->devices[g]->work->release(shared->devices[g], shared->programs[g]);
+  free(shared);
+}
+
+static bool direct_applicable(reshard_comm comm) { return comm->direct; }
+
+/* rs_view_of of a transfer: peers have shown where their arrays are. */
+static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const rs_offer *offer = ((const rs_offer *const *)user)[rank];
+  rs_arrays_view(offer->arrays, offer->plan, entry, source, array, view);
+  return RESHARD_SUCCESS;
+}
+
+/* One rank's call of compile_lanes. */
+typedef struct compile_call {
+  reshard_transfer transfer;
+  rs_binding *binding;
+  const rs_copies *copies;
+  reshard_status status;
+  char text[512];
+} compile_call;
+
+static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
+  int64_t axes = all->axis.n;
+  RS_TRY(rs_vec_reserve(&all->copy, all->copy.n + more->copy.n));
+  RS_TRY(rs_vec_reserve(&all->axis, all->axis.n + more->axis.n));
+  for (int64_t i = 0; i < more->copy.n; i++) {
+    all->copy.at[all->copy.n] = more->copy.at[i];
+    all->copy.at[all->copy.n++].axes += axes;
+  }
+  if (more->axis.n > 0)
+    memcpy(all->axis.at + axes, more->axis.at, (size_t)more->axis.n * sizeof *more->axis.at);
+  all->axis.n += more->axis.n;
+  all->bytes += more->bytes;
+  return RESHARD_SUCCESS;
+}
+
+/* Compiles the copies to the ranks of a lane. */
+static reshard_status compile_lane(int64_t n, compile_call *const *b, int64_t lane, rs_device *device,
+                                   rs_program **program) {
+  rs_copies merged = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    if (b[i]->transfer->comm->lane == lane)
+      status = append_copies(&merged, b[i]->copies);
+  if (status == RESHARD_SUCCESS && merged.copy.n > 0)
+    status = device->work->compile(device, &merged, merged.bytes, program);
+  rs_copies_free(&merged);
+  return status;
+}
+
+/* For all ranks of the process: the first failure, or programs shared by all. */
+static reshard_status compile_lanes(int64_t n, void **all) {
+  compile_call *const *b = (compile_call *const *)all;
+  for (int64_t i = 0; i < n; i++)
+    if (b[i]->status != RESHARD_SUCCESS)
+      return rs_error(b[i]->status, "rank %lld: %s", (long long)b[i]->transfer->comm->rank, b[i]->text);
+  reshard_comm comm = b[0]->transfer->comm;
+  rs_direct_programs *shared = NULL;
+  reshard_status status;
+  RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared + (size_t)comm->lanes * sizeof *shared->programs));
+  shared->devices = comm->lane_devices;
+  shared->n = comm->lanes;
+  atomic_init(&shared->users, 1);
+  for (int64_t g = 0; g < comm->lanes; g++)
+    RS_TRY_GOTO(status, compile_lane(n, b, g, comm->lane_devices[g], &shared->programs[g]), fail);
+  atomic_store(&shared->users, n);
+  for (int64_t i = 0; i < n; i++)
+    b[i]->binding->direct = shared;
+  return RESHARD_SUCCESS;
+fail:
+  drop_programs(shared);
+  return status;
+}
+
+static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+  rs_copies copies = {0};
+  compile_call mine = {.transfer = t, .binding = binding, .copies = &copies};
+  mine.status = t->comm->ops->enter(t->comm);
+  if (mine.status == RESHARD_SUCCESS) {
+    mine.status = rs_pull(t->plan, view_of_peer, (void *)offers, &copies, &binding->foreign_bytes);
+    t->comm->ops->leave(t->comm);
+  }
+  if (mine.status != RESHARD_SUCCESS)
+    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  reshard_status status = t->comm->ops->together(t->comm, compile_lanes, &mine);
+  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = copies.copy.n, .rounds = 1};
+  rs_copies_free(&copies);
+  return status;
+}
+
+static void count_bytes(const rs_execution *x) {
+  for (int64_t i = 0; i < x->n; i++)
+    rs_comm_count(x->t[i]->comm, x->t[i]->binding.foreign_bytes, 0);
+}
+
+static reshard_status direct_run(rs_execution *x) {
+  rs_device *device = x->t[0]->comm->device;
+  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+  reshard_status status = device->work->run(device, 1, x->t[0]->binding.direct->programs, NULL);
+  rs_trace_end(device, NULL);
+  if (status == RESHARD_SUCCESS)
+    count_bytes(x);
+  return status;
+}
+
+static reshard_status direct_run_on_streams(rs_execution *x) {
+  const rs_direct_programs *direct = x->t[0]->binding.direct;
+  if (x->flow.n > 1)
+    RS_TRY(rs_flow_start(&x->flow));
+  for (int64_t g = 0; g < x->flow.n; g++) {
+    rs_lane *lane = x->flow.lane[g];
+    void *stream;
+    if (direct->programs[g] == NULL)
+      continue;
+    RS_TRY(rs_flow_use(&x->flow, lane, RS_MOVE, &stream));
+    rs_trace_begin(lane->device, stream, &(rs_trace_step){RS_TRACE_WORK, "copy", NULL, -1, -1, -1});
+    reshard_status status = lane->device->work->run(lane->device, 1, &direct->programs[g], stream);
+    rs_trace_end(lane->device, stream);
+    RS_TRY(status);
+  }
+  count_bytes(x);
+  return RESHARD_SUCCESS;
+}
+
+static void direct_release(reshard_comm comm, rs_binding *binding) {
+  (void)comm;
+  if (binding->direct != NULL)
+    drop_programs(binding->direct);
+}
+
+const rs_path_ops rs_direct_path = {
+    .number = RESHARD_PATH_DIRECT,
+    .name = "direct",
+    .no_collective = "the direct path is one pass already",
+    .reads_others = true,
+    .applicable = direct_applicable,
+    .bind = direct_bind,
+    .run = direct_run,
+    .run_on_streams = direct_run_on_streams,
+    .release = direct_release,
+};

@@ -1,0 +1,141 @@
+/* The packed path: packs, sends, receives and unpacks round after round, all with addresses that are known when the
+ * arrays are bound.
+ *
+ * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
+ * staging. Without a limit each message has a place of its own; under a limit each round has slots of one piece, in one
+ * of two halves by turns.
+ *
+ * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
+ * each. Else every message has its own, which the communicator runs when it suits it. */
+#include "exec/packed/packed.h"
+
+#include "device/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool packed_applicable(reshard_comm comm) {
+  (void)comm;
+  return true;
+}
+
+/* The leader's part of a packed transfer: room for the receives that one exchange can bring. */
+static reshard_status reserve_exchange(int64_t n, void **all) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const rs_binding *b = &((reshard_transfer)all[i])->binding;
+    int64_t mine = 0;
+    for (int64_t r = 0; r < b->nrounds; r++)
+      mine = rs_max(mine, rs_max(b->rounds[r].nsends, b->rounds[r].nreceives));
+    most += mine;
+  }
+  reshard_comm comm = ((reshard_transfer)all[0])->comm;
+  return comm->ops->reserve(comm, most);
+}
+
+/* Connections to the peers: every rank has bound its arrays. */
+static reshard_status connect_peers(reshard_transfer t) {
+  const struct reshard_plan_s *plan = t->plan;
+  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
+  reshard_status status = rs_alloc(&sends, plan->peers.n, sizeof *sends);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&receives, plan->peers.n, sizeof *receives);
+  for (int64_t i = 0; i < plan->peers.n && status == RESHARD_SUCCESS; i++) {
+    if (plan->peers.at[i].sent > 0)
+      sends[nsends++] = plan->peers.at[i].rank;
+    if (plan->peers.at[i].received > 0)
+      receives[nreceives++] = plan->peers.at[i].rank;
+  }
+  status = rs_agree(t->comm, status);
+  if (status == RESHARD_SUCCESS)
+    status = rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives, t->collective.kind,
+                                                     t->collective.root));
+  free(sends);
+  free(receives);
+  return status;
+}
+
+/* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
+static reshard_status packed_prepare(reshard_transfer t) {
+  reshard_comm comm = t->comm;
+  reshard_status status = comm->ops->together(comm, reserve_exchange, t);
+  if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
+    status = rs_agree(comm, status);
+  return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
+}
+
+bool rs_packed_next_round(const rs_execution *x) {
+  struct reshard_transfer_s *const *t = x->t;
+  int64_t n = x->n;
+  const rs_round *first = NULL;
+  int64_t *cursor = t[0]->cursor;
+  for (int64_t i = 0; i < n; i++) {
+    if (cursor[i] == t[i]->binding.nrounds)
+      continue;
+    const rs_round *r = &t[i]->binding.rounds[cursor[i]];
+    if (first == NULL || r->group < first->group || (r->group == first->group && r->piece < first->piece))
+      first = r;
+  }
+  for (int64_t i = 0; i < n && first != NULL; i++) {
+    const rs_binding *b = &t[i]->binding;
+    const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
+    bool in = r != NULL && r->group == first->group && r->piece == first->piece;
+    const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
+    t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
+                        : (rs_turn){.comm = t[i]->comm};
+    cursor[i] += in;
+  }
+  return first != NULL;
+}
+
+static reshard_status packed_run(rs_execution *x) {
+  struct reshard_transfer_s *const *t = x->t;
+  int64_t n = x->n;
+  reshard_comm comm = t[0]->comm;
+  memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
+  for (int64_t i = 0; i < n; i++)
+    t[0]->programs[i] = t[i]->binding.keep;
+  rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "keep", NULL, -1, -1, -1});
+  reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
+  rs_trace_end(comm->device, NULL);
+  for (int64_t number = 0; status == RESHARD_SUCCESS && rs_packed_next_round(x); number++) {
+    rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "round", NULL, -1, number, -1});
+    status = comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes);
+    rs_trace_end(comm->device, NULL);
+  }
+  return status;
+}
+
+static void packed_release(reshard_comm comm, rs_binding *b) {
+  rs_device *device = comm->device;
+  device->work->release(device, b->keep);
+  for (int64_t i = 0; i < b->nrounds; i++) {
+    rs_round *r = &b->rounds[i];
+    for (int64_t p = 0; p < r->nsends; p++)
+      device->work->release(device, r->sends[p].program);
+    for (int64_t p = 0; p < r->nreceives; p++)
+      device->work->release(device, r->receives[p].program);
+    device->work->release(device, r->pack);
+    device->work->release(device, r->unpack);
+    free(r->sends);
+    free(r->receives);
+    free(r->send_slots);
+    free(r->receive_slots);
+  }
+  free(b->rounds);
+  free(b->sent);
+  free(b->received);
+  device->memory->free(device, b->workspace);
+}
+
+const rs_path_ops rs_packed_path = {
+    .number = RESHARD_PATH_PACKED,
+    .name = "packed",
+    .packs = true,
+    .applicable = packed_applicable,
+    .bind = rs_packed_bind,
+    .prepare = packed_prepare,
+    .run = packed_run,
+    .run_on_streams = rs_packed_run_on_streams,
+    .release = packed_release,
+};

@@ -1,0 +1,38 @@
+/* Inside of the packed path: packed.c, bind.c and streams.c. */
+#ifndef RS_EXEC_PACKED_H
+#define RS_EXEC_PACKED_H
+
+#include "exec/transfer.h"
+
+/* Place of a part of a round in the staging that rounds share. Slots of both halves are numbered together, those of
+ * sends and of receives apart. */
+typedef struct rs_slot {
+  int32_t number; /* -1: the part is not staged */
+  bool reused;    /* by a later round */
+} rs_slot;
+/* When a slot was used last in the execute that is given to streams. */
+typedef struct rs_use {
+  int64_t lane;  /* which moved from it, or unpacked it */
+  int64_t round; /* number of the round, for all ranks of the process; -1: not yet */
+} rs_use;
+
+/* A round in which this rank has something. */
+typedef struct rs_round {
+  int64_t group, piece;
+  rs_part *sends, *receives; /* with their programs, owned */
+  int64_t nsends, nreceives;
+  rs_collective collective;
+  /* on a device with streams */
+  rs_program *pack, *unpack;           /* of all parts; owned; NULL: there is nothing to do */
+  rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
+} rs_round;
+
+/* rs_path_ops.bind and rs_path_ops.run_on_streams. */
+reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
+reshard_status rs_packed_run_on_streams(rs_execution *execution);
+
+/* Sets the turns of the next round that any of the ranks has; false when all are done. t[0]->cursor: rounds of each
+ * rank that are behind. Moves the cursors of the ranks in the round. */
+bool rs_packed_next_round(const rs_execution *execution);
+
+#endif

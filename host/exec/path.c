@@ -1,0 +1,21 @@
+#include "exec/path.h"
+
+#include <stddef.h>
+
+/* The best first. */
+static const rs_path_ops *const paths[] = {&rs_direct_path, &rs_packed_path};
+enum { PATHS = sizeof paths / sizeof *paths };
+
+const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish) {
+  for (int i = 0; i < PATHS; i++)
+    if ((wish == RESHARD_PATH_AUTO || wish == paths[i]->number) && paths[i]->applicable(comm))
+      return paths[i];
+  return NULL;
+}
+
+const char *rs_path_name(reshard_path number) {
+  for (int i = 0; i < PATHS; i++)
+    if (paths[i]->number == number)
+      return paths[i]->name;
+  return "auto";
+}

@@ -1,0 +1,48 @@
+/* Ways to move: entries of one static table, which is searched once, when a transfer is made. Each is a file with these
+ * functions in this order. */
+#ifndef RS_EXEC_PATH_H
+#define RS_EXEC_PATH_H
+
+#include "comm/comm.h"
+#include "exec/lane.h"
+
+#include <reshard/transfer.h>
+
+struct rs_binding;
+struct rs_offer;
+
+/* One execute for the n ranks of this process. */
+typedef struct rs_execution {
+  int64_t n;
+  struct reshard_transfer_s *const *t; /* by rank */
+  rs_flow flow;                        /* on a device with streams */
+} rs_execution;
+
+typedef struct rs_path_ops {
+  reshard_path number;
+  const char *name;
+  const char *no_collective; /* why its messages are no collective; NULL: they may be one */
+  bool reads_others;         /* bind reads the arrays of all ranks: it is collective, with offers of all */
+  bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
+  /* True when the ranks of the communicator can move so; the same on all. */
+  bool (*applicable)(reshard_comm comm);
+  /* Lists and compiles the copies between the arrays of `binding`; after an error the caller releases it. */
+  reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding, const struct rs_offer *const *offers);
+  /* Collective, once, after the first bind; NULL: there is nothing to prepare. */
+  reshard_status (*prepare)(reshard_transfer transfer);
+  /* Moves all; returns when that is done. */
+  reshard_status (*run)(rs_execution *execution);
+  /* Gives the work to streams of the flow, which has begun and is ended by the caller. */
+  reshard_status (*run_on_streams)(rs_execution *execution);
+  /* Frees what bind has put into a binding, which may be all zero. */
+  void (*release)(reshard_comm comm, struct rs_binding *binding);
+} rs_path_ops;
+
+extern const rs_path_ops rs_direct_path, rs_packed_path;
+
+/* The first path of the table that is applicable and is the one wished; NULL: there is none. */
+const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish);
+/* "auto", "direct", "packed". */
+const char *rs_path_name(reshard_path number);
+
+#endif
