@@ -62,7 +62,7 @@ reshard_status reshard_dtensor_local_shape(const reshard_placing *placing, int n
 static reshard_status box_of(const char *call, reshard_dtensor t, int64_t rank, reshard_box *box) {
   reshard_box found;
   int64_t boxes;
-  RS_TRY(find_box(t->held.layout, rank, &found, &boxes));
+  RS_TRY(find_box(t->local.layout, rank, &found, &boxes));
   if (boxes > 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the part of rank %lld is no box: it has %lld boxes", call,
                     (long long)rank, (long long)boxes);
@@ -138,13 +138,13 @@ static reshard_status pick(reshard_dtensor t, reshard_metadata all, const bool *
 reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata *metadata) {
   if (tensor == NULL || metadata == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_metadata: NULL argument");
-  const struct reshard_layout_s *l = tensor->held.layout;
+  const struct reshard_layout_s *l = tensor->local.layout;
   reshard_metadata all;
   bool *lowest;
   RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
   reshard_status status = find_lowest(l, lowest);
   if (status == RESHARD_SUCCESS)
-    status = rs_metadata_from_layout(&tensor->properties, tensor->held.layout, NULL, NULL,
+    status = rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
                                      tensor->sharder->comm->device->type, &all);
   if (status == RESHARD_SUCCESS) {
     status = pick(tensor, all, lowest, metadata);

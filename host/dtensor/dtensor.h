@@ -15,8 +15,8 @@ struct reshard_dtensor_s {
   reshard_sharder sharder; /* in whose ranks its layout is: `given`, or that of the sub-mesh's group */
   reshard_mesh mesh;       /* retained */
   reshard_properties properties;
-  rs_held held; /* its layout has the placements */
-  bool on_cpu;  /* the local tensors were moved there from the sharder's device, on all ranks */
+  rs_local_arrays local; /* its layout has the placements */
+  bool on_cpu;           /* the local tensors were moved there from the sharder's device, on all ranks */
   int order[RESHARD_MAX_DIMS];
   int64_t stride[RESHARD_MAX_DIMS];
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
@@ -40,9 +40,10 @@ static inline int64_t rs_dtensor_rank_at(reshard_dtensor t, int64_t i) {
   return t->sharder != t->given ? i : rs_mesh_rank_at(t->mesh, rs_mesh_position(t->mesh, i));
 }
 
-/* Takes held over on success; its layout is one of the mesh, in ranks of sharder. */
+/* Takes local over on success; its layout is one of the mesh, in ranks of sharder. */
 reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, reshard_mesh mesh,
-                              const reshard_properties *properties, const rs_held *held, reshard_dtensor *tensor);
+                              const reshard_properties *properties, const rs_local_arrays *local,
+                              reshard_dtensor *tensor);
 /* With other local tensors, as rs_sharded_map; NULL where nothing changed. */
 reshard_status rs_dtensor_map(reshard_dtensor tensor, const rs_tensor_mapper *mapper, reshard_dtensor *mapped);
 /* The layout of a tensor, one reference; kept by the sharder for the next time. It is in ranks of the sharder: of a

@@ -14,17 +14,17 @@ static reshard_status make(const char *call, reshard_sharder given, const rs_mem
                            reshard_dtensor *tensor) {
   reshard_sharder s = members->sharder;
   reshard_layout layout;
-  rs_held held;
+  rs_local_arrays arrays;
   int64_t rank = s->comm->rank;
   RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
   reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE)
-                              ? rs_held_wrap("array", layout, rank, properties->dtype, 1, &local, &held)
-                              : rs_held_create(s->device, layout, rank, properties, stream, &held);
+                              ? rs_local_arrays_wrap("array", layout, rank, properties->dtype, 1, &local, &arrays)
+                              : rs_local_arrays_create(s->device, layout, rank, properties, stream, &arrays);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(given, s, placing->mesh, properties, &held, tensor);
+  status = rs_dtensor_new(given, s, placing->mesh, properties, &arrays, tensor);
   if (status != RESHARD_SUCCESS)
-    rs_held_free(&held);
+    rs_local_arrays_free(&arrays);
   return status;
 }
 

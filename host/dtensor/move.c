@@ -10,7 +10,7 @@ enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
 
 /* Arrays of a tensor in the numbers of those who move them; the arrays are borrowed, the layout is not. */
 typedef struct side {
-  rs_held src, dst;
+  rs_local_arrays src, dst;
 } side;
 
 typedef struct job {
@@ -53,16 +53,16 @@ static void find_ranks(job *j, reshard_dtensor first) {
 }
 
 /* What a tensor has, in the numbers of those who take part. */
-static reshard_status number(const job *j, reshard_dtensor t, rs_held *other, const rs_held **held) {
-  *held = &t->held;
+static reshard_status number(const job *j, reshard_dtensor t, rs_local_arrays *other, const rs_local_arrays **local) {
+  *local = &t->local;
   if (j->group || t->sharder == j->given)
     return RESHARD_SUCCESS;
-  const struct reshard_layout_s *l = t->held.layout;
+  const struct reshard_layout_s *l = t->local.layout;
   const reshard_placing placing = {t->mesh, l->placements, t->order};
   RS_TRY(rs_placing_layout(j->call, j->given, &placing, l->ndim, l->shape, &other->layout));
-  other->n = t->held.n;
-  other->arrays = t->held.arrays;
-  *held = other;
+  other->n = t->local.n;
+  other->arrays = t->local.arrays;
+  *local = other;
   return RESHARD_SUCCESS;
 }
 
@@ -71,16 +71,16 @@ static reshard_status make_result(job *j, int64_t i) {
   reshard_dtensor t = j->tensors[i];
   reshard_layout layout;
   rs_members members;
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(rs_members_find(j->call, j->given, &j->placings[i], &members));
   reshard_sharder s = members.sharder;
-  RS_TRY(rs_placing_layout(j->call, s, &j->placings[i], t->held.layout->ndim, t->held.layout->shape, &layout));
-  reshard_status status = rs_held_create(s->device, layout, s->comm->rank, &t->properties, j->stream, &held);
+  RS_TRY(rs_placing_layout(j->call, s, &j->placings[i], t->local.layout->ndim, t->local.layout->shape, &layout));
+  reshard_status status = rs_local_arrays_create(s->device, layout, s->comm->rank, &t->properties, j->stream, &local);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(j->given, s, j->placings[i].mesh, &t->properties, &held, &j->made[i]);
+  status = rs_dtensor_new(j->given, s, j->placings[i].mesh, &t->properties, &local, &j->made[i]);
   if (status != RESHARD_SUCCESS)
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   return status;
 }
 

@@ -156,8 +156,8 @@ static reshard_status draw_list(rs_text *text, reshard_mesh mesh, reshard_layout
 reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_t size, size_t *needed) {
   if (tensor == NULL || (buffer == NULL && size > 0))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_print: NULL argument");
-  const reshard_placing placing = {tensor->mesh, tensor->held.layout->placements, tensor->order};
-  reshard_layout l = tensor->held.layout;
+  const reshard_placing placing = {tensor->mesh, tensor->local.layout->placements, tensor->order};
+  reshard_layout l = tensor->local.layout;
   char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
   rs_text text = {buffer, size, 0};
   grid g;

@@ -93,14 +93,14 @@ static reshard_status only_shard(reshard_sharded_tensor outer, void *stream, res
       *shard = &m->shards[i];
       boxes++;
     }
-  if (outer->held.n != 1)
+  if (outer->local.n != 1)
     return rs_error(RESHARD_ERROR_INVALID,
                     "reshard_fsdp_chunk_tensor: the sharded tensor has %lld local shards, one is needed",
-                    (long long)outer->held.n);
+                    (long long)outer->local.n);
   if (boxes != 1)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_fsdp_chunk_tensor: the local shard is %lld boxes, one is needed",
                     (long long)boxes);
-  *local = reshard_tensor_retain(outer->held.arrays[0]);
+  *local = reshard_tensor_retain(outer->local.arrays[0]);
   return *local != NULL ? RESHARD_SUCCESS
                         : reshard_tensor_create_on(outer->sharder->device, m->properties.dtype, m->ndim,
                                                    (*shard)->box.extent, stream, local);

@@ -22,7 +22,7 @@ typedef struct exchange {
   int ndim;
   const int64_t *shape;
   chunks before, after;
-  rs_held src, dst;
+  rs_local_arrays src, dst;
   rs_leg leg;
   rs_planned *planned;
   void *stream;
@@ -66,7 +66,7 @@ static reshard_status take_local(exchange *x, reshard_tensor local) {
     status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
                       x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
   if (status == RESHARD_SUCCESS)
-    status = rs_held_wrap("local shard", layout, x->sharder->comm->rank, x->dtype, n, &local, &x->src);
+    status = rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->dtype, n, &local, &x->src);
   reshard_layout_release(layout);
   return status;
 }
@@ -76,7 +76,7 @@ static reshard_status make_result(exchange *x) {
   const reshard_properties properties = {.dtype = x->dtype};
   RS_TRY(make_layout(x, &x->after, &layout));
   reshard_status status =
-      rs_held_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
+      rs_local_arrays_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
   reshard_layout_release(layout);
   return status;
 }
@@ -120,8 +120,8 @@ static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, resh
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
     reshard_tensor_set_requires_grad(*result, grad);
   }
-  rs_held_free(&x->src);
-  rs_held_free(&x->dst);
+  rs_local_arrays_free(&x->src);
+  rs_local_arrays_free(&x->dst);
   return status;
 }
 

@@ -7,10 +7,10 @@
 typedef struct passage {
   const char *call, *what; /* what: the whole tensor's name in errors */
   reshard_sharder sharder;
-  bool all;            /* every rank has a whole tensor; else */
-  rs_argument rank;    /* this one's rank */
-  reshard_dtype dtype; /* in which a gathered tensor travels, and is; NONE: its own */
-  rs_held cast, whole; /* cast: its shards in that dtype, where it is another */
+  bool all;                    /* every rank has a whole tensor; else */
+  rs_argument rank;            /* this one's rank */
+  reshard_dtype dtype;         /* in which a gathered tensor travels, and is; NONE: its own */
+  rs_local_arrays cast, whole; /* cast: its shards in that dtype, where it is another */
   rs_leg leg;
   rs_planned *planned;
 } passage;
@@ -39,7 +39,7 @@ static reshard_status take_whole(passage *p, reshard_layout like, reshard_dtype 
   RS_TRY(p->all ? reshard_layout_create_mesh(ndim, shape, size, 1, &size, NULL, &replicate, NULL, NULL, &layout)
                 : reshard_layout_create_single(ndim, shape, size, p->rank.value, &layout));
   reshard_status status =
-      rs_held_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
+      rs_local_arrays_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
   reshard_layout_release(layout);
   return status;
 }
@@ -54,17 +54,18 @@ static reshard_status list_cast(rs_casts *casts, const reshard_tensor_info *src,
 }
 
 /* The shards in the other dtype, in the order of stream. */
-static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype from, void *stream) {
+static reshard_status cast_shards(passage *p, const rs_local_arrays *local, reshard_dtype from, void *stream) {
   const reshard_properties properties = {.dtype = p->dtype};
   rs_device *device = p->sharder->comm->device;
   rs_casts casts = {0};
   if (!rs_cast_supported(from, p->dtype))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(from),
                     reshard_dtype_string(p->dtype));
-  RS_TRY(rs_held_create(p->sharder->device, held->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
+  RS_TRY(
+      rs_local_arrays_create(p->sharder->device, local->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
-    reshard_tensor src = held->arrays[i];
+  for (int64_t i = 0; i < local->n && status == RESHARD_SUCCESS; i++) {
+    reshard_tensor src = local->arrays[i];
     if (src == NULL || src->info.elements == 0)
       continue;
     status = rs_tensor_use_on("shard", src, device, stream);
@@ -80,12 +81,12 @@ static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype
 static reshard_status prepare_gather(passage *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
   bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
-  RS_TRY(take_whole(p, tensor->held.layout, other ? p->dtype : dtype, out));
+  RS_TRY(take_whole(p, tensor->local.layout, other ? p->dtype : dtype, out));
   if (other) {
     RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
-    RS_TRY(cast_shards(p, &tensor->held, dtype, stream));
+    RS_TRY(cast_shards(p, &tensor->local, dtype, stream));
   }
-  p->leg = (rs_leg){other ? &p->cast : &tensor->held, &p->whole, other ? p->dtype : dtype};
+  p->leg = (rs_leg){other ? &p->cast : &tensor->local, &p->whole, other ? p->dtype : dtype};
   return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
 }
 
@@ -96,8 +97,8 @@ static reshard_status gather(passage *p, reshard_sharded_tensor tensor, reshard_
   p->sharder = tensor->sharder;
   reshard_status mine = prepare_gather(p, tensor, out, stream);
   reshard_status status = rs_sharder_move_on(p->sharder, p->planned, &p->leg, mine, &p->rank, stream, NULL);
-  rs_held_free(&p->cast);
-  rs_held_free(&p->whole);
+  rs_local_arrays_free(&p->cast);
+  rs_local_arrays_free(&p->whole);
   return status;
 }
 
@@ -126,7 +127,7 @@ static reshard_status prepare_scatter(passage *p, reshard_tensor whole, reshard_
   RS_TRY(rs_check_new(p->call, p->sharder, layout, properties));
   RS_TRY(take_whole(p, layout, properties->dtype, whole));
   RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, stream, made));
-  p->leg = (rs_leg){&p->whole, &(*made)->held, properties->dtype};
+  p->leg = (rs_leg){&p->whole, &(*made)->local, properties->dtype};
   return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
 }
 
@@ -143,7 +144,7 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
   reshard_status mine = tensor == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p.call)
                                        : prepare_scatter(&p, whole, layout, properties, stream, &made);
   reshard_status status = rs_sharder_move_on(sharder, p.planned, &p.leg, mine, &p.rank, stream, NULL);
-  rs_held_free(&p.whole);
+  rs_local_arrays_free(&p.whole);
   if (status == RESHARD_SUCCESS)
     *tensor = made;
   else

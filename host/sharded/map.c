@@ -82,16 +82,16 @@ reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, res
 /* --- What a rank holds ------------------------------------------------------------------------------------------- */
 
 /* All boxes of a flat piece as one tensor; *first: the first box that has elements. */
-static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, int64_t first,
+static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
                                   reshard_tensor *whole) {
-  reshard_tensor begin = held->arrays[first];
+  reshard_tensor begin = local->arrays[first];
   reshard_array_info array;
   int64_t elements;
   reshard_status status = RESHARD_SUCCESS;
-  RS_TRY(reshard_layout_buffer_elements(held->layout, rank, 0, &elements));
-  RS_TRY(reshard_layout_array(held->layout, rank, first, &array));
-  for (int64_t i = first; i < held->n && status == RESHARD_SUCCESS; i++)
-    if (held->arrays[i] != NULL && held->arrays[i]->info.elements > 0 && held->arrays[i]->storage != begin->storage)
+  RS_TRY(reshard_layout_buffer_elements(local->layout, rank, 0, &elements));
+  RS_TRY(reshard_layout_array(local->layout, rank, first, &array));
+  for (int64_t i = first; i < local->n && status == RESHARD_SUCCESS; i++)
+    if (local->arrays[i] != NULL && local->arrays[i]->info.elements > 0 && local->arrays[i]->storage != begin->storage)
       status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the boxes %lld and %lld of a flat piece are in several storages",
                         (long long)first, (long long)i);
   if (status == RESHARD_SUCCESS)
@@ -100,73 +100,76 @@ static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_held *held
 }
 
 /* The boxes as parts of what the whole has become. */
-static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, reshard_tensor whole,
-                               rs_held *mapped) {
+static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank,
+                               reshard_tensor whole, rs_local_arrays *mapped) {
   if (!whole->info.contiguous)
     return rs_path_error(m->path,
                          rs_error(RESHARD_ERROR_INVALID, "a flat piece would become one that is not contiguous"));
-  for (int64_t i = 0; i < held->n; i++) {
+  for (int64_t i = 0; i < local->n; i++) {
     reshard_array_info array;
-    RS_TRY(reshard_layout_array(held->layout, rank, i, &array));
-    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(held->layout), array.shape, NULL,
+    RS_TRY(reshard_layout_array(local->layout, rank, i, &array));
+    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(local->layout), array.shape, NULL,
                                      whole->info.offset + array.offset, &mapped->arrays[i]));
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_flat(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
-                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+static reshard_status map_flat(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                               const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                               rs_local_arrays *mapped, bool *changed) {
   reshard_tensor whole, became = NULL;
-  RS_TRY(flat_buffer(m, held, s->comm->rank, first, &whole));
+  RS_TRY(flat_buffer(m, local, s->comm->rank, first, &whole));
   reshard_status status = map_one(s, m, whole, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
     status = note(m, &became->info, true, p, type);
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = cut_flat(m, held, s->comm->rank, became, mapped);
+    status = cut_flat(m, local, s->comm->rank, became, mapped);
   reshard_tensor_release(became);
   reshard_tensor_release(whole);
   return status;
 }
 
-static reshard_status map_each(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
-                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+static reshard_status map_each(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                               const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                               rs_local_arrays *mapped, bool *changed) {
   *changed = false;
-  for (int64_t i = first; i < held->n; i++) {
-    if (held->arrays[i] == NULL)
+  for (int64_t i = first; i < local->n; i++) {
+    if (local->arrays[i] == NULL)
       continue;
-    RS_TRY(map_one(s, m, held->arrays[i], &mapped->arrays[i]));
+    RS_TRY(map_one(s, m, local->arrays[i], &mapped->arrays[i]));
     *changed |= mapped->arrays[i] != NULL;
     if (mapped->arrays[i] == NULL)
-      mapped->arrays[i] = reshard_tensor_retain(held->arrays[i]);
+      mapped->arrays[i] = reshard_tensor_retain(local->arrays[i]);
     RS_TRY(note(m, &mapped->arrays[i]->info, i == first, p, type));
   }
   return RESHARD_SUCCESS;
 }
 
 /* The first array that can be asked about; n: none. */
-static int64_t first_array(const rs_held *held, bool flat) {
+static int64_t first_array(const rs_local_arrays *local, bool flat) {
   int64_t i = 0;
-  while (i < held->n && (held->arrays[i] == NULL || (flat && held->arrays[i]->info.elements == 0)))
+  while (i < local->n && (local->arrays[i] == NULL || (flat && local->arrays[i]->info.elements == 0)))
     i++;
   return i;
 }
 
-reshard_status rs_held_map(reshard_sharder s, const rs_held *held, const rs_tensor_mapper *m, reshard_properties *p,
-                           reshard_device_type *type, rs_held *mapped, bool *changed) {
-  bool flat = reshard_layout_get_kind(held->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(held->layout) != 1;
-  int64_t first = first_array(held, flat);
+reshard_status rs_local_arrays_map(reshard_sharder s, const rs_local_arrays *local, const rs_tensor_mapper *m,
+                                   reshard_properties *p, reshard_device_type *type, rs_local_arrays *mapped,
+                                   bool *changed) {
+  bool flat = reshard_layout_get_kind(local->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(local->layout) != 1;
+  int64_t first = first_array(local, flat);
   reshard_properties properties = *p;
-  rs_held made = {.n = held->n};
-  RS_TRY(rs_alloc_zero(&made.arrays, held->n, sizeof *made.arrays));
-  made.layout = reshard_layout_retain(held->layout);
-  if (first < held->n)
-    *type = held->arrays[first]->info.device_type;
-  reshard_status status = first == held->n ? rs_stand_in_map(s, m, &properties, type, changed)
-                          : flat           ? map_flat(s, held, first, m, &properties, type, &made, changed)
-                                           : map_each(s, held, first, m, &properties, type, &made, changed);
+  rs_local_arrays made = {.n = local->n};
+  RS_TRY(rs_alloc_zero(&made.arrays, local->n, sizeof *made.arrays));
+  made.layout = reshard_layout_retain(local->layout);
+  if (first < local->n)
+    *type = local->arrays[first]->info.device_type;
+  reshard_status status = first == local->n ? rs_stand_in_map(s, m, &properties, type, changed)
+                          : flat            ? map_flat(s, local, first, m, &properties, type, &made, changed)
+                                            : map_each(s, local, first, m, &properties, type, &made, changed);
   if (status != RESHARD_SUCCESS || !*changed) {
-    rs_held_free(&made);
+    rs_local_arrays_free(&made);
     return status;
   }
   *p = properties;
@@ -198,18 +201,18 @@ reshard_status rs_sharded_map(reshard_sharded_tensor t, const rs_tensor_mapper *
   reshard_properties properties = reshard_metadata_properties(t->metadata);
   reshard_device_type type = rs_metadata_type(t->metadata, t->sharder);
   reshard_metadata metadata = NULL;
-  rs_held held;
+  rs_local_arrays local;
   bool changed;
   *mapped = NULL;
-  RS_TRY(rs_held_map(t->sharder, &t->held, m, &properties, &type, &held, &changed));
+  RS_TRY(rs_local_arrays_map(t->sharder, &t->local, m, &properties, &type, &local, &changed));
   if (!changed)
     return RESHARD_SUCCESS;
   reshard_status status = rs_metadata_as(t->metadata, &properties, type, &metadata);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(t->sharder, metadata, &held, mapped);
+    status = rs_sharded_new(t->sharder, metadata, &local, mapped);
   if (status != RESHARD_SUCCESS) {
     reshard_metadata_release(metadata);
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   }
   return status;
 }

@@ -10,7 +10,7 @@
 
 /* What a tensor gets. */
 typedef struct replacement {
-  rs_held held;
+  rs_local_arrays local;
   reshard_metadata metadata;
 } replacement;
 
@@ -44,9 +44,9 @@ static reshard_status check_tensor(job *j, int64_t i) {
 static reshard_status make_replacement(job *j, int64_t i) {
   reshard_sharded_tensor t = j->tensors[i];
   reshard_properties properties = reshard_metadata_properties(t->metadata);
-  RS_TRY(rs_held_create(j->sharder->device, j->layouts[i], j->sharder->comm->rank, &properties, j->stream,
-                        &j->made[i].held));
-  j->legs[i] = (rs_leg){&t->held, &j->made[i].held, properties.dtype};
+  RS_TRY(rs_local_arrays_create(j->sharder->device, j->layouts[i], j->sharder->comm->rank, &properties, j->stream,
+                                &j->made[i].local));
+  j->legs[i] = (rs_leg){&t->local, &j->made[i].local, properties.dtype};
   return RESHARD_SUCCESS;
 }
 
@@ -76,7 +76,7 @@ static reshard_status move(job *j, reshard_status mine) {
   int64_t peak = 0;
   RS_TRY(rs_sharder_move(j->sharder, j->planned, j->legs, mine, j->stream, &peak));
   for (int64_t i = 0; i < j->n; i++)
-    peak += rs_held_bytes(&j->made[i].held);
+    peak += rs_local_arrays_bytes(&j->made[i].local);
   j->sharder->stats.peak_bytes = peak;
   return RESHARD_SUCCESS;
 }
@@ -86,7 +86,7 @@ static void end(job *j) {
   for (int64_t i = 0; i < j->marked; i++)
     j->tensors[i]->moving = false;
   for (int64_t i = 0; j->made != NULL && i < j->n; i++) {
-    rs_held_free(&j->made[i].held);
+    rs_local_arrays_free(&j->made[i].local);
     reshard_metadata_release(j->made[i].metadata);
   }
   free(j->made);
@@ -94,10 +94,10 @@ static void end(job *j) {
 }
 
 static void swap(reshard_sharded_tensor t, replacement *made) {
-  replacement old = {t->held, t->metadata};
+  replacement old = {t->local, t->metadata};
   reshard_metadata_release(t->holders);
   t->holders = NULL;
-  t->held = made->held;
+  t->local = made->local;
   t->metadata = made->metadata;
   *made = old;
 }
@@ -127,7 +127,7 @@ static reshard_status make_results(job *j, const reshard_sharded_tensor *results
   RS_TRY(prepare(j));
   RS_TRY(rs_alloc_zero(out, j->n, sizeof **out));
   for (int64_t i = 0; i < j->n; i++)
-    RS_TRY(rs_sharded_new(j->sharder, NULL, &(rs_held){0}, &(*out)[i]));
+    RS_TRY(rs_sharded_new(j->sharder, NULL, &(rs_local_arrays){0}, &(*out)[i]));
   return RESHARD_SUCCESS;
 }
 

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_local_arrays *local,
                               reshard_sharded_tensor *tensor) {
   struct reshard_sharded_tensor_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   made->sharder = sharder;
   made->metadata = metadata;
-  made->held = *held;
+  made->local = *local;
   *tensor = made;
   return RESHARD_SUCCESS;
 }
@@ -29,7 +29,7 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
     return;
   reshard_metadata_release(tensor->metadata);
   reshard_metadata_release(tensor->holders);
-  rs_held_free(&tensor->held);
+  rs_local_arrays_free(&tensor->local);
   free(tensor);
 }
 
@@ -41,19 +41,19 @@ static reshard_status no_argument(const char *call, const char *name) {
 static reshard_status assemble(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
                                reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
   reshard_layout layout;
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(reshard_metadata_layout(metadata, &s->group, replicated, &layout));
   reshard_status status = reshard_layout_check_source(layout);
   if (status == RESHARD_SUCCESS)
-    status =
-        rs_held_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n, arrays, &held);
+    status = rs_local_arrays_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n,
+                                  arrays, &local);
   reshard_layout_release(layout);
   RS_TRY(status);
   reshard_metadata_retain(metadata);
-  status = rs_sharded_new(s, metadata, &held, tensor);
+  status = rs_sharded_new(s, metadata, &local, tensor);
   if (status != RESHARD_SUCCESS) {
     reshard_metadata_release(metadata);
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   }
   return status;
 }
@@ -144,16 +144,16 @@ reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders
 }
 
 /* The tensor of a layout and its arrays, which are taken over, or freed after an error. */
-static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_held *held,
+static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_local_arrays *local,
                             reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
-  reshard_status status = rs_sharder_describe(s, properties, held->layout, &metadata);
+  reshard_status status = rs_sharder_describe(s, properties, local->layout, &metadata);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(s, metadata, held, tensor);
+    status = rs_sharded_new(s, metadata, local, tensor);
   if (status == RESHARD_SUCCESS)
     return status;
   reshard_metadata_release(metadata);
-  rs_held_free(held);
+  rs_local_arrays_free(local);
   return status;
 }
 
@@ -161,22 +161,22 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
                                                   const reshard_properties *properties, int64_t n,
                                                   reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_from_layout";
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   RS_TRY(check_list(call, n, tensors, tensor));
   RS_TRY(rs_check_flags(properties, n, tensors));
-  RS_TRY(rs_held_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &held));
-  return build(s, properties, &held, tensor);
+  RS_TRY(rs_local_arrays_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &local));
+  return build(s, properties, &local, tensor);
 }
 
 static reshard_status create(const char *call, reshard_sharder s, reshard_layout layout,
                              const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
     return no_argument(call, "tensor");
-  RS_TRY(rs_held_create(s->device, layout, s->comm->rank, properties, stream, &held));
-  return build(s, properties, &held, tensor);
+  RS_TRY(rs_local_arrays_create(s->device, layout, s->comm->rank, properties, stream, &local));
+  return build(s, properties, &local, tensor);
 }
 
 reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
@@ -201,7 +201,7 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
   if (tensor == NULL)
     return no_argument(call, "tensor");
   RS_TRY(create(call, sharder, layout, properties, stream, &made));
-  return finish(rs_held_fill(sharder->device, &made->held, element, stream), made, tensor);
+  return finish(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
@@ -228,11 +228,11 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
     return no_argument(call, fill == NULL ? "fill" : "tensor");
   RS_TRY(create(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < made->held.n && status == RESHARD_SUCCESS; i++) {
+  for (int64_t i = 0; i < made->local.n && status == RESHARD_SUCCESS; i++) {
     reshard_box bounds;
-    status = rs_held_bounds(&made->held, sharder->comm->rank, i, &bounds);
+    status = rs_local_arrays_bounds(&made->local, sharder->comm->rank, i, &bounds);
     if (status == RESHARD_SUCCESS)
-      status = fill(user, made->held.arrays[i], &bounds);
+      status = fill(user, made->local.arrays[i], &bounds);
   }
   return finish(status, made, tensor);
 }
@@ -242,11 +242,11 @@ reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) 
 }
 
 reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor) {
-  return tensor != NULL ? tensor->held.layout : NULL;
+  return tensor != NULL ? tensor->local.layout : NULL;
 }
 
 int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor) {
-  return tensor != NULL ? tensor->held.n : 0;
+  return tensor != NULL ? tensor->local.n : 0;
 }
 
 reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
@@ -254,11 +254,11 @@ reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64
   static const char call[] = "reshard_sharded_tensor_local";
   if (tensor == NULL || (array == NULL && bounds == NULL))
     return no_argument(call, tensor == NULL ? "tensor" : "array");
-  if (i < 0 || i >= tensor->held.n)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->held.n);
+  if (i < 0 || i >= tensor->local.n)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->local.n);
   if (bounds != NULL)
-    RS_TRY(rs_held_bounds(&tensor->held, tensor->sharder->comm->rank, i, bounds));
+    RS_TRY(rs_local_arrays_bounds(&tensor->local, tensor->sharder->comm->rank, i, bounds));
   if (array != NULL)
-    *array = tensor->held.arrays[i];
+    *array = tensor->local.arrays[i];
   return RESHARD_SUCCESS;
 }

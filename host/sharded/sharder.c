@@ -229,11 +229,11 @@ reshard_status rs_sharder_metadata(reshard_sharder s, rs_planned *p, int64_t i, 
 
 /* Pointers and strides of one side's buffers; a NULL stride list stands for contiguous. Returns how many; *strided
  * becomes true where there are strides. */
-static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, const int64_t **strides,
+static int64_t list_buffers(const rs_local_arrays *local, int64_t rank, void **pointers, const int64_t **strides,
                             bool *strided) {
-  int64_t n = rs_layout_buffers(held->layout, rank);
+  int64_t n = rs_layout_buffers(local->layout, rank);
   for (int64_t b = 0; b < n; b++) { /* where a buffer has several arrays, the first is at its beginning */
-    reshard_tensor array = b < held->n ? held->arrays[b] : NULL;
+    reshard_tensor array = b < local->n ? local->arrays[b] : NULL;
     pointers[b] = array != NULL ? array->info.data : NULL;
     strides[b] = array != NULL && !array->info.contiguous ? array->info.strides : NULL;
     *strided |= strides[b] != NULL;
@@ -242,10 +242,11 @@ static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, 
 }
 
 /* All that a rank holds of a layout is there, and stream may use it. */
-static reshard_status use_held(const char *side, const rs_held *held, const rs_device *device, void *stream) {
-  for (int64_t i = 0; i < held->n; i++)
-    if (held->arrays[i] != NULL)
-      RS_TRY(rs_tensor_use_on(side, held->arrays[i], device, stream));
+static reshard_status use_local_arrays(const char *side, const rs_local_arrays *local, const rs_device *device,
+                                       void *stream) {
+  for (int64_t i = 0; i < local->n; i++)
+    if (local->arrays[i] != NULL)
+      RS_TRY(rs_tensor_use_on(side, local->arrays[i], device, stream));
   return RESHARD_SUCCESS;
 }
 
@@ -255,8 +256,8 @@ static reshard_status list_arrays(reshard_sharder s, rs_planned *p, const rs_leg
   bool strided[2] = {false, false};
   int64_t nsrc = 0, ndst = p->plan->nsrc;
   for (int64_t i = 0; i < p->n; i++) {
-    RS_TRY(use_held("source", legs[i].src, s->comm->device, stream));
-    RS_TRY(use_held("destination", legs[i].dst, s->comm->device, stream));
+    RS_TRY(use_local_arrays("source", legs[i].src, s->comm->device, stream));
+    RS_TRY(use_local_arrays("destination", legs[i].dst, s->comm->device, stream));
     nsrc += list_buffers(legs[i].src, s->comm->rank, p->pointers + nsrc, p->strides + nsrc, &strided[0]);
     ndst += list_buffers(legs[i].dst, s->comm->rank, p->pointers + ndst, p->strides + ndst, &strided[1]);
   }

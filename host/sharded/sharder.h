@@ -9,23 +9,24 @@
 #include <reshard/sharded.h>
 
 /* A rank's arrays of a layout, in its order. An array without elements may be NULL. */
-typedef struct rs_held {
+typedef struct rs_local_arrays {
   reshard_layout layout; /* retained, as the arrays are */
   int64_t n;
   reshard_tensor *arrays;
-} rs_held;
+} rs_local_arrays;
 
 /* New ones, from the pool of a device in the order of stream. */
-reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
-                              const reshard_properties *properties, void *stream, rs_held *held);
+reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layout, int64_t rank,
+                                      const reshard_properties *properties, void *stream, rs_local_arrays *local);
 /* Every element of them, in the order of stream. element NULL: zeros. */
-reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream);
+reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, const void *element,
+                                    void *stream);
 /* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
  * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
-reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
-                            reshard_tensor const *tensors, rs_held *held);
-void rs_held_free(rs_held *held);
-int64_t rs_held_bytes(const rs_held *held);
+reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                    int64_t n, reshard_tensor const *tensors, rs_local_arrays *local);
+void rs_local_arrays_free(rs_local_arrays *local);
+int64_t rs_local_arrays_bytes(const rs_local_arrays *local);
 /* What becomes of local tensors, as reshard_tree_type.map_tensors has it (map.c). */
 typedef struct rs_tensor_mapper {
   const char *path;
@@ -35,8 +36,9 @@ typedef struct rs_tensor_mapper {
 /* What a rank holds of the same layout, with what its tensors become: of the same shapes, on the CPU or on the sharder's
  * device. *properties and *type, of their device: before the call what they have, after it what they have become. A
  * rank without tensors asks with one that has no elements. *changed false: nothing is made. */
-reshard_status rs_held_map(reshard_sharder sharder, const rs_held *held, const rs_tensor_mapper *mapper,
-                           reshard_properties *properties, reshard_device_type *type, rs_held *mapped, bool *changed);
+reshard_status rs_local_arrays_map(reshard_sharder sharder, const rs_local_arrays *local,
+                                   const rs_tensor_mapper *mapper, reshard_properties *properties,
+                                   reshard_device_type *type, rs_local_arrays *mapped, bool *changed);
 /* The same for one tensor that a rank may have had: without elements, on the device of its sharder, or on the CPU. */
 reshard_status rs_stand_in_map(reshard_sharder sharder, const rs_tensor_mapper *mapper, reshard_properties *properties,
                                reshard_device_type *type, bool *changed);
@@ -49,11 +51,11 @@ reshard_device_type rs_metadata_type(reshard_metadata metadata, reshard_sharder 
 reshard_status rs_sharded_map(reshard_sharded_tensor tensor, const rs_tensor_mapper *mapper,
                               reshard_sharded_tensor *mapped);
 /* From the first to the last global index of an array in each dim. */
-reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds);
+reshard_status rs_local_arrays_bounds(const rs_local_arrays *local, int64_t rank, int64_t i, reshard_box *bounds);
 
 /* One tensor on its way. Neither side is owned. */
 typedef struct rs_leg {
-  const rs_held *src, *dst;
+  const rs_local_arrays *src, *dst;
   reshard_dtype dtype;
 } rs_leg;
 
@@ -127,7 +129,7 @@ struct reshard_sharded_tensor_s {
   reshard_sharder sharder; /* borrowed */
   reshard_metadata metadata;
   reshard_metadata holders; /* with replicas, where metadata has each box once; NULL: metadata */
-  rs_held held;
+  rs_local_arrays local;
   bool moving; /* in the call that goes on */
 };
 /* Metadata with every box of every rank. */
@@ -135,8 +137,8 @@ static inline reshard_metadata rs_sharded_holders(reshard_sharded_tensor tensor)
   return tensor->holders != NULL ? tensor->holders : tensor->metadata;
 }
 
-/* Takes metadata and held over on success. */
-reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+/* Takes metadata and local over on success. */
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_local_arrays *local,
                               reshard_sharded_tensor *tensor);
 /* The tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this rank's, in
  * the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */

@@ -33,14 +33,14 @@ static reshard_status kinds_differ(const rs_item *a, int64_t first, const rs_ite
 }
 
 static uint64_t layout_hash(const rs_item *item) {
-  return item->told != NULL ? item->told->layout : rs_layout_hash(item->sharded->held.layout);
+  return item->told != NULL ? item->told->layout : rs_layout_hash(item->sharded->local.layout);
 }
 
 /* Both in one layout of the communicator? */
 static bool same_layout(const rs_item *a, const rs_item *b) {
   if (rs_item_by_boxes(a) || rs_item_by_boxes(b))
     return false;
-  return a->told == NULL && b->told == NULL ? reshard_layout_equal(a->sharded->held.layout, b->sharded->held.layout)
+  return a->told == NULL && b->told == NULL ? reshard_layout_equal(a->sharded->local.layout, b->sharded->local.layout)
                                             : layout_hash(a) == layout_hash(b);
 }
 

@@ -22,7 +22,7 @@ static void put_item(rs_print *out, const rs_item *item) {
   put(out, rs_item_is_sharded(item));
   put(out, item->boxes);
   put(out, rs_item_is_tensor(item) ? (int64_t)rs_item_dtype(item) : 0);
-  put(out, item->sharded != NULL && !item->boxes ? (int64_t)rs_layout_hash(item->sharded->held.layout) : 0);
+  put(out, item->sharded != NULL && !item->boxes ? (int64_t)rs_layout_hash(item->sharded->local.layout) : 0);
   put(out, ndim);
   for (int d = 0; d < ndim; d++)
     put(out, rs_item_shape(item)[d]);

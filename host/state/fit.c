@@ -28,9 +28,9 @@ static reshard_status check_tensor(const rs_opened *s, const rs_item *item) {
   if (ndim != stored->ndim || memcmp(shape, stored->shape, (size_t)ndim * sizeof *shape) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "path '%s' is of shape %s here, in the checkpoint it is of %s", quoted,
                     rs_shape_text(wanted, ndim, shape), rs_shape_text(has, stored->ndim, stored->shape));
-  int64_t arrays = item->sharded != NULL ? item->sharded->held.n : 1;
+  int64_t arrays = item->sharded != NULL ? item->sharded->local.n : 1;
   for (int64_t a = 0; a < arrays; a++) {
-    reshard_tensor array = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
+    reshard_tensor array = item->sharded != NULL ? item->sharded->local.arrays[a] : item->leaf->tensor;
     if (array != NULL && array->info.overlapping)
       return rs_error(RESHARD_ERROR_INVALID,
                       "path '%s': array %lld has elements that share memory, it cannot be filled", quoted,

@@ -105,7 +105,7 @@ int rs_item_ndim(const rs_item *item) {
     return item->told->ndim;
   if (item->nested != NULL)
     return item->nested->outer->ndim;
-  return item->sharded != NULL ? item->sharded->held.layout->ndim : item->leaf->tensor->info.ndim;
+  return item->sharded != NULL ? item->sharded->local.layout->ndim : item->leaf->tensor->info.ndim;
 }
 
 const int64_t *rs_item_shape(const rs_item *item) {
@@ -113,12 +113,12 @@ const int64_t *rs_item_shape(const rs_item *item) {
     return item->told->shape;
   if (item->nested != NULL)
     return item->nested->outer->shape;
-  return item->sharded != NULL ? item->sharded->held.layout->shape : item->leaf->tensor->info.shape;
+  return item->sharded != NULL ? item->sharded->local.layout->shape : item->leaf->tensor->info.shape;
 }
 
 /* Where the host has an array: as it is, or dense on its way from or to a GPU. */
 static rs_view view_of(const rs_item *item, int64_t a) {
-  reshard_tensor tensor = item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
+  reshard_tensor tensor = item->sharded != NULL ? item->sharded->local.arrays[a] : item->leaf->tensor;
   rs_view view = {0};
   if (tensor == NULL) /* an array without elements */
     return view;
@@ -176,8 +176,8 @@ reshard_status rs_items_sharing(const rs_items *items, bool *sharing) {
   RS_VEC(span) spans = {0};
   for (int64_t i = 0; i < items->all.n; i++) {
     const rs_item *item = &items->all.at[i];
-    int64_t arrays = item->sharded != NULL ? item->sharded->held.n : rs_item_is_tensor(item);
-    reshard_tensor const *list = item->sharded != NULL ? item->sharded->held.arrays : &item->leaf->tensor;
+    int64_t arrays = item->sharded != NULL ? item->sharded->local.n : rs_item_is_tensor(item);
+    reshard_tensor const *list = item->sharded != NULL ? item->sharded->local.arrays : &item->leaf->tensor;
     reshard_status status = rs_vec_reserve(&spans, spans.n + arrays);
     if (status != RESHARD_SUCCESS) {
       free(spans.at);

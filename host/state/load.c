@@ -142,7 +142,7 @@ static reshard_status add_tensor(const turn *t, const rs_item *item, rs_store *m
   int64_t rank = 0;
   if (item->sharded != NULL) {
     rank = item->sharded->sharder->comm->rank;
-    layout = reshard_layout_retain(item->sharded->held.layout);
+    layout = reshard_layout_retain(item->sharded->local.layout);
   } else {
     RS_TRY(reshard_layout_create_single(rs_item_ndim(item), rs_item_shape(item), 1, rank, &layout));
   }
@@ -242,8 +242,8 @@ static bool reads_alike(int64_t n, turn *const *t) {
         return false;
       if (a->sharded == NULL)
         continue;
-      reshard_layout layout = a->sharded->held.layout;
-      if (b->sharded->sharder->comm->rank != r || !reshard_layout_equal(layout, b->sharded->held.layout))
+      reshard_layout layout = a->sharded->local.layout;
+      if (b->sharded->sharder->comm->rank != r || !reshard_layout_equal(layout, b->sharded->local.layout))
         return false;
       if (r == 0 && (layout->world != n || reshard_layout_check_source(layout) != RESHARD_SUCCESS))
         return false;
@@ -259,7 +259,7 @@ static reshard_status add_ranks(int64_t n, turn *const *t, int64_t i, way *w) {
     RS_TRY(add_tensor(t[r], &t[r]->base.items.all.at[i], &w->mine, &w->routes));
   if (item->sharded == NULL)
     return RESHARD_SUCCESS;
-  reshard_layout layout = item->sharded->held.layout;
+  reshard_layout layout = item->sharded->local.layout;
   RS_TRY(rs_item_add(item, layout, 0, &w->mine));
   for (int64_t r = 1; r < n; r++)
     RS_TRY(rs_item_hold(&t[r]->base.items.all.at[i], layout, r, &w->mine));

@@ -259,21 +259,22 @@ static reshard_status take_product(rs_flat *flat, reshard_tensor array, const rs
 }
 
 /* The tensors of my shards from the at-th on. pieces: room. */
-static reshard_status take_arrays(rs_flat *flat, const rs_held *held, int64_t rank, rs_pieces *pieces, int64_t at) {
-  reshard_layout layout = held->layout;
-  for (int64_t a = 0; a < held->n; a++) {
+static reshard_status take_arrays(rs_flat *flat, const rs_local_arrays *local, int64_t rank, rs_pieces *pieces,
+                                  int64_t at) {
+  reshard_layout layout = local->layout;
+  for (int64_t a = 0; a < local->n; a++) {
     if (!rs_layout_regular(layout)) { /* a box */
       rs_flat_shard *s = next_mine(flat, &at);
       if (s == NULL)
         return RESHARD_ERROR_INTERNAL;
-      s->local = reshard_tensor_retain(held->arrays[a]);
+      s->local = reshard_tensor_retain(local->arrays[a]);
       continue;
     }
     for (int d = 0; d < flat->ndim; d++) {
       pieces[d].n = 0;
       RS_TRY(rs_layout_pieces(layout, rs_layout_cell(layout, rank, a), d, 0, layout->shape[d], &pieces[d]));
     }
-    RS_TRY(take_product(flat, held->arrays[a], pieces, &at));
+    RS_TRY(take_product(flat, local->arrays[a], pieces, &at));
   }
   return RESHARD_SUCCESS;
 }
@@ -296,7 +297,7 @@ static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, con
   flat->properties = m->properties; /* the outer tensor is made without gradient */
   for (int64_t i = 0; i < m->n; i++)
     RS_TRY(add_shard(flat, &m->shards[i], offset));
-  reshard_status status = take_arrays(flat, &inner->held, inner->sharder->comm->rank, pieces, first);
+  reshard_status status = take_arrays(flat, &inner->local, inner->sharder->comm->rank, pieces, first);
   for (int d = 0; d < flat->ndim; d++)
     free(pieces[d].at);
   return status;

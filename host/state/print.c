@@ -28,7 +28,7 @@ static void add_flags(rs_text *out, const reshard_properties *properties) {
 static void add_sharded(rs_text *out, reshard_sharded_tensor tensor) {
   reshard_metadata m = tensor->metadata;
   add_tensor(out, &m->properties, m->ndim, m->shape);
-  add_layout(out, tensor->held.layout);
+  add_layout(out, tensor->local.layout);
   add_flags(out, &m->properties);
 }
 
@@ -39,8 +39,8 @@ void rs_sharded_print(const void *value, char *text, size_t size) {
 void rs_dtensor_print(const void *value, char *text, size_t size) {
   const struct reshard_dtensor_s *tensor = value;
   rs_text out = {text, size, 0};
-  add_tensor(&out, &tensor->properties, tensor->held.layout->ndim, tensor->held.layout->shape);
-  add_layout(&out, tensor->held.layout);
+  add_tensor(&out, &tensor->properties, tensor->local.layout->ndim, tensor->local.layout->shape);
+  add_layout(&out, tensor->local.layout);
   add_flags(&out, &tensor->properties);
 }
 

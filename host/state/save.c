@@ -64,9 +64,9 @@ static reshard_status add_tensor(making *m, const rs_path *p, int64_t *met) {
   reshard_writer_tensor tensor = {p->item->path, rs_item_dtype(p->item), NULL};
   RS_TRY(rs_vec_reserve(&m->tensors, m->tensors.n + 1));
   if (p->boxes)
-    tensor.layout = reshard_layout_retain(m->mine->boxed.tensors[(*met)++].made->held.layout);
+    tensor.layout = reshard_layout_retain(m->mine->boxed.tensors[(*met)++].made->local.layout);
   else if (rs_item_is_sharded(p->item)) /* on all ranks alike */
-    tensor.layout = reshard_layout_retain(rs_items_find(&m->mine->base.items, tensor.name)->sharded->held.layout);
+    tensor.layout = reshard_layout_retain(rs_items_find(&m->mine->base.items, tensor.name)->sharded->local.layout);
   else
     RS_TRY(reshard_layout_create_single(rs_item_ndim(p->item), rs_item_shape(p->item), m->n, p->rank, &tensor.layout));
   m->tensors.at[m->tensors.n++] = tensor;

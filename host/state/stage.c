@@ -14,11 +14,11 @@
 enum { GROUP = 256 << 20, ALIGNED = 256 };
 
 static reshard_tensor array_of(const rs_item *item, int64_t a) {
-  return item->sharded != NULL ? item->sharded->held.arrays[a] : item->leaf->tensor;
+  return item->sharded != NULL ? item->sharded->local.arrays[a] : item->leaf->tensor;
 }
 
 static int64_t arrays_of(const rs_item *item) {
-  return item->sharded != NULL ? item->sharded->held.n : item->nested == NULL && rs_item_is_tensor(item);
+  return item->sharded != NULL ? item->sharded->local.n : item->nested == NULL && rs_item_is_tensor(item);
 }
 
 static bool staged(reshard_tensor array) {
