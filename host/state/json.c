@@ -1,6 +1,6 @@
 /* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <errno.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * of all ranks together, or to each rank's own. Leaves that are no tensors are put in their places last, which cannot
  * fail. Ranks that are processes of their own each open it, and compare what they have opened. */
 #include "comm/gather.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * Ranks that are processes of their own do the same with what they tell each other: each compares all, rank 0 makes the
  * files, the others open theirs and sync them, and rank 0 puts all in place. */
 #include "comm/gather.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

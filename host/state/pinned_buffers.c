@@ -7,7 +7,7 @@
  * kernel packs or unpacks it in memory of the device. */
 #include "device/memory/pool.h"
 #include "device/stream.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 

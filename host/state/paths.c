@@ -1,7 +1,7 @@
 /* The ranks' state dicts, path by path. A path may be absent on some ranks, or a null; those that have it agree in kind,
  * dtype and shape. Where all ranks have a tensor in one layout of the communicator, that says who holds what; everything else -
  * tensors of other groups, nested ones, paths that some ranks lack - is told by boxes (boxed.c). */
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

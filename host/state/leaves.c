@@ -1,5 +1,5 @@
 /* A rank's leaves by name, and their memory. */
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include "device/cpu/cpu.h"
 #include "metadata/metadata.h"

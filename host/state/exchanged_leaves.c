@@ -2,7 +2,7 @@
  * smaller groups, nested, or of paths that some ranks lack. Each rank tells its own boxes, with its global rank; equal
  * boxes are replicas. What comes of it is one layout over all ranks for each path. */
 #include "metadata/metadata.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* What ranks that are processes of their own tell each other of their leaves: as much as is compared, and what
  * state.json will have of them. Each rank then makes, of what it has heard, the same lists as ranks of one process find
  * in each other's memory, and comes to the same conclusions. */
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

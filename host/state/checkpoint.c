@@ -1,5 +1,5 @@
 /* Does what a rank wants to load fit what is stored, and is what is stored in some rank's state? */
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <string.h>
 
