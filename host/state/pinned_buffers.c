@@ -1,123 +1,115 @@
-/* Tensors of a GPU on their way to files and back.
+/* Copies between a GPU and files, through pinned memory with two halves.
  *
- * Files are read and written by the host, so that what a GPU has goes through pinned memory: two halves, each as large
- * as a group of tensors - as many as come to so many bytes, or one that has more. While the host writes one group the
- * GPU copies the next one into the other half; while it reads one, the GPU fetches the one before. All copies are in
- * the order of the caller's stream, for which the host waits once a group. A strided array is dense on its way: a
- * kernel packs or unpacks it in memory of the device. */
+ * Files are read and written by the host. A half is as large as a batch of tensors: as many as come to so many bytes,
+ * or one that has more. While the host writes one batch the GPU copies the next one into the other half; while it reads
+ * one, the GPU fetches the one before. All copies are in the order of the caller's stream, for which the host waits
+ * once a batch. A strided array is dense in the half: a kernel packs or unpacks it in memory of the device. */
 #include "device/memory/pool.h"
 #include "device/stream.h"
-#include "state/checkpoint.h"
+#include "state/leaves.h"
 
 #include <stdlib.h>
 
-enum { GROUP = 256 << 20, ALIGNED = 256 };
+enum { BATCH = 256 << 20, ALIGNED = 256 };
 
-static reshard_tensor array_of(const rs_item *item, int64_t a) {
-  return item->sharded != NULL ? item->sharded->local.arrays[a] : item->leaf->tensor;
-}
-
-static int64_t arrays_of(const rs_item *item) {
-  return item->sharded != NULL ? item->sharded->local.n : item->nested == NULL && rs_item_is_tensor(item);
-}
-
-static bool staged(reshard_tensor array) {
+static bool on_gpu(reshard_tensor array) {
   return array != NULL && array->info.device_type != RESHARD_DEVICE_CPU && array->info.elements > 0;
 }
 
-static int64_t room_of(reshard_tensor array) {
+static int64_t pinned_bytes(reshard_tensor array) {
   int64_t bytes = array->info.elements * (int64_t)reshard_dtype_size(array->info.dtype);
   return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-char *rs_stage_at(const rs_item *item, int64_t a) {
-  char *at = item->staged;
+char *rs_pinned_buffers_at(const rs_state_leaf *leaf, int64_t a) {
+  char *at = leaf->pinned;
   for (int64_t i = 0; i < a; i++)
-    if (staged(array_of(item, i)))
-      at += room_of(array_of(item, i));
+    if (on_gpu(rs_state_leaf_array(leaf, i)))
+      at += pinned_bytes(rs_state_leaf_array(leaf, i));
   return at;
 }
 
-/* --- Before anything moves --------------------------------------------------------------------------------------- */
+/* --- Batches ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of an item's arrays that are on the GPU; each of them may be used by the stream from here on. */
-static reshard_status add_up(const rs_stage *s, const rs_item *item, int64_t *bytes) {
+/* Bytes of a leaf's arrays that are on the GPU; the stream may use each of them from here on. */
+static reshard_status sum_pinned_bytes(const rs_pinned_buffers *b, const rs_state_leaf *leaf, int64_t *bytes) {
   *bytes = 0;
-  for (int64_t a = 0; a < arrays_of(item); a++) {
-    reshard_tensor array = array_of(item, a);
+  for (int64_t a = 0; a < rs_state_leaf_arrays(leaf); a++) {
+    reshard_tensor array = rs_state_leaf_array(leaf, a);
     if (array == NULL)
       continue;
     bool cpu = array->info.device_type == RESHARD_DEVICE_CPU;
     reshard_status status =
-        cpu ? rs_tensor_ready("a file", array) : rs_tensor_use_on("a file", array, s->device->device, s->stream);
+        cpu ? rs_tensor_ready("a file", array) : rs_tensor_use_on("a file", array, b->device->device, b->stream);
     if (status != RESHARD_SUCCESS)
-      return rs_path_error(item->path, status);
-    if (staged(array) && !rs_add(*bytes, room_of(array), bytes))
+      return rs_path_error(leaf->path, status);
+    if (on_gpu(array) && !rs_add(*bytes, pinned_bytes(array), bytes))
       return rs_error_memory(SIZE_MAX);
   }
   return RESHARD_SUCCESS;
 }
 
-/* Items by groups, and the bytes of the largest. */
-static reshard_status group_items(rs_stage *s, rs_items *items, int64_t most, int64_t *largest) {
+/* Sorts leaves into batches. *largest: bytes of the largest batch. */
+static reshard_status list_batches(rs_pinned_buffers *b, rs_state_leaves *leaves, int64_t most, int64_t *largest) {
   int64_t filled = 0;
   *largest = 0;
-  for (int64_t i = 0; i < items->all.n; i++) {
-    rs_item *item = &items->all.at[i];
+  for (int64_t i = 0; i < leaves->all.n; i++) {
+    rs_state_leaf *leaf = &leaves->all.at[i];
     int64_t bytes;
-    item->group = -1;
-    RS_TRY(add_up(s, item, &bytes));
+    leaf->batch = -1;
+    RS_TRY(sum_pinned_bytes(b, leaf, &bytes));
     if (bytes == 0)
       continue;
-    if (s->groups == 0 || (filled > 0 && filled + bytes > most)) {
-      s->groups++;
+    if (b->batches == 0 || (filled > 0 && filled + bytes > most)) {
+      b->batches++;
       filled = 0;
     }
-    item->group = s->groups - 1;
-    item->staged = (char *)(uintptr_t)filled; /* from the begin of its half, for now */
+    leaf->batch = b->batches - 1;
+    leaf->pinned = (char *)(uintptr_t)filled; /* from the begin of its half, for now */
     filled += bytes;
     *largest = rs_max(*largest, filled);
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_stage_open(reshard_sharder sharder, void *stream, int64_t bytes, rs_items *items, rs_stage *s) {
+reshard_status rs_pinned_buffers_open(reshard_sharder sharder, void *stream, int64_t bytes, rs_state_leaves *leaves,
+                                      rs_pinned_buffers *b) {
   int64_t largest;
-  *s = (rs_stage){.device = sharder->device, .stream = stream, .items = items};
-  RS_TRY(rs_stream_check(s->device->device, stream, "a file"));
+  *b = (rs_pinned_buffers){.device = sharder->device, .stream = stream, .leaves = leaves};
+  RS_TRY(rs_stream_check(b->device->device, stream, "a file"));
   if (bytes < 0)
     return rs_error(RESHARD_ERROR_INVALID, "staging_bytes %lld, 0 is the least", (long long)bytes);
-  RS_TRY(group_items(s, items, bytes > 0 ? bytes : GROUP, &largest));
-  if (s->groups == 0)
+  RS_TRY(list_batches(b, leaves, bytes > 0 ? bytes : BATCH, &largest));
+  if (b->batches == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_device_check_capture("a file", s->device->device, stream));
-  for (int h = 0; h < 2 && h < s->groups; h++)
-    RS_TRY(rs_tensor_create_pinned(s->device, RESHARD_U8, 1, &largest, stream, &s->half[h]));
-  for (int64_t i = 0; i < items->all.n; i++)
-    if (items->all.at[i].group >= 0)
-      items->all.at[i].staged =
-          (char *)s->half[items->all.at[i].group % 2]->info.data + (uintptr_t)items->all.at[i].staged;
-  return rs_stage_wait(s); /* the host may touch what an earlier owner's copies used */
+  RS_TRY(rs_device_check_capture("a file", b->device->device, stream));
+  for (int h = 0; h < 2 && h < b->batches; h++)
+    RS_TRY(rs_tensor_create_pinned(b->device, RESHARD_U8, 1, &largest, stream, &b->half[h]));
+  for (int64_t i = 0; i < leaves->all.n; i++)
+    if (leaves->all.at[i].batch >= 0)
+      leaves->all.at[i].pinned =
+          (char *)b->half[leaves->all.at[i].batch % 2]->info.data + (uintptr_t)leaves->all.at[i].pinned;
+  return rs_pinned_buffers_wait(b); /* the host may touch what an earlier owner's copies used */
 }
 
-void rs_stage_close(rs_stage *s) {
+void rs_pinned_buffers_close(rs_pinned_buffers *b) {
   for (int h = 0; h < 2; h++)
-    reshard_tensor_release(s->half[h]);
-  *s = (rs_stage){0};
+    reshard_tensor_release(b->half[h]);
+  *b = (rs_pinned_buffers){0};
 }
 
 /* --- Copies ------------------------------------------------------------------------------------------------------ */
 
-static reshard_status copy_strided(const rs_stage *s, reshard_tensor array, char *host, bool out) {
+static reshard_status copy_strided(const rs_pinned_buffers *b, reshard_tensor array, char *host, bool out) {
   const reshard_tensor_info *info = &array->info;
-  rs_device *device = s->device->device;
+  rs_device *device = b->device->device;
   int64_t width = (int64_t)reshard_dtype_size(info->dtype), step = width;
   rs_axis axes[RESHARD_MAX_DIMS];
   rs_storage_pool *pool;
   rs_block *dense;
   rs_copies copies = {0};
-  RS_TRY(rs_device_pool(s->device, &pool));
-  RS_TRY(rs_storage_pool_alloc(pool, (size_t)(info->elements * width), s->stream, &dense));
+  RS_TRY(rs_device_pool(b->device, &pool));
+  RS_TRY(rs_storage_pool_alloc(pool, (size_t)(info->elements * width), b->stream, &dense));
   for (int d = info->ndim - 1; d >= 0; d--) {
     int64_t strided = info->strides[d] * width;
     axes[d] = (rs_axis){info->shape[d], out ? strided : step, out ? step : strided};
@@ -126,37 +118,37 @@ static reshard_status copy_strided(const rs_stage *s, reshard_tensor array, char
   reshard_status status = rs_copies_add(&copies, out ? info->data : dense->memory, out ? dense->memory : info->data,
                                         (int32_t)width, info->ndim, axes);
   if (status == RESHARD_SUCCESS && !out)
-    status = device->ops->memcpy(device, dense->memory, host, (size_t)step, s->stream);
+    status = device->ops->memcpy(device, dense->memory, host, (size_t)step, b->stream);
   if (status == RESHARD_SUCCESS)
-    status = rs_device_run_once(s->device, &copies, copies.bytes, s->stream);
+    status = rs_device_run_once(b->device, &copies, copies.bytes, b->stream);
   if (status == RESHARD_SUCCESS && out)
-    status = device->ops->memcpy(device, host, dense->memory, (size_t)step, s->stream);
+    status = device->ops->memcpy(device, host, dense->memory, (size_t)step, b->stream);
   rs_copies_free(&copies);
-  rs_storage_pool_free(pool, dense, s->stream);
+  rs_storage_pool_free(pool, dense, b->stream);
   return status;
 }
 
-static reshard_status copy_array(const rs_stage *s, reshard_tensor array, char *host, bool out) {
-  rs_device *device = s->device->device;
+static reshard_status copy_array(const rs_pinned_buffers *b, reshard_tensor array, char *host, bool out) {
+  rs_device *device = b->device->device;
   size_t bytes = (size_t)array->info.elements * reshard_dtype_size(array->info.dtype);
   if (!array->info.contiguous)
-    return copy_strided(s, array, host, out);
-  return device->ops->memcpy(device, out ? host : array->info.data, out ? array->info.data : host, bytes, s->stream);
+    return copy_strided(b, array, host, out);
+  return device->ops->memcpy(device, out ? host : array->info.data, out ? array->info.data : host, bytes, b->stream);
 }
 
-reshard_status rs_stage_copy(const rs_stage *s, int64_t group, bool out) {
-  for (int64_t i = 0; i < s->items->all.n; i++) {
-    const rs_item *item = &s->items->all.at[i];
-    char *at = item->staged;
-    for (int64_t a = 0; item->group == group && a < arrays_of(item); a++)
-      if (staged(array_of(item, a))) {
-        RS_TRY(copy_array(s, array_of(item, a), at, out));
-        at += room_of(array_of(item, a));
+reshard_status rs_pinned_buffers_copy(const rs_pinned_buffers *b, int64_t batch, bool out) {
+  for (int64_t i = 0; i < b->leaves->all.n; i++) {
+    const rs_state_leaf *leaf = &b->leaves->all.at[i];
+    char *at = leaf->pinned;
+    for (int64_t a = 0; leaf->batch == batch && a < rs_state_leaf_arrays(leaf); a++)
+      if (on_gpu(rs_state_leaf_array(leaf, a))) {
+        RS_TRY(copy_array(b, rs_state_leaf_array(leaf, a), at, out));
+        at += pinned_bytes(rs_state_leaf_array(leaf, a));
       }
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_stage_wait(const rs_stage *s) {
-  return s->groups == 0 ? RESHARD_SUCCESS : s->device->device->ops->synchronize(s->device->device, s->stream);
+reshard_status rs_pinned_buffers_wait(const rs_pinned_buffers *b) {
+  return b->batches == 0 ? RESHARD_SUCCESS : b->device->device->ops->synchronize(b->device->device, b->stream);
 }
