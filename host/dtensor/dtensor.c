@@ -1,4 +1,4 @@
-/* Life of a DTensor, and what it is. */
+/* DTensors: references, fields, and their form as sharded tensors. */
 #include "dtensor/dtensor.h"
 
 #include <stdlib.h>
@@ -61,12 +61,13 @@ reshard_tensor reshard_dtensor_local(reshard_dtensor tensor) {
 
 /* --- To and from sharded tensors --------------------------------------------------------------------------------- */
 
-/* The same arrays, with one more reference each. */
-static reshard_status share(const rs_local_arrays *local, int64_t rank, reshard_dtype dtype, rs_local_arrays *out) {
+/* Shares the arrays, with one more reference each. */
+static reshard_status share_arrays(const rs_local_arrays *local, int64_t rank, reshard_dtype dtype,
+                                   rs_local_arrays *out) {
   return rs_local_arrays_wrap("array", local->layout, rank, dtype, local->n, local->arrays, out);
 }
 
-static reshard_status describe(reshard_dtensor t, reshard_metadata *metadata) {
+static reshard_status make_metadata(reshard_dtensor t, reshard_metadata *metadata) {
   reshard_metadata at_home;
   RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->local.layout, &at_home));
   if (!t->on_cpu) {
@@ -81,8 +82,8 @@ static reshard_status describe(reshard_dtensor t, reshard_metadata *metadata) {
 static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sharded) {
   reshard_metadata metadata;
   rs_local_arrays local;
-  RS_TRY(describe(t, &metadata));
-  reshard_status status = share(&t->local, t->sharder->comm->rank, t->properties.dtype, &local);
+  RS_TRY(make_metadata(t, &metadata));
+  reshard_status status = share_arrays(&t->local, t->sharder->comm->rank, t->properties.dtype, &local);
   if (status == RESHARD_SUCCESS) {
     status = rs_sharded_new(t->sharder, metadata, &local, sharded);
     if (status == RESHARD_SUCCESS)
@@ -113,19 +114,19 @@ static reshard_status no_mesh_layout(const char *call, reshard_layout layout, re
                   rs_mesh_text(has, mesh));
 }
 
-/* The layout that the DTensor has, one reference: that of the sharded tensor, or of a sub-mesh's group for it. */
+/* Finds the layout of the DTensor, one reference: that of the sharded tensor, or of a sub-mesh's group for it. */
 static reshard_status layout_over(const char *call, reshard_sharded_tensor sharded, const reshard_placing *placing,
-                                  const rs_members *members, reshard_layout *layout) {
+                                  const rs_placing_group *group, reshard_layout *layout) {
   const struct reshard_layout_s *l = sharded->local.layout;
   RS_TRY(rs_placing_layout(call, sharded->sharder, placing, l->ndim, l->shape, layout));
   if (!reshard_layout_equal(*layout, sharded->local.layout)) {
     reshard_layout_release(*layout);
     return no_mesh_layout(call, sharded->local.layout, placing->mesh);
   }
-  if (members->sharder == sharded->sharder)
+  if (group->sharder == sharded->sharder)
     return RESHARD_SUCCESS;
   reshard_layout_release(*layout);
-  return rs_placing_layout(call, members->sharder, placing, l->ndim, l->shape, layout);
+  return rs_placing_layout(call, group->sharder, placing, l->ndim, l->shape, layout);
 }
 
 reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
@@ -142,18 +143,18 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
     return no_mesh_layout(call, sharded->local.layout, mesh);
   const reshard_placing placing = {mesh, l->placements, l->order};
   reshard_layout layout;
-  rs_members members;
+  rs_placing_group group;
   rs_local_arrays local;
-  RS_TRY(rs_members_find(call, given, &placing, &members));
-  if (sharded->sharder != given && sharded->sharder != members.sharder)
+  RS_TRY(rs_placing_group_find(call, given, &placing, &group));
+  if (sharded->sharder != given && sharded->sharder != group.sharder)
     return no_mesh_layout(call, sharded->local.layout, mesh);
-  RS_TRY(layout_over(call, sharded, &placing, &members, &layout));
+  RS_TRY(layout_over(call, sharded, &placing, &group, &layout));
   reshard_properties properties = reshard_metadata_properties(sharded->metadata);
-  reshard_status status = rs_local_arrays_wrap("array", layout, members.sharder->comm->rank, properties.dtype,
+  reshard_status status = rs_local_arrays_wrap("array", layout, group.sharder->comm->rank, properties.dtype,
                                                sharded->local.n, sharded->local.arrays, &local);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(given, members.sharder, mesh, &properties, &local, tensor);
+  status = rs_dtensor_new(given, group.sharder, mesh, &properties, &local, tensor);
   if (status != RESHARD_SUCCESS)
     rs_local_arrays_free(&local);
   return status;

@@ -1,26 +1,26 @@
-/* Which ranks act together. The groups of a mesh's dims are made with the mesh, by all ranks; here they are only looked
- * for, by each rank alone, and get a sharder each: with what was asked of the one that is given, which keeps it. It
- * keeps the mesh for as long, whose root owns the group's communicator. */
+/* Groups of ranks that act together. The groups of a mesh's dims are made with the mesh, by all ranks; here each rank
+ * alone looks for its own. A group gets a sharder with the options of the given one, which owns it. It also keeps the
+ * mesh, whose root owns the group's communicator. */
 #include "dtensor/dtensor.h"
 
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
 
-struct rs_grouped {
+struct rs_group_sharder {
   reshard_mesh root;
   reshard_sharder sharder;
 };
 
-static void free_grouped(struct rs_grouped *grouped) {
+static void free_group_sharder(struct rs_group_sharder *grouped) {
   reshard_sharder_destroy(grouped->sharder);
   reshard_mesh_release(grouped->root);
   free(grouped);
 }
 
-/* Its sharder's global ranks are those that the given one says. */
-static reshard_status make_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
-                                   reshard_sharder *sharder) {
+/* Makes a group's sharder; its global ranks are those of the given one. */
+static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
+                                         reshard_sharder *sharder) {
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                      .cached_plans = given->limit > 0 ? given->limit : -1,
                                      .workspace_limit = given->workspace_limit,
@@ -36,25 +36,25 @@ static reshard_status make_sharder(reshard_sharder given, reshard_mesh mesh, res
   return status;
 }
 
-static reshard_status add_grouped(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
-                                  reshard_sharder *sharder) {
-  struct rs_grouped *made;
-  RS_TRY(rs_vec_reserve(&given->grouped, given->grouped.n + 1));
+static reshard_status add_group_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
+                                        reshard_sharder *sharder) {
+  struct rs_group_sharder *made;
+  RS_TRY(rs_vec_reserve(&given->groups, given->groups.n + 1));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  reshard_status status = make_sharder(given, mesh, comm, &made->sharder);
+  reshard_status status = make_group_sharder(given, mesh, comm, &made->sharder);
   if (status != RESHARD_SUCCESS) {
     free(made);
     return status;
   }
   made->sharder->made_for = given;
   made->root = reshard_mesh_retain(mesh->root);
-  given->grouped.at[given->grouped.n++] = made;
-  given->grouped_free = free_grouped;
+  given->groups.at[given->groups.n++] = made;
+  given->group_free = free_group_sharder;
   *sharder = made->sharder;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check(const char *call, reshard_sharder given, const reshard_placing *placing) {
+static reshard_status check_placing(const char *call, reshard_sharder given, const reshard_placing *placing) {
   char text[RS_MESH_TEXT];
   if (placing == NULL || placing->mesh == NULL || placing->placements == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
@@ -68,7 +68,7 @@ static reshard_status check(const char *call, reshard_sharder given, const resha
   return RESHARD_SUCCESS;
 }
 
-static reshard_status no_group(const char *call, reshard_mesh mesh) {
+static reshard_status error_no_group(const char *call, reshard_mesh mesh) {
   char part[RS_MESH_TEXT], whole[RS_MESH_TEXT];
   return rs_error(RESHARD_ERROR_INVALID,
                   "%s: the group of the sub-mesh %s has no communicator: all ranks make those of %s by "
@@ -76,25 +76,25 @@ static reshard_status no_group(const char *call, reshard_mesh mesh) {
                   call, rs_mesh_text(part, mesh), rs_mesh_text(whole, mesh->root));
 }
 
-reshard_status rs_members_find(const char *call, reshard_sharder given, const reshard_placing *placing,
-                               rs_members *members) {
-  *members = (rs_members){given, given->comm, false};
-  RS_TRY(check(call, given, placing));
+reshard_status rs_placing_group_find(const char *call, reshard_sharder given, const reshard_placing *placing,
+                                     rs_placing_group *group) {
+  *group = (rs_placing_group){given, given->comm, false};
+  RS_TRY(check_placing(call, given, placing));
   reshard_mesh mesh = placing->mesh;
   if (!rs_mesh_is_sub(mesh))
     return RESHARD_SUCCESS;
-  members->outside = !reshard_mesh_contains(mesh, RESHARD_MESH_MINE);
-  if (members->outside)
+  group->outside = !reshard_mesh_contains(mesh, RESHARD_MESH_MINE);
+  if (group->outside)
     return RESHARD_SUCCESS;
-  members->comm = rs_mesh_known_comm(mesh);
-  if (members->comm == NULL)
-    return no_group(call, mesh);
-  for (int64_t i = 0; i < given->grouped.n; i++)
-    if (given->grouped.at[i]->sharder->comm == members->comm) {
-      members->sharder = given->grouped.at[i]->sharder;
+  group->comm = rs_mesh_known_comm(mesh);
+  if (group->comm == NULL)
+    return error_no_group(call, mesh);
+  for (int64_t i = 0; i < given->groups.n; i++)
+    if (given->groups.at[i]->sharder->comm == group->comm) {
+      group->sharder = given->groups.at[i]->sharder;
       return RESHARD_SUCCESS;
     }
-  return add_grouped(given, mesh, members->comm, &members->sharder);
+  return add_group_sharder(given, mesh, group->comm, &group->sharder);
 }
 
 bool rs_same_group(reshard_mesh a, reshard_mesh b) {

@@ -1,4 +1,4 @@
-/* DTensors whose local tensors are others: of the same mesh and placements. */
+/* DTensors with other local tensors, of the same mesh and placements. */
 #include "dtensor/dtensor.h"
 
 reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper, reshard_dtensor *mapped) {

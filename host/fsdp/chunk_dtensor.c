@@ -87,7 +87,7 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   bool both = tp->kind != RESHARD_PLACEMENT_REPLICATE && tp->dim == 0;
   reshard_placing placing = {parent, placements, both ? cuts : NULL};
   if (order == RESHARD_FSDP_TP_FIRST)
-    return rs_dtensor_keep(call, whole, &placing, stream, chunk);
+    return rs_dtensor_redistribute_local(call, whole, &placing, stream, chunk);
   placing.order = NULL;
   return reshard_dtensor_redistribute(1, &whole, &placing, stream, chunk);
 }
@@ -95,10 +95,9 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
 /* FSDP first, which is collective: a rank that failed alone tells the others where they wait for it. */
 static reshard_status tell(reshard_sharder sharder, reshard_mesh parent, reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
-  rs_members members;
-  rs_members_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &members);
-  return members.outside || members.comm == NULL ? mine
-                                                 : rs_sharder_move(members.sharder, NULL, NULL, mine, stream, NULL);
+  rs_placing_group group;
+  rs_placing_group_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &group);
+  return group.outside || group.comm == NULL ? mine : rs_sharder_execute(group.sharder, NULL, NULL, mine, stream, NULL);
 }
 
 static reshard_status take_chunk(reshard_dtensor made, reshard_fsdp_order order, reshard_tree *chunk) {
@@ -172,8 +171,8 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree lea
   reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
   if (status != RESHARD_SUCCESS) /* the others are told: those of the DTensor's group, where it is on a sub-mesh */
-    return rs_sharder_move(tensor != NULL && tensor->given == sharder ? tensor->sharder : sharder, NULL, NULL, status,
-                           stream, NULL);
+    return rs_sharder_execute(tensor != NULL && tensor->given == sharder ? tensor->sharder : sharder, NULL, NULL,
+                              status, stream, NULL);
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;

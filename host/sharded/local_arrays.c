@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_status start(reshard_layout layout, int64_t n, rs_local_arrays *local) {
+static reshard_status alloc_arrays(reshard_layout layout, int64_t n, rs_local_arrays *local) {
   *local = (rs_local_arrays){.n = n};
   RS_TRY(rs_alloc_zero(&local->arrays, n, sizeof *local->arrays));
   local->layout = reshard_layout_retain(layout);
@@ -22,8 +22,8 @@ void rs_local_arrays_free(rs_local_arrays *local) {
   *local = (rs_local_arrays){0};
 }
 
-static reshard_status create_flat(reshard_device device, reshard_layout layout, int64_t rank,
-                                  const reshard_properties *properties, void *stream, rs_local_arrays *local) {
+static reshard_status create_flat_arrays(reshard_device device, reshard_layout layout, int64_t rank,
+                                         const reshard_properties *properties, void *stream, rs_local_arrays *local) {
   int64_t elements;
   reshard_tensor whole;
   RS_TRY(reshard_layout_buffer_elements(layout, rank, 0, &elements));
@@ -40,8 +40,8 @@ static reshard_status create_flat(reshard_device device, reshard_layout layout, 
   return status;
 }
 
-static reshard_status create_each(reshard_device device, reshard_layout layout, int64_t rank,
-                                  const reshard_properties *properties, void *stream, rs_local_arrays *local) {
+static reshard_status create_arrays(reshard_device device, reshard_layout layout, int64_t rank,
+                                    const reshard_properties *properties, void *stream, rs_local_arrays *local) {
   for (int64_t i = 0; i < local->n; i++) {
     reshard_array_info info;
     RS_TRY(reshard_layout_array(layout, rank, i, &info));
@@ -56,9 +56,9 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
   rs_local_arrays made;
   int64_t n;
   RS_TRY(reshard_layout_array_count(layout, rank, &n));
-  RS_TRY(start(layout, n, &made));
+  RS_TRY(alloc_arrays(layout, n, &made));
   bool flat = reshard_layout_get_kind(layout) == RESHARD_LAYOUT_FLAT;
-  reshard_status status = (flat ? create_flat : create_each)(device, layout, rank, properties, stream, &made);
+  reshard_status status = (flat ? create_flat_arrays : create_arrays)(device, layout, rank, properties, stream, &made);
   if (status != RESHARD_SUCCESS) {
     rs_local_arrays_free(&made);
     return status;
@@ -73,7 +73,7 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
 
 /* --- Filling ----------------------------------------------------------------------------------------------------- */
 
-/* Contiguous elements: the first, then as many again as there are. */
+/* Fills contiguous elements: copies the first, then doubles what is filled. */
 static reshard_status fill_array(rs_device *device, const reshard_tensor_info *info, const char *element,
                                  bool bytes_alike, void *stream) {
   size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
@@ -106,7 +106,7 @@ reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays
   bool bytes_alike = memcmp(at, at + 1, width - 1) == 0;
   if (bytes_alike || !device->device->ops->streams)
     return fill_arrays(device->device, local, at, bytes_alike, stream);
-  rs_staging *staging; /* the stream reads the element when the caller may have another one there */
+  rs_staging *staging; /* the caller may change the element before the stream reads it */
   rs_piece *piece;
   void *kept;
   RS_TRY(rs_device_staging(device, &staging));
@@ -119,7 +119,7 @@ reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays
 
 /* --- Given arrays ------------------------------------------------------------------------------------------------ */
 
-/* Array i of a rank and what is given for it; name: "shard 3". */
+/* Compares array i of a rank with the tensor given for it; name: "shard 3". */
 static reshard_status check_array(const char *name, reshard_layout layout, const reshard_array_info *array,
                                   reshard_dtype dtype, reshard_tensor tensor) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
@@ -151,7 +151,7 @@ static reshard_status check_arrays(const char *what, reshard_layout layout, int6
     if (!flat || array.elements == 0)
       continue;
     const reshard_tensor_info *info = &tensors[i]->info;
-    RS_TRY(rs_tensor_ready(name, tensors[i])); /* where it is says whether it is right */
+    RS_TRY(rs_tensor_ready(name, tensors[i])); /* a flat piece needs its memory */
     if (!info->contiguous || (end != NULL && info->data != end))
       return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
                       info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");
@@ -169,7 +169,7 @@ reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int
     return rs_error(RESHARD_ERROR_INVALID, "%lld %ss are given, rank %lld has %lld", (long long)n, what,
                     (long long)rank, (long long)wanted);
   RS_TRY(check_arrays(what, layout, rank, dtype, n, tensors));
-  RS_TRY(start(layout, n, &made));
+  RS_TRY(alloc_arrays(layout, n, &made));
   for (int64_t i = 0; i < n; i++)
     made.arrays[i] = reshard_tensor_retain(tensors[i]);
   *local = made;
@@ -198,7 +198,7 @@ reshard_status rs_local_arrays_bounds(const rs_local_arrays *local, int64_t rank
     reshard_interval first, last;
     int64_t n;
     RS_TRY(reshard_layout_array_intervals(layout, rank, i, d, 0, 1, &first, &n));
-    if (n == 0) { /* a trailing piece */
+    if (n == 0) { /* an empty piece at the end of the dim */
       box.offset[d] = reshard_layout_shape(layout)[d];
       continue;
     }

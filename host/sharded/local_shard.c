@@ -1,5 +1,5 @@
-/* From chunks to chunks by name, as PyTorch's reshard does it for a rank's one shard. Both of its ways are a pair of
- * chunk layouts; they are told apart for those who look for them. */
+/* A rank's one shard, from chunks to chunks, as PyTorch's reshard has it. Both of its functions move between a pair of
+ * chunk layouts; they are two so that users of PyTorch find them. */
 #include "sharded/sharder.h"
 
 #include "metadata/metadata.h"
@@ -15,7 +15,7 @@ typedef struct chunks {
   const reshard_remote_device *placements;
 } chunks;
 
-typedef struct exchange {
+typedef struct shard_move {
   const char *call;
   reshard_sharder sharder;
   reshard_dtype dtype;
@@ -23,10 +23,10 @@ typedef struct exchange {
   const int64_t *shape;
   chunks before, after;
   rs_local_arrays src, dst;
-  rs_leg leg;
-  rs_planned *planned;
+  rs_sharder_entry entry;
+  rs_cached_plan *plan;
   void *stream;
-} exchange;
+} shard_move;
 
 /* Ranks of the communicator, from placements, which name global ranks. */
 static reshard_status find_ranks(const reshard_group *group, const chunks *side, int64_t *ranks) {
@@ -42,7 +42,7 @@ static reshard_status find_ranks(const reshard_group *group, const chunks *side,
   return status;
 }
 
-static reshard_status make_layout(const exchange *x, const chunks *side, reshard_layout *layout) {
+static reshard_status make_layout(const shard_move *x, const chunks *side, reshard_layout *layout) {
   char where[128];
   int64_t *ranks;
   snprintf(where, sizeof where, "%s: placements %s", x->call, side == &x->before ? "before" : "after");
@@ -57,7 +57,7 @@ static reshard_status make_layout(const exchange *x, const chunks *side, reshard
   return status;
 }
 
-static reshard_status take_local(exchange *x, reshard_tensor local) {
+static reshard_status wrap_source(shard_move *x, reshard_tensor local) {
   reshard_layout layout;
   int64_t n;
   RS_TRY(make_layout(x, &x->before, &layout));
@@ -71,7 +71,7 @@ static reshard_status take_local(exchange *x, reshard_tensor local) {
   return status;
 }
 
-static reshard_status make_result(exchange *x) {
+static reshard_status create_result(shard_move *x) {
   reshard_layout layout;
   const reshard_properties properties = {.dtype = x->dtype};
   RS_TRY(make_layout(x, &x->after, &layout));
@@ -81,7 +81,7 @@ static reshard_status make_result(exchange *x) {
   return status;
 }
 
-static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, const reshard_tensor *result) {
+static reshard_status prepare_move(shard_move *x, bool same_dim, reshard_tensor local, const reshard_tensor *result) {
   int before, after;
   if (result == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: result is NULL", x->call);
@@ -93,14 +93,14 @@ static reshard_status prepare(exchange *x, bool same_dim, reshard_tensor local, 
   if (!same_dim && before == after)
     return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and after: reshard_reshuffle_local_shard does that",
                     x->call, before);
-  RS_TRY(take_local(x, local));
-  RS_TRY(make_result(x));
-  x->leg = (rs_leg){&x->src, &x->dst, x->dtype};
-  return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
+  RS_TRY(wrap_source(x, local));
+  RS_TRY(create_result(x));
+  x->entry = (rs_sharder_entry){&x->src, &x->dst, x->dtype};
+  return rs_sharder_plan(x->sharder, 1, &x->entry, &x->plan);
 }
 
-/* Collective: does any rank's shard require a gradient? The result then does on all, also where there was no shard. */
-static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
+/* Collective: the result requires a gradient on all ranks where any rank's shard does. */
+static reshard_status agree_on_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
   const char mine = local != NULL && local->info.requires_grad;
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
@@ -108,14 +108,14 @@ static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *
   return RESHARD_SUCCESS;
 }
 
-static reshard_status run(exchange *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
+static reshard_status move_chunk(shard_move *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
   if (x->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
   bool grad = false;
-  reshard_status mine = prepare(x, same_dim, local, result);
-  reshard_status status = share_grad(x->sharder->comm, local, &grad);
+  reshard_status mine = prepare_move(x, same_dim, local, result);
+  reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
+    status = rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL);
   if (status == RESHARD_SUCCESS) {
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
     reshard_tensor_set_requires_grad(*result, grad);
@@ -130,28 +130,28 @@ reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, reshard_dt
                                              const reshard_remote_device *before, int64_t m,
                                              const reshard_remote_device *after, reshard_tensor local, void *stream,
                                              reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshuffle_local_shard",
-                .sharder = sharder,
-                .dtype = dtype,
-                .ndim = ndim,
-                .shape = shape,
-                .before = {dim, n, before},
-                .after = {dim, m, after},
-                .stream = stream};
-  return run(&x, true, local, result);
+  shard_move x = {.call = "reshard_reshuffle_local_shard",
+                  .sharder = sharder,
+                  .dtype = dtype,
+                  .ndim = ndim,
+                  .shape = shape,
+                  .before = {dim, n, before},
+                  .after = {dim, m, after},
+                  .stream = stream};
+  return move_chunk(&x, true, local, result);
 }
 
 reshard_status reshard_reshard_local_shard(reshard_sharder sharder, reshard_dtype dtype, int ndim, const int64_t *shape,
                                            int dim_before, int64_t n, const reshard_remote_device *before,
                                            int dim_after, int64_t m, const reshard_remote_device *after,
                                            reshard_tensor local, void *stream, reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshard_local_shard",
-                .sharder = sharder,
-                .dtype = dtype,
-                .ndim = ndim,
-                .shape = shape,
-                .before = {dim_before, n, before},
-                .after = {dim_after, m, after},
-                .stream = stream};
-  return run(&x, false, local, result);
+  shard_move x = {.call = "reshard_reshard_local_shard",
+                  .sharder = sharder,
+                  .dtype = dtype,
+                  .ndim = ndim,
+                  .shape = shape,
+                  .before = {dim_before, n, before},
+                  .after = {dim_after, m, after},
+                  .stream = stream};
+  return move_chunk(&x, false, local, result);
 }

@@ -1,5 +1,5 @@
-/* Sharded tensors whose local tensors are others: of another dtype, on another device. Layout and shards are as before.
- * All ranks come to the same metadata, also those that have no tensor to ask for: these ask with one that is empty. */
+/* Sharded tensors with other local tensors: of another dtype, or on another device. Layout and shards are as before.
+ * All ranks come to the same metadata; those without a tensor map a placeholder, which is empty. */
 #include "metadata/metadata.h"
 #include "sharded/sharder.h"
 
@@ -8,7 +8,7 @@
 
 /* --- One tensor -------------------------------------------------------------------------------------------------- */
 
-/* The device is one that the sharder's tensors can be on. */
+/* Checks that the sharder's tensors can be on the device. */
 static reshard_status check_device(reshard_sharder s, const reshard_tensor_info *info) {
   const rs_device *device = s->device->device;
   char theirs[32] = "", wanted[32];
@@ -22,8 +22,9 @@ static reshard_status check_device(reshard_sharder s, const reshard_tensor_info 
                   wanted, theirs);
 }
 
-/* What a tensor becomes: another of the same shape, or NULL. */
-static reshard_status map_one(reshard_sharder s, const rs_tensor_mapper *m, reshard_tensor t, reshard_tensor *became) {
+/* Maps a tensor to another of the same shape; *became NULL: it stays. */
+static reshard_status map_tensor(reshard_sharder s, const rs_tensor_mapper *m, reshard_tensor t,
+                                 reshard_tensor *became) {
   char was[RS_SHAPE_TEXT], is[RS_SHAPE_TEXT];
   reshard_tensor made = NULL;
   RS_TRY(m->map(m->user, m->path, t, &made));
@@ -45,9 +46,9 @@ static reshard_status map_one(reshard_sharder s, const rs_tensor_mapper *m, resh
   return rs_path_error(m->path, status);
 }
 
-/* Notes what a tensor is: all of a rank are alike. */
-static reshard_status note(const rs_tensor_mapper *m, const reshard_tensor_info *info, bool first,
-                           reshard_properties *p, reshard_device_type *type) {
+/* Records the properties of a tensor: all of a rank are alike. */
+static reshard_status record_properties(const rs_tensor_mapper *m, const reshard_tensor_info *info, bool first,
+                                        reshard_properties *p, reshard_device_type *type) {
   if (!first &&
       (info->dtype != p->dtype || info->requires_grad != p->requires_grad || info->pin_memory != p->pin_memory))
     return rs_path_error(
@@ -62,18 +63,18 @@ static reshard_status note(const rs_tensor_mapper *m, const reshard_tensor_info 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, reshard_properties *p,
-                               reshard_device_type *type, bool *changed) {
+reshard_status rs_placeholder_map(reshard_sharder s, const rs_tensor_mapper *m, reshard_properties *p,
+                                  reshard_device_type *type, bool *changed) {
   const int64_t none = 0;
   reshard_tensor t, became = NULL;
   bool on = *type == s->device->device->type && *type != RESHARD_DEVICE_CPU;
   RS_TRY(reshard_tensor_wrap_on(on ? s->device : NULL, p->dtype, 1, &none, NULL, NULL, NULL, NULL, &t));
   reshard_tensor_set_requires_grad(t, p->requires_grad);
   reshard_tensor_set_pin_memory(t, p->pin_memory);
-  reshard_status status = map_one(s, m, t, &became);
+  reshard_status status = map_tensor(s, m, t, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = note(m, &became->info, true, p, type);
+    status = record_properties(m, &became->info, true, p, type);
   reshard_tensor_release(became);
   reshard_tensor_release(t);
   return status;
@@ -81,7 +82,7 @@ reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, res
 
 /* --- What a rank holds ------------------------------------------------------------------------------------------- */
 
-/* All boxes of a flat piece as one tensor; *first: the first box that has elements. */
+/* Wraps all boxes of a flat piece as one tensor; first: the first box that has elements. */
 static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
                                   reshard_tensor *whole) {
   reshard_tensor begin = local->arrays[first];
@@ -99,7 +100,7 @@ static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arra
   return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
 }
 
-/* The boxes as parts of what the whole has become. */
+/* Cuts the mapped piece into its boxes. */
 static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank,
                                reshard_tensor whole, rs_local_arrays *mapped) {
   if (!whole->info.contiguous)
@@ -114,15 +115,15 @@ static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_local_arrays 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_flat(reshard_sharder s, const rs_local_arrays *local, int64_t first,
-                               const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
-                               rs_local_arrays *mapped, bool *changed) {
+static reshard_status map_flat_piece(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                                     const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                                     rs_local_arrays *mapped, bool *changed) {
   reshard_tensor whole, became = NULL;
   RS_TRY(flat_buffer(m, local, s->comm->rank, first, &whole));
-  reshard_status status = map_one(s, m, whole, &became);
+  reshard_status status = map_tensor(s, m, whole, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = note(m, &became->info, true, p, type);
+    status = record_properties(m, &became->info, true, p, type);
   if (status == RESHARD_SUCCESS && became != NULL)
     status = cut_flat(m, local, s->comm->rank, became, mapped);
   reshard_tensor_release(became);
@@ -130,23 +131,23 @@ static reshard_status map_flat(reshard_sharder s, const rs_local_arrays *local, 
   return status;
 }
 
-static reshard_status map_each(reshard_sharder s, const rs_local_arrays *local, int64_t first,
-                               const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
-                               rs_local_arrays *mapped, bool *changed) {
+static reshard_status map_arrays(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                                 const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                                 rs_local_arrays *mapped, bool *changed) {
   *changed = false;
   for (int64_t i = first; i < local->n; i++) {
     if (local->arrays[i] == NULL)
       continue;
-    RS_TRY(map_one(s, m, local->arrays[i], &mapped->arrays[i]));
+    RS_TRY(map_tensor(s, m, local->arrays[i], &mapped->arrays[i]));
     *changed |= mapped->arrays[i] != NULL;
     if (mapped->arrays[i] == NULL)
       mapped->arrays[i] = reshard_tensor_retain(local->arrays[i]);
-    RS_TRY(note(m, &mapped->arrays[i]->info, i == first, p, type));
+    RS_TRY(record_properties(m, &mapped->arrays[i]->info, i == first, p, type));
   }
   return RESHARD_SUCCESS;
 }
 
-/* The first array that can be asked about; n: none. */
+/* Returns the first array that can be mapped; n: there is none. */
 static int64_t first_array(const rs_local_arrays *local, bool flat) {
   int64_t i = 0;
   while (i < local->n && (local->arrays[i] == NULL || (flat && local->arrays[i]->info.elements == 0)))
@@ -165,9 +166,9 @@ reshard_status rs_local_arrays_map(reshard_sharder s, const rs_local_arrays *loc
   made.layout = reshard_layout_retain(local->layout);
   if (first < local->n)
     *type = local->arrays[first]->info.device_type;
-  reshard_status status = first == local->n ? rs_stand_in_map(s, m, &properties, type, changed)
-                          : flat            ? map_flat(s, local, first, m, &properties, type, &made, changed)
-                                            : map_each(s, local, first, m, &properties, type, &made, changed);
+  reshard_status status = first == local->n ? rs_placeholder_map(s, m, &properties, type, changed)
+                          : flat            ? map_flat_piece(s, local, first, m, &properties, type, &made, changed)
+                                            : map_arrays(s, local, first, m, &properties, type, &made, changed);
   if (status != RESHARD_SUCCESS || !*changed) {
     rs_local_arrays_free(&made);
     return status;

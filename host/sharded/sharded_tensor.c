@@ -1,4 +1,4 @@
-/* Making sharded tensors and looking into them. */
+/* Sharded tensors: made, and asked. */
 #include "sharded/sharder.h"
 
 #include "metadata/metadata.h"
@@ -37,9 +37,9 @@ static reshard_status no_argument(const char *call, const char *name) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
 }
 
-/* The tensor of metadata and the arrays that are this rank's in it. */
-static reshard_status assemble(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
-                               reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
+/* Makes the tensor of metadata and this rank's arrays. */
+static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
+                                  reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
   reshard_layout layout;
   rs_local_arrays local;
   RS_TRY(reshard_metadata_layout(metadata, &s->group, replicated, &layout));
@@ -58,7 +58,8 @@ static reshard_status assemble(reshard_sharder s, reshard_metadata metadata, int
   return status;
 }
 
-static reshard_status check_list(const char *call, int64_t n, const void *list, const reshard_sharded_tensor *tensor) {
+static reshard_status check_shard_list(const char *call, int64_t n, const void *list,
+                                       const reshard_sharded_tensor *tensor) {
   if (tensor == NULL)
     return no_argument(call, "tensor");
   if (n < 0 || (n > 0 && list == NULL))
@@ -70,19 +71,19 @@ static reshard_status check_list(const char *call, int64_t n, const void *list, 
 static reshard_status build_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
                                   const reshard_local_shard *shards, const reshard_sharded_tensor *tensor,
                                   reshard_metadata *local) {
-  RS_TRY(check_list("reshard_sharded_tensor_from_local", n, shards, tensor));
+  RS_TRY(check_shard_list("reshard_sharded_tensor_from_local", n, shards, tensor));
   return n == 0 ? RESHARD_SUCCESS
                 : reshard_metadata_build_local(ndim, shape, n, shards, rs_group_at(&s->group, s->comm->rank), local);
 }
 
-/* After the global metadata is known. */
-static reshard_status take_shards(reshard_sharder s, reshard_metadata global, int64_t n,
-                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
+/* Makes the tensor once the global metadata are known. */
+static reshard_status wrap_local_shards(reshard_sharder s, reshard_metadata global, int64_t n,
+                                        const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
   reshard_tensor *arrays;
   RS_TRY(rs_alloc(&arrays, n, sizeof *arrays));
   for (int64_t i = 0; i < n; i++)
     arrays[i] = shards[i].tensor;
-  reshard_status status = assemble(s, global, 0, n, arrays, tensor);
+  reshard_status status = wrap_shards(s, global, 0, n, arrays, tensor);
   free(arrays);
   return status;
 }
@@ -97,7 +98,7 @@ reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, co
   status = rs_metadata_build_global(s->comm, &s->group, 1, &local, status, -1, &global);
   reshard_metadata_release(local);
   RS_TRY(status);
-  status = rs_agree(s->comm, take_shards(s, global, n, shards, &made));
+  status = rs_agree(s->comm, wrap_local_shards(s, global, n, shards, &made));
   reshard_metadata_release(global);
   if (status == RESHARD_SUCCESS)
     *tensor = made;
@@ -106,7 +107,7 @@ reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, co
   return status;
 }
 
-/* Shapes and dtype are compared with the layout. */
+/* Shapes and dtype are compared with the layout elsewhere. */
 reshard_status rs_check_flags(const reshard_properties *p, int64_t n, reshard_tensor const *tensors) {
   for (int64_t i = 0; i < n; i++) {
     if (tensors[i] == NULL)
@@ -125,16 +126,16 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
   static const char call[] = "reshard_sharded_tensor_from_metadata";
   if (s == NULL || metadata == NULL)
     return no_argument(call, s == NULL ? "sharder" : "metadata");
-  RS_TRY(check_list(call, n, tensors, tensor));
+  RS_TRY(check_shard_list(call, n, tensors, tensor));
   reshard_properties properties = reshard_metadata_properties(metadata);
   RS_TRY(rs_check_flags(&properties, n, tensors));
-  return assemble(s, metadata, 1, n, tensors, tensor);
+  return wrap_shards(s, metadata, 1, n, tensors, tensor);
 }
 
 reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders, reshard_metadata once, int64_t n,
                                      reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   reshard_sharded_tensor made;
-  RS_TRY(assemble(s, holders, 1, n, tensors, &made));
+  RS_TRY(wrap_shards(s, holders, 1, n, tensors, &made));
   if (once != holders) {
     made->holders = made->metadata;
     made->metadata = reshard_metadata_retain(once);
@@ -143,9 +144,9 @@ reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders
   return RESHARD_SUCCESS;
 }
 
-/* The tensor of a layout and its arrays, which are taken over, or freed after an error. */
-static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_local_arrays *local,
-                            reshard_sharded_tensor *tensor) {
+/* Makes the tensor of a layout and its arrays, which are taken over, or freed after an error. */
+static reshard_status build_tensor(reshard_sharder s, const reshard_properties *properties, rs_local_arrays *local,
+                                   reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
   reshard_status status = rs_sharder_describe(s, properties, local->layout, &metadata);
   if (status == RESHARD_SUCCESS)
@@ -163,30 +164,31 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
   static const char call[] = "reshard_sharded_tensor_from_layout";
   rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
-  RS_TRY(check_list(call, n, tensors, tensor));
+  RS_TRY(check_shard_list(call, n, tensors, tensor));
   RS_TRY(rs_check_flags(properties, n, tensors));
   RS_TRY(rs_local_arrays_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &local));
-  return build(s, properties, &local, tensor);
+  return build_tensor(s, properties, &local, tensor);
 }
 
-static reshard_status create(const char *call, reshard_sharder s, reshard_layout layout,
-                             const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
+static reshard_status create_empty(const char *call, reshard_sharder s, reshard_layout layout,
+                                   const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
   rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
     return no_argument(call, "tensor");
   RS_TRY(rs_local_arrays_create(s->device, layout, s->comm->rank, properties, stream, &local));
-  return build(s, properties, &local, tensor);
+  return build_tensor(s, properties, &local, tensor);
 }
 
 reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
                                             const reshard_properties *properties, void *stream,
                                             reshard_sharded_tensor *tensor) {
-  return create("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
+  return create_empty("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
 }
 
-/* Gives a new tensor away, or drops it. */
-static reshard_status finish(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
+/* Returns a new tensor, or releases it after an error. */
+static reshard_status return_tensor(reshard_status status, reshard_sharded_tensor made,
+                                    reshard_sharded_tensor *tensor) {
   if (status == RESHARD_SUCCESS)
     *tensor = made;
   else
@@ -200,8 +202,8 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
   reshard_sharded_tensor made;
   if (tensor == NULL)
     return no_argument(call, "tensor");
-  RS_TRY(create(call, sharder, layout, properties, stream, &made));
-  return finish(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
+  RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
+  return return_tensor(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
@@ -226,7 +228,7 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
   reshard_sharded_tensor made;
   if (fill == NULL || tensor == NULL)
     return no_argument(call, fill == NULL ? "fill" : "tensor");
-  RS_TRY(create(call, sharder, layout, properties, stream, &made));
+  RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < made->local.n && status == RESHARD_SUCCESS; i++) {
     reshard_box bounds;
@@ -234,7 +236,7 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
     if (status == RESHARD_SUCCESS)
       status = fill(user, made->local.arrays[i], &bounds);
   }
-  return finish(status, made, tensor);
+  return return_tensor(status, made, tensor);
 }
 
 reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) {

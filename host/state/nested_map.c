@@ -100,7 +100,7 @@ static reshard_status finish_level(mapping *m, rs_nested **made) {
   level *l = &m->levels.at[m->levels.n - 1];
   *made = NULL;
   if (l->nested->n == 0)
-    RS_TRY(rs_stand_in_map(l->nested->sharder, m->mapper, &l->properties, &l->type, &l->changed));
+    RS_TRY(rs_placeholder_map(l->nested->sharder, m->mapper, &l->properties, &l->type, &l->changed));
   return l->changed ? make_nested(l, made) : RESHARD_SUCCESS;
 }
 
