@@ -1,4 +1,4 @@
-/* The FSDP extension, but for what cuts and gathers (chunk*.c): flattening, unwrapping, the table of functions. */
+/* The FSDP extension: flattening, unwrapping, the table of functions. chunk*.c cut and gather. */
 #include "fsdp/fsdp.h"
 
 #include <stdlib.h>
@@ -6,19 +6,19 @@
 
 /* --- Leaves ------------------------------------------------------------------------------------------------------- */
 
-reshard_status rs_fsdp_take_sharded(reshard_sharded_tensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_sharded_leaf(reshard_sharded_tensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_sharded(tensor, leaf);
   reshard_sharded_tensor_release(tensor);
   return status;
 }
 
-reshard_status rs_fsdp_take_dtensor(reshard_dtensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_dtensor_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_dtensor(tensor, leaf);
   reshard_dtensor_release(tensor);
   return status;
 }
 
-reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_local_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
   static const int64_t none[1] = {0};
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
@@ -29,7 +29,7 @@ reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
   return status;
 }
 
-reshard_status rs_fsdp_wrong_leaf(const char *call, reshard_tree leaf, const char *wanted) {
+reshard_status rs_fsdp_error_leaf(const char *call, reshard_tree leaf, const char *wanted) {
   char text[RS_NODE_TEXT];
   return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call, rs_node_text(text, leaf), wanted);
 }
@@ -52,8 +52,8 @@ int reshard_fsdp_is_flattened(reshard_tensor tensor) {
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
 struct reshard_flat_record_s {
-  reshard_mesh mesh;       /* held */
-  reshard_sharder sharder; /* that the DTensor was made with; borrowed */
+  reshard_mesh mesh;       /* retained */
+  reshard_sharder sharder; /* which the DTensor was made with; borrowed */
   reshard_placement placements[RESHARD_MAX_DIMS];
   int order[RESHARD_MAX_DIMS];
   int ndim;
@@ -84,7 +84,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
 static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat, reshard_flat_record *record) {
   reshard_flat_record made;
   RS_TRY(make_record(tensor, &made));
-  reshard_status status = rs_fsdp_local(tensor, flat);
+  reshard_status status = rs_fsdp_local_leaf(tensor, flat);
   if (status != RESHARD_SUCCESS) {
     reshard_flat_record_free(made);
     return status;
@@ -120,14 +120,14 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
   if (sharder->comm != record->mesh->root->comm) /* the mesh is the TP group's own */
     sharder = record->sharder;
   RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
-  RS_TRY(rs_fsdp_take_dtensor(made, leaf));
+  RS_TRY(rs_fsdp_dtensor_leaf(made, leaf));
   reshard_fsdp_mark_flattened(tensor);
   return RESHARD_SUCCESS;
 }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
 
-static reshard_status metadata_of(reshard_tree leaf, reshard_metadata *metadata) {
+static reshard_status leaf_metadata(reshard_tree leaf, reshard_metadata *metadata) {
   if (rs_leaf_dtensor(leaf) != NULL)
     return reshard_dtensor_metadata(rs_leaf_dtensor(leaf), metadata);
   if (rs_leaf_sharded(leaf) != NULL)
@@ -137,7 +137,7 @@ static reshard_status metadata_of(reshard_tree leaf, reshard_metadata *metadata)
   else if (leaf->kind == RESHARD_TREE_TENSOR)
     *metadata = NULL;
   else
-    return rs_fsdp_wrong_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
+    return rs_fsdp_error_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
   return RESHARD_SUCCESS;
 }
 
@@ -147,7 +147,7 @@ reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, res
   const rs_nested *nested = rs_leaf_nested(leaf);
   if (nested != NULL && nested->n == 1)
     leaf = nested->inner[0];
-  RS_TRY(metadata_of(leaf, metadata));
+  RS_TRY(leaf_metadata(leaf, metadata));
   *inner = reshard_tree_retain(leaf);
   return RESHARD_SUCCESS;
 }
@@ -159,7 +159,7 @@ static reshard_status pre_flatten(void *user, reshard_tree leaf, reshard_tree *f
   return reshard_fsdp_flatten(leaf, flat, record);
 }
 
-/* Nothing of the tensor's memory is touched, so that nothing has to be ordered. */
+/* Orders nothing, since none of the tensor's memory is touched. */
 static reshard_status post_unflatten(void *user, reshard_tensor tensor, reshard_flat_record record, void *stream,
                                      reshard_tree *leaf) {
   (void)stream;

@@ -33,7 +33,7 @@ typedef struct rs_mesh_group {
 
 struct reshard_mesh_s {
   atomic_int references;
-  struct reshard_mesh_s *root; /* itself; else it is held */
+  struct reshard_mesh_s *root; /* itself; else retained */
   int ndim;
   int64_t size;
   int64_t shape[RESHARD_MAX_DIMS];
@@ -43,13 +43,13 @@ struct reshard_mesh_s {
   int ndigits;
   rs_digit digits[RESHARD_MAX_DIMS]; /* |stride| descending */
 
-  /* a root's */
+  /* of a root alone */
   reshard_comm comm; /* NULL: dry */
   int64_t world;
   bool regular;                     /* positions are ranks */
   rs_ranks list;                    /* else */
   _Atomic(rs_mesh_group *) groups;  /* immutable once they are here */
-  struct reshard_mesh_s *made_from; /* whose communicator this one is on, held; or NULL */
+  struct reshard_mesh_s *made_from; /* retained, for its communicator; or NULL */
 };
 
 /* A root without ranks: one reference, shape, size and names, on comm or of a world. */

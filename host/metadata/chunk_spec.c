@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Piece i of n over w by the chunk rule; trailing ones are empty and begin at n. */
-static void take_piece(int64_t n, int64_t w, int64_t i, int64_t *offset, int64_t *extent) {
+static void chunk_piece(int64_t n, int64_t w, int64_t i, int64_t *offset, int64_t *extent) {
   int64_t split = rs_ceil_div(n, w);
   *offset = split > 0 && i < rs_ceil_div(n, split) ? split * i : n; /* no product beyond n */
   *extent = rs_min(split, n - *offset);
@@ -15,7 +15,7 @@ static reshard_shard make_shard(int ndim, const int64_t *shape, int dim, int64_t
   reshard_shard s = {.placement = *placement};
   for (int d = 0; d < ndim; d++)
     s.box.extent[d] = shape[d];
-  take_piece(shape[dim], n, i, &s.box.offset[dim], &s.box.extent[dim]);
+  chunk_piece(shape[dim], n, i, &s.box.offset[dim], &s.box.extent[dim]);
   return s;
 }
 

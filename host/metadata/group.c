@@ -15,7 +15,7 @@ static void list_ranks(rs_text *text, const reshard_group *group) {
     rs_text_add(text, ", ... (%lld in all)", (long long)group->n);
 }
 
-static reshard_status not_found(const reshard_group *group, int64_t global_rank) {
+static reshard_status error_not_found(const reshard_group *group, int64_t global_rank) {
   char list[256] = "";
   rs_text text = {list, sizeof list, 0};
   if (group->n < 1)
@@ -31,7 +31,7 @@ reshard_status reshard_group_find(const reshard_group *group, int64_t global_ran
   for (int64_t i = 0; group->ranks != NULL && i < group->n && found < 0; i++)
     found = group->ranks[i] == global_rank ? i : -1;
   if (found < 0)
-    return not_found(group, global_rank);
+    return error_not_found(group, global_rank);
   *rank = found;
   return RESHARD_SUCCESS;
 }
@@ -92,7 +92,7 @@ reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, i
       high = middle;
   }
   if (low == map->group->n || (int64_t)map->sorted[low].key != global_rank)
-    return not_found(map->group, global_rank);
+    return error_not_found(map->group, global_rank);
   *rank = (int64_t)map->sorted[low].value;
   return RESHARD_SUCCESS;
 }

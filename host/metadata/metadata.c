@@ -1,4 +1,4 @@
-/* Life of metadata, and what is always true of it. */
+/* Metadata: references, fields, and what is always true of them. */
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
@@ -127,7 +127,7 @@ const reshard_shard *reshard_metadata_shards(reshard_metadata metadata) {
   return metadata != NULL ? metadata->shards : NULL;
 }
 
-/* Neither has padding, and what is unused is 0. */
+/* Compares bytes: neither struct has padding, and unused dims are 0. */
 _Static_assert(sizeof(reshard_properties) == 4 * sizeof(int), "properties are compared as bytes");
 _Static_assert(sizeof(reshard_shard) == (2 * RESHARD_MAX_DIMS + 2) * sizeof(int64_t), "shards are compared as bytes");
 

@@ -48,7 +48,7 @@ static reshard_status add_product(builder *b, int64_t cell) {
   }
 }
 
-/* Boxes of a boxes or flat layout are taken as they are: an empty one keeps its offset. */
+/* Copies the boxes of a boxes or flat layout: an empty one keeps its offset. */
 static reshard_status add_cell(builder *b, int64_t cell) {
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   RS_TRY(rs_vec_reserve(&b->shards, b->shards.n + 1));

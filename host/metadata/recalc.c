@@ -1,10 +1,10 @@
-/* Row-wise shards whose sizes have changed: their offsets and the size of the tensor follow from the sizes. */
+/* Row-wise shards whose sizes have changed: offsets and the size of the tensor follow from the sizes. */
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
 
-/* Every shard is on a rank and has the extents of shard 0 but for dim. */
-static reshard_status check_alike(const struct reshard_metadata_s *m, int dim) {
+/* Checks that every shard is on a rank and has the extents of shard 0, but for dim. */
+static reshard_status check_extents(const struct reshard_metadata_s *m, int dim) {
   char first[RS_PLACEMENT_TEXT], other[RS_PLACEMENT_TEXT];
   for (int64_t i = 0; i < m->n; i++) {
     const reshard_shard *s = &m->shards[i], *zero = &m->shards[0];
@@ -22,7 +22,7 @@ static reshard_status check_alike(const struct reshard_metadata_s *m, int dim) {
   return RESHARD_SUCCESS;
 }
 
-/* The shards' numbers by rank, in the order given within one. */
+/* Sorts the shards' numbers by rank, in the order given within one. */
 static const rs_pair *sort_by_rank(const struct reshard_metadata_s *m, rs_pair *pairs, rs_pair *spare) {
   uint64_t bits = 0;
   for (int64_t i = 0; i < m->n; i++) {
@@ -38,7 +38,7 @@ reshard_status reshard_metadata_recalc(reshard_metadata metadata, int dim, resha
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_recalc: %s is NULL",
                     m == NULL ? "metadata" : "recalculated");
   RS_TRY(rs_metadata_dim("recalc", dim, m->ndim, &dim));
-  RS_TRY(check_alike(m, dim));
+  RS_TRY(check_extents(m, dim));
   int64_t shape[RESHARD_MAX_DIMS], begin = 0;
   rs_pair *pairs = NULL, *spare = NULL;
   const rs_pair *sorted;

@@ -26,7 +26,7 @@ char *rs_put(char *at, uint64_t number) {
   return at;
 }
 
-static reshard_status damaged(const rs_reader *r, const char *what, const char *why) {
+static reshard_status error_damaged(const rs_reader *r, const char *what, const char *why) {
   return rs_error(RESHARD_ERROR_INVALID, "metadata string: byte %lld: %s %s", (long long)(r->at - r->begin), what, why);
 }
 
@@ -37,14 +37,14 @@ reshard_status rs_take(rs_reader *r, const char *what, uint64_t most, int64_t *n
   for (; at < r->end && *at >= 128 && shift < 63; at++, shift += 7)
     n |= (uint64_t)(*at & 127) << shift;
   if (at == r->end)
-    return damaged(r, what, "is cut off");
+    return error_damaged(r, what, "is cut off");
   if (*at >= 128 || (shift == 63 && *at > 1))
-    return damaged(r, what, "does not fit in 64 bits");
+    return error_damaged(r, what, "does not fit in 64 bits");
   if (*at == 0 && shift > 0)
-    return damaged(r, what, "is longer than it need be");
+    return error_damaged(r, what, "is longer than it need be");
   n |= (uint64_t)*at << shift;
   if (n > most)
-    return damaged(r, what, "is too large");
+    return error_damaged(r, what, "is too large");
   r->at = at + 1;
   *number = (int64_t)n;
   return RESHARD_SUCCESS;
@@ -161,7 +161,7 @@ reshard_status rs_take_head(rs_reader *r, rs_head *head) {
   h.properties = (reshard_properties){(reshard_dtype)dtype, (reshard_memory_format)format, flags & 1, (int)flags >> 1};
   for (int d = 0; d < h.ndim; d++)
     RS_TRY(rs_take(r, "shape", INT64_MAX, &h.shape[d]));
-  uint64_t most = (uint64_t)((r->end - r->at) / (2 * ndim + 3)); /* what is left has room for: memory is asked for it */
+  uint64_t most = (uint64_t)((r->end - r->at) / (2 * ndim + 3)); /* room for so many; they are allocated */
   RS_TRY(rs_take(r, "number of shards", most, &h.n));
   *head = h;
   return RESHARD_SUCCESS;
@@ -184,7 +184,7 @@ reshard_status rs_take_shards(rs_reader *r, int ndim, int64_t n, reshard_shard *
 }
 
 reshard_status rs_take_end(const rs_reader *r) {
-  return r->at == r->end ? RESHARD_SUCCESS : damaged(r, "the end", "is expected here");
+  return r->at == r->end ? RESHARD_SUCCESS : error_damaged(r, "the end", "is expected here");
 }
 
 reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes, size_t size, size_t *needed) {

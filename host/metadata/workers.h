@@ -6,7 +6,7 @@
 
 #include <reshard/metadata.h>
 
-/* Of a placement or a name, as far as an error quotes it (rs_quote). */
+/* Characters of a placement or a name that an error quotes (rs_quote). */
 #define RS_QUOTED 96
 bool rs_worker_character(char c);
 /* Rank of a name of n characters, -1 where it is not in the table; workers may be NULL. */

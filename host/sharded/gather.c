@@ -44,15 +44,6 @@ static reshard_status wrap_whole(whole_move *p, reshard_layout like, reshard_dty
   return status;
 }
 
-/* Lists the cast of an array into one of the same shape. */
-static reshard_status list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst) {
-  rs_axis axes[RESHARD_MAX_DIMS];
-  int64_t from = (int64_t)reshard_dtype_size(src->dtype), to = (int64_t)reshard_dtype_size(dst->dtype);
-  for (int d = 0; d < src->ndim; d++)
-    axes[d] = (rs_axis){src->shape[d], src->strides[d] * from, dst->strides[d] * to};
-  return rs_casts_add(casts, src->data, dst->data, src->dtype, dst->dtype, src->ndim, axes);
-}
-
 /* Casts the shards to the other dtype, in the order of stream. */
 static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, reshard_dtype from, void *stream) {
   const reshard_properties properties = {.dtype = p->dtype};
@@ -70,7 +61,7 @@ static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, r
       continue;
     status = rs_tensor_use_on("shard", src, device, stream);
     if (status == RESHARD_SUCCESS)
-      status = list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
+      status = rs_tensor_list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
   }
   if (status == RESHARD_SUCCESS && casts.cast.n > 0)
     status = device->ops->cast(device, &casts, stream);

@@ -11,15 +11,14 @@
 /* Checks that the sharder's tensors can be on the device. */
 static reshard_status check_device(reshard_sharder s, const reshard_tensor_info *info) {
   const rs_device *device = s->device->device;
-  char theirs[32] = "", wanted[32];
+  char theirs[RS_DEVICE_TEXT], wanted[RS_DEVICE_TEXT];
+  bool cpu = device->type == RESHARD_DEVICE_CPU;
   if (info->device_type == RESHARD_DEVICE_CPU ||
       (info->device_type == device->type && info->device_index == device->index))
     return RESHARD_SUCCESS;
-  if (device->type != RESHARD_DEVICE_CPU)
-    rs_text_add(&(rs_text){theirs, sizeof theirs, 0}, " or on cuda:%d", device->index);
-  rs_text_add(&(rs_text){wanted, sizeof wanted, 0}, "cuda:%d", info->device_index);
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "a local tensor would be on %s; those of its sharder are on the CPU%s",
-                  wanted, theirs);
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "a local tensor would be on %s; those of its sharder are on the CPU%s%s",
+                  rs_device_text(wanted, info->device_type, info->device_index), cpu ? "" : " or on ",
+                  cpu ? "" : rs_device_text(theirs, device->type, device->index));
 }
 
 /* Maps a tensor to another of the same shape; *became NULL: it stays. */

@@ -18,22 +18,15 @@
 
 #include "tree/tree.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#define PLACE_TEXT 16
-static const char *place_text(char buffer[PLACE_TEXT], reshard_device_type type, int index) {
-  snprintf(buffer, PLACE_TEXT, type == RESHARD_DEVICE_CPU ? "the CPU" : "cuda:%d", index);
-  return buffer;
-}
-
 reshard_status rs_tensor_where(const char *call, reshard_tensor tensor, reshard_device device) {
-  char is[PLACE_TEXT], wanted[PLACE_TEXT];
+  char is[RS_DEVICE_TEXT], wanted[RS_DEVICE_TEXT];
   if (rs_tensor_is_on(tensor, device->device))
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s: a tensor on %s, the device is %s", call,
-                  place_text(is, tensor->info.device_type, tensor->info.device_index),
-                  place_text(wanted, device->device->type, device->device->index));
+                  rs_device_text(is, tensor->info.device_type, tensor->info.device_index),
+                  rs_device_text(wanted, device->device->type, device->device->index));
 }
 
 /* --- What is to be moved --------------------------------------------------------------------------------- */
@@ -50,10 +43,10 @@ static reshard_status open_gpu(rs_move *m, reshard_device gpu) {
 
 /* A tensor that came without a handle (DLPack) gets one for the time of the move. */
 static reshard_status open_source(rs_move *m, reshard_tensor src) {
-  char name[PLACE_TEXT];
+  char name[RS_DEVICE_TEXT];
   reshard_device owner = reshard_device_retain(rs_tensor_device(src));
   if (owner == NULL)
-    RS_TRY(reshard_device_create(place_text(name, RESHARD_DEVICE_CUDA, src->info.device_index), NULL, &owner));
+    RS_TRY(reshard_device_create(rs_device_text(name, RESHARD_DEVICE_CUDA, src->info.device_index), NULL, &owner));
   reshard_status status = open_gpu(m, owner);
   reshard_device_release(owner);
   return status;
