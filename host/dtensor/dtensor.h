@@ -1,7 +1,7 @@
 /* Inside of a DTensor: a mesh, and local arrays of a layout of that mesh. A DTensor becomes a sharded tensor, with the
  * metadata of all ranks' shards, only when that is asked for: making and moving one lists no ranks. */
-#ifndef RS_SHARDED_DTENSOR_H
-#define RS_SHARDED_DTENSOR_H
+#ifndef RS_DTENSOR_DTENSOR_H
+#define RS_DTENSOR_DTENSOR_H
 
 #include "layout/layout.h"
 #include "mesh/mesh.h"

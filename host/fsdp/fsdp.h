@@ -1,6 +1,6 @@
 /* Inside of the FSDP extension. */
-#ifndef RS_SHARDED_FSDP_H
-#define RS_SHARDED_FSDP_H
+#ifndef RS_FSDP_FSDP_H
+#define RS_FSDP_FSDP_H
 
 #include "dtensor/dtensor.h"
 #include "state/state.h"

@@ -5,8 +5,8 @@
  * digit * stride over all dims, plus an offset. A dim of the root has one digit, a flattened dim those of the dims that
  * it was made of, a dim of extent 1 none. Sorted by descending stride, each stride is greater than what all smaller
  * ones can add up to, so digits are found by division, and a position that leaves a rest is not in the mesh. */
-#ifndef RS_SHARDED_MESH_H
-#define RS_SHARDED_MESH_H
+#ifndef RS_MESH_MESH_H
+#define RS_MESH_MESH_H
 
 #include "comm/comm.h"
 #include "layout/ranks.h"

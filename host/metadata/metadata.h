@@ -1,6 +1,6 @@
 /* Inside of metadata. */
-#ifndef RS_SHARDED_METADATA_H
-#define RS_SHARDED_METADATA_H
+#ifndef RS_METADATA_METADATA_H
+#define RS_METADATA_METADATA_H
 
 #include "comm/gather.h"
 #include "layout/sort.h"

@@ -1,6 +1,6 @@
 /* The table of workers' names, for placements. */
-#ifndef RS_SHARDED_WORKERS_H
-#define RS_SHARDED_WORKERS_H
+#ifndef RS_METADATA_WORKERS_H
+#define RS_METADATA_WORKERS_H
 
 #include "base/base.h"
 

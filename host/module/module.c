@@ -21,7 +21,7 @@ reshard_status reshard_module_create(reshard_module *module) {
     return rs_error(RESHARD_ERROR_INVALID, "reshard_module_create: module is NULL");
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
-  atomic_init(&made->placed, false);
+  atomic_init(&made->contained, false);
   *module = made;
   return RESHARD_SUCCESS;
 }
@@ -62,7 +62,7 @@ static reshard_status find_cycle(reshard_module module, reshard_module child, bo
   rs_names seen = {0}; /* addresses of modules, in the order in which they are looked at */
   int64_t number;
   *cycle = child == module;
-  if (*cycle || child->members.n == 0 || !atomic_load_explicit(&module->placed, memory_order_relaxed))
+  if (*cycle || child->members.n == 0 || !atomic_load_explicit(&module->contained, memory_order_relaxed))
     return RESHARD_SUCCESS;
   reshard_status status = rs_names_put(&seen, &child, sizeof child, &number);
   for (int64_t i = 0; i < seen.all.n && !*cycle && status == RESHARD_SUCCESS; i++) {
@@ -129,7 +129,7 @@ static reshard_status set_member(const char *call, reshard_module module, const 
                     rs_quote(quoted, sizeof quoted, given->name), rs_member_text(member->kind));
   rs_member before = *member;
   if (given->child != NULL)
-    atomic_store_explicit(&given->child->placed, true, memory_order_relaxed);
+    atomic_store_explicit(&given->child->contained, true, memory_order_relaxed);
   member->child = reshard_module_retain(given->child);
   member->tensor = reshard_tensor_retain(given->tensor);
   reshard_module_release(before.child);

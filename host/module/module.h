@@ -21,8 +21,8 @@ typedef struct rs_member {
 
 struct reshard_module_s {
   atomic_int references;
-  atomic_bool placed;  /* was a child once: may be inside of others */
-  reshard_module next; /* of those that are being freed */
+  atomic_bool contained; /* was a child once: may be inside of others */
+  reshard_module next;   /* of those that are being freed */
   RS_VEC(rs_member) members;
   rs_names names; /* by the number of the member */
 };

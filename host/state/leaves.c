@@ -3,6 +3,7 @@
 
 #include "metadata/metadata.h"
 #include "state/state.h"
+#include "tree/walk.h"
 
 #include <stdlib.h>
 #include <string.h>

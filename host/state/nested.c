@@ -171,7 +171,7 @@ void rs_nested_release(void *value) {
     rs_nested *nested = dead, *deeper;
     dead = nested->next;
     for (int64_t i = 0; i < nested->n; i++)
-      if ((deeper = rs_node_take(nested->inner[i], &rs_nested_type)) != NULL) {
+      if ((deeper = rs_node_release_value(nested->inner[i], &rs_nested_type)) != NULL) {
         deeper->next = dead;
         dead = deeper;
       }

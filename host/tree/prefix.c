@@ -18,7 +18,7 @@ static reshard_status rename_all(reshard_tree dict, const char *old_prefix, cons
     bool renamed = !rs_key_is_int(name) && strncmp(key, old_prefix, had) == 0;
     int64_t number;
     RS_TRY(renamed ? rs_form_add(form, new_prefix, key + had, &number) : rs_form_add_name(form, name, &number));
-    if (number != i) /* of two that are the same one is renamed: those that are stay distinct */
+    if (number != i) /* names that stay are distinct: one of two equal ones is renamed */
       return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' would become '%s', which the dict has already", call,
                       rs_quote(before, sizeof before, renamed ? key : rs_node_key(dict, number)),
                       rs_quote(after, sizeof after, form->keys.all.at[number].at));
