@@ -138,7 +138,8 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
                     : mesh == NULL  ? "mesh"
                                     : "tensor");
   const struct reshard_layout_s *l = sharded->local.layout;
-  reshard_sharder given = sharded->sharder->made_for != NULL ? sharded->sharder->made_for : sharded->sharder;
+  const rs_dtensor_cache *cache = sharded->sharder->attached;
+  reshard_sharder given = cache != NULL && cache->made_for != NULL ? cache->made_for : sharded->sharder;
   if (l->kind != RESHARD_LAYOUT_MESH || l->mesh_ndim != mesh->ndim)
     return no_mesh_layout(call, sharded->local.layout, mesh);
   const reshard_placing placing = {mesh, l->placements, l->order};
@@ -156,6 +157,23 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
   RS_TRY(status);
   status = rs_dtensor_new(given, group.sharder, mesh, &properties, &local, tensor);
   if (status != RESHARD_SUCCESS)
+    rs_local_arrays_free(&local);
+  return status;
+}
+
+reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper, reshard_dtensor *mapped) {
+  reshard_properties properties = t->properties;
+  reshard_device_type home = t->sharder->device->device->type, type = t->on_cpu ? RESHARD_DEVICE_CPU : home;
+  rs_local_arrays local;
+  bool changed;
+  *mapped = NULL;
+  RS_TRY(rs_local_arrays_map(t->sharder, &t->local, mapper, &properties, &type, &local, &changed));
+  if (!changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_dtensor_new(t->given, t->sharder, t->mesh, &properties, &local, mapped);
+  if (status == RESHARD_SUCCESS)
+    (*mapped)->on_cpu = type != home;
+  else
     rs_local_arrays_free(&local);
   return status;
 }

@@ -22,6 +22,16 @@ struct reshard_dtensor_s {
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
 };
 
+/* Sharders of groups and layouts, attached to the sharder that DTensors are made with; or to that of a group. */
+typedef struct rs_dtensor_cache {
+  reshard_sharder made_for;                  /* a group's: the sharder that owns it; NULL: it is a user's */
+  RS_VEC(struct rs_group_sharder *) groups;  /* group.c */
+  RS_VEC(struct rs_cached_layout *) layouts; /* used last first (layouts.c) */
+} rs_dtensor_cache;
+/* The cache of a sharder, made when it is first asked for (group.c). */
+reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **cache);
+void rs_cached_layout_free(struct rs_cached_layout *cached);
+
 /* The ranks that act together in a placing. Those of a sub-mesh (a part with fewer ranks than its root) act alone, each
  * group for itself, in ranks of the group; else all ranks of the communicator do. */
 typedef struct rs_placing_group {

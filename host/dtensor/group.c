@@ -12,10 +12,30 @@ struct rs_group_sharder {
   reshard_sharder sharder;
 };
 
-static void free_group_sharder(struct rs_group_sharder *grouped) {
-  reshard_sharder_destroy(grouped->sharder);
-  reshard_mesh_release(grouped->root);
-  free(grouped);
+static void free_group_sharder(struct rs_group_sharder *group) {
+  reshard_sharder_destroy(group->sharder);
+  reshard_mesh_release(group->root);
+  free(group);
+}
+
+static void free_cache(void *attached) {
+  rs_dtensor_cache *cache = attached;
+  for (int64_t i = 0; i < cache->groups.n; i++)
+    free_group_sharder(cache->groups.at[i]);
+  for (int64_t i = 0; i < cache->layouts.n; i++)
+    rs_cached_layout_free(cache->layouts.at[i]);
+  free(cache->groups.at);
+  free(cache->layouts.at);
+  free(cache);
+}
+
+reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **cache) {
+  if (sharder->attached == NULL) {
+    RS_TRY(rs_alloc_zero(&sharder->attached, 1, sizeof **cache));
+    sharder->attached_free = free_cache;
+  }
+  *cache = sharder->attached;
+  return RESHARD_SUCCESS;
 }
 
 /* Makes a group's sharder; its global ranks are those of the given one. */
@@ -36,20 +56,22 @@ static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mes
   return status;
 }
 
-static reshard_status add_group_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
-                                        reshard_sharder *sharder) {
+static reshard_status add_group_sharder(reshard_sharder given, rs_dtensor_cache *cache, reshard_mesh mesh,
+                                        reshard_comm comm, reshard_sharder *sharder) {
   struct rs_group_sharder *made;
-  RS_TRY(rs_vec_reserve(&given->groups, given->groups.n + 1));
+  rs_dtensor_cache *own;
+  RS_TRY(rs_vec_reserve(&cache->groups, cache->groups.n + 1));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
+  made->root = reshard_mesh_retain(mesh->root);
   reshard_status status = make_group_sharder(given, mesh, comm, &made->sharder);
+  if (status == RESHARD_SUCCESS)
+    status = rs_dtensor_cache_get(made->sharder, &own);
   if (status != RESHARD_SUCCESS) {
-    free(made);
+    free_group_sharder(made);
     return status;
   }
-  made->sharder->made_for = given;
-  made->root = reshard_mesh_retain(mesh->root);
-  given->groups.at[given->groups.n++] = made;
-  given->group_free = free_group_sharder;
+  own->made_for = given;
+  cache->groups.at[cache->groups.n++] = made;
   *sharder = made->sharder;
   return RESHARD_SUCCESS;
 }
@@ -89,12 +111,14 @@ reshard_status rs_placing_group_find(const char *call, reshard_sharder given, co
   group->comm = rs_mesh_known_comm(mesh);
   if (group->comm == NULL)
     return error_no_group(call, mesh);
-  for (int64_t i = 0; i < given->groups.n; i++)
-    if (given->groups.at[i]->sharder->comm == group->comm) {
-      group->sharder = given->groups.at[i]->sharder;
+  rs_dtensor_cache *cache;
+  RS_TRY(rs_dtensor_cache_get(given, &cache));
+  for (int64_t i = 0; i < cache->groups.n; i++)
+    if (cache->groups.at[i]->sharder->comm == group->comm) {
+      group->sharder = cache->groups.at[i]->sharder;
       return RESHARD_SUCCESS;
     }
-  return add_group_sharder(given, mesh, group->comm, &group->sharder);
+  return add_group_sharder(given, cache, mesh, group->comm, &group->sharder);
 }
 
 bool rs_same_group(reshard_mesh a, reshard_mesh b) {

@@ -37,38 +37,36 @@ static layout_key make_key(const reshard_placing *placing, int ndim, const int64
   return key;
 }
 
-static void free_cached(struct rs_cached_layout *cached) {
+void rs_cached_layout_free(struct rs_cached_layout *cached) {
   reshard_mesh_release(cached->mesh);
   reshard_layout_release(cached->layout);
   free(cached);
 }
 
 /* Puts a layout in the place of the one that was used longest ago. */
-static reshard_status cache_layout(reshard_sharder s, const layout_key *key, uint64_t hash, reshard_mesh mesh,
-                                   reshard_layout layout) {
+static reshard_status cache_layout(rs_dtensor_cache *c, int64_t most, const layout_key *key, uint64_t hash,
+                                   reshard_mesh mesh, reshard_layout layout) {
   struct rs_cached_layout *cached;
-  int64_t most = 2 * s->limit; /* two for each plan */
   if (most == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&s->layouts, rs_min(s->layouts.n + 1, most)));
+  RS_TRY(rs_vec_reserve(&c->layouts, rs_min(c->layouts.n + 1, most)));
   RS_TRY(rs_alloc(&cached, 1, sizeof *cached));
   *cached = (struct rs_cached_layout){hash, *key, reshard_mesh_retain(mesh), reshard_layout_retain(layout)};
-  if (s->layouts.n == most)
-    free_cached(s->layouts.at[--s->layouts.n]);
-  memmove(s->layouts.at + 1, s->layouts.at, (size_t)s->layouts.n++ * sizeof *s->layouts.at);
-  s->layouts.at[0] = cached;
-  s->layout_free = free_cached;
+  if (c->layouts.n == most)
+    rs_cached_layout_free(c->layouts.at[--c->layouts.n]);
+  memmove(c->layouts.at + 1, c->layouts.at, (size_t)c->layouts.n++ * sizeof *c->layouts.at);
+  c->layouts.at[0] = cached;
   return RESHARD_SUCCESS;
 }
 
-static reshard_layout find_layout(reshard_sharder s, const layout_key *key, uint64_t hash, reshard_mesh mesh) {
-  for (int64_t i = 0; i < s->layouts.n; i++) {
-    struct rs_cached_layout *p = s->layouts.at[i];
+static reshard_layout find_layout(rs_dtensor_cache *c, const layout_key *key, uint64_t hash, reshard_mesh mesh) {
+  for (int64_t i = 0; i < c->layouts.n; i++) {
+    struct rs_cached_layout *p = c->layouts.at[i];
     if (p->hash != hash || memcmp(&p->key, key, sizeof *key) != 0 ||
         (p->mesh != mesh && !reshard_mesh_equal(p->mesh, mesh)))
       continue;
-    memmove(s->layouts.at + 1, s->layouts.at, (size_t)i * sizeof *s->layouts.at);
-    s->layouts.at[0] = p;
+    memmove(c->layouts.at + 1, c->layouts.at, (size_t)i * sizeof *c->layouts.at);
+    c->layouts.at[0] = p;
     return p->layout;
   }
   return NULL;
@@ -89,10 +87,12 @@ reshard_status rs_placing_layout(const char *call, reshard_sharder s, const resh
   bool sound = ndim >= 0 && ndim <= RESHARD_MAX_DIMS && (ndim == 0 || shape != NULL); /* else there is no key */
   layout_key key = {0};
   uint64_t hash = 0;
+  rs_dtensor_cache *cache;
+  RS_TRY(rs_dtensor_cache_get(s, &cache));
   if (sound) {
     key = make_key(placing, ndim, shape);
     hash = rs_hash(0, &key, sizeof key);
-    reshard_layout known = find_layout(s, &key, hash, placing->mesh);
+    reshard_layout known = find_layout(cache, &key, hash, placing->mesh);
     if (known != NULL) {
       *layout = reshard_layout_retain(known);
       return RESHARD_SUCCESS;
@@ -102,7 +102,7 @@ reshard_status rs_placing_layout(const char *call, reshard_sharder s, const resh
   reshard_status status = make_layout(s, placing, ndim, shape, &made);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", call, reshard_last_error());
-  status = cache_layout(s, &key, hash, placing->mesh, made);
+  status = cache_layout(cache, 2 * s->limit, &key, hash, placing->mesh, made); /* two for each plan */
   if (status == RESHARD_SUCCESS)
     *layout = made;
   else

@@ -110,14 +110,10 @@ static void evict_plans(reshard_sharder s, int64_t most) {
 void reshard_sharder_destroy(reshard_sharder sharder) {
   if (sharder == NULL)
     return;
-  for (int64_t i = 0; i < sharder->groups.n; i++)
-    sharder->group_free(sharder->groups.at[i]);
-  free(sharder->groups.at);
+  if (sharder->attached != NULL)
+    sharder->attached_free(sharder->attached);
   evict_plans(sharder, 0);
   free(sharder->plans.at);
-  for (int64_t i = 0; i < sharder->layouts.n; i++)
-    sharder->layout_free(sharder->layouts.at[i]);
-  free(sharder->layouts.at);
   reshard_device_release(sharder->device);
   rs_once_memory_free(&sharder->memory, sharder->comm->device);
   free((void *)sharder->group.ranks);

@@ -79,14 +79,10 @@ struct reshard_sharder_s {
   reshard_group group; /* ranks are a copy */
   reshard_path path;
   int64_t workspace_limit;
-  int64_t limit;                             /* plans in the cache; 0: none */
-  RS_VEC(rs_cached_plan *) plans;            /* used last first */
-  RS_VEC(struct rs_cached_layout *) layouts; /* of DTensors, likewise: of a room above */
-  void (*layout_free)(struct rs_cached_layout *);
-  RS_VEC(struct rs_group_sharder *)
-  groups; /* sharders of groups of sub-meshes, made for this one: of a room above, too */
-  void (*group_free)(struct rs_group_sharder *);
-  struct reshard_sharder_s *made_for; /* of a group's: that one; NULL: it is a user's */
+  int64_t limit;                  /* plans in the cache; 0: none */
+  RS_VEC(rs_cached_plan *) plans; /* used last first */
+  void *attached;                 /* of a room above; freed with the sharder; NULL: nothing */
+  void (*attached_free)(void *attached);
   rs_once_memory memory;
   reshard_device device; /* whose pool new arrays come from; retained */
   reshard_sharder_stats stats;
