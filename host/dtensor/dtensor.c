@@ -133,10 +133,7 @@ reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, resh
                                             reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_sharded";
   if (sharded == NULL || mesh == NULL || tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    sharded == NULL ? "sharded"
-                    : mesh == NULL  ? "mesh"
-                                    : "tensor");
+    return rs_error_null(call, sharded == NULL ? "sharded" : mesh == NULL ? "mesh" : "tensor");
   const struct reshard_layout_s *l = sharded->local.layout;
   const rs_dtensor_cache *cache = sharded->sharder->attached;
   reshard_sharder given = cache != NULL && cache->made_for != NULL ? cache->made_for : sharded->sharder;

@@ -79,10 +79,9 @@ static reshard_status add_group_sharder(reshard_sharder given, rs_dtensor_cache 
 static reshard_status check_placing(const char *call, reshard_sharder given, const reshard_placing *placing) {
   char text[RS_MESH_TEXT];
   if (placing == NULL || placing->mesh == NULL || placing->placements == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    placing == NULL         ? "placing"
-                    : placing->mesh == NULL ? "the mesh of a placing"
-                                            : "the list of placements");
+    return rs_error_null(call, placing == NULL         ? "placing"
+                               : placing->mesh == NULL ? "the mesh of a placing"
+                                                       : "the list of placements");
   if (placing->mesh->root->comm != given->comm)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the mesh %s is %s", call, rs_mesh_text(text, placing->mesh),
                     placing->mesh->root->comm == NULL ? "dry: it has no communicator"

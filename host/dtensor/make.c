@@ -3,10 +3,6 @@
 
 #include <string.h>
 
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
-}
-
 /* Makes a DTensor of new arrays, or of `local` where it is given. */
 static reshard_status make_dtensor(const char *call, reshard_sharder given, const rs_placing_group *group,
                                    const reshard_placing *placing, int ndim, const int64_t *shape,
@@ -53,7 +49,7 @@ static reshard_status check_local(const char *call, const rs_placing_group *grou
                                   reshard_tensor local, int ndim, const int64_t *shape, const reshard_dtensor *tensor) {
   char text[RS_MESH_TEXT], given[RS_SHAPE_TEXT];
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   reshard_sharder s = group->sharder;
   int64_t mine = reshard_mesh_rank(placing->mesh);
   bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
@@ -101,7 +97,7 @@ reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_p
                                           int ndim, const int64_t *shape, int check, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_local";
   if (given == NULL)
-    return no_argument(call, "sharder");
+    return rs_error_null(call, "sharder");
   rs_placing_group group;
   reshard_status mine = rs_placing_group_find(call, given, placing, &group);
   if (mine == RESHARD_SUCCESS)
@@ -165,7 +161,7 @@ static reshard_status check_distribute(const char *call, reshard_sharder s, resh
                                        const int64_t *shape, const reshard_properties *properties,
                                        const reshard_dtensor *tensor) {
   if (properties == NULL || tensor == NULL || (ndim > 0 && shape == NULL))
-    return no_argument(call, properties == NULL ? "properties" : tensor == NULL ? "tensor" : "shape");
+    return rs_error_null(call, properties == NULL ? "properties" : tensor == NULL ? "tensor" : "shape");
   return whole != NULL ? check_whole(call, s->comm->rank, whole, ndim, shape, properties) : RESHARD_SUCCESS;
 }
 
@@ -198,7 +194,7 @@ reshard_status reshard_dtensor_distribute(reshard_sharder given, const reshard_p
                                           const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_distribute";
   if (given == NULL)
-    return no_argument(call, "sharder");
+    return rs_error_null(call, "sharder");
   rs_placing_group group;
   reshard_status mine = rs_placing_group_find(call, given, placing, &group);
   if (mine == RESHARD_SUCCESS)
@@ -213,7 +209,7 @@ reshard_status reshard_dtensor_empty(reshard_sharder s, const reshard_placing *p
                                      const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_empty";
   if (s == NULL || properties == NULL || tensor == NULL)
-    return no_argument(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
+    return rs_error_null(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
   rs_placing_group group;
   RS_TRY(rs_placing_group_find(call, s, placing, &group));
   return make_dtensor(call, s, &group, placing, ndim, shape, properties, NULL, stream, tensor);

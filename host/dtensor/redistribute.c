@@ -100,7 +100,7 @@ static reshard_status make_entry(redistribution *r, int64_t i) {
 
 static reshard_status prepare_move(redistribution *r, const reshard_dtensor *results) {
   if (r->placings == NULL || results == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", r->call, r->placings == NULL ? "placings" : "results");
+    return rs_error_null(r->call, r->placings == NULL ? "placings" : "results");
   r->made = r->few_made;
   r->entries = r->few_entries;
   r->sides = r->few_sides;
@@ -174,14 +174,13 @@ reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor t
 reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole) {
   static const char call[] = "reshard_dtensor_full";
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing placing = {tensor->mesh, replicate, NULL};
   redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = &placing};
   reshard_dtensor result = NULL;
   find_ranks(&r, tensor);
-  reshard_status mine =
-      whole != NULL ? prepare_move(&r, &result) : rs_error(RESHARD_ERROR_INVALID, "%s: whole is NULL", call);
+  reshard_status mine = whole != NULL ? prepare_move(&r, &result) : rs_error_null(call, "whole");
   RS_TRY(run_move(&r, mine, &result));
   *whole = reshard_tensor_retain(reshard_dtensor_local(result));
   reshard_dtensor_release(result);

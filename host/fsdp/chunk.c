@@ -234,15 +234,14 @@ reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_g
                                          reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
   if (group == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: group is NULL", call);
+    return rs_error_null(call, "group");
   if (group->size != sizeof *group)
     return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_fsdp_group has %zu", call,
                     group->size, sizeof *group);
   if (group->sharder == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the group's sharder is NULL", call);
   reshard_tree made = NULL;
-  reshard_status status = chunk != NULL ? chunk_leaf(leaf, group, stream, &made)
-                                        : rs_error(RESHARD_ERROR_INVALID, "%s: chunk is NULL", call);
+  reshard_status status = chunk != NULL ? chunk_leaf(leaf, group, stream, &made) : rs_error_null(call, "chunk");
   status = compare_cuts(group, status, made);
   if (status == RESHARD_SUCCESS)
     *chunk = made;

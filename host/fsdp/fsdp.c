@@ -34,10 +34,6 @@ reshard_status rs_fsdp_error_leaf(const char *call, reshard_tree leaf, const cha
   return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call, rs_node_text(text, leaf), wanted);
 }
 
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
-}
-
 /* --- Marks -------------------------------------------------------------------------------------------------------- */
 
 void reshard_fsdp_mark_flattened(reshard_tensor tensor) {
@@ -98,7 +94,7 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat
 reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record) {
   static const char call[] = "reshard_fsdp_flatten";
   if (leaf == NULL || flat == NULL || record == NULL)
-    return no_argument(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
+    return rs_error_null(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
   if (rs_leaf_dtensor(leaf) != NULL)
     return flatten_dtensor(rs_leaf_dtensor(leaf), flat, record);
   *flat = reshard_tree_retain(leaf);
@@ -110,9 +106,9 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
                                       reshard_tree *leaf) {
   static const char call[] = "reshard_fsdp_unflatten";
   if (sharder == NULL || leaf == NULL)
-    return no_argument(call, sharder == NULL ? "sharder" : "leaf");
+    return rs_error_null(call, sharder == NULL ? "sharder" : "leaf");
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   if (record == NULL)
     return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
@@ -143,7 +139,7 @@ static reshard_status leaf_metadata(reshard_tree leaf, reshard_metadata *metadat
 
 reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   if (leaf == NULL || inner == NULL || metadata == NULL)
-    return no_argument("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
+    return rs_error_null("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
   const rs_nested *nested = rs_leaf_nested(leaf);
   if (nested != NULL && nested->n == 1)
     leaf = nested->inner[0];
@@ -206,7 +202,7 @@ static reshard_status check_size(const reshard_fsdp_extension *extension) {
 
 reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp_extension *extension) {
   if (sharder == NULL || extension == NULL)
-    return no_argument("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
+    return rs_error_null("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
   RS_TRY(check_size(extension));
   *extension = (reshard_fsdp_extension){.size = sizeof *extension,
                                         .user = sharder,
@@ -222,7 +218,7 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
 reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extension, reshard_fsdp_order order) {
   static const char call[] = "reshard_fsdp_extension_set_order";
   if (extension == NULL)
-    return no_argument(call, "extension");
+    return rs_error_null(call, "extension");
   RS_TRY(check_size(extension));
   if (extension->chunk_dtensor != chunk_dtensor && extension->chunk_dtensor != chunk_dtensor_fsdp_first)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the table's chunk_dtensor is none of reshard_fsdp_extension_init",
@@ -235,7 +231,7 @@ reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extensio
 
 reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
   if (x == NULL)
-    return no_argument("reshard_fsdp_extension_check", "extension");
+    return rs_error_null("reshard_fsdp_extension_check", "extension");
   RS_TRY(check_size(x));
   const struct {
     const char *name;

@@ -21,10 +21,7 @@ static bool is_row_major(const struct reshard_mesh_s *m) {
 reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, const int64_t *shape,
                                    const reshard_placement *placements, const int *order, reshard_layout *layout) {
   if (mesh == NULL || placements == NULL || layout == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_layout: %s is NULL",
-                    mesh == NULL         ? "mesh"
-                    : placements == NULL ? "placements"
-                                         : "layout");
+    return rs_error_null("reshard_mesh_layout", mesh == NULL ? "mesh" : placements == NULL ? "placements" : "layout");
   int64_t *ranks = NULL;
   if (!is_row_major(mesh)) {
     RS_TRY(rs_alloc(&ranks, mesh->size, sizeof *ranks));
@@ -220,7 +217,7 @@ static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_st
 
 static reshard_status check_comm(const char *what, reshard_mesh mesh) {
   if (mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: mesh is NULL", what);
+    return rs_error_null(what, "mesh");
   if (mesh->root->comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a dry mesh has no communicator", what);
   return RESHARD_SUCCESS;
@@ -231,7 +228,7 @@ reshard_status reshard_mesh_comm(reshard_mesh mesh, const char *dims, reshard_co
   reshard_comm found = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (comm == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_comm: comm is NULL");
+    status = rs_error_null("reshard_mesh_comm", "comm");
   RS_TRY(group_comm(mesh, dims, status, &found));
   *comm = found;
   return RESHARD_SUCCESS;
@@ -243,7 +240,7 @@ reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
   reshard_comm comm = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (own == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_own: own is NULL");
+    status = rs_error_null("reshard_mesh_own", "own");
   if (status == RESHARD_SUCCESS) /* before the split, after which it could fail for one rank alone */
     status = rs_mesh_new(NULL, mesh->size, mesh->ndim, mesh->shape,
                          mesh->names[0] != NULL ? (const char *const *)mesh->names : NULL, &made);

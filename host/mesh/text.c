@@ -32,7 +32,7 @@ static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_com
 
 reshard_status reshard_mesh_parse(reshard_comm comm, int64_t world, const char *text, reshard_mesh *mesh) {
   if (text == NULL || mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_parse: %s is NULL", text == NULL ? "text" : "mesh");
+    return rs_error_null("reshard_mesh_parse", text == NULL ? "text" : "mesh");
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "mesh"};
   rs_spec spec = {.ndim = -1, .given = comm != NULL ? comm->size : rs_max(0, world)};
   reshard_status status = rs_spec_mesh(&scan, &spec);
@@ -73,7 +73,7 @@ static void print_mesh(rs_text *text, const struct reshard_mesh_s *m, bool shown
 
 reshard_status reshard_mesh_print(reshard_mesh mesh, char *buffer, size_t size, size_t *needed) {
   if (mesh == NULL || (buffer == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_print: %s is NULL", mesh == NULL ? "mesh" : "text");
+    return rs_error_null("reshard_mesh_print", mesh == NULL ? "mesh" : "text");
   rs_text text = {buffer, size, 0};
   print_mesh(&text, mesh, false);
   return rs_text_finish(&text, needed);
@@ -158,7 +158,7 @@ reshard_status rs_mesh_one_dim(const struct reshard_mesh_s *m, const char *text,
 
 reshard_status reshard_mesh_dim(reshard_mesh mesh, const char *dim, int *number) {
   if (mesh == NULL || number == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_dim: %s is NULL", mesh == NULL ? "mesh" : "number");
+    return rs_error_null("reshard_mesh_dim", mesh == NULL ? "mesh" : "number");
   int found = 0;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &found));
   *number = found;

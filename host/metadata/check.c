@@ -62,7 +62,7 @@ static reshard_status error_overlap(const struct reshard_metadata_s *m, int64_t 
 reshard_status reshard_metadata_check(reshard_metadata metadata) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_check: metadata is NULL");
+    return rs_error_null("reshard_metadata_check", "metadata");
   RS_TRY(check_inside(m));
   if (is_empty(m->ndim, m->shape))
     return RESHARD_SUCCESS;

@@ -50,7 +50,7 @@ reshard_status reshard_metadata_from_chunk(const reshard_properties *properties,
                                            reshard_metadata *metadata) {
   const char *call = "reshard_metadata_from_chunk";
   if (metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: metadata is NULL", call);
+    return rs_error_null(call, "metadata");
   RS_TRY(check_placements(call, n, placements));
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
@@ -70,7 +70,7 @@ reshard_status reshard_build_reshard_metadata(int ndim, const int64_t *shape, in
                                               reshard_shard *shards, int64_t *order) {
   const char *call = "reshard_build_reshard_metadata";
   if (shards == NULL || order == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, shards == NULL ? "shards" : "order");
+    return rs_error_null(call, shards == NULL ? "shards" : "order");
   RS_TRY(rs_metadata_check_shape(ndim, shape));
   RS_TRY(rs_metadata_dim(call, dim, ndim, &dim));
   RS_TRY(check_placements(call, n, placements));

@@ -61,7 +61,7 @@ reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *
                                         const reshard_metadata *locals, reshard_status local_status, int recalc_dim,
                                         reshard_metadata *globals) {
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_build_global: comm is NULL");
+    return rs_error_null("reshard_metadata_build_global", "comm");
   merging mine = {.group = group, .n = n};
   rs_strings *strings = NULL;
   char *string = NULL;

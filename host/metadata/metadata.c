@@ -86,8 +86,7 @@ reshard_status rs_metadata_check_shards(const struct reshard_metadata_s *m) {
 reshard_status reshard_metadata_create(const reshard_properties *properties, int ndim, const int64_t *shape, int64_t n,
                                        const reshard_shard *shards, reshard_metadata *metadata) {
   if (metadata == NULL || (n > 0 && shards == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_create: %s is NULL",
-                    metadata == NULL ? "metadata" : "shards");
+    return rs_error_null("reshard_metadata_create", metadata == NULL ? "metadata" : "shards");
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
   for (int64_t i = 0; i < n; i++) {

@@ -35,8 +35,7 @@ static const rs_pair *sort_by_rank(const struct reshard_metadata_s *m, rs_pair *
 reshard_status reshard_metadata_recalc(reshard_metadata metadata, int dim, reshard_metadata *recalculated) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL || recalculated == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_recalc: %s is NULL",
-                    m == NULL ? "metadata" : "recalculated");
+    return rs_error_null("reshard_metadata_recalc", m == NULL ? "metadata" : "recalculated");
   RS_TRY(rs_metadata_dim("recalc", dim, m->ndim, &dim));
   RS_TRY(check_extents(m, dim));
   int64_t shape[RESHARD_MAX_DIMS], begin = 0;

@@ -100,7 +100,7 @@ static bool is_worker(const char *text, reshard_workers workers) {
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
   if (text == NULL || device == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_parse: %s is NULL", text == NULL ? "text" : "device");
+    return rs_error_null("reshard_remote_device_parse", text == NULL ? "text" : "device");
   scan s = {text, text};
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
   if (skip_text(&s, "rank:"))
@@ -124,8 +124,7 @@ static void add_placement(rs_text *text, const reshard_remote_device *device) {
 reshard_status reshard_remote_device_print(const reshard_remote_device *device, char *text, size_t size,
                                            size_t *needed) {
   if (device == NULL || (text == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: %s is NULL",
-                    device == NULL ? "device" : "text");
+    return rs_error_null("reshard_remote_device_print", device == NULL ? "device" : "text");
   if (device->type != RESHARD_DEVICE_CPU && device->type != RESHARD_DEVICE_CUDA)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: unknown device type %d", (int)device->type);
   rs_text out = {text, size, 0};

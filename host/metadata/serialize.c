@@ -189,8 +189,7 @@ reshard_status rs_take_end(const rs_reader *r) {
 
 reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes, size_t size, size_t *needed) {
   if (metadata == NULL || (bytes == NULL && (size > 0 || needed == NULL)))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_serialize: %s is NULL",
-                    metadata == NULL ? "metadata" : "bytes");
+    return rs_error_null("reshard_metadata_serialize", metadata == NULL ? "metadata" : "bytes");
   int64_t body = rs_metadata_size(metadata);
   if (needed != NULL)
     *needed = (size_t)body + RS_SEAL;
@@ -206,8 +205,7 @@ reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes
 
 reshard_status reshard_metadata_deserialize(const void *bytes, size_t size, reshard_metadata *metadata) {
   if (bytes == NULL || metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_deserialize: %s is NULL",
-                    bytes == NULL ? "bytes" : "metadata");
+    return rs_error_null("reshard_metadata_deserialize", bytes == NULL ? "bytes" : "metadata");
   if (size > INT64_MAX)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_deserialize: %zu bytes", size);
   rs_reader reader;

@@ -179,6 +179,6 @@ reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard
                                      const char *const *names) {
   rs_listed l = {.call = "reshard_verify_shapes", .n = n, .tensors = tensors, .names = names, .strides = true};
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", l.call);
+    return rs_error_null(l.call, "comm");
   return rs_listed_compare(comm, &l, rs_listed_check(&l));
 }

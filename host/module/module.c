@@ -18,7 +18,7 @@ const char *rs_member_text(rs_member_kind kind) {
 reshard_status reshard_module_create(reshard_module *module) {
   reshard_module made;
   if (module == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_module_create: module is NULL");
+    return rs_error_null("reshard_module_create", "module");
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   atomic_init(&made->contained, false);
@@ -83,10 +83,7 @@ static reshard_status check_member(const char *call, reshard_module module, cons
   char quoted[RS_QUOTE];
   const char *name = member->name;
   if (module == NULL || name == NULL || (member->child == NULL && member->tensor == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    module == NULL ? "module"
-                    : name == NULL ? "name"
-                                   : rs_member_text(member->kind));
+    return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : rs_member_text(member->kind));
   if (*name == '\0')
     return rs_error(RESHARD_ERROR_INVALID, "%s: the name is empty", call);
   if (strchr(name, '.') != NULL)
@@ -180,10 +177,7 @@ static reshard_status get_member(const char *call, reshard_module module, rs_mem
 static reshard_status check_get(const char *call, reshard_module module, const char *name, const void *output) {
   if (module != NULL && name != NULL && output != NULL)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                  module == NULL ? "module"
-                  : name == NULL ? "name"
-                                 : "the output");
+  return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : "the output");
 }
 
 reshard_status reshard_module_get_child(reshard_module module, const char *name, reshard_module *child) {
@@ -198,18 +192,19 @@ reshard_status reshard_module_get_child(reshard_module module, const char *name,
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_module_get_parameter(reshard_module module, const char *name, reshard_tensor *parameter) {
+static reshard_status get_tensor(const char *call, reshard_module module, rs_member_kind kind, const char *name,
+                                 reshard_tensor *tensor) {
   const rs_member *found;
-  RS_TRY(check_get("reshard_module_get_parameter", module, name, parameter));
-  RS_TRY(get_member("reshard_module_get_parameter", module, RS_MEMBER_PARAMETER, name, &found));
-  *parameter = found->tensor;
+  RS_TRY(check_get(call, module, name, tensor));
+  RS_TRY(get_member(call, module, kind, name, &found));
+  *tensor = found->tensor;
   return RESHARD_SUCCESS;
 }
 
+reshard_status reshard_module_get_parameter(reshard_module module, const char *name, reshard_tensor *parameter) {
+  return get_tensor("reshard_module_get_parameter", module, RS_MEMBER_PARAMETER, name, parameter);
+}
+
 reshard_status reshard_module_get_buffer(reshard_module module, const char *name, reshard_tensor *buffer) {
-  const rs_member *found;
-  RS_TRY(check_get("reshard_module_get_buffer", module, name, buffer));
-  RS_TRY(get_member("reshard_module_get_buffer", module, RS_MEMBER_BUFFER, name, &found));
-  *buffer = found->tensor;
-  return RESHARD_SUCCESS;
+  return get_tensor("reshard_module_get_buffer", module, RS_MEMBER_BUFFER, name, buffer);
 }

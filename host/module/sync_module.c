@@ -38,10 +38,9 @@ reshard_status reshard_sync_module_states(reshard_comm comm, int64_t src, reshar
                                           reshard_sync_report *report) {
   static const char call[] = "reshard_sync_module_states";
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", call);
+    return rs_error_null(call, "comm");
   states s = {0};
-  reshard_status mine = module == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: module is NULL", call)
-                                       : collect_tensors(module, selection, &s);
+  reshard_status mine = module == NULL ? rs_error_null(call, "module") : collect_tensors(module, selection, &s);
   const rs_listed listed = {.call = call, .n = s.tensors.n, .tensors = s.tensors.at, .names = s.names, .src = src};
   reshard_status status = rs_sync(comm, &listed, mine, options, stream, report);
   free(s.tensors.at);

@@ -86,7 +86,7 @@ static reshard_status walk_modules(reshard_module root, at_module visit, void *u
 static reshard_status check_walk(const char *call, reshard_module module, bool visit) {
   if (module != NULL && visit)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, module == NULL ? "module" : "visit");
+  return rs_error_null(call, module == NULL ? "module" : "visit");
 }
 
 /* --- Modules ---------------------------------------------------------------------------------------------------- */

@@ -83,7 +83,7 @@ static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tenso
 
 static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p->call);
+    return rs_error_null(p->call, "tensor");
   p->what = "output";
   p->sharder = tensor->sharder;
   reshard_status mine = prepare_gather(p, tensor, out, stream);
@@ -130,10 +130,10 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
                   .sharder = sharder,
                   .rank = {"reshard_sharded_tensor_scatter: src", src}};
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", p.call);
+    return rs_error_null(p.call, "sharder");
   reshard_sharded_tensor made = NULL;
-  reshard_status mine = tensor == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p.call)
-                                       : prepare_scatter(&p, whole, layout, properties, stream, &made);
+  reshard_status mine =
+      tensor == NULL ? rs_error_null(p.call, "tensor") : prepare_scatter(&p, whole, layout, properties, stream, &made);
   reshard_status status = rs_sharder_execute_with(sharder, p.plan, &p.entry, mine, &p.rank, stream, NULL);
   rs_local_arrays_free(&p.whole);
   if (status == RESHARD_SUCCESS)

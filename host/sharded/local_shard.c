@@ -84,7 +84,7 @@ static reshard_status create_result(shard_move *x) {
 static reshard_status prepare_move(shard_move *x, bool same_dim, reshard_tensor local, const reshard_tensor *result) {
   int before, after;
   if (result == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: result is NULL", x->call);
+    return rs_error_null(x->call, "result");
   RS_TRY(rs_metadata_dim(x->call, x->before.dim, x->ndim, &before));
   RS_TRY(rs_metadata_dim(x->call, x->after.dim, x->ndim, &after));
   if (same_dim && x->before.n != x->after.n)
@@ -110,7 +110,7 @@ static reshard_status agree_on_grad(reshard_comm comm, reshard_tensor local, boo
 
 static reshard_status move_chunk(shard_move *x, bool same_dim, reshard_tensor local, reshard_tensor *result) {
   if (x->sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
+    return rs_error_null(x->call, "sharder");
   bool grad = false;
   reshard_status mine = prepare_move(x, same_dim, local, result);
   reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);

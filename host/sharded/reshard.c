@@ -52,7 +52,7 @@ static reshard_status make_replacement(resharding *r, int64_t i) {
 
 static reshard_status prepare_reshard(resharding *r) {
   if (r->layouts == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: layouts is NULL", r->call);
+    return rs_error_null(r->call, "layouts");
   for (int64_t i = 0; i < r->n; i++)
     RS_TRY(check_tensor(r, i));
   RS_TRY(rs_alloc_zero(&r->made, r->n, sizeof *r->made));
@@ -123,7 +123,7 @@ reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_t
 /* Makes the new tensors, still without arrays. */
 static reshard_status make_results(resharding *r, const reshard_sharded_tensor *results, reshard_sharded_tensor **out) {
   if (results == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: results is NULL", r->call);
+    return rs_error_null(r->call, "results");
   RS_TRY(prepare_reshard(r));
   RS_TRY(rs_alloc_zero(out, r->n, sizeof **out));
   for (int64_t i = 0; i < r->n; i++)

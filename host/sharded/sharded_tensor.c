@@ -33,10 +33,6 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
   free(tensor);
 }
 
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
-}
-
 /* Makes the tensor of metadata and this rank's arrays. */
 static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
                                   reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
@@ -61,7 +57,7 @@ static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, 
 static reshard_status check_shard_list(const char *call, int64_t n, const void *list,
                                        const reshard_sharded_tensor *tensor) {
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   if (n < 0 || (n > 0 && list == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, list %s", call, (long long)n,
                     list == NULL ? "NULL" : "given");
@@ -91,7 +87,7 @@ static reshard_status wrap_local_shards(reshard_sharder s, reshard_metadata glob
 reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
                                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
   if (s == NULL)
-    return no_argument("reshard_sharded_tensor_from_local", "sharder");
+    return rs_error_null("reshard_sharded_tensor_from_local", "sharder");
   reshard_metadata local = NULL, global = NULL;
   reshard_sharded_tensor made = NULL;
   reshard_status status = build_local(s, ndim, shape, n, shards, tensor, &local);
@@ -125,7 +121,7 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
                                                     reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_from_metadata";
   if (s == NULL || metadata == NULL)
-    return no_argument(call, s == NULL ? "sharder" : "metadata");
+    return rs_error_null(call, s == NULL ? "sharder" : "metadata");
   RS_TRY(check_shard_list(call, n, tensors, tensor));
   reshard_properties properties = reshard_metadata_properties(metadata);
   RS_TRY(rs_check_flags(&properties, n, tensors));
@@ -175,7 +171,7 @@ static reshard_status create_empty(const char *call, reshard_sharder s, reshard_
   rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   RS_TRY(rs_local_arrays_create(s->device, layout, s->comm->rank, properties, stream, &local));
   return build_tensor(s, properties, &local, tensor);
 }
@@ -201,7 +197,7 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
                                     reshard_sharded_tensor *tensor) {
   reshard_sharded_tensor made;
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   return return_tensor(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
@@ -217,7 +213,7 @@ reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layo
                                            reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_full";
   if (element == NULL)
-    return no_argument(call, "element");
+    return rs_error_null(call, "element");
   return create_filled(call, sharder, layout, properties, element, stream, tensor);
 }
 
@@ -227,7 +223,7 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
   static const char call[] = "reshard_sharded_tensor_generate";
   reshard_sharded_tensor made;
   if (fill == NULL || tensor == NULL)
-    return no_argument(call, fill == NULL ? "fill" : "tensor");
+    return rs_error_null(call, fill == NULL ? "fill" : "tensor");
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < made->local.n && status == RESHARD_SUCCESS; i++) {
@@ -255,7 +251,7 @@ reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64
                                             reshard_box *bounds) {
   static const char call[] = "reshard_sharded_tensor_local";
   if (tensor == NULL || (array == NULL && bounds == NULL))
-    return no_argument(call, tensor == NULL ? "tensor" : "array");
+    return rs_error_null(call, tensor == NULL ? "tensor" : "array");
   if (i < 0 || i >= tensor->local.n)
     return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->local.n);
   if (bounds != NULL)

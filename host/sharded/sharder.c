@@ -73,7 +73,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
 reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                       reshard_sharder *sharder) {
   if (comm == NULL || sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_create: %s is NULL", comm == NULL ? "comm" : "sharder");
+    return rs_error_null("reshard_sharder_create", comm == NULL ? "comm" : "sharder");
   struct reshard_sharder_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
@@ -122,8 +122,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
 
 reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats) {
   if (sharder == NULL || stats == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_get_stats: %s is NULL",
-                    sharder == NULL ? "sharder" : "stats");
+    return rs_error_null("reshard_sharder_get_stats", sharder == NULL ? "sharder" : "stats");
   *stats = sharder->stats;
   stats->cached = sharder->limit > 0 ? sharder->plans.n : 0;
   return RESHARD_SUCCESS;
@@ -305,7 +304,7 @@ reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layo
                                const int64_t *shape) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
   if (layout == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: layout is NULL", call);
+    return rs_error_null(call, "layout");
   if (reshard_layout_world(layout) != s->comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout over %lld ranks on a communicator of %lld", call,
                     (long long)reshard_layout_world(layout), (long long)s->comm->size);
@@ -320,7 +319,7 @@ reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layo
 reshard_status rs_check_new(const char *call, reshard_sharder s, reshard_layout layout,
                             const reshard_properties *properties) {
   if (s == NULL || properties == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, s == NULL ? "sharder" : "properties");
+    return rs_error_null(call, s == NULL ? "sharder" : "properties");
   return rs_check_layout(call, s, layout, -1, NULL);
 }
 
@@ -333,5 +332,5 @@ reshard_status rs_find_sharder(const char *call, int64_t n, const void *tensors,
                     tensors == NULL ? "NULL" : "given");
   for (int64_t i = 0; i < n && *sharder == NULL; i++)
     *sharder = tensor_sharder(tensors, i);
-  return n == 0 || *sharder != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: tensor 0 is NULL", call);
+  return n == 0 || *sharder != NULL ? RESHARD_SUCCESS : rs_error_null(call, "tensor 0");
 }

@@ -229,12 +229,12 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
                                                             reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+    return rs_error_null(call, "sharder");
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "flat");
+    status = rs_error_null(call, state == NULL ? "state" : "flat");
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_map(state, list_leaf, &f, &same);
   reshard_tree_release(same);

@@ -130,7 +130,6 @@ static reshard_status flatten_leaf(void *user, const char *path, reshard_tree le
 
 reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat) {
   if (state == NULL || flat == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_state_flatten_sharded_tensors: %s is NULL",
-                    state == NULL ? "state" : "flat");
+    return rs_error_null("reshard_state_flatten_sharded_tensors", state == NULL ? "state" : "flat");
   return reshard_tree_map(state, flatten_leaf, NULL, flat);
 }

@@ -375,7 +375,7 @@ static reshard_status prepare_load(reshard_sharder sharder, reshard_tree state, 
                                    const reshard_state_load_options *options, load_call *c) {
   const reshard_state_load_options none = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT};
   if (state == NULL || directory == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "directory");
+    return rs_error_null(call, state == NULL ? "state" : "directory");
   c->options = options != NULL ? *options : none;
   if (c->options.size != sizeof c->options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_load_options has %zu",
@@ -390,7 +390,7 @@ static reshard_status prepare_load(reshard_sharder sharder, reshard_tree state, 
 reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_load_options *options, reshard_state_load_report *report) {
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+    return rs_error_null(call, "sharder");
   reshard_comm comm = sharder->comm;
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();

@@ -143,14 +143,14 @@ reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata ou
                                     const reshard_shard *shards, const reshard_tree *inner, reshard_tree *leaf) {
   static const char call[] = "reshard_state_nested";
   if (sharder == NULL || outer == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, sharder == NULL ? "sharder" : "outer");
+    return rs_error_null(call, sharder == NULL ? "sharder" : "outer");
   if (n < 0 || (n > 0 && (shards == NULL || inner == NULL)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, %s", call, (long long)n,
                     n < 0            ? "0 is the least"
                     : shards == NULL ? "shards is NULL"
                                      : "inner is NULL");
   if (leaf == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the output is NULL", call);
+    return rs_error_null(call, "the output");
   rs_nested *nested;
   RS_TRY(rs_alloc_zero(&nested, 1, sizeof *nested));
   nested->sharder = sharder;

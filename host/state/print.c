@@ -8,28 +8,22 @@
 
 enum { LAYOUT_TEXT = 192 }; /* a longer one is cut off */
 
-static void print_layout(rs_text *out, reshard_layout layout) {
-  char text[LAYOUT_TEXT];
-  if (reshard_layout_print(layout, text, sizeof text, NULL) != RESHARD_SUCCESS)
-    memcpy(text + sizeof text - 4, "...", 4);
-  rs_text_add(out, " %s", text);
-}
-
-static void print_tensor(rs_text *out, const reshard_properties *properties, int ndim, const int64_t *shape) {
-  char text[RS_SHAPE_TEXT];
+/* layout NULL: none is printed. */
+static void print_tensor(rs_text *out, const reshard_properties *properties, int ndim, const int64_t *shape,
+                         reshard_layout layout) {
+  char text[RS_SHAPE_TEXT + LAYOUT_TEXT];
   rs_text_add(out, "%s %s", reshard_dtype_string(properties->dtype), rs_shape_text(text, ndim, shape));
-}
-
-static void print_flags(rs_text *out, const reshard_properties *properties) {
+  if (layout != NULL && reshard_layout_print(layout, text, LAYOUT_TEXT, NULL) != RESHARD_SUCCESS)
+    memcpy(text + LAYOUT_TEXT - 4, "...", 4);
+  if (layout != NULL)
+    rs_text_add(out, " %s", text);
   if (properties->requires_grad)
     rs_text_add(out, " requires_grad");
 }
 
 static void print_sharded(rs_text *out, reshard_sharded_tensor tensor) {
   reshard_metadata m = tensor->metadata;
-  print_tensor(out, &m->properties, m->ndim, m->shape);
-  print_layout(out, tensor->local.layout);
-  print_flags(out, &m->properties);
+  print_tensor(out, &m->properties, m->ndim, m->shape, tensor->local.layout);
 }
 
 void rs_sharded_print(const void *value, char *text, size_t size) {
@@ -38,17 +32,14 @@ void rs_sharded_print(const void *value, char *text, size_t size) {
 
 void rs_dtensor_print(const void *value, char *text, size_t size) {
   const struct reshard_dtensor_s *tensor = value;
-  rs_text out = {text, size, 0};
-  print_tensor(&out, &tensor->properties, tensor->local.layout->ndim, tensor->local.layout->shape);
-  print_layout(&out, tensor->local.layout);
-  print_flags(&out, &tensor->properties);
+  reshard_layout layout = tensor->local.layout;
+  print_tensor(&(rs_text){text, size, 0}, &tensor->properties, layout->ndim, layout->shape, layout);
 }
 
 /* Prints the outer tensor, then this rank's inner ones, as deep as they go. */
 static void print_nested(rs_text *out, const rs_nested *nested) {
   reshard_metadata m = nested->outer;
-  print_tensor(out, &m->properties, m->ndim, m->shape);
-  print_flags(out, &m->properties);
+  print_tensor(out, &m->properties, m->ndim, m->shape, NULL);
   rs_text_add(out, ", %lld of %lld shards here", (long long)nested->n, (long long)m->n);
   for (int64_t i = 0; i < nested->n; i++) {
     char box[RS_BOX_TEXT];

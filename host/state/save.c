@@ -203,31 +203,27 @@ static reshard_status begin_threads(save_call *c) {
 
 /* --- The same among processes ------------------------------------------------------------------------------------ */
 
-/* Unpacks the others' calls; mine is taken as it is. */
-static reshard_status unpack_calls(save_call *mine, const rs_strings *strings, save_call *remote, save_call **calls) {
-  for (int64_t r = 0; r < strings->n; r++) {
-    int64_t force = 0;
-    calls[r] = r == mine->base.comm->rank ? mine : &remote[r];
-    if (calls[r] == mine)
-      continue;
-    RS_TRY(rs_state_call_unpack(strings->bytes + strings->first[r], strings->first[r + 1] - strings->first[r],
-                                &remote[r].base, &force));
-    remote[r].options.force = (int)force;
-  }
-  return RESHARD_SUCCESS;
-}
-
 /* The ranks' calls, as this one has received them. */
 typedef struct remote_calls {
   int64_t n;
   save_call *remote, **calls;
 } remote_calls;
 
-static reshard_status read_calls(save_call *c, const rs_strings *strings, remote_calls *h) {
+/* Unpacks the others' calls; mine is taken as it is. */
+static reshard_status read_calls(save_call *mine, const rs_strings *strings, remote_calls *h) {
   h->n = strings->n;
   RS_TRY(rs_alloc_zero(&h->remote, h->n, sizeof *h->remote));
   RS_TRY(rs_alloc_zero((void *)&h->calls, h->n, sizeof *h->calls));
-  return unpack_calls(c, strings, h->remote, h->calls);
+  for (int64_t r = 0; r < h->n; r++) {
+    int64_t force = 0;
+    h->calls[r] = r == mine->base.comm->rank ? mine : &h->remote[r];
+    if (h->calls[r] == mine)
+      continue;
+    RS_TRY(rs_state_call_unpack(strings->bytes + strings->first[r], strings->first[r + 1] - strings->first[r],
+                                &h->calls[r]->base, &force));
+    h->calls[r]->options.force = (int)force;
+  }
+  return RESHARD_SUCCESS;
 }
 
 static void remote_calls_free(remote_calls *h) {
@@ -383,7 +379,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
                                    save_call *c) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
   if (state == NULL || directory == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "directory");
+    return rs_error_null(call, state == NULL ? "state" : "directory");
   c->options = options != NULL ? *options : none;
   if (c->options.size != sizeof c->options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_save_options has %zu",
@@ -398,7 +394,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+    return rs_error_null(call, "sharder");
   reshard_comm comm = sharder->comm;
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
   c.base.status = prepare_save(state, directory, options, &c);

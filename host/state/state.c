@@ -41,7 +41,7 @@ const reshard_tree_type rs_nested_type = {"nested sharded tensor", NULL, rs_nest
 /* Makes a tensor a leaf. */
 static reshard_status make_leaf(const char *call, const reshard_tree_type *type, void *tensor, reshard_tree *leaf) {
   if (tensor == NULL || leaf == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tensor == NULL ? "tensor" : "the output");
+    return rs_error_null(call, tensor == NULL ? "tensor" : "the output");
   return reshard_tree_opaque(type, tensor, leaf);
 }
 
@@ -56,7 +56,7 @@ reshard_status reshard_state_dtensor(reshard_dtensor tensor, reshard_tree *leaf)
 reshard_status rs_leaf_check(const char *call, const reshard_tree_type *type, reshard_tree leaf, const void *output) {
   char text[RS_NODE_TEXT];
   if (leaf == NULL || output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, leaf == NULL ? "leaf" : "the output");
+    return rs_error_null(call, leaf == NULL ? "leaf" : "the output");
   if (rs_node_value(leaf, type) == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, not a %s", call, rs_node_text(text, leaf), type->name);
   return RESHARD_SUCCESS;

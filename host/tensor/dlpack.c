@@ -91,7 +91,7 @@ reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read
   const rs_dl_managed *older = managed;
   rs_storage *storage;
   if (managed == NULL || tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, managed == NULL ? "managed" : "tensor");
+    return rs_error_null(call, managed == NULL ? "managed" : "tensor");
   if (versioned)
     RS_TRY(check_versioned(call, newer, read_only));
   RS_TRY(rs_storage_borrow(NULL, NULL, 0, NULL, managed, &storage));
@@ -146,7 +146,7 @@ reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, vo
   static const char call[] = "reshard_tensor_to_dlpack";
   exported *g;
   if (tensor == NULL || managed == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tensor == NULL ? "tensor" : "managed");
+    return rs_error_null(call, tensor == NULL ? "tensor" : "managed");
   RS_TRY(rs_tensor_ready(call, tensor));
   if (tensor->storage->read_only && !versioned)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: the tensor is read-only, which the unversioned form cannot say",

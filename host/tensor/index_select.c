@@ -153,10 +153,7 @@ static reshard_status select_on_gpu(const selection *s, reshard_device device, v
 
 static reshard_status check_arguments(reshard_tensor src, reshard_tensor index, reshard_tensor dst, int threads) {
   if (src == NULL || index == NULL || dst == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %s is NULL",
-                    src == NULL     ? "src"
-                    : index == NULL ? "index"
-                                    : "dst");
+    return rs_error_null("reshard_index_select", src == NULL ? "src" : index == NULL ? "index" : "dst");
   if (threads < 0 || threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %d threads, 0 to 4096 are possible", threads);
   return RESHARD_SUCCESS;
@@ -221,7 +218,7 @@ reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_t
   selection s = {0};
   RS_TRY(check_arguments(src, index, dst, threads));
   if (fault == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: fault is NULL");
+    return rs_error_null("reshard_index_select", "fault");
   RS_TRY(find_device(src, index, dst, stream, &device));
   RS_TRY(check_fault_tensor(fault, dst, stream));
   s.fault = fault->info;

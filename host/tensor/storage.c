@@ -197,7 +197,7 @@ reshard_device rs_tensor_device(reshard_tensor t) { return t->storage->device; }
 
 static reshard_status check_stream(const char *call, reshard_tensor t, void *stream) {
   if (t == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   const rs_device *device = t->storage->device != NULL ? t->storage->device->device : NULL;
   if (device != NULL)
     return rs_stream_check(device, stream, call);

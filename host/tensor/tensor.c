@@ -36,7 +36,7 @@ static reshard_status check_dims(const char *call, reshard_dtype dtype, int ndim
   if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d dims, 0 to %d are allowed", call, ndim, RESHARD_MAX_DIMS);
   if (ndim > 0 && shape == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: shape is NULL", call);
+    return rs_error_null(call, "shape");
   for (int d = ndim - 1; d >= 0; d--) {
     if (shape[d] < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: extent %lld of dim %d is negative", call, (long long)shape[d], d);
@@ -99,7 +99,7 @@ static reshard_status create_tensor(const char *call, reshard_device device, boo
   rs_storage *storage;
   size_t bytes;
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, NULL, &info, &bytes));
   if (device != NULL) {
     RS_TRY(rs_stream_check(device->device, stream, call));
@@ -122,7 +122,7 @@ reshard_status reshard_tensor_create_on(reshard_device device, reshard_dtype dty
                                         void *stream, reshard_tensor *tensor) {
   static const char call[] = "reshard_tensor_create_on";
   if (device == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
+    return rs_error_null(call, "device");
   return create_tensor(call, device, false, dtype, ndim, shape, stream, tensor);
 }
 
@@ -140,7 +140,7 @@ static reshard_status wrap_memory(const char *call, reshard_device device, resha
   rs_storage *storage;
   size_t reach;
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, strides, &info, &reach));
   if (data == NULL && info.elements > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: data is NULL and should hold %lld elements", call,
@@ -194,7 +194,7 @@ void reshard_tensor_release(reshard_tensor tensor) {
 
 reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshard_tensor_info *info) {
   if (tensor == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_get_info: %s is NULL", tensor == NULL ? "tensor" : "info");
+    return rs_error_null("reshard_tensor_get_info", tensor == NULL ? "tensor" : "info");
   *info = tensor->info;
   return RESHARD_SUCCESS;
 }

@@ -13,7 +13,7 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   int64_t end = 0;
   char shape_text[RS_SHAPE_TEXT], strides_text[RS_SHAPE_TEXT];
   if (view == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: view is NULL", call);
+    return rs_error_null(call, "view");
   RS_TRY(rs_tensor_describe(call, t->info.dtype, ndim, shape, strides, &info, &reach));
   if (offset < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: offset %lld is negative", call, (long long)offset);
@@ -34,7 +34,7 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
 }
 
 static reshard_status check_tensor(const char *call, reshard_tensor t) {
-  return t != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+  return t != NULL ? RESHARD_SUCCESS : rs_error_null(call, "tensor");
 }
 
 reshard_status reshard_tensor_as_strided(reshard_tensor t, int ndim, const int64_t *shape, const int64_t *strides,
@@ -77,7 +77,7 @@ reshard_status reshard_tensor_permute(reshard_tensor t, const int *order, reshar
   int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
   bool taken[RESHARD_MAX_DIMS] = {false};
   if (order == NULL && info->ndim > 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: order is NULL", call);
+    return rs_error_null(call, "order");
   for (int d = 0; d < info->ndim; d++) {
     int from = 0;
     RS_TRY(find_dim(call, info, order[d], &from));

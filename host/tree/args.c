@@ -14,10 +14,6 @@ static reshard_status wrong_kind(const char *call, const char *name, reshard_tre
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is %s, %s is needed", call, name, rs_node_text(text, tree), wanted);
 }
 
-static reshard_status no_output(const char *call) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: an output is NULL", call);
-}
-
 /* Returns both trees, or none after an error. */
 static reshard_status return_trees(reshard_status status, reshard_tree first, reshard_tree second,
                                    reshard_tree *to_first, reshard_tree *to_second) {
@@ -73,7 +69,7 @@ reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, 
   if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
     return wrong_kind(call, "kwargs", kwargs, "a dict");
   if (values == NULL || names == NULL)
-    return no_output(call);
+    return rs_error_null(call, "an output");
   RS_TRY(check_names(call, kwargs));
   reshard_status status = reshard_tree_tuple(&all);
   if (status == RESHARD_SUCCESS)
@@ -124,7 +120,7 @@ reshard_status reshard_tree_unpack_kwargs(reshard_tree values, reshard_tree name
     return wrong_kind(unpack_call, !is_sequence(values) ? "values" : "names", !is_sequence(values) ? values : names,
                       "a tuple or a list");
   if (args == NULL || kwargs == NULL)
-    return no_output(unpack_call);
+    return rs_error_null(unpack_call, "an output");
   if (reshard_tree_count(names) > reshard_tree_count(values))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld names for %lld values", unpack_call,
                     (long long)reshard_tree_count(names), (long long)reshard_tree_count(values));

@@ -119,7 +119,7 @@ reshard_status reshard_tree_struct(const char *name, reshard_tree *tree) {
   static const char call[] = "reshard_tree_struct";
   rs_tree_form *form;
   if (name == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: name is NULL", call);
+    return rs_error_null(call, "name");
   RS_TRY(rs_form_new(NULL, &form));
   reshard_status status = rs_alloc_copy(&form->name, name, (int64_t)strlen(name) + 1, 1);
   if (status != RESHARD_SUCCESS) {
@@ -225,10 +225,7 @@ reshard_status reshard_tree_packed(reshard_tensor data, int64_t steps, const int
   rs_tree_form *form;
   reshard_tree made;
   if (data == NULL || batch_sizes == NULL || tree == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", packed,
-                    data == NULL          ? "data"
-                    : batch_sizes == NULL ? "batch_sizes"
-                                          : "the output");
+    return rs_error_null(packed, data == NULL ? "data" : batch_sizes == NULL ? "batch_sizes" : "the output");
   RS_TRY(check_steps(data, steps, batch_sizes));
   RS_TRY(rs_form_new(NULL, &form));
   reshard_status status = copy_sizes(form, steps, batch_sizes, sorted, unsorted);
@@ -277,7 +274,7 @@ static reshard_status check_child(const char *call, reshard_tree_kind kind, resh
   char text[RS_NODE_TEXT];
   bool cycle;
   if (container == NULL || child == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, container == NULL ? "the container" : "the child");
+    return rs_error_null(call, container == NULL ? "the container" : "the child");
   if (container->kind != kind && kind == or)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the container is %s, not %s", call, rs_node_text(text, container),
                     rs_kind_text(kind));
@@ -328,7 +325,7 @@ static reshard_status put_child(reshard_tree container, const rs_name *key, resh
 reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard_tree child) {
   static const char call[] = "reshard_tree_set";
   if (key == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the key is NULL", call);
+    return rs_error_null(call, "the key");
   RS_TRY(check_child(call, RESHARD_TREE_DICT, RESHARD_TREE_STRUCT, container, child));
   return put_child(container, &(rs_name){key, strlen(key)}, child);
 }

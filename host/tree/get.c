@@ -31,7 +31,7 @@ reshard_status reshard_tree_child(reshard_tree tree, int64_t i, const char **key
 /* Checks that tree and output are there. */
 static reshard_status check_output(const char *call, reshard_tree tree, const void *output) {
   if (tree == NULL || output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tree == NULL ? "tree" : "the output");
+    return rs_error_null(call, tree == NULL ? "tree" : "the output");
   return RESHARD_SUCCESS;
 }
 
@@ -49,7 +49,7 @@ reshard_status reshard_tree_find(reshard_tree container, const char *key, reshar
   char text[RS_NODE_TEXT], quoted[RS_QUOTE];
   RS_TRY(check_output(call, container, child));
   if (key == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the key is NULL", call);
+    return rs_error_null(call, "the key");
   if (container->kind != RESHARD_TREE_DICT && container->kind != RESHARD_TREE_STRUCT &&
       container->kind != RESHARD_TREE_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a dict", call, rs_node_text(text, container));
@@ -114,7 +114,7 @@ reshard_status reshard_tree_get_opaque(reshard_tree tree, const reshard_tree_typ
   char text[RS_NODE_TEXT], wanted[RS_QUOTE];
   RS_TRY(check_output(call, tree, value));
   if (type == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: type is NULL", call);
+    return rs_error_null(call, "type");
   if (tree->kind != RESHARD_TREE_OPAQUE || tree->type != type)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a %s", call, rs_node_text(text, tree),
                     rs_quote(wanted, sizeof wanted, type->name));

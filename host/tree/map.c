@@ -178,7 +178,7 @@ reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *u
 
 static reshard_status check_arguments(const char *call, reshard_tree tree, bool map, const reshard_tree *mapped) {
   if (tree == NULL || !map || mapped == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tree == NULL ? "tree" : !map ? "map" : "the output");
+    return rs_error_null(call, tree == NULL ? "tree" : !map ? "map" : "the output");
   return RESHARD_SUCCESS;
 }
 
@@ -234,7 +234,7 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
   flattening f = {0};
   reshard_tree same = NULL;
   if (tree == NULL || leaves == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_flatten: %s is NULL", tree == NULL ? "tree" : "the output");
+    return rs_error_null("reshard_tree_flatten", tree == NULL ? "tree" : "the output");
   reshard_status status = rs_tree_map(tree, list_leaf, &f, true, &same);
   reshard_tree_release(same);
   if (status == RESHARD_SUCCESS)
@@ -283,10 +283,7 @@ reshard_status reshard_tree_rebuild(reshard_tree structure, int64_t n, const res
   rebuilding r = {n, 0, leaves};
   reshard_tree made;
   if (structure == NULL || tree == NULL || (leaves == NULL && n > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    structure == NULL ? "structure"
-                    : tree == NULL    ? "the output"
-                                      : "leaves");
+    return rs_error_null(call, structure == NULL ? "structure" : tree == NULL ? "the output" : "leaves");
   RS_TRY(rs_tree_map(structure, replace_leaf, &r, true, &made));
   if (r.next != n) {
     reshard_tree_release(made);

@@ -167,10 +167,7 @@ reshard_status reshard_tree_to(reshard_tree tree, reshard_device device, void *s
                                const reshard_move_options *options, reshard_tree *moved) {
   rs_move m = {.call = "reshard_tree_to", .to = device, .stream = stream};
   if (tree == NULL || device == NULL || moved == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to: %s is NULL",
-                    tree == NULL     ? "tree"
-                    : device == NULL ? "device"
-                                     : "moved");
+    return rs_error_null("reshard_tree_to", tree == NULL ? "tree" : device == NULL ? "device" : "moved");
   RS_TRY(read_options(&m, options));
   reshard_tree made;
   reshard_status status = rs_tree_map_tensors(tree, move_tensor, &m, false, &made);

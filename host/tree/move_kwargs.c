@@ -7,8 +7,7 @@ static reshard_status check_arguments(reshard_tree args, reshard_tree kwargs, co
                                       const reshard_tree *kwargs_list) {
   char text[RS_NODE_TEXT];
   if (args_list == NULL || kwargs_list == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: %s is NULL",
-                    args_list == NULL ? "args_list" : "kwargs_list");
+    return rs_error_null("reshard_tree_to_kwargs", args_list == NULL ? "args_list" : "kwargs_list");
   if (args != NULL && args->kind != RESHARD_TREE_TUPLE && args->kind != RESHARD_TREE_LIST)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: args is %s, a tuple or a list is needed",
                     rs_node_text(text, args));

@@ -97,10 +97,7 @@ reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree
   reshard_tree at = NULL;
   char quoted[RS_QUOTE];
   if (tree == NULL || path == NULL || found == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_at: %s is NULL",
-                    tree == NULL   ? "tree"
-                    : path == NULL ? "path"
-                                   : "found");
+    return rs_error_null("reshard_tree_at", tree == NULL ? "tree" : path == NULL ? "path" : "found");
   if (*path == '\0') {
     *found = tree;
     return RESHARD_SUCCESS;

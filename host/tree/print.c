@@ -222,7 +222,7 @@ static reshard_status draw_all(drawing *d, reshard_tree tree) {
 
 reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed) {
   if (tree == NULL || (buffer == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_print: %s is NULL", tree == NULL ? "tree" : "the buffer");
+    return rs_error_null("reshard_tree_print", tree == NULL ? "tree" : "the buffer");
   rs_text out = {buffer, size, 0};
   drawing d = {.out = &out};
   reshard_status status = draw_all(&d, tree);

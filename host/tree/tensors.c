@@ -134,9 +134,6 @@ reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map ma
 reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
                                         reshard_tree *mapped) {
   if (tree == NULL || map == NULL || mapped == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_map_tensors: %s is NULL",
-                    tree == NULL  ? "tree"
-                    : map == NULL ? "map"
-                                  : "the output");
+    return rs_error_null("reshard_tree_map_tensors", tree == NULL ? "tree" : map == NULL ? "map" : "the output");
   return rs_tree_map_tensors(tree, map, user, true, mapped);
 }

@@ -10,7 +10,7 @@
 
 reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tree *output) {
   if (output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the output is NULL", call);
+    return rs_error_null(call, "the output");
   struct reshard_tree_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
@@ -108,7 +108,7 @@ reshard_status reshard_tree_null(reshard_tree *tree) {
 
 reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_tensor: tensor is NULL");
+    return rs_error_null("reshard_tree_tensor", "tensor");
   RS_TRY(rs_node_new("reshard_tree_tensor", RESHARD_TREE_TENSOR, tree));
   (*tree)->tensor = reshard_tensor_retain(tensor);
   return RESHARD_SUCCESS;
@@ -117,7 +117,7 @@ reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
 reshard_status reshard_tree_opaque(const reshard_tree_type *type, void *value, reshard_tree *tree) {
   static const char call[] = "reshard_tree_opaque";
   if (type == NULL || type->name == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, type == NULL ? "type" : "the type's name");
+    return rs_error_null(call, type == NULL ? "type" : "the type's name");
   RS_TRY(rs_node_new(call, RESHARD_TREE_OPAQUE, tree));
   if (type->retain != NULL)
     type->retain(value);
