@@ -1,9 +1,9 @@
 /* Metadata as a byte string.
  *
- * A sealed string is a header of 24 bytes - magic (4), version (4), length (8) and checksum (8) of what follows, the
- * numbers low byte first - and a sequence of numbers: 7 bits a byte, low bits first, the top bit set on all bytes but
- * the last. A number has one spelling (no leading zero bytes), so equal metadata are equal strings and a string that
- * is read and written again is the same. Most numbers of a shard take one to three bytes.
+ * A sealed string is a header of 24 bytes and a sequence of numbers. The header is magic (4), version (4), and of what
+ * follows length (8) and checksum (8), the numbers low byte first. The sequence has 7 bits a byte, low bits first, the
+ * top bit set on all bytes but the last. A number has one spelling (no leading zero bytes). So equal metadata are equal
+ * strings, and reading and writing again gives the same. Most numbers of a shard take one to three bytes.
  *
  * Metadata are: ndim, dtype, memory format, flags (1: requires_grad, 2: pin_memory), the shape, the number of shards,
  * and per shard its offsets, its sizes, rank + 1, device type, device index + 1. */

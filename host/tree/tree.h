@@ -84,8 +84,8 @@ reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tre
 /* Makes a container without children that has the form of another one, and room for as many children. They are put
  * there in its order, without a check. */
 reshard_status rs_node_like(reshard_tree container, reshard_tree *output);
-/* Appends a child, which is retained and does not have the container inside it, under a key that is not there yet (NULL
- * in a list or tuple). */
+/* Appends a child, which is retained, under a key that is not there yet (NULL in a list or tuple). The child does not
+ * have the container inside it. */
 reshard_status rs_node_add(reshard_tree container, const char *key, reshard_tree child);
 /* Puts a node, which is retained, in the place of child i, which is released. */
 void rs_node_replace(reshard_tree parent, int64_t i, reshard_tree child);
