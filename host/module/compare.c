@@ -4,6 +4,7 @@
  * ever better prefixes of their lists, and at last the two tensors, each time in a record of fixed size. So nothing is
  * allocated, and the cost of a mismatch grows with the logarithm of the number of tensors alone. All ranks see the same
  * records and so come to the same text. */
+#include "exec/differ.h"
 #include "file/model/internal.h"
 #include "module/module.h"
 
@@ -43,10 +44,11 @@ static void describe_tensor(const rs_listed *l, int64_t i, tensor_record *out) {
   out->name_hash = rs_hash(0, name, strlen(name));
 }
 
-/* Hashes tensors [first, end), chained to the hash of those before. */
-static uint64_t hash_range(const rs_listed *l, int64_t first, int64_t end, uint64_t hash) {
+/* Hashes tensors [first, end) of the list, chained to the hash of those before. */
+static uint64_t hash_range(const void *listed, int64_t first, int64_t end, uint64_t hash) {
+  const rs_listed *l = listed;
   tensor_record t;
-  for (int64_t i = first; i < end; i++) {
+  for (int64_t i = first; i < rs_min(end, l->n); i++) {
     describe_tensor(l, i, &t);
     hash = rs_hash(hash, &t, offsetof(tensor_record, name));
   }
@@ -60,28 +62,6 @@ reshard_status rs_listed_check(const rs_listed *l) {
   for (int64_t i = 0; i < l->n; i++)
     if (l->tensors[i] == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", l->call, (long long)i);
-  return RESHARD_SUCCESS;
-}
-
-/* Finds the first tensor in which this rank or another differs from rank 0, among the first n of both. rank: the other
- * one. Each step exchanges the hash of a prefix, chained to that of the longest one known to be equal. */
-static reshard_status find_tensor(reshard_comm comm, const rs_listed *l, int64_t n, int64_t rank, int64_t *found) {
-  int64_t equal = 0, differs = n + 1; /* prefixes of so many tensors */
-  uint64_t hash = 0;
-  while (differs - equal > 1) {
-    int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
-    uint64_t mine = hash_range(l, rs_min(equal, l->n), rs_min(middle, l->n), hash);
-    const void *gathered;
-    RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
-    const uint64_t *all = gathered;
-    if (all[rank] == all[0]) {
-      equal = middle;
-      hash = mine;
-    } else {
-      differs = middle;
-    }
-  }
-  *found = equal;
   return RESHARD_SUCCESS;
 }
 
@@ -106,7 +86,7 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
   int64_t number;
   tensor_record mine = {0};
   const void *gathered;
-  RS_TRY(find_tensor(comm, l, rs_min(n0, n1), rank, &number));
+  RS_TRY(rs_find_difference(comm, rs_min(n0, n1), rank, hash_range, l, &number));
   if (number < l->n) {
     describe_tensor(l, number, &mine);
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));

@@ -136,9 +136,5 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
       tensor == NULL ? rs_error_null(p.call, "tensor") : prepare_scatter(&p, whole, layout, properties, stream, &made);
   reshard_status status = rs_sharder_execute_with(sharder, p.plan, &p.entry, mine, &p.rank, stream, NULL);
   rs_local_arrays_free(&p.whole);
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  return rs_sharded_return(status, made, tensor);
 }

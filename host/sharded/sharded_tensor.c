@@ -33,6 +33,14 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
   free(tensor);
 }
 
+reshard_status rs_sharded_return(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
+}
+
 /* Makes the tensor of metadata and this rank's arrays. */
 static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
                                   reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
@@ -96,11 +104,7 @@ reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, co
   RS_TRY(status);
   status = rs_agree(s->comm, wrap_local_shards(s, global, n, shards, &made));
   reshard_metadata_release(global);
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  return rs_sharded_return(status, made, tensor);
 }
 
 /* Shapes and dtype are compared with the layout elsewhere. */
@@ -182,16 +186,6 @@ reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_lay
   return create_empty("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
 }
 
-/* Returns a new tensor, or releases it after an error. */
-static reshard_status return_tensor(reshard_status status, reshard_sharded_tensor made,
-                                    reshard_sharded_tensor *tensor) {
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
-}
-
 static reshard_status create_filled(const char *call, reshard_sharder sharder, reshard_layout layout,
                                     const reshard_properties *properties, const void *element, void *stream,
                                     reshard_sharded_tensor *tensor) {
@@ -199,7 +193,7 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
   if (tensor == NULL)
     return rs_error_null(call, "tensor");
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
-  return return_tensor(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
+  return rs_sharded_return(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
@@ -232,7 +226,7 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
     if (status == RESHARD_SUCCESS)
       status = fill(user, made->local.arrays[i], &bounds);
   }
-  return return_tensor(status, made, tensor);
+  return rs_sharded_return(status, made, tensor);
 }
 
 reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) {

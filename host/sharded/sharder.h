@@ -142,6 +142,8 @@ static inline reshard_metadata rs_sharded_holders(reshard_sharded_tensor tensor)
 /* Takes metadata and local arrays over on success. */
 reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_local_arrays *local,
                               reshard_sharded_tensor *tensor);
+/* Returns a new tensor, or releases it after an error. */
+reshard_status rs_sharded_return(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor);
 /* Makes the tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this
  * rank's, in the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */
 reshard_status rs_sharded_replicated(reshard_sharder sharder, reshard_metadata holders, reshard_metadata once,
