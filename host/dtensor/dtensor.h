@@ -22,10 +22,15 @@ struct reshard_dtensor_s {
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
 };
 
-/* Sharders of groups and layouts, attached to the sharder that DTensors are made with; or to that of a group. */
+/* The sharder of a sub-mesh's group. The root, retained, owns the group's communicator. */
+typedef struct rs_group_sharder {
+  reshard_mesh root;
+  reshard_sharder sharder;
+} rs_group_sharder;
+/* Attached to the sharder that DTensors are made with; or to that of a group. */
 typedef struct rs_dtensor_cache {
   reshard_sharder made_for;                  /* a group's: the sharder that owns it; NULL: it is a user's */
-  RS_VEC(struct rs_group_sharder *) groups;  /* group.c */
+  RS_VEC(rs_group_sharder) groups;           /* group.c */
   RS_VEC(struct rs_cached_layout *) layouts; /* used last first (layouts.c) */
 } rs_dtensor_cache;
 /* The cache of a sharder, made when it is first asked for (group.c). */

@@ -7,21 +7,12 @@
 
 #include <stdlib.h>
 
-struct rs_group_sharder {
-  reshard_mesh root;
-  reshard_sharder sharder;
-};
-
-static void free_group_sharder(struct rs_group_sharder *group) {
-  reshard_sharder_destroy(group->sharder);
-  reshard_mesh_release(group->root);
-  free(group);
-}
-
 static void free_cache(void *attached) {
   rs_dtensor_cache *cache = attached;
-  for (int64_t i = 0; i < cache->groups.n; i++)
-    free_group_sharder(cache->groups.at[i]);
+  for (int64_t i = 0; i < cache->groups.n; i++) {
+    reshard_sharder_destroy(cache->groups.at[i].sharder);
+    reshard_mesh_release(cache->groups.at[i].root);
+  }
   for (int64_t i = 0; i < cache->layouts.n; i++)
     rs_cached_layout_free(cache->layouts.at[i]);
   free(cache->groups.at);
@@ -58,21 +49,18 @@ static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mes
 
 static reshard_status add_group_sharder(reshard_sharder given, rs_dtensor_cache *cache, reshard_mesh mesh,
                                         reshard_comm comm, reshard_sharder *sharder) {
-  struct rs_group_sharder *made;
+  reshard_sharder made;
   rs_dtensor_cache *own;
   RS_TRY(rs_vec_reserve(&cache->groups, cache->groups.n + 1));
-  RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  made->root = reshard_mesh_retain(mesh->root);
-  reshard_status status = make_group_sharder(given, mesh, comm, &made->sharder);
-  if (status == RESHARD_SUCCESS)
-    status = rs_dtensor_cache_get(made->sharder, &own);
+  RS_TRY(make_group_sharder(given, mesh, comm, &made));
+  reshard_status status = rs_dtensor_cache_get(made, &own);
   if (status != RESHARD_SUCCESS) {
-    free_group_sharder(made);
+    reshard_sharder_destroy(made);
     return status;
   }
   own->made_for = given;
-  cache->groups.at[cache->groups.n++] = made;
-  *sharder = made->sharder;
+  cache->groups.at[cache->groups.n++] = (rs_group_sharder){reshard_mesh_retain(mesh->root), made};
+  *sharder = made;
   return RESHARD_SUCCESS;
 }
 
@@ -113,8 +101,8 @@ reshard_status rs_placing_group_find(const char *call, reshard_sharder given, co
   rs_dtensor_cache *cache;
   RS_TRY(rs_dtensor_cache_get(given, &cache));
   for (int64_t i = 0; i < cache->groups.n; i++)
-    if (cache->groups.at[i]->sharder->comm == group->comm) {
-      group->sharder = cache->groups.at[i]->sharder;
+    if (cache->groups.at[i].sharder->comm == group->comm) {
+      group->sharder = cache->groups.at[i].sharder;
       return RESHARD_SUCCESS;
     }
   return add_group_sharder(given, cache, mesh, group->comm, &group->sharder);
