@@ -22,34 +22,6 @@ struct reshard_dtensor_s {
   _Atomic(reshard_sharded_tensor) sharded; /* NULL until it was asked for */
 };
 
-/* The sharder of a sub-mesh's group. The root, retained, owns the group's communicator. */
-typedef struct rs_group_sharder {
-  reshard_mesh root;
-  reshard_sharder sharder;
-} rs_group_sharder;
-/* Attached to the sharder that DTensors are made with; or to that of a group. */
-typedef struct rs_dtensor_cache {
-  reshard_sharder made_for;                  /* a group's: the sharder that owns it; NULL: it is a user's */
-  RS_VEC(rs_group_sharder) groups;           /* group.c */
-  RS_VEC(struct rs_cached_layout *) layouts; /* used last first (layouts.c) */
-} rs_dtensor_cache;
-/* The cache of a sharder, made when it is first asked for (group.c). */
-reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **cache);
-void rs_cached_layout_free(struct rs_cached_layout *cached);
-
-/* The ranks that act together in a placing. Those of a sub-mesh (a part with fewer ranks than its root) act alone, each
- * group for itself, in ranks of the group; else all ranks of the communicator do. */
-typedef struct rs_placing_group {
-  reshard_sharder sharder; /* given, or made for the group and owned by it */
-  reshard_comm comm;       /* of the sharder; NULL: the group has none */
-  bool outside; /* this rank is not of the sub-mesh: it takes no part, and its layouts have ranks of the communicator */
-} rs_placing_group;
-/* Checks the placing; call begins the errors. *group is written in any case: with no success its comm has the ranks to
- * agree with. */
-reshard_status rs_placing_group_find(const char *call, reshard_sharder given, const reshard_placing *placing,
-                                     rs_placing_group *group);
-/* Both meshes are sub-meshes of the same ranks in the same order. */
-bool rs_same_group(reshard_mesh a, reshard_mesh b);
 /* Rank of the tensor's layout at the i-th index of its mesh. */
 static inline int64_t rs_dtensor_rank_at(reshard_dtensor t, int64_t i) {
   return t->sharder != t->given ? i : rs_mesh_rank_at(t->mesh, rs_mesh_position(t->mesh, i));
@@ -61,10 +33,6 @@ reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, re
                               reshard_dtensor *tensor);
 /* Maps local tensors, as rs_sharded_map; NULL where nothing changed. */
 reshard_status rs_dtensor_map(reshard_dtensor tensor, const rs_tensor_mapper *mapper, reshard_dtensor *mapped);
-/* Layout of a tensor, one reference, cached by the sharder. It has the ranks of the sharder: of a group's, or of the
- * one whose communicator the mesh is of. */
-reshard_status rs_placing_layout(const char *call, reshard_sharder sharder, const reshard_placing *placing, int ndim,
-                                 const int64_t *shape, reshard_layout *layout);
 /* Local: redistributes the tensor where this rank has all of its new part; else RESHARD_ERROR_INVALID. */
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result);

@@ -78,7 +78,7 @@ static reshard_status chunk_whole(const reshard_fsdp_group *group, reshard_tenso
   status = wrap_chunk(group, whole, reshard_dtensor_local(rows), &sharded);
   reshard_dtensor_release(rows);
   RS_TRY(status);
-  return rs_fsdp_sharded_leaf(sharded, chunk);
+  return rs_sharded_leaf(sharded, chunk);
 }
 
 /* --- Nested ones -------------------------------------------------------------------------------------------------- */

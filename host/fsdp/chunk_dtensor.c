@@ -5,6 +5,8 @@
  * cuts first a redistribute brings them from other ranks. All-gather is a redistribute, too. */
 #include "fsdp/fsdp.h"
 
+#include "dtensor/group.h"
+
 #include "exec/transfer.h"
 #include "mesh/mesh.h"
 #include "metadata/metadata.h"

@@ -6,12 +6,6 @@
 
 /* --- Leaves ------------------------------------------------------------------------------------------------------- */
 
-reshard_status rs_fsdp_sharded_leaf(reshard_sharded_tensor tensor, reshard_tree *leaf) {
-  reshard_status status = reshard_state_sharded(tensor, leaf);
-  reshard_sharded_tensor_release(tensor);
-  return status;
-}
-
 reshard_status rs_fsdp_dtensor_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_dtensor(tensor, leaf);
   reshard_dtensor_release(tensor);

@@ -8,7 +8,6 @@
 #include <reshard/fsdp.h>
 
 /* Makes a leaf of a tensor, and takes over the caller's reference, in any case. */
-reshard_status rs_fsdp_sharded_leaf(reshard_sharded_tensor tensor, reshard_tree *leaf);
 reshard_status rs_fsdp_dtensor_leaf(reshard_dtensor tensor, reshard_tree *leaf);
 /* Makes a leaf of this rank's local tensor of a DTensor, retained; outside of the mesh one of shape 0 and its dtype. */
 reshard_status rs_fsdp_local_leaf(reshard_dtensor tensor, reshard_tree *leaf);

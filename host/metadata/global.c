@@ -1,7 +1,7 @@
 /* The collective step: every rank's locals go to every rank, where they are merged. Each process merges once, and its
  * ranks share the result, which is immutable. All merge the same bytes, so all find the same error. Only memory can be
  * short in one process and not in another: the ranks agree on that. */
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include "exec/transfer.h"
 

@@ -7,7 +7,7 @@
  *
  * Metadata are: ndim, dtype, memory format, flags (1: requires_grad, 2: pin_memory), the shape, the number of shards,
  * and per shard its offsets, its sizes, rank + 1, device type, device index + 1. */
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <limits.h>
 #include <stdlib.h>

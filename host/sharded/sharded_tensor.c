@@ -1,7 +1,7 @@
 /* Sharded tensors: made, and asked. */
 #include "sharded/sharder.h"
 
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <stdlib.h>
 #include <string.h>

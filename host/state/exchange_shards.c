@@ -9,7 +9,7 @@
 #include "comm/gather.h"
 #include "exec/transfer.h"
 #include "file/model/internal.h"
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <stdlib.h>
 #include <string.h>

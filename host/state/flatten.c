@@ -123,9 +123,7 @@ static reshard_status flatten_leaf(void *user, const char *path, reshard_tree le
   if (nested == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_nested_flatten(nested, path, &tensor));
-  reshard_status status = reshard_state_sharded(tensor, flat);
-  reshard_sharded_tensor_release(tensor);
-  return status;
+  return rs_sharded_leaf(tensor, flat);
 }
 
 reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat) {

@@ -66,11 +66,8 @@ static reshard_status map_plain(mapping *m, reshard_sharded_tensor plain) {
   reshard_metadata metadata = mapped != NULL ? mapped->metadata : plain->metadata;
   reshard_properties properties = metadata->properties;
   reshard_device_type type = rs_metadata_type(metadata, plain->sharder);
-  if (mapped != NULL) {
-    reshard_status status = reshard_state_sharded(mapped, &leaf);
-    reshard_sharded_tensor_release(mapped);
-    RS_TRY(status);
-  }
+  if (mapped != NULL)
+    RS_TRY(rs_sharded_leaf(mapped, &leaf));
   return deliver_inner(m, leaf, &plain->metadata->properties, &properties, type);
 }
 

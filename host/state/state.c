@@ -49,6 +49,12 @@ reshard_status reshard_state_sharded(reshard_sharded_tensor tensor, reshard_tree
   return make_leaf("reshard_state_sharded", &rs_sharded_type, tensor, leaf);
 }
 
+reshard_status rs_sharded_leaf(reshard_sharded_tensor tensor, reshard_tree *leaf) {
+  reshard_status status = reshard_state_sharded(tensor, leaf);
+  reshard_sharded_tensor_release(tensor);
+  return status;
+}
+
 reshard_status reshard_state_dtensor(reshard_dtensor tensor, reshard_tree *leaf) {
   return make_leaf("reshard_state_dtensor", &rs_dtensor_type, tensor, leaf);
 }
