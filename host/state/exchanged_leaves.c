@@ -19,10 +19,6 @@ static reshard_status alloc_tensors(int64_t n, rs_exchanged_leaves *exchanged) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status copy_path(const char *path, rs_exchanged_tensor *m) {
-  return rs_alloc_copy(&m->path, path, (int64_t)strlen(path) + 1, 1);
-}
-
 reshard_status rs_exchanged_leaves_list(const rs_state_paths *paths, rs_exchanged_leaves *exchanged) {
   RS_TRY(alloc_tensors(paths->exchanged, exchanged));
   rs_exchanged_tensor *m = exchanged->tensors;
@@ -32,7 +28,8 @@ reshard_status rs_exchanged_leaves_list(const rs_state_paths *paths, rs_exchange
       continue;
     m->flat = (rs_shard_list){.ndim = rs_state_leaf_ndim(leaf), .properties = {.dtype = rs_state_leaf_dtype(leaf)}};
     memcpy(m->flat.shape, rs_state_leaf_shape(leaf), (size_t)m->flat.ndim * sizeof *m->flat.shape);
-    RS_TRY(copy_path(leaf->path, m++));
+    RS_TRY(rs_alloc_copy(&m->path, leaf->path, (int64_t)strlen(leaf->path) + 1, 1));
+    m++;
   }
   return RESHARD_SUCCESS;
 }
@@ -40,7 +37,7 @@ reshard_status rs_exchanged_leaves_list(const rs_state_paths *paths, rs_exchange
 /* Lists this rank's shards of a tensor; flags of shards are not saved, and need not agree. */
 static reshard_status list_local_shards(reshard_sharder sharder, const rs_state_leaves *leaves,
                                         const rs_exchanged_tensor *wanted, rs_exchanged_tensor *m) {
-  RS_TRY(copy_path(wanted->path, m));
+  RS_TRY(rs_alloc_copy(&m->path, wanted->path, (int64_t)strlen(wanted->path) + 1, 1));
   const rs_state_leaf *leaf = rs_state_leaves_find(leaves, m->path);
   reshard_status status = RESHARD_SUCCESS;
   if (leaf == NULL || !rs_state_leaf_is_sharded(leaf)) { /* a null, which has no shards */

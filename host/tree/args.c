@@ -14,6 +14,14 @@ static reshard_status wrong_kind(const char *call, const char *name, reshard_tre
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is %s, %s is needed", call, name, rs_node_text(text, tree), wanted);
 }
 
+reshard_status rs_tree_check_arguments(const char *call, reshard_tree args, reshard_tree kwargs) {
+  if (!is_sequence(args))
+    return wrong_kind(call, "args", args, "a tuple or a list");
+  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
+    return wrong_kind(call, "kwargs", kwargs, "a dict");
+  return RESHARD_SUCCESS;
+}
+
 /* Returns both trees, or none after an error. */
 static reshard_status return_trees(reshard_status status, reshard_tree first, reshard_tree second,
                                    reshard_tree *to_first, reshard_tree *to_second) {
@@ -64,10 +72,7 @@ reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, 
                                         reshard_tree *names) {
   static const char call[] = "reshard_tree_pack_kwargs";
   reshard_tree all = NULL, keys = NULL;
-  if (!is_sequence(args))
-    return wrong_kind(call, "args", args, "a tuple or a list");
-  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
-    return wrong_kind(call, "kwargs", kwargs, "a dict");
+  RS_TRY(rs_tree_check_arguments(call, args, kwargs));
   if (values == NULL || names == NULL)
     return rs_error_null(call, "an output");
   RS_TRY(check_names(call, kwargs));

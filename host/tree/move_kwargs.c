@@ -3,20 +3,6 @@
 
 #include <reshard/move.h>
 
-static reshard_status check_arguments(reshard_tree args, reshard_tree kwargs, const reshard_tree *args_list,
-                                      const reshard_tree *kwargs_list) {
-  char text[RS_NODE_TEXT];
-  if (args_list == NULL || kwargs_list == NULL)
-    return rs_error_null("reshard_tree_to_kwargs", args_list == NULL ? "args_list" : "kwargs_list");
-  if (args != NULL && args->kind != RESHARD_TREE_TUPLE && args->kind != RESHARD_TREE_LIST)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: args is %s, a tuple or a list is needed",
-                    rs_node_text(text, args));
-  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: kwargs is %s, a dict is needed",
-                    rs_node_text(text, kwargs));
-  return RESHARD_SUCCESS;
-}
-
 /* Retains the tree, or makes an empty container. */
 static reshard_status or_empty(reshard_tree tree, reshard_status (*make)(reshard_tree *tree), reshard_tree *out) {
   if (tree == NULL)
@@ -36,7 +22,9 @@ reshard_status reshard_tree_to_kwargs(reshard_tree args, reshard_tree kwargs, re
                                       reshard_tree *kwargs_list) {
   reshard_tree positional = NULL, named = NULL, both = NULL, moved = NULL, lists[2] = {NULL, NULL};
   reshard_status status;
-  RS_TRY(check_arguments(args, kwargs, args_list, kwargs_list));
+  if (args_list == NULL || kwargs_list == NULL)
+    return rs_error_null("reshard_tree_to_kwargs", args_list == NULL ? "args_list" : "kwargs_list");
+  RS_TRY(rs_tree_check_arguments("reshard_tree_to_kwargs", args, kwargs));
   bool some = reshard_tree_count(args) > 0 || reshard_tree_count(kwargs) > 0;
   RS_TRY_GOTO(status, or_empty(args, reshard_tree_tuple, &positional), done);
   RS_TRY_GOTO(status, or_empty(kwargs, reshard_tree_dict, &named), done);
