@@ -24,24 +24,16 @@ static reshard_status check_placements(const char *call, int64_t n, const reshar
   if (n < 1 || placements == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld placements, 1 is the least%s", call, (long long)n,
                     placements == NULL ? "; the list is NULL" : "");
-  rs_pair *pairs = NULL, *spare = NULL, *sorted;
-  uint64_t bits = 0;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&pairs, n, sizeof *pairs), done);
-  RS_TRY_GOTO(status, rs_alloc(&spare, n, sizeof *spare), done);
-  for (int64_t i = 0; i < n; i++) {
-    RS_TRY_GOTO(status, rs_placement_check("placement", i, &placements[i]), done);
-    pairs[i] = (rs_pair){(uint64_t)placements[i].rank + 1, (uint64_t)i};
-    bits |= pairs[i].key;
-  }
-  sorted = rs_sort_pairs(pairs, spare, n, false, 0, rs_bits(bits));
+  int64_t *order;
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY(rs_placement_check("placement", i, &placements[i]));
+  RS_TRY(rs_alloc(&order, n, sizeof *order));
+  reshard_status status = rs_sort_by_rank(n, &placements->rank, sizeof *placements, order);
   for (int64_t i = 1; i < n && status == RESHARD_SUCCESS; i++)
-    if (sorted[i].key != 0 && sorted[i].key == sorted[i - 1].key)
+    if (placements[order[i]].rank >= 0 && placements[order[i]].rank == placements[order[i - 1]].rank)
       status = rs_error(RESHARD_ERROR_INVALID, "%s: placements %lld and %lld are both on rank %lld", call,
-                        (long long)sorted[i - 1].value, (long long)sorted[i].value, (long long)(sorted[i].key - 1));
-done:
-  free(pairs);
-  free(spare);
+                        (long long)order[i - 1], (long long)order[i], (long long)placements[order[i]].rank);
+  free(order);
   return status;
 }
 

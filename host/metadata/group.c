@@ -96,3 +96,22 @@ reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, i
   *rank = (int64_t)map->sorted[low].value;
   return RESHARD_SUCCESS;
 }
+
+reshard_status rs_sort_by_rank(int64_t n, const int64_t *ranks, size_t step, int64_t *order) {
+  rs_pair *pairs = NULL, *spare = NULL, *sorted;
+  uint64_t bits = 0;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&pairs, n, sizeof *pairs), done);
+  RS_TRY_GOTO(status, rs_alloc(&spare, n, sizeof *spare), done);
+  for (int64_t i = 0; i < n; i++) {
+    pairs[i] = (rs_pair){(uint64_t) * (const int64_t *)((const char *)ranks + (size_t)i * step) + 1, (uint64_t)i};
+    bits |= pairs[i].key;
+  }
+  sorted = rs_sort_pairs(pairs, spare, n, false, 0, rs_bits(bits));
+  for (int64_t i = 0; i < n; i++)
+    order[i] = (int64_t)sorted[i].value;
+done:
+  free(pairs);
+  free(spare);
+  return status;
+}

@@ -1,32 +1,10 @@
 /* Nested tensors made flat: a list of shards becomes a plain sharded tensor; flattens all leaves of a tree. */
 #include "state/state.h"
 
-#include "layout/sort.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Numbers of all shards by rank; a rank's stay in their order. */
-static reshard_status sort_shards(const rs_shard_list *flat, int64_t *order) {
-  rs_pair *pairs = NULL, *spare = NULL, *sorted;
-  int64_t all = flat->shards.n;
-  uint64_t most = 0;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&pairs, all, sizeof *pairs), done);
-  RS_TRY_GOTO(status, rs_alloc(&spare, all, sizeof *spare), done);
-  for (int64_t i = 0; i < all; i++) {
-    pairs[i] = (rs_pair){(uint64_t)(flat->shards.at[i].shard.placement.rank + 1), (uint64_t)i}; /* -1: refused later */
-    most = most > pairs[i].key ? most : pairs[i].key;
-  }
-  sorted = rs_sort_pairs(pairs, spare, all, false, 0, rs_bits(most));
-  for (int64_t i = 0; i < all; i++)
-    order[i] = (int64_t)sorted[i].value;
-done:
-  free(pairs);
-  free(spare);
-  return status;
-}
 
 /* Chooses shards, in their order, that have each box once: mine first where `prefer`, else the first one. Empty boxes
  * all stay. chosen: [shards]. */
@@ -71,7 +49,8 @@ static reshard_status make_both_metadata(const rs_shard_list *flat, bool every, 
                                          reshard_metadata *holders, reshard_metadata *once, reshard_tensor *mine,
                                          int64_t *nmine) {
   int64_t n;
-  RS_TRY(sort_shards(flat, order));
+  if (flat->shards.n > 0)
+    RS_TRY(rs_sort_by_rank(flat->shards.n, &flat->shards.at->shard.placement.rank, sizeof *flat->shards.at, order));
   RS_TRY(choose_shards(flat, order, !every, chosen, &n));
   RS_TRY(make_metadata(flat, chosen, n, once));
   RS_TRY(reshard_metadata_check(*once));
