@@ -2,7 +2,7 @@
  * PyTorch's planner takes 200 s for 1,024 tensors of 1,024 shards each. */
 #include "bench/micro/micro.h"
 
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <reshard/tensor.h>
 

@@ -17,6 +17,10 @@ reshard_status rs_error(reshard_status status, const char *format, ...) {
   return status;
 }
 
+reshard_status rs_error_null(const char *call, const char *argument) {
+  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, argument);
+}
+
 reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
                                const char *other_value) {
   return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank %lld, %s on rank %lld", field, value, (long long)rank,

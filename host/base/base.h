@@ -10,6 +10,8 @@
 /* Records the text as this thread's last error and returns status. Call it where an error is first decided; pass the
  * status on from there. The last error may be among the arguments: words are put before or behind it. */
 reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* RESHARD_ERROR_INVALID of an argument: "reshard_plan_create: layout is NULL". */
+reshard_status rs_error_null(const char *call, const char *argument);
 /* RESHARD_ERROR_MISMATCH of two ranks that have unequal values of a field: "shape [8,6] on rank 0, [8,7] on rank 2". */
 reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
                                const char *other_value);

@@ -1,4 +1,4 @@
-/* Where the parts of a DTensor are: local shapes, boxes and metadata. */
+/* Parts of a DTensor: local shapes, boxes and metadata. */
 #include "dtensor/dtensor.h"
 
 #include "metadata/metadata.h"
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* First index and number of indices of the array of a rank, per dim; *boxes: what it is cut in. Where it has no index
- * of a dim the offset is the extent. */
+/* Finds the first index and the number of indices of a rank's array, per dim; *boxes: its number of boxes. Where it has
+ * no index of a dim the offset is the extent. */
 static reshard_status find_box(reshard_layout layout, int64_t rank, reshard_box *box, int64_t *boxes) {
   reshard_array_info part;
   *box = (reshard_box){0};
@@ -35,7 +35,7 @@ static reshard_status check_coordinate(reshard_mesh mesh, const int64_t *coordin
   return RESHARD_SUCCESS;
 }
 
-/* By the index in the mesh: which ranks it has plays no part. */
+/* Uses the index in the mesh alone, not its ranks. */
 reshard_status reshard_dtensor_local_shape(const reshard_placing *placing, int ndim, const int64_t *shape,
                                            const int64_t *coordinate, int64_t *local_shape, int64_t *offset) {
   if (placing == NULL || placing->mesh == NULL || coordinate == NULL || (ndim > 0 && local_shape == NULL))
@@ -59,10 +59,10 @@ reshard_status reshard_dtensor_local_shape(const reshard_placing *placing, int n
 
 /* --- Boxes ------------------------------------------------------------------------------------------------------- */
 
-static reshard_status box_of(const char *call, reshard_dtensor t, int64_t rank, reshard_box *box) {
+static reshard_status rank_box(const char *call, reshard_dtensor t, int64_t rank, reshard_box *box) {
   reshard_box found;
   int64_t boxes;
-  RS_TRY(find_box(t->held.layout, rank, &found, &boxes));
+  RS_TRY(find_box(t->local.layout, rank, &found, &boxes));
   if (boxes > 1)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the part of rank %lld is no box: it has %lld boxes", call,
                     (long long)rank, (long long)boxes);
@@ -70,7 +70,7 @@ static reshard_status box_of(const char *call, reshard_dtensor t, int64_t rank, 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status my_box(const char *call, reshard_dtensor t, const void *output, reshard_box *box) {
+static reshard_status local_box(const char *call, reshard_dtensor t, const void *output, reshard_box *box) {
   char text[RS_MESH_TEXT];
   if (t == NULL || output == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
@@ -78,11 +78,11 @@ static reshard_status my_box(const char *call, reshard_dtensor t, const void *ou
   if (!reshard_mesh_contains(t->mesh, RESHARD_MESH_MINE))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is outside of the mesh %s", call, (long long)rank,
                     rs_mesh_text(text, t->mesh));
-  return box_of(call, t, rank, box);
+  return rank_box(call, t, rank, box);
 }
 
 reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *box) {
-  return my_box("reshard_dtensor_local_box", tensor, box, box);
+  return local_box("reshard_dtensor_local_box", tensor, box, box);
 }
 
 reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshard_box *box) {
@@ -94,14 +94,14 @@ reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshar
   if (i < 0 || i >= mesh->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: part %lld, the mesh %s has %lld ranks", call, (long long)i,
                     rs_mesh_text(text, mesh), (long long)mesh->size);
-  return box_of(call, tensor, rs_dtensor_rank_at(tensor, i), box);
+  return rank_box(call, tensor, rs_dtensor_rank_at(tensor, i), box);
 }
 
 /* --- Metadata ---------------------------------------------------------------------------------------------------- */
 
 reshard_status reshard_dtensor_shard_metadata(reshard_dtensor tensor, reshard_shard *shard) {
   reshard_shard made = {.placement = {.index = -1}};
-  RS_TRY(my_box("reshard_dtensor_shard_metadata", tensor, shard, &made.box));
+  RS_TRY(local_box("reshard_dtensor_shard_metadata", tensor, shard, &made.box));
   made.placement.type = tensor->sharder->comm->device->type;
   made.placement.rank = rs_group_at(&tensor->sharder->group, tensor->sharder->comm->rank);
   *shard = made;
@@ -118,8 +118,9 @@ static reshard_status find_lowest(const struct reshard_layout_s *l, bool *lowest
   return RESHARD_SUCCESS;
 }
 
-/* The shards of those ranks, whose placements get global ranks. */
-static reshard_status pick(reshard_dtensor t, reshard_metadata all, const bool *lowest, reshard_metadata *metadata) {
+/* Selects the shards of those ranks; their placements get global ranks. */
+static reshard_status select_shards(reshard_dtensor t, reshard_metadata all, const bool *lowest,
+                                    reshard_metadata *metadata) {
   reshard_metadata made;
   int64_t n = 0;
   for (int64_t i = 0; i < all->n; i++)
@@ -138,23 +139,23 @@ static reshard_status pick(reshard_dtensor t, reshard_metadata all, const bool *
 reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata *metadata) {
   if (tensor == NULL || metadata == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_metadata: NULL argument");
-  const struct reshard_layout_s *l = tensor->held.layout;
+  const struct reshard_layout_s *l = tensor->local.layout;
   reshard_metadata all;
   bool *lowest;
   RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
   reshard_status status = find_lowest(l, lowest);
   if (status == RESHARD_SUCCESS)
-    status = rs_metadata_from_layout(&tensor->properties, tensor->held.layout, NULL, NULL,
+    status = rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
                                      tensor->sharder->comm->device->type, &all);
   if (status == RESHARD_SUCCESS) {
-    status = pick(tensor, all, lowest, metadata);
+    status = select_shards(tensor, all, lowest, metadata);
     reshard_metadata_release(all);
   }
   free(lowest);
   return status;
 }
 
-static bool elsewhere(const reshard_shard *s, reshard_tensor tensor, int64_t global_rank) {
+static bool is_elsewhere(const reshard_shard *s, reshard_tensor tensor, int64_t global_rank) {
   return s->placement.rank == global_rank && !rs_placement_fits(&s->placement, &tensor->info);
 }
 
@@ -163,7 +164,7 @@ reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tenso
   if (metadata == NULL || tensor == NULL || rewritten == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_rewrite: NULL argument");
   int64_t i = 0;
-  while (i < metadata->n && !elsewhere(&metadata->shards[i], tensor, global_rank))
+  while (i < metadata->n && !is_elsewhere(&metadata->shards[i], tensor, global_rank))
     i++;
   if (i == metadata->n) {
     *rewritten = reshard_metadata_retain(metadata);
@@ -173,7 +174,7 @@ reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tenso
   RS_TRY(reshard_metadata_create(&metadata->properties, metadata->ndim, metadata->shape, metadata->n, metadata->shards,
                                  &made));
   for (; i < made->n; i++)
-    if (elsewhere(&made->shards[i], tensor, global_rank))
+    if (is_elsewhere(&made->shards[i], tensor, global_rank))
       made->shards[i].placement = rs_placement_of(global_rank, &tensor->info);
   *rewritten = made;
   return RESHARD_SUCCESS;

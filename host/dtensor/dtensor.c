@@ -1,12 +1,13 @@
-/* Life of a DTensor, and what it is. */
-#include "dtensor/dtensor.h"
+/* DTensors: references, fields, and their form as sharded tensors. */
+#include "dtensor/group.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, reshard_mesh mesh,
-                              const reshard_properties *properties, const rs_held *held, reshard_dtensor *tensor) {
-  const struct reshard_layout_s *l = held->layout;
+                              const reshard_properties *properties, const rs_local_arrays *local,
+                              reshard_dtensor *tensor) {
+  const struct reshard_layout_s *l = local->layout;
   struct reshard_dtensor_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
@@ -15,7 +16,7 @@ reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, re
   made->sharder = sharder;
   made->mesh = reshard_mesh_retain(mesh);
   made->properties = *properties;
-  made->held = *held;
+  made->local = *local;
   for (int m = 0; m < l->mesh_ndim; m++)
     made->order[m] = l->order != NULL ? l->order[m] : m;
   int64_t stride = 1;
@@ -37,37 +38,38 @@ void reshard_dtensor_release(reshard_dtensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
   reshard_sharded_tensor_release(atomic_load_explicit(&tensor->sharded, memory_order_relaxed));
-  rs_held_free(&tensor->held);
+  rs_local_arrays_free(&tensor->local);
   reshard_mesh_release(tensor->mesh);
   free(tensor);
 }
 
 reshard_mesh reshard_dtensor_mesh(reshard_dtensor tensor) { return tensor != NULL ? tensor->mesh : NULL; }
 const reshard_placement *reshard_dtensor_placements(reshard_dtensor tensor) {
-  return tensor != NULL ? tensor->held.layout->placements : NULL;
+  return tensor != NULL ? tensor->local.layout->placements : NULL;
 }
 const int *reshard_dtensor_order(reshard_dtensor tensor) { return tensor != NULL ? tensor->order : NULL; }
-reshard_layout reshard_dtensor_layout(reshard_dtensor tensor) { return tensor != NULL ? tensor->held.layout : NULL; }
-int reshard_dtensor_ndim(reshard_dtensor tensor) { return tensor != NULL ? tensor->held.layout->ndim : 0; }
+reshard_layout reshard_dtensor_layout(reshard_dtensor tensor) { return tensor != NULL ? tensor->local.layout : NULL; }
+int reshard_dtensor_ndim(reshard_dtensor tensor) { return tensor != NULL ? tensor->local.layout->ndim : 0; }
 const int64_t *reshard_dtensor_shape(reshard_dtensor tensor) {
-  return tensor != NULL ? tensor->held.layout->shape : NULL;
+  return tensor != NULL ? tensor->local.layout->shape : NULL;
 }
 const int64_t *reshard_dtensor_stride(reshard_dtensor tensor) { return tensor != NULL ? tensor->stride : NULL; }
 
 reshard_tensor reshard_dtensor_local(reshard_dtensor tensor) {
-  return tensor != NULL && tensor->held.n > 0 ? tensor->held.arrays[0] : NULL;
+  return tensor != NULL && tensor->local.n > 0 ? tensor->local.arrays[0] : NULL;
 }
 
 /* --- To and from sharded tensors --------------------------------------------------------------------------------- */
 
-/* The same arrays, with one more reference each. */
-static reshard_status share(const rs_held *held, int64_t rank, reshard_dtype dtype, rs_held *out) {
-  return rs_held_wrap("array", held->layout, rank, dtype, held->n, held->arrays, out);
+/* Shares the arrays, with one more reference each. */
+static reshard_status share_arrays(const rs_local_arrays *local, int64_t rank, reshard_dtype dtype,
+                                   rs_local_arrays *out) {
+  return rs_local_arrays_wrap("array", local->layout, rank, dtype, local->n, local->arrays, out);
 }
 
-static reshard_status describe(reshard_dtensor t, reshard_metadata *metadata) {
+static reshard_status make_metadata(reshard_dtensor t, reshard_metadata *metadata) {
   reshard_metadata at_home;
-  RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->held.layout, &at_home));
+  RS_TRY(rs_sharder_describe(t->sharder, &t->properties, t->local.layout, &at_home));
   if (!t->on_cpu) {
     *metadata = at_home;
     return RESHARD_SUCCESS;
@@ -79,14 +81,14 @@ static reshard_status describe(reshard_dtensor t, reshard_metadata *metadata) {
 
 static reshard_status make_sharded(reshard_dtensor t, reshard_sharded_tensor *sharded) {
   reshard_metadata metadata;
-  rs_held held;
-  RS_TRY(describe(t, &metadata));
-  reshard_status status = share(&t->held, t->sharder->comm->rank, t->properties.dtype, &held);
+  rs_local_arrays local;
+  RS_TRY(make_metadata(t, &metadata));
+  reshard_status status = share_arrays(&t->local, t->sharder->comm->rank, t->properties.dtype, &local);
   if (status == RESHARD_SUCCESS) {
-    status = rs_sharded_new(t->sharder, metadata, &held, sharded);
+    status = rs_sharded_new(t->sharder, metadata, &local, sharded);
     if (status == RESHARD_SUCCESS)
       return status;
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   }
   reshard_metadata_release(metadata);
   return status;
@@ -112,48 +114,63 @@ static reshard_status no_mesh_layout(const char *call, reshard_layout layout, re
                   rs_mesh_text(has, mesh));
 }
 
-/* The layout that the DTensor has, one reference: that of the sharded tensor, or of a sub-mesh's group for it. */
+/* Finds the layout of the DTensor, one reference: that of the sharded tensor, or of a sub-mesh's group for it. */
 static reshard_status layout_over(const char *call, reshard_sharded_tensor sharded, const reshard_placing *placing,
-                                  const rs_members *members, reshard_layout *layout) {
-  const struct reshard_layout_s *l = sharded->held.layout;
+                                  const rs_placing_group *group, reshard_layout *layout) {
+  const struct reshard_layout_s *l = sharded->local.layout;
   RS_TRY(rs_placing_layout(call, sharded->sharder, placing, l->ndim, l->shape, layout));
-  if (!reshard_layout_equal(*layout, sharded->held.layout)) {
+  if (!reshard_layout_equal(*layout, sharded->local.layout)) {
     reshard_layout_release(*layout);
-    return no_mesh_layout(call, sharded->held.layout, placing->mesh);
+    return no_mesh_layout(call, sharded->local.layout, placing->mesh);
   }
-  if (members->sharder == sharded->sharder)
+  if (group->sharder == sharded->sharder)
     return RESHARD_SUCCESS;
   reshard_layout_release(*layout);
-  return rs_placing_layout(call, members->sharder, placing, l->ndim, l->shape, layout);
+  return rs_placing_layout(call, group->sharder, placing, l->ndim, l->shape, layout);
 }
 
 reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
                                             reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_sharded";
   if (sharded == NULL || mesh == NULL || tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    sharded == NULL ? "sharded"
-                    : mesh == NULL  ? "mesh"
-                                    : "tensor");
-  const struct reshard_layout_s *l = sharded->held.layout;
-  reshard_sharder given = sharded->sharder->made_for != NULL ? sharded->sharder->made_for : sharded->sharder;
+    return rs_error_null(call, sharded == NULL ? "sharded" : mesh == NULL ? "mesh" : "tensor");
+  const struct reshard_layout_s *l = sharded->local.layout;
+  const rs_dtensor_cache *cache = sharded->sharder->attached;
+  reshard_sharder given = cache != NULL && cache->made_for != NULL ? cache->made_for : sharded->sharder;
   if (l->kind != RESHARD_LAYOUT_MESH || l->mesh_ndim != mesh->ndim)
-    return no_mesh_layout(call, sharded->held.layout, mesh);
+    return no_mesh_layout(call, sharded->local.layout, mesh);
   const reshard_placing placing = {mesh, l->placements, l->order};
   reshard_layout layout;
-  rs_members members;
-  rs_held held;
-  RS_TRY(rs_members_find(call, given, &placing, &members));
-  if (sharded->sharder != given && sharded->sharder != members.sharder)
-    return no_mesh_layout(call, sharded->held.layout, mesh);
-  RS_TRY(layout_over(call, sharded, &placing, &members, &layout));
+  rs_placing_group group;
+  rs_local_arrays local;
+  RS_TRY(rs_placing_group_find(call, given, &placing, &group));
+  if (sharded->sharder != given && sharded->sharder != group.sharder)
+    return no_mesh_layout(call, sharded->local.layout, mesh);
+  RS_TRY(layout_over(call, sharded, &placing, &group, &layout));
   reshard_properties properties = reshard_metadata_properties(sharded->metadata);
-  reshard_status status = rs_held_wrap("array", layout, members.sharder->comm->rank, properties.dtype, sharded->held.n,
-                                       sharded->held.arrays, &held);
+  reshard_status status = rs_local_arrays_wrap("array", layout, group.sharder->comm->rank, properties.dtype,
+                                               sharded->local.n, sharded->local.arrays, &local);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(given, members.sharder, mesh, &properties, &held, tensor);
+  status = rs_dtensor_new(given, group.sharder, mesh, &properties, &local, tensor);
   if (status != RESHARD_SUCCESS)
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
+  return status;
+}
+
+reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper, reshard_dtensor *mapped) {
+  reshard_properties properties = t->properties;
+  reshard_device_type home = t->sharder->device->device->type, type = t->on_cpu ? RESHARD_DEVICE_CPU : home;
+  rs_local_arrays local;
+  bool changed;
+  *mapped = NULL;
+  RS_TRY(rs_local_arrays_map(t->sharder, &t->local, mapper, &properties, &type, &local, &changed));
+  if (!changed)
+    return RESHARD_SUCCESS;
+  reshard_status status = rs_dtensor_new(t->given, t->sharder, t->mesh, &properties, &local, mapped);
+  if (status == RESHARD_SUCCESS)
+    (*mapped)->on_cpu = type != home;
+  else
+    rs_local_arrays_free(&local);
   return status;
 }

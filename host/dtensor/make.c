@@ -1,36 +1,32 @@
-/* Making DTensors: of local tensors, of whole ones, and empty. */
-#include "dtensor/dtensor.h"
+/* Makes DTensors: of local tensors, of whole ones, and empty. */
+#include "dtensor/group.h"
 
 #include <string.h>
 
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
-}
-
-/* A DTensor of new arrays, or of `local` where it is given. */
-static reshard_status make(const char *call, reshard_sharder given, const rs_members *members,
-                           const reshard_placing *placing, int ndim, const int64_t *shape,
-                           const reshard_properties *properties, reshard_tensor local, void *stream,
-                           reshard_dtensor *tensor) {
-  reshard_sharder s = members->sharder;
+/* Makes a DTensor of new arrays, or of `local` where it is given. */
+static reshard_status make_dtensor(const char *call, reshard_sharder given, const rs_placing_group *group,
+                                   const reshard_placing *placing, int ndim, const int64_t *shape,
+                                   const reshard_properties *properties, reshard_tensor local, void *stream,
+                                   reshard_dtensor *tensor) {
+  reshard_sharder s = group->sharder;
   reshard_layout layout;
-  rs_held held;
+  rs_local_arrays arrays;
   int64_t rank = s->comm->rank;
   RS_TRY(rs_placing_layout(call, s, placing, ndim, shape, &layout));
   reshard_status status = local != NULL && reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE)
-                              ? rs_held_wrap("array", layout, rank, properties->dtype, 1, &local, &held)
-                              : rs_held_create(s->device, layout, rank, properties, stream, &held);
+                              ? rs_local_arrays_wrap("array", layout, rank, properties->dtype, 1, &local, &arrays)
+                              : rs_local_arrays_create(s->device, layout, rank, properties, stream, &arrays);
   reshard_layout_release(layout);
   RS_TRY(status);
-  status = rs_dtensor_new(given, s, placing->mesh, properties, &held, tensor);
+  status = rs_dtensor_new(given, s, placing->mesh, properties, &arrays, tensor);
   if (status != RESHARD_SUCCESS)
-    rs_held_free(&held);
+    rs_local_arrays_free(&arrays);
   return status;
 }
 
 /* --- From local tensors ------------------------------------------------------------------------------------------ */
 
-/* The local tensor against the layout, of which errors show the rank with another number. */
+/* Compares the local tensor with the layout; errors show the rank by another number. */
 static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t shown, reshard_tensor local) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
   reshard_array_info part;
@@ -49,12 +45,12 @@ static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t sh
                   (long long)shown, rs_shape_text(given, info->ndim, info->shape), wanted);
 }
 
-static reshard_status check_local(const char *call, const rs_members *members, const reshard_placing *placing,
+static reshard_status check_local(const char *call, const rs_placing_group *group, const reshard_placing *placing,
                                   reshard_tensor local, int ndim, const int64_t *shape, const reshard_dtensor *tensor) {
   char text[RS_MESH_TEXT], given[RS_SHAPE_TEXT];
   if (tensor == NULL)
-    return no_argument(call, "tensor");
-  reshard_sharder s = members->sharder;
+    return rs_error_null(call, "tensor");
+  reshard_sharder s = group->sharder;
   int64_t mine = reshard_mesh_rank(placing->mesh);
   bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
   if (!inside && local != NULL && local->info.elements > 0)
@@ -63,13 +59,13 @@ static reshard_status check_local(const char *call, const rs_members *members, c
                     "expected",
                     (long long)mine, rs_mesh_text(text, placing->mesh),
                     rs_shape_text(given, local->info.ndim, local->info.shape));
-  if (members->outside && shape == NULL)
+  if (group->outside && shape == NULL)
     return rs_error(
         RESHARD_ERROR_INVALID,
         "%s: rank %lld is outside of the sub-mesh %s, whose ranks find the shape without it: give the shape", call,
         (long long)mine, rs_mesh_text(text, placing->mesh));
   static const int64_t unknown[RESHARD_MAX_DIMS];
-  reshard_layout layout; /* of an unknown shape: for its check of the placements alone */
+  reshard_layout layout; /* of an unknown shape: checks the placements alone */
   if (shape == NULL)
     RS_TRY(rs_placing_layout(call, s, placing, local != NULL ? local->info.ndim : RESHARD_MAX_DIMS, unknown, &layout));
   else
@@ -79,47 +75,47 @@ static reshard_status check_local(const char *call, const rs_members *members, c
   return status;
 }
 
-static reshard_properties properties_of(reshard_tensor local, reshard_dtype dtype) {
+static reshard_properties local_properties(reshard_tensor local, reshard_dtype dtype) {
   return (reshard_properties){.dtype = dtype,
                               .requires_grad = local != NULL && local->info.requires_grad,
                               .pin_memory = local != NULL && local->info.pin_memory};
 }
 
-/* Of a known shape. */
-static reshard_status wrap_local(const char *call, reshard_sharder given, const rs_members *members,
+/* Wraps a local tensor of a known global shape. */
+static reshard_status wrap_local(const char *call, reshard_sharder given, const rs_placing_group *group,
                                  const reshard_placing *placing, reshard_tensor local, int ndim, const int64_t *shape,
                                  reshard_dtensor *tensor) {
   if (local == NULL)
     return rs_error(RESHARD_ERROR_INVALID,
                     "%s: rank %lld has no local tensor that tells the dtype: give an empty one, or check", call,
                     (long long)given->comm->rank);
-  const reshard_properties properties = properties_of(local, local->info.dtype);
-  return make(call, given, members, placing, ndim, shape, &properties, local, NULL, tensor);
+  const reshard_properties properties = local_properties(local, local->info.dtype);
+  return make_dtensor(call, given, group, placing, ndim, shape, &properties, local, NULL, tensor);
 }
 
 reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_placing *placing, reshard_tensor local,
                                           int ndim, const int64_t *shape, int check, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_local";
   if (given == NULL)
-    return no_argument(call, "sharder");
-  rs_members members;
-  reshard_status mine = rs_members_find(call, given, placing, &members);
+    return rs_error_null(call, "sharder");
+  rs_placing_group group;
+  reshard_status mine = rs_placing_group_find(call, given, placing, &group);
   if (mine == RESHARD_SUCCESS)
-    mine = check_local(call, &members, placing, local, ndim, shape, tensor);
-  if ((shape != NULL && !check) || members.outside || members.comm == NULL) {
+    mine = check_local(call, &group, placing, local, ndim, shape, tensor);
+  if ((shape != NULL && !check) || group.outside || group.comm == NULL) {
     RS_TRY(mine);
-    return wrap_local(call, given, &members, placing, local, ndim, shape, tensor);
+    return wrap_local(call, given, &group, placing, local, ndim, shape, tensor);
   }
-  RS_TRY(rs_agree(members.comm, mine));
+  RS_TRY(rs_agree(group.comm, mine));
   int64_t known[RESHARD_MAX_DIMS] = {0};
   reshard_dtype dtype = local != NULL ? local->info.dtype : RESHARD_DTYPE_NONE;
   if (shape != NULL)
     memcpy(known, shape, (size_t)ndim * sizeof *shape);
-  RS_TRY(rs_dtensor_compare(members.sharder, placing, local, &ndim, known, shape == NULL, &dtype));
-  const reshard_properties properties = properties_of(local, dtype);
+  RS_TRY(rs_dtensor_compare(group.sharder, placing, local, &ndim, known, shape == NULL, &dtype));
+  const reshard_properties properties = local_properties(local, dtype);
   reshard_dtensor made = NULL;
   reshard_status status =
-      rs_agree(members.comm, make(call, given, &members, placing, ndim, known, &properties, local, NULL, &made));
+      rs_agree(group.comm, make_dtensor(call, given, &group, placing, ndim, known, &properties, local, NULL, &made));
   if (status == RESHARD_SUCCESS)
     *tensor = made;
   else
@@ -129,7 +125,7 @@ reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_p
 
 /* --- From whole tensors ------------------------------------------------------------------------------------------ */
 
-/* The whole tensor against what is stated. */
+/* Compares the whole tensor with its shape and dtype. */
 static reshard_status check_whole(const char *call, int64_t rank, reshard_tensor whole, int ndim, const int64_t *shape,
                                   const reshard_properties *properties) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
@@ -143,10 +139,11 @@ static reshard_status check_whole(const char *call, int64_t rank, reshard_tensor
   return RESHARD_SUCCESS;
 }
 
-/* Every rank of the mesh has the whole: it is replicated, and each keeps its part. */
-static reshard_status keep_parts(const char *call, reshard_sharder given, const rs_members *members,
-                                 const reshard_placing *placing, reshard_tensor whole, int ndim, const int64_t *shape,
-                                 const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
+/* Every rank of the mesh has the whole, as a replicated DTensor, and copies its part. */
+static reshard_status distribute_local(const char *call, reshard_sharder given, const rs_placing_group *group,
+                                       const reshard_placing *placing, reshard_tensor whole, int ndim,
+                                       const int64_t *shape, const reshard_properties *properties, void *stream,
+                                       reshard_dtensor *tensor) {
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing everywhere = {placing->mesh, replicate, NULL};
   bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
@@ -154,8 +151,8 @@ static reshard_status keep_parts(const char *call, reshard_sharder given, const 
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is in the mesh and gives no whole tensor", call,
                     (long long)given->comm->rank);
   reshard_dtensor full;
-  RS_TRY(make(call, given, members, &everywhere, ndim, shape, properties, whole, stream, &full));
-  reshard_status status = rs_dtensor_keep(call, full, placing, stream, tensor);
+  RS_TRY(make_dtensor(call, given, group, &everywhere, ndim, shape, properties, whole, stream, &full));
+  reshard_status status = rs_dtensor_redistribute_local(call, full, placing, stream, tensor);
   reshard_dtensor_release(full);
   return status;
 }
@@ -164,25 +161,25 @@ static reshard_status check_distribute(const char *call, reshard_sharder s, resh
                                        const int64_t *shape, const reshard_properties *properties,
                                        const reshard_dtensor *tensor) {
   if (properties == NULL || tensor == NULL || (ndim > 0 && shape == NULL))
-    return no_argument(call, properties == NULL ? "properties" : tensor == NULL ? "tensor" : "shape");
+    return rs_error_null(call, properties == NULL ? "properties" : tensor == NULL ? "tensor" : "shape");
   return whole != NULL ? check_whole(call, s->comm->rank, whole, ndim, shape, properties) : RESHARD_SUCCESS;
 }
 
-/* Collective over the members: src, one of them, has the whole. */
-static reshard_status scatter(const char *call, const rs_members *members, reshard_status mine,
-                              const reshard_placing *placing, reshard_tensor whole, int64_t src, int ndim,
-                              const int64_t *shape, const reshard_properties *properties, void *stream,
-                              reshard_dtensor *tensor) {
+/* Collective over the group: rank src of it has the whole. */
+static reshard_status scatter_whole(const char *call, const rs_placing_group *group, reshard_status mine,
+                                    const reshard_placing *placing, reshard_tensor whole, int64_t src, int ndim,
+                                    const int64_t *shape, const reshard_properties *properties, void *stream,
+                                    reshard_dtensor *tensor) {
   reshard_layout layout = NULL;
   reshard_sharded_tensor scattered = NULL;
   reshard_dtensor made = NULL;
   if (mine == RESHARD_SUCCESS)
-    mine = rs_placing_layout(call, members->sharder, placing, ndim, shape, &layout);
-  reshard_status status = rs_agree(members->comm, mine);
+    mine = rs_placing_layout(call, group->sharder, placing, ndim, shape, &layout);
+  reshard_status status = rs_agree(group->comm, mine);
   if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_scatter(members->sharder, whole, src, layout, properties, stream, &scattered);
+    status = reshard_sharded_tensor_scatter(group->sharder, whole, src, layout, properties, stream, &scattered);
   if (status == RESHARD_SUCCESS)
-    status = rs_agree(members->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
+    status = rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
   reshard_sharded_tensor_release(scattered);
   reshard_layout_release(layout);
   if (status == RESHARD_SUCCESS)
@@ -197,23 +194,23 @@ reshard_status reshard_dtensor_distribute(reshard_sharder given, const reshard_p
                                           const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_distribute";
   if (given == NULL)
-    return no_argument(call, "sharder");
-  rs_members members;
-  reshard_status mine = rs_members_find(call, given, placing, &members);
+    return rs_error_null(call, "sharder");
+  rs_placing_group group;
+  reshard_status mine = rs_placing_group_find(call, given, placing, &group);
   if (mine == RESHARD_SUCCESS)
     mine = check_distribute(call, given, whole, ndim, shape, properties, tensor);
-  if (src != -1 && !members.outside && members.comm != NULL)
-    return scatter(call, &members, mine, placing, whole, src, ndim, shape, properties, stream, tensor);
+  if (src != -1 && !group.outside && group.comm != NULL)
+    return scatter_whole(call, &group, mine, placing, whole, src, ndim, shape, properties, stream, tensor);
   RS_TRY(mine);
-  return keep_parts(call, given, &members, placing, whole, ndim, shape, properties, stream, tensor);
+  return distribute_local(call, given, &group, placing, whole, ndim, shape, properties, stream, tensor);
 }
 
 reshard_status reshard_dtensor_empty(reshard_sharder s, const reshard_placing *placing, int ndim, const int64_t *shape,
                                      const reshard_properties *properties, void *stream, reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_empty";
   if (s == NULL || properties == NULL || tensor == NULL)
-    return no_argument(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
-  rs_members members;
-  RS_TRY(rs_members_find(call, s, placing, &members));
-  return make(call, s, &members, placing, ndim, shape, properties, NULL, stream, tensor);
+    return rs_error_null(call, s == NULL ? "sharder" : properties == NULL ? "properties" : "tensor");
+  rs_placing_group group;
+  RS_TRY(rs_placing_group_find(call, s, placing, &group));
+  return make_dtensor(call, s, &group, placing, ndim, shape, properties, NULL, stream, tensor);
 }

@@ -1,8 +1,8 @@
-/* A DTensor as a person would draw it.
+/* A DTensor drawn as text.
  *
- * One or two dims are a grid: a dim falls into bands, runs of indices that one part has, and in the field of two bands
- * stand the ranks that have their parts. More dims, many ranks and many bands are a list of the first ranks. */
-#include "dtensor/dtensor.h"
+ * One or two dims are a grid. A dim falls into bands: runs of indices of one part. The field of two bands names the
+ * ranks that have their parts. More dims, many ranks and many bands are a list of the first ranks. */
+#include "dtensor/group.h"
 
 enum { MOST_RANKS = 64, MOST_BANDS = 64, MOST_INTERVALS = 8, FIELD = 512 };
 
@@ -72,31 +72,31 @@ static const char *field_text(char field[FIELD], grid *g, int64_t row, int64_t c
   return field;
 }
 
-static int length_of(const char *text) {
+static int text_width(const char *text) {
   int n = 0;
   while (text[n] != '\0')
     n++;
   return n;
 }
 
-/* Of the fields of a column, and of what stands over them; column -1: of what stands before the rows. */
-static int width_of(grid *g, int64_t column) {
+/* Widths of the fields of a column and of its head; column -1: of the heads of the rows. */
+static int column_width(grid *g, int64_t column) {
   char field[FIELD];
-  int width = column >= 0 ? length_of(band_text(field, &g->bands[1][column])) : 0;
+  int width = column >= 0 ? text_width(band_text(field, &g->bands[1][column])) : 0;
   for (int64_t row = 0; row < g->n[0]; row++) {
     const char *text = column >= 0            ? field_text(field, g, row, column)
                        : g->layout->ndim == 2 ? band_text(field, &g->bands[0][row])
                                               : "";
-    width = (int)rs_max(width, length_of(text));
+    width = (int)rs_max(width, text_width(text));
   }
   return width;
 }
 
 static void draw_grid(rs_text *text, grid *g) {
   char field[FIELD];
-  int first = width_of(g, -1), widths[MOST_BANDS];
+  int first = column_width(g, -1), widths[MOST_BANDS];
   for (int64_t c = 0; c < g->n[1]; c++)
-    widths[c] = width_of(g, c);
+    widths[c] = column_width(g, c);
   for (int64_t row = -1; row < g->n[0]; row++) {
     rs_text_add(text, "%*s", first, row >= 0 && g->layout->ndim == 2 ? band_text(field, &g->bands[0][row]) : "");
     for (int64_t c = 0; c < g->n[1]; c++) {
@@ -156,8 +156,8 @@ static reshard_status draw_list(rs_text *text, reshard_mesh mesh, reshard_layout
 reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_t size, size_t *needed) {
   if (tensor == NULL || (buffer == NULL && size > 0))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_print: NULL argument");
-  const reshard_placing placing = {tensor->mesh, tensor->held.layout->placements, tensor->order};
-  reshard_layout l = tensor->held.layout;
+  const reshard_placing placing = {tensor->mesh, tensor->local.layout->placements, tensor->order};
+  reshard_layout l = tensor->local.layout;
   char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
   rs_text text = {buffer, size, 0};
   grid g;

@@ -85,17 +85,13 @@ static void describe_options(const struct reshard_plan_s *plan, tensor_record *o
     rs_list_text(out->values[1] + options.length, sizeof out->values[1] - options.length, plan->world, plan->nodes);
 }
 
-/* The number of the first tensor in which the field differs between ranks 0 and `rank`, among the first n of both. Each
- * step asks all ranks for the hash of a prefix, chained to that of the longest one known to be equal. */
-static reshard_status find_tensor(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
-                                  int64_t n, int64_t *found) {
+reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,
+                                  const void *user, int64_t *found) {
   int64_t equal = 0, differs = n + 1; /* prefixes of so many tensors */
   uint64_t hash = 0;
   while (differs - equal > 1) {
     int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
-    uint64_t mine = hash;
-    for (int64_t i = equal; i < rs_min(middle, plan->nentries); i++)
-      mine = rs_plan_field(plan, field, i, mine);
+    uint64_t mine = hash_range(user, equal, middle, hash);
     const void *gathered;
     RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
     const uint64_t *all = gathered;
@@ -108,6 +104,18 @@ static reshard_status find_tensor(reshard_comm comm, const struct reshard_plan_s
   }
   *found = equal;
   return RESHARD_SUCCESS;
+}
+
+typedef struct plan_field {
+  const struct reshard_plan_s *plan;
+  int field;
+} plan_field;
+
+static uint64_t hash_field(const void *user, int64_t first, int64_t end, uint64_t hash) {
+  const plan_field *f = user;
+  for (int64_t i = first; i < rs_min(end, f->plan->nentries); i++)
+    hash = rs_plan_field(f->plan, f->field, i, hash);
+  return hash;
 }
 
 /* "'layers.3.wq': shape [8,6] on rank 0, [8,7] on rank 2". */
@@ -152,7 +160,7 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
   if (field == RS_FIELD_OPTIONS) {
     describe_options(plan, &mine);
   } else {
-    RS_TRY(find_tensor(comm, plan, field, rank, rs_min(n0, n), &number));
+    RS_TRY(rs_find_difference(comm, rs_min(n0, n), rank, hash_field, &(plan_field){plan, field}, &number));
     if (number < plan->nentries)
       describe_tensor(plan, field, number, &mine);
   }

@@ -17,4 +17,11 @@ typedef struct rs_argument {
 reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *plan, int field, int64_t rank,
                                int64_t n0, int64_t n);
 
+/* Hash of tensors [first, end) of a list that may be shorter, chained to that of those before. */
+typedef uint64_t (*rs_range_hash)(const void *user, int64_t first, int64_t end, uint64_t hash);
+/* Collective: finds the first tensor in which this rank or `rank` differs from rank 0, among the first n of both. Each
+ * step exchanges the hash of a prefix, chained to that of the longest one known to be equal. */
+reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,
+                                  const void *user, int64_t *found);
+
 #endif

@@ -1,9 +1,11 @@
 /* Parameters cut by FSDP as DTensors over all dims of the mesh, and gathered again.
  *
- * A parameter is a DTensor over the parent mesh without a copy: replicated, but as TP has cut it. Its chunk is the same
- * with Shard(0) on FSDP's dim. Where TP cuts first each rank has the rows already, and keeps them; where FSDP cuts first
- * they come from other ranks, by a redistribute. All-gather is a redistribute, too. */
+ * A parameter becomes a DTensor over the parent mesh without a copy: replicated, but for TP's cut. Its chunk is the
+ * same with Shard(0) on FSDP's dim. Where TP cuts first each rank has the rows already, and copies them; where FSDP
+ * cuts first a redistribute brings them from other ranks. All-gather is a redistribute, too. */
 #include "fsdp/fsdp.h"
+
+#include "dtensor/group.h"
 
 #include "exec/transfer.h"
 #include "mesh/mesh.h"
@@ -14,8 +16,8 @@ static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE}
 
 /* --- chunk_dtensor ------------------------------------------------------------------------------------------------ */
 
-/* Is it on the last dim of the parent mesh, where this rank is? Compared by global ranks: its mesh may be a part of the
- * parent mesh, or one of the TP group's own communicator. */
+/* Checks that the DTensor is on the last dim of the parent mesh, at this rank. Compares global ranks: its mesh may be a
+ * part of the parent mesh, or one of the TP group's own communicator. */
 static reshard_status check_tp(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent) {
   char has[RS_MESH_TEXT], wanted[RS_MESH_TEXT], whole[RS_MESH_TEXT];
   reshard_mesh tp, mesh = reshard_dtensor_mesh(tensor);
@@ -34,23 +36,23 @@ static reshard_status check_tp(reshard_sharder sharder, reshard_dtensor tensor, 
   return status;
 }
 
-/* A leaf as a DTensor over the parent mesh, as it is before FSDP cuts it: replicated, but as TP cuts it. The memory is
- * the leaf's. */
-static reshard_status over_parent(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
-                                  reshard_dtensor *made) {
+/* Makes a leaf a DTensor over the parent mesh, as it is before FSDP cuts it: replicated, but for TP's cut. The memory
+ * is the leaf's. */
+static reshard_status make_over_parent(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
+                                       reshard_dtensor *made) {
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {parent, placements, NULL};
   reshard_dtensor part = rs_leaf_dtensor(leaf);
   reshard_tensor local = part != NULL ? reshard_dtensor_local(part) : NULL;
   if (part == NULL && reshard_tree_get_kind(leaf) != RESHARD_TREE_TENSOR)
-    return rs_fsdp_wrong_leaf("reshard_fsdp_chunk_dtensor", leaf, "a tensor or a DTensor");
+    return rs_fsdp_error_leaf("reshard_fsdp_chunk_dtensor", leaf, "a tensor or a DTensor");
   for (int d = 0; d < parent->ndim; d++)
     placements[d] = replicate;
   if (part == NULL) {
     const reshard_tensor_info *info = &leaf->tensor->info;
     RS_TRY(reshard_dtensor_from_local(sharder, &placing, leaf->tensor, info->ndim, info->shape, 0, made));
   } else {
-    if (reshard_mesh_contains(parent, RESHARD_MESH_MINE)) /* outside there is nothing of it */
+    if (reshard_mesh_contains(parent, RESHARD_MESH_MINE)) /* a rank outside has no part */
       RS_TRY(check_tp(sharder, part, parent));
     placements[parent->ndim - 1] = reshard_dtensor_placements(part)[0];
     int ndim = reshard_dtensor_ndim(part);
@@ -60,7 +62,7 @@ static reshard_status over_parent(reshard_sharder sharder, reshard_tree leaf, re
     else /* a part without elements needs no tensor */
       RS_TRY(reshard_dtensor_empty(sharder, &placing, ndim, shape, &part->properties, stream, made));
   }
-  (*made)->properties.requires_grad = 0; /* nothing else has it, and chunks have the same */
+  (*made)->properties.requires_grad = 0; /* as the other ranks' chunks */
   return RESHARD_SUCCESS;
 }
 
@@ -72,8 +74,8 @@ static reshard_status check_parent(const char *call, reshard_mesh parent) {
                                       call, rs_mesh_text(text, parent), parent->ndim);
 }
 
-/* The rows that FSDP leaves this rank. TP first: of what TP has given it. FSDP first: TP cuts what FSDP has left, so that
- * rows come from other ranks where both cut dim 0. */
+/* Cuts the rows that FSDP leaves this rank. TP first: of TP's part. FSDP first: TP cuts FSDP's part, so that rows come
+ * from other ranks where both cut dim 0. */
 static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, void *stream, reshard_dtensor *chunk) {
   static const char call[] = "reshard_fsdp_chunk_dtensor";
   reshard_placement placements[RESHARD_MAX_DIMS];
@@ -87,26 +89,25 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   bool both = tp->kind != RESHARD_PLACEMENT_REPLICATE && tp->dim == 0;
   reshard_placing placing = {parent, placements, both ? cuts : NULL};
   if (order == RESHARD_FSDP_TP_FIRST)
-    return rs_dtensor_keep(call, whole, &placing, stream, chunk);
+    return rs_dtensor_redistribute_local(call, whole, &placing, stream, chunk);
   placing.order = NULL;
   return reshard_dtensor_redistribute(1, &whole, &placing, stream, chunk);
 }
 
-/* FSDP first, which is collective: a rank that failed alone tells the others where they wait for it. */
-static reshard_status tell(reshard_sharder sharder, reshard_mesh parent, reshard_status mine, void *stream) {
+/* FSDP first, which is collective: sends the status of this rank to the others where they wait for it. */
+static reshard_status agree_on_status(reshard_sharder sharder, reshard_mesh parent, reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
-  rs_members members;
-  rs_members_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &members);
-  return members.outside || members.comm == NULL ? mine
-                                                 : rs_sharder_move(members.sharder, NULL, NULL, mine, stream, NULL);
+  rs_placing_group group;
+  rs_placing_group_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &group);
+  return group.outside || group.comm == NULL ? mine : rs_sharder_execute(group.sharder, NULL, NULL, mine, stream, NULL);
 }
 
-static reshard_status take_chunk(reshard_dtensor made, reshard_fsdp_order order, reshard_tree *chunk) {
+static reshard_status copy_chunk(reshard_dtensor made, reshard_fsdp_order order, reshard_tree *chunk) {
   reshard_comm comm = made->sharder->comm;
   bool outside = rs_mesh_is_sub(made->mesh) && made->sharder == made->given;
   bool together = order == RESHARD_FSDP_FSDP_FIRST && !outside;
   reshard_tree leaf = NULL;
-  reshard_status status = rs_fsdp_take_dtensor(made, &leaf);
+  reshard_status status = rs_fsdp_dtensor_leaf(made, &leaf);
   if (together)
     status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS)
@@ -120,21 +121,20 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
                                                   reshard_fsdp_order order, void *stream, reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_dtensor";
   if (sharder == NULL || mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, sharder == NULL ? "sharder" : "mesh");
+    return rs_error_null(call, sharder == NULL ? "sharder" : "mesh");
   if ((int)order != RESHARD_FSDP_TP_FIRST && (int)order != RESHARD_FSDP_FSDP_FIRST)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown order %d", call, (int)order);
   reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
   reshard_dtensor whole = NULL, made;
-  reshard_status status =
-      chunk != NULL ? check_parent(call, parent) : rs_error(RESHARD_ERROR_INVALID, "%s: chunk is NULL", call);
+  reshard_status status = chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk");
   if (status == RESHARD_SUCCESS)
-    status = over_parent(sharder, leaf, parent, stream, &whole);
+    status = make_over_parent(sharder, leaf, parent, stream, &whole);
   if (status != RESHARD_SUCCESS)
-    return order == RESHARD_FSDP_FSDP_FIRST ? tell(sharder, parent, status, stream) : status;
+    return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(sharder, parent, status, stream) : status;
   status = cut_rows(whole, order, stream, &made);
   reshard_dtensor_release(whole);
   RS_TRY(status);
-  return take_chunk(made, order, chunk);
+  return copy_chunk(made, order, chunk);
 }
 
 reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh, void *stream,
@@ -144,36 +144,36 @@ reshard_status reshard_fsdp_chunk_dtensor(reshard_sharder sharder, reshard_tree 
 
 /* --- all_gather_dtensor ------------------------------------------------------------------------------------------- */
 
-/* Everything that can fail on this rank alone is done before the ranks meet: the leaf is made with the local tensor as
- * it is, for which the gathered one comes. */
+/* Prepares everything that can fail on this rank alone, before the ranks meet: the leaf is made with the local tensor,
+ * which the gathered one will replace. */
 static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
                                      const reshard_tree *whole, reshard_tree *made) {
   static const char call[] = "reshard_fsdp_all_gather";
   char has[RS_MESH_TEXT], given[RS_MESH_TEXT];
   if (whole == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: whole is NULL", call);
+    return rs_error_null(call, "whole");
   reshard_dtensor tensor = rs_leaf_dtensor(leaf);
   if (tensor == NULL)
-    return rs_fsdp_wrong_leaf(call, leaf, "a DTensor");
+    return rs_fsdp_error_leaf(call, leaf, "a DTensor");
   reshard_mesh mesh = reshard_dtensor_mesh(tensor);
   if (parent != NULL && !reshard_mesh_equal(parent, mesh))
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is on the mesh %s, not on the parent mesh %s", call,
                     rs_mesh_text(has, mesh), rs_mesh_text(given, parent));
   if (tensor->given != sharder)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the DTensor is of another sharder", call);
-  return rs_fsdp_local(tensor, made);
+  return rs_fsdp_local_leaf(tensor, made);
 }
 
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole) {
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_fsdp_all_gather: sharder is NULL");
+    return rs_error_null("reshard_fsdp_all_gather", "sharder");
   reshard_tree made = NULL;
   reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
-  if (status != RESHARD_SUCCESS) /* the others are told: those of the DTensor's group, where it is on a sub-mesh */
-    return rs_sharder_move(tensor != NULL && tensor->given == sharder ? tensor->sharder : sharder, NULL, NULL, status,
-                           stream, NULL);
+  if (status != RESHARD_SUCCESS) /* the others get the status: those of the DTensor's group, on a sub-mesh */
+    return rs_sharder_execute(tensor != NULL && tensor->given == sharder ? tensor->sharder : sharder, NULL, NULL,
+                              status, stream, NULL);
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;

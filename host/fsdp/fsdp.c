@@ -1,4 +1,4 @@
-/* The FSDP extension, but for what cuts and gathers (chunk*.c): flattening, unwrapping, the table of functions. */
+/* The FSDP extension: flattening, unwrapping, the table of functions. chunk*.c cut and gather. */
 #include "fsdp/fsdp.h"
 
 #include <stdlib.h>
@@ -6,19 +6,13 @@
 
 /* --- Leaves ------------------------------------------------------------------------------------------------------- */
 
-reshard_status rs_fsdp_take_sharded(reshard_sharded_tensor tensor, reshard_tree *leaf) {
-  reshard_status status = reshard_state_sharded(tensor, leaf);
-  reshard_sharded_tensor_release(tensor);
-  return status;
-}
-
-reshard_status rs_fsdp_take_dtensor(reshard_dtensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_dtensor_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
   reshard_status status = reshard_state_dtensor(tensor, leaf);
   reshard_dtensor_release(tensor);
   return status;
 }
 
-reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
+reshard_status rs_fsdp_local_leaf(reshard_dtensor tensor, reshard_tree *leaf) {
   static const int64_t none[1] = {0};
   reshard_tensor local = reshard_dtensor_local(tensor);
   if (local != NULL)
@@ -29,13 +23,9 @@ reshard_status rs_fsdp_local(reshard_dtensor tensor, reshard_tree *leaf) {
   return status;
 }
 
-reshard_status rs_fsdp_wrong_leaf(const char *call, reshard_tree leaf, const char *wanted) {
+reshard_status rs_fsdp_error_leaf(const char *call, reshard_tree leaf, const char *wanted) {
   char text[RS_NODE_TEXT];
   return rs_error(RESHARD_ERROR_INVALID, "%s: the leaf is %s, %s is needed", call, rs_node_text(text, leaf), wanted);
-}
-
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
 }
 
 /* --- Marks -------------------------------------------------------------------------------------------------------- */
@@ -52,8 +42,8 @@ int reshard_fsdp_is_flattened(reshard_tensor tensor) {
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
 struct reshard_flat_record_s {
-  reshard_mesh mesh;       /* held */
-  reshard_sharder sharder; /* that the DTensor was made with; borrowed */
+  reshard_mesh mesh;       /* retained */
+  reshard_sharder sharder; /* which the DTensor was made with; borrowed */
   reshard_placement placements[RESHARD_MAX_DIMS];
   int order[RESHARD_MAX_DIMS];
   int ndim;
@@ -84,7 +74,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
 static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat, reshard_flat_record *record) {
   reshard_flat_record made;
   RS_TRY(make_record(tensor, &made));
-  reshard_status status = rs_fsdp_local(tensor, flat);
+  reshard_status status = rs_fsdp_local_leaf(tensor, flat);
   if (status != RESHARD_SUCCESS) {
     reshard_flat_record_free(made);
     return status;
@@ -98,7 +88,7 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat
 reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record) {
   static const char call[] = "reshard_fsdp_flatten";
   if (leaf == NULL || flat == NULL || record == NULL)
-    return no_argument(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
+    return rs_error_null(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
   if (rs_leaf_dtensor(leaf) != NULL)
     return flatten_dtensor(rs_leaf_dtensor(leaf), flat, record);
   *flat = reshard_tree_retain(leaf);
@@ -110,9 +100,9 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
                                       reshard_tree *leaf) {
   static const char call[] = "reshard_fsdp_unflatten";
   if (sharder == NULL || leaf == NULL)
-    return no_argument(call, sharder == NULL ? "sharder" : "leaf");
+    return rs_error_null(call, sharder == NULL ? "sharder" : "leaf");
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   if (record == NULL)
     return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
@@ -120,14 +110,14 @@ reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor te
   if (sharder->comm != record->mesh->root->comm) /* the mesh is the TP group's own */
     sharder = record->sharder;
   RS_TRY(reshard_dtensor_from_local(sharder, &placing, tensor, record->ndim, record->shape, 0, &made));
-  RS_TRY(rs_fsdp_take_dtensor(made, leaf));
+  RS_TRY(rs_fsdp_dtensor_leaf(made, leaf));
   reshard_fsdp_mark_flattened(tensor);
   return RESHARD_SUCCESS;
 }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
 
-static reshard_status metadata_of(reshard_tree leaf, reshard_metadata *metadata) {
+static reshard_status leaf_metadata(reshard_tree leaf, reshard_metadata *metadata) {
   if (rs_leaf_dtensor(leaf) != NULL)
     return reshard_dtensor_metadata(rs_leaf_dtensor(leaf), metadata);
   if (rs_leaf_sharded(leaf) != NULL)
@@ -137,17 +127,17 @@ static reshard_status metadata_of(reshard_tree leaf, reshard_metadata *metadata)
   else if (leaf->kind == RESHARD_TREE_TENSOR)
     *metadata = NULL;
   else
-    return rs_fsdp_wrong_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
+    return rs_fsdp_error_leaf("reshard_fsdp_pre_load", leaf, "a tensor of any kind");
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
   if (leaf == NULL || inner == NULL || metadata == NULL)
-    return no_argument("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
+    return rs_error_null("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
   const rs_nested *nested = rs_leaf_nested(leaf);
   if (nested != NULL && nested->n == 1)
     leaf = nested->inner[0];
-  RS_TRY(metadata_of(leaf, metadata));
+  RS_TRY(leaf_metadata(leaf, metadata));
   *inner = reshard_tree_retain(leaf);
   return RESHARD_SUCCESS;
 }
@@ -159,7 +149,7 @@ static reshard_status pre_flatten(void *user, reshard_tree leaf, reshard_tree *f
   return reshard_fsdp_flatten(leaf, flat, record);
 }
 
-/* Nothing of the tensor's memory is touched, so that nothing has to be ordered. */
+/* Orders nothing, since none of the tensor's memory is touched. */
 static reshard_status post_unflatten(void *user, reshard_tensor tensor, reshard_flat_record record, void *stream,
                                      reshard_tree *leaf) {
   (void)stream;
@@ -206,7 +196,7 @@ static reshard_status check_size(const reshard_fsdp_extension *extension) {
 
 reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp_extension *extension) {
   if (sharder == NULL || extension == NULL)
-    return no_argument("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
+    return rs_error_null("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
   RS_TRY(check_size(extension));
   *extension = (reshard_fsdp_extension){.size = sizeof *extension,
                                         .user = sharder,
@@ -222,7 +212,7 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
 reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extension, reshard_fsdp_order order) {
   static const char call[] = "reshard_fsdp_extension_set_order";
   if (extension == NULL)
-    return no_argument(call, "extension");
+    return rs_error_null(call, "extension");
   RS_TRY(check_size(extension));
   if (extension->chunk_dtensor != chunk_dtensor && extension->chunk_dtensor != chunk_dtensor_fsdp_first)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the table's chunk_dtensor is none of reshard_fsdp_extension_init",
@@ -235,7 +225,7 @@ reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extensio
 
 reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
   if (x == NULL)
-    return no_argument("reshard_fsdp_extension_check", "extension");
+    return rs_error_null("reshard_fsdp_extension_check", "extension");
   RS_TRY(check_size(x));
   const struct {
     const char *name;

@@ -1,10 +1,10 @@
 /* Layouts and communicators of meshes.
  *
- * The communicators of all parts of a mesh are kept by its root, by what they are groups of: the region - the ranks of
- * the part, and of the parts that other ranks have in its place - and for each of its digits the weight in the ranking
- * of the group, 0 where the digit tells groups apart. This is the same on all ranks, so that all of them find a
- * communicator or all make it; which group a rank is in follows from its own position. To look for one allocates
- * nothing: a rank that cannot look would not know whether the others wait for it. */
+ * The root of a mesh owns the communicators of all its parts, by key. A key has the region: the ranks of the part, and
+ * of the parts that other ranks have in its place. For each digit of the region it has the weight in the ranking of the
+ * group, 0 where the digit tells groups apart. Keys are the same on all ranks, so that all of them find a communicator
+ * or all make it. A rank's group follows from its own position. Looking for one allocates nothing: a rank that could
+ * fail there would not know whether the others wait for it. */
 #include "mesh/mesh.h"
 
 #include "comm/gather.h"
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks 0, 1, 2, ... in row-major order of the dims? */
-static bool counts_up(const struct reshard_mesh_s *m) {
+/* The ranks are 0, 1, 2, ... in row-major order of the dims. */
+static bool is_row_major(const struct reshard_mesh_s *m) {
   int64_t step;
   return m->root->regular && m->offset == 0 && rs_mesh_run(m, &step) == m->size && step == 1;
 }
@@ -21,12 +21,9 @@ static bool counts_up(const struct reshard_mesh_s *m) {
 reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, const int64_t *shape,
                                    const reshard_placement *placements, const int *order, reshard_layout *layout) {
   if (mesh == NULL || placements == NULL || layout == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_layout: %s is NULL",
-                    mesh == NULL         ? "mesh"
-                    : placements == NULL ? "placements"
-                                         : "layout");
+    return rs_error_null("reshard_mesh_layout", mesh == NULL ? "mesh" : placements == NULL ? "placements" : "layout");
   int64_t *ranks = NULL;
-  if (!counts_up(mesh)) {
+  if (!is_row_major(mesh)) {
     RS_TRY(rs_alloc(&ranks, mesh->size, sizeof *ranks));
     reshard_mesh_ranks(mesh, ranks);
   }
@@ -39,8 +36,8 @@ reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, const int64_t *s
 
 /* --- Communicators ----------------------------------------------------------------------------------------------- */
 
-/* The group that is asked for, without its communicator. */
-static void describe(const struct reshard_mesh_s *m, const int *dims, int n, rs_mesh_group *group) {
+/* Makes the key of a group, without its communicator. */
+static void make_group(const struct reshard_mesh_s *m, const int *dims, int n, rs_mesh_group *group) {
   int64_t inner[RESHARD_MAX_DIMS] = {0}, extent = 1;
   for (int i = n - 1; i >= 0; i--) {
     inner[dims[i]] = extent;
@@ -60,7 +57,8 @@ static bool same_group(const rs_mesh_group *a, const rs_mesh_group *b) {
          memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0;
 }
 
-/* Digits of n ranks in a row, the largest stride first: neighbours that are one arithmetic progression become one. */
+/* Joins digits of n ranks in a row, the largest stride first: neighbours that are one arithmetic progression become
+ * one. */
 static int join_digits(int n, rs_digit *digits) {
   int kept = 0;
   for (int i = 0; i < n; i++) {
@@ -74,8 +72,8 @@ static int join_digits(int n, rs_digit *digits) {
   return kept;
 }
 
-/* Is this rank's group of the root exactly the mesh, which it is in? */
-static bool same_as_mesh(const rs_mesh_group *group, const rs_mesh_group *all_dims, int64_t first) {
+/* This rank's group of the root is exactly the mesh, which it is in. */
+static bool is_exact_group(const rs_mesh_group *group, const rs_mesh_group *all_dims, int64_t first) {
   rs_digit a[RESHARD_MAX_DIMS], b[RESHARD_MAX_DIMS];
   int na = 0, nb = 0;
   for (int i = 0; i < group->ndigits; i++)
@@ -94,15 +92,15 @@ reshard_comm rs_mesh_known_comm(const struct reshard_mesh_s *mesh) {
   rs_mesh_group wanted;
   for (int d = 0; d < mesh->ndim; d++)
     dims[d] = d;
-  describe(mesh, dims, mesh->ndim, &wanted);
+  make_group(mesh, dims, mesh->ndim, &wanted);
   for (const rs_mesh_group *g = atomic_load(&mesh->root->groups); g != NULL; g = g->next)
-    if (g->comm != NULL && g->comm->size == mesh->size && same_as_mesh(g, &wanted, mesh->offset))
+    if (g->comm != NULL && g->comm->size == mesh->size && is_exact_group(g, &wanted, mesh->offset))
       return g->comm;
   return NULL;
 }
 
-/* All ranks of the mesh's communicator, in their order. */
-static bool everybody(const struct reshard_mesh_s *root, const rs_mesh_group *group) {
+/* The group has all ranks of the mesh's communicator, in their order. */
+static bool is_whole_comm(const struct reshard_mesh_s *root, const rs_mesh_group *group) {
   int64_t size = 1;
   bool whole = root->regular;
   for (int i = 0; i < group->ndigits && whole; i++) {
@@ -112,11 +110,11 @@ static bool everybody(const struct reshard_mesh_s *root, const rs_mesh_group *gr
   return whole && size == root->world;
 }
 
-/* What ranks compare before they split: words for people, and a hash of all that has to be equal. */
-#define WHAT_TEXT (RS_MESH_TEXT + 128)
-static void print_what(char buffer[WHAT_TEXT], const struct reshard_mesh_s *m, const int *dims, int n,
-                       const rs_mesh_group *group) {
-  rs_text text = {buffer, WHAT_TEXT, 0};
+/* Prints what ranks compare before they split: words for people, and a hash of all that has to be equal. */
+#define SPLIT_TEXT (RS_MESH_TEXT + 128)
+static void print_split(char buffer[SPLIT_TEXT], const struct reshard_mesh_s *m, const int *dims, int n,
+                        const rs_mesh_group *group) {
+  rs_text text = {buffer, SPLIT_TEXT, 0};
   for (int i = 0; i < n; i++)
     if (m->names[dims[i]] != NULL)
       rs_text_add(&text, "%s%.16s", i > 0 ? "," : "mesh dims ", m->names[dims[i]]);
@@ -130,8 +128,8 @@ static void print_what(char buffer[WHAT_TEXT], const struct reshard_mesh_s *m, c
   rs_text_add(&text, " of %s (%08x)", rs_mesh_text(whole, root), (unsigned)(hash ^ hash >> 32));
 }
 
-/* Which group this rank is in, and where in it. *first: position of the group's first rank. */
-static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_split *split, int64_t *first) {
+/* Finds the group of this rank, and its place in it. *first: position of the group's first rank. */
+static void find_place(const struct reshard_mesh_s *m, const int *dims, int n, rs_split *split, int64_t *first) {
   int64_t position, coordinate[RESHARD_MAX_DIMS];
   split->color = -1;
   if (!reshard_mesh_contains((reshard_mesh)m, RESHARD_MESH_MINE) ||
@@ -141,11 +139,11 @@ static void place(const struct reshard_mesh_s *m, const int *dims, int n, rs_spl
     split->key = split->key * m->shape[dims[i]] + coordinate[dims[i]];
     coordinate[dims[i]] = 0;
   }
-  reshard_mesh_rank_at((reshard_mesh)m, coordinate, &split->color); /* of the first: no other group has it */
+  reshard_mesh_rank_at((reshard_mesh)m, coordinate, &split->color); /* rank of the first: no other group has it */
   rs_mesh_find(m, split->color, first, coordinate);
 }
 
-/* Is a group in the list? */
+/* Finds a group in the list. */
 static bool find_group(const rs_mesh_group *list, const rs_mesh_group *wanted, reshard_comm *comm) {
   for (; list != NULL; list = list->next)
     if (same_group(list, wanted)) {
@@ -163,18 +161,18 @@ static void free_groups(rs_mesh_group *list) {
   }
 }
 
-/* The group's communicator, from the root's list or from *made, to which it is added when it is new. A rank whose own
- * step failed gives its status, and the others are told, unless they make nothing: the communicator is there. */
-static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_status status, rs_mesh_group **made,
-                                   reshard_comm *comm) {
+/* Finds the group's communicator in the root's list or in *made; else makes it and adds it to *made. A rank whose own
+ * step failed sends its status to the others, unless the communicator is there and nothing is made. */
+static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard_status status, rs_mesh_group **made,
+                                    reshard_comm *comm) {
   struct reshard_mesh_s *root = mesh->root;
   int dims[RESHARD_MAX_DIMS], n = 0;
   rs_mesh_group wanted, *new = NULL;
   reshard_status known = rs_mesh_dims(mesh, text, dims, &n);
   if (known == RESHARD_SUCCESS) {
-    describe(mesh, dims, n, &wanted);
+    make_group(mesh, dims, n, &wanted);
     *comm = root->comm;
-    if (everybody(root, &wanted) || find_group(atomic_load(&root->groups), &wanted, comm) ||
+    if (is_whole_comm(root, &wanted) || find_group(atomic_load(&root->groups), &wanted, comm) ||
         find_group(*made, &wanted, comm))
       return status;
   }
@@ -182,11 +180,11 @@ static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_
     status = known;
   if (status == RESHARD_SUCCESS)
     status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
-  char what[WHAT_TEXT] = "";
+  char what[SPLIT_TEXT] = "";
   rs_split split = {.status = status, .by = what};
   if (status == RESHARD_SUCCESS) {
-    print_what(what, mesh, dims, n, &wanted);
-    place(mesh, dims, n, &split, &new->first);
+    print_split(what, mesh, dims, n, &wanted);
+    find_place(mesh, dims, n, &split, &new->first);
     new->next = *made;
   }
   status = root->comm->ops->split(root->comm, &split, new != NULL ? &new->comm : comm);
@@ -199,8 +197,8 @@ static reshard_status find_or_make(reshard_mesh mesh, const char *text, reshard_
   return RESHARD_SUCCESS;
 }
 
-/* The root keeps them from now on. */
-static void keep_groups(struct reshard_mesh_s *root, rs_mesh_group *made) {
+/* Gives the groups to the root. */
+static void publish_groups(struct reshard_mesh_s *root, rs_mesh_group *made) {
   rs_mesh_group *last = made;
   if (made == NULL)
     return;
@@ -212,38 +210,38 @@ static void keep_groups(struct reshard_mesh_s *root, rs_mesh_group *made) {
 
 static reshard_status group_comm(reshard_mesh mesh, const char *text, reshard_status status, reshard_comm *comm) {
   rs_mesh_group *made = NULL;
-  status = find_or_make(mesh, text, status, &made, comm);
-  keep_groups(mesh->root, made);
+  status = find_or_split(mesh, text, status, &made, comm);
+  publish_groups(mesh->root, made);
   return status;
 }
 
-static reshard_status check(const char *what, reshard_mesh mesh) {
+static reshard_status check_comm(const char *what, reshard_mesh mesh) {
   if (mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: mesh is NULL", what);
+    return rs_error_null(what, "mesh");
   if (mesh->root->comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a dry mesh has no communicator", what);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_mesh_comm(reshard_mesh mesh, const char *dims, reshard_comm *comm) {
-  RS_TRY(check("reshard_mesh_comm", mesh));
+  RS_TRY(check_comm("reshard_mesh_comm", mesh));
   reshard_comm found = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (comm == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_comm: comm is NULL");
+    status = rs_error_null("reshard_mesh_comm", "comm");
   RS_TRY(group_comm(mesh, dims, status, &found));
   *comm = found;
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
-  RS_TRY(check("reshard_mesh_own", mesh));
+  RS_TRY(check_comm("reshard_mesh_own", mesh));
   reshard_mesh made = NULL;
   reshard_comm comm = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (own == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_own: own is NULL");
-  if (status == RESHARD_SUCCESS) /* before the others are met: afterwards it could fail for one rank alone */
+    status = rs_error_null("reshard_mesh_own", "own");
+  if (status == RESHARD_SUCCESS) /* before the split, after which it could fail for one rank alone */
     status = rs_mesh_new(NULL, mesh->size, mesh->ndim, mesh->shape,
                          mesh->names[0] != NULL ? (const char *const *)mesh->names : NULL, &made);
   status = group_comm(mesh, NULL, status, &comm);
@@ -262,7 +260,7 @@ reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
 
 /* --- Several groups at once --------------------------------------------------------------------------------------- */
 
-/* The dims of all groups that are wanted, as one text: what ranks compare. */
+/* Prints the dims of all wanted groups as one text, which the ranks compare. */
 static reshard_status list_dims(reshard_mesh mesh, int64_t n, const char *const *dims, rs_text *text) {
   if (n < 0 || (n > 0 && dims == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_init_groups: %lld groups, list %s", (long long)n,
@@ -280,7 +278,8 @@ static reshard_status list_dims(reshard_mesh mesh, int64_t n, const char *const 
   return RESHARD_SUCCESS;
 }
 
-/* Collective: do all ranks want the same? One that has some of the groups already would not meet the others there. */
+/* Collective: checks that all ranks want the same groups. A rank that has some already would not meet the others
+ * there. */
 static reshard_status compare_dims(reshard_comm comm, reshard_status mine, const char *text, int64_t length) {
   rs_strings *all;
   RS_TRY(rs_comm_gather_bytes(comm, mine, text, length, &all));
@@ -299,7 +298,7 @@ static reshard_status compare_dims(reshard_comm comm, reshard_status mine, const
 enum { DIMS_TEXT = 1024 };
 
 reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims) {
-  RS_TRY(check("reshard_mesh_init_groups", mesh));
+  RS_TRY(check_comm("reshard_mesh_init_groups", mesh));
   char buffer[DIMS_TEXT];
   rs_text text = {buffer, sizeof buffer, 0};
   reshard_status status = list_dims(mesh, n, dims, &text);
@@ -312,11 +311,11 @@ reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char
     char number[24];
     reshard_comm found;
     rs_text_add(&(rs_text){number, sizeof number, 0}, "%lld", (long long)i);
-    status = find_or_make(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &made, &found);
+    status = find_or_split(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &made, &found);
   }
   if (status == RESHARD_SUCCESS)
-    keep_groups(mesh->root, made);
-  else /* of one, so of all ranks */
+    publish_groups(mesh->root, made);
+  else /* of one rank, so of all */
     free_groups(made);
   return status;
 }

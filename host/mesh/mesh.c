@@ -1,4 +1,4 @@
-/* Making meshes, and where a rank is in one. */
+/* Meshes: made, and the places of ranks in them. */
 #include "mesh/mesh.h"
 
 #include <ctype.h>
@@ -42,7 +42,7 @@ static reshard_status check_shape(int ndim, const int64_t *shape, int64_t *size)
   return RESHARD_SUCCESS;
 }
 
-/* The world that is meant: the communicator's, the stated one, or 0. */
+/* Returns the world: the communicator's, the stated one, or 0. */
 static reshard_status check_world(reshard_comm comm, int64_t world, int64_t *out) {
   if (world < 0 || (comm != NULL && world != 0 && world != comm->size))
     return comm == NULL ? rs_error(RESHARD_ERROR_INVALID, "mesh: a world of %lld ranks", (long long)world)
@@ -116,11 +116,11 @@ void reshard_mesh_release(reshard_mesh mesh) {
 
 /* --- Ranks ------------------------------------------------------------------------------------------------------- */
 
-static int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
+static int64_t stride_magnitude(int64_t n) { return n < 0 ? -n : n; }
 
 void rs_mesh_sort(reshard_mesh m) {
   for (int i = 1; i < m->ndigits; i++)
-    for (int j = i; j > 0 && magnitude(m->digits[j].stride) > magnitude(m->digits[j - 1].stride); j--) {
+    for (int j = i; j > 0 && stride_magnitude(m->digits[j].stride) > stride_magnitude(m->digits[j - 1].stride); j--) {
       rs_digit swapped = m->digits[j];
       m->digits[j] = m->digits[j - 1];
       m->digits[j - 1] = swapped;
@@ -152,8 +152,8 @@ void rs_mesh_count_up(reshard_mesh mesh) {
   set_row_major(mesh, 0, 1);
 }
 
-/* Is the list a first rank and a stride per dim, such that digits are found by division? Then no rank is twice there,
- * either. Each rank is compared with the one a step before it in the last dim in which there is one. */
+/* Sets the digits where the list is a first rank and a stride per dim, and digits are found by division. Then no rank
+ * is twice there, either. Each rank is compared with the one a step before it in the last dim in which there is one. */
 static bool set_regular(reshard_mesh m, const int64_t *ranks) {
   int64_t strides[RESHARD_MAX_DIMS], weights[RESHARD_MAX_DIMS], weight = 1;
   for (int d = m->ndim - 1; d >= 0; d--) {
@@ -169,9 +169,9 @@ static bool set_regular(reshard_mesh m, const int64_t *ranks) {
       return false;
   }
   set_digits(m, ranks[0], strides);
-  int64_t below = 0; /* what the smaller strides can add up to */
+  int64_t below = 0; /* the greatest sum of the smaller strides */
   for (int i = m->ndigits - 1; i >= 0; i--) {
-    int64_t stride = magnitude(m->digits[i].stride);
+    int64_t stride = stride_magnitude(m->digits[i].stride);
     if (stride <= below)
       return false;
     below += stride * (m->digits[i].n - 1);
@@ -213,7 +213,7 @@ static reshard_status set_ranks(reshard_mesh m, int64_t nranks, const int64_t *r
 reshard_status reshard_mesh_create(reshard_comm comm, int64_t world, int ndim, const int64_t *shape,
                                    const char *const *names, int64_t nranks, const int64_t *ranks, reshard_mesh *mesh) {
   if (shape == NULL || mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_create: %s is NULL", shape == NULL ? "shape" : "mesh");
+    return rs_error_null("reshard_mesh_create", shape == NULL ? "shape" : "mesh");
   reshard_mesh m;
   RS_TRY(rs_mesh_new(comm, world, ndim, shape, names, &m));
   reshard_status status = set_ranks(m, nranks, ranks);
@@ -276,7 +276,7 @@ int64_t rs_mesh_run(const struct reshard_mesh_s *m, int64_t *step) {
 }
 
 /* Digits by division, largest stride first. A negative stride counts down from its last digit. */
-static bool decode(const struct reshard_mesh_s *m, int64_t position, int64_t *coordinate) {
+static bool decode_digits(const struct reshard_mesh_s *m, int64_t position, int64_t *coordinate) {
   int64_t rest = position - m->offset;
   if (coordinate != NULL)
     memset(coordinate, 0, (size_t)m->ndim * sizeof *coordinate);
@@ -287,7 +287,7 @@ static bool decode(const struct reshard_mesh_s *m, int64_t position, int64_t *co
     const rs_digit *g = &m->digits[i];
     if (g->dim < 0)
       continue;
-    int64_t stride = magnitude(g->stride), digit = rest / stride;
+    int64_t stride = stride_magnitude(g->stride), digit = rest / stride;
     if (digit >= g->n)
       return false;
     rest -= digit * stride;
@@ -310,7 +310,7 @@ int reshard_mesh_contains(reshard_mesh mesh, int64_t rank) {
   if (mesh == NULL)
     return 0;
   int64_t position = position_of(mesh, rank);
-  return position >= 0 && decode(mesh, position, NULL);
+  return position >= 0 && decode_digits(mesh, position, NULL);
 }
 
 reshard_status rs_mesh_find(const struct reshard_mesh_s *m, int64_t rank, int64_t *position, int64_t *coordinate) {
@@ -318,7 +318,7 @@ reshard_status rs_mesh_find(const struct reshard_mesh_s *m, int64_t rank, int64_
     return rs_error(RESHARD_ERROR_INVALID, "a dry mesh has no rank of its own: name one");
   *position = position_of(m, rank);
   char text[RS_MESH_TEXT];
-  if (*position < 0 || !decode(m, *position, coordinate))
+  if (*position < 0 || !decode_digits(m, *position, coordinate))
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the mesh %s",
                     (long long)(rank == RESHARD_MESH_MINE ? m->root->comm->rank : rank), rs_mesh_text(text, m));
   return RESHARD_SUCCESS;
@@ -326,7 +326,7 @@ reshard_status rs_mesh_find(const struct reshard_mesh_s *m, int64_t rank, int64_
 
 reshard_status reshard_mesh_coordinate(reshard_mesh mesh, int64_t rank, int64_t *coordinate) {
   if (mesh == NULL || coordinate == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_coordinate: %s is NULL", mesh == NULL ? "mesh" : "coordinate");
+    return rs_error_null("reshard_mesh_coordinate", mesh == NULL ? "mesh" : "coordinate");
   int64_t position, found[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_find(mesh, rank, &position, found));
   memcpy(coordinate, found, (size_t)mesh->ndim * sizeof *found);
@@ -335,7 +335,7 @@ reshard_status reshard_mesh_coordinate(reshard_mesh mesh, int64_t rank, int64_t 
 
 reshard_status reshard_mesh_local_rank(reshard_mesh mesh, const char *dim, int64_t rank, int64_t *local) {
   if (mesh == NULL || local == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_local_rank: %s is NULL", mesh == NULL ? "mesh" : "local");
+    return rs_error_null("reshard_mesh_local_rank", mesh == NULL ? "mesh" : "local");
   int d;
   int64_t position, found[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_one_dim(mesh, dim, &d));
@@ -346,10 +346,7 @@ reshard_status reshard_mesh_local_rank(reshard_mesh mesh, const char *dim, int64
 
 reshard_status reshard_mesh_rank_at(reshard_mesh mesh, const int64_t *coordinate, int64_t *rank) {
   if (mesh == NULL || coordinate == NULL || rank == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_rank_at: %s is NULL",
-                    mesh == NULL         ? "mesh"
-                    : coordinate == NULL ? "coordinate"
-                                         : "rank");
+    return rs_error_null("reshard_mesh_rank_at", mesh == NULL ? "mesh" : coordinate == NULL ? "coordinate" : "rank");
   int64_t index = 0;
   for (int d = 0; d < mesh->ndim; d++) {
     if (coordinate[d] < 0 || coordinate[d] >= mesh->shape[d])
@@ -364,7 +361,7 @@ reshard_status reshard_mesh_rank_at(reshard_mesh mesh, const int64_t *coordinate
 
 reshard_status reshard_mesh_ranks(reshard_mesh mesh, int64_t *ranks) {
   if (mesh == NULL || ranks == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_ranks: %s is NULL", mesh == NULL ? "mesh" : "ranks");
+    return rs_error_null("reshard_mesh_ranks", mesh == NULL ? "mesh" : "ranks");
   for (int64_t i = 0; i < mesh->size; i++)
     ranks[i] = rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i));
   return RESHARD_SUCCESS;
@@ -377,7 +374,7 @@ bool rs_mesh_same_ranks(const struct reshard_mesh_s *a, const struct reshard_mes
   if (positions && a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0 &&
       a->offset == b->offset && a->ndigits == b->ndigits &&
       memcmp(a->digits, b->digits, (size_t)a->ndigits * sizeof *a->digits) == 0)
-    return true; /* without a look at each; digits of dim -1 only make it look */
+    return true; /* without a look at each rank, unless digits of dim -1 ask for one */
   for (int64_t i = 0; i < a->size; i++)
     if (rs_mesh_rank_at(a, rs_mesh_position(a, i)) != rs_mesh_rank_at(b, rs_mesh_position(b, i)))
       return false;
@@ -401,8 +398,7 @@ int reshard_mesh_equal(reshard_mesh a, reshard_mesh b) {
   return rs_mesh_same_ranks(a, b);
 }
 
-/* Of what equal meshes share however they were made: some ranks that say much, the first, the last and the neighbours.
- */
+/* Hashes what equal meshes share however they were made: the first rank, the last, and neighbours. */
 uint64_t reshard_mesh_hash(reshard_mesh mesh) {
   if (mesh == NULL)
     return 0;

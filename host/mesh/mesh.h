@@ -2,11 +2,11 @@
  *
  * A position numbers the ranks of the root mesh: the rank itself where the rank list is regular, else the index in the
  * list. A mesh dim is an arithmetic of digits: its coordinate is the sum of digit * weight, the position the sum of
- * digit * stride over all dims, plus an offset. A dim of the root has one digit, a flattened dim those of the dims that
- * it was made of, a dim of extent 1 none. Sorted by descending stride, each stride is greater than what all smaller
- * ones can add up to, so digits are found by division, and a position that leaves a rest is not in the mesh. */
-#ifndef RS_SHARDED_MESH_H
-#define RS_SHARDED_MESH_H
+ * digit * stride over all dims, plus an offset. A dim of the root has one digit, a flattened dim those of its parts, a
+ * dim of extent 1 none. Digits are sorted by descending stride, and each stride is greater than the greatest sum of all
+ * smaller ones. So digits are found by division, and a position that leaves a rest is not in the mesh. */
+#ifndef RS_MESH_MESH_H
+#define RS_MESH_MESH_H
 
 #include "comm/comm.h"
 #include "layout/ranks.h"
@@ -33,7 +33,7 @@ typedef struct rs_mesh_group {
 
 struct reshard_mesh_s {
   atomic_int references;
-  struct reshard_mesh_s *root; /* itself; else it is held */
+  struct reshard_mesh_s *root; /* itself; else retained */
   int ndim;
   int64_t size;
   int64_t shape[RESHARD_MAX_DIMS];
@@ -43,13 +43,13 @@ struct reshard_mesh_s {
   int ndigits;
   rs_digit digits[RESHARD_MAX_DIMS]; /* |stride| descending */
 
-  /* a root's */
+  /* of a root alone */
   reshard_comm comm; /* NULL: dry */
   int64_t world;
   bool regular;                     /* positions are ranks */
   rs_ranks list;                    /* else */
   _Atomic(rs_mesh_group *) groups;  /* immutable once they are here */
-  struct reshard_mesh_s *made_from; /* whose communicator this one is on, held; or NULL */
+  struct reshard_mesh_s *made_from; /* retained, for its communicator; or NULL */
 };
 
 /* A root without ranks: one reference, shape, size and names, on comm or of a world. */
@@ -67,8 +67,8 @@ void rs_mesh_sort(reshard_mesh mesh);
  * coordinate: NULL, or ndim. */
 int64_t rs_mesh_rank_at(const struct reshard_mesh_s *mesh, int64_t position);
 reshard_status rs_mesh_find(const struct reshard_mesh_s *mesh, int64_t rank, int64_t *position, int64_t *coordinate);
-/* Ranks that follow each other: those of row-major indices i to i + n - 1, for each i that is a multiple of n, are in
- * steps of *step, 1 or -1. Returns n, which divides the size; 1 and a step of 1 for a mesh of one rank. */
+/* Runs of ranks: those of row-major indices i to i + n - 1 are in steps of *step, 1 or -1, for each multiple i of n.
+ * Returns n, which divides the size; 1 and a step of 1 for a mesh of one rank. */
 int64_t rs_mesh_run(const struct reshard_mesh_s *mesh, int64_t *step);
 /* Position of a row-major index. */
 int64_t rs_mesh_position(const struct reshard_mesh_s *mesh, int64_t index);

@@ -1,11 +1,11 @@
-/* Parts of a mesh. Each is a rearrangement of digits: a sub-mesh takes some out, a slice shortens or widens one, a
- * flattened dim owns those of several dims. No rank is looked at. */
+/* Parts of a mesh, each a rearrangement of digits. A sub-mesh takes some out, a slice shortens or widens one, a
+ * flattened dim owns those of several dims. No list of ranks is read. */
 #include "mesh/mesh.h"
 
 #include <string.h>
 
-/* The part is ready, or is let go. */
-static reshard_status finish(reshard_status status, reshard_mesh part, reshard_mesh *out) {
+/* Returns the part, or releases it after an error. */
+static reshard_status return_part(reshard_status status, reshard_mesh part, reshard_mesh *out) {
   if (status == RESHARD_SUCCESS)
     *out = part;
   else
@@ -19,9 +19,9 @@ static reshard_status copy_name(reshard_mesh part, int dim, const struct reshard
 
 /* --- Sub-meshes -------------------------------------------------------------------------------------------------- */
 
-/* The digits of the dims that are left out take the values that they have at `coordinate`. mine: they stay as those of
- * sub-meshes side by side; else the other sub-meshes are forgotten. */
-static void leave_out(reshard_mesh part, const int *number, const int64_t *coordinate, bool mine) {
+/* Gives the digits of the other dims the values that they have at `coordinate`. mine: they stay as those of sub-meshes
+ * side by side; else the other sub-meshes are forgotten. */
+static void drop_dims(reshard_mesh part, const int *number, const int64_t *coordinate, bool mine) {
   int kept = 0;
   for (int i = 0; i < part->ndigits; i++) {
     rs_digit g = part->digits[i];
@@ -39,10 +39,7 @@ static void leave_out(reshard_mesh part, const int *number, const int64_t *coord
 
 reshard_status reshard_mesh_sub(reshard_mesh mesh, const char *dims, int64_t rank, reshard_mesh *sub) {
   if (mesh == NULL || dims == NULL || sub == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_sub: %s is NULL",
-                    mesh == NULL   ? "mesh"
-                    : dims == NULL ? "dims"
-                                   : "sub");
+    return rs_error_null("reshard_mesh_sub", mesh == NULL ? "mesh" : dims == NULL ? "dims" : "sub");
   int list[RESHARD_MAX_DIMS], n, number[RESHARD_MAX_DIMS];
   int64_t position, coordinate[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_dims(mesh, dims, list, &n));
@@ -60,14 +57,14 @@ reshard_status reshard_mesh_sub(reshard_mesh mesh, const char *dims, int64_t ran
     part->size *= part->shape[i];
     status = copy_name(part, i, mesh, list[i]);
   }
-  leave_out(part, number, coordinate, rank == RESHARD_MESH_MINE);
-  return finish(status, part, sub);
+  drop_dims(part, number, coordinate, rank == RESHARD_MESH_MINE);
+  return return_part(status, part, sub);
 }
 
 /* --- Slices ------------------------------------------------------------------------------------------------------ */
 
-/* The digits of a dim as one, where its coordinates lie at equal distances; false else. */
-static bool join(reshard_mesh m, int dim, rs_digit *joined) {
+/* Joins the digits of a dim into one, where its coordinates lie at equal distances; false else. */
+static bool join_dim(reshard_mesh m, int dim, rs_digit *joined) {
   *joined = (rs_digit){dim, 1, 1, 0};
   for (int i = m->ndigits - 1; i >= 0; i--) { /* the smallest first */
     const rs_digit *g = &m->digits[i];
@@ -81,7 +78,7 @@ static bool join(reshard_mesh m, int dim, rs_digit *joined) {
   return true;
 }
 
-static int64_t distance(const struct reshard_mesh_s *m, int dim, int64_t coordinate) {
+static int64_t dim_distance(const struct reshard_mesh_s *m, int dim, int64_t coordinate) {
   int64_t sum = 0;
   for (int i = 0; i < m->ndigits; i++)
     if (m->digits[i].dim == dim)
@@ -89,9 +86,9 @@ static int64_t distance(const struct reshard_mesh_s *m, int dim, int64_t coordin
   return sum;
 }
 
-/* The dim's digits go, one of n coordinates takes their place. */
-static void replace(reshard_mesh m, int dim, int64_t first, int64_t n, int64_t stride) {
-  int64_t by = distance(m, dim, first);
+/* Replaces the digits of a dim by one of n coordinates. */
+static void replace_dim(reshard_mesh m, int dim, int64_t first, int64_t n, int64_t stride) {
+  int64_t by = dim_distance(m, dim, first);
   m->offset += by;
   m->region += by;
   int kept = 0;
@@ -109,7 +106,7 @@ static void replace(reshard_mesh m, int dim, int64_t first, int64_t n, int64_t s
 reshard_status reshard_mesh_slice(reshard_mesh mesh, const char *dim, int64_t begin, int64_t end, int64_t step,
                                   reshard_mesh *slice) {
   if (mesh == NULL || slice == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_slice: %s is NULL", mesh == NULL ? "mesh" : "slice");
+    return rs_error_null("reshard_mesh_slice", mesh == NULL ? "mesh" : "slice");
   int d;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &d));
   if (begin < 0 || end > mesh->shape[d] || begin >= end || step < 1)
@@ -117,7 +114,7 @@ reshard_status reshard_mesh_slice(reshard_mesh mesh, const char *dim, int64_t be
                     (long long)begin, (long long)end, (long long)step, dim, (long long)mesh->shape[d]);
   int64_t n = rs_ceil_div(end - begin, step);
   rs_digit joined;
-  bool even = join(mesh, d, &joined);
+  bool even = join_dim(mesh, d, &joined);
   if (!even && n > 1 && n < mesh->shape[d]) {
     char text[RS_MESH_TEXT];
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
@@ -130,8 +127,8 @@ reshard_status reshard_mesh_slice(reshard_mesh mesh, const char *dim, int64_t be
   for (int i = 0; i < mesh->ndim && status == RESHARD_SUCCESS; i++)
     status = copy_name(part, i, mesh, i);
   if (n < mesh->shape[d])
-    replace(part, d, begin, n, n > 1 ? joined.stride * step : 0);
-  return finish(status, part, slice);
+    replace_dim(part, d, begin, n, n > 1 ? joined.stride * step : 0);
+  return return_part(status, part, slice);
 }
 
 /* --- Flattened dims ---------------------------------------------------------------------------------------------- */
@@ -152,7 +149,7 @@ static reshard_status name_flat(reshard_mesh part, const struct reshard_mesh_s *
 
 reshard_status reshard_mesh_flatten(reshard_mesh mesh, const char *dims, const char *name, reshard_mesh *flat) {
   if (mesh == NULL || flat == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_flatten: %s is NULL", mesh == NULL ? "mesh" : "flat");
+    return rs_error_null("reshard_mesh_flatten", mesh == NULL ? "mesh" : "flat");
   int list[RESHARD_MAX_DIMS], n, number[RESHARD_MAX_DIMS]; /* of a dim, in the part */
   RS_TRY(rs_mesh_dims(mesh, dims, list, &n));
   int64_t inner[RESHARD_MAX_DIMS] = {0}, extent = 1; /* extents behind a dim of the list; 0: it is not there */
@@ -177,5 +174,5 @@ reshard_status reshard_mesh_flatten(reshard_mesh mesh, const char *dims, const c
     if (g->dim >= 0)
       g->dim = number[g->dim];
   }
-  return finish(name_flat(part, mesh, number, number[list[0]], name), part, flat);
+  return return_part(name_flat(part, mesh, number, number[list[0]], name), part, flat);
 }

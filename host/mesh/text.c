@@ -1,4 +1,4 @@
-/* Meshes and their dims as text. The grammar is that of layout strings, and read by the same functions. */
+/* Meshes and their dims as text. The grammar, and the functions that read it, are those of layout strings. */
 #include "mesh/mesh.h"
 
 #include "layout/spec.h"
@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_status build(const rs_scan *scan, rs_spec *spec, reshard_comm comm, int64_t world, reshard_mesh *mesh) {
+static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_comm comm, int64_t world,
+                                 reshard_mesh *mesh) {
   if (spec->extents.n > RESHARD_MAX_DIMS)
     return rs_scan_error(scan, scan->begin, RESHARD_ERROR_INVALID, "%lld mesh dims, 1 to %d are allowed",
                          (long long)spec->extents.n, RESHARD_MAX_DIMS);
@@ -31,19 +32,19 @@ static reshard_status build(const rs_scan *scan, rs_spec *spec, reshard_comm com
 
 reshard_status reshard_mesh_parse(reshard_comm comm, int64_t world, const char *text, reshard_mesh *mesh) {
   if (text == NULL || mesh == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_parse: %s is NULL", text == NULL ? "text" : "mesh");
+    return rs_error_null("reshard_mesh_parse", text == NULL ? "text" : "mesh");
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "mesh"};
   rs_spec spec = {.ndim = -1, .given = comm != NULL ? comm->size : rs_max(0, world)};
   reshard_status status = rs_spec_mesh(&scan, &spec);
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')
     status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_INVALID, "expected the end of the mesh");
   if (status == RESHARD_SUCCESS)
-    status = build(&scan, &spec, comm, world, mesh);
+    status = build_mesh(&scan, &spec, comm, world, mesh);
   rs_spec_free(&spec);
   return status;
 }
 
-/* Ranks as the longest ranges, up or down, found run by run; no further than the text reaches when it is only shown. */
+/* Prints ranks as the longest ranges, up or down, found run by run. shown: stops where the buffer is full. */
 static void print_ranks(rs_text *text, const struct reshard_mesh_s *m, bool shown) {
   int64_t known, run = rs_mesh_run(m, &known);
   for (int64_t i = 0, end; i < m->size && !(shown && text->length >= text->size); i = end) {
@@ -61,7 +62,7 @@ static void print_ranks(rs_text *text, const struct reshard_mesh_s *m, bool show
   }
 }
 
-static void print(rs_text *text, const struct reshard_mesh_s *m, bool shown) {
+static void print_mesh(rs_text *text, const struct reshard_mesh_s *m, bool shown) {
   for (int d = 0; d < m->ndim; d++)
     if (m->names[d] != NULL)
       rs_text_add(text, "%s%s=%lld", d > 0 ? "," : "", m->names[d], (long long)m->shape[d]);
@@ -72,15 +73,15 @@ static void print(rs_text *text, const struct reshard_mesh_s *m, bool shown) {
 
 reshard_status reshard_mesh_print(reshard_mesh mesh, char *buffer, size_t size, size_t *needed) {
   if (mesh == NULL || (buffer == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_print: %s is NULL", mesh == NULL ? "mesh" : "text");
+    return rs_error_null("reshard_mesh_print", mesh == NULL ? "mesh" : "text");
   rs_text text = {buffer, size, 0};
-  print(&text, mesh, false);
+  print_mesh(&text, mesh, false);
   return rs_text_finish(&text, needed);
 }
 
 const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s *mesh) {
   rs_text text = {buffer, RS_MESH_TEXT, 0};
-  print(&text, mesh, true);
+  print_mesh(&text, mesh, true);
   if (text.length >= RS_MESH_TEXT)
     memcpy(buffer + RS_MESH_TEXT - 4, "...", 4);
   return buffer;
@@ -88,7 +89,8 @@ const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s 
 
 /* --- Dims -------------------------------------------------------------------------------------------------------- */
 
-static reshard_status unknown(const rs_scan *scan, const struct reshard_mesh_s *m, const char *word, size_t length) {
+static reshard_status error_unknown_dim(const rs_scan *scan, const struct reshard_mesh_s *m, const char *word,
+                                        size_t length) {
   char list[256] = "";
   rs_text text = {list, sizeof list, 0};
   for (int d = 0; d < m->ndim && m->names[d] != NULL; d++)
@@ -115,7 +117,7 @@ static reshard_status scan_dim(rs_scan *scan, const struct reshard_mesh_s *m, in
       *dim = d;
       return RESHARD_SUCCESS;
     }
-  return unknown(scan, m, word, length);
+  return error_unknown_dim(scan, m, word, length);
 }
 
 static reshard_status scan_dims(const struct reshard_mesh_s *m, const char *text, bool one, int *dims, int *n) {
@@ -156,7 +158,7 @@ reshard_status rs_mesh_one_dim(const struct reshard_mesh_s *m, const char *text,
 
 reshard_status reshard_mesh_dim(reshard_mesh mesh, const char *dim, int *number) {
   if (mesh == NULL || number == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_dim: %s is NULL", mesh == NULL ? "mesh" : "number");
+    return rs_error_null("reshard_mesh_dim", mesh == NULL ? "mesh" : "number");
   int found = 0;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &found));
   *number = found;

@@ -1,6 +1,6 @@
-/* Do the shards make up the tensor? All pairs need not be looked at, nor a sweep made: the signed corners of boxes that
- * cover a shape exactly once cancel (layout/corners.h), which is a sort. What is left over where they do not is a
- * witness, from which the pair that overlaps or the missing box is found. */
+/* Checks that the shards make up the tensor. The signed corners of boxes that cover a shape exactly once cancel
+ * (layout/corners.h), which takes a sort, and neither a sweep nor all pairs. A corner that is left over is a witness,
+ * from which the pair that overlaps or the missing box is found. */
 #include "metadata/metadata.h"
 
 #include "layout/corners.h"
@@ -28,7 +28,7 @@ static bool is_empty(int ndim, const int64_t *extent) {
 }
 
 /* Corners of the shards that have elements, and their numbers. */
-static int64_t take_corners(const struct reshard_metadata_s *m, int64_t *corners, int64_t *number) {
+static int64_t list_corners(const struct reshard_metadata_s *m, int64_t *corners, int64_t *number) {
   int64_t n = 0;
   for (int64_t i = 0; i < m->n; i++) {
     const reshard_box *b = &m->shards[i].box;
@@ -44,7 +44,7 @@ static int64_t take_corners(const struct reshard_metadata_s *m, int64_t *corners
   return n;
 }
 
-static reshard_status say_overlap(const struct reshard_metadata_s *m, int64_t i, int64_t j) {
+static reshard_status error_overlap(const struct reshard_metadata_s *m, int64_t i, int64_t j) {
   const reshard_shard *a = &m->shards[i], *b = &m->shards[j];
   int64_t offset[RESHARD_MAX_DIMS], extent[RESHARD_MAX_DIMS];
   char box[RS_BOX_TEXT], one[RS_BOX_TEXT], other[RS_BOX_TEXT], first[RS_PLACEMENT_TEXT], second[RS_PLACEMENT_TEXT];
@@ -62,7 +62,7 @@ static reshard_status say_overlap(const struct reshard_metadata_s *m, int64_t i,
 reshard_status reshard_metadata_check(reshard_metadata metadata) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_check: metadata is NULL");
+    return rs_error_null("reshard_metadata_check", "metadata");
   RS_TRY(check_inside(m));
   if (is_empty(m->ndim, m->shape))
     return RESHARD_SUCCESS;
@@ -73,11 +73,11 @@ reshard_status reshard_metadata_check(reshard_metadata metadata) {
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc(&corners, rs_max(numbers, 1), sizeof *corners), done); /* not NULL without dims */
   RS_TRY_GOTO(status, rs_alloc(&number, m->n, sizeof *number), done);
-  int64_t n = take_corners(m, corners, number);
+  int64_t n = list_corners(m, corners, number);
   RS_TRY_GOTO(status, rs_corners_check(m->ndim, m->shape, corners, n, number, &excess, point), done);
   if (excess > 0) {
     rs_corners_pair(m->ndim, corners, n, number, point, &i, &j);
-    status = say_overlap(m, number[i], number[j]);
+    status = error_overlap(m, number[i], number[j]);
   } else if (excess < 0) {
     rs_corners_gap(m->ndim, m->shape, corners, n, number, point, hi);
     for (int d = 0; d < m->ndim; d++)

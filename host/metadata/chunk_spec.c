@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Piece i of n over w by the chunk rule; trailing ones are empty and begin at n. */
-static void take_piece(int64_t n, int64_t w, int64_t i, int64_t *offset, int64_t *extent) {
+static void chunk_piece(int64_t n, int64_t w, int64_t i, int64_t *offset, int64_t *extent) {
   int64_t split = rs_ceil_div(n, w);
   *offset = split > 0 && i < rs_ceil_div(n, split) ? split * i : n; /* no product beyond n */
   *extent = rs_min(split, n - *offset);
@@ -15,7 +15,7 @@ static reshard_shard make_shard(int ndim, const int64_t *shape, int dim, int64_t
   reshard_shard s = {.placement = *placement};
   for (int d = 0; d < ndim; d++)
     s.box.extent[d] = shape[d];
-  take_piece(shape[dim], n, i, &s.box.offset[dim], &s.box.extent[dim]);
+  chunk_piece(shape[dim], n, i, &s.box.offset[dim], &s.box.extent[dim]);
   return s;
 }
 
@@ -24,24 +24,16 @@ static reshard_status check_placements(const char *call, int64_t n, const reshar
   if (n < 1 || placements == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld placements, 1 is the least%s", call, (long long)n,
                     placements == NULL ? "; the list is NULL" : "");
-  rs_pair *pairs = NULL, *spare = NULL, *sorted;
-  uint64_t bits = 0;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&pairs, n, sizeof *pairs), done);
-  RS_TRY_GOTO(status, rs_alloc(&spare, n, sizeof *spare), done);
-  for (int64_t i = 0; i < n; i++) {
-    RS_TRY_GOTO(status, rs_placement_check("placement", i, &placements[i]), done);
-    pairs[i] = (rs_pair){(uint64_t)placements[i].rank + 1, (uint64_t)i};
-    bits |= pairs[i].key;
-  }
-  sorted = rs_sort_pairs(pairs, spare, n, false, 0, rs_bits(bits));
+  int64_t *order;
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY(rs_placement_check("placement", i, &placements[i]));
+  RS_TRY(rs_alloc(&order, n, sizeof *order));
+  reshard_status status = rs_sort_by_rank(n, &placements->rank, sizeof *placements, order);
   for (int64_t i = 1; i < n && status == RESHARD_SUCCESS; i++)
-    if (sorted[i].key != 0 && sorted[i].key == sorted[i - 1].key)
+    if (placements[order[i]].rank >= 0 && placements[order[i]].rank == placements[order[i - 1]].rank)
       status = rs_error(RESHARD_ERROR_INVALID, "%s: placements %lld and %lld are both on rank %lld", call,
-                        (long long)sorted[i - 1].value, (long long)sorted[i].value, (long long)(sorted[i].key - 1));
-done:
-  free(pairs);
-  free(spare);
+                        (long long)order[i - 1], (long long)order[i], (long long)placements[order[i]].rank);
+  free(order);
   return status;
 }
 
@@ -50,7 +42,7 @@ reshard_status reshard_metadata_from_chunk(const reshard_properties *properties,
                                            reshard_metadata *metadata) {
   const char *call = "reshard_metadata_from_chunk";
   if (metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: metadata is NULL", call);
+    return rs_error_null(call, "metadata");
   RS_TRY(check_placements(call, n, placements));
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
@@ -70,7 +62,7 @@ reshard_status reshard_build_reshard_metadata(int ndim, const int64_t *shape, in
                                               reshard_shard *shards, int64_t *order) {
   const char *call = "reshard_build_reshard_metadata";
   if (shards == NULL || order == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, shards == NULL ? "shards" : "order");
+    return rs_error_null(call, shards == NULL ? "shards" : "order");
   RS_TRY(rs_metadata_check_shape(ndim, shape));
   RS_TRY(rs_metadata_dim(call, dim, ndim, &dim));
   RS_TRY(check_placements(call, n, placements));

@@ -1,7 +1,7 @@
 /* The collective step: every rank's locals go to every rank, where they are merged. Each process merges once, and its
- * ranks share the result, which is immutable. All merge the same bytes, so all find the same error; only memory can be
- * short in one process and not in another, and is agreed on. */
-#include "metadata/metadata.h"
+ * ranks share the result, which is immutable. All merge the same bytes, so all find the same error. Only memory can be
+ * short in one process and not in another: the ranks agree on that. */
+#include "metadata/serialize.h"
 
 #include "exec/transfer.h"
 
@@ -14,7 +14,7 @@ typedef struct merging {
   reshard_metadata *made; /* [n] */
 } merging;
 
-/* One rank of the process merges for all. */
+/* Merges for all ranks of the process. */
 static reshard_status merge_once(int64_t nranks, void **all) {
   merging *const *m = (merging *const *)all;
   RS_TRY(rs_metadata_merge(m[0]->group, m[0]->strings, m[0]->n, m[0]->made));
@@ -25,7 +25,7 @@ static reshard_status merge_once(int64_t nranks, void **all) {
 }
 
 /* All ranks merged, or none. */
-static reshard_status merge(reshard_comm comm, merging *mine) {
+static reshard_status merge_process(reshard_comm comm, merging *mine) {
   reshard_status status = comm->ops->together(comm, merge_once, mine);
   if (comm->locals == comm->size)
     return status;
@@ -37,9 +37,10 @@ static reshard_status merge(reshard_comm comm, merging *mine) {
   return memory;
 }
 
-/* What a rank can check on its own. */
-static reshard_status check_call(reshard_comm comm, const reshard_group *group, int64_t n,
-                                 const reshard_metadata *locals, int recalc_dim, const reshard_metadata *globals) {
+/* Checks the arguments of this rank. */
+static reshard_status check_local_arguments(reshard_comm comm, const reshard_group *group, int64_t n,
+                                            const reshard_metadata *locals, int recalc_dim,
+                                            const reshard_metadata *globals) {
   if (n < 0 || (n > 0 && (locals == NULL || globals == NULL)))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_build_global: %lld tensors, %s is NULL", (long long)n,
                     n < 0            ? "nothing"
@@ -60,21 +61,21 @@ reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *
                                         const reshard_metadata *locals, reshard_status local_status, int recalc_dim,
                                         reshard_metadata *globals) {
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_build_global: comm is NULL");
+    return rs_error_null("reshard_metadata_build_global", "comm");
   merging mine = {.group = group, .n = n};
   rs_strings *strings = NULL;
   char *string = NULL;
   int64_t size = 0;
   reshard_status status = local_status;
   if (status == RESHARD_SUCCESS)
-    status = check_call(comm, group, n, locals, recalc_dim, globals);
+    status = check_local_arguments(comm, group, n, locals, recalc_dim, globals);
   if (status == RESHARD_SUCCESS)
     status = rs_alloc(&mine.made, n, sizeof *mine.made);
   if (status == RESHARD_SUCCESS)
     status = rs_metadata_pack(n, locals, recalc_dim, &string, &size);
   RS_TRY_GOTO(status, rs_comm_gather_bytes(comm, status, string, size, &strings), done);
   mine.strings = strings;
-  RS_TRY_GOTO(status, merge(comm, &mine), done);
+  RS_TRY_GOTO(status, merge_process(comm, &mine), done);
   for (int64_t i = 0; i < n; i++)
     globals[i] = mine.made[i];
 done:

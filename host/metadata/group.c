@@ -15,7 +15,7 @@ static void list_ranks(rs_text *text, const reshard_group *group) {
     rs_text_add(text, ", ... (%lld in all)", (long long)group->n);
 }
 
-static reshard_status not_found(const reshard_group *group, int64_t global_rank) {
+static reshard_status error_not_found(const reshard_group *group, int64_t global_rank) {
   char list[256] = "";
   rs_text text = {list, sizeof list, 0};
   if (group->n < 1)
@@ -26,12 +26,12 @@ static reshard_status not_found(const reshard_group *group, int64_t global_rank)
 
 reshard_status reshard_group_find(const reshard_group *group, int64_t global_rank, int64_t *rank) {
   if (group == NULL || rank == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_group_find: %s is NULL", group == NULL ? "group" : "rank");
+    return rs_error_null("reshard_group_find", group == NULL ? "group" : "rank");
   int64_t found = group->ranks == NULL && global_rank >= 0 && global_rank < group->n ? global_rank : -1;
   for (int64_t i = 0; group->ranks != NULL && i < group->n && found < 0; i++)
     found = group->ranks[i] == global_rank ? i : -1;
   if (found < 0)
-    return not_found(group, global_rank);
+    return error_not_found(group, global_rank);
   *rank = found;
   return RESHARD_SUCCESS;
 }
@@ -92,7 +92,26 @@ reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, i
       high = middle;
   }
   if (low == map->group->n || (int64_t)map->sorted[low].key != global_rank)
-    return not_found(map->group, global_rank);
+    return error_not_found(map->group, global_rank);
   *rank = (int64_t)map->sorted[low].value;
   return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sort_by_rank(int64_t n, const int64_t *ranks, size_t step, int64_t *order) {
+  rs_pair *pairs = NULL, *spare = NULL, *sorted;
+  uint64_t bits = 0;
+  reshard_status status;
+  RS_TRY_GOTO(status, rs_alloc(&pairs, n, sizeof *pairs), done);
+  RS_TRY_GOTO(status, rs_alloc(&spare, n, sizeof *spare), done);
+  for (int64_t i = 0; i < n; i++) {
+    pairs[i] = (rs_pair){(uint64_t) * (const int64_t *)((const char *)ranks + (size_t)i * step) + 1, (uint64_t)i};
+    bits |= pairs[i].key;
+  }
+  sorted = rs_sort_pairs(pairs, spare, n, false, 0, rs_bits(bits));
+  for (int64_t i = 0; i < n; i++)
+    order[i] = (int64_t)sorted[i].value;
+done:
+  free(pairs);
+  free(spare);
+  return status;
 }

@@ -10,7 +10,7 @@ static void add_list(rs_text *text, int ndim, const int64_t *numbers) {
 reshard_status reshard_metadata_print_json(reshard_metadata metadata, char *text, size_t size, size_t *needed) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL || (text == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_print_json: %s is NULL", m == NULL ? "metadata" : "text");
+    return rs_error_null("reshard_metadata_print_json", m == NULL ? "metadata" : "text");
   rs_text out = {text, size, 0};
   char placement[RS_PLACEMENT_TEXT];
   rs_text_add(&out, "{\"shape\": ");

@@ -1,4 +1,4 @@
-/* What one rank can say on its own: metadata of the shards that it has. */
+/* Metadata of the shards of one rank. */
 #include "metadata/metadata.h"
 
 #include <reshard/tensor.h>
@@ -13,7 +13,7 @@ bool rs_placement_fits(const reshard_remote_device *placement, const reshard_ten
                                                     placement->index == tensor->device_index);
 }
 
-/* A shard against the tensor that has its data; and is on its device. */
+/* Compares a shard with the tensor that has its data, which is on its device. */
 static reshard_status check_tensor(int64_t i, const reshard_shard *s, int ndim, const reshard_tensor_info *info,
                                    int64_t global_rank) {
   char text[RS_PLACEMENT_TEXT], sizes[RS_SHAPE_TEXT], shape[RS_SHAPE_TEXT];
@@ -36,9 +36,9 @@ static reshard_status check_tensor(int64_t i, const reshard_shard *s, int ndim, 
   return RESHARD_SUCCESS;
 }
 
-/* Source: _raise_if_mismatch within a rank. */
-static reshard_status check_alike(int64_t i, const reshard_tensor_info *first, const reshard_tensor_info *other,
-                                  int64_t global_rank) {
+/* Compares shards within a rank, as PyTorch's _raise_if_mismatch. */
+static reshard_status compare_shards(int64_t i, const reshard_tensor_info *first, const reshard_tensor_info *other,
+                                     int64_t global_rank) {
   static const char *const flag[2] = {"0", "1"};
   const char *what, *a, *b;
   if (first->dtype != other->dtype) {
@@ -60,9 +60,9 @@ static reshard_status check_alike(int64_t i, const reshard_tensor_info *first, c
                   (long long)global_rank, what, a, b);
 }
 
-/* Checks the i-th shard, and takes it over. */
-static reshard_status take_shard(struct reshard_metadata_s *m, int64_t i, const reshard_local_shard *shard,
-                                 const reshard_tensor_info *first, int64_t global_rank) {
+/* Checks and adds the i-th shard. */
+static reshard_status add_shard(struct reshard_metadata_s *m, int64_t i, const reshard_local_shard *shard,
+                                const reshard_tensor_info *first, int64_t global_rank) {
   const reshard_shard *s = &shard->metadata;
   reshard_tensor_info info;
   if (shard->tensor == NULL)
@@ -71,7 +71,7 @@ static reshard_status take_shard(struct reshard_metadata_s *m, int64_t i, const 
   RS_TRY(reshard_tensor_get_info(shard->tensor, &info));
   RS_TRY(rs_placement_check("shard", i, &s->placement));
   RS_TRY(check_tensor(i, s, m->ndim, &info, global_rank));
-  RS_TRY(check_alike(i, first, &info, global_rank));
+  RS_TRY(compare_shards(i, first, &info, global_rank));
   for (int d = 0; d < m->ndim; d++) {
     m->shards[i].box.offset[d] = s->box.offset[d];
     m->shards[i].box.extent[d] = s->box.extent[d];
@@ -88,7 +88,7 @@ reshard_status reshard_metadata_build_local(int ndim, const int64_t *shape, int6
                     metadata == NULL ? "metadata"
                     : shards == NULL ? "shards"
                                      : "nothing");
-  reshard_tensor_info first = {.dtype = RESHARD_U8}; /* of no tensor: that is said below */
+  reshard_tensor_info first = {.dtype = RESHARD_U8}; /* stands for no tensor, which is an error below */
   if (shards[0].tensor != NULL)
     RS_TRY(reshard_tensor_get_info(shards[0].tensor, &first));
   reshard_properties properties = {first.dtype, RESHARD_MEMORY_CONTIGUOUS, first.requires_grad != 0,
@@ -97,7 +97,7 @@ reshard_status reshard_metadata_build_local(int ndim, const int64_t *shape, int6
   RS_TRY(rs_metadata_new(&properties, ndim, shape, n, &made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    status = take_shard(made, i, &shards[i], &first, global_rank);
+    status = add_shard(made, i, &shards[i], &first, global_rank);
   if (status == RESHARD_SUCCESS)
     status = rs_metadata_check_shards(made);
   if (status != RESHARD_SUCCESS) {

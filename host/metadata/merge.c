@@ -1,9 +1,9 @@
 /* Local metadata of many tensors and ranks to the global metadata of each tensor.
  *
  * Each rank's locals are one byte string (pack), so that any number of tensors is one exchange. Merging reads all
- * strings side by side, tensor by tensor: first the heads, which must agree and tell how many shards there are, then
- * the shards straight into their place. Each string is read once, front to back, and nothing is looked up. */
-#include "metadata/metadata.h"
+ * strings side by side, tensor by tensor: first the heads, which must agree and have the numbers of shards, then the
+ * shards straight into their places. Each string is read once, front to back, and nothing is looked up. */
+#include "metadata/serialize.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ typedef struct merger {
   int recalc_dim;
 } merger;
 
-static long long global(const merger *m, int64_t rank) { return (long long)rs_group_at(m->group, rank); }
+static long long global_rank(const merger *m, int64_t rank) { return (long long)rs_group_at(m->group, rank); }
 
 /* Opens the strings; all are of as many tensors, for the same call. */
 static reshard_status open_strings(merger *m, const rs_strings *strings, int64_t n) {
@@ -59,10 +59,10 @@ static reshard_status open_strings(merger *m, const rs_strings *strings, int64_t
     }
     if (tensors != first)
       return rs_error(RESHARD_ERROR_MISMATCH, "number of tensors %lld on rank %lld, %lld on rank %lld",
-                      (long long)first, global(m, 0), (long long)tensors, global(m, r));
+                      (long long)first, global_rank(m, 0), (long long)tensors, global_rank(m, r));
     if (dim != m->recalc_dim + 1)
       return rs_error(RESHARD_ERROR_MISMATCH, "recalc_dim %d on rank %lld, %lld on rank %lld", m->recalc_dim,
-                      global(m, 0), (long long)dim - 1, global(m, r));
+                      global_rank(m, 0), (long long)dim - 1, global_rank(m, r));
   }
   return first == n
              ? RESHARD_SUCCESS
@@ -76,8 +76,8 @@ static bool same_shape(const rs_head *a, const rs_head *b, int but) {
   return same;
 }
 
-/* Source: _raise_if_mismatch. */
-static reshard_status compare(const merger *m, int64_t i, int64_t j) {
+/* Compares two heads, as PyTorch's _raise_if_mismatch. */
+static reshard_status compare_heads(const merger *m, int64_t i, int64_t j) {
   const rs_head *a = &m->heads[i], *b = &m->heads[j];
   const reshard_properties *p = &a->properties, *q = &b->properties;
   char first[RS_SHAPE_TEXT], other[RS_SHAPE_TEXT];
@@ -102,11 +102,11 @@ static reshard_status compare(const merger *m, int64_t i, int64_t j) {
   } else {
     return RESHARD_SUCCESS;
   }
-  return rs_error_differ(what, global(m, i), first, global(m, j), other);
+  return rs_error_differ(what, global_rank(m, i), first, global_rank(m, j), other);
 }
 
-/* The heads of the next tensor, compared; the lowest rank that has shards, and how many there are in all. */
-static reshard_status take_heads(merger *m, int64_t *lowest, int64_t *shards) {
+/* Reads and compares the heads of the next tensor; finds the lowest rank that has shards, and their number in all. */
+static reshard_status read_heads(merger *m, int64_t *lowest, int64_t *shards) {
   *lowest = -1;
   *shards = 0;
   for (int64_t r = 0; r < m->nranks; r++) {
@@ -118,7 +118,7 @@ static reshard_status take_heads(merger *m, int64_t *lowest, int64_t *shards) {
     RS_TRY(rs_take_head(&m->readers[r], &m->heads[r]));
     if (*lowest < 0)
       *lowest = r;
-    RS_TRY(compare(m, *lowest, r));
+    RS_TRY(compare_heads(m, *lowest, r));
     *shards += m->heads[r].n;
   }
   return *lowest >= 0 ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "no rank has any shard");
@@ -126,7 +126,7 @@ static reshard_status take_heads(merger *m, int64_t *lowest, int64_t *shards) {
 
 static reshard_status merge_tensor(merger *m, reshard_metadata *out) {
   int64_t lowest, shards, at = 0;
-  RS_TRY(take_heads(m, &lowest, &shards));
+  RS_TRY(read_heads(m, &lowest, &shards));
   const rs_head *head = &m->heads[lowest];
   reshard_metadata made = NULL, again;
   reshard_status status;
@@ -150,7 +150,7 @@ fail:
 }
 
 /* "tensor 5: " before the last error, where there are several. */
-static reshard_status name_tensor(reshard_status status, int64_t n, int64_t i) {
+static reshard_status error_in_tensor(reshard_status status, int64_t n, int64_t i) {
   return n < 2 ? status : rs_error(status, "tensor %lld: %s", (long long)i, reshard_last_error());
 }
 
@@ -167,7 +167,7 @@ reshard_status rs_metadata_merge(const reshard_group *group, const rs_strings *s
   for (; done < n; done++) {
     status = merge_tensor(&m, &made[done]);
     if (status != RESHARD_SUCCESS) {
-      name_tensor(status, n, done);
+      error_in_tensor(status, n, done);
       goto end;
     }
   }
@@ -187,8 +187,8 @@ end:
 
 /* --- Without a communicator ------------------------------------------------------------------------------------- */
 
-/* One after the other, as if they had come from ranks 0 to n - 1. */
-static reshard_status join(int64_t n, char *const *strings, const int64_t *sizes, rs_strings **out) {
+/* Joins strings, in the order of ranks 0 to n - 1. */
+static reshard_status merge_locals(int64_t n, char *const *strings, const int64_t *sizes, rs_strings **out) {
   int64_t all = 0, bytes;
   for (int64_t r = 0; r < n; r++)
     all += sizes[r];
@@ -235,7 +235,7 @@ reshard_status reshard_metadata_merge(int64_t n, const reshard_metadata *locals,
                   end);
     RS_TRY_GOTO(status, rs_metadata_pack(1, &locals[r], recalc_dim, &strings[r], &sizes[r]), end);
   }
-  RS_TRY_GOTO(status, join(n, strings, sizes, &joined), end);
+  RS_TRY_GOTO(status, merge_locals(n, strings, sizes, &joined), end);
   status = rs_metadata_merge(NULL, joined, 1, global);
 end:
   for (int64_t r = 0; strings != NULL && r < n; r++)

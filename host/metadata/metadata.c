@@ -1,4 +1,4 @@
-/* Life of metadata, and what is always true of it. */
+/* Metadata: references, fields, and what is always true of them. */
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
@@ -86,8 +86,7 @@ reshard_status rs_metadata_check_shards(const struct reshard_metadata_s *m) {
 reshard_status reshard_metadata_create(const reshard_properties *properties, int ndim, const int64_t *shape, int64_t n,
                                        const reshard_shard *shards, reshard_metadata *metadata) {
   if (metadata == NULL || (n > 0 && shards == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_create: %s is NULL",
-                    metadata == NULL ? "metadata" : "shards");
+    return rs_error_null("reshard_metadata_create", metadata == NULL ? "metadata" : "shards");
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
   for (int64_t i = 0; i < n; i++) {
@@ -127,7 +126,7 @@ const reshard_shard *reshard_metadata_shards(reshard_metadata metadata) {
   return metadata != NULL ? metadata->shards : NULL;
 }
 
-/* Neither has padding, and what is unused is 0. */
+/* Compares bytes: neither struct has padding, and unused dims are 0. */
 _Static_assert(sizeof(reshard_properties) == 4 * sizeof(int), "properties are compared as bytes");
 _Static_assert(sizeof(reshard_shard) == (2 * RESHARD_MAX_DIMS + 2) * sizeof(int64_t), "shards are compared as bytes");
 

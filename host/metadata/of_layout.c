@@ -48,7 +48,7 @@ static reshard_status add_product(builder *b, int64_t cell) {
   }
 }
 
-/* Boxes of a boxes or flat layout are taken as they are: an empty one keeps its offset. */
+/* Copies the boxes of a boxes or flat layout: an empty one keeps its offset. */
 static reshard_status add_cell(builder *b, int64_t cell) {
   int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
   RS_TRY(rs_vec_reserve(&b->shards, b->shards.n + 1));
@@ -80,8 +80,7 @@ reshard_status rs_metadata_from_layout(const reshard_properties *properties, res
                                        const reshard_group *group, const reshard_remote_device *devices,
                                        reshard_device_type type, reshard_metadata *metadata) {
   if (layout == NULL || metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_from_layout: %s is NULL",
-                    layout == NULL ? "layout" : "metadata");
+    return rs_error_null("reshard_metadata_from_layout", layout == NULL ? "layout" : "metadata");
   if (group != NULL && group->n != layout->world)
     return rs_error(RESHARD_ERROR_INVALID, "a group of %lld ranks, the layout's world has %lld", (long long)group->n,
                     (long long)layout->world);
@@ -106,10 +105,7 @@ reshard_status reshard_metadata_from_layout(const reshard_properties *properties
 reshard_status reshard_metadata_layout(reshard_metadata metadata, const reshard_group *group, int replicated,
                                        reshard_layout *layout) {
   if (metadata == NULL || group == NULL || layout == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_layout: %s is NULL",
-                    metadata == NULL ? "metadata"
-                    : group == NULL  ? "group"
-                                     : "layout");
+    return rs_error_null("reshard_metadata_layout", metadata == NULL ? "metadata" : group == NULL ? "group" : "layout");
   char text[RS_PLACEMENT_TEXT];
   rs_group_map map = {0};
   int64_t *ranks = NULL;

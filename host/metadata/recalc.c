@@ -1,10 +1,10 @@
-/* Row-wise shards whose sizes have changed: their offsets and the size of the tensor follow from the sizes. */
+/* Row-wise shards whose sizes have changed: offsets and the size of the tensor follow from the sizes. */
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
 
-/* Every shard is on a rank and has the extents of shard 0 but for dim. */
-static reshard_status check_alike(const struct reshard_metadata_s *m, int dim) {
+/* Checks that every shard is on a rank and has the extents of shard 0, but for dim. */
+static reshard_status check_extents(const struct reshard_metadata_s *m, int dim) {
   char first[RS_PLACEMENT_TEXT], other[RS_PLACEMENT_TEXT];
   for (int64_t i = 0; i < m->n; i++) {
     const reshard_shard *s = &m->shards[i], *zero = &m->shards[0];
@@ -22,31 +22,18 @@ static reshard_status check_alike(const struct reshard_metadata_s *m, int dim) {
   return RESHARD_SUCCESS;
 }
 
-/* The shards' numbers by rank, in the order given within one. */
-static const rs_pair *sort_by_rank(const struct reshard_metadata_s *m, rs_pair *pairs, rs_pair *spare) {
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < m->n; i++) {
-    pairs[i] = (rs_pair){(uint64_t)m->shards[i].placement.rank, (uint64_t)i};
-    bits |= pairs[i].key;
-  }
-  return rs_sort_pairs(pairs, spare, m->n, false, 0, rs_bits(bits));
-}
-
 reshard_status reshard_metadata_recalc(reshard_metadata metadata, int dim, reshard_metadata *recalculated) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL || recalculated == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_recalc: %s is NULL",
-                    m == NULL ? "metadata" : "recalculated");
+    return rs_error_null("reshard_metadata_recalc", m == NULL ? "metadata" : "recalculated");
   RS_TRY(rs_metadata_dim("recalc", dim, m->ndim, &dim));
-  RS_TRY(check_alike(m, dim));
+  RS_TRY(check_extents(m, dim));
   int64_t shape[RESHARD_MAX_DIMS], begin = 0;
-  rs_pair *pairs = NULL, *spare = NULL;
-  const rs_pair *sorted;
+  int64_t *order = NULL;
   reshard_metadata made = NULL;
   reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&pairs, m->n, sizeof *pairs), done);
-  RS_TRY_GOTO(status, rs_alloc(&spare, m->n, sizeof *spare), done);
-  sorted = sort_by_rank(m, pairs, spare);
+  RS_TRY(rs_alloc(&order, m->n, sizeof *order));
+  RS_TRY_GOTO(status, rs_sort_by_rank(m->n, &m->shards->placement.rank, sizeof *m->shards, order), done);
   for (int d = 0; d < m->ndim; d++)
     shape[d] = m->shape[d];
   shape[dim] = 0;
@@ -57,7 +44,7 @@ reshard_status reshard_metadata_recalc(reshard_metadata metadata, int dim, resha
     }
   RS_TRY_GOTO(status, rs_metadata_new(&m->properties, m->ndim, shape, m->n, &made), done);
   for (int64_t i = 0; i < m->n; i++) {
-    const reshard_shard *from = &m->shards[sorted[i].value];
+    const reshard_shard *from = &m->shards[order[i]];
     reshard_shard *to = &made->shards[i];
     for (int d = 0; d < m->ndim; d++)
       to->box.extent[d] = from->box.extent[d];
@@ -67,7 +54,6 @@ reshard_status reshard_metadata_recalc(reshard_metadata metadata, int dim, resha
   }
   *recalculated = made;
 done:
-  free(pairs);
-  free(spare);
+  free(order);
   return status;
 }

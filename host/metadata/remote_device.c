@@ -14,13 +14,13 @@ typedef struct scan {
   const char *text, *at;
 } scan;
 
-static reshard_status wrong(const scan *s, const char *what) {
+static reshard_status error_expected(const scan *s, const char *what) {
   char text[RS_QUOTED];
   return rs_error(RESHARD_ERROR_INVALID, "placement \"%s\": column %lld: %s", rs_quote(text, sizeof text, s->text),
                   (long long)(s->at - s->text) + 1, what);
 }
 
-static bool take(scan *s, const char *word) {
+static bool skip_text(scan *s, const char *word) {
   size_t n = strlen(word);
   if (strncmp(s->at, word, n) != 0)
     return false;
@@ -30,67 +30,67 @@ static bool take(scan *s, const char *word) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-static reshard_status take_number(scan *s, int64_t most, const char *expected, const char *too_large, int64_t *number) {
+static reshard_status read_number(scan *s, int64_t most, const char *expected, const char *too_large, int64_t *number) {
   const char *first = s->at;
   int64_t n = 0;
   bool fits = true;
   for (; is_digit(*s->at); s->at++)
     fits = fits && rs_mul(n, 10, &n) && rs_add(n, *s->at - '0', &n) && n <= most;
   if (s->at == first)
-    return wrong(s, expected);
+    return error_expected(s, expected);
   if (!fits) {
     s->at = first;
-    return wrong(s, too_large);
+    return error_expected(s, too_large);
   }
   *number = n;
   return RESHARD_SUCCESS;
 }
 
 /* "rank:3" */
-static reshard_status take_rank(scan *s, int64_t *rank) {
-  RS_TRY(take_number(s, INT64_MAX, "expected a rank, a number of 0 or more", "the rank does not fit in 63 bits", rank));
-  return *s->at == '/' || *s->at == '\0' ? RESHARD_SUCCESS : wrong(s, "expected '/' and a device, or the end");
+static reshard_status read_rank(scan *s, int64_t *rank) {
+  RS_TRY(read_number(s, INT64_MAX, "expected a rank, a number of 0 or more", "the rank does not fit in 63 bits", rank));
+  return *s->at == '/' || *s->at == '\0' ? RESHARD_SUCCESS : error_expected(s, "expected '/' and a device, or the end");
 }
 
 /* "trainer0" */
-static reshard_status take_worker(scan *s, reshard_workers workers, int64_t *rank) {
+static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *rank) {
   const char *name = s->at;
   char text[160];
   while (rs_worker_character(*s->at))
     s->at++;
   size_t n = (size_t)(s->at - name);
   if (n == 4 && memcmp(name, "rank", 4) == 0)
-    return wrong(s, "expected ':' and a number after \"rank\"");
+    return error_expected(s, "expected ':' and a number after \"rank\"");
   if ((*s->at != '/' && *s->at != '\0') || n == 0)
-    return wrong(s, n == 0 ? "expected \"rank:\" and a number, or a worker's name"
-                           : "expected '/', or a letter, digit, '_' or '-' of a worker's name");
+    return error_expected(s, n == 0 ? "expected \"rank:\" and a number, or a worker's name"
+                                    : "expected '/', or a letter, digit, '_' or '-' of a worker's name");
   *rank = rs_workers_find(workers, name, n);
   if (*rank < 0) {
     s->at = name;
     rs_text_add(&(rs_text){text, sizeof text, 0}, "expected \"rank:\" and a number, or a worker's name; %s \"%.*s\"",
                 workers == NULL ? "there is no table with" : "there is no", n < 64 ? (int)n : 64, name);
-    return wrong(s, text);
+    return error_expected(s, text);
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status take_device(scan *s, reshard_remote_device *device) {
+static reshard_status read_device(scan *s, reshard_remote_device *device) {
   int64_t index = -1;
-  if (take(s, "cpu"))
+  if (skip_text(s, "cpu"))
     device->type = RESHARD_DEVICE_CPU;
-  else if (take(s, "cuda"))
+  else if (skip_text(s, "cuda"))
     device->type = RESHARD_DEVICE_CUDA;
   else
-    return wrong(s, s->at == s->text
-                        ? "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
-                        : "expected a device, \"cpu\" or \"cuda\"");
-  if (take(s, ":"))
-    RS_TRY(take_number(s, INT_MAX, "expected the index of a device, a number of 0 or more",
+    return error_expected(s, s->at == s->text
+                                 ? "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
+                                 : "expected a device, \"cpu\" or \"cuda\"");
+  if (skip_text(s, ":"))
+    RS_TRY(read_number(s, INT_MAX, "expected the index of a device, a number of 0 or more",
                        "the index of the device does not fit in 31 bits", &index));
   device->index = (int)index;
   return *s->at == '\0'
              ? RESHARD_SUCCESS
-             : wrong(s, index < 0 ? "expected ':' and the index of a device, or the end" : "expected the end");
+             : error_expected(s, index < 0 ? "expected ':' and the index of a device, or the end" : "expected the end");
 }
 
 /* A worker's name alone. "cpu" and "cuda" are devices, whatever workers there are. */
@@ -100,15 +100,15 @@ static bool is_worker(const char *text, reshard_workers workers) {
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
   if (text == NULL || device == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_parse: %s is NULL", text == NULL ? "text" : "device");
+    return rs_error_null("reshard_remote_device_parse", text == NULL ? "text" : "device");
   scan s = {text, text};
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
-  if (take(&s, "rank:"))
-    RS_TRY(take_rank(&s, &made.rank));
+  if (skip_text(&s, "rank:"))
+    RS_TRY(read_rank(&s, &made.rank));
   else if (strchr(text, '/') != NULL || is_worker(text, workers))
-    RS_TRY(take_worker(&s, workers, &made.rank));
-  if (s.at == text || take(&s, "/"))
-    RS_TRY(take_device(&s, &made)); /* else an owner alone: on its cpu */
+    RS_TRY(read_worker(&s, workers, &made.rank));
+  if (s.at == text || skip_text(&s, "/"))
+    RS_TRY(read_device(&s, &made)); /* an owner alone is on its CPU */
   *device = made;
   return RESHARD_SUCCESS;
 }
@@ -124,8 +124,7 @@ static void add_placement(rs_text *text, const reshard_remote_device *device) {
 reshard_status reshard_remote_device_print(const reshard_remote_device *device, char *text, size_t size,
                                            size_t *needed) {
   if (device == NULL || (text == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: %s is NULL",
-                    device == NULL ? "device" : "text");
+    return rs_error_null("reshard_remote_device_print", device == NULL ? "device" : "text");
   if (device->type != RESHARD_DEVICE_CPU && device->type != RESHARD_DEVICE_CUDA)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: unknown device type %d", (int)device->type);
   rs_text out = {text, size, 0};

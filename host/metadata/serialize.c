@@ -1,13 +1,13 @@
 /* Metadata as a byte string.
  *
- * A sealed string is a header of 24 bytes - magic (4), version (4), length (8) and checksum (8) of what follows, the
- * numbers low byte first - and a sequence of numbers: 7 bits a byte, low bits first, the top bit set on all bytes but
- * the last. A number has one spelling (no leading zero bytes), so equal metadata are equal strings and a string that
- * is read and written again is the same. Most numbers of a shard take one to three bytes.
+ * A sealed string is a header of 24 bytes and a sequence of numbers. The header is magic (4), version (4), and of what
+ * follows length (8) and checksum (8), the numbers low byte first. The sequence has 7 bits a byte, low bits first, the
+ * top bit set on all bytes but the last. A number has one spelling (no leading zero bytes). So equal metadata are equal
+ * strings, and reading and writing again gives the same. Most numbers of a shard take one to three bytes.
  *
  * Metadata are: ndim, dtype, memory format, flags (1: requires_grad, 2: pin_memory), the shape, the number of shards,
  * and per shard its offsets, its sizes, rank + 1, device type, device index + 1. */
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ char *rs_put(char *at, uint64_t number) {
   return at;
 }
 
-static reshard_status damaged(const rs_reader *r, const char *what, const char *why) {
+static reshard_status error_damaged(const rs_reader *r, const char *what, const char *why) {
   return rs_error(RESHARD_ERROR_INVALID, "metadata string: byte %lld: %s %s", (long long)(r->at - r->begin), what, why);
 }
 
@@ -37,14 +37,14 @@ reshard_status rs_take(rs_reader *r, const char *what, uint64_t most, int64_t *n
   for (; at < r->end && *at >= 128 && shift < 63; at++, shift += 7)
     n |= (uint64_t)(*at & 127) << shift;
   if (at == r->end)
-    return damaged(r, what, "is cut off");
+    return error_damaged(r, what, "is cut off");
   if (*at >= 128 || (shift == 63 && *at > 1))
-    return damaged(r, what, "does not fit in 64 bits");
+    return error_damaged(r, what, "does not fit in 64 bits");
   if (*at == 0 && shift > 0)
-    return damaged(r, what, "is longer than it need be");
+    return error_damaged(r, what, "is longer than it need be");
   n |= (uint64_t)*at << shift;
   if (n > most)
-    return damaged(r, what, "is too large");
+    return error_damaged(r, what, "is too large");
   r->at = at + 1;
   *number = (int64_t)n;
   return RESHARD_SUCCESS;
@@ -161,7 +161,7 @@ reshard_status rs_take_head(rs_reader *r, rs_head *head) {
   h.properties = (reshard_properties){(reshard_dtype)dtype, (reshard_memory_format)format, flags & 1, (int)flags >> 1};
   for (int d = 0; d < h.ndim; d++)
     RS_TRY(rs_take(r, "shape", INT64_MAX, &h.shape[d]));
-  uint64_t most = (uint64_t)((r->end - r->at) / (2 * ndim + 3)); /* what is left has room for: memory is asked for it */
+  uint64_t most = (uint64_t)((r->end - r->at) / (2 * ndim + 3)); /* room for so many; they are allocated */
   RS_TRY(rs_take(r, "number of shards", most, &h.n));
   *head = h;
   return RESHARD_SUCCESS;
@@ -184,13 +184,12 @@ reshard_status rs_take_shards(rs_reader *r, int ndim, int64_t n, reshard_shard *
 }
 
 reshard_status rs_take_end(const rs_reader *r) {
-  return r->at == r->end ? RESHARD_SUCCESS : damaged(r, "the end", "is expected here");
+  return r->at == r->end ? RESHARD_SUCCESS : error_damaged(r, "the end", "is expected here");
 }
 
 reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes, size_t size, size_t *needed) {
   if (metadata == NULL || (bytes == NULL && (size > 0 || needed == NULL)))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_serialize: %s is NULL",
-                    metadata == NULL ? "metadata" : "bytes");
+    return rs_error_null("reshard_metadata_serialize", metadata == NULL ? "metadata" : "bytes");
   int64_t body = rs_metadata_size(metadata);
   if (needed != NULL)
     *needed = (size_t)body + RS_SEAL;
@@ -206,8 +205,7 @@ reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes
 
 reshard_status reshard_metadata_deserialize(const void *bytes, size_t size, reshard_metadata *metadata) {
   if (bytes == NULL || metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_deserialize: %s is NULL",
-                    bytes == NULL ? "bytes" : "metadata");
+    return rs_error_null("reshard_metadata_deserialize", bytes == NULL ? "bytes" : "metadata");
   if (size > INT64_MAX)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_deserialize: %zu bytes", size);
   rs_reader reader;

@@ -1,6 +1,6 @@
 #include "metadata/workers.h"
-
 #include "base/text.h"
+
 #include "file/ground/names.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ int64_t rs_workers_find(reshard_workers workers, const char *name, size_t n) {
 
 reshard_status reshard_workers_create(reshard_workers *workers) {
   if (workers == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_workers_create: workers is NULL");
+    return rs_error_null("reshard_workers_create", "workers");
   reshard_workers made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   *workers = made;
@@ -36,7 +36,7 @@ reshard_status reshard_workers_create(reshard_workers *workers) {
 
 reshard_status reshard_workers_add(reshard_workers workers, const char *name, int64_t rank) {
   if (workers == NULL || name == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_workers_add: %s is NULL", workers == NULL ? "workers" : "name");
+    return rs_error_null("reshard_workers_add", workers == NULL ? "workers" : "name");
   size_t n = 0;
   while (rs_worker_character(name[n]))
     n++;

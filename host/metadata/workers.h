@@ -1,12 +1,13 @@
 /* The table of workers' names, for placements. */
-#ifndef RS_SHARDED_WORKERS_H
-#define RS_SHARDED_WORKERS_H
+#ifndef RS_METADATA_WORKERS_H
+#define RS_METADATA_WORKERS_H
 
 #include "base/base.h"
+#include "base/text.h"
 
 #include <reshard/metadata.h>
 
-/* Of a placement or a name, as far as an error quotes it (rs_quote). */
+/* Characters of a placement or a name that an error quotes (rs_quote). */
 #define RS_QUOTED 96
 bool rs_worker_character(char c);
 /* Rank of a name of n characters, -1 where it is not in the table; workers may be NULL. */

@@ -1,21 +1,23 @@
-/* Do all ranks have the same tensors? One all-gather of a hash says so. Where they do not, the first tensor in which a
- * rank differs from rank 0 is found by halving: the ranks exchange hashes of ever better prefixes of their lists, and
- * at last the two tensors, every time in a record of fixed size. So nothing is allocated, and what a mismatch costs
- * grows neither with what the tensors are nor, but for its logarithm, with how many there are. All ranks look at the
- * same records and so come to the same text. */
+/* Comparison of all ranks' tensors, by one all-gather of a hash.
+ *
+ * After a mismatch, halving finds the first tensor in which a rank differs from rank 0: the ranks exchange hashes of
+ * ever better prefixes of their lists, and at last the two tensors, each time in a record of fixed size. So nothing is
+ * allocated, and the cost of a mismatch grows with the logarithm of the number of tensors alone. All ranks see the same
+ * records and so come to the same text. */
 #include "base/text.h"
+#include "exec/differ.h"
 #include "module/module.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What a rank wants of the call. */
-typedef struct record {
+/* Arguments of a rank's call. */
+typedef struct call_record {
   int64_t status, n, src, bucket, path;
   uint64_t call, hash; /* of all tensors */
   char text[RS_COMM_RECORD - 7 * sizeof(int64_t)];
-} record;
-_Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
+} call_record;
+_Static_assert(sizeof(call_record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
 
 /* One tensor, in numbers that are equal where the tensors are. */
 typedef struct tensor_record {
@@ -30,8 +32,8 @@ static const char *name_of(const rs_listed *l, int64_t i) {
   return l->names != NULL && l->names[i] != NULL ? l->names[i] : "";
 }
 
-/* All but the name for people. */
-static void describe(const rs_listed *l, int64_t i, tensor_record *out) {
+/* Describes a tensor, all but its name for people. */
+static void describe_tensor(const rs_listed *l, int64_t i, tensor_record *out) {
   const reshard_tensor_info *info = &l->tensors[i]->info;
   const char *name = name_of(l, i);
   *out = (tensor_record){.there = 1, .dtype = info->dtype, .ndim = info->ndim};
@@ -42,11 +44,12 @@ static void describe(const rs_listed *l, int64_t i, tensor_record *out) {
   out->name_hash = rs_hash(0, name, strlen(name));
 }
 
-/* Of tensors [first, end), chained to the hash of those before. */
-static uint64_t hash_range(const rs_listed *l, int64_t first, int64_t end, uint64_t hash) {
+/* Hashes tensors [first, end) of the list, chained to the hash of those before. */
+static uint64_t hash_range(const void *listed, int64_t first, int64_t end, uint64_t hash) {
+  const rs_listed *l = listed;
   tensor_record t;
-  for (int64_t i = first; i < end; i++) {
-    describe(l, i, &t);
+  for (int64_t i = first; i < rs_min(end, l->n); i++) {
+    describe_tensor(l, i, &t);
     hash = rs_hash(hash, &t, offsetof(tensor_record, name));
   }
   return hash;
@@ -62,31 +65,9 @@ reshard_status rs_listed_check(const rs_listed *l) {
   return RESHARD_SUCCESS;
 }
 
-/* The number of the first tensor in which this rank or another differs from rank 0, among the first n of both. rank:
- * the other one. Each step asks all ranks for the hash of a prefix, chained to that of the longest one known to be
- * equal. */
-static reshard_status find_tensor(reshard_comm comm, const rs_listed *l, int64_t n, int64_t rank, int64_t *found) {
-  int64_t equal = 0, differs = n + 1; /* prefixes of so many tensors */
-  uint64_t hash = 0;
-  while (differs - equal > 1) {
-    int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
-    uint64_t mine = hash_range(l, rs_min(equal, l->n), rs_min(middle, l->n), hash);
-    const void *gathered;
-    RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
-    const uint64_t *all = gathered;
-    if (all[rank] == all[0]) {
-      equal = middle;
-      hash = mine;
-    } else {
-      differs = middle;
-    }
-  }
-  *found = equal;
-  return RESHARD_SUCCESS;
-}
-
-/* The first field in which two ranks' tensors differ, with both values; label names the tensor. */
-static reshard_status differ(const char *label, int64_t rank, const tensor_record *a, const tensor_record *b) {
+/* Error of the first field in which two ranks' tensors differ, with both values; label names the tensor. */
+static reshard_status error_tensors_differ(const char *label, int64_t rank, const tensor_record *a,
+                                           const tensor_record *b) {
   char field[RS_QUOTE + 96], values[2][RS_SHAPE_TEXT];
   const tensor_record *of[2] = {a, b};
   bool shape = a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0;
@@ -100,14 +81,14 @@ static reshard_status differ(const char *label, int64_t rank, const tensor_recor
   return rs_error_differ(field, 0, values[0], rank, values[1]);
 }
 
-/* Rank 0, with n0 tensors, and another one, with n1, do not have the same. */
-static reshard_status report(reshard_comm comm, const rs_listed *l, int64_t rank, int64_t n0, int64_t n1) {
+/* Finds the difference between rank 0, with n0 tensors, and another one, with n1. */
+static reshard_status report_difference(reshard_comm comm, const rs_listed *l, int64_t rank, int64_t n0, int64_t n1) {
   int64_t number;
   tensor_record mine = {0};
   const void *gathered;
-  RS_TRY(find_tensor(comm, l, rs_min(n0, n1), rank, &number));
+  RS_TRY(rs_find_difference(comm, rs_min(n0, n1), rank, hash_range, l, &number));
   if (number < l->n) {
-    describe(l, number, &mine);
+    describe_tensor(l, number, &mine);
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));
   }
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
@@ -127,11 +108,11 @@ static reshard_status report(reshard_comm comm, const rs_listed *l, int64_t rank
   if (a->name_hash != b->name_hash)
     return rs_error(RESHARD_ERROR_MISMATCH, "%s: name '%s' on rank 0, '%s' on rank %lld (%lld and %lld tensors)", label,
                     a->name, b->name, (long long)rank, (long long)n0, (long long)n1);
-  return differ(label, rank, a, b);
+  return error_tensors_differ(label, rank, a, b);
 }
 
-/* What is compared before the tensors; the same verdict on every rank. */
-static reshard_status compare_calls(const char *call, int64_t ranks, const record *all) {
+/* Compares the calls, before the tensors; every rank comes to the same result. */
+static reshard_status compare_calls(const char *call, int64_t ranks, const call_record *all) {
   static const char *const paths[] = {"auto", "direct", "packed"};
   for (int64_t r = 1; r < ranks; r++)
     if (all[r].call != all[0].call)
@@ -154,7 +135,7 @@ static reshard_status compare_calls(const char *call, int64_t ranks, const recor
 }
 
 reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_status status) {
-  record mine = {.status = status, .call = rs_hash(0, l->call, strlen(l->call))};
+  call_record mine = {.status = status, .call = rs_hash(0, l->call, strlen(l->call))};
   if (status != RESHARD_SUCCESS) {
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
   } else {
@@ -166,11 +147,11 @@ reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_
   }
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
-  const record *all = gathered;
+  const call_record *all = gathered;
   RS_TRY(compare_calls(l->call, comm->size, all));
   for (int64_t r = 1; r < comm->size; r++)
     if (all[r].n != all[0].n || all[r].hash != all[0].hash)
-      return report(comm, l, r, all[0].n, all[r].n);
+      return report_difference(comm, l, r, all[0].n, all[r].n);
   return RESHARD_SUCCESS;
 }
 
@@ -178,6 +159,6 @@ reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard
                                      const char *const *names) {
   rs_listed l = {.call = "reshard_verify_shapes", .n = n, .tensors = tensors, .names = names, .strides = true};
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", l.call);
+    return rs_error_null(l.call, "comm");
   return rs_listed_compare(comm, &l, rs_listed_check(&l));
 }

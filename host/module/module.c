@@ -1,4 +1,4 @@
-/* Making a module: named members, in the order in which they were named, found by name in O(1). */
+/* Modules: named members, in the order in which they were named, found by name in O(1). */
 #include "module/module.h"
 
 #include "base/text.h"
@@ -18,10 +18,10 @@ const char *rs_member_text(rs_member_kind kind) {
 reshard_status reshard_module_create(reshard_module *module) {
   reshard_module made;
   if (module == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_module_create: module is NULL");
+    return rs_error_null("reshard_module_create", "module");
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
-  atomic_init(&made->placed, false);
+  atomic_init(&made->contained, false);
   *module = made;
   return RESHARD_SUCCESS;
 }
@@ -32,8 +32,8 @@ reshard_module reshard_module_retain(reshard_module module) {
   return module;
 }
 
-/* One reference less; the last one puts the module on the list of those to be freed. */
-static void drop(reshard_module m, reshard_module *dead) {
+/* Drops a reference; the last one puts the module on the list of those to be freed. */
+static void release_module(reshard_module m, reshard_module *dead) {
   if (m == NULL || atomic_fetch_sub_explicit(&m->references, 1, memory_order_acq_rel) != 1)
     return;
   m->next = *dead;
@@ -42,11 +42,11 @@ static void drop(reshard_module m, reshard_module *dead) {
 
 void reshard_module_release(reshard_module module) {
   reshard_module dead = NULL;
-  for (drop(module, &dead); dead != NULL;) {
+  for (release_module(module, &dead); dead != NULL;) {
     reshard_module m = dead;
     dead = m->next;
     for (int64_t i = 0; i < m->members.n; i++) {
-      drop(m->members.at[i].child, &dead);
+      release_module(m->members.at[i].child, &dead);
       reshard_tensor_release(m->members.at[i].tensor);
       free(m->members.at[i].name);
     }
@@ -56,13 +56,13 @@ void reshard_module_release(reshard_module module) {
   }
 }
 
-/* Whether a module is inside a child. A module that was never put anywhere is in nothing, and nothing is in a child
+/* Finds out that a module is inside a child. A module that was never a child is in nothing, and nothing is in a child
  * without members; else every module in the child is looked at once. */
 static reshard_status find_cycle(reshard_module module, reshard_module child, bool *cycle) {
   rs_names seen = {0}; /* addresses of modules, in the order in which they are looked at */
   int64_t number;
   *cycle = child == module;
-  if (*cycle || child->members.n == 0 || !atomic_load_explicit(&module->placed, memory_order_relaxed))
+  if (*cycle || child->members.n == 0 || !atomic_load_explicit(&module->contained, memory_order_relaxed))
     return RESHARD_SUCCESS;
   reshard_status status = rs_names_put(&seen, &child, sizeof child, &number);
   for (int64_t i = 0; i < seen.all.n && !*cycle && status == RESHARD_SUCCESS; i++) {
@@ -79,14 +79,11 @@ static reshard_status find_cycle(reshard_module module, reshard_module child, bo
   return status;
 }
 
-static reshard_status check(const char *call, reshard_module module, const rs_member *member) {
+static reshard_status check_member(const char *call, reshard_module module, const rs_member *member) {
   char quoted[RS_QUOTE];
   const char *name = member->name;
   if (module == NULL || name == NULL || (member->child == NULL && member->tensor == NULL))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    module == NULL ? "module"
-                    : name == NULL ? "name"
-                                   : rs_member_text(member->kind));
+    return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : rs_member_text(member->kind));
   if (*name == '\0')
     return rs_error(RESHARD_ERROR_INVALID, "%s: the name is empty", call);
   if (strchr(name, '.') != NULL)
@@ -100,8 +97,8 @@ static reshard_status check(const char *call, reshard_module module, const rs_me
                : RESHARD_SUCCESS;
 }
 
-/* A new member at the end; its name is copied. */
-static reshard_status add(reshard_module module, const rs_member *given, rs_member **out) {
+/* Adds a member at the end; its name is copied. */
+static reshard_status add_member(reshard_module module, const rs_member *given, rs_member **out) {
   size_t length = strlen(given->name);
   int64_t number;
   char *name;
@@ -117,19 +114,19 @@ static reshard_status add(reshard_module module, const rs_member *given, rs_memb
   return RESHARD_SUCCESS;
 }
 
-static reshard_status set(const char *call, reshard_module module, const rs_member *given) {
+static reshard_status set_member(const char *call, reshard_module module, const rs_member *given) {
   char quoted[RS_QUOTE];
-  RS_TRY(check(call, module, given));
+  RS_TRY(check_member(call, module, given));
   int64_t number = rs_names_find(&module->names, given->name, strlen(given->name));
   rs_member *member = number >= 0 ? &module->members.at[number] : NULL;
   if (member == NULL)
-    RS_TRY(add(module, given, &member));
+    RS_TRY(add_member(module, given, &member));
   else if (member->kind != given->kind)
     return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' is a %s of the module already", call,
                     rs_quote(quoted, sizeof quoted, given->name), rs_member_text(member->kind));
   rs_member before = *member;
   if (given->child != NULL)
-    atomic_store_explicit(&given->child->placed, true, memory_order_relaxed);
+    atomic_store_explicit(&given->child->contained, true, memory_order_relaxed);
   member->child = reshard_module_retain(given->child);
   member->tensor = reshard_tensor_retain(given->tensor);
   reshard_module_release(before.child);
@@ -138,20 +135,21 @@ static reshard_status set(const char *call, reshard_module module, const rs_memb
 }
 
 reshard_status reshard_module_set_child(reshard_module module, const char *name, reshard_module child) {
-  return set("reshard_module_set_child", module, &(rs_member){(char *)name, RS_MEMBER_CHILD, child, NULL});
+  return set_member("reshard_module_set_child", module, &(rs_member){(char *)name, RS_MEMBER_CHILD, child, NULL});
 }
 
 reshard_status reshard_module_set_parameter(reshard_module module, const char *name, reshard_tensor parameter) {
-  return set("reshard_module_set_parameter", module, &(rs_member){(char *)name, RS_MEMBER_PARAMETER, NULL, parameter});
+  return set_member("reshard_module_set_parameter", module,
+                    &(rs_member){(char *)name, RS_MEMBER_PARAMETER, NULL, parameter});
 }
 
 reshard_status reshard_module_set_buffer(reshard_module module, const char *name, reshard_tensor buffer) {
-  return set("reshard_module_set_buffer", module, &(rs_member){(char *)name, RS_MEMBER_BUFFER, NULL, buffer});
+  return set_member("reshard_module_set_buffer", module, &(rs_member){(char *)name, RS_MEMBER_BUFFER, NULL, buffer});
 }
 
-/* The member of a full name, and of this kind. */
-static reshard_status get(const char *call, reshard_module module, rs_member_kind kind, const char *name,
-                          const rs_member **found) {
+/* Finds the member of a full name and of this kind. */
+static reshard_status get_member(const char *call, reshard_module module, rs_member_kind kind, const char *name,
+                                 const rs_member **found) {
   char quoted[RS_QUOTE], place[RS_QUOTE];
   for (const char *at = name;; at++) {
     size_t length = strcspn(at, ".");
@@ -179,10 +177,7 @@ static reshard_status get(const char *call, reshard_module module, rs_member_kin
 static reshard_status check_get(const char *call, reshard_module module, const char *name, const void *output) {
   if (module != NULL && name != NULL && output != NULL)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                  module == NULL ? "module"
-                  : name == NULL ? "name"
-                                 : "the output");
+  return rs_error_null(call, module == NULL ? "module" : name == NULL ? "name" : "the output");
 }
 
 reshard_status reshard_module_get_child(reshard_module module, const char *name, reshard_module *child) {
@@ -192,23 +187,24 @@ reshard_status reshard_module_get_child(reshard_module module, const char *name,
     *child = module;
     return RESHARD_SUCCESS;
   }
-  RS_TRY(get("reshard_module_get_child", module, RS_MEMBER_CHILD, name, &found));
+  RS_TRY(get_member("reshard_module_get_child", module, RS_MEMBER_CHILD, name, &found));
   *child = found->child;
   return RESHARD_SUCCESS;
 }
 
-reshard_status reshard_module_get_parameter(reshard_module module, const char *name, reshard_tensor *parameter) {
+static reshard_status get_tensor(const char *call, reshard_module module, rs_member_kind kind, const char *name,
+                                 reshard_tensor *tensor) {
   const rs_member *found;
-  RS_TRY(check_get("reshard_module_get_parameter", module, name, parameter));
-  RS_TRY(get("reshard_module_get_parameter", module, RS_MEMBER_PARAMETER, name, &found));
-  *parameter = found->tensor;
+  RS_TRY(check_get(call, module, name, tensor));
+  RS_TRY(get_member(call, module, kind, name, &found));
+  *tensor = found->tensor;
   return RESHARD_SUCCESS;
 }
 
+reshard_status reshard_module_get_parameter(reshard_module module, const char *name, reshard_tensor *parameter) {
+  return get_tensor("reshard_module_get_parameter", module, RS_MEMBER_PARAMETER, name, parameter);
+}
+
 reshard_status reshard_module_get_buffer(reshard_module module, const char *name, reshard_tensor *buffer) {
-  const rs_member *found;
-  RS_TRY(check_get("reshard_module_get_buffer", module, name, buffer));
-  RS_TRY(get("reshard_module_get_buffer", module, RS_MEMBER_BUFFER, name, &found));
-  *buffer = found->tensor;
-  return RESHARD_SUCCESS;
+  return get_tensor("reshard_module_get_buffer", module, RS_MEMBER_BUFFER, name, buffer);
 }

@@ -1,4 +1,4 @@
-/* Inside of modules, and of what ranks do with the tensors of one. */
+/* Inside of modules, and of collective calls over the tensors of one. */
 #ifndef RS_MODULE_MODULE_H
 #define RS_MODULE_MODULE_H
 
@@ -21,13 +21,13 @@ typedef struct rs_member {
 
 struct reshard_module_s {
   atomic_int references;
-  atomic_bool placed;  /* was put in a module once: may be inside of others */
-  reshard_module next; /* of those that are being freed */
+  atomic_bool contained; /* was a child once: may be inside of others */
+  reshard_module next;   /* of those that are being freed */
   RS_VEC(rs_member) members;
   rs_names names; /* by the number of the member */
 };
 
-/* A list of tensors as the ranks of a collective call have it, and what else has to be equal. */
+/* A list of tensors as the ranks of a collective call have it, and other arguments that have to be equal. */
 typedef struct rs_listed {
   const char *call;
   int64_t n;
@@ -36,13 +36,13 @@ typedef struct rs_listed {
   bool strides;             /* compared, too */
   int64_t src, bucket, path;
 } rs_listed;
-/* No NULL among the tensors. Local. */
+/* Checks that no tensor is NULL. Local. */
 reshard_status rs_listed_check(const rs_listed *listed);
-/* Collective. mine: of what the rank did before, its text the last error; the rest of listed is not read where it is no
- * success. All ranks succeed or have the same error, as reshard_verify_shapes. Nothing is allocated. */
+/* Collective. mine: status of the rank's earlier steps, its text the last error; unless it is success, the rest of
+ * listed is not read. All ranks succeed or have the same error, as reshard_verify_shapes. Nothing is allocated. */
 reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *listed, reshard_status mine);
 
-/* reshard_sync_tensors for a rank that may have failed before. */
+/* As reshard_sync_tensors, for a rank that may have failed before. */
 reshard_status rs_sync(reshard_comm comm, const rs_listed *listed, reshard_status mine,
                        const reshard_sync_options *options, void *stream, reshard_sync_report *report);
 

@@ -1,11 +1,11 @@
-/* One rank's tensors to all: plans from rank(src) to the other ranks as replicas, and nothing that moves data here.
+/* One rank's tensors to all: plans from rank(src) to the other ranks as replicas, which move all data.
  *
  * The source rank is no destination: its tensors stay where they are. Ranks of one process copy from tensor to tensor,
- * in one plan for all. Else a bucket is what a plan's workspace limit makes of it: with one peer a round, a limit of
- * four buckets gives pieces of one bucket and staging of two, so that the next one can be packed while one travels. All
- * tensors that fit a bucket are one plan, whose message is cut in buckets. A larger one is a plan of its own, so that
- * its message is one range of its memory, and goes without packing where it is contiguous: nothing but its size, which
- * all ranks know, decides that. */
+ * in one plan for all. Else a bucket follows from a plan's workspace limit. With one peer a round, a limit of four
+ * buckets gives pieces of one bucket and staging of two: the next one is packed while one travels. All tensors that fit
+ * a bucket are one plan, whose message is cut in buckets. A larger one is a plan of its own: its message is one range
+ * of its memory, which goes without packing where it is contiguous. The size alone, which all ranks know, decides
+ * that. */
 #include "device/stream.h"
 #include "exec/once.h"
 #include "module/module.h"
@@ -69,7 +69,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sync_options
 
 /* --- Plans ------------------------------------------------------------------------------------------------------ */
 
-/* Layouts of a shape, made once: a model has few shapes. */
+/* Finds the layouts of a shape, or makes them: a model has few shapes. */
 static reshard_status find_sides(sync *s, const reshard_tensor_info *info, const sides **out) {
   static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
   int64_t world = s->comm->size, others = world - 1, number;
@@ -78,7 +78,7 @@ static reshard_status find_sides(sync *s, const reshard_tensor_info *info, const
   sides *made = &s->sides.at[number];
   if (number == s->sides.n) {
     *made = (sides){NULL, NULL};
-    s->sides.n++; /* from here on it is freed */
+    s->sides.n++; /* from here on free_sync frees it */
     RS_TRY(reshard_layout_create_single(info->ndim, info->shape, world, s->listed->src, &made->src));
     RS_TRY(reshard_layout_create_mesh(info->ndim, info->shape, world, 1, &others, NULL, &replicate, NULL, s->others,
                                       &made->dst));
@@ -87,7 +87,7 @@ static reshard_status find_sides(sync *s, const reshard_tensor_info *info, const
   return RESHARD_SUCCESS;
 }
 
-/* One plan for n tensors from `first` in the order on. */
+/* Adds a plan for n tensors from `first` in the order on. */
 static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry *entries) {
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT};
   const rs_listed *l = s->listed;
@@ -115,7 +115,7 @@ static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry
   return RESHARD_SUCCESS;
 }
 
-/* Tensors that fit a bucket first, then the larger ones, each alone. */
+/* Orders tensors: those that fit a bucket first, then the larger ones, each alone. */
 static void put_in_order(sync *s) {
   const rs_listed *l = s->listed;
   for (int large = 0; large <= 1; large++)
@@ -128,7 +128,7 @@ static void put_in_order(sync *s) {
     }
 }
 
-/* What a plan would find, too, but perhaps not before other plans have moved their tensors. */
+/* Checks what a plan would find, too, but perhaps not before other plans have moved their tensors. */
 static reshard_status check_tensors(sync *s) {
   const rs_listed *l = s->listed;
   bool written = s->comm->rank != l->src;
@@ -150,11 +150,11 @@ static reshard_status check_tensors(sync *s) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(sync *s) {
+static reshard_status prepare_sync(sync *s) {
   const rs_listed *l = s->listed;
   RS_TRY(check_tensors(s));
   if (s->comm->size == 1)
-    return RESHARD_SUCCESS; /* nobody to send to */
+    return RESHARD_SUCCESS; /* no peers */
   RS_TRY(rs_alloc(&s->others, s->comm->size - 1, sizeof *s->others));
   for (int64_t r = 0; r < s->comm->size - 1; r++)
     s->others[r] = r + (r >= l->src);
@@ -182,7 +182,7 @@ static reshard_status prepare(sync *s) {
 /* --- Moving ----------------------------------------------------------------------------------------------------- */
 
 /* Collective. */
-static reshard_status move(sync *s, const batch *b, rs_once_memory *memory) {
+static reshard_status run_plans(sync *s, const batch *b, rs_once_memory *memory) {
   bool gives = s->comm->rank == s->listed->src;
   void **mine = s->pointers + b->first, **none = s->none + b->first;
   const int64_t **strides = s->strides + b->first;
@@ -192,15 +192,15 @@ static reshard_status move(sync *s, const batch *b, rs_once_memory *memory) {
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS, NULL,
-                                          memory, s->stream, &staging);
+  reshard_status status = rs_execute_once(b->plan, s->comm, &arrays, (reshard_path)s->listed->path, RESHARD_SUCCESS,
+                                          NULL, memory, s->stream, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
   s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
   return RESHARD_SUCCESS;
 }
 
-static void release(sync *s) {
+static void free_sync(sync *s) {
   for (int64_t i = 0; i < s->nbatches; i++)
     reshard_plan_destroy(s->batches[i].plan);
   for (int64_t i = 0; i < s->sides.n; i++) {
@@ -230,14 +230,14 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
     mine = rs_listed_check(&listed);
   s.whole = comm->direct && listed.path != RESHARD_PATH_PACKED;
   if (mine == RESHARD_SUCCESS)
-    mine = prepare(&s);
+    mine = prepare_sync(&s);
   reshard_status status = rs_listed_compare(comm, &listed, mine);
   for (int64_t i = 0; i < s.nbatches && status == RESHARD_SUCCESS; i++)
-    status = move(&s, &s.batches[i], &memory);
+    status = run_plans(&s, &s.batches[i], &memory);
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = s.report;
   rs_once_memory_free(&memory, comm->device);
-  release(&s);
+  free_sync(&s);
   return status;
 }
 
@@ -246,6 +246,6 @@ reshard_status reshard_sync_tensors(reshard_comm comm, int64_t src, int64_t n, c
                                     reshard_sync_report *report) {
   const rs_listed listed = {.call = "reshard_sync_tensors", .n = n, .tensors = tensors, .names = names, .src = src};
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", listed.call);
+    return rs_error_null(listed.call, "comm");
   return rs_sync(comm, &listed, RESHARD_SUCCESS, options, stream, report);
 }

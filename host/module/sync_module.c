@@ -1,4 +1,4 @@
-/* What a module has, by name, to all ranks: a list of tensors as any other. */
+/* One rank's module to all: its tensors, by name, as a list. */
 #include "module/module.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ typedef struct states {
   const char **names;             /* once all are known: the text may move before that */
 } states;
 
-static reshard_status add(void *user, const char *name, reshard_tensor tensor) {
+static reshard_status add_tensor(void *user, const char *name, reshard_tensor tensor) {
   states *s = user;
   int64_t length = (int64_t)strlen(name) + 1;
   RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
@@ -24,8 +24,8 @@ static reshard_status add(void *user, const char *name, reshard_tensor tensor) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status collect(reshard_module module, const reshard_module_selection *selection, states *s) {
-  RS_TRY(reshard_module_visit_states(module, selection, add, s));
+static reshard_status collect_tensors(reshard_module module, const reshard_module_selection *selection, states *s) {
+  RS_TRY(reshard_module_visit_states(module, selection, add_tensor, s));
   RS_TRY(rs_alloc((void *)&s->names, s->tensors.n, sizeof *s->names));
   for (int64_t i = 0; i < s->tensors.n; i++)
     s->names[i] = s->text.at + s->first.at[i];
@@ -38,10 +38,9 @@ reshard_status reshard_sync_module_states(reshard_comm comm, int64_t src, reshar
                                           reshard_sync_report *report) {
   static const char call[] = "reshard_sync_module_states";
   if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: comm is NULL", call);
+    return rs_error_null(call, "comm");
   states s = {0};
-  reshard_status mine =
-      module == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: module is NULL", call) : collect(module, selection, &s);
+  reshard_status mine = module == NULL ? rs_error_null(call, "module") : collect_tensors(module, selection, &s);
   const rs_listed listed = {.call = call, .n = s.tensors.n, .tensors = s.tensors.at, .names = s.names, .src = src};
   reshard_status status = rs_sync(comm, &listed, mine, options, stream, report);
   free(s.tensors.at);

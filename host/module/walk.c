@@ -1,5 +1,5 @@
-/* Going through a module tree: a stack of our own and one buffer for names, however deep the tree is. What was seen is
- * a set of addresses, so that nothing is marked in modules that other threads read. */
+/* A walk through a module tree: a stack of its own and one buffer for names, however deep the tree is. Modules that
+ * were seen are a set of addresses, so that nothing is marked in modules that other threads read. */
 #include "base/text.h"
 #include "module/module.h"
 
@@ -18,7 +18,7 @@ typedef struct walk {
   RS_VEC(char) path; /* NUL-terminated */
 } walk;
 
-/* What is done with a module, whose full name has so many bytes in the walk's path. */
+/* A function for each module; its full name has so many bytes in the walk's path. */
 typedef reshard_status (*at_module)(void *user, walk *w, int64_t path, reshard_module module);
 
 static void walk_free(walk *w) {
@@ -27,8 +27,8 @@ static void walk_free(walk *w) {
   free(w->path.at);
 }
 
-/* Puts a member's name behind a module's. */
-static reshard_status spell(walk *w, int64_t path, const char *name, int64_t *end) {
+/* Appends a member's name to a module's. */
+static reshard_status append_name(walk *w, int64_t path, const char *name, int64_t *end) {
   int64_t length = (int64_t)strlen(name), dot = path > 0;
   RS_TRY(rs_vec_reserve(&w->path, path + dot + length + 1));
   if (dot)
@@ -38,15 +38,15 @@ static reshard_status spell(walk *w, int64_t path, const char *name, int64_t *en
   return RESHARD_SUCCESS;
 }
 
-/* Is what the address holds new? */
-static reshard_status see(rs_names *seen, const void *address, bool *fresh) {
+/* Marks an address as seen; *news: it was not before. */
+static reshard_status mark_seen(rs_names *seen, const void *address, bool *fresh) {
   int64_t number, before = seen->all.n;
   RS_TRY(rs_names_put(seen, address, sizeof(void *), &number));
   *fresh = number == before;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status enter(walk *w, int64_t path, reshard_module module, at_module visit, void *user) {
+static reshard_status enter_module(walk *w, int64_t path, reshard_module module, at_module visit, void *user) {
   RS_TRY(rs_vec_reserve(&w->stack, w->stack.n + 1));
   w->stack.at[w->stack.n++] = (frame){.module = module, .path = path};
   return visit(user, w, path, module);
@@ -55,9 +55,9 @@ static reshard_status enter(walk *w, int64_t path, reshard_module module, at_mod
 static reshard_status walk_on(walk *w, reshard_module *root, at_module visit, void *user) {
   bool fresh;
   int64_t path;
-  RS_TRY(see(&w->seen, root, &fresh));
-  RS_TRY(spell(w, 0, "", &path));
-  RS_TRY(enter(w, path, *root, visit, user));
+  RS_TRY(mark_seen(&w->seen, root, &fresh));
+  RS_TRY(append_name(w, 0, "", &path));
+  RS_TRY(enter_module(w, path, *root, visit, user));
   while (w->stack.n > 0) {
     frame *f = &w->stack.at[w->stack.n - 1];
     if (f->next == f->module->members.n) {
@@ -67,26 +67,26 @@ static reshard_status walk_on(walk *w, reshard_module *root, at_module visit, vo
     const rs_member *member = &f->module->members.at[f->next++];
     if (member->child == NULL)
       continue;
-    RS_TRY(see(&w->seen, &member->child, &fresh));
+    RS_TRY(mark_seen(&w->seen, &member->child, &fresh));
     if (!fresh)
       continue;
-    RS_TRY(spell(w, f->path, member->name, &path));
-    RS_TRY(enter(w, path, member->child, visit, user));
+    RS_TRY(append_name(w, f->path, member->name, &path));
+    RS_TRY(enter_module(w, path, member->child, visit, user));
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status go(reshard_module root, at_module visit, void *user) {
+static reshard_status walk_modules(reshard_module root, at_module visit, void *user) {
   walk w = {0};
   reshard_status status = walk_on(&w, &root, visit, user);
   walk_free(&w);
   return status;
 }
 
-static reshard_status check(const char *call, reshard_module module, bool visit) {
+static reshard_status check_walk(const char *call, reshard_module module, bool visit) {
   if (module != NULL && visit)
     return RESHARD_SUCCESS;
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, module == NULL ? "module" : "visit");
+  return rs_error_null(call, module == NULL ? "module" : "visit");
 }
 
 /* --- Modules ---------------------------------------------------------------------------------------------------- */
@@ -96,15 +96,15 @@ typedef struct modules_visitor {
   void *user;
 } modules_visitor;
 
-static reshard_status tell_module(void *user, walk *w, int64_t path, reshard_module module) {
+static reshard_status call_module_visitor(void *user, walk *w, int64_t path, reshard_module module) {
   const modules_visitor *v = user;
   (void)path;
   return v->visit(v->user, w->path.at, module);
 }
 
 reshard_status reshard_module_visit_modules(reshard_module module, reshard_module_visitor visit, void *user) {
-  RS_TRY(check("reshard_module_visit_modules", module, visit != NULL));
-  return go(module, tell_module, &(modules_visitor){visit, user});
+  RS_TRY(check_walk("reshard_module_visit_modules", module, visit != NULL));
+  return walk_modules(module, call_module_visitor, &(modules_visitor){visit, user});
 }
 
 /* --- Tensors ---------------------------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ typedef struct tensors_visitor {
   void *user;
 } tensors_visitor;
 
-static bool selected(const tensors_visitor *v, const char *name, const rs_member *member) {
+static bool is_selected(const tensors_visitor *v, const char *name, const rs_member *member) {
   if (rs_names_find(&v->ignored, &member->tensor, sizeof member->tensor) >= 0)
     return false;
   for (int64_t i = 0; v->selection != NULL && i < v->selection->nignored_names; i++)
@@ -126,7 +126,7 @@ static bool selected(const tensors_visitor *v, const char *name, const rs_member
   return true;
 }
 
-static reshard_status tell_tensors(void *user, walk *w, int64_t path, reshard_module module) {
+static reshard_status call_tensor_visitor(void *user, walk *w, int64_t path, reshard_module module) {
   tensors_visitor *v = user;
   for (int64_t i = 0; i < module->members.n; i++) {
     const rs_member *member = &module->members.at[i];
@@ -134,11 +134,11 @@ static reshard_status tell_tensors(void *user, walk *w, int64_t path, reshard_mo
     int64_t end;
     if (member->kind != v->kind)
       continue;
-    RS_TRY(see(&v->seen, &member->tensor, &fresh));
+    RS_TRY(mark_seen(&v->seen, &member->tensor, &fresh));
     if (!fresh)
       continue;
-    RS_TRY(spell(w, path, member->name, &end));
-    if (selected(v, w->path.at, member))
+    RS_TRY(append_name(w, path, member->name, &end));
+    if (is_selected(v, w->path.at, member))
       RS_TRY(v->visit(v->user, w->path.at, member->tensor));
   }
   return RESHARD_SUCCESS;
@@ -147,8 +147,8 @@ static reshard_status tell_tensors(void *user, walk *w, int64_t path, reshard_mo
 static reshard_status visit_kind(const char *call, rs_member_kind kind, reshard_module module,
                                  reshard_module_tensor_visitor visit, void *user) {
   tensors_visitor v = {.kind = kind, .visit = visit, .user = user};
-  RS_TRY(check(call, module, visit != NULL));
-  reshard_status status = go(module, tell_tensors, &v);
+  RS_TRY(check_walk(call, module, visit != NULL));
+  reshard_status status = walk_modules(module, call_tensor_visitor, &v);
   rs_names_free(&v.seen);
   return status;
 }
@@ -185,7 +185,7 @@ static reshard_status read_selection(const reshard_module_selection *s, rs_names
   }
   for (int64_t i = 0; i < s->nignored; i++) {
     bool fresh;
-    RS_TRY(see(ignored, &s->ignored[i], &fresh));
+    RS_TRY(mark_seen(ignored, &s->ignored[i], &fresh));
   }
   return RESHARD_SUCCESS;
 }
@@ -193,13 +193,13 @@ static reshard_status read_selection(const reshard_module_selection *s, rs_names
 reshard_status reshard_module_visit_states(reshard_module module, const reshard_module_selection *selection,
                                            reshard_module_tensor_visitor visit, void *user) {
   tensors_visitor v = {.kind = RS_MEMBER_PARAMETER, .selection = selection, .visit = visit, .user = user};
-  RS_TRY(check("reshard_module_visit_states", module, visit != NULL));
+  RS_TRY(check_walk("reshard_module_visit_states", module, visit != NULL));
   reshard_status status = read_selection(selection, &v.ignored);
   if (status == RESHARD_SUCCESS)
-    status = go(module, tell_tensors, &v);
+    status = walk_modules(module, call_tensor_visitor, &v);
   v.kind = RS_MEMBER_BUFFER;
   if (status == RESHARD_SUCCESS && (selection == NULL || !selection->no_buffers))
-    status = go(module, tell_tensors, &v);
+    status = walk_modules(module, call_tensor_visitor, &v);
   rs_names_free(&v.ignored);
   rs_names_free(&v.seen);
   return status;
@@ -207,8 +207,8 @@ reshard_status reshard_module_visit_states(reshard_module module, const reshard_
 
 /* --- Roots ------------------------------------------------------------------------------------------------------ */
 
-/* Numbers for all modules that the listed ones have in them, the listed ones first; inside[number]: it is a child of
- * one of them. No module has itself inside it, so a listed one that is a child of any of these is inside another. */
+/* Numbers all modules that the listed ones have in them, the listed ones first; inside[number]: it is a child of one of
+ * them. No module has itself inside it, so a listed one that is a child of any of these is inside another. */
 static reshard_status number_modules(int64_t n, const reshard_module *modules, rs_names *seen, char **inside) {
   int64_t number, cap = 0;
   for (int64_t i = 0; i < n; i++)

@@ -1,21 +1,21 @@
-/* To one rank, to all ranks, from one rank: pairs of layouts of which one side is whole tensors. */
+/* Gather to one rank or to all, scatter from one: pairs of layouts of which one side is whole tensors. */
 #include "sharded/sharder.h"
 
 #include "device/stream.h"
 
-/* One tensor between a sharded one and whole ones. */
-typedef struct passage {
-  const char *call, *what; /* what: the whole tensor's name in errors */
+/* One tensor between its shards and whole tensors. */
+typedef struct whole_move {
+  const char *call, *what; /* what: name of the whole tensor in errors */
   reshard_sharder sharder;
-  bool all;            /* every rank has a whole tensor; else */
-  rs_argument rank;    /* this one's rank */
-  reshard_dtype dtype; /* in which a gathered tensor travels, and is; NONE: its own */
-  rs_held cast, whole; /* cast: its shards in that dtype, where it is another */
-  rs_leg leg;
-  rs_planned *planned;
-} passage;
+  bool all; /* every rank has a whole tensor; else only `rank` */
+  rs_argument rank;
+  reshard_dtype dtype;         /* of the gathered tensor; NONE: the shards' own */
+  rs_local_arrays cast, whole; /* cast: the shards in that dtype, where it is another */
+  rs_sharder_entry entry;
+  rs_cached_plan *plan;
+} whole_move;
 
-static reshard_status check_place(const passage *p, reshard_tensor whole) {
+static reshard_status check_whole(const whole_move *p, reshard_tensor whole) {
   long long me = p->sharder->comm->rank, size = p->sharder->comm->size, rank = p->rank.value;
   if (!p->all && (rank < 0 || rank >= size))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld of a communicator of %lld", p->call, rank, size);
@@ -28,48 +28,40 @@ static reshard_status check_place(const passage *p, reshard_tensor whole) {
   return RESHARD_SUCCESS;
 }
 
-/* The side of the whole tensors, of the shape of the other side's layout. */
-static reshard_status take_whole(passage *p, reshard_layout like, reshard_dtype dtype, reshard_tensor whole) {
+/* Wraps the whole tensor in a layout with the shape of the other side's. */
+static reshard_status wrap_whole(whole_move *p, reshard_layout like, reshard_dtype dtype, reshard_tensor whole) {
   static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
   int ndim = reshard_layout_ndim(like);
   int64_t size = p->sharder->comm->size;
   const int64_t *shape = reshard_layout_shape(like);
   reshard_layout layout;
-  RS_TRY(check_place(p, whole));
+  RS_TRY(check_whole(p, whole));
   RS_TRY(p->all ? reshard_layout_create_mesh(ndim, shape, size, 1, &size, NULL, &replicate, NULL, NULL, &layout)
                 : reshard_layout_create_single(ndim, shape, size, p->rank.value, &layout));
   reshard_status status =
-      rs_held_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
+      rs_local_arrays_wrap(p->what, layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &p->whole);
   reshard_layout_release(layout);
   return status;
 }
 
-/* Lists the cast of an array into one of the same shape. */
-static reshard_status list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst) {
-  rs_axis axes[RESHARD_MAX_DIMS];
-  int64_t from = (int64_t)reshard_dtype_size(src->dtype), to = (int64_t)reshard_dtype_size(dst->dtype);
-  for (int d = 0; d < src->ndim; d++)
-    axes[d] = (rs_axis){src->shape[d], src->strides[d] * from, dst->strides[d] * to};
-  return rs_casts_add(casts, src->data, dst->data, src->dtype, dst->dtype, src->ndim, axes);
-}
-
-/* The shards in the other dtype, in the order of stream. */
-static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype from, void *stream) {
+/* Casts the shards to the other dtype, in the order of stream. */
+static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, reshard_dtype from, void *stream) {
   const reshard_properties properties = {.dtype = p->dtype};
   rs_device *device = p->sharder->comm->device;
   rs_casts casts = {0};
   if (!rs_cast_supported(from, p->dtype))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(from),
                     reshard_dtype_string(p->dtype));
-  RS_TRY(rs_held_create(p->sharder->device, held->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
+  RS_TRY(
+      rs_local_arrays_create(p->sharder->device, local->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < held->n && status == RESHARD_SUCCESS; i++) {
-    reshard_tensor src = held->arrays[i];
+  for (int64_t i = 0; i < local->n && status == RESHARD_SUCCESS; i++) {
+    reshard_tensor src = local->arrays[i];
     if (src == NULL || src->info.elements == 0)
       continue;
     status = rs_tensor_use_on("shard", src, device, stream);
     if (status == RESHARD_SUCCESS)
-      status = list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
+      status = rs_tensor_list_cast(&casts, &src->info, &p->cast.arrays[i]->info);
   }
   if (status == RESHARD_SUCCESS && casts.cast.n > 0)
     status = device->work->cast(device, &casts, stream);
@@ -77,76 +69,72 @@ static reshard_status cast_shards(passage *p, const rs_held *held, reshard_dtype
   return status;
 }
 
-static reshard_status prepare_gather(passage *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
+static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
   bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
-  RS_TRY(take_whole(p, tensor->held.layout, other ? p->dtype : dtype, out));
+  RS_TRY(wrap_whole(p, tensor->local.layout, other ? p->dtype : dtype, out));
   if (other) {
     RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
-    RS_TRY(cast_shards(p, &tensor->held, dtype, stream));
+    RS_TRY(cast_shards(p, &tensor->local, dtype, stream));
   }
-  p->leg = (rs_leg){other ? &p->cast : &tensor->held, &p->whole, other ? p->dtype : dtype};
-  return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
+  p->entry = (rs_sharder_entry){other ? &p->cast : &tensor->local, &p->whole, other ? p->dtype : dtype};
+  return rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan);
 }
 
-static reshard_status gather(passage *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
+static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p->call);
+    return rs_error_null(p->call, "tensor");
   p->what = "output";
   p->sharder = tensor->sharder;
   reshard_status mine = prepare_gather(p, tensor, out, stream);
-  reshard_status status = rs_sharder_move_on(p->sharder, p->planned, &p->leg, mine, &p->rank, stream, NULL);
-  rs_held_free(&p->cast);
-  rs_held_free(&p->whole);
+  reshard_status status = rs_sharder_execute_with(p->sharder, p->plan, &p->entry, mine, &p->rank, stream, NULL);
+  rs_local_arrays_free(&p->cast);
+  rs_local_arrays_free(&p->whole);
   return status;
 }
 
 reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                              void *stream) {
-  passage p = {.call = "reshard_sharded_tensor_gather", .rank = {"reshard_sharded_tensor_gather: dst", dst}};
-  return gather(&p, tensor, out, stream);
+  whole_move p = {.call = "reshard_sharded_tensor_gather", .rank = {"reshard_sharded_tensor_gather: dst", dst}};
+  return gather_whole(&p, tensor, out, stream);
 }
 
 reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst, reshard_dtype dtype,
                                                 reshard_tensor out, void *stream) {
-  passage p = {.call = "reshard_sharded_tensor_gather_as",
-               .rank = {"reshard_sharded_tensor_gather_as: dst", dst},
-               .dtype = dtype};
-  return gather(&p, tensor, out, stream);
+  whole_move p = {.call = "reshard_sharded_tensor_gather_as",
+                  .rank = {"reshard_sharded_tensor_gather_as: dst", dst},
+                  .dtype = dtype};
+  return gather_whole(&p, tensor, out, stream);
 }
 
 reshard_status reshard_sharded_tensor_gather_all(reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
-  passage p = {.call = "reshard_sharded_tensor_gather_all", .all = true, .rank = {"", 0}};
-  return gather(&p, tensor, out, stream);
+  whole_move p = {.call = "reshard_sharded_tensor_gather_all", .all = true, .rank = {"", 0}};
+  return gather_whole(&p, tensor, out, stream);
 }
 
-static reshard_status prepare_scatter(passage *p, reshard_tensor whole, reshard_layout layout,
+static reshard_status prepare_scatter(whole_move *p, reshard_tensor whole, reshard_layout layout,
                                       const reshard_properties *properties, void *stream,
                                       reshard_sharded_tensor *made) {
   RS_TRY(rs_check_new(p->call, p->sharder, layout, properties));
-  RS_TRY(take_whole(p, layout, properties->dtype, whole));
+  RS_TRY(wrap_whole(p, layout, properties->dtype, whole));
   RS_TRY(reshard_sharded_tensor_empty(p->sharder, layout, properties, stream, made));
-  p->leg = (rs_leg){&p->whole, &(*made)->held, properties->dtype};
-  return rs_sharder_plan(p->sharder, 1, &p->leg, &p->planned);
+  p->entry = (rs_sharder_entry){&p->whole, &(*made)->local, properties->dtype};
+  return rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan);
 }
 
 reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_tensor whole, int64_t src,
                                               reshard_layout layout, const reshard_properties *properties, void *stream,
                                               reshard_sharded_tensor *tensor) {
-  passage p = {.call = "reshard_sharded_tensor_scatter",
-               .what = "whole tensor",
-               .sharder = sharder,
-               .rank = {"reshard_sharded_tensor_scatter: src", src}};
+  whole_move p = {.call = "reshard_sharded_tensor_scatter",
+                  .what = "whole tensor",
+                  .sharder = sharder,
+                  .rank = {"reshard_sharded_tensor_scatter: src", src}};
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", p.call);
+    return rs_error_null(p.call, "sharder");
   reshard_sharded_tensor made = NULL;
-  reshard_status mine = tensor == NULL ? rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", p.call)
-                                       : prepare_scatter(&p, whole, layout, properties, stream, &made);
-  reshard_status status = rs_sharder_move_on(sharder, p.planned, &p.leg, mine, &p.rank, stream, NULL);
-  rs_held_free(&p.whole);
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  reshard_status mine =
+      tensor == NULL ? rs_error_null(p.call, "tensor") : prepare_scatter(&p, whole, layout, properties, stream, &made);
+  reshard_status status = rs_sharder_execute_with(sharder, p.plan, &p.entry, mine, &p.rank, stream, NULL);
+  rs_local_arrays_free(&p.whole);
+  return rs_sharded_return(status, made, tensor);
 }

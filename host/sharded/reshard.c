@@ -1,154 +1,154 @@
 /* Resharding in place and into new tensors: n tensors, one plan.
  *
- * All that can fail on one rank alone - checks, the plan, the new arrays, the new metadata - is done before the ranks
- * meet. When they have met, every rank's data has moved or none's has, and what is left are assignments. So a tensor
- * has its old arrays, layout and metadata until the call is sure to succeed everywhere. */
+ * Checks, the plan, the new arrays and the new metadata can fail on one rank alone: they come before the ranks meet.
+ * When they have met, every rank's data has moved or none's has, and only assignments are left. So a tensor has its old
+ * arrays, layout and metadata until the call is sure to succeed everywhere. */
 #include "sharded/sharder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a tensor gets. */
+/* New arrays and metadata of a tensor. */
 typedef struct replacement {
-  rs_held held;
+  rs_local_arrays local;
   reshard_metadata metadata;
 } replacement;
 
-typedef struct job {
+typedef struct resharding {
   const char *call;
   bool in_place;
   void *stream;
   reshard_sharder sharder;
-  int64_t n, marked; /* tensors of which it is known that they are moved in place */
+  int64_t n, marked; /* marked: tensors whose `moving` is set */
   const reshard_sharded_tensor *tensors;
   const reshard_layout *layouts;
   replacement *made;
-  rs_leg *legs;
-  rs_planned *planned;
-} job;
+  rs_sharder_entry *entries;
+  rs_cached_plan *plan;
+} resharding;
 
-static reshard_status check_tensor(job *j, int64_t i) {
-  reshard_sharded_tensor t = j->tensors[i];
+static reshard_status check_tensor(resharding *r, int64_t i) {
+  reshard_sharded_tensor t = r->tensors[i];
   if (t == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", j->call, (long long)i);
-  if (t->sharder != j->sharder)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensors 0 and %lld are of different sharders", j->call, (long long)i);
-  if (j->in_place && t->moving)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is in the list twice", j->call, (long long)i);
-  t->moving = j->in_place;
-  j->marked = i + 1;
-  return rs_check_layout(j->call, j->sharder, j->layouts[i], reshard_metadata_ndim(t->metadata),
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", r->call, (long long)i);
+  if (t->sharder != r->sharder)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensors 0 and %lld are of different sharders", r->call, (long long)i);
+  if (r->in_place && t->moving)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is in the list twice", r->call, (long long)i);
+  t->moving = r->in_place;
+  r->marked = i + 1;
+  return rs_check_layout(r->call, r->sharder, r->layouts[i], reshard_metadata_ndim(t->metadata),
                          reshard_metadata_shape(t->metadata));
 }
 
-static reshard_status make_replacement(job *j, int64_t i) {
-  reshard_sharded_tensor t = j->tensors[i];
+static reshard_status make_replacement(resharding *r, int64_t i) {
+  reshard_sharded_tensor t = r->tensors[i];
   reshard_properties properties = reshard_metadata_properties(t->metadata);
-  RS_TRY(rs_held_create(j->sharder->device, j->layouts[i], j->sharder->comm->rank, &properties, j->stream,
-                        &j->made[i].held));
-  j->legs[i] = (rs_leg){&t->held, &j->made[i].held, properties.dtype};
+  RS_TRY(rs_local_arrays_create(r->sharder->device, r->layouts[i], r->sharder->comm->rank, &properties, r->stream,
+                                &r->made[i].local));
+  r->entries[i] = (rs_sharder_entry){&t->local, &r->made[i].local, properties.dtype};
   return RESHARD_SUCCESS;
 }
 
-static reshard_status prepare(job *j) {
-  if (j->layouts == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: layouts is NULL", j->call);
-  for (int64_t i = 0; i < j->n; i++)
-    RS_TRY(check_tensor(j, i));
-  RS_TRY(rs_alloc_zero(&j->made, j->n, sizeof *j->made));
-  RS_TRY(rs_alloc(&j->legs, j->n, sizeof *j->legs));
-  for (int64_t i = 0; i < j->n; i++)
-    RS_TRY(make_replacement(j, i));
-  RS_TRY(rs_sharder_plan(j->sharder, j->n, j->legs, &j->planned));
-  for (int64_t i = 0; i < j->n; i++) {
-    reshard_properties properties = reshard_metadata_properties(j->tensors[i]->metadata);
-    RS_TRY(rs_sharder_metadata(j->sharder, j->planned, i, &properties, &j->made[i].metadata));
+static reshard_status prepare_reshard(resharding *r) {
+  if (r->layouts == NULL)
+    return rs_error_null(r->call, "layouts");
+  for (int64_t i = 0; i < r->n; i++)
+    RS_TRY(check_tensor(r, i));
+  RS_TRY(rs_alloc_zero(&r->made, r->n, sizeof *r->made));
+  RS_TRY(rs_alloc(&r->entries, r->n, sizeof *r->entries));
+  for (int64_t i = 0; i < r->n; i++)
+    RS_TRY(make_replacement(r, i));
+  RS_TRY(rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan));
+  for (int64_t i = 0; i < r->n; i++) {
+    reshard_properties properties = reshard_metadata_properties(r->tensors[i]->metadata);
+    RS_TRY(rs_sharder_metadata(r->sharder, r->plan, i, &properties, &r->made[i].metadata));
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_sharder sharder_of(const void *tensors, int64_t i) {
+static reshard_sharder tensor_sharder(const void *tensors, int64_t i) {
   reshard_sharded_tensor t = ((const reshard_sharded_tensor *)tensors)[i];
   return t != NULL ? t->sharder : NULL;
 }
 
-static reshard_status move(job *j, reshard_status mine) {
+static reshard_status run_reshard(resharding *r, reshard_status mine) {
   int64_t peak = 0;
-  RS_TRY(rs_sharder_move(j->sharder, j->planned, j->legs, mine, j->stream, &peak));
-  for (int64_t i = 0; i < j->n; i++)
-    peak += rs_held_bytes(&j->made[i].held);
-  j->sharder->stats.peak_bytes = peak;
+  RS_TRY(rs_sharder_execute(r->sharder, r->plan, r->entries, mine, r->stream, &peak));
+  for (int64_t i = 0; i < r->n; i++)
+    peak += rs_local_arrays_bytes(&r->made[i].local);
+  r->sharder->stats.peak_bytes = peak;
   return RESHARD_SUCCESS;
 }
 
-/* Also frees what the tensors have given away. */
-static void end(job *j) {
-  for (int64_t i = 0; i < j->marked; i++)
-    j->tensors[i]->moving = false;
-  for (int64_t i = 0; j->made != NULL && i < j->n; i++) {
-    rs_held_free(&j->made[i].held);
-    reshard_metadata_release(j->made[i].metadata);
+/* Also frees the tensors' old arrays. */
+static void free_resharding(resharding *r) {
+  for (int64_t i = 0; i < r->marked; i++)
+    r->tensors[i]->moving = false;
+  for (int64_t i = 0; r->made != NULL && i < r->n; i++) {
+    rs_local_arrays_free(&r->made[i].local);
+    reshard_metadata_release(r->made[i].metadata);
   }
-  free(j->made);
-  free(j->legs);
+  free(r->made);
+  free(r->entries);
 }
 
-static void swap(reshard_sharded_tensor t, replacement *made) {
-  replacement old = {t->held, t->metadata};
+static void swap_arrays(reshard_sharded_tensor t, replacement *made) {
+  replacement old = {t->local, t->metadata};
   reshard_metadata_release(t->holders);
   t->holders = NULL;
-  t->held = made->held;
+  t->local = made->local;
   t->metadata = made->metadata;
   *made = old;
 }
 
 reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_tensor *tensors,
                                               const reshard_layout *layouts, void *stream) {
-  job j = {.call = "reshard_sharded_tensor_reshard",
-           .in_place = true,
-           .stream = stream,
-           .n = n,
-           .tensors = tensors,
-           .layouts = layouts};
-  RS_TRY(rs_find_sharder(j.call, n, tensors, sharder_of, &j.sharder));
+  resharding r = {.call = "reshard_sharded_tensor_reshard",
+                  .in_place = true,
+                  .stream = stream,
+                  .n = n,
+                  .tensors = tensors,
+                  .layouts = layouts};
+  RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
-  reshard_status status = move(&j, prepare(&j));
+  reshard_status status = run_reshard(&r, prepare_reshard(&r));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    swap(tensors[i], &j.made[i]);
-  end(&j);
+    swap_arrays(tensors[i], &r.made[i]);
+  free_resharding(&r);
   return status;
 }
 
-/* The new tensors, still without arrays. */
-static reshard_status make_results(job *j, const reshard_sharded_tensor *results, reshard_sharded_tensor **out) {
+/* Makes the new tensors, still without arrays. */
+static reshard_status make_results(resharding *r, const reshard_sharded_tensor *results, reshard_sharded_tensor **out) {
   if (results == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: results is NULL", j->call);
-  RS_TRY(prepare(j));
-  RS_TRY(rs_alloc_zero(out, j->n, sizeof **out));
-  for (int64_t i = 0; i < j->n; i++)
-    RS_TRY(rs_sharded_new(j->sharder, NULL, &(rs_held){0}, &(*out)[i]));
+    return rs_error_null(r->call, "results");
+  RS_TRY(prepare_reshard(r));
+  RS_TRY(rs_alloc_zero(out, r->n, sizeof **out));
+  for (int64_t i = 0; i < r->n; i++)
+    RS_TRY(rs_sharded_new(r->sharder, NULL, &(rs_local_arrays){0}, &(*out)[i]));
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharded_tensor *tensors,
                                                  const reshard_layout *layouts, void *stream,
                                                  reshard_sharded_tensor *results) {
-  job j = {
+  resharding r = {
       .call = "reshard_sharded_tensor_reshard_to", .stream = stream, .n = n, .tensors = tensors, .layouts = layouts};
-  RS_TRY(rs_find_sharder(j.call, n, tensors, sharder_of, &j.sharder));
+  RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
   reshard_sharded_tensor *made = NULL;
-  reshard_status status = move(&j, make_results(&j, results, &made));
+  reshard_status status = run_reshard(&r, make_results(&r, results, &made));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
-    swap(made[i], &j.made[i]);
+    swap_arrays(made[i], &r.made[i]);
     results[i] = made[i];
     made[i] = NULL;
   }
   for (int64_t i = 0; made != NULL && i < n; i++)
     reshard_sharded_tensor_release(made[i]);
   free(made);
-  end(&j);
+  free_resharding(&r);
   return status;
 }

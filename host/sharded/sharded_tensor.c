@@ -1,19 +1,19 @@
-/* Making sharded tensors and looking into them. */
+/* Sharded tensors: made, and asked. */
 #include "sharded/sharder.h"
 
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_local_arrays *local,
                               reshard_sharded_tensor *tensor) {
   struct reshard_sharded_tensor_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   made->sharder = sharder;
   made->metadata = metadata;
-  made->held = *held;
+  made->local = *local;
   *tensor = made;
   return RESHARD_SUCCESS;
 }
@@ -29,38 +29,43 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
     return;
   reshard_metadata_release(tensor->metadata);
   reshard_metadata_release(tensor->holders);
-  rs_held_free(&tensor->held);
+  rs_local_arrays_free(&tensor->local);
   free(tensor);
 }
 
-static reshard_status no_argument(const char *call, const char *name) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, name);
+reshard_status rs_sharded_return(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
+  if (status == RESHARD_SUCCESS)
+    *tensor = made;
+  else
+    reshard_sharded_tensor_release(made);
+  return status;
 }
 
-/* The tensor of metadata and the arrays that are this rank's in it. */
-static reshard_status assemble(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
-                               reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
+/* Makes the tensor of metadata and this rank's arrays. */
+static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, int replicated, int64_t n,
+                                  reshard_tensor const *arrays, reshard_sharded_tensor *tensor) {
   reshard_layout layout;
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(reshard_metadata_layout(metadata, &s->group, replicated, &layout));
   reshard_status status = reshard_layout_check_source(layout);
   if (status == RESHARD_SUCCESS)
-    status =
-        rs_held_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n, arrays, &held);
+    status = rs_local_arrays_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n,
+                                  arrays, &local);
   reshard_layout_release(layout);
   RS_TRY(status);
   reshard_metadata_retain(metadata);
-  status = rs_sharded_new(s, metadata, &held, tensor);
+  status = rs_sharded_new(s, metadata, &local, tensor);
   if (status != RESHARD_SUCCESS) {
     reshard_metadata_release(metadata);
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   }
   return status;
 }
 
-static reshard_status check_list(const char *call, int64_t n, const void *list, const reshard_sharded_tensor *tensor) {
+static reshard_status check_shard_list(const char *call, int64_t n, const void *list,
+                                       const reshard_sharded_tensor *tensor) {
   if (tensor == NULL)
-    return no_argument(call, "tensor");
+    return rs_error_null(call, "tensor");
   if (n < 0 || (n > 0 && list == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, list %s", call, (long long)n,
                     list == NULL ? "NULL" : "given");
@@ -70,19 +75,19 @@ static reshard_status check_list(const char *call, int64_t n, const void *list, 
 static reshard_status build_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
                                   const reshard_local_shard *shards, const reshard_sharded_tensor *tensor,
                                   reshard_metadata *local) {
-  RS_TRY(check_list("reshard_sharded_tensor_from_local", n, shards, tensor));
+  RS_TRY(check_shard_list("reshard_sharded_tensor_from_local", n, shards, tensor));
   return n == 0 ? RESHARD_SUCCESS
                 : reshard_metadata_build_local(ndim, shape, n, shards, rs_group_at(&s->group, s->comm->rank), local);
 }
 
-/* After the global metadata is known. */
-static reshard_status take_shards(reshard_sharder s, reshard_metadata global, int64_t n,
-                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
+/* Makes the tensor once the global metadata are known. */
+static reshard_status wrap_local_shards(reshard_sharder s, reshard_metadata global, int64_t n,
+                                        const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
   reshard_tensor *arrays;
   RS_TRY(rs_alloc(&arrays, n, sizeof *arrays));
   for (int64_t i = 0; i < n; i++)
     arrays[i] = shards[i].tensor;
-  reshard_status status = assemble(s, global, 0, n, arrays, tensor);
+  reshard_status status = wrap_shards(s, global, 0, n, arrays, tensor);
   free(arrays);
   return status;
 }
@@ -90,23 +95,19 @@ static reshard_status take_shards(reshard_sharder s, reshard_metadata global, in
 reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, const int64_t *shape, int64_t n,
                                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
   if (s == NULL)
-    return no_argument("reshard_sharded_tensor_from_local", "sharder");
+    return rs_error_null("reshard_sharded_tensor_from_local", "sharder");
   reshard_metadata local = NULL, global = NULL;
   reshard_sharded_tensor made = NULL;
   reshard_status status = build_local(s, ndim, shape, n, shards, tensor, &local);
   status = rs_metadata_build_global(s->comm, &s->group, 1, &local, status, -1, &global);
   reshard_metadata_release(local);
   RS_TRY(status);
-  status = rs_agree(s->comm, take_shards(s, global, n, shards, &made));
+  status = rs_agree(s->comm, wrap_local_shards(s, global, n, shards, &made));
   reshard_metadata_release(global);
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  return rs_sharded_return(status, made, tensor);
 }
 
-/* Shapes and dtype are compared with the layout. */
+/* Shapes and dtype are compared with the layout elsewhere. */
 reshard_status rs_check_flags(const reshard_properties *p, int64_t n, reshard_tensor const *tensors) {
   for (int64_t i = 0; i < n; i++) {
     if (tensors[i] == NULL)
@@ -124,17 +125,17 @@ reshard_status reshard_sharded_tensor_from_metadata(reshard_sharder s, reshard_m
                                                     reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_from_metadata";
   if (s == NULL || metadata == NULL)
-    return no_argument(call, s == NULL ? "sharder" : "metadata");
-  RS_TRY(check_list(call, n, tensors, tensor));
+    return rs_error_null(call, s == NULL ? "sharder" : "metadata");
+  RS_TRY(check_shard_list(call, n, tensors, tensor));
   reshard_properties properties = reshard_metadata_properties(metadata);
   RS_TRY(rs_check_flags(&properties, n, tensors));
-  return assemble(s, metadata, 1, n, tensors, tensor);
+  return wrap_shards(s, metadata, 1, n, tensors, tensor);
 }
 
 reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders, reshard_metadata once, int64_t n,
                                      reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   reshard_sharded_tensor made;
-  RS_TRY(assemble(s, holders, 1, n, tensors, &made));
+  RS_TRY(wrap_shards(s, holders, 1, n, tensors, &made));
   if (once != holders) {
     made->holders = made->metadata;
     made->metadata = reshard_metadata_retain(once);
@@ -143,17 +144,17 @@ reshard_status rs_sharded_replicated(reshard_sharder s, reshard_metadata holders
   return RESHARD_SUCCESS;
 }
 
-/* The tensor of a layout and its arrays, which are taken over, or freed after an error. */
-static reshard_status build(reshard_sharder s, const reshard_properties *properties, rs_held *held,
-                            reshard_sharded_tensor *tensor) {
+/* Makes the tensor of a layout and its arrays, which are taken over, or freed after an error. */
+static reshard_status build_tensor(reshard_sharder s, const reshard_properties *properties, rs_local_arrays *local,
+                                   reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
-  reshard_status status = rs_sharder_describe(s, properties, held->layout, &metadata);
+  reshard_status status = rs_sharder_describe(s, properties, local->layout, &metadata);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(s, metadata, held, tensor);
+    status = rs_sharded_new(s, metadata, local, tensor);
   if (status == RESHARD_SUCCESS)
     return status;
   reshard_metadata_release(metadata);
-  rs_held_free(held);
+  rs_local_arrays_free(local);
   return status;
 }
 
@@ -161,37 +162,28 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
                                                   const reshard_properties *properties, int64_t n,
                                                   reshard_tensor const *tensors, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_from_layout";
-  rs_held held;
+  rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
-  RS_TRY(check_list(call, n, tensors, tensor));
+  RS_TRY(check_shard_list(call, n, tensors, tensor));
   RS_TRY(rs_check_flags(properties, n, tensors));
-  RS_TRY(rs_held_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &held));
-  return build(s, properties, &held, tensor);
+  RS_TRY(rs_local_arrays_wrap("shard", layout, s->comm->rank, properties->dtype, n, tensors, &local));
+  return build_tensor(s, properties, &local, tensor);
 }
 
-static reshard_status create(const char *call, reshard_sharder s, reshard_layout layout,
-                             const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
-  rs_held held;
+static reshard_status create_empty(const char *call, reshard_sharder s, reshard_layout layout,
+                                   const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
+  rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   if (tensor == NULL)
-    return no_argument(call, "tensor");
-  RS_TRY(rs_held_create(s->device, layout, s->comm->rank, properties, stream, &held));
-  return build(s, properties, &held, tensor);
+    return rs_error_null(call, "tensor");
+  RS_TRY(rs_local_arrays_create(s->device, layout, s->comm->rank, properties, stream, &local));
+  return build_tensor(s, properties, &local, tensor);
 }
 
 reshard_status reshard_sharded_tensor_empty(reshard_sharder sharder, reshard_layout layout,
                                             const reshard_properties *properties, void *stream,
                                             reshard_sharded_tensor *tensor) {
-  return create("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
-}
-
-/* Gives a new tensor away, or drops it. */
-static reshard_status finish(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  return create_empty("reshard_sharded_tensor_empty", sharder, layout, properties, stream, tensor);
 }
 
 static reshard_status create_filled(const char *call, reshard_sharder sharder, reshard_layout layout,
@@ -199,9 +191,9 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
                                     reshard_sharded_tensor *tensor) {
   reshard_sharded_tensor made;
   if (tensor == NULL)
-    return no_argument(call, "tensor");
-  RS_TRY(create(call, sharder, layout, properties, stream, &made));
-  return finish(rs_held_fill(sharder->device, &made->held, element, stream), made, tensor);
+    return rs_error_null(call, "tensor");
+  RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
+  return rs_sharded_return(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
 
 reshard_status reshard_sharded_tensor_zeros(reshard_sharder sharder, reshard_layout layout,
@@ -215,7 +207,7 @@ reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layo
                                            reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_full";
   if (element == NULL)
-    return no_argument(call, "element");
+    return rs_error_null(call, "element");
   return create_filled(call, sharder, layout, properties, element, stream, tensor);
 }
 
@@ -225,16 +217,16 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
   static const char call[] = "reshard_sharded_tensor_generate";
   reshard_sharded_tensor made;
   if (fill == NULL || tensor == NULL)
-    return no_argument(call, fill == NULL ? "fill" : "tensor");
-  RS_TRY(create(call, sharder, layout, properties, stream, &made));
+    return rs_error_null(call, fill == NULL ? "fill" : "tensor");
+  RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < made->held.n && status == RESHARD_SUCCESS; i++) {
+  for (int64_t i = 0; i < made->local.n && status == RESHARD_SUCCESS; i++) {
     reshard_box bounds;
-    status = rs_held_bounds(&made->held, sharder->comm->rank, i, &bounds);
+    status = rs_local_arrays_bounds(&made->local, sharder->comm->rank, i, &bounds);
     if (status == RESHARD_SUCCESS)
-      status = fill(user, made->held.arrays[i], &bounds);
+      status = fill(user, made->local.arrays[i], &bounds);
   }
-  return finish(status, made, tensor);
+  return rs_sharded_return(status, made, tensor);
 }
 
 reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) {
@@ -242,23 +234,23 @@ reshard_metadata reshard_sharded_tensor_metadata(reshard_sharded_tensor tensor) 
 }
 
 reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor) {
-  return tensor != NULL ? tensor->held.layout : NULL;
+  return tensor != NULL ? tensor->local.layout : NULL;
 }
 
 int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor) {
-  return tensor != NULL ? tensor->held.n : 0;
+  return tensor != NULL ? tensor->local.n : 0;
 }
 
 reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,
                                             reshard_box *bounds) {
   static const char call[] = "reshard_sharded_tensor_local";
   if (tensor == NULL || (array == NULL && bounds == NULL))
-    return no_argument(call, tensor == NULL ? "tensor" : "array");
-  if (i < 0 || i >= tensor->held.n)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->held.n);
+    return rs_error_null(call, tensor == NULL ? "tensor" : "array");
+  if (i < 0 || i >= tensor->local.n)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of %lld", call, (long long)i, (long long)tensor->local.n);
   if (bounds != NULL)
-    RS_TRY(rs_held_bounds(&tensor->held, tensor->sharder->comm->rank, i, bounds));
+    RS_TRY(rs_local_arrays_bounds(&tensor->local, tensor->sharder->comm->rank, i, bounds));
   if (array != NULL)
-    *array = tensor->held.arrays[i];
+    *array = tensor->local.arrays[i];
   return RESHARD_SUCCESS;
 }

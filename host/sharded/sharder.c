@@ -1,9 +1,9 @@
-/* Plans that are kept, and the one way in which sharded tensors move data.
+/* The cache of plans, and the one way in which sharded tensors move data.
  *
- * The cache is a list, used last first: what is asked for again and again is found at once, and what is dropped is at
- * the end. It holds plans and metadata, no transfers: new shards lie elsewhere each time, so a transfer would be bound
- * anew anyway, and rs_execute_once does that in the meeting that execute needs. No rank's part in a collective call
- * depends on what is in its cache. */
+ * The cache is a list, used last first: a plan that is asked for again and again is found at once, and the last one is
+ * evicted. It holds plans and metadata, no transfers: new shards lie elsewhere each time, so a transfer would be bound
+ * anew anyway. rs_execute_once does that in the meeting that execute needs. No rank's part in a collective call depends
+ * on its cache. */
 #include "sharded/sharder.h"
 
 #include "metadata/metadata.h"
@@ -14,7 +14,7 @@
 
 enum { CACHED_PLANS = 64 };
 
-/* Where new arrays come from: the pool of the device that is given, or of one of the sharder's own, which copies
+/* Finds the device from whose pool new arrays come: the one that is given, or one of the sharder's own, which copies
  * nothing. Tensors keep it. */
 static reshard_status find_device(const rs_device *of_comm, const reshard_sharder_options *options,
                                   reshard_device *device) {
@@ -73,7 +73,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
 reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                       reshard_sharder *sharder) {
   if (comm == NULL || sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_create: %s is NULL", comm == NULL ? "comm" : "sharder");
+    return rs_error_null("reshard_sharder_create", comm == NULL ? "comm" : "sharder");
   struct reshard_sharder_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
@@ -86,7 +86,7 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
   return RESHARD_SUCCESS;
 }
 
-static void free_planned(rs_planned *p) {
+static void free_plan(rs_cached_plan *p) {
   for (int64_t i = 0; p->tensors != NULL && i < p->n; i++) {
     reshard_layout_release(p->tensors[i].src);
     reshard_layout_release(p->tensors[i].dst);
@@ -99,10 +99,10 @@ static void free_planned(rs_planned *p) {
   free(p);
 }
 
-/* Drops what was used longest ago until no more than `most` are left. */
-static void trim(reshard_sharder s, int64_t most) {
-  while (s->planned.n > most) {
-    free_planned(s->planned.at[--s->planned.n]);
+/* Evicts plans used longest ago until no more than `most` are left. */
+static void evict_plans(reshard_sharder s, int64_t most) {
+  while (s->plans.n > most) {
+    free_plan(s->plans.at[--s->plans.n]);
     s->stats.evicted += s->limit > 0;
   }
 }
@@ -110,14 +110,10 @@ static void trim(reshard_sharder s, int64_t most) {
 void reshard_sharder_destroy(reshard_sharder sharder) {
   if (sharder == NULL)
     return;
-  for (int64_t i = 0; i < sharder->grouped.n; i++)
-    sharder->grouped_free(sharder->grouped.at[i]);
-  free(sharder->grouped.at);
-  trim(sharder, 0);
-  free(sharder->planned.at);
-  for (int64_t i = 0; i < sharder->placed.n; i++)
-    sharder->placed_free(sharder->placed.at[i]);
-  free(sharder->placed.at);
+  if (sharder->attached != NULL)
+    sharder->attached_free(sharder->attached);
+  evict_plans(sharder, 0);
+  free(sharder->plans.at);
   reshard_device_release(sharder->device);
   rs_once_memory_free(&sharder->memory, sharder->comm->device);
   free((void *)sharder->group.ranks);
@@ -126,80 +122,80 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
 
 reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats) {
   if (sharder == NULL || stats == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_sharder_get_stats: %s is NULL",
-                    sharder == NULL ? "sharder" : "stats");
+    return rs_error_null("reshard_sharder_get_stats", sharder == NULL ? "sharder" : "stats");
   *stats = sharder->stats;
-  stats->cached = sharder->limit > 0 ? sharder->planned.n : 0;
+  stats->cached = sharder->limit > 0 ? sharder->plans.n : 0;
   return RESHARD_SUCCESS;
 }
 
-static uint64_t hash_legs(int64_t n, const rs_leg *legs) {
+static uint64_t hash_entries(int64_t n, const rs_sharder_entry *entries) {
   uint64_t h = (uint64_t)n;
   for (int64_t i = 0; i < n; i++) {
-    uint64_t words[3] = {rs_layout_hash(legs[i].src->layout), rs_layout_hash(legs[i].dst->layout),
-                         (uint64_t)legs[i].dtype};
+    uint64_t words[3] = {rs_layout_hash(entries[i].src->layout), rs_layout_hash(entries[i].dst->layout),
+                         (uint64_t)entries[i].dtype};
     h = rs_hash(h, words, sizeof words);
   }
   return h;
 }
 
-static bool fits(const rs_planned *p, uint64_t hash, int64_t n, const rs_leg *legs) {
+static bool plan_matches(const rs_cached_plan *p, uint64_t hash, int64_t n, const rs_sharder_entry *entries) {
   if (p->hash != hash || p->n != n)
     return false;
   for (int64_t i = 0; i < n; i++)
-    if (p->tensors[i].dtype != legs[i].dtype || !reshard_layout_equal(p->tensors[i].src, legs[i].src->layout) ||
-        !reshard_layout_equal(p->tensors[i].dst, legs[i].dst->layout))
+    if (p->tensors[i].dtype != entries[i].dtype || !reshard_layout_equal(p->tensors[i].src, entries[i].src->layout) ||
+        !reshard_layout_equal(p->tensors[i].dst, entries[i].dst->layout))
       return false;
   return true;
 }
 
-static reshard_status plan_legs(reshard_sharder s, int64_t n, const rs_leg *legs, rs_planned *p) {
+static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan *p) {
   const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, s->workspace_limit, 0, NULL};
-  reshard_entry *entries;
+  reshard_entry *list;
   RS_TRY(rs_alloc_zero(&p->tensors, n, sizeof *p->tensors));
-  RS_TRY(rs_alloc(&entries, n, sizeof *entries));
+  RS_TRY(rs_alloc(&list, n, sizeof *list));
   for (int64_t i = 0; i < n; i++) {
-    reshard_layout src = legs[i].src->layout, dst = legs[i].dst->layout;
-    p->tensors[i] = (rs_planned_tensor){reshard_layout_retain(src), reshard_layout_retain(dst), legs[i].dtype, NULL};
-    entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = legs[i].dtype};
+    reshard_layout src = entries[i].src->layout, dst = entries[i].dst->layout;
+    p->tensors[i] =
+        (rs_cached_plan_entry){reshard_layout_retain(src), reshard_layout_retain(dst), entries[i].dtype, NULL};
+    list[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = entries[i].dtype};
   }
-  reshard_status status = reshard_plan_create(n, entries, s->comm->rank, &options, &p->plan);
-  free(entries);
+  reshard_status status = reshard_plan_create(n, list, s->comm->rank, &options, &p->plan);
+  free(list);
   RS_TRY(status);
   RS_TRY(rs_alloc(&p->pointers, p->plan->nsrc + p->plan->ndst, sizeof *p->pointers));
   return rs_alloc((void *)&p->strides, p->plan->nsrc + p->plan->ndst, sizeof *p->strides);
 }
 
-static reshard_status add_plan(reshard_sharder s, uint64_t hash, int64_t n, const rs_leg *legs) {
-  rs_planned *p;
-  RS_TRY(rs_vec_reserve(&s->planned, s->planned.n + 1));
+static reshard_status add_plan(reshard_sharder s, uint64_t hash, int64_t n, const rs_sharder_entry *entries) {
+  rs_cached_plan *p;
+  RS_TRY(rs_vec_reserve(&s->plans, s->plans.n + 1));
   RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
   p->hash = hash;
   p->n = n;
-  reshard_status status = plan_legs(s, n, legs, p);
+  reshard_status status = plan_entries(s, n, entries, p);
   if (status != RESHARD_SUCCESS) {
-    free_planned(p);
+    free_plan(p);
     return status;
   }
-  trim(s, rs_max(0, s->limit - 1));
-  s->planned.at[s->planned.n++] = p;
+  evict_plans(s, rs_max(0, s->limit - 1));
+  s->plans.at[s->plans.n++] = p;
   s->stats.misses++;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_sharder_plan(reshard_sharder s, int64_t n, const rs_leg *legs, rs_planned **planned) {
-  uint64_t hash = hash_legs(n, legs);
+reshard_status rs_sharder_plan(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan **plan) {
+  uint64_t hash = hash_entries(n, entries);
   int64_t i = 0;
-  while (i < s->planned.n && !fits(s->planned.at[i], hash, n, legs))
+  while (i < s->plans.n && !plan_matches(s->plans.at[i], hash, n, entries))
     i++;
-  if (i == s->planned.n)
-    RS_TRY(add_plan(s, hash, n, legs));
+  if (i == s->plans.n)
+    RS_TRY(add_plan(s, hash, n, entries));
   else
     s->stats.hits++;
-  i = rs_min(i, s->planned.n - 1);
-  rs_planned *found = s->planned.at[i];
-  memmove(s->planned.at + 1, s->planned.at, (size_t)i * sizeof *s->planned.at);
-  *planned = s->planned.at[0] = found;
+  i = rs_min(i, s->plans.n - 1);
+  rs_cached_plan *found = s->plans.at[i];
+  memmove(s->plans.at + 1, s->plans.at, (size_t)i * sizeof *s->plans.at);
+  *plan = s->plans.at[0] = found;
   return RESHARD_SUCCESS;
 }
 
@@ -213,9 +209,9 @@ reshard_status rs_sharder_describe(reshard_sharder s, const reshard_properties *
   return rs_metadata_from_layout(properties, layout, &s->group, NULL, s->comm->device->type, metadata);
 }
 
-reshard_status rs_sharder_metadata(reshard_sharder s, rs_planned *p, int64_t i, const reshard_properties *properties,
-                                   reshard_metadata *metadata) {
-  rs_planned_tensor *t = &p->tensors[i];
+reshard_status rs_sharder_metadata(reshard_sharder s, rs_cached_plan *p, int64_t i,
+                                   const reshard_properties *properties, reshard_metadata *metadata) {
+  rs_cached_plan_entry *t = &p->tensors[i];
   reshard_properties had = t->metadata != NULL ? reshard_metadata_properties(t->metadata) : (reshard_properties){0};
   if (t->metadata == NULL || !same_properties(&had, properties)) {
     reshard_metadata made;
@@ -227,13 +223,13 @@ reshard_status rs_sharder_metadata(reshard_sharder s, rs_planned *p, int64_t i, 
   return RESHARD_SUCCESS;
 }
 
-/* Pointers and strides of one side's buffers; a NULL stride list stands for contiguous. Returns how many; *strided
- * becomes true where there are strides. */
-static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, const int64_t **strides,
+/* Lists pointers and strides of one side's buffers; a NULL stride list stands for contiguous. Returns their number;
+ * sets *strided where there are strides. */
+static int64_t list_buffers(const rs_local_arrays *local, int64_t rank, void **pointers, const int64_t **strides,
                             bool *strided) {
-  int64_t n = rs_layout_buffers(held->layout, rank);
-  for (int64_t b = 0; b < n; b++) { /* where a buffer has several arrays, the first is at its beginning */
-    reshard_tensor array = b < held->n ? held->arrays[b] : NULL;
+  int64_t n = rs_layout_buffers(local->layout, rank);
+  for (int64_t b = 0; b < n; b++) { /* the first of several arrays is at the begin of its buffer */
+    reshard_tensor array = b < local->n ? local->arrays[b] : NULL;
     pointers[b] = array != NULL ? array->info.data : NULL;
     strides[b] = array != NULL && !array->info.contiguous ? array->info.strides : NULL;
     *strided |= strides[b] != NULL;
@@ -241,24 +237,25 @@ static int64_t list_buffers(const rs_held *held, int64_t rank, void **pointers, 
   return n;
 }
 
-/* All that a rank holds of a layout is there, and stream may use it. */
-static reshard_status use_held(const char *side, const rs_held *held, const rs_device *device, void *stream) {
-  for (int64_t i = 0; i < held->n; i++)
-    if (held->arrays[i] != NULL)
-      RS_TRY(rs_tensor_use_on(side, held->arrays[i], device, stream));
+/* Checks that all local arrays have memory, and lets stream use it. */
+static reshard_status use_local_arrays(const char *side, const rs_local_arrays *local, const rs_device *device,
+                                       void *stream) {
+  for (int64_t i = 0; i < local->n; i++)
+    if (local->arrays[i] != NULL)
+      RS_TRY(rs_tensor_use_on(side, local->arrays[i], device, stream));
   return RESHARD_SUCCESS;
 }
 
-/* What a transfer of a plan is given; the lists are the plan's. */
-static reshard_status list_arrays(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream,
+/* Lists the arrays of a transfer; the lists are the plan's. */
+static reshard_status list_arrays(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries, void *stream,
                                   reshard_arrays *arrays) {
   bool strided[2] = {false, false};
   int64_t nsrc = 0, ndst = p->plan->nsrc;
   for (int64_t i = 0; i < p->n; i++) {
-    RS_TRY(use_held("source", legs[i].src, s->comm->device, stream));
-    RS_TRY(use_held("destination", legs[i].dst, s->comm->device, stream));
-    nsrc += list_buffers(legs[i].src, s->comm->rank, p->pointers + nsrc, p->strides + nsrc, &strided[0]);
-    ndst += list_buffers(legs[i].dst, s->comm->rank, p->pointers + ndst, p->strides + ndst, &strided[1]);
+    RS_TRY(use_local_arrays("source", entries[i].src, s->comm->device, stream));
+    RS_TRY(use_local_arrays("destination", entries[i].dst, s->comm->device, stream));
+    nsrc += list_buffers(entries[i].src, s->comm->rank, p->pointers + nsrc, p->strides + nsrc, &strided[0]);
+    ndst += list_buffers(entries[i].dst, s->comm->rank, p->pointers + ndst, p->strides + ndst, &strided[1]);
   }
   *arrays = (reshard_arrays){.size = RESHARD_ARRAYS_INIT,
                              .src = p->pointers,
@@ -268,32 +265,34 @@ static reshard_status list_arrays(reshard_sharder s, rs_planned *p, const rs_leg
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_sharder_move_on(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine,
-                                  const rs_argument *argument, void *stream, int64_t *workspace_bytes) {
+reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries,
+                                       reshard_status mine, const rs_argument *argument, void *stream,
+                                       int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
   if (mine == RESHARD_SUCCESS)
-    mine = list_arrays(s, p, legs, stream, &arrays);
+    mine = list_arrays(s, p, entries, stream, &arrays);
   size_t staging = 0;
   reshard_plan plan = p != NULL ? p->plan : NULL;
   reshard_status status =
       rs_execute_once(plan, s->comm, &arrays, s->path, mine, argument, &s->memory, stream, &staging);
   if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
     *workspace_bytes = (int64_t)staging;
-  trim(s, s->limit); /* none is kept where none is wanted */
+  evict_plans(s, s->limit); /* of a cache of no plans, too */
   return status;
 }
 
-reshard_status rs_sharder_move(reshard_sharder s, rs_planned *p, const rs_leg *legs, reshard_status mine, void *stream,
-                               int64_t *workspace_bytes) {
-  return rs_sharder_move_on(s, p, legs, mine, NULL, stream, workspace_bytes);
+reshard_status rs_sharder_execute(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries,
+                                  reshard_status mine, void *stream, int64_t *workspace_bytes) {
+  return rs_sharder_execute_with(s, p, entries, mine, NULL, stream, workspace_bytes);
 }
 
-reshard_status rs_sharder_keep(reshard_sharder s, rs_planned *p, const rs_leg *legs, void *stream) {
+reshard_status rs_sharder_copy_local(reshard_sharder s, rs_cached_plan *p, const rs_sharder_entry *entries,
+                                     void *stream) {
   reshard_arrays arrays;
-  reshard_status status = list_arrays(s, p, legs, stream, &arrays);
+  reshard_status status = list_arrays(s, p, entries, stream, &arrays);
   if (status == RESHARD_SUCCESS)
     status = rs_execute_local(p->plan, s->comm, &arrays, &s->memory, stream);
-  trim(s, s->limit);
+  evict_plans(s, s->limit);
   return status;
 }
 
@@ -305,7 +304,7 @@ reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layo
                                const int64_t *shape) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
   if (layout == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: layout is NULL", call);
+    return rs_error_null(call, "layout");
   if (reshard_layout_world(layout) != s->comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout over %lld ranks on a communicator of %lld", call,
                     (long long)reshard_layout_world(layout), (long long)s->comm->size);
@@ -314,24 +313,24 @@ reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layo
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout of shape %s for a tensor of shape %s", call,
                     rs_shape_text(given, reshard_layout_ndim(layout), reshard_layout_shape(layout)),
                     rs_shape_text(wanted, ndim, shape));
-  return rs_error_in(call, reshard_layout_check_source(layout)); /* a gap: nothing could be read back from it whole */
+  return rs_error_in(call, reshard_layout_check_source(layout)); /* a tensor with a gap cannot be read back whole */
 }
 
 reshard_status rs_check_new(const char *call, reshard_sharder s, reshard_layout layout,
                             const reshard_properties *properties) {
   if (s == NULL || properties == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, s == NULL ? "sharder" : "properties");
+    return rs_error_null(call, s == NULL ? "sharder" : "properties");
   return rs_check_layout(call, s, layout, -1, NULL);
 }
 
 reshard_status rs_find_sharder(const char *call, int64_t n, const void *tensors,
-                               reshard_sharder (*sharder_of)(const void *tensors, int64_t i),
+                               reshard_sharder (*tensor_sharder)(const void *tensors, int64_t i),
                                reshard_sharder *sharder) {
   *sharder = NULL;
   if (n < 0 || (n > 0 && tensors == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld tensors, list %s", call, (long long)n,
                     tensors == NULL ? "NULL" : "given");
   for (int64_t i = 0; i < n && *sharder == NULL; i++)
-    *sharder = sharder_of(tensors, i);
-  return n == 0 || *sharder != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: tensor 0 is NULL", call);
+    *sharder = tensor_sharder(tensors, i);
+  return n == 0 || *sharder != NULL ? RESHARD_SUCCESS : rs_error_null(call, "tensor 0");
 }

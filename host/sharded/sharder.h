@@ -1,4 +1,4 @@
-/* Inside of sharded tensors: what a rank holds of a layout, plans that are kept, and how data moves. */
+/* Inside of sharded tensors: local arrays, the sharder with its cache of plans, and how data moves. */
 #ifndef RS_SHARDED_SHARDER_H
 #define RS_SHARDED_SHARDER_H
 
@@ -9,116 +9,120 @@
 #include <reshard/sharded.h>
 
 /* A rank's arrays of a layout, in its order. An array without elements may be NULL. */
-typedef struct rs_held {
+typedef struct rs_local_arrays {
   reshard_layout layout; /* retained, as the arrays are */
   int64_t n;
   reshard_tensor *arrays;
-} rs_held;
+} rs_local_arrays;
 
-/* New ones, from the pool of a device in the order of stream. */
-reshard_status rs_held_create(reshard_device device, reshard_layout layout, int64_t rank,
-                              const reshard_properties *properties, void *stream, rs_held *held);
-/* Every element of them, in the order of stream. element NULL: zeros. */
-reshard_status rs_held_fill(reshard_device device, const rs_held *held, const void *element, void *stream);
-/* Tensors that are there, of any strides (but the boxes of a flat piece lie end to end): their number, shapes and dtype
- * are compared with the layout's arrays of the rank. what names them in errors: "shard". */
-reshard_status rs_held_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype, int64_t n,
-                            reshard_tensor const *tensors, rs_held *held);
-void rs_held_free(rs_held *held);
-int64_t rs_held_bytes(const rs_held *held);
-/* What becomes of local tensors, as reshard_tree_type.map_tensors has it (map.c). */
+/* Creates new ones, from the pool of a device in the order of stream. */
+reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layout, int64_t rank,
+                                      const reshard_properties *properties, void *stream, rs_local_arrays *local);
+/* Fills all elements, in the order of stream. element NULL: zeros. */
+reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays *local, const void *element,
+                                    void *stream);
+/* Wraps tensors that are there, of any strides (but the boxes of a flat piece lie end to end). Compares their number,
+ * shapes and dtype with the layout's arrays of the rank. what names them in errors: "shard". */
+reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                    int64_t n, reshard_tensor const *tensors, rs_local_arrays *local);
+void rs_local_arrays_free(rs_local_arrays *local);
+int64_t rs_local_arrays_bytes(const rs_local_arrays *local);
+/* A function that maps local tensors, as reshard_tree_type.map_tensors has it (map_tensors.c). */
 typedef struct rs_tensor_mapper {
   const char *path;
   reshard_tree_tensor_map map;
   void *user;
 } rs_tensor_mapper;
-/* What a rank holds of the same layout, with what its tensors become: of the same shapes, on the CPU or on the sharder's
- * device. *properties and *type, of their device: before the call what they have, after it what they have become. A
- * rank without tensors asks with one that has no elements. *changed false: nothing is made. */
-reshard_status rs_held_map(reshard_sharder sharder, const rs_held *held, const rs_tensor_mapper *mapper,
-                           reshard_properties *properties, reshard_device_type *type, rs_held *mapped, bool *changed);
-/* The same for one tensor that a rank may have had: without elements, on the device of its sharder, or on the CPU. */
-reshard_status rs_stand_in_map(reshard_sharder sharder, const rs_tensor_mapper *mapper, reshard_properties *properties,
-                               reshard_device_type *type, bool *changed);
-/* The same shards with other properties, on devices of a type: those of another type have no number any more. */
+/* Maps local arrays to others of the same layout and shapes, on the CPU or on the sharder's device. *properties and
+ * *type (of their device): in, those of the arrays; out, those of the mapped ones. A rank without tensors maps one that
+ * has no elements. *changed false: nothing is made. */
+reshard_status rs_local_arrays_map(reshard_sharder sharder, const rs_local_arrays *local,
+                                   const rs_tensor_mapper *mapper, reshard_properties *properties,
+                                   reshard_device_type *type, rs_local_arrays *mapped, bool *changed);
+/* The same for a placeholder without elements, on the device of the sharder, or on the CPU. */
+reshard_status rs_placeholder_map(reshard_sharder sharder, const rs_tensor_mapper *mapper,
+                                  reshard_properties *properties, reshard_device_type *type, bool *changed);
+/* Copies metadata with other properties, on devices of a type: those of another type lose their number. */
 reshard_status rs_metadata_as(reshard_metadata metadata, const reshard_properties *properties, reshard_device_type type,
                               reshard_metadata *as);
-/* The type of the devices that shards are on; of shards of several types that of the first. */
+/* Type of the devices that shards are on; of shards of several types that of the first. */
 reshard_device_type rs_metadata_type(reshard_metadata metadata, reshard_sharder sharder);
-/* A sharded tensor of the same layout; NULL where nothing changed. */
+/* Maps a sharded tensor to one of the same layout; NULL where nothing changed. */
 reshard_status rs_sharded_map(reshard_sharded_tensor tensor, const rs_tensor_mapper *mapper,
                               reshard_sharded_tensor *mapped);
-/* From the first to the last global index of an array in each dim. */
-reshard_status rs_held_bounds(const rs_held *held, int64_t rank, int64_t i, reshard_box *bounds);
+/* Bounds of an array: from its first to its last global index in each dim. */
+reshard_status rs_local_arrays_bounds(const rs_local_arrays *local, int64_t rank, int64_t i, reshard_box *bounds);
 
-/* One tensor on its way. Neither side is owned. */
-typedef struct rs_leg {
-  const rs_held *src, *dst;
+/* One tensor to be moved. Neither side is owned. */
+typedef struct rs_sharder_entry {
+  const rs_local_arrays *src, *dst;
   reshard_dtype dtype;
-} rs_leg;
+} rs_sharder_entry;
 
-/* A plan for tensors of given layouts and dtypes, kept for the next time. */
-typedef struct rs_planned_tensor {
+/* A plan for tensors of given layouts and dtypes, in the cache. */
+typedef struct rs_cached_plan_entry {
   reshard_layout src, dst; /* retained */
   reshard_dtype dtype;
-  reshard_metadata metadata; /* of the destination, as it was wanted last; NULL: never */
-} rs_planned_tensor;
-typedef struct rs_planned {
+  reshard_metadata metadata; /* of the destination, as last asked for; NULL: never */
+} rs_cached_plan_entry;
+typedef struct rs_cached_plan {
   uint64_t hash;
   int64_t n;
-  rs_planned_tensor *tensors;
+  rs_cached_plan_entry *tensors;
   reshard_plan plan;
-  void **pointers;         /* room for the lists of a transfer: sources, then destinations */
+  void **pointers;         /* scratch for the lists of a transfer: sources, then destinations */
   const int64_t **strides; /* likewise */
-} rs_planned;
+} rs_cached_plan;
 
 struct reshard_sharder_s {
   reshard_comm comm;   /* borrowed */
   reshard_group group; /* ranks are a copy */
   reshard_path path;
   int64_t workspace_limit;
-  int64_t limit;                     /* plans kept; 0: none */
-  RS_VEC(rs_planned *) planned;      /* used last first */
-  RS_VEC(struct rs_placed *) placed; /* layouts of DTensors, likewise: those of a room above */
-  void (*placed_free)(struct rs_placed *);
-  RS_VEC(struct rs_grouped *) grouped; /* sharders of groups of sub-meshes, made for this one: of a room above, too */
-  void (*grouped_free)(struct rs_grouped *);
-  struct reshard_sharder_s *made_for; /* of a group's: that one; NULL: it is a user's */
+  int64_t limit;                  /* plans in the cache; 0: none */
+  RS_VEC(rs_cached_plan *) plans; /* used last first */
+  void *attached;                 /* of a room above; freed with the sharder; NULL: nothing */
+  void (*attached_free)(void *attached);
   rs_once_memory memory;
-  reshard_device device; /* whose pool new arrays come from; kept */
+  reshard_device device; /* whose pool new arrays come from; retained */
   reshard_sharder_stats stats;
 };
 
-/* The plan of these legs, from the cache or new and then in the cache, until the end of the next rs_sharder_move at
- * least. Local. */
-reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_leg *legs, rs_planned **planned);
+/* Finds the plan of these entries in the cache, or makes and caches it. Valid until the end of the next
+ * rs_sharder_execute at least. Local. */
+reshard_status rs_sharder_plan(reshard_sharder sharder, int64_t n, const rs_sharder_entry *entries,
+                               rs_cached_plan **plan);
 /* Metadata of a layout over the sharder's ranks: their global ranks, and its kind of device. */
 reshard_status rs_sharder_describe(reshard_sharder sharder, const reshard_properties *properties, reshard_layout layout,
                                    reshard_metadata *metadata);
-/* Metadata of the i-th destination, one reference of it. Local. */
-reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_planned *planned, int64_t i,
+/* Metadata of the i-th destination, one reference. Local. */
+reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_cached_plan *plan, int64_t i,
                                    const reshard_properties *properties, reshard_metadata *metadata);
-/* Collective: moves the data of all legs, on all ranks or on none. mine: as in rs_execute_once; planned may be NULL
- * where it is not success, and is not to be used after the call. *workspace_bytes (may be NULL): staging that was in
- * use. */
-reshard_status rs_sharder_move(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, reshard_status mine,
-                               void *stream, int64_t *workspace_bytes);
+/* Collective: moves the data of all entries, on all ranks or on none. mine: as in rs_execute_once; plan may be NULL
+ * where it is not success, and is not to be used after the call. *workspace_bytes (may be NULL): staging that was
+ * used. */
+reshard_status rs_sharder_execute(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,
+                                  reshard_status mine, void *stream, int64_t *workspace_bytes);
 /* The same, where all ranks also give an argument alike: as in rs_agree_on. */
-reshard_status rs_sharder_move_on(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, reshard_status mine,
-                                  const rs_argument *argument, void *stream, int64_t *workspace_bytes);
-/* Local: copies what this rank has of what it gets; an error where it lacks some of it. */
-reshard_status rs_sharder_keep(reshard_sharder sharder, rs_planned *planned, const rs_leg *legs, void *stream);
+reshard_status rs_sharder_execute_with(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,
+                                       reshard_status mine, const rs_argument *argument, void *stream,
+                                       int64_t *workspace_bytes);
+/* Local: copies the parts of the destinations that this rank has; an error where it lacks some. */
+reshard_status rs_sharder_copy_local(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,
+                                     void *stream);
 
 /* Passes a status on; where it is no success the text becomes "where: text". */
 reshard_status rs_error_in(const char *where, reshard_status status);
-/* A layout over the sharder's ranks that holds every element, of a shape (ndim -1: of any). call begins the errors. */
+/* Checks that a layout is over the sharder's ranks, has every element, and is of a shape (ndim -1: of any). call begins
+ * the errors. */
 reshard_status rs_check_layout(const char *call, reshard_sharder sharder, reshard_layout layout, int ndim,
                                const int64_t *shape);
-/* The ranks' way to each other: the sharder of the first of n tensors that is no NULL; none for n = 0. Without one
- * nobody can be told. sharder_of: of tensor i, NULL where that is. */
+/* Finds the sharder of the first of n tensors that is no NULL; none for n = 0. An error without one stays on this rank.
+ * tensor_sharder: of tensor i, NULL where that is. */
 reshard_status rs_find_sharder(const char *call, int64_t n, const void *tensors,
-                               reshard_sharder (*sharder_of)(const void *tensors, int64_t i), reshard_sharder *sharder);
-/* What every new sharded tensor needs. */
+                               reshard_sharder (*tensor_sharder)(const void *tensors, int64_t i),
+                               reshard_sharder *sharder);
+/* Checks the arguments of every new sharded tensor. */
 reshard_status rs_check_new(const char *call, reshard_sharder sharder, reshard_layout layout,
                             const reshard_properties *properties);
 
@@ -127,22 +131,24 @@ struct reshard_sharded_tensor_s {
   reshard_sharder sharder; /* borrowed */
   reshard_metadata metadata;
   reshard_metadata holders; /* with replicas, where metadata has each box once; NULL: metadata */
-  rs_held held;
-  bool moving; /* in the call that goes on */
+  rs_local_arrays local;
+  bool moving; /* in the list of the current call */
 };
 /* Metadata with every box of every rank. */
 static inline reshard_metadata rs_sharded_holders(reshard_sharded_tensor tensor) {
   return tensor->holders != NULL ? tensor->holders : tensor->metadata;
 }
 
-/* Takes metadata and held over on success. */
-reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_held *held,
+/* Takes metadata and local arrays over on success. */
+reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata, const rs_local_arrays *local,
                               reshard_sharded_tensor *tensor);
-/* The tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this rank's, in
- * the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */
+/* Returns a new tensor, or releases it after an error. */
+reshard_status rs_sharded_return(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor);
+/* Makes the tensor whose layout names all `holders` and whose metadata has each of their boxes once. tensors: this
+ * rank's, in the order of holders; their flags are not compared. Both metadata are retained; they may be one. Local. */
 reshard_status rs_sharded_replicated(reshard_sharder sharder, reshard_metadata holders, reshard_metadata once,
                                      int64_t n, reshard_tensor const *tensors, reshard_sharded_tensor *tensor);
-/* Do n tensors have requires_grad and pin_memory as in the properties? */
+/* Checks that n tensors have requires_grad and pin_memory as in the properties. */
 reshard_status rs_check_flags(const reshard_properties *properties, int64_t n, reshard_tensor const *tensors);
 
 #endif

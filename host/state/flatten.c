@@ -1,37 +1,15 @@
-/* Nested tensors made flat: the list of shards that one is becomes a plain sharded tensor; and the tree in which all of
- * them are, which is a mapping of its leaves. */
+/* Nested tensors made flat: a list of shards becomes a plain sharded tensor; flattens all leaves of a tree. */
 #include "state/state.h"
 
-#include "layout/sort.h"
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers of all shards by rank; a rank's stay in their order. */
-static reshard_status sort_shards(const rs_flat *flat, int64_t *order) {
-  rs_pair *pairs = NULL, *spare = NULL, *sorted;
-  int64_t all = flat->shards.n;
-  uint64_t most = 0;
-  reshard_status status;
-  RS_TRY_GOTO(status, rs_alloc(&pairs, all, sizeof *pairs), done);
-  RS_TRY_GOTO(status, rs_alloc(&spare, all, sizeof *spare), done);
-  for (int64_t i = 0; i < all; i++) {
-    pairs[i] = (rs_pair){(uint64_t)(flat->shards.at[i].shard.placement.rank + 1), (uint64_t)i}; /* -1: refused later */
-    most = most > pairs[i].key ? most : pairs[i].key;
-  }
-  sorted = rs_sort_pairs(pairs, spare, all, false, 0, rs_bits(most));
-  for (int64_t i = 0; i < all; i++)
-    order[i] = (int64_t)sorted[i].value;
-done:
-  free(pairs);
-  free(spare);
-  return status;
-}
-
-/* Of shards in their order those that have each box once: mine first where `prefer`, else the first one. Empty boxes
+/* Chooses shards, in their order, that have each box once: mine first where `prefer`, else the first one. Empty boxes
  * all stay. chosen: [shards]. */
-static reshard_status choose(const rs_flat *flat, const int64_t *order, bool prefer, int64_t *chosen, int64_t *n) {
+static reshard_status choose_shards(const rs_shard_list *flat, const int64_t *order, bool prefer, int64_t *chosen,
+                                    int64_t *n) {
   rs_names boxes = {0};
   int64_t all = flat->shards.n, number, before;
   reshard_status status = RESHARD_SUCCESS;
@@ -40,7 +18,7 @@ static reshard_status choose(const rs_flat *flat, const int64_t *order, bool pre
     if (flat->shards.at[i].mine)
       RS_TRY_GOTO(status, rs_names_put(&boxes, &flat->shards.at[i].shard.box, sizeof(reshard_box), &number), done);
   for (int64_t i = 0; i < all; i++) {
-    const rs_flat_shard *s = &flat->shards.at[order[i]];
+    const rs_listed_shard *s = &flat->shards.at[order[i]];
     bool stays = prefer && s->mine;
     for (int d = 0; d < flat->ndim && !stays; d++)
       stays = s->shard.box.extent[d] == 0;
@@ -57,26 +35,29 @@ done:
   return status;
 }
 
-static reshard_status describe(const rs_flat *flat, const int64_t *order, int64_t n, reshard_metadata *metadata) {
+static reshard_status make_metadata(const rs_shard_list *flat, const int64_t *order, int64_t n,
+                                    reshard_metadata *metadata) {
   RS_TRY(rs_metadata_new(&flat->properties, flat->ndim, flat->shape, n, metadata));
   for (int64_t i = 0; i < n; i++)
     (*metadata)->shards[i] = flat->shards.at[order[i]].shard;
   return rs_metadata_check_shards(*metadata);
 }
 
-/* Metadata of the holders, and of each box once; my tensors in the order of the holders. The two may be one. */
-static reshard_status describe_both(const rs_flat *flat, bool every, int64_t *order, int64_t *chosen,
-                                    reshard_metadata *holders, reshard_metadata *once, reshard_tensor *mine,
-                                    int64_t *nmine) {
+/* Makes the metadata of the holders, and of each box once; the two may be one. mine: my tensors in the order of the
+ * holders. */
+static reshard_status make_both_metadata(const rs_shard_list *flat, bool every, int64_t *order, int64_t *chosen,
+                                         reshard_metadata *holders, reshard_metadata *once, reshard_tensor *mine,
+                                         int64_t *nmine) {
   int64_t n;
-  RS_TRY(sort_shards(flat, order));
-  RS_TRY(choose(flat, order, !every, chosen, &n));
-  RS_TRY(describe(flat, chosen, n, once));
+  if (flat->shards.n > 0)
+    RS_TRY(rs_sort_by_rank(flat->shards.n, &flat->shards.at->shard.placement.rank, sizeof *flat->shards.at, order));
+  RS_TRY(choose_shards(flat, order, !every, chosen, &n));
+  RS_TRY(make_metadata(flat, chosen, n, once));
   RS_TRY(reshard_metadata_check(*once));
   if (!every || n == flat->shards.n)
     *holders = reshard_metadata_retain(*once);
   else
-    RS_TRY(describe(flat, order, flat->shards.n, holders));
+    RS_TRY(make_metadata(flat, order, flat->shards.n, holders));
   *nmine = 0;
   const int64_t *list = *holders == *once ? chosen : order;
   for (int64_t i = 0; i < (*holders)->n; i++)
@@ -85,7 +66,8 @@ static reshard_status describe_both(const rs_flat *flat, bool every, int64_t *or
   return flat->any_flags ? RESHARD_SUCCESS : rs_check_flags(&flat->properties, *nmine, mine);
 }
 
-reshard_status rs_flat_finish(rs_flat *flat, bool every, reshard_sharder sharder, reshard_sharded_tensor *tensor) {
+reshard_status rs_shard_list_build(rs_shard_list *flat, bool every, reshard_sharder sharder,
+                                   reshard_sharded_tensor *tensor) {
   reshard_metadata holders = NULL, once = NULL;
   reshard_tensor *mine = NULL;
   int64_t *order = NULL, *chosen = NULL, nmine;
@@ -93,7 +75,7 @@ reshard_status rs_flat_finish(rs_flat *flat, bool every, reshard_sharder sharder
   RS_TRY_GOTO(status, rs_alloc(&order, flat->shards.n, sizeof *order), done);
   RS_TRY_GOTO(status, rs_alloc(&chosen, flat->shards.n, sizeof *chosen), done);
   RS_TRY_GOTO(status, rs_alloc(&mine, flat->shards.n, sizeof(reshard_tensor)), done);
-  RS_TRY_GOTO(status, describe_both(flat, every, order, chosen, &holders, &once, mine, &nmine), done);
+  RS_TRY_GOTO(status, make_both_metadata(flat, every, order, chosen, &holders, &once, mine, &nmine), done);
   status = rs_sharded_replicated(sharder, holders, once, nmine, mine, tensor);
 done:
   reshard_metadata_release(holders);
@@ -101,15 +83,15 @@ done:
   free(order);
   free(chosen);
   free(mine);
-  rs_flat_free(flat);
+  rs_shard_list_free(flat);
   return status;
 }
 
 reshard_status rs_nested_flatten(const rs_nested *nested, const char *path, reshard_sharded_tensor *tensor) {
-  rs_flat flat;
-  reshard_status status = rs_flat_list(nested, &flat);
+  rs_shard_list flat;
+  reshard_status status = rs_shard_list_nested(nested, &flat);
   if (status == RESHARD_SUCCESS)
-    status = rs_flat_finish(&flat, false, nested->sharder, tensor);
+    status = rs_shard_list_build(&flat, false, nested->sharder, tensor);
   return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
 }
 
@@ -120,14 +102,11 @@ static reshard_status flatten_leaf(void *user, const char *path, reshard_tree le
   if (nested == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_nested_flatten(nested, path, &tensor));
-  reshard_status status = reshard_state_sharded(tensor, flat);
-  reshard_sharded_tensor_release(tensor);
-  return status;
+  return rs_sharded_leaf(tensor, flat);
 }
 
 reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat) {
   if (state == NULL || flat == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_state_flatten_sharded_tensors: %s is NULL",
-                    state == NULL ? "state" : "flat");
+    return rs_error_null("reshard_state_flatten_sharded_tensors", state == NULL ? "state" : "flat");
   return reshard_tree_map(state, flatten_leaf, NULL, flat);
 }

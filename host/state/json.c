@@ -1,8 +1,8 @@
-/* The leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
+/* Leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
 #include "base/text.h"
 #include "file/ground/file.h"
-#include "state/files.h"
+#include "state/checkpoint.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-void rs_leaves_free(rs_leaves *l) {
+void rs_stored_leaves_free(rs_stored_leaves *l) {
   for (int64_t i = 0; i < l->all.n; i++)
     reshard_tree_release(l->all.at[i]);
   for (int64_t i = 0; i < l->paths.n; i++)
@@ -19,7 +19,7 @@ void rs_leaves_free(rs_leaves *l) {
   rs_names_free(&l->names);
   free(l->all.at);
   free(l->paths.at);
-  *l = (rs_leaves){0};
+  *l = (rs_stored_leaves){0};
 }
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -43,7 +43,7 @@ static void add_base64(rs_print *text, const unsigned char *at, size_t n) {
   rs_print_bytes(text, group, 4);
 }
 
-/* What JSON lacks is an object. */
+/* Numbers that JSON lacks are objects. */
 static void add_float(rs_print *text, double value) {
   char number[RS_FLOAT_TEXT];
   rs_print_text(text, isfinite(value) ? "" : "{\"float\": \"");
@@ -69,19 +69,19 @@ void rs_state_json_value(rs_print *text, reshard_tree leaf) {
   }
 }
 
-void rs_state_json_add(rs_print *text, const rs_item *item) {
+void rs_state_json_add(rs_print *text, const rs_state_leaf *leaf) {
   rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
-  rs_print_string(text, item->path, false);
+  rs_print_string(text, leaf->path, false);
   rs_print_text(text, ": ");
-  if (item->told != NULL)
-    rs_print_text(text, item->told->value);
+  if (leaf->remote != NULL)
+    rs_print_text(text, leaf->remote->value);
   else
-    rs_state_json_value(text, item->leaf);
+    rs_state_json_value(text, leaf->node);
 }
 
 #ifdef RS_HAVE_JANSSON
 
-/* Exactly what add_base64 writes. */
+/* Reads exactly what add_base64 writes. */
 static reshard_status read_base64(const char *text, size_t n, reshard_tree *leaf, bool *good) {
   unsigned char *bytes, *to;
   *good = n % 4 == 0;
@@ -107,7 +107,7 @@ static reshard_status read_base64(const char *text, size_t n, reshard_tree *leaf
   return status;
 }
 
-/* *good: false when the value is none that is written. */
+/* *good: false where rs_state_json_value writes no such value. */
 static reshard_status read_value(json_t *value, reshard_tree *leaf, bool *good) {
   *good = true;
   if (json_is_null(value))
@@ -132,7 +132,7 @@ static reshard_status read_value(json_t *value, reshard_tree *leaf, bool *good) 
   return *good ? reshard_tree_float(real, leaf) : RESHARD_SUCCESS;
 }
 
-static reshard_status add_leaf(const char *where, const char *path, json_t *value, rs_leaves *leaves) {
+static reshard_status add_leaf(const char *where, const char *path, json_t *value, rs_stored_leaves *leaves) {
   char quoted[RS_QUOTE];
   int64_t number;
   bool good;
@@ -149,7 +149,7 @@ static reshard_status add_leaf(const char *where, const char *path, json_t *valu
   return rs_names_put(&leaves->names, leaves->paths.at[leaves->paths.n - 1], strlen(path), &number);
 }
 
-static reshard_status read_leaves(const char *where, json_t *root, rs_leaves *leaves) {
+static reshard_status read_leaves(const char *where, json_t *root, rs_stored_leaves *leaves) {
   json_t *version = json_object_get(root, "version"), *object = json_object_get(root, "leaves"), *value;
   const char *path;
   if (!json_is_integer(version))
@@ -163,7 +163,7 @@ static reshard_status read_leaves(const char *where, json_t *root, rs_leaves *le
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_text(const char *where, const char *path, rs_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
@@ -178,7 +178,7 @@ static reshard_status read_text(const char *where, const char *path, rs_leaves *
 
 #else
 
-static reshard_status read_text(const char *where, const char *path, rs_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
   (void)path;
   (void)leaves;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no JSON, it was made without jansson", where);
@@ -186,7 +186,7 @@ static reshard_status read_text(const char *where, const char *path, rs_leaves *
 
 #endif
 
-reshard_status rs_state_json_read(const char *directory, rs_leaves *leaves) {
+reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leaves) {
   char *path, where[RS_WHERE];
   struct stat info;
   int64_t size = (int64_t)strlen(directory) + (int64_t)sizeof RS_STATE_JSON + 1;

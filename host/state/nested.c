@@ -2,9 +2,9 @@
  *
  * A nested tensor is a tree: outer shards, some of them an inner tensor, at any depth, and plain sharded tensors at its
  * ends. It is flat when its ends are listed one after the other, each shard moved by the offsets of the outer shards
- * that it is in. An outer shard that is not here stays in the list as it is, for only the ranks that have it know what
- * is inside - unless its box is that of a shard that is here: then it is a replica, and known. What is a replica of
- * what is decided within one outer tensor, when that is made; after that, equal boxes in the list are replicas.
+ * around it. An outer shard of another rank stays in the list as it is, for only the ranks that have it know its inner
+ * tensor. If its box is that of a shard of this rank, it is a replica, and known. Replicas are found within one outer
+ * tensor, when that is made; after that, equal boxes in the list are replicas.
  *
  * Each of this rank's shards keeps its tensor all the way: the inner one, or a view of it where an array is many boxes.
  * Overlap and coverage are checked at the end, in O(n log n), for the list as a whole. */
@@ -28,7 +28,7 @@ static int64_t global_rank(reshard_sharder s) { return rs_group_at(&s->group, s-
 
 /* --- Making --------------------------------------------------------------------------------------------------- */
 
-/* Inner tensor i against its shard. */
+/* Compares inner tensor i with its shard. */
 static reshard_status check_inner(const rs_nested *nested, const reshard_shard *shard, int64_t i, reshard_tree inner) {
   static const char call[] = "reshard_state_nested";
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT], text[RS_NODE_TEXT];
@@ -52,8 +52,8 @@ static reshard_status check_inner(const rs_nested *nested, const reshard_shard *
   return RESHARD_SUCCESS;
 }
 
-/* A shard as metadata have it: dims that are not there are 0. */
-static reshard_shard tidy(int ndim, const reshard_shard *shard) {
+/* Copy of a shard as metadata have it: unused dims are 0. */
+static reshard_shard clear_unused_dims(int ndim, const reshard_shard *shard) {
   reshard_shard s = {.placement = shard->placement};
   memcpy(s.box.offset, shard->box.offset, (size_t)ndim * sizeof(int64_t));
   memcpy(s.box.extent, shard->box.extent, (size_t)ndim * sizeof(int64_t));
@@ -68,14 +68,14 @@ static const char *shard_text(char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT], int nd
 }
 
 /* Writes, for each outer shard, which local shard it is. entries: all outer shards, once. */
-static reshard_status match(const rs_nested *nested, const rs_names *entries, const reshard_shard *shards) {
+static reshard_status match_local(const rs_nested *nested, const rs_names *entries, const reshard_shard *shards) {
   static const char call[] = "reshard_state_nested";
   reshard_metadata outer = nested->outer;
   char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT];
   for (int64_t i = 0; i < outer->n; i++)
     nested->given[i] = RS_NESTED_OTHER;
   for (int64_t i = 0; i < nested->n; i++) {
-    reshard_shard wanted = tidy(outer->ndim, &shards[i]);
+    reshard_shard wanted = clear_unused_dims(outer->ndim, &shards[i]);
     int64_t number = rs_names_find(entries, &wanted, sizeof wanted);
     if (number < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: local shard %lld is not in the outer metadata: %s", call,
@@ -106,12 +106,12 @@ static reshard_status match_shards(const rs_nested *nested, const reshard_shard 
   for (int64_t i = 0, number; i < outer->n && status == RESHARD_SUCCESS; i++)
     status = rs_names_put(&entries, &outer->shards[i], sizeof *outer->shards, &number);
   if (status == RESHARD_SUCCESS)
-    status = match(nested, &entries, shards);
+    status = match_local(nested, &entries, shards);
   rs_names_free(&entries);
   return status;
 }
 
-/* Finds the replicas of what is here. Empty boxes say nothing of each other. */
+/* Finds the replicas of this rank's shards. Empty boxes are no replicas of each other. */
 static reshard_status find_replicas(const rs_nested *nested) {
   reshard_metadata outer = nested->outer;
   rs_names here = {0};
@@ -126,7 +126,8 @@ static reshard_status find_replicas(const rs_nested *nested) {
   return status;
 }
 
-static reshard_status fill(rs_nested *nested, const reshard_shard *shards, int64_t n, const reshard_tree *inner) {
+static reshard_status fill_nested(rs_nested *nested, const reshard_shard *shards, int64_t n,
+                                  const reshard_tree *inner) {
   RS_TRY(rs_alloc(&nested->inner, n, sizeof *inner));
   RS_TRY(rs_alloc(&nested->entries, n, sizeof *nested->entries));
   RS_TRY(rs_alloc(&nested->given, nested->outer->n, sizeof *nested->given));
@@ -142,19 +143,19 @@ reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata ou
                                     const reshard_shard *shards, const reshard_tree *inner, reshard_tree *leaf) {
   static const char call[] = "reshard_state_nested";
   if (sharder == NULL || outer == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, sharder == NULL ? "sharder" : "outer");
+    return rs_error_null(call, sharder == NULL ? "sharder" : "outer");
   if (n < 0 || (n > 0 && (shards == NULL || inner == NULL)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, %s", call, (long long)n,
                     n < 0            ? "0 is the least"
                     : shards == NULL ? "shards is NULL"
                                      : "inner is NULL");
   if (leaf == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the output is NULL", call);
+    return rs_error_null(call, "the output");
   rs_nested *nested;
   RS_TRY(rs_alloc_zero(&nested, 1, sizeof *nested));
   nested->sharder = sharder;
   nested->outer = reshard_metadata_retain(outer);
-  reshard_status status = fill(nested, shards, n, inner);
+  reshard_status status = fill_nested(nested, shards, n, inner);
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_opaque(&rs_nested_type, nested, leaf);
   if (status != RESHARD_SUCCESS)
@@ -162,7 +163,7 @@ reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata ou
   return status;
 }
 
-/* Inner tensors that go with their outer one wait in a list, so that depth costs no stack. */
+/* Frees inner tensors by a list, so that depth costs no stack. */
 void rs_nested_release(void *value) {
   rs_nested *dead = value;
   dead->next = NULL;
@@ -170,7 +171,7 @@ void rs_nested_release(void *value) {
     rs_nested *nested = dead, *deeper;
     dead = nested->next;
     for (int64_t i = 0; i < nested->n; i++)
-      if ((deeper = rs_node_take(nested->inner[i], &rs_nested_type)) != NULL) {
+      if ((deeper = rs_node_release_value(nested->inner[i], &rs_nested_type)) != NULL) {
         deeper->next = dead;
         dead = deeper;
       }
@@ -206,10 +207,10 @@ typedef struct level {
   int64_t offset[RESHARD_MAX_DIMS]; /* of it in the outermost tensor */
 } level;
 
-static reshard_status add_shard(rs_flat *flat, const reshard_shard *shard, const int64_t *offset) {
+static reshard_status add_shard(rs_shard_list *flat, const reshard_shard *shard, const int64_t *offset) {
   RS_TRY(rs_vec_reserve(&flat->shards, flat->shards.n + 1));
-  rs_flat_shard *s = &flat->shards.at[flat->shards.n];
-  *s = (rs_flat_shard){.shard = *shard, .mine = shard->placement.rank == flat->rank};
+  rs_listed_shard *s = &flat->shards.at[flat->shards.n];
+  *s = (rs_listed_shard){.shard = *shard, .mine = shard->placement.rank == flat->rank};
   for (int d = 0; d < flat->ndim; d++)
     if (!rs_add(offset[d], shard->box.offset[d], &s->shard.box.offset[d]))
       return rs_error(RESHARD_ERROR_INVALID, "offsets %lld and %lld of outer and inner shard overflow in dim %d",
@@ -227,8 +228,8 @@ static reshard_status cut_view(reshard_tensor array, const int64_t *at, const in
   return reshard_tensor_as_strided(array, info->ndim, extent, info->strides, offset, view);
 }
 
-/* The next of my shards from *at on, which are the boxes of the rank's arrays in their order. */
-static rs_flat_shard *next_mine(const rs_flat *flat, int64_t *at) {
+/* Returns the next of my shards from *at on, which are the boxes of the rank's arrays in their order. */
+static rs_listed_shard *next_local(const rs_shard_list *flat, int64_t *at) {
   while (*at < flat->shards.n)
     if (flat->shards.at[(*at)++].mine)
       return &flat->shards.at[*at - 1];
@@ -236,13 +237,13 @@ static rs_flat_shard *next_mine(const rs_flat *flat, int64_t *at) {
   return NULL;
 }
 
-/* An array that is a product of runs per dim: its boxes are the products of one run each, row-major. */
-static reshard_status take_product(rs_flat *flat, reshard_tensor array, const rs_pieces *pieces, int64_t *at) {
+/* Lists an array that is a product of runs per dim: its boxes are the products of one run each, row-major. */
+static reshard_status list_product(rs_shard_list *flat, reshard_tensor array, const rs_pieces *pieces, int64_t *at) {
   int64_t boxes = 1;
   for (int d = 0; d < flat->ndim; d++)
     boxes *= pieces[d].n;
   for (int64_t b = 0; b < rs_max(boxes, 1); b++) {
-    rs_flat_shard *s = next_mine(flat, at);
+    rs_listed_shard *s = next_local(flat, at);
     int64_t from[RESHARD_MAX_DIMS], rest = b;
     if (s == NULL)
       return RESHARD_ERROR_INTERNAL;
@@ -258,22 +259,23 @@ static reshard_status take_product(rs_flat *flat, reshard_tensor array, const rs
   return RESHARD_SUCCESS;
 }
 
-/* The tensors of my shards from the at-th on. pieces: room. */
-static reshard_status take_arrays(rs_flat *flat, const rs_held *held, int64_t rank, rs_pieces *pieces, int64_t at) {
-  reshard_layout layout = held->layout;
-  for (int64_t a = 0; a < held->n; a++) {
+/* Lists the tensors of my shards from the at-th on. pieces: scratch. */
+static reshard_status list_arrays(rs_shard_list *flat, const rs_local_arrays *local, int64_t rank, rs_pieces *pieces,
+                                  int64_t at) {
+  reshard_layout layout = local->layout;
+  for (int64_t a = 0; a < local->n; a++) {
     if (!rs_layout_regular(layout)) { /* a box */
-      rs_flat_shard *s = next_mine(flat, &at);
+      rs_listed_shard *s = next_local(flat, &at);
       if (s == NULL)
         return RESHARD_ERROR_INTERNAL;
-      s->local = reshard_tensor_retain(held->arrays[a]);
+      s->local = reshard_tensor_retain(local->arrays[a]);
       continue;
     }
     for (int d = 0; d < flat->ndim; d++) {
       pieces[d].n = 0;
       RS_TRY(rs_layout_pieces(layout, rs_layout_cell(layout, rank, a), d, 0, layout->shape[d], &pieces[d]));
     }
-    RS_TRY(take_product(flat, held->arrays[a], pieces, &at));
+    RS_TRY(list_product(flat, local->arrays[a], pieces, &at));
   }
   return RESHARD_SUCCESS;
 }
@@ -286,7 +288,7 @@ static reshard_status check_properties(const reshard_properties *a, const reshar
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, const int64_t *offset) {
+static reshard_status add_inner(rs_shard_list *flat, reshard_sharded_tensor inner, const int64_t *offset) {
   reshard_metadata m = rs_sharded_holders(inner);
   rs_pieces pieces[RESHARD_MAX_DIMS] = {0};
   int64_t first = flat->shards.n;
@@ -296,14 +298,14 @@ static reshard_status add_inner(rs_flat *flat, reshard_sharded_tensor inner, con
   flat->properties = m->properties; /* the outer tensor is made without gradient */
   for (int64_t i = 0; i < m->n; i++)
     RS_TRY(add_shard(flat, &m->shards[i], offset));
-  reshard_status status = take_arrays(flat, &inner->held, inner->sharder->comm->rank, pieces, first);
+  reshard_status status = list_arrays(flat, &inner->local, inner->sharder->comm->rank, pieces, first);
   for (int d = 0; d < flat->ndim; d++)
     free(pieces[d].at);
   return status;
 }
 
-/* The next outer shard of the innermost level: into the list, or a level of its own. */
-static reshard_status list_next(rs_flat *flat, level *l, const rs_nested **deeper, int64_t *offset) {
+/* Lists the next outer shard of the innermost level; or returns a nested tensor, which becomes the next level. */
+static reshard_status list_next(rs_shard_list *flat, level *l, const rs_nested **deeper, int64_t *offset) {
   int64_t i = l->next++, given = l->nested->given[i];
   const reshard_shard *outer = &l->nested->outer->shards[i];
   if (given == RS_NESTED_REPLICA)
@@ -312,29 +314,29 @@ static reshard_status list_next(rs_flat *flat, level *l, const rs_nested **deepe
     return add_shard(flat, outer, l->offset);
   for (int d = 0; d < flat->ndim; d++)
     if (!rs_add(l->offset[d], outer->box.offset[d], &offset[d]))
-      return add_shard(flat, outer, l->offset); /* which says so */
+      return add_shard(flat, outer, l->offset); /* fails, with the text */
   reshard_tree inner = l->nested->inner[given];
   *deeper = rs_leaf_nested(inner);
   return *deeper == NULL ? add_inner(flat, rs_leaf_sharded(inner), offset) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_flat_list_plain(reshard_sharded_tensor plain, rs_flat *flat) {
+reshard_status rs_shard_list_plain(reshard_sharded_tensor plain, rs_shard_list *flat) {
   static const int64_t none[RESHARD_MAX_DIMS];
   reshard_metadata m = plain->metadata;
-  *flat = (rs_flat){.rank = global_rank(plain->sharder), .ndim = m->ndim, .properties = m->properties};
+  *flat = (rs_shard_list){.rank = global_rank(plain->sharder), .ndim = m->ndim, .properties = m->properties};
   memcpy(flat->shape, m->shape, sizeof flat->shape);
   reshard_status status = add_inner(flat, plain, none);
   if (status != RESHARD_SUCCESS)
-    rs_flat_free(flat);
+    rs_shard_list_free(flat);
   return status;
 }
 
-reshard_status rs_flat_list(const rs_nested *nested, rs_flat *flat) {
+reshard_status rs_shard_list_nested(const rs_nested *nested, rs_shard_list *flat) {
   RS_VEC(level) levels = {0};
   reshard_metadata outer = nested->outer;
   int64_t offset[RESHARD_MAX_DIMS] = {0};
   const rs_nested *deeper = nested;
-  *flat = (rs_flat){.ndim = outer->ndim, .properties = outer->properties};
+  *flat = (rs_shard_list){.ndim = outer->ndim, .properties = outer->properties};
   flat->rank = global_rank(nested->sharder);
   memcpy(flat->shape, outer->shape, sizeof flat->shape);
   reshard_status status = RESHARD_SUCCESS;
@@ -356,11 +358,11 @@ reshard_status rs_flat_list(const rs_nested *nested, rs_flat *flat) {
   }
   free(levels.at);
   if (status != RESHARD_SUCCESS)
-    rs_flat_free(flat);
+    rs_shard_list_free(flat);
   return status;
 }
 
-void rs_flat_free(rs_flat *flat) {
+void rs_shard_list_free(rs_shard_list *flat) {
   for (int64_t i = 0; i < flat->shards.n; i++)
     reshard_tensor_release(flat->shards.at[i].local);
   free(flat->shards.at);

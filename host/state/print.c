@@ -1,4 +1,4 @@
-/* What stands behind the type of a leaf in a drawn tree: dtype, shape, and how it is cut. */
+/* Text behind the type of a leaf in a printed tree: dtype, shape and layout. */
 #include "state/state.h"
 
 #include "dtensor/dtensor.h"
@@ -8,60 +8,51 @@
 
 enum { LAYOUT_TEXT = 192 }; /* a longer one is cut off */
 
-static void add_layout(rs_text *out, reshard_layout layout) {
-  char text[LAYOUT_TEXT];
-  if (reshard_layout_print(layout, text, sizeof text, NULL) != RESHARD_SUCCESS)
-    memcpy(text + sizeof text - 4, "...", 4);
-  rs_text_add(out, " %s", text);
-}
-
-static void add_tensor(rs_text *out, const reshard_properties *properties, int ndim, const int64_t *shape) {
-  char text[RS_SHAPE_TEXT];
+/* layout NULL: none is printed. */
+static void print_tensor(rs_text *out, const reshard_properties *properties, int ndim, const int64_t *shape,
+                         reshard_layout layout) {
+  char text[RS_SHAPE_TEXT + LAYOUT_TEXT];
   rs_text_add(out, "%s %s", reshard_dtype_string(properties->dtype), rs_shape_text(text, ndim, shape));
-}
-
-static void add_flags(rs_text *out, const reshard_properties *properties) {
+  if (layout != NULL && reshard_layout_print(layout, text, LAYOUT_TEXT, NULL) != RESHARD_SUCCESS)
+    memcpy(text + LAYOUT_TEXT - 4, "...", 4);
+  if (layout != NULL)
+    rs_text_add(out, " %s", text);
   if (properties->requires_grad)
     rs_text_add(out, " requires_grad");
 }
 
-static void add_sharded(rs_text *out, reshard_sharded_tensor tensor) {
+static void print_sharded(rs_text *out, reshard_sharded_tensor tensor) {
   reshard_metadata m = tensor->metadata;
-  add_tensor(out, &m->properties, m->ndim, m->shape);
-  add_layout(out, tensor->held.layout);
-  add_flags(out, &m->properties);
+  print_tensor(out, &m->properties, m->ndim, m->shape, tensor->local.layout);
 }
 
 void rs_sharded_print(const void *value, char *text, size_t size) {
-  add_sharded(&(rs_text){text, size, 0}, (reshard_sharded_tensor)value);
+  print_sharded(&(rs_text){text, size, 0}, (reshard_sharded_tensor)value);
 }
 
 void rs_dtensor_print(const void *value, char *text, size_t size) {
   const struct reshard_dtensor_s *tensor = value;
-  rs_text out = {text, size, 0};
-  add_tensor(&out, &tensor->properties, tensor->held.layout->ndim, tensor->held.layout->shape);
-  add_layout(&out, tensor->held.layout);
-  add_flags(&out, &tensor->properties);
+  reshard_layout layout = tensor->local.layout;
+  print_tensor(&(rs_text){text, size, 0}, &tensor->properties, layout->ndim, layout->shape, layout);
 }
 
-/* The outer tensor, then what this rank has of it, as deep as it goes. */
-static void add_nested(rs_text *out, const rs_nested *nested) {
+/* Prints the outer tensor, then this rank's inner ones, as deep as they go. */
+static void print_nested(rs_text *out, const rs_nested *nested) {
   reshard_metadata m = nested->outer;
-  add_tensor(out, &m->properties, m->ndim, m->shape);
-  add_flags(out, &m->properties);
+  print_tensor(out, &m->properties, m->ndim, m->shape, NULL);
   rs_text_add(out, ", %lld of %lld shards here", (long long)nested->n, (long long)m->n);
   for (int64_t i = 0; i < nested->n; i++) {
     char box[RS_BOX_TEXT];
     const reshard_box *at = &m->shards[nested->entries[i]].box;
     rs_text_add(out, "%s %s of ", i == 0 ? ":" : ",", rs_box_text(box, m->ndim, at->offset, at->extent));
     if (rs_leaf_sharded(nested->inner[i]) != NULL) {
-      add_sharded(out, rs_leaf_sharded(nested->inner[i]));
+      print_sharded(out, rs_leaf_sharded(nested->inner[i]));
     } else if (rs_leaf_nested(nested->inner[i]) != NULL && out->length < out->size) {
       rs_text_add(out, "(");
-      add_nested(out, rs_leaf_nested(nested->inner[i]));
+      print_nested(out, rs_leaf_nested(nested->inner[i]));
       rs_text_add(out, ")");
     }
   }
 }
 
-void rs_nested_print(const void *value, char *text, size_t size) { add_nested(&(rs_text){text, size, 0}, value); }
+void rs_nested_print(const void *value, char *text, size_t size) { print_nested(&(rs_text){text, size, 0}, value); }

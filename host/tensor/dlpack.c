@@ -1,5 +1,5 @@
-/* Tensors from other programs and to them. One that comes in is lent memory whose release is the other's deleter; one
- * that goes out is over our storage, whose memory stays where it is, until our deleter is called. */
+/* Tensors from other programs and to them. An imported one is borrowed memory whose release is the other's deleter. An
+ * exported one is over our storage, whose memory stays until our deleter is called. */
 #include "tensor/dlpack.h"
 
 #include "tensor/tensor.h"
@@ -58,8 +58,9 @@ static reshard_status read_device(const char *call, const rs_dl_tensor *from, rs
   return RESHARD_SUCCESS;
 }
 
-/* The tensor over what is described; the storage has no memory yet and is given it. */
-static reshard_status take(const char *call, const rs_dl_tensor *from, rs_storage *storage, reshard_tensor *tensor) {
+/* Makes a tensor over the memory that is described, which the storage borrows. */
+static reshard_status make_tensor(const char *call, const rs_dl_tensor *from, rs_storage *storage,
+                                  reshard_tensor *tensor) {
   reshard_tensor_info info;
   reshard_dtype dtype = RESHARD_DTYPE_NONE;
   size_t reach;
@@ -72,7 +73,7 @@ static reshard_status take(const char *call, const rs_dl_tensor *from, rs_storag
   info.pin_memory = from->device_type == RS_DL_CUDA_HOST;
   storage->memory = from->data != NULL ? (char *)from->data + from->byte_offset : NULL;
   storage->bytes = reach;
-  return rs_tensor_over(storage, &info, reach, 0, tensor);
+  return rs_tensor_new(storage, &info, reach, 0, tensor);
 }
 
 static reshard_status check_versioned(const char *call, const rs_dl_versioned *from, int read_only) {
@@ -90,12 +91,12 @@ reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read
   const rs_dl_managed *older = managed;
   rs_storage *storage;
   if (managed == NULL || tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, managed == NULL ? "managed" : "tensor");
+    return rs_error_null(call, managed == NULL ? "managed" : "tensor");
   if (versioned)
     RS_TRY(check_versioned(call, newer, read_only));
-  RS_TRY(rs_storage_lend(NULL, NULL, 0, NULL, managed, &storage));
+  RS_TRY(rs_storage_borrow(NULL, NULL, 0, NULL, managed, &storage));
   storage->read_only = versioned && (newer->flags & RS_DL_READ_ONLY) != 0;
-  reshard_status status = take(call, versioned ? &newer->tensor : &older->tensor, storage, tensor);
+  reshard_status status = make_tensor(call, versioned ? &newer->tensor : &older->tensor, storage, tensor);
   if (status == RESHARD_SUCCESS)
     storage->release = versioned ? delete_versioned : delete_managed; /* from here on it is ours */
   else
@@ -105,25 +106,25 @@ reshard_status reshard_tensor_from_dlpack(void *managed, int versioned, int read
 
 /* --- Out --------------------------------------------------------------------------------------------------------- */
 
-typedef struct given {
+typedef struct exported {
   union {
     rs_dl_managed older;
     rs_dl_versioned newer;
-  } managed; /* first: its address is the given's */
+  } managed; /* first: its address is that of the struct */
   rs_storage *storage;
   int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
-} given;
+} exported;
 
-static void take_back(given *g) {
-  atomic_fetch_sub_explicit(&g->storage->given, 1, memory_order_release);
+static void release_exported(exported *g) {
+  atomic_fetch_sub_explicit(&g->storage->exported, 1, memory_order_release);
   rs_storage_release(g->storage);
   free(g);
 }
-static void take_older_back(rs_dl_managed *self) { take_back(self->owner); }
-static void take_newer_back(rs_dl_versioned *self) { take_back(self->owner); }
+static void delete_older(rs_dl_managed *self) { release_exported(self->owner); }
+static void delete_newer(rs_dl_versioned *self) { release_exported(self->owner); }
 
-/* The address is where the first element is: other programs are known to pass over byte_offset. */
-static rs_dl_tensor describe(given *g, const reshard_tensor_info *info) {
+/* Describes a tensor. The address is that of the first element: other programs are known to ignore byte_offset. */
+static rs_dl_tensor describe_tensor(exported *g, const reshard_tensor_info *info) {
   bool cuda = info->device_type == RESHARD_DEVICE_CUDA;
   int i = 0;
   while (dtypes[i].dtype != info->dtype) /* all of ours are in the list */
@@ -143,25 +144,26 @@ static rs_dl_tensor describe(given *g, const reshard_tensor_info *info) {
 
 reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, void **managed) {
   static const char call[] = "reshard_tensor_to_dlpack";
-  given *g;
+  exported *g;
   if (tensor == NULL || managed == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tensor == NULL ? "tensor" : "managed");
+    return rs_error_null(call, tensor == NULL ? "tensor" : "managed");
   RS_TRY(rs_tensor_ready(call, tensor));
   if (tensor->storage->read_only && !versioned)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: the tensor is read-only, which the unversioned form cannot say",
                     call);
   RS_TRY(rs_alloc_zero(&g, 1, sizeof *g));
   g->storage = rs_storage_retain(tensor->storage);
-  atomic_fetch_add_explicit(&g->storage->given, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&g->storage->exported, 1, memory_order_relaxed);
   if (versioned)
     g->managed.newer = (rs_dl_versioned){.major = RS_DL_MAJOR,
                                          .minor = RS_DL_MINOR,
                                          .owner = g,
-                                         .deleter = take_newer_back,
+                                         .deleter = delete_newer,
                                          .flags = tensor->storage->read_only ? RS_DL_READ_ONLY : 0,
-                                         .tensor = describe(g, &tensor->info)};
+                                         .tensor = describe_tensor(g, &tensor->info)};
   else
-    g->managed.older = (rs_dl_managed){.tensor = describe(g, &tensor->info), .owner = g, .deleter = take_older_back};
+    g->managed.older =
+        (rs_dl_managed){.tensor = describe_tensor(g, &tensor->info), .owner = g, .deleter = delete_older};
   *managed = &g->managed;
   return RESHARD_SUCCESS;
 }

@@ -1,8 +1,8 @@
-/* Selection along one dim: what is asked for is checked here, the device does it (ops->select).
+/* Selection along one dim: arguments are checked here, the device selects (ops->select).
  *
  * On the CPU the index is checked before anything is written. On a GPU the kernel checks each index that it reads and
- * follows none that is out of range; what it found is known when it has run, so the call waits for it, or leaves it in
- * the caller's memory. */
+ * skips those out of range. The first such index is known when the kernel has run: the call waits for it, or leaves it
+ * in the caller's memory. */
 #include "device/cpu/cpu.h"
 #include "device/memory/staging.h"
 #include "exec/overlap.h"
@@ -14,7 +14,7 @@ enum { ALONE = 512 << 10 }; /* bytes that are not worth starting threads for */
 
 typedef struct selection {
   reshard_tensor_info src, dst, index;
-  reshard_tensor_info fault; /* where it is the caller's; else no elements */
+  reshard_tensor_info fault; /* in the caller's memory; else no elements */
   int dim;
 } selection;
 
@@ -44,7 +44,7 @@ static reshard_status check_shapes(const selection *s) {
   return RESHARD_SUCCESS;
 }
 
-/* What is written must not be read, nor written twice: the copies run in any order. */
+/* Checks that dst overlaps nothing that is read, and not itself: the copies run in any order. */
 static reshard_status check_memory(const selection *s) {
   const int n = s->fault.elements > 0 ? 4 : 3;
   if (s->dst.elements == 0)
@@ -82,8 +82,8 @@ static reshard_status check_memory(const selection *s) {
                                : "reshard_index_select: dst or fault overlaps another of the tensors");
 }
 
-/* All dims but the one that is selected along, what is contiguous in both as a run. */
-static rs_select describe(const selection *s) {
+/* Merges all dims but the one that is selected along; those that are contiguous in both become a run. */
+static rs_select make_select(const selection *s) {
   int64_t width = (int64_t)reshard_dtype_size(s->src.dtype);
   rs_select select = {.src = s->src.data,
                       .index = s->index.data,
@@ -115,7 +115,7 @@ static reshard_status check_fault(const selection *s, const rs_select_fault *fau
 
 static reshard_status select_on_cpu(const selection *s, int threads, rs_select_fault *fault) {
   int64_t total = s->dst.elements * (int64_t)reshard_dtype_size(s->dst.dtype);
-  rs_select select = describe(s);
+  rs_select select = make_select(s);
   rs_device *device;
   RS_TRY(rs_device_cpu_create(total <= ALONE ? 1 : threads, RESHARD_ISA_AUTO, &device));
   reshard_status status = device->work->select(device, &select, fault, NULL);
@@ -123,13 +123,13 @@ static reshard_status select_on_cpu(const selection *s, int threads, rs_select_f
   return status;
 }
 
-static reshard_status launch(const selection *s, rs_device *device, rs_select_fault *found, rs_select_fault *told,
-                             void *stream) {
-  rs_select select = describe(s);
+static reshard_status launch_select(const selection *s, rs_device *device, rs_select_fault *found,
+                                    rs_select_fault *result, void *stream) {
+  rs_select select = make_select(s);
   RS_TRY(device->work->select(device, &select, found, stream));
-  RS_TRY(device->memory->memcpy(device, told, found, sizeof *told, stream));
+  RS_TRY(device->memory->memcpy(device, result, found, sizeof *result, stream));
   RS_TRY(device->streams->synchronize(device, stream));
-  return check_fault(s, told);
+  return check_fault(s, result);
 }
 
 static reshard_status select_on_gpu(const selection *s, reshard_device device, void *stream) {
@@ -137,14 +137,14 @@ static reshard_status select_on_gpu(const selection *s, reshard_device device, v
   rs_staging *staging;
   rs_block *found;
   rs_staging_block *piece;
-  void *told;
+  void *result;
   RS_TRY(rs_device_check_capture("reshard_index_select", device->device, stream));
   RS_TRY(rs_device_pool(device, &pool));
   RS_TRY(rs_device_staging(device, &staging));
-  RS_TRY(rs_staging_take(staging, sizeof(rs_select_fault), &piece, &told));
+  RS_TRY(rs_staging_take(staging, sizeof(rs_select_fault), &piece, &result));
   reshard_status status = rs_storage_pool_alloc(pool, sizeof(rs_select_fault), stream, &found);
   if (status == RESHARD_SUCCESS) {
-    status = launch(s, device->device, found->memory, told, stream);
+    status = launch_select(s, device->device, found->memory, result, stream);
     rs_storage_pool_free(pool, found, stream);
   }
   reshard_status given = rs_staging_give(staging, piece, stream);
@@ -153,16 +153,13 @@ static reshard_status select_on_gpu(const selection *s, reshard_device device, v
 
 static reshard_status check_arguments(reshard_tensor src, reshard_tensor index, reshard_tensor dst, int threads) {
   if (src == NULL || index == NULL || dst == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %s is NULL",
-                    src == NULL     ? "src"
-                    : index == NULL ? "index"
-                                    : "dst");
+    return rs_error_null("reshard_index_select", src == NULL ? "src" : index == NULL ? "index" : "dst");
   if (threads < 0 || threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: %d threads, 0 to 4096 are possible", threads);
   return RESHARD_SUCCESS;
 }
 
-/* All three are where dst is, and one of the handles that they are of; NULL for the CPU. */
+/* Checks that all three are where dst is, and finds one of their handles; NULL for the CPU. */
 static reshard_status find_device(reshard_tensor src, reshard_tensor index, reshard_tensor dst, void *stream,
                                   reshard_device *device) {
   const reshard_device of[3] = {rs_tensor_device(dst), rs_tensor_device(src), rs_tensor_device(index)};
@@ -180,7 +177,8 @@ static reshard_status find_device(reshard_tensor src, reshard_tensor index, resh
   return rs_tensor_use_on("reshard_index_select: index", index, &place, stream);
 }
 
-static reshard_status check(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst, selection *s) {
+static reshard_status check_selection(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
+                                      selection *s) {
   s->src = src->info;
   s->dst = dst->info;
   s->index = index->info;
@@ -196,7 +194,7 @@ reshard_status reshard_index_select(reshard_tensor src, int dim, reshard_tensor 
   rs_select_fault fault;
   RS_TRY(check_arguments(src, index, dst, threads));
   RS_TRY(find_device(src, index, dst, stream, &device));
-  RS_TRY(check(src, dim, index, dst, &s));
+  RS_TRY(check_selection(src, dim, index, dst, &s));
   if (device != NULL)
     return s.dst.elements == 0 ? RESHARD_SUCCESS : select_on_gpu(&s, device, stream);
   RS_TRY(select_on_cpu(&s, threads, &fault));
@@ -220,17 +218,17 @@ reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_t
   selection s = {0};
   RS_TRY(check_arguments(src, index, dst, threads));
   if (fault == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: fault is NULL");
+    return rs_error_null("reshard_index_select", "fault");
   RS_TRY(find_device(src, index, dst, stream, &device));
   RS_TRY(check_fault_tensor(fault, dst, stream));
   s.fault = fault->info;
-  RS_TRY(check(src, dim, index, dst, &s));
+  RS_TRY(check_selection(src, dim, index, dst, &s));
   if (device != NULL) {
-    const rs_select select = describe(&s);
+    const rs_select select = make_select(&s);
     return device->device->work->select(device->device, &select, s.fault.data, stream);
   }
   rs_select_fault found;
   RS_TRY(select_on_cpu(&s, threads, &found));
-  memcpy(s.fault.data, &found, sizeof found); /* which need not be aligned */
+  memcpy(s.fault.data, &found, sizeof found); /* the caller's memory need not be aligned */
   return RESHARD_SUCCESS;
 }

@@ -1,23 +1,21 @@
 /* Storage: memory, and the tensors over it.
  *
- * A pool's memory is a block that knows the streams that use it; giving it back says after which stream, and the pool
- * does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the pool's
- * lists cost. */
-#define _DEFAULT_SOURCE /* MADV_HUGEPAGE */
+ * A pool's memory is a block with the streams that use it; freeing it names a stream after which it is free, and the
+ * pool does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the
+ * pool's lists cost. */
 #include "device/stream.h"
 #include "tensor/tensor.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 enum { ALIGNMENT = 256, HUGE = 2 << 20 };
 
-static reshard_status make(reshard_device device, rs_storage **storage) {
+static reshard_status new_storage(reshard_device device, rs_storage **storage) {
   RS_TRY(rs_alloc_zero(storage, 1, sizeof **storage));
   rs_storage *s = *storage;
   atomic_init(&s->references, 1);
-  atomic_init(&s->given, 0);
+  atomic_init(&s->exported, 0);
   pthread_mutex_init(&s->lock, NULL);
   s->device = reshard_device_retain(device);
   if (device != NULL) {
@@ -31,7 +29,7 @@ reshard_status rs_storage_create(reshard_device device, bool pinned, rs_storage 
   rs_storage_pool *pool = NULL;
   if (device != NULL)
     RS_TRY((pinned ? rs_device_pinned : rs_device_pool)(device, &pool));
-  RS_TRY(make(device, storage));
+  RS_TRY(new_storage(device, storage));
   rs_storage *s = *storage;
   s->pool = pool;
   if (pinned) {
@@ -41,11 +39,11 @@ reshard_status rs_storage_create(reshard_device device, bool pinned, rs_storage 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_storage_lend(reshard_device device, void *memory, size_t bytes,
-                               void (*release)(void *user, void *data), void *user, rs_storage **storage) {
-  RS_TRY(make(device, storage));
+reshard_status rs_storage_borrow(reshard_device device, void *memory, size_t bytes,
+                                 void (*release)(void *user, void *data), void *user, rs_storage **storage) {
+  RS_TRY(new_storage(device, storage));
   rs_storage *s = *storage;
-  s->lent = true;
+  s->borrowed = true;
   s->memory = memory;
   s->bytes = bytes;
   s->release = release;
@@ -63,7 +61,7 @@ void rs_storage_release(rs_storage *s) {
     return;
   if (s->pool != NULL)
     rs_storage_pool_drop(s->pool, s->block);
-  else if (!s->lent)
+  else if (!s->borrowed)
     free(s->memory);
   else if (s->release != NULL)
     s->release(s->user, s->memory);
@@ -75,30 +73,30 @@ void rs_storage_release(rs_storage *s) {
 /* --- Its tensors ------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the storage up to the end of a tensor's last element. */
-static size_t end_of(reshard_tensor t) {
+static size_t end_offset(reshard_tensor t) {
   return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->reach;
 }
 
 /* Storage that is allocated again may be too small for a view that was made before. */
-static void tell(const rs_storage *s, reshard_tensor t) {
+static void update_data(const rs_storage *s, reshard_tensor t) {
   t->info.storage_bytes = s->bytes;
   t->info.data = s->memory;
   if (s->memory != NULL && t->info.elements > 0)
-    t->info.data = end_of(t) <= s->bytes ? (char *)s->memory + end_of(t) - t->reach : NULL;
+    t->info.data = end_offset(t) <= s->bytes ? (char *)s->memory + end_offset(t) - t->reach : NULL;
 }
 
-void rs_storage_join(rs_storage *s, reshard_tensor t) {
+void rs_storage_attach(rs_storage *s, reshard_tensor t) {
   pthread_mutex_lock(&s->lock);
   t->before = NULL;
   t->after = s->tensors;
   if (t->after != NULL)
     t->after->before = t;
   s->tensors = t;
-  tell(s, t);
+  update_data(s, t);
   pthread_mutex_unlock(&s->lock);
 }
 
-void rs_storage_leave(rs_storage *s, reshard_tensor t) {
+void rs_storage_detach(rs_storage *s, reshard_tensor t) {
   pthread_mutex_lock(&s->lock);
   if (t->after != NULL)
     t->after->before = t->before;
@@ -110,21 +108,21 @@ void rs_storage_leave(rs_storage *s, reshard_tensor t) {
 }
 
 /* By one of them. Where it is alone there is nothing to lock: only through it could another one be made. */
-static void tell_all(rs_storage *s, reshard_tensor one) {
+static void update_all_data(rs_storage *s, reshard_tensor one) {
   if (atomic_load_explicit(&s->references, memory_order_acquire) == 1) {
-    tell(s, one);
+    update_data(s, one);
     return;
   }
   pthread_mutex_lock(&s->lock);
   for (reshard_tensor t = s->tensors; t != NULL; t = t->after)
-    tell(s, t);
+    update_data(s, t);
   pthread_mutex_unlock(&s->lock);
 }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* In huge pages where they fit, since touching new pages is what takes the time. */
-static reshard_status plain_memory(size_t bytes, void **memory) {
+static reshard_status alloc_plain(size_t bytes, void **memory) {
   bool huge = bytes >= HUGE;
   if (posix_memalign(memory, huge ? HUGE : ALIGNMENT, bytes) != 0) {
     *memory = NULL;
@@ -137,9 +135,9 @@ static reshard_status plain_memory(size_t bytes, void **memory) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_storage_fill(rs_storage *s, size_t bytes, void *stream) {
+reshard_status rs_storage_alloc(rs_storage *s, size_t bytes, void *stream) {
   if (bytes > 0 && s->pool == NULL)
-    RS_TRY(plain_memory(bytes, &s->memory));
+    RS_TRY(alloc_plain(bytes, &s->memory));
   if (bytes > 0 && s->pool != NULL) {
     RS_TRY(rs_storage_pool_alloc(s->pool, bytes, stream, &s->block));
     s->memory = s->block->memory;
@@ -148,7 +146,7 @@ reshard_status rs_storage_fill(rs_storage *s, size_t bytes, void *stream) {
   return RESHARD_SUCCESS;
 }
 
-void rs_storage_empty(rs_storage *s, void *stream) {
+void rs_storage_free(rs_storage *s, void *stream) {
   if (s->pool != NULL)
     rs_storage_pool_free(s->pool, s->block, stream);
   else
@@ -178,7 +176,7 @@ reshard_status rs_tensor_ready(const char *what, reshard_tensor t) {
   return rs_error(RESHARD_ERROR_INVALID,
                   "%s: a tensor of shape %s at offset %lld reaches to %zu bytes, its storage has %zu since it was "
                   "allocated again",
-                  what, shape, (long long)t->info.offset, end_of(t), t->storage->bytes);
+                  what, shape, (long long)t->info.offset, end_offset(t), t->storage->bytes);
 }
 
 reshard_status rs_tensor_use(const char *what, reshard_tensor t, void *stream) {
@@ -186,19 +184,12 @@ reshard_status rs_tensor_use(const char *what, reshard_tensor t, void *stream) {
   return rs_storage_use(t->storage, stream);
 }
 
-/* "the CPU", "cuda:1" */
-static const char *place(char text[32], reshard_device_type type, int index) {
-  if (type == RESHARD_DEVICE_CPU)
-    return "the CPU";
-  snprintf(text, 32, "cuda:%d", index);
-  return text;
-}
-
 reshard_status rs_tensor_use_on(const char *what, reshard_tensor t, const rs_device *device, void *stream) {
-  char is[32], wanted[32];
+  char is[RS_DEVICE_TEXT], wanted[RS_DEVICE_TEXT];
   if (t->info.device_type != device->type || t->info.device_index != device->index)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a tensor on %s, and not on %s", what,
-                    place(is, t->info.device_type, t->info.device_index), place(wanted, device->type, device->index));
+                    rs_device_text(is, t->info.device_type, t->info.device_index),
+                    rs_device_text(wanted, device->type, device->index));
   return rs_tensor_use(what, t, stream);
 }
 
@@ -206,7 +197,7 @@ reshard_device rs_tensor_device(reshard_tensor t) { return t->storage->device; }
 
 static reshard_status check_stream(const char *call, reshard_tensor t, void *stream) {
   if (t == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   const rs_device *device = t->storage->device != NULL ? t->storage->device->device : NULL;
   if (device != NULL)
     return rs_stream_check(device, stream, call);
@@ -222,7 +213,7 @@ static reshard_status check_pool(const char *call, const rs_storage *s, void *st
 
 /* The memory is the library's. */
 static reshard_status check_owner(const char *call, const rs_storage *s) {
-  if (!s->lent)
+  if (!s->borrowed)
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s: memory of %zu bytes that the tensor was made over is its owner's", call,
                   s->bytes);
@@ -231,7 +222,7 @@ static reshard_status check_owner(const char *call, const rs_storage *s) {
 /* The tensor begins its storage, and no other program has its address. */
 static reshard_status check_free(const char *call, reshard_tensor t) {
   char shape[RS_SHAPE_TEXT];
-  int given = atomic_load_explicit(&t->storage->given, memory_order_acquire);
+  int given = atomic_load_explicit(&t->storage->exported, memory_order_acquire);
   if (t->info.offset == 0 && given == 0)
     return RESHARD_SUCCESS;
   rs_shape_text(shape, t->info.ndim, t->info.shape);
@@ -255,12 +246,12 @@ reshard_status reshard_storage_alloc(reshard_tensor t, size_t bytes, void *strea
       return rs_error(RESHARD_ERROR_INVALID, "%s: the storage has %zu bytes, %zu are asked for", call,
                       t->storage->bytes, bytes);
     RS_TRY(check_owner(call, t->storage));
-    if (bytes < end_of(t))
+    if (bytes < end_offset(t))
       return rs_error(RESHARD_ERROR_INVALID, "%s: %zu bytes for a tensor of shape %s, which reaches to %zu", call,
-                      bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), end_of(t));
+                      bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), end_offset(t));
     RS_TRY(check_pool(call, t->storage, stream));
-    RS_TRY(rs_storage_fill(t->storage, bytes, stream));
-    tell_all(t->storage, t);
+    RS_TRY(rs_storage_alloc(t->storage, bytes, stream));
+    update_all_data(t->storage, t);
   }
   if (allocated != NULL)
     *allocated = !already;
@@ -275,8 +266,8 @@ reshard_status reshard_storage_free(reshard_tensor t, void *stream, int *freed) 
     RS_TRY(check_owner(call, t->storage));
     RS_TRY(check_free(call, t));
     RS_TRY(check_pool(call, t->storage, stream));
-    rs_storage_empty(t->storage, stream);
-    tell_all(t->storage, t);
+    rs_storage_free(t->storage, stream);
+    update_all_data(t->storage, t);
   }
   if (freed != NULL)
     *freed = !already;

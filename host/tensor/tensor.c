@@ -1,14 +1,15 @@
-/* A shape and strides over storage. What follows from them is found once, here. */
+/* A shape and strides over storage. All that follows from them is computed here, once. */
 #include "tensor/tensor.h"
 
 #include "device/stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* --- What follows from a shape and strides ----------------------------------------------------------------------- */
 
-/* May two elements share memory? Sufficient, and exact for what comes from slicing and transposing: by ascending
- * stride, each has to step over all that the dims so far span. */
+/* Two elements may share memory. Sufficient, and exact for slices and transpositions: by ascending stride, each stride
+ * has to step over all that the dims so far span. */
 static bool may_overlap(const reshard_tensor_info *info) {
   int order[RESHARD_MAX_DIMS], n = 0;
   for (int d = 0; d < info->ndim; d++) {
@@ -35,7 +36,7 @@ static reshard_status check_dims(const char *call, reshard_dtype dtype, int ndim
   if (ndim < 0 || ndim > RESHARD_MAX_DIMS)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d dims, 0 to %d are allowed", call, ndim, RESHARD_MAX_DIMS);
   if (ndim > 0 && shape == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: shape is NULL", call);
+    return rs_error_null(call, "shape");
   for (int d = ndim - 1; d >= 0; d--) {
     if (shape[d] < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: extent %lld of dim %d is negative", call, (long long)shape[d], d);
@@ -73,8 +74,8 @@ reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndi
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
-                              reshard_tensor *tensor) {
+reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
+                             reshard_tensor *tensor) {
   struct reshard_tensor_s *made;
   RS_TRY(rs_alloc(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
@@ -85,69 +86,69 @@ reshard_status rs_tensor_over(rs_storage *storage, const reshard_tensor_info *in
   made->info.offset = offset;
   made->info.device_type = storage->type;
   made->info.device_index = storage->index;
-  rs_storage_join(storage, made);
+  rs_storage_attach(storage, made);
   *tensor = made;
   return RESHARD_SUCCESS;
 }
 
 /* --- Making ------------------------------------------------------------------------------------------------------ */
 
-static reshard_status create(const char *call, reshard_device device, bool pinned, reshard_dtype dtype, int ndim,
-                             const int64_t *shape, void *stream, reshard_tensor *tensor) {
+static reshard_status create_tensor(const char *call, reshard_device device, bool pinned, reshard_dtype dtype, int ndim,
+                                    const int64_t *shape, void *stream, reshard_tensor *tensor) {
   reshard_tensor_info info;
   rs_storage *storage;
   size_t bytes;
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, NULL, &info, &bytes));
   if (device != NULL) {
     RS_TRY(rs_stream_check(device->device, stream, call));
     RS_TRY(rs_device_check_capture(call, device->device, stream));
   }
   RS_TRY(rs_storage_create(device, pinned, &storage));
-  reshard_status status = rs_storage_fill(storage, bytes, stream);
+  reshard_status status = rs_storage_alloc(storage, bytes, stream);
   if (status == RESHARD_SUCCESS)
-    status = rs_tensor_over(storage, &info, bytes, 0, tensor);
+    status = rs_tensor_new(storage, &info, bytes, 0, tensor);
   if (status != RESHARD_SUCCESS)
     rs_storage_release(storage);
   return status;
 }
 
 reshard_status reshard_tensor_create(reshard_dtype dtype, int ndim, const int64_t *shape, reshard_tensor *tensor) {
-  return create("reshard_tensor_create", NULL, false, dtype, ndim, shape, NULL, tensor);
+  return create_tensor("reshard_tensor_create", NULL, false, dtype, ndim, shape, NULL, tensor);
 }
 
 reshard_status reshard_tensor_create_on(reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
                                         void *stream, reshard_tensor *tensor) {
   static const char call[] = "reshard_tensor_create_on";
   if (device == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
-  return create(call, device, false, dtype, ndim, shape, stream, tensor);
+    return rs_error_null(call, "device");
+  return create_tensor(call, device, false, dtype, ndim, shape, stream, tensor);
 }
 
 reshard_status rs_tensor_create_pinned(reshard_device gpu, reshard_dtype dtype, int ndim, const int64_t *shape,
                                        void *stream, reshard_tensor *tensor) {
-  RS_TRY(create("rs_tensor_create_pinned", gpu, true, dtype, ndim, shape, stream, tensor));
+  RS_TRY(create_tensor("rs_tensor_create_pinned", gpu, true, dtype, ndim, shape, stream, tensor));
   (*tensor)->info.pin_memory = 1;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status wrap(const char *call, reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
-                           const int64_t *strides, void *data, void (*release)(void *user, void *data), void *user,
-                           reshard_tensor *tensor) {
+static reshard_status wrap_memory(const char *call, reshard_device device, reshard_dtype dtype, int ndim,
+                                  const int64_t *shape, const int64_t *strides, void *data,
+                                  void (*release)(void *user, void *data), void *user, reshard_tensor *tensor) {
   reshard_tensor_info info;
   rs_storage *storage;
   size_t reach;
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+    return rs_error_null(call, "tensor");
   RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, strides, &info, &reach));
   if (data == NULL && info.elements > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: data is NULL and should hold %lld elements", call,
                     (long long)info.elements);
-  RS_TRY(rs_storage_lend(device, data, reach, release, user, &storage));
-  reshard_status status = rs_tensor_over(storage, &info, reach, 0, tensor);
+  RS_TRY(rs_storage_borrow(device, data, reach, release, user, &storage));
+  reshard_status status = rs_tensor_new(storage, &info, reach, 0, tensor);
   if (status != RESHARD_SUCCESS) {
-    storage->release = NULL; /* it stays the caller's */
+    storage->release = NULL; /* the memory stays the caller's */
     rs_storage_release(storage);
   }
   return status;
@@ -156,13 +157,13 @@ static reshard_status wrap(const char *call, reshard_device device, reshard_dtyp
 reshard_status reshard_tensor_wrap(reshard_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
                                    void *data, void (*release)(void *user, void *data), void *user,
                                    reshard_tensor *tensor) {
-  return wrap("reshard_tensor_wrap", NULL, dtype, ndim, shape, strides, data, release, user, tensor);
+  return wrap_memory("reshard_tensor_wrap", NULL, dtype, ndim, shape, strides, data, release, user, tensor);
 }
 
 reshard_status reshard_tensor_wrap_on(reshard_device device, reshard_dtype dtype, int ndim, const int64_t *shape,
                                       const int64_t *strides, void *data, void (*release)(void *user, void *data),
                                       void *user, reshard_tensor *tensor) {
-  return wrap("reshard_tensor_wrap_on", device, dtype, ndim, shape, strides, data, release, user, tensor);
+  return wrap_memory("reshard_tensor_wrap_on", device, dtype, ndim, shape, strides, data, release, user, tensor);
 }
 
 /* --- Its life ---------------------------------------------------------------------------------------------------- */
@@ -186,14 +187,29 @@ reshard_tensor reshard_tensor_retain(reshard_tensor tensor) {
 void reshard_tensor_release(reshard_tensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
-  rs_storage_leave(tensor->storage, tensor);
+  rs_storage_detach(tensor->storage, tensor);
   rs_storage_release(tensor->storage);
   free(tensor);
 }
 
 reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshard_tensor_info *info) {
   if (tensor == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tensor_get_info: %s is NULL", tensor == NULL ? "tensor" : "info");
+    return rs_error_null("reshard_tensor_get_info", tensor == NULL ? "tensor" : "info");
   *info = tensor->info;
   return RESHARD_SUCCESS;
+}
+
+/* --- Texts and casts --------------------------------------------------------------------------------------------- */
+
+const char *rs_device_text(char buffer[RS_DEVICE_TEXT], reshard_device_type type, int index) {
+  snprintf(buffer, RS_DEVICE_TEXT, type == RESHARD_DEVICE_CPU ? "the CPU" : "cuda:%d", index);
+  return buffer;
+}
+
+reshard_status rs_tensor_list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst) {
+  rs_axis axes[RESHARD_MAX_DIMS];
+  int64_t from = (int64_t)reshard_dtype_size(src->dtype), to = (int64_t)reshard_dtype_size(dst->dtype);
+  for (int d = 0; d < src->ndim; d++)
+    axes[d] = (rs_axis){src->shape[d], src->strides[d] * from, dst->strides[d] * to};
+  return rs_casts_add(casts, src->data, dst->data, src->dtype, dst->dtype, src->ndim, axes);
 }

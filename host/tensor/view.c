@@ -1,11 +1,11 @@
-/* Views: other shapes over the same storage. Each of them is strides and an offset; what they reach is checked in one
- * place, against the bytes that the storage has now. Storage that is freed has none: what is made over it then has data
- * where it is allocated again with enough of them. */
+/* Views: other shapes over the same storage. Each is strides and an offset; their byte range is checked in one place,
+ * against the bytes that the storage has now. A view of freed storage has data again once the storage is allocated with
+ * enough bytes. */
 #include "tensor/tensor.h"
 
 #include <string.h>
 
-/* Within the storage, with the flags of the tensor. */
+/* Makes a view within the storage, with the flags of the tensor. */
 static reshard_status make_view(const char *call, reshard_tensor t, int ndim, const int64_t *shape,
                                 const int64_t *strides, int64_t offset, reshard_tensor *view) {
   reshard_tensor_info info;
@@ -13,12 +13,12 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   int64_t end = 0;
   char shape_text[RS_SHAPE_TEXT], strides_text[RS_SHAPE_TEXT];
   if (view == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: view is NULL", call);
+    return rs_error_null(call, "view");
   RS_TRY(rs_tensor_describe(call, t->info.dtype, ndim, shape, strides, &info, &reach));
   if (offset < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: offset %lld is negative", call, (long long)offset);
   bool fits = rs_mul(offset, (int64_t)reshard_dtype_size(info.dtype), &end) && rs_add(end, (int64_t)reach, &end);
-  bool freed = t->storage->bytes == 0 && !t->storage->lent;
+  bool freed = t->storage->bytes == 0 && !t->storage->borrowed;
   if (info.elements > 0 && (!fits || (!freed && (size_t)end > t->storage->bytes)))
     return rs_error(
         RESHARD_ERROR_INVALID, "%s: shape %s with strides %s at offset %lld reaches %s%lld bytes, the storage has %zu",
@@ -27,14 +27,14 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   info.requires_grad = t->info.requires_grad;
   info.pin_memory = t->info.pin_memory;
   rs_storage_retain(t->storage);
-  reshard_status status = rs_tensor_over(t->storage, &info, reach, offset, view);
+  reshard_status status = rs_tensor_new(t->storage, &info, reach, offset, view);
   if (status != RESHARD_SUCCESS)
     rs_storage_release(t->storage);
   return status;
 }
 
 static reshard_status check_tensor(const char *call, reshard_tensor t) {
-  return t != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: tensor is NULL", call);
+  return t != NULL ? RESHARD_SUCCESS : rs_error_null(call, "tensor");
 }
 
 reshard_status reshard_tensor_as_strided(reshard_tensor t, int ndim, const int64_t *shape, const int64_t *strides,
@@ -44,7 +44,7 @@ reshard_status reshard_tensor_as_strided(reshard_tensor t, int ndim, const int64
   return make_view(call, t, ndim, shape, strides, offset, view);
 }
 
-/* A dim that may be counted from the end. */
+/* Converts a dim that may be counted from the end. */
 static reshard_status find_dim(const char *call, const reshard_tensor_info *info, int given, int *dim) {
   if (given < -info->ndim || given >= info->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d of a tensor of %d dims", call, given, info->ndim);
@@ -77,7 +77,7 @@ reshard_status reshard_tensor_permute(reshard_tensor t, const int *order, reshar
   int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
   bool taken[RESHARD_MAX_DIMS] = {false};
   if (order == NULL && info->ndim > 0)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: order is NULL", call);
+    return rs_error_null(call, "order");
   for (int d = 0; d < info->ndim; d++) {
     int from = 0;
     RS_TRY(find_dim(call, info, order[d], &from));
@@ -92,9 +92,9 @@ reshard_status reshard_tensor_permute(reshard_tensor t, const int *order, reshar
 
 /* --- Another shape ------------------------------------------------------------------------------------------------ */
 
-/* The shape with its -1, if it has one, replaced by what makes as many elements. */
-static reshard_status complete(const char *call, const reshard_tensor_info *info, int ndim, const int64_t *given,
-                               int64_t *shape) {
+/* Copies the shape; -1, if it has one, becomes the extent that makes as many elements. */
+static reshard_status complete_shape(const char *call, const reshard_tensor_info *info, int ndim, const int64_t *given,
+                                     int64_t *shape) {
   char from[RS_SHAPE_TEXT], to[RS_SHAPE_TEXT];
   int64_t known = 1;
   int open = -1;
@@ -119,8 +119,8 @@ static reshard_status complete(const char *call, const reshard_tensor_info *info
                   rs_shape_text(from, info->ndim, info->shape));
 }
 
-/* Dims that follow one another in memory are one run of elements with a step; the new dims are cut out of the runs,
- * innermost first, and none may lie in two of them. */
+/* Cuts the new dims out of runs, innermost first, and none out of two of them. Dims that follow one another in memory
+ * are a run of elements with a step. */
 static bool cut_runs(const reshard_tensor_info *info, int ndim, const int64_t *shape, int64_t *strides) {
   struct {
     int64_t n, step;
@@ -139,7 +139,7 @@ static bool cut_runs(const reshard_tensor_info *info, int ndim, const int64_t *s
   int64_t left = 1, step = 1; /* of the run that is cut */
   for (int d = ndim - 1, next = 0; d >= 0; d--) {
     if (left == 1 && shape[d] > 1) {
-      left = runs[next].n; /* there is one: as many elements on both sides */
+      left = runs[next].n; /* there is a next one: both sides have as many elements */
       step = runs[next++].step;
     }
     if (left % shape[d] != 0)
@@ -157,7 +157,7 @@ reshard_status reshard_tensor_reshape(reshard_tensor t, int ndim, const int64_t 
   const reshard_tensor_info *info = &t->info;
   int64_t whole[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
   char from[RS_SHAPE_TEXT], to[RS_SHAPE_TEXT], steps[RS_SHAPE_TEXT];
-  RS_TRY(complete(call, info, ndim, shape, whole));
+  RS_TRY(complete_shape(call, info, ndim, shape, whole));
   if (info->elements > 0 && !cut_runs(info, ndim, whole, strides))
     return rs_error(RESHARD_ERROR_INVALID, "%s: shape %s with strides %s cannot be seen as %s without a copy", call,
                     rs_shape_text(from, info->ndim, info->shape), rs_shape_text(steps, info->ndim, info->strides),

@@ -14,13 +14,17 @@ static reshard_status wrong_kind(const char *call, const char *name, reshard_tre
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is %s, %s is needed", call, name, rs_node_text(text, tree), wanted);
 }
 
-static reshard_status no_output(const char *call) {
-  return rs_error(RESHARD_ERROR_INVALID, "%s: an output is NULL", call);
+reshard_status rs_tree_check_arguments(const char *call, reshard_tree args, reshard_tree kwargs) {
+  if (!is_sequence(args))
+    return wrong_kind(call, "args", args, "a tuple or a list");
+  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
+    return wrong_kind(call, "kwargs", kwargs, "a dict");
+  return RESHARD_SUCCESS;
 }
 
-/* Two trees are made: both, or none. */
-static reshard_status give(reshard_status status, reshard_tree first, reshard_tree second, reshard_tree *to_first,
-                           reshard_tree *to_second) {
+/* Returns both trees, or none after an error. */
+static reshard_status return_trees(reshard_status status, reshard_tree first, reshard_tree second,
+                                   reshard_tree *to_first, reshard_tree *to_second) {
   if (status == RESHARD_SUCCESS) {
     *to_first = first;
     *to_second = second;
@@ -45,7 +49,7 @@ static reshard_status add_name(reshard_tree names, const char *name) {
   return status;
 }
 
-static reshard_status pack(reshard_tree args, reshard_tree kwargs, reshard_tree values, reshard_tree names) {
+static reshard_status pack_values(reshard_tree args, reshard_tree kwargs, reshard_tree values, reshard_tree names) {
   int64_t n = reshard_tree_count(kwargs);
   RS_TRY(add_all(args, 0, reshard_tree_count(args), values));
   RS_TRY(add_all(kwargs, 0, n, values));
@@ -54,7 +58,7 @@ static reshard_status pack(reshard_tree args, reshard_tree kwargs, reshard_tree 
   return RESHARD_SUCCESS;
 }
 
-/* No integer keys: they name no argument. */
+/* Checks that there are no integer keys: they name no argument. */
 static reshard_status check_names(const char *call, reshard_tree kwargs) {
   int64_t key;
   for (int64_t i = 0; i < reshard_tree_count(kwargs); i++)
@@ -68,39 +72,36 @@ reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, 
                                         reshard_tree *names) {
   static const char call[] = "reshard_tree_pack_kwargs";
   reshard_tree all = NULL, keys = NULL;
-  if (!is_sequence(args))
-    return wrong_kind(call, "args", args, "a tuple or a list");
-  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
-    return wrong_kind(call, "kwargs", kwargs, "a dict");
+  RS_TRY(rs_tree_check_arguments(call, args, kwargs));
   if (values == NULL || names == NULL)
-    return no_output(call);
+    return rs_error_null(call, "an output");
   RS_TRY(check_names(call, kwargs));
   reshard_status status = reshard_tree_tuple(&all);
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_tuple(&keys);
   if (status == RESHARD_SUCCESS)
-    status = pack(args, kwargs, all, keys);
-  return give(status, all, keys, values, names);
+    status = pack_values(args, kwargs, all, keys);
+  return return_trees(status, all, keys, values, names);
 }
 
-static const char unpacks[] = "reshard_tree_unpack_kwargs";
+static const char unpack_call[] = "reshard_tree_unpack_kwargs";
 
-/* A value by the i-th name. */
+/* Adds a value by the i-th name. */
 static reshard_status add_named(reshard_tree names, int64_t i, reshard_tree value, reshard_tree kwargs) {
   reshard_tree name = names->children.at[i];
   char quoted[RS_QUOTE], text[RS_NODE_TEXT], *key;
   if (name->kind != RESHARD_TREE_BYTES)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: name %lld is %s, bytes are needed", unpacks, (long long)i,
+    return rs_error(RESHARD_ERROR_INVALID, "%s: name %lld is %s, bytes are needed", unpack_call, (long long)i,
                     rs_node_text(text, name));
   RS_TRY(rs_alloc_zero(&key, (int64_t)name->size + 1, 1));
   if (name->size > 0)
     memcpy(key, name->bytes, name->size);
   reshard_status status = RESHARD_SUCCESS;
   if (strlen(key) != name->size)
-    status = rs_error(RESHARD_ERROR_INVALID, "%s: name %lld of %zu bytes has a NUL at %zu", unpacks, (long long)i,
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: name %lld of %zu bytes has a NUL at %zu", unpack_call, (long long)i,
                       name->size, strlen(key));
   else if (kwargs->form != NULL && rs_names_find(&kwargs->form->keys, key, name->size) >= 0)
-    status = rs_error(RESHARD_ERROR_INVALID, "%s: names %lld and %lld are both '%s'", unpacks,
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: names %lld and %lld are both '%s'", unpack_call,
                       (long long)rs_names_find(&kwargs->form->keys, key, name->size), (long long)i,
                       rs_quote(quoted, sizeof quoted, key));
   else
@@ -109,7 +110,7 @@ static reshard_status add_named(reshard_tree names, int64_t i, reshard_tree valu
   return status;
 }
 
-static reshard_status unpack(reshard_tree values, reshard_tree names, reshard_tree args, reshard_tree kwargs) {
+static reshard_status unpack_values(reshard_tree values, reshard_tree names, reshard_tree args, reshard_tree kwargs) {
   int64_t n = reshard_tree_count(names), first = reshard_tree_count(values) - n;
   RS_TRY(add_all(values, 0, first, args));
   for (int64_t i = 0; i < n; i++)
@@ -121,17 +122,17 @@ reshard_status reshard_tree_unpack_kwargs(reshard_tree values, reshard_tree name
                                           reshard_tree *kwargs) {
   reshard_tree positional = NULL, named = NULL;
   if (!is_sequence(values) || !is_sequence(names))
-    return wrong_kind(unpacks, !is_sequence(values) ? "values" : "names", !is_sequence(values) ? values : names,
+    return wrong_kind(unpack_call, !is_sequence(values) ? "values" : "names", !is_sequence(values) ? values : names,
                       "a tuple or a list");
   if (args == NULL || kwargs == NULL)
-    return no_output(unpacks);
+    return rs_error_null(unpack_call, "an output");
   if (reshard_tree_count(names) > reshard_tree_count(values))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld names for %lld values", unpacks,
+    return rs_error(RESHARD_ERROR_INVALID, "%s: %lld names for %lld values", unpack_call,
                     (long long)reshard_tree_count(names), (long long)reshard_tree_count(values));
   reshard_status status = reshard_tree_tuple(&positional);
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_dict(&named);
   if (status == RESHARD_SUCCESS)
-    status = unpack(values, names, positional, named);
-  return give(status, positional, named, args, kwargs);
+    status = unpack_values(values, names, positional, named);
+  return return_trees(status, positional, named, args, kwargs);
 }

@@ -12,15 +12,6 @@ typedef struct casting {
   rs_casts casts;
 } casting;
 
-/* Lists the cast of a tensor into a new one. */
-static reshard_status list_cast(casting *c, reshard_tensor src, reshard_tensor dst) {
-  rs_axis axes[RESHARD_MAX_DIMS];
-  int64_t from = (int64_t)reshard_dtype_size(src->info.dtype), to = (int64_t)reshard_dtype_size(c->to);
-  for (int d = 0; d < src->info.ndim; d++)
-    axes[d] = (rs_axis){src->info.shape[d], src->info.strides[d] * from, dst->info.strides[d] * to};
-  return rs_casts_add(&c->casts, src->info.data, dst->info.data, src->info.dtype, c->to, src->info.ndim, axes);
-}
-
 static reshard_status cast_one(casting *c, reshard_tensor src, reshard_tensor *cast) {
   const reshard_tensor_info *info = &src->info;
   if (!rs_cast_supported(info->dtype, c->to))
@@ -29,7 +20,7 @@ static reshard_status cast_one(casting *c, reshard_tensor src, reshard_tensor *c
   reshard_tensor dst;
   RS_TRY(rs_tensor_use("reshard_tree_cast", src, c->stream));
   RS_TRY(reshard_tensor_create_on(c->device, c->to, info->ndim, info->shape, c->stream, &dst));
-  reshard_status status = info->elements > 0 ? list_cast(c, src, dst) : RESHARD_SUCCESS;
+  reshard_status status = info->elements > 0 ? rs_tensor_list_cast(&c->casts, info, &dst->info) : RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS) {
     reshard_tensor_release(dst);
     return status;
@@ -47,10 +38,7 @@ static reshard_status cast_tensor(void *user, const char *path, reshard_tensor t
 reshard_status reshard_tree_cast(reshard_tree tree, reshard_dtype to, reshard_device device, void *stream,
                                  reshard_tree *cast) {
   if (tree == NULL || device == NULL || cast == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_cast: %s is NULL",
-                    tree == NULL     ? "tree"
-                    : device == NULL ? "device"
-                                     : "cast");
+    return rs_error_null("reshard_tree_cast", tree == NULL ? "tree" : device == NULL ? "device" : "cast");
   if (!rs_cast_knows(to))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_tree_cast: to %s, which is no floating dtype with casts",
                     reshard_dtype_string(to));

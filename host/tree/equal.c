@@ -1,17 +1,17 @@
-/* Are two trees equal? Both are gone through side by side. Where both have containers that may be at several places the
- * pair is noted, and looked into once: so trees that share much are compared in the time of their nodes, not of their
- * paths. A pair that is still being looked into is no matter, for there are no cycles. */
+/* Comparison of two trees, side by side. Where both have containers that may be at several places the pair is recorded,
+ * and compared once. So trees that share much are compared in the time of their nodes, not of their paths. A pair whose
+ * comparison is under way counts as equal, for there are no cycles. */
 #include "tree/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct both {
+typedef struct node_pair {
   reshard_tree a, b;
-} both;
+} node_pair;
 
 typedef struct level {
-  both node;
+  node_pair node;
   int64_t next; /* child */
 } level;
 
@@ -24,7 +24,7 @@ static bool same_numbers(const int64_t *a, const int64_t *b, int64_t n) {
   return (a == NULL) == (b == NULL) && (a == NULL || memcmp(a, b, (size_t)n * sizeof *a) == 0);
 }
 
-/* Names, and what a packed sequence carries. Both containers are of one kind and have as many children. */
+/* Compares names, and the rows of a packed sequence. Both containers are of one kind and have as many children. */
 static bool same_forms(const rs_tree_form *a, const rs_tree_form *b) {
   if (a == b || a == NULL || b == NULL) /* a dict without keys may have one or not */
     return true;
@@ -39,7 +39,7 @@ static bool same_forms(const rs_tree_form *a, const rs_tree_form *b) {
          same_numbers(a->back, b->back, a->steps > 0 ? a->sizes[0] : 0);
 }
 
-/* But for children. */
+/* Compares two nodes but for their children. */
 static bool same_nodes(reshard_tree a, reshard_tree b) {
   if (a->kind != b->kind)
     return false;
@@ -61,39 +61,39 @@ static bool same_nodes(reshard_tree a, reshard_tree b) {
   return false;
 }
 
-/* *news: whether the pair has not been met. */
-static reshard_status meet(comparison *c, both pair, bool *news) {
-  both *kept;
+/* Records a pair; *is_new: it was not there before. */
+static reshard_status mark_pair(comparison *c, node_pair pair, bool *is_new) {
+  node_pair *kept;
   int64_t number, before = c->seen.all.n;
-  *news = true;
+  *is_new = true;
   if (!rs_node_shared(pair.a) || !rs_node_shared(pair.b))
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_copy(&kept, &pair, 1, sizeof pair));
   reshard_status status = rs_names_put(&c->seen, kept, sizeof *kept, &number);
-  *news = status == RESHARD_SUCCESS && number == before;
-  if (!*news)
+  *is_new = status == RESHARD_SUCCESS && number == before;
+  if (!*is_new)
     free(kept);
   return status;
 }
 
 /* Compares two nodes; containers that are alike become a level. */
-static reshard_status compare(comparison *c, both pair, bool *equal) {
-  bool news;
+static reshard_status compare_nodes(comparison *c, node_pair pair, bool *equal) {
+  bool is_new;
   *equal = pair.a == pair.b || same_nodes(pair.a, pair.b);
   if (!*equal || pair.a == pair.b || reshard_tree_count(pair.a) == 0)
     return RESHARD_SUCCESS;
   if (pair.a->kind == RESHARD_TREE_SET)
     return rs_sets_equal(pair.a, pair.b, equal);
-  RS_TRY(meet(c, pair, &news));
-  if (!news)
+  RS_TRY(mark_pair(c, pair, &is_new));
+  if (!is_new)
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&c->levels, c->levels.n + 1));
   c->levels.at[c->levels.n++] = (level){pair, 0};
   return RESHARD_SUCCESS;
 }
 
-static reshard_status compare_all(comparison *c, both trees, bool *equal) {
-  RS_TRY(compare(c, trees, equal));
+static reshard_status compare_trees(comparison *c, node_pair trees, bool *equal) {
+  RS_TRY(compare_nodes(c, trees, equal));
   while (c->levels.n > 0 && *equal) {
     level *l = &c->levels.at[c->levels.n - 1];
     if (l->next == l->node.a->children.n) {
@@ -101,7 +101,7 @@ static reshard_status compare_all(comparison *c, both trees, bool *equal) {
       continue;
     }
     int64_t i = l->next++;
-    RS_TRY(compare(c, (both){l->node.a->children.at[i], l->node.b->children.at[i]}, equal));
+    RS_TRY(compare_nodes(c, (node_pair){l->node.a->children.at[i], l->node.b->children.at[i]}, equal));
   }
   return RESHARD_SUCCESS;
 }
@@ -110,11 +110,8 @@ reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, int *equal) {
   comparison c = {0};
   bool same = false;
   if (a == NULL || b == NULL || equal == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_equal: %s is NULL",
-                    a == NULL   ? "a"
-                    : b == NULL ? "b"
-                                : "the output");
-  reshard_status status = compare_all(&c, (both){a, b}, &same);
+    return rs_error_null("reshard_tree_equal", a == NULL ? "a" : b == NULL ? "b" : "the output");
+  reshard_status status = compare_trees(&c, (node_pair){a, b}, &same);
   for (int64_t i = 0; i < c.seen.all.n; i++)
     free((void *)c.seen.all.at[i].at);
   rs_names_free(&c.seen);

@@ -1,4 +1,4 @@
-/* Looking at the nodes of a tree. */
+/* Fields of the nodes of a tree. */
 #include "tree/tree.h"
 
 #include "base/text.h"
@@ -8,7 +8,9 @@
 
 reshard_tree_kind reshard_tree_get_kind(reshard_tree tree) { return tree != NULL ? tree->kind : (reshard_tree_kind)0; }
 
-int64_t reshard_tree_count(reshard_tree tree) { return tree != NULL && rs_node_holds(tree) ? tree->children.n : 0; }
+int64_t reshard_tree_count(reshard_tree tree) {
+  return tree != NULL && rs_node_is_container(tree) ? tree->children.n : 0;
+}
 
 const reshard_tree_type *reshard_tree_get_type(reshard_tree tree) {
   return reshard_tree_get_kind(tree) == RESHARD_TREE_OPAQUE ? tree->type : NULL;
@@ -26,16 +28,16 @@ reshard_status reshard_tree_child(reshard_tree tree, int64_t i, const char **key
   return RESHARD_SUCCESS;
 }
 
-/* There, with somewhere to put the answer? */
-static reshard_status check_there(const char *call, reshard_tree tree, const void *output) {
+/* Checks that tree and output are there. */
+static reshard_status check_output(const char *call, reshard_tree tree, const void *output) {
   if (tree == NULL || output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tree == NULL ? "tree" : "the output");
+    return rs_error_null(call, tree == NULL ? "tree" : "the output");
   return RESHARD_SUCCESS;
 }
 
 static reshard_status check_kind(const char *call, reshard_tree tree, reshard_tree_kind kind, const void *output) {
   char text[RS_NODE_TEXT];
-  RS_TRY(check_there(call, tree, output));
+  RS_TRY(check_output(call, tree, output));
   if (tree->kind != kind)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not %s", call, rs_node_text(text, tree),
                     rs_kind_text(kind));
@@ -45,9 +47,9 @@ static reshard_status check_kind(const char *call, reshard_tree tree, reshard_tr
 reshard_status reshard_tree_find(reshard_tree container, const char *key, reshard_tree *child) {
   static const char call[] = "reshard_tree_find";
   char text[RS_NODE_TEXT], quoted[RS_QUOTE];
-  RS_TRY(check_there(call, container, child));
+  RS_TRY(check_output(call, container, child));
   if (key == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the key is NULL", call);
+    return rs_error_null(call, "the key");
   if (container->kind != RESHARD_TREE_DICT && container->kind != RESHARD_TREE_STRUCT &&
       container->kind != RESHARD_TREE_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a dict", call, rs_node_text(text, container));
@@ -110,9 +112,9 @@ reshard_status reshard_tree_get_tensor(reshard_tree tree, reshard_tensor *tensor
 reshard_status reshard_tree_get_opaque(reshard_tree tree, const reshard_tree_type *type, void **value) {
   static const char call[] = "reshard_tree_get_opaque";
   char text[RS_NODE_TEXT], wanted[RS_QUOTE];
-  RS_TRY(check_there(call, tree, value));
+  RS_TRY(check_output(call, tree, value));
   if (type == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: type is NULL", call);
+    return rs_error_null(call, "type");
   if (tree->kind != RESHARD_TREE_OPAQUE || tree->type != type)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a %s", call, rs_node_text(text, tree),
                     rs_quote(wanted, sizeof wanted, type->name));

@@ -1,32 +1,32 @@
-/* Trees of the structure of another one.
+/* Trees of the structure of another one, made by one walk.
  *
- * One walk does it. A node that may be at several places - one that has more references than its place in the container
- * needs - is looked up in a table, so that it is mapped once; nodes with one reference, nearly all of them, are not. A
- * container is copied when the first of its children has changed: with the children before it, and those that follow
- * are appended as the walk comes to them. A copy shares the names of what it is a copy of. So what has not changed is
- * never touched, and what has costs its node and its place.
+ * A node with more references than its place in the container needs may be at several places. It is looked up in a
+ * table, and so mapped once; nodes with one reference, nearly all of them, are not. A container is copied when the
+ * first of its children has changed, with the children before it; later ones are appended as the walk comes to them. A
+ * copy shares the names of its original. So unchanged nodes are never touched, and a changed one costs its node and its
+ * place.
  *
- * Flattening is a mapping that changes nothing, and rebuilding one that knows what each leaf becomes. */
+ * Flattening is a mapping that changes nothing; rebuilding is one that replaces each leaf. */
 #include "tensor/tensor.h"
-#include "tree/tree.h"
+#include "tree/walk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What becomes of a container that the walk is in. */
-typedef struct copy {
+/* The copy of a container that the walk is in. */
+typedef struct container_copy {
   reshard_tree made; /* owned; NULL: nothing in it has changed so far */
-  int64_t number;    /* among those that may be at several places; -1: it is at one */
-} copy;
+  int64_t number;    /* of those that may be at several places; -1: it is at one */
+} container_copy;
 
 typedef struct mapping {
   reshard_tree_leaf_map map;
   void *user;
-  bool sets; /* are gone into */
+  bool sets; /* leaves of sets are mapped, too */
   rs_walk walk;
-  RS_VEC(copy) copies;          /* of the containers in the walk's stack */
-  rs_names seen;                /* nodes that may be at several places */
-  RS_VEC(reshard_tree) results; /* what they have become, owned; NULL: themselves, or not known yet */
+  RS_VEC(container_copy) copies; /* of the containers in the walk's stack */
+  rs_names seen;                 /* nodes that may be at several places */
+  RS_VEC(reshard_tree) results;  /* of these nodes, owned; NULL: unchanged, or not known yet */
 } mapping;
 
 static void mapping_free(mapping *m) {
@@ -40,7 +40,7 @@ static void mapping_free(mapping *m) {
   free(m->results.at);
 }
 
-/* The data of a packed sequence may change, its rows may not. */
+/* Checks that the data of a packed sequence keep their rows. */
 static reshard_status check_packed(reshard_tree before, reshard_tree after) {
   char text[RS_NODE_TEXT];
   if (after->kind != RESHARD_TREE_TENSOR)
@@ -52,15 +52,15 @@ static reshard_status check_packed(reshard_tree before, reshard_tree after) {
   return RESHARD_SUCCESS;
 }
 
-/* A leaf of a set may become another one. */
+/* Checks that a member of a set becomes a leaf. */
 static reshard_status check_member(reshard_tree after) {
   char text[RS_NODE_TEXT];
-  if (rs_node_holds(after))
+  if (rs_node_is_container(after))
     return rs_error(RESHARD_ERROR_INVALID, "a leaf of a set would become %s", rs_node_text(text, after));
   return RESHARD_SUCCESS;
 }
 
-/* A copy of a container with its first n children. */
+/* Copies a container with its first n children. */
 static reshard_status copy_first(reshard_tree container, int64_t n, reshard_tree *made) {
   RS_TRY(rs_node_like(container, made));
   for (int64_t i = 0; i < n; i++)
@@ -68,15 +68,15 @@ static reshard_status copy_first(reshard_tree container, int64_t n, reshard_tree
   return RESHARD_SUCCESS;
 }
 
-/* The child that the walk took last is taken over as what it has become; NULL: itself. The outermost result goes to
- * *root. */
-static reshard_status deliver(mapping *m, reshard_tree child, reshard_tree became, reshard_tree *root) {
+/* Replaces the child that the walk took last, by a node that is taken over; NULL: it stays. The outermost result goes
+ * to *root. */
+static reshard_status replace_child(mapping *m, reshard_tree child, reshard_tree became, reshard_tree *root) {
   if (m->walk.stack.n == 0) {
     *root = became != NULL ? became : reshard_tree_retain(child);
     return RESHARD_SUCCESS;
   }
   const rs_frame *f = &m->walk.stack.at[m->walk.stack.n - 1];
-  copy *c = &m->copies.at[m->copies.n - 1];
+  container_copy *c = &m->copies.at[m->copies.n - 1];
   reshard_status status = RESHARD_SUCCESS;
   if (became == NULL && c->made == NULL)
     return RESHARD_SUCCESS;
@@ -94,73 +94,73 @@ static reshard_status deliver(mapping *m, reshard_tree child, reshard_tree becam
   }
   if (became == NULL)
     became = reshard_tree_retain(child);
-  rs_node_place(became);
+  rs_node_mark_contained(became);
   c->made->children.at[c->made->children.n++] = became;
   return RESHARD_SUCCESS;
 }
 
-/* What a leaf becomes: NULL where it stays. */
+/* Maps a leaf; NULL where it stays. */
 static reshard_status map_leaf(const mapping *m, const char *path, reshard_tree leaf, reshard_tree *became) {
   *became = NULL;
   RS_TRY(m->map(m->user, path, leaf, became));
   if (*became == leaf) {
-    reshard_tree_release(leaf); /* the reference that was given */
+    reshard_tree_release(leaf); /* the reference that the function has returned */
     *became = NULL;
   }
   return RESHARD_SUCCESS;
 }
 
-/* The child that the walk took last. */
-static reshard_status take_child(mapping *m, const reshard_tree *slot, reshard_tree *root) {
+/* Maps the child that the walk took last. */
+static reshard_status map_child(mapping *m, const reshard_tree *slot, reshard_tree *root) {
   reshard_tree child = *slot, became;
   int64_t number = -1, before = m->results.n;
   if (rs_node_shared(child)) {
     RS_TRY(rs_vec_reserve(&m->results, before + 1));
     RS_TRY(rs_names_put(&m->seen, slot, sizeof *slot, &number));
     if (number < before)
-      return deliver(m, child, reshard_tree_retain(m->results.at[number]), root);
+      return replace_child(m, child, reshard_tree_retain(m->results.at[number]), root);
     m->results.at[m->results.n++] = NULL;
   }
   if (child->kind == RESHARD_TREE_SET && !m->sets)
-    return deliver(m, child, NULL, root);
-  if (rs_node_holds(child)) {
+    return replace_child(m, child, NULL, root);
+  if (rs_node_is_container(child)) {
     RS_TRY(rs_vec_reserve(&m->copies, m->copies.n + 1));
     RS_TRY(rs_walk_enter(&m->walk, child));
-    m->copies.at[m->copies.n++] = (copy){NULL, number};
+    m->copies.at[m->copies.n++] = (container_copy){NULL, number};
     return RESHARD_SUCCESS;
   }
   RS_TRY(map_leaf(m, m->walk.path.at, child, &became));
   if (number >= 0)
     m->results.at[number] = reshard_tree_retain(became);
-  return deliver(m, child, became, root);
+  return replace_child(m, child, became, root);
 }
 
-/* The walk is out of a container. */
-static reshard_status leave(mapping *m, reshard_tree container, reshard_tree *root) {
-  copy c = m->copies.at[m->copies.n - 1];
+/* Finishes a container that the walk has left. */
+static reshard_status finish_container(mapping *m, reshard_tree container, reshard_tree *root) {
+  container_copy c = m->copies.at[m->copies.n - 1];
   if (c.made != NULL && c.made->kind == RESHARD_TREE_SET)
     RS_TRY(rs_set_merge(c.made));
   m->copies.n--;
   if (c.number >= 0)
     m->results.at[c.number] = reshard_tree_retain(c.made);
-  return deliver(m, container, c.made, root);
+  return replace_child(m, container, c.made, root);
 }
 
 static reshard_status map_all(mapping *m, reshard_tree tree, reshard_tree *root) {
   if (tree->kind == RESHARD_TREE_SET && !m->sets)
-    return deliver(m, tree, NULL, root);
-  if (!rs_node_holds(tree)) {
+    return replace_child(m, tree, NULL, root);
+  if (!rs_node_is_container(tree)) {
     reshard_tree became;
     RS_TRY(map_leaf(m, "", tree, &became));
-    return deliver(m, tree, became, root);
+    return replace_child(m, tree, became, root);
   }
   RS_TRY(rs_vec_reserve(&m->copies, 1));
   RS_TRY(rs_walk_enter(&m->walk, tree));
-  m->copies.at[m->copies.n++] = (copy){NULL, -1};
+  m->copies.at[m->copies.n++] = (container_copy){NULL, -1};
   while (m->walk.stack.n > 0) {
     reshard_tree container = m->walk.stack.at[m->walk.stack.n - 1].node, *slot;
     RS_TRY(rs_walk_next(&m->walk, &slot));
-    RS_TRY(slot != NULL ? take_child(m, slot, root) : leave(m, container, root));
+    RS_TRY(slot != NULL ? map_child(m, slot, root) : finish_container(m, container, root));
   }
   return RESHARD_SUCCESS;
 }
@@ -177,7 +177,7 @@ reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *u
 
 static reshard_status check_arguments(const char *call, reshard_tree tree, bool map, const reshard_tree *mapped) {
   if (tree == NULL || !map || mapped == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, tree == NULL ? "tree" : !map ? "map" : "the output");
+    return rs_error_null(call, tree == NULL ? "tree" : !map ? "map" : "the output");
   return RESHARD_SUCCESS;
 }
 
@@ -209,15 +209,15 @@ static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf,
 }
 
 /* The lists, with the struct in front of its paths. */
-typedef struct listed {
+typedef struct leaf_list {
   reshard_tree_leaves leaves;
   reshard_tree *nodes;
   char *text;
   const char *paths[];
-} listed;
+} leaf_list;
 
-static reshard_status make_listed(flattening *f, const reshard_tree_leaves **leaves) {
-  listed *l;
+static reshard_status make_leaf_list(flattening *f, const reshard_tree_leaves **leaves) {
+  leaf_list *l;
   int64_t n = f->leaves.n;
   RS_TRY(rs_alloc(&l, (int64_t)sizeof *l + n * (int64_t)sizeof *l->paths, 1));
   for (int64_t i = 0; i < n; i++)
@@ -233,11 +233,11 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
   flattening f = {0};
   reshard_tree same = NULL;
   if (tree == NULL || leaves == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_flatten: %s is NULL", tree == NULL ? "tree" : "the output");
+    return rs_error_null("reshard_tree_flatten", tree == NULL ? "tree" : "the output");
   reshard_status status = rs_tree_map(tree, list_leaf, &f, true, &same);
   reshard_tree_release(same);
   if (status == RESHARD_SUCCESS)
-    status = make_listed(&f, leaves);
+    status = make_leaf_list(&f, leaves);
   free(f.begins.at);
   if (status != RESHARD_SUCCESS) {
     for (int64_t i = 0; i < f.leaves.n; i++)
@@ -249,7 +249,7 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
 }
 
 void reshard_tree_leaves_release(const reshard_tree_leaves *leaves) {
-  listed *l = (listed *)leaves;
+  leaf_list *l = (leaf_list *)leaves;
   if (l == NULL)
     return;
   for (int64_t i = 0; i < l->leaves.n; i++)
@@ -264,12 +264,12 @@ typedef struct rebuilding {
   const reshard_tree *leaves;
 } rebuilding;
 
-static reshard_status give_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
+static reshard_status replace_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   rebuilding *r = user;
   int64_t i = r->next++;
   (void)path;
   if (i >= r->n)
-    return RESHARD_SUCCESS; /* they are counted on */
+    return RESHARD_SUCCESS; /* the caller compares the number */
   if (r->leaves[i] == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_rebuild: leaf %lld is NULL", (long long)i);
   if (r->leaves[i] != leaf)
@@ -282,11 +282,8 @@ reshard_status reshard_tree_rebuild(reshard_tree structure, int64_t n, const res
   rebuilding r = {n, 0, leaves};
   reshard_tree made;
   if (structure == NULL || tree == NULL || (leaves == NULL && n > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    structure == NULL ? "structure"
-                    : tree == NULL    ? "the output"
-                                      : "leaves");
-  RS_TRY(rs_tree_map(structure, give_leaf, &r, true, &made));
+    return rs_error_null(call, structure == NULL ? "structure" : tree == NULL ? "the output" : "leaves");
+  RS_TRY(rs_tree_map(structure, replace_leaf, &r, true, &made));
   if (r.next != n) {
     reshard_tree_release(made);
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld leaves, the structure has %lld", call, (long long)n,

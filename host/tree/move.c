@@ -1,44 +1,36 @@
 /* Trees moved to a device.
  *
- * One mapping makes the new tensors and lists what is to be copied; then all is given to streams at once. Copies run
- * on a side stream of a GPU, so that they overlap with what the caller's stream does meanwhile. What protects whom:
+ * One mapping makes the new tensors and lists the copies; then all are given to streams at once. Copies run on a side
+ * stream of a GPU, so that they overlap with the caller's stream. What protects whom:
  *
  *   - A source that work of the caller's stream may still write (memory of a GPU, pinned memory): the side stream
- *     comes after that work. A source in pageable memory is read by the host before the call returns.
- *   - New storage is allocated on the side stream, which it belongs to: it is there as soon as what used that memory
- *     before is done, not when all that the caller's stream has been given is. The caller's stream is marked as one
- *     that uses it.
- *   - What the caller's stream does after the call comes after the copies: uses of what is new, writes to sources.
+ *     comes after that work. The host reads a source in pageable memory before the call returns.
+ *   - New storage belongs to the side stream, on which it is allocated: it is there as soon as earlier uses of that
+ *     memory are done, not when all work of the caller's stream is. The caller's stream is marked as one that uses it.
+ *   - Later work of the caller's stream comes after the copies: uses of new tensors, writes to sources.
  *   - A source that is released after the call: storage of a pool is freed after the streams that are marked on it;
- *     pinned memory that was lent is kept until an event has happened; lent memory of a GPU is its owner's business,
- *     who frees it in the order of the caller's stream. Storage that belongs to another GPU's streams cannot be marked
- *     with one of this GPU: a side stream of its owner waits for the copies and is marked instead.
- *   - Staging, and memory between a strided tensor and its copy, are given back on the side stream. */
+ *     borrowed pinned memory is retained until an event has happened. The owner of borrowed memory of a GPU frees it
+ *     in the order of the caller's stream. Storage of another GPU's streams cannot be marked with one of this GPU: a
+ *     side stream of its owner waits for the copies and is marked instead.
+ *   - Staging and temporary memory are freed on the side stream. */
 #include "tree/move.h"
 
-#include "tree/tree.h"
+#include "tree/walk.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#define PLACE_TEXT 16
-static const char *place_text(char buffer[PLACE_TEXT], reshard_device_type type, int index) {
-  snprintf(buffer, PLACE_TEXT, type == RESHARD_DEVICE_CPU ? "the CPU" : "cuda:%d", index);
-  return buffer;
-}
-
 reshard_status rs_tensor_where(const char *call, reshard_tensor tensor, reshard_device device) {
-  char is[PLACE_TEXT], wanted[PLACE_TEXT];
+  char is[RS_DEVICE_TEXT], wanted[RS_DEVICE_TEXT];
   if (rs_tensor_is_on(tensor, device->device))
     return RESHARD_SUCCESS;
   return rs_error(RESHARD_ERROR_INVALID, "%s: a tensor on %s, the device is %s", call,
-                  place_text(is, tensor->info.device_type, tensor->info.device_index),
-                  place_text(wanted, device->device->type, device->device->index));
+                  rs_device_text(is, tensor->info.device_type, tensor->info.device_index),
+                  rs_device_text(wanted, device->device->type, device->device->index));
 }
 
 /* --- What is to be moved --------------------------------------------------------------------------------- */
 
-/* The GPU at which things go on is known: its streams, and what they need. */
+/* Finds the streams and the events of the GPU that copies. */
 static reshard_status open_gpu(rs_move *m, reshard_device gpu) {
   m->gpu = reshard_device_retain(gpu);
   m->side = m->stream;
@@ -48,18 +40,18 @@ static reshard_status open_gpu(rs_move *m, reshard_device gpu) {
   return rs_deferred_release_begin(gpu->deferred, &m->kept);
 }
 
-/* A tensor that came without a handle (DLPack) gets one for the time of the move. */
+/* Opens the GPU of a source; one without a handle (DLPack) gets one for the time of the move. */
 static reshard_status open_source(rs_move *m, reshard_tensor src) {
-  char name[PLACE_TEXT];
+  char name[RS_DEVICE_TEXT];
   reshard_device owner = reshard_device_retain(rs_tensor_device(src));
   if (owner == NULL)
-    RS_TRY(reshard_device_create(place_text(name, RESHARD_DEVICE_CUDA, src->info.device_index), NULL, &owner));
+    RS_TRY(reshard_device_create(rs_device_text(name, RESHARD_DEVICE_CUDA, src->info.device_index), NULL, &owner));
   reshard_status status = open_gpu(m, owner);
   reshard_device_release(owner);
   return status;
 }
 
-static reshard_status open_for(rs_move *m, reshard_tensor src) {
+static reshard_status open_for_source(rs_move *m, reshard_tensor src) {
   if (m->to->device->type == RESHARD_DEVICE_CUDA)
     return m->gpu != NULL ? RESHARD_SUCCESS : open_gpu(m, m->to);
   if (m->gpu == NULL)
@@ -75,7 +67,7 @@ static void release_tensor(void *user, void *what) {
   reshard_tensor_release(what);
 }
 
-/* A side stream of another GPU's handle, which will come after the copies. */
+/* Finds a side stream of another GPU's handle, which will come after the copies. */
 static reshard_status owner_stream(rs_move *m, reshard_device owner, void **stream) {
   RS_TRY(rs_device_side(owner, RS_SIDE_OUT, stream));
   for (int64_t i = 0; i < m->owners.n; i++)
@@ -86,14 +78,14 @@ static reshard_status owner_stream(rs_move *m, reshard_device owner, void **stre
   return RESHARD_SUCCESS;
 }
 
-/* Keeps a source's memory until it has been copied, whatever becomes of the tensor. */
+/* Retains a source's memory until it has been copied, whatever becomes of the tensor. */
 static reshard_status keep_source(rs_move *m, reshard_tensor src) {
   reshard_device owner = rs_tensor_device(src);
   RS_TRY(rs_tensor_ready(m->call, src));
-  if (src->info.elements == 0) /* its storage may be freed, and stays its own */
+  if (src->info.elements == 0) /* its storage may be freed */
     return RESHARD_SUCCESS;
   if (rs_tensor_pageable(src)) {
-    m->pageable += (int64_t)rs_tensor_bytes(src);
+    m->pageable += (int64_t)rs_tensor_nbytes(src);
     return RESHARD_SUCCESS;
   }
   m->after |= !m->sources_ready;
@@ -122,13 +114,13 @@ static reshard_status make_destination(rs_move *m, reshard_tensor src, reshard_t
   return in || pinned ? rs_tensor_use(m->call, *dst, m->stream) : RESHARD_SUCCESS;
 }
 
-static reshard_status list_move(rs_move *m, reshard_tensor src, reshard_tensor *dst) {
-  RS_TRY(open_for(m, src));
-  RS_TRY(rs_vec_reserve(&m->moved, m->moved.n + 1));
+static reshard_status add_entry(rs_move *m, reshard_tensor src, reshard_tensor *dst) {
+  RS_TRY(open_for_source(m, src));
+  RS_TRY(rs_vec_reserve(&m->entries, m->entries.n + 1));
   RS_TRY(keep_source(m, src));
   RS_TRY(make_destination(m, src, dst));
   if (src->info.elements > 0)
-    m->moved.at[m->moved.n++] = (rs_moved){reshard_tensor_retain(src), *dst, NULL};
+    m->entries.at[m->entries.n++] = (rs_move_entry){reshard_tensor_retain(src), *dst, NULL};
   return RESHARD_SUCCESS;
 }
 
@@ -137,7 +129,7 @@ static reshard_status move_tensor(void *user, const char *path, reshard_tensor s
   reshard_tensor dst = NULL;
   if (rs_tensor_is_on(src, m->to->device))
     return RESHARD_SUCCESS;
-  reshard_status status = list_move(m, src, &dst);
+  reshard_status status = add_entry(m, src, &dst);
   if (status != RESHARD_SUCCESS) {
     reshard_tensor_release(dst);
     return rs_path_error(path, status);
@@ -164,21 +156,18 @@ static void move_free(rs_move *m) {
     rs_deferred_release_end(m->gpu->deferred, m->kept, m->under_way);
   for (int64_t i = 0; i < m->owners.n; i++)
     reshard_device_release(m->owners.at[i]);
-  for (int64_t i = 0; i < m->moved.n; i++)
-    reshard_tensor_release(m->moved.at[i].src);
+  for (int64_t i = 0; i < m->entries.n; i++)
+    reshard_tensor_release(m->entries.at[i].src);
   reshard_device_release(m->gpu);
   free(m->owners.at);
-  free(m->moved.at);
+  free(m->entries.at);
 }
 
 reshard_status reshard_tree_to(reshard_tree tree, reshard_device device, void *stream,
                                const reshard_move_options *options, reshard_tree *moved) {
   rs_move m = {.call = "reshard_tree_to", .to = device, .stream = stream};
   if (tree == NULL || device == NULL || moved == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to: %s is NULL",
-                    tree == NULL     ? "tree"
-                    : device == NULL ? "device"
-                                     : "moved");
+    return rs_error_null("reshard_tree_to", tree == NULL ? "tree" : device == NULL ? "device" : "moved");
   RS_TRY(read_options(&m, options));
   reshard_tree made;
   reshard_status status = rs_tree_map_tensors(tree, move_tensor, &m, false, &made);

@@ -1,9 +1,9 @@
 /* The copies of a move.
  *
- * Pageable memory is packed by the host into pieces of the staging ring, so many bytes at a time that the GPU copies
- * one piece while the next one is packed; a piece may have parts of several tensors. A strided tensor that the host
- * cannot read itself is made contiguous by a GPU: one that goes out is, before it is copied; one that comes in is
- * copied as it lies, from its first byte to its last, and made contiguous here. All these tensors are one program. */
+ * The host packs pageable memory into pieces of the staging ring; the GPU copies one piece while the next one is
+ * packed. A piece may have parts of several tensors. A GPU makes a strided tensor contiguous that the host cannot read
+ * itself: before the copy to the host; or after the copy from it, of all bytes from its first to its last. All these
+ * tensors are one program. */
 #include "device/memory/staging.h"
 #include "device/stream.h"
 #include "tree/move.h"
@@ -12,17 +12,17 @@
 
 enum {
   PIECE = 4 << 20,  /* bytes of staging */
-  ALONE = 16 << 20, /* that are not worth starting threads for */
+  ALONE = 16 << 20, /* fewer are not worth starting threads for */
 };
 
-static bool goes_out(const rs_move *m) { return m->to != m->gpu; }
+static bool is_outgoing(const rs_move *m) { return m->to != m->gpu; }
 
 static reshard_status copy_to(const rs_move *m, void *dst, const void *src, size_t bytes) {
   rs_device *device = m->gpu->device;
   return device->memory->memcpy(device, dst, src, bytes, m->side);
 }
 
-/* Loops of n dims, from strides of the source to contiguous. */
+/* Adds loops of n dims, from strides of the source to contiguous. */
 static reshard_status add_boxes(rs_copies *copies, const char *src, char *dst, const reshard_tensor_info *info,
                                 int first, int64_t n) {
   int64_t width = (int64_t)reshard_dtype_size(info->dtype), step = width;
@@ -36,7 +36,7 @@ static reshard_status add_boxes(rs_copies *copies, const char *src, char *dst, c
 
 /* --- Pageable memory to the GPU -------------------------------------------------------------------------- */
 
-/* Contiguous bytes of a piece, and where they go. */
+/* Contiguous bytes of a piece, and their destination. */
 typedef struct part {
   char *dst;
   int64_t at, bytes;
@@ -60,8 +60,8 @@ static reshard_status send_parts(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* Sends the piece that is being filled; it is given back in any case. */
-static reshard_status flush(packer *p) {
+/* Sends the piece that is being filled; it is returned in any case. */
+static reshard_status send_piece(packer *p) {
   if (p->piece == NULL)
     return RESHARD_SUCCESS;
   reshard_status status = send_parts(p);
@@ -72,12 +72,11 @@ static reshard_status flush(packer *p) {
   return status != RESHARD_SUCCESS ? status : given;
 }
 
-/* n steps of dim `first`, all of the dims inside of it: bytes that fit a piece. dst continues where the box before
- * ended. */
+/* Packs n steps of dim `first`, all of the dims inside of it: bytes that fit a piece. dst continues the box before. */
 static reshard_status pack_box(packer *p, const char *src, char *dst, const reshard_tensor_info *info, int first,
                                int64_t n, int64_t bytes) {
   if (p->filled + bytes > PIECE)
-    RS_TRY(flush(p));
+    RS_TRY(send_piece(p));
   if (p->piece == NULL)
     RS_TRY(rs_staging_take(p->staging, PIECE, &p->piece, (void **)&p->memory));
   RS_TRY(rs_vec_reserve(&p->parts, p->parts.n + 1));
@@ -91,10 +90,10 @@ static reshard_status pack_box(packer *p, const char *src, char *dst, const resh
   return RESHARD_SUCCESS;
 }
 
-/* A tensor in boxes that fit a piece: of the outermost dim of which a step fits. */
+/* Packs a tensor in boxes that fit a piece: of the outermost dim of which a step fits. */
 static reshard_status pack_tensor(packer *p, reshard_tensor src, char *dst) {
   const reshard_tensor_info *info = &src->info;
-  int64_t width = (int64_t)reshard_dtype_size(info->dtype), inner = (int64_t)rs_tensor_bytes(src), outer = 1;
+  int64_t width = (int64_t)reshard_dtype_size(info->dtype), inner = (int64_t)rs_tensor_nbytes(src), outer = 1;
   int dim = 0;
   for (; dim < info->ndim; dim++) {
     inner /= info->shape[dim];
@@ -127,11 +126,11 @@ static reshard_status send_pageable(const rs_move *m) {
   RS_TRY(rs_device_staging(m->gpu, &p.staging));
   RS_TRY(reshard_device_create("cpu", m->pageable <= ALONE ? &alone : NULL, &p.cpu));
   status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < m->moved.n && status == RESHARD_SUCCESS; i++)
-    if (rs_tensor_pageable(m->moved.at[i].src))
-      status = pack_tensor(&p, m->moved.at[i].src, m->moved.at[i].dst->info.data);
+  for (int64_t i = 0; i < m->entries.n && status == RESHARD_SUCCESS; i++)
+    if (rs_tensor_pageable(m->entries.at[i].src))
+      status = pack_tensor(&p, m->entries.at[i].src, m->entries.at[i].dst->info.data);
   if (status == RESHARD_SUCCESS)
-    status = flush(&p);
+    status = send_piece(&p);
   if (p.piece != NULL)
     (void)rs_staging_give(p.staging, p.piece, m->side);
   reshard_device_release(p.cpu);
@@ -142,51 +141,51 @@ static reshard_status send_pageable(const rs_move *m) {
 
 /* --- All other memory ------------------------------------------------------------------------------------ */
 
-/* Memory in which a strided tensor is contiguous before it goes out, or lies as at its source after it came in. */
-static reshard_status prepare(const rs_move *m, rs_moved *moved, rs_copies *copies) {
+/* Allocates memory in which a strided tensor is contiguous before its copy, or lies as at its source after it. */
+static reshard_status prepare_temporary(const rs_move *m, rs_move_entry *moved, rs_copies *copies) {
   const reshard_tensor_info *info = &moved->src->info;
   rs_storage_pool *pool;
   if (info->contiguous || rs_tensor_pageable(moved->src))
     return RESHARD_SUCCESS;
   RS_TRY(rs_device_pool(m->gpu, &pool));
-  if (goes_out(m)) {
-    RS_TRY(rs_storage_pool_alloc(pool, rs_tensor_bytes(moved->src), m->side, &moved->between));
-    return add_boxes(copies, info->data, moved->between->memory, info, 0, info->ndim == 0 ? 1 : info->shape[0]);
+  if (is_outgoing(m)) {
+    RS_TRY(rs_storage_pool_alloc(pool, rs_tensor_nbytes(moved->src), m->side, &moved->temporary));
+    return add_boxes(copies, info->data, moved->temporary->memory, info, 0, info->ndim == 0 ? 1 : info->shape[0]);
   }
-  RS_TRY(rs_storage_pool_alloc(pool, moved->src->reach, m->side, &moved->between));
-  RS_TRY(copy_to(m, moved->between->memory, info->data, moved->src->reach));
-  return add_boxes(copies, moved->between->memory, moved->dst->info.data, info, 0,
+  RS_TRY(rs_storage_pool_alloc(pool, moved->src->reach, m->side, &moved->temporary));
+  RS_TRY(copy_to(m, moved->temporary->memory, info->data, moved->src->reach));
+  return add_boxes(copies, moved->temporary->memory, moved->dst->info.data, info, 0,
                    info->ndim == 0 ? 1 : info->shape[0]);
 }
 
 static reshard_status send_rest(const rs_move *m) {
   rs_copies copies = {0};
   reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < m->moved.n && status == RESHARD_SUCCESS; i++)
-    status = prepare(m, &m->moved.at[i], &copies);
+  for (int64_t i = 0; i < m->entries.n && status == RESHARD_SUCCESS; i++)
+    status = prepare_temporary(m, &m->entries.at[i], &copies);
   if (status == RESHARD_SUCCESS && copies.copy.n > 0)
     status = rs_device_run_once(m->gpu, &copies, copies.bytes, m->side);
-  for (int64_t i = 0; i < m->moved.n && status == RESHARD_SUCCESS; i++) {
-    const rs_moved *moved = &m->moved.at[i];
-    if (!goes_out(m) && (rs_tensor_pageable(moved->src) || !moved->src->info.contiguous))
+  for (int64_t i = 0; i < m->entries.n && status == RESHARD_SUCCESS; i++) {
+    const rs_move_entry *moved = &m->entries.at[i];
+    if (!is_outgoing(m) && (rs_tensor_pageable(moved->src) || !moved->src->info.contiguous))
       continue; /* staged, or copied already */
-    const void *src = moved->between != NULL ? moved->between->memory : moved->src->info.data;
-    status = copy_to(m, moved->dst->info.data, src, rs_tensor_bytes(moved->src));
+    const void *src = moved->temporary != NULL ? moved->temporary->memory : moved->src->info.data;
+    status = copy_to(m, moved->dst->info.data, src, rs_tensor_nbytes(moved->src));
   }
   rs_copies_free(&copies);
   return status;
 }
 
-static void free_between(const rs_move *m) {
+static void free_temporaries(const rs_move *m) {
   rs_storage_pool *pool;
   if (rs_device_pool(m->gpu, &pool) == RESHARD_SUCCESS)
-    for (int64_t i = 0; i < m->moved.n; i++)
-      rs_storage_pool_free(pool, m->moved.at[i].between, m->side);
+    for (int64_t i = 0; i < m->entries.n; i++)
+      rs_storage_pool_free(pool, m->entries.at[i].temporary, m->side);
 }
 
 /* --- The order ------------------------------------------------------------------------------------------- */
 
-/* The caller's stream comes after the copies, and so do streams of other GPUs that sources belong to. */
+/* Orders the caller's stream, and streams of other GPUs that own sources, after the copies. */
 static reshard_status order_after(const rs_move *m) {
   rs_device *device = m->gpu->device;
   if (m->side == m->stream && m->owners.n == 0 && m->kept->items.n == 0)
@@ -202,19 +201,19 @@ static reshard_status order_after(const rs_move *m) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status launch(const rs_move *m) {
+static reshard_status enqueue_copies(const rs_move *m) {
   rs_device *device = m->gpu->device;
   if (m->after)
     RS_TRY(rs_stream_order(device, m->stream, m->side, m->kept->event, RS_EDGE("move: after stream")));
-  RS_TRY(send_rest(m)); /* what the host does not wait for goes first */
+  RS_TRY(send_rest(m)); /* first, since the host does not wait for them */
   RS_TRY(send_pageable(m));
   return m->waits ? RESHARD_SUCCESS : order_after(m);
 }
 
 reshard_status rs_move_launch(rs_move *m) {
   rs_device *device = m->gpu->device;
-  reshard_status status = launch(m), waited = RESHARD_SUCCESS;
-  free_between(m);
+  reshard_status status = enqueue_copies(m), waited = RESHARD_SUCCESS;
+  free_temporaries(m);
   m->under_way = status == RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS || m->waits) {
     waited = device->streams->synchronize(device, m->side);

@@ -3,31 +3,16 @@
 
 #include <reshard/move.h>
 
-static reshard_status check(reshard_tree args, reshard_tree kwargs, const reshard_tree *args_list,
-                            const reshard_tree *kwargs_list) {
-  char text[RS_NODE_TEXT];
-  if (args_list == NULL || kwargs_list == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: %s is NULL",
-                    args_list == NULL ? "args_list" : "kwargs_list");
-  if (args != NULL && args->kind != RESHARD_TREE_TUPLE && args->kind != RESHARD_TREE_LIST)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: args is %s, a tuple or a list is needed",
-                    rs_node_text(text, args));
-  if (kwargs != NULL && kwargs->kind != RESHARD_TREE_DICT)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_to_kwargs: kwargs is %s, a dict is needed",
-                    rs_node_text(text, kwargs));
-  return RESHARD_SUCCESS;
-}
-
-/* What is given, or an empty container. */
-static reshard_status given(reshard_tree tree, reshard_status (*make)(reshard_tree *tree), reshard_tree *out) {
+/* Retains the tree, or makes an empty container. */
+static reshard_status or_empty(reshard_tree tree, reshard_status (*make)(reshard_tree *tree), reshard_tree *out) {
   if (tree == NULL)
     return make(out);
   *out = reshard_tree_retain(tree);
   return RESHARD_SUCCESS;
 }
 
-/* A list of a child of a container. */
-static reshard_status list_of(reshard_tree container, int64_t child, reshard_tree *list) {
+/* Makes a list of a child of a container. */
+static reshard_status wrap_list(reshard_tree container, int64_t child, reshard_tree *list) {
   RS_TRY(reshard_tree_list(list));
   return container == NULL ? RESHARD_SUCCESS : reshard_tree_append(*list, container->children.at[child]);
 }
@@ -37,16 +22,18 @@ reshard_status reshard_tree_to_kwargs(reshard_tree args, reshard_tree kwargs, re
                                       reshard_tree *kwargs_list) {
   reshard_tree positional = NULL, named = NULL, both = NULL, moved = NULL, lists[2] = {NULL, NULL};
   reshard_status status;
-  RS_TRY(check(args, kwargs, args_list, kwargs_list));
+  if (args_list == NULL || kwargs_list == NULL)
+    return rs_error_null("reshard_tree_to_kwargs", args_list == NULL ? "args_list" : "kwargs_list");
+  RS_TRY(rs_tree_check_arguments("reshard_tree_to_kwargs", args, kwargs));
   bool some = reshard_tree_count(args) > 0 || reshard_tree_count(kwargs) > 0;
-  RS_TRY_GOTO(status, given(args, reshard_tree_tuple, &positional), done);
-  RS_TRY_GOTO(status, given(kwargs, reshard_tree_dict, &named), done);
+  RS_TRY_GOTO(status, or_empty(args, reshard_tree_tuple, &positional), done);
+  RS_TRY_GOTO(status, or_empty(kwargs, reshard_tree_dict, &named), done);
   RS_TRY_GOTO(status, reshard_tree_tuple(&both), done);
   RS_TRY_GOTO(status, reshard_tree_append(both, positional), done);
   RS_TRY_GOTO(status, reshard_tree_append(both, named), done);
   RS_TRY_GOTO(status, reshard_tree_to(both, device, stream, options, &moved), done);
   for (int i = 0; i < 2; i++)
-    RS_TRY_GOTO(status, list_of(some ? moved : NULL, i, &lists[i]), done);
+    RS_TRY_GOTO(status, wrap_list(some ? moved : NULL, i, &lists[i]), done);
   *args_list = reshard_tree_retain(lists[0]);
   *kwargs_list = reshard_tree_retain(lists[1]);
 done:

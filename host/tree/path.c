@@ -1,4 +1,5 @@
-/* The way to a node by its path. Keys may have dots in them, so that there may be several: they are tried in order. */
+/* Nodes by their paths. Keys may have dots in them, so that several ways may lead to a node: they are tried in
+ * order. */
 #include "tree/tree.h"
 
 #include "base/text.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first child from number `from` on that has n characters as its key, as a string or as an integer; -1: none. */
+/* Finds the first child from number `from` on that has n characters as its key, a string or an integer; -1: none. */
 static int64_t find_key(const rs_names *keys, const char *key, size_t n, int64_t from) {
   char text[RS_INT_KEY] = "";
   int64_t string = rs_names_find(keys, key, n), number = -1;
@@ -19,7 +20,7 @@ static int64_t find_key(const rs_names *keys, const char *key, size_t n, int64_t
   return string;
 }
 
-/* Likewise, of any container. */
+/* The same for any container. */
 static int64_t find_child(reshard_tree node, const char *key, size_t n, int64_t from) {
   int64_t index = 0;
   if (rs_node_keyed(node))
@@ -44,14 +45,14 @@ typedef struct fork_point {
   struct fork_point *up;
 } fork_point;
 
-/* The first child not tried whose key begins the rest of the path, -1: none; *rest: what is left behind it, NULL for
- * nothing. */
+/* Finds the first child not tried whose key begins the rest of the path, -1: none; *rest: the path behind it, NULL for
+ * none. */
 static int64_t next_match(const fork_point *f, const char **rest) {
   reshard_tree node = f->pair.node;
   const char *begin = f->pair.rest, *end = begin;
   if (reshard_tree_count(node) == 0)
     return -1;
-  size_t longest = rs_node_keyed(node) ? node->form->longest : 18; /* digits that int64_t can have without a look */
+  size_t longest = rs_node_keyed(node) ? node->form->longest : 18; /* digits that fit an int64_t */
   int64_t best = -1;
   for (;; end++) {
     end += strcspn(end, ".");
@@ -68,7 +69,7 @@ static int64_t next_match(const fork_point *f, const char **rest) {
   return best;
 }
 
-/* The fork becomes the last one, unless the pair was tried before. tried has all forks, which are freed with it. */
+/* Pushes a fork, unless the pair was tried before. tried has all forks, which are freed with it. */
 static reshard_status push_fork(rs_names *tried, reshard_tree node, const char *rest, fork_point **last) {
   int64_t number, before = tried->all.n;
   fork_point *f;
@@ -96,10 +97,7 @@ reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree
   reshard_tree at = NULL;
   char quoted[RS_QUOTE];
   if (tree == NULL || path == NULL || found == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_at: %s is NULL",
-                    tree == NULL   ? "tree"
-                    : path == NULL ? "path"
-                                   : "found");
+    return rs_error_null("reshard_tree_at", tree == NULL ? "tree" : path == NULL ? "path" : "found");
   if (*path == '\0') {
     *found = tree;
     return RESHARD_SUCCESS;

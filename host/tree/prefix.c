@@ -18,7 +18,7 @@ static reshard_status rename_all(reshard_tree dict, const char *old_prefix, cons
     bool renamed = !rs_key_is_int(name) && strncmp(key, old_prefix, had) == 0;
     int64_t number;
     RS_TRY(renamed ? rs_form_add(form, new_prefix, key + had, &number) : rs_form_add_name(form, name, &number));
-    if (number != i) /* of two that are the same one is renamed: those that are stay distinct */
+    if (number != i) /* names that stay are distinct: one of two equal ones is renamed */
       return rs_error(RESHARD_ERROR_INVALID, "%s: '%s' would become '%s', which the dict has already", call,
                       rs_quote(before, sizeof before, renamed ? key : rs_node_key(dict, number)),
                       rs_quote(after, sizeof after, form->keys.all.at[number].at));
@@ -30,10 +30,7 @@ reshard_status reshard_tree_replace_by_prefix(reshard_tree dict, const char *old
   char quoted[RS_QUOTE], text[RS_NODE_TEXT];
   rs_tree_form *form;
   if (dict == NULL || old_prefix == NULL || new_prefix == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call,
-                    dict == NULL         ? "dict"
-                    : old_prefix == NULL ? "old_prefix"
-                                         : "new_prefix");
+    return rs_error_null(call, dict == NULL ? "dict" : old_prefix == NULL ? "old_prefix" : "new_prefix");
   if (dict->kind != RESHARD_TREE_DICT)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a dict", call, rs_node_text(text, dict));
   if (strcmp(old_prefix, new_prefix) == 0)

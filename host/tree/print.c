@@ -1,9 +1,9 @@
-/* A tree as a drawing. What is at several places gets a number: so the tree is gone through twice, first to find out,
- * then to draw. The lines that lead down to a node stand in a text that grows and shrinks with the walk; it stops
- * growing at a depth at which nobody could follow it, so that a drawing is as long as the tree has nodes. */
+/* A tree as a drawing. Nodes at several places get numbers, so the tree is gone through twice: to find them, and to
+ * draw. The lines that lead down to a node are a text that grows and shrinks with the walk. It stops growing at a depth
+ * that no reader follows, so that a drawing is as long as the tree has nodes. */
 #include "base/text.h"
 #include "tensor/tensor.h"
-#include "tree/tree.h"
+#include "tree/walk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { DRAWN = 32 }; /* levels */
 typedef struct drawing {
   rs_text *out;
   rs_walk walk;
-  RS_VEC(char) rails;     /* what stands before the children of the innermost container */
+  RS_VEC(char) rails;     /* text before the children of the innermost container */
   RS_VEC(int64_t) widths; /* of the rails of each container in the walk's stack */
   rs_names nodes;         /* that may be at several places */
   RS_VEC(int64_t) marks;  /* of these: ONCE, SEVERAL, or the number with which it was drawn */
@@ -72,7 +72,7 @@ static void draw_numbers(rs_text *out, const char *name, const int64_t *numbers,
     rs_text_add(out, i > 0 ? " %lld" : "%lld", (long long)numbers[i]);
 }
 
-/* Short text in quotes, other bytes by their number. */
+/* Draws short text in quotes, other bytes by their number. */
 static void draw_bytes(rs_text *out, const char *bytes, size_t size) {
   bool text = size <= 60;
   for (size_t i = 0; i < size && text; i++)
@@ -83,7 +83,7 @@ static void draw_bytes(rs_text *out, const char *bytes, size_t size) {
     rs_text_add(out, "%zu bytes", size);
 }
 
-/* The name of the type, and what it tells of the value. */
+/* Draws the name of the type, and its text of the value. */
 static void draw_value(rs_text *out, reshard_tree node) {
   char quoted[RS_QUOTE], text[1024] = "";
   rs_text_add(out, "<%s>", rs_quote(quoted, sizeof quoted, node->type->name));
@@ -95,7 +95,7 @@ static void draw_value(rs_text *out, reshard_tree node) {
 
 static void draw_node(rs_text *out, reshard_tree node) {
   char quoted[RS_QUOTE], number[RS_FLOAT_TEXT];
-  const rs_tree_form *form = rs_node_holds(node) ? node->form : NULL;
+  const rs_tree_form *form = rs_node_is_container(node) ? node->form : NULL;
   switch (node->kind) {
   case RESHARD_TREE_DICT: rs_text_add(out, "dict"); break;
   case RESHARD_TREE_LIST: rs_text_add(out, "list"); break;
@@ -116,43 +116,43 @@ static void draw_node(rs_text *out, reshard_tree node) {
   case RESHARD_TREE_BOOL: rs_text_add(out, node->integer != 0 ? "true" : "false"); break;
   case RESHARD_TREE_NULL: rs_text_add(out, "null"); break;
   }
-  if (rs_node_holds(node) && node->children.n == 0)
+  if (rs_node_is_container(node) && node->children.n == 0)
     rs_text_add(out, ", empty");
 }
 
 /* --- What is at several places -------------------------------------------------------------------------------- */
 
-/* A number is none to be told from another by its place. */
-static bool has_place(reshard_tree node) {
-  return rs_node_holds(node) || node->kind == RESHARD_TREE_TENSOR || node->kind == RESHARD_TREE_OPAQUE;
+/* The node is told from equal ones by its place; a number is not. */
+static bool has_identity(reshard_tree node) {
+  return rs_node_is_container(node) || node->kind == RESHARD_TREE_TENSOR || node->kind == RESHARD_TREE_OPAQUE;
 }
 
-/* Notes the child; *news: it was not met before. */
-static reshard_status note(drawing *d, const reshard_tree *slot, bool *news) {
+/* Records the child; *is_new: it was not there before. */
+static reshard_status record_node(drawing *d, const reshard_tree *slot, bool *is_new) {
   int64_t number, before = d->marks.n;
-  *news = true;
-  if (!rs_node_shared(*slot) || !has_place(*slot))
+  *is_new = true;
+  if (!rs_node_shared(*slot) || !has_identity(*slot))
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&d->marks, before + 1));
   RS_TRY(rs_names_put(&d->nodes, slot, sizeof *slot, &number));
-  *news = number == before;
-  if (*news)
+  *is_new = number == before;
+  if (*is_new)
     d->marks.at[d->marks.n++] = ONCE;
   else
     d->marks.at[number] = SEVERAL;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status note_all(drawing *d, reshard_tree tree) {
-  bool news;
+static reshard_status find_shared_nodes(drawing *d, reshard_tree tree) {
+  bool is_new;
   RS_TRY(rs_walk_enter(&d->walk, tree));
   while (d->walk.stack.n > 0) {
     reshard_tree *slot;
     RS_TRY(rs_walk_next(&d->walk, &slot));
     if (slot == NULL)
       continue;
-    RS_TRY(note(d, slot, &news));
-    if (news && rs_node_holds(*slot))
+    RS_TRY(record_node(d, slot, &is_new));
+    if (is_new && rs_node_is_container(*slot))
       RS_TRY(rs_walk_enter(&d->walk, *slot));
   }
   return RESHARD_SUCCESS;
@@ -160,7 +160,7 @@ static reshard_status note_all(drawing *d, reshard_tree tree) {
 
 /* --- Lines ---------------------------------------------------------------------------------------------------- */
 
-static reshard_status enter(drawing *d, reshard_tree container, const char *rail) {
+static reshard_status enter_container(drawing *d, reshard_tree container, const char *rail) {
   int64_t n = (int64_t)strlen(rail), width = d->rails.n;
   RS_TRY(rs_vec_reserve(&d->rails, width + n + 1));
   RS_TRY(rs_vec_reserve(&d->widths, d->widths.n + 1));
@@ -171,7 +171,7 @@ static reshard_status enter(drawing *d, reshard_tree container, const char *rail
   return RESHARD_SUCCESS;
 }
 
-/* The line of the child that the walk took last. */
+/* Draws the line of the child that the walk took last. */
 static reshard_status draw_child(drawing *d, const reshard_tree *slot) {
   const rs_frame *f = &d->walk.stack.at[d->walk.stack.n - 1];
   int64_t i = f->next - 1, depth = d->walk.stack.n;
@@ -187,7 +187,7 @@ static reshard_status draw_child(drawing *d, const reshard_tree *slot) {
     rs_text_add(d->out, "%s: ", rs_quote(quoted, sizeof quoted, key));
   else
     rs_text_add(d->out, "%lld: ", (long long)i);
-  int64_t number = rs_node_shared(*slot) && has_place(*slot) ? rs_names_find(&d->nodes, slot, sizeof *slot) : -1;
+  int64_t number = rs_node_shared(*slot) && has_identity(*slot) ? rs_names_find(&d->nodes, slot, sizeof *slot) : -1;
   int64_t *mark = number >= 0 ? &d->marks.at[number] : NULL;
   if (mark != NULL && *mark > 0) {
     rs_text_add(d->out, "*%lld", (long long)*mark);
@@ -196,17 +196,17 @@ static reshard_status draw_child(drawing *d, const reshard_tree *slot) {
   if (mark != NULL && *mark == SEVERAL)
     rs_text_add(d->out, "&%lld ", (long long)(*mark = ++d->numbers));
   draw_node(d->out, *slot);
-  if (!rs_node_holds(*slot))
+  if (!rs_node_is_container(*slot))
     return RESHARD_SUCCESS;
-  return enter(d, *slot, depth >= DRAWN ? "" : last ? "    " : "│   ");
+  return enter_container(d, *slot, depth >= DRAWN ? "" : last ? "    " : "│   ");
 }
 
 static reshard_status draw_all(drawing *d, reshard_tree tree) {
   draw_node(d->out, tree);
-  if (!rs_node_holds(tree))
+  if (!rs_node_is_container(tree))
     return RESHARD_SUCCESS;
-  RS_TRY(note_all(d, tree));
-  RS_TRY(enter(d, tree, ""));
+  RS_TRY(find_shared_nodes(d, tree));
+  RS_TRY(enter_container(d, tree, ""));
   while (d->walk.stack.n > 0) {
     reshard_tree *slot;
     RS_TRY(rs_walk_next(&d->walk, &slot));
@@ -222,7 +222,7 @@ static reshard_status draw_all(drawing *d, reshard_tree tree) {
 
 reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed) {
   if (tree == NULL || (buffer == NULL && size > 0))
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_print: %s is NULL", tree == NULL ? "tree" : "the buffer");
+    return rs_error_null("reshard_tree_print", tree == NULL ? "tree" : "the buffer");
   rs_text out = {buffer, size, 0};
   drawing d = {.out = &out};
   reshard_status status = draw_all(&d, tree);

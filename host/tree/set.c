@@ -1,19 +1,19 @@
-/* Sets: containers of distinct leaves. Each leaf has a name of bytes that tells it from those that are not equal to it:
- * its kind, and where it is or its value. A set keeps the names of its leaves while it is filled; they are made again
- * after one of its children was replaced. */
+/* Sets: containers of distinct leaves. Each leaf has a name of bytes, which equal leaves share: its kind, and its
+ * address or value. A set keeps the names of its leaves while it is filled; they are made again after one of its
+ * children was replaced. */
 #include "tree/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers that are equal have equal bytes. */
-static double one_of_equals(double value) {
+/* One of the numbers that are equal, with its bytes. */
+static double canonical_number(double value) {
   if (value != value)
     return 0.0 / 0.0;
   return value == 0 ? 0.0 : value;
 }
 
-/* The name of a leaf, in new memory. */
+/* Makes the name of a leaf, in new memory. */
 static reshard_status name_leaf(reshard_tree leaf, char **name, size_t *size) {
   const void *parts[2] = {NULL, NULL};
   size_t sizes[2] = {0, 0};
@@ -34,7 +34,7 @@ static reshard_status name_leaf(reshard_tree leaf, char **name, size_t *size) {
     sizes[0] = leaf->size;
     break;
   case RESHARD_TREE_FLOAT:
-    real = one_of_equals(leaf->real);
+    real = canonical_number(leaf->real);
     parts[0] = &real;
     sizes[0] = sizeof real;
     break;
@@ -52,25 +52,25 @@ static reshard_status name_leaf(reshard_tree leaf, char **name, size_t *size) {
   return RESHARD_SUCCESS;
 }
 
-/* *news: no equal leaf was noted before. */
-static reshard_status note(rs_tree_form *form, reshard_tree leaf, bool *news) {
+/* Adds a leaf's name; *is_new: there was no equal one before. */
+static reshard_status add_leaf_name(rs_tree_form *form, reshard_tree leaf, bool *is_new) {
   char *name;
   size_t size;
   int64_t number, before = form->keys.all.n;
   RS_TRY(name_leaf(leaf, &name, &size));
   reshard_status status = rs_names_put(&form->keys, name, size, &number);
-  *news = status == RESHARD_SUCCESS && number == before;
-  if (!*news)
+  *is_new = status == RESHARD_SUCCESS && number == before;
+  if (!*is_new)
     free(name);
   return status;
 }
 
-static reshard_status note_all(reshard_tree set, rs_tree_form **form) {
+static reshard_status make_form(reshard_tree set, rs_tree_form **form) {
   rs_tree_form *made;
-  bool news;
+  bool is_new;
   RS_TRY(rs_form_new(NULL, &made));
   for (int64_t i = 0; i < set->children.n; i++) {
-    reshard_status status = note(made, set->children.at[i], &news);
+    reshard_status status = add_leaf_name(made, set->children.at[i], &is_new);
     if (status != RESHARD_SUCCESS) {
       rs_form_release(made);
       return status;
@@ -82,17 +82,17 @@ static reshard_status note_all(reshard_tree set, rs_tree_form **form) {
 
 reshard_status rs_set_append(reshard_tree set, reshard_tree leaf) {
   char text[RS_NODE_TEXT];
-  bool news;
-  if (rs_node_holds(leaf))
+  bool is_new;
+  if (rs_node_is_container(leaf))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_append: the child is %s, a set has leaves",
                     rs_node_text(text, leaf));
   RS_TRY(rs_vec_reserve(&set->children, set->children.n + 1));
   if (set->form == NULL)
-    RS_TRY(note_all(set, &set->form));
-  RS_TRY(note(set->form, leaf, &news));
-  if (!news)
+    RS_TRY(make_form(set, &set->form));
+  RS_TRY(add_leaf_name(set->form, leaf, &is_new));
+  if (!is_new)
     return RESHARD_SUCCESS;
-  rs_node_place(leaf);
+  rs_node_mark_contained(leaf);
   set->children.at[set->children.n++] = reshard_tree_retain(leaf);
   return RESHARD_SUCCESS;
 }
@@ -104,10 +104,10 @@ reshard_status rs_set_merge(reshard_tree set) {
   RS_TRY(rs_form_new(NULL, &form));
   for (int64_t i = 0; i < n; i++) {
     reshard_tree leaf = set->children.at[i];
-    bool news = true;
+    bool is_new = true;
     if (status == RESHARD_SUCCESS)
-      status = note(form, leaf, &news);
-    if (news || status != RESHARD_SUCCESS)
+      status = add_leaf_name(form, leaf, &is_new);
+    if (is_new || status != RESHARD_SUCCESS)
       set->children.at[kept++] = leaf;
     else
       reshard_tree_release(leaf);
@@ -124,8 +124,8 @@ reshard_status rs_set_merge(reshard_tree set) {
 
 reshard_status rs_sets_equal(reshard_tree a, reshard_tree b, bool *equal) {
   rs_tree_form *of_a, *of_b;
-  RS_TRY(note_all(a, &of_a));
-  reshard_status status = note_all(b, &of_b);
+  RS_TRY(make_form(a, &of_a));
+  reshard_status status = make_form(b, &of_b);
   if (status == RESHARD_SUCCESS) {
     *equal = of_a->keys.all.n == of_b->keys.all.n;
     for (int64_t i = 0; i < of_b->keys.all.n && *equal; i++)

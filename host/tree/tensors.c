@@ -1,22 +1,22 @@
-/* Trees in which the tensors are others: those of tensor leaves, and those that values of opaque types have. Each is
- * mapped once, and so is a value that several leaves have. */
+/* Trees with other tensors: those of tensor leaves, and those of values of opaque types. Each is mapped once, and so is
+ * a value of several leaves. */
 #include "tensor/tensor.h"
-#include "tree/tree.h"
+#include "tree/walk.h"
 
 #include <stdlib.h>
 
 typedef struct tensor_mapping {
   reshard_tree_tensor_map map;
   void *user;
-  rs_names seen;                  /* tensors that several leaves may have */
-  RS_VEC(reshard_tensor) results; /* what they have become, owned; NULL: themselves */
-  RS_VEC(reshard_tensor *) kept;  /* of these, owned: tensors of values */
-  rs_names values;                /* of opaque leaves, which several leaves may have */
-  RS_VEC(reshard_tree) leaves_of; /* what became of the leaf that has each, owned; NULL: itself */
+  rs_names seen;                          /* tensors that several leaves may have */
+  RS_VEC(reshard_tensor) results;         /* owned; NULL: unchanged */
+  RS_VEC(reshard_tensor *) value_tensors; /* owned: tensors of values, whose addresses are in `seen` */
+  rs_names values;                        /* of opaque leaves, which several leaves may have */
+  RS_VEC(reshard_tree) value_leaves;      /* results of the first leaf of each value, owned; NULL: unchanged */
   rs_node_maker leaves;
 } tensor_mapping;
 
-/* What a tensor becomes: NULL where it stays. */
+/* Maps a tensor; *became NULL where it stays. */
 static reshard_status map_tensor(tensor_mapping *m, const char *path, const reshard_tensor *slot,
                                  reshard_tensor *became) {
   int64_t number = -1, before = m->results.n;
@@ -41,16 +41,16 @@ static reshard_status map_tensor(tensor_mapping *m, const char *path, const resh
   return RESHARD_SUCCESS;
 }
 
-/* A tensor of a value, which is only there for as long as the value's type says. */
+/* Maps a tensor of a value, which lives as long as the value's type says. */
 static reshard_status map_value_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   tensor_mapping *m = user;
   reshard_tensor *slot;
   if (tensor == NULL)
     return rs_path_error(path, rs_error(RESHARD_ERROR_INVALID, "a tensor of an opaque value is NULL"));
-  RS_TRY(rs_vec_reserve(&m->kept, m->kept.n + 1));
+  RS_TRY(rs_vec_reserve(&m->value_tensors, m->value_tensors.n + 1));
   RS_TRY(rs_alloc(&slot, 1, sizeof *slot));
   *slot = reshard_tensor_retain(tensor);
-  m->kept.at[m->kept.n++] = slot;
+  m->value_tensors.at[m->value_tensors.n++] = slot;
   return map_tensor(m, path, slot, mapped);
 }
 
@@ -71,20 +71,20 @@ static reshard_status map_value(tensor_mapping *m, const char *path, reshard_tre
   return RESHARD_SUCCESS;
 }
 
-/* A value that several leaves have becomes one: they have one node then. */
+/* Maps a value once: its leaves become one node. */
 static reshard_status map_value_once(tensor_mapping *m, const char *path, reshard_tree leaf, reshard_tree *mapped) {
-  int64_t number, before = m->leaves_of.n;
+  int64_t number, before = m->value_leaves.n;
   if (leaf->type->retain == NULL) /* each leaf has its own */
     return map_value(m, path, leaf, mapped);
-  RS_TRY(rs_vec_reserve(&m->leaves_of, before + 1));
+  RS_TRY(rs_vec_reserve(&m->value_leaves, before + 1));
   RS_TRY(rs_names_put(&m->values, &leaf->value, sizeof leaf->value, &number));
   if (number < before) {
-    *mapped = reshard_tree_retain(m->leaves_of.at[number]);
+    *mapped = reshard_tree_retain(m->value_leaves.at[number]);
     return RESHARD_SUCCESS;
   }
-  m->leaves_of.at[m->leaves_of.n++] = NULL;
+  m->value_leaves.at[m->value_leaves.n++] = NULL;
   RS_TRY(map_value(m, path, leaf, mapped));
-  m->leaves_of.at[number] = reshard_tree_retain(*mapped);
+  m->value_leaves.at[number] = reshard_tree_retain(*mapped);
   return RESHARD_SUCCESS;
 }
 
@@ -109,18 +109,18 @@ static reshard_status map_tensor_leaf(void *user, const char *path, reshard_tree
 static void tensor_mapping_free(tensor_mapping *m) {
   for (int64_t i = 0; i < m->results.n; i++)
     reshard_tensor_release(m->results.at[i]);
-  for (int64_t i = 0; i < m->leaves_of.n; i++)
-    reshard_tree_release(m->leaves_of.at[i]);
-  for (int64_t i = 0; i < m->kept.n; i++) {
-    reshard_tensor_release(*m->kept.at[i]);
-    free(m->kept.at[i]);
+  for (int64_t i = 0; i < m->value_leaves.n; i++)
+    reshard_tree_release(m->value_leaves.at[i]);
+  for (int64_t i = 0; i < m->value_tensors.n; i++) {
+    reshard_tensor_release(*m->value_tensors.at[i]);
+    free(m->value_tensors.at[i]);
   }
   rs_node_maker_end(&m->leaves);
   rs_names_free(&m->seen);
   rs_names_free(&m->values);
   free(m->results.at);
-  free(m->leaves_of.at);
-  free(m->kept.at);
+  free(m->value_leaves.at);
+  free(m->value_tensors.at);
 }
 
 reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user, bool sets,
@@ -134,9 +134,6 @@ reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map ma
 reshard_status reshard_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user,
                                         reshard_tree *mapped) {
   if (tree == NULL || map == NULL || mapped == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_map_tensors: %s is NULL",
-                    tree == NULL  ? "tree"
-                    : map == NULL ? "map"
-                                  : "the output");
+    return rs_error_null("reshard_tree_map_tensors", tree == NULL ? "tree" : map == NULL ? "map" : "the output");
   return rs_tree_map_tensors(tree, map, user, true, mapped);
 }

@@ -1,5 +1,5 @@
-/* Nodes of a tree: made, kept, freed. Whatever goes through a tree keeps its own list of where it is, so that depth
- * costs no stack. */
+/* Nodes of a tree: made, retained, freed. Every walk through a tree keeps a list of its own, so that depth costs no
+ * stack. */
 #include "tree/tree.h"
 
 #include "base/text.h"
@@ -10,11 +10,11 @@
 
 reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tree *output) {
   if (output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the output is NULL", call);
+    return rs_error_null(call, "the output");
   struct reshard_tree_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
-  atomic_init(&made->placed, false);
+  atomic_init(&made->contained, false);
   made->kind = kind;
   *output = made;
   return RESHARD_SUCCESS;
@@ -29,7 +29,7 @@ struct rs_node_block {
   struct reshard_tree_s nodes[BLOCK];
 };
 
-static void leave_block(rs_node_block *block, int nodes) {
+static void release_block(rs_node_block *block, int nodes) {
   if (atomic_fetch_sub_explicit(&block->left, nodes, memory_order_acq_rel) == nodes)
     free(block);
 }
@@ -44,7 +44,7 @@ reshard_status rs_node_make(rs_node_maker *maker, reshard_tree_kind kind, reshar
   }
   reshard_tree made = &maker->block->nodes[maker->used++];
   atomic_init(&made->references, 1);
-  atomic_init(&made->placed, false);
+  atomic_init(&made->contained, false);
   made->kind = kind;
   made->block = maker->block;
   *output = made;
@@ -53,13 +53,13 @@ reshard_status rs_node_make(rs_node_maker *maker, reshard_tree_kind kind, reshar
 
 void rs_node_maker_end(rs_node_maker *maker) {
   if (maker->block != NULL && maker->used < BLOCK)
-    leave_block(maker->block, BLOCK - maker->used);
+    release_block(maker->block, BLOCK - maker->used);
   *maker = (rs_node_maker){0};
 }
 
 static void free_node(reshard_tree node) {
   if (node->block != NULL)
-    leave_block(node->block, 1);
+    release_block(node->block, 1);
   else
     free(node);
 }
@@ -108,7 +108,7 @@ reshard_status reshard_tree_null(reshard_tree *tree) {
 
 reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
   if (tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_tensor: tensor is NULL");
+    return rs_error_null("reshard_tree_tensor", "tensor");
   RS_TRY(rs_node_new("reshard_tree_tensor", RESHARD_TREE_TENSOR, tree));
   (*tree)->tensor = reshard_tensor_retain(tensor);
   return RESHARD_SUCCESS;
@@ -117,7 +117,7 @@ reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
 reshard_status reshard_tree_opaque(const reshard_tree_type *type, void *value, reshard_tree *tree) {
   static const char call[] = "reshard_tree_opaque";
   if (type == NULL || type->name == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, type == NULL ? "type" : "the type's name");
+    return rs_error_null(call, type == NULL ? "type" : "the type's name");
   RS_TRY(rs_node_new(call, RESHARD_TREE_OPAQUE, tree));
   if (type->retain != NULL)
     type->retain(value);
@@ -169,8 +169,8 @@ reshard_tree reshard_tree_retain(reshard_tree tree) {
   return tree;
 }
 
-/* One reference less: was it the last? */
-static bool drop(reshard_tree node) {
+/* Drops a reference; true: it was the last. */
+static bool drop_reference(reshard_tree node) {
   return node != NULL && atomic_fetch_sub_explicit(&node->references, 1, memory_order_acq_rel) == 1;
 }
 
@@ -184,13 +184,13 @@ static void free_leaf(reshard_tree leaf) {
   free_node(leaf);
 }
 
-/* Frees a container and the leaves that go with it; containers that go with it come before the others that wait. */
+/* Frees a container and the leaves that go with it; containers that go with it come before the others in the list. */
 static void free_container(reshard_tree node, reshard_tree *dead) {
   for (int64_t i = 0; i < node->children.n; i++) {
     reshard_tree child = node->children.at[i];
-    if (!drop(child))
+    if (!drop_reference(child))
       continue;
-    if (!rs_node_holds(child)) {
+    if (!rs_node_is_container(child)) {
       free_leaf(child);
     } else {
       child->next = *dead;
@@ -203,9 +203,9 @@ static void free_container(reshard_tree node, reshard_tree *dead) {
 }
 
 void reshard_tree_release(reshard_tree tree) {
-  if (!drop(tree))
+  if (!drop_reference(tree))
     return;
-  if (!rs_node_holds(tree)) {
+  if (!rs_node_is_container(tree)) {
     free_leaf(tree);
     return;
   }
@@ -217,13 +217,13 @@ void reshard_tree_release(reshard_tree tree) {
   }
 }
 
-void *rs_node_take(reshard_tree node, const reshard_tree_type *type) {
+void *rs_node_release_value(reshard_tree node, const reshard_tree_type *type) {
   void *value = rs_node_value(node, type);
   if (value == NULL) {
     reshard_tree_release(node);
     return NULL;
   }
-  if (!drop(node))
+  if (!drop_reference(node))
     return NULL;
   free_node(node);
   return value;

@@ -1,6 +1,6 @@
-/* Inside of trees: nodes, and the walk over them. */
-#ifndef RS_TENSOR_TREE_H
-#define RS_TENSOR_TREE_H
+/* Inside of trees: nodes, their forms, sets and texts. */
+#ifndef RS_TREE_TREE_H
+#define RS_TREE_TREE_H
 
 #include "file/ground/names.h"
 
@@ -8,14 +8,14 @@
 
 #include <stdatomic.h>
 
-/* What a container has besides its children. A mapped container has that of the one before: it never changes while
- * several have it, one that would change it takes a copy first. */
+/* Names and numbers of a container's children. A mapped container shares those of its original: a form never changes
+ * while several containers have it; one that would change it takes a copy first. */
 typedef struct rs_tree_form {
   atomic_int references;
   char *name;                    /* of a struct's type, else NULL */
   rs_names keys;                 /* of a dict, a struct, a packed sequence: by the number of the child; text owned.
-                                    A NUL behind the digits of an integer is one of the name's bytes. Of a set: what
-                                    tells its leaves from others (tree_set.c), of no child in particular */
+                                    A NUL behind the digits of an integer is one of the name's bytes. Of a set: names
+                                    of its leaves (set.c), in any order */
   size_t longest;                /* key, in characters */
   int64_t steps;                 /* of a packed sequence, and its batch sizes and orders: */
   int64_t *sizes, *order, *back; /* one piece of memory, at sizes; order and back may be NULL */
@@ -23,14 +23,14 @@ typedef struct rs_tree_form {
 
 struct reshard_tree_s {
   atomic_int references;
-  atomic_bool placed; /* was put in a container once: may be inside of others */
+  atomic_bool contained; /* was put in a container once: may be inside of others */
   reshard_tree_kind kind;
   reshard_tree next;           /* of those that are being freed */
-  struct rs_node_block *block; /* that the node's memory is in; NULL: it has its own */
+  struct rs_node_block *block; /* of the node's memory; NULL: it has its own */
   union {
     struct {
       RS_VEC(reshard_tree) children; /* owned */
-      rs_tree_form *form;            /* owned; NULL: there are no names; of a set: they are not known */
+      rs_tree_form *form;            /* owned; NULL: no names, or those of a set are not known */
     };
     reshard_tensor tensor;
     struct {
@@ -46,20 +46,20 @@ struct reshard_tree_s {
   };
 };
 
-static inline bool rs_node_holds(reshard_tree node) { return node->kind <= RESHARD_TREE_SET; }
-/* Does the container have its children under keys? An empty one may not know. */
+static inline bool rs_node_is_container(reshard_tree node) { return node->kind <= RESHARD_TREE_SET; }
+/* The container has its children under keys. An empty one may not know. */
 static inline bool rs_node_keyed(reshard_tree node) { return node->form != NULL && node->kind != RESHARD_TREE_SET; }
-/* NULL in a list, a tuple or a set. */
+/* Key of child i; NULL in a list, a tuple or a set. */
 static inline const char *rs_node_key(reshard_tree node, int64_t i) {
   return rs_node_keyed(node) ? (const char *)node->form->keys.all.at[i].at : NULL;
 }
-/* Is a name that of an integer key? */
+/* The name is that of an integer key. */
 static inline bool rs_key_is_int(const rs_name *key) {
   return key->size > 0 && ((const char *)key->at)[key->size - 1] == '\0';
 }
 /* Characters of a name. */
 static inline size_t rs_key_length(const rs_name *key) { return key->size - rs_key_is_int(key); }
-/* May the node be at several places of a tree that nobody fills? Each place has a reference. */
+/* The node may be at several places of a finished tree. Each place has a reference. */
 static inline bool rs_node_shared(reshard_tree node) {
   return atomic_load_explicit(&node->references, memory_order_relaxed) > 1;
 }
@@ -68,38 +68,38 @@ static inline void *rs_node_value(reshard_tree node, const reshard_tree_type *ty
   return node != NULL && node->kind == RESHARD_TREE_OPAQUE && node->type == type ? node->value : NULL;
 }
 
-/* Memory of several nodes, freed with the last of them: what makes many leaves at once makes them in blocks. All zero:
- * none. Nodes of a block live as any others. */
+/* Makes nodes in blocks, for those who make many leaves at once. A block is freed with the last of its nodes, which live
+ * as any others. All zero: no block yet. */
 typedef struct rs_node_block rs_node_block;
 typedef struct rs_node_maker {
   rs_node_block *block; /* the last one, which is being filled */
   int used;             /* nodes of it */
 } rs_node_maker;
 reshard_status rs_node_make(rs_node_maker *maker, reshard_tree_kind kind, reshard_tree *output);
-/* No more nodes come. */
+/* Ends the last block. */
 void rs_node_maker_end(rs_node_maker *maker);
 
-/* A node without anything in it; call is for the error where output is NULL. */
+/* Makes an empty node; call is for the error where output is NULL. */
 reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tree *output);
-/* A container without children that has the form of another one, and room for its children: for as many as that one
- * has, in its order, they are put there without a check. */
+/* Makes a container without children that has the form of another one, and room for as many children. They are put
+ * there in its order, without a check. */
 reshard_status rs_node_like(reshard_tree container, reshard_tree *output);
-/* Appends a child, which is retained and does not have the container inside it, under a key that is not there yet (NULL
- * in a list or tuple). */
+/* Appends a child, which is retained, under a key that is not there yet (NULL in a list or tuple). The child does not
+ * have the container inside it. */
 reshard_status rs_node_add(reshard_tree container, const char *key, reshard_tree child);
 /* Puts a node, which is retained, in the place of child i, which is released. */
 void rs_node_replace(reshard_tree parent, int64_t i, reshard_tree child);
 /* Marks a node that is put in a container. */
-static inline void rs_node_place(reshard_tree child) {
-  if (!atomic_load_explicit(&child->placed, memory_order_relaxed))
-    atomic_store_explicit(&child->placed, true, memory_order_relaxed);
+static inline void rs_node_mark_contained(reshard_tree child) {
+  if (!atomic_load_explicit(&child->contained, memory_order_relaxed))
+    atomic_store_explicit(&child->contained, true, memory_order_relaxed);
 }
 /* Gives up a reference of a node. The last one of an opaque leaf of this type: its value, which is the caller's then;
  * else NULL. So a type whose values hold leaves of that type frees them without recursion. */
-void *rs_node_take(reshard_tree node, const reshard_tree_type *type);
-/* A form without names, or with those of another one. */
+void *rs_node_release_value(reshard_tree node, const reshard_tree_type *type);
+/* Makes a form without names, or with those of another one. */
 reshard_status rs_form_new(const rs_tree_form *like, rs_tree_form **output);
-/* A name of two pieces becomes the next one, unless it is there already. *number: its number. */
+/* Adds a name of two pieces, unless it is there already. *number: its number. */
 reshard_status rs_form_add(rs_tree_form *form, const char *prefix, const char *key, int64_t *number);
 /* Likewise, any bytes. */
 reshard_status rs_form_add_name(rs_tree_form *form, const rs_name *name, int64_t *number);
@@ -108,52 +108,26 @@ reshard_status rs_form_add_name(rs_tree_form *form, const rs_name *name, int64_t
 rs_name rs_int_name(char buffer[RS_INT_KEY], int64_t key);
 void rs_form_release(rs_tree_form *form);
 
-/* --- Sets (tree_set.c) ------------------------------------------------------------------------------------ */
+/* --- Sets (set.c) ------------------------------------------------------------------------------------------------ */
 
 /* Appends a leaf, which is retained, unless the set has an equal one. */
 reshard_status rs_set_append(reshard_tree set, reshard_tree leaf);
-/* Each of its leaves stays once. */
+/* Drops all but one of equal leaves. */
 reshard_status rs_set_merge(reshard_tree set);
-/* Of as many children. */
+/* Compares sets of as many children. */
 reshard_status rs_sets_equal(reshard_tree a, reshard_tree b, bool *equal);
 
 /* "a dict", "an integer"; of an opaque leaf the name of its type: "a DTensor"; "NULL" for a node that is none. */
 #define RS_NODE_TEXT 80
 const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node);
 const char *rs_kind_text(reshard_tree_kind kind);
+/* Checks that args is a tuple, a list or NULL, and kwargs a dict or NULL (args.c). */
+reshard_status rs_tree_check_arguments(const char *call, reshard_tree args, reshard_tree kwargs);
 /* "path 'x': " before the last error; returns status. */
 reshard_status rs_path_error(const char *path, reshard_status status);
-/* As few digits as bring the number back as it was (17 at most), with a point or an exponent: "0.1", "1.0"; "nan",
- * "inf", "-inf". Whatever the locale. Returns buffer. */
+/* The fewest digits from which the number can be read again (17 at most), with a point or an exponent: "0.1", "1.0";
+ * "nan", "inf", "-inf". The same in every locale. Returns buffer. */
 #define RS_FLOAT_TEXT 40
 const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value);
-
-/* reshard_tree_map and reshard_tree_map_tensors; sets false: what is in a set stays. */
-reshard_status rs_tree_map(reshard_tree tree, reshard_tree_leaf_map map, void *user, bool sets, reshard_tree *mapped);
-reshard_status rs_tree_map_tensors(reshard_tree tree, reshard_tree_tensor_map map, void *user, bool sets,
-                                   reshard_tree *mapped);
-
-/* --- Going through a tree (tree_walk.c) ----------------------------------------------------------------- */
-
-/* As reshard_tree_visitor, with the container whose child `index` the leaf is; NULL for a leaf that is the tree. */
-typedef reshard_status (*rs_tree_visitor)(void *user, const char *path, reshard_tree parent, int64_t index,
-                                          reshard_tree leaf);
-reshard_status rs_tree_walk(reshard_tree tree, rs_tree_visitor visit, void *user);
-
-/* Where a walk is: containers, the innermost one last, and the path of the child taken last. All zero: nowhere. */
-typedef struct rs_frame {
-  reshard_tree node;
-  int64_t next; /* child */
-  int64_t path; /* bytes of the path of the node */
-} rs_frame;
-typedef struct rs_walk {
-  RS_VEC(rs_frame) stack;
-  RS_VEC(char) path; /* NUL-terminated */
-} rs_walk;
-/* Goes into a container: the child taken last, or the root. */
-reshard_status rs_walk_enter(rs_walk *walk, reshard_tree container);
-/* Where the next child of the innermost container is; NULL: there is none, and the walk is out of the container. */
-reshard_status rs_walk_next(rs_walk *walk, reshard_tree **slot);
-void rs_walk_free(rs_walk *walk);
 
 #endif

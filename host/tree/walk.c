@@ -1,5 +1,5 @@
-/* Going through a tree, leaf by leaf. */
-#include "tree/tree.h"
+/* A walk through a tree, leaf by leaf. */
+#include "tree/walk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,8 @@ reshard_status rs_walk_enter(rs_walk *w, reshard_tree container) {
   return RESHARD_SUCCESS;
 }
 
-/* Digits of a number that is not negative, up to end; returns where they begin. Quicker than snprintf: there is one for
- * every child of a list. */
+/* Writes the digits of a number that is not negative, up to end; returns their begin. Faster than snprintf, which every
+ * child of a list would cost. */
 static char *put_number(int64_t number, char *end) {
   do
     *--end = (char)('0' + number % 10);
@@ -69,14 +69,14 @@ static reshard_status walk_on(rs_walk *w, rs_tree_visitor visit, void *user) {
     int64_t index = w->stack.at[w->stack.n - 1].next;
     RS_TRY(rs_walk_next(w, &slot));
     if (slot != NULL)
-      RS_TRY(rs_node_holds(*slot) ? rs_walk_enter(w, *slot) : visit(user, w->path.at, parent, index, *slot));
+      RS_TRY(rs_node_is_container(*slot) ? rs_walk_enter(w, *slot) : visit(user, w->path.at, parent, index, *slot));
   }
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_tree_walk(reshard_tree tree, rs_tree_visitor visit, void *user) {
   rs_walk w = {0};
-  if (!rs_node_holds(tree))
+  if (!rs_node_is_container(tree))
     return visit(user, "", NULL, 0, tree);
   reshard_status status = rs_walk_enter(&w, tree);
   if (status == RESHARD_SUCCESS)
@@ -99,6 +99,6 @@ static reshard_status visit_leaf(void *user, const char *path, reshard_tree pare
 
 reshard_status reshard_tree_visit(reshard_tree tree, reshard_tree_visitor visit, void *user) {
   if (tree == NULL || visit == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_tree_visit: %s is NULL", tree == NULL ? "tree" : "visit");
+    return rs_error_null("reshard_tree_visit", tree == NULL ? "tree" : "visit");
   return rs_tree_walk(tree, visit_leaf, &(visitor){visit, user});
 }

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "comm/comm.h"
 #include "metadata/metadata.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/together.h"

@@ -1,7 +1,7 @@
 /* Metadata as byte strings. The first byte chooses: a string as it is; a body that is given a header, so that the
  * numbers are reached; the bodies of two ranks' locals, which are merged. What is read must be written as the same
  * bytes. */
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 #include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"

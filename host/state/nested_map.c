@@ -1,5 +1,5 @@
-/* Nested tensors whose local tensors are others. Depth costs no stack: outer tensors that are gone through wait in a
- * list, each with what its inner ones have become so far. */
+/* Nested tensors with other local tensors. Depth costs no stack: outer tensors that are gone through are levels of a
+ * list, each with the results of its inner ones so far. */
 #include "state/state.h"
 
 #include "metadata/metadata.h"
@@ -21,7 +21,7 @@ typedef struct mapping {
   const rs_tensor_mapper *mapper;
 } mapping;
 
-static reshard_status enter(mapping *m, const rs_nested *nested) {
+static reshard_status enter_level(mapping *m, const rs_nested *nested) {
   level l = {.nested = nested,
              .properties = nested->outer->properties,
              .type = rs_metadata_type(nested->outer, nested->sharder)};
@@ -31,16 +31,16 @@ static reshard_status enter(mapping *m, const rs_nested *nested) {
   return RESHARD_SUCCESS;
 }
 
-static void leave(mapping *m) {
+static void leave_level(mapping *m) {
   level *l = &m->levels.at[--m->levels.n];
   for (int64_t i = 0; i < l->nested->n; i++)
     reshard_tree_release(l->inner[i]);
   free(l->inner);
 }
 
-/* The next inner tensor of the innermost level is known: `became`, which is taken over, or itself for NULL. */
-static reshard_status deliver(mapping *m, reshard_tree became, const reshard_properties *had,
-                              const reshard_properties *p, reshard_device_type type) {
+/* Delivers the next inner tensor of the innermost level: `became`, which is taken over, or itself for NULL. */
+static reshard_status deliver_inner(mapping *m, reshard_tree became, const reshard_properties *had,
+                                    const reshard_properties *p, reshard_device_type type) {
   level *l = &m->levels.at[m->levels.n - 1];
   int64_t i = l->next++;
   l->changed |= became != NULL;
@@ -66,16 +66,13 @@ static reshard_status map_plain(mapping *m, reshard_sharded_tensor plain) {
   reshard_metadata metadata = mapped != NULL ? mapped->metadata : plain->metadata;
   reshard_properties properties = metadata->properties;
   reshard_device_type type = rs_metadata_type(metadata, plain->sharder);
-  if (mapped != NULL) {
-    reshard_status status = reshard_state_sharded(mapped, &leaf);
-    reshard_sharded_tensor_release(mapped);
-    RS_TRY(status);
-  }
-  return deliver(m, leaf, &plain->metadata->properties, &properties, type);
+  if (mapped != NULL)
+    RS_TRY(rs_sharded_leaf(mapped, &leaf));
+  return deliver_inner(m, leaf, &plain->metadata->properties, &properties, type);
 }
 
-/* The nested tensor of a level whose inner tensors are all known, and some are others. */
-static reshard_status make(level *l, rs_nested **made) {
+/* Makes the nested tensor of a level whose inner tensors are all known, and some are others. */
+static reshard_status make_nested(level *l, rs_nested **made) {
   rs_nested *n;
   RS_TRY(rs_alloc_zero(&n, 1, sizeof *n));
   n->sharder = l->nested->sharder;
@@ -95,19 +92,19 @@ failed:
   return status;
 }
 
-/* All inner tensors of the innermost level are known; *made: what it becomes, NULL: itself. */
-static reshard_status finish(mapping *m, rs_nested **made) {
+/* All inner tensors of the innermost level are known; *made: its replacement, NULL: itself. */
+static reshard_status finish_level(mapping *m, rs_nested **made) {
   level *l = &m->levels.at[m->levels.n - 1];
   *made = NULL;
   if (l->nested->n == 0)
-    RS_TRY(rs_stand_in_map(l->nested->sharder, m->mapper, &l->properties, &l->type, &l->changed));
-  return l->changed ? make(l, made) : RESHARD_SUCCESS;
+    RS_TRY(rs_placeholder_map(l->nested->sharder, m->mapper, &l->properties, &l->type, &l->changed));
+  return l->changed ? make_nested(l, made) : RESHARD_SUCCESS;
 }
 
 static reshard_status finish_inner(mapping *m) {
   rs_nested *made;
   reshard_tree leaf = NULL;
-  RS_TRY(finish(m, &made));
+  RS_TRY(finish_level(m, &made));
   const level *l = &m->levels.at[m->levels.n - 1];
   const reshard_properties *had = &l->nested->outer->properties;
   reshard_properties properties = l->properties;
@@ -119,31 +116,32 @@ static reshard_status finish_inner(mapping *m) {
       return status;
     }
   }
-  leave(m);
-  return deliver(m, leaf, had, &properties, type);
+  leave_level(m);
+  return deliver_inner(m, leaf, had, &properties, type);
 }
 
-static reshard_status map_all(mapping *m, const rs_nested *nested, rs_nested **mapped) {
-  RS_TRY(enter(m, nested));
+static reshard_status map_levels(mapping *m, const rs_nested *nested, rs_nested **mapped) {
+  RS_TRY(enter_level(m, nested));
   for (;;) {
     const level *l = &m->levels.at[m->levels.n - 1];
     if (l->next == l->nested->n && m->levels.n == 1)
-      return finish(m, mapped);
+      return finish_level(m, mapped);
     if (l->next == l->nested->n) {
       RS_TRY(finish_inner(m));
       continue;
     }
     reshard_tree inner = l->nested->inner[l->next];
-    RS_TRY(rs_leaf_nested(inner) != NULL ? enter(m, rs_leaf_nested(inner)) : map_plain(m, rs_leaf_sharded(inner)));
+    RS_TRY(rs_leaf_nested(inner) != NULL ? enter_level(m, rs_leaf_nested(inner))
+                                         : map_plain(m, rs_leaf_sharded(inner)));
   }
 }
 
 reshard_status rs_nested_map(const rs_nested *nested, const rs_tensor_mapper *mapper, rs_nested **mapped) {
   mapping m = {.mapper = mapper};
   *mapped = NULL;
-  reshard_status status = map_all(&m, nested, mapped);
+  reshard_status status = map_levels(&m, nested, mapped);
   while (m.levels.n > 0)
-    leave(&m);
+    leave_level(&m);
   free(m.levels.at);
   return status;
 }

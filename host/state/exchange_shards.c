@@ -1,44 +1,44 @@
-/* Flattening together: each rank tells all others which shards it has of its nested tensors, so that the metadata are
- * complete and no rank has to believe what an outer tensor says of others.
+/* The exchange of shards. Each rank sends those that it has of each tensor. So the metadata are complete, and no rank
+ * relies on what an outer tensor says of others.
  *
- * One exchange carries all tensors. A rank's string is sealed, and has: how many nested tensors, and for each its path
- * (length, characters) and the metadata of the shards that this rank has. Every rank reads all strings side by side,
- * tensor by tensor, and puts the others' shards beside its own. */
+ * One exchange carries all tensors. A rank's string is sealed, and has the number of tensors; then for each tensor its
+ * path (length, characters) and the metadata of this rank's shards. Every rank reads all strings side by side, tensor
+ * by tensor, and adds the others' shards to its own. */
+#include "base/text.h"
 #include "state/state.h"
 
 #include "comm/gather.h"
 #include "exec/transfer.h"
-#include "base/text.h"
-#include "metadata/metadata.h"
+#include "metadata/serialize.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGIC "RSFL"
 
-typedef struct exchange {
+typedef struct shard_exchange {
   reshard_sharder sharder;
   int64_t n;
-  rs_meeting *all;
+  rs_exchanged_tensor *all;
   int64_t nranks;
   rs_reader *readers;           /* [nranks] */
   rs_head *heads;               /* [nranks], of one tensor */
-  RS_VEC(reshard_shard) shards; /* room */
-} exchange;
+  RS_VEC(reshard_shard) shards; /* scratch */
+} shard_exchange;
 
-void rs_meetings_free(int64_t n, rs_meeting *tensors) {
+void rs_exchanged_tensors_free(int64_t n, rs_exchanged_tensor *tensors) {
   for (int64_t i = 0; i < n; i++) {
     free(tensors[i].path);
-    rs_flat_free(&tensors[i].flat);
+    rs_shard_list_free(&tensors[i].flat);
     reshard_metadata_release(tensors[i].mine);
     reshard_sharded_tensor_release(tensors[i].made);
   }
   free(tensors);
 }
 
-/* Of what the list knows only what is mine stays. */
-static reshard_status keep_mine(const exchange *x, rs_meeting *m) {
-  rs_flat *flat = &m->flat;
+/* Drops all shards from a tensor's list but this rank's own. */
+static reshard_status select_local(const shard_exchange *x, rs_exchanged_tensor *m) {
+  rs_shard_list *flat = &m->flat;
   reshard_properties properties = flat->properties;
   int64_t n = 0, rank = rs_group_at(&x->sharder->group, x->sharder->comm->rank);
   if (flat->rank != rank)
@@ -56,7 +56,7 @@ static reshard_status keep_mine(const exchange *x, rs_meeting *m) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status pack(const exchange *x, char **string, int64_t *size) {
+static reshard_status pack_shards(const shard_exchange *x, char **string, int64_t *size) {
   int64_t body = rs_put_size((uint64_t)x->n);
   for (int64_t i = 0; i < x->n; i++) {
     int64_t length = (int64_t)strlen(x->all[i].path);
@@ -75,10 +75,12 @@ static reshard_status pack(const exchange *x, char **string, int64_t *size) {
   return RESHARD_SUCCESS;
 }
 
-static long long global(const exchange *x, int64_t rank) { return (long long)rs_group_at(&x->sharder->group, rank); }
+static long long global_rank(const shard_exchange *x, int64_t rank) {
+  return (long long)rs_group_at(&x->sharder->group, rank);
+}
 
-/* The next path of a rank, against rank 0's. */
-static reshard_status take_path(exchange *x, int64_t r, const char **first, int64_t *nfirst) {
+/* Reads the next path of a rank and compares it with rank 0's. */
+static reshard_status read_path(shard_exchange *x, int64_t r, const char **first, int64_t *nfirst) {
   rs_reader *reader = &x->readers[r];
   char a[RS_QUOTE], b[RS_QUOTE], copy[2][RS_QUOTE];
   int64_t length;
@@ -94,11 +96,11 @@ static reshard_status take_path(exchange *x, int64_t r, const char **first, int6
   rs_text_add(&(rs_text){copy[0], RS_QUOTE, 0}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
   rs_text_add(&(rs_text){copy[1], RS_QUOTE, 0}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
   return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the paths of nested tensors: '%s' and '%s'",
-                  global(x, 0), global(x, r), rs_quote(a, sizeof a, copy[0]), rs_quote(b, sizeof b, copy[1]));
+                  global_rank(x, 0), global_rank(x, r), rs_quote(a, sizeof a, copy[0]), rs_quote(b, sizeof b, copy[1]));
 }
 
-/* Source: _raise_if_mismatch. Flags are those of shards. */
-static reshard_status compare(const exchange *x, int64_t i, int64_t j) {
+/* Compares two ranks' tensors, as PyTorch's _raise_if_mismatch. Flags are those of shards. */
+static reshard_status compare_heads(const shard_exchange *x, int64_t i, int64_t j) {
   const rs_head *heads[2] = {&x->heads[i], &x->heads[j]};
   char text[2][RS_SHAPE_TEXT + 64], shape[RS_SHAPE_TEXT];
   for (int k = 0; k < 2; k++) {
@@ -111,35 +113,35 @@ static reshard_status compare(const exchange *x, int64_t i, int64_t j) {
   }
   return strcmp(text[0], text[1]) == 0 ? RESHARD_SUCCESS
                                        : rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ: %s, and %s",
-                                                  global(x, i), global(x, j), text[0], text[1]);
+                                                  global_rank(x, i), global_rank(x, j), text[0], text[1]);
 }
 
-/* The next tensor of all strings, into the list that has mine. */
-static reshard_status hear(exchange *x, rs_meeting *m) {
+/* Reads the next tensor of all strings, into the list that has this rank's shards. */
+static reshard_status read_tensor(shard_exchange *x, rs_exchanged_tensor *m) {
   const char *first = NULL;
-  int64_t nfirst = 0, speaker = -1; /* the lowest rank that has shards */
+  int64_t nfirst = 0, first_holder = -1; /* the lowest rank that has shards */
   for (int64_t r = 0; r < x->nranks; r++) {
-    RS_TRY(take_path(x, r, &first, &nfirst));
+    RS_TRY(read_path(x, r, &first, &nfirst));
     RS_TRY(rs_take_head(&x->readers[r], &x->heads[r]));
     RS_TRY(rs_vec_reserve(&x->shards, x->heads[r].n));
-    if (x->heads[r].n > 0) /* dims that are not there are 0: boxes are compared as bytes */
+    if (x->heads[r].n > 0) /* unused dims are 0: boxes are compared as bytes */
       memset(x->shards.at, 0, (size_t)x->heads[r].n * sizeof *x->shards.at);
     RS_TRY(rs_take_shards(&x->readers[r], x->heads[r].ndim, x->heads[r].n, x->shards.at));
-    if (speaker < 0 && x->heads[r].n > 0)
-      speaker = r;
+    if (first_holder < 0 && x->heads[r].n > 0)
+      first_holder = r;
     if (r == x->sharder->comm->rank)
       continue;
     RS_TRY(rs_vec_reserve(&m->flat.shards, m->flat.shards.n + x->heads[r].n));
     for (int64_t i = 0; i < x->heads[r].n; i++)
-      m->flat.shards.at[m->flat.shards.n++] = (rs_flat_shard){.shard = x->shards.at[i]};
+      m->flat.shards.at[m->flat.shards.n++] = (rs_listed_shard){.shard = x->shards.at[i]};
   }
   for (int64_t r = 0; r < x->nranks; r++)
-    RS_TRY(compare(x, rs_max(speaker, 0), r));
-  m->flat.properties = x->heads[rs_max(speaker, 0)].properties;
+    RS_TRY(compare_heads(x, rs_max(first_holder, 0), r));
+  m->flat.properties = x->heads[rs_max(first_holder, 0)].properties;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status hear_all(exchange *x, const rs_strings *strings) {
+static reshard_status read_tensors(shard_exchange *x, const rs_strings *strings) {
   x->nranks = strings->n;
   RS_TRY(rs_alloc(&x->readers, x->nranks, sizeof *x->readers));
   RS_TRY(rs_alloc_zero(&x->heads, x->nranks, sizeof *x->heads));
@@ -151,38 +153,39 @@ static reshard_status hear_all(exchange *x, const rs_strings *strings) {
     first = r == 0 ? n : first;
     if (n != first)
       return rs_error(RESHARD_ERROR_MISMATCH,
-                      "ranks %lld and %lld differ in the number of nested tensors: %lld and %lld", global(x, 0),
-                      global(x, r), (long long)first, (long long)n);
+                      "ranks %lld and %lld differ in the number of nested tensors: %lld and %lld", global_rank(x, 0),
+                      global_rank(x, r), (long long)first, (long long)n);
   }
   for (int64_t i = 0; i < x->n; i++) {
-    rs_meeting *m = &x->all[i];
-    reshard_status status = hear(x, m);
+    rs_exchanged_tensor *m = &x->all[i];
+    reshard_status status = read_tensor(x, m);
     if (status == RESHARD_SUCCESS)
-      status = rs_flat_finish(&m->flat, true, x->sharder, &m->made);
+      status = rs_shard_list_build(&m->flat, true, x->sharder, &m->made);
     if (status != RESHARD_SUCCESS)
       return rs_path_error(m->path, status);
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status tell(exchange *x, char **string, int64_t *size) {
+static reshard_status pack_tensors(shard_exchange *x, char **string, int64_t *size) {
   for (int64_t i = 0; i < x->n; i++) {
-    reshard_status status = keep_mine(x, &x->all[i]);
+    reshard_status status = select_local(x, &x->all[i]);
     if (status != RESHARD_SUCCESS)
       return rs_path_error(x->all[i].path, status);
   }
-  return pack(x, string, size);
+  return pack_shards(x, string, size);
 }
 
-reshard_status rs_flat_meet(reshard_sharder sharder, reshard_status status, int64_t n, rs_meeting *tensors) {
-  exchange x = {.sharder = sharder, .n = n, .all = tensors};
+reshard_status rs_exchange_shards(reshard_sharder sharder, reshard_status status, int64_t n,
+                                  rs_exchanged_tensor *tensors) {
+  shard_exchange x = {.sharder = sharder, .n = n, .all = tensors};
   rs_strings *strings = NULL;
   char *string = NULL;
   int64_t size = 0;
   if (status == RESHARD_SUCCESS)
-    status = tell(&x, &string, &size);
+    status = pack_tensors(&x, &string, &size);
   RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
-  status = rs_agree(sharder->comm, hear_all(&x, strings));
+  status = rs_agree(sharder->comm, read_tensors(&x, strings));
 done:
   rs_strings_release(strings);
   free(string);
@@ -195,11 +198,12 @@ done:
 /* --- Of a whole tree ---------------------------------------------------------------------------------------------- */
 
 typedef struct flattening {
-  RS_VEC(rs_meeting) all; /* in the order of the tree */
-  int64_t next;           /* to be put in its place */
+  RS_VEC(rs_exchanged_tensor) all; /* in the order of the tree */
+  int64_t next;                    /* whose plain form is put into the tree next */
 } flattening;
 
-/* The tree is mapped twice, and both times each nested tensor comes once, in the same order: first it is listed, */
+/* Lists the nested tensors of the tree. It is mapped twice, and each time every nested tensor comes once, in the same
+ * order. */
 static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *same) {
   flattening *f = user;
   const rs_nested *nested = rs_leaf_nested(leaf);
@@ -207,15 +211,15 @@ static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf,
   if (nested == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&f->all, f->all.n + 1));
-  rs_meeting *m = &f->all.at[f->all.n++];
-  *m = (rs_meeting){0};
+  rs_exchanged_tensor *m = &f->all.at[f->all.n++];
+  *m = (rs_exchanged_tensor){0};
   RS_TRY(rs_alloc_copy(&m->path, path, (int64_t)strlen(path) + 1, 1));
-  reshard_status status = rs_flat_list(nested, &m->flat);
+  reshard_status status = rs_shard_list_nested(nested, &m->flat);
   return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
 }
 
-/* and then its plain form takes its place. */
-static reshard_status give_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
+/* Puts the plain forms in their places. */
+static reshard_status replace_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *flat) {
   flattening *f = user;
   (void)path;
   return rs_leaf_nested(leaf) != NULL ? reshard_state_sharded(f->all.at[f->next++].made, flat) : RESHARD_SUCCESS;
@@ -225,22 +229,22 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
                                                             reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   if (sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", call);
+    return rs_error_null(call, "sharder");
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
-    status = rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, state == NULL ? "state" : "flat");
+    status = rs_error_null(call, state == NULL ? "state" : "flat");
   if (status == RESHARD_SUCCESS)
     status = reshard_tree_map(state, list_leaf, &f, &same);
   reshard_tree_release(same);
-  status = rs_flat_meet(sharder, status, f.all.n, f.all.at);
+  status = rs_exchange_shards(sharder, status, f.all.n, f.all.at);
   if (status == RESHARD_SUCCESS)
-    status = rs_agree(sharder->comm, reshard_tree_map(state, give_leaf, &f, &made));
+    status = rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made));
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else
     reshard_tree_release(made);
-  rs_meetings_free(f.all.n, f.all.at);
+  rs_exchanged_tensors_free(f.all.n, f.all.at);
   return status;
 }

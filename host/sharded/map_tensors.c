@@ -1,5 +1,5 @@
-/* Sharded tensors whose local tensors are others: of another dtype, on another device. Layout and shards are as before.
- * All ranks come to the same metadata, also those that have no tensor to ask for: these ask with one that is empty. */
+/* Sharded tensors with other local tensors: of another dtype, or on another device. Layout and shards are as before.
+ * All ranks come to the same metadata; those without a tensor map a placeholder, which is empty. */
 #include "metadata/metadata.h"
 #include "sharded/sharder.h"
 
@@ -8,22 +8,22 @@
 
 /* --- One tensor -------------------------------------------------------------------------------------------------- */
 
-/* The device is one that the sharder's tensors can be on. */
+/* Checks that the sharder's tensors can be on the device. */
 static reshard_status check_device(reshard_sharder s, const reshard_tensor_info *info) {
   const rs_device *device = s->device->device;
-  char theirs[32] = "", wanted[32];
+  char theirs[RS_DEVICE_TEXT], wanted[RS_DEVICE_TEXT];
+  bool cpu = device->type == RESHARD_DEVICE_CPU;
   if (info->device_type == RESHARD_DEVICE_CPU ||
       (info->device_type == device->type && info->device_index == device->index))
     return RESHARD_SUCCESS;
-  if (device->type != RESHARD_DEVICE_CPU)
-    rs_text_add(&(rs_text){theirs, sizeof theirs, 0}, " or on cuda:%d", device->index);
-  rs_text_add(&(rs_text){wanted, sizeof wanted, 0}, "cuda:%d", info->device_index);
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "a local tensor would be on %s; those of its sharder are on the CPU%s",
-                  wanted, theirs);
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "a local tensor would be on %s; those of its sharder are on the CPU%s%s",
+                  rs_device_text(wanted, info->device_type, info->device_index), cpu ? "" : " or on ",
+                  cpu ? "" : rs_device_text(theirs, device->type, device->index));
 }
 
-/* What a tensor becomes: another of the same shape, or NULL. */
-static reshard_status map_one(reshard_sharder s, const rs_tensor_mapper *m, reshard_tensor t, reshard_tensor *became) {
+/* Maps a tensor to another of the same shape; *became NULL: it stays. */
+static reshard_status map_tensor(reshard_sharder s, const rs_tensor_mapper *m, reshard_tensor t,
+                                 reshard_tensor *became) {
   char was[RS_SHAPE_TEXT], is[RS_SHAPE_TEXT];
   reshard_tensor made = NULL;
   RS_TRY(m->map(m->user, m->path, t, &made));
@@ -45,9 +45,9 @@ static reshard_status map_one(reshard_sharder s, const rs_tensor_mapper *m, resh
   return rs_path_error(m->path, status);
 }
 
-/* Notes what a tensor is: all of a rank are alike. */
-static reshard_status note(const rs_tensor_mapper *m, const reshard_tensor_info *info, bool first,
-                           reshard_properties *p, reshard_device_type *type) {
+/* Records the properties of a tensor: all of a rank are alike. */
+static reshard_status record_properties(const rs_tensor_mapper *m, const reshard_tensor_info *info, bool first,
+                                        reshard_properties *p, reshard_device_type *type) {
   if (!first &&
       (info->dtype != p->dtype || info->requires_grad != p->requires_grad || info->pin_memory != p->pin_memory))
     return rs_path_error(
@@ -62,18 +62,18 @@ static reshard_status note(const rs_tensor_mapper *m, const reshard_tensor_info 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, reshard_properties *p,
-                               reshard_device_type *type, bool *changed) {
+reshard_status rs_placeholder_map(reshard_sharder s, const rs_tensor_mapper *m, reshard_properties *p,
+                                  reshard_device_type *type, bool *changed) {
   const int64_t none = 0;
   reshard_tensor t, became = NULL;
   bool on = *type == s->device->device->type && *type != RESHARD_DEVICE_CPU;
   RS_TRY(reshard_tensor_wrap_on(on ? s->device : NULL, p->dtype, 1, &none, NULL, NULL, NULL, NULL, &t));
   reshard_tensor_set_requires_grad(t, p->requires_grad);
   reshard_tensor_set_pin_memory(t, p->pin_memory);
-  reshard_status status = map_one(s, m, t, &became);
+  reshard_status status = map_tensor(s, m, t, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = note(m, &became->info, true, p, type);
+    status = record_properties(m, &became->info, true, p, type);
   reshard_tensor_release(became);
   reshard_tensor_release(t);
   return status;
@@ -81,17 +81,17 @@ reshard_status rs_stand_in_map(reshard_sharder s, const rs_tensor_mapper *m, res
 
 /* --- What a rank holds ------------------------------------------------------------------------------------------- */
 
-/* All boxes of a flat piece as one tensor; *first: the first box that has elements. */
-static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, int64_t first,
+/* Wraps all boxes of a flat piece as one tensor; first: the first box that has elements. */
+static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
                                   reshard_tensor *whole) {
-  reshard_tensor begin = held->arrays[first];
+  reshard_tensor begin = local->arrays[first];
   reshard_array_info array;
   int64_t elements;
   reshard_status status = RESHARD_SUCCESS;
-  RS_TRY(reshard_layout_buffer_elements(held->layout, rank, 0, &elements));
-  RS_TRY(reshard_layout_array(held->layout, rank, first, &array));
-  for (int64_t i = first; i < held->n && status == RESHARD_SUCCESS; i++)
-    if (held->arrays[i] != NULL && held->arrays[i]->info.elements > 0 && held->arrays[i]->storage != begin->storage)
+  RS_TRY(reshard_layout_buffer_elements(local->layout, rank, 0, &elements));
+  RS_TRY(reshard_layout_array(local->layout, rank, first, &array));
+  for (int64_t i = first; i < local->n && status == RESHARD_SUCCESS; i++)
+    if (local->arrays[i] != NULL && local->arrays[i]->info.elements > 0 && local->arrays[i]->storage != begin->storage)
       status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the boxes %lld and %lld of a flat piece are in several storages",
                         (long long)first, (long long)i);
   if (status == RESHARD_SUCCESS)
@@ -99,74 +99,77 @@ static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_held *held
   return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
 }
 
-/* The boxes as parts of what the whole has become. */
-static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_held *held, int64_t rank, reshard_tensor whole,
-                               rs_held *mapped) {
+/* Cuts the mapped piece into its boxes. */
+static reshard_status cut_flat(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank,
+                               reshard_tensor whole, rs_local_arrays *mapped) {
   if (!whole->info.contiguous)
     return rs_path_error(m->path,
                          rs_error(RESHARD_ERROR_INVALID, "a flat piece would become one that is not contiguous"));
-  for (int64_t i = 0; i < held->n; i++) {
+  for (int64_t i = 0; i < local->n; i++) {
     reshard_array_info array;
-    RS_TRY(reshard_layout_array(held->layout, rank, i, &array));
-    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(held->layout), array.shape, NULL,
+    RS_TRY(reshard_layout_array(local->layout, rank, i, &array));
+    RS_TRY(reshard_tensor_as_strided(whole, reshard_layout_ndim(local->layout), array.shape, NULL,
                                      whole->info.offset + array.offset, &mapped->arrays[i]));
   }
   return RESHARD_SUCCESS;
 }
 
-static reshard_status map_flat(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
-                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+static reshard_status map_flat_piece(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                                     const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                                     rs_local_arrays *mapped, bool *changed) {
   reshard_tensor whole, became = NULL;
-  RS_TRY(flat_buffer(m, held, s->comm->rank, first, &whole));
-  reshard_status status = map_one(s, m, whole, &became);
+  RS_TRY(flat_buffer(m, local, s->comm->rank, first, &whole));
+  reshard_status status = map_tensor(s, m, whole, &became);
   *changed = became != NULL;
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = note(m, &became->info, true, p, type);
+    status = record_properties(m, &became->info, true, p, type);
   if (status == RESHARD_SUCCESS && became != NULL)
-    status = cut_flat(m, held, s->comm->rank, became, mapped);
+    status = cut_flat(m, local, s->comm->rank, became, mapped);
   reshard_tensor_release(became);
   reshard_tensor_release(whole);
   return status;
 }
 
-static reshard_status map_each(reshard_sharder s, const rs_held *held, int64_t first, const rs_tensor_mapper *m,
-                               reshard_properties *p, reshard_device_type *type, rs_held *mapped, bool *changed) {
+static reshard_status map_arrays(reshard_sharder s, const rs_local_arrays *local, int64_t first,
+                                 const rs_tensor_mapper *m, reshard_properties *p, reshard_device_type *type,
+                                 rs_local_arrays *mapped, bool *changed) {
   *changed = false;
-  for (int64_t i = first; i < held->n; i++) {
-    if (held->arrays[i] == NULL)
+  for (int64_t i = first; i < local->n; i++) {
+    if (local->arrays[i] == NULL)
       continue;
-    RS_TRY(map_one(s, m, held->arrays[i], &mapped->arrays[i]));
+    RS_TRY(map_tensor(s, m, local->arrays[i], &mapped->arrays[i]));
     *changed |= mapped->arrays[i] != NULL;
     if (mapped->arrays[i] == NULL)
-      mapped->arrays[i] = reshard_tensor_retain(held->arrays[i]);
-    RS_TRY(note(m, &mapped->arrays[i]->info, i == first, p, type));
+      mapped->arrays[i] = reshard_tensor_retain(local->arrays[i]);
+    RS_TRY(record_properties(m, &mapped->arrays[i]->info, i == first, p, type));
   }
   return RESHARD_SUCCESS;
 }
 
-/* The first array that can be asked about; n: none. */
-static int64_t first_array(const rs_held *held, bool flat) {
+/* Returns the first array that can be mapped; n: there is none. */
+static int64_t first_array(const rs_local_arrays *local, bool flat) {
   int64_t i = 0;
-  while (i < held->n && (held->arrays[i] == NULL || (flat && held->arrays[i]->info.elements == 0)))
+  while (i < local->n && (local->arrays[i] == NULL || (flat && local->arrays[i]->info.elements == 0)))
     i++;
   return i;
 }
 
-reshard_status rs_held_map(reshard_sharder s, const rs_held *held, const rs_tensor_mapper *m, reshard_properties *p,
-                           reshard_device_type *type, rs_held *mapped, bool *changed) {
-  bool flat = reshard_layout_get_kind(held->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(held->layout) != 1;
-  int64_t first = first_array(held, flat);
+reshard_status rs_local_arrays_map(reshard_sharder s, const rs_local_arrays *local, const rs_tensor_mapper *m,
+                                   reshard_properties *p, reshard_device_type *type, rs_local_arrays *mapped,
+                                   bool *changed) {
+  bool flat = reshard_layout_get_kind(local->layout) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(local->layout) != 1;
+  int64_t first = first_array(local, flat);
   reshard_properties properties = *p;
-  rs_held made = {.n = held->n};
-  RS_TRY(rs_alloc_zero(&made.arrays, held->n, sizeof *made.arrays));
-  made.layout = reshard_layout_retain(held->layout);
-  if (first < held->n)
-    *type = held->arrays[first]->info.device_type;
-  reshard_status status = first == held->n ? rs_stand_in_map(s, m, &properties, type, changed)
-                          : flat           ? map_flat(s, held, first, m, &properties, type, &made, changed)
-                                           : map_each(s, held, first, m, &properties, type, &made, changed);
+  rs_local_arrays made = {.n = local->n};
+  RS_TRY(rs_alloc_zero(&made.arrays, local->n, sizeof *made.arrays));
+  made.layout = reshard_layout_retain(local->layout);
+  if (first < local->n)
+    *type = local->arrays[first]->info.device_type;
+  reshard_status status = first == local->n ? rs_placeholder_map(s, m, &properties, type, changed)
+                          : flat            ? map_flat_piece(s, local, first, m, &properties, type, &made, changed)
+                                            : map_arrays(s, local, first, m, &properties, type, &made, changed);
   if (status != RESHARD_SUCCESS || !*changed) {
-    rs_held_free(&made);
+    rs_local_arrays_free(&made);
     return status;
   }
   *p = properties;
@@ -198,18 +201,18 @@ reshard_status rs_sharded_map(reshard_sharded_tensor t, const rs_tensor_mapper *
   reshard_properties properties = reshard_metadata_properties(t->metadata);
   reshard_device_type type = rs_metadata_type(t->metadata, t->sharder);
   reshard_metadata metadata = NULL;
-  rs_held held;
+  rs_local_arrays local;
   bool changed;
   *mapped = NULL;
-  RS_TRY(rs_held_map(t->sharder, &t->held, m, &properties, &type, &held, &changed));
+  RS_TRY(rs_local_arrays_map(t->sharder, &t->local, m, &properties, &type, &local, &changed));
   if (!changed)
     return RESHARD_SUCCESS;
   reshard_status status = rs_metadata_as(t->metadata, &properties, type, &metadata);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(t->sharder, metadata, &held, mapped);
+    status = rs_sharded_new(t->sharder, metadata, &local, mapped);
   if (status != RESHARD_SUCCESS) {
     reshard_metadata_release(metadata);
-    rs_held_free(&held);
+    rs_local_arrays_free(&local);
   }
   return status;
 }

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* The mesh's dims, as a layout string has them before its `;`. */
-static reshard_status describe(reshard_mesh mesh, rs_spec *spec) {
+/* Copies the mesh's dims, as a layout string has them before its `;`. */
+static reshard_status copy_dims(reshard_mesh mesh, rs_spec *spec) {
   RS_TRY(rs_vec_reserve(&spec->extents, mesh->ndim));
   RS_TRY(rs_vec_reserve(&spec->names, mesh->ndim));
   for (int m = 0; m < mesh->ndim; m++) {
@@ -23,7 +23,7 @@ reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, res
     return rs_error(RESHARD_ERROR_INVALID, "reshard_placements_parse: NULL argument");
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "placements"};
   rs_spec spec = {.ndim = -1};
-  reshard_status status = describe(mesh, &spec);
+  reshard_status status = copy_dims(mesh, &spec);
   if (status == RESHARD_SUCCESS)
     status = rs_spec_placements(&scan, &spec);
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')

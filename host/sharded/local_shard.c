@@ -1,5 +1,5 @@
-/* From chunks to chunks by name, as PyTorch's reshard does it for a rank's one shard. Both of its ways are a pair of
- * chunk layouts; they are told apart for those who look for them. */
+/* A rank's one shard, from chunks to chunks, as PyTorch's reshard has it. Both of its functions move between a pair of
+ * chunk layouts; they are two so that users of PyTorch find them. */
 #include "sharded/sharder.h"
 
 #include "metadata/metadata.h"
@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct exchange {
+typedef struct shard_move {
   const char *call;
   reshard_sharder sharder;
   reshard_local_reshard cuts;
-  rs_held src, dst;
-  rs_leg leg;
-  rs_planned *planned;
+  rs_local_arrays src, dst;
+  rs_sharder_entry entry;
+  rs_cached_plan *plan;
   void *stream;
-} exchange;
+} shard_move;
 
 /* Ranks of the communicator, from placements, which name global ranks. */
 static reshard_status find_ranks(const reshard_group *group, const reshard_chunk_spec *side, int64_t *ranks) {
@@ -32,7 +32,7 @@ static reshard_status find_ranks(const reshard_group *group, const reshard_chunk
   return status;
 }
 
-static reshard_status make_layout(const exchange *x, const reshard_chunk_spec *side, reshard_layout *layout) {
+static reshard_status make_layout(const shard_move *x, const reshard_chunk_spec *side, reshard_layout *layout) {
   char where[128];
   int64_t *ranks;
   snprintf(where, sizeof where, "%s: placements %s", x->call, side == &x->cuts.before ? "before" : "after");
@@ -48,7 +48,7 @@ static reshard_status make_layout(const exchange *x, const reshard_chunk_spec *s
   return status;
 }
 
-static reshard_status take_local(exchange *x, reshard_tensor local) {
+static reshard_status wrap_source(shard_move *x, reshard_tensor local) {
   reshard_layout layout;
   int64_t n;
   RS_TRY(make_layout(x, &x->cuts.before, &layout));
@@ -57,23 +57,23 @@ static reshard_status take_local(exchange *x, reshard_tensor local) {
     status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
                       x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
   if (status == RESHARD_SUCCESS)
-    status = rs_held_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src);
+    status = rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src);
   reshard_layout_release(layout);
   return status;
 }
 
-static reshard_status make_result(exchange *x) {
+static reshard_status create_result(shard_move *x) {
   reshard_layout layout;
   const reshard_properties properties = {.dtype = x->cuts.dtype};
   RS_TRY(make_layout(x, &x->cuts.after, &layout));
   reshard_status status =
-      rs_held_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
+      rs_local_arrays_create(x->sharder->device, layout, x->sharder->comm->rank, &properties, x->stream, &x->dst);
   reshard_layout_release(layout);
   return status;
 }
 
-static reshard_status prepare(exchange *x, bool same_dim, const reshard_local_reshard *cuts, reshard_tensor local,
-                              const reshard_tensor *result) {
+static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_local_reshard *cuts,
+                                   reshard_tensor local, const reshard_tensor *result) {
   int before, after;
   if (cuts == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: cuts is NULL", x->call);
@@ -82,7 +82,7 @@ static reshard_status prepare(exchange *x, bool same_dim, const reshard_local_re
                     sizeof *cuts);
   x->cuts = *cuts;
   if (result == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: result is NULL", x->call);
+    return rs_error_null(x->call, "result");
   RS_TRY(rs_metadata_dim(x->call, x->cuts.before.dim, x->cuts.ndim, &before));
   RS_TRY(rs_metadata_dim(x->call, x->cuts.after.dim, x->cuts.ndim, &after));
   if (same_dim && x->cuts.before.n != x->cuts.after.n)
@@ -94,14 +94,14 @@ static reshard_status prepare(exchange *x, bool same_dim, const reshard_local_re
   if (!same_dim && before == after)
     return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d before and after: reshard_reshuffle_local_shard does that",
                     x->call, before);
-  RS_TRY(take_local(x, local));
-  RS_TRY(make_result(x));
-  x->leg = (rs_leg){&x->src, &x->dst, x->cuts.dtype};
-  return rs_sharder_plan(x->sharder, 1, &x->leg, &x->planned);
+  RS_TRY(wrap_source(x, local));
+  RS_TRY(create_result(x));
+  x->entry = (rs_sharder_entry){&x->src, &x->dst, x->cuts.dtype};
+  return rs_sharder_plan(x->sharder, 1, &x->entry, &x->plan);
 }
 
-/* Collective: does any rank's shard require a gradient? The result then does on all, also where there was no shard. */
-static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
+/* Collective: the result requires a gradient on all ranks where any rank's shard does. */
+static reshard_status agree_on_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
   const char mine = local != NULL && local->info.requires_grad;
   const void *gathered;
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
@@ -109,32 +109,32 @@ static reshard_status share_grad(reshard_comm comm, reshard_tensor local, bool *
   return RESHARD_SUCCESS;
 }
 
-static reshard_status run(exchange *x, bool same_dim, const reshard_local_reshard *cuts, reshard_tensor local,
-                          reshard_tensor *result) {
+static reshard_status move_chunk(shard_move *x, bool same_dim, const reshard_local_reshard *cuts, reshard_tensor local,
+                                 reshard_tensor *result) {
   if (x->sharder == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: sharder is NULL", x->call);
+    return rs_error_null(x->call, "sharder");
   bool grad = false;
-  reshard_status mine = prepare(x, same_dim, cuts, local, result);
-  reshard_status status = share_grad(x->sharder->comm, local, &grad);
+  reshard_status mine = prepare_move(x, same_dim, cuts, local, result);
+  reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)
-    status = rs_sharder_move(x->sharder, x->planned, &x->leg, mine, x->stream, NULL);
+    status = rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL);
   if (status == RESHARD_SUCCESS) {
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
     reshard_tensor_set_requires_grad(*result, grad);
   }
-  rs_held_free(&x->src);
-  rs_held_free(&x->dst);
+  rs_local_arrays_free(&x->src);
+  rs_local_arrays_free(&x->dst);
   return status;
 }
 
 reshard_status reshard_reshuffle_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
                                              reshard_tensor local, void *stream, reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshuffle_local_shard", .sharder = sharder, .stream = stream};
-  return run(&x, true, cuts, local, result);
+  shard_move x = {.call = "reshard_reshuffle_local_shard", .sharder = sharder, .stream = stream};
+  return move_chunk(&x, true, cuts, local, result);
 }
 
 reshard_status reshard_reshard_local_shard(reshard_sharder sharder, const reshard_local_reshard *cuts,
                                            reshard_tensor local, void *stream, reshard_tensor *result) {
-  exchange x = {.call = "reshard_reshard_local_shard", .sharder = sharder, .stream = stream};
-  return run(&x, false, cuts, local, result);
+  shard_move x = {.call = "reshard_reshard_local_shard", .sharder = sharder, .stream = stream};
+  return move_chunk(&x, false, cuts, local, result);
 }

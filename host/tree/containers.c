@@ -2,7 +2,6 @@
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ void rs_form_release(rs_tree_form *form) {
   free(form);
 }
 
-/* The bytes are taken over, in any case. */
+/* Adds a name of bytes, which are taken over in any case. */
 static reshard_status put_name(rs_tree_form *form, char *bytes, size_t size, int64_t *number) {
   int64_t before = form->keys.all.n;
   const rs_name name = {bytes, size};
@@ -76,7 +75,7 @@ reshard_status rs_form_new(const rs_tree_form *like, rs_tree_form **output) {
   return status;
 }
 
-/* A form that this container alone has. One that was another's as well, and is no longer, has been left by that one. */
+/* Gives a container a form that it alone has; other containers keep the shared one. */
 static reshard_status own_form(reshard_tree container) {
   rs_tree_form *before = container->form;
   if (before != NULL && atomic_load_explicit(&before->references, memory_order_acquire) == 1)
@@ -104,8 +103,8 @@ reshard_status reshard_tree_create_set(reshard_tree *tree) {
   return rs_node_new("reshard_tree_create_set", RESHARD_TREE_SET, tree);
 }
 
-/* A new container takes a form over, in any case. */
-static reshard_status make_with(const char *call, reshard_tree_kind kind, rs_tree_form *form, reshard_tree *tree) {
+/* Makes a container of a form, which is taken over in any case. */
+static reshard_status new_container(const char *call, reshard_tree_kind kind, rs_tree_form *form, reshard_tree *tree) {
   reshard_status status = rs_node_new(call, kind, tree);
   if (status == RESHARD_SUCCESS)
     (*tree)->form = form;
@@ -118,14 +117,14 @@ reshard_status reshard_tree_struct(const char *name, reshard_tree *tree) {
   static const char call[] = "reshard_tree_struct";
   rs_tree_form *form;
   if (name == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: name is NULL", call);
+    return rs_error_null(call, "name");
   RS_TRY(rs_form_new(NULL, &form));
   reshard_status status = rs_alloc_copy(&form->name, name, (int64_t)strlen(name) + 1, 1);
   if (status != RESHARD_SUCCESS) {
     rs_form_release(form);
     return status;
   }
-  return make_with(call, RESHARD_TREE_STRUCT, form, tree);
+  return new_container(call, RESHARD_TREE_STRUCT, form, tree);
 }
 
 reshard_status rs_node_like(reshard_tree container, reshard_tree *output) {
@@ -171,8 +170,8 @@ static reshard_status check_steps(reshard_tensor data, int64_t steps, const int6
   return RESHARD_SUCCESS;
 }
 
-/* An order has every number once, and is the other one's inverse where there is another one. back: the inverse is
- * written there, or is there already. */
+/* Checks that an order has every number once, and is the inverse of the other one, if there is one. back: the inverse
+ * is written there, or is there already. */
 static reshard_status check_order(const char *name, int64_t batch, const int64_t *order, const int64_t *given,
                                   int64_t *back) {
   for (int64_t i = 0; i < batch; i++)
@@ -193,7 +192,7 @@ static reshard_status check_order(const char *name, int64_t batch, const int64_t
   return RESHARD_SUCCESS;
 }
 
-static reshard_status take_sizes(rs_tree_form *form, int64_t steps, const int64_t *sizes, const int64_t *sorted,
+static reshard_status copy_sizes(rs_tree_form *form, int64_t steps, const int64_t *sizes, const int64_t *sorted,
                                  const int64_t *unsorted) {
   int64_t batch = sizes[0], number;
   RS_TRY(rs_alloc(&form->sizes, steps + (sorted != NULL || unsorted != NULL ? 2 * batch : 0), sizeof *sizes));
@@ -211,10 +210,10 @@ static reshard_status take_sizes(rs_tree_form *form, int64_t steps, const int64_
   return rs_form_add(form, "", "data", &number);
 }
 
-static reshard_status place_data(reshard_tensor data, reshard_tree node) {
+static reshard_status set_data(reshard_tensor data, reshard_tree node) {
   RS_TRY(rs_vec_reserve(&node->children, 1));
   RS_TRY(reshard_tree_tensor(data, &node->children.at[0]));
-  rs_node_place(node->children.at[0]);
+  rs_node_mark_contained(node->children.at[0]);
   node->children.n = 1;
   return RESHARD_SUCCESS;
 }
@@ -224,19 +223,16 @@ reshard_status reshard_tree_packed(reshard_tensor data, int64_t steps, const int
   rs_tree_form *form;
   reshard_tree made;
   if (data == NULL || batch_sizes == NULL || tree == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", packed,
-                    data == NULL          ? "data"
-                    : batch_sizes == NULL ? "batch_sizes"
-                                          : "the output");
+    return rs_error_null(packed, data == NULL ? "data" : batch_sizes == NULL ? "batch_sizes" : "the output");
   RS_TRY(check_steps(data, steps, batch_sizes));
   RS_TRY(rs_form_new(NULL, &form));
-  reshard_status status = take_sizes(form, steps, batch_sizes, sorted, unsorted);
+  reshard_status status = copy_sizes(form, steps, batch_sizes, sorted, unsorted);
   if (status != RESHARD_SUCCESS) {
     rs_form_release(form);
     return status;
   }
-  RS_TRY(make_with(packed, RESHARD_TREE_PACKED, form, &made));
-  status = place_data(data, made);
+  RS_TRY(new_container(packed, RESHARD_TREE_PACKED, form, &made));
+  status = set_data(data, made);
   if (status == RESHARD_SUCCESS)
     *tree = made;
   else
@@ -246,14 +242,14 @@ reshard_status reshard_tree_packed(reshard_tensor data, int64_t steps, const int
 
 /* --- Filling -------------------------------------------------------------------------------------------------- */
 
-/* Whether a container is inside a child. Mostly plain: a container that was never put anywhere is in nothing, and
- * nothing is in an empty one - trees that are built from the leaves or from the root cost no search. Else every
+/* Finds out that a container is inside a child. Mostly plain: a container that was never put anywhere is in nothing,
+ * and nothing is in an empty one. So trees that are built from the leaves or from the root cost no search. Else every
  * container in the child is looked at once. */
 static reshard_status find_cycle(reshard_tree container, reshard_tree child, bool *cycle) {
   rs_names seen = {0}; /* addresses of containers, in the order in which they are looked at */
   int64_t number;
   *cycle = child == container;
-  if (*cycle || reshard_tree_count(child) == 0 || !atomic_load_explicit(&container->placed, memory_order_relaxed))
+  if (*cycle || reshard_tree_count(child) == 0 || !atomic_load_explicit(&container->contained, memory_order_relaxed))
     return RESHARD_SUCCESS;
   reshard_status status = rs_names_put(&seen, &child, sizeof child, &number);
   for (int64_t i = 0; i < seen.all.n && !*cycle; i++) {
@@ -270,13 +266,13 @@ static reshard_status find_cycle(reshard_tree container, reshard_tree child, boo
   return status;
 }
 
-/* The container is of one of two kinds, and can have the child? */
+/* Checks that the container is of one of two kinds, and can have the child. */
 static reshard_status check_child(const char *call, reshard_tree_kind kind, reshard_tree_kind or,
                                   reshard_tree container, reshard_tree child) {
   char text[RS_NODE_TEXT];
   bool cycle;
   if (container == NULL || child == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, container == NULL ? "the container" : "the child");
+    return rs_error_null(call, container == NULL ? "the container" : "the child");
   if (container->kind != kind && kind == or)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the container is %s, not %s", call, rs_node_text(text, container),
                     rs_kind_text(kind));
@@ -287,7 +283,7 @@ static reshard_status check_child(const char *call, reshard_tree_kind kind, resh
   return cycle ? rs_error(RESHARD_ERROR_INVALID, "%s: the child has the container inside it", call) : RESHARD_SUCCESS;
 }
 
-/* key NULL: in a list or a tuple. */
+/* Puts a child in a container; key NULL: in a list or a tuple. */
 static reshard_status add_child(reshard_tree container, const rs_name *key, reshard_tree child) {
   int64_t number;
   RS_TRY(rs_vec_reserve(&container->children, container->children.n + 1));
@@ -295,7 +291,7 @@ static reshard_status add_child(reshard_tree container, const rs_name *key, resh
     RS_TRY(own_form(container));
     RS_TRY(rs_form_add_name(container->form, key, &number));
   }
-  rs_node_place(child);
+  rs_node_mark_contained(child);
   container->children.at[container->children.n++] = reshard_tree_retain(child);
   return RESHARD_SUCCESS;
 }
@@ -307,7 +303,7 @@ reshard_status rs_node_add(reshard_tree container, const char *key, reshard_tree
 
 void rs_node_replace(reshard_tree parent, int64_t i, reshard_tree child) {
   reshard_tree before = parent->children.at[i];
-  rs_node_place(child);
+  rs_node_mark_contained(child);
   parent->children.at[i] = reshard_tree_retain(child);
   reshard_tree_release(before);
   if (parent->kind == RESHARD_TREE_SET) {
@@ -327,7 +323,7 @@ static reshard_status put_child(reshard_tree container, const rs_name *key, resh
 reshard_status reshard_tree_set(reshard_tree container, const char *key, reshard_tree child) {
   static const char call[] = "reshard_tree_set";
   if (key == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the key is NULL", call);
+    return rs_error_null(call, "the key");
   RS_TRY(check_child(call, RESHARD_TREE_DICT, RESHARD_TREE_STRUCT, container, child));
   return put_child(container, &(rs_name){key, strlen(key)}, child);
 }

@@ -1,0 +1,188 @@
+/* A DTensor from placing to placing: a pair of mesh layouts and a cached plan.
+ *
+ * Tensors that stay on a sub-mesh are moved by its group outside. Else all ranks of the communicator take part, in its
+ * numbers: a tensor on a sub-mesh gets another layout there, with the same arrays. */
+#include "dtensor/group.h"
+
+#include <stdlib.h>
+
+enum { FEW = 4 }; /* tensors for whose lists nothing is allocated */
+
+/* Arrays of a tensor in the numbers of the ranks that take part; the arrays are borrowed, the layout is not. */
+typedef struct side {
+  rs_local_arrays src, dst;
+} side;
+
+typedef struct redistribution {
+  const char *call;
+  reshard_sharder given;   /* of all tensors */
+  reshard_sharder sharder; /* of the ranks that take part: `given`, or that of a group */
+  bool group;              /* it is a group's */
+  bool outside;            /* this rank is outside of that group */
+  void *stream;
+  int64_t n;
+  const reshard_dtensor *tensors;
+  const reshard_placing *placings;
+  reshard_dtensor *made; /* the lists below, or allocated ones */
+  rs_sharder_entry *entries;
+  side *sides;
+  rs_cached_plan *plan;
+  reshard_dtensor few_made[FEW];
+  rs_sharder_entry few_entries[FEW];
+  side few_sides[FEW];
+} redistribution;
+
+/* All tensors stay on the sub-mesh of the first. Wrong arguments do not count: each rank must find the ranks to agree
+ * with. */
+static bool stays_in_group(const redistribution *r, reshard_mesh first) {
+  bool same = rs_mesh_is_sub(first);
+  for (int64_t i = 0; i < r->n && same; i++) {
+    reshard_mesh to = r->placings != NULL ? r->placings[i].mesh : NULL;
+    same = (r->tensors[i] == NULL || rs_same_group(first, r->tensors[i]->mesh)) &&
+           (to == NULL || rs_same_group(first, to));
+  }
+  return same;
+}
+
+/* Finds the ranks that take part; first: one of the tensors. */
+static void find_ranks(redistribution *r, reshard_dtensor first) {
+  r->given = first->given;
+  r->group = stays_in_group(r, first->mesh);
+  r->sharder = r->group ? first->sharder : r->given;
+  r->outside = r->group && r->sharder == r->given;
+}
+
+/* Gives a tensor's arrays a layout in the numbers of the ranks that take part. */
+static reshard_status renumber_arrays(const redistribution *r, reshard_dtensor t, rs_local_arrays *other,
+                                      const rs_local_arrays **local) {
+  *local = &t->local;
+  if (r->group || t->sharder == r->given)
+    return RESHARD_SUCCESS;
+  const struct reshard_layout_s *l = t->local.layout;
+  const reshard_placing placing = {t->mesh, l->placements, t->order};
+  RS_TRY(rs_placing_layout(r->call, r->given, &placing, l->ndim, l->shape, &other->layout));
+  other->n = t->local.n;
+  other->arrays = t->local.arrays;
+  *local = other;
+  return RESHARD_SUCCESS;
+}
+
+/* Makes the new arrays and their handle. */
+static reshard_status make_result(redistribution *r, int64_t i) {
+  reshard_dtensor t = r->tensors[i];
+  reshard_layout layout;
+  rs_placing_group group;
+  rs_local_arrays local;
+  RS_TRY(rs_placing_group_find(r->call, r->given, &r->placings[i], &group));
+  reshard_sharder s = group.sharder;
+  RS_TRY(rs_placing_layout(r->call, s, &r->placings[i], t->local.layout->ndim, t->local.layout->shape, &layout));
+  reshard_status status = rs_local_arrays_create(s->device, layout, s->comm->rank, &t->properties, r->stream, &local);
+  reshard_layout_release(layout);
+  RS_TRY(status);
+  status = rs_dtensor_new(r->given, s, r->placings[i].mesh, &t->properties, &local, &r->made[i]);
+  if (status != RESHARD_SUCCESS)
+    rs_local_arrays_free(&local);
+  return status;
+}
+
+/* Makes the result and the entry that fills it. */
+static reshard_status make_entry(redistribution *r, int64_t i) {
+  reshard_dtensor t = r->tensors[i];
+  if (t == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor %lld is NULL", r->call, (long long)i);
+  if (t->given != r->given)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensors 0 and %lld are of different sharders", r->call, (long long)i);
+  RS_TRY(make_result(r, i));
+  r->entries[i] = (rs_sharder_entry){.dtype = t->properties.dtype};
+  RS_TRY(renumber_arrays(r, t, &r->sides[i].src, &r->entries[i].src));
+  return renumber_arrays(r, r->made[i], &r->sides[i].dst, &r->entries[i].dst);
+}
+
+static reshard_status prepare_move(redistribution *r, const reshard_dtensor *results) {
+  if (r->placings == NULL || results == NULL)
+    return rs_error_null(r->call, r->placings == NULL ? "placings" : "results");
+  r->made = r->few_made;
+  r->entries = r->few_entries;
+  r->sides = r->few_sides;
+  if (r->n > FEW) {
+    r->made = NULL;
+    r->entries = NULL;
+    r->sides = NULL;
+    RS_TRY(rs_alloc_zero(&r->made, r->n, sizeof *r->made));
+    RS_TRY(rs_alloc_zero(&r->sides, r->n, sizeof *r->sides));
+    RS_TRY(rs_alloc(&r->entries, r->n, sizeof *r->entries));
+  }
+  for (int64_t i = 0; i < r->n; i++)
+    RS_TRY(make_entry(r, i));
+  return r->outside ? RESHARD_SUCCESS : rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan);
+}
+
+/* Returns the results, or releases them. */
+static reshard_status finish_move(redistribution *r, reshard_status status, reshard_dtensor *results) {
+  for (int64_t i = 0; r->sides != NULL && i < r->n; i++) {
+    reshard_layout_release(r->sides[i].src.layout);
+    reshard_layout_release(r->sides[i].dst.layout);
+  }
+  for (int64_t i = 0; r->made != NULL && i < r->n; i++)
+    if (status == RESHARD_SUCCESS)
+      results[i] = r->made[i];
+    else
+      reshard_dtensor_release(r->made[i]);
+  if (r->n > FEW) {
+    free(r->made);
+    free(r->entries);
+    free(r->sides);
+  }
+  return status;
+}
+
+/* Collective, but for a rank outside of the group. mine: the status of this rank's preparations. */
+static reshard_status run_move(redistribution *r, reshard_status mine, reshard_dtensor *results) {
+  if (!r->outside)
+    mine = rs_sharder_execute(r->sharder, r->plan, r->entries, mine, r->stream, NULL);
+  return finish_move(r, mine, results);
+}
+
+static reshard_sharder dtensor_sharder(const void *tensors, int64_t i) {
+  reshard_dtensor t = ((const reshard_dtensor *)tensors)[i];
+  return t != NULL ? t->given : NULL;
+}
+
+reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *tensors, const reshard_placing *placings,
+                                            void *stream, reshard_dtensor *results) {
+  redistribution r = {
+      .call = "reshard_dtensor_redistribute", .stream = stream, .n = n, .tensors = tensors, .placings = placings};
+  RS_TRY(rs_find_sharder(r.call, n, tensors, dtensor_sharder, &r.given));
+  if (n == 0)
+    return RESHARD_SUCCESS;
+  while (*tensors == NULL)
+    tensors++;
+  find_ranks(&r, *tensors);
+  return run_move(&r, prepare_move(&r, results), results);
+}
+
+reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
+                                             void *stream, reshard_dtensor *result) {
+  redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+  find_ranks(&r, tensor);
+  reshard_status status = prepare_move(&r, result);
+  if (status == RESHARD_SUCCESS && !r.outside)
+    status = rs_sharder_copy_local(r.sharder, r.plan, r.entries, r.stream);
+  return finish_move(&r, status, result);
+}
+
+reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole) {
+  static const char call[] = "reshard_dtensor_full";
+  if (tensor == NULL)
+    return rs_error_null(call, "tensor");
+  const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
+  const reshard_placing placing = {tensor->mesh, replicate, NULL};
+  redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = &placing};
+  reshard_dtensor result = NULL;
+  find_ranks(&r, tensor);
+  reshard_status mine = whole != NULL ? prepare_move(&r, &result) : rs_error_null(call, "whole");
+  RS_TRY(run_move(&r, mine, &result));
+  *whole = reshard_tensor_retain(reshard_dtensor_local(result));
+  reshard_dtensor_release(result);
+  return RESHARD_SUCCESS;
+}
