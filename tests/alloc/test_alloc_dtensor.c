@@ -287,7 +287,7 @@ static void pair_body(void *user, int64_t r) {
     x->live = fault_live() - x->live;
   }
   pthread_barrier_wait(&x->barrier);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   for (int i = 0; i < 2 * TIMES; i++) {
     p->wrong[r] += wrong(results[i], r);
     reshard_dtensor_release(results[i]);

@@ -90,7 +90,7 @@ static void call_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = w->call->make(w, r, &w->out[r]);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = (w->out[r] != NULL) != (status == RESHARD_SUCCESS);
 }
 
@@ -107,7 +107,7 @@ static void run(world *w) {
 static int64_t errors(const world *w, reshard_status status, int64_t k) {
   int64_t failed = 0;
   for (int64_t r = 0; r < RANKS; r++) {
-    const crew_result *mine = &w->p.results[r];
+    const rank_result *mine = &w->p.results[r];
     failed += mine->status != RESHARD_SUCCESS;
     if (mine->status != RESHARD_SUCCESS && (mine->status != status || mine->text[0] == '\0'))
       fail_msg("%s, allocation %lld fails: rank %d: %s: %s", w->call->name, (long long)k, (int)r,

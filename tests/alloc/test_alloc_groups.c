@@ -132,7 +132,7 @@ static void call_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = w->call->make(w, r, &w->out[r]);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 /* Is the result of a rank right, if it has one? */
@@ -156,7 +156,7 @@ static int64_t run(world *w, int64_t k) {
   parts_run(&w->p, call_body, w);
   reshard_status status = probe_status(fault_fired());
   for (int64_t r = 0; r < RANKS; r++) {
-    const crew_result *mine = &w->p.results[r], *first = &w->p.results[w->call->all ? 0 : r / 2 * 2];
+    const rank_result *mine = &w->p.results[r], *first = &w->p.results[w->call->all ? 0 : r / 2 * 2];
     bool error = mine->status != RESHARD_SUCCESS;
     failed += error;
     if (!good(w, r) || mine->status != first->status ||

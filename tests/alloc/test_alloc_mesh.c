@@ -96,7 +96,7 @@ enum { RANKS = 7, ANY = -1, PATIENCE = 60000 };
 typedef struct world {
   reshard_comm comms[RANKS], subs[RANKS];
   reshard_mesh meshes[RANKS], owns[RANKS]; /* dp=2,tp=3: rank 6 is outside */
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t watched; /* whose allocations count, or ANY */
 } world;
 
@@ -105,7 +105,7 @@ static void split_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_comm_split(w->comms[r], r % 3 - 1, -r, &w->subs[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void own_body(void *user, int64_t r) {
@@ -113,7 +113,7 @@ static void own_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_own(w->meshes[r], &w->owns[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void comm_body(void *user, int64_t r) {
@@ -122,7 +122,7 @@ static void comm_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_comm(w->meshes[r], "tp", &found);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
   w->subs[r] = found; /* borrowed */
 }
 
@@ -132,18 +132,18 @@ static void groups_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_init_groups(w->meshes[r], 3, dims);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void barrier_body(void *user, int64_t r) {
   world *w = user;
-  crew_note(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
+  rank_result_set(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
 }
 
 static void assert_all(const world *w, reshard_status status, int64_t k) {
   char what[80];
   snprintf(what, sizeof what, "allocation %lld of rank %lld fails", (long long)k, (long long)w->watched);
-  crew_assert(RANKS, w->results, status, NULL, what);
+  rank_results_assert(RANKS, w->results, status, NULL, what);
 }
 
 /* What a call made goes: handles, meshes, or what the meshes keep. */
@@ -163,7 +163,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    crew_run(RANKS, body, w);
+    rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
     assert_all(w, probe_status(kind), k);
@@ -172,11 +172,11 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
       together_no_leak("mesh", live, w->watched, k);
       for (int r = 0; r < RANKS; r++)
         assert_true(w->subs[r] == NULL && w->owns[r] == NULL);
-      crew_run(RANKS, body, w);
+      rank_threads_run(RANKS, body, w);
       assert_all(w, RESHARD_SUCCESS, k);
     }
     assert_true(fault_live() > live);
-    crew_run(RANKS, barrier_body, w);
+    rank_threads_run(RANKS, barrier_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
     drop(w, body);
     together_no_leak("mesh", live, w->watched, k);

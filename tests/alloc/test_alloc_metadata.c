@@ -183,7 +183,7 @@ typedef struct world {
   reshard_comm comms[RANKS];
   rs_comm_ops ops;
   reshard_metadata locals[RANKS][TENSORS], globals[RANKS][TENSORS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t watched;
 } world;
 
@@ -193,7 +193,7 @@ static void body(void *user, int64_t r) {
   reshard_status status =
       reshard_metadata_build_global_many(w->comms[r], TENSORS, w->locals[r], RESHARD_SUCCESS, w->globals[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void open_world(world *w, int way) {
@@ -229,7 +229,7 @@ static void reset(world *w) {
 static void assert_all(const world *w, reshard_status status, int64_t k) {
   char what[80];
   snprintf(what, sizeof what, "allocation %lld of rank %lld fails", (long long)k, (long long)w->watched);
-  crew_assert(RANKS, w->results, status, "out of memory", what);
+  rank_results_assert(RANKS, w->results, status, "out of memory", what);
   for (int64_t r = 0; r < RANKS && status != RESHARD_SUCCESS; r++)
     for (int i = 0; i < TENSORS; i++)
       assert_ptr_equal(w->globals[r][i], w);
@@ -237,7 +237,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 
 static void works(world *w, int64_t k) {
   reset(w);
-  crew_run(RANKS, body, w);
+  rank_threads_run(RANKS, body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   for (int64_t r = 0; r < RANKS; r++)
     for (int i = 0; i < TENSORS; i++) {
@@ -257,7 +257,7 @@ static void test_global(void **state) {
         int64_t live = fault_live();
         reset(&w);
         fault_arm(k);
-        crew_run(RANKS, body, &w);
+        rank_threads_run(RANKS, body, &w);
         made = fault_disarm();
         fault_kind kind = fault_fired();
         assert_all(&w, probe_status(kind), k);

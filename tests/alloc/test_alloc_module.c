@@ -181,7 +181,7 @@ typedef struct world {
   reshard_comm comms[RANKS];
   reshard_module modules[RANKS];
   reshard_tensor tensors[RANKS][TENSORS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   reshard_sync_options options;
   int64_t watched; /* whose allocations count, or ANY */
   int64_t allocated[RANKS];
@@ -192,7 +192,7 @@ static void sync_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_sync_tensors(w->comms[r], 1, TENSORS, w->tensors[r], NULL, &w->options, NULL, NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void module_body(void *user, int64_t r) {
@@ -200,7 +200,7 @@ static void module_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_sync_module_states(w->comms[r], 2, w->modules[r], NULL, &w->options, NULL, NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void verify_body(void *user, int64_t r) {
@@ -209,7 +209,7 @@ static void verify_body(void *user, int64_t r) {
   fault_mark(true);
   reshard_status status = reshard_verify_shapes(w->comms[r], n, w->tensors[r], NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void assert_all(const world *w, reshard_status status, int64_t k) {
@@ -223,12 +223,12 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 }
 
 static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
-  crew_run(RANKS, body, w); /* what the communicator keeps is there */
+  rank_threads_run(RANKS, body, w); /* what the communicator keeps is there */
   assert_all(w, RESHARD_SUCCESS, -1);
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    crew_run(RANKS, body, w);
+    rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
     assert_all(w, probe_status(kind), k);
@@ -239,7 +239,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
       return made;
     assert_true(strlen(w->results[0].text) > 0);
     if (k % 8 == 0) { /* the next call succeeds */
-      crew_run(RANKS, body, w);
+      rank_threads_run(RANKS, body, w);
       assert_all(w, RESHARD_SUCCESS, k);
     }
   }
@@ -268,7 +268,7 @@ static void test_together(void **state) {
   assert_true(made > 100);
   for (w.watched = ANY; w.watched < RANKS; w.watched++) {
     fault_arm(0);
-    crew_run(RANKS, verify_body, &w);
+    rank_threads_run(RANKS, verify_body, &w);
     assert_int_equal(fault_disarm(), 0);
     assert_all(&w, w.watched == ANY ? RESHARD_SUCCESS : RESHARD_ERROR_MISMATCH, 0);
   }

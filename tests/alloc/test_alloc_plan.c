@@ -154,7 +154,7 @@ static void test_all_kinds(void **state) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t seeds = crew_scaled(150), made = 0;
+  int64_t seeds = test_scaled(150), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
     entries_make((uint64_t)seed, 0, &r);

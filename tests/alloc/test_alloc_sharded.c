@@ -174,7 +174,7 @@ static bool same(const void *user, int64_t r) {
 
 static void test_collective(void **state) {
   (void)state;
-  int64_t live = fault_live(), failed = 0, step = 8 / (crew_scaled(8) < 8 ? crew_scaled(8) : 8); /* 1 at full scale */
+  int64_t live = fault_live(), failed = 0, step = 8 / (test_scaled(8) < 8 ? test_scaled(8) : 8); /* 1 at full scale */
   act a = {.from = parts_layout("chunk(0)", 2, shape, RANKS),
            .to = parts_layout("chunk(1;2,0,1)", 2, shape, RANKS),
            .single = parts_layout("rank(1)", 2, shape, RANKS)};
@@ -323,7 +323,7 @@ static void peak_body(void *user, int64_t r) {
   reshard_status status = reshard_sharded_tensor_reshard(1, &k->tensors[r], &k->sides[k->to], NULL);
   reshard_sharder_get_stats(p->sharders[r], &stats);
   k->told[r] = stats.peak_bytes;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 /* A reshard takes what it tells: new shards and staging. Where freed shards are not kept, memory is then as it was;

@@ -198,23 +198,23 @@ static void test_random(void **state) {
 
 /* --- One rank of several is short of memory: all have its error -------------------------------------------------- */
 
-typedef struct crew_case {
+typedef struct threads_case {
   nest *nest;
   reshard_sharder sharders[RANKS];
   reshard_tree trees[RANKS];
   int64_t short_of; /* rank */
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t wrong[RANKS];
-} crew_case;
+} threads_case;
 
 static void flatten_body(void *user, int64_t r) {
-  crew_case *c = user;
+  threads_case *c = user;
   reshard_tree flat = NULL;
   reshard_sharded_tensor t;
   fault_mark(r == c->short_of);
   reshard_status status = reshard_state_flatten_sharded_tensors_global(c->sharders[r], c->trees[r], &flat);
   fault_mark(false);
-  crew_note(&c->results[r], status);
+  rank_result_set(&c->results[r], status);
   c->wrong[r] = (status == RESHARD_SUCCESS) != (flat != NULL);
   if (flat != NULL && reshard_state_get_sharded(flat, &t) == RESHARD_SUCCESS)
     c->wrong[r] += nests_check(t) + nest_check_owners(c->nest, t, r, true);
@@ -224,7 +224,7 @@ static void flatten_body(void *user, int64_t r) {
 static void test_ranks(void **state) {
   (void)state;
   reshard_comm comms[RANKS];
-  crew_case c = {.nest = nest_make(6, RANKS, 2)};
+  threads_case c = {.nest = nest_make(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
   for (int64_t r = 0; r < RANKS; r++) {
     assert_int_equal(reshard_sharder_create(comms[r], NULL, &c.sharders[r]), RESHARD_SUCCESS);
@@ -236,7 +236,7 @@ static void test_ranks(void **state) {
     for (; kind != FAULT_NONE; k++) {
       int64_t live = fault_live();
       fault_arm(k);
-      crew_run(RANKS, flatten_body, &c);
+      rank_threads_run(RANKS, flatten_body, &c);
       fault_disarm();
       kind = fault_fired();
       for (int64_t r = 0; r < RANKS; r++) {

@@ -145,7 +145,7 @@ static void save_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_state_save(p->sharders[r], w->states[r], w->path, &options, NULL);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void load_body(void *user, int64_t r) {
@@ -155,7 +155,7 @@ static void load_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_state_load(p->sharders[r], w->states[r], w->path, &options, NULL);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static int64_t count_names(void) {

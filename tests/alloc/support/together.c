@@ -12,7 +12,7 @@ static void body(void *user, int64_t r) {
   fault_mark(t->watched == TOGETHER_ANY || t->watched == r);
   reshard_status status = t->call(p, t->act, r);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void check(const together *t, int64_t k, bool done) {

@@ -206,7 +206,7 @@ static void calm(show *x) {
 }
 
 static void drive_threads(show *x) {
-  crew_run(x->c->world, rank_body, x);
+  rank_threads_run(x->c->world, rank_body, x);
   calm(x);
   for (int64_t r = 0; r < x->c->world; r++) {
     rank_room *room = &x->rooms[r];
@@ -261,7 +261,7 @@ static bool drive(show *x, int number, const reshard_transfer *transfers) {
 
 static bool drive_all(show *x) {
   int64_t n = x->c->world;
-  crew_run(n, create_body, x);
+  rank_threads_run(n, create_body, x);
   if (x->why->length > 0)
     return false;
   reshard_transfer *transfers = cli_alloc(n, sizeof *transfers);
@@ -269,7 +269,7 @@ static bool drive_all(show *x) {
     transfers[r] = x->rooms[r].transfer;
   bool right = drive(x, 0, transfers);
   if (right && x->executes[1] > 0) {
-    crew_run(n, rebind_body, x);
+    rank_threads_run(n, rebind_body, x);
     right = x->why->length == 0 && drive(x, 1, transfers);
   }
   free(transfers);

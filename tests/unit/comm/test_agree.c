@@ -216,7 +216,7 @@ static void mix_body(void *user, int64_t r) {
   case EXECUTE: status = reshard_execute(s->transfers[r], NULL); break;
   default: status = reshard_comm_barrier(s->comms[r]); break;
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
   reshard_transfer_destroy(made);
 }
 
@@ -235,7 +235,7 @@ static void test_mixed_calls(void **state) {
           for (int64_t r = 0; r < RANKS; r++)
             m.of[r] = r == odd ? (call)b : (call)a;
           scene_fill(&s, 3);
-          crew_run(RANKS, mix_body, &m);
+          rank_threads_run(RANKS, mix_body, &m);
           scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "different collective calls at once", NULL);
           assert_true(scene_untouched(&s));
         }
@@ -254,7 +254,8 @@ typedef struct two {
 static void two_body(void *user, int64_t r) {
   two *x = user;
   reshard_transfer t = x->take_other[r] ? x->other[r] : x->s->transfers[r];
-  crew_note(&x->s->results[r], x->rebind ? reshard_transfer_rebind(t, &x->s->arrays[r]) : reshard_execute(t, NULL));
+  rank_result_set(&x->s->results[r],
+                  x->rebind ? reshard_transfer_rebind(t, &x->s->arrays[r]) : reshard_execute(t, NULL));
 }
 
 static void test_two_transfers(void **state) {
@@ -273,7 +274,7 @@ static void test_two_transfers(void **state) {
           x.take_other[r] = mask >> r & 1;
         x.rebind = rebind;
         scene_fill(&s, 9);
-        crew_run(RANKS, two_body, &x);
+        rank_threads_run(RANKS, two_body, &x);
         if (same)
           scene_assert_all(&s, RESHARD_SUCCESS, NULL);
         else
@@ -295,7 +296,7 @@ static void test_two_transfers(void **state) {
       y.other[round % RANKS] = kept;
       y.take_other[round % RANKS] = true;
       scene_fill(&s, 4);
-      crew_run(RANKS, two_body, &y);
+      rank_threads_run(RANKS, two_body, &y);
       scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "execute different transfers", NULL);
       assert_true(scene_untouched(&s));
       reshard_transfer_destroy(kept);

@@ -38,7 +38,7 @@ static void watch(void *user, bool on) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(2000 / SPARSE), executed = 0;
+  int64_t cases = test_scaled(2000 / SPARSE), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];

@@ -117,7 +117,7 @@ static void tour_body(void *user, int64_t r) {
   reshard_status status = go(p, r, t, &tensor);
   reshard_comm_get_stats(p->comms[r], &after);
   p->wrong[r] += t->most >= 0 && after.received_bytes - before.received_bytes > t->most;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS)
     p->wrong[r] += check_full(p, r, tensor);
   reshard_dtensor_release(tensor);
@@ -187,7 +187,7 @@ static void several_body(void *user, int64_t r) {
     placings[i] = at[i].placing;
   }
   for (int again = 0; again < 2; again++) {
-    crew_note(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
+    rank_result_set(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
     for (int i = 0; i < 3; i++) {
       reshard_tensor_info info;
       p->wrong[r] += results[i] == NULL || wrong(results[i], r, 10 + (uint64_t)i) != 0 ||
@@ -238,7 +238,7 @@ static void from_local_body(void *user, int64_t r) {
   const int64_t *shape = b->shapes[r][0] + b->shapes[r][1] > 0 ? b->shapes[r] : b->shapes[0];
   reshard_status status =
       reshard_dtensor_from_local(p->sharders[r], &at.placing, local, 2, b->infer ? NULL : shape, b->check, &tensor);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS) {
     p->wrong[r] += memcmp(reshard_dtensor_shape(tensor), b->shapes[0], sizeof b->shapes[0]) != 0;
     p->wrong[r] += reshard_dtensor_stride(tensor)[0] != (b->shapes[0][1] > 0 ? b->shapes[0][1] : 1);
@@ -469,7 +469,7 @@ static void distribute_body(void *user, int64_t r) {
   reshard_comm_get_stats(p->comms[r], &after);
   if (d->src < 0)
     p->wrong[r] += after.received_bytes != before.received_bytes;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS) {
     reshard_tensor_info info = {.requires_grad = 1};
     if (reshard_dtensor_local(tensor) != NULL)
@@ -530,8 +530,8 @@ static void refuse_body(void *user, int64_t r) {
   reshard_placing placings[2] = {to.placing, to.placing};
   if (m->what == 1 && r == 1)
     placings[1].mesh = NULL;
-  crew_note(&p->results[r],
-            reshard_dtensor_redistribute(2, tensors, placings, NULL, m->what == 5 && r == 1 ? NULL : results));
+  rank_result_set(&p->results[r],
+                  reshard_dtensor_redistribute(2, tensors, placings, NULL, m->what == 5 && r == 1 ? NULL : results));
   p->wrong[r] += results[0] != NULL || results[1] != NULL;
   reshard_dtensor_release(tensors[0]);
   reshard_mesh_release(mesh);
@@ -576,7 +576,7 @@ static void sharded_body(void *user, int64_t r) {
   p->wrong[r] += reshard_metadata_count(reshard_sharded_tensor_metadata(sharded)) != 4;
   reshard_status status = reshard_dtensor_from_sharded(sharded, mesh, &back);
   p->wrong[r] += status != RESHARD_SUCCESS || reshard_dtensor_local(back) != reshard_dtensor_local(tensor);
-  crew_note(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
+  rank_result_set(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
   p->wrong[r] += never != NULL;
   reshard_dtensor_release(tensor);
   p->wrong[r] += back != NULL ? wrong(back, r, 3) + check_full(p, r, back) : 1;

@@ -184,7 +184,7 @@ static void fails_body(void *user, int64_t r) {
     box.extent[0] += 2; /* more than the rank before it */
   reshard_tensor local = part(shape, &box), whole = NULL;
   reshard_dtensor t = NULL, moved = NULL;
-  crew_note(&p->results[r], reshard_dtensor_from_local(p->sharders[r], &placing, local, 0, NULL, 1, &t));
+  rank_result_set(&p->results[r], reshard_dtensor_from_local(p->sharders[r], &placing, local, 0, NULL, 1, &t));
   if (r < 2) {
     WELL(p, r, reshard_dtensor_full(t, NULL, &whole));
     reshard_status status = reshard_dtensor_redistribute(1, &t, r == 1 ? NULL : &to, NULL, &moved);
@@ -325,7 +325,7 @@ static void disagree_body(void *user, int64_t r) {
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_dtensor t = NULL, moved = NULL;
   WELL(p, r, reshard_dtensor_empty(p->sharders[r], &from, 2, shape, &i32, NULL, &t));
-  crew_note(&p->results[r], reshard_dtensor_redistribute(1, &t, &to, NULL, &moved));
+  rank_result_set(&p->results[r], reshard_dtensor_redistribute(1, &t, &to, NULL, &moved));
   SO(p, r, moved == NULL);
   reshard_dtensor_release(t);
   reshard_mesh_release(tp);
@@ -408,11 +408,11 @@ static void unlike_body(void *user, int64_t r) {
   reshard_comm comm = NULL;
   WELL(p, r, reshard_mesh_comm(mesh, "dp", &comm)); /* there already: it does not meet the others by itself */
   const char *const *dims = given[r == 2 && what < 3 ? what : 0];
-  crew_note(&p->results[r], reshard_mesh_init_groups(mesh,
-                                                     r == 2 && what == 0   ? 2
-                                                     : what == 3 && r == 1 ? -1
-                                                                           : 3,
-                                                     dims));
+  rank_result_set(&p->results[r], reshard_mesh_init_groups(mesh,
+                                                           r == 2 && what == 0   ? 2
+                                                           : what == 3 && r == 1 ? -1
+                                                                                 : 3,
+                                                           dims));
   const reshard_placing placing = {sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE), &rows, NULL};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_dtensor t = NULL;

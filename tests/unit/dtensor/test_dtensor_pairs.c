@@ -137,7 +137,7 @@ static void body(void *user, int64_t r) {
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < SOURCES && status == RESHARD_SUCCESS; i++)
     status = play(p, r, h, h->sources[i], placings);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_mesh_release(mesh);
 }
 
@@ -170,7 +170,7 @@ static int64_t play_hand(parts *p, int64_t a, int64_t b, uint64_t seed) {
 
 static void test_pairs(void **state) {
   (void)state;
-  int64_t pairs = 0, hands = crew_scaled(HANDS);
+  int64_t pairs = 0, hands = test_scaled(HANDS);
   for (int64_t a = 1; a <= 4; a++)
     for (int64_t b = 1; b <= 3; b++) {
       parts p;

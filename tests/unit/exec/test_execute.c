@@ -17,7 +17,7 @@ static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
 static void only_rank_0(void *user, int64_t r) {
   scene *s = user;
-  crew_note(&s->results[r], reshard_execute(s->transfers[r], NULL));
+  rank_result_set(&s->results[r], reshard_execute(s->transfers[r], NULL));
 }
 
 /* While rank 0 waits in execute, its transfer is busy for everybody else, and what waits is not disturbed. */
@@ -28,8 +28,8 @@ static void test_busy(void **state) {
     scene_open(&s, 2, PATIENCE, paths[p], NULL);
     scene_ready(&s);
     scene_fill(&s, 5);
-    crew_thread *waiting = crew_start(only_rank_0, &s);
-    crew_sleep_ms(200);
+    rank_thread *waiting = rank_thread_start(only_rank_0, &s);
+    test_sleep_ms(200);
     for (int again = 0; again < 2; again++) {
       assert_int_equal(reshard_execute(s.transfers[0], NULL), RESHARD_ERROR_BUSY);
       scene_assert_text(reshard_last_error(), "executing");
@@ -43,7 +43,7 @@ static void test_busy(void **state) {
     }
     assert_true(scene_untouched(&s));                                         /* rank 1 was not there */
     assert_int_equal(reshard_execute(s.transfers[1], NULL), RESHARD_SUCCESS); /* and was not marked busy */
-    crew_join(waiting);
+    rank_thread_join(waiting);
     assert_int_equal(s.results[0].status, RESHARD_SUCCESS);
     assert_true(scene_right(&s, 5));
     scene_works(&s);
@@ -169,10 +169,10 @@ static void test_side_by_side(void **state) {
     }
     scene_ready(&s[0]);
     scene_ready(&s[1]);
-    loop loops[2] = {{&s[0], crew_scaled(60), false, false}, {&s[1], crew_scaled(200), true, false}};
-    crew_thread *other = crew_start(loop_body, &loops[1]);
+    loop loops[2] = {{&s[0], test_scaled(60), false, false}, {&s[1], test_scaled(200), true, false}};
+    rank_thread *other = rank_thread_start(loop_body, &loops[1]);
     loop_body(&loops[0], 0);
-    crew_join(other);
+    rank_thread_join(other);
     assert_false(loops[1].wrong);
     scene_destroy(&s[1]);
     for (int64_t r = 0; r < 3; r++)
@@ -203,7 +203,7 @@ static void stream_body(void *user, int64_t r) {
         if (s->columns[r][i * columns + j] != (uint32_t)(k * 1000 + i * SCENE_COLUMNS + r * columns + j))
           atomic_store(&x->wrong, true);
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void test_in_a_row(void **state) {
@@ -213,8 +213,8 @@ static void test_in_a_row(void **state) {
       scene s;
       scene_open(&s, n, PATIENCE, paths[p], NULL);
       scene_ready(&s);
-      stream x = {&s, crew_scaled(1000), false};
-      crew_run(n, stream_body, &x);
+      stream x = {&s, test_scaled(1000), false};
+      rank_threads_run(n, stream_body, &x);
       scene_assert_all(&s, RESHARD_SUCCESS, NULL);
       assert_false(atomic_load(&x.wrong));
       scene_close(&s);
@@ -251,7 +251,7 @@ static void waiting_body(void *user, int64_t r) {
   reshard_transfer made = NULL;
   reshard_status status;
   if (r == 2) {
-    crew_sleep_ms(20);
+    test_sleep_ms(20);
     status = reshard_comm_abort(s->comms[2]);
   } else if (w->call == 0)
     status = reshard_execute(s->transfers[r], NULL);
@@ -259,7 +259,7 @@ static void waiting_body(void *user, int64_t r) {
     status = reshard_transfer_create(s->plans[r], s->comms[r], &s->arrays[r], &s->options[r], &made);
   else
     status = reshard_transfer_rebind(s->transfers[r], &s->arrays[r]);
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void test_abort(void **state) {
@@ -271,7 +271,7 @@ static void test_abort(void **state) {
       scene_ready(&s);
       scene_fill(&s, 2);
       waiting w = {&s, call};
-      crew_run(3, waiting_body, &w);
+      rank_threads_run(3, waiting_body, &w);
       for (int r = 0; r < 2; r++) {
         assert_int_equal(s.results[r].status, RESHARD_ERROR_PEER);
         scene_assert_text(s.results[r].text, "aborted");
@@ -297,25 +297,25 @@ static void churn_body(void *user, int64_t r) {
       status = reshard_execute(t, NULL);
     reshard_transfer_destroy(t);
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void abort_body(void *user, int64_t rank) {
   (void)rank;
   waiting *w = user;
-  crew_sleep_ms(w->call);
+  test_sleep_ms(w->call);
   reshard_comm_abort(w->s->comms[w->call % w->s->n]);
 }
 
 static void test_abort_any_time(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(60); i++) {
+  for (int64_t i = 0; i < test_scaled(60); i++) {
     scene s;
     scene_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
     waiting w = {&s, (int)(i % 5)};
-    crew_thread *aborter = crew_start(abort_body, &w);
-    crew_run(s.n, churn_body, &s);
-    crew_join(aborter);
+    rank_thread *aborter = rank_thread_start(abort_body, &w);
+    rank_threads_run(s.n, churn_body, &s);
+    rank_thread_join(aborter);
     scene_assert_all(&s, RESHARD_ERROR_PEER, "aborted", NULL);
     scene_close(&s);
   }
@@ -347,15 +347,15 @@ static void test_timeout(void **state) {
 /* Deadlines so short that they pass anywhere, also while a peer reads what another rank showed. */
 static void test_short_deadlines(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(60); i++) {
+  for (int64_t i = 0; i < test_scaled(60); i++) {
     scene s;
     scene_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
     for (int64_t r = 0; r < s.n && i % 2 == 0; r++) /* some end by themselves only */
       s.options[r].path = RESHARD_PATH_DIRECT;
     waiting w = {&s, 30};
-    crew_thread *aborter = crew_start(abort_body, &w);
-    crew_run(s.n, churn_body, &s);
-    crew_join(aborter);
+    rank_thread *aborter = rank_thread_start(abort_body, &w);
+    rank_threads_run(s.n, churn_body, &s);
+    rank_thread_join(aborter);
     for (int64_t r = 0; r < s.n; r++)
       assert_true(s.results[r].status == RESHARD_ERROR_PEER || s.results[r].status == RESHARD_ERROR_TIMEOUT);
     scene_close(&s);

@@ -121,7 +121,7 @@ static void load_body(void *user, int64_t r) {
     status = make_state(p, r, layout, &root, &rows);
   if (status == RESHARD_SUCCESS)
     status = reshard_state_load(p->sharders[r], root, p->user, &partial, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_rows(rows) : 0;
   reshard_tree_release(root);
   reshard_sharded_tensor_release(rows);

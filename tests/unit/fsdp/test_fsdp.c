@@ -336,7 +336,7 @@ static void save_body(void *user, int64_t r) {
   reshard_tree found = NULL;
   WELL(p, r, reshard_tree_find(flat, "w.chunk", &found));
   SO(p, r, found == chunk); /* as it is */
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], dict, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], dict, p->user, NULL, NULL));
   reshard_tree_release(flat);
   reshard_tree_release(dict);
   reshard_tree_release(nested);
@@ -364,7 +364,7 @@ static void load_body(void *user, int64_t r) {
     WELL(p, r, reshard_tree_set(dict, paths[i], leaves[i]));
     reshard_dtensor_release(tensor);
   }
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], dict, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], dict, p->user, NULL, NULL));
   for (int i = 0; i < 2; i++) {
     reshard_box box = box_of(2, whole_shape, i, 3, r, 1, 0);
     SO(p, r, wrong_in(local_of(leaves[i]), 2, whole_shape, &box) == 0);

@@ -58,7 +58,7 @@ static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
 static void chunk_body(void *user, int64_t r) {
   parts *p = user;
   int64_t before = received(p->comms[r]);
-  each_shape(p, r, crew_scaled(10) >= 10 ? 1 : 6, check_chunk);
+  each_shape(p, r, test_scaled(10) >= 10 ? 1 : 6, check_chunk);
   SO(p, r, received(p->comms[r]) == before);
 }
 
@@ -85,7 +85,7 @@ static void check_gather(parts *p, int64_t r, int ndim, const int64_t *shape) {
   reshard_mesh_release(mesh);
 }
 
-static void gather_body(void *user, int64_t r) { each_shape(user, r, crew_scaled(10) >= 10 ? 4 : 12, check_gather); }
+static void gather_body(void *user, int64_t r) { each_shape(user, r, test_scaled(10) >= 10 ? 4 : 12, check_gather); }
 
 /* All meshes up to 4 x 3, TP on dim 0, on dim 1, on none. */
 static void each_grid(void (*body)(void *parts, int64_t rank)) {
@@ -310,7 +310,8 @@ static void gather_fault_body(void *user, int64_t r) {
     out = fault == OUTPUT ? NULL : out;
   }
   reshard_tree what = r == 2 && fault == LEAF ? one : chunk;
-  crew_note(&p->results[r], reshard_fsdp_all_gather(sharder, what, given, r == 2 && fault == STREAM ? p : NULL, out));
+  rank_result_set(&p->results[r],
+                  reshard_fsdp_all_gather(sharder, what, given, r == 2 && fault == STREAM ? p : NULL, out));
   SO(p, r, gathered == NULL);
   reshard_tree_release(gathered);
   reshard_tree_release(chunk);

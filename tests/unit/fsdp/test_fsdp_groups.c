@@ -50,7 +50,7 @@ static void first_body(void *user, int64_t r) {
   char text[32];
   snprintf(text, sizeof text, "dp=%d,tp=%d", (int)g->fsdp, (int)g->tp);
   reshard_mesh mesh = mesh_of(p, r, text);
-  for (int64_t n = 0; n <= 13; n += 1 + (crew_scaled(10) < 10))
+  for (int64_t n = 0; n <= 13; n += 1 + (test_scaled(10) < 10))
     check_first(p, r, mesh, g, n);
   reshard_mesh_release(mesh);
 }
@@ -124,8 +124,8 @@ static void refused_body(void *user, int64_t r) {
   reshard_tensor whole = whole_of(2, shape);
   reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, 0), chunk = NULL, one = NULL;
   WELL(p, r, reshard_tree_int(1, &one));
-  crew_note(&p->results[r], reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], r == 1 ? one : leaf, mesh,
-                                                               RESHARD_FSDP_FSDP_FIRST, NULL, &chunk));
+  rank_result_set(&p->results[r], reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], r == 1 ? one : leaf, mesh,
+                                                                     RESHARD_FSDP_FSDP_FIRST, NULL, &chunk));
   SO(p, r, chunk == NULL);
   reshard_tree_release(one);
   reshard_tree_release(leaf);

@@ -360,11 +360,11 @@ static void fault_body(void *user, int64_t r) {
     s.group.devices_per_node = f == DEVICES ? -1 : f == NODES ? 3 : 0;
   reshard_status status = reshard_fsdp_chunk_tensor(leaf, &s.group, NULL, r == 2 && f == OUTPUT ? NULL : &chunk);
   if (r % 2 == 0 || f == NO_WORLD) {
-    crew_note(&p->results[r], status);
+    rank_result_set(&p->results[r], status);
     SO(p, r, chunk == NULL);
   } else { /* the other group */
     WELL(p, r, status);
-    p->results[r] = (crew_result){.status = RESHARD_ERROR_INVALID};
+    p->results[r] = (rank_result){.status = RESHARD_ERROR_INVALID};
   }
   reshard_tree_release(chunk);
   reshard_tree_release(leaf);

@@ -166,7 +166,7 @@ static void save_body(void *user, int64_t r) {
   sit(p, r, "replicate=2,shard=2,tp=2", &s);
   reshard_tree state = model(p, r, &s, 0, false);
   compare(p, r, &s, state, 0);
-  crew_note(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
   reshard_tree_release(state);
   leave(&s);
 }
@@ -177,7 +177,7 @@ static void load_body(void *user, int64_t r) {
   sit(p, r, "shard=3,tp=2", &s);
   for (int turn = 0; turn < FORMS; turn++) {
     reshard_tree state = model(p, r, &s, turn, true);
-    crew_note(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
+    rank_result_set(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
     SO(p, r, p->results[r].status == RESHARD_SUCCESS);
     compare(p, r, &s, state, turn);
     reshard_tree_release(state);

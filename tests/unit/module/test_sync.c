@@ -61,8 +61,9 @@ static void sync(void *user, int64_t r) {
   for (int64_t i = 0; i < w->n; i++)
     parts_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
   w->reports[r].tensors = -1;
-  crew_note(&p->results[r], reshard_sync_tensors(p->comms[r], w->src, w->n, w->tensors[r], w->unnamed ? NULL : names,
-                                                 w->no_options ? NULL : &w->options, w->stream, &w->reports[r]));
+  rank_result_set(&p->results[r],
+                  reshard_sync_tensors(p->comms[r], w->src, w->n, w->tensors[r], w->unnamed ? NULL : names,
+                                       w->no_options ? NULL : &w->options, w->stream, &w->reports[r]));
   for (int64_t i = 0; i < w->n; i++) /* what failed has changed nothing */
     p->wrong[r] += parts_check(w->whole[i], 0, 0, w->tensors[r][i],
                                (uint64_t)(1000 * (p->results[r].status == RESHARD_SUCCESS ? w->src : r) + i));
@@ -109,7 +110,7 @@ static void test_random(void **state) {
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
   int64_t alone = 0, staged = 0;
-  for (int64_t seed = 0; seed < crew_scaled(150); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(150); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     int64_t ranks = rng_in(&random, 1, 6), n = rng_below(&random, 9);
@@ -206,9 +207,9 @@ static void odd_body(void *user, int64_t r) {
   reshard_sync_report report = {.tensors = -1};
   for (int64_t i = 0; i < w->n; i++)
     parts_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
-  crew_note(&p->results[r],
-            reshard_sync_tensors(p->comms[r], me ? o->src : w->src, me ? o->n : w->n, me ? o->tensors : w->tensors[r],
-                                 me ? o->names : names, me ? o->options : &w->options, me ? o->stream : NULL, &report));
+  rank_result_set(&p->results[r], reshard_sync_tensors(p->comms[r], me ? o->src : w->src, me ? o->n : w->n,
+                                                       me ? o->tensors : w->tensors[r], me ? o->names : names,
+                                                       me ? o->options : &w->options, me ? o->stream : NULL, &report));
   p->wrong[r] += report.tensors != -1;
   for (int64_t i = 0; i < w->n; i++)
     p->wrong[r] += parts_check(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
@@ -348,7 +349,7 @@ static void huge_body(void *user, int64_t r) {
   const int64_t shape[1] = {INT64_MAX / 2}, strides[1] = {0};
   for (int i = 0; i < 3; i++)
     CLI_TRY("view: ", reshard_tensor_wrap(RESHARD_U8, 1, shape, strides, &byte, NULL, NULL, &tensors[i]));
-  crew_note(&p->results[r], reshard_sync_tensors(p->comms[r], r, 3, tensors, NULL, NULL, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_sync_tensors(p->comms[r], r, 3, tensors, NULL, NULL, NULL, NULL));
   for (int i = 0; i < 3; i++)
     reshard_tensor_release(tensors[i]);
 }

@@ -97,8 +97,8 @@ static void sync(void *user, int64_t r) {
   checker c = {.rank = (int)r};
   if (w->modules[r] != NULL)
     reshard_module_visit_states(w->modules[r], NULL, fill, &value);
-  crew_note(&p->results[r], reshard_sync_module_states(p->comms[r], w->src, w->modules[r], &w->selection, w->options,
-                                                       NULL, &w->reports[r]));
+  rank_result_set(&p->results[r], reshard_sync_module_states(p->comms[r], w->src, w->modules[r], &w->selection,
+                                                             w->options, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
   if (w->modules[r] != NULL)
     reshard_module_visit_states(w->modules[r], NULL, tell, &c);
@@ -164,7 +164,8 @@ static void ignored_body(void *user, int64_t r) {
   reshard_module_visit_states(w->modules[r], NULL, fill, &value);
   reshard_module_get_parameter(w->modules[r], "layers.3.weight", &weight);
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, .nignored = 1, .ignored = &weight};
-  crew_note(&p->results[r], reshard_sync_module_states(p->comms[r], 1, w->modules[r], &s, NULL, NULL, &w->reports[r]));
+  rank_result_set(&p->results[r],
+                  reshard_sync_module_states(p->comms[r], 1, w->modules[r], &s, NULL, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
   reshard_module_visit_states(w->modules[r], NULL, tell, &c);
   w->said[r] = c.said.at;

@@ -62,8 +62,8 @@ static void drop(lists *l) {
 static void verify(void *user, int64_t r) {
   parts *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r],
-            reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], l->unnamed[r] ? NULL : l->names[r]));
+  rank_result_set(&p->results[r],
+                  reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], l->unnamed[r] ? NULL : l->names[r]));
 }
 
 /* All ranks have this text; and none the next time. */
@@ -204,25 +204,25 @@ static void test_every_place(void **state) {
 static void one_does_not(void *user, int64_t r) {
   parts *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r], r != 2
-                                ? reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL)
-                                : reshard_sync_tensors(p->comms[r], 0, l->n[r], l->tensors[r], NULL, NULL, NULL, NULL));
+  rank_result_set(&p->results[r],
+                  r != 2 ? reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL)
+                         : reshard_sync_tensors(p->comms[r], 0, l->n[r], l->tensors[r], NULL, NULL, NULL, NULL));
 }
 
 static void one_has_no_list(void *user, int64_t r) {
   parts *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r],
-            reshard_verify_shapes(p->comms[r], r == 1 ? 3 : l->n[r], r == 1 ? NULL : l->tensors[r], NULL));
+  rank_result_set(&p->results[r],
+                  reshard_verify_shapes(p->comms[r], r == 1 ? 3 : l->n[r], r == 1 ? NULL : l->tensors[r], NULL));
 }
 
 static void one_aborts(void *user, int64_t r) {
   parts *p = user;
   const lists *l = p->user;
   if (r == 1)
-    crew_note(&p->results[r], reshard_comm_abort(p->comms[r]));
+    rank_result_set(&p->results[r], reshard_comm_abort(p->comms[r]));
   else
-    crew_note(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
+    rank_result_set(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
 }
 
 static void test_failures(void **state) {

@@ -109,7 +109,7 @@ static void limited_body(void *user, int64_t r) {
     reshard_sharder_get_stats(p->sharders[r], &stats);
     p->wrong[r] += stats.peak_bytes > 64 * 16 * 4 + 8192 || stats.peak_bytes <= 64 * 16 * 4;
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 
@@ -235,7 +235,7 @@ static void redistribute_body(void *user, int64_t r) {
     reshard_device_get_memory_stats(p->sharders[r]->device, i == 1 ? &first : &stats);
   }
   p->wrong[r] += stats.upstream_allocs != first.upstream_allocs || stats.peak_bytes < 1 << 20;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_dtensor_release(tensor);
   reshard_mesh_release(mesh);
 }

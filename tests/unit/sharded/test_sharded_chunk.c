@@ -82,7 +82,7 @@ static void body(void *user, int64_t r) {
     reshard_tensor_release(result);
   }
   reshard_tensor_release(local);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void with_parts(int64_t ranks, exchange *x, reshard_path path) {
@@ -178,7 +178,7 @@ static void wrong_body(void *user, int64_t r) {
                                            x.after.n, after, local, NULL, out)
            : reshard_reshard_local_shard(p->sharders[r], x.dtype, 2, x.shape, x.before.dim, x.before.n, list,
                                          x.after.dim, x.after.n, after, local, NULL, out);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] += result != (reshard_tensor)p;
   reshard_tensor_release(local);
 }

@@ -68,7 +68,7 @@ static void round_body(void *user, int64_t r) {
     reshard_sharded_tensor_release(t);
   }
   reshard_tensor_release(whole);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_round(void **state) {
@@ -212,7 +212,7 @@ static void wrong_body(void *user, int64_t r) {
   } else {
     status = reshard_sharded_tensor_gather(w->tensors[r], dst, given, w->what == A_STREAM && r == 0 ? p : NULL);
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] += parts_check(w->s.whole[r], r, 0, mine, 50) + parts_check_all(w->tensors[r], r, 51);
   status = reshard_sharded_tensor_gather(w->tensors[r], 2, r == 2 ? mine : NULL, NULL); /* and now it works */
   p->wrong[r] += status != RESHARD_SUCCESS || parts_check(w->s.whole[r], r, 0, mine, r == 2 ? 51 : 50);

@@ -68,7 +68,7 @@ static void body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS && r == s->dst)
     p->wrong[r] += unlike(s, plain, out);
   p->wrong[r] += parts_check_all(t, r, 7);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(t);
   reshard_tensor_release(plain);
   reshard_tensor_release(out);

@@ -68,7 +68,7 @@ static void from_local_body(void *user, int64_t r) {
   reshard_status status =
       reshard_sharded_tensor_from_local(p->sharders[r], 2, shape, spoilt && c->what == NEGATIVE ? -1 : n, shards,
                                         spoilt && c->what == NO_OUTPUT ? NULL : &tensor);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   shards[0].tensor = kept;
   for (int64_t i = 0; i < n; i++) /* the sharded tensor has its own references */
     reshard_tensor_release(shards[i].tensor);
@@ -137,7 +137,7 @@ static void group_body(void *user, int64_t r) {
     for (int i = 0; i < 3; i++)
       p->wrong[r] += shards[i].placement.rank != global[i];
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_tensor_release(shard.tensor);
   reshard_sharded_tensor_release(tensor);
   reshard_sharder_destroy(sharder);
@@ -179,7 +179,7 @@ static void part_body(void *user, int64_t r) {
     reshard_layout_release(layout);
   }
   reshard_comm_destroy(part);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_part(void **state) {

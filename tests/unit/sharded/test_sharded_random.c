@@ -14,7 +14,7 @@ enum { RANKS = 8 };
 static void body(void *user, int64_t r) {
   parts *p = user;
   site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
-  crew_note(&p->results[r], journey_walk(&s, p->user));
+  rank_result_set(&p->results[r], journey_walk(&s, p->user));
   p->wrong[r] = s.wrong;
 }
 
@@ -34,7 +34,7 @@ static void check(const parts *p, const journey *j) {
 static void test_random(void **state) {
   (void)state;
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
-  int64_t cases = crew_scaled(1000);
+  int64_t cases = test_scaled(1000);
   for (int64_t c = 1; c <= cases; c++) {
     rng r;
     journey j;

@@ -131,7 +131,7 @@ static void wrong_body(void *user, int64_t r) {
     if (r == 1)
       spoil(&bad, w, foreign);
     status = ask(&bad, w->to);
-    crew_note(&p->results[r], status);
+    rank_result_set(&p->results[r], status);
     for (int i = 0; i < 2; i++) {
       p->wrong[r] += results[i] != poison || reshard_sharded_tensor_metadata(kept[i]) != before[i];
       p->wrong[r] += reshard_sharded_tensor_local(kept[i], 0, &now, NULL) != RESHARD_SUCCESS || now != arrays[i];
@@ -203,13 +203,13 @@ static void absent_body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS)
     parts_fill_all(tensor, r, 3);
   if (r == 2) {
-    crew_sleep_ms(20);
+    test_sleep_ms(20);
     reshard_comm_abort(p->comms[r]);
   }
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL);
   p->wrong[r] += reshard_sharded_tensor_layout(tensor) != w->src || parts_check_all(tensor, r, 3) != 0;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 

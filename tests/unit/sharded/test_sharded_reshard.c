@@ -54,7 +54,7 @@ static void tour_body(void *user, int64_t r) {
     p->wrong[r] += parts_check_all(tensor, r, 7) + check_metadata(tensor, r, &t->properties);
     p->wrong[r] += !reshard_layout_equal(reshard_sharded_tensor_layout(tensor), t->layouts[i]);
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 
@@ -206,7 +206,7 @@ static void three_body(void *user, int64_t r) {
     reshard_sharded_tensor_release(tensors[i]);
     reshard_sharded_tensor_release(results[i]);
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_several(void **state) {

@@ -53,7 +53,7 @@ static void test_groups(void **state) {
 
 static void test_sites(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(40); i++) {
+  for (int64_t i = 0; i < test_scaled(40); i++) {
     parts p;
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
     parts_open(&p, 2 + i % 7, NULL);

@@ -174,7 +174,8 @@ static void test_tp_fsdp(void **state) {
 static void flatten_body(void *user, int64_t r) {
   parts *p = user;
   tp_fsdp *w = p->user;
-  crew_note(&p->results[r], reshard_state_flatten_sharded_tensors_global(p->sharders[r], w->trees[r], &w->flat[r]));
+  rank_result_set(&p->results[r],
+                  reshard_state_flatten_sharded_tensors_global(p->sharders[r], w->trees[r], &w->flat[r]));
 }
 
 static void test_tp_fsdp_global(void **state) {
@@ -646,7 +647,7 @@ static void random_body(void *user, int64_t r) {
   reshard_tree flat = NULL;
   reshard_sharded_tensor t;
   reshard_status status = reshard_state_flatten_sharded_tensors_global(p->sharders[r], c->trees[r], &flat);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status != RESHARD_SUCCESS)
     return;
   if (reshard_state_get_sharded(flat, &t) != RESHARD_SUCCESS) {
@@ -662,7 +663,7 @@ static void test_random(void **state) {
   (void)state;
   enum { RANKS = 6 };
   parts p;
-  int64_t shards = 0, depths[5] = {0}, cases = crew_scaled(400);
+  int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400);
   parts_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < cases; seed++) {
     int depth = 1 + (int)(seed % 4);

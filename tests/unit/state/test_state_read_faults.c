@@ -107,7 +107,7 @@ static void body(void *user, int64_t r) {
   reshard_status status = s->saves ? reshard_state_save(p->sharders[r], state, s->path, NULL, NULL)
                                    : reshard_state_load(p->sharders[r], state, s->path, &options, NULL);
   int64_t number = 0;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] += reshard_tree_find(state, "step", &leaf) != RESHARD_SUCCESS ||
                  reshard_tree_get_int(leaf, &number) != RESHARD_SUCCESS ||
                  number != (s->saves || status == RESHARD_SUCCESS ? SAVED : BEFORE);

@@ -167,7 +167,7 @@ static void save_body(void *user, int64_t r) {
   parts *p = user;
   scene *s = p->user;
   reshard_tree state = make_state(p, r, s);
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
   reshard_tree_release(state);
 }
 
@@ -178,7 +178,7 @@ static void load_body(void *user, int64_t r) {
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, s->load, &s->reports[r]);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = check_state(r, state, s, status == RESHARD_SUCCESS ? s->seed : OTHER);
   if (s->change == NULL)
     p->wrong[r] += step_of(state) != (status == RESHARD_SUCCESS ? (int64_t)s->seed : OTHER + (r > 0));
@@ -322,7 +322,7 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(100);
+  int64_t cases = test_scaled(100);
   for (int64_t i = 0; i < cases; i++) {
     rng r;
     sides s = {0};
@@ -416,7 +416,7 @@ static void leaves_body(void *user, int64_t r) {
   scene *s = p->user;
   reshard_tree state = make_state(p, r, s);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, NULL, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = check_leaves(state);
   reshard_tree_release(state);
 }
@@ -604,14 +604,14 @@ static void own_scene_body(void *user, int64_t r) {
   parts *p = user;
   const scene *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
   reshard_tree_release(state);
 }
 static void own_load_body(void *user, int64_t r) {
   parts *p = user;
   const scene *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
   reshard_tree_release(state);
 }
 
@@ -977,7 +977,7 @@ static void several_body(void *user, int64_t r) {
   reshard_tree_release(leaf);
   CLI_TRY("", reshard_tree_dict(&root));
   put(root, "t", list);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
   p->wrong[r] = parts_check_all(tensor, r, SAVED + (uint64_t)reshard_tree_count(list) - 1);
   reshard_sharded_tensor_release(view);
   reshard_sharded_tensor_release(tensor);
@@ -1019,7 +1019,7 @@ static void training_body(void *user, int64_t r) {
   parts_fill_all(distributed, r, OTHER);
   if (status == RESHARD_SUCCESS)
     status = reshard_state_load(p->sharders[r], t->trees[r], t->path, NULL, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = walk_inner(t, r, 0, false) + parts_check_all(distributed, r, SAVED);
 }
 
@@ -1112,7 +1112,7 @@ static void read_replaced_body(void *user, int64_t r) {
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, before.path, NULL, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_state(r, state, &before, (uint64_t)step_of(state)) : 0;
   reshard_tree_release(state);
 }
@@ -1127,8 +1127,8 @@ static void test_replaced(void **state) {
   parts_open(&r.p, 2, NULL);
   parts_open(&to, 2, NULL);
   save(&r.p, &r.s);
-  crew_thread *thread = crew_start(replace_body, &r);
-  int64_t loads = crew_scaled(200);
+  rank_thread *thread = rank_thread_start(replace_body, &r);
+  int64_t loads = test_scaled(200);
   for (int64_t i = 0; i < loads; i++) {
     parts_run(&to, read_replaced_body, &s);
     if (to.results[0].status != RESHARD_SUCCESS)
@@ -1136,7 +1136,7 @@ static void test_replaced(void **state) {
     assert_int_equal(to.wrong[0] + to.wrong[1], 0);
   }
   atomic_store(&r.stop, true);
-  crew_join(thread);
+  rank_thread_join(thread);
   parts_run(&to, read_replaced_body, &s); /* nobody writes any more */
   parts_assert(&to, RESHARD_SUCCESS, NULL);
   /* what was opened, and another directory of its name */
@@ -1159,8 +1159,8 @@ static void test_replaced(void **state) {
 static void abort_body(void *user, int64_t r) {
   parts *p = user;
   if (r == 1) {
-    crew_sleep_ms(20);
-    crew_note(&p->results[r], reshard_comm_abort(p->comms[r]));
+    test_sleep_ms(20);
+    rank_result_set(&p->results[r], reshard_comm_abort(p->comms[r]));
     return;
   }
   save_body(user, r);
@@ -1192,7 +1192,7 @@ static void formats_body(void *user, int64_t r) {
                                            &(reshard_properties){.dtype = RESHARD_F32}, NULL, &tensor));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
   put(root, "tensor", leaf);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
   p->wrong[r] = parts_check_all(tensor, r, SAVED);
   reshard_sharded_tensor_release(tensor);
   reshard_tree_release(root);

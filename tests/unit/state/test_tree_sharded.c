@@ -91,7 +91,7 @@ static void gather_body(void *user, int64_t r) {
   reshard_status status = reshard_sharded_tensor_gather_all(before, g->whole[r], NULL);
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_gather_all(after, g->whole_cast[r], NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void check_sharded(reshard_sharded_tensor is, reshard_sharded_tensor was, int64_t rank, uint64_t seed) {
@@ -385,7 +385,7 @@ static reshard_status copy_tensor(void *user, const char *path, reshard_tensor t
 
 static void test_random_nests(void **state) {
   (void)state;
-  int64_t seeds = crew_scaled(60);
+  int64_t seeds = test_scaled(60);
   parts p;
   parts_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < seeds; seed++) {

@@ -389,13 +389,13 @@ static void open_body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS)
     status = reshard_tensor_create(RESHARD_F32, 2, shape, &w->whole[r]);
   reshard_mesh_release(mesh);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void call_body(void *user, int64_t r) {
   parts *p = user;
   turn *t = p->user;
-  crew_note(&p->results[r], calls[t->call](p, &t->w, r));
+  rank_result_set(&p->results[r], calls[t->call](p, &t->w, r));
 }
 
 static void close_body(void *user, int64_t r) {
@@ -460,7 +460,7 @@ static void viewing_body(void *user, int64_t r) {
 static void test_views_of_threads(void **state) {
   (void)state;
   reshard_tensor t[1 + 4] = {create(NULL)};
-  crew_run(4, viewing_body, t);
+  rank_threads_run(4, viewing_body, t);
   GOOD(reshard_storage_free(t[0], NULL, NULL));
   for (int i = 0; i < 5; i++)
     assert_null(info_of(t[i]).data);
@@ -496,7 +496,7 @@ static void busy_body(void *user, int64_t r) {
 static void test_threads(void **state) {
   (void)state;
   reshard_device device = open_device(0);
-  crew_run(THREADS, busy_body, device);
+  rank_threads_run(THREADS, busy_body, device);
   reshard_memory_stats stats = stats_of(device);
   assert_int_equal(stats.allocs, THREADS * 200 * 3); /* else one has ended early */
   assert_true(stats.frees == stats.allocs && stats.in_use_bytes == 0);

@@ -321,12 +321,12 @@ static reshard_tree make_state(int64_t value) {
 static void save_body(void *user, int64_t r) {
   parts *p = user;
   saving *s = p->user;
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], s->saved[r], s->path, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], s->saved[r], s->path, NULL, NULL));
 }
 static void load_body(void *user, int64_t r) {
   parts *p = user;
   saving *s = p->user;
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
 }
 
 static void test_saved(void **state) {

@@ -43,7 +43,7 @@ typedef struct rank {
   reshard_comm made_comm, made_comms[RANKS];
   reshard_device made_device;
   void *managed;
-  crew_result result;
+  rank_result result;
   char why[300]; /* what is wrong */
 } rank;
 

@@ -333,7 +333,7 @@ static void once_by_two_threads(void **test) {
     add_some(&b, &copies, 0);
     OK(b.device->ops->recompile(b.device, &copies, 0, &o.program));
     OK(b.device->ops->run(b.device, 1, &o.program, cudaStreamPerThread));
-    crew_run(1, run_on_own_stream, &o);
+    rank_threads_run(1, run_on_own_stream, &o);
     OK(b.device->ops->synchronize(b.device, cudaStreamPerThread));
     b.device->ops->release(b.device, o.program);
     rs_copies_free(&copies);

@@ -62,7 +62,7 @@ static void open_world(world *w) {
     (void)reshard_nccl_unique_id(w->id[i]);
   for (int64_t r = 0; r < w->n; r++)
     w->ranks[r] = (rank){.world = w, .number = r, .n = w->n};
-  crew_run(w->n, open_rank, w);
+  rank_threads_run(w->n, open_rank, w);
   if (w->kind != NCCL)
     open_local(w);
 }
@@ -83,7 +83,7 @@ static void call_rank(void *user, int64_t r) {
     return;
   if (w->victim == r)
     vg_fail_here(w->function, w->k, w->from_then_on, w->error);
-  crew_note(&me->result, w->call->call(me));
+  rank_result_set(&me->result, w->call->call(me));
 }
 
 static bool any_failed(const world *w) {
@@ -229,22 +229,22 @@ static void judge(world *w, int64_t failed, double seconds) {
 /* Was anything wrong? */
 static bool run_once(world *w) {
   open_world(w);
-  crew_run(w->n, prepare_rank, w);
+  rank_threads_run(w->n, prepare_rank, w);
   double start = now();
-  crew_run(w->n, call_rank, w);
+  rank_threads_run(w->n, call_rank, w);
   double seconds = now() - start;
   w->failed = vg_failed();
   vg_fail(NULL, 0, false, 0);
-  crew_run(w->n, settle_rank, w);
-  crew_run(w->n, check_rank, w);
+  rank_threads_run(w->n, settle_rank, w);
+  rank_threads_run(w->n, check_rank, w);
   judge(w, w->failed, seconds);
-  crew_run(w->n, drop_rank, w);
+  rank_threads_run(w->n, drop_rank, w);
   for (int64_t r = 0; r < w->n && w->absent >= 0 && w->kind != NCCL; r++)
     reshard_comm_destroy(w->ranks[r].comm);
   if (w->absent >= 0 && w->kind != NCCL)
     open_local(w);
-  crew_run(w->n, work_rank, w);
-  crew_run(w->n, close_rank, w);
+  rank_threads_run(w->n, work_rank, w);
+  rank_threads_run(w->n, close_rank, w);
   /* Where nothing works any more nobody can wait for what a lost device did. */
   bool lost = w->function == NULL && w->from_then_on;
   int reports = vg_end(), allowed = lost ? vg_reports_with("free while in use") : 0;

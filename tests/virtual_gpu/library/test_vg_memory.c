@@ -20,7 +20,7 @@ typedef struct world {
   int64_t limit;
   bool strided; /* rows of the arrays are longer than they are used: nothing goes in place */
   reshard_comm comms[RANKS];
-  crew_result result[RANKS];
+  rank_result result[RANKS];
   size_t promised[RANKS], taken[RANKS], extra[RANKS];
 } world;
 
@@ -72,7 +72,7 @@ static void rank_body(void *user, int64_t rank) {
     status = reshard_plan_workspace(plan, &w->promised[rank]);
   if (status == RESHARD_SUCCESS)
     status = work(w, rank, plan, src, dst, stream);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   reshard_plan_destroy(plan);
   reshard_layout_release(rows);
   reshard_layout_release(columns);
@@ -92,8 +92,8 @@ static void run(reshard_path path, int64_t limit, bool strided) {
   }
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = RANKS};
   assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comms), RESHARD_SUCCESS);
-  crew_run(RANKS, rank_body, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+  rank_threads_run(RANKS, rank_body, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
   for (int r = 0; r < RANKS; r++) {
     size_t most = path == RESHARD_PATH_DIRECT ? 0 : w.promised[r];
     if (w.taken[r] > most || w.extra[r] > most + TABLES || w.extra[r] < w.taken[r] ||

@@ -34,7 +34,7 @@ typedef struct world {
   int64_t n, timeout_ms;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_comm comm[MOST];
-  crew_result result[MOST];
+  rank_result result[MOST];
   const way *way;
   bool graph, compare;
   int executes;
@@ -50,14 +50,14 @@ static void open_rank(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = reshard_comm_create_nccl(w->id, w->n, rank, device, w->timeout_ms, &w->comm[rank]);
   reshard_device_release(device);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
 }
 
 static void open_world(world *w, int64_t n, const way *way, int64_t timeout_ms) {
   *w = (world){.n = n, .timeout_ms = timeout_ms, .way = way, .executes = 2, .compare = true};
   assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
-  crew_run(n, open_rank, w);
-  crew_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
+  rank_threads_run(n, open_rank, w);
+  rank_results_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
 }
 
 static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
@@ -262,7 +262,7 @@ static void rank_body(void *user, int64_t rank) {
     status = look(w, rank, &r);
   if (status == RESHARD_SUCCESS)
     status = work(w, rank, &r);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   cudaStreamSynchronize(r.stream);
   for (int i = 0; i < 2; i++) {
     reshard_transfer_destroy(r.transfer[i]);
@@ -277,12 +277,12 @@ static void rank_body(void *user, int64_t rank) {
 }
 
 static void run_world(world *w, reshard_status status, const char *part) {
-  crew_run(w->n, rank_body, w);
+  rank_threads_run(w->n, rank_body, w);
   char what[200];
   snprintf(what, sizeof what, "%s -> %s, use %d%s%s", w->way->src, w->way->dst, (int)w->way->use,
            w->way->pad_src ? ", source padded" : "", w->way->pad_dst ? ", destination padded" : "");
-  crew_assert(w->n, w->result, status, part, what);
-  crew_run(w->n, close_rank, w);
+  rank_results_assert(w->n, w->result, status, part, what);
+  rank_threads_run(w->n, close_rank, w);
 }
 
 /* --- Tests ---------------------------------------------------------------------------------------------------------
@@ -383,8 +383,8 @@ static void edge_scenario(void *user, const vg_options *options) {
   vg_begin(options);
   open_world(&w, 3, user, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
   w.compare = false;
-  crew_run(w.n, rank_body, &w);
-  crew_run(w.n, close_rank, &w);
+  rank_threads_run(w.n, rank_body, &w);
+  rank_threads_run(w.n, close_rank, &w);
   vg_end();
 }
 

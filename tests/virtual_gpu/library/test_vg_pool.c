@@ -358,7 +358,7 @@ static void test_threads_one_after_another(void **state) {
     open_world(&w, &(vg_options){.seed = seed});
     assert_int_equal(open_device(&w, NULL), RESHARD_SUCCESS);
     for (int i = 0; i < 3; i++)
-      crew_run(1, use_own_stream, &w);
+      rank_threads_run(1, use_own_stream, &w);
     close_world(&w);
     assert_int_equal(vg_end(), 0);
   }

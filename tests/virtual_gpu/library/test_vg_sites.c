@@ -27,7 +27,7 @@ typedef struct world {
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_device devices[MOST];
   reshard_comm comms[MOST];
-  crew_result result[MOST];
+  rank_result result[MOST];
   int64_t wrong[MOST], seen[MOST];
 } world;
 
@@ -55,7 +55,7 @@ static void rank_body(void *user, int64_t rank) {
     status = reshard_sharder_create(s.comm, &options, &s.sharder);
   if (status == RESHARD_SUCCESS)
     w->body(w, &s, w->seed);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   w->wrong[rank] = s.wrong;
   reshard_sharder_destroy(s.sharder);
   reshard_device_forget_stream(device, s.stream);
@@ -89,8 +89,8 @@ static void run(world w) {
 #endif
   vg_begin(&options);
   open_world(&w);
-  crew_run(w.n, rank_body, &w);
-  crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "opening");
+  rank_threads_run(w.n, rank_body, &w);
+  rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "opening");
   for (int64_t r = 0; r < w.n; r++)
     assert_int_equal(w.wrong[r], 0);
   if (vg_end() != 0)
@@ -99,7 +99,7 @@ static void run(world w) {
 
 /* Over NCCL with as many ranks as are given, and by threads on one GPU and on two. */
 static void run_all(int64_t cases, void (*body)(world *w, site *s, uint64_t seed)) {
-  for (int64_t i = 0; i < crew_scaled(cases); i++) {
+  for (int64_t i = 0; i < test_scaled(cases); i++) {
     run((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
     run((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
   }

@@ -29,7 +29,7 @@ typedef struct world {
   reshard_layout layout;
   reshard_tree states[RANKS];
   reshard_tensor plain[RANKS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   const char *path;
 } world;
 
@@ -84,12 +84,12 @@ static void act_rank(void *user, int64_t r) {
   reshard_status status = w->act == MAKE   ? make(s, w->layout)
                           : w->act == SAVE ? reshard_state_save(s->sharder, w->states[r], w->path, &save, NULL)
                                            : reshard_state_load(s->sharder, w->states[r], w->path, &load, NULL);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void all_good(world *w) {
-  crew_run(RANKS, act_rank, w);
-  crew_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "after a fault");
+  rank_threads_run(RANKS, act_rank, w);
+  rank_results_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "after a fault");
 }
 
 /* Each call in turn. Returns how many made the act fail. */
@@ -98,14 +98,14 @@ static int64_t fail_each(world *w) {
   all_good(w); /* what is made once is there */
   for (int64_t k = 1;; k++) {
     vg_fail(NULL, k, false, 0);
-    crew_run(RANKS, act_rank, w);
+    rank_threads_run(RANKS, act_rank, w);
     int64_t failed = vg_failed();
     vg_fail(NULL, 0, false, 0);
     if (failed == 0)
       return found;
     found += w->results[0].status != RESHARD_SUCCESS || w->results[1].status != RESHARD_SUCCESS;
     if (w->act != MAKE)
-      crew_assert(RANKS, w->results, w->results[0].status, NULL, "a fault");
+      rank_results_assert(RANKS, w->results, w->results[0].status, NULL, "a fault");
     all_good(w);
   }
 }
@@ -123,14 +123,14 @@ static void test_each(void **state) {
   GOOD(reshard_layout_parse("chunk(0)", 1, shape, RANKS, &w.layout));
   const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &w.device, .ndevices = 1};
   GOOD(reshard_comm_create_local(RANKS, &local, w.comms));
-  crew_run(RANKS, open_rank, &w);
+  rank_threads_run(RANKS, open_rank, &w);
   for (w.act = MAKE; w.act < ACTS; w.act++)
     assert_true(fail_each(&w) > 2);
   for (int r = 0; r < RANKS; r++) {
     SITE_SO(&w.sites[r], site_unlike_whole(&w.sites[r], w.plain[r], KEY) == 0);
     assert_int_equal(w.sites[r].wrong, 0);
   }
-  crew_run(RANKS, close_rank, &w);
+  rank_threads_run(RANKS, close_rank, &w);
   reshard_layout_release(w.layout);
   reshard_device_release(w.device);
   if (vg_end() != 0)

@@ -24,7 +24,7 @@ typedef struct scene {
   bool check; /* what arrives; else nothing but streams orders what the ranks do, and the host waits for nothing */
   reshard_device devices[RANKS];
   reshard_comm comms[RANKS];
-  crew_result result[RANKS];
+  rank_result result[RANKS];
   int wrong[RANKS];
 } scene;
 
@@ -82,7 +82,7 @@ static void sync_rank(void *user, int64_t rank) {
     for (size_t i = 0; i < bytes; i++)
       s->wrong[rank] += host[i] != value(t, (int64_t)i);
   }
-  crew_note(&s->result[rank], status);
+  rank_result_set(&s->result[rank], status);
   for (int t = 0; t < TENSORS; t++)
     reshard_tensor_release(tensors[t]);
   if (s->check)
@@ -104,7 +104,7 @@ static void sync_all(void *user, const vg_options *given) {
   }
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 60000, s->devices, s->gpus};
   assert_int_equal(reshard_comm_create_local(RANKS, &options, s->comms), RESHARD_SUCCESS);
-  crew_run(RANKS, sync_rank, s);
+  rank_threads_run(RANKS, sync_rank, s);
   for (int r = 0; r < RANKS; r++)
     reshard_comm_destroy(s->comms[r]);
   for (int g = 0; g < s->gpus; g++)
@@ -115,7 +115,7 @@ static void sync_all(void *user, const vg_options *given) {
 static void run(int gpus, reshard_path path, uint64_t seed) {
   scene s = {.gpus = gpus, .path = path, .check = true};
   sync_all(&s, &(vg_options){.devices = RANKS, .seed = seed});
-  crew_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
+  rank_results_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
   for (int r = 0; r < RANKS; r++)
     assert_int_equal(s.wrong[r], 0);
   assert_int_equal(vg_reports(), 0);
