@@ -13,7 +13,7 @@ enum { RANKS = 8 };
 
 static void body(void *user, int64_t r) {
   parts *p = user;
-  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
   rank_result_set(&p->results[r], journey_walk(&s, p->user));
   p->wrong[r] = s.wrong;
 }

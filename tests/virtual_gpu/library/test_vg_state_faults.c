@@ -25,7 +25,7 @@ typedef struct world {
   act act;
   reshard_device device;
   reshard_comm comms[RANKS];
-  site sites[RANKS];
+  contract_rank contracts[RANKS];
   reshard_layout layout;
   reshard_tree states[RANKS];
   reshard_tensor plain[RANKS];
@@ -40,18 +40,18 @@ static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
 
 static void open_rank(void *user, int64_t r) {
   world *w = user;
-  site *s = &w->sites[r];
+  contract_rank *s = &w->contracts[r];
   static const int64_t shape[2] = {ROWS, COLUMNS};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->device};
   reshard_tree leaf;
-  *s = (site){.comm = w->comms[r], .device = w->device, .copy = copy_now};
+  *s = (contract_rank){.comm = w->comms[r], .device = w->device, .copy = copy_now};
   cudaStreamCreateWithFlags((cudaStream_t *)&s->stream, cudaStreamNonBlocking);
-  SITE_GOOD(s, reshard_sharder_create(s->comm, &options, &s->sharder));
-  SITE_GOOD(s, reshard_tree_dict(&w->states[r]));
-  w->plain[r] = site_tensor(s, RESHARD_F32, 2, shape, true);
-  site_stamp_whole(s, w->plain[r], KEY);
-  SITE_GOOD(s, reshard_tree_tensor(w->plain[r], &leaf));
-  SITE_GOOD(s, reshard_tree_set(w->states[r], "plain", leaf));
+  CONTRACT_SUCCEEDS(s, reshard_sharder_create(s->comm, &options, &s->sharder));
+  CONTRACT_SUCCEEDS(s, reshard_tree_dict(&w->states[r]));
+  w->plain[r] = contract_tensor(s, RESHARD_F32, 2, shape, true);
+  contract_fill_whole(s, w->plain[r], KEY);
+  CONTRACT_SUCCEEDS(s, reshard_tree_tensor(w->plain[r], &leaf));
+  CONTRACT_SUCCEEDS(s, reshard_tree_set(w->states[r], "plain", leaf));
   reshard_tree_release(leaf);
 }
 
@@ -59,13 +59,13 @@ static void close_rank(void *user, int64_t r) {
   world *w = user;
   reshard_tree_release(w->states[r]);
   reshard_tensor_release(w->plain[r]);
-  reshard_sharder_destroy(w->sites[r].sharder);
-  reshard_stream_destroy(w->device, w->sites[r].stream);
+  reshard_sharder_destroy(w->contracts[r].sharder);
+  reshard_stream_destroy(w->device, w->contracts[r].stream);
   reshard_comm_destroy(w->comms[r]);
 }
 
 /* Each rank's own, which the others are not told of. */
-static reshard_status make(site *s, reshard_layout layout) {
+static reshard_status make(contract_rank *s, reshard_layout layout) {
   static const reshard_properties f64 = {.dtype = RESHARD_F64};
   const double element = 1.5;
   reshard_sharded_tensor t = NULL;
@@ -76,7 +76,7 @@ static reshard_status make(site *s, reshard_layout layout) {
 
 static void act_rank(void *user, int64_t r) {
   world *w = user;
-  site *s = &w->sites[r];
+  contract_rank *s = &w->contracts[r];
   const reshard_state_save_options save = {
       .size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1, .stream = s->stream, .staging_bytes = 1};
   const reshard_state_load_options load = {
@@ -127,8 +127,8 @@ static void test_each(void **state) {
   for (w.act = MAKE; w.act < ACTS; w.act++)
     assert_true(fail_each(&w) > 2);
   for (int r = 0; r < RANKS; r++) {
-    SITE_SO(&w.sites[r], site_unlike_whole(&w.sites[r], w.plain[r], KEY) == 0);
-    assert_int_equal(w.sites[r].wrong, 0);
+    CONTRACT_CHECK(&w.contracts[r], contract_count_wrong_whole(&w.contracts[r], w.plain[r], KEY) == 0);
+    assert_int_equal(w.contracts[r].wrong, 0);
   }
   rank_threads_run(RANKS, close_rank, &w);
   reshard_layout_release(w.layout);

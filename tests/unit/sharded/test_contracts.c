@@ -1,14 +1,14 @@
-/* The checks of support/site.h by ranks that are threads on the CPU; over MPI they are run by tests/mpi, on virtual
- * GPUs by tests/virtual_gpu/library/test_vg_sites.c. */
+/* The checks of support/contracts/contract.h by rank threads on the CPU. tests/mpi runs them over MPI, and
+ * tests/virtual_gpu/library/test_vg_contracts.c on virtual GPUs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
-#include "support/fixtures/scratch.h"
 #include "support/contracts/contract.h"
+#include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded.h"
 
 #include <stdio.h>
 
@@ -20,21 +20,21 @@ typedef struct work {
 static void body(void *user, int64_t r) {
   parts *p = user;
   const work *w = p->user;
-  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
-  site_check_meshes(&s, w->seed);
-  site_check_dtensor(&s, w->seed);
-  site_check_sharded(&s, w->seed);
-  site_check_refusals(&s);
-  site_check_state(&s, w->seed, w->directory);
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  contract_check_meshes(&s, w->seed);
+  contract_check_dtensor(&s, w->seed);
+  contract_check_sharded(&s, w->seed);
+  contract_check_refusals(&s);
+  contract_check_state(&s, w->seed, w->directory);
   if (w->seed % 8 == 0 && p->n >= 4)
-    site_check_fsdp(&s, w->seed);
+    contract_check_fsdp(&s, w->seed);
   p->wrong[r] = s.wrong;
 }
 
 static void groups_body(void *user, int64_t r) {
   parts *p = user;
-  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
-  site_check_groups(&s, p->user);
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  contract_check_groups(&s, p->user);
   p->wrong[r] = s.wrong;
 }
 
@@ -51,7 +51,7 @@ static void test_groups(void **state) {
   }
 }
 
-static void test_sites(void **state) {
+static void test_contracts(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40); i++) {
     parts p;
@@ -64,6 +64,6 @@ static void test_sites(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sites), cmocka_unit_test(test_groups)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contracts), cmocka_unit_test(test_groups)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
