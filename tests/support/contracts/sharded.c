@@ -184,7 +184,7 @@ typedef struct chunks {
   reshard_remote_device placements[ORACLE_WORLD];
 } chunks;
 
-static void deal_chunks(contract_rank *s, rng *r, int dim, chunks *c) {
+static void assign_chunks(contract_rank *s, rng *r, int dim, chunks *c) {
   int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm);
   c->dim = dim;
   for (int64_t i = 0; i < n; i++) {
@@ -214,8 +214,8 @@ static void check_chunks(contract_rank *s, rng *r, bool same_dim, uint64_t key) 
   int64_t world = reshard_comm_size(s->comm), extent[2], index[13 * 13], n;
   chunks before, after;
   reshard_tensor result = NULL;
-  deal_chunks(s, r, (int)rng_below(r, 2), &before);
-  deal_chunks(s, r, same_dim ? before.dim : 1 - before.dim, &after);
+  assign_chunks(s, r, (int)rng_below(r, 2), &before);
+  assign_chunks(s, r, same_dim ? before.dim : 1 - before.dim, &after);
   n = chunk_elements(s, &before, shape, extent, index);
   reshard_tensor local = contract_tensor(s, RESHARD_BF16, 2, extent, key % 2 == 0);
   contract_fill(s, local, n, index, false, key);
