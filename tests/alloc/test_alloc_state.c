@@ -154,7 +154,7 @@ static void test_nested(void **state) {
 /* --- Random nestings ------------------------------------------------------------------------------------------ */
 
 typedef struct random_case {
-  const nest *nest;
+  const nested_case *nested;
   int64_t rank;
   reshard_tree tree;
 } random_case;
@@ -171,8 +171,8 @@ static reshard_status flatten_random(probe_out *out, const void *with) {
 static bool random_well(const probe_out *out, const void *with) {
   const random_case *c = with;
   reshard_sharded_tensor t;
-  return reshard_state_get_sharded(out->object, &t) == RESHARD_SUCCESS && nests_check(t) == 0 &&
-         nest_check_owners(c->nest, t, c->rank, false) == 0;
+  return reshard_state_get_sharded(out->object, &t) == RESHARD_SUCCESS && nested_check(t) == 0 &&
+         nested_check_owners(c->nested, t, c->rank, false) == 0;
 }
 
 static void test_random(void **state) {
@@ -183,12 +183,12 @@ static void test_random(void **state) {
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(reshard_sharder_create(comms[r], NULL, &sharders[r]), RESHARD_SUCCESS);
   for (uint64_t seed = 0; seed < 12; seed++) {
-    nest *n = nest_make(seed, RANKS, 1 + (int)(seed % 3));
+    nested_case *n = nested_create(seed, RANKS, 1 + (int)(seed % 3));
     random_case c = {n, (int64_t)(seed % RANKS), NULL};
-    c.tree = nest_state(n, sharders[c.rank], c.rank);
+    c.tree = nested_state(n, sharders[c.rank], c.rank);
     probe_run(&(probe){"random", flatten_random, random_well, release, &c});
     reshard_tree_release(c.tree);
-    nest_free(n);
+    nested_free(n);
   }
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_sharder_destroy(sharders[r]);
@@ -199,7 +199,7 @@ static void test_random(void **state) {
 /* --- One rank of several is short of memory: all have its error -------------------------------------------------- */
 
 typedef struct threads_case {
-  nest *nest;
+  nested_case *nested;
   reshard_sharder sharders[RANKS];
   reshard_tree trees[RANKS];
   int64_t short_of; /* rank */
@@ -217,18 +217,18 @@ static void flatten_body(void *user, int64_t r) {
   rank_result_set(&c->results[r], status);
   c->wrong[r] = (status == RESHARD_SUCCESS) != (flat != NULL);
   if (flat != NULL && reshard_state_get_sharded(flat, &t) == RESHARD_SUCCESS)
-    c->wrong[r] += nests_check(t) + nest_check_owners(c->nest, t, r, true);
+    c->wrong[r] += nested_check(t) + nested_check_owners(c->nested, t, r, true);
   reshard_tree_release(flat);
 }
 
 static void test_ranks(void **state) {
   (void)state;
   reshard_comm comms[RANKS];
-  threads_case c = {.nest = nest_make(6, RANKS, 2)};
+  threads_case c = {.nested = nested_create(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
   for (int64_t r = 0; r < RANKS; r++) {
     assert_int_equal(reshard_sharder_create(comms[r], NULL, &c.sharders[r]), RESHARD_SUCCESS);
-    c.trees[r] = nest_state(c.nest, c.sharders[r], r);
+    c.trees[r] = nested_state(c.nested, c.sharders[r], r);
   }
   for (c.short_of = 0; c.short_of < RANKS; c.short_of++) {
     fault_kind kind = FAULT_MEMORY;
@@ -254,7 +254,7 @@ static void test_ranks(void **state) {
     reshard_sharder_destroy(c.sharders[r]);
     reshard_comm_destroy(comms[r]);
   }
-  nest_free(c.nest);
+  nested_free(c.nested);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /* Sub-communicators of meshes, against a search through the list of ranks. */
-#include "support/fixtures/reshard_chain.h"
+#include "support/fixtures/layout_chain.h"
 
 #include "bench/cli/util.h"
 
@@ -99,7 +99,7 @@ static void use_group(mesh_case *c, reshard_comm comm, uint64_t seed) {
   CONTRACT_SUCCEEDS(c->s, reshard_comm_barrier(comm));
   if (!contract_rank_open_on(c->s, comm, &options, &sub))
     return;
-  journey_make(&sub, seed);
+  layout_chain_check_seed(&sub, seed);
   contract_rank_close_on(c->s, &sub);
 }
 

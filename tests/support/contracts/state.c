@@ -1,6 +1,6 @@
-/* State dicts saved and loaded: the tensors of a journey; plain ones of which every rank has a replica, on the rank's
+/* State dicts saved and loaded: those of a chain of layouts; plain ones of which every rank has a replica, on the rank's
  * device and on the CPU; and a number. */
-#include "support/fixtures/reshard_chain.h"
+#include "support/fixtures/layout_chain.h"
 
 #include <reshard/state_dict.h>
 
@@ -34,7 +34,7 @@ static void check_host(contract_rank *s, reshard_tensor tensor) {
     CONTRACT_CHECK(s, ((int64_t *)info.data)[i] == i);
 }
 
-static reshard_tree make_state(contract_rank *s, const journey *j, const reshard_sharded_tensor *tensors,
+static reshard_tree make_state(contract_rank *s, const layout_chain *j, const reshard_sharded_tensor *tensors,
                                reshard_tensor plain, reshard_tensor host, int64_t number) {
   reshard_tree state = NULL, leaf = NULL;
   CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
@@ -53,15 +53,15 @@ static reshard_tree make_state(contract_rank *s, const journey *j, const reshard
   return state;
 }
 
-static void save(contract_rank *s, const journey *j, const char *directory) {
+static void save(contract_rank *s, const layout_chain *j, const char *directory) {
   const reshard_state_save_options over = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT,
                                            .force = 1,
                                            .threads = 1,
                                            .stream = s->stream,
                                            .staging_bytes = (int64_t)(j->seed % 3) * 300};
-  reshard_sharded_tensor tensors[JOURNEY_TENSORS] = {NULL};
+  reshard_sharded_tensor tensors[LAYOUT_CHAIN_TENSORS] = {NULL};
   reshard_tensor plain = contract_tensor(s, RESHARD_F16, 2, plain_shape, true);
-  CONTRACT_SUCCEEDS(s, journey_begin(s, j, tensors));
+  CONTRACT_SUCCEEDS(s, layout_chain_begin(s, j, tensors));
   contract_fill_whole(s, plain, j->seed);
   reshard_tensor host = host_tensor(s, 1);
   reshard_tree state = make_state(s, j, tensors, plain, host, (int64_t)j->seed);
@@ -73,23 +73,23 @@ static void save(contract_rank *s, const journey *j, const char *directory) {
   reshard_tree_release(state);
 }
 
-static void check_loaded(contract_rank *s, const journey *j, int step, reshard_sharded_tensor *tensors,
+static void check_loaded(contract_rank *s, const layout_chain *j, int step, reshard_sharded_tensor *tensors,
                          reshard_tensor plain, reshard_tree state) {
   reshard_tree leaf = NULL;
   int64_t number = 0;
   for (int64_t i = 0; i < j->n; i++)
-    journey_check(s, j, i, step, tensors[i], false);
+    layout_chain_check(s, j, i, step, tensors[i], false);
   CONTRACT_CHECK(s, contract_count_wrong_whole(s, plain, j->seed) == 0);
   if (CONTRACT_SUCCEEDS(s, reshard_tree_find(state, "step", &leaf)) &&
       CONTRACT_SUCCEEDS(s, reshard_tree_get_int(leaf, &number)))
     CONTRACT_CHECK(s, number == (int64_t)j->seed);
 }
 
-static void load(contract_rank *s, const journey *j, int step, const char *directory) {
+static void load(contract_rank *s, const layout_chain *j, int step, const char *directory) {
   const reshard_state_load_options options = {
       .size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1, .stream = s->stream, .staging_bytes = step};
   reshard_state_load_report report = {0};
-  reshard_sharded_tensor tensors[JOURNEY_TENSORS] = {NULL};
+  reshard_sharded_tensor tensors[LAYOUT_CHAIN_TENSORS] = {NULL};
   reshard_tensor plain = contract_tensor(s, RESHARD_F16, 2, plain_shape, step % 2 == 1);
   for (int64_t i = 0; i < j->n; i++)
     CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_zeros(s->sharder, j->stops[i][step].layout, &j->properties[i],
@@ -143,14 +143,14 @@ void contract_check_state(contract_rank *s, uint64_t seed, const char *directory
   return;
 #endif
   rng r;
-  journey j;
+  layout_chain j;
   rng_seed(&r, seed);
-  journey_plan(&r, seed, reshard_comm_size(s->comm), &j);
+  layout_chain_draw(&r, seed, reshard_comm_size(s->comm), &j);
   for (int64_t i = 0; i < j.n; i++) /* what files have no dtype for */
     j.properties[i].dtype = j.properties[i].dtype == RESHARD_C128 ? RESHARD_F64 : j.properties[i].dtype;
   save(s, &j, directory);
   for (int step = 0; step < 3; step++)
     load(s, &j, step, directory);
   check_refused(s, directory);
-  journey_free(&j);
+  layout_chain_free(&j);
 }

@@ -462,7 +462,7 @@ static void test_layouts(void **state) {
         for (int k = 0; k < 2; k++) {
           reshard_layout cut = parts_layout(kinds[k == 0 ? a : b], 2, half, 4);
           GOOD(reshard_sharded_tensor_empty(p.sharders[r], cut, &i32, NULL, &t));
-          nests_fill(t, r, &outer[k].box, shape);
+          nested_fill(t, r, &outer[k].box, shape);
           GOOD(reshard_state_sharded(t, &inner[k]));
           reshard_sharded_tensor_release(t);
           reshard_layout_release(cut);
@@ -470,9 +470,9 @@ static void test_layouts(void **state) {
         tree = nested(p.sharders[r], metadata(&i32, 14, 5, 2, outer), 2, outer, inner);
         GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
         GOOD(reshard_state_get_sharded(flat, &t));
-        assert_int_equal(nests_check(t), 0);
+        assert_int_equal(nested_check(t), 0);
         reshard_tree_release(tree); /* the views keep the arrays */
-        assert_int_equal(nests_check(t), 0);
+        assert_int_equal(nested_check(t), 0);
         reshard_tree_release(flat);
       }
   parts_close(&p);
@@ -617,7 +617,7 @@ static void test_flatten_refusals(void **state) {
 /* --- Random nestings against brute force ---------------------------------------------------------------------- */
 
 typedef struct random_case {
-  nest *nest;
+  nested_case *nested;
   reshard_tree trees[PARTS_MOST], flat[PARTS_MOST];
   reshard_layout layouts[PARTS_MOST]; /* of what they are flattened to */
 } random_case;
@@ -654,7 +654,7 @@ static void random_body(void *user, int64_t r) {
     p->wrong[r] = 1;
     return;
   }
-  p->wrong[r] = nests_check(t) + nest_check_owners(c->nest, t, r, true) + gather_wrong(t);
+  p->wrong[r] = nested_check(t) + nested_check_owners(c->nested, t, r, true) + gather_wrong(t);
   c->layouts[r] = reshard_layout_retain(reshard_sharded_tensor_layout(t));
   reshard_tree_release(flat);
 }
@@ -667,15 +667,15 @@ static void test_random(void **state) {
   parts_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < cases; seed++) {
     int depth = 1 + (int)(seed % 4);
-    random_case c = {.nest = nest_make((uint64_t)seed, RANKS, depth)};
+    random_case c = {.nested = nested_create((uint64_t)seed, RANKS, depth)};
     for (int64_t r = 0; r < RANKS; r++) {
       reshard_tree flat;
       reshard_sharded_tensor t;
-      c.trees[r] = nest_state(c.nest, p.sharders[r], r);
+      c.trees[r] = nested_state(c.nested, p.sharders[r], r);
       if (reshard_state_flatten_sharded_tensors(c.trees[r], &flat) != RESHARD_SUCCESS)
         fail_msg("seed %d, rank %d: %s", (int)seed, (int)r, reshard_last_error());
       GOOD(reshard_state_get_sharded(flat, &t));
-      int64_t wrong = nests_check(t), owners = nest_check_owners(c.nest, t, r, false);
+      int64_t wrong = nested_check(t), owners = nested_check_owners(c.nested, t, r, false);
       if (wrong != 0 || owners != 0)
         fail_msg("seed %d, rank %d: %d elements and %d owners are wrong", (int)seed, (int)r, (int)wrong, (int)owners);
       shards += reshard_metadata_count(reshard_sharded_tensor_metadata(t));
@@ -691,7 +691,7 @@ static void test_random(void **state) {
     }
     for (int64_t r = 0; r < RANKS; r++)
       reshard_layout_release(c.layouts[r]);
-    nest_free(c.nest);
+    nested_free(c.nested);
     depths[depth]++;
   }
   print_message("%d nestings of depth 1 to 4 (%d each), %.1f shards on average\n", (int)cases, (int)depths[4],

@@ -389,26 +389,26 @@ static void test_random_nests(void **state) {
   parts p;
   parts_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < seeds; seed++) {
-    nest *n = nest_make((uint64_t)seed, RANKS, 1 + (int)(seed % 4));
+    nested_case *n = nested_create((uint64_t)seed, RANKS, 1 + (int)(seed % 4));
     for (int64_t r = 0; r < RANKS; r++) {
-      reshard_tree root = set(dict(), "nest", nest_state(n, p.sharders[r], r)), mapped, flat;
+      reshard_tree root = set(dict(), "nested", nested_state(n, p.sharders[r], r)), mapped, flat;
       reshard_metadata outer, before;
       GOOD(reshard_tree_map_tensors(root, copy_tensor, NULL, &mapped));
-      reshard_tree leaf = node_at(mapped, "nest");
+      reshard_tree leaf = node_at(mapped, "nested");
       GOOD(reshard_state_get_nested(leaf, &outer, NULL, NULL, NULL));
-      GOOD(reshard_state_get_nested(node_at(root, "nest"), &before, NULL, NULL, NULL));
+      GOOD(reshard_state_get_nested(node_at(root, "nested"), &before, NULL, NULL, NULL));
       assert_int_equal(reshard_metadata_properties(outer).requires_grad, 1);
       assert_int_equal(reshard_metadata_properties(before).requires_grad, 0);
       reshard_tree_release(root); /* the copy has all that it needs */
       GOOD(reshard_state_flatten_sharded_tensors(mapped, &flat));
-      reshard_sharded_tensor t = sharded_at(flat, "nest");
+      reshard_sharded_tensor t = sharded_at(flat, "nested");
       assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(t)).requires_grad, 1);
-      assert_int_equal(nest_check_owners(n, t, r, false), 0);
-      assert_int_equal(nests_check(t), 0);
+      assert_int_equal(nested_check_owners(n, t, r, false), 0);
+      assert_int_equal(nested_check(t), 0);
       reshard_tree_release(flat);
       reshard_tree_release(mapped);
     }
-    nest_free(n);
+    nested_free(n);
   }
   parts_close(&p);
 }
@@ -429,14 +429,14 @@ static void test_deep_nest(void **state) {
   parts_open(&p, 1, NULL);
   GOOD(reshard_sharded_tensor_zeros(p.sharders[0], layout, &plain, NULL, &end));
   GOOD(reshard_metadata_create(&plain, 1, shape, 1, &whole, &m));
-  reshard_tree nest = sharded_leaf(end), cast;
+  reshard_tree nested = sharded_leaf(end), cast;
   for (int i = 0; i < DEPTH; i++) {
     reshard_tree outer;
-    GOOD(reshard_state_nested(p.sharders[0], m, 1, &whole, &nest, &outer));
-    reshard_tree_release(nest);
-    nest = outer;
+    GOOD(reshard_state_nested(p.sharders[0], m, 1, &whole, &nested, &outer));
+    reshard_tree_release(nested);
+    nested = outer;
   }
-  GOOD(reshard_tree_cast(nest, RESHARD_F16, cpu, NULL, &cast));
+  GOOD(reshard_tree_cast(nested, RESHARD_F16, cpu, NULL, &cast));
   reshard_tree at = cast;
   for (int i = 0; i < DEPTH; i++) {
     reshard_metadata outer;
@@ -446,7 +446,7 @@ static void test_deep_nest(void **state) {
   }
   assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(sharded_at(at, ""))).dtype, RESHARD_F16);
   reshard_tree_release(cast);
-  reshard_tree_release(nest);
+  reshard_tree_release(nested);
   reshard_metadata_release(m);
   reshard_layout_release(layout);
   parts_close(&p);
