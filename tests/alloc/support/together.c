@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const together *t = p->user;
   fault_mark(t->watched == TOGETHER_ANY || t->watched == r);
   reshard_status status = t->call(p, t->act, r);
@@ -30,24 +30,24 @@ void together_no_leak(const char *name, int64_t live, int64_t watched, int64_t k
 
 /* One k. False: nothing was left to fail. */
 static bool fail_once(const together *t, int64_t k) {
-  parts p;
+  sharded_ranks p;
   int64_t live = fault_live();
-  parts_open(&p, t->ranks, t->options);
+  sharded_ranks_open(&p, t->ranks, t->options);
   t->open(&p, t->act);
   fault_arm(k);
-  parts_run(&p, body, (void *)t);
+  sharded_ranks_run(&p, body, (void *)t);
   fault_disarm();
   fault_kind kind = fault_fired();
-  parts_assert(&p, probe_status(kind), NULL);
+  sharded_ranks_assert(&p, probe_status(kind), NULL);
   if (kind != FAULT_NONE) {
     assert_true(p.results[0].text[0] != '\0');
     check(t, k, false);
-    parts_run(&p, body, (void *)t);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_run(&p, body, (void *)t);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   }
   check(t, k, true);
   t->close(t->act);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   together_no_leak(t->name, live, t->watched, k);
   return kind != FAULT_NONE;
 }

@@ -3,7 +3,7 @@
 #define TESTS_TOGETHER_H
 
 #include "probe.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 enum { TOGETHER_ANY = -1 };
 
@@ -12,8 +12,8 @@ typedef struct together {
   int64_t ranks, watched; /* the rank whose allocations fail, or TOGETHER_ANY */
   const reshard_sharder_options *options;
   void *act; /* what the functions below work on */
-  void (*open)(parts *p, void *act);
-  reshard_status (*call)(parts *p, void *act, int64_t rank);
+  void (*open)(sharded_ranks *p, void *act);
+  reshard_status (*call)(sharded_ranks *p, void *act, int64_t rank);
   bool (*same)(const void *act, int64_t rank); /* is this rank's part as `open` made it? */
   bool (*good)(const void *act, int64_t rank); /* is it as after the call? */
   void (*close)(void *act);

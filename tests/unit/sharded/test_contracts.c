@@ -8,7 +8,7 @@
 
 #include "support/contracts/contract.h"
 #include "support/fixtures/scratch.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <stdio.h>
 
@@ -18,7 +18,7 @@ typedef struct work {
 } work;
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const work *w = p->user;
   contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
   contract_check_meshes(&s, w->seed);
@@ -32,7 +32,7 @@ static void body(void *user, int64_t r) {
 }
 
 static void groups_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
   contract_check_groups(&s, p->user);
   p->wrong[r] = s.wrong;
@@ -41,25 +41,25 @@ static void groups_body(void *user, int64_t r) {
 static void test_groups(void **state) {
   (void)state;
   for (int64_t n = 4; n <= 8; n += 2) {
-    parts p;
+    sharded_ranks p;
     char directory[512];
     snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
-    parts_open(&p, n, NULL);
-    parts_run(&p, groups_body, directory);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_open(&p, n, NULL);
+    sharded_ranks_run(&p, groups_body, directory);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_close(&p);
   }
 }
 
 static void test_contracts(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40); i++) {
-    parts p;
+    sharded_ranks p;
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
-    parts_open(&p, 2 + i % 7, NULL);
-    parts_run(&p, body, &w);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_open(&p, 2 + i % 7, NULL);
+    sharded_ranks_run(&p, body, &w);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_close(&p);
   }
 }
 

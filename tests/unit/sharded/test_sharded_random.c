@@ -7,19 +7,19 @@
 #include <cmocka.h>
 
 #include "support/fixtures/layout_chain.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 enum { RANKS = 8 };
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
   rank_result_set(&p->results[r], layout_chain_run(&s, p->user));
   p->wrong[r] = s.wrong;
 }
 
 /* Says what came out wrong, with the way that led there. */
-static void check(const parts *p, const layout_chain *j) {
+static void check(const sharded_ranks *p, const layout_chain *j) {
   for (int64_t r = 0; r < p->n; r++) {
     if (p->results[r].status == RESHARD_SUCCESS && p->wrong[r] == 0)
       continue;
@@ -38,7 +38,7 @@ static void test_random(void **state) {
   for (int64_t c = 1; c <= cases; c++) {
     rng r;
     layout_chain j;
-    parts p;
+    sharded_ranks p;
     rng_seed(&r, (uint64_t)c);
     int64_t world = rng_in(&r, 1, RANKS);
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
@@ -49,10 +49,10 @@ static void test_random(void **state) {
     for (int64_t i = 0; i < j.n; i++)
       for (int step = 1; step < LAYOUT_CHAIN_STEPS; step++)
         pairs[j.stops[i][step - 1].what.kind][j.stops[i][step].what.kind]++;
-    parts_open(&p, world, &options);
-    parts_run(&p, body, &j);
+    sharded_ranks_open(&p, world, &options);
+    sharded_ranks_run(&p, body, &j);
     check(&p, &j);
-    parts_close(&p);
+    sharded_ranks_close(&p);
     layout_chain_free(&j);
   }
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT && cases >= 1000; a++)
