@@ -6,32 +6,33 @@
 
 #include <cmocka.h>
 
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
-#include "support/probe.h"
+#include "device/memory/staging.h"
 #include "support/devices/queue.h"
+#include "support/fault_local.h"
 
 #include <string.h>
 
 enum { MIB = 1 << 20 };
 
-static reshard_status create(probe_out *out, const void *with) {
+static reshard_status create(fault_output *out, const void *with) {
   reshard_device device = out->object;
   reshard_status status = reshard_device_create("cpu", with, &device);
   out->object = device;
   return status;
 }
-static bool good_device(const probe_out *out, const void *with) {
+static bool good_device(const fault_output *out, const void *with) {
   (void)with;
   reshard_device_info info;
   return reshard_device_get_info(out->object, &info) == RESHARD_SUCCESS && info.type == RESHARD_DEVICE_CPU;
 }
-static void drop_device(probe_out *out) { reshard_device_release(out->object); }
+static void drop_device(fault_output *out) { reshard_device_release(out->object); }
 
 static void test_create(void **state) {
   (void)state;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
-  assert_true(probe_run(&(probe){"reshard_device_create", create, good_device, drop_device, &options}) >= 5);
+  assert_true(fault_local_run(&(fault_local){"reshard_device_create", create, good_device, drop_device, &options}) >=
+              5);
 }
 
 /* --- Storage on a device with streams, which has no memory of its own to fail

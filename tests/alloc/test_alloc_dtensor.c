@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "support/fault_collective.h"
 
 #include <reshard/dtensor.h>
 
@@ -112,12 +112,13 @@ static void test_collective(void **state) {
   act a = {0};
   int64_t failed = 0;
   for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-    for (int64_t watched = TOGETHER_ANY; watched < RANKS; watched += 1 + (c != 0)) {
+    for (int64_t watched = FAULT_ANY_RANK; watched < RANKS; watched += 1 + (c != 0)) {
       const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                                .path = watched == 1 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO,
                                                .cached_plans = watched == 2 ? -1 : 0};
-      failed += together_run(
-          &(together){calls[c].name, RANKS, watched, &options, &a, open_act, calls[c].call, same, good, close_act}, 1);
+      failed += fault_collective_run(&(fault_collective){calls[c].name, RANKS, watched, &options, &a, open_act,
+                                                         calls[c].call, same, good, close_act},
+                                     1);
     }
   assert_true(failed > 200);
 }
@@ -135,7 +136,7 @@ typedef struct local {
 } local;
 
 #define MAKE(name, type, expression) \
-  static reshard_status name(probe_out *out, const void *with) { \
+  static reshard_status name(fault_output *out, const void *with) { \
     const local *l = with; \
     type made = out->object; \
     reshard_status status = (expression); \
@@ -151,7 +152,7 @@ MAKE(make_from_sharded, reshard_dtensor, reshard_dtensor_from_sharded(l->sharded
 MAKE(make_metadata, reshard_metadata, reshard_dtensor_metadata(l->tensor, &made))
 MAKE(make_rewritten, reshard_metadata, reshard_metadata_rewrite(l->metadata, l->whole, 0, &made))
 
-static reshard_status local_shape(probe_out *out, const void *with) {
+static reshard_status local_shape(fault_output *out, const void *with) {
   const local *l = with;
   const int64_t coordinate[1] = {0};
   int64_t made[2];
@@ -161,7 +162,7 @@ static reshard_status local_shape(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status parse(probe_out *out, const void *with) {
+static reshard_status parse(fault_output *out, const void *with) {
   const local *l = with;
   reshard_placement placement;
   int order;
@@ -171,9 +172,9 @@ static reshard_status parse(probe_out *out, const void *with) {
   return status;
 }
 
-static void drop_dtensor(probe_out *out) { reshard_dtensor_release(out->object); }
-static void drop_metadata(probe_out *out) { reshard_metadata_release(out->object); }
-static bool any(const probe_out *out, const void *with) {
+static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
+static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
+static bool any(const fault_output *out, const void *with) {
   (void)out, (void)with;
   return true;
 }
@@ -195,7 +196,7 @@ static void test_local(void **state) {
   CLI_TRY("whole: ", reshard_tensor_get_info(l.whole, &info));
   memset(info.data, 0, sizeof(double[7][5]));
   CLI_TRY("metadata: ", reshard_metadata_from_chunk(&f64, 2, shape, 0, 1, &cuda, &l.metadata));
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"reshard_dtensor_empty", make_empty, any, drop_dtensor, &l},
       {"reshard_dtensor_from_local", make_from_local, any, drop_dtensor, &l},
       {"reshard_dtensor_from_sharded", make_from_sharded, any, drop_dtensor, &l},
@@ -208,8 +209,8 @@ static void test_local(void **state) {
   reshard_dtensor warm; /* what the sharder keeps stays from here on */
   CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, NULL, &warm));
   reshard_dtensor_release(warm);
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 1);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 1);
   reshard_dtensor_release(l.tensor);
   reshard_tensor_release(l.whole);
   reshard_metadata_release(l.metadata);

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "support/fault_local.h"
 #include "support/fixtures/sharded_ranks.h"
-#include "support/probe.h"
 
 #include <reshard/fsdp.h>
 
@@ -132,7 +132,7 @@ static int64_t each(world *w) {
     fault_arm(k);
     run(w);
     int64_t made = fault_disarm();
-    reshard_status status = probe_status(fault_fired());
+    reshard_status status = fault_status(fault_fired());
     if ((errors(w, status, k) > 0) != (status != RESHARD_SUCCESS))
       fail_msg("%s, allocation %lld fails: and no rank has an error", w->call->name, (long long)k);
     if (fault_live() != live)

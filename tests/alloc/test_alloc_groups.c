@@ -1,5 +1,6 @@
-/* The k-th allocation fails while DTensors on sub-meshes are made and moved, from the first that a group makes: its ranks
- * have the same error, the other group does not notice, nothing is left behind, and the same call right after succeeds. */
+/* The k-th allocation fails while DTensors on sub-meshes are made and moved, from the first that a group makes: its
+ * ranks have the same error, the other group does not notice, nothing is left behind, and the same call right after
+ * succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
+#include "support/fault_local.h"
 #include "support/fixtures/sharded_ranks.h"
-#include "support/probe.h"
 
 #include <reshard/dtensor.h>
 
@@ -154,7 +155,7 @@ static bool good(world *w, int64_t r) {
 static int64_t run(world *w, int64_t k) {
   int64_t failed = 0;
   sharded_ranks_run(&w->p, call_body, w);
-  reshard_status status = probe_status(fault_fired());
+  reshard_status status = fault_status(fault_fired());
   for (int64_t r = 0; r < RANKS; r++) {
     const rank_result *mine = &w->p.results[r], *first = &w->p.results[w->call->all ? 0 : r / 2 * 2];
     bool error = mine->status != RESHARD_SUCCESS;

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "support/fault_collective.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/together.h"
 
 #include <reshard/mesh.h>
 
@@ -19,33 +19,33 @@
 
 static reshard_mesh dry; /* dp=2,cp=3,tp=4 */
 
-static void drop_mesh(probe_out *out) { reshard_mesh_release(out->object); }
-static bool good_mesh(const probe_out *out, const void *with) {
+static void drop_mesh(fault_output *out) { reshard_mesh_release(out->object); }
+static bool good_mesh(const fault_output *out, const void *with) {
   char text[256];
   return reshard_mesh_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
 }
 
-static reshard_status parse(probe_out *out, const void *with) {
+static reshard_status parse(fault_output *out, const void *with) {
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_parse(NULL, 30, with, &made);
   out->object = made;
   return status;
 }
-static reshard_status sub(probe_out *out, const void *with) {
+static reshard_status sub(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &made);
   out->object = made;
   return status;
 }
-static reshard_status slice(probe_out *out, const void *with) {
+static reshard_status slice(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_slice(dry, "cp", 0, 3, 2, &made);
   out->object = made;
   return status;
 }
-static reshard_status flatten(probe_out *out, const void *with) {
+static reshard_status flatten(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_flatten(dry, "cp,tp", "all", &made);
@@ -53,7 +53,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status layout(probe_out *out, const void *with) {
+static reshard_status layout(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   const int64_t shape[1] = {100};
@@ -67,16 +67,16 @@ static reshard_status layout(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static bool good_layout(const probe_out *out, const void *with) {
+static bool good_layout(const fault_output *out, const void *with) {
   char text[256];
   return reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
 }
-static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
 static void test_local(void **state) {
   (void)state;
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"parse, regular", parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
       {"parse, a list", parse, good_mesh, drop_mesh, "2x3@4,9,5-6,1,29"},
       {"sub", sub, good_mesh, drop_mesh, "tp=4,dp=2@4,16,5,17,6,18,7,19"},
@@ -84,8 +84,8 @@ static void test_local(void **state) {
       {"flatten", flatten, good_mesh, drop_mesh, "dp=2,all=12@0-23"},
       {"layout", layout, good_layout, drop_layout, "mesh(tp=4,dp=2@4,16,5,17,6,18,7,19;S0,R)"},
   };
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 2);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 2);
   reshard_mesh_release(dry);
 }
 
@@ -166,10 +166,10 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
     rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     if (kind != FAULT_NONE) {
       assert_true(strlen(w->results[0].text) > 0);
-      together_no_leak("mesh", live, w->watched, k);
+      fault_collective_no_leak("mesh", live, w->watched, k);
       for (int r = 0; r < RANKS; r++)
         assert_true(w->subs[r] == NULL && w->owns[r] == NULL);
       rank_threads_run(RANKS, body, w);
@@ -179,7 +179,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
     rank_threads_run(RANKS, barrier_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
     drop(w, body);
-    together_no_leak("mesh", live, w->watched, k);
+    fault_collective_no_leak("mesh", live, w->watched, k);
     if (kind == FAULT_NONE)
       return made;
   }

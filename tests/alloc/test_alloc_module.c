@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "support/fault.h"
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/state_dict.h>
@@ -59,7 +59,7 @@ static reshard_module model(int layers) {
 static reshard_module dry;
 static reshard_tensor dry_tensor;
 
-static void drop_module(probe_out *out) { reshard_module_release(out->object); }
+static void drop_module(fault_output *out) { reshard_module_release(out->object); }
 
 static reshard_status count_tensor(void *user, const char *name, reshard_tensor t) {
   (void)name;
@@ -74,7 +74,7 @@ static int64_t counted(reshard_module m) {
 }
 
 /* A module of 20 members, which is in the same state after each failure as before. */
-static reshard_status fill(probe_out *out, const void *with) {
+static reshard_status fill(fault_output *out, const void *with) {
   reshard_module m;
   reshard_status status = reshard_module_create(&m);
   (void)with;
@@ -91,13 +91,13 @@ static reshard_status fill(probe_out *out, const void *with) {
     reshard_module_release(m);
   return status;
 }
-static bool good_fill(const probe_out *out, const void *with) {
+static bool good_fill(const fault_output *out, const void *with) {
   (void)with;
   return counted(out->object) == 1 + 2 * LAYERS;
 }
 
 /* Setting what is there, and looking for a cycle. */
-static reshard_status replace(probe_out *out, const void *with) {
+static reshard_status replace(fault_output *out, const void *with) {
   reshard_module layer = NULL;
   (void)with;
   reshard_status status = reshard_module_get_child(dry, "layer0", &layer);
@@ -109,12 +109,12 @@ static reshard_status replace(probe_out *out, const void *with) {
     out->number = 1;
   return status;
 }
-static bool good_replace(const probe_out *out, const void *with) {
+static bool good_replace(const fault_output *out, const void *with) {
   reshard_module found;
   return out->number == 1 && reshard_module_get_child(dry, "layer0.inner", &found) == RESHARD_SUCCESS && found == with;
 }
 
-static reshard_status visit(probe_out *out, const void *with) {
+static reshard_status visit(fault_output *out, const void *with) {
   const char *names[] = {"*.bias"};
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
   int64_t n = 0;
@@ -124,9 +124,9 @@ static reshard_status visit(probe_out *out, const void *with) {
     out->number = n;
   return status;
 }
-static bool good_visit(const probe_out *out, const void *with) { return out->number == *(const int64_t *)with; }
+static bool good_visit(const fault_output *out, const void *with) { return out->number == *(const int64_t *)with; }
 
-static reshard_status roots(probe_out *out, const void *with) {
+static reshard_status roots(fault_output *out, const void *with) {
   reshard_module list[LAYERS + 1], found[LAYERS + 1];
   int64_t n = -1;
   (void)with;
@@ -141,7 +141,7 @@ static reshard_status roots(probe_out *out, const void *with) {
     out->number = n == 1 && found[0] == dry;
   return status;
 }
-static bool good_one(const probe_out *out, const void *with) {
+static bool good_one(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
@@ -156,18 +156,18 @@ static void test_local(void **state) {
   put(inner, "weight", 1, false);
   weights++; /* this one */
   child(inner, "x");
-  const probe fills = {"fill", fill, good_fill, drop_module, NULL};
-  assert_true(probe_run(&fills) >= 20);
+  const fault_local fills = {"fill", fill, good_fill, drop_module, NULL};
+  assert_true(fault_local_run(&fills) >= 20);
   reshard_module layer;
   GOOD(reshard_module_get_child(dry, "layer0", &layer));
   /* What is done again and again is done once before, so that it leaves no more and no less than was there. */
   GOOD(reshard_module_set_child(layer, "inner", inner));
   GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
-  const probe probes[] = {{"replace", replace, good_replace, NULL, inner},
-                          {"visit", visit, good_visit, NULL, &weights},
-                          {"roots", roots, good_one, NULL, NULL}};
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 2);
+  const fault_local calls[] = {{"replace", replace, good_replace, NULL, inner},
+                                {"visit", visit, good_visit, NULL, &weights},
+                                {"roots", roots, good_one, NULL, NULL}};
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 2);
   reshard_module_release(inner);
   reshard_tensor_release(dry_tensor);
   reshard_module_release(dry);
@@ -231,7 +231,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
     rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     if (fault_live() != live)
       fail_msg("allocation %lld of rank %lld fails: %lld blocks leak", (long long)k, (long long)w->watched,
                (long long)(fault_live() - live));

@@ -1,5 +1,6 @@
-/* The k-th allocation fails in a collective call: on whichever rank makes it, or on one rank alone. All ranks get the same status and the same
- * text, nothing is left behind, no data moves; and right after, the same call succeeds and moves the right data. Execute allocates nothing. */
+/* The k-th allocation fails in a collective call: on whichever rank makes it, or on one rank alone. All ranks get the
+ * same status and the same text, nothing is left behind, no data moves; and right after, the same call succeeds and
+ * moves the right data. Execute allocates nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/verify/case_bind.h"
-#include "support/entries.h"
-#include "support/probe.h"
+#include "support/seeded_case.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <pthread.h>
@@ -36,7 +37,7 @@ typedef struct world {
 
 static void open_world(world *w, uint64_t seed, int64_t n) {
   *w = (world){.seed = seed, .n = n};
-  entries_make(seed, n, &w->c);
+  seeded_case_make(seed, n, &w->c);
   w->entries = case_entries(&w->c);
   for (int64_t r = 0; r < n; r++) {
     CLI_TRY("plan: ", reshard_plan_create(w->c.nentries, w->entries, r, &w->c.options, &w->plans[r]));
@@ -163,7 +164,8 @@ static void works(world *w, int64_t k) {
              w->path, (long long)k, (long long)w->watched);
 }
 
-/* Each k in a communicator of its own, so that what that keeps is allocated anew. Returns the allocations of one create. */
+/* Each k in a communicator of its own, so that what that keeps is allocated anew. Returns the allocations of one
+ * create. */
 static int64_t each_create(world *w) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
@@ -175,7 +177,7 @@ static int64_t each_create(world *w) {
     rank_threads_run(w->n, create_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     assert_false(w->touched);
     assert_true(untouched(w));
     if (kind != FAULT_NONE) {
@@ -198,7 +200,8 @@ static int64_t each_create(world *w) {
   }
 }
 
-/* A transfer stays bound to what it was when a rebind fails. On the packed path rebinding is local: only the rank that fails does. */
+/* A transfer stays bound to what it was when a rebind fails. On the packed path rebinding is local: only the rank that
+ * fails does. */
 static int64_t each_rebind(world *w) {
   open_comms(w);
   w->binding = 0;
@@ -223,12 +226,12 @@ static int64_t each_rebind(world *w) {
     int64_t failed = 0;
     for (int64_t r = 0; r < w->n; r++) {
       failed += w->results[r].status != RESHARD_SUCCESS;
-      assert_true(w->results[r].status == RESHARD_SUCCESS || w->results[r].status == probe_status(kind));
+      assert_true(w->results[r].status == RESHARD_SUCCESS || w->results[r].status == fault_status(kind));
     }
     if (w->path == RESHARD_PATH_PACKED)
       assert_int_equal(failed, 1);
     else {
-      assert_all(w, probe_status(kind), k);
+      assert_all(w, fault_status(kind), k);
       assert_true(fault_live() == live);
       w->binding = 0;
       works(w, k);
@@ -276,7 +279,8 @@ static void test_rebind(void **state) {
   each_world(each_rebind, test_scaled(24));
 }
 
-/* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but execute. */
+/* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but
+ * execute. */
 typedef struct silence {
   world *w;
   pthread_barrier_t barrier;

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "support/fault_collective.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -179,14 +179,14 @@ static void test_collective(void **state) {
            .to = layout_from_text("chunk(1;2,0,1)", 2, shape, RANKS),
            .single = layout_from_text("rank(1)", 2, shape, RANKS)};
   for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-    for (int64_t watched = TOGETHER_ANY; watched < RANKS; watched++) { /* each rank, one way or the other */
+    for (int64_t watched = FAULT_ANY_RANK; watched < RANKS; watched++) { /* each rank, one way or the other */
       const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                                .path = (c + (size_t)(watched + 1)) % 2 ? RESHARD_PATH_PACKED
                                                                                        : RESHARD_PATH_AUTO,
                                                .cached_plans = watched == 2 ? -1 : 0};
-      failed += together_run(&(together){calls[c].name, RANKS, watched, &options, &a, open_act, calls[c].call, same,
-                                         calls[c].good, close_act},
-                             step);
+      failed += fault_collective_run(&(fault_collective){calls[c].name, RANKS, watched, &options, &a, open_act,
+                                                         calls[c].call, same, calls[c].good, close_act},
+                                     step);
     }
   assert_true(failed * step > 200);
   reshard_layout_release(a.from);
@@ -204,13 +204,13 @@ typedef struct local {
   reshard_tensor whole, rows, index;
 } local;
 
-static void drop_tensor(probe_out *out) { reshard_tensor_release(out->object); }
-static void drop_sharded(probe_out *out) { reshard_sharded_tensor_release(out->object); }
-static void drop_sharder(probe_out *out) { reshard_sharder_destroy(out->object); }
+static void drop_tensor(fault_output *out) { reshard_tensor_release(out->object); }
+static void drop_sharded(fault_output *out) { reshard_sharded_tensor_release(out->object); }
+static void drop_sharder(fault_output *out) { reshard_sharder_destroy(out->object); }
 
 /* Keeps *out as it was until there is a result. */
 #define MAKE(name, type, expression) \
-  static reshard_status name(probe_out *out, const void *with) { \
+  static reshard_status name(fault_output *out, const void *with) { \
     const local *l = with; \
     type made = out->object; \
     reshard_status status = (expression); \
@@ -237,7 +237,7 @@ MAKE(from_metadata, reshard_sharded_tensor,
 MAKE(from_layout, reshard_sharded_tensor,
      reshard_sharded_tensor_from_layout(l->p.sharders[0], l->layout, &f64, 1, &l->whole, &made))
 
-static reshard_status select_rows(probe_out *out, const void *with) {
+static reshard_status select_rows(fault_output *out, const void *with) {
   const local *l = with;
   reshard_status status = reshard_index_select(l->whole, 0, l->index, l->rows, 1, NULL);
   if (status == RESHARD_SUCCESS)
@@ -245,7 +245,7 @@ static reshard_status select_rows(probe_out *out, const void *with) {
   return status;
 }
 
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)out, (void)with;
   return true;
 }
@@ -273,7 +273,7 @@ static void test_local(void **state) {
   CLI_TRY("", reshard_tensor_get_info(l.whole, &info));
   memset(info.data, 0, sizeof(double[9][14]));
   warm(&l);
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"reshard_tensor_create", create_tensor, any, drop_tensor, &l},
       {"reshard_tensor_wrap", wrap_tensor, any, drop_tensor, &l},
       {"reshard_sharder_create", create_sharder, any, drop_sharder, &l},
@@ -284,8 +284,8 @@ static void test_local(void **state) {
       {"reshard_sharded_tensor_from_layout", from_layout, any, drop_sharded, &l},
       {"reshard_index_select", select_rows, any, NULL, &l},
   };
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 1);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 1);
   reshard_layout mesh = l.layout;
   sharded_ranks_close(&l.p);
   const reshard_sharder_options nothing_kept = {.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = -1};
@@ -293,7 +293,7 @@ static void test_local(void **state) {
   l.layout =
       layout_from_text("flat(0,1)", 2, (int64_t[]){257, 515}, 2); /* several arrays in one buffer, which is large */
   warm(&l);
-  assert_true(probe_run(&probes[3]) >= 6);
+  assert_true(fault_local_run(&calls[3]) >= 6);
   reshard_layout_release(l.layout);
   l.layout = mesh;
   reshard_tensor_release(l.whole);

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/oracles/nested.h"
 
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)with;
   return out->object != NULL;
 }
 
-static void release(probe_out *out) { reshard_tree_release(out->object); }
+static void release(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Nested tensors ------------------------------------------------------------------------------------------- */
 
@@ -78,7 +78,7 @@ static void close_world(world *w) {
   reshard_comm_destroy(w->alone);
 }
 
-static reshard_status nest_two(probe_out *out, const void *with) {
+static reshard_status nest_two(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_nested(w->sharder, w->outer, 2, w->shards, w->inner, &s);
@@ -87,7 +87,7 @@ static reshard_status nest_two(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten(probe_out *out, const void *with) {
+static reshard_status flatten(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors(w->tree, &s);
@@ -96,7 +96,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten_global(probe_out *out, const void *with) {
+static reshard_status flatten_global(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors_global(w->sharder, w->tree, &s);
@@ -105,7 +105,7 @@ static reshard_status flatten_global(probe_out *out, const void *with) {
   return status;
 }
 
-static bool flat_well(const probe_out *out, const void *with) {
+static bool flat_well(const fault_output *out, const void *with) {
   reshard_tree found;
   reshard_sharded_tensor t;
   (void)with;
@@ -123,7 +123,7 @@ static reshard_status other_tensor(void *user, const char *path, reshard_tensor 
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F32, info.ndim, info.shape, mapped) : status;
 }
 
-static reshard_status map_all(probe_out *out, const void *with) {
+static reshard_status map_all(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_map_tensors(((const world *)with)->tree, other_tensor, NULL, &s);
   if (status == RESHARD_SUCCESS)
@@ -131,7 +131,7 @@ static reshard_status map_all(probe_out *out, const void *with) {
   return status;
 }
 
-static bool others(const probe_out *out, const void *with) {
+static bool others(const fault_output *out, const void *with) {
   reshard_tree leaf;
   reshard_metadata outer;
   (void)with;
@@ -144,10 +144,10 @@ static void test_nested(void **state) {
   (void)state;
   world w;
   open_world(&w);
-  assert_true(probe_run(&(probe){"nested", nest_two, any, release, &w}) >= 7);
-  assert_true(probe_run(&(probe){"mapped", map_all, others, release, &w}) >= 20);
-  assert_true(probe_run(&(probe){"flatten", flatten, flat_well, release, &w}) >= 30);
-  assert_true(probe_run(&(probe){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
+  assert_true(fault_local_run(&(fault_local){"nested", nest_two, any, release, &w}) >= 7);
+  assert_true(fault_local_run(&(fault_local){"mapped", map_all, others, release, &w}) >= 20);
+  assert_true(fault_local_run(&(fault_local){"flatten", flatten, flat_well, release, &w}) >= 30);
+  assert_true(fault_local_run(&(fault_local){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
   close_world(&w);
 }
 
@@ -159,7 +159,7 @@ typedef struct random_case {
   reshard_tree tree;
 } random_case;
 
-static reshard_status flatten_random(probe_out *out, const void *with) {
+static reshard_status flatten_random(fault_output *out, const void *with) {
   const random_case *c = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors(c->tree, &s);
@@ -168,7 +168,7 @@ static reshard_status flatten_random(probe_out *out, const void *with) {
   return status;
 }
 
-static bool random_well(const probe_out *out, const void *with) {
+static bool random_well(const fault_output *out, const void *with) {
   const random_case *c = with;
   reshard_sharded_tensor t;
   return reshard_state_get_sharded(out->object, &t) == RESHARD_SUCCESS && nested_check(t) == 0 &&
@@ -186,7 +186,7 @@ static void test_random(void **state) {
     nested_case *n = nested_create(seed, RANKS, 1 + (int)(seed % 3));
     random_case c = {n, (int64_t)(seed % RANKS), NULL};
     c.tree = nested_state(n, sharders[c.rank], c.rank);
-    probe_run(&(probe){"random", flatten_random, random_well, release, &c});
+    fault_local_run(&(fault_local){"random", flatten_random, random_well, release, &c});
     reshard_tree_release(c.tree);
     nested_free(n);
   }
@@ -240,7 +240,7 @@ static void test_ranks(void **state) {
       fault_disarm();
       kind = fault_fired();
       for (int64_t r = 0; r < RANKS; r++) {
-        assert_int_equal(c.results[r].status, probe_status(kind));
+        assert_int_equal(c.results[r].status, fault_status(kind));
         assert_int_equal(c.wrong[r], 0);
         if (kind != FAULT_NONE)
           assert_string_equal(c.results[r].text, c.results[0].text);

@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "comm/comm.h"
-#include "support/fixtures/scratch.h"
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "comm/comm.h"
+#include "support/fault_collective.h"
+#include "support/fixtures/scratch.h"
 
 #include <reshard/state_dict.h>
 
@@ -175,8 +175,8 @@ static int64_t each_save(world *w) {
     sharded_ranks_run(&w->p, save_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    sharded_ranks_assert(&w->p, probe_status(kind), NULL);
-    together_no_leak("save", live, w->watched, k);
+    sharded_ranks_assert(&w->p, fault_status(kind), NULL);
+    fault_collective_no_leak("save", live, w->watched, k);
     assert_int_equal(count_names(), names);
     if (kind == FAULT_NONE)
       return made;
@@ -196,7 +196,7 @@ static int64_t each_load(world *w) {
     sharded_ranks_run(&w->p, load_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    sharded_ranks_assert(&w->p, probe_status(kind), NULL);
+    sharded_ranks_assert(&w->p, fault_status(kind), NULL);
     for (int64_t r = 0; r < RANKS; r++)
       assert_int_equal(step_of(w, r), kind == FAULT_NONE ? STORED : BEFORE);
     if (kind == FAULT_NONE) {
@@ -207,7 +207,7 @@ static int64_t each_load(world *w) {
       }
       return made;
     }
-    together_no_leak("load", live, w->watched, k);
+    fault_collective_no_leak("load", live, w->watched, k);
   }
 }
 

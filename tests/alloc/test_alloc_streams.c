@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
-#include "support/fixtures/rank_threads.h"
-#include "support/devices/late.h"
 #include "bench/cli/util.h"
+#include "support/devices/late.h"
+#include "support/fault_local.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <string.h>
 
@@ -73,7 +73,7 @@ static int64_t each_create(world *w, const reshard_device *devices) {
     rank_threads_run(RANKS, create_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    rank_results_assert(RANKS, w->results, probe_status(kind), NULL, "create");
+    rank_results_assert(RANKS, w->results, fault_status(kind), NULL, "create");
     for (int r = 0; r < RANKS; r++) {
       assert_true(kind == FAULT_NONE || w->transfers[r] == NULL);
       reshard_transfer_destroy(w->transfers[r]);

@@ -1,6 +1,6 @@
-/* Random cases (bench/verify/cases.h) on devices with streams. Uploads, executes and downloads are given to streams one after
- * the other, and the host waits once, at the end: nothing but the order of streams stands between what a user does with
- * his arrays and an execute. */
+/* Random cases (bench/verify/cases.h) on devices with streams. Uploads, executes and downloads are given to streams one
+ * after the other, and the host waits once, at the end: nothing but the order of streams stands between what a user
+ * does with his arrays and an execute. */
 #ifndef TESTS_STREAMED_H
 #define TESTS_STREAMED_H
 

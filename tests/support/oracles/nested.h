@@ -1,5 +1,5 @@
-/* Random nested sharded tensors: a tree of boxes with owners, and the expected result of flattening, element by element.
- * Elements are i32, and each is its row-major number in the outermost tensor. */
+/* Random nested sharded tensors: a tree of boxes with owners, and the expected result of flattening, element by
+ * element. Elements are i32, and each is its row-major number in the outermost tensor. */
 #ifndef TESTS_NESTED_H
 #define TESTS_NESTED_H
 

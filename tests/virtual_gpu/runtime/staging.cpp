@@ -1,5 +1,5 @@
-/* What the library's host code, whose stores are not seen, writes to pinned memory. Pieces of the staging ring: from when
- * one is taken on. */
+/* What the library's host code, whose stores are not seen, writes to pinned memory. Pieces of the staging ring: from
+ * when one is taken on. */
 #include "virtual_gpu.h"
 
 #include <reshard/device.h>
