@@ -136,7 +136,7 @@ static void call_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-/* Is the result of a rank right, if it has one? */
+/* Checks the result of a rank, if it has one. */
 static bool good(world *w, int64_t r) {
   if (w->p.results[r].status != RESHARD_SUCCESS)
     return w->out[r] == NULL;

@@ -103,7 +103,7 @@ static bool good_model(const fault_output *out, const void *with) {
 
 static void drop_model(fault_output *out) { reshard_model_free(out->object); }
 
-/* What is written is so on success alone: the routes' count tells. */
+/* Outputs are written on success alone: the number of routes shows it. */
 static reshard_status count_routes(fault_output *out, const void *with) {
   const map_case *c = with;
   reshard_model made;

@@ -146,7 +146,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
   rank_results_assert(RANKS, w->results, status, NULL, what);
 }
 
-/* What a call made goes: handles, meshes, or what the meshes keep. */
+/* Releases the results of a call: handles, meshes, and the caches of meshes. */
 static void drop(world *w, void (*body)(void *user, int64_t r)) {
   for (int r = 0; r < RANKS; r++) {
     if (body == split_body)

@@ -160,7 +160,7 @@ static void test_local(void **state) {
   assert_true(fault_local_run(&fills) >= 20);
   reshard_module layer;
   GOOD(reshard_module_get_child(dry, "layer0", &layer));
-  /* What is done again and again is done once before, so that it leaves no more and no less than was there. */
+  /* Each repeated call runs once before, so that the repeats leave as many blocks as they found. */
   GOOD(reshard_module_set_child(layer, "inner", inner));
   GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
   const fault_local calls[] = {{"replace", replace, good_replace, NULL, inner},

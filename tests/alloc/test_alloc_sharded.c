@@ -76,7 +76,7 @@ static reshard_status run_gather_as(sharded_ranks *p, void *user, int64_t r) {
   (void)p;
   return reshard_sharded_tensor_gather_as(a->tensors[r][0], 1, RESHARD_F32, r == 1 ? a->narrow : NULL, NULL);
 }
-/* What was copied is what the test of the numbers looks at; here all is as it was but the output. */
+/* Another test checks the copied numbers; here everything but the output is unchanged. */
 static bool good_gather_as(const void *user, int64_t r) {
   const act *a = user;
   return has(a->tensors[r][0], a->from, r, 0) && array_check(a->single, 1, 0, a->wholes[r], 9) == 0;
@@ -250,7 +250,7 @@ static bool any(const fault_output *out, const void *with) {
   return true;
 }
 
-/* What the sharder's pool needs to know of blocks stays from here on. */
+/* The records of the sharder's pool stay allocated from here on. */
 static void warm(const local *l) {
   reshard_sharded_tensor tensor;
   CLI_TRY("warm: ", reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, NULL, &tensor));

@@ -15,7 +15,7 @@
 enum { RANKS = 4, LAYERS = 6, STEPS = 3, ELEMENTS = 300007 }; /* which four ranks do not divide */
 static const int64_t elements = ELEMENTS;
 
-/* What one rank has. */
+/* State of one rank. */
 typedef struct rank {
   reshard_comm comm;
   reshard_device device;

@@ -25,7 +25,7 @@ typedef struct parameter {
 static const parameter parameters[PARAMETERS] = {
     {"norm.weight", 1, {DIM}, -1}, {"up.weight", 2, {HIDDEN, DIM}, 0}, {"down.weight", 2, {DIM, HIDDEN}, 1}};
 
-/* What one rank is told, and what it finds. */
+/* Arguments and results of one rank. */
 typedef struct rank {
   reshard_comm comm;
   reshard_device device;

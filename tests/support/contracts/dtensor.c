@@ -70,7 +70,7 @@ static void drop(way *w) {
 
 static reshard_placing placing_of(const way *w) { return (reshard_placing){w->mesh, w->what.placement, w->what.order}; }
 
-/* What this rank has; NULL: it is outside of the mesh. */
+/* This rank's local tensor; NULL: the rank is outside of the mesh. */
 static const oracle_buffer *mine(const contract_rank *s, const way *w) {
   int64_t r = reshard_comm_rank(s->comm);
   for (int64_t i = 0; i < w->what.nranks; i++)

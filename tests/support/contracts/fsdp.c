@@ -25,7 +25,7 @@ static reshard_box box_here(const stage *g, bool by_tp, bool by_fsdp) {
                 by_fsdp ? g->f : 0);
 }
 
-/* Is a tensor this box of the parameter? Returns its bytes. */
+/* Checks that a tensor is this box of the parameter. Returns its bytes. */
 static int64_t check_box(stage *g, reshard_tensor tensor, reshard_box box) {
   reshard_tensor_info info = {0};
   int64_t n = 1, columns = g->ndim == 2 ? g->shape[1] : 1;
@@ -139,7 +139,7 @@ static void check_nested(stage *g, reshard_tree chunk) {
   reshard_tree_release(state);
 }
 
-/* What is inner is this rank's chunk of its part, and its metadata name the ranks of its column. */
+/* The inner tensor is this rank's chunk of its part, and its metadata names the ranks of its column. */
 static void check_tensor(stage *g, bool cut) {
   enum { DEVICES = 2 }; /* of a node */
   const reshard_fsdp_group group = {

@@ -165,7 +165,7 @@ static void check_rows(contract_rank *s, reshard_sharded_tensor tensor, uint64_t
       CONTRACT_CHECK(s, unlike_box(s, &wide, &box, local, key) == 0);
 }
 
-/* What is beside the model: the world's own; one path in each TP group, with gradients in every second one; one of
+/* Tensors beside the model: the world's own; one path in each TP group, with gradients in every second one; one of
  * which rank 0 has the world's rows and the others those of the reverse order; a path of the first and of the second TP
  * group alone; a number that only the last rank has. */
 enum { OWN, SHARED, TURNED, ALONE, EXTRAS };

@@ -108,7 +108,7 @@ static void load(contract_rank *s, const layout_chain *j, int step, const char *
   reshard_tree_release(state);
 }
 
-/* What does not fit, on one rank or on all: the same error, and nothing is written. */
+/* Misfits on one rank or on all: all ranks get the same error, and nothing is written. */
 static void check_refused(contract_rank *s, const char *directory) {
   const reshard_state_save_options over = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .stream = s->stream};
   const reshard_state_load_options options = {

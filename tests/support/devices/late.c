@@ -10,7 +10,7 @@
 
 enum { MOST_DEVICES = 8 };
 
-/* What one record stands for. */
+/* One record of an event. */
 typedef struct point {
   bool done;
 } point;

@@ -311,7 +311,7 @@ static reshard_status stream_create(rs_device *device, void **stream) {
   return rs_error(RESHARD_ERROR_SYSTEM, "no more streams");
 }
 
-/* What it was given is still done. */
+/* Operations that the stream has are still done. */
 static void stream_destroy(rs_device *device, void *stream) {
   queue_of(of(device), stream)->exists = false;
   of(device)->counts.streams--;

@@ -21,7 +21,7 @@
     } \
   }
 
-/* What goes from rows to columns is received in place, what goes back is sent from where it is; blocks are staged. */
+/* Rows to columns are received in place, columns to rows are sent in place; blocks are staged. */
 const streamed_way streamed_ways[] = {
     {"one rank", RESHARD_PATH_DIRECT, STREAMED_THREADS, 1, 1, ROWS, COLUMNS, 0, 0, 0},
     {"direct", RESHARD_PATH_DIRECT, STREAMED_ALL, 1, 4, ROWS, COLUMNS, 0, 0, 0},

@@ -69,7 +69,7 @@ bool naive_same_dir(const naive_dir *is, const naive_dir *should, cli_text *why)
 /* Whole tensors in files of at most so many bytes each, in the order of the set, with an index. */
 void naive_index_dir(const naive_set *set, int64_t most_bytes, naive_dir *out);
 
-/* What is stored of a tensor at one place: a box, or (whole) an array of more than 64 boxes. */
+/* One stored shard of a tensor: a box, or (whole) an array of more than 64 boxes. */
 typedef struct naive_shard {
   int64_t rank, array, number; /* number: among what the rank stores of the tensor */
   bool whole;
@@ -89,7 +89,7 @@ void naive_cut_make(const oracle_layout *layout, const oracle_held *held, int64_
                     naive_cut *out);
 void naive_cut_free(naive_cut *cut);
 
-/* How a tensor is cut: drawn, described for the oracle, and built by the library. */
+/* A random layout of a tensor: drawn, described for the oracle, and built by the library. */
 typedef struct naive_side {
   oracle_layout what;
   oracle_held held;

@@ -126,7 +126,7 @@ static bool has(const piece *p, int64_t copy, int64_t rank) {
   return found;
 }
 
-/* Whom a rank's outer metadata name for a copy. */
+/* The rank that a rank's outer metadata names for a copy. */
 static int64_t named(const piece *p, int64_t copy, int64_t rank) {
   return has(p, copy, rank) ? rank : p->ranks[copy][(rank + p->box.offset[0] + copy) % p->n];
 }

@@ -81,7 +81,7 @@ static int64_t in_model(const naive_tensor *t, bool reversed, int64_t index) {
   return linear;
 }
 
-/* What a shard should have. */
+/* Expected bytes of a shard. */
 static unsigned char *values_of(const naive_tensor *t, bool reversed, const naive_shard *shard) {
   int64_t width = width_of(t);
   unsigned char *values = cli_alloc(shard->n * width, 1);

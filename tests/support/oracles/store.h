@@ -21,7 +21,7 @@ bool naive_store_check(const rs_store *store, const naive_set *set, const naive_
 /* Where an element of a shard is: file and offset. */
 rs_spot naive_store_spot(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);
 
-/* What a route says, element by element. */
+/* Applies a route, element by element. */
 void naive_route(const naive_set *src, const rs_route *route, naive_set *dst);
 
 #endif

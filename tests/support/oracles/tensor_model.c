@@ -1,4 +1,4 @@
-/* What the model knows of storage, reads, writes and compares. */
+/* The model's storage: reads, writes and comparisons. */
 #include "tensor_model_internal.h"
 
 #include <stdlib.h>

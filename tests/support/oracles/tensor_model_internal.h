@@ -55,13 +55,13 @@ static inline int64_t model_width(const model_slot *s) { return (int64_t)reshard
 /* Bytes from the first element to the end of the last one. */
 size_t model_reach(const model_slot *s);
 bool model_contiguous(const model_slot *s);
-/* Is there something to read? */
+/* True when the tensor can be read. */
 static inline bool model_there(const model_slot *s) {
   return s->store->bytes >= (size_t)(s->offset * model_width(s)) + model_reach(s) || model_elements(s) == 0;
 }
 static inline bool model_gpu(const model *w, int place) { return place >= 0 && w->m->place[place].pattern != NULL; }
 
-/* What a pool is asked for. */
+/* Count requests to a pool. */
 void model_count_alloc(model *w, int place, size_t bytes);
 void model_count_free(model *w, int place, size_t bytes);
 

@@ -36,7 +36,7 @@ static reshard_tree tree_of(const bundle *b) {
   return tree;
 }
 
-/* What is in the tree at tensor i's place; the caller's. */
+/* The tensor in the tree at tensor i's place; owned by the caller. */
 static reshard_tensor tensor_at(reshard_tree tree, int i) {
   const char path[2] = {(char)('1' + i), '\0'};
   reshard_tensor tensor;
@@ -104,7 +104,7 @@ static void expect_numbers(const model_slot *s, reshard_dtype to, unsigned char 
     }
 }
 
-/* What the host knows of memory that DLPack brought is not what the library knows. */
+/* The host knows more of memory that DLPack brought than the library does. */
 static bool plain(const model_slot *s) { return !s->imported || (s->store->host && !s->store->pinned); }
 
 /* Up to MOST tensors that a call can take together with the first: those of the host, and of one GPU. */
@@ -207,7 +207,7 @@ static route draw_route(model *w, bundle *b) {
   return route;
 }
 
-/* What the pool of the GPU lends for strided tensors that no host packs, while the call lasts. */
+/* Memory that the GPU's pool lends during the call for strided tensors that no host packs. */
 static void count_between(model *w, const bundle *b, const route *r) {
   size_t bytes[MOST] = {0};
   for (int i = 0; i < b->n; i++) {

@@ -78,7 +78,7 @@ static uint32_t value(int64_t row, int64_t column) { return (uint32_t)(1000 + ro
 
 /* --- Tensors ------------------------------------------------------------------------------------------------------ */
 
-/* What a rank has of the whole, cut by the chunk rule along a dim. */
+/* A rank's part of the whole, cut by the chunk rule along a dim. */
 static reshard_box part_of(const rank *me, int dim) {
   reshard_box box = {.offset = {0, 0}, .extent = {ROWS, COLUMNS}};
   int64_t size = whole_shape[dim], chunk = rs_ceil_div(size, me->n);

@@ -341,7 +341,7 @@ static void once_by_two_threads(void **test) {
   }
 }
 
-/* What suffices is used again: nothing is allocated and the host waits for nothing. */
+/* Memory that suffices is used again: nothing is allocated and the host waits for nothing. */
 static void once_again(void **test) {
   (void)test;
   state = 17;

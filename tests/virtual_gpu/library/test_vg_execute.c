@@ -117,7 +117,7 @@ static streamed options_on(machine *m, int executes) {
                     .calm = calm};
 }
 
-/* What a seed has: ways to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
+/* The case of a seed: its way to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
 static streamed drawn(machine *m, uint64_t seed, bool full) {
   streamed s = options_on(m, 3);
   s.ndevices = full ? m->n : seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;

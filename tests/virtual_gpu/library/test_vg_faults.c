@@ -93,7 +93,7 @@ static bool any_failed(const world *w) {
   return false;
 }
 
-/* What a user does then: what has reached a stream may wait for a rank for ever. */
+/* Cleans up as a user does: work on a stream may wait for a rank for ever. */
 static void abort_nccl(rank *me) {
   if (me->comm != NULL)
     (void)reshard_comm_abort(me->comm);

@@ -1,4 +1,4 @@
-/* What a transfer takes of a GPU's memory: the workspace that the plan tells, and the tables of its programs. */
+/* Memory of a transfer on a GPU: the workspace that the plan tells, and the tables of its programs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -101,7 +101,7 @@ static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cu
   return status;
 }
 
-/* What a user does whose rank fails: the others are not to wait for it, and nothing is left on its stream. */
+/* Cleans up as a user whose rank fails: the others do not wait for it, and nothing is left on its stream. */
 static void give_up(world *w, cudaStream_t stream) {
   for (int64_t r = 0; r < w->n; r++)
     reshard_comm_abort(w->comm[r]);

@@ -176,7 +176,7 @@ static reshard_status create(world *w, int64_t rank, room *r) {
   return status;
 }
 
-/* What the transfer says of itself. */
+/* Checks the transfer's own account. */
 static reshard_status look(const world *w, int64_t rank, const room *r) {
   const way *way = w->way;
   reshard_transfer_info info;

@@ -1,4 +1,4 @@
-/* What the checker finds: each mistake planted once, and the report that it has to make. */
+/* Mistakes that the checker finds: each is planted once, with the report that it has to make. */
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

@@ -197,7 +197,7 @@ static void test_mistakes(void **state) {
 
 /* --- What is refused ---------------------------------------------------------------------------------------------- */
 
-/* What a call of rank 0 comes to. */
+/* Result of a call of rank 0. */
 static ncclResult_t outcome(const world *w, ncclResult_t result) {
   while (result == ncclInProgress)
     OK(ncclCommGetAsyncError(w->comm[0], &result));
