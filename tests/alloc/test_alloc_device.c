@@ -35,18 +35,17 @@ static void test_create(void **state) {
               5);
 }
 
-/* --- Storage on a device with streams, which has no memory of its own to fail
- * -------------------------------------------- */
+/* --- Storage on a device with streams, whose own memory does not fail ---------------------------------------------- */
 
-typedef struct scene {
+typedef struct fixture {
   queue_device *q;
   rs_storage_pool *pool;
   rs_staging *staging;
   void *stream[3];
-} scene;
+} fixture;
 
-static scene open_scene(void) {
-  scene s = {.q = queue_device_new(5)};
+static fixture open_fixture(void) {
+  fixture s = {.q = queue_device_new(5)};
   rs_device *device = queue_device_of(s.q);
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 0};
   for (int i = 0; i < 3; i++)
@@ -55,7 +54,7 @@ static scene open_scene(void) {
   assert_int_equal(rs_staging_create(device, MIB, &s.staging), RESHARD_SUCCESS);
   return s;
 }
-static void close_scene(scene *s) {
+static void close_fixture(fixture *s) {
   rs_storage_pool_destroy(s->pool);
   rs_staging_destroy(s->staging);
   queue_run(s->q, INT64_MAX);
@@ -64,10 +63,10 @@ static void close_scene(scene *s) {
   queue_device_free(s->q);
 }
 
-/* A whole life of blocks in a scene of its own; the k-th allocation of the library fails. false: none was left to. */
+/* A whole life of blocks in a fixture of its own; the k-th allocation of the library fails. false: none was left to. */
 static bool life(int64_t k) {
   enum { BLOCKS = 4 };
-  scene s = open_scene();
+  fixture s = open_fixture();
   rs_block *b[BLOCKS] = {NULL};
   rs_piece *piece = NULL;
   void *memory;
@@ -106,7 +105,7 @@ static bool life(int64_t k) {
   reshard_memory_stats stats;
   rs_storage_pool_stats(s.pool, &stats);
   assert_int_equal(stats.in_use_bytes, 0);
-  close_scene(&s);
+  close_fixture(&s);
   return fired;
 }
 

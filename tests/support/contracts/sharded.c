@@ -8,38 +8,39 @@
 #include <string.h>
 
 /* A layout and what each rank has of it. */
-typedef struct scene {
+typedef struct layout_case {
   oracle_layout what;
   oracle_held held;
   reshard_layout layout;
   char *text;
   reshard_properties properties;
   uint64_t key;
-} scene;
+} layout_case;
 
-static void open_scene(contract_rank *s, rng *r, uint64_t key, scene *c) {
+static void open_layout_case(contract_rank *s, rng *r, uint64_t key, layout_case *c) {
   static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   int64_t shape[3];
   int ndim = (int)rng_in(r, 0, 3);
   for (int d = 0; d < ndim; d++)
     shape[d] = rng_in(r, 1, 9);
-  *c = (scene){.properties = {.dtype = dtypes[rng_below(r, 5)]}, .key = key};
+  *c = (layout_case){.properties = {.dtype = dtypes[rng_below(r, 5)]}, .key = key};
   case_describe(r, ndim, shape, reshard_comm_size(s->comm), true, &c->what);
   oracle_evaluate(&c->what, &c->held);
   CONTRACT_SUCCEEDS(s, case_build(r, &c->what, &c->layout, &c->text));
 }
 
-static void close_scene(scene *c) {
+static void close_layout_case(layout_case *c) {
   oracle_held_free(&c->held, c->what.world);
   case_describe_free(&c->what);
   reshard_layout_release(c->layout);
   free(c->text);
 }
 
-typedef void visit(contract_rank *s, const scene *c, reshard_tensor array, const oracle_buffer *buffer, bool flat);
+typedef void visit(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *buffer,
+                   bool flat);
 
 /* Every buffer of this rank that has elements: its first array. */
-static void each_buffer(contract_rank *s, const scene *c, reshard_sharded_tensor t, visit *each) {
+static void each_buffer(contract_rank *s, const layout_case *c, reshard_sharded_tensor t, visit *each) {
   int64_t rank = reshard_comm_rank(s->comm), first = c->held.first[rank];
   for (int64_t b = first; b < c->held.first[rank + 1]; b++) {
     reshard_tensor array = NULL;
@@ -48,22 +49,24 @@ static void each_buffer(contract_rank *s, const scene *c, reshard_sharded_tensor
   }
 }
 
-static void stamp(contract_rank *s, const scene *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
+static void stamp(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
   contract_fill(s, array, b->n, b->index, flat, c->key);
 }
 
-static void check(contract_rank *s, const scene *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
+static void check(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
   CONTRACT_CHECK(s, contract_count_wrong(s, array, b->n, b->index, flat, c->key) == 0);
 }
 
 /* All elements are that of index 0, or zero. */
-static void check_same(contract_rank *s, const scene *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
+static void check_same(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b,
+                       bool flat) {
   int64_t *zeros = calloc((size_t)b->n + 1, sizeof *zeros);
   CONTRACT_CHECK(s, contract_count_wrong(s, array, b->n, zeros, flat, c->key) == 0);
   free(zeros);
 }
 
-static void check_zero(contract_rank *s, const scene *c, reshard_tensor array, const oracle_buffer *b, bool flat) {
+static void check_zero(contract_rank *s, const layout_case *c, reshard_tensor array, const oracle_buffer *b,
+                       bool flat) {
   size_t bytes = (size_t)b->n * reshard_dtype_size(c->properties.dtype);
   unsigned char *host = cli_alloc((int64_t)bytes, 1), any = 0;
   reshard_tensor_info info;
@@ -76,7 +79,7 @@ static void check_zero(contract_rank *s, const scene *c, reshard_tensor array, c
   free(host);
 }
 
-static void check_made(contract_rank *s, const scene *c) {
+static void check_made(contract_rank *s, const layout_case *c) {
   unsigned char element[16];
   reshard_sharded_tensor t = NULL;
   oracle_stamp(c->key, 0, reshard_dtype_size(c->properties.dtype), element);
@@ -99,11 +102,11 @@ static reshard_status fill_nothing(void *user, reshard_tensor array, const resha
 }
 
 /* From one rank to all, as the layout says; to one rank; to all. */
-static void check_passage(contract_rank *s, const scene *c, int64_t src, int64_t dst) {
+static void check_passage(contract_rank *s, const layout_case *c, int64_t src, int64_t dst) {
   int64_t rank = reshard_comm_rank(s->comm);
   reshard_tensor whole = contract_tensor(s, c->properties.dtype, c->what.ndim, c->what.shape, src % 2 == 1);
   reshard_sharded_tensor t = NULL;
-  scene other = *c;
+  layout_case other = *c;
   other.key++;
   if (rank == src)
     contract_fill_whole(s, whole, c->key);
@@ -275,9 +278,9 @@ static void check_select(contract_rank *s, rng *r, uint64_t key) {
 
 void contract_check_sharded(contract_rank *s, uint64_t seed) {
   rng r;
-  scene c;
+  layout_case c;
   rng_seed(&r, seed);
-  open_scene(s, &r, seed, &c);
+  open_layout_case(s, &r, seed, &c);
   reshard_sharded_tensor t = NULL;
   int64_t calls = 0;
   check_made(s, &c);
@@ -290,7 +293,7 @@ void contract_check_sharded(contract_rank *s, uint64_t seed) {
   check_chunks(s, &r, true, seed);
   check_chunks(s, &r, false, seed);
   check_select(s, &r, seed);
-  close_scene(&c);
+  close_layout_case(&c);
 }
 
 /* --- What ranks do wrong ----------------------------------------------------------------------------------------- */

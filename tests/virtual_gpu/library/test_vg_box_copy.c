@@ -28,14 +28,14 @@ static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
 enum { ROOM = 256 << 10 };
 
 /* A device with memory to copy from and to, what the host knows of it, and two streams. */
-typedef struct bed {
+typedef struct fixture {
   rs_device *device;
   char *from, *to;       /* of the device */
   char *source, *wanted; /* copies on the host */
   void *stream[2];
-} bed;
+} fixture;
 
-static void fill(bed *b) {
+static void fill(fixture *b) {
   for (int64_t i = 0; i < ROOM; i += 8) {
     uint64_t word = draw();
     memcpy(b->source + i, &word, 8);
@@ -45,8 +45,8 @@ static void fill(bed *b) {
   vg_poke(b->to, b->wanted, ROOM);
 }
 
-static bed begin(const vg_options *options) {
-  bed b = {0};
+static fixture begin(const vg_options *options) {
+  fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.device));
   OK(b.device->ops->alloc(b.device, ROOM, (void **)&b.from));
@@ -59,7 +59,7 @@ static bed begin(const vg_options *options) {
   return b;
 }
 
-static int end(bed *b) {
+static int end(fixture *b) {
   for (int i = 0; i < 2; i++)
     b->device->ops->stream_destroy(b->device, b->stream[i]);
   b->device->ops->free(b->device, b->from);
@@ -70,7 +70,7 @@ static int end(bed *b) {
   return vg_end();
 }
 
-static void check(bed *b, const char *what) {
+static void check(fixture *b, const char *what) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   for (int64_t i = 0; i < ROOM; i++)
@@ -88,14 +88,15 @@ static void naive(const char *src, char *dst, int32_t element, int naxes, const 
     naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
 }
 
-static void add(bed *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
+static void add(fixture *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes,
+                const rs_axis *axes) {
   OK(rs_copies_add(copies, b->from + src, b->to + dst, element, naxes, axes));
   naive(b->source + src, b->wanted + dst, element, naxes, axes);
 }
 
 /* A copy of about 6 KiB to [dst, dst + 8 KiB): rows, a transpose, or long rows. */
 enum { PLACE = 8 << 10 };
-static void add_some(bed *b, rs_copies *copies, int64_t dst) {
+static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
   int32_t element = 1 << below(5);
   int64_t src = below(64) * 16, shift = below(2) * element;
   int64_t n = 64 / element + below(30), m = 6000 / element / n;
@@ -114,7 +115,7 @@ static void several(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    fixture b = begin(&(vg_options){.seed = seed});
     rs_program *programs[70] = {NULL};
     int n = seed % 10 == 0 ? 70 : 1 + (int)below(6), made = 0;
     for (int i = 0; i < n; i++) {
@@ -149,7 +150,7 @@ static void many(void **test) {
   (void)test;
   enum { MANY = 150 };
   state = 3;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_program *programs[MANY];
   for (int i = 0; i < MANY; i++) {
     rs_copies copies = {0};
@@ -227,7 +228,7 @@ static void without_engine(void **test) {
 static void captured(void **test) {
   (void)test;
   state = 11;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_copies copies = {0};
   for (int i = 0; i < 4; i++)
     add_some(&b, &copies, PLACE * i);
@@ -272,7 +273,7 @@ static void captured(void **test) {
 static void once(void *user, const vg_options *options) {
   bool compare = user != NULL;
   state = options->seed;
-  bed b = begin(options);
+  fixture b = begin(options);
   rs_program *program = NULL;
   for (int k = 0; k < 24; k++) {
     rs_copies copies = {0};
@@ -311,7 +312,7 @@ static void once_edges(void **test) {
 }
 
 typedef struct own_stream {
-  bed *b;
+  fixture *b;
   rs_program *program;
 } own_stream;
 
@@ -327,7 +328,7 @@ static void once_by_two_threads(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    fixture b = begin(&(vg_options){.seed = seed});
     own_stream o = {&b, NULL};
     rs_copies copies = {0};
     add_some(&b, &copies, 0);
@@ -345,7 +346,7 @@ static void once_by_two_threads(void **test) {
 static void once_again(void **test) {
   (void)test;
   state = 17;
-  bed b = begin(&(vg_options){.policy = VG_IN_ORDER});
+  fixture b = begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
   vg_counts before = vg_count();
   for (int k = 0; k < 200; k++) {
@@ -371,7 +372,7 @@ static void once_again(void **test) {
 static void spans(void **test) {
   (void)test;
   state = 23;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_span list[300];
   for (int k = 0; k < 12; k++) {
     int n = k == 0 ? 0 : k == 1 ? 1 : k == 2 ? 300 : (int)below(40);
@@ -398,7 +399,7 @@ static void spans(void **test) {
 /* --- Faults --- */
 
 /* Everything once; the first failure ends it. */
-static reshard_status everything(bed *b, rs_program **program, rs_program **kept) {
+static reshard_status everything(fixture *b, rs_program **program, rs_program **kept) {
   rs_copies copies = {0};
   rs_axis rows[2] = {{30, 200, 100}, {100, 1, 1}};
   add(b, &copies, 8, PLACE, 1, 2, rows);
@@ -425,7 +426,7 @@ static void faults(void **test) {
   int failures = 0;
   for (int64_t k = 1; more; k++) {
     state = 31;
-    bed b = begin(NULL);
+    fixture b = begin(NULL);
     rs_program *program = NULL, *kept = NULL;
     vg_fail(NULL, k, false, 0);
     reshard_status status = everything(&b, &program, &kept);

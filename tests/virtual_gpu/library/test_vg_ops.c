@@ -27,15 +27,15 @@ static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
 enum { ROOM = 64 << 10 };
 
 /* The same memory on both devices: from and to. */
-typedef struct bed {
+typedef struct fixture {
   rs_device *gpu, *cpu;
   char *from, *to, *source, *wanted;
   rs_select_fault *fault;
   void *stream;
-} bed;
+} fixture;
 
-static bed begin(const vg_options *options) {
-  bed b = {0};
+static fixture begin(const vg_options *options) {
+  fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.gpu));
   OK(rs_device_cpu_create(1, RESHARD_ISA_SCALAR, &b.cpu));
@@ -53,7 +53,7 @@ static bed begin(const vg_options *options) {
   return b;
 }
 
-static int finish(bed *b) {
+static int finish(fixture *b) {
   b->gpu->ops->destroy(b->gpu); /* while the stream may still run */
   b->cpu->ops->destroy(b->cpu);
   OK(cudaStreamDestroy((cudaStream_t)b->stream));
@@ -65,9 +65,9 @@ static int finish(bed *b) {
   return vg_end();
 }
 
-static void end(bed *b) { assert_int_equal(finish(b), 0); }
+static void end(fixture *b) { assert_int_equal(finish(b), 0); }
 
-static void check(bed *b) {
+static void check(fixture *b) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   assert_memory_equal(got, b->wanted, ROOM);
@@ -77,7 +77,7 @@ static void check(bed *b) {
 enum { SHORT = 40, LONG = 220, LONGER = 1000 }; /* that fit in parameters; not; and not in fewer than 5 launches */
 
 /* A list of n casts into places of `to` that do not overlap. */
-static void random_casts(int n, rs_casts *gpu, rs_casts *cpu, const bed *b) {
+static void random_casts(int n, rs_casts *gpu, rs_casts *cpu, const fixture *b) {
   static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
                                          RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
   int64_t at = 0;
@@ -111,7 +111,7 @@ static void casts(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
     state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    fixture b = begin(&(vg_options){.seed = seed});
     for (int turn = 0; turn < (seed <= 3 ? 4 : 1); turn++) {
       int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
       rs_casts gpu = {0}, cpu = {0};
@@ -139,7 +139,7 @@ static void captured(void **test) {
   (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
     state = (uint64_t)n;
-    bed b = begin(NULL);
+    fixture b = begin(NULL);
     rs_casts gpu = {0}, cpu = {0};
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -174,7 +174,7 @@ static void captured(void **test) {
 static void crowded(void **test) {
   (void)test;
   state = 7;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
   random_casts(LONG, &gpu, &cpu, &b);
   OK(b.cpu->ops->cast(b.cpu, &cpu, NULL));
@@ -199,7 +199,7 @@ static void crowded(void **test) {
 static void long_casts(void *user, const vg_options *options) {
   (void)user;
   state = options->seed;
-  bed b = begin(options);
+  fixture b = begin(options);
   cudaStream_t other;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   for (int i = 0; i < 6; i++) {
@@ -231,7 +231,7 @@ static void selections(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    fixture b = begin(&(vg_options){.seed = seed});
     int64_t rows = 1 + below(20), run = 2 * (1 + below(40)), count = below(60),
             bad = seed % 3 == 0 && count > 0 ? below(count) : -1;
     int32_t *index = (int32_t *)(b.source + ROOM / 2);
@@ -273,7 +273,7 @@ static void selections(void **test) {
 
 static void memory_set(void **test) {
   (void)test;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   OK(b.gpu->ops->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
   OK(b.gpu->ops->memset(b.gpu, NULL, 0x17, 0, b.stream));
   OK(b.gpu->ops->synchronize(b.gpu, b.stream));
@@ -283,7 +283,7 @@ static void memory_set(void **test) {
 }
 
 /* Whichever call fails, the status says so, and the next list is cast. */
-static void faults_of_long_lists(bed *b) {
+static void faults_of_long_lists(fixture *b) {
   rs_casts gpu = {0}, cpu = {0};
   int64_t failed = 1;
   random_casts(LONG, &gpu, &cpu, b);
@@ -305,7 +305,7 @@ static void faults_of_long_lists(bed *b) {
 
 static void refused(void **test) {
   (void)test;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));
   assert_int_equal(b.gpu->ops->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);

@@ -18,7 +18,7 @@
 
 enum { RANKS = 3, TENSORS = 5, MOST = 4096 };
 
-typedef struct scene {
+typedef struct sync_case {
   int gpus;
   reshard_path path;
   bool check; /* what arrives; else nothing but streams orders what the ranks do, and the host waits for nothing */
@@ -26,7 +26,7 @@ typedef struct scene {
   reshard_comm comms[RANKS];
   rank_result result[RANKS];
   int wrong[RANKS];
-} scene;
+} sync_case;
 
 static unsigned char value(int64_t tensor, int64_t i) { return (unsigned char)(tensor * 41 + i * 7 + 3); }
 
@@ -43,7 +43,7 @@ static void use(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool 
 static void sync_rank(void *user, int64_t rank) {
   static const int64_t rows[TENSORS] = {1, 7, 64, 0, 100};
   static const reshard_dtype dtypes[TENSORS] = {RESHARD_F32, RESHARD_BF16, RESHARD_F32, RESHARD_U8, RESHARD_F64};
-  scene *s = user;
+  sync_case *s = user;
   reshard_device device = s->devices[rank % s->gpus];
   reshard_tensor tensors[TENSORS] = {NULL};
   unsigned char host[MOST];
@@ -95,7 +95,7 @@ static void sync_rank(void *user, int64_t rank) {
 }
 
 static void sync_all(void *user, const vg_options *given) {
-  scene *s = user;
+  sync_case *s = user;
   vg_begin(given);
   for (int g = 0; g < s->gpus; g++) {
     char name[32];
@@ -113,7 +113,7 @@ static void sync_all(void *user, const vg_options *given) {
 }
 
 static void run(int gpus, reshard_path path, uint64_t seed) {
-  scene s = {.gpus = gpus, .path = path, .check = true};
+  sync_case s = {.gpus = gpus, .path = path, .check = true};
   sync_all(&s, &(vg_options){.devices = RANKS, .seed = seed});
   rank_results_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
   for (int r = 0; r < RANKS; r++)
@@ -135,7 +135,7 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int way = 0; way < 4; way++) {
-    scene s = {.gpus = way / 2 == 0 ? 1 : RANKS, .path = way % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
+    sync_case s = {.gpus = way / 2 == 0 ? 1 : RANKS, .path = way % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     char path[64];
     snprintf(path, sizeof path, "sync, %s, %d GPUs", way % 2 == 0 ? "direct" : "packed", s.gpus);
     vg_edge_result result = vg_for_each_edge(&(vg_edge_search){
