@@ -3,6 +3,7 @@
 #include "device/stream.h"
 
 #include "simt/simt.h"
+#include "support/fixtures/draw.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -15,15 +16,6 @@
 #include <cmocka.h>
 
 #define OK(call) assert_int_equal((call), 0)
-
-static uint64_t state;
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
 
 enum { ROOM = 256 << 10 };
 
@@ -114,7 +106,7 @@ static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
 static void several(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
-    state = seed;
+    draw_state = seed;
     fixture b = begin(&(vg_options){.seed = seed});
     rs_program *programs[70] = {NULL};
     int n = seed % 10 == 0 ? 70 : 1 + (int)below(6), made = 0;
@@ -149,7 +141,7 @@ static void several(void **test) {
 static void many(void **test) {
   (void)test;
   enum { MANY = 150 };
-  state = 3;
+  draw_state = 3;
   fixture b = begin(NULL);
   rs_program *programs[MANY];
   for (int i = 0; i < MANY; i++) {
@@ -227,7 +219,7 @@ static void without_engine(void **test) {
 
 static void captured(void **test) {
   (void)test;
-  state = 11;
+  draw_state = 11;
   fixture b = begin(NULL);
   rs_copies copies = {0};
   for (int i = 0; i < 4; i++)
@@ -272,7 +264,7 @@ static void captured(void **test) {
 /* Programs that are made again and again, on two streams, without the host waiting in between. */
 static void once(void *user, const vg_options *options) {
   bool compare = user != NULL;
-  state = options->seed;
+  draw_state = options->seed;
   fixture b = begin(options);
   rs_program *program = NULL;
   for (int k = 0; k < 24; k++) {
@@ -327,7 +319,7 @@ static void run_on_own_stream(void *user, int64_t rank) {
 static void once_by_two_threads(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
-    state = seed;
+    draw_state = seed;
     fixture b = begin(&(vg_options){.seed = seed});
     own_stream o = {&b, NULL};
     rs_copies copies = {0};
@@ -345,7 +337,7 @@ static void once_by_two_threads(void **test) {
 /* Memory that suffices is used again: nothing is allocated and the host waits for nothing. */
 static void once_again(void **test) {
   (void)test;
-  state = 17;
+  draw_state = 17;
   fixture b = begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
   vg_counts before = vg_count();
@@ -371,7 +363,7 @@ static void once_again(void **test) {
 
 static void spans(void **test) {
   (void)test;
-  state = 23;
+  draw_state = 23;
   fixture b = begin(NULL);
   rs_span list[300];
   for (int k = 0; k < 12; k++) {
@@ -425,7 +417,7 @@ static void faults(void **test) {
   bool more = true;
   int failures = 0;
   for (int64_t k = 1; more; k++) {
-    state = 31;
+    draw_state = 31;
     fixture b = begin(NULL);
     rs_program *program = NULL, *kept = NULL;
     vg_fail(NULL, k, false, 0);

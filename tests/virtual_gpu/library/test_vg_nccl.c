@@ -9,8 +9,9 @@
 
 #include "bench/verify/case_bind.h"
 #include "comm/comm.h"
-#include "support/fixtures/rank_threads.h"
+#include "nccl_rank.h"
 #include "support/devices/streamed.h"
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -36,14 +37,7 @@ static void begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices 
 
 static void open_rank(void *user, int64_t rank) {
   world *w = user;
-  reshard_device device = NULL;
-  char name[32];
-  snprintf(name, sizeof name, "cuda:%d", (int)rank);
-  reshard_status status = reshard_device_create(name, NULL, &device);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_create_nccl(w->id, w->n, rank, device, w->timeout_ms, &w->comm[rank]);
-  reshard_device_release(device);
-  rank_result_set(&w->result[rank], status);
+  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, w->timeout_ms, &w->comm[rank]));
 }
 
 static void open_world(world *w, int64_t n, int64_t timeout_ms) {

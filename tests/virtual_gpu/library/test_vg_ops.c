@@ -4,6 +4,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
 
+#include "support/fixtures/draw.h"
 #include "virtual_gpu.h"
 
 #include <setjmp.h>
@@ -14,15 +15,6 @@
 #include <cmocka.h>
 
 #define OK(call) assert_int_equal((call), 0)
-
-static uint64_t state;
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
 
 enum { ROOM = 64 << 10 };
 
@@ -110,7 +102,7 @@ static vg_counts since(vg_counts before) {
 static void casts(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
-    state = seed;
+    draw_state = seed;
     fixture b = begin(&(vg_options){.seed = seed});
     for (int turn = 0; turn < (seed <= 3 ? 4 : 1); turn++) {
       int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
@@ -138,7 +130,7 @@ static void casts(void **test) {
 static void captured(void **test) {
   (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
-    state = (uint64_t)n;
+    draw_state = (uint64_t)n;
     fixture b = begin(NULL);
     rs_casts gpu = {0}, cpu = {0};
     cudaGraph_t graph;
@@ -173,7 +165,7 @@ static void captured(void **test) {
 /* So many lists are on their way that there is no place for another one's table: it goes without, in more launches. */
 static void crowded(void **test) {
   (void)test;
-  state = 7;
+  draw_state = 7;
   fixture b = begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
   random_casts(LONG, &gpu, &cpu, &b);
@@ -198,7 +190,7 @@ static void crowded(void **test) {
 /* Long lists one after the other, on two streams: tables are used again. */
 static void long_casts(void *user, const vg_options *options) {
   (void)user;
-  state = options->seed;
+  draw_state = options->seed;
   fixture b = begin(options);
   cudaStream_t other;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
@@ -230,7 +222,7 @@ static void edges(void **test) {
 static void selections(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
-    state = seed;
+    draw_state = seed;
     fixture b = begin(&(vg_options){.seed = seed});
     int64_t rows = 1 + below(20), run = 2 * (1 + below(40)), count = below(60),
             bad = seed % 3 == 0 && count > 0 ? below(count) : -1;

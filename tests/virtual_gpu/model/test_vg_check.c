@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "expect_reports.h"
+
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
 /* Two side streams, an event, two pieces of device memory that are written, and pinned memory. */
@@ -49,12 +51,7 @@ static void end(bench *t, int n, const char *words) {
   OK(cudaEventDestroy(t->e));
   OK(cudaStreamDestroy(t->a));
   OK(cudaStreamDestroy(t->b));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
   vg_quiet(false);
 }
 

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "expect_reports.h"
+
 #define OK(call)                  assert_int_equal(call, cudaSuccess)
 #define COPY(to, from, n, stream) OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream))
 
@@ -47,12 +49,7 @@ static void end(bench *t, int n, const char *words) {
   OK(cudaEventDestroy(t->joins));
   OK(cudaStreamDestroy(t->a));
   OK(cudaStreamDestroy(t->b));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
 }
 
 static void check(const char *at, char value, int n) {

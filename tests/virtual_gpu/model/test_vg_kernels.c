@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "expect_reports.h"
+
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
 enum { N = 100 };
@@ -44,12 +46,7 @@ static void end(bench *t, int n, const char *words) {
   OK(cudaFree(t->c));
   OK(cudaStreamDestroy(t->s));
   OK(cudaStreamDestroy(t->t));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
   vg_quiet(false);
 }
 
