@@ -125,12 +125,8 @@ static void tour_body(void *user, int64_t r) {
 
 static void travel(int64_t n, const tour *t) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
-    sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-    sharded_ranks_open(&p, n, &options);
-    sharded_ranks_run(&p, tour_body, (void *)t);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(n, &options, tour_body, (void *)t, RESHARD_SUCCESS, NULL);
   }
 }
 
@@ -206,11 +202,7 @@ static void several_body(void *user, int64_t r) {
 
 static void test_several(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 4, NULL);
-  sharded_ranks_run(&p, several_body, NULL);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- From local -------------------------------------------------------------------------------------------------- */
@@ -256,11 +248,7 @@ static void from_local_body(void *user, int64_t r) {
 }
 
 static void bring(int64_t n, const brought *b, reshard_status status, const char *text) {
-  sharded_ranks p;
-  sharded_ranks_open(&p, n, NULL);
-  sharded_ranks_run(&p, from_local_body, (void *)b);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(n, NULL, from_local_body, (void *)b, status, text);
 }
 
 static void test_from_local(void **state) {
@@ -485,11 +473,7 @@ static void distribute_body(void *user, int64_t r) {
 }
 
 static void deal(const dealt *d, reshard_status status, const char *text) {
-  sharded_ranks p;
-  sharded_ranks_open(&p, 4, NULL);
-  sharded_ranks_run(&p, distribute_body, (void *)d);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(4, NULL, distribute_body, (void *)d, status, text);
 }
 
 static void test_distribute(void **state) {
@@ -552,11 +536,7 @@ static void test_refused(void **state) {
       {RESHARD_ERROR_INVALID, "rank 1: reshard_dtensor_redistribute: results is NULL"},
   };
   for (int i = 0; i < 6; i++) {
-    sharded_ranks p;
-    sharded_ranks_open(&p, 4, NULL);
-    sharded_ranks_run(&p, refuse_body, &(misled){i});
-    sharded_ranks_assert(&p, cases[i].status, cases[i].text);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(4, NULL, refuse_body, &(misled){i}, cases[i].status, cases[i].text);
   }
 }
 

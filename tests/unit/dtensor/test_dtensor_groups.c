@@ -165,11 +165,7 @@ static void groups_body(void *user, int64_t r) {
 static void test_each_group_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
-    sharded_ranks p;
-    sharded_ranks_open(&p, scenes[i].ranks, NULL);
-    sharded_ranks_run(&p, groups_body, (void *)&scenes[i]);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(scenes[i].ranks, NULL, groups_body, (void *)&scenes[i], RESHARD_SUCCESS, NULL);
   }
 }
 
@@ -332,27 +328,17 @@ static void disagree_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void go(int64_t n, void (*body)(void *ranks, int64_t rank), reshard_status status, const char *text) {
-  sharded_ranks p;
-  sharded_ranks_open(&p, n, NULL);
-  sharded_ranks_run(&p, body, NULL);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
-}
-
 static void test_two_dims(void **state) {
   (void)state;
-  go(8, pair_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL);
 }
 static void test_to_another_mesh(void **state) {
   (void)state;
-  go(4, rows_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
 }
 static void test_meshes_that_differ(void **state) {
   (void)state;
-  go(4, disagree_body, RESHARD_ERROR_MISMATCH, "layout");
+  sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout");
 }
 
 /* --- Groups that are missing, and how they are made --------------------------------------------------------------- */
@@ -396,7 +382,7 @@ static void missing_body(void *user, int64_t r) {
 
 static void test_missing_groups(void **state) {
   (void)state;
-  go(4, missing_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, missing_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Ranks that ask for different groups, or of which one fails: the same error on all, and nothing is kept. */
@@ -463,7 +449,7 @@ static void outside_body(void *user, int64_t r) {
 
 static void test_outside_of_the_mesh(void **state) {
   (void)state;
-  go(6, outside_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

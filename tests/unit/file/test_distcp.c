@@ -138,11 +138,7 @@ static void test_load_state(void **state) {
   assert_int_equal(reshard_model_count(model), 12);
   reshard_model_free(model);
   for (int64_t n = 1; n <= 4; n++) {
-    sharded_ranks p;
-    sharded_ranks_open(&p, n, NULL);
-    sharded_ranks_run(&p, load_body, path);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(n, NULL, load_body, path, RESHARD_SUCCESS, NULL);
   }
 }
 

@@ -92,11 +92,7 @@ static void flatten_body(void *user, int64_t r) {
 
 static void test_flatten(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 5, NULL);
-  sharded_ranks_run(&p, flatten_body, NULL);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* What is no DTensor is itself. */
@@ -161,11 +157,7 @@ static void wrong_shape_body(void *user, int64_t r) {
 
 static void test_wrong_shape(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 5, NULL);
-  sharded_ranks_run(&p, wrong_shape_body, NULL);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(5, NULL, wrong_shape_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
@@ -377,15 +369,8 @@ static void load_body(void *user, int64_t r) {
 
 static void test_checkpoint(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 4, NULL);
-  sharded_ranks_run(&p, save_body, (void *)scratch_path("saved"));
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
-  sharded_ranks_open(&p, 3, NULL);
-  sharded_ranks_run(&p, load_body, (void *)scratch_path("saved"));
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(4, NULL, save_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(3, NULL, load_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
 }
 
 static void test_leaf(void **state) {

@@ -147,11 +147,7 @@ static void rows_body(void *user, int64_t r) {
 
 static void test_five_rows(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 4, NULL);
-  sharded_ranks_run(&p, rows_body, NULL);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- HSDP --------------------------------------------------------------------------------------------------------- */
@@ -218,11 +214,7 @@ static void test_hsdp(void **state) {
   (void)state;
   for (int64_t n = 8; n <= 10; n += 2)
     for (int dim = -1; dim <= 1; dim++) {
-      sharded_ranks p;
-      sharded_ranks_open(&p, n, NULL);
-      sharded_ranks_run(&p, hsdp_body, &dim);
-      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-      sharded_ranks_close(&p);
+      sharded_ranks_check(n, NULL, hsdp_body, &dim, RESHARD_SUCCESS, NULL);
     }
 }
 

@@ -100,20 +100,10 @@ static void torch_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void go(int64_t n, void (*body)(void *ranks, int64_t rank), reshard_status status, const char *text) {
-  sharded_ranks p;
-  sharded_ranks_open(&p, n, NULL);
-  sharded_ranks_run(&p, body, NULL);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
-}
-
 static void test_rows_of_torch(void **state) {
   (void)state;
-  go(4, torch_body, RESHARD_SUCCESS, NULL);
-  go(6, torch_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Rank 1 alone has no parameter: all are told. */
@@ -140,7 +130,8 @@ static reshard_status no_chunk(void *user, reshard_tree leaf, reshard_mesh mesh,
 
 static void test_refused_order(void **state) {
   (void)state;
-  go(4, refused_body, RESHARD_ERROR_INVALID, "the leaf is an integer, a tensor or a DTensor is needed");
+  sharded_ranks_check(4, NULL, refused_body, NULL, RESHARD_ERROR_INVALID,
+                      "the leaf is an integer, a tensor or a DTensor is needed");
   sharded_ranks p;
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
   sharded_ranks_open(&p, 1, NULL);
@@ -246,11 +237,7 @@ static void test_own_mesh(void **state) {
   for (int i = 0; i < 3; i++)
     for (int dim = -1; dim <= 1; dim++) {
       grid g = {sizes[i][0], sizes[i][1], dim};
-      sharded_ranks p;
-      sharded_ranks_open(&p, g.fsdp * g.tp, NULL);
-      sharded_ranks_run(&p, own_body, &g);
-      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-      sharded_ranks_close(&p);
+      sharded_ranks_check(g.fsdp * g.tp, NULL, own_body, &g, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -298,7 +285,7 @@ static void stage_body(void *user, int64_t r) {
 
 static void test_stages(void **state) {
   (void)state;
-  go(8, stage_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Empty parts, gradients --------------------------------------------------------------------------------------- */
@@ -341,7 +328,7 @@ static void empty_body(void *user, int64_t r) {
 
 static void test_empty_parts(void **state) {
   (void)state;
-  go(4, empty_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

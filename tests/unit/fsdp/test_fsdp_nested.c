@@ -39,17 +39,6 @@ static void leave(seat *s) {
   reshard_mesh_release(s->mesh);
 }
 
-static void go(int64_t n, void (*body)(void *ranks, int64_t rank), void *user, reshard_status status,
-               const char *text) {
-  sharded_ranks p;
-  sharded_ranks_open(&p, n, NULL);
-  sharded_ranks_run(&p, body, user);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
-}
-
 /* --- Plain tensors ------------------------------------------------------------------------------------------------ */
 
 /* n rows by the chunk rule; ranks after the last chunk have none. */
@@ -100,7 +89,7 @@ static void plain_body(void *user, int64_t r) {
 static void test_plain(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 5; n++)
-    go(n, plain_body, NULL, RESHARD_SUCCESS, NULL);
+    sharded_ranks_check(n, NULL, plain_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Global ranks and their devices, in a group that is a part of the world; a tensor whose elements lie apart. */
@@ -140,7 +129,7 @@ static void group_body(void *user, int64_t r) {
 
 static void test_group(void **state) {
   (void)state;
-  go(4, group_body, NULL, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Nested ones -------------------------------------------------------------------------------------------------- */
@@ -271,7 +260,7 @@ static void test_nested(void **state) {
       for (int sharded = 0; sharded <= (dim >= 0); sharded++)
         for (int64_t rows = 0; rows <= 7; rows++) {
           nested c = {rows, dim, sharded != 0};
-          go(n, nested_body, &c, RESHARD_SUCCESS, NULL);
+          sharded_ranks_check(n, NULL, nested_body, &c, RESHARD_SUCCESS, NULL);
         }
 }
 

@@ -187,17 +187,10 @@ static void load_body(void *user, int64_t r) {
 
 static void test_model(void **state) {
   (void)state;
-  sharded_ranks p;
   char directory[256];
   snprintf(directory, sizeof directory, "%s", scratch_path("hsdp"));
-  sharded_ranks_open(&p, 8, NULL);
-  sharded_ranks_run(&p, save_body, directory);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
-  sharded_ranks_open(&p, 6, NULL);
-  sharded_ranks_run(&p, load_body, directory);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(8, NULL, save_body, directory, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, load_body, directory, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

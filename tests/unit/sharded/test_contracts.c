@@ -41,25 +41,17 @@ static void groups_body(void *user, int64_t r) {
 static void test_groups(void **state) {
   (void)state;
   for (int64_t n = 4; n <= 8; n += 2) {
-    sharded_ranks p;
     char directory[512];
     snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
-    sharded_ranks_open(&p, n, NULL);
-    sharded_ranks_run(&p, groups_body, directory);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(n, NULL, groups_body, directory, RESHARD_SUCCESS, NULL);
   }
 }
 
 static void test_contracts(void **state) {
   (void)state;
   for (int64_t i = 0; i < test_scaled(40); i++) {
-    sharded_ranks p;
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
-    sharded_ranks_open(&p, 2 + i % 7, NULL);
-    sharded_ranks_run(&p, body, &w);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(2 + i % 7, NULL, body, &w, RESHARD_SUCCESS, NULL);
   }
 }
 

@@ -119,11 +119,7 @@ static void test_limit(void **state) {
   reshard_layout sides[2] = {layout_from_text("chunk(0)", 2, shape, 4), layout_from_text("chunk(1)", 2, shape, 4)};
   reshard_sharder_options options = {
       .size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = 8192, .path = RESHARD_PATH_PACKED};
-  sharded_ranks p;
-  sharded_ranks_open(&p, 4, &options);
-  sharded_ranks_run(&p, limited_body, sides);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(4, &options, limited_body, sides, RESHARD_SUCCESS, NULL);
   reshard_layout_release(sides[0]);
   reshard_layout_release(sides[1]);
 }
@@ -242,11 +238,7 @@ static void redistribute_body(void *user, int64_t r) {
 
 static void test_redistribute(void **state) {
   (void)state;
-  sharded_ranks p;
-  sharded_ranks_open(&p, 2, NULL);
-  sharded_ranks_run(&p, redistribute_body, NULL);
-  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

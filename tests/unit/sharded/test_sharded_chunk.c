@@ -215,12 +215,8 @@ static void test_wrong(void **state) {
        {.x = x, .foreign_rank = true}},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, global_ranks}};
-    sharded_ranks_open(&p, 3, &options);
-    sharded_ranks_run(&p, wrong_body, (void *)&all[i].w);
-    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, all[i].text);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(3, &options, wrong_body, (void *)&all[i].w, RESHARD_ERROR_INVALID, all[i].text);
   }
   reshard_tensor result;
   assert_int_equal(

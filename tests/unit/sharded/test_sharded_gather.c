@@ -81,23 +81,15 @@ static void test_round(void **state) {
   for (int k = 0; k < 6; k++)
     for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
       scene s = {.ndim = 2, .shape = shape, .properties = {.dtype = dtypes[k % 5]}, .strided = k % 2};
-      sharded_ranks p;
       reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
       open_scene(&s, texts[k]);
-      sharded_ranks_open(&p, RANKS, &options);
-      sharded_ranks_run(&p, round_body, &s);
-      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-      sharded_ranks_close(&p);
+      sharded_ranks_check(RANKS, &options, round_body, &s, RESHARD_SUCCESS, NULL);
       close_scene(&s);
     }
   for (int scalar = 0; scalar < 2; scalar++) {
     scene s = {.ndim = scalar ? 0 : 2, .shape = empty, .properties = {.dtype = RESHARD_F64}};
-    sharded_ranks p;
     open_scene(&s, scalar ? "rank(1)" : "chunk(0)");
-    sharded_ranks_open(&p, RANKS, NULL);
-    sharded_ranks_run(&p, round_body, &s);
-    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(RANKS, NULL, round_body, &s, RESHARD_SUCCESS, NULL);
     close_scene(&s);
   }
 }

@@ -76,12 +76,8 @@ static void body(void *user, int64_t r) {
 }
 
 static void go(const scene *s, reshard_path path, reshard_status status, const char *text) {
-  sharded_ranks p;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
-  sharded_ranks_open(&p, RANKS, &options);
-  sharded_ranks_run(&p, body, (void *)s);
-  sharded_ranks_assert(&p, status, text);
-  sharded_ranks_close(&p);
+  sharded_ranks_check(RANKS, &options, body, (void *)s, status, text);
 }
 
 static void test_casts(void **state) {

@@ -105,11 +105,7 @@ static void test_from_local(void **state) {
       {NOTHING, RESHARD_ERROR_INVALID, "no rank has any shard"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    sharded_ranks p;
-    sharded_ranks_open(&p, 3, NULL);
-    sharded_ranks_run(&p, from_local_body, (void *)&cases[i]);
-    sharded_ranks_assert(&p, cases[i].status, cases[i].text);
-    sharded_ranks_close(&p);
+    sharded_ranks_check(3, NULL, from_local_body, (void *)&cases[i], cases[i].status, cases[i].text);
   }
   reshard_sharded_tensor tensor;
   BAD(reshard_sharded_tensor_from_local(NULL, 2, shape, 0, NULL, &tensor),

@@ -218,12 +218,8 @@ static void test_abort(void **state) {
   static const int64_t shape[2] = {8, 9};
   wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
-    sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-    sharded_ranks_open(&p, 3, &options);
-    sharded_ranks_run(&p, absent_body, &w);
-    sharded_ranks_assert(&p, RESHARD_ERROR_PEER, "aborted");
-    sharded_ranks_close(&p);
+    sharded_ranks_check(3, &options, absent_body, &w, RESHARD_ERROR_PEER, "aborted");
   }
   reshard_layout_release(w.src);
   reshard_layout_release(w.dst);
