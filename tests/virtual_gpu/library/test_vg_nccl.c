@@ -10,8 +10,8 @@
 #include "bench/verify/case_bind.h"
 #include "comm/comm.h"
 #include "nccl_rank.h"
-#include "support/devices/streamed.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -175,7 +175,7 @@ static void test_random(void **state) {
     uint64_t seed = vg_first_seed() + (uint64_t)i;
     make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, &c);
     if (seed % 3 != 0)
-      streamed_force_rounds(&c);
+      stream_case_force_rounds(&c);
     begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
     w.c = &c;
@@ -382,7 +382,7 @@ static void test_abort(void **state) {
 
 typedef struct edge_case {
   const char *path;
-  streamed_side src, dst;
+  stream_side src, dst;
   int64_t limit, window;
   bool graph;
   const case_plan *c;
@@ -421,7 +421,7 @@ static void test_edges(void **state) {
   for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
     case_plan c;
     edge_case e = cases[i];
-    streamed_make(3, e.src, e.dst, e.limit, e.window, &c);
+    stream_case_make(3, e.src, e.dst, e.limit, e.window, &c);
     e.c = &c;
     vg_quiet(true);
     vg_edge_result result =
