@@ -1,5 +1,5 @@
 /* Sub-communicators of meshes, against a search through the list of ranks. */
-#include "support/fixtures/layout_chain.h"
+#include "support/contracts/layout_chain.h"
 
 #include "bench/cli/util.h"
 

@@ -1,5 +1,5 @@
 /* Sharded tensors made in every way, merged from local shards, gathered and scattered; and what ranks do wrong. */
-#include "support/fixtures/layout_chain.h"
+#include "support/contracts/layout_chain.h"
 #include "support/oracles/fsdp_boxes.h"
 
 #include "bench/cli/util.h"

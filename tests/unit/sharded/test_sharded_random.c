@@ -1,4 +1,4 @@
-/* Sharded tensors from random layouts through random layouts (support/fixtures/layout_chain.h) by threads on the CPU,
+/* Sharded tensors from random layouts through random layouts (support/contracts/layout_chain.h) by threads on the CPU,
  * with every path and a cache of plans of every size. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/layout_chain.h"
+#include "support/contracts/layout_chain.h"
 #include "support/fixtures/sharded_ranks.h"
 
 enum { RANKS = 8 };
