@@ -2,7 +2,12 @@
  * what one of them finds is told by it and fails all. */
 #include "bench/verify/case_bind.h"
 #include "bench/verify/case_check.h"
-#include "support/contracts/contract.h"
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/groups.h"
+#include "support/contracts/mesh.h"
+#include "support/contracts/sharded.h"
+#include "support/contracts/state.h"
 
 #include <mpi.h>
 #include <stdio.h>

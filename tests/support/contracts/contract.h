@@ -55,28 +55,4 @@ bool contract_rank_open_on(const contract_rank *s, reshard_comm comm, const resh
                            contract_rank *other);
 void contract_rank_close_on(contract_rank *s, contract_rank *other); /* adds its failures to s */
 
-/* --- Checks, collective over the communicator of s --------------------------------------------------------------- */
-
-/* Meshes of random shapes and ranks: the sub-communicators of each dim, of pairs in both orders, of all, of parts and
- * of flattened dims; their members and ranks; that they are cached; tensors resharded over them. Returns the number of
- * communicators that were checked. */
-int64_t contract_check_meshes(contract_rank *s, uint64_t seed);
-/* DTensors on the sub-meshes of the mesh's dims, each by its group alone, whose calls differ from those of others. */
-void contract_check_submeshes(contract_rank *s, reshard_mesh mesh, uint64_t seed);
-/* A DTensor from local tensors, redistributed to random placements on two meshes, gathered, and distributed. */
-void contract_check_dtensor(contract_rank *s, uint64_t seed);
-/* Misuse by one rank and by all: every rank gets the same error. */
-void contract_check_refusals(contract_rank *s);
-/* Chunks over a mesh (fsdp, tp), all-gathered; nested ones, flattened; flat records. 4 ranks or more. */
-void contract_check_fsdp(contract_rank *s, uint64_t seed);
-/* A state dict of sharded, distributed and plain tensors and of numbers: saved by all ranks to a directory, and loaded
- * into other layouts. Checks the status of each step on all ranks. */
-void contract_check_state(contract_rank *s, uint64_t seed, const char *directory);
-/* A model under FSDP and TP with replicas, in one state dict: tensors of the FSDP group, nested ones, and paths that
- * only some ranks or several groups have. The state dict is flattened, gathered, saved, and loaded by other groups and
- * other numbers of ranks; misuse is refused. 4 ranks or more; 6 and 8 check more. */
-void contract_check_groups(contract_rank *s, const char *directory);
-/* Sharded tensors: metadata merged; tensors created, gathered, scattered; chunks to chunks; indices selected. */
-void contract_check_sharded(contract_rank *s, uint64_t seed);
-
 #endif

@@ -1,5 +1,5 @@
 /* DTensors in random placings, against lists of elements (oracle.h). */
-#include "contract.h"
+#include "dtensor.h"
 
 #include "bench/cli/util.h"
 

@@ -2,7 +2,7 @@
  * the FSDP group, nested tensors on all ranks, and some parameters on some ranks only. Which rank has which rows is
  * found one by one (fsdp_boxes.h). */
 #include "support/oracles/fsdp_boxes.h"
-#include "contract.h"
+#include "groups.h"
 
 #include "bench/cli/util.h"
 

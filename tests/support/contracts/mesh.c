@@ -1,5 +1,8 @@
 /* Sub-communicators of meshes, against a search through the list of ranks. */
+#include "mesh.h"
+
 #include "support/contracts/layout_chain.h"
+#include "support/contracts/submesh.h"
 
 #include "bench/cli/util.h"
 

@@ -1,4 +1,6 @@
 /* Sharded tensors made in every way, merged from local shards, gathered and scattered; and what ranks do wrong. */
+#include "sharded.h"
+
 #include "support/contracts/layout_chain.h"
 #include "support/oracles/fsdp_boxes.h"
 

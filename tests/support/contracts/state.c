@@ -1,5 +1,7 @@
 /* State dicts saved and loaded: those of a chain of layouts; plain ones of which every rank has a replica, on the
  * rank's device and on the CPU; and a number. */
+#include "state.h"
+
 #include "support/contracts/layout_chain.h"
 
 #include <reshard/state_dict.h>

@@ -7,7 +7,12 @@
 
 #include <cmocka.h>
 
-#include "support/contracts/contract.h"
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/groups.h"
+#include "support/contracts/mesh.h"
+#include "support/contracts/sharded.h"
+#include "support/contracts/state.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scratch.h"
 #include "virtual_gpu.h"
