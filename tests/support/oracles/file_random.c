@@ -1,5 +1,5 @@
 /* Random tensors and random cuts of them. */
-#include "files.h"
+#include "file_random.h"
 
 #ifdef RS_HAVE_JANSSON
 

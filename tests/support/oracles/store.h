@@ -3,7 +3,7 @@
 #define TESTS_NAIVE_STORE_H
 
 #include "file/move/store.h"
-#include "files.h"
+#include "file_random.h"
 
 #ifdef RS_HAVE_JANSSON
 

@@ -8,7 +8,7 @@
 
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
-#include "support/oracles/files.h"
+#include "support/oracles/file_random.h"
 
 #include "file/move/store.h"
 

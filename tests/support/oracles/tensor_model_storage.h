@@ -1,6 +1,6 @@
-/* Inside of the model of tensors: what it knows, and how it reads and writes. */
-#ifndef TESTS_TENSOR_INSIDE_H
-#define TESTS_TENSOR_INSIDE_H
+/* State of the model of tensors: storage and its tensors, and how it reads, writes and compares them. */
+#ifndef TESTS_TENSOR_MODEL_STORAGE_H
+#define TESTS_TENSOR_MODEL_STORAGE_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,9 +87,5 @@ void model_compare(model *w, const model_slot *s);
 void model_compare_stats(const model *w);
 void model_drop(model *w, model_slot *s);
 model_slot *model_pick(model *w, bool free_one);
-
-/* Steps of tensor_trees.c: whether they did something. */
-bool model_cast(model *w);
-bool model_move(model *w);
 
 #endif
