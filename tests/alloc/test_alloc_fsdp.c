@@ -95,7 +95,7 @@ static void call_body(void *user, int64_t r) {
 }
 
 /* Runs the call on all ranks, frees the results. */
-static void run(world *w) {
+static void run_ranks(world *w) {
   sharded_ranks_run(&w->p, call_body, w);
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_tree_release(w->out[r]);
@@ -125,12 +125,12 @@ static int64_t errors(const world *w, reshard_status status, int64_t k) {
 
 static int64_t each(world *w) {
   fault_arm(-1);
-  run(w); /* what is kept for the next time is there now */
+  run_ranks(w); /* what is kept for the next time is there now */
   fault_disarm();
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    run(w);
+    run_ranks(w);
     int64_t made = fault_disarm();
     reshard_status status = fault_status(fault_fired());
     if ((errors(w, status, k) > 0) != (status != RESHARD_SUCCESS))
@@ -140,7 +140,7 @@ static int64_t each(world *w) {
                (long long)(fault_live() - live));
     if (status == RESHARD_SUCCESS)
       return made;
-    run(w);
+    run_ranks(w);
     errors(w, RESHARD_SUCCESS, k);
     if (fault_live() != live)
       fail_msg("%s, after allocation %lld failed: %lld blocks leak", w->call->name, (long long)k,

@@ -152,7 +152,7 @@ static bool good(world *w, int64_t r) {
 }
 
 /* Calls, and compares what the ranks of a group got. Returns how many failed. */
-static int64_t run(world *w, int64_t k) {
+static int64_t run_with_fault(world *w, int64_t k) {
   int64_t failed = 0;
   sharded_ranks_run(&w->p, call_body, w);
   reshard_status status = fault_status(fault_fired());
@@ -178,13 +178,13 @@ static int64_t each(world *w) {
     int64_t live = fault_live();
     open_world(w);
     fault_arm(k);
-    int64_t failed = run(w, k), wanted = w->call->all ? RANKS : RANKS / 2;
+    int64_t failed = run_with_fault(w, k), wanted = w->call->all ? RANKS : RANKS / 2;
     fault_disarm();
     bool fired = fault_fired() != FAULT_NONE;
     if (failed != (fired ? wanted : 0))
       fail_msg("%s, allocation %lld of rank %d fails: %lld ranks have an error", w->call->name, (long long)k,
                (int)w->watched, (long long)failed);
-    assert_int_equal(run(w, k), 0);
+    assert_int_equal(run_with_fault(w, k), 0);
     close_world(w);
     if (fault_live() != live)
       fail_msg("%s, allocation %lld of rank %d fails: %lld blocks leak", w->call->name, (long long)k, (int)w->watched,

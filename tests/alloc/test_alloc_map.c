@@ -122,7 +122,7 @@ static bool good_count(const fault_output *out, const void *with) {
   return out->number == c->routes;
 }
 
-static void run(map_case *c) {
+static void run_map_case(map_case *c) {
   assert_true(fault_local_run(&(fault_local){"map_model", map_model, good_model, drop_model, c}) >= 3);
   assert_true(fault_local_run(&(fault_local){"map_apply", count_routes, good_count, NULL, c}) >= 3);
 }
@@ -149,13 +149,13 @@ static void test_maps(void **state) {
   c.path = path;
   assert_true(fault_local_run(&(fault_local){"map_load", read_map, good_map, drop_map, &c}) >= 6);
   unlink(path);
-  run(&c);
+  run_map_case(&c);
   reshard_map_free(c.map);
   reshard_model_free(c.wanted);
   c.map = NULL; /* no map: all as it is */
   c.wanted = c.source;
   c.routes = c.source->tensors.n;
-  run(&c);
+  run_map_case(&c);
   reshard_model_free(c.source);
   assert_int_equal(fault_live(), live);
 }

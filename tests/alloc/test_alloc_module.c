@@ -35,7 +35,7 @@ static reshard_module child(reshard_module m, const char *name) {
   return c;
 }
 
-static void put(reshard_module m, const char *name, int64_t n, bool buffer) {
+static void put_tensor(reshard_module m, const char *name, int64_t n, bool buffer) {
   reshard_tensor t = tensor(n);
   GOOD((buffer ? reshard_module_set_buffer : reshard_module_set_parameter)(m, name, t));
   reshard_tensor_release(t);
@@ -48,8 +48,8 @@ static reshard_module model(int layers) {
     char name[16];
     snprintf(name, sizeof name, "layer%d", i);
     reshard_module layer = child(m, name);
-    put(layer, "weight", 200 + i, false);
-    put(layer, "bias", 5, true);
+    put_tensor(layer, "weight", 200 + i, false);
+    put_tensor(layer, "bias", 5, true);
   }
   return m;
 }
@@ -114,7 +114,7 @@ static bool good_replace(const fault_output *out, const void *with) {
   return out->number == 1 && reshard_module_get_child(dry, "layer0.inner", &found) == RESHARD_SUCCESS && found == with;
 }
 
-static reshard_status visit(fault_output *out, const void *with) {
+static reshard_status visit_tensors(fault_output *out, const void *with) {
   const char *names[] = {"*.bias"};
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
   int64_t n = 0;
@@ -153,7 +153,7 @@ static void test_local(void **state) {
   dry_tensor = tensor(1);
   int64_t weights = LAYERS - 1; /* the first one is replaced by the tensor that is ignored */
   GOOD(reshard_module_create(&inner));
-  put(inner, "weight", 1, false);
+  put_tensor(inner, "weight", 1, false);
   weights++; /* this one */
   child(inner, "x");
   const fault_local fills = {"fill", fill, good_fill, drop_module, NULL};
@@ -164,8 +164,8 @@ static void test_local(void **state) {
   GOOD(reshard_module_set_child(layer, "inner", inner));
   GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
   const fault_local calls[] = {{"replace", replace, good_replace, NULL, inner},
-                                {"visit", visit, good_visit, NULL, &weights},
-                                {"roots", roots, good_one, NULL, NULL}};
+                               {"visit", visit_tensors, good_visit, NULL, &weights},
+                               {"roots", roots, good_one, NULL, NULL}};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     assert_true(fault_local_run(&calls[i]) >= 2);
   reshard_module_release(inner);

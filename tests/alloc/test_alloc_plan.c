@@ -42,7 +42,7 @@ static bool same_plan(reshard_plan a, reshard_plan b) {
   return same;
 }
 
-static reshard_status make(fault_output *out, const void *with) {
+static reshard_status make_plan(fault_output *out, const void *with) {
   const plan_case *c = with;
   reshard_plan made = out->object;
   reshard_status status = reshard_plan_create(c->nentries, c->entries, c->rank, c->options, &made);
@@ -88,7 +88,7 @@ static int64_t each_fault(plan_case *c, const char *name) {
   int64_t live = fault_live();
   if (reshard_plan_create(c->nentries, c->entries, c->rank, c->options, &c->plan) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
-  int64_t made = fault_local_run(&(fault_local){name, make, good_plan, drop_plan, c});
+  int64_t made = fault_local_run(&(fault_local){name, make_plan, good_plan, drop_plan, c});
   fault_local_run(&(fault_local){name, ask, same_answer, NULL, c});
   c->reverse = NULL;
   if (reshard_plan_reverse(c->plan, &c->reverse) == RESHARD_SUCCESS)

@@ -34,7 +34,7 @@ typedef struct world {
   char path[512];
 } world;
 
-static void put(reshard_tree dict, const char *key, reshard_tree child) {
+static void put_child(reshard_tree dict, const char *key, reshard_tree child) {
   CLI_TRY("", reshard_tree_set(dict, key, child));
   reshard_tree_release(child);
 }
@@ -79,17 +79,17 @@ static void open_world(world *w, const char *layout) {
     CLI_TRY("", reshard_tree_dict(&root));
     for (int i = 0; i < 2; i++) {
       CLI_TRY("", reshard_state_sharded(w->tensors[r][i], &leaf));
-      put(root, i == 0 ? "cut" : "rows", leaf);
+      put_child(root, i == 0 ? "cut" : "rows", leaf);
     }
     CLI_TRY("", reshard_tree_tensor(w->plain[r], &leaf));
-    put(root, "plain", leaf);
+    put_child(root, "plain", leaf);
     CLI_TRY("", reshard_tree_bytes("bytes", 5, &leaf));
     if (!w->boxes || r == 1)
-      put(root, "bytes", leaf);
+      put_child(root, "bytes", leaf);
     else
       reshard_tree_release(leaf);
     CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
-    put(root, "step", leaf);
+    put_child(root, "step", leaf);
     w->states[r] = root;
   }
   reshard_layout_release(cut);
@@ -203,7 +203,7 @@ static int64_t each_load(world *w) {
       assert_true(has(w, STORED));
       for (int64_t r = 0; r < RANKS; r++) {
         CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
-        put(w->states[r], "step", leaf);
+        put_child(w->states[r], "step", leaf);
       }
       return made;
     }
@@ -218,7 +218,7 @@ static void test_each(void **state) {
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_tree leaf;
     CLI_TRY("", reshard_tree_int(STORED, &leaf));
-    put(w.states[r], "step", leaf);
+    put_child(w.states[r], "step", leaf);
   }
   fill(&w, STORED);
   sharded_ranks_run(&w.p, save_body, &w);

@@ -117,7 +117,7 @@ static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf
   return RESHARD_SUCCESS;
 }
 
-static reshard_status visit(fault_output *out, const void *with) {
+static reshard_status visit_tree(fault_output *out, const void *with) {
   const chain *x = with;
   int64_t n = 0;
   reshard_status status = reshard_tree_visit(x->d, count_leaf, &n);
@@ -140,7 +140,7 @@ static void test_containers(void **state) {
   assert_true(fault_local_run(&(fault_local){"list", fill, any, release, NULL}) > 20);
   assert_true(fault_local_run(&(fault_local){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
   assert_true(fault_local_run(&(fault_local){"path", at_path, any, NULL, &x}) >= 4);
-  assert_true(fault_local_run(&(fault_local){"visit", visit, is_one, NULL, &x}) >= 2);
+  assert_true(fault_local_run(&(fault_local){"visit", visit_tree, is_one, NULL, &x}) >= 2);
   tear_down(&x);
 }
 
@@ -335,7 +335,7 @@ static reshard_status rebuild_tree(fault_output *out, const void *with) {
   return status;
 }
 
-static reshard_status compare(fault_output *out, const void *with) {
+static reshard_status compare_trees(fault_output *out, const void *with) {
   const reshard_tree *both = with;
   int equal;
   reshard_status status = reshard_tree_equal(both[0], both[1], &equal);
@@ -375,7 +375,7 @@ static void test_trees(void **state) {
   assert_int_equal(reshard_tree_map(tree, change, NULL, &other), RESHARD_SUCCESS);
   assert_int_equal(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]), RESHARD_SUCCESS);
   assert_true(both[1] != tree);
-  assert_true(fault_local_run(&(fault_local){"equal", compare, is_equal, NULL, both}) >= 1);
+  assert_true(fault_local_run(&(fault_local){"equal", compare_trees, is_equal, NULL, both}) >= 1);
   reshard_tree_release(both[1]);
   reshard_tree_release(other);
   reshard_tree_leaves_release(r.flat);
@@ -391,7 +391,7 @@ static void test_pairs(void **state) {
     for (int k = 0; k < 20; k++)
       both[i] = append(append(list(), reshard_tree_retain(both[i])), both[i]);
   }
-  assert_true(fault_local_run(&(fault_local){"pairs", compare, is_equal, NULL, both}) > 22);
+  assert_true(fault_local_run(&(fault_local){"pairs", compare_trees, is_equal, NULL, both}) > 22);
   reshard_tree_release(both[0]);
   reshard_tree_release(both[1]);
 }

@@ -36,7 +36,7 @@ static int64_t entries(void) {
   return n;
 }
 
-static void make(writer_case *c, const char *name, const char *layout, int64_t n, int64_t index_bytes, int dedup) {
+static void make_case(writer_case *c, const char *name, const char *layout, int64_t n, int64_t index_bytes, int dedup) {
   static const char *const names[TENSORS] = {"a", "b\xc3\xa9", "c"};
   *c = (writer_case){.n = n};
   snprintf(c->path, sizeof c->path, "%s", scratch_path(name));
@@ -71,7 +71,7 @@ static bool created(const fault_output *out, const void *with) {
 static void abandon(fault_output *out) { reshard_writer_abandon(out->object); }
 
 /* Rows of boxes that lie side by side pass through scratch memory. */
-static reshard_status put(fault_output *out, const void *with) {
+static reshard_status put_bytes(fault_output *out, const void *with) {
   const writer_case *c = with;
   const void *const buffers[] = {data};
   reshard_writer writer;
@@ -114,9 +114,9 @@ static void test_writers(void **state) {
                {"flat", "flat()", 2, 0, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     writer_case c;
-    make(&c, cases[i].name, cases[i].layout, cases[i].n, cases[i].index_bytes, cases[i].dedup);
+    make_case(&c, cases[i].name, cases[i].layout, cases[i].n, cases[i].index_bytes, cases[i].dedup);
     assert_true(fault_local_run(&(fault_local){cases[i].name, create, created, abandon, &c}) >= 12);
-    assert_true(fault_local_run(&(fault_local){cases[i].name, put, put_well, NULL, &c}) >= 12);
+    assert_true(fault_local_run(&(fault_local){cases[i].name, put_bytes, put_well, NULL, &c}) >= 12);
     drop(&c);
   }
 }

@@ -48,7 +48,7 @@ static void draw_placements(rng *r, oracle_layout *l) {
 }
 
 /* like NULL: on a new mesh. */
-static void draw(contract_rank *s, rng *r, int ndim, const int64_t *shape, const way *like, way *w) {
+static void draw_placings(contract_rank *s, rng *r, int ndim, const int64_t *shape, const way *like, way *w) {
   *w = (way){.what = {.kind = RESHARD_LAYOUT_MESH, .ndim = ndim, .world = reshard_comm_size(s->comm)}};
   memcpy(w->what.shape, shape, (size_t)ndim * sizeof *shape);
   if (like != NULL) {
@@ -178,7 +178,7 @@ void contract_check_dtensor(contract_rank *s, uint64_t seed) {
   for (int d = 0; d < ndim; d++)
     shape[d] = rng_below(&r, 13);
   for (int i = 0; i < 4; i++)
-    draw(s, &r, ndim, shape, i > 0 && rng_one_in(&r, 2) ? &ways[i - 1] : NULL, &ways[i]);
+    draw_placings(s, &r, ndim, shape, i > 0 && rng_one_in(&r, 2) ? &ways[i - 1] : NULL, &ways[i]);
   reshard_dtype dtype = dtypes[rng_below(&r, 5)];
   bool strided = rng_one_in(&r, 2), inferred = rng_one_in(&r, 2);
   reshard_dtensor t = from_local(s, &ways[0], dtype, strided, inferred, seed);

@@ -71,7 +71,7 @@ static void close_rig(rig *g) {
   reshard_mesh_release(g->mesh);
 }
 
-static void put(contract_rank *s, reshard_tree state, const char *key, reshard_tree leaf) {
+static void put_child(contract_rank *s, reshard_tree state, const char *key, reshard_tree leaf) {
   CONTRACT_SUCCEEDS(s, reshard_tree_set(state, key, leaf));
   reshard_tree_release(leaf);
 }
@@ -184,18 +184,18 @@ static reshard_tree make_state(rig *g, uint64_t key, extras *x) {
   int64_t size = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm), row = rank / g->extents[2];
   CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
   for (int i = 0; i < PARAMETERS; i++)
-    put(s, state, model[i].name, chunk_of(g, &model[i], key + (uint64_t)i));
+    put_child(s, state, model[i].name, chunk_of(g, &model[i], key + (uint64_t)i));
   *x = (extras){{rows_of(s, s->sharder, size, extra_key(g, OWN, key), false),
                  rows_of(s, g->tps, g->extents[2], extra_key(g, SHARED, key), row % 2 != 0),
                  rows_of(s, rank == 0 ? s->sharder : g->turned, size, extra_key(g, TURNED, key), false),
                  row < 2 ? rows_of(s, g->tps, g->extents[2], extra_key(g, ALONE, key), false) : NULL}};
   for (int i = 0; i < EXTRAS; i++)
     if (x->at[i] != NULL && CONTRACT_SUCCEEDS(s, reshard_state_sharded(x->at[i], &leaf)))
-      put(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
+      put_child(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
   if (row != 1 && CONTRACT_SUCCEEDS(s, reshard_tree_null(&leaf))) /* not yet there, or any more */
-    put(s, state, row == 0 ? "stage.1" : "stage.0", leaf);
+    put_child(s, state, row == 0 ? "stage.1" : "stage.0", leaf);
   if (rank == size - 1 && CONTRACT_SUCCEEDS(s, reshard_tree_int((int64_t)key, &leaf)))
-    put(s, state, "step", leaf);
+    put_child(s, state, "step", leaf);
   return state;
 }
 
@@ -401,7 +401,7 @@ static void check_refused(contract_rank *s, const char *directory) {
     reshard_tree state = NULL;
     CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
     if ((f != GAP && f != FIRST_GAP) || reshard_comm_rank(s->comm) != (f == GAP))
-      put(s, state, "w", wrong_leaf(&g, f, lying));
+      put_child(s, state, "w", wrong_leaf(&g, f, lying));
     CONTRACT_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), errors[f].status, errors[f].text);
     reshard_tree_release(state);
   }

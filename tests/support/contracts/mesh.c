@@ -25,7 +25,7 @@ typedef struct mesh_case {
   int64_t seen;
 } mesh_case;
 
-static void draw(mesh_case *c) {
+static void draw_mesh(mesh_case *c) {
   int64_t world = reshard_comm_size(c->s->comm), all[ORACLE_WORLD];
   c->ndim = (int)rng_in(&c->random, 1, MOST_DIMS);
   c->size = 1;
@@ -156,7 +156,7 @@ static void check_own(mesh_case *c) {
 int64_t contract_check_meshes(contract_rank *s, uint64_t seed) {
   mesh_case c = {.s = s};
   rng_seed(&c.random, seed);
-  draw(&c);
+  draw_mesh(&c);
   if (!CONTRACT_SUCCEEDS(s, reshard_mesh_create(s->comm, 0, c.ndim, c.shape, NULL, c.size, c.ranks, &c.mesh)))
     return 0;
   for (int d = 0; d < c.ndim; d++)

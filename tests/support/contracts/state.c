@@ -12,7 +12,7 @@
 enum { ROWS = 7, COLUMNS = 5 };
 static const int64_t plain_shape[2] = {ROWS, COLUMNS};
 
-static void put(contract_rank *s, reshard_tree state, const char *key, reshard_tree leaf) {
+static void put_leaf(contract_rank *s, reshard_tree state, const char *key, reshard_tree leaf) {
   CONTRACT_SUCCEEDS(s, reshard_tree_set(state, key, leaf));
   reshard_tree_release(leaf);
 }
@@ -44,14 +44,14 @@ static reshard_tree make_state(contract_rank *s, const layout_chain *j, const re
     char key[32];
     snprintf(key, sizeof key, "layer.%d", (int)i);
     if (CONTRACT_SUCCEEDS(s, reshard_state_sharded(tensors[i], &leaf)))
-      put(s, state, key, leaf);
+      put_leaf(s, state, key, leaf);
   }
   if (CONTRACT_SUCCEEDS(s, reshard_tree_tensor(plain, &leaf)))
-    put(s, state, "plain", leaf);
+    put_leaf(s, state, "plain", leaf);
   if (CONTRACT_SUCCEEDS(s, reshard_tree_tensor(host, &leaf)))
-    put(s, state, "host", leaf);
+    put_leaf(s, state, "host", leaf);
   if (CONTRACT_SUCCEEDS(s, reshard_tree_int(number, &leaf)))
-    put(s, state, "step", leaf);
+    put_leaf(s, state, "step", leaf);
   return state;
 }
 
@@ -121,7 +121,7 @@ static void check_refused(contract_rank *s, const char *directory) {
   contract_fill_whole(s, plain, 1);
   CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
   if (CONTRACT_SUCCEEDS(s, reshard_tree_tensor(plain, &leaf)))
-    put(s, state, "plain", leaf);
+    put_leaf(s, state, "plain", leaf);
   CONTRACT_ALL(s, reshard_state_load(s->sharder, state, directory, &options, NULL), RESHARD_ERROR_INVALID,
                "rank 1: path 'plain' is f32 here, in the checkpoint it is f16");
   CONTRACT_CHECK(s, contract_count_wrong_whole(s, plain, 1) == 0);

@@ -37,7 +37,7 @@ static void check_part(group *g, reshard_tensor tensor, int dim) {
 }
 
 /* The group infers the shape. */
-static reshard_dtensor make(group *g) {
+static reshard_dtensor make_dtensor(group *g) {
   const reshard_placement rows = placement_of(0);
   const reshard_placing placing = {g->sub, &rows, NULL};
   reshard_box box;
@@ -95,7 +95,7 @@ static void check_dim(contract_rank *s, reshard_mesh mesh, int dim, uint64_t see
   g.shape[0] = 2 * g.size + g.first % 3;
   g.shape[1] = g.size + g.first % 2;
   g.key = seed + (uint64_t)g.first;
-  reshard_dtensor made = make(&g);
+  reshard_dtensor made = make_dtensor(&g);
   if (made != NULL) {
     check_ranks(&g, made, reshard_comm_global_ranks(s->comm));
     check_moves(&g, made);

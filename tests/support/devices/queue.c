@@ -187,7 +187,7 @@ static void execute(queue_device *q, queue *s) {
   o->barrier = NULL;
 }
 
-static uint64_t draw(queue_device *q) {
+static uint64_t draw_number(queue_device *q) {
   q->random = q->random * 6364136223846793005u + 1442695040888963407u;
   return q->random >> 33;
 }
@@ -202,7 +202,7 @@ int64_t queue_run(queue_device *q, int64_t n) {
         can[count++] = &q->queues[i];
     if (count == 0)
       break;
-    execute(q, can[draw(q) % (uint64_t)count]);
+    execute(q, can[draw_number(q) % (uint64_t)count]);
   }
   return ran;
 }

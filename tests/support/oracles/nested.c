@@ -43,7 +43,7 @@ static void shuffle(rng *r, int64_t n, int64_t *at) {
 }
 
 /* Cuts one box in two, again and again; then there may be an empty one. */
-static void cut(rng *r, nested_case *n) {
+static void cut_boxes(rng *r, nested_case *n) {
   n->n = 1;
   memcpy(n->pieces[0].box.extent, n->shape, sizeof n->shape);
   for (int64_t k = rng_below(r, MOST_PIECES - 1); k > 0 && n->ndim > 0; k--) {
@@ -82,12 +82,12 @@ static nested_case *copy_for(const nested_case *n, int64_t count, const int64_t 
   return made;
 }
 
-static nested_case *draw(rng *r, int ndim, const int64_t *shape, int64_t count, const int64_t *ranks, int depth) {
+static nested_case *draw_case(rng *r, int ndim, const int64_t *shape, int64_t count, const int64_t *ranks, int depth) {
   nested_case *n = cli_alloc(1, sizeof *n);
   n->ndim = ndim;
   n->depth = depth;
   memcpy(n->shape, shape, sizeof n->shape);
-  cut(r, n);
+  cut_boxes(r, n);
   for (int64_t i = 0; i < n->n; i++) {
     piece *p = &n->pieces[i];
     int64_t order[MOST_RANKS];
@@ -98,7 +98,7 @@ static nested_case *draw(rng *r, int ndim, const int64_t *shape, int64_t count, 
     for (int64_t c = 0; c < p->copies; c++) {
       memcpy(p->ranks[c], order + c * p->n, (size_t)p->n * sizeof *order);
       if (depth > 0)
-        p->inner[c] = c == 0 ? draw(r, ndim, p->box.extent, p->n, p->ranks[0], depth - 1)
+        p->inner[c] = c == 0 ? draw_case(r, ndim, p->box.extent, p->n, p->ranks[0], depth - 1)
                              : copy_for(p->inner[0], p->n, p->ranks[0], p->ranks[c]);
     }
   }
@@ -114,7 +114,7 @@ nested_case *nested_create(uint64_t seed, int64_t ranks, int depth) {
     shape[d] = rng_one_in(&r, 30) ? 0 : rng_in(&r, 1, ndim == 3 ? 7 : 13);
   for (int64_t i = 0; i < ranks; i++)
     all[i] = i;
-  return draw(&r, ndim, shape, ranks, all, depth);
+  return draw_case(&r, ndim, shape, ranks, all, depth);
 }
 
 /* --- As a rank has it ----------------------------------------------------------------------------------------- */
@@ -154,8 +154,8 @@ static bool is_empty(int ndim, const int64_t *extent) {
   return empty;
 }
 
-static reshard_tree build(const nested_case *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
-                          const int64_t *shape) {
+static reshard_tree build_state(const nested_case *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
+                                const int64_t *shape) {
   reshard_shard all[COPIES * MOST_PIECES], given[COPIES * MOST_PIECES];
   reshard_tree inner[COPIES * MOST_PIECES], made;
   reshard_tensor tensors[COPIES * MOST_PIECES];
@@ -171,7 +171,7 @@ static reshard_tree build(const nested_case *n, reshard_sharder sharder, int64_t
       for (int d = 0; d < n->ndim; d++)
         there[d] = offset[d] + p->box.offset[d];
       if (n->depth > 0) {
-        inner[mine++] = build(p->inner[c], sharder, rank, there, shape);
+        inner[mine++] = build_state(p->inner[c], sharder, rank, there, shape);
         continue;
       }
       reshard_tensor_info info;
@@ -203,7 +203,7 @@ static reshard_tree build(const nested_case *n, reshard_sharder sharder, int64_t
 
 reshard_tree nested_state(const nested_case *n, reshard_sharder sharder, int64_t rank) {
   static const int64_t origin[RESHARD_MAX_DIMS];
-  return build(n, sharder, rank, origin, n->shape);
+  return build_state(n, sharder, rank, origin, n->shape);
 }
 
 /* --- What should come of it ----------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ static int64_t width_of(const naive_tensor *t) { return (int64_t)reshard_dtype_s
 static rs_file *file_at(rs_store *s, int64_t i) { return &s->files.at[i]; }
 
 /* Blocks go to the files at random, in order. */
-static void place(rng *r, rs_store *s, int64_t bytes, rs_spot *spot) {
+static void place_block(rng *r, rs_store *s, int64_t bytes, rs_spot *spot) {
   spot->file = (int32_t)rng_below(r, s->files.n);
   rs_file *f = file_at(s, spot->file);
   spot->offset = f->size + (rng_one_in(r, 2) ? 0 : rng_below(r, 5));
@@ -37,7 +37,7 @@ static void add_tensor(rng *r, rs_store *s, const naive_tensor *t, const naive_s
     if (shard->n == 0)
       continue;
     MUST(rs_vec_reserve(&s->spots, s->spots.n + 1));
-    place(r, s, shard->n * width_of(t), &s->spots.at[s->spots.n]);
+    place_block(r, s, shard->n * width_of(t), &s->spots.at[s->spots.n]);
     rs_hold *last = stored->count > 0 ? &s->holds.at[s->holds.n - 1] : NULL;
     if (last != NULL && last->rank == shard->rank && last->array == shard->array)
       last->count++;
@@ -50,7 +50,7 @@ static void add_tensor(rng *r, rs_store *s, const naive_tensor *t, const naive_s
   }
 }
 
-static void put(const rs_store *s, const rs_spot *spot, int64_t offset, const void *from, int64_t n) {
+static void put_bytes(const rs_store *s, const rs_spot *spot, int64_t offset, const void *from, int64_t n) {
   const rs_file *f = &s->files.at[spot->file];
   if (f->memory != NULL)
     memcpy(f->memory + spot->offset + offset, from, (size_t)n);
@@ -140,7 +140,7 @@ void naive_store_make(rng *r, const naive_set *set, const naive_side *sides, con
       unsigned char *values = values_of(&set->at[i], s->tensors.at[i].reversed, shard);
       if (!filled)
         memset(values, FILLED_BEFORE, (size_t)(shard->n * width_of(&set->at[i])));
-      put(s, &spot, 0, values, shard->n * width_of(&set->at[i]));
+      put_bytes(s, &spot, 0, values, shard->n * width_of(&set->at[i]));
       free(values);
     }
 }

@@ -180,7 +180,7 @@ static bool storage_alloc(model *w) {
   return true;
 }
 
-static bool use(model *w) {
+static bool use_storage(model *w) {
   model_slot *s = model_pick(w, false);
   if (s == NULL)
     return false;
@@ -223,7 +223,7 @@ void model_run(const model_machine *machine, uint64_t seed, int64_t steps, int64
     model_kind kind;
     int share;
   } kinds[] = {{create, MODEL_CREATE, 3},     {view, MODEL_VIEW, 2},       {export, MODEL_EXPORT, 1},
-               {storage_free, MODEL_FREE, 3}, {use, MODEL_USE, 2},         {storage_alloc, MODEL_ALLOC, 3},
+               {storage_free, MODEL_FREE, 3}, {use_storage, MODEL_USE, 2}, {storage_alloc, MODEL_ALLOC, 3},
                {model_cast, MODEL_CAST, 2},   {model_move, MODEL_MOVE, 3}, {release, MODEL_RELEASE, 2},
                {trim, MODEL_TRIM, 1}};
   model w = {.m = machine, .done = done};

@@ -51,7 +51,7 @@ static fixture begin(const vg_options *options) {
   return b;
 }
 
-static int end(fixture *b) {
+static int end_machine(fixture *b) {
   for (int i = 0; i < 2; i++)
     b->device->ops->stream_destroy(b->device, b->stream[i]);
   b->device->ops->free(b->device, b->from);
@@ -133,7 +133,7 @@ static void several(void **test) {
     check(&b, "several");
     for (int i = 0; i < n; i++)
       b.device->ops->release(b.device, programs[i]);
-    OK(end(&b));
+    OK(end_machine(&b));
   }
 }
 
@@ -158,7 +158,7 @@ static void many(void **test) {
   check(&b, "many");
   for (int i = 0; i < MANY; i++)
     b.device->ops->release(b.device, programs[i]);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them, with a program of short ones: a
@@ -256,7 +256,7 @@ static void captured(void **test) {
   b.device->ops->release(b.device, once);
   b.device->ops->release(b.device, program);
   rs_copies_free(&copies);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Copies that run once --- */
@@ -281,7 +281,7 @@ static void once(void *user, const vg_options *options) {
     OK(b.device->ops->synchronize(b.device, b.stream[i]));
   if (compare)
     check(&b, "once");
-  int reports = end(&b);
+  int reports = end_machine(&b);
   if (compare)
     OK(reports);
 }
@@ -330,7 +330,7 @@ static void once_by_two_threads(void **test) {
     OK(b.device->ops->synchronize(b.device, cudaStreamPerThread));
     b.device->ops->release(b.device, o.program);
     rs_copies_free(&copies);
-    OK(end(&b));
+    OK(end_machine(&b));
   }
 }
 
@@ -356,7 +356,7 @@ static void once_again(void **test) {
   assert_int_equal(vg_count().creates, before.creates);
   assert_int_equal(vg_count().host_syncs - before.host_syncs, 200); /* the test's own */
   b.device->ops->release(b.device, program);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Spans --- */
@@ -385,7 +385,7 @@ static void spans(void **test) {
     OK(b.device->ops->synchronize(b.device, b.stream[0]));
     check(&b, "spans");
   }
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Faults --- */
@@ -436,7 +436,7 @@ static void faults(void **test) {
     check(&b, "faults");
     b.device->ops->release(b.device, program);
     b.device->ops->release(b.device, kept);
-    OK(end(&b));
+    OK(end_machine(&b));
     assert_true(k < 500);
   }
   assert_true(failures > 25);

@@ -85,7 +85,7 @@ static void open_world(world *w) {
 
 static void states(world *w, contract_rank *s, uint64_t seed);
 
-static void run(world w) {
+static void run_world(world w) {
   if (w.gpus == 0 && reshard_nccl_unique_id(w.id) == RESHARD_ERROR_UNSUPPORTED)
     return; /* a build without NCCL */
   vg_options options = {.devices = w.gpus > 0 ? w.gpus : (int)w.n, .seed = w.seed};
@@ -105,8 +105,8 @@ static void run(world w) {
 /* Over NCCL with as many ranks as are given, and by threads on one GPU and on two. */
 static void run_all(int64_t cases, void (*body)(world *w, contract_rank *s, uint64_t seed)) {
   for (int64_t i = 0; i < test_scaled(cases); i++) {
-    run((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
-    run((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
+    run_world((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
+    run_world((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
   }
 }
 

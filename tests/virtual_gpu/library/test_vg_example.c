@@ -14,7 +14,7 @@
 
 int fsdp_tp_main(int argc, char **argv); /* the example's main */
 
-static void run(int gpus, vg_policy policy, uint64_t seed) {
+static void run_example(int gpus, vg_policy policy, uint64_t seed) {
   char directory[256];
   char *argv[] = {(char[]){"fsdp_tp"}, directory, (char[]){"cuda:0"}, (char[]){"cuda:1"}, NULL};
   vg_options options = {.devices = gpus, .seed = seed, .policy = policy};
@@ -31,7 +31,7 @@ static void test_example(void **state) {
   (void)state;
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (int gpus = 1; gpus <= 2; gpus++)
-      run(gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
+      run_example(gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
 }
 
 int main(void) {

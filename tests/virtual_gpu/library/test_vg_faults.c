@@ -256,7 +256,7 @@ static bool run_once(world *w) {
 
 /* False when there were not so many calls to fail. Counts what was wrong; where that may be a deadline that a busy
  * machine has missed, what is wrong with a long one. */
-static bool run(world *w, int64_t *wrong) {
+static bool run_call(world *w, int64_t *wrong) {
   int64_t timeout_ms = w->timeout_ms;
   bool bad = run_once(w);
   if (bad && timeout_ms == DEADLINE_MS) {
@@ -308,7 +308,7 @@ static void sweep(world *w, int f, int64_t *wrong) {
   w->function = faults[f].function;
   w->error = faults[f].error;
   w->from_then_on = faults[f].from_then_on;
-  for (w->k = 1; run(w, wrong); w->k += 1 + step * (1 + w->k / 4))
+  for (w->k = 1; run_call(w, wrong); w->k += 1 + step * (1 + w->k / 4))
     runs++;
   vg_prove("faults|%s%s%s, %s|%s|%s|%lld|%lld", w->call->name, w->call->way[0] != '\0' ? ", " : "", w->call->way,
            kind_names[w->kind], faults[f].what, w->from_then_on ? "from then on" : "once", (long long)runs,
@@ -355,7 +355,7 @@ static void test_absent(void **state) {
       world w = {.call = &calls[c], .kind = (kind)k, .n = RANKS, .victim = -1, .timeout_ms = DEADLINE_MS};
       w.absent = c % RANKS;
       int64_t before = wrong;
-      run(&w, &wrong);
+      run_call(&w, &wrong);
       vg_prove("faults|%s%s%s, %s|a rank never comes||1|%d", w.call->name, w.call->way[0] != '\0' ? ", " : "",
                w.call->way, kind_names[k], (int)(wrong == before));
     }

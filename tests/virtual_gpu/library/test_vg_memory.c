@@ -81,7 +81,7 @@ static void rank_body(void *user, int64_t rank) {
   cudaStreamDestroy(stream);
 }
 
-static void run(reshard_path path, int64_t limit, bool strided) {
+static void run_transfer(reshard_path path, int64_t limit, bool strided) {
   world w = {.path = path, .limit = limit, .strided = strided};
   reshard_device devices[RANKS];
   vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)limit});
@@ -109,10 +109,10 @@ static void run(reshard_path path, int64_t limit, bool strided) {
 static void test_workspace(void **state) {
   (void)state;
   for (int strided = 0; strided < 2; strided++) {
-    run(RESHARD_PATH_DIRECT, 0, strided);
-    run(RESHARD_PATH_PACKED, 0, strided);
-    run(RESHARD_PATH_PACKED, 1 << 20, strided);
-    run(RESHARD_PATH_PACKED, 256 << 10, strided);
+    run_transfer(RESHARD_PATH_DIRECT, 0, strided);
+    run_transfer(RESHARD_PATH_PACKED, 0, strided);
+    run_transfer(RESHARD_PATH_PACKED, 1 << 20, strided);
+    run_transfer(RESHARD_PATH_PACKED, 256 << 10, strided);
   }
 }
 

@@ -138,14 +138,14 @@ static reshard_tree tree_of(fixture *s, reshard_tensor tensor) {
 }
 
 /* Memory is read in the order of stream. */
-static void use(fixture *s, int gpu, reshard_tree tree) {
+static void use_tensors(fixture *s, int gpu, reshard_tree tree) {
   CUDA(cudaMemcpyAsync(s->scratch[gpu], data_of(tensor_of(tree)), BYTES, cudaMemcpyDefault, s->streams[gpu]));
 }
 
 /* And by the host, which waits for stream, where data is looked at. */
 static void assert_data(fixture *s, int gpu, reshard_tree tree, int salt) {
   unsigned char copy[BYTES];
-  use(s, gpu, tree);
+  use_tensors(s, gpu, tree);
   if (!s->check)
     return;
   CUDA(cudaStreamSynchronize(s->streams[gpu]));
@@ -220,7 +220,7 @@ static void in_lent(void *user, const vg_options *options) {
     vg_host_write(data_of(pinned), BYTES);
     reshard_tree tree = tree_of(s, pinned), moved = move_to(s, tree, s->gpus[0], 0, -1);
     reshard_tree_release(tree);
-    use(s, 0, moved);
+    use_tensors(s, 0, moved);
     if (i == 2)
       assert_data(s, 0, moved, i);
     reshard_tree_release(moved);
@@ -245,7 +245,7 @@ static void out_pinned(void *user, const vg_options *options) {
     assert_data(s, 0, moved, 4);
     if (s->check)
       vg_host_read(data_of(tensor_of(moved)), BYTES);
-    use(s, 0, moved);
+    use_tensors(s, 0, moved);
     reshard_tree_release(moved); /* while stream reads it */
   }
   reshard_tensor_release(source);

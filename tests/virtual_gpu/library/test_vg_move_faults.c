@@ -129,7 +129,7 @@ typedef struct fault_case {
 } fault_case;
 
 /* One run with the k-th call failing; whether there are so many. */
-static bool run(const fault_case *s, int64_t k) {
+static bool run_fault_case(const fault_case *s, int64_t k) {
   world w;
   reshard_tree moved = NULL;
   enter(&w, (uint64_t)k);
@@ -166,7 +166,7 @@ static void test_faults(void **state) {
                                      {"out", 0, HOST, true}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     int64_t k = 1;
-    while (run(&cases[i], k))
+    while (run_fault_case(&cases[i], k))
       k++;
     print_message("%s: %d calls%s\n", cases[i].name, (int)k - 1, cases[i].from_then_on ? ", and all after each" : "");
     assert_true(k > 20);

@@ -129,7 +129,7 @@ static void load(const way *way, int64_t rank, side *s, int seed, pinned *memory
 }
 
 /* A user reads what came. */
-static void use(const way *way, const side *s, pinned *memory, cudaStream_t stream) {
+static void use_arrays(const way *way, const side *s, pinned *memory, cudaStream_t stream) {
   for (int64_t t = 0; t < way->tensors; t++)
     cudaMemcpyAsync(pin(memory, s->bytes[t]), s->array[t], s->bytes[t], cudaMemcpyDeviceToHost, stream);
 }
@@ -171,7 +171,7 @@ static reshard_status create(world *w, int64_t rank, room *r) {
 }
 
 /* Checks the transfer's own account. */
-static reshard_status look(const world *w, int64_t rank, const room *r) {
+static reshard_status look_at_transfer(const world *w, int64_t rank, const room *r) {
   const way *way = w->way;
   reshard_transfer_info info;
   reshard_status status = reshard_transfer_get_info(r->transfer[0], &info);
@@ -191,7 +191,7 @@ static reshard_status look(const world *w, int64_t rank, const room *r) {
   return right && info.collective == RESHARD_COLLECTIVE_NONE ? RESHARD_SUCCESS : RESHARD_ERROR_INTERNAL;
 }
 
-static reshard_status compare(const way *way, const room *r) {
+static reshard_status compare_arrays(const way *way, const room *r) {
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t t = 0; t < way->tensors; t++) {
     size_t n = r->dst[0].bytes[t];
@@ -230,11 +230,11 @@ static reshard_status work(world *w, int64_t rank, room *r) {
     for (int i = 0; i < (w->compare ? 2 : 1) && status == RESHARD_SUCCESS; i++) {
       load(w->way, 7, &r->dst[i], k, &r->memory, r->stream);
       status = execute(r, i, i == 0 ? graph : NULL);
-      use(w->way, &r->dst[i], &r->memory, r->stream);
+      use_arrays(w->way, &r->dst[i], &r->memory, r->stream);
     }
     if (status == RESHARD_SUCCESS && w->compare) {
       cudaStreamSynchronize(r->stream);
-      status = compare(w->way, r);
+      status = compare_arrays(w->way, r);
     }
   }
   if (graph != NULL)
@@ -253,7 +253,7 @@ static void rank_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = create(w, rank, &r);
   if (status == RESHARD_SUCCESS && w->compare)
-    status = look(w, rank, &r);
+    status = look_at_transfer(w, rank, &r);
   if (status == RESHARD_SUCCESS)
     status = work(w, rank, &r);
   rank_result_set(&w->result[rank], status);

@@ -57,7 +57,7 @@ static int finish(fixture *b) {
   return vg_end();
 }
 
-static void end(fixture *b) { assert_int_equal(finish(b), 0); }
+static void end_machine(fixture *b) { assert_int_equal(finish(b), 0); }
 
 static void check(fixture *b) {
   char *got = malloc(ROOM);
@@ -122,7 +122,7 @@ static void casts(void **test) {
       check(&b);
       rs_casts_free(&cpu);
     }
-    end(&b);
+    end_machine(&b);
   }
 }
 
@@ -158,7 +158,7 @@ static void captured(void **test) {
     OK(cudaGraphDestroy(graph));
     rs_casts_free(&gpu);
     rs_casts_free(&cpu);
-    end(&b);
+    end_machine(&b);
   }
 }
 
@@ -184,7 +184,7 @@ static void crowded(void **test) {
   check(&b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
-  end(&b);
+  end_machine(&b);
 }
 
 /* Long lists one after the other, on two streams: tables are used again. */
@@ -259,7 +259,7 @@ static void selections(void **test) {
       assert_int_equal(vg_count().launches - before.launches, count > 0);
       OK(b.gpu->ops->synchronize(b.gpu, b.stream));
     }
-    end(&b);
+    end_machine(&b);
   }
 }
 
@@ -271,7 +271,7 @@ static void memory_set(void **test) {
   OK(b.gpu->ops->synchronize(b.gpu, b.stream));
   memset(b.wanted + 3, 0x17, 1000);
   check(&b);
-  end(&b);
+  end_machine(&b);
 }
 
 /* Whichever call fails, the status says so, and the next list is cast. */
@@ -327,7 +327,7 @@ static void refused(void **test) {
   assert_int_equal(b.gpu->ops->select(b.gpu, &s, NULL, b.stream), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "the index is at"));
   rs_casts_free(&list);
-  end(&b);
+  end_machine(&b);
 }
 
 int main(void) {

@@ -65,7 +65,7 @@ static void close_rank(void *user, int64_t r) {
 }
 
 /* Each rank's own, which the others are not told of. */
-static reshard_status make(contract_rank *s, reshard_layout layout) {
+static reshard_status make_plain(contract_rank *s, reshard_layout layout) {
   static const reshard_properties f64 = {.dtype = RESHARD_F64};
   const double element = 1.5;
   reshard_sharded_tensor t = NULL;
@@ -81,7 +81,7 @@ static void act_rank(void *user, int64_t r) {
       .size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1, .stream = s->stream, .staging_bytes = 1};
   const reshard_state_load_options load = {
       .size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1, .stream = s->stream, .staging_bytes = 1};
-  reshard_status status = w->act == MAKE   ? make(s, w->layout)
+  reshard_status status = w->act == MAKE   ? make_plain(s, w->layout)
                           : w->act == SAVE ? reshard_state_save(s->sharder, w->states[r], w->path, &save, NULL)
                                            : reshard_state_load(s->sharder, w->states[r], w->path, &load, NULL);
   rank_result_set(&w->results[r], status);

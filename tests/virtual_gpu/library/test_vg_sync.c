@@ -31,7 +31,7 @@ typedef struct sync_case {
 static unsigned char value(int64_t tensor, int64_t i) { return (unsigned char)(tensor * 41 + i * 7 + 3); }
 
 /* The stream writes a tensor, and reads it after the sync, or writes it again: it may be a source. */
-static void use(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool before) {
+static void use_tensor(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool before) {
   reshard_tensor_info info;
   reshard_tensor_get_info(tensor, &info);
   size_t bytes = (size_t)info.elements * reshard_dtype_size(info.dtype);
@@ -58,7 +58,7 @@ static void sync_rank(void *user, int64_t rank) {
     reshard_tensor_info info;
     status = reshard_tensor_create_on(device, dtypes[t], 2, (int64_t[]){rows[t], 3}, stream, &tensors[t]);
     if (!s->check) {
-      use(stream, tensors[t], scratch, true);
+      use_tensor(stream, tensors[t], scratch, true);
       continue;
     }
     reshard_tensor_get_info(tensors[t], &info);
@@ -72,7 +72,7 @@ static void sync_rank(void *user, int64_t rank) {
   for (int t = 0; t < TENSORS && status == RESHARD_SUCCESS; t++) {
     reshard_tensor_info info;
     if (!s->check) {
-      use(stream, tensors[t], scratch, false);
+      use_tensor(stream, tensors[t], scratch, false);
       continue;
     }
     reshard_tensor_get_info(tensors[t], &info);
@@ -112,7 +112,7 @@ static void sync_all(void *user, const vg_options *given) {
   vg_end();
 }
 
-static void run(int gpus, reshard_path path, uint64_t seed) {
+static void run_ranks(int gpus, reshard_path path, uint64_t seed) {
   sync_case s = {.gpus = gpus, .path = path, .check = true};
   sync_all(&s, &(vg_options){.devices = RANKS, .seed = seed});
   rank_results_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
@@ -125,8 +125,8 @@ static void test_sync(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 10; seed++)
     for (int gpus = 1; gpus <= RANKS; gpus += RANKS - 1) {
-      run(gpus, RESHARD_PATH_DIRECT, seed);
-      run(gpus, RESHARD_PATH_PACKED, seed);
+      run_ranks(gpus, RESHARD_PATH_DIRECT, seed);
+      run_ranks(gpus, RESHARD_PATH_PACKED, seed);
     }
 }
 

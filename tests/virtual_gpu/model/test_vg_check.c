@@ -41,7 +41,7 @@ static bench begin(vg_options options) {
 }
 
 /* Ends the test: `n` reports, all with these words. */
-static void end(bench *t, int n, const char *words) {
+static void end_machine(bench *t, int n, const char *words) {
   OK(cudaDeviceSynchronize());
   if (t->x)
     OK(cudaFree(t->x));
@@ -63,7 +63,7 @@ static void write_and_write(void **state) {
   vg_name_stream(t.a, "pack");
   OK(cudaMemsetAsync(t.x, 1, 60, t.a));
   OK(cudaMemsetAsync(t.x + 50, 1, 50, t.b));
-  end(&t, 1, "race: write cudaMemsetAsync pack [50,60)");
+  end_machine(&t, 1, "race: write cudaMemsetAsync pack [50,60)");
 }
 
 static void read_and_write(void **state) {
@@ -71,7 +71,7 @@ static void read_and_write(void **state) {
   bench t = begin((vg_options){0});
   COPY(t.y, t.x, 100, t.a);
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
-  end(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync [0,1)");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync [0,1)");
 }
 
 /* The checker does not need the two to have run in the wrong order. */
@@ -82,7 +82,7 @@ static void in_any_order(void **state) {
       bench t = begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
       OK(cudaMemsetAsync(t.x, 1, 100, t.a));
       COPY(t.y, t.x, 100, t.b);
-      end(&t, 1, "race");
+      end_machine(&t, 1, "race");
     }
 }
 
@@ -93,7 +93,7 @@ static void a_stale_event(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a)); /* after the record */
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
   COPY(t.y, t.x, 100, t.b);
-  end(&t, 1, "race: write cudaMemsetAsync read cudaMemcpyAsync");
+  end_machine(&t, 1, "race: write cudaMemsetAsync read cudaMemcpyAsync");
 }
 
 static void an_event_never_recorded(void **state) {
@@ -102,7 +102,7 @@ static void an_event_never_recorded(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
   COPY(t.y, t.x, 100, t.b);
-  end(&t, 1, "race");
+  end_machine(&t, 1, "race");
 }
 
 static void reuse_too_early(void **state) {
@@ -114,7 +114,7 @@ static void reuse_too_early(void **state) {
     OK(cudaStreamWaitEvent(t.b, t.e, 0));
     COPY(t.y, t.x, 100, t.b);
   }
-  end(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
 }
 
 static void host_reads_too_early(void **state) {
@@ -123,7 +123,7 @@ static void host_reads_too_early(void **state) {
   COPY(t.pinned, t.x, 100, t.a);
   vg_drain(); /* it has run, but the host cannot know */
   vg_host_read(t.pinned, 100);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 static void host_writes_too_early(void **state) {
@@ -132,7 +132,7 @@ static void host_writes_too_early(void **state) {
   vg_host_write(t.pinned, 100);
   COPY(t.x, t.pinned, 100, t.a);
   vg_host_write(t.pinned, 100); /* before it has been read */
-  end(&t, 1, "race: read cudaMemcpyAsync write host");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write host");
 }
 
 static void host_waits_for_another_stream(void **state) {
@@ -141,7 +141,7 @@ static void host_waits_for_another_stream(void **state) {
   COPY(t.pinned, t.x, 100, t.a);
   OK(cudaStreamSynchronize(t.b));
   vg_host_read(t.pinned, 100);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 /* The C library's copies are seen without being told. */
@@ -156,14 +156,14 @@ static void host_copies_too_early(void **state) {
   OK(cudaStreamSynchronize(t.a));
   memcpy(here, pinned, n);
   memset(pinned, 1, n);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 static void host_touches_device_memory(void **state) {
   (void)state;
   bench t = begin((vg_options){0});
   vg_host_read(t.x, 4);
-  end(&t, 1, "host: device");
+  end_machine(&t, 1, "host: device");
 }
 
 static void never_written(void **state) {
@@ -176,7 +176,7 @@ static void never_written(void **state) {
   COPY(t.x, z + 40, 20, t.a);
   OK(cudaDeviceSynchronize());
   OK(cudaFree(z));
-  end(&t, 1, "undefined: [50,60)");
+  end_machine(&t, 1, "undefined: [50,60)");
 }
 
 static void undefined_again(void **state) {
@@ -185,7 +185,7 @@ static void undefined_again(void **state) {
   vg_undefine(t.x + 10, 10);
   COPY(t.y, t.x, 10, t.a);
   COPY(t.y, t.x, 11, t.a);
-  end(&t, 1, "undefined: [10,11)");
+  end_machine(&t, 1, "undefined: [10,11)");
 }
 
 static void use_after_free(void **state) {
@@ -195,7 +195,7 @@ static void use_after_free(void **state) {
   OK(cudaFree(t.x));
   t.x = NULL;
   COPY(t.y, z, 100, t.a);
-  end(&t, 1, "use after free: read cudaMemcpyAsync freed by cudaFree");
+  end_machine(&t, 1, "use after free: read cudaMemcpyAsync freed by cudaFree");
 }
 
 static void use_after_free_in_order(void **state) {
@@ -204,7 +204,7 @@ static void use_after_free_in_order(void **state) {
   OK(cudaFreeAsync(t.x, t.a));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
   t.x = NULL;
-  end(&t, 1, "use after free: write cudaMemsetAsync freed by cudaFreeAsync");
+  end_machine(&t, 1, "use after free: write cudaMemsetAsync freed by cudaFreeAsync");
 }
 
 static void free_in_use(void **state) {
@@ -213,7 +213,7 @@ static void free_in_use(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaFree(t.x)); /* nothing has waited for a */
   t.x = NULL;
-  end(&t, 1, "free while in use cudaMemsetAsync cudaFree");
+  end_machine(&t, 1, "free while in use cudaMemsetAsync cudaFree");
 }
 
 static void free_in_use_elsewhere(void **state) {
@@ -223,7 +223,7 @@ static void free_in_use_elsewhere(void **state) {
     OK(cudaMemsetAsync(t.x, 1, 100, t.a));
     OK(cudaFreeAsync(t.x, t.b));
     t.x = NULL;
-    end(&t, 1, "free while in use cudaMemsetAsync cudaFreeAsync");
+    end_machine(&t, 1, "free while in use cudaMemsetAsync cudaFreeAsync");
   }
 }
 
@@ -235,7 +235,7 @@ static void used_before_its_allocation(void **state) {
   OK(cudaMemsetAsync(z, 1, 100, t.b)); /* not in the order of a */
   OK(cudaDeviceSynchronize());
   OK(cudaFreeAsync(z, t.a));
-  end(&t, 1, "race: cudaMallocAsync cudaMemsetAsync");
+  end_machine(&t, 1, "race: cudaMallocAsync cudaMemsetAsync");
 }
 
 static void out_of_bounds(void **state) {
@@ -243,7 +243,7 @@ static void out_of_bounds(void **state) {
   bench t = begin((vg_options){0});
   assert_int_equal(cudaMemsetAsync(t.x + 90, 1, 11, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
-  end(&t, 1, "out of bounds: cudaMemsetAsync");
+  end_machine(&t, 1, "out of bounds: cudaMemsetAsync");
 }
 
 static void no_peer_access(void **state) {
@@ -257,7 +257,7 @@ static void no_peer_access(void **state) {
   OK(cudaDeviceSynchronize());
   OK(cudaStreamDestroy(s));
   OK(cudaSetDevice(0));
-  end(&t, 1, "peer: write cudaMemsetAsync");
+  end_machine(&t, 1, "peer: write cudaMemsetAsync");
 }
 
 static void destroyed_handles(void **state) {
@@ -274,7 +274,7 @@ static void destroyed_handles(void **state) {
   assert_int_equal(cudaStreamDestroy(s), cudaErrorInvalidResourceHandle);
   assert_int_equal(cudaFreeAsync(t.x + 1, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
-  end(&t, 3, "misuse:");
+  end_machine(&t, 3, "misuse:");
 }
 
 static void leaks(void **state) {
@@ -336,7 +336,7 @@ static void another_thread_records(bool by_mutex) {
   OK(cudaStreamWaitEvent(p.t.b, p.t.e, 0));
   COPY(p.t.y, p.t.x, 100, p.t.b);
   pthread_join(thread, NULL);
-  end(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
+  end_machine(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
 }
 
 static void a_mutex_orders_threads(void **state) {
@@ -363,7 +363,7 @@ static void joining_brings_what_a_thread_knew(void **state) {
   assert_int_equal(pthread_create(&thread, NULL, synchronises, &t), 0);
   pthread_join(thread, NULL);
   vg_host_read(t.pinned, 100);
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 int main(void) {
