@@ -17,26 +17,7 @@ static int64_t draw_world(rng *r) {
                   : rng_in(r, 17, 64);
 }
 
-/* Extents whose product is at most `most` (or 0). */
-static int draw_shape(rng *r, int64_t most, int64_t *shape) {
-  static const int dims[] = {0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8};
-  int ndim = dims[rng_below(r, 16)];
-  int64_t left = most;
-  for (int d = 0; d < ndim; d++)
-    shape[d] = 1;
-  for (int tries = 0; tries < ndim; tries++) {
-    int d = (int)rng_below(r, ndim);
-    if (shape[d] != 1)
-      continue;
-    shape[d] = rng_one_in(r, 4)   ? rng_in(r, 1, left)
-               : rng_one_in(r, 3) ? rng_log(r, left)
-                                  : rng_in(r, 1, left < 12 ? left : 12);
-    left /= shape[d];
-  }
-  if (ndim > 0 && rng_one_in(r, 40))
-    shape[rng_below(r, ndim)] = 0;
-  return ndim;
-}
+static const rng_shapes shapes = {16, {0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8}, 4, 3, 40};
 
 /* Makes the region the whole tensor, with the same shape on both sides. */
 static void draw_whole(rng *r, case_entry *e, int ndim, const int64_t *shape, int64_t *dst_shape) {
@@ -157,7 +138,7 @@ static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e
   rng r;
   rng_seed(&r, seed);
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
-  int ndim = draw_shape(&r, most, shape), dst_ndim = ndim;
+  int ndim = rng_shape(&r, &shapes, most, shape), dst_ndim = ndim;
   if (rng_one_in(&r, 2))
     draw_whole(&r, e, ndim, shape, dst_shape);
   else

@@ -45,4 +45,27 @@ static inline int64_t rng_log(rng *r, int64_t n) {
   return x < 1 ? 1 : x > n ? rng_in(r, 1, n) : x;
 }
 
+typedef struct rng_shapes {
+  int n, ndim[24];           /* numbers of dims, each as likely */
+  int64_t large, log, empty; /* one extent in `large` is of any size, of the rest one in `log` of any magnitude */
+} rng_shapes;
+/* Draws extents whose product is at most `most`, or 0 once in `empty`. Returns the number of dims. */
+static inline int rng_shape(rng *r, const rng_shapes *odds, int64_t most, int64_t *shape) {
+  int ndim = odds->ndim[rng_below(r, odds->n)];
+  for (int d = 0; d < ndim; d++)
+    shape[d] = 1;
+  for (int tries = 0; tries < ndim; tries++) {
+    int d = (int)rng_below(r, ndim);
+    if (shape[d] != 1)
+      continue;
+    shape[d] = rng_one_in(r, odds->large) ? rng_in(r, 1, most)
+               : rng_one_in(r, odds->log) ? rng_log(r, most)
+                                          : rng_in(r, 1, most < 12 ? most : 12);
+    most /= shape[d];
+  }
+  if (ndim > 0 && rng_one_in(r, odds->empty))
+    shape[rng_below(r, ndim)] = 0;
+  return ndim;
+}
+
 #endif

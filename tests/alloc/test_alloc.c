@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/temporary.h"
 
 #include <reshard/file.h>
@@ -42,9 +42,9 @@ typedef struct layout_case {
   reshard_layout wanted; /* made without faults */
 } layout_case;
 
-static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
-static bool same_layout(const probe_out *out, const void *with) {
+static bool same_layout(const fault_output *out, const void *with) {
   const layout_case *c = with;
   char text[16384], wanted[16384];
   return reshard_layout_equal(out->object, c->wanted) &&
@@ -52,7 +52,7 @@ static bool same_layout(const probe_out *out, const void *with) {
          reshard_layout_print(c->wanted, wanted, sizeof wanted, NULL) == RESHARD_SUCCESS && strcmp(text, wanted) == 0;
 }
 
-static reshard_status parse(probe_out *out, const void *with) {
+static reshard_status parse(fault_output *out, const void *with) {
   const layout_case *c = with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_parse(c->text, 3, shape, WORLD, &made);
@@ -60,11 +60,11 @@ static reshard_status parse(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status parse_world(probe_out *out, const void *with) {
+static reshard_status parse_world(fault_output *out, const void *with) {
   const layout_case *c = with;
   return reshard_layout_parse_world(c->text, &out->number);
 }
-static bool small_world(const probe_out *out, const void *with) {
+static bool small_world(const fault_output *out, const void *with) {
   (void)with;
   return out->number >= 0 && out->number <= WORLD;
 }
@@ -109,7 +109,7 @@ static reshard_status query(reshard_layout l, int64_t *sum) {
   return status;
 }
 
-static reshard_status queries(probe_out *out, const void *with) {
+static reshard_status queries(fault_output *out, const void *with) {
   const layout_case *c = with;
   int64_t sum = 0;
   reshard_status status = query(c->wanted, &sum);
@@ -117,20 +117,20 @@ static reshard_status queries(probe_out *out, const void *with) {
     out->number = sum;
   return status;
 }
-static bool same_sum(const probe_out *out, const void *with) {
+static bool same_sum(const fault_output *out, const void *with) {
   const layout_case *c = with;
   int64_t sum = 0;
   return query(c->wanted, &sum) == RESHARD_SUCCESS && sum == out->number;
 }
 
-static reshard_status check_source(probe_out *out, const void *with) {
+static reshard_status check_source(fault_output *out, const void *with) {
   const layout_case *c = with;
   reshard_status status = reshard_layout_check_source(c->wanted);
   if (status == RESHARD_SUCCESS)
     out->number = 1;
   return status;
 }
-static bool one(const probe_out *out, const void *with) {
+static bool one(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
@@ -186,10 +186,10 @@ static void test_layouts(void **state) {
     int64_t live = fault_live();
     if (reshard_layout_parse(c.text, 3, shape, WORLD, &c.wanted) != RESHARD_SUCCESS)
       fail_msg("%s", reshard_last_error());
-    assert_true(probe_run(&(probe){c.text, parse, same_layout, drop_layout, &c}) >= 1);
-    probe_run(&(probe){c.text, parse_world, small_world, NULL, &c});
-    probe_run(&(probe){c.text, queries, same_sum, NULL, &c});
-    probe_run(&(probe){c.text, check_source, one, NULL, &c});
+    assert_true(fault_local_run(&(fault_local){c.text, parse, same_layout, drop_layout, &c}) >= 1);
+    fault_local_run(&(fault_local){c.text, parse_world, small_world, NULL, &c});
+    fault_local_run(&(fault_local){c.text, queries, same_sum, NULL, &c});
+    fault_local_run(&(fault_local){c.text, check_source, one, NULL, &c});
     reshard_layout_release(c.wanted);
     assert_int_equal(fault_live(), live);
   }
@@ -197,14 +197,14 @@ static void test_layouts(void **state) {
 
 /* Constructors; `with` is the layout that is wanted. */
 static const int64_t some_ranks[8] = {7, 0, 5, 2, 6, 1, 4, 3};
-static reshard_status make_chunk(probe_out *out, const void *with) {
+static reshard_status make_chunk(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_chunk(3, shape, WORLD, 1, 5, some_ranks, &made);
   out->object = made;
   return status;
 }
-static reshard_status make_mesh(probe_out *out, const void *with) {
+static reshard_status make_mesh(fault_output *out, const void *with) {
   (void)with;
   const int64_t mesh[3] = {2, 2, 2};
   const char *names[3] = {"pp", "dp", "tp"};
@@ -217,7 +217,7 @@ static reshard_status make_mesh(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static reshard_status make_cyclic(probe_out *out, const void *with) {
+static reshard_status make_cyclic(fault_output *out, const void *with) {
   (void)with;
   const int64_t grid[3] = {2, 3, 1}, block[3] = {2, 3, 1};
   reshard_layout made = out->object;
@@ -225,21 +225,21 @@ static reshard_status make_cyclic(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static reshard_status make_single(probe_out *out, const void *with) {
+static reshard_status make_single(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_single(3, shape, WORLD, 6, &made);
   out->object = made;
   return status;
 }
-static reshard_status make_flat(probe_out *out, const void *with) {
+static reshard_status make_flat(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   reshard_status status = reshard_layout_create_flat(3, shape, WORLD, 8, some_ranks, &made);
   out->object = made;
   return status;
 }
-static reshard_status make_boxes(probe_out *out, const void *with) {
+static reshard_status make_boxes(fault_output *out, const void *with) {
   (void)with;
   int64_t ranks[48];
   reshard_box boxes[48];
@@ -257,17 +257,17 @@ static void test_constructors(void **state) {
   (void)state;
   static const struct {
     const char *name;
-    reshard_status (*call)(probe_out *out, const void *with);
+    reshard_status (*call)(fault_output *out, const void *with);
   } all[] = {{"create_chunk", make_chunk},   {"create_mesh", make_mesh}, {"create_cyclic", make_cyclic},
              {"create_single", make_single}, {"create_flat", make_flat}, {"create_boxes", make_boxes}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    probe_out out = {NULL};
+    fault_output out = {NULL};
     if (all[i].call(&out, NULL) != RESHARD_SUCCESS)
       fail_msg("%s: %s", all[i].name, reshard_last_error());
     static layout_case c;
     c.wanted = out.object;
-    assert_true(probe_run(&(probe){all[i].name, all[i].call, same_layout, drop_layout, &c}) >= 1);
-    probe_run(&(probe){all[i].name, queries, same_sum, NULL, &c});
+    assert_true(fault_local_run(&(fault_local){all[i].name, all[i].call, same_layout, drop_layout, &c}) >= 1);
+    fault_local_run(&(fault_local){all[i].name, queries, same_sum, NULL, &c});
     reshard_layout_release(c.wanted);
   }
 }
@@ -280,7 +280,7 @@ typedef struct comm_case {
 
 static reshard_comm made_comms[64];
 
-static reshard_status make_comm(probe_out *out, const void *with) {
+static reshard_status make_comm(fault_output *out, const void *with) {
   const comm_case *c = with;
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, c->threads, RESHARD_ISA_AUTO, 60000, NULL, 0};
   reshard_comm before[64];
@@ -291,14 +291,14 @@ static reshard_status make_comm(probe_out *out, const void *with) {
     out->number = c->n;
   return status;
 }
-static bool good_comm(const probe_out *out, const void *with) {
+static bool good_comm(const fault_output *out, const void *with) {
   const comm_case *c = with;
   for (int64_t r = 0; r < c->n; r++)
     if (reshard_comm_rank(made_comms[r]) != r || reshard_comm_size(made_comms[r]) != c->n)
       return false;
   return out->number == c->n && (c->n > 1 || reshard_comm_barrier(made_comms[0]) == RESHARD_SUCCESS);
 }
-static void drop_comm(probe_out *out) {
+static void drop_comm(fault_output *out) {
   for (int64_t r = 0; r < out->number; r++)
     reshard_comm_destroy(made_comms[r]);
 }
@@ -307,7 +307,7 @@ static void test_comms(void **state) {
   (void)state;
   static const comm_case cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {64, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    assert_true(probe_run(&(probe){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >=
+    assert_true(fault_local_run(&(fault_local){"comm_create_local", make_comm, good_comm, drop_comm, &cases[i]}) >=
                 cases[i].n + cases[i].threads);
 }
 
@@ -318,14 +318,14 @@ typedef struct model_case {
   reshard_model wanted;
 } model_case;
 
-static reshard_status make_model(probe_out *out, const void *with) {
+static reshard_status make_model(fault_output *out, const void *with) {
   const model_case *c = with;
   reshard_model made = out->object;
   reshard_status status = c->make(c->name, &made);
   out->object = made;
   return status;
 }
-static bool same_model(const probe_out *out, const void *with) {
+static bool same_model(const fault_output *out, const void *with) {
   const model_case *c = with;
   int64_t n = reshard_model_count(c->wanted);
   bool same =
@@ -338,13 +338,13 @@ static bool same_model(const probe_out *out, const void *with) {
   }
   return same;
 }
-static void drop_model(probe_out *out) { reshard_model_free(out->object); }
+static void drop_model(fault_output *out) { reshard_model_free(out->object); }
 
 static void each_model(const char *name, reshard_status (*make)(const char *name, reshard_model *model)) {
   model_case c = {name, make, NULL};
   if (make(name, &c.wanted) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
-  assert_true(probe_run(&(probe){name, make_model, same_model, drop_model, &c}) >= 2);
+  assert_true(fault_local_run(&(fault_local){name, make_model, same_model, drop_model, &c}) >= 2);
   reshard_model_free(c.wanted);
 }
 
@@ -384,7 +384,7 @@ typedef struct rules_case {
   reshard_rules rules; /* made without faults */
 } rules_case;
 
-static reshard_status make_rules(probe_out *out, const void *with) {
+static reshard_status make_rules(fault_output *out, const void *with) {
   const rules_case *c = with;
   reshard_rules made = out->object;
   reshard_status status =
@@ -392,7 +392,7 @@ static reshard_status make_rules(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static bool good_rules(const probe_out *out, const void *with) {
+static bool good_rules(const fault_output *out, const void *with) {
   (void)with;
   const char *layout;
   int64_t line = 0, world = 0;
@@ -401,16 +401,16 @@ static bool good_rules(const probe_out *out, const void *with) {
          reshard_rules_match(out->object, "other", &layout, &line) == RESHARD_SUCCESS && line == 5 &&
          reshard_rules_world(out->object, &world) == RESHARD_SUCCESS && world == 8;
 }
-static void drop_rules(probe_out *out) { reshard_rules_free(out->object); }
+static void drop_rules(fault_output *out) { reshard_rules_free(out->object); }
 
-static reshard_status rule_layout(probe_out *out, const void *with) {
+static reshard_status rule_layout(fault_output *out, const void *with) {
   const rules_case *c = with;
   reshard_layout made = out->object;
   reshard_status status = reshard_rules_layout(c->rules, "layers.3.mlp.up", 3, shape, WORLD, &made);
   out->object = made;
   return status;
 }
-static bool good_rule_layout(const probe_out *out, const void *with) {
+static bool good_rule_layout(const fault_output *out, const void *with) {
   (void)with;
   reshard_layout wanted;
   if (reshard_layout_parse("mesh(tp=8;S0)", 3, shape, WORLD, &wanted) != RESHARD_SUCCESS)
@@ -419,7 +419,7 @@ static bool good_rule_layout(const probe_out *out, const void *with) {
   reshard_layout_release(wanted);
   return same;
 }
-static reshard_status match_and_world(probe_out *out, const void *with) {
+static reshard_status match_and_world(fault_output *out, const void *with) {
   const rules_case *c = with;
   const char *layout;
   int64_t line, world;
@@ -431,8 +431,8 @@ static reshard_status match_and_world(probe_out *out, const void *with) {
   return status;
 }
 
-/* All rules have the size or none has it; the rules are new ones, which the probe drops. */
-static reshard_status set_size(probe_out *out, const void *with) {
+/* All rules have the size or none has it; the rules are new ones, which the test drops. */
+static reshard_status set_size(fault_output *out, const void *with) {
   const rules_case *c = with;
   reshard_rules made;
   int64_t changed = -1;
@@ -461,14 +461,14 @@ static void test_rules(void **state) {
   snprintf(path, sizeof path, "%s", in_directory("some.rules"));
   rules_case c = {NULL, text, NULL}, from_file = {path, NULL, NULL};
   assert_int_equal(reshard_rules_parse(text, NULL, &c.rules), RESHARD_SUCCESS);
-  assert_true(probe_run(&(probe){"rules_parse", make_rules, good_rules, drop_rules, &c}) >= 2);
-  assert_true(probe_run(&(probe){"rules_load", make_rules, good_rules, drop_rules, &from_file}) >= 3);
-  assert_true(probe_run(&(probe){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);
-  probe_run(&(probe){"rules_match, rules_world", match_and_world, one, NULL, &c});
+  assert_true(fault_local_run(&(fault_local){"rules_parse", make_rules, good_rules, drop_rules, &c}) >= 2);
+  assert_true(fault_local_run(&(fault_local){"rules_load", make_rules, good_rules, drop_rules, &from_file}) >= 3);
+  assert_true(fault_local_run(&(fault_local){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);
+  fault_local_run(&(fault_local){"rules_match, rules_world", match_and_world, one, NULL, &c});
   reshard_rules_free(c.rules);
   static const char open[] = "*.mlp.up mesh(tp;S0)\n* mesh(tp;S1)\n*.experts.* rank(experts.#/9)\n";
   rules_case sized = {NULL, open, NULL};
-  assert_true(probe_run(&(probe){"rules_set_size", set_size, one, NULL, &sized}) >= 6);
+  assert_true(fault_local_run(&(fault_local){"rules_set_size", set_size, one, NULL, &sized}) >= 6);
 }
 
 static int setup(void **state) {

@@ -6,46 +6,46 @@
 
 #include <cmocka.h>
 
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
-#include "support/probe.h"
+#include "device/memory/staging.h"
 #include "support/devices/queue.h"
+#include "support/fault_local.h"
 
 #include <string.h>
 
 enum { MIB = 1 << 20 };
 
-static reshard_status create(probe_out *out, const void *with) {
+static reshard_status create(fault_output *out, const void *with) {
   reshard_device device = out->object;
   reshard_status status = reshard_device_create("cpu", with, &device);
   out->object = device;
   return status;
 }
-static bool good_device(const probe_out *out, const void *with) {
+static bool good_device(const fault_output *out, const void *with) {
   (void)with;
   reshard_device_info info;
   return reshard_device_get_info(out->object, &info) == RESHARD_SUCCESS && info.type == RESHARD_DEVICE_CPU;
 }
-static void drop_device(probe_out *out) { reshard_device_release(out->object); }
+static void drop_device(fault_output *out) { reshard_device_release(out->object); }
 
 static void test_create(void **state) {
   (void)state;
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 2};
-  assert_true(probe_run(&(probe){"reshard_device_create", create, good_device, drop_device, &options}) >= 5);
+  assert_true(fault_local_run(&(fault_local){"reshard_device_create", create, good_device, drop_device, &options}) >=
+              5);
 }
 
-/* --- Storage on a device with streams, which has no memory of its own to fail
- * -------------------------------------------- */
+/* --- Storage on a device with streams, whose own memory does not fail ---------------------------------------------- */
 
-typedef struct scene {
+typedef struct fixture {
   queue_device *q;
   rs_storage_pool *pool;
   rs_staging *staging;
   void *stream[3];
-} scene;
+} fixture;
 
-static scene open_scene(void) {
-  scene s = {.q = queue_device_new(5)};
+static fixture open_fixture(void) {
+  fixture s = {.q = queue_device_new(5)};
   rs_device *device = queue_device_of(s.q);
   const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .threads = 0};
   for (int i = 0; i < 3; i++)
@@ -54,7 +54,7 @@ static scene open_scene(void) {
   assert_int_equal(rs_staging_create(device, MIB, &s.staging), RESHARD_SUCCESS);
   return s;
 }
-static void close_scene(scene *s) {
+static void close_fixture(fixture *s) {
   rs_storage_pool_destroy(s->pool);
   rs_staging_destroy(s->staging);
   queue_run(s->q, INT64_MAX);
@@ -63,10 +63,10 @@ static void close_scene(scene *s) {
   queue_device_free(s->q);
 }
 
-/* A whole life of blocks in a scene of its own; the k-th allocation of the library fails. false: none was left to. */
+/* A whole life of blocks in a fixture of its own; the k-th allocation of the library fails. false: none was left to. */
 static bool life(int64_t k) {
   enum { BLOCKS = 4 };
-  scene s = open_scene();
+  fixture s = open_fixture();
   rs_block *b[BLOCKS] = {NULL};
   rs_staging_block *piece = NULL;
   void *memory;
@@ -105,7 +105,7 @@ static bool life(int64_t k) {
   reshard_memory_stats stats;
   rs_storage_pool_stats(s.pool, &stats);
   assert_int_equal(stats.in_use_bytes, 0);
-  close_scene(&s);
+  close_fixture(&s);
   return fired;
 }
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "support/fault_collective.h"
 
 #include <reshard/dtensor.h>
 
@@ -24,7 +24,7 @@ static const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0}, columns =
                                mixed = {RESHARD_PLACEMENT_STRIDED_SHARD, 0, 2};
 
 static int64_t wrong(reshard_dtensor t, int64_t r) {
-  return parts_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), SEED);
+  return array_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), SEED);
 }
 
 /* --- Collective calls -------------------------------------------------------------------------------------------- */
@@ -35,44 +35,44 @@ typedef struct act {
   reshard_tensor wholes[RANKS], result[RANKS];
 } act;
 
-static reshard_status redistribute(parts *p, void *user, int64_t r) {
+static reshard_status redistribute(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   const reshard_placing to[2] = {{a->meshes[r], &columns, NULL}, {a->meshes[r], &mixed, NULL}};
   return reshard_dtensor_redistribute(2, (reshard_dtensor[]){a->tensors[r], a->tensors[r]}, to, NULL, a->made[r]);
 }
 
-static reshard_status full(parts *p, void *user, int64_t r) {
+static reshard_status full(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_dtensor_full(a->tensors[r], NULL, &a->result[r]);
 }
 
-static reshard_status from_local(parts *p, void *user, int64_t r) {
+static reshard_status from_local(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   const reshard_placing at = {a->meshes[r], &rows, NULL};
   return reshard_dtensor_from_local(p->sharders[r], &at, reshard_dtensor_local(a->tensors[r]), 2, NULL, 0,
                                     &a->made[r][0]);
 }
 
-static reshard_status distribute(parts *p, void *user, int64_t r) {
+static reshard_status distribute(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   const reshard_placing at = {a->meshes[r], &mixed, NULL};
   return reshard_dtensor_distribute(p->sharders[r], &at, r == 1 ? a->wholes[r] : NULL, 1, 2, shape, &f64, NULL,
                                     &a->made[r][0]);
 }
 
-static void open_act(parts *p, void *user) {
+static void open_act(sharded_ranks *p, void *user) {
   act *a = user;
   const int64_t size = RANKS;
-  reshard_layout single = parts_layout("rank(0)", 2, shape, 1);
+  reshard_layout single = layout_from_text("rank(0)", 2, shape, 1);
   for (int64_t r = 0; r < RANKS; r++) {
     CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &a->meshes[r]));
     const reshard_placing at = {a->meshes[r], &rows, NULL};
     CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &at, 2, shape, &f64, NULL, &a->tensors[r]));
-    parts_fill(reshard_dtensor_layout(a->tensors[r]), r, 0, reshard_dtensor_local(a->tensors[r]), SEED);
+    array_fill(reshard_dtensor_layout(a->tensors[r]), r, 0, reshard_dtensor_local(a->tensors[r]), SEED);
     CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F64, 2, shape, &a->wholes[r]));
-    parts_fill(single, 0, 0, a->wholes[r], SEED);
+    array_fill(single, 0, 0, a->wholes[r], SEED);
     a->made[r][0] = a->made[r][1] = NULL;
     a->result[r] = NULL;
   }
@@ -92,11 +92,11 @@ static void close_act(void *user) {
 }
 
 static bool has(const act *a, int64_t r, bool done) {
-  reshard_layout single = parts_layout("rank(0)", 2, shape, 1);
+  reshard_layout single = layout_from_text("rank(0)", 2, shape, 1);
   bool made = a->made[r][0] != NULL || a->result[r] != NULL, good = made == done && wrong(a->tensors[r], r) == 0;
   for (int i = 0; i < 2; i++)
     good = good && (a->made[r][i] == NULL || wrong(a->made[r][i], r) == 0);
-  good = good && (a->result[r] == NULL || parts_check(single, 0, 0, a->result[r], SEED) == 0);
+  good = good && (a->result[r] == NULL || array_check(single, 0, 0, a->result[r], SEED) == 0);
   reshard_layout_release(single);
   return good;
 }
@@ -107,17 +107,18 @@ static void test_collective(void **state) {
   (void)state;
   static const struct {
     const char *name;
-    reshard_status (*call)(parts *p, void *act, int64_t r);
+    reshard_status (*call)(sharded_ranks *p, void *act, int64_t r);
   } calls[] = {{"redistribute", redistribute}, {"full", full}, {"from_local", from_local}, {"distribute", distribute}};
   act a = {0};
   int64_t failed = 0;
   for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-    for (int64_t watched = TOGETHER_ANY; watched < RANKS; watched += 1 + (c != 0)) {
+    for (int64_t watched = FAULT_ANY_RANK; watched < RANKS; watched += 1 + (c != 0)) {
       const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                                .path = watched == 1 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO,
                                                .cached_plans = watched == 2 ? -1 : 0};
-      failed += together_run(
-          &(together){calls[c].name, RANKS, watched, &options, &a, open_act, calls[c].call, same, good, close_act}, 1);
+      failed += fault_collective_run(&(fault_collective){calls[c].name, RANKS, watched, &options, &a, open_act,
+                                                         calls[c].call, same, good, close_act},
+                                     1);
     }
   assert_true(failed > 200);
 }
@@ -125,7 +126,7 @@ static void test_collective(void **state) {
 /* --- Local calls ------------------------------------------------------------------------------------------------- */
 
 typedef struct local {
-  parts p;
+  sharded_ranks p;
   reshard_mesh mesh;
   reshard_placing placing;
   reshard_dtensor tensor;
@@ -135,7 +136,7 @@ typedef struct local {
 } local;
 
 #define MAKE(name, type, expression) \
-  static reshard_status name(probe_out *out, const void *with) { \
+  static reshard_status name(fault_output *out, const void *with) { \
     const local *l = with; \
     type made = out->object; \
     reshard_status status = (expression); \
@@ -151,7 +152,7 @@ MAKE(make_from_sharded, reshard_dtensor, reshard_dtensor_from_sharded(l->sharded
 MAKE(make_metadata, reshard_metadata, reshard_dtensor_metadata(l->tensor, &made))
 MAKE(make_rewritten, reshard_metadata, reshard_metadata_rewrite(l->metadata, l->whole, 0, &made))
 
-static reshard_status local_shape(probe_out *out, const void *with) {
+static reshard_status local_shape(fault_output *out, const void *with) {
   const local *l = with;
   const int64_t coordinate[1] = {0};
   int64_t made[2];
@@ -161,7 +162,7 @@ static reshard_status local_shape(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status parse(probe_out *out, const void *with) {
+static reshard_status parse(fault_output *out, const void *with) {
   const local *l = with;
   reshard_placement placement;
   int order;
@@ -171,9 +172,9 @@ static reshard_status parse(probe_out *out, const void *with) {
   return status;
 }
 
-static void drop_dtensor(probe_out *out) { reshard_dtensor_release(out->object); }
-static void drop_metadata(probe_out *out) { reshard_metadata_release(out->object); }
-static bool any(const probe_out *out, const void *with) {
+static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }
+static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
+static bool any(const fault_output *out, const void *with) {
   (void)out, (void)with;
   return true;
 }
@@ -185,7 +186,7 @@ static void test_local(void **state) {
   const reshard_remote_device cuda = {0, RESHARD_DEVICE_CUDA, 0};
   local l;
   int64_t live = fault_live();
-  parts_open(&l.p, 1, &options);
+  sharded_ranks_open(&l.p, 1, &options);
   CLI_TRY("mesh: ", reshard_mesh_create(l.p.comms[0], 0, 1, &one, NULL, 0, NULL, &l.mesh));
   l.placing = (reshard_placing){l.mesh, &rows, NULL};
   CLI_TRY("tensor: ", reshard_dtensor_empty(l.p.sharders[0], &l.placing, 2, shape, &f64, NULL, &l.tensor));
@@ -195,7 +196,7 @@ static void test_local(void **state) {
   CLI_TRY("whole: ", reshard_tensor_get_info(l.whole, &info));
   memset(info.data, 0, sizeof(double[7][5]));
   CLI_TRY("metadata: ", reshard_metadata_from_chunk(&f64, 2, shape, 0, 1, &cuda, &l.metadata));
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"reshard_dtensor_empty", make_empty, any, drop_dtensor, &l},
       {"reshard_dtensor_from_local", make_from_local, any, drop_dtensor, &l},
       {"reshard_dtensor_from_sharded", make_from_sharded, any, drop_dtensor, &l},
@@ -208,13 +209,13 @@ static void test_local(void **state) {
   reshard_dtensor warm; /* what the sharder keeps stays from here on */
   CLI_TRY("parts: ", reshard_dtensor_distribute(l.p.sharders[0], &l.placing, l.whole, -1, 2, shape, &f64, NULL, &warm));
   reshard_dtensor_release(warm);
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 1);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 1);
   reshard_dtensor_release(l.tensor);
   reshard_tensor_release(l.whole);
   reshard_metadata_release(l.metadata);
   reshard_mesh_release(l.mesh);
-  parts_close(&l.p);
+  sharded_ranks_close(&l.p);
   assert_int_equal(fault_live(), live);
 }
 
@@ -223,11 +224,11 @@ static void test_local(void **state) {
 static void test_sharded(void **state) {
   (void)state;
   const int64_t one = 1;
-  parts p;
+  sharded_ranks p;
   reshard_mesh mesh;
   reshard_dtensor tensor;
   int64_t live = fault_live(), k = 0;
-  parts_open(&p, 1, NULL);
+  sharded_ranks_open(&p, 1, NULL);
   CLI_TRY("mesh: ", reshard_mesh_create(p.comms[0], 0, 1, &one, NULL, 0, NULL, &mesh));
   CLI_TRY("tensor: ",
           reshard_dtensor_empty(p.sharders[0], &(reshard_placing){mesh, &rows, NULL}, 2, shape, &f64, NULL, &tensor));
@@ -243,7 +244,7 @@ static void test_sharded(void **state) {
   assert_true(k > 4);
   reshard_dtensor_release(tensor);
   reshard_mesh_release(mesh);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   assert_int_equal(fault_live(), live);
 }
 
@@ -257,7 +258,7 @@ typedef struct pair {
 /* To and fro; counted between two barriers, within which ranks do nothing but redistribute. */
 static void pair_body(void *user, int64_t r) {
   enum { WARM = 3, TIMES = 10 };
-  parts *p = user;
+  sharded_ranks *p = user;
   pair *x = p->user;
   const int64_t size = RANKS;
   reshard_mesh mesh;
@@ -265,7 +266,7 @@ static void pair_body(void *user, int64_t r) {
   CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &mesh));
   const reshard_placing sides[2] = {{mesh, &rows, NULL}, {mesh, &columns, NULL}};
   CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &sides[0], 2, shape, &f64, NULL, &tensor));
-  parts_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), SEED);
+  array_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), SEED);
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 1; i <= 2 * WARM && status == RESHARD_SUCCESS; i++) {
     reshard_dtensor next = NULL;
@@ -287,7 +288,7 @@ static void pair_body(void *user, int64_t r) {
     x->live = fault_live() - x->live;
   }
   pthread_barrier_wait(&x->barrier);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   for (int i = 0; i < 2 * TIMES; i++) {
     p->wrong[r] += wrong(results[i], r);
     reshard_dtensor_release(results[i]);
@@ -298,17 +299,17 @@ static void pair_body(void *user, int64_t r) {
 
 static void test_known_pair(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   pair x;
   pthread_barrier_init(&x.barrier, NULL, RANKS);
-  parts_open(&p, RANKS, NULL);
-  parts_run(&p, pair_body, &x);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_open(&p, RANKS, NULL);
+  sharded_ranks_run(&p, pair_body, &x);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   /* The handle, its list of arrays, the tensor, its storage, the pool's record of it (of which each pool had one to
    * spare) and the memory; and nothing was freed, so nothing else was allocated. */
   assert_int_equal(x.after - x.before, x.live);
   assert_int_equal(x.after - x.before, 6 * 20 * RANKS - RANKS);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   pthread_barrier_destroy(&x.barrier);
 }
 

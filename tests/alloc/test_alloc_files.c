@@ -2,7 +2,7 @@
  *
  * Of this library's own: jansson 2.14 takes no notice when it cannot grow the text of a string of 16 bytes or more, and
  * goes on with what it has, to an assertion at worst; there is nothing to be done about it from outside. */
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/recorded.h"
 #include "support/fixtures/scratch.h"
 
@@ -18,11 +18,11 @@ typedef struct opened {
   const char *name;
   int64_t tensors, bytes;
   reshard_file_format format;
-  const char *tensor; /* a name that is there */
+  const char *tensor;            /* a name that is there */
   reshard_checkpoint checkpoint; /* made without faults */
 } opened;
 
-static reshard_status open_one(probe_out *out, const void *with) {
+static reshard_status open_one(fault_output *out, const void *with) {
   const opened *o = with;
   reshard_checkpoint made = out->object;
   reshard_status status = reshard_checkpoint_open(scratch_path(o->name), &made);
@@ -30,7 +30,7 @@ static reshard_status open_one(probe_out *out, const void *with) {
   return status;
 }
 
-static bool good(const probe_out *out, const void *with) {
+static bool good(const fault_output *out, const void *with) {
   const opened *o = with;
   reshard_checkpoint_info info;
   int64_t i;
@@ -39,32 +39,33 @@ static bool good(const probe_out *out, const void *with) {
          (o->tensors == 0 || reshard_checkpoint_find(out->object, o->tensor, &i) == RESHARD_SUCCESS);
 }
 
-static void drop(probe_out *out) { reshard_checkpoint_close(out->object); }
+static void drop(fault_output *out) { reshard_checkpoint_close(out->object); }
 
-static reshard_status layout_of(probe_out *out, const void *with) {
+static reshard_status layout_of(fault_output *out, const void *with) {
   const opened *o = with;
   reshard_layout made = out->object;
   reshard_status status = reshard_checkpoint_layout(o->checkpoint, 0, &made);
   out->object = made;
   return status;
 }
-static bool some_layout(const probe_out *out, const void *with) {
+static bool some_layout(const fault_output *out, const void *with) {
   (void)with;
   return reshard_layout_check_source(out->object) == RESHARD_SUCCESS;
 }
-static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
-static void probe_named(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes,
-                        const char *tensor, int64_t least) {
+static void check_faults_named(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes,
+                               const char *tensor, int64_t least) {
   opened o = {name, tensors, bytes, format, tensor, NULL};
   o.checkpoint = scratch_open(name);
-  assert_true(probe_run(&(probe){name, open_one, good, drop, &o}) >= least);
-  probe_run(&(probe){"checkpoint_layout", layout_of, some_layout, drop_layout, &o});
+  assert_true(fault_local_run(&(fault_local){name, open_one, good, drop, &o}) >= least);
+  fault_local_run(&(fault_local){"checkpoint_layout", layout_of, some_layout, drop_layout, &o});
   reshard_checkpoint_close(o.checkpoint);
 }
 
-static void probe_open(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes, int64_t least) {
-  probe_named(name, format, tensors, bytes, tensors > 1 ? "w" : "tensor", least);
+static void check_open_faults(const char *name, reshard_file_format format, int64_t tensors, int64_t bytes,
+                              int64_t least) {
+  check_faults_named(name, format, tensors, bytes, tensors > 1 ? "w" : "tensor", least);
 }
 
 static void test_npy(void **state) {
@@ -74,7 +75,7 @@ static void test_npy(void **state) {
   bytes[8] = sizeof header - 1;
   memcpy(bytes + 10, header, sizeof header - 1);
   scratch_write("a.npy", bytes, 10 + sizeof header - 1 + 12);
-  probe_open("a.npy", RESHARD_FORMAT_NPY, 1, 12, 5);
+  check_open_faults("a.npy", RESHARD_FORMAT_NPY, 1, 12, 5);
 }
 
 /* Shards of PyTorch's own format, and a file of torch.save. */
@@ -86,8 +87,8 @@ static void test_torch(void **state) {
   recorded file = recorded_read("state.pt");
   scratch_write("s.pt", file.at, file.n);
   recorded_free(&file);
-  probe_named("d", RESHARD_FORMAT_DISTCP, 12, 180, "rows", 100);
-  probe_named("s.pt", RESHARD_FORMAT_TORCH, 25, 533, "scalar", 50);
+  check_faults_named("d", RESHARD_FORMAT_DISTCP, 12, 180, "rows", 100);
+  check_faults_named("s.pt", RESHARD_FORMAT_TORCH, 25, 533, "scalar", 50);
 }
 
 #ifdef RS_HAVE_JANSSON
@@ -100,11 +101,11 @@ static void test_whole(void **state) {
                               "\"x\":\"b.safetensors\"}}";
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", WV, 10, 1);
-  probe_open("d/a.safetensors", RESHARD_FORMAT_SAFETENSORS, 2, 10, 5);
+  check_open_faults("d/a.safetensors", RESHARD_FORMAT_SAFETENSORS, 2, 10, 5);
   scratch_safetensors("d/b.safetensors", "{" T("x", "U8", "[0,3]", "[0,0]") "}", 0, 1);
-  probe_open("d", RESHARD_FORMAT_WHOLE, 3, 10, 10);
+  check_open_faults("d", RESHARD_FORMAT_WHOLE, 3, 10, 10);
   scratch_write("d/model.safetensors.index.json", index, sizeof index - 1);
-  probe_open("d", RESHARD_FORMAT_WHOLE, 3, 10, 15);
+  check_open_faults("d", RESHARD_FORMAT_WHOLE, 3, 10, 15);
 }
 
 /* JSON in the strings of a header. */
@@ -122,15 +123,15 @@ static void test_shards(void **state) {
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), "") BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), "") BOTH, 11, 1);
-  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+  check_open_faults("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
   scratch_safetensors("d/b.safetensors", META(AT("[2,0]"), SET("mesh(2@2-1;S0)", "")) BOTH, 11, 1);
-  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+  check_open_faults("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
   scratch_safetensors("d/a.safetensors", META(AT("[0,0]"), SET("cyclic(2x1@2-1;1x3)", RUNS("[0,1]", "[2,3]"))) BOTH, 11,
                       1);
   scratch_safetensors("d/b.safetensors", META(AT("[1,0]"), SET("cyclic(2x1@2-1;1x3)", RUNS("[1,2]", "[3,4]"))) BOTH, 11,
                       1);
-  probe_open("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
+  check_open_faults("d", RESHARD_FORMAT_SHARDS, 2, 17, 20);
 }
 
 /* A set with a gap. */
@@ -161,12 +162,9 @@ static void test_refusal(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_npy),
-      cmocka_unit_test(test_torch),
+      cmocka_unit_test(test_npy),   cmocka_unit_test(test_torch),
 #ifdef RS_HAVE_JANSSON
-      cmocka_unit_test(test_whole),
-      cmocka_unit_test(test_shards),
-      cmocka_unit_test(test_refusal),
+      cmocka_unit_test(test_whole), cmocka_unit_test(test_shards), cmocka_unit_test(test_refusal),
 #endif
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
-#include "support/fixtures/sharded.h"
+#include "support/fault_local.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/fsdp.h>
 
@@ -18,7 +18,7 @@ enum { RANKS = 4, ANY = -1 };
 
 /* dp 2 x tp 2, and leaves of 5 x 3 elements. */
 typedef struct world {
-  parts p;
+  sharded_ranks p;
   reshard_mesh mesh[RANKS], tp[RANKS];
   reshard_sharder fsdp[RANKS];
   reshard_tree plain[RANKS], cut[RANKS], both[RANKS]; /* a tensor, a DTensor on tp, one on both dims */
@@ -84,19 +84,19 @@ static reshard_status leaf(world *w, int64_t r, reshard_tree *out) {
 }
 
 static void call_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   w->out[r] = NULL;
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = w->call->make(w, r, &w->out[r]);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = (w->out[r] != NULL) != (status == RESHARD_SUCCESS);
 }
 
 /* Runs the call on all ranks, frees the results. */
-static void run(world *w) {
-  parts_run(&w->p, call_body, w);
+static void run_ranks(world *w) {
+  sharded_ranks_run(&w->p, call_body, w);
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_tree_release(w->out[r]);
     if (w->p.wrong[r] != 0)
@@ -107,7 +107,7 @@ static void run(world *w) {
 static int64_t errors(const world *w, reshard_status status, int64_t k) {
   int64_t failed = 0;
   for (int64_t r = 0; r < RANKS; r++) {
-    const crew_result *mine = &w->p.results[r];
+    const rank_result *mine = &w->p.results[r];
     failed += mine->status != RESHARD_SUCCESS;
     if (mine->status != RESHARD_SUCCESS && (mine->status != status || mine->text[0] == '\0'))
       fail_msg("%s, allocation %lld fails: rank %d: %s: %s", w->call->name, (long long)k, (int)r,
@@ -125,14 +125,14 @@ static int64_t errors(const world *w, reshard_status status, int64_t k) {
 
 static int64_t each(world *w) {
   fault_arm(-1);
-  run(w); /* what is kept for the next time is there now */
+  run_ranks(w); /* what is kept for the next time is there now */
   fault_disarm();
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    run(w);
+    run_ranks(w);
     int64_t made = fault_disarm();
-    reshard_status status = probe_status(fault_fired());
+    reshard_status status = fault_status(fault_fired());
     if ((errors(w, status, k) > 0) != (status != RESHARD_SUCCESS))
       fail_msg("%s, allocation %lld fails: and no rank has an error", w->call->name, (long long)k);
     if (fault_live() != live)
@@ -140,7 +140,7 @@ static int64_t each(world *w) {
                (long long)(fault_live() - live));
     if (status == RESHARD_SUCCESS)
       return made;
-    run(w);
+    run_ranks(w);
     errors(w, RESHARD_SUCCESS, k);
     if (fault_live() != live)
       fail_msg("%s, after allocation %lld failed: %lld blocks leak", w->call->name, (long long)k,
@@ -149,7 +149,7 @@ static int64_t each(world *w) {
 }
 
 static void open_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   const int64_t shape[2] = {5, 3};
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
@@ -194,7 +194,7 @@ static void close_world(world *w) {
     reshard_mesh_release(w->tp[r]);
     reshard_mesh_release(w->mesh[r]);
   }
-  parts_close(&w->p);
+  sharded_ranks_close(&w->p);
 }
 
 static void test_each(void **state) {
@@ -213,8 +213,8 @@ static void test_each(void **state) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -1};
   int64_t live = fault_live();
   world w = {0};
-  parts_open(&w.p, RANKS, &options);
-  parts_run(&w.p, open_body, &w);
+  sharded_ranks_open(&w.p, RANKS, &options);
+  sharded_ranks_run(&w.p, open_body, &w);
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     w.call = &calls[i];
     for (w.watched = ANY; w.watched < 2; w.watched += 2) {

@@ -1,14 +1,15 @@
-/* The k-th allocation fails while DTensors on sub-meshes are made and moved, from the first that a group makes: its ranks
- * have the same error, the other group does not notice, nothing is left behind, and the same call right after succeeds. */
+/* The k-th allocation fails while DTensors on sub-meshes are made and moved, from the first that a group makes: its
+ * ranks have the same error, the other group does not notice, nothing is left behind, and the same call right after
+ * succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "support/probe.h"
-#include "support/fixtures/sharded.h"
 #include "bench/cli/util.h"
+#include "support/fault_local.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
 
@@ -23,7 +24,7 @@ static const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0}, columns =
 
 /* dp 2 x tp 2: groups are ranks 0 and 1, 2 and 3. */
 typedef struct world {
-  parts p;
+  sharded_ranks p;
   reshard_mesh mesh[RANKS], tp[RANKS];
   reshard_tensor part[RANKS], whole[RANKS];
   reshard_dtensor tensor[RANKS]; /* cut along dim 0; NULL: not made yet */
@@ -89,17 +90,17 @@ static reshard_status elsewhere(world *w, int64_t r, void **out) {
 }
 
 static void open_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   CLI_TRY("mesh: ", reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2", &w->mesh[r]));
   CLI_TRY("groups: ", reshard_mesh_init_groups(w->mesh[r], 0, NULL));
   CLI_TRY("sub: ", reshard_mesh_sub(w->mesh[r], "tp", w->call->all ? 0 : RESHARD_MESH_MINE, &w->tp[r]));
   const int64_t mine[2] = {3 - r % 2, 3};
-  reshard_layout single = parts_layout("rank(0)", 2, shape, 1), cut = parts_layout("mesh(2;S0)", 2, shape, 2);
+  reshard_layout single = layout_from_text("rank(0)", 2, shape, 1), cut = layout_from_text("mesh(2;S0)", 2, shape, 2);
   CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F64, 2, shape, &w->whole[r]));
   CLI_TRY("part: ", reshard_tensor_create(RESHARD_F64, 2, mine, &w->part[r]));
-  parts_fill(single, 0, 0, w->whole[r], SEED);
-  parts_fill(cut, r % 2, 0, w->part[r], SEED);
+  array_fill(single, 0, 0, w->whole[r], SEED);
+  array_fill(cut, r % 2, 0, w->part[r], SEED);
   reshard_layout_release(single);
   reshard_layout_release(cut);
   const reshard_placing at = {w->tp[r], &rows, NULL};
@@ -109,8 +110,8 @@ static void open_body(void *user, int64_t r) {
 }
 
 static void open_world(world *w) {
-  parts_open(&w->p, RANKS, NULL);
-  parts_run(&w->p, open_body, w);
+  sharded_ranks_open(&w->p, RANKS, NULL);
+  sharded_ranks_run(&w->p, open_body, w);
 }
 
 static void close_world(world *w) {
@@ -122,41 +123,41 @@ static void close_world(world *w) {
     reshard_mesh_release(w->tp[r]);
     reshard_mesh_release(w->mesh[r]);
   }
-  parts_close(&w->p);
+  sharded_ranks_close(&w->p);
 }
 
 static void call_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   w->out[r] = NULL;
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = w->call->make(w, r, &w->out[r]);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
-/* Is the result of a rank right, if it has one? */
+/* Checks the result of a rank, if it has one. */
 static bool good(world *w, int64_t r) {
   if (w->p.results[r].status != RESHARD_SUCCESS)
     return w->out[r] == NULL;
   if (!w->call->full) {
     reshard_layout layout = reshard_dtensor_layout(w->out[r]);
     int64_t rank = w->call->all ? r : r % 2;
-    return parts_check(layout, rank, 0, reshard_dtensor_local(w->out[r]), SEED) == 0;
+    return array_check(layout, rank, 0, reshard_dtensor_local(w->out[r]), SEED) == 0;
   }
-  reshard_layout single = parts_layout("rank(0)", 2, shape, 1);
-  bool right = parts_check(single, 0, 0, w->out[r], SEED) == 0;
+  reshard_layout single = layout_from_text("rank(0)", 2, shape, 1);
+  bool right = array_check(single, 0, 0, w->out[r], SEED) == 0;
   reshard_layout_release(single);
   return right;
 }
 
 /* Calls, and compares what the ranks of a group got. Returns how many failed. */
-static int64_t run(world *w, int64_t k) {
+static int64_t run_with_fault(world *w, int64_t k) {
   int64_t failed = 0;
-  parts_run(&w->p, call_body, w);
-  reshard_status status = probe_status(fault_fired());
+  sharded_ranks_run(&w->p, call_body, w);
+  reshard_status status = fault_status(fault_fired());
   for (int64_t r = 0; r < RANKS; r++) {
-    const crew_result *mine = &w->p.results[r], *first = &w->p.results[w->call->all ? 0 : r / 2 * 2];
+    const rank_result *mine = &w->p.results[r], *first = &w->p.results[w->call->all ? 0 : r / 2 * 2];
     bool error = mine->status != RESHARD_SUCCESS;
     failed += error;
     if (!good(w, r) || mine->status != first->status ||
@@ -177,13 +178,13 @@ static int64_t each(world *w) {
     int64_t live = fault_live();
     open_world(w);
     fault_arm(k);
-    int64_t failed = run(w, k), wanted = w->call->all ? RANKS : RANKS / 2;
+    int64_t failed = run_with_fault(w, k), wanted = w->call->all ? RANKS : RANKS / 2;
     fault_disarm();
     bool fired = fault_fired() != FAULT_NONE;
     if (failed != (fired ? wanted : 0))
       fail_msg("%s, allocation %lld of rank %d fails: %lld ranks have an error", w->call->name, (long long)k,
                (int)w->watched, (long long)failed);
-    assert_int_equal(run(w, k), 0);
+    assert_int_equal(run_with_fault(w, k), 0);
     close_world(w);
     if (fault_live() != live)
       fail_msg("%s, allocation %lld of rank %d fails: %lld blocks leak", w->call->name, (long long)k, (int)w->watched,

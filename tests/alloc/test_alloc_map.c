@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 
 #include "file/map/apply.h"
 #include "support/fixtures/temporary.h"
@@ -57,7 +57,7 @@ static reshard_model make_source(void) {
   return model;
 }
 
-static reshard_status read_map(probe_out *out, const void *with) {
+static reshard_status read_map(fault_output *out, const void *with) {
   const map_case *c = with;
   reshard_map made = out->object;
   reshard_status status = c->path != NULL ? reshard_map_load(c->path, &made) : reshard_map_parse(text, "text", &made);
@@ -76,7 +76,7 @@ static bool same_model(reshard_model a, reshard_model b) {
   return true;
 }
 
-static bool good_map(const probe_out *out, const void *with) {
+static bool good_map(const fault_output *out, const void *with) {
   const map_case *c = with;
   reshard_model made;
   if (reshard_map_model(out->object, c->source, &made) != RESHARD_SUCCESS)
@@ -86,9 +86,9 @@ static bool good_map(const probe_out *out, const void *with) {
   return same;
 }
 
-static void drop_map(probe_out *out) { reshard_map_free(out->object); }
+static void drop_map(fault_output *out) { reshard_map_free(out->object); }
 
-static reshard_status map_model(probe_out *out, const void *with) {
+static reshard_status map_model(fault_output *out, const void *with) {
   const map_case *c = with;
   reshard_model made = out->object;
   reshard_status status = reshard_map_model(c->map, c->source, &made);
@@ -96,15 +96,15 @@ static reshard_status map_model(probe_out *out, const void *with) {
   return status;
 }
 
-static bool good_model(const probe_out *out, const void *with) {
+static bool good_model(const fault_output *out, const void *with) {
   const map_case *c = with;
   return same_model(out->object, c->wanted);
 }
 
-static void drop_model(probe_out *out) { reshard_model_free(out->object); }
+static void drop_model(fault_output *out) { reshard_model_free(out->object); }
 
-/* What is written is so on success alone: the regions' count tells. */
-static reshard_status count_routes(probe_out *out, const void *with) {
+/* Outputs are written on success alone: the number of regions shows it. */
+static reshard_status count_regions(fault_output *out, const void *with) {
   const map_case *c = with;
   reshard_model made;
   rs_copy_regions regions;
@@ -117,14 +117,14 @@ static reshard_status count_routes(probe_out *out, const void *with) {
   return status;
 }
 
-static bool good_count(const probe_out *out, const void *with) {
+static bool good_count(const fault_output *out, const void *with) {
   const map_case *c = with;
   return out->number == c->regions;
 }
 
-static void run(map_case *c) {
-  assert_true(probe_run(&(probe){"map_model", map_model, good_model, drop_model, c}) >= 3);
-  assert_true(probe_run(&(probe){"map_apply", count_routes, good_count, NULL, c}) >= 3);
+static void run_map_case(map_case *c) {
+  assert_true(fault_local_run(&(fault_local){"map_model", map_model, good_model, drop_model, c}) >= 3);
+  assert_true(fault_local_run(&(fault_local){"map_apply", count_regions, good_count, NULL, c}) >= 3);
 }
 
 static void test_maps(void **state) {
@@ -145,17 +145,17 @@ static void test_maps(void **state) {
   c.regions = regions.n;
   assert_int_equal(c.wanted->tensors.n, 12 + 12 + 4 + 20 + 12);
   assert_int_equal(c.regions, 12 * 2 + 12 * 11 + 4 + 20 + 12);
-  assert_true(probe_run(&(probe){"map_parse", read_map, good_map, drop_map, &c}) >= 5);
+  assert_true(fault_local_run(&(fault_local){"map_parse", read_map, good_map, drop_map, &c}) >= 5);
   c.path = path;
-  assert_true(probe_run(&(probe){"map_load", read_map, good_map, drop_map, &c}) >= 6);
+  assert_true(fault_local_run(&(fault_local){"map_load", read_map, good_map, drop_map, &c}) >= 6);
   unlink(path);
-  run(&c);
+  run_map_case(&c);
   reshard_map_free(c.map);
   reshard_model_free(c.wanted);
   c.map = NULL; /* no map: all as it is */
   c.wanted = c.source;
   c.regions = c.source->tensors.n;
-  run(&c);
+  run_map_case(&c);
   reshard_model_free(c.source);
   assert_int_equal(fault_live(), live);
 }

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "support/fault_collective.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/together.h"
 
 #include <reshard/mesh.h>
 
@@ -19,33 +19,33 @@
 
 static reshard_mesh dry; /* dp=2,cp=3,tp=4 */
 
-static void drop_mesh(probe_out *out) { reshard_mesh_release(out->object); }
-static bool good_mesh(const probe_out *out, const void *with) {
+static void drop_mesh(fault_output *out) { reshard_mesh_release(out->object); }
+static bool good_mesh(const fault_output *out, const void *with) {
   char text[256];
   return reshard_mesh_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
 }
 
-static reshard_status parse(probe_out *out, const void *with) {
+static reshard_status parse(fault_output *out, const void *with) {
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_parse(NULL, 30, with, &made);
   out->object = made;
   return status;
 }
-static reshard_status sub(probe_out *out, const void *with) {
+static reshard_status sub(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_sub(dry, "tp,dp", 17, &made);
   out->object = made;
   return status;
 }
-static reshard_status slice(probe_out *out, const void *with) {
+static reshard_status slice(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_slice(dry, "cp", 0, 3, 2, &made);
   out->object = made;
   return status;
 }
-static reshard_status flatten(probe_out *out, const void *with) {
+static reshard_status flatten(fault_output *out, const void *with) {
   (void)with;
   reshard_mesh made = out->object;
   reshard_status status = reshard_mesh_flatten(dry, "cp,tp", "all", &made);
@@ -53,7 +53,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status layout(probe_out *out, const void *with) {
+static reshard_status layout(fault_output *out, const void *with) {
   (void)with;
   reshard_layout made = out->object;
   const int64_t shape[1] = {100};
@@ -67,16 +67,16 @@ static reshard_status layout(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static bool good_layout(const probe_out *out, const void *with) {
+static bool good_layout(const fault_output *out, const void *with) {
   char text[256];
   return reshard_layout_print(out->object, text, sizeof text, NULL) == RESHARD_SUCCESS && strcmp(text, with) == 0;
 }
-static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
+static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
 
 static void test_local(void **state) {
   (void)state;
   assert_int_equal(reshard_mesh_parse(NULL, 30, "dp=2,cp=3,tp=4", &dry), RESHARD_SUCCESS);
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"parse, regular", parse, good_mesh, drop_mesh, "dp=2,tp=3@4-9"},
       {"parse, a list", parse, good_mesh, drop_mesh, "2x3@4,9,5-6,1,29"},
       {"sub", sub, good_mesh, drop_mesh, "tp=4,dp=2@4,16,5,17,6,18,7,19"},
@@ -84,8 +84,8 @@ static void test_local(void **state) {
       {"flatten", flatten, good_mesh, drop_mesh, "dp=2,all=12@0-23"},
       {"layout", layout, good_layout, drop_layout, "mesh(tp=4,dp=2@4,16,5,17,6,18,7,19;S0,R)"},
   };
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 2);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 2);
   reshard_mesh_release(dry);
 }
 
@@ -96,7 +96,7 @@ enum { RANKS = 7, ANY = -1, PATIENCE = 60000 };
 typedef struct world {
   reshard_comm comms[RANKS], subs[RANKS];
   reshard_mesh meshes[RANKS], owns[RANKS]; /* dp=2,tp=3: rank 6 is outside */
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t watched; /* whose allocations count, or ANY */
 } world;
 
@@ -105,7 +105,7 @@ static void split_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_comm_split(w->comms[r], r % 3 - 1, -r, &w->subs[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void own_body(void *user, int64_t r) {
@@ -113,7 +113,7 @@ static void own_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_own(w->meshes[r], &w->owns[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void comm_body(void *user, int64_t r) {
@@ -122,7 +122,7 @@ static void comm_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_comm(w->meshes[r], "tp", &found);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
   w->subs[r] = found; /* borrowed */
 }
 
@@ -132,21 +132,21 @@ static void groups_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_mesh_init_groups(w->meshes[r], 3, dims);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void barrier_body(void *user, int64_t r) {
   world *w = user;
-  crew_note(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
+  rank_result_set(&w->results[r], w->subs[r] != NULL ? reshard_comm_barrier(w->subs[r]) : RESHARD_SUCCESS);
 }
 
 static void assert_all(const world *w, reshard_status status, int64_t k) {
   char what[80];
   snprintf(what, sizeof what, "allocation %lld of rank %lld fails", (long long)k, (long long)w->watched);
-  crew_assert(RANKS, w->results, status, NULL, what);
+  rank_results_assert(RANKS, w->results, status, NULL, what);
 }
 
-/* What a call made goes: handles, meshes, or what the meshes keep. */
+/* Releases the results of a call: handles, meshes, and the caches of meshes. */
 static void drop(world *w, void (*body)(void *user, int64_t r)) {
   for (int r = 0; r < RANKS; r++) {
     if (body == split_body)
@@ -163,23 +163,23 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    crew_run(RANKS, body, w);
+    rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     if (kind != FAULT_NONE) {
       assert_true(strlen(w->results[0].text) > 0);
-      together_no_leak("mesh", live, w->watched, k);
+      fault_collective_no_leak("mesh", live, w->watched, k);
       for (int r = 0; r < RANKS; r++)
         assert_true(w->subs[r] == NULL && w->owns[r] == NULL);
-      crew_run(RANKS, body, w);
+      rank_threads_run(RANKS, body, w);
       assert_all(w, RESHARD_SUCCESS, k);
     }
     assert_true(fault_live() > live);
-    crew_run(RANKS, barrier_body, w);
+    rank_threads_run(RANKS, barrier_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
     drop(w, body);
-    together_no_leak("mesh", live, w->watched, k);
+    fault_collective_no_leak("mesh", live, w->watched, k);
     if (kind == FAULT_NONE)
       return made;
   }

@@ -8,8 +8,8 @@
 
 #include "comm/comm.h"
 #include "metadata/metadata.h"
+#include "support/fault_collective.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/together.h"
 
 #include <reshard/tensor.h>
 
@@ -34,14 +34,14 @@ typedef struct given {
   size_t size;
 } given;
 
-static void drop_metadata(probe_out *out) { reshard_metadata_release(out->object); }
-static void drop_layout(probe_out *out) { reshard_layout_release(out->object); }
-static void drop_workers(probe_out *out) { reshard_workers_free(out->object); }
+static void drop_metadata(fault_output *out) { reshard_metadata_release(out->object); }
+static void drop_layout(fault_output *out) { reshard_layout_release(out->object); }
+static void drop_workers(fault_output *out) { reshard_workers_free(out->object); }
 
-static bool good_metadata(const probe_out *out, const void *with) {
+static bool good_metadata(const fault_output *out, const void *with) {
   return reshard_metadata_equal(out->object, ((const given *)with)->metadata);
 }
-static bool good_any(const probe_out *out, const void *with) {
+static bool good_any(const fault_output *out, const void *with) {
   (void)with;
   return out->object != NULL;
 }
@@ -55,20 +55,20 @@ static bool good_any(const probe_out *out, const void *with) {
   (void)g; \
   return status
 
-static reshard_status create(probe_out *out, const void *with) {
+static reshard_status create(fault_output *out, const void *with) {
   MAKE(reshard_metadata,
        reshard_metadata_create(&f32, 2, shape, g->metadata->n, reshard_metadata_shards(g->metadata), &made));
 }
-static reshard_status from_chunk(probe_out *out, const void *with) {
+static reshard_status from_chunk(fault_output *out, const void *with) {
   MAKE(reshard_metadata, reshard_metadata_from_chunk(&f32, 2, shape, 0, RANKS, g->placements, &made));
 }
-static reshard_status from_layout(probe_out *out, const void *with) {
+static reshard_status from_layout(fault_output *out, const void *with) {
   MAKE(reshard_metadata, reshard_metadata_from_layout(&f32, g->layout, &g->group, NULL, &made));
 }
-static reshard_status to_layout(probe_out *out, const void *with) {
+static reshard_status to_layout(fault_output *out, const void *with) {
   MAKE(reshard_layout, reshard_metadata_layout(g->metadata, &g->group, 0, &made));
 }
-static reshard_status recalc(probe_out *out, const void *with) {
+static reshard_status recalc(fault_output *out, const void *with) {
   reshard_metadata rows, made = out->object;
   const given *g = with;
   fault_mark(false); /* its input is made each time */
@@ -80,38 +80,38 @@ static reshard_status recalc(probe_out *out, const void *with) {
   out->object = made;
   return status;
 }
-static reshard_status deserialize(probe_out *out, const void *with) {
+static reshard_status deserialize(fault_output *out, const void *with) {
   MAKE(reshard_metadata, reshard_metadata_deserialize(g->string, g->size, &made));
 }
-static reshard_status build_local(probe_out *out, const void *with) {
+static reshard_status build_local(fault_output *out, const void *with) {
   const reshard_local_shard shard = {{{{0, 0}, {11, 6}}, {4, RESHARD_DEVICE_CPU, -1}}, ((const given *)with)->tensor};
   MAKE(reshard_metadata, reshard_metadata_build_local(2, shape, 1, &shard, 4, &made));
 }
 
-static reshard_status merge(probe_out *out, const void *with) {
+static reshard_status merge(fault_output *out, const void *with) {
   const reshard_metadata list[3] = {NULL, ((const given *)with)->metadata, NULL};
   MAKE(reshard_metadata, reshard_metadata_merge(3, list, -1, &made));
 }
 
-static reshard_status check(probe_out *out, const void *with) {
+static reshard_status check(fault_output *out, const void *with) {
   RS_TRY(reshard_metadata_check(((const given *)with)->metadata));
   out->number = 1;
   return RESHARD_SUCCESS;
 }
-static reshard_status reshard_metadata_by_rank(probe_out *out, const void *with) {
+static reshard_status reshard_metadata_by_rank(fault_output *out, const void *with) {
   reshard_shard shards[16];
   int64_t order[RANKS];
   RS_TRY(reshard_build_reshard_metadata(2, shape, 1, RANKS, ((const given *)with)->placements, 16, shards, order));
   out->number = 1;
   return RESHARD_SUCCESS;
 }
-static bool good_one(const probe_out *out, const void *with) {
+static bool good_one(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
 
 /* The table is as it was after a name that could not be added. */
-static reshard_status workers(probe_out *out, const void *with) {
+static reshard_status workers(fault_output *out, const void *with) {
   reshard_workers made;
   (void)with;
   RS_TRY(reshard_workers_create(&made));
@@ -152,9 +152,9 @@ static void test_local(void **state) {
   g.string = malloc(g.size);
   assert_int_equal(reshard_metadata_serialize(g.metadata, g.string, g.size, NULL), RESHARD_SUCCESS);
   const struct {
-    probe p;
+    fault_local p;
     int64_t least; /* allocations */
-  } probes[] = {
+  } calls[] = {
       {{"reshard_metadata_create", create, good_metadata, drop_metadata, &g}, 1},
       {{"reshard_metadata_from_chunk", from_chunk, good_any, drop_metadata, &g}, 3},
       {{"reshard_metadata_from_layout", from_layout, good_metadata, drop_metadata, &g}, 4},
@@ -167,8 +167,8 @@ static void test_local(void **state) {
       {{"reshard_build_reshard_metadata", reshard_metadata_by_rank, good_one, NULL, &g}, 2},
       {{"reshard_workers_add", workers, good_any, drop_workers, &g}, 22},
   };
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i].p) >= probes[i].least);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i].p) >= calls[i].least);
   free(g.string);
   reshard_tensor_release(g.tensor);
   reshard_metadata_release(g.metadata);
@@ -184,7 +184,7 @@ typedef struct world {
   reshard_comm comms[RANKS];
   rs_comm_ops ops;
   reshard_metadata locals[RANKS][TENSORS], globals[RANKS][TENSORS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t watched;
 } world;
 
@@ -194,7 +194,7 @@ static void body(void *user, int64_t r) {
   reshard_status status =
       reshard_metadata_build_global_many(w->comms[r], TENSORS, w->locals[r], RESHARD_SUCCESS, w->globals[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void open_world(world *w, int way) {
@@ -230,7 +230,7 @@ static void reset(world *w) {
 static void assert_all(const world *w, reshard_status status, int64_t k) {
   char what[80];
   snprintf(what, sizeof what, "allocation %lld of rank %lld fails", (long long)k, (long long)w->watched);
-  crew_assert(RANKS, w->results, status, "out of memory", what);
+  rank_results_assert(RANKS, w->results, status, "out of memory", what);
   for (int64_t r = 0; r < RANKS && status != RESHARD_SUCCESS; r++)
     for (int i = 0; i < TENSORS; i++)
       assert_ptr_equal(w->globals[r][i], w);
@@ -238,7 +238,7 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 
 static void works(world *w, int64_t k) {
   reset(w);
-  crew_run(RANKS, body, w);
+  rank_threads_run(RANKS, body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   for (int64_t r = 0; r < RANKS; r++)
     for (int i = 0; i < TENSORS; i++) {
@@ -258,14 +258,14 @@ static void test_global(void **state) {
         int64_t live = fault_live();
         reset(&w);
         fault_arm(k);
-        crew_run(RANKS, body, &w);
+        rank_threads_run(RANKS, body, &w);
         made = fault_disarm();
         fault_kind kind = fault_fired();
-        assert_all(&w, probe_status(kind), k);
+        assert_all(&w, fault_status(kind), k);
         for (int64_t r = 0; r < RANKS && kind == FAULT_NONE; r++)
           for (int i = 0; i < TENSORS; i++)
             reshard_metadata_release(w.globals[r][i]);
-        together_no_leak("build_global", live, watched, k);
+        fault_collective_no_leak("build_global", live, watched, k);
         works(&w, k);
         if (kind == FAULT_NONE)
           break;

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "support/fault.h"
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/state_dict.h>
@@ -35,7 +35,7 @@ static reshard_module child(reshard_module m, const char *name) {
   return c;
 }
 
-static void put(reshard_module m, const char *name, int64_t n, bool buffer) {
+static void put_tensor(reshard_module m, const char *name, int64_t n, bool buffer) {
   reshard_tensor t = tensor(n);
   GOOD((buffer ? reshard_module_set_buffer : reshard_module_set_parameter)(m, name, t));
   reshard_tensor_release(t);
@@ -48,8 +48,8 @@ static reshard_module model(int layers) {
     char name[16];
     snprintf(name, sizeof name, "layer%d", i);
     reshard_module layer = child(m, name);
-    put(layer, "weight", 200 + i, false);
-    put(layer, "bias", 5, true);
+    put_tensor(layer, "weight", 200 + i, false);
+    put_tensor(layer, "bias", 5, true);
   }
   return m;
 }
@@ -59,7 +59,7 @@ static reshard_module model(int layers) {
 static reshard_module dry;
 static reshard_tensor dry_tensor;
 
-static void drop_module(probe_out *out) { reshard_module_release(out->object); }
+static void drop_module(fault_output *out) { reshard_module_release(out->object); }
 
 static reshard_status count_tensor(void *user, const char *name, reshard_tensor t) {
   (void)name;
@@ -74,7 +74,7 @@ static int64_t counted(reshard_module m) {
 }
 
 /* A module of 20 members, which is in the same state after each failure as before. */
-static reshard_status fill(probe_out *out, const void *with) {
+static reshard_status fill(fault_output *out, const void *with) {
   reshard_module m;
   reshard_status status = reshard_module_create(&m);
   (void)with;
@@ -91,13 +91,13 @@ static reshard_status fill(probe_out *out, const void *with) {
     reshard_module_release(m);
   return status;
 }
-static bool good_fill(const probe_out *out, const void *with) {
+static bool good_fill(const fault_output *out, const void *with) {
   (void)with;
   return counted(out->object) == 1 + 2 * LAYERS;
 }
 
 /* Setting what is there, and looking for a cycle. */
-static reshard_status replace(probe_out *out, const void *with) {
+static reshard_status replace(fault_output *out, const void *with) {
   reshard_module layer = NULL;
   (void)with;
   reshard_status status = reshard_module_get_child(dry, "layer0", &layer);
@@ -109,12 +109,12 @@ static reshard_status replace(probe_out *out, const void *with) {
     out->number = 1;
   return status;
 }
-static bool good_replace(const probe_out *out, const void *with) {
+static bool good_replace(const fault_output *out, const void *with) {
   reshard_module found;
   return out->number == 1 && reshard_module_get_child(dry, "layer0.inner", &found) == RESHARD_SUCCESS && found == with;
 }
 
-static reshard_status visit(probe_out *out, const void *with) {
+static reshard_status visit_tensors(fault_output *out, const void *with) {
   const char *names[] = {"*.bias"};
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
   int64_t n = 0;
@@ -124,9 +124,9 @@ static reshard_status visit(probe_out *out, const void *with) {
     out->number = n;
   return status;
 }
-static bool good_visit(const probe_out *out, const void *with) { return out->number == *(const int64_t *)with; }
+static bool good_visit(const fault_output *out, const void *with) { return out->number == *(const int64_t *)with; }
 
-static reshard_status roots(probe_out *out, const void *with) {
+static reshard_status roots(fault_output *out, const void *with) {
   reshard_module list[LAYERS + 1], found[LAYERS + 1];
   int64_t n = -1;
   (void)with;
@@ -141,7 +141,7 @@ static reshard_status roots(probe_out *out, const void *with) {
     out->number = n == 1 && found[0] == dry;
   return status;
 }
-static bool good_one(const probe_out *out, const void *with) {
+static bool good_one(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
@@ -153,21 +153,21 @@ static void test_local(void **state) {
   dry_tensor = tensor(1);
   int64_t weights = LAYERS - 1; /* the first one is replaced by the tensor that is ignored */
   GOOD(reshard_module_create(&inner));
-  put(inner, "weight", 1, false);
+  put_tensor(inner, "weight", 1, false);
   weights++; /* this one */
   child(inner, "x");
-  const probe fills = {"fill", fill, good_fill, drop_module, NULL};
-  assert_true(probe_run(&fills) >= 20);
+  const fault_local fills = {"fill", fill, good_fill, drop_module, NULL};
+  assert_true(fault_local_run(&fills) >= 20);
   reshard_module layer;
   GOOD(reshard_module_get_child(dry, "layer0", &layer));
-  /* What is done again and again is done once before, so that it leaves no more and no less than was there. */
+  /* Each repeated call runs once before, so that the repeats leave as many blocks as they found. */
   GOOD(reshard_module_set_child(layer, "inner", inner));
   GOOD(reshard_module_set_parameter(layer, "weight", dry_tensor));
-  const probe probes[] = {{"replace", replace, good_replace, NULL, inner},
-                          {"visit", visit, good_visit, NULL, &weights},
-                          {"roots", roots, good_one, NULL, NULL}};
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 2);
+  const fault_local calls[] = {{"replace", replace, good_replace, NULL, inner},
+                               {"visit", visit_tensors, good_visit, NULL, &weights},
+                               {"roots", roots, good_one, NULL, NULL}};
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 2);
   reshard_module_release(inner);
   reshard_tensor_release(dry_tensor);
   reshard_module_release(dry);
@@ -181,7 +181,7 @@ typedef struct world {
   reshard_comm comms[RANKS];
   reshard_module modules[RANKS];
   reshard_tensor tensors[RANKS][TENSORS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   reshard_sync_options options;
   int64_t watched; /* whose allocations count, or ANY */
   int64_t allocated[RANKS];
@@ -192,7 +192,7 @@ static void sync_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_sync_tensors(w->comms[r], 1, TENSORS, w->tensors[r], NULL, &w->options, NULL, NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void module_body(void *user, int64_t r) {
@@ -200,7 +200,7 @@ static void module_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_sync_module_states(w->comms[r], 2, w->modules[r], NULL, &w->options, NULL, NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void verify_body(void *user, int64_t r) {
@@ -209,7 +209,7 @@ static void verify_body(void *user, int64_t r) {
   fault_mark(true);
   reshard_status status = reshard_verify_shapes(w->comms[r], n, w->tensors[r], NULL);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void assert_all(const world *w, reshard_status status, int64_t k) {
@@ -223,15 +223,15 @@ static void assert_all(const world *w, reshard_status status, int64_t k) {
 }
 
 static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
-  crew_run(RANKS, body, w); /* what the communicator keeps is there */
+  rank_threads_run(RANKS, body, w); /* what the communicator keeps is there */
   assert_all(w, RESHARD_SUCCESS, -1);
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
     fault_arm(k);
-    crew_run(RANKS, body, w);
+    rank_threads_run(RANKS, body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     if (fault_live() != live)
       fail_msg("allocation %lld of rank %lld fails: %lld blocks leak", (long long)k, (long long)w->watched,
                (long long)(fault_live() - live));
@@ -239,7 +239,7 @@ static int64_t each(world *w, void (*body)(void *user, int64_t r)) {
       return made;
     assert_true(strlen(w->results[0].text) > 0);
     if (k % 8 == 0) { /* the next call succeeds */
-      crew_run(RANKS, body, w);
+      rank_threads_run(RANKS, body, w);
       assert_all(w, RESHARD_SUCCESS, k);
     }
   }
@@ -268,7 +268,7 @@ static void test_together(void **state) {
   assert_true(made > 100);
   for (w.watched = ANY; w.watched < RANKS; w.watched++) {
     fault_arm(0);
-    crew_run(RANKS, verify_body, &w);
+    rank_threads_run(RANKS, verify_body, &w);
     assert_int_equal(fault_disarm(), 0);
     assert_all(&w, w.watched == ANY ? RESHARD_SUCCESS : RESHARD_ERROR_MISMATCH, 0);
   }

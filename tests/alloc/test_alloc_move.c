@@ -7,11 +7,11 @@
 #include <cmocka.h>
 
 #include "device/memory/deferred_release.h"
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
-#include "support/probe.h"
-#include "support/fixtures/expect.h"
+#include "device/memory/staging.h"
 #include "support/devices/late.h"
+#include "support/fault_local.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 
 #include <reshard/move.h>
@@ -28,7 +28,7 @@ static reshard_status open_cpu(reshard_device *cpu) {
   return reshard_device_create("cpu", &options, cpu);
 }
 
-static reshard_status cast(probe_out *out, const void *with) {
+static reshard_status cast(fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_device cpu;
   reshard_tree made;
@@ -42,7 +42,7 @@ static reshard_status cast(probe_out *out, const void *with) {
   return status;
 }
 
-static bool good_cast(const probe_out *out, const void *with) {
+static bool good_cast(const fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_tree made = out->object;
   reshard_tensor tensor;
@@ -52,9 +52,9 @@ static bool good_cast(const probe_out *out, const void *with) {
          node_at(made, "number") == node_at(a->kwargs, "number");
 }
 
-static void drop_tree(probe_out *out) { reshard_tree_release(out->object); }
+static void drop_tree(fault_output *out) { reshard_tree_release(out->object); }
 
-static reshard_status to_kwargs(probe_out *out, const void *with) {
+static reshard_status to_kwargs(fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_device cpu;
   reshard_tree first, second;
@@ -70,7 +70,7 @@ static reshard_status to_kwargs(probe_out *out, const void *with) {
   return status;
 }
 
-static bool good_kwargs(const probe_out *out, const void *with) {
+static bool good_kwargs(const fault_output *out, const void *with) {
   const arguments *a = with;
   return node_at(out->object, "0") == a->args;
 }
@@ -81,10 +81,10 @@ static void test_faults(void **state) {
   a.args = append(tuple(), leaf_of(floats(10)));
   a.kwargs = set(set(dict(), "deep", append(list(), leaf_of(floats(1000)))), "number", integer(3));
   set(a.kwargs, "more", leaf_of(floats(70)));
-  const probe probes[] = {{"reshard_tree_cast", cast, good_cast, drop_tree, &a},
-                          {"reshard_tree_to_kwargs", to_kwargs, good_kwargs, drop_tree, &a}};
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) > 3);
+  const fault_local calls[] = {{"reshard_tree_cast", cast, good_cast, drop_tree, &a},
+                                {"reshard_tree_to_kwargs", to_kwargs, good_kwargs, drop_tree, &a}};
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) > 3);
   reshard_tree_release(a.args);
   reshard_tree_release(a.kwargs);
 }
@@ -228,7 +228,7 @@ static bool move_with_fault(reshard_tree tree, reshard_device to, int64_t k, res
   fault_mark(false);
   fault_kind kind = fault_fired();
   if (status != RESHARD_SUCCESS) { /* the pool can do without some of what it asks for */
-    assert_int_equal(status, probe_status(kind));
+    assert_int_equal(status, fault_status(kind));
     assert_null(*moved);
     assert_true(strlen(reshard_last_error()) > 0);
   }

@@ -1,13 +1,13 @@
-/* The k-th allocation fails, for every k, in making, reversing and asking plans: of entries of all pairs of kinds, with regions,
- * permutations, replicas, node maps and workspace limits. */
+/* The k-th allocation fails, for every k, in making, reversing and asking plans: of entries of all pairs of kinds, with
+ * regions, permutations, replicas, node maps and workspace limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "support/entries.h"
-#include "support/probe.h"
+#include "support/seeded_case.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct plan_case {
   reshard_plan plan, reverse; /* made without faults; reverse NULL where there is none */
 } plan_case;
 
-static void drop_plan(probe_out *out) { reshard_plan_destroy(out->object); }
+static void drop_plan(fault_output *out) { reshard_plan_destroy(out->object); }
 
 /* The same in numbers and in peers; the time that it took may differ. */
 static bool same_plan(reshard_plan a, reshard_plan b) {
@@ -42,30 +42,30 @@ static bool same_plan(reshard_plan a, reshard_plan b) {
   return same;
 }
 
-static reshard_status make(probe_out *out, const void *with) {
+static reshard_status make_plan(fault_output *out, const void *with) {
   const plan_case *c = with;
   reshard_plan made = out->object;
   reshard_status status = reshard_plan_create(c->nentries, c->entries, c->rank, c->options, &made);
   out->object = made;
   return status;
 }
-static bool good_plan(const probe_out *out, const void *with) {
+static bool good_plan(const fault_output *out, const void *with) {
   return same_plan(out->object, ((const plan_case *)with)->plan);
 }
 
-static reshard_status reverse(probe_out *out, const void *with) {
+static reshard_status reverse(fault_output *out, const void *with) {
   const plan_case *c = with;
   reshard_plan made = out->object;
   reshard_status status = reshard_plan_reverse(c->plan, &made);
   out->object = made;
   return status;
 }
-static bool good_reverse(const probe_out *out, const void *with) {
+static bool good_reverse(const fault_output *out, const void *with) {
   return same_plan(out->object, ((const plan_case *)with)->reverse);
 }
 
 /* Workspace and both print-outs. */
-static reshard_status ask(probe_out *out, const void *with) {
+static reshard_status ask(fault_output *out, const void *with) {
   const plan_case *c = with;
   static char text[1 << 20];
   size_t bytes = 0, needed[2] = {0, 0};
@@ -78,8 +78,8 @@ static reshard_status ask(probe_out *out, const void *with) {
     out->number = (int64_t)(bytes + 1000003 * needed[0] + 1000033 * needed[1]);
   return status;
 }
-static bool same_answer(const probe_out *out, const void *with) {
-  probe_out again;
+static bool same_answer(const fault_output *out, const void *with) {
+  fault_output again;
   return ask(&again, with) == RESHARD_SUCCESS && again.number == out->number;
 }
 
@@ -88,11 +88,11 @@ static int64_t each_fault(plan_case *c, const char *name) {
   int64_t live = fault_live();
   if (reshard_plan_create(c->nentries, c->entries, c->rank, c->options, &c->plan) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
-  int64_t made = probe_run(&(probe){name, make, good_plan, drop_plan, c});
-  probe_run(&(probe){name, ask, same_answer, NULL, c});
+  int64_t made = fault_local_run(&(fault_local){name, make_plan, good_plan, drop_plan, c});
+  fault_local_run(&(fault_local){name, ask, same_answer, NULL, c});
   c->reverse = NULL;
   if (reshard_plan_reverse(c->plan, &c->reverse) == RESHARD_SUCCESS)
-    probe_run(&(probe){name, reverse, good_reverse, drop_plan, c});
+    fault_local_run(&(fault_local){name, reverse, good_reverse, drop_plan, c});
   reshard_plan_destroy(c->reverse);
   reshard_plan_destroy(c->plan);
   assert_int_equal(fault_live(), live);
@@ -154,10 +154,10 @@ static void test_all_kinds(void **state) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t seeds = crew_scaled(150), made = 0;
+  int64_t seeds = test_scaled(150), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
-    entries_make((uint64_t)seed, 0, &r);
+    seeded_case_make((uint64_t)seed, 0, &r);
     reshard_entry *entries = case_entries(&r);
     plan_case c = {r.nentries, seed % r.world, entries, &r.options, NULL, NULL};
     char name[32];

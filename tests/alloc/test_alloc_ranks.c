@@ -1,5 +1,6 @@
-/* The k-th allocation fails in a collective call: on whichever rank makes it, or on one rank alone. All ranks get the same status and the same
- * text, nothing is left behind, no data moves; and right after, the same call succeeds and moves the right data. Execute allocates nothing. */
+/* The k-th allocation fails in a collective call: on whichever rank makes it, or on one rank alone. All ranks get the
+ * same status and the same text, nothing is left behind, no data moves; and right after, the same call succeeds and
+ * moves the right data. Execute allocates nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,9 +8,9 @@
 #include <cmocka.h>
 
 #include "bench/verify/case_binding.h"
-#include "support/entries.h"
+#include "support/seeded_case.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/probe.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ typedef struct world {
   reshard_comm comms[RANKS];
   reshard_path path;
   reshard_transfer transfers[RANKS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t watched; /* the rank whose allocations can fail; ANY: all ranks' */
   int binding;     /* that create and rebind take */
   bool touched;
@@ -36,7 +37,7 @@ typedef struct world {
 
 static void open_world(world *w, uint64_t seed, int64_t n) {
   *w = (world){.seed = seed, .n = n};
-  entries_make(seed, n, &w->c);
+  seeded_case_make(seed, n, &w->c);
   w->entries = case_entries(&w->c);
   for (int64_t r = 0; r < n; r++) {
     CLI_TRY("plan: ", reshard_plan_create(w->c.nentries, w->entries, r, &w->c.options, &w->plans[r]));
@@ -113,7 +114,7 @@ static void create_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_transfer_create(w->plans[r], w->comms[r], &arrays, &options, &made);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
   if (status == RESHARD_SUCCESS)
     w->transfers[r] = made;
   else if (made != (reshard_transfer)w)
@@ -126,12 +127,12 @@ static void rebind_body(void *user, int64_t r) {
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_transfer_rebind(w->transfers[r], &arrays);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void execute_body(void *user, int64_t r) {
   world *w = user;
-  crew_note(&w->results[r], reshard_execute(w->transfers[r], NULL));
+  rank_result_set(&w->results[r], reshard_execute(w->transfers[r], NULL));
 }
 
 static void destroy_all(world *w) {
@@ -156,14 +157,15 @@ static void works(world *w, int64_t k) {
   static int generation = 0;
   generation++;
   fill(w, generation);
-  crew_run(w->n, execute_body, w);
+  rank_threads_run(w->n, execute_body, w);
   assert_all(w, RESHARD_SUCCESS, k);
   if (!right(w, generation))
     fail_msg("seed %llu, path %d, after allocation %lld of rank %lld failed: wrong data", (unsigned long long)w->seed,
              w->path, (long long)k, (long long)w->watched);
 }
 
-/* Each k in a communicator of its own, so that what that keeps is allocated anew. Returns the allocations of one create. */
+/* Each k in a communicator of its own, so that what that keeps is allocated anew. Returns the allocations of one
+ * create. */
 static int64_t each_create(world *w) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
@@ -172,10 +174,10 @@ static int64_t each_create(world *w) {
     w->binding = 0;
     fill(w, 0);
     fault_arm(k);
-    crew_run(w->n, create_body, w);
+    rank_threads_run(w->n, create_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    assert_all(w, probe_status(kind), k);
+    assert_all(w, fault_status(kind), k);
     assert_false(w->touched);
     assert_true(untouched(w));
     if (kind != FAULT_NONE) {
@@ -184,7 +186,7 @@ static int64_t each_create(world *w) {
       if (fault_live() > opened + kept)
         fail_msg("seed %llu, allocation %lld fails: %lld blocks leak", (unsigned long long)w->seed, (long long)k,
                  (long long)(fault_live() - opened));
-      crew_run(w->n, create_body, w);
+      rank_threads_run(w->n, create_body, w);
       assert_all(w, RESHARD_SUCCESS, k);
     }
     works(w, k);
@@ -198,11 +200,12 @@ static int64_t each_create(world *w) {
   }
 }
 
-/* A transfer stays bound to what it was when a rebind fails. On the packed path rebinding is local: only the rank that fails does. */
+/* A transfer stays bound to what it was when a rebind fails. On the packed path rebinding is local: only the rank that
+ * fails does. */
 static int64_t each_rebind(world *w) {
   open_comms(w);
   w->binding = 0;
-  crew_run(w->n, create_body, w);
+  rank_threads_run(w->n, create_body, w);
   assert_all(w, RESHARD_SUCCESS, -1);
   works(w, -1);
   int64_t made = 0;
@@ -211,7 +214,7 @@ static int64_t each_rebind(world *w) {
     w->binding = 1;
     fill(w, 0);
     fault_arm(k);
-    crew_run(w->n, rebind_body, w);
+    rank_threads_run(w->n, rebind_body, w);
     made = fault_disarm();
     fault_kind kind = fault_fired();
     assert_true(untouched(w));
@@ -223,22 +226,22 @@ static int64_t each_rebind(world *w) {
     int64_t failed = 0;
     for (int64_t r = 0; r < w->n; r++) {
       failed += w->results[r].status != RESHARD_SUCCESS;
-      assert_true(w->results[r].status == RESHARD_SUCCESS || w->results[r].status == probe_status(kind));
+      assert_true(w->results[r].status == RESHARD_SUCCESS || w->results[r].status == fault_status(kind));
     }
     if (w->path == RESHARD_PATH_PACKED)
       assert_int_equal(failed, 1);
     else {
-      assert_all(w, probe_status(kind), k);
+      assert_all(w, fault_status(kind), k);
       assert_true(fault_live() == live);
       w->binding = 0;
       works(w, k);
       w->binding = 1;
     }
-    crew_run(w->n, rebind_body, w);
+    rank_threads_run(w->n, rebind_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
     works(w, k);
     w->binding = 0; /* and back */
-    crew_run(w->n, rebind_body, w);
+    rank_threads_run(w->n, rebind_body, w);
     assert_all(w, RESHARD_SUCCESS, k);
     if (k % 8 == 0)
       works(w, k);
@@ -268,15 +271,16 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
 
 static void test_create(void **state) {
   (void)state;
-  each_world(each_create, crew_scaled(60));
+  each_world(each_create, test_scaled(60));
 }
 
 static void test_rebind(void **state) {
   (void)state;
-  each_world(each_rebind, crew_scaled(24));
+  each_world(each_rebind, test_scaled(24));
 }
 
-/* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but execute. */
+/* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but
+ * execute. */
 typedef struct silence {
   world *w;
   pthread_barrier_t barrier;
@@ -296,13 +300,13 @@ static void silent_body(void *user, int64_t r) {
   if (r == 0)
     x->after = fault_calls();
   pthread_barrier_wait(&x->barrier);
-  crew_note(&x->w->results[r], status);
+  rank_result_set(&x->w->results[r], status);
 }
 
 static void assert_silent(world *w) {
   silence x = {.w = w};
   pthread_barrier_init(&x.barrier, NULL, (unsigned)w->n);
-  crew_run(w->n, silent_body, &x);
+  rank_threads_run(w->n, silent_body, &x);
   pthread_barrier_destroy(&x.barrier);
   assert_all(w, RESHARD_SUCCESS, -1);
   assert_int_equal(x.after, x.before);
@@ -315,7 +319,7 @@ static void assert_silent(world *w) {
 static void test_execute(void **state) {
   (void)state;
   int64_t limited = 0;
-  for (int64_t seed = 1; seed <= crew_scaled(80); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(80); seed++) {
     world w;
     open_world(&w, (uint64_t)seed, 1 + seed % RANKS);
     limited += w.c.options.workspace_limit > 0;
@@ -323,7 +327,7 @@ static void test_execute(void **state) {
     for (int p = 0; p < 2; p++) {
       w.path = p == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
       fill(&w, 1);
-      crew_run(w.n, create_body, &w);
+      rank_threads_run(w.n, create_body, &w);
       assert_all(&w, RESHARD_SUCCESS, -1);
       assert_silent(&w);
       assert_true(right(&w, 1));
@@ -332,7 +336,7 @@ static void test_execute(void **state) {
     close_comms(&w);
     close_world(&w);
   }
-  assert_true(limited > 0 || crew_scaled(80) < 10);
+  assert_true(limited > 0 || test_scaled(80) < 10);
 }
 
 /* The same with so much data that the copy threads help, from rows to columns, to blocks, and transposed. */
@@ -360,7 +364,7 @@ static void test_large_execute(void **state) {
       w.src[0][r] = (case_binding){.n = 1, .pointer = &address[0][r]};
       w.dst[0][r] = (case_binding){.n = 1, .pointer = &address[1][r]};
     }
-    crew_run(RANKS, create_body, &w);
+    rank_threads_run(RANKS, create_body, &w);
     assert_all(&w, RESHARD_SUCCESS, -1);
     assert_silent(&w);
     destroy_all(&w);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
-#include "support/together.h"
+#include "support/fault_collective.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +28,10 @@ typedef struct act {
 } act;
 
 static bool has(reshard_sharded_tensor t, reshard_layout layout, int64_t r, uint64_t seed) {
-  return reshard_sharded_tensor_layout(t) == layout && parts_check_all(t, r, seed) == 0;
+  return reshard_sharded_tensor_layout(t) == layout && sharded_check(t, r, seed) == 0;
 }
 
-static reshard_status run_reshard(parts *p, void *user, int64_t r) {
+static reshard_status run_reshard(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_sharded_tensor_reshard(2, a->tensors[r], (reshard_layout[]){a->to, a->to}, NULL);
@@ -41,7 +41,7 @@ static bool good_reshard(const void *user, int64_t r) {
   return has(a->tensors[r][0], a->to, r, 0) && has(a->tensors[r][1], a->to, r, 1);
 }
 
-static reshard_status run_reshard_to(parts *p, void *user, int64_t r) {
+static reshard_status run_reshard_to(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_sharded_tensor_reshard_to(2, a->tensors[r], (reshard_layout[]){a->to, a->from}, NULL, a->made[r]);
@@ -51,38 +51,38 @@ static bool good_reshard_to(const void *user, int64_t r) {
   return has(a->made[r][0], a->to, r, 0) && has(a->made[r][1], a->from, r, 1);
 }
 
-static reshard_status run_gather(parts *p, void *user, int64_t r) {
+static reshard_status run_gather(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_sharded_tensor_gather(a->tensors[r][0], 1, r == 1 ? a->wholes[r] : NULL, NULL);
 }
 static bool good_gather(const void *user, int64_t r) {
   const act *a = user;
-  return r != 1 || parts_check(a->single, 1, 0, a->wholes[r], 0) == 0;
+  return r != 1 || array_check(a->single, 1, 0, a->wholes[r], 0) == 0;
 }
 
-static reshard_status run_gather_all(parts *p, void *user, int64_t r) {
+static reshard_status run_gather_all(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_sharded_tensor_gather_all(a->tensors[r][1], a->wholes[r], NULL);
 }
 static bool good_gather_all(const void *user, int64_t r) {
   const act *a = user;
-  return parts_check(a->single, 1, 0, a->wholes[r], 1) == 0;
+  return array_check(a->single, 1, 0, a->wholes[r], 1) == 0;
 }
 
-static reshard_status run_gather_as(parts *p, void *user, int64_t r) {
+static reshard_status run_gather_as(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   (void)p;
   return reshard_sharded_tensor_gather_as(a->tensors[r][0], 1, RESHARD_F32, r == 1 ? a->narrow : NULL, NULL);
 }
-/* What was copied is what the test of the numbers looks at; here all is as it was but the output. */
+/* Another test checks the copied numbers; here everything but the output is unchanged. */
 static bool good_gather_as(const void *user, int64_t r) {
   const act *a = user;
-  return has(a->tensors[r][0], a->from, r, 0) && parts_check(a->single, 1, 0, a->wholes[r], 9) == 0;
+  return has(a->tensors[r][0], a->from, r, 0) && array_check(a->single, 1, 0, a->wholes[r], 9) == 0;
 }
 
-static reshard_status run_scatter(parts *p, void *user, int64_t r) {
+static reshard_status run_scatter(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   return reshard_sharded_tensor_scatter(p->sharders[r], r == 1 ? a->wholes[r] : NULL, 1, a->to, &f64, NULL,
                                         &a->made[r][0]);
@@ -92,16 +92,16 @@ static bool good_scatter(const void *user, int64_t r) {
   return has(a->made[r][0], a->to, r, 9);
 }
 
-static reshard_status run_from_local(parts *p, void *user, int64_t r) {
+static reshard_status run_from_local(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   return reshard_sharded_tensor_from_local(p->sharders[r], 2, shape, 1, &a->shards[r], &a->made[r][0]);
 }
 static bool good_from_local(const void *user, int64_t r) {
   const act *a = user;
-  return parts_check_all(a->made[r][0], r, 0) == 0;
+  return sharded_check(a->made[r][0], r, 0) == 0;
 }
 
-static reshard_status run_chunks(parts *p, void *user, int64_t r) {
+static reshard_status run_chunks(sharded_ranks *p, void *user, int64_t r) {
   act *a = user;
   static const reshard_remote_device before[3] = {
       {0, RESHARD_DEVICE_CPU, -1}, {1, RESHARD_DEVICE_CPU, -1}, {2, RESHARD_DEVICE_CPU, -1}};
@@ -113,12 +113,12 @@ static reshard_status run_chunks(parts *p, void *user, int64_t r) {
 }
 static bool good_chunks(const void *user, int64_t r) {
   const act *a = user;
-  return parts_check(a->to, r, 0, a->result[r], 0) == 0;
+  return array_check(a->to, r, 0, a->result[r], 0) == 0;
 }
 
 static const struct {
   const char *name;
-  reshard_status (*call)(parts *p, void *act, int64_t r);
+  reshard_status (*call)(sharded_ranks *p, void *act, int64_t r);
   bool (*good)(const void *act, int64_t r);
 } calls[] = {
     {"reshard", run_reshard, good_reshard},
@@ -131,21 +131,21 @@ static const struct {
     {"reshard_local_shard", run_chunks, good_chunks},
 };
 
-static void open_act(parts *p, void *user) {
+static void open_act(sharded_ranks *p, void *user) {
   act *a = user;
   CLI_TRY("narrow: ", reshard_tensor_create(RESHARD_F32, 2, shape, &a->narrow));
-  parts_fill(a->single, 1, 0, a->narrow, 8);
+  array_fill(a->single, 1, 0, a->narrow, 8);
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++) {
       CLI_TRY("tensor: ", reshard_sharded_tensor_empty(p->sharders[r], a->from, &f64, NULL, &a->tensors[r][i]));
-      parts_fill_all(a->tensors[r][i], r, (uint64_t)i);
+      sharded_fill(a->tensors[r][i], r, (uint64_t)i);
       a->made[r][i] = NULL;
     }
     a->shards[r] = (reshard_local_shard){{.placement = {r, RESHARD_DEVICE_CPU, -1}}, NULL};
     CLI_TRY("shard: ",
             reshard_sharded_tensor_local(a->tensors[r][0], 0, &a->shards[r].tensor, &a->shards[r].metadata.box));
     CLI_TRY("whole: ", reshard_tensor_create(RESHARD_F64, 2, shape, &a->wholes[r]));
-    parts_fill(a->single, 1, 0, a->wholes[r], 9);
+    array_fill(a->single, 1, 0, a->wholes[r], 9);
     a->result[r] = NULL;
   }
 }
@@ -166,8 +166,8 @@ static void close_act(void *user) {
 /* Everything is as open_act made it. */
 static bool same(const void *user, int64_t r) {
   const act *a = user;
-  bool is = a->result[r] == NULL && parts_check(a->single, 1, 0, a->wholes[r], 9) == 0 &&
-            parts_check(a->single, 1, 0, a->narrow, 8) == 0;
+  bool is = a->result[r] == NULL && array_check(a->single, 1, 0, a->wholes[r], 9) == 0 &&
+            array_check(a->single, 1, 0, a->narrow, 8) == 0;
   for (int i = 0; i < 2; i++)
     is = is && a->made[r][i] == NULL && has(a->tensors[r][i], a->from, r, (uint64_t)i);
   return is;
@@ -175,19 +175,19 @@ static bool same(const void *user, int64_t r) {
 
 static void test_collective(void **state) {
   (void)state;
-  int64_t live = fault_live(), failed = 0, step = 8 / (crew_scaled(8) < 8 ? crew_scaled(8) : 8); /* 1 at full scale */
-  act a = {.from = parts_layout("chunk(0)", 2, shape, RANKS),
-           .to = parts_layout("chunk(1;2,0,1)", 2, shape, RANKS),
-           .single = parts_layout("rank(1)", 2, shape, RANKS)};
+  int64_t live = fault_live(), failed = 0, step = 8 / (test_scaled(8) < 8 ? test_scaled(8) : 8); /* 1 at full scale */
+  act a = {.from = layout_from_text("chunk(0)", 2, shape, RANKS),
+           .to = layout_from_text("chunk(1;2,0,1)", 2, shape, RANKS),
+           .single = layout_from_text("rank(1)", 2, shape, RANKS)};
   for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-    for (int64_t watched = TOGETHER_ANY; watched < RANKS; watched++) { /* each rank, one way or the other */
+    for (int64_t watched = FAULT_ANY_RANK; watched < RANKS; watched++) { /* each rank, one way or the other */
       const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                                .path = (c + (size_t)(watched + 1)) % 2 ? RESHARD_PATH_PACKED
                                                                                        : RESHARD_PATH_AUTO,
                                                .cached_plans = watched == 2 ? -1 : 0};
-      failed += together_run(&(together){calls[c].name, RANKS, watched, &options, &a, open_act, calls[c].call, same,
-                                         calls[c].good, close_act},
-                             step);
+      failed += fault_collective_run(&(fault_collective){calls[c].name, RANKS, watched, &options, &a, open_act,
+                                                         calls[c].call, same, calls[c].good, close_act},
+                                     step);
     }
   assert_true(failed * step > 200);
   reshard_layout_release(a.from);
@@ -199,19 +199,19 @@ static void test_collective(void **state) {
 /* --- Local calls ------------------------------------------------------------------------------------------------- */
 
 typedef struct local {
-  parts p;
+  sharded_ranks p;
   reshard_layout layout;
   reshard_metadata metadata;
   reshard_tensor whole, rows, index;
 } local;
 
-static void drop_tensor(probe_out *out) { reshard_tensor_release(out->object); }
-static void drop_sharded(probe_out *out) { reshard_sharded_tensor_release(out->object); }
-static void drop_sharder(probe_out *out) { reshard_sharder_destroy(out->object); }
+static void drop_tensor(fault_output *out) { reshard_tensor_release(out->object); }
+static void drop_sharded(fault_output *out) { reshard_sharded_tensor_release(out->object); }
+static void drop_sharder(fault_output *out) { reshard_sharder_destroy(out->object); }
 
 /* Keeps *out as it was until there is a result. */
 #define MAKE(name, type, expression) \
-  static reshard_status name(probe_out *out, const void *with) { \
+  static reshard_status name(fault_output *out, const void *with) { \
     const local *l = with; \
     type made = out->object; \
     reshard_status status = (expression); \
@@ -238,7 +238,7 @@ MAKE(from_metadata, reshard_sharded_tensor,
 MAKE(from_layout, reshard_sharded_tensor,
      reshard_sharded_tensor_from_layout(l->p.sharders[0], l->layout, &f64, 1, &l->whole, &made))
 
-static reshard_status select_rows(probe_out *out, const void *with) {
+static reshard_status select_rows(fault_output *out, const void *with) {
   const local *l = with;
   reshard_status status = reshard_index_select(l->whole, 0, l->index, l->rows, 1, NULL);
   if (status == RESHARD_SUCCESS)
@@ -246,12 +246,12 @@ static reshard_status select_rows(probe_out *out, const void *with) {
   return status;
 }
 
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)out, (void)with;
   return true;
 }
 
-/* What the sharder's pool needs to know of blocks stays from here on. */
+/* The records of the sharder's pool stay allocated from here on. */
 static void warm(const local *l) {
   reshard_sharded_tensor tensor;
   CLI_TRY("warm: ", reshard_sharded_tensor_empty(l->p.sharders[0], l->layout, &f64, NULL, &tensor));
@@ -263,8 +263,8 @@ static void test_local(void **state) {
   local l;
   const int64_t rows[2] = {4, 14}, four = 4;
   reshard_tensor_info info;
-  parts_open(&l.p, 1, NULL);
-  l.layout = parts_layout("mesh(1x1;R,S1)", 2, shape, 1);
+  sharded_ranks_open(&l.p, 1, NULL);
+  l.layout = layout_from_text("mesh(1x1;R,S1)", 2, shape, 1);
   CLI_TRY("", reshard_metadata_from_layout(&f64, l.layout, NULL, NULL, &l.metadata));
   CLI_TRY("", reshard_tensor_create(RESHARD_F64, 2, shape, &l.whole));
   CLI_TRY("", reshard_tensor_create(RESHARD_F64, 2, rows, &l.rows));
@@ -274,7 +274,7 @@ static void test_local(void **state) {
   CLI_TRY("", reshard_tensor_get_info(l.whole, &info));
   memset(info.data, 0, sizeof(double[9][14]));
   warm(&l);
-  const probe probes[] = {
+  const fault_local calls[] = {
       {"reshard_tensor_create", create_tensor, any, drop_tensor, &l},
       {"reshard_tensor_wrap", wrap_tensor, any, drop_tensor, &l},
       {"reshard_sharder_create", create_sharder, any, drop_sharder, &l},
@@ -285,15 +285,16 @@ static void test_local(void **state) {
       {"reshard_sharded_tensor_from_layout", from_layout, any, drop_sharded, &l},
       {"reshard_index_select", select_rows, any, NULL, &l},
   };
-  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
-    assert_true(probe_run(&probes[i]) >= 1);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    assert_true(fault_local_run(&calls[i]) >= 1);
   reshard_layout mesh = l.layout;
-  parts_close(&l.p);
+  sharded_ranks_close(&l.p);
   const reshard_sharder_options nothing_kept = {.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = -1};
-  parts_open(&l.p, 2, &nothing_kept);
-  l.layout = parts_layout("flat(0,1)", 2, (int64_t[]){257, 515}, 2); /* several arrays in one buffer, which is large */
+  sharded_ranks_open(&l.p, 2, &nothing_kept);
+  l.layout =
+      layout_from_text("flat(0,1)", 2, (int64_t[]){257, 515}, 2); /* several arrays in one buffer, which is large */
   warm(&l);
-  assert_true(probe_run(&probes[3]) >= 6);
+  assert_true(fault_local_run(&calls[3]) >= 6);
   reshard_layout_release(l.layout);
   l.layout = mesh;
   reshard_tensor_release(l.whole);
@@ -301,7 +302,7 @@ static void test_local(void **state) {
   reshard_tensor_release(l.index);
   reshard_metadata_release(l.metadata);
   reshard_layout_release(l.layout);
-  parts_close(&l.p);
+  sharded_ranks_close(&l.p);
 }
 
 /* --- Peak memory ------------------------------------------------------------------------------------------------- */
@@ -318,13 +319,13 @@ typedef struct peak {
 } peak;
 
 static void peak_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   peak *k = p->user;
   reshard_sharder_stats stats = {0};
   reshard_status status = reshard_sharded_tensor_reshard(1, &k->tensors[r], &k->sides[k->to], NULL);
   reshard_sharder_get_stats(p->sharders[r], &stats);
   k->told[r] = stats.peak_bytes;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 /* A reshard takes what it tells: new shards and staging. Where freed shards are not kept, memory is then as it was;
@@ -333,25 +334,25 @@ static void test_peak(void **state) {
   (void)state;
   static const int64_t large[2] = {SIDE, SIDE};
   const int64_t bytes = (int64_t)SIDE * SIDE * 8;
-  peak k = {.sides = {parts_layout("chunk(0)", 2, large, RANKS), parts_layout("chunk(1)", 2, large, RANKS)}};
+  peak k = {.sides = {layout_from_text("chunk(0)", 2, large, RANKS), layout_from_text("chunk(1)", 2, large, RANKS)}};
   for (int turn = 0; turn < 6; turn++) {
-    parts p;
+    sharded_ranks p;
     int limited = turn / 2;
     bool keeps = turn % 2 == 1;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                        .path = limited > 0 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO,
                                        .workspace_limit = limited > 1 ? 1 << 20 : 0,
                                        .keep_bytes = keeps ? 0 : -1};
-    parts_open(&p, RANKS, &options);
+    sharded_ranks_open(&p, RANKS, &options);
     for (int64_t r = 0; r < RANKS; r++)
       CLI_TRY("", reshard_sharded_tensor_zeros(p.sharders[r], k.sides[0], &f64, NULL, &k.tensors[r]));
     for (int again = 0; again < 2; again++) {
       int64_t before = fault_bytes(), told = 0;
       k.to = 1 - again;
       fault_arm(-1);
-      parts_run(&p, peak_body, &k);
+      sharded_ranks_run(&p, peak_body, &k);
       fault_disarm();
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       for (int64_t r = 0; r < RANKS; r++)
         told += k.told[r];
       int64_t most = fault_peak() - before, left = fault_bytes() - before, there = keeps && again ? bytes : 0;
@@ -363,7 +364,7 @@ static void test_peak(void **state) {
     }
     for (int64_t r = 0; r < RANKS; r++)
       reshard_sharded_tensor_release(k.tensors[r]);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
   reshard_layout_release(k.sides[0]);
   reshard_layout_release(k.sides[1]);

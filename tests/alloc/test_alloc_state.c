@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/oracles/nested.h"
 
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)with;
   return out->object != NULL;
 }
 
-static void release(probe_out *out) { reshard_tree_release(out->object); }
+static void release(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Nested tensors ------------------------------------------------------------------------------------------- */
 
@@ -78,7 +78,7 @@ static void close_world(world *w) {
   reshard_comm_destroy(w->alone);
 }
 
-static reshard_status nest_two(probe_out *out, const void *with) {
+static reshard_status nest_two(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_nested(w->sharder, w->outer, 2, w->shards, w->inner, &s);
@@ -87,7 +87,7 @@ static reshard_status nest_two(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten(probe_out *out, const void *with) {
+static reshard_status flatten(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors(w->tree, &s);
@@ -96,7 +96,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten_global(probe_out *out, const void *with) {
+static reshard_status flatten_global(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors_global(w->sharder, w->tree, &s);
@@ -105,7 +105,7 @@ static reshard_status flatten_global(probe_out *out, const void *with) {
   return status;
 }
 
-static bool flat_well(const probe_out *out, const void *with) {
+static bool flat_well(const fault_output *out, const void *with) {
   reshard_tree found;
   reshard_sharded_tensor t;
   (void)with;
@@ -123,7 +123,7 @@ static reshard_status other_tensor(void *user, const char *path, reshard_tensor 
   return status == RESHARD_SUCCESS ? reshard_tensor_create(RESHARD_F32, info.ndim, info.shape, mapped) : status;
 }
 
-static reshard_status map_all(probe_out *out, const void *with) {
+static reshard_status map_all(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_map_tensors(((const world *)with)->tree, other_tensor, NULL, &s);
   if (status == RESHARD_SUCCESS)
@@ -131,7 +131,7 @@ static reshard_status map_all(probe_out *out, const void *with) {
   return status;
 }
 
-static bool others(const probe_out *out, const void *with) {
+static bool others(const fault_output *out, const void *with) {
   reshard_tree leaf;
   reshard_metadata outer;
   (void)with;
@@ -144,22 +144,22 @@ static void test_nested(void **state) {
   (void)state;
   world w;
   open_world(&w);
-  assert_true(probe_run(&(probe){"nested", nest_two, any, release, &w}) >= 7);
-  assert_true(probe_run(&(probe){"mapped", map_all, others, release, &w}) >= 20);
-  assert_true(probe_run(&(probe){"flatten", flatten, flat_well, release, &w}) >= 30);
-  assert_true(probe_run(&(probe){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
+  assert_true(fault_local_run(&(fault_local){"nested", nest_two, any, release, &w}) >= 7);
+  assert_true(fault_local_run(&(fault_local){"mapped", map_all, others, release, &w}) >= 20);
+  assert_true(fault_local_run(&(fault_local){"flatten", flatten, flat_well, release, &w}) >= 30);
+  assert_true(fault_local_run(&(fault_local){"flatten together", flatten_global, flat_well, release, &w}) >= 35);
   close_world(&w);
 }
 
 /* --- Random nestings ------------------------------------------------------------------------------------------ */
 
 typedef struct random_case {
-  const nest *nest;
+  const nested_case *nested;
   int64_t rank;
   reshard_tree tree;
 } random_case;
 
-static reshard_status flatten_random(probe_out *out, const void *with) {
+static reshard_status flatten_random(fault_output *out, const void *with) {
   const random_case *c = with;
   reshard_tree s;
   reshard_status status = reshard_state_flatten_sharded_tensors(c->tree, &s);
@@ -168,11 +168,11 @@ static reshard_status flatten_random(probe_out *out, const void *with) {
   return status;
 }
 
-static bool random_well(const probe_out *out, const void *with) {
+static bool random_well(const fault_output *out, const void *with) {
   const random_case *c = with;
   reshard_sharded_tensor t;
-  return reshard_state_get_sharded(out->object, &t) == RESHARD_SUCCESS && nests_check(t) == 0 &&
-         nest_check_owners(c->nest, t, c->rank, false) == 0;
+  return reshard_state_get_sharded(out->object, &t) == RESHARD_SUCCESS && nested_check(t) == 0 &&
+         nested_check_owners(c->nested, t, c->rank, false) == 0;
 }
 
 static void test_random(void **state) {
@@ -183,12 +183,12 @@ static void test_random(void **state) {
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(reshard_sharder_create(comms[r], NULL, &sharders[r]), RESHARD_SUCCESS);
   for (uint64_t seed = 0; seed < 12; seed++) {
-    nest *n = nest_make(seed, RANKS, 1 + (int)(seed % 3));
+    nested_case *n = nested_create(seed, RANKS, 1 + (int)(seed % 3));
     random_case c = {n, (int64_t)(seed % RANKS), NULL};
-    c.tree = nest_state(n, sharders[c.rank], c.rank);
-    probe_run(&(probe){"random", flatten_random, random_well, release, &c});
+    c.tree = nested_state(n, sharders[c.rank], c.rank);
+    fault_local_run(&(fault_local){"random", flatten_random, random_well, release, &c});
     reshard_tree_release(c.tree);
-    nest_free(n);
+    nested_free(n);
   }
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_sharder_destroy(sharders[r]);
@@ -198,37 +198,37 @@ static void test_random(void **state) {
 
 /* --- One rank of several is short of memory: all have its error -------------------------------------------------- */
 
-typedef struct crew_case {
-  nest *nest;
+typedef struct threads_case {
+  nested_case *nested;
   reshard_sharder sharders[RANKS];
   reshard_tree trees[RANKS];
   int64_t short_of; /* rank */
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int64_t wrong[RANKS];
-} crew_case;
+} threads_case;
 
 static void flatten_body(void *user, int64_t r) {
-  crew_case *c = user;
+  threads_case *c = user;
   reshard_tree flat = NULL;
   reshard_sharded_tensor t;
   fault_mark(r == c->short_of);
   reshard_status status = reshard_state_flatten_sharded_tensors_global(c->sharders[r], c->trees[r], &flat);
   fault_mark(false);
-  crew_note(&c->results[r], status);
+  rank_result_set(&c->results[r], status);
   c->wrong[r] = (status == RESHARD_SUCCESS) != (flat != NULL);
   if (flat != NULL && reshard_state_get_sharded(flat, &t) == RESHARD_SUCCESS)
-    c->wrong[r] += nests_check(t) + nest_check_owners(c->nest, t, r, true);
+    c->wrong[r] += nested_check(t) + nested_check_owners(c->nested, t, r, true);
   reshard_tree_release(flat);
 }
 
 static void test_ranks(void **state) {
   (void)state;
   reshard_comm comms[RANKS];
-  crew_case c = {.nest = nest_make(6, RANKS, 2)};
+  threads_case c = {.nested = nested_create(6, RANKS, 2)};
   assert_int_equal(reshard_comm_create_local(RANKS, NULL, comms), RESHARD_SUCCESS);
   for (int64_t r = 0; r < RANKS; r++) {
     assert_int_equal(reshard_sharder_create(comms[r], NULL, &c.sharders[r]), RESHARD_SUCCESS);
-    c.trees[r] = nest_state(c.nest, c.sharders[r], r);
+    c.trees[r] = nested_state(c.nested, c.sharders[r], r);
   }
   for (c.short_of = 0; c.short_of < RANKS; c.short_of++) {
     fault_kind kind = FAULT_MEMORY;
@@ -236,11 +236,11 @@ static void test_ranks(void **state) {
     for (; kind != FAULT_NONE; k++) {
       int64_t live = fault_live();
       fault_arm(k);
-      crew_run(RANKS, flatten_body, &c);
+      rank_threads_run(RANKS, flatten_body, &c);
       fault_disarm();
       kind = fault_fired();
       for (int64_t r = 0; r < RANKS; r++) {
-        assert_int_equal(c.results[r].status, probe_status(kind));
+        assert_int_equal(c.results[r].status, fault_status(kind));
         assert_int_equal(c.wrong[r], 0);
         if (kind != FAULT_NONE)
           assert_string_equal(c.results[r].text, c.results[0].text);
@@ -254,7 +254,7 @@ static void test_ranks(void **state) {
     reshard_sharder_destroy(c.sharders[r]);
     reshard_comm_destroy(comms[r]);
   }
-  nest_free(c.nest);
+  nested_free(c.nested);
 }
 
 int main(void) {

@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "comm/comm.h"
-#include "support/fixtures/scratch.h"
-#include "support/together.h"
 #include "bench/cli/util.h"
+#include "comm/comm.h"
+#include "support/fault_collective.h"
+#include "support/fixtures/scratch.h"
 
 #include <reshard/state_dict.h>
 
@@ -23,18 +23,18 @@
 enum { RANKS = 2, ANY = -1, STORED = 1, BEFORE = 2 };
 
 typedef struct world {
-  parts p;
+  sharded_ranks p;
   int64_t watched; /* the rank whose allocations can fail; ANY: all ranks' */
   reshard_sharded_tensor tensors[RANKS][2];
   reshard_tensor plain[RANKS];
   reshard_tree states[RANKS];
   rs_comm_ops ops; /* of ranks that do as if they were processes of their own */
   bool boxes;      /* one tensor is of another communicator, one path is on rank 1 alone */
-  parts other;     /* that communicator */
+  sharded_ranks other; /* that communicator */
   char path[512];
 } world;
 
-static void put(reshard_tree dict, const char *key, reshard_tree child) {
+static void put_child(reshard_tree dict, const char *key, reshard_tree child) {
   CLI_TRY("", reshard_tree_set(dict, key, child));
   reshard_tree_release(child);
 }
@@ -59,14 +59,14 @@ static void set_apart(world *w) {
 static void open_world(world *w, const char *layout) {
   const int64_t shape[2] = {9, 14};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
-  parts_open(&w->p, RANKS, NULL);
-  parts_open(&w->other, RANKS, NULL);
+  sharded_ranks_open(&w->p, RANKS, NULL);
+  sharded_ranks_open(&w->other, RANKS, NULL);
   snprintf(w->path, sizeof w->path, "%s", scratch_path("state"));
-  reshard_layout cut = parts_layout(layout, 2, shape, RANKS);
+  reshard_layout cut = layout_from_text(layout, 2, shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_tree root = NULL, leaf = NULL;
     reshard_metadata metadata;
-    reshard_tensor rows = parts_strided(RESHARD_F32, 2, (const int64_t[]){r == 0 ? 5 : 4, 14}, false);
+    reshard_tensor rows = strided_tensor(RESHARD_F32, 2, (const int64_t[]){r == 0 ? 5 : 4, 14}, false);
     const reshard_shard shards[2] = {{{{0, 0}, {5, 14}}, {0, RESHARD_DEVICE_CPU, -1}},
                                      {{{5, 0}, {4, 14}}, {1, RESHARD_DEVICE_CPU, -1}}};
     CLI_TRY("", reshard_sharded_tensor_empty(w->p.sharders[r], cut, &f32, NULL, &w->tensors[r][0]));
@@ -75,21 +75,21 @@ static void open_world(world *w, const char *layout) {
                                                      &w->tensors[r][1]));
     reshard_metadata_release(metadata);
     reshard_tensor_release(rows);
-    w->plain[r] = parts_strided(RESHARD_I16, 2, shape, true);
+    w->plain[r] = strided_tensor(RESHARD_I16, 2, shape, true);
     CLI_TRY("", reshard_tree_dict(&root));
     for (int i = 0; i < 2; i++) {
       CLI_TRY("", reshard_state_sharded(w->tensors[r][i], &leaf));
-      put(root, i == 0 ? "cut" : "rows", leaf);
+      put_child(root, i == 0 ? "cut" : "rows", leaf);
     }
     CLI_TRY("", reshard_tree_tensor(w->plain[r], &leaf));
-    put(root, "plain", leaf);
+    put_child(root, "plain", leaf);
     CLI_TRY("", reshard_tree_bytes("bytes", 5, &leaf));
     if (!w->boxes || r == 1)
-      put(root, "bytes", leaf);
+      put_child(root, "bytes", leaf);
     else
       reshard_tree_release(leaf);
     CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
-    put(root, "step", leaf);
+    put_child(root, "step", leaf);
     w->states[r] = root;
   }
   reshard_layout_release(cut);
@@ -102,29 +102,29 @@ static void close_world(world *w) {
     for (int i = 0; i < 2; i++)
       reshard_sharded_tensor_release(w->tensors[r][i]);
   }
-  parts_close(&w->p);
-  parts_close(&w->other);
+  sharded_ranks_close(&w->p);
+  sharded_ranks_close(&w->other);
 }
 
 static void fill(world *w, uint64_t seed) {
   const int64_t shape[2] = {9, 14};
-  reshard_layout whole = parts_layout("rank(0)", 2, shape, 1);
+  reshard_layout whole = layout_from_text("rank(0)", 2, shape, 1);
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++)
-      parts_fill_all(w->tensors[r][i], r, seed);
-    parts_fill(whole, 0, 0, w->plain[r], seed);
+      sharded_fill(w->tensors[r][i], r, seed);
+    array_fill(whole, 0, 0, w->plain[r], seed);
   }
   reshard_layout_release(whole);
 }
 
 static bool has(const world *w, uint64_t seed) {
   const int64_t shape[2] = {9, 14};
-  reshard_layout whole = parts_layout("rank(0)", 2, shape, 1);
+  reshard_layout whole = layout_from_text("rank(0)", 2, shape, 1);
   int64_t wrong = 0;
   for (int64_t r = 0; r < RANKS; r++) {
     for (int i = 0; i < 2; i++)
-      wrong += parts_check_all(w->tensors[r][i], r, seed);
-    wrong += parts_check(whole, 0, 0, w->plain[r], seed);
+      wrong += sharded_check(w->tensors[r][i], r, seed);
+    wrong += array_check(whole, 0, 0, w->plain[r], seed);
   }
   reshard_layout_release(whole);
   return wrong == 0;
@@ -139,23 +139,23 @@ static int64_t step_of(const world *w, int64_t r) {
 }
 
 static void save_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   reshard_state_save_options options = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1};
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_state_save(p->sharders[r], w->states[r], w->path, &options, NULL);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1};
   fault_mark(w->watched == ANY || w->watched == r);
   reshard_status status = reshard_state_load(p->sharders[r], w->states[r], w->path, &options, NULL);
   fault_mark(false);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static int64_t count_names(void) {
@@ -172,17 +172,17 @@ static int64_t each_save(world *w) {
     int64_t live = fault_live(), names = count_names();
     fill(w, STORED);
     fault_arm(k);
-    parts_run(&w->p, save_body, w);
+    sharded_ranks_run(&w->p, save_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    parts_assert(&w->p, probe_status(kind), NULL);
-    together_no_leak("save", live, w->watched, k);
+    sharded_ranks_assert(&w->p, fault_status(kind), NULL);
+    fault_collective_no_leak("save", live, w->watched, k);
     assert_int_equal(count_names(), names);
     if (kind == FAULT_NONE)
       return made;
     fill(w, BEFORE); /* what was stored before is still there */
-    parts_run(&w->p, load_body, w);
-    parts_assert(&w->p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_run(&w->p, load_body, w);
+    sharded_ranks_assert(&w->p, RESHARD_SUCCESS, NULL);
     assert_true(has(w, STORED));
   }
 }
@@ -193,21 +193,21 @@ static int64_t each_load(world *w) {
     int64_t live = fault_live();
     fill(w, BEFORE);
     fault_arm(k);
-    parts_run(&w->p, load_body, w);
+    sharded_ranks_run(&w->p, load_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    parts_assert(&w->p, probe_status(kind), NULL);
+    sharded_ranks_assert(&w->p, fault_status(kind), NULL);
     for (int64_t r = 0; r < RANKS; r++)
       assert_int_equal(step_of(w, r), kind == FAULT_NONE ? STORED : BEFORE);
     if (kind == FAULT_NONE) {
       assert_true(has(w, STORED));
       for (int64_t r = 0; r < RANKS; r++) {
         CLI_TRY("", reshard_tree_int(BEFORE, &leaf));
-        put(w->states[r], "step", leaf);
+        put_child(w->states[r], "step", leaf);
       }
       return made;
     }
-    together_no_leak("load", live, w->watched, k);
+    fault_collective_no_leak("load", live, w->watched, k);
   }
 }
 
@@ -218,11 +218,11 @@ static void test_each(void **state) {
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_tree leaf;
     CLI_TRY("", reshard_tree_int(STORED, &leaf));
-    put(w.states[r], "step", leaf);
+    put_child(w.states[r], "step", leaf);
   }
   fill(&w, STORED);
-  parts_run(&w.p, save_body, &w);
-  parts_assert(&w.p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&w.p, save_body, &w);
+  sharded_ranks_assert(&w.p, RESHARD_SUCCESS, NULL);
   close_world(&w);
   static const struct {
     bool saves, apart, boxes;

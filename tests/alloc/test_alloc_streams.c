@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
-#include "support/fixtures/rank_threads.h"
-#include "support/devices/late.h"
 #include "bench/cli/util.h"
+#include "support/devices/late.h"
+#include "support/fault_local.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ typedef struct world {
   reshard_plan plans[RANKS];
   reshard_path path;
   reshard_transfer transfers[RANKS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   bool marked;
   uint32_t src[RANKS][NUMBERS], dst[RANKS][NUMBERS];
 } world;
@@ -33,25 +33,25 @@ static void create_body(void *user, int64_t r) {
   fault_mark(w->marked);
   reshard_status status = reshard_transfer_create(w->plans[r], w->comms[r], &arrays, &options, &w->transfers[r]);
   fault_mark(false);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void execute_body(void *user, int64_t r) {
   world *w = user;
-  crew_note(&w->results[r], reshard_execute(w->transfers[r], NULL));
+  rank_result_set(&w->results[r], reshard_execute(w->transfers[r], NULL));
 }
 
 static void works(world *w) {
   w->marked = false;
-  crew_run(RANKS, create_body, w);
-  crew_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "create");
+  rank_threads_run(RANKS, create_body, w);
+  rank_results_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "create");
   for (int r = 0; r < RANKS; r++)
     for (int i = 0; i < NUMBERS; i++) {
       w->src[r][i] = (uint32_t)(r * NUMBERS + i);
       w->dst[r][i] = UINT32_MAX;
     }
-  crew_run(RANKS, execute_body, w);
-  crew_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "execute");
+  rank_threads_run(RANKS, execute_body, w);
+  rank_results_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "execute");
   for (int r = 0; r < RANKS; r++) {
     reshard_transfer_destroy(w->transfers[r]); /* waits for the devices */
     w->transfers[r] = NULL;
@@ -70,10 +70,10 @@ static int64_t each_create(world *w, const reshard_device *devices) {
     CLI_TRY("communicator: ", reshard_comm_create_local(RANKS, &local, w->comms));
     w->marked = true;
     fault_arm(k);
-    crew_run(RANKS, create_body, w);
+    rank_threads_run(RANKS, create_body, w);
     int64_t made = fault_disarm();
     fault_kind kind = fault_fired();
-    crew_assert(RANKS, w->results, probe_status(kind), NULL, "create");
+    rank_results_assert(RANKS, w->results, fault_status(kind), NULL, "create");
     for (int r = 0; r < RANKS; r++) {
       assert_true(kind == FAULT_NONE || w->transfers[r] == NULL);
       reshard_transfer_destroy(w->transfers[r]);

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
-#include "tensor/dlpack.h"
 #include "bench/cli/util.h"
+#include "support/fault_local.h"
+#include "tensor/dlpack.h"
 
 #include <reshard/tensor.h>
 
@@ -31,20 +31,20 @@ static void release(void *user, void *data) {
 }
 static void delete_managed(rs_dl_versioned *self) { ++*(int *)self->owner; }
 
-static void drop_tensor(probe_out *out) { reshard_tensor_release(out->object); }
-static void drop_device(probe_out *out) { reshard_device_release(out->object); }
-static void drop_managed(probe_out *out) {
+static void drop_tensor(fault_output *out) { reshard_tensor_release(out->object); }
+static void drop_device(fault_output *out) { reshard_device_release(out->object); }
+static void drop_managed(fault_output *out) {
   rs_dl_versioned *managed = out->object;
   managed->deleter(managed);
 }
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)with;
   return out->object != NULL;
 }
 
 /* Keeps *out as it was until there is a result. */
 #define MAKE(name, type, expression) \
-  static reshard_status name(probe_out *out, const void *with) { \
+  static reshard_status name(fault_output *out, const void *with) { \
     local *l = (local *)with; \
     type made = out->object; \
     reshard_status status = (expression); \
@@ -65,7 +65,7 @@ MAKE(make_imported, reshard_tensor, reshard_tensor_from_dlpack(&l->managed, 1, 0
 MAKE(make_exported, void *, reshard_tensor_to_dlpack(l->tensor, 1, &made))
 
 /* Allocates storage that is freed, and frees it again; a failed call leaves it freed. */
-static reshard_status alloc_storage(probe_out *out, const void *with) {
+static reshard_status alloc_storage(fault_output *out, const void *with) {
   const local *l = with;
   int allocated = 0;
   reshard_status status = reshard_storage_alloc(l->freed, LARGE, NULL, &allocated);
@@ -75,7 +75,7 @@ static reshard_status alloc_storage(probe_out *out, const void *with) {
     out->number = -1; /* which is found to be written to */
   return status;
 }
-static bool is_there(const probe_out *out, const void *with) {
+static bool is_there(const fault_output *out, const void *with) {
   local *l = (local *)with;
   bool there = out->number == 1 && reshard_data_allocated(l->freed);
   return reshard_storage_free(l->freed, NULL, NULL) == RESHARD_SUCCESS && there;
@@ -102,7 +102,7 @@ static void test_calls(void **state) {
                                            .shape = shape,
                                            .strides = strides}};
   const struct {
-    probe probe;
+    fault_local call;
     int64_t allocations; /* at least */
   } cases[] = {
       {{"reshard_device_create", make_device, any, drop_device, &l}, 3},
@@ -118,13 +118,13 @@ static void test_calls(void **state) {
       {{"reshard_storage_alloc", alloc_storage, is_there, NULL, &l}, 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    int64_t allocations = probe_run(&cases[i].probe);
+    int64_t allocations = fault_local_run(&cases[i].call);
     if (allocations < cases[i].allocations)
-      fail_msg("%s allocates %lld times", cases[i].probe.name, (long long)allocations);
+      fail_msg("%s allocates %lld times", cases[i].call.name, (long long)allocations);
     /* a run that is well after each that failed, and the last one */
-    if (cases[i].probe.call == make_wrapped)
+    if (cases[i].call.call == make_wrapped)
       assert_int_equal(l.released, allocations + 1);
-    if (cases[i].probe.call == make_imported)
+    if (cases[i].call.call == make_imported)
       assert_int_equal(l.deleted, allocations + 1);
   }
   reshard_tensor_release(l.tensor);

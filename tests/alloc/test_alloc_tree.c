@@ -6,23 +6,23 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool any(const probe_out *out, const void *with) {
+static bool any(const fault_output *out, const void *with) {
   (void)with;
   return out->object != NULL;
 }
 
-static void release(probe_out *out) { reshard_tree_release(out->object); }
+static void release(fault_output *out) { reshard_tree_release(out->object); }
 
 /* --- Containers ----------------------------------------------------------------------------------------------- */
 
-static reshard_status make_bytes(probe_out *out, const void *with) {
+static reshard_status make_bytes(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_bytes(with, 3, &s);
   if (status == RESHARD_SUCCESS)
@@ -32,7 +32,7 @@ static reshard_status make_bytes(probe_out *out, const void *with) {
 
 /* A container with more than it has room for at first, each child in it once alone and once in a list. What was put
  * before something failed is there. */
-static reshard_status fill(probe_out *out, const void *with) {
+static reshard_status fill(fault_output *out, const void *with) {
   bool dict = with != NULL;
   reshard_tree s, child = NULL;
   reshard_status status = dict ? reshard_tree_dict(&s) : reshard_tree_list(&s);
@@ -92,7 +92,7 @@ static void tear_down(chain *x) {
   reshard_tree_release(x->d);
 }
 
-static reshard_status close_cycle(probe_out *out, const void *with) {
+static reshard_status close_cycle(fault_output *out, const void *with) {
   const chain *x = with;
   reshard_status status = reshard_tree_set(x->c, "d", x->d);
   assert_int_equal(reshard_tree_count(x->c), 1);
@@ -102,7 +102,7 @@ static reshard_status close_cycle(probe_out *out, const void *with) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status at_path(probe_out *out, const void *with) {
+static reshard_status at_path(fault_output *out, const void *with) {
   const chain *x = with;
   reshard_tree found;
   reshard_status status = reshard_tree_at(x->d, "a.b.c.e.f", &found);
@@ -117,7 +117,7 @@ static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf
   return RESHARD_SUCCESS;
 }
 
-static reshard_status visit(probe_out *out, const void *with) {
+static reshard_status visit_tree(fault_output *out, const void *with) {
   const chain *x = with;
   int64_t n = 0;
   reshard_status status = reshard_tree_visit(x->d, count_leaf, &n);
@@ -126,7 +126,7 @@ static reshard_status visit(probe_out *out, const void *with) {
   return status;
 }
 
-static bool is_one(const probe_out *out, const void *with) {
+static bool is_one(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
@@ -135,18 +135,18 @@ static void test_containers(void **state) {
   (void)state;
   chain x;
   set_up(&x);
-  assert_int_equal(probe_run(&(probe){"bytes", make_bytes, any, release, "abc"}), 2);
-  assert_true(probe_run(&(probe){"dict", fill, any, release, "dict"}) > 45);
-  assert_true(probe_run(&(probe){"list", fill, any, release, NULL}) > 20);
-  assert_true(probe_run(&(probe){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
-  assert_true(probe_run(&(probe){"path", at_path, any, NULL, &x}) >= 4);
-  assert_true(probe_run(&(probe){"visit", visit, is_one, NULL, &x}) >= 2);
+  assert_int_equal(fault_local_run(&(fault_local){"bytes", make_bytes, any, release, "abc"}), 2);
+  assert_true(fault_local_run(&(fault_local){"dict", fill, any, release, "dict"}) > 45);
+  assert_true(fault_local_run(&(fault_local){"list", fill, any, release, NULL}) > 20);
+  assert_true(fault_local_run(&(fault_local){"cycle", close_cycle, is_one, NULL, &x}) >= 2);
+  assert_true(fault_local_run(&(fault_local){"path", at_path, any, NULL, &x}) >= 4);
+  assert_true(fault_local_run(&(fault_local){"visit", visit_tree, is_one, NULL, &x}) >= 2);
   tear_down(&x);
 }
 
 /* --- Kinds ---------------------------------------------------------------------------------------------------- */
 
-static reshard_status make_struct(probe_out *out, const void *with) {
+static reshard_status make_struct(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_struct(with, &s);
   if (status == RESHARD_SUCCESS)
@@ -154,7 +154,7 @@ static reshard_status make_struct(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status make_packed(probe_out *out, const void *with) {
+static reshard_status make_packed(fault_output *out, const void *with) {
   static const int64_t sizes[2] = {2, 1}, order[2] = {1, 0};
   reshard_tree s;
   reshard_status status = reshard_tree_packed((reshard_tensor)with, 2, sizes, order, order, &s);
@@ -167,7 +167,7 @@ static void add_one(void *value) { ++*(int *)value; }
 static void take_one(void *value) { --*(int *)value; }
 static const reshard_tree_type counted = {.name = "Counter", .retain = add_one, .release = take_one};
 
-static reshard_status make_opaque(probe_out *out, const void *with) {
+static reshard_status make_opaque(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_opaque(&counted, (void *)with, &s);
   assert_int_equal(*(const int *)with, status == RESHARD_SUCCESS);
@@ -177,7 +177,7 @@ static reshard_status make_opaque(probe_out *out, const void *with) {
 }
 
 /* A set and a dict with integer keys, which are as they were after an error. */
-static reshard_status fill_set(probe_out *out, const void *with) {
+static reshard_status fill_set(fault_output *out, const void *with) {
   reshard_tree s, d = NULL, leaf = (reshard_tree)with;
   reshard_status status = reshard_tree_create_set(&s);
   if (status != RESHARD_SUCCESS)
@@ -200,7 +200,7 @@ static reshard_status fill_set(probe_out *out, const void *with) {
   return status;
 }
 
-static bool one_member(const probe_out *out, const void *with) {
+static bool one_member(const fault_output *out, const void *with) {
   reshard_tree s;
   (void)with;
   return reshard_tree_find_int(out->object, -3, &s) == RESHARD_SUCCESS && reshard_tree_count(s) == 1;
@@ -210,12 +210,12 @@ static void test_kinds(void **state) {
   (void)state;
   reshard_tensor data = floats(3);
   int count = 0;
-  assert_int_equal(probe_run(&(probe){"struct", make_struct, any, release, "S"}), 3);
-  assert_int_equal(probe_run(&(probe){"packed", make_packed, any, release, data}), 8);
-  assert_int_equal(probe_run(&(probe){"opaque", make_opaque, any, release, &count}), 1);
+  assert_int_equal(fault_local_run(&(fault_local){"struct", make_struct, any, release, "S"}), 3);
+  assert_int_equal(fault_local_run(&(fault_local){"packed", make_packed, any, release, data}), 8);
+  assert_int_equal(fault_local_run(&(fault_local){"opaque", make_opaque, any, release, &count}), 1);
   assert_int_equal(count, 0);
   reshard_tree leaf = text("member");
-  assert_true(probe_run(&(probe){"set", fill_set, one_member, release, leaf}) >= 10);
+  assert_true(fault_local_run(&(fault_local){"set", fill_set, one_member, release, leaf}) >= 10);
   reshard_tree_release(leaf);
   reshard_tensor_release(data);
 }
@@ -247,7 +247,7 @@ static reshard_status change(void *user, const char *path, reshard_tree leaf, re
   return reshard_tree_get_int(leaf, &value) == RESHARD_SUCCESS ? reshard_tree_int(value + 1, mapped) : RESHARD_SUCCESS;
 }
 
-static reshard_status map(probe_out *out, const void *with) {
+static reshard_status map(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_map((reshard_tree)with, change, NULL, &s);
   if (status == RESHARD_SUCCESS)
@@ -255,7 +255,7 @@ static reshard_status map(probe_out *out, const void *with) {
   return status;
 }
 
-static bool mapped_well(const probe_out *out, const void *with) {
+static bool mapped_well(const fault_output *out, const void *with) {
   return value_at(out->object, "deep.0.0.0.1") == 17 && value_at((reshard_tree)with, "deep.0.0.0.1") == 16 &&
          node_at(out->object, "s") == node_at((reshard_tree)with, "s");
 }
@@ -268,7 +268,7 @@ static reshard_status change_tensor(void *user, const char *path, reshard_tensor
   return reshard_tensor_create(RESHARD_F32, 1, &three, mapped);
 }
 
-static reshard_status map_tensors(probe_out *out, const void *with) {
+static reshard_status map_tensors(fault_output *out, const void *with) {
   reshard_tree s;
   reshard_status status = reshard_tree_map_tensors((reshard_tree)with, change_tensor, NULL, &s);
   if (status == RESHARD_SUCCESS)
@@ -276,7 +276,7 @@ static reshard_status map_tensors(probe_out *out, const void *with) {
   return status;
 }
 
-static bool tensors_well(const probe_out *out, const void *with) {
+static bool tensors_well(const fault_output *out, const void *with) {
   reshard_tensor a, b;
   return node_at(out->object, "low") == node_at(out->object, "s.low") &&
          node_at(out->object, "deep") == node_at((reshard_tree)with, "deep") &&
@@ -285,7 +285,7 @@ static bool tensors_well(const probe_out *out, const void *with) {
 }
 
 /* A mapped dict whose names are the other's until it is filled: then a copy of them is. */
-static reshard_status fill_mapped(probe_out *out, const void *with) {
+static reshard_status fill_mapped(fault_output *out, const void *with) {
   reshard_tree mapped, child, copied = NULL;
   assert_int_equal(reshard_tree_child((reshard_tree)with, 0, NULL, &child), RESHARD_SUCCESS);
   reshard_status status = reshard_tree_map_tensors(child, change_tensor, NULL, &mapped);
@@ -302,7 +302,7 @@ static reshard_status fill_mapped(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status flatten(probe_out *out, const void *with) {
+static reshard_status flatten(fault_output *out, const void *with) {
   const reshard_tree_leaves *flat;
   reshard_status status = reshard_tree_flatten((reshard_tree)with, &flat);
   if (status == RESHARD_SUCCESS)
@@ -310,7 +310,7 @@ static reshard_status flatten(probe_out *out, const void *with) {
   return status;
 }
 
-static bool flat_well(const probe_out *out, const void *with) {
+static bool flat_well(const fault_output *out, const void *with) {
   const reshard_tree_leaves *flat = out->object;
   bool good = flat->n == 27; /* one is at two places */
   for (int64_t i = 0; i < flat->n; i++)
@@ -318,7 +318,7 @@ static bool flat_well(const probe_out *out, const void *with) {
   return good;
 }
 
-static void release_flat(probe_out *out) { reshard_tree_leaves_release(out->object); }
+static void release_flat(fault_output *out) { reshard_tree_leaves_release(out->object); }
 
 typedef struct rebuild {
   reshard_tree tree;
@@ -326,7 +326,7 @@ typedef struct rebuild {
   reshard_tree leaves[27];
 } rebuild;
 
-static reshard_status rebuild_tree(probe_out *out, const void *with) {
+static reshard_status rebuild_tree(fault_output *out, const void *with) {
   const rebuild *r = with;
   reshard_tree s;
   reshard_status status = reshard_tree_rebuild(r->tree, r->flat->n, r->leaves, &s);
@@ -335,7 +335,7 @@ static reshard_status rebuild_tree(probe_out *out, const void *with) {
   return status;
 }
 
-static reshard_status compare(probe_out *out, const void *with) {
+static reshard_status compare_trees(fault_output *out, const void *with) {
   const reshard_tree *both = with;
   int equal;
   reshard_status status = reshard_tree_equal(both[0], both[1], &equal);
@@ -344,12 +344,12 @@ static reshard_status compare(probe_out *out, const void *with) {
   return status;
 }
 
-static bool is_equal(const probe_out *out, const void *with) {
+static bool is_equal(const fault_output *out, const void *with) {
   (void)with;
   return out->number == 1;
 }
 
-static reshard_status print(probe_out *out, const void *with) {
+static reshard_status print(fault_output *out, const void *with) {
   char text[4096];
   reshard_status status = reshard_tree_print((reshard_tree)with, text, sizeof text, NULL);
   if (status == RESHARD_SUCCESS)
@@ -364,18 +364,18 @@ static void test_trees(void **state) {
   assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
   memcpy(r.leaves, r.flat->leaves, sizeof r.leaves);
   r.leaves[1] = r.leaves[0];
-  assert_true(probe_run(&(probe){"map", map, mapped_well, release, tree}) > 45);
-  assert_true(probe_run(&(probe){"map tensors", map_tensors, tensors_well, release, tree}) > 15);
-  assert_true(probe_run(&(probe){"fill mapped", fill_mapped, any, release, tree}) > 10);
-  assert_true(probe_run(&(probe){"flatten", flatten, flat_well, release_flat, tree}) > 10);
-  assert_true(probe_run(&(probe){"rebuild", rebuild_tree, any, release, &r}) > 10);
-  assert_true(probe_run(&(probe){"print", print, is_equal, NULL, tree}) > 8);
+  assert_true(fault_local_run(&(fault_local){"map", map, mapped_well, release, tree}) > 45);
+  assert_true(fault_local_run(&(fault_local){"map tensors", map_tensors, tensors_well, release, tree}) > 15);
+  assert_true(fault_local_run(&(fault_local){"fill mapped", fill_mapped, any, release, tree}) > 10);
+  assert_true(fault_local_run(&(fault_local){"flatten", flatten, flat_well, release_flat, tree}) > 10);
+  assert_true(fault_local_run(&(fault_local){"rebuild", rebuild_tree, any, release, &r}) > 10);
+  assert_true(fault_local_run(&(fault_local){"print", print, is_equal, NULL, tree}) > 8);
   /* Equal, and other containers where there was a change: the leaves are the first one's again. */
   reshard_tree both[2] = {tree, NULL};
   assert_int_equal(reshard_tree_map(tree, change, NULL, &other), RESHARD_SUCCESS);
   assert_int_equal(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]), RESHARD_SUCCESS);
   assert_true(both[1] != tree);
-  assert_true(probe_run(&(probe){"equal", compare, is_equal, NULL, both}) >= 1);
+  assert_true(fault_local_run(&(fault_local){"equal", compare_trees, is_equal, NULL, both}) >= 1);
   reshard_tree_release(both[1]);
   reshard_tree_release(other);
   reshard_tree_leaves_release(r.flat);
@@ -391,14 +391,14 @@ static void test_pairs(void **state) {
     for (int k = 0; k < 20; k++)
       both[i] = append(append(list(), reshard_tree_retain(both[i])), both[i]);
   }
-  assert_true(probe_run(&(probe){"pairs", compare, is_equal, NULL, both}) > 22);
+  assert_true(fault_local_run(&(fault_local){"pairs", compare_trees, is_equal, NULL, both}) > 22);
   reshard_tree_release(both[0]);
   reshard_tree_release(both[1]);
 }
 
 /* --- Names ---------------------------------------------------------------------------------------------------- */
 
-static reshard_status rename_keys(probe_out *out, const void *with) {
+static reshard_status rename_keys(fault_output *out, const void *with) {
   reshard_tree dict = (reshard_tree)with, found;
   reshard_status status = reshard_tree_replace_by_prefix(dict, "a.", "much longer.");
   bool renamed = reshard_tree_find(dict, "much longer.3", &found) == RESHARD_SUCCESS;
@@ -420,7 +420,7 @@ typedef struct arguments {
   reshard_tree args, kwargs;
 } arguments;
 
-static reshard_status pack_unpack(probe_out *out, const void *with) {
+static reshard_status pack_unpack(fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_tree values = NULL, names = NULL, args = NULL, kwargs = NULL;
   reshard_status status = reshard_tree_pack_kwargs(a->args, a->kwargs, &values, &names);
@@ -439,8 +439,8 @@ static void test_names(void **state) {
   (void)state;
   reshard_tree keys = set(set(set(dict(), "b.2", integer(1)), "a.3", integer(2)), "a.5", integer(3));
   arguments a = {append(append(tuple(), integer(1)), integer(2)), keys};
-  assert_true(probe_run(&(probe){"kwargs", pack_unpack, any, release, &a}) > 15);
-  assert_true(probe_run(&(probe){"prefix", rename_keys, is_equal, NULL, keys}) >= 6);
+  assert_true(fault_local_run(&(fault_local){"kwargs", pack_unpack, any, release, &a}) > 15);
+  assert_true(fault_local_run(&(fault_local){"prefix", rename_keys, is_equal, NULL, keys}) >= 6);
   reshard_tree_release(a.args);
   reshard_tree_release(keys);
 }

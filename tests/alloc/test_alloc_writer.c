@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/probe.h"
+#include "support/fault_local.h"
 #include "support/fixtures/scratch.h"
 
 #include "file/write/writer.h"
@@ -36,7 +36,7 @@ static int64_t entries(void) {
   return n;
 }
 
-static void make(writer_case *c, const char *name, const char *layout, int64_t n, int64_t index_bytes, int dedup) {
+static void make_case(writer_case *c, const char *name, const char *layout, int64_t n, int64_t index_bytes, int dedup) {
   static const char *const names[TENSORS] = {"a", "b\xc3\xa9", "c"};
   *c = (writer_case){.n = n};
   snprintf(c->path, sizeof c->path, "%s", scratch_path(name));
@@ -52,7 +52,7 @@ static void drop(writer_case *c) {
     reshard_layout_release(c->tensors[i].layout);
 }
 
-static reshard_status create(probe_out *out, const void *with) {
+static reshard_status create(fault_output *out, const void *with) {
   const writer_case *c = with;
   reshard_writer writer = out->object;
   reshard_status status = reshard_writer_create(c->path, c->n, c->tensors, &c->options, &writer);
@@ -62,16 +62,16 @@ static reshard_status create(probe_out *out, const void *with) {
   return status;
 }
 
-static bool created(const probe_out *out, const void *with) {
+static bool created(const fault_output *out, const void *with) {
   const writer_case *c = with;
   const rs_store *store = rs_writer_store(out->object);
   return store->tensors.n == c->n && store->files.n > 0 && entries() == 1;
 }
 
-static void abandon(probe_out *out) { reshard_writer_abandon(out->object); }
+static void abandon(fault_output *out) { reshard_writer_abandon(out->object); }
 
 /* Rows of boxes that lie side by side pass through scratch memory. */
-static reshard_status put(probe_out *out, const void *with) {
+static reshard_status put_bytes(fault_output *out, const void *with) {
   const writer_case *c = with;
   const void *const buffers[] = {data};
   reshard_writer writer;
@@ -92,7 +92,7 @@ static reshard_status put(probe_out *out, const void *with) {
   return status;
 }
 
-static bool put_well(const probe_out *out, const void *with) {
+static bool put_well(const fault_output *out, const void *with) {
   const writer_case *c = with;
   scratch_remove(strrchr(c->path, '/') + 1);
   return out->number == 1 && entries() == 0;
@@ -114,9 +114,9 @@ static void test_writers(void **state) {
                {"flat", "flat()", 2, 0, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     writer_case c;
-    make(&c, cases[i].name, cases[i].layout, cases[i].n, cases[i].index_bytes, cases[i].dedup);
-    assert_true(probe_run(&(probe){cases[i].name, create, created, abandon, &c}) >= 12);
-    assert_true(probe_run(&(probe){cases[i].name, put, put_well, NULL, &c}) >= 12);
+    make_case(&c, cases[i].name, cases[i].layout, cases[i].n, cases[i].index_bytes, cases[i].dedup);
+    assert_true(fault_local_run(&(fault_local){cases[i].name, create, created, abandon, &c}) >= 12);
+    assert_true(fault_local_run(&(fault_local){cases[i].name, put_bytes, put_well, NULL, &c}) >= 12);
     drop(&c);
   }
 }

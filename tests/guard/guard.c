@@ -64,7 +64,8 @@ static void descendants(processes *list) {
     add_children(list, list->at[i]);
 }
 
-/* Whether this system tells: some kernels are built without it. Where it does not, nothing but ctest's limit ends a hang. */
+/* True when this system can tell: some kernels are built without it. Where it does not, nothing but ctest's limit ends
+ * a hang. */
 static bool tells_children(void) {
   char path[96];
   snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getpid(), (int)getpid());

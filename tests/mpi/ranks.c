@@ -2,7 +2,12 @@
  * order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
 #include "bench/verify/case_check.h"
-#include "support/contracts/contract.h"
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/groups.h"
+#include "support/contracts/mesh.h"
+#include "support/contracts/sharded.h"
+#include "support/contracts/state.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -214,20 +219,20 @@ static void aborts(void) {
 
 /* --- Meshes, DTensors, sharded tensors -------------------------------------------------------------------------- */
 
-static void sites(int64_t n, const char *directory) {
-  site s = {.comm = open_comm(60000)};
+static void contracts(int64_t n, const char *directory) {
+  contract_rank s = {.comm = open_comm(60000)};
   int64_t seen = 0;
   CHECK(reshard_sharder_create(s.comm, NULL, &s.sharder) == RESHARD_SUCCESS, "a sharder");
   for (int64_t i = 0; i < n; i++) {
-    seen += site_check_meshes(&s, 100 + (uint64_t)i);
-    site_check_dtensor(&s, 200 + (uint64_t)i);
-    site_check_sharded(&s, 300 + (uint64_t)i);
-    site_check_state(&s, 400 + (uint64_t)i, directory);
+    seen += contract_check_meshes(&s, 100 + (uint64_t)i);
+    contract_check_dtensor(&s, 200 + (uint64_t)i);
+    contract_check_sharded(&s, 300 + (uint64_t)i);
+    contract_check_state(&s, 400 + (uint64_t)i, directory);
   }
   CHECK(seen > n, "%lld sub-communicators in %lld meshes", (long long)seen, (long long)n);
-  site_check_refusals(&s);
-  site_check_fsdp(&s, 1);
-  site_check_groups(&s, directory);
+  contract_check_refusals(&s);
+  contract_check_fsdp(&s, 1);
+  contract_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);
   reshard_sharder_destroy(s.sharder);
   reshard_comm_destroy(s.comm);
@@ -277,8 +282,8 @@ int main(int argc, char **argv) {
     refusals();
   else if (strcmp(what, "splits") == 0)
     splits();
-  else if (strcmp(what, "sites") == 0)
-    sites(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_sites");
+  else if (strcmp(what, "contracts") == 0)
+    contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_contracts");
   else if (strcmp(what, "deadline") == 0)
     deadline(), deadline_of_messages();
   else if (strcmp(what, "aborts") == 0)
@@ -286,7 +291,8 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | sites [N [DIRECTORY]] | deadline | aborts | large");
+    CHECK(false,
+          "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | aborts | large");
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%s, %d ranks: %d checks failed\n", what, size, all);

@@ -3,7 +3,7 @@
 #ifndef TESTS_FILE_CASE_H
 #define TESTS_FILE_CASE_H
 
-#include "support/oracles/files.h"
+#include "support/oracles/file_random.h"
 
 #ifdef RS_HAVE_JANSSON
 

@@ -5,6 +5,7 @@
 
 #include "executor/probes.h"
 #include "simt.h"
+#include "support/fixtures/draw.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,19 +30,10 @@ enum { CASES = 2000 };
 #endif
 enum { MAX_AXES = 8, SMS = 4 };
 
-static uint64_t state, seed;
+static uint64_t seed;
 static int64_t hits[RS_BOX_TRANSPOSE + 1][3]; /* tiles by kind and loops (one, two, more) */
 static int64_t contiguous_hits[2], bulk_hits[2], transpose_hits[5],
     unequal_hits; /* rows class or not; by element; shifted rows */
-
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
-static int64_t between(int64_t lo, int64_t hi) { return lo + below(hi - lo + 1); }
 
 /* --- Copies, and what they should do --- */
 
@@ -316,7 +308,7 @@ static rs_box_policy random_policy(void) {
 static void random_boxes(void **test) {
   (void)test;
   for (int k = 0; k < CASES; k++) {
-    state = seed = 20261121 + (uint64_t)k;
+    draw_state = seed = 20261121 + (uint64_t)k;
     simt_set_order(seed % 3 == 0 ? 0 : seed);
     program programs[4] = {0};
     int n = below(3) == 0 ? (int)between(2, 4) : 1;
@@ -342,7 +334,7 @@ static void random_boxes(void **test) {
 static void every_alignment(void **test) {
   (void)test;
   static const int64_t runs[] = {1, 2, 3, 7, 8, 12, 16, 31, 32, 48, 63, 100, 127, 128, 129, 144, 160, 255, 256, 1000};
-  state = seed = 7;
+  draw_state = seed = 7;
   simt_set_order(seed);
   for (size_t r = 0; r < sizeof runs / sizeof *runs; r++)
     for (int64_t shift = 0; shift < 16; shift++) {
@@ -366,7 +358,7 @@ static void every_alignment(void **test) {
 static void many_bulk_tiles(void **test) {
   (void)test;
   for (seed = 1; seed <= 4; seed++) {
-    state = seed;
+    draw_state = seed;
     program p = {0};
     box b = {.element = 16, .naxes = 1, .axes = {{50000, 16, 16}}};
     measure(&b);
@@ -403,7 +395,7 @@ static void all_were_hit(void **test) {
 static void spans(void **test) {
   (void)test;
   for (int k = 0; k < CASES / 20; k++) {
-    state = seed = 900 + (uint64_t)k;
+    draw_state = seed = 900 + (uint64_t)k;
     rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128, .streaming = below(2) == 0};
     char *src[RS_BOX_SPANS], *dst[RS_BOX_SPANS];
     int64_t bytes[RS_BOX_SPANS], from[RS_BOX_SPANS], to[RS_BOX_SPANS];
@@ -434,7 +426,7 @@ static void spans(void **test) {
 static void turns(void **test) {
   (void)test;
   for (int k = 0; k < 200; k++) {
-    state = seed = 40 + (uint64_t)k;
+    draw_state = seed = 40 + (uint64_t)k;
     rs_box_batch batch = {0};
     static rs_box_tile tiles[64];
     int n = (int)between(1, 9);

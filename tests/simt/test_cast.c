@@ -3,10 +3,10 @@
  * of casts of any shape and alignment. */
 #include "kernels/cast.h"
 
-#include "draw.h"
 #include "executor/probes.h"
 #include "executor/toolkit_numbers.h"
 #include "simt.h"
+#include "support/fixtures/draw.h"
 #include "support/oracles/cast.h"
 
 #include "device/device.h"

@@ -2,9 +2,9 @@
  * out of range, and selections that are cut in several launches. Memory is exact, so that one byte too far is found. */
 #include "kernels/index_select.h"
 
-#include "draw.h"
 #include "executor/probes.h"
 #include "simt.h"
+#include "support/fixtures/draw.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -67,7 +67,7 @@ void vg_quiet(bool quiet);
 
 int vg_reports(void);
 const char *vg_report(int i); /* NULL when there are not so many */
-/* How many reports contain all of the words, each up to a space ("race write stage"). */
+/* Number of reports that contain all of the words, each up to a space ("race write stage"). */
 int vg_reports_with(const char *words);
 
 /* --- What the test itself does ---------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ void vg_name_thread(const char *name);
 /* Runs everything that can run, without a synchronisation in the sense of the checker. */
 void vg_drain(void);
 
-/* Are the accesses of kernels seen in this build? Not under ThreadSanitizer: nothing is checked there. */
+/* True when this build sees the accesses of kernels. Under ThreadSanitizer it does not, and nothing is checked. */
 bool vg_sees_kernels(void);
 
 /* A number of what ran in which order since vg_begin: threads that took turns, and operations. The same seed gives the
@@ -160,7 +160,7 @@ vg_edge_result vg_for_each_edge(const vg_edge_search *search);
 bool vg_proving(void);
 /* n, or when proving `full`, times RESHARD_TEST_SCALE; at least 1. */
 int64_t vg_scaled(int64_t n, int64_t full);
-/* What to add to the seeds of random cases: VG_SEED, 0 without it. */
+/* Offset of the seeds of random cases: VG_SEED, 0 without it. */
 uint64_t vg_first_seed(void);
 /* A line of the report: nothing when not proving. The fields of a line are between bars; the first one says what it is
  * (tests/virtual_gpu/prove). */

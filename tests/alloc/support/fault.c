@@ -51,7 +51,7 @@ int64_t fault_calls(void) { return atomic_load(&calls); }
 int64_t fault_bytes(void) { return atomic_load(&bytes); }
 int64_t fault_peak(void) { return atomic_load(&peak); }
 
-/* Is this the call that fails? */
+/* True for the call that fails. */
 static bool fails(fault_kind kind) {
   atomic_fetch_add(&calls, 1);
   if (!marked || !atomic_load(&armed) || atomic_fetch_add(&counted, 1) != atomic_load(&victim))

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool site_so(site *s, bool so, const char *what, const char *file, int line) {
+bool contract_check(contract_rank *s, bool so, const char *what, const char *file, int line) {
   if (so)
     return true;
   if (s->wrong++ < 3)
@@ -16,47 +16,48 @@ bool site_so(site *s, bool so, const char *what, const char *file, int line) {
   return false;
 }
 
-void site_all(site *s, reshard_status status, reshard_status wanted, const char *part, const char *what,
-              const char *file, int line) {
+void contract_all(contract_rank *s, reshard_status status, reshard_status wanted, const char *part, const char *what,
+                  const char *file, int line) {
   char mine[1024] = "";
   rs_strings *all;
   snprintf(mine, sizeof mine, "%d %s", (int)status, status != RESHARD_SUCCESS ? reshard_last_error() : "");
-  site_so(s, status == wanted, what, file, line);
-  site_so(s, status == RESHARD_SUCCESS || part == NULL || strstr(mine, part) != NULL, part, file, line);
-  if (!SITE_GOOD(s, rs_comm_gather_bytes(s->comm, RESHARD_SUCCESS, mine, (int64_t)strlen(mine), &all)))
+  contract_check(s, status == wanted, what, file, line);
+  contract_check(s, status == RESHARD_SUCCESS || part == NULL || strstr(mine, part) != NULL, part, file, line);
+  if (!CONTRACT_SUCCEEDS(s, rs_comm_gather_bytes(s->comm, RESHARD_SUCCESS, mine, (int64_t)strlen(mine), &all)))
     return;
   for (int64_t r = 0; r < all->n; r++)
     if (all->first[r + 1] - all->first[r] != (int64_t)strlen(mine) ||
         memcmp(all->bytes + all->first[r], mine, strlen(mine)) != 0)
-      site_so(s, false, "all ranks have one status and text", file, line);
+      contract_check(s, false, "all ranks have one status and text", file, line);
   rs_strings_release(all);
 }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------ */
 
-void site_copy(const site *s, void *dst, const void *src, size_t bytes) {
+void contract_copy(const contract_rank *s, void *dst, const void *src, size_t bytes) {
   if (bytes > 0 && s->copy != NULL)
     s->copy(s->stream, dst, src, bytes);
   else if (bytes > 0)
     memcpy(dst, src, bytes);
 }
 
-static reshard_status create(const site *s, reshard_dtype dtype, int ndim, const int64_t *shape, reshard_tensor *out) {
+static reshard_status create(const contract_rank *s, reshard_dtype dtype, int ndim, const int64_t *shape,
+                             reshard_tensor *out) {
   return s->device != NULL ? reshard_tensor_create_on(s->device, dtype, ndim, shape, s->stream, out)
                            : reshard_tensor_create(dtype, ndim, shape, out);
 }
 
-reshard_tensor site_tensor(site *s, reshard_dtype dtype, int ndim, const int64_t *shape, bool strided) {
+reshard_tensor contract_tensor(contract_rank *s, reshard_dtype dtype, int ndim, const int64_t *shape, bool strided) {
   int64_t strides[RESHARD_MAX_DIMS], step = 2;
   reshard_tensor whole = NULL, view = NULL;
   if (!strided)
-    return SITE_GOOD(s, create(s, dtype, ndim, shape, &whole)) ? whole : NULL;
+    return CONTRACT_SUCCEEDS(s, create(s, dtype, ndim, shape, &whole)) ? whole : NULL;
   for (int d = 0; d < ndim; d++) {
     strides[d] = step;
     step *= shape[d] > 0 ? shape[d] : 1;
   }
-  if (SITE_GOOD(s, create(s, dtype, 1, &step, &whole)))
-    SITE_GOOD(s, reshard_tensor_as_strided(whole, ndim, shape, strides, 0, &view));
+  if (CONTRACT_SUCCEEDS(s, create(s, dtype, 1, &step, &whole)))
+    CONTRACT_SUCCEEDS(s, reshard_tensor_as_strided(whole, ndim, shape, strides, 0, &view));
   reshard_tensor_release(whole);
   return view;
 }
@@ -78,20 +79,21 @@ static int64_t place_of(const reshard_tensor_info *info, int64_t e) {
   return place;
 }
 
-void site_stamp(site *s, reshard_tensor array, int64_t n, const int64_t *index, bool flat, uint64_t key) {
+void contract_fill(contract_rank *s, reshard_tensor array, int64_t n, const int64_t *index, bool flat, uint64_t key) {
   reshard_tensor_info info;
-  if (!SITE_GOOD(s, reshard_tensor_get_info(array, &info)) || !SITE_SO(s, flat || info.elements == n))
+  if (!CONTRACT_SUCCEEDS(s, reshard_tensor_get_info(array, &info)) || !CONTRACT_CHECK(s, flat || info.elements == n))
     return;
   size_t width = reshard_dtype_size(info.dtype), bytes = (size_t)(flat ? n : reach_of(&info)) * width;
   unsigned char *host = cli_alloc((int64_t)bytes + 1, 1);
   memset(host, 0x5a, bytes);
   for (int64_t e = 0; e < n; e++)
     oracle_stamp(key, index != NULL ? index[e] : e, width, host + (size_t)(flat ? e : place_of(&info, e)) * width);
-  site_copy(s, info.data, host, bytes);
+  contract_copy(s, info.data, host, bytes);
   free(host);
 }
 
-int64_t site_unlike(site *s, reshard_tensor array, int64_t n, const int64_t *index, bool flat, uint64_t key) {
+int64_t contract_count_wrong(contract_rank *s, reshard_tensor array, int64_t n, const int64_t *index, bool flat,
+                             uint64_t key) {
   reshard_tensor_info info;
   if (array == NULL || reshard_tensor_get_info(array, &info) != RESHARD_SUCCESS || (!flat && info.elements != n))
     return n + 1;
@@ -99,11 +101,11 @@ int64_t site_unlike(site *s, reshard_tensor array, int64_t n, const int64_t *ind
   int64_t wrong = 0, held = flat || info.contiguous ? n : reach_of(&info);
   unsigned char *host = cli_alloc(held * (int64_t)width + 1, 1), stamp[16];
   if (flat || info.contiguous)
-    site_copy(s, host, info.data, (size_t)held * width);
+    contract_copy(s, host, info.data, (size_t)held * width);
   else /* what lies between was never written */
     for (int64_t e = 0; e < n; e++)
-      site_copy(s, host + (size_t)place_of(&info, e) * width, (char *)info.data + (size_t)place_of(&info, e) * width,
-                width);
+      contract_copy(s, host + (size_t)place_of(&info, e) * width,
+                    (char *)info.data + (size_t)place_of(&info, e) * width, width);
   for (int64_t e = 0; e < n; e++) {
     oracle_stamp(key, index != NULL ? index[e] : e, width, stamp);
     wrong += memcmp(host + (size_t)(flat || info.contiguous ? e : place_of(&info, e)) * width, stamp, width) != 0;
@@ -117,15 +119,15 @@ static int64_t elements_of(reshard_tensor tensor) {
   return reshard_tensor_get_info(tensor, &info) == RESHARD_SUCCESS ? info.elements : -1;
 }
 
-void site_stamp_whole(site *s, reshard_tensor whole, uint64_t key) {
-  site_stamp(s, whole, elements_of(whole), NULL, false, key);
+void contract_fill_whole(contract_rank *s, reshard_tensor whole, uint64_t key) {
+  contract_fill(s, whole, elements_of(whole), NULL, false, key);
 }
 
-int64_t site_unlike_whole(site *s, reshard_tensor whole, uint64_t key) {
-  return site_unlike(s, whole, elements_of(whole), NULL, false, key);
+int64_t contract_count_wrong_whole(contract_rank *s, reshard_tensor whole, uint64_t key) {
+  return contract_count_wrong(s, whole, elements_of(whole), NULL, false, key);
 }
 
-int64_t site_received(const site *s) {
+int64_t contract_received(const contract_rank *s) {
   reshard_comm_stats stats = {0};
   reshard_comm_get_stats(s->comm, &stats);
   return stats.received_bytes;
@@ -133,7 +135,8 @@ int64_t site_received(const site *s) {
 
 /* --- Other communicators ----------------------------------------------------------------------------------------- */
 
-bool site_open_on(const site *s, reshard_comm comm, const reshard_sharder_options *options, site *other) {
+bool contract_rank_open_on(const contract_rank *s, reshard_comm comm, const reshard_sharder_options *options,
+                           contract_rank *other) {
   reshard_sharder_options complete = {.size = RESHARD_SHARDER_OPTIONS_INIT};
   if (options != NULL)
     complete = *options;
@@ -142,10 +145,10 @@ bool site_open_on(const site *s, reshard_comm comm, const reshard_sharder_option
   other->comm = comm;
   other->sharder = NULL;
   other->wrong = 0;
-  return SITE_GOOD(other, reshard_sharder_create(comm, &complete, &other->sharder));
+  return CONTRACT_SUCCEEDS(other, reshard_sharder_create(comm, &complete, &other->sharder));
 }
 
-void site_close_on(site *s, site *other) {
+void contract_rank_close_on(contract_rank *s, contract_rank *other) {
   reshard_sharder_destroy(other->sharder);
   s->wrong += other->wrong;
 }

@@ -1,5 +1,5 @@
 /* DTensors in random placings, against lists of elements (oracle.h). */
-#include "contract.h"
+#include "dtensor.h"
 
 #include "bench/cli/util.h"
 
@@ -48,7 +48,7 @@ static void draw_placements(rng *r, oracle_layout *l) {
 }
 
 /* like NULL: on a new mesh. */
-static void draw(site *s, rng *r, int ndim, const int64_t *shape, const way *like, way *w) {
+static void draw_placings(contract_rank *s, rng *r, int ndim, const int64_t *shape, const way *like, way *w) {
   *w = (way){.what = {.kind = RESHARD_LAYOUT_MESH, .ndim = ndim, .world = reshard_comm_size(s->comm)}};
   memcpy(w->what.shape, shape, (size_t)ndim * sizeof *shape);
   if (like != NULL) {
@@ -56,8 +56,8 @@ static void draw(site *s, rng *r, int ndim, const int64_t *shape, const way *lik
     w->mesh = reshard_mesh_retain(like->mesh);
   } else {
     w->what.nranks = draw_mesh(r, w->what.world, &w->what);
-    SITE_GOOD(s, reshard_mesh_create(s->comm, 0, w->what.mesh_ndim, w->what.mesh, NULL, w->what.nranks, w->what.ranks,
-                                     &w->mesh));
+    CONTRACT_SUCCEEDS(s, reshard_mesh_create(s->comm, 0, w->what.mesh_ndim, w->what.mesh, NULL, w->what.nranks,
+                                             w->what.ranks, &w->mesh));
   }
   draw_placements(r, &w->what);
   oracle_evaluate(&w->what, &w->held);
@@ -70,8 +70,8 @@ static void drop(way *w) {
 
 static reshard_placing placing_of(const way *w) { return (reshard_placing){w->mesh, w->what.placement, w->what.order}; }
 
-/* What this rank has; NULL: it is outside of the mesh. */
-static const oracle_buffer *mine(const site *s, const way *w) {
+/* This rank's local tensor; NULL: the rank is outside of the mesh. */
+static const oracle_buffer *mine(const contract_rank *s, const way *w) {
   int64_t r = reshard_comm_rank(s->comm);
   for (int64_t i = 0; i < w->what.nranks; i++)
     if (w->what.ranks[i] == r)
@@ -80,20 +80,20 @@ static const oracle_buffer *mine(const site *s, const way *w) {
 }
 
 /* given: of parts that the test has made, of any strides. */
-static void check(site *s, const way *w, reshard_dtensor t, bool given, uint64_t key) {
+static void check(contract_rank *s, const way *w, reshard_dtensor t, bool given, uint64_t key) {
   const oracle_buffer *b = mine(s, w);
   reshard_tensor local = reshard_dtensor_local(t);
   reshard_tensor_info info;
-  if (!SITE_SO(s, (local != NULL) == (b != NULL)) || b == NULL)
+  if (!CONTRACT_CHECK(s, (local != NULL) == (b != NULL)) || b == NULL)
     return;
-  SITE_GOOD(s, reshard_tensor_get_info(local, &info));
-  SITE_SO(s, (given || info.contiguous) && info.ndim == w->what.ndim &&
-                 memcmp(info.shape, b->shape, (size_t)info.ndim * sizeof *b->shape) == 0);
-  SITE_SO(s, site_unlike(s, local, b->n, b->index, false, key) == 0);
+  CONTRACT_SUCCEEDS(s, reshard_tensor_get_info(local, &info));
+  CONTRACT_CHECK(s, (given || info.contiguous) && info.ndim == w->what.ndim &&
+                        memcmp(info.shape, b->shape, (size_t)info.ndim * sizeof *b->shape) == 0);
+  CONTRACT_CHECK(s, contract_count_wrong(s, local, b->n, b->index, false, key) == 0);
 }
 
 /* Bytes that this rank lacks of what it gets. */
-static int64_t lacked(const site *s, const way *from, const way *to, int64_t width) {
+static int64_t lacked(const contract_rank *s, const way *from, const way *to, int64_t width) {
   oracle_region all = {.permutation = {0, 1, 2, 3, 4, 5, 6, 7}};
   oracle_counts counts = {0};
   oracle_buffers held;
@@ -106,68 +106,69 @@ static int64_t lacked(const site *s, const way *from, const way *to, int64_t wid
 }
 
 /* inferred: the global shape is found by the ranks. */
-static reshard_dtensor from_local(site *s, const way *w, reshard_dtype dtype, bool strided, bool inferred,
+static reshard_dtensor from_local(contract_rank *s, const way *w, reshard_dtype dtype, bool strided, bool inferred,
                                   uint64_t key) {
   const oracle_buffer *b = mine(s, w);
   reshard_placing placing = placing_of(w);
   reshard_tensor local = NULL;
   reshard_dtensor t = NULL;
   if (b != NULL) {
-    local = site_tensor(s, dtype, w->what.ndim, b->shape, strided);
+    local = contract_tensor(s, dtype, w->what.ndim, b->shape, strided);
     if (local != NULL)
-      site_stamp(s, local, b->n, b->index, false, key);
+      contract_fill(s, local, b->n, b->index, false, key);
   }
-  SITE_GOOD(
+  CONTRACT_SUCCEEDS(
       s, reshard_dtensor_from_local(s->sharder, &placing, local, w->what.ndim, inferred ? NULL : w->what.shape, 1, &t));
   reshard_tensor_release(local);
   if (t != NULL)
-    SITE_SO(s, reshard_dtensor_ndim(t) == w->what.ndim &&
-                   memcmp(reshard_dtensor_shape(t), w->what.shape, (size_t)w->what.ndim * sizeof(int64_t)) == 0);
+    CONTRACT_CHECK(s, reshard_dtensor_ndim(t) == w->what.ndim &&
+                          memcmp(reshard_dtensor_shape(t), w->what.shape, (size_t)w->what.ndim * sizeof(int64_t)) == 0);
   return t;
 }
 
-static void check_full(site *s, const way *w, reshard_dtensor t, uint64_t key) {
+static void check_full(contract_rank *s, const way *w, reshard_dtensor t, uint64_t key) {
   reshard_tensor whole = NULL;
-  if (!SITE_GOOD(s, reshard_dtensor_full(t, s->stream, &whole)))
+  if (!CONTRACT_SUCCEEDS(s, reshard_dtensor_full(t, s->stream, &whole)))
     return;
-  if (SITE_SO(s, (whole != NULL) == (mine(s, w) != NULL)) && whole != NULL)
-    SITE_SO(s, site_unlike_whole(s, whole, key) == 0);
+  if (CONTRACT_CHECK(s, (whole != NULL) == (mine(s, w) != NULL)) && whole != NULL)
+    CONTRACT_CHECK(s, contract_count_wrong_whole(s, whole, key) == 0);
   reshard_tensor_release(whole);
 }
 
 /* From a rank that has the whole, in the mesh or not, or from each its own. */
-static void check_distribute(site *s, const way *w, reshard_dtype dtype, int64_t src, uint64_t key) {
+static void check_distribute(contract_rank *s, const way *w, reshard_dtype dtype, int64_t src, uint64_t key) {
   const reshard_properties properties = {.dtype = dtype};
   reshard_placing placing = placing_of(w);
   bool has = src < 0 ? mine(s, w) != NULL : src == reshard_comm_rank(s->comm);
-  reshard_tensor whole = has ? site_tensor(s, dtype, w->what.ndim, w->what.shape, src % 2 == 0) : NULL;
+  reshard_tensor whole = has ? contract_tensor(s, dtype, w->what.ndim, w->what.shape, src % 2 == 0) : NULL;
   reshard_dtensor t = NULL;
-  int64_t before = site_received(s);
+  int64_t before = contract_received(s);
   if (whole != NULL)
-    site_stamp_whole(s, whole, key);
-  if (SITE_GOOD(s, reshard_dtensor_distribute(s->sharder, &placing, whole, src, w->what.ndim, w->what.shape,
-                                              &properties, s->stream, &t)))
+    contract_fill_whole(s, whole, key);
+  if (CONTRACT_SUCCEEDS(s, reshard_dtensor_distribute(s->sharder, &placing, whole, src, w->what.ndim, w->what.shape,
+                                                      &properties, s->stream, &t)))
     check(s, w, t, false, key);
   if (src < 0)
-    SITE_SO(s, site_received(s) == before);
+    CONTRACT_CHECK(s, contract_received(s) == before);
   reshard_dtensor_release(t);
   reshard_tensor_release(whole);
 }
 
-static void check_move(site *s, const way *from, const way *to, reshard_dtensor *t, int64_t width, uint64_t key) {
+static void check_move(contract_rank *s, const way *from, const way *to, reshard_dtensor *t, int64_t width,
+                       uint64_t key) {
   reshard_placing placing = placing_of(to);
   reshard_dtensor moved = NULL;
-  int64_t before = site_received(s);
-  if (!SITE_GOOD(s, reshard_dtensor_redistribute(1, t, &placing, s->stream, &moved)))
+  int64_t before = contract_received(s);
+  if (!CONTRACT_SUCCEEDS(s, reshard_dtensor_redistribute(1, t, &placing, s->stream, &moved)))
     return;
-  SITE_SO(s, site_received(s) - before == lacked(s, from, to, width));
+  CONTRACT_CHECK(s, contract_received(s) - before == lacked(s, from, to, width));
   check(s, to, moved, false, key);
   check(s, from, *t, true, key);
   reshard_dtensor_release(*t);
   *t = moved;
 }
 
-void site_check_dtensor(site *s, uint64_t seed) {
+void contract_check_dtensor(contract_rank *s, uint64_t seed) {
   static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_F16, RESHARD_I32, RESHARD_F64, RESHARD_C128};
   rng r;
   int64_t shape[3];
@@ -177,7 +178,7 @@ void site_check_dtensor(site *s, uint64_t seed) {
   for (int d = 0; d < ndim; d++)
     shape[d] = rng_below(&r, 13);
   for (int i = 0; i < 4; i++)
-    draw(s, &r, ndim, shape, i > 0 && rng_one_in(&r, 2) ? &ways[i - 1] : NULL, &ways[i]);
+    draw_placings(s, &r, ndim, shape, i > 0 && rng_one_in(&r, 2) ? &ways[i - 1] : NULL, &ways[i]);
   reshard_dtype dtype = dtypes[rng_below(&r, 5)];
   bool strided = rng_one_in(&r, 2), inferred = rng_one_in(&r, 2);
   reshard_dtensor t = from_local(s, &ways[0], dtype, strided, inferred, seed);

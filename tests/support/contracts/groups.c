@@ -2,7 +2,7 @@
  * the FSDP group, nested tensors on all ranks, and some parameters on some ranks only. Which rank has which rows is
  * found one by one (fsdp_boxes.h). */
 #include "support/oracles/fsdp_boxes.h"
-#include "contract.h"
+#include "groups.h"
 
 #include "bench/cli/util.h"
 
@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A mesh (replicate, shard, tp) over all ranks of a site, and this rank's place in it. */
+/* A mesh (replicate, shard, tp) over all ranks of a communicator, and this rank's place in it. */
 typedef struct rig {
-  site *s;
+  contract_rank *s;
   reshard_mesh mesh, tp;
   int64_t extents[3], at[3];
   reshard_sharder shards, tps; /* of the groups that shard, and of TP's */
@@ -40,22 +40,22 @@ static reshard_sharder sharder_of(rig *g, const char *dim) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = g->s->device};
   reshard_comm comm = NULL;
   reshard_sharder sharder = NULL;
-  if (SITE_GOOD(g->s, reshard_mesh_comm(g->mesh, dim, &comm)))
-    SITE_GOOD(g->s, reshard_sharder_create(comm, &options, &sharder));
+  if (CONTRACT_SUCCEEDS(g->s, reshard_mesh_comm(g->mesh, dim, &comm)))
+    CONTRACT_SUCCEEDS(g->s, reshard_sharder_create(comm, &options, &sharder));
   return sharder;
 }
 
-static bool open_rig(site *s, int64_t replicate, int64_t tp, rig *g) {
+static bool open_rig(contract_rank *s, int64_t replicate, int64_t tp, rig *g) {
   int64_t size = reshard_comm_size(s->comm);
   *g = (rig){.s = s, .extents = {replicate, size / replicate / tp, tp}};
-  if (!SITE_GOOD(s, reshard_mesh_create(s->comm, 0, 3, g->extents, names, 0, NULL, &g->mesh)) ||
-      !SITE_GOOD(s, reshard_mesh_sub(g->mesh, "tp", RESHARD_MESH_MINE, &g->tp)))
+  if (!CONTRACT_SUCCEEDS(s, reshard_mesh_create(s->comm, 0, 3, g->extents, names, 0, NULL, &g->mesh)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_mesh_sub(g->mesh, "tp", RESHARD_MESH_MINE, &g->tp)))
     return false;
   g->shards = sharder_of(g, "shard");
   g->tps = sharder_of(g, "tp");
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = s->device};
-  if (SITE_GOOD(s, reshard_comm_split(s->comm, 0, -reshard_comm_rank(s->comm), &g->backward)))
-    SITE_GOOD(s, reshard_sharder_create(g->backward, &options, &g->turned));
+  if (CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, -reshard_comm_rank(s->comm), &g->backward)))
+    CONTRACT_SUCCEEDS(s, reshard_sharder_create(g->backward, &options, &g->turned));
   int64_t rank = reshard_comm_rank(s->comm);
   for (int d = 2; d >= 0; rank /= g->extents[d--])
     g->at[d] = rank % g->extents[d];
@@ -71,8 +71,8 @@ static void close_rig(rig *g) {
   reshard_mesh_release(g->mesh);
 }
 
-static void put(site *s, reshard_tree state, const char *key, reshard_tree leaf) {
-  SITE_GOOD(s, reshard_tree_set(state, key, leaf));
+static void put_child(contract_rank *s, reshard_tree state, const char *key, reshard_tree leaf) {
+  CONTRACT_SUCCEEDS(s, reshard_tree_set(state, key, leaf));
   reshard_tree_release(leaf);
 }
 
@@ -84,16 +84,16 @@ static reshard_tree chunk_of(rig *g, const parameter *p, uint64_t key) {
   const reshard_placement placement = placement_of(p->dim);
   const reshard_placing placing = {g->tp, &placement, NULL};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
-  reshard_tensor whole = site_tensor(g->s, RESHARD_F32, p->ndim, p->shape, false);
+  reshard_tensor whole = contract_tensor(g->s, RESHARD_F32, p->ndim, p->shape, false);
   reshard_dtensor part = NULL;
   reshard_tree leaf = NULL, chunk = NULL;
-  site_stamp_whole(g->s, whole, key);
+  contract_fill_whole(g->s, whole, key);
   if (p->dim == -2)
-    SITE_GOOD(g->s, reshard_tree_tensor(whole, &leaf));
-  else if (SITE_GOOD(g->s, reshard_dtensor_distribute(g->s->sharder, &placing, whole, -1, p->ndim, p->shape, &f32,
-                                                      g->s->stream, &part)))
-    SITE_GOOD(g->s, reshard_state_dtensor(part, &leaf));
-  SITE_GOOD(g->s, reshard_fsdp_chunk_tensor(leaf, &group, g->s->stream, &chunk));
+    CONTRACT_SUCCEEDS(g->s, reshard_tree_tensor(whole, &leaf));
+  else if (CONTRACT_SUCCEEDS(g->s, reshard_dtensor_distribute(g->s->sharder, &placing, whole, -1, p->ndim, p->shape,
+                                                              &f32, g->s->stream, &part)))
+    CONTRACT_SUCCEEDS(g->s, reshard_state_dtensor(part, &leaf));
+  CONTRACT_SUCCEEDS(g->s, reshard_fsdp_chunk_tensor(leaf, &group, g->s->stream, &chunk));
   reshard_tree_release(leaf);
   reshard_dtensor_release(part);
   reshard_tensor_release(whole);
@@ -101,14 +101,15 @@ static reshard_tree chunk_of(rig *g, const parameter *p, uint64_t key) {
 }
 
 /* Elements of a box that are not those of a whole of that key. */
-static int64_t unlike_box(site *s, const parameter *p, const reshard_box *box, reshard_tensor tensor, uint64_t key) {
+static int64_t unlike_box(contract_rank *s, const parameter *p, const reshard_box *box, reshard_tensor tensor,
+                          uint64_t key) {
   int64_t n = 1, columns = p->ndim == 2 ? p->shape[1] : 1, width = p->ndim == 2 ? box->extent[1] : 1;
   for (int d = 0; d < p->ndim; d++)
     n *= box->extent[d];
   int64_t *index = cli_alloc(n + 1, sizeof *index);
   for (int64_t e = 0; e < n; e++)
     index[e] = (box->offset[0] + e / width) * columns + (p->ndim == 2 ? box->offset[1] : 0) + e % width;
-  int64_t wrong = site_unlike(s, tensor, n, index, false, key);
+  int64_t wrong = contract_count_wrong(s, tensor, n, index, false, key);
   free(index);
   return wrong;
 }
@@ -120,14 +121,14 @@ static void check_chunk(rig *g, const parameter *p, reshard_tree chunk, uint64_t
   reshard_box box =
       box_of(p->ndim, p->shape, p->dim < 0 ? -1 : p->dim, g->extents[2], g->at[2], g->extents[1], g->at[1]);
   if (p->dim > -2)
-    SITE_GOOD(g->s, reshard_state_get_nested(chunk, NULL, NULL, NULL, &inner));
-  if (!SITE_GOOD(g->s, reshard_state_get_sharded(inner[0], &tensor)))
+    CONTRACT_SUCCEEDS(g->s, reshard_state_get_nested(chunk, NULL, NULL, NULL, &inner));
+  if (!CONTRACT_SUCCEEDS(g->s, reshard_state_get_sharded(inner[0], &tensor)))
     return;
   if (reshard_sharded_tensor_local_count(tensor) > 0 &&
-      SITE_GOOD(g->s, reshard_sharded_tensor_local(tensor, 0, &local, NULL)))
-    SITE_SO(g->s, unlike_box(g->s, p, &box, local, key) == 0);
+      CONTRACT_SUCCEEDS(g->s, reshard_sharded_tensor_local(tensor, 0, &local, NULL)))
+    CONTRACT_CHECK(g->s, unlike_box(g->s, p, &box, local, key) == 0);
   else
-    SITE_SO(g->s, box.extent[0] == 0);
+    CONTRACT_CHECK(g->s, box.extent[0] == 0);
 }
 
 /* --- The state ---------------------------------------------------------------------------------------------------- */
@@ -135,37 +136,38 @@ static void check_chunk(rig *g, const parameter *p, reshard_tree chunk, uint64_t
 static const parameter wide = {.ndim = 2, .shape = {6, 4}, .dim = -2};
 
 /* A tensor of a sharder's ranks, cut in rows; its local array in a whole of that key. */
-static reshard_sharded_tensor rows_of(site *s, reshard_sharder sharder, int64_t size, uint64_t key, bool grad) {
+static reshard_sharded_tensor rows_of(contract_rank *s, reshard_sharder sharder, int64_t size, uint64_t key,
+                                      bool grad) {
   const reshard_properties f32 = {.dtype = RESHARD_F32, .requires_grad = grad};
   reshard_layout rows = NULL;
   reshard_sharded_tensor tensor = NULL;
   reshard_tensor local = NULL;
   reshard_box box;
-  if (!SITE_GOOD(s, reshard_layout_parse("chunk(0)", 2, wide.shape, size, &rows)))
+  if (!CONTRACT_SUCCEEDS(s, reshard_layout_parse("chunk(0)", 2, wide.shape, size, &rows)))
     return NULL;
-  SITE_GOOD(s, reshard_sharded_tensor_empty(sharder, rows, &f32, s->stream, &tensor));
+  CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_empty(sharder, rows, &f32, s->stream, &tensor));
   reshard_layout_release(rows);
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(tensor); i++)
-    if (SITE_GOOD(s, reshard_sharded_tensor_local(tensor, i, &local, &box))) {
+    if (CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_local(tensor, i, &local, &box))) {
       int64_t index[24], n = box.extent[0] * wide.shape[1];
       for (int64_t e = 0; e < n; e++)
         index[e] = box.offset[0] * wide.shape[1] + e;
-      site_stamp(s, local, n, index, false, key);
+      contract_fill(s, local, n, index, false, key);
     }
   return tensor;
 }
 
-static void check_rows(site *s, reshard_sharded_tensor tensor, uint64_t key) {
+static void check_rows(contract_rank *s, reshard_sharded_tensor tensor, uint64_t key) {
   reshard_tensor local = NULL;
   reshard_box box;
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(tensor); i++)
-    if (SITE_GOOD(s, reshard_sharded_tensor_local(tensor, i, &local, &box)))
-      SITE_SO(s, unlike_box(s, &wide, &box, local, key) == 0);
+    if (CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_local(tensor, i, &local, &box)))
+      CONTRACT_CHECK(s, unlike_box(s, &wide, &box, local, key) == 0);
 }
 
-/* What is beside the model: the world's own; one path in each TP group, with gradients in every second one; one of which
- * rank 0 has the world's rows and the others those of the reverse order; a path of the first and of the second TP group
- * alone; a number that only the last rank has. */
+/* Tensors beside the model: the world's own; one path in each TP group, with gradients in every second one; one of
+ * which rank 0 has the world's rows and the others those of the reverse order; a path of the first and of the second TP
+ * group alone; a number that only the last rank has. */
 enum { OWN, SHARED, TURNED, ALONE, EXTRAS };
 typedef struct extras {
   reshard_sharded_tensor at[EXTRAS]; /* alone: NULL where this rank has none */
@@ -178,22 +180,22 @@ static uint64_t extra_key(const rig *g, int i, uint64_t key) {
 
 static reshard_tree make_state(rig *g, uint64_t key, extras *x) {
   reshard_tree state = NULL, leaf = NULL;
-  site *s = g->s;
+  contract_rank *s = g->s;
   int64_t size = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm), row = rank / g->extents[2];
-  SITE_GOOD(s, reshard_tree_dict(&state));
+  CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
   for (int i = 0; i < PARAMETERS; i++)
-    put(s, state, model[i].name, chunk_of(g, &model[i], key + (uint64_t)i));
+    put_child(s, state, model[i].name, chunk_of(g, &model[i], key + (uint64_t)i));
   *x = (extras){{rows_of(s, s->sharder, size, extra_key(g, OWN, key), false),
                  rows_of(s, g->tps, g->extents[2], extra_key(g, SHARED, key), row % 2 != 0),
                  rows_of(s, rank == 0 ? s->sharder : g->turned, size, extra_key(g, TURNED, key), false),
                  row < 2 ? rows_of(s, g->tps, g->extents[2], extra_key(g, ALONE, key), false) : NULL}};
   for (int i = 0; i < EXTRAS; i++)
-    if (x->at[i] != NULL && SITE_GOOD(s, reshard_state_sharded(x->at[i], &leaf)))
-      put(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
-  if (row != 1 && SITE_GOOD(s, reshard_tree_null(&leaf))) /* not yet there, or any more */
-    put(s, state, row == 0 ? "stage.1" : "stage.0", leaf);
-  if (rank == size - 1 && SITE_GOOD(s, reshard_tree_int((int64_t)key, &leaf)))
-    put(s, state, "step", leaf);
+    if (x->at[i] != NULL && CONTRACT_SUCCEEDS(s, reshard_state_sharded(x->at[i], &leaf)))
+      put_child(s, state, i == ALONE && row == 1 ? "stage.1" : extra_names[i], leaf);
+  if (row != 1 && CONTRACT_SUCCEEDS(s, reshard_tree_null(&leaf))) /* not yet there, or any more */
+    put_child(s, state, row == 0 ? "stage.1" : "stage.0", leaf);
+  if (rank == size - 1 && CONTRACT_SUCCEEDS(s, reshard_tree_int((int64_t)key, &leaf)))
+    put_child(s, state, "step", leaf);
   return state;
 }
 
@@ -201,14 +203,14 @@ static void check_state(rig *g, reshard_tree state, const extras *x, uint64_t ke
   reshard_tree leaf = NULL;
   int64_t step = -1, rank = reshard_comm_rank(g->s->comm), size = reshard_comm_size(g->s->comm);
   for (int i = 0; i < PARAMETERS; i++)
-    if (SITE_GOOD(g->s, reshard_tree_find(state, model[i].name, &leaf)))
+    if (CONTRACT_SUCCEEDS(g->s, reshard_tree_find(state, model[i].name, &leaf)))
       check_chunk(g, &model[i], leaf, key + (uint64_t)i);
   for (int i = 0; i < EXTRAS; i++)
     if (x->at[i] != NULL)
       check_rows(g->s, x->at[i], extra_key(g, i, key));
-  if (rank == size - 1 && SITE_GOOD(g->s, reshard_tree_find(state, "step", &leaf)) &&
-      SITE_GOOD(g->s, reshard_tree_get_int(leaf, &step)))
-    SITE_SO(g->s, step == (int64_t)key);
+  if (rank == size - 1 && CONTRACT_SUCCEEDS(g->s, reshard_tree_find(state, "step", &leaf)) &&
+      CONTRACT_SUCCEEDS(g->s, reshard_tree_get_int(leaf, &step)))
+    CONTRACT_CHECK(g->s, step == (int64_t)key);
 }
 
 static void free_state(reshard_tree state, extras *x) {
@@ -217,7 +219,7 @@ static void free_state(reshard_tree state, extras *x) {
     reshard_sharded_tensor_release(x->at[i]);
 }
 
-static void save(site *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
+static void save(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
   const reshard_state_save_options over = {
       .size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1, .stream = s->stream, .staging_bytes = 100};
   reshard_state_save_report report = {0};
@@ -226,11 +228,11 @@ static void save(site *s, int64_t replicate, int64_t tp, uint64_t key, const cha
   if (open_rig(s, replicate, tp, &g)) {
     reshard_tree state = make_state(&g, key, &x);
     int64_t bytes = 0, stages = reshard_comm_size(s->comm) / tp > 1 ? 2 : 1;
-    SITE_ALL(s, reshard_state_save(s->sharder, state, directory, &over, &report), RESHARD_SUCCESS, NULL);
+    CONTRACT_ALL(s, reshard_state_save(s->sharder, state, directory, &over, &report), RESHARD_SUCCESS, NULL);
     for (int i = 0; i < PARAMETERS; i++) /* replicas once */
       bytes += 4 * model[i].shape[0] * (model[i].ndim == 2 ? model[i].shape[1] : 1);
-    SITE_SO(s, report.tensors == PARAMETERS + ALONE + stages);
-    SITE_SO(s, report.bytes == bytes + (ALONE + stages) * 4 * wide.shape[0] * wide.shape[1]);
+    CONTRACT_CHECK(s, report.tensors == PARAMETERS + ALONE + stages);
+    CONTRACT_CHECK(s, report.bytes == bytes + (ALONE + stages) * 4 * wide.shape[0] * wide.shape[1]);
     check_state(&g, state, &x, key);
     free_state(state, &x);
   }
@@ -238,7 +240,7 @@ static void save(site *s, int64_t replicate, int64_t tp, uint64_t key, const cha
 }
 
 /* Over other values, by other groups. Some paths are on none of these ranks, where they are few. */
-static void load(site *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
+static void load(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
   const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT,
                                               .partial = reshard_comm_size(s->comm) / tp < 2,
                                               .threads = 1,
@@ -248,7 +250,7 @@ static void load(site *s, int64_t replicate, int64_t tp, uint64_t key, const cha
   extras x = {0};
   if (open_rig(s, replicate, tp, &g)) {
     reshard_tree state = make_state(&g, key + 1000, &x);
-    SITE_ALL(s, reshard_state_load(s->sharder, state, directory, &options, NULL), RESHARD_SUCCESS, NULL);
+    CONTRACT_ALL(s, reshard_state_load(s->sharder, state, directory, &options, NULL), RESHARD_SUCCESS, NULL);
     check_state(&g, state, &x, key);
     free_state(state, &x);
   }
@@ -257,10 +259,10 @@ static void load(site *s, int64_t replicate, int64_t tp, uint64_t key, const cha
 
 /* --- Flattened by all, and used ----------------------------------------------------------------------------------- */
 
-static void check_whole(site *s, const parameter *p, reshard_sharded_tensor tensor, uint64_t key) {
-  reshard_tensor out = site_tensor(s, RESHARD_F32, p->ndim, p->shape, false);
-  if (SITE_GOOD(s, reshard_sharded_tensor_gather_all(tensor, out, s->stream)))
-    SITE_SO(s, site_unlike_whole(s, out, key) == 0);
+static void check_whole(contract_rank *s, const parameter *p, reshard_sharded_tensor tensor, uint64_t key) {
+  reshard_tensor out = contract_tensor(s, RESHARD_F32, p->ndim, p->shape, false);
+  if (CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_gather_all(tensor, out, s->stream)))
+    CONTRACT_CHECK(s, contract_count_wrong_whole(s, out, key) == 0);
   reshard_tensor_release(out);
 }
 
@@ -274,14 +276,14 @@ static void nest_again(rig *g, const parameter *p, reshard_tree leaf, uint64_t k
   reshard_tree nested[2] = {NULL, NULL}, flat = NULL;
   reshard_sharded_tensor tensor = NULL;
   memcpy(whole.box.extent, p->shape, (size_t)p->ndim * sizeof *p->shape);
-  if (SITE_GOOD(g->s, reshard_metadata_create(&f32, p->ndim, p->shape, 1, &whole, &outer)))
-    SITE_GOOD(g->s, reshard_state_nested(g->s->sharder, outer, 1, &whole, &leaf, &nested[0]));
+  if (CONTRACT_SUCCEEDS(g->s, reshard_metadata_create(&f32, p->ndim, p->shape, 1, &whole, &outer)))
+    CONTRACT_SUCCEEDS(g->s, reshard_state_nested(g->s->sharder, outer, 1, &whole, &leaf, &nested[0]));
   if (p->dim == -1 && p->shape[0] >= g->extents[1])
-    SITE_GOOD(g->s, reshard_fsdp_chunk_tensor(leaf, &group, g->s->stream, &nested[1]));
+    CONTRACT_SUCCEEDS(g->s, reshard_fsdp_chunk_tensor(leaf, &group, g->s->stream, &nested[1]));
   for (int i = 0; i < 2; i++) {
     if (nested[i] != NULL &&
-        SITE_GOOD(g->s, reshard_state_flatten_sharded_tensors_global(g->s->sharder, nested[i], &flat))) {
-      if (SITE_GOOD(g->s, reshard_state_get_sharded(flat, &tensor)))
+        CONTRACT_SUCCEEDS(g->s, reshard_state_flatten_sharded_tensors_global(g->s->sharder, nested[i], &flat))) {
+      if (CONTRACT_SUCCEEDS(g->s, reshard_state_get_sharded(flat, &tensor)))
         check_whole(g->s, p, tensor, key);
       reshard_tree_release(flat);
     }
@@ -301,25 +303,25 @@ static void check_flat(rig *g, const parameter *p, reshard_sharded_tensor tensor
   reshard_box box =
       box_of(p->ndim, p->shape, p->dim < 0 ? -1 : p->dim, g->extents[2], g->at[2], g->extents[1], g->at[1]);
   bool some = box.extent[0] > 0 && (p->ndim == 1 || box.extent[1] > 0);
-  SITE_GOOD(g->s, reshard_metadata_check(m));
+  CONTRACT_SUCCEEDS(g->s, reshard_metadata_check(m));
   for (int64_t i = 0; i < reshard_metadata_count(m); i++) {
     const reshard_shard *shard = &reshard_metadata_shards(m)[i];
     mine |= shard->placement.rank == rank && shard->box.extent[0] > 0 && (p->ndim == 1 || shard->box.extent[1] > 0);
   }
-  SITE_SO(g->s, mine == (some && lowest));
-  SITE_GOOD(g->s, reshard_layout_array_count(layout, rank, &arrays));
-  SITE_SO(g->s, !some || (arrays == 1 && reshard_sharded_tensor_local_count(tensor) == 1));
-  SITE_GOOD(g->s, reshard_layout_print(layout, text, sizeof text, NULL));
-  SITE_SO(g->s, strncmp(text, "boxes(replicated;", 17) == 0);
+  CONTRACT_CHECK(g->s, mine == (some && lowest));
+  CONTRACT_SUCCEEDS(g->s, reshard_layout_array_count(layout, rank, &arrays));
+  CONTRACT_CHECK(g->s, !some || (arrays == 1 && reshard_sharded_tensor_local_count(tensor) == 1));
+  CONTRACT_SUCCEEDS(g->s, reshard_layout_print(layout, text, sizeof text, NULL));
+  CONTRACT_CHECK(g->s, strncmp(text, "boxes(replicated;", 17) == 0);
   check_whole(g->s, p, tensor, key);
-  if (SITE_GOOD(g->s, reshard_layout_parse("chunk(0)", p->ndim, p->shape, size, &to)) &&
-      SITE_GOOD(g->s, reshard_sharded_tensor_reshard(1, &tensor, &to, g->s->stream)))
+  if (CONTRACT_SUCCEEDS(g->s, reshard_layout_parse("chunk(0)", p->ndim, p->shape, size, &to)) &&
+      CONTRACT_SUCCEEDS(g->s, reshard_sharded_tensor_reshard(1, &tensor, &to, g->s->stream)))
     check_whole(g->s, p, tensor, key);
-  SITE_SO(g->s, reshard_metadata_count(reshard_sharded_tensor_metadata(tensor)) == size);
+  CONTRACT_CHECK(g->s, reshard_metadata_count(reshard_sharded_tensor_metadata(tensor)) == size);
   reshard_layout_release(to);
 }
 
-static void flatten(site *s, int64_t replicate, int64_t tp, uint64_t key) {
+static void flatten(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key) {
   rig g;
   if (!open_rig(s, replicate, tp, &g)) {
     close_rig(&g);
@@ -332,8 +334,8 @@ static void flatten(site *s, int64_t replicate, int64_t tp, uint64_t key) {
     if (p->dim == -2)
       continue;
     chunk = chunk_of(&g, p, key);
-    SITE_ALL(s, reshard_state_flatten_sharded_tensors_global(s->sharder, chunk, &flat), RESHARD_SUCCESS, NULL);
-    if (SITE_GOOD(s, reshard_state_get_sharded(flat, &tensor))) {
+    CONTRACT_ALL(s, reshard_state_flatten_sharded_tensors_global(s->sharder, chunk, &flat), RESHARD_SUCCESS, NULL);
+    if (CONTRACT_SUCCEEDS(s, reshard_state_get_sharded(flat, &tensor))) {
       nest_again(&g, p, flat, key);
       check_flat(&g, p, tensor, key);
     }
@@ -349,7 +351,7 @@ typedef enum fault { CUTS, GAP, FIRST_GAP, TABLE, DTYPE, KIND, FAULTS } fault;
 
 /* "w": on each TP group. */
 static reshard_tree wrong_leaf(rig *g, fault f, reshard_sharder lying) {
-  site *s = g->s;
+  contract_rank *s = g->s;
   int64_t rank = reshard_comm_rank(s->comm), size = g->extents[2];
   bool odd = rank / g->extents[2] % 2 != 0;
   const reshard_properties properties = {.dtype = f == DTYPE && odd ? RESHARD_I32 : RESHARD_F32};
@@ -363,10 +365,10 @@ static reshard_tree wrong_leaf(rig *g, fault f, reshard_sharder lying) {
     size = reshard_comm_size(s->comm);
   }
   if (f == KIND && odd) {
-    SITE_GOOD(s, reshard_tree_int(1, &leaf));
-  } else if (SITE_GOOD(s, reshard_layout_parse(text, 2, wide.shape, size, &layout)) &&
-             SITE_GOOD(s, reshard_sharded_tensor_empty(sharder, layout, &properties, s->stream, &tensor))) {
-    SITE_GOOD(s, reshard_state_sharded(tensor, &leaf));
+    CONTRACT_SUCCEEDS(s, reshard_tree_int(1, &leaf));
+  } else if (CONTRACT_SUCCEEDS(s, reshard_layout_parse(text, 2, wide.shape, size, &layout)) &&
+             CONTRACT_SUCCEEDS(s, reshard_sharded_tensor_empty(sharder, layout, &properties, s->stream, &tensor))) {
+    CONTRACT_SUCCEEDS(s, reshard_state_sharded(tensor, &leaf));
   }
   reshard_sharded_tensor_release(tensor);
   reshard_layout_release(layout);
@@ -374,7 +376,7 @@ static reshard_tree wrong_leaf(rig *g, fault f, reshard_sharder lying) {
 }
 
 /* Groups of 2 ranks of which the second is 2 and 3. */
-static void check_refused(site *s, const char *directory) {
+static void check_refused(contract_rank *s, const char *directory) {
   static const struct {
     reshard_status status;
     const char *text;
@@ -393,37 +395,37 @@ static void check_refused(site *s, const char *directory) {
   reshard_sharder lying = NULL;
   reshard_comm comm = NULL;
   rig g;
-  bool open = open_rig(s, 1, 2, &g) && SITE_GOOD(s, reshard_mesh_comm(g.mesh, "tp", &comm)) &&
-              SITE_GOOD(s, reshard_sharder_create(comm, &options, &lying));
+  bool open = open_rig(s, 1, 2, &g) && CONTRACT_SUCCEEDS(s, reshard_mesh_comm(g.mesh, "tp", &comm)) &&
+              CONTRACT_SUCCEEDS(s, reshard_sharder_create(comm, &options, &lying));
   for (fault f = 0; f < FAULTS && open; f++) {
     reshard_tree state = NULL;
-    SITE_GOOD(s, reshard_tree_dict(&state));
+    CONTRACT_SUCCEEDS(s, reshard_tree_dict(&state));
     if ((f != GAP && f != FIRST_GAP) || reshard_comm_rank(s->comm) != (f == GAP))
-      put(s, state, "w", wrong_leaf(&g, f, lying));
-    SITE_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), errors[f].status, errors[f].text);
+      put_child(s, state, "w", wrong_leaf(&g, f, lying));
+    CONTRACT_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), errors[f].status, errors[f].text);
     reshard_tree_release(state);
   }
   reshard_sharder_destroy(lying);
   close_rig(&g);
 }
 
-/* The first n ranks as a site of their own. */
-static void on_first(site *s, int64_t n,
-                     void (*body)(site *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory),
+/* The contract of the first n ranks, on a communicator of their own. */
+static void on_first(contract_rank *s, int64_t n,
+                     void (*body)(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory),
                      int64_t replicate, int64_t tp, const char *directory) {
   reshard_comm comm = NULL;
-  site sub;
-  if (!SITE_GOOD(s, reshard_comm_split(s->comm, reshard_comm_rank(s->comm) < n ? 3 : -1, 0, &comm)))
+  contract_rank sub;
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, reshard_comm_rank(s->comm) < n ? 3 : -1, 0, &comm)))
     return;
-  if (comm != NULL && site_open_on(s, comm, NULL, &sub)) {
+  if (comm != NULL && contract_rank_open_on(s, comm, NULL, &sub)) {
     body(&sub, replicate, tp, KEY, directory);
-    site_close_on(s, &sub);
+    contract_rank_close_on(s, &sub);
   }
   reshard_comm_destroy(comm);
-  SITE_GOOD(s, reshard_comm_barrier(s->comm));
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
 }
 
-static void check_four(site *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
+static void check_four(contract_rank *s, int64_t replicate, int64_t tp, uint64_t key, const char *directory) {
   flatten(s, replicate, tp, key);
   save(s, replicate, tp, key, directory);
   load(s, replicate, tp, key, directory);
@@ -433,7 +435,7 @@ static void check_four(site *s, int64_t replicate, int64_t tp, uint64_t key, con
   load(s, 2, 2, key, directory); /* what was there is still there */
 }
 
-void site_check_groups(site *s, const char *directory) {
+void contract_check_groups(contract_rank *s, const char *directory) {
 #ifndef RS_HAVE_JANSSON
   return;
 #endif

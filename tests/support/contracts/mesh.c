@@ -1,5 +1,8 @@
 /* Sub-communicators of meshes, against a search through the list of ranks. */
-#include "support/fixtures/reshard_chain.h"
+#include "mesh.h"
+
+#include "support/contracts/layout_chain.h"
+#include "support/contracts/submesh.h"
 
 #include "bench/cli/util.h"
 
@@ -13,7 +16,7 @@ enum { MOST_DIMS = 3 };
 
 /* A mesh and its ranks, row-major. */
 typedef struct mesh_case {
-  site *s;
+  contract_rank *s;
   rng random;
   int ndim;
   int64_t shape[MOST_DIMS], size, ranks[ORACLE_WORLD];
@@ -22,7 +25,7 @@ typedef struct mesh_case {
   int64_t seen;
 } mesh_case;
 
-static void draw(mesh_case *c) {
+static void draw_mesh(mesh_case *c) {
   int64_t world = reshard_comm_size(c->s->comm), all[ORACLE_WORLD];
   c->ndim = (int)rng_in(&c->random, 1, MOST_DIMS);
   c->size = 1;
@@ -73,15 +76,15 @@ static int64_t group_of(const mesh_case *c, int n, const int *dims, int64_t *gro
 
 static void check_group(mesh_case *c, reshard_comm comm, int n, const int *dims) {
   int64_t group[ORACLE_WORLD];
-  if (!SITE_SO(c->s, (comm != NULL) == (c->mine >= 0)) || comm == NULL)
+  if (!CONTRACT_CHECK(c->s, (comm != NULL) == (c->mine >= 0)) || comm == NULL)
     return;
   int64_t size = group_of(c, n, dims, group);
   const int64_t *global = reshard_comm_global_ranks(comm);
-  if (!SITE_SO(c->s, reshard_comm_size(comm) == size))
+  if (!CONTRACT_CHECK(c->s, reshard_comm_size(comm) == size))
     return;
   for (int64_t i = 0; i < size; i++)
-    SITE_SO(c->s, (global != NULL ? global[i] : i) == group[i]);
-  SITE_SO(c->s, group[reshard_comm_rank(comm)] == reshard_comm_rank(c->s->comm));
+    CONTRACT_CHECK(c->s, (global != NULL ? global[i] : i) == group[i]);
+  CONTRACT_CHECK(c->s, group[reshard_comm_rank(comm)] == reshard_comm_rank(c->s->comm));
 }
 
 static const char *dims_text(char text[16], int n, const int *dims) {
@@ -95,12 +98,12 @@ static const char *dims_text(char text[16], int n, const int *dims) {
 static void use_group(mesh_case *c, reshard_comm comm, uint64_t seed) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                            .workspace_limit = seed % 2 == 0 ? 65536 : 0};
-  site sub;
-  SITE_GOOD(c->s, reshard_comm_barrier(comm));
-  if (!site_open_on(c->s, comm, &options, &sub))
+  contract_rank sub;
+  CONTRACT_SUCCEEDS(c->s, reshard_comm_barrier(comm));
+  if (!contract_rank_open_on(c->s, comm, &options, &sub))
     return;
-  journey_make(&sub, seed);
-  site_close_on(c->s, &sub);
+  layout_chain_check_seed(&sub, seed);
+  contract_rank_close_on(c->s, &sub);
 }
 
 static void check_dims(mesh_case *c, int n, const int *dims) {
@@ -108,24 +111,24 @@ static void check_dims(mesh_case *c, int n, const int *dims) {
   reshard_comm comm = c->s->comm, again = NULL;
   reshard_mesh part = NULL, flat = NULL;
   uint64_t seed = rng_next(&c->random);
-  if (!SITE_GOOD(c->s, reshard_mesh_comm(c->mesh, dims_text(text, n, dims), &comm)))
+  if (!CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(c->mesh, dims_text(text, n, dims), &comm)))
     return;
   c->seen++;
   check_group(c, comm, n, dims);
   /* kept: the calls that follow are local, also where it is made of a part, or flattened */
-  SITE_GOOD(c->s, reshard_mesh_comm(c->mesh, text, &again));
-  SITE_SO(c->s, again == comm);
-  if (comm != NULL && SITE_GOOD(c->s, reshard_mesh_sub(c->mesh, text, RESHARD_MESH_MINE, &part))) {
-    SITE_GOOD(c->s, reshard_mesh_comm(part, NULL, &again));
-    SITE_SO(c->s, again == comm);
+  CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(c->mesh, text, &again));
+  CONTRACT_CHECK(c->s, again == comm);
+  if (comm != NULL && CONTRACT_SUCCEEDS(c->s, reshard_mesh_sub(c->mesh, text, RESHARD_MESH_MINE, &part))) {
+    CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(part, NULL, &again));
+    CONTRACT_CHECK(c->s, again == comm);
     reshard_mesh_release(part);
   }
-  if (n > 1 && SITE_GOOD(c->s, reshard_mesh_flatten(c->mesh, text, NULL, &flat))) {
+  if (n > 1 && CONTRACT_SUCCEEDS(c->s, reshard_mesh_flatten(c->mesh, text, NULL, &flat))) {
     int at = dims[0]; /* of the new dim: those before it that stay */
     for (int i = 1; i < n; i++)
       at -= dims[i] < dims[0];
-    SITE_GOOD(c->s, reshard_mesh_comm(flat, dims_text(text, 1, &at), &again));
-    SITE_SO(c->s, again == comm);
+    CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(flat, dims_text(text, 1, &at), &again));
+    CONTRACT_CHECK(c->s, again == comm);
     reshard_mesh_release(flat);
   }
   if (comm != NULL)
@@ -137,23 +140,24 @@ static void check_own(mesh_case *c) {
   int dims[MOST_DIMS] = {0, 1, 2};
   reshard_mesh own = NULL;
   reshard_comm all = NULL, last = NULL;
-  if (!SITE_GOOD(c->s, reshard_mesh_own(c->mesh, &own)) || !SITE_SO(c->s, (own != NULL) == (c->mine >= 0)))
+  if (!CONTRACT_SUCCEEDS(c->s, reshard_mesh_own(c->mesh, &own)) ||
+      !CONTRACT_CHECK(c->s, (own != NULL) == (c->mine >= 0)))
     return;
-  SITE_GOOD(c->s, reshard_mesh_comm(c->mesh, NULL, &all));
+  CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(c->mesh, NULL, &all));
   check_group(c, all, c->ndim, dims);
   if (own == NULL)
     return;
-  SITE_SO(c->s, reshard_mesh_rank(own) == c->mine && reshard_mesh_base_comm(own) == all);
-  if (SITE_GOOD(c->s, reshard_mesh_comm(own, "-1", &last)))
-    SITE_SO(c->s, reshard_comm_size(last) == c->shape[c->ndim - 1]);
+  CONTRACT_CHECK(c->s, reshard_mesh_rank(own) == c->mine && reshard_mesh_base_comm(own) == all);
+  if (CONTRACT_SUCCEEDS(c->s, reshard_mesh_comm(own, "-1", &last)))
+    CONTRACT_CHECK(c->s, reshard_comm_size(last) == c->shape[c->ndim - 1]);
   reshard_mesh_release(own);
 }
 
-int64_t site_check_meshes(site *s, uint64_t seed) {
+int64_t contract_check_meshes(contract_rank *s, uint64_t seed) {
   mesh_case c = {.s = s};
   rng_seed(&c.random, seed);
-  draw(&c);
-  if (!SITE_GOOD(s, reshard_mesh_create(s->comm, 0, c.ndim, c.shape, NULL, c.size, c.ranks, &c.mesh)))
+  draw_mesh(&c);
+  if (!CONTRACT_SUCCEEDS(s, reshard_mesh_create(s->comm, 0, c.ndim, c.shape, NULL, c.size, c.ranks, &c.mesh)))
     return 0;
   for (int d = 0; d < c.ndim; d++)
     check_dims(&c, 1, &d);
@@ -162,7 +166,7 @@ int64_t site_check_meshes(site *s, uint64_t seed) {
       if (d != e)
         check_dims(&c, 2, (int[]){d, e});
   check_own(&c);
-  site_check_submeshes(s, c.mesh, seed);
+  contract_check_submeshes(s, c.mesh, seed);
   reshard_mesh_release(c.mesh);
   return c.seen;
 }

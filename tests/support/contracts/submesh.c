@@ -1,6 +1,6 @@
 /* DTensors on the sub-meshes of a mesh, by each group for itself and as often as it likes. */
 #include "support/oracles/fsdp_boxes.h"
-#include "contract.h"
+#include "submesh.h"
 
 #include "bench/cli/util.h"
 
@@ -9,7 +9,7 @@
 
 /* This rank's sub-mesh in one dim, and the tensor of its group. */
 typedef struct group {
-  site *s;
+  contract_rank *s;
   reshard_mesh sub;
   int64_t size, i, first; /* ranks; which of them this one is; the first of them, in the communicator */
   int64_t shape[2];
@@ -30,22 +30,22 @@ static void check_part(group *g, reshard_tensor tensor, int dim) {
   reshard_tensor_info info = {0};
   reshard_box box;
   int64_t n, *index = part_of(g, dim, &box, &n);
-  if (SITE_GOOD(g->s, reshard_tensor_get_info(tensor, &info)) &&
-      SITE_SO(g->s, info.ndim == 2 && memcmp(info.shape, box.extent, sizeof g->shape) == 0))
-    SITE_SO(g->s, site_unlike(g->s, tensor, n, index, false, g->key) == 0);
+  if (CONTRACT_SUCCEEDS(g->s, reshard_tensor_get_info(tensor, &info)) &&
+      CONTRACT_CHECK(g->s, info.ndim == 2 && memcmp(info.shape, box.extent, sizeof g->shape) == 0))
+    CONTRACT_CHECK(g->s, contract_count_wrong(g->s, tensor, n, index, false, g->key) == 0);
   free(index);
 }
 
 /* The group infers the shape. */
-static reshard_dtensor make(group *g) {
+static reshard_dtensor make_dtensor(group *g) {
   const reshard_placement rows = placement_of(0);
   const reshard_placing placing = {g->sub, &rows, NULL};
   reshard_box box;
   reshard_dtensor made = NULL;
   int64_t n, *index = part_of(g, 0, &box, &n);
-  reshard_tensor local = site_tensor(g->s, RESHARD_F32, 2, box.extent, g->key % 2 == 0);
-  site_stamp(g->s, local, n, index, false, g->key);
-  SITE_GOOD(g->s, reshard_dtensor_from_local(g->s->sharder, &placing, local, 0, NULL, 1, &made));
+  reshard_tensor local = contract_tensor(g->s, RESHARD_F32, 2, box.extent, g->key % 2 == 0);
+  contract_fill(g->s, local, n, index, false, g->key);
+  CONTRACT_SUCCEEDS(g->s, reshard_dtensor_from_local(g->s->sharder, &placing, local, 0, NULL, 1, &made));
   reshard_tensor_release(local);
   free(index);
   return made;
@@ -59,13 +59,13 @@ static void check_moves(group *g, reshard_dtensor made) {
     const reshard_placement placement = placement_of(dims[k % 3]);
     const reshard_placing to = {g->sub, &placement, NULL};
     next = NULL;
-    if (!SITE_GOOD(g->s, reshard_dtensor_redistribute(1, &at, &to, g->s->stream, &next)))
+    if (!CONTRACT_SUCCEEDS(g->s, reshard_dtensor_redistribute(1, &at, &to, g->s->stream, &next)))
       break;
     check_part(g, reshard_dtensor_local(next), dims[k % 3]);
     reshard_dtensor_release(at);
     at = next;
   }
-  if (SITE_GOOD(g->s, reshard_dtensor_full(at, g->s->stream, &whole)))
+  if (CONTRACT_SUCCEEDS(g->s, reshard_dtensor_full(at, g->s->stream, &whole)))
     check_part(g, whole, -1);
   reshard_tensor_release(whole);
   reshard_dtensor_release(at);
@@ -74,28 +74,28 @@ static void check_moves(group *g, reshard_dtensor made) {
 /* Its metadata name ranks of the whole communicator. */
 static void check_ranks(group *g, reshard_dtensor made, const int64_t *global) {
   reshard_sharded_tensor sharded = reshard_dtensor_sharded(made);
-  if (!SITE_SO(g->s, sharded != NULL))
+  if (!CONTRACT_CHECK(g->s, sharded != NULL))
     return;
   reshard_metadata metadata = reshard_sharded_tensor_metadata(sharded);
   for (int64_t i = 0; i < reshard_metadata_count(metadata); i++) {
     int64_t rank = -1;
-    SITE_GOOD(g->s, reshard_mesh_rank_at(g->sub, &i, &rank));
-    SITE_SO(g->s, reshard_metadata_shards(metadata)[i].placement.rank == (global != NULL ? global[rank] : rank));
+    CONTRACT_SUCCEEDS(g->s, reshard_mesh_rank_at(g->sub, &i, &rank));
+    CONTRACT_CHECK(g->s, reshard_metadata_shards(metadata)[i].placement.rank == (global != NULL ? global[rank] : rank));
   }
 }
 
-static void check_dim(site *s, reshard_mesh mesh, int dim, uint64_t seed) {
+static void check_dim(contract_rank *s, reshard_mesh mesh, int dim, uint64_t seed) {
   group g = {.s = s};
   char text[16] = {(char)('0' + dim)};
-  if (!SITE_GOOD(s, reshard_mesh_sub(mesh, text, RESHARD_MESH_MINE, &g.sub)))
+  if (!CONTRACT_SUCCEEDS(s, reshard_mesh_sub(mesh, text, RESHARD_MESH_MINE, &g.sub)))
     return;
   g.size = reshard_mesh_size(g.sub);
-  SITE_GOOD(s, reshard_mesh_coordinate(g.sub, RESHARD_MESH_MINE, &g.i));
-  SITE_GOOD(s, reshard_mesh_rank_at(g.sub, (int64_t[]){0}, &g.first));
+  CONTRACT_SUCCEEDS(s, reshard_mesh_coordinate(g.sub, RESHARD_MESH_MINE, &g.i));
+  CONTRACT_SUCCEEDS(s, reshard_mesh_rank_at(g.sub, (int64_t[]){0}, &g.first));
   g.shape[0] = 2 * g.size + g.first % 3;
   g.shape[1] = g.size + g.first % 2;
   g.key = seed + (uint64_t)g.first;
-  reshard_dtensor made = make(&g);
+  reshard_dtensor made = make_dtensor(&g);
   if (made != NULL) {
     check_ranks(&g, made, reshard_comm_global_ranks(s->comm));
     check_moves(&g, made);
@@ -104,8 +104,8 @@ static void check_dim(site *s, reshard_mesh mesh, int dim, uint64_t seed) {
   reshard_mesh_release(g.sub);
 }
 
-void site_check_submeshes(site *s, reshard_mesh mesh, uint64_t seed) {
-  if (!SITE_GOOD(s, reshard_mesh_init_groups(mesh, 0, NULL)) || !reshard_mesh_contains(mesh, RESHARD_MESH_MINE))
+void contract_check_submeshes(contract_rank *s, reshard_mesh mesh, uint64_t seed) {
+  if (!CONTRACT_SUCCEEDS(s, reshard_mesh_init_groups(mesh, 0, NULL)) || !reshard_mesh_contains(mesh, RESHARD_MESH_MINE))
     return;
   for (int d = 0; d < reshard_mesh_ndim(mesh); d++)
     if (reshard_mesh_shape(mesh)[d] < reshard_mesh_size(mesh)) /* else it is no sub-mesh */

@@ -10,7 +10,7 @@
 
 enum { MOST_DEVICES = 8 };
 
-/* What one record stands for. */
+/* One record of an event. */
 typedef struct point {
   bool done;
 } point;
@@ -97,7 +97,7 @@ static stream *stream_of(rs_device *device, void *handle) {
   return s;
 }
 
-static void give(stream *s, op o) {
+static void give_operation(stream *s, op o) {
   if (rs_vec_reserve(&s->ops, s->ops.n + 1) != RESHARD_SUCCESS)
     abort();
   s->ops.at[s->ops.n++] = o;
@@ -247,7 +247,7 @@ static reshard_status late_event_record(rs_device *device, rs_event *event, void
     if (rs_vec_reserve(&m.points, m.points.n + 1) != RESHARD_SUCCESS)
       abort();
     m.points.at[m.points.n++] = event->last = cli_alloc(1, sizeof(point));
-    give(stream_of(device, handle), (op){.kind = RECORD, .point = event->last});
+    give_operation(stream_of(device, handle), (op){.kind = RECORD, .point = event->last});
   }
   unlock();
   return RESHARD_SUCCESS;
@@ -258,7 +258,7 @@ static reshard_status late_event_wait(rs_device *device, void *handle, rs_event 
   lock();
   m.counts.waits++;
   if (!left_out())
-    give(stream_of(device, handle), (op){.kind = WAIT, .point = event->last});
+    give_operation(stream_of(device, handle), (op){.kind = WAIT, .point = event->last});
   unlock();
   return RESHARD_SUCCESS;
 }
@@ -324,7 +324,7 @@ static reshard_status late_run(rs_device *device, int64_t n, rs_program *const *
   memcpy(o.programs, programs, (size_t)n * sizeof *programs);
   lock();
   m.counts.runs++;
-  give(stream_of(device, handle), o);
+  give_operation(stream_of(device, handle), o);
   unlock();
   return RESHARD_SUCCESS;
 }
@@ -334,7 +334,7 @@ static void give_spans(rs_device *device, kind kind, int64_t n, const rs_span *s
   memcpy(o.spans, spans, (size_t)n * sizeof *spans);
   lock();
   m.counts.copies++;
-  give(stream_of(device, handle), o);
+  give_operation(stream_of(device, handle), o);
   unlock();
 }
 

@@ -18,7 +18,7 @@ typedef struct late_counts {
   int64_t records, waits, runs, copies;
 } late_counts;
 late_counts late_count(void);
-/* What streams have still to do. */
+/* Operations that streams have still to do. */
 int64_t late_pending(void);
 
 /* From now on devices do not reach each other's memory, or do; what copies or runs does not care. */

@@ -187,7 +187,7 @@ static void execute(queue_device *q, queue *s) {
   o->barrier = NULL;
 }
 
-static uint64_t draw(queue_device *q) {
+static uint64_t draw_number(queue_device *q) {
   q->random = q->random * 6364136223846793005u + 1442695040888963407u;
   return q->random >> 33;
 }
@@ -202,7 +202,7 @@ int64_t queue_run(queue_device *q, int64_t n) {
         can[count++] = &q->queues[i];
     if (count == 0)
       break;
-    execute(q, can[draw(q) % (uint64_t)count]);
+    execute(q, can[draw_number(q) % (uint64_t)count]);
   }
   return ran;
 }
@@ -311,7 +311,7 @@ static reshard_status stream_create(rs_device *device, void **stream) {
   return rs_error(RESHARD_ERROR_SYSTEM, "no more streams");
 }
 
-/* What it was given is still done. */
+/* Operations that the stream has are still done. */
 static void stream_destroy(rs_device *device, void *stream) {
   queue_of(of(device), stream)->exists = false;
   of(device)->counts.streams--;

@@ -14,8 +14,8 @@ queue_device *queue_device_new(uint64_t seed);
 void queue_device_free(queue_device *q); /* runs what is left first */
 rs_device *queue_device_of(queue_device *q);
 
-/* What the stream does when its turn comes; every `step`-th byte by address. stream NULL is the legacy default stream.
- */
+/* Gives the stream a write, or a check, of memory: every `step`-th byte by address. stream NULL: the legacy default
+ * stream. */
 void queue_write(queue_device *q, void *stream, void *memory, size_t bytes, size_t step, uint8_t byte);
 void queue_check(queue_device *q, void *stream, void *memory, size_t bytes, size_t step, uint8_t byte);
 

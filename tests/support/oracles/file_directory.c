@@ -1,5 +1,5 @@
 /* Directories of naive files, and what it means that two are the same. */
-#include "files.h"
+#include "file_directory.h"
 
 #ifdef RS_HAVE_JANSSON
 

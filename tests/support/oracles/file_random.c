@@ -1,5 +1,5 @@
 /* Random tensors and random cuts of them. */
-#include "files.h"
+#include "file_random.h"
 
 #ifdef RS_HAVE_JANSSON
 
@@ -7,22 +7,8 @@
 #include <string.h>
 
 int naive_draw_shape(rng *r, int64_t most, int64_t *shape) {
-  static const int dims[] = {0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8};
-  int ndim = dims[rng_below(r, 17)];
-  for (int d = 0; d < ndim; d++)
-    shape[d] = 1;
-  for (int tries = 0; tries < ndim; tries++) {
-    int d = (int)rng_below(r, ndim);
-    if (shape[d] != 1)
-      continue;
-    shape[d] = rng_one_in(r, 3)   ? rng_in(r, 1, most)
-               : rng_one_in(r, 2) ? rng_log(r, most)
-                                  : rng_in(r, 1, most < 12 ? most : 12);
-    most /= shape[d];
-  }
-  if (ndim > 0 && rng_one_in(r, 25))
-    shape[rng_below(r, ndim)] = 0;
-  return ndim;
+  static const rng_shapes shapes = {17, {0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8}, 3, 2, 25};
+  return rng_shape(r, &shapes, most, shape);
 }
 
 reshard_dtype naive_draw_dtype(rng *r) { return (reshard_dtype)rng_in(r, 1, RESHARD_DTYPE_COUNT - 1); }

@@ -12,10 +12,10 @@ typedef struct piece {
   reshard_box box;
   int64_t copies, n; /* groups, and ranks of each: 1 in a plain tensor */
   int64_t ranks[COPIES][MOST_RANKS];
-  nest *inner[COPIES]; /* NULL in a plain tensor */
+  nested_case *inner[COPIES]; /* NULL in a plain tensor */
 } piece;
 
-struct nest {
+struct nested_case {
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int depth; /* 0: a plain sharded tensor */
@@ -25,10 +25,10 @@ struct nest {
 
 static const reshard_properties properties = {.dtype = RESHARD_I32};
 
-void nest_free(nest *n) {
+void nested_free(nested_case *n) {
   for (int64_t i = 0; n != NULL && i < n->n; i++)
     for (int c = 0; c < COPIES; c++)
-      nest_free(n->pieces[i].inner[c]);
+      nested_free(n->pieces[i].inner[c]);
   free(n);
 }
 
@@ -43,7 +43,7 @@ static void shuffle(rng *r, int64_t n, int64_t *at) {
 }
 
 /* Cuts one box in two, again and again; then there may be an empty one. */
-static void cut(rng *r, nest *n) {
+static void cut_boxes(rng *r, nested_case *n) {
   n->n = 1;
   memcpy(n->pieces[0].box.extent, n->shape, sizeof n->shape);
   for (int64_t k = rng_below(r, MOST_PIECES - 1); k > 0 && n->ndim > 0; k--) {
@@ -67,8 +67,8 @@ static void cut(rng *r, nest *n) {
 }
 
 /* The same by other ranks. */
-static nest *copy_for(const nest *n, int64_t count, const int64_t *from, const int64_t *to) {
-  nest *made = cli_alloc(1, sizeof *made);
+static nested_case *copy_for(const nested_case *n, int64_t count, const int64_t *from, const int64_t *to) {
+  nested_case *made = cli_alloc(1, sizeof *made);
   *made = *n;
   for (int64_t i = 0; i < n->n; i++)
     for (int64_t c = 0; c < n->pieces[i].copies; c++) {
@@ -82,12 +82,12 @@ static nest *copy_for(const nest *n, int64_t count, const int64_t *from, const i
   return made;
 }
 
-static nest *draw(rng *r, int ndim, const int64_t *shape, int64_t count, const int64_t *ranks, int depth) {
-  nest *n = cli_alloc(1, sizeof *n);
+static nested_case *draw_case(rng *r, int ndim, const int64_t *shape, int64_t count, const int64_t *ranks, int depth) {
+  nested_case *n = cli_alloc(1, sizeof *n);
   n->ndim = ndim;
   n->depth = depth;
   memcpy(n->shape, shape, sizeof n->shape);
-  cut(r, n);
+  cut_boxes(r, n);
   for (int64_t i = 0; i < n->n; i++) {
     piece *p = &n->pieces[i];
     int64_t order[MOST_RANKS];
@@ -98,14 +98,14 @@ static nest *draw(rng *r, int ndim, const int64_t *shape, int64_t count, const i
     for (int64_t c = 0; c < p->copies; c++) {
       memcpy(p->ranks[c], order + c * p->n, (size_t)p->n * sizeof *order);
       if (depth > 0)
-        p->inner[c] = c == 0 ? draw(r, ndim, p->box.extent, p->n, p->ranks[0], depth - 1)
+        p->inner[c] = c == 0 ? draw_case(r, ndim, p->box.extent, p->n, p->ranks[0], depth - 1)
                              : copy_for(p->inner[0], p->n, p->ranks[0], p->ranks[c]);
     }
   }
   return n;
 }
 
-nest *nest_make(uint64_t seed, int64_t ranks, int depth) {
+nested_case *nested_create(uint64_t seed, int64_t ranks, int depth) {
   rng r;
   int64_t shape[RESHARD_MAX_DIMS] = {0}, all[MOST_RANKS];
   rng_seed(&r, seed);
@@ -114,7 +114,7 @@ nest *nest_make(uint64_t seed, int64_t ranks, int depth) {
     shape[d] = rng_one_in(&r, 30) ? 0 : rng_in(&r, 1, ndim == 3 ? 7 : 13);
   for (int64_t i = 0; i < ranks; i++)
     all[i] = i;
-  return draw(&r, ndim, shape, ranks, all, depth);
+  return draw_case(&r, ndim, shape, ranks, all, depth);
 }
 
 /* --- As a rank has it ----------------------------------------------------------------------------------------- */
@@ -126,7 +126,7 @@ static bool has(const piece *p, int64_t copy, int64_t rank) {
   return found;
 }
 
-/* Whom a rank's outer metadata name for a copy. */
+/* The rank that a rank's outer metadata names for a copy. */
 static int64_t named(const piece *p, int64_t copy, int64_t rank) {
   return has(p, copy, rank) ? rank : p->ranks[copy][(rank + p->box.offset[0] + copy) % p->n];
 }
@@ -154,8 +154,8 @@ static bool is_empty(int ndim, const int64_t *extent) {
   return empty;
 }
 
-static reshard_tree build(const nest *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
-                          const int64_t *shape) {
+static reshard_tree build_state(const nested_case *n, reshard_sharder sharder, int64_t rank, const int64_t *offset,
+                                const int64_t *shape) {
   reshard_shard all[COPIES * MOST_PIECES], given[COPIES * MOST_PIECES];
   reshard_tree inner[COPIES * MOST_PIECES], made;
   reshard_tensor tensors[COPIES * MOST_PIECES];
@@ -171,7 +171,7 @@ static reshard_tree build(const nest *n, reshard_sharder sharder, int64_t rank, 
       for (int d = 0; d < n->ndim; d++)
         there[d] = offset[d] + p->box.offset[d];
       if (n->depth > 0) {
-        inner[mine++] = build(p->inner[c], sharder, rank, there, shape);
+        inner[mine++] = build_state(p->inner[c], sharder, rank, there, shape);
         continue;
       }
       reshard_tensor_info info;
@@ -201,15 +201,15 @@ static reshard_tree build(const nest *n, reshard_sharder sharder, int64_t rank, 
   return made;
 }
 
-reshard_tree nest_state(const nest *n, reshard_sharder sharder, int64_t rank) {
+reshard_tree nested_state(const nested_case *n, reshard_sharder sharder, int64_t rank) {
   static const int64_t origin[RESHARD_MAX_DIMS];
-  return build(n, sharder, rank, origin, n->shape);
+  return build_state(n, sharder, rank, origin, n->shape);
 }
 
 /* --- What should come of it ----------------------------------------------------------------------------------- */
 
 /* Ranks, as bits, that an element is said to be on. */
-static uint32_t owners(const nest *n, const int64_t *at, int64_t rank, bool global) {
+static uint32_t owners(const nested_case *n, const int64_t *at, int64_t rank, bool global) {
   for (int64_t i = 0; i < n->n; i++) {
     const piece *p = &n->pieces[i];
     int64_t inside[RESHARD_MAX_DIMS];
@@ -233,7 +233,7 @@ static uint32_t owners(const nest *n, const int64_t *at, int64_t rank, bool glob
 }
 
 /* Elements whose holders in a layout are not all ranks that have them. */
-static int64_t check_holders(const nest *n, reshard_layout layout) {
+static int64_t check_holders(const nested_case *n, reshard_layout layout) {
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   int64_t elements = 1, wrong = 0, at[RESHARD_MAX_DIMS] = {0};
   reshard_metadata m;
@@ -257,7 +257,7 @@ static int64_t check_holders(const nest *n, reshard_layout layout) {
   return wrong;
 }
 
-int64_t nest_check_owners(const nest *n, reshard_sharded_tensor flat, int64_t rank, bool global) {
+int64_t nested_check_owners(const nested_case *n, reshard_sharded_tensor flat, int64_t rank, bool global) {
   reshard_metadata m = reshard_sharded_tensor_metadata(flat);
   int64_t elements = 1, wrong = reshard_metadata_ndim(m) != n->ndim, at[RESHARD_MAX_DIMS] = {0};
   for (int d = 0; d < n->ndim; d++)
@@ -293,7 +293,7 @@ static int32_t *element(const reshard_tensor_info *info, const int64_t *at) {
   return data;
 }
 
-void nests_fill(reshard_sharded_tensor inner, int64_t rank, const reshard_box *outer, const int64_t *shape) {
+void nested_fill(reshard_sharded_tensor inner, int64_t rank, const reshard_box *outer, const int64_t *shape) {
   reshard_layout layout = reshard_sharded_tensor_layout(inner);
   for (int64_t a = 0; a < reshard_sharded_tensor_local_count(inner); a++) {
     int64_t at[RESHARD_MAX_DIMS] = {0}, global[RESHARD_MAX_DIMS];
@@ -318,7 +318,7 @@ void nests_fill(reshard_sharded_tensor inner, int64_t rank, const reshard_box *o
   }
 }
 
-int64_t nests_check(reshard_sharded_tensor flat) {
+int64_t nested_check(reshard_sharded_tensor flat) {
   const int64_t *shape = reshard_metadata_shape(reshard_sharded_tensor_metadata(flat));
   int64_t wrong = 0;
   for (int64_t a = 0; a < reshard_sharded_tensor_local_count(flat); a++) {

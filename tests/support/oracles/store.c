@@ -21,7 +21,7 @@ static int64_t width_of(const naive_tensor *t) { return (int64_t)reshard_dtype_s
 static rs_file *file_at(rs_store *s, int64_t i) { return &s->files.at[i]; }
 
 /* Blocks go to the files at random, in order. */
-static void place(rng *r, rs_store *s, int64_t bytes, rs_stored_block *block) {
+static void place_block(rng *r, rs_store *s, int64_t bytes, rs_stored_block *block) {
   block->file = (int32_t)rng_below(r, s->files.n);
   rs_file *f = file_at(s, block->file);
   block->offset = f->size + (rng_one_in(r, 2) ? 0 : rng_below(r, 5));
@@ -38,7 +38,7 @@ static void add_tensor(rng *r, rs_store *s, const naive_tensor *t, const naive_s
     if (shard->n == 0)
       continue;
     MUST(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
-    place(r, s, shard->n * width_of(t), &s->blocks.at[s->blocks.n]);
+    place_block(r, s, shard->n * width_of(t), &s->blocks.at[s->blocks.n]);
     rs_stored_array *last = stored->count > 0 ? &s->arrays.at[s->arrays.n - 1] : NULL;
     if (last != NULL && last->rank == shard->rank && last->index == shard->array)
       last->count++;
@@ -51,7 +51,7 @@ static void add_tensor(rng *r, rs_store *s, const naive_tensor *t, const naive_s
   }
 }
 
-static void put(const rs_store *s, const rs_stored_block *block, int64_t offset, const void *from, int64_t n) {
+static void put_bytes(const rs_store *s, const rs_stored_block *block, int64_t offset, const void *from, int64_t n) {
   const rs_file *f = &s->files.at[block->file];
   if (f->memory != NULL)
     memcpy(f->memory + block->offset + offset, from, (size_t)n);
@@ -82,7 +82,7 @@ static int64_t in_model(const naive_tensor *t, bool reversed, int64_t index) {
   return linear;
 }
 
-/* Values that a shard should have. */
+/* Expected bytes of a shard. */
 static unsigned char *values_of(const naive_tensor *t, bool reversed, const naive_shard *shard) {
   int64_t width = width_of(t);
   unsigned char *values = cli_alloc(shard->n * width, 1);
@@ -141,7 +141,7 @@ void naive_store_make(rng *r, const naive_set *set, const naive_side *sides, con
       unsigned char *values = values_of(&set->at[i], s->tensors.at[i].reversed, shard);
       if (!filled)
         memset(values, FILLED_BEFORE, (size_t)(shard->n * width_of(&set->at[i])));
-      put(s, &block, 0, values, shard->n * width_of(&set->at[i]));
+      put_bytes(s, &block, 0, values, shard->n * width_of(&set->at[i]));
       free(values);
     }
 }

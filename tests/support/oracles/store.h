@@ -4,7 +4,7 @@
 
 #include "file/map/region.h"
 #include "file/move/store.h"
-#include "files.h"
+#include "file_random.h"
 
 #ifdef RS_HAVE_JANSSON
 

@@ -1,238 +1,261 @@
-/* What the model knows of storage, reads, writes and compares. */
-#include "tensor_model_internal.h"
+/* The steps of the model of tensors that are about one storage, and the run. */
+#include "tensor_model.h"
 
+#include "tensor_model_storage.h"
+#include "tensor_trees.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL = 1 << 20, ROUNDING = 4096, LARGE_ROUNDING = 64 << 10 }; /* as pools round sizes up at most */
-
-size_t model_reach(const model_slot *s) {
-  if (model_elements(s) == 0)
-    return 0;
-  return (size_t)(((s->shape[0] - 1) * s->strides[0] + (s->shape[1] - 1) * s->strides[1] + 1) * model_width(s));
+static bool refused(model *w) {
+  w->done[MODEL_REFUSED]++;
+  return false;
 }
 
-bool model_contiguous(const model_slot *s) {
-  return model_elements(s) == 0 ||
-         ((s->shape[1] == 1 || s->strides[1] == 1) && (s->shape[0] == 1 || s->strides[0] == s->shape[1]));
+/* --- Made -----------------------------------------------------------------------------------------------------------
+ */
+
+static void draw_shape(rng *r, int64_t shape[2]) {
+  bool large = rng_one_in(r, 14);
+  shape[0] = rng_log(r, large ? 300 : 60);
+  shape[1] = rng_log(r, large ? 500 : 60);
+  if (rng_one_in(r, 10))
+    shape[rng_below(r, 2)] = 0;
 }
 
-/* Pieces of a tensor that lie together. */
-typedef struct runs {
-  int64_t n, bytes, step;
-} runs;
-static runs runs_of(const model_slot *s) {
-  int inner = s->strides[1] == 1 ? 1 : 0; /* nothing here takes the stride 1 from both */
-  runs r = {s->shape[1 - inner], s->shape[inner] * model_width(s), s->strides[1 - inner] * model_width(s)};
-  if (r.step == r.bytes) {
-    r.bytes *= r.n;
-    r.n = 1;
-  }
-  return model_elements(s) > 0 ? r : (runs){0, 0, 0};
+/* Memory that the test lends: pinned. */
+static reshard_tensor lend(model *w, reshard_dtype dtype, const int64_t *shape, model_store *store) {
+  reshard_tensor tensor;
+  store->lent = store->pinned = true;
+  void *memory = w->m->pin(store->bytes + 1);
+  GOOD(reshard_tensor_wrap(dtype, 2, shape, NULL, memory, w->m->unpin, NULL, &tensor));
+  reshard_tensor_set_pin_memory(tensor, 1);
+  return tensor;
 }
 
-/* --- Pools -------------------------------------------------------------------------------------------------------- */
-
-static size_t rounding(size_t bytes) { return bytes < SMALL ? ROUNDING : LARGE_ROUNDING; }
-
-void model_count_alloc(model *w, int place, size_t bytes) {
-  if (place == NOBODY || bytes == 0)
-    return;
-  w->allocs[place]++;
-  w->in_use[place] += bytes;
-  w->slack[place] += rounding(bytes);
-  w->peak[place] = w->in_use[place] > w->peak[place] ? w->in_use[place] : w->peak[place];
-  w->most_slack[place] = w->slack[place] > w->most_slack[place] ? w->slack[place] : w->most_slack[place];
-}
-
-void model_count_free(model *w, int place, size_t bytes) {
-  if (place == NOBODY || bytes == 0)
-    return;
-  w->frees[place]++;
-  w->in_use[place] -= bytes;
-  w->slack[place] -= rounding(bytes);
-}
-
-void model_compare_stats(const model *w) {
-  for (int p = 0; p < w->m->nplaces; p++) {
-    reshard_memory_stats stats;
-    GOOD(reshard_device_get_memory_stats(w->m->place[p].device, &stats));
-    assert_int_equal(stats.allocs, w->allocs[p]);
-    assert_int_equal(stats.frees, w->frees[p]);
-    assert_in_range(stats.in_use_bytes, w->in_use[p], w->in_use[p] + w->slack[p]);
-    assert_in_range(stats.peak_bytes, w->peak[p], w->peak[p] + w->most_slack[p]);
-    assert_true(stats.peak_held_bytes >= stats.peak_bytes);
-    assert_true(stats.upstream_allocs >= stats.upstream_frees);
-    if (!model_gpu(w, p))
-      assert_int_equal(stats.records + stats.waits, 0); /* there is nothing to wait for */
-  }
-}
-
-/* --- Order -------------------------------------------------------------------------------------------------------- */
-
-static void come_after(model *w, int earlier, int later) {
-  if (later == NOBODY)
-    w->m->settle(&w->m->stream[earlier]);
-  else if (earlier != later)
-    w->m->order(&w->m->stream[earlier], &w->m->stream[later]);
-}
-
-void model_before_read(model *w, model_store *store, int s) {
-  if (store->writer != NOBODY)
-    come_after(w, store->writer, s);
-  if (s == NOBODY)
-    store->writer = NOBODY;
+static bool create(model *w) {
+  static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_F32, RESHARD_F32, RESHARD_F16, RESHARD_BF16};
+  model_slot *s = model_pick(w, true);
+  if (s == NULL)
+    return false;
+  int64_t shape[2];
+  draw_shape(&w->random, shape);
+  reshard_dtype dtype = dtypes[rng_below(&w->random, 5)];
+  size_t bytes = (size_t)(shape[0] * shape[1]) * reshard_dtype_size(dtype);
+  int place = (int)rng_in(&w->random, NOBODY, w->m->nplaces - 1), home = model_stream_of(w, place);
+  model_store *store = model_new_store(place, model_gpu(w, place) ? place : NOBODY, bytes);
+  reshard_tensor tensor;
+  store->home = home;
+  store->host = store->owner == NOBODY;
+  if (place == NOBODY && w->m->nstreams > 0 && bytes > 0 && rng_one_in(&w->random, 2))
+    tensor = lend(w, dtype, shape, store);
+  else if (place == NOBODY)
+    GOOD(reshard_tensor_create(dtype, 2, shape, &tensor));
   else
-    store->readers |= 1u << s;
+    GOOD(reshard_tensor_create_on(w->m->place[place].device, dtype, 2, shape, model_handle(w, home), &tensor));
+  reshard_tensor_set_requires_grad(tensor, (int)rng_below(&w->random, 2));
+  if (!store->host) /* where it goes to when it comes to the host */
+    reshard_tensor_set_pin_memory(tensor, (int)rng_below(&w->random, 2));
+  model_count_alloc(w, place, bytes);
+  model_fill_slot(s, tensor, store, dtype, shape);
+  model_write_all(w, store, home);
+  return true;
 }
 
-void model_before_write(model *w, model_store *store, int s) {
-  model_before_read(w, store, s);
-  for (int r = 0; r < w->m->nstreams; r++)
-    if (store->readers >> r & 1)
-      come_after(w, r, s);
-  store->readers = 0;
-  store->writer = s;
-}
-
-int model_stream_of(model *w, int place) {
-  if (!model_gpu(w, place))
-    return NOBODY;
-  for (;;) {
-    int s = (int)rng_below(&w->random, w->m->nstreams);
-    if (w->m->stream[s].place == place)
-      return s;
+/* A part of a tensor, turned round or not. */
+static bool view(model *w) {
+  model_slot *from = model_pick(w, false), *s = model_pick(w, true);
+  if (from == NULL || s == NULL)
+    return false;
+  int dim = (int)rng_below(&w->random, 2);
+  bool turn = rng_one_in(&w->random, 2);
+  int64_t start = rng_in(&w->random, 0, from->shape[dim]), length = rng_in(&w->random, 0, from->shape[dim] - start);
+  model_slot made = *from;
+  made.shape[dim] = length;
+  if (model_elements(&made) > 0) /* a view of nothing stays where the tensor begins */
+    made.offset += start * from->strides[dim];
+  reshard_tensor part;
+  reshard_status status = reshard_tensor_narrow(from->tensor, dim, start, length, &part);
+  if (from->store->bytes > 0 && !model_there(&made)) {
+    assert_int_equal(status, RESHARD_ERROR_INVALID); /* it was allocated again with less */
+    return refused(w);
   }
+  GOOD(status);
+  GOOD(reshard_tensor_permute(part, turn ? (const int[]){1, 0} : (const int[]){0, 1}, &made.tensor));
+  reshard_tensor_release(part);
+  *s = made;
+  for (int d = 0; d < 2 && turn; d++) {
+    s->shape[d] = made.shape[1 - d];
+    s->strides[d] = made.strides[1 - d];
+  }
+  s->store->occupants++;
+  s->store->given += s->imported;
+  return true;
 }
 
-void *model_handle(const model *w, int s) { return s == NOBODY ? NULL : w->m->stream[s].handle; }
-
-/* --- Tensors ------------------------------------------------------------------------------------------------------ */
-
-model_store *model_new_store(int place, int owner, size_t bytes) {
-  model_store *made = malloc(sizeof *made);
-  assert_non_null(made);
-  *made = (model_store){.occupants = 1, .place = place, .owner = owner, .bytes = bytes, .home = NOBODY};
-  made->writer = NOBODY;
-  made->expected = malloc(bytes + 1);
-  assert_non_null(made->expected);
-  return made;
+/* There and back: one more occupant, by the same memory. */
+static bool export(model *w) {
+  model_slot *from = model_pick(w, false), *s = model_pick(w, true);
+  if (from == NULL || s == NULL || model_elements(from) == 0) /* which has no address to compare */
+    return false;
+  int versioned = (int)rng_below(&w->random, 2);
+  void *managed = NULL;
+  reshard_tensor back;
+  reshard_status status = reshard_tensor_to_dlpack(from->tensor, versioned, &managed);
+  if (!model_there(from)) {
+    assert_int_equal(status, RESHARD_ERROR_INVALID);
+    return refused(w);
+  }
+  GOOD(status);
+  GOOD(reshard_tensor_from_dlpack(managed, versioned, 0, &back));
+  *s = *from;
+  s->tensor = back;
+  s->imported = true;
+  s->requires_grad = 0;
+  s->store->occupants++;
+  s->store->given++;
+  return true;
 }
 
-void model_fill_slot(model_slot *s, reshard_tensor tensor, model_store *store, reshard_dtype dtype,
-                     const int64_t shape[2]) {
+/* --- Storage --------------------------------------------------------------------------------------------------------
+ */
+
+static bool storage_free(model *w) {
+  model_slot *s = model_pick(w, false);
+  if (s == NULL)
+    return false;
+  model_store *store = s->store;
+  int freed = 7;
+  reshard_status status = reshard_storage_free(s->tensor, model_handle(w, model_stream_of(w, store->owner)), &freed);
+  if (store->bytes == 0 && !s->imported) {
+    GOOD(status);
+    assert_int_equal(freed, 0);
+    return false;
+  }
+  if (s->imported || store->lent || store->given > 0 || s->offset != 0) {
+    assert_true(status == RESHARD_ERROR_INVALID && freed == 7);
+    return refused(w);
+  }
+  GOOD(status);
+  assert_int_equal(freed, 1);
+  w->done[MODEL_FREE_VIEWED] += store->occupants > 1;
+  model_count_free(w, store->place, store->bytes);
+  store->bytes = 0;
+  return true;
+}
+
+static bool storage_alloc(model *w) {
+  model_slot *s = model_pick(w, false);
+  if (s == NULL || s->imported)
+    return false;
+  model_store *store = s->store;
+  int64_t reach = model_elements(s) > 0 ? s->offset * model_width(s) + (int64_t)model_reach(s) : 0;
+  int64_t more = rng_one_in(&w->random, 2) ? 0 : rng_in(&w->random, -3, 300);
+  size_t bytes = reach + more < 0 ? 0 : (size_t)(reach + more);
+  int allocated = 7, home = model_stream_of(w, store->owner);
+  reshard_status status = reshard_storage_alloc(s->tensor, bytes, model_handle(w, home), &allocated);
+  if (store->bytes == bytes) {
+    GOOD(status);
+    assert_int_equal(allocated, 0);
+    return false;
+  }
+  if (store->bytes != 0 || store->lent || more < 0) {
+    assert_true(status == RESHARD_ERROR_INVALID && allocated == 7);
+    return refused(w);
+  }
   reshard_tensor_info info;
-  GOOD(reshard_tensor_get_info(tensor, &info));
-  store->at = info.data;
-  *s = (model_slot){.tensor = tensor,
-                    .store = store,
-                    .dtype = dtype,
-                    .shape = {shape[0], shape[1]},
-                    .strides = {shape[1], 1},
-                    .requires_grad = info.requires_grad,
-                    .pin_memory = info.pin_memory};
-  if (store->bytes > 0)
-    assert_int_equal((uintptr_t)info.data % 256, 0);
-}
-
-static void write_run(model *w, model_store *store, int64_t to, int64_t bytes, int stream) {
-  int64_t from = rng_in(&w->random, 0, MODEL_PATTERN - bytes);
-  memcpy(store->expected + to, w->m->pattern + from, (size_t)bytes);
-  if (!store->host) {
-    w->m->copy(store->at + to, w->m->place[store->owner].pattern + from, (size_t)bytes, &w->m->stream[stream]);
-    return;
-  }
-  if (store->pinned)
-    w->m->touch(store->at + to, (size_t)bytes, true);
-  memcpy(store->at + to, w->m->pattern + from, (size_t)bytes);
-}
-
-void model_write(model *w, const model_slot *s, int stream) {
-  runs r = runs_of(s);
-  if (r.n > 0)
-    model_before_write(w, s->store, s->store->host ? NOBODY : stream);
-  for (int64_t i = 0; i < r.n; i++)
-    write_run(w, s->store, s->offset * model_width(s) + i * r.step, r.bytes, stream);
-}
-
-void model_write_all(model *w, model_store *store, int stream) {
-  if (store->bytes == 0)
-    return;
-  model_before_write(w, store, store->host ? NOBODY : stream);
-  write_run(w, store, 0, (int64_t)store->bytes, stream);
-}
-
-void model_read(model *w, const model_slot *s, int stream) {
-  runs r = runs_of(s);
-  if (r.n == 0 || s->store->host)
-    return;
-  model_before_read(w, s->store, stream);
-  for (int64_t i = 0; i < r.n; i++)
-    w->m->copy(w->m->stream[stream].scratch, s->store->at + s->offset * model_width(s) + i * r.step, (size_t)r.bytes,
-               &w->m->stream[stream]);
-}
-
-void model_before_host_read(model *w, const model_slot *s) {
-  runs r = runs_of(s);
-  model_before_read(w, s->store, NOBODY);
-  for (int64_t i = 0; i < r.n && s->store->pinned; i++)
-    w->m->touch(s->store->at + s->offset * model_width(s) + i * r.step, (size_t)r.bytes, false);
-}
-
-static void compare_bytes(model *w, const model_slot *s) {
-  const model_store *store = s->store;
-  runs r = runs_of(s);
-  char *copy = malloc((size_t)r.bytes + 1);
-  assert_non_null(copy);
-  model_before_host_read(w, s);
-  for (int64_t i = 0; i < r.n; i++) {
-    int64_t at = s->offset * model_width(s) + i * r.step;
-    if (!store->host)
-      w->m->fetch(copy, store->at + at, (size_t)r.bytes);
-    assert_memory_equal(store->host ? store->at + at : copy, store->expected + at, (size_t)r.bytes);
-  }
-  free(copy);
-}
-
-void model_compare(model *w, const model_slot *s) {
-  reshard_tensor_info info;
+  GOOD(status);
   GOOD(reshard_tensor_get_info(s->tensor, &info));
-  assert_int_equal(info.dtype, s->dtype);
-  assert_int_equal(info.ndim, 2);
-  assert_true(info.shape[0] == s->shape[0] && info.shape[1] == s->shape[1]);
-  assert_int_equal(info.contiguous, model_contiguous(s));
-  assert_int_equal(info.requires_grad, s->requires_grad);
-  assert_int_equal(info.device_type, s->store->host ? RESHARD_DEVICE_CPU : RESHARD_DEVICE_CUDA);
-  assert_int_equal(reshard_data_allocated(s->tensor), model_there(s));
-  if (!s->imported) {
-    assert_int_equal(info.pin_memory, s->pin_memory);
-    assert_int_equal(info.storage_bytes, s->store->bytes);
-    assert_int_equal(info.offset, s->offset);
-  }
-  if (s->store->bytes == 0 || !model_there(s)) {
-    assert_null(info.data);
-  } else if (model_elements(s) > 0) {
-    assert_ptr_equal(info.data, s->store->at + s->offset * model_width(s));
-    compare_bytes(w, s);
-  }
+  assert_int_equal(allocated, 1);
+  store->bytes = bytes;
+  store->expected = realloc(store->expected, bytes + 1);
+  assert_non_null(store->expected);
+  store->at = (char *)info.data - (model_elements(s) > 0 ? s->offset * model_width(s) : 0);
+  store->home = home;
+  store->writer = home; /* of pinned memory: the host's turn is when that stream is there */
+  store->readers = 0;
+  model_count_alloc(w, store->place, bytes);
+  model_write_all(w, store, home);
+  return true;
 }
 
-void model_drop(model *w, model_slot *s) {
-  reshard_tensor_release(s->tensor);
-  s->store->given -= s->imported;
-  if (--s->store->occupants == 0) {
-    model_count_free(w, s->store->place, s->store->bytes);
-    free(s->store->expected);
-    free(s->store);
-  }
-  *s = (model_slot){.tensor = NULL};
+static bool use_storage(model *w) {
+  model_slot *s = model_pick(w, false);
+  if (s == NULL)
+    return false;
+  int stream = model_stream_of(w, s->store->owner);
+  if (s->imported) /* nothing is recorded of it */
+    stream = s->store->host ? NOBODY : s->store->home;
+  bool there = model_there(s);
+  if (stream == NOBODY || stream != s->store->home || !there || rng_one_in(&w->random, 4)) /* else it knows */
+    assert_int_equal(reshard_storage_record_use(s->tensor, model_handle(w, stream)),
+                     there ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
+  if (!there)
+    return refused(w);
+  if (rng_one_in(&w->random, 2))
+    model_write(w, s, stream);
+  else
+    model_read(w, s, stream);
+  return true;
 }
 
-model_slot *model_pick(model *w, bool free_one) {
-  for (int tries = 0; tries < 4 * MODEL_SLOTS; tries++) {
-    model_slot *s = &w->slots[rng_below(&w->random, MODEL_SLOTS)];
-    if ((s->tensor == NULL) == free_one)
-      return s;
+static bool release(model *w) {
+  model_slot *s = model_pick(w, false);
+  if (s != NULL)
+    model_drop(w, s);
+  return s != NULL;
+}
+
+/* Gives kept memory back; what is in use is not touched. */
+static bool trim(model *w) {
+  int p = (int)rng_below(&w->random, w->m->nplaces);
+  GOOD(reshard_device_trim(w->m->place[p].device, (size_t)rng_below(&w->random, 1 << 20)));
+  return true;
+}
+
+/* --- The run --------------------------------------------------------------------------------------------------------
+ */
+
+void model_run(const model_machine *machine, uint64_t seed, int64_t steps, int64_t done[MODEL_KINDS]) {
+  static const struct {
+    bool (*step)(model *w);
+    model_kind kind;
+    int share;
+  } kinds[] = {{create, MODEL_CREATE, 3},     {view, MODEL_VIEW, 2},       {export, MODEL_EXPORT, 1},
+               {storage_free, MODEL_FREE, 3}, {use_storage, MODEL_USE, 2}, {storage_alloc, MODEL_ALLOC, 3},
+               {model_cast, MODEL_CAST, 2},   {model_move, MODEL_MOVE, 3}, {release, MODEL_RELEASE, 2},
+               {trim, MODEL_TRIM, 1}};
+  model w = {.m = machine, .done = done};
+  rng_seed(&w.random, seed);
+  for (int64_t i = 0; i < steps; i++) {
+    int64_t share = rng_below(&w.random, 22);
+    int k = 0;
+    for (; share >= kinds[k].share; k++)
+      share -= kinds[k].share;
+    done[kinds[k].kind] += kinds[k].step(&w);
+    model_slot *s = model_pick(&w, false);
+    if (s != NULL && (s->store->host || rng_one_in(&w.random, 3))) /* GPUs are waited for now and then */
+      model_compare(&w, s);
+    model_compare_stats(&w);
   }
-  return NULL;
+  for (int i = 0; i < MODEL_SLOTS; i++)
+    if (w.slots[i].tensor != NULL)
+      model_compare(&w, &w.slots[i]);
+  for (int i = 0; i < MODEL_SLOTS; i++)
+    if (w.slots[i].tensor != NULL)
+      model_drop(&w, &w.slots[i]);
+  model_compare_stats(&w);
+  for (int p = 0; p < machine->nplaces; p++)
+    assert_int_equal(w.in_use[p], 0);
+}
+
+void model_report(const model_machine *machine, const int64_t done[MODEL_KINDS]) {
+  static const char *const names[MODEL_KINDS] = {"made", "views", "exports", "freed",  "freed under views", "allocated",
+                                                 "uses", "cast",  "moved",   "let go", "trimmed",           "refused"};
+  for (int k = 0; k < MODEL_KINDS; k++) {
+    printf("%s%s %lld", k > 0 ? ", " : "", names[k], (long long)done[k]);
+    assert_true(done[k] > 0 || (k == MODEL_MOVE && machine->nstreams == 0));
+  }
+  printf("\n");
 }

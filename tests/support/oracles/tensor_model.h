@@ -31,7 +31,7 @@ typedef struct model_machine {
   model_place place[MODEL_PLACES];
   model_stream stream[MODEL_STREAMS];
   const unsigned char *pattern; /* the same bytes on the host */
-  /* What a user does beside the library; not called without streams. */
+  /* Operations of a user beside the library; not called without streams. */
   void (*copy)(void *dst, const void *src, size_t bytes, const model_stream *stream);
   void (*order)(const model_stream *earlier, const model_stream *later);
   void (*settle)(const model_stream *stream);                  /* the host waits for it */

@@ -1,6 +1,6 @@
 /* The steps of the model of tensors that are about trees of them: cast, and moved. */
+#include "tensor_trees.h"
 #include "cast.h"
-#include "tensor_model_internal.h"
 #include "support/fixtures/trees.h"
 
 #include <reshard/move.h>
@@ -36,7 +36,7 @@ static reshard_tree tree_of(const bundle *b) {
   return tree;
 }
 
-/* What is in the tree at tensor i's place; the caller's. */
+/* The tensor in the tree at tensor i's place; owned by the caller. */
 static reshard_tensor tensor_at(reshard_tree tree, int i) {
   const char path[2] = {(char)('1' + i), '\0'};
   reshard_tensor tensor;
@@ -44,7 +44,7 @@ static reshard_tensor tensor_at(reshard_tree tree, int i) {
   return reshard_tensor_retain(tensor);
 }
 
-static void look(bundle *b) {
+static void look_up_tensors(bundle *b) {
   b->refused = b->n;
   for (int i = b->n - 1; i >= 0; i--)
     if (b->changes[i] && !model_there(b->slot[i]))
@@ -65,8 +65,8 @@ static bool check_refused(model *w, const bundle *b, reshard_status status, cons
 }
 
 /* The new tensors in place of those before, or beside them. Returns whether there is one. */
-static bool put(model *w, const bundle *b, reshard_tree made, model_store *const *stores, const reshard_dtype *dtypes,
-                bool pins) {
+static bool put_tree(model *w, const bundle *b, reshard_tree made, model_store *const *stores,
+                     const reshard_dtype *dtypes, bool pins) {
   bool any = false;
   assert_ptr_equal(node_at(made, "0"), node_at(made, "1"));
   for (int i = 0; i < b->n; i++) {
@@ -104,11 +104,11 @@ static void expect_numbers(const model_slot *s, reshard_dtype to, unsigned char 
     }
 }
 
-/* What the host knows of memory that DLPack brought is not what the library knows. */
+/* The host knows more of memory that DLPack brought than the library does. */
 static bool plain(const model_slot *s) { return !s->imported || (s->store->host && !s->store->pinned); }
 
 /* Up to MOST tensors that a call can take together with the first: those of the host, and of one GPU. */
-static void draw(model *w, bundle *b, bool mixed) {
+static void draw_bundle(model *w, bundle *b, bool mixed) {
   for (int tries = 0; tries < 2 * MOST && b->n < MOST; tries++) {
     model_slot *s = model_pick(w, false);
     if (s == NULL || !plain(s))
@@ -143,7 +143,7 @@ bool model_cast(model *w) {
   model_store *stores[MOST] = {NULL};
   size_t bytes[MOST] = {0};
   bundle b = {0};
-  draw(w, &b, false);
+  draw_bundle(w, &b, false);
   if (b.n == 0)
     return false;
   int place = b.slot[0]->store->owner, stream;
@@ -156,7 +156,7 @@ bool model_cast(model *w) {
     b.changes[i] = is_floating(b.slot[i]->dtype) && b.slot[i]->dtype != to;
     bytes[i] = (size_t)model_elements(b.slot[i]) * reshard_dtype_size(to);
   }
-  look(&b);
+  look_up_tensors(&b);
   before_reads(w, &b, stream);
   reshard_tree tree = tree_of(&b), cast = NULL;
   reshard_status status = reshard_tree_cast(tree, to, w->m->place[place].device, model_handle(w, stream), &cast);
@@ -175,7 +175,7 @@ bool model_cast(model *w) {
     expect_numbers(b.slot[i], to, stores[i]->expected);
     model_count_alloc(w, place, bytes[i]);
   }
-  bool any = put(w, &b, cast, stores, all, false);
+  bool any = put_tree(w, &b, cast, stores, all, false);
   assert_int_equal(cast != tree, any);
   reshard_tree_release(tree);
   reshard_tree_release(cast);
@@ -207,7 +207,7 @@ static route draw_route(model *w, bundle *b) {
   return route;
 }
 
-/* What the pool of the GPU lends for strided tensors that no host packs, while the call lasts. */
+/* Memory that the GPU's pool lends during the call for strided tensors that no host packs. */
 static void count_between(model *w, const bundle *b, const route *r) {
   size_t bytes[MOST] = {0};
   for (int i = 0; i < b->n; i++) {
@@ -238,11 +238,11 @@ bool model_move(model *w) {
   size_t bytes[MOST] = {0};
   int places[MOST];
   bundle b = {0};
-  draw(w, &b, true);
+  draw_bundle(w, &b, true);
   if (b.n == 0)
     return false;
   route r = draw_route(w, &b);
-  look(&b);
+  look_up_tensors(&b);
   before_reads(w, &b, r.options.sources_ready ? NOBODY : r.stream);
   if (r.options.sources_ready)
     before_reads(w, &b, r.stream);
@@ -270,7 +270,7 @@ bool model_move(model *w) {
       model_count_alloc(w, places[i], bytes[i]);
     }
   count_between(w, &b, &r);
-  bool any = put(w, &b, moved, stores, dtypes, true);
+  bool any = put_tree(w, &b, moved, stores, dtypes, true);
   assert_int_equal(moved != tree, any);
   reshard_tree_release(tree);
   reshard_tree_release(moved);

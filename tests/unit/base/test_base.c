@@ -34,8 +34,8 @@ static void test_statuses(void **state) {
 
 static void fresh_thread(void *user, int64_t rank) {
   (void)rank;
-  crew_result *result = user;
-  crew_note(result, RESHARD_SUCCESS); /* before any error of this thread */
+  rank_result *result = user;
+  rank_result_set(result, RESHARD_SUCCESS); /* before any error of this thread */
   rs_error(RESHARD_ERROR_INVALID, "of the other thread");
 }
 
@@ -43,8 +43,8 @@ static void test_last_error(void **state) {
   (void)state;
   assert_int_equal(rs_error(RESHARD_ERROR_TIMEOUT, "%d of %s", 3, "four"), RESHARD_ERROR_TIMEOUT);
   assert_string_equal(reshard_last_error(), "3 of four");
-  crew_result other;
-  crew_join(crew_start(fresh_thread, &other));
+  rank_result other;
+  rank_thread_join(rank_thread_start(fresh_thread, &other));
   assert_string_equal(other.text, "");
   assert_string_equal(reshard_last_error(), "3 of four"); /* each thread has its own */
   reshard_dtype dtype;

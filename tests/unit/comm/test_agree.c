@@ -19,7 +19,7 @@ static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 /* Contents of a rank's plan. */
 typedef struct wish {
   const char *src, *dst; /* NULL: chunk(0), chunk(1) */
-  int64_t columns;       /* 0: SCENE_COLUMNS */
+  int64_t columns;       /* 0: MATRIX_COLUMNS */
   reshard_dtype dtype;   /* NONE: u32 */
   const int64_t *offset, *extent;
   const int *permutation;
@@ -33,7 +33,7 @@ static const int64_t same_node[3] = {0, 0, 0}, other_nodes[3] = {0, 1, 0};
 static const int swapped[2] = {1, 0};
 
 static reshard_plan plan_of(const wish *w, int64_t rank) {
-  const int64_t shape[2] = {SCENE_ROWS, w->columns > 0 ? w->columns : SCENE_COLUMNS};
+  const int64_t shape[2] = {MATRIX_ROWS, w->columns > 0 ? w->columns : MATRIX_COLUMNS};
   reshard_layout src, dst;
   reshard_plan plan;
   assert_int_equal(reshard_layout_parse(w->src != NULL ? w->src : "chunk(0)", 2, shape, RANKS, &src), RESHARD_SUCCESS);
@@ -118,7 +118,7 @@ static const char *text_of(char text[512], size_t i, int64_t odd) {
   return text;
 }
 
-static void replace_plans(scene *s, const wish *all, const wish *odd, int64_t odd_rank) {
+static void replace_plans(rows_to_columns *s, const wish *all, const wish *odd, int64_t odd_rank) {
   for (int64_t r = 0; r < RANKS; r++) {
     reshard_plan_destroy(s->plans[r]);
     s->plans[r] = plan_of(r == odd_rank ? odd : all, r);
@@ -131,9 +131,9 @@ static void test_fields(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
       for (int64_t odd = 0; odd < RANKS; odd++) {
         /* memory enough for a replicated destination, or a second one */
-        static uint32_t room[RANKS][3][SCENE_ROWS * SCENE_COLUMNS];
-        scene s;
-        scene_open(&s, RANKS, PATIENCE, paths[p], NULL);
+        static uint32_t room[RANKS][3][MATRIX_ROWS * MATRIX_COLUMNS];
+        rows_to_columns s;
+        rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
         replace_plans(&s, &cases[i].all, &cases[i].odd, odd);
         void *from[RANKS][2], *to[RANKS][2];
         memset(room, 0x5a, sizeof room);
@@ -143,20 +143,20 @@ static void test_fields(void **state) {
           to[r][1] = room[r][2];
           s.arrays[r] = (reshard_arrays){RESHARD_ARRAYS_INIT, from[r], to[r], NULL, NULL, 0, 0};
         }
-        scene_create(&s);
+        rows_to_columns_create(&s);
         char text[512];
-        scene_assert_all(&s, RESHARD_ERROR_MISMATCH, text_of(text, i, odd), NULL);
+        rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH, text_of(text, i, odd), NULL);
         assert_string_equal(s.results[0].text, text);
         for (size_t b = 0; b < sizeof room; b++)
           assert_int_equal(((unsigned char *)room)[b], 0x5a);
         replace_plans(&s, &cases[i].all, &cases[i].all, 0); /* now all want the same */
-        scene_create(&s);
+        rows_to_columns_create(&s);
         if (s.results[0].status != RESHARD_SUCCESS)
           fail_msg("%s: %s", cases[i].what, s.results[0].text);
-        scene_assert_all(&s, RESHARD_SUCCESS, NULL);
-        scene_execute(&s);
-        scene_assert_all(&s, RESHARD_SUCCESS, NULL);
-        scene_close(&s);
+        rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
+        rows_to_columns_execute(&s);
+        rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
+        rows_to_columns_close(&s);
       }
 }
 
@@ -164,50 +164,50 @@ static void test_fields(void **state) {
 static void test_own_business(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene s;
-    scene_open(&s, RANKS, PATIENCE, paths[p], NULL);
+    rows_to_columns s;
+    rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
     reshard_entry entry = {RESHARD_ENTRY_INIT,       .src = s.src,          .dst = s.dst, .dtype = RESHARD_U32,
                            .dst_dtype = RESHARD_U32, .name = "another name"};
     reshard_plan_destroy(s.plans[1]);
     assert_int_equal(reshard_plan_create(1, &entry, 1, NULL, &s.plans[1]), RESHARD_SUCCESS);
-    const int64_t strides[2] = {SCENE_COLUMNS, 1};
+    const int64_t strides[2] = {MATRIX_COLUMNS, 1};
     const int64_t *list[1] = {strides};
     s.arrays[2].src_strides = list;
     s.options[0].path = paths[p] == RESHARD_PATH_DIRECT ? RESHARD_PATH_AUTO : paths[p]; /* auto is direct here */
-    scene_ready(&s);
-    scene_works(&s);
-    scene_close(&s);
+    rows_to_columns_must_create(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
   }
 }
 
 static void test_path(void **state) {
   (void)state;
   for (int64_t odd = 0; odd < RANKS; odd++) {
-    scene s;
-    scene_open(&s, RANKS, PATIENCE, RESHARD_PATH_DIRECT, NULL);
+    rows_to_columns s;
+    rows_to_columns_open(&s, RANKS, PATIENCE, RESHARD_PATH_DIRECT, NULL);
     s.options[odd].path = RESHARD_PATH_PACKED;
-    scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_MISMATCH,
-                     odd == 0 ? "path packed on rank 0, direct on rank 1" : "path direct on rank 0, packed on rank ",
-                     NULL);
-    assert_true(scene_untouched(&s));
+    rows_to_columns_create(&s);
+    rows_to_columns_assert_all(
+        &s, RESHARD_ERROR_MISMATCH,
+        odd == 0 ? "path packed on rank 0, direct on rank 1" : "path direct on rank 0, packed on rank ", NULL);
+    assert_true(rows_to_columns_untouched(&s));
     s.options[odd].path = RESHARD_PATH_DIRECT;
-    scene_ready(&s);
-    scene_works(&s);
-    scene_close(&s);
+    rows_to_columns_must_create(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
   }
 }
 
 /* Different calls at once, each against each. */
 typedef enum call { CREATE, REBIND, EXECUTE, BARRIER, CALLS } call;
 typedef struct mixture {
-  scene *s;
+  rows_to_columns *s;
   call of[RANKS];
 } mixture;
 
 static void mix_body(void *user, int64_t r) {
   mixture *m = user;
-  scene *s = m->s;
+  rows_to_columns *s = m->s;
   reshard_transfer made = NULL;
   reshard_status status = RESHARD_SUCCESS;
   switch (m->of[r]) {
@@ -216,16 +216,16 @@ static void mix_body(void *user, int64_t r) {
   case EXECUTE: status = reshard_execute(s->transfers[r], NULL); break;
   default: status = reshard_comm_barrier(s->comms[r]); break;
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
   reshard_transfer_destroy(made);
 }
 
 static void test_mixed_calls(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene s;
-    scene_open(&s, RANKS, PATIENCE, paths[p], NULL);
-    scene_ready(&s);
+    rows_to_columns s;
+    rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
+    rows_to_columns_must_create(&s);
     for (int a = 0; a < CALLS; a++)
       for (int b = 0; b < CALLS; b++)
         for (int64_t odd = 0; odd < RANKS; odd++) {
@@ -234,19 +234,19 @@ static void test_mixed_calls(void **state) {
           mixture m = {.s = &s};
           for (int64_t r = 0; r < RANKS; r++)
             m.of[r] = r == odd ? (call)b : (call)a;
-          scene_fill(&s, 3);
-          crew_run(RANKS, mix_body, &m);
-          scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "different collective calls at once", NULL);
-          assert_true(scene_untouched(&s));
+          rows_to_columns_fill(&s, 3);
+          rank_threads_run(RANKS, mix_body, &m);
+          rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH, "different collective calls at once", NULL);
+          assert_true(rows_to_columns_untouched(&s));
         }
-    scene_works(&s);
-    scene_close(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
   }
 }
 
 /* Two transfers on one communicator, and ranks that take now the one, now the other. */
 typedef struct two {
-  scene *s;
+  rows_to_columns *s;
   reshard_transfer other[RANKS];
   bool take_other[RANKS], rebind;
 } two;
@@ -254,32 +254,33 @@ typedef struct two {
 static void two_body(void *user, int64_t r) {
   two *x = user;
   reshard_transfer t = x->take_other[r] ? x->other[r] : x->s->transfers[r];
-  crew_note(&x->s->results[r], x->rebind ? reshard_transfer_rebind(t, &x->s->arrays[r]) : reshard_execute(t, NULL));
+  rank_result_set(&x->s->results[r],
+                  x->rebind ? reshard_transfer_rebind(t, &x->s->arrays[r]) : reshard_execute(t, NULL));
 }
 
 static void test_two_transfers(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene s;
-    scene_open(&s, RANKS, PATIENCE, paths[p], NULL);
+    rows_to_columns s;
+    rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
     two x = {.s = &s};
-    scene_ready(&s);
+    rows_to_columns_must_create(&s);
     memcpy(x.other, s.transfers, sizeof x.other);
-    scene_ready(&s);
+    rows_to_columns_must_create(&s);
     for (int rebind = 0; rebind < (paths[p] == RESHARD_PATH_DIRECT ? 2 : 1); rebind++)
       for (int mask = 0; mask < 1 << RANKS; mask++) {
         bool same = mask == 0 || mask == (1 << RANKS) - 1;
         for (int64_t r = 0; r < RANKS; r++)
           x.take_other[r] = mask >> r & 1;
         x.rebind = rebind;
-        scene_fill(&s, 9);
-        crew_run(RANKS, two_body, &x);
+        rows_to_columns_fill(&s, 9);
+        rank_threads_run(RANKS, two_body, &x);
         if (same)
-          scene_assert_all(&s, RESHARD_SUCCESS, NULL);
+          rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
         else
-          scene_assert_all(&s, RESHARD_ERROR_MISMATCH,
-                           rebind ? "rebind different transfers" : "execute different transfers", NULL);
-        assert_true(same && !rebind ? scene_right(&s, 9) : scene_untouched(&s));
+          rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH,
+                                     rebind ? "rebind different transfers" : "execute different transfers", NULL);
+        assert_true(same && !rebind ? rows_to_columns_right(&s, 9) : rows_to_columns_untouched(&s));
       }
     /* a transfer whose peers' are gone: theirs may lie where the new ones do */
     for (int round = 0; round < 4; round++) {
@@ -290,21 +291,21 @@ static void test_two_transfers(void **state) {
         }
       reshard_transfer kept = x.other[round % RANKS];
       memcpy(x.other, s.transfers, sizeof x.other);
-      scene_ready(&s); /* into s.transfers */
+      rows_to_columns_must_create(&s); /* into s.transfers */
       two y = {.s = &s};
       y.other[round % RANKS] = kept;
       y.take_other[round % RANKS] = true;
-      scene_fill(&s, 4);
-      crew_run(RANKS, two_body, &y);
-      scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "execute different transfers", NULL);
-      assert_true(scene_untouched(&s));
+      rows_to_columns_fill(&s, 4);
+      rank_threads_run(RANKS, two_body, &y);
+      rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH, "execute different transfers", NULL);
+      assert_true(rows_to_columns_untouched(&s));
       reshard_transfer_destroy(kept);
-      scene_works(&s);
+      rows_to_columns_must_execute(&s);
     }
     for (int64_t r = 0; r < RANKS; r++)
       reshard_transfer_destroy(x.other[r]);
-    scene_works(&s);
-    scene_close(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
   }
 }
 

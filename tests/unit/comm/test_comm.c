@@ -18,7 +18,7 @@
 enum { MOST = 64, PATIENCE = 60000 /* a call that hangs fails after this many ms */ };
 
 static reshard_comm comms[MOST];
-static crew_result results[MOST];
+static rank_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
@@ -31,7 +31,7 @@ static void close_comms(int64_t n) {
 }
 
 static void assert_all(int64_t n, reshard_status status, const char *part) {
-  crew_assert(n, results, status, part, NULL);
+  rank_results_assert(n, results, status, part, NULL);
 }
 
 static void test_create(void **state) {
@@ -197,7 +197,7 @@ static void gather_body(void *user, int64_t rank) {
         x->wrong[rank] |=
             ((const unsigned char *)all)[(size_t)r * bytes + b] != (unsigned char)(r * 7 + i * 31 + (int64_t)b);
   }
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_gather(void **state) {
@@ -205,9 +205,9 @@ static void test_gather(void **state) {
   static const int64_t sizes[] = {1, 2, 5, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     int64_t n = sizes[s];
-    rounds x = {.n = n, .rounds = crew_scaled(n > 10 ? 60 : 3000)};
+    rounds x = {.n = n, .rounds = test_scaled(n > 10 ? 60 : 3000)};
     open_comms(n, PATIENCE);
-    crew_run(n, gather_body, &x);
+    rank_threads_run(n, gather_body, &x);
     assert_all(n, RESHARD_SUCCESS, "");
     for (int64_t r = 0; r < n; r++)
       assert_false(x.wrong[r]);
@@ -248,10 +248,10 @@ static void test_meetings(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-    rounds x = {.n = sizes[s], .rounds = crew_scaled(sizes[s] > 10 ? 50 : 1000)};
+    rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000)};
     atomic_store(&meetings, 0);
     open_comms(x.n, PATIENCE);
-    crew_run(x.n, meet_body, &x);
+    rank_threads_run(x.n, meet_body, &x);
     assert_int_equal(atomic_load(&meetings), x.rounds);
     for (int64_t r = 0; r < x.n; r++)
       assert_false(x.wrong[r]);
@@ -278,10 +278,10 @@ static void differ_body(void *user, int64_t rank) {
     status = comms[rank]->ops->allgather(comms[rank], record, sizeof record, &all); /* another size */
   else
     status = comms[rank]->ops->together(comms[rank], must_not_run, &value);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
   status = reshard_comm_barrier(comms[rank]);
   if (status != RESHARD_SUCCESS)
-    crew_note(&results[rank], status);
+    rank_result_set(&results[rank], status);
 }
 
 static void test_different_calls(void **state) {
@@ -290,7 +290,7 @@ static void test_different_calls(void **state) {
   for (int64_t n = 2; n <= 5; n++) {
     open_comms(n, PATIENCE);
     for (int odd = 0; odd < n; odd++) {
-      crew_run(n, differ_body, &odd);
+      rank_threads_run(n, differ_body, &odd);
       assert_all(n, RESHARD_ERROR_MISMATCH, "different collective calls");
     }
     close_comms(n);
@@ -302,20 +302,20 @@ static void test_different_calls(void **state) {
 static void wait_body(void *user, int64_t rank) {
   (void)rank;
   int64_t r = *(int64_t *)user;
-  crew_note(&results[r], reshard_comm_barrier(comms[r]));
+  rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
 }
 
 static void test_twice(void **state) {
   (void)state;
   open_comms(2, PATIENCE);
   int64_t first = 0;
-  crew_thread *thread = crew_start(wait_body, &first);
-  crew_sleep_ms(200);
+  rank_thread *thread = rank_thread_start(wait_body, &first);
+  test_sleep_ms(200);
   assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
   assert_non_null(strstr(reshard_last_error(), "rank 0 is in another collective call"));
   assert_int_equal(reshard_comm_barrier(comms[0]), RESHARD_ERROR_BUSY);
   assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS); /* the one who waits was not lost */
-  crew_join(thread);
+  rank_thread_join(thread);
   assert_int_equal(results[0].status, RESHARD_SUCCESS);
   close_comms(2);
 }
@@ -325,10 +325,10 @@ static void test_timeout(void **state) {
   (void)state;
   open_comms(3, 40);
   int64_t who[2] = {0, 2};
-  crew_thread *a = crew_start(wait_body, &who[0]);
-  crew_thread *b = crew_start(wait_body, &who[1]);
-  crew_join(a);
-  crew_join(b);
+  rank_thread *a = rank_thread_start(wait_body, &who[0]);
+  rank_thread *b = rank_thread_start(wait_body, &who[1]);
+  rank_thread_join(a);
+  rank_thread_join(b);
   /* the first of them to wake gives up for all */
   bool late0 = results[0].status == RESHARD_ERROR_TIMEOUT, late2 = results[2].status == RESHARD_ERROR_TIMEOUT;
   assert_true(late0 || late2);
@@ -367,14 +367,14 @@ static void test_abort(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 4; n++) {
     open_comms(n, PATIENCE);
-    crew_thread *threads[4] = {NULL};
+    rank_thread *threads[4] = {NULL};
     int64_t who[4] = {0, 1, 2, 3};
     for (int64_t r = 0; r + 1 < n; r++)
-      threads[r] = crew_start(wait_body, &who[r]);
-    crew_sleep_ms(20);
+      threads[r] = rank_thread_start(wait_body, &who[r]);
+    test_sleep_ms(20);
     assert_int_equal(reshard_comm_abort(comms[n - 1]), RESHARD_SUCCESS);
     for (int64_t r = 0; r + 1 < n; r++) {
-      crew_join(threads[r]);
+      rank_thread_join(threads[r]);
       assert_int_equal(results[r].status, RESHARD_ERROR_PEER);
       assert_non_null(strstr(results[r].text, "aborted"));
     }
@@ -394,23 +394,23 @@ static void loop_body(void *user, int64_t rank) {
   reshard_status status = RESHARD_SUCCESS;
   while (status == RESHARD_SUCCESS)
     status = reshard_comm_barrier(comms[rank]);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void abort_body(void *user, int64_t rank) {
   (void)rank;
-  crew_sleep_ms((int)(*(int64_t *)user % 4));
+  test_sleep_ms((int)(*(int64_t *)user % 4));
   reshard_comm_abort(comms[0]);
 }
 
 static void test_abort_any_time(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(40); i++) {
+  for (int64_t i = 0; i < test_scaled(40); i++) {
     int64_t n = 1 + i % 5;
     open_comms(n, PATIENCE);
-    crew_thread *aborter = crew_start(abort_body, &i);
-    crew_run(n, loop_body, NULL);
-    crew_join(aborter);
+    rank_thread *aborter = rank_thread_start(abort_body, &i);
+    rank_threads_run(n, loop_body, NULL);
+    rank_thread_join(aborter);
     assert_all(n, RESHARD_ERROR_PEER, "aborted");
     close_comms(n);
   }
@@ -421,7 +421,7 @@ static atomic_int stage;
 
 static reshard_status slow(int64_t n, void **all) {
   atomic_store(&stage, 1);
-  crew_sleep_ms(400); /* longer than the deadline */
+  test_sleep_ms(400); /* longer than the deadline */
   for (int64_t r = 0; r < n; r++)
     *(int64_t *)all[r] = 77;
   return RESHARD_SUCCESS;
@@ -431,13 +431,13 @@ static void slow_body(void *user, int64_t rank) {
   (void)user;
   int64_t value = 0;
   reshard_status status = comms[rank]->ops->together(comms[rank], slow, &value);
-  crew_note(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
+  rank_result_set(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
 }
 
 static void abort_slow_body(void *user, int64_t rank) {
   (void)user, (void)rank;
   while (atomic_load(&stage) == 0)
-    crew_sleep_ms(1);
+    test_sleep_ms(1);
   reshard_comm_abort(comms[0]);
 }
 
@@ -446,10 +446,10 @@ static void test_running_meeting(void **state) {
   for (int aborting = 0; aborting < 2; aborting++) {
     open_comms(3, 300);
     atomic_store(&stage, 0);
-    crew_thread *aborter = aborting ? crew_start(abort_slow_body, NULL) : NULL;
-    crew_run(3, slow_body, NULL);
+    rank_thread *aborter = aborting ? rank_thread_start(abort_slow_body, NULL) : NULL;
+    rank_threads_run(3, slow_body, NULL);
     if (aborting)
-      crew_join(aborter);
+      rank_thread_join(aborter);
     assert_all(3, RESHARD_SUCCESS, "");
     assert_int_equal(comms[0]->ops->alive(comms[0]), aborting ? RESHARD_ERROR_PEER : RESHARD_SUCCESS);
     close_comms(3);
@@ -470,7 +470,7 @@ static void reading_body(void *user, int64_t rank) {
     const int64_t *other;
     memcpy(&other, (const char *)all + sizeof other, sizeof other);
     for (int i = 0; i < 10; i++) {
-      crew_sleep_ms(60);
+      test_sleep_ms(60);
       if (*other != 5)
         status = RESHARD_ERROR_INTERNAL;
     }
@@ -479,13 +479,13 @@ static void reading_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = comm->ops->together(comm, slow, &value);
   mine = 6; /* my memory is mine again */
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_reading(void **state) {
   (void)state;
   open_comms(2, 300); /* rank 1 gives up long before rank 0 has read */
-  crew_run(2, reading_body, NULL);
+  rank_threads_run(2, reading_body, NULL);
   assert_int_equal(results[1].status, RESHARD_ERROR_TIMEOUT);
   assert_int_equal(results[0].status, RESHARD_ERROR_PEER);
   close_comms(2);
@@ -531,7 +531,7 @@ static void ring_body(void *user, int64_t rank) {
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);
   }
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_exchange(void **state) {
@@ -540,7 +540,7 @@ static void test_exchange(void **state) {
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     ring_test x = {.n = sizes[s], .rounds = 100, .spoiled = -1};
     open_comms(x.n, PATIENCE);
-    crew_run(x.n, ring_body, &x);
+    rank_threads_run(x.n, ring_body, &x);
     assert_all(x.n, RESHARD_SUCCESS, "");
     for (int64_t r = 0; r < x.n; r++) {
       assert_false(x.wrong[r]);
@@ -555,7 +555,7 @@ static void test_exchange(void **state) {
     if (x.n > 1) {
       x.spoiled = 0;
       x.rounds = 1;
-      crew_run(x.n, ring_body, &x);
+      rank_threads_run(x.n, ring_body, &x);
       assert_all(x.n, RESHARD_ERROR_INTERNAL, "bytes from rank 0");
     }
     close_comms(x.n);

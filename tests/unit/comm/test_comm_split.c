@@ -19,7 +19,7 @@
 enum { MOST = 8, PATIENCE = 60000 };
 
 static reshard_comm comms[MOST], subs[MOST];
-static crew_result results[MOST];
+static rank_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
@@ -34,7 +34,7 @@ static void close_comms(reshard_comm *list, int64_t n) {
 }
 
 static void assert_all(int64_t n, reshard_status status, const char *part) {
-  crew_assert(n, results, status, part, NULL);
+  rank_results_assert(n, results, status, part, NULL);
 }
 
 typedef struct split_case {
@@ -46,7 +46,7 @@ static const reshard_comm *whole = comms; /* what is split */
 
 static void split_body(void *user, int64_t rank) {
   const split_case *c = user;
-  crew_note(&results[rank], reshard_comm_split(whole[rank], c->color[rank], c->key[rank], &subs[rank]));
+  rank_result_set(&results[rank], reshard_comm_split(whole[rank], c->color[rank], c->key[rank], &subs[rank]));
 }
 
 /* Rank and size of each, from the definition, and the ranks that it says are in it. */
@@ -74,11 +74,11 @@ static void assert_split(const split_case *c, const int64_t *global) {
 /* Barriers on n handles; those that are NULL have nothing to do. */
 static void barrier_body(void *user, int64_t rank) {
   reshard_comm comm = ((reshard_comm *)user)[rank];
-  crew_note(&results[rank], comm != NULL ? reshard_comm_barrier(comm) : RESHARD_SUCCESS);
+  rank_result_set(&results[rank], comm != NULL ? reshard_comm_barrier(comm) : RESHARD_SUCCESS);
 }
 
 static void assert_barrier(int64_t n, reshard_comm *list) {
-  crew_run(n, barrier_body, list);
+  rank_threads_run(n, barrier_body, list);
   assert_all(n, RESHARD_SUCCESS, "");
 }
 
@@ -98,7 +98,7 @@ static void test_split(void **state) {
       split_case c = cases[i];
       open_comms(c.n, PATIENCE);
       assert_null(reshard_comm_global_ranks(comms[0]));
-      crew_run(c.n, split_body, &c);
+      rank_threads_run(c.n, split_body, &c);
       assert_all(c.n, RESHARD_SUCCESS, "");
       assert_split(&c, NULL);
       assert_barrier(c.n, subs);
@@ -116,14 +116,14 @@ static void test_split_of_split(void **state) {
   (void)state;
   open_comms(8, PATIENCE);
   split_case halves = {8, {0, 1, 0, 1, 0, 1, 0, 1}, {8, 7, 6, 5, 4, 3, 2, 1}};
-  crew_run(8, split_body, &halves);
+  rank_threads_run(8, split_body, &halves);
   assert_all(8, RESHARD_SUCCESS, "");
   /* Ranks 6, 4, 2, 0 are ranks 0..3 of the one; take that apart, from the inside. */
   reshard_comm one[4] = {subs[6], subs[4], subs[2], subs[0]}, other[4] = {subs[7], subs[5], subs[3], subs[1]};
   split_case pairs = {4, {0, 0, 1, 1}, {1, 0, 0, 0}};
   const int64_t global[4] = {6, 4, 2, 0};
   whole = one;
-  crew_run(4, split_body, &pairs);
+  rank_threads_run(4, split_body, &pairs);
   whole = comms;
   assert_all(4, RESHARD_SUCCESS, "");
   assert_split(&pairs, global);
@@ -149,7 +149,7 @@ static void odd_body(void *user, int64_t rank) {
     status = reshard_comm_split(comms[rank], 0, 0, NULL);
   else
     status = reshard_comm_barrier(comms[rank]);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
   if (sub != (reshard_comm)odd)
     results[rank].status = RESHARD_ERROR_INTERNAL; /* written to */
 }
@@ -164,10 +164,10 @@ static void test_split_errors(void **state) {
     for (int64_t r = 0; r < n; r++) {
       char part[64];
       snprintf(part, sizeof part, "rank %lld: reshard_comm_split: sub is NULL", (long long)r);
-      crew_run(n, odd_body, &(odd_one){r, 0});
+      rank_threads_run(n, odd_body, &(odd_one){r, 0});
       assert_all(n, RESHARD_ERROR_INVALID, part);
       if (n > 1) {
-        crew_run(n, odd_body, &(odd_one){r, 1});
+        rank_threads_run(n, odd_body, &(odd_one){r, 1});
         assert_all(n, RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
       }
     }
@@ -180,18 +180,18 @@ static void test_split_errors(void **state) {
 static void wait_body(void *user, int64_t rank) {
   (void)rank;
   reshard_comm *comm = user;
-  crew_note(&results[comm - subs], reshard_comm_barrier(*comm));
+  rank_result_set(&results[comm - subs], reshard_comm_barrier(*comm));
 }
 
 static void late_body(void *user, int64_t rank) {
   (void)user;
-  crew_note(&results[rank], rank == 2 ? RESHARD_SUCCESS : reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
+  rank_result_set(&results[rank], rank == 2 ? RESHARD_SUCCESS : reshard_comm_split(comms[rank], 0, 0, &subs[rank]));
 }
 
 static void test_deadline(void **state) {
   (void)state;
   open_comms(3, 60);
-  crew_run(3, late_body, NULL); /* rank 2 never comes */
+  rank_threads_run(3, late_body, NULL); /* rank 2 never comes */
   for (int r = 0; r < 2; r++)
     assert_true(results[r].status == RESHARD_ERROR_TIMEOUT || results[r].status == RESHARD_ERROR_PEER);
   assert_true(results[0].status == RESHARD_ERROR_TIMEOUT || results[1].status == RESHARD_ERROR_TIMEOUT);
@@ -201,7 +201,7 @@ static void test_deadline(void **state) {
 
   split_case c = {4, {0, 0, 1, 1}, {0}};
   open_comms(4, 60);
-  crew_run(4, split_body, &c);
+  rank_threads_run(4, split_body, &c);
   assert_all(4, RESHARD_SUCCESS, "");
   FAILS_WITH(reshard_comm_barrier(subs[0]), RESHARD_ERROR_TIMEOUT, "1 of 2 ranks came within 60 ms");
   assert_int_equal(reshard_comm_barrier(subs[1]), RESHARD_ERROR_PEER);
@@ -217,12 +217,12 @@ static void test_abort(void **state) {
   for (int all = 0; all < 2; all++) {
     split_case c = {4, {0, 0, 1, 1}, {0}};
     open_comms(4, PATIENCE);
-    crew_run(4, split_body, &c);
+    rank_threads_run(4, split_body, &c);
     assert_all(4, RESHARD_SUCCESS, "");
-    crew_thread *thread = crew_start(wait_body, &subs[1]);
-    crew_sleep_ms(50);
+    rank_thread *thread = rank_thread_start(wait_body, &subs[1]);
+    test_sleep_ms(50);
     assert_int_equal(reshard_comm_abort(all ? comms[3] : subs[0]), RESHARD_SUCCESS);
-    crew_join(thread);
+    rank_thread_join(thread);
     assert_int_equal(results[1].status, RESHARD_ERROR_PEER);
     assert_int_equal(reshard_comm_barrier(subs[0]), RESHARD_ERROR_PEER);
     if (all) {

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include "device/cpu/copy/kernels.h"
+#include "support/fixtures/draw.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,17 +28,7 @@ enum { CASES = 500 };
 #endif
 enum { MAX_AXES = 5, ROOM = 3 << 20, GUARD = 128, HUGE_TOTAL = 1 << 30 };
 
-static uint64_t state;
 static uint64_t seed;
-
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
-static int64_t between(int64_t lo, int64_t hi) { return lo + below(hi - lo + 1); }
 
 /* Arenas: what is copied from, what is copied to, and what the naive loops made of the same. */
 static char *source, *wanted, *got;
@@ -51,7 +42,7 @@ static int setup(void **test) {
     return -1;
   const char *given = getenv("RESHARD_TEST_SEED");
   seed = given != NULL ? strtoull(given, NULL, 0) : 20250601;
-  state = 1;
+  draw_state = 1;
   for (int64_t i = 0; i < ROOM; i += 8) {
     uint64_t word = draw();
     memcpy(source + i, &word, 8);
@@ -134,7 +125,7 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
 
 static void walks(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   const int64_t bytes = 64 << 10;
   FOR_EACH_ISA(isa) {
     const rs_kernels *kernels = rs_kernels_of(isa);
@@ -173,7 +164,7 @@ static void walks(void **test) {
 
 static void streams(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   const int64_t room = 4096;
   FOR_EACH_ISA(isa) {
     const rs_kernels *kernels = rs_kernels_of(isa);
@@ -190,7 +181,7 @@ static void streams(void **test) {
 
 static void transposes(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   const int64_t room = 512 << 10;
   FOR_EACH_ISA(isa) {
     for (int w = 0; w < 5; w++) {
@@ -318,7 +309,7 @@ static void random_programs(void **test) {
     for (int threads = 1; threads <= 3; threads += 2) {
       rs_device *device = device_of(threads, isa);
       for (uint64_t k = 0; k < CASES; k++) {
-        state = seed = 20250601 + k;
+        draw_state = seed = 20250601 + k;
         rs_copies copies = {.staging = below(4) == 0};
         int64_t n = between(1, 12), dst = GUARD, bytes = (n + 1) * 2 * most + 2 * GUARD + 8192;
         clear(rs_min(bytes, ROOM));
@@ -338,7 +329,7 @@ static void random_programs(void **test) {
  * a transpose, and a gap between rows; with each alignment. */
 static void regular_programs(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
     for (int k = 0; k < 40; k++) {
@@ -375,7 +366,7 @@ static void regular_programs(void **test) {
 
 static void several_programs(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   rs_program *programs[6] = {NULL};
   int64_t dst = GUARD;
@@ -405,7 +396,7 @@ static void several_programs(void **test) {
 
 static void spans(void **test) {
   (void)test;
-  state = seed;
+  draw_state = seed;
   FOR_EACH_ISA(isa) {
     rs_device *device = device_of(3, isa);
     for (int k = 0; k < 12; k++) {

@@ -124,7 +124,7 @@ static void hammer(void *user, int64_t rank) {
   int n = 0;
   rng r;
   rng_seed(&r, (uint64_t)rank + 1);
-  for (int64_t i = crew_scaled(3000); i > 0 || n > 0; i--) {
+  for (int64_t i = test_scaled(3000); i > 0 || n > 0; i--) {
     if (i > 0 && n < MOST && rng_one_in(&r, 2)) {
       size_t bytes = (size_t)rng_log(&r, 1 << 20);
       if (rs_storage_pool_alloc(pool, bytes, NULL, &held[n]) != RESHARD_SUCCESS)
@@ -150,7 +150,7 @@ static void test_threads(void **state) {
   reshard_device device =
       open_cpu(&(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 16 << 20});
   reshard_memory_stats s;
-  crew_run(4, hammer, device->storage);
+  rank_threads_run(4, hammer, device->storage);
   assert_int_equal(reshard_device_get_memory_stats(device, &s), RESHARD_SUCCESS);
   assert_true(s.in_use_bytes == 0 && s.allocs == s.frees && s.peak_held_bytes <= 16 << 20 &&
               s.upstream_allocs < s.allocs);

@@ -478,7 +478,7 @@ static void test_thread_streams(void **state) {
   assert_calls(&r, 0, 0, 0, 0);
   assert_int_equal(queue_run(r.q, 4), 4); /* all but the last check of this thread's */
   queue_hold(r.q, r.device->thread_stream);
-  crew_join(crew_start(on_thread, &other));
+  rank_thread_join(rank_thread_start(on_thread, &other));
   queue_run(r.q, INT64_MAX);
   queue_hold(r.q, NULL);
   queue_run(r.q, INT64_MAX);

@@ -8,8 +8,8 @@
 
 #include "comm/comm.h"
 #include "support/devices/late.h"
-#include "support/devices/streamed.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/stream_ways.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,23 +38,23 @@ static void watch(void *user, bool on) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(2000 / SPARSE), executed = 0;
+  int64_t cases = test_scaled(2000 / SPARSE), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
     cli_text why = {0};
     late_open(DEVICES, seed, devices);
-    streamed s = {.devices = devices,
-                  .ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1,
-                  .path = paths[seed / 2 % 2],
-                  .drive = (streamed_drive)(seed / 3 % 3),
-                  .executes = 3,
-                  .rebind = seed % 5 == 0,
-                  .shared_handle = seed % 7 == 0,
-                  .watch = watch,
-                  .pending = late_pending,
-                  .ranks = 1 + (int64_t)(seed % 8)};
-    if (!streamed_seed(&s, seed, &why, NULL))
+    stream_case s = {.devices = devices,
+                     .ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1,
+                     .path = paths[seed / 2 % 2],
+                     .drive = (stream_drive)(seed / 3 % 3),
+                     .executes = 3,
+                     .rebind = seed % 5 == 0,
+                     .shared_handle = seed % 7 == 0,
+                     .watch = watch,
+                     .pending = late_pending,
+                     .ranks = 1 + (int64_t)(seed % 8)};
+    if (!stream_case_run_seed(&s, seed, &why, NULL))
       fail_msg("%s", why.at);
     assert_int_equal(s.left, 0);
     executed += s.executed;
@@ -75,15 +75,15 @@ typedef struct outcome {
 } outcome;
 
 /* skip, fail: as in late_skip and late_fail, from the first execute on and from the making of the communicator on. */
-static outcome run_way(const streamed_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
+static outcome run_way(const stream_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
   reshard_device devices[DEVICES];
   cli_text why = {0};
   outcome o = {.right = false};
   late_open(DEVICES, seed, devices);
-  streamed s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
+  stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
   late_skip(skip);
   late_fail(fail, go_on);
-  o.right = streamed_run_way(&s, w, &why, &o.status);
+  o.right = stream_way_run(&s, w, &why, &o.status);
   o.failed = late_failed();
   late_counts counts = late_count();
   o.edges = counts.records + counts.waits;
@@ -99,8 +99,8 @@ static outcome run_way(const streamed_way *w, uint64_t seed, int64_t skip, int64
 static void test_edges(void **state) {
   (void)state;
   int64_t total = 0, runs = 0;
-  for (int i = 0; i < streamed_nways; i++) {
-    const streamed_way *w = &streamed_ways[i];
+  for (int i = 0; i < stream_nways; i++) {
+    const stream_way *w = &stream_ways[i];
     int64_t edges = run_way(w, 1, 0, 0, false).edges;
     if (w->edges >= 0)
       assert_int_equal(edges, EXECUTES * w->edges);
@@ -116,7 +116,7 @@ static void test_edges(void **state) {
     }
     total += edges / step;
   }
-  printf("%lld edges of %d ways, %lld runs\n", (long long)total, streamed_nways, (long long)runs);
+  printf("%lld edges of %d ways, %lld runs\n", (long long)total, stream_nways, (long long)runs);
 }
 
 /* Each call that can fail does: the error comes out, unless the host could wait in place of a stream; nothing is left
@@ -124,10 +124,10 @@ static void test_edges(void **state) {
 static void test_faults(void **state) {
   (void)state;
   int64_t runs = 0;
-  for (int i = 0; i < streamed_nways; i++)
+  for (int i = 0; i < stream_nways; i++)
     for (int go_on = 0; go_on < 2; go_on++)
       for (int64_t k = 1, failed = 1; failed > 0; k += SPARSE, runs++) {
-        outcome o = run_way(&streamed_ways[i], (uint64_t)k, 0, k, go_on);
+        outcome o = run_way(&stream_ways[i], (uint64_t)k, 0, k, go_on);
         failed = o.failed;
         assert_int_equal(o.left, 0);
         assert_int_equal(o.wrong, 0);
@@ -144,18 +144,18 @@ static void test_apart(void **state) {
   reshard_device devices[DEVICES];
   late_open(DEVICES, 1, devices);
   late_set_peers(false);
-  for (int i = 0; i < streamed_nways; i++) {
-    streamed_way way = streamed_ways[i];
-    streamed s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
+  for (int i = 0; i < stream_nways; i++) {
+    stream_way way = stream_ways[i];
+    stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
     cli_text why = {0};
     reshard_status status;
-    bool right = streamed_run_way(&s, &way, &why, &status);
-    if (way.path == RESHARD_PATH_DIRECT && way.devices > 1 && way.drive != STREAMED_ONCE) {
+    bool right = stream_way_run(&s, &way, &why, &status);
+    if (way.path == RESHARD_PATH_DIRECT && way.devices > 1 && way.drive != STREAM_ONCE) {
       assert_int_equal(status, RESHARD_ERROR_UNSUPPORTED);
       assert_non_null(strstr(why.at, "ranks reach each other's memory"));
       why.length = 0;
       way.path = RESHARD_PATH_AUTO;
-      right = streamed_run_way(&s, &way, &why, &status);
+      right = stream_way_run(&s, &way, &why, &status);
     }
     if (!right)
       fail_msg("%s: %s", way.name, why.at);

@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
 #include "bench/cli/util.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
 
@@ -29,7 +29,7 @@ static reshard_status place_on(reshard_mesh mesh, const char *text, placed *out)
   return status;
 }
 
-static reshard_mesh mesh_of(parts *p, int64_t r, const char *text) {
+static reshard_mesh mesh_of(sharded_ranks *p, int64_t r, const char *text) {
   reshard_mesh mesh = NULL;
   CLI_TRY(text, reshard_mesh_parse(p->comms[r], 0, text, &mesh));
   return mesh;
@@ -38,7 +38,7 @@ static reshard_mesh mesh_of(parts *p, int64_t r, const char *text) {
 /* The local array of a rank: filled by, or compared with, what the elements of the global tensor are. */
 static int64_t fill(reshard_dtensor t, int64_t r, uint64_t seed) {
   if (reshard_dtensor_local(t) != NULL)
-    parts_fill(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed);
+    array_fill(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed);
   return 0;
 }
 
@@ -46,14 +46,14 @@ static int64_t wrong(reshard_dtensor t, int64_t r, uint64_t seed) {
   int64_t count = -1, held = reshard_dtensor_local(t) != NULL;
   if (reshard_layout_array_count(reshard_dtensor_layout(t), r, &count) != RESHARD_SUCCESS || count != held)
     return 1;
-  return held ? parts_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed) : 0;
+  return held ? array_check(reshard_dtensor_layout(t), r, 0, reshard_dtensor_local(t), seed) : 0;
 }
 
 static reshard_tensor whole_tensor(int ndim, const int64_t *shape, uint64_t seed) {
   reshard_tensor whole = NULL;
   CLI_TRY("whole tensor: ", reshard_tensor_create(RESHARD_F32, ndim, shape, &whole));
-  reshard_layout layout = parts_layout("rank(0)", ndim, shape, 1);
-  parts_fill(layout, 0, 0, whole, seed);
+  reshard_layout layout = layout_from_text("rank(0)", ndim, shape, 1);
+  array_fill(layout, 0, 0, whole, seed);
   reshard_layout_release(layout);
   return whole;
 }
@@ -69,7 +69,7 @@ typedef struct tour {
   int64_t most; /* bytes that come to a rank, all stops together; -1: any */
 } tour;
 
-static reshard_status go(parts *p, int64_t r, const tour *t, reshard_dtensor *tensor) {
+static reshard_status go(sharded_ranks *p, int64_t r, const tour *t, reshard_dtensor *tensor) {
   for (int i = 1; i < t->count; i++) {
     placed at;
     reshard_dtensor next = NULL;
@@ -87,7 +87,7 @@ static reshard_status go(parts *p, int64_t r, const tour *t, reshard_dtensor *te
   return RESHARD_SUCCESS;
 }
 
-static int64_t check_full(parts *p, int64_t r, reshard_dtensor tensor) {
+static int64_t check_full(sharded_ranks *p, int64_t r, reshard_dtensor tensor) {
   reshard_tensor whole = NULL;
   int64_t bad = reshard_dtensor_full(tensor, NULL, &whole) != RESHARD_SUCCESS;
   bool inside = reshard_mesh_contains(reshard_dtensor_mesh(tensor), r);
@@ -96,14 +96,14 @@ static int64_t check_full(parts *p, int64_t r, reshard_dtensor tensor) {
   CLI_TRY("whole: ",
           reshard_layout_create_single(reshard_dtensor_ndim(tensor), reshard_dtensor_shape(tensor), p->n, r, &single));
   if (whole != NULL)
-    bad += parts_check(single, r, 0, whole, 3);
+    bad += array_check(single, r, 0, whole, 3);
   reshard_layout_release(single);
   reshard_tensor_release(whole);
   return bad;
 }
 
 static void tour_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const tour *t = p->user;
   placed at;
   reshard_dtensor tensor = NULL;
@@ -117,7 +117,7 @@ static void tour_body(void *user, int64_t r) {
   reshard_status status = go(p, r, t, &tensor);
   reshard_comm_get_stats(p->comms[r], &after);
   p->wrong[r] += t->most >= 0 && after.received_bytes - before.received_bytes > t->most;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS)
     p->wrong[r] += check_full(p, r, tensor);
   reshard_dtensor_release(tensor);
@@ -125,12 +125,8 @@ static void tour_body(void *user, int64_t r) {
 
 static void travel(int64_t n, const tour *t) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
-    parts p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-    parts_open(&p, n, &options);
-    parts_run(&p, tour_body, (void *)t);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_check(n, &options, tour_body, (void *)t, RESHARD_SUCCESS, NULL);
   }
 }
 
@@ -170,7 +166,7 @@ static void test_nothing_moves(void **state) {
 /* --- Several at once --------------------------------------------------------------------------------------------- */
 
 static void several_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   static const char *const from[3] = {"S0,R", "R,S1", "S1,S1"}, *const to[3] = {"S1,S0", "S0*2,S0", "R,S0"};
   const int64_t shape[3][2] = {{8, 6}, {5, 7}, {1, 9}};
   reshard_mesh mesh = mesh_of(p, r, "2x2");
@@ -187,7 +183,7 @@ static void several_body(void *user, int64_t r) {
     placings[i] = at[i].placing;
   }
   for (int again = 0; again < 2; again++) {
-    crew_note(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
+    rank_result_set(&p->results[r], reshard_dtensor_redistribute(3, tensors, placings, NULL, results));
     for (int i = 0; i < 3; i++) {
       reshard_tensor_info info;
       p->wrong[r] += results[i] == NULL || wrong(results[i], r, 10 + (uint64_t)i) != 0 ||
@@ -206,11 +202,7 @@ static void several_body(void *user, int64_t r) {
 
 static void test_several(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, several_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(4, NULL, several_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- From local -------------------------------------------------------------------------------------------------- */
@@ -224,7 +216,7 @@ typedef struct brought {
 } brought;
 
 static void from_local_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const brought *b = p->user;
   placed at;
   reshard_mesh mesh = mesh_of(p, r, b->mesh[r] != NULL ? b->mesh[r] : b->mesh[0]);
@@ -238,7 +230,7 @@ static void from_local_body(void *user, int64_t r) {
   const int64_t *shape = b->shapes[r][0] + b->shapes[r][1] > 0 ? b->shapes[r] : b->shapes[0];
   reshard_status status =
       reshard_dtensor_from_local(p->sharders[r], &at.placing, local, 2, b->infer ? NULL : shape, b->check, &tensor);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS) {
     p->wrong[r] += memcmp(reshard_dtensor_shape(tensor), b->shapes[0], sizeof b->shapes[0]) != 0;
     p->wrong[r] += reshard_dtensor_stride(tensor)[0] != (b->shapes[0][1] > 0 ? b->shapes[0][1] : 1);
@@ -256,11 +248,7 @@ static void from_local_body(void *user, int64_t r) {
 }
 
 static void bring(int64_t n, const brought *b, reshard_status status, const char *text) {
-  parts p;
-  parts_open(&p, n, NULL);
-  parts_run(&p, from_local_body, (void *)b);
-  parts_assert(&p, status, text);
-  parts_close(&p);
+  sharded_ranks_check(n, NULL, from_local_body, (void *)b, status, text);
 }
 
 static void test_from_local(void **state) {
@@ -344,8 +332,8 @@ static void test_from_local_refused(void **state) {
 /* Calls that are not collective, made by one rank alone. */
 static void test_local_refused(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   const int64_t shape[2] = {5, 4}, part[2] = {3, 4};
   placed at;
   reshard_dtensor tensor = NULL;
@@ -436,7 +424,7 @@ static void test_local_refused(void **state) {
   reshard_mesh_release(mesh);
   reshard_mesh_release(dry);
   reshard_mesh_release(foreign);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Distribute -------------------------------------------------------------------------------------------------- */
@@ -449,7 +437,7 @@ typedef struct dealt {
 } dealt;
 
 static void distribute_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const dealt *d = p->user;
   placed at;
   const int64_t shape[2] = {r == d->odd ? 6 : 5, 7};
@@ -469,7 +457,7 @@ static void distribute_body(void *user, int64_t r) {
   reshard_comm_get_stats(p->comms[r], &after);
   if (d->src < 0)
     p->wrong[r] += after.received_bytes != before.received_bytes;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS) {
     reshard_tensor_info info = {.requires_grad = 1};
     if (reshard_dtensor_local(tensor) != NULL)
@@ -485,11 +473,7 @@ static void distribute_body(void *user, int64_t r) {
 }
 
 static void deal(const dealt *d, reshard_status status, const char *text) {
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, distribute_body, (void *)d);
-  parts_assert(&p, status, text);
-  parts_close(&p);
+  sharded_ranks_check(4, NULL, distribute_body, (void *)d, status, text);
 }
 
 static void test_distribute(void **state) {
@@ -512,7 +496,7 @@ typedef struct misled {
 } misled;
 
 static void refuse_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const misled *m = p->user;
   const int64_t shape[2] = {5, 7};
   placed from, to;
@@ -530,8 +514,8 @@ static void refuse_body(void *user, int64_t r) {
   reshard_placing placings[2] = {to.placing, to.placing};
   if (m->what == 1 && r == 1)
     placings[1].mesh = NULL;
-  crew_note(&p->results[r],
-            reshard_dtensor_redistribute(2, tensors, placings, NULL, m->what == 5 && r == 1 ? NULL : results));
+  rank_result_set(&p->results[r],
+                  reshard_dtensor_redistribute(2, tensors, placings, NULL, m->what == 5 && r == 1 ? NULL : results));
   p->wrong[r] += results[0] != NULL || results[1] != NULL;
   reshard_dtensor_release(tensors[0]);
   reshard_mesh_release(mesh);
@@ -552,18 +536,14 @@ static void test_refused(void **state) {
       {RESHARD_ERROR_INVALID, "rank 1: reshard_dtensor_redistribute: results is NULL"},
   };
   for (int i = 0; i < 6; i++) {
-    parts p;
-    parts_open(&p, 4, NULL);
-    parts_run(&p, refuse_body, &(misled){i});
-    parts_assert(&p, cases[i].status, cases[i].text);
-    parts_close(&p);
+    sharded_ranks_check(4, NULL, refuse_body, &(misled){i}, cases[i].status, cases[i].text);
   }
 }
 
 /* --- Sharded tensors, boxes and metadata ------------------------------------------------------------------------- */
 
 static void sharded_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {5, 7};
   placed at;
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2"), other = mesh_of(p, r, "dp=2,tp=2@0,2-1,3");
@@ -572,11 +552,11 @@ static void sharded_body(void *user, int64_t r) {
   CLI_TRY("empty: ", reshard_dtensor_empty(p->sharders[r], &at.placing, 2, shape, &f32, NULL, &tensor));
   fill(tensor, r, 3);
   reshard_sharded_tensor sharded = reshard_dtensor_sharded(tensor);
-  p->wrong[r] += sharded == NULL || sharded != reshard_dtensor_sharded(tensor) || parts_check_all(sharded, r, 3);
+  p->wrong[r] += sharded == NULL || sharded != reshard_dtensor_sharded(tensor) || sharded_check(sharded, r, 3);
   p->wrong[r] += reshard_metadata_count(reshard_sharded_tensor_metadata(sharded)) != 4;
   reshard_status status = reshard_dtensor_from_sharded(sharded, mesh, &back);
   p->wrong[r] += status != RESHARD_SUCCESS || reshard_dtensor_local(back) != reshard_dtensor_local(tensor);
-  crew_note(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
+  rank_result_set(&p->results[r], reshard_dtensor_from_sharded(sharded, other, &never));
   p->wrong[r] += never != NULL;
   reshard_dtensor_release(tensor);
   p->wrong[r] += back != NULL ? wrong(back, r, 3) + check_full(p, r, back) : 1;
@@ -587,16 +567,16 @@ static void sharded_body(void *user, int64_t r) {
 
 static void test_sharded(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, sharded_body, NULL);
-  parts_assert(&p, RESHARD_ERROR_INVALID,
-               "reshard_dtensor_from_sharded: the layout mesh(dp=2,tp=2@0-3;S0,S1) is not one of the mesh "
-               "dp=2,tp=2@0,2-1,3");
-  parts_close(&p);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
+  sharded_ranks_run(&p, sharded_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID,
+                       "reshard_dtensor_from_sharded: the layout mesh(dp=2,tp=2@0-3;S0,S1) is not one of the mesh "
+                       "dp=2,tp=2@0,2-1,3");
+  sharded_ranks_close(&p);
 }
 
-static reshard_dtensor on(parts *p, int64_t r, const char *mesh_text, const char *text, int ndim,
+static reshard_dtensor on(sharded_ranks *p, int64_t r, const char *mesh_text, const char *text, int ndim,
                           const int64_t *shape) {
   placed at;
   reshard_dtensor tensor = NULL;
@@ -610,9 +590,9 @@ static reshard_dtensor on(parts *p, int64_t r, const char *mesh_text, const char
 static void test_metadata(void **state) {
   (void)state;
   const int64_t shape[2] = {5, 3}, ranks[6] = {10, 11, 12, 13, 14, 15};
-  parts p;
+  sharded_ranks p;
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {6, ranks}};
-  parts_open(&p, 6, &options);
+  sharded_ranks_open(&p, 6, &options);
   reshard_dtensor tensor = on(&p, 4, "2x2@5,0,4,2", "R,S0", 2, shape); /* 5 and 4 have [0,3), 0 and 2 the rest */
   reshard_metadata metadata;
   reshard_shard shard;
@@ -633,7 +613,7 @@ static void test_metadata(void **state) {
   assert_int_equal(reshard_metadata_check(metadata), RESHARD_SUCCESS);
   reshard_metadata_release(metadata);
   reshard_dtensor_release(tensor);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void test_rewrite(void **state) {
@@ -663,7 +643,7 @@ static void test_rewrite(void **state) {
 
 /* --- Print ------------------------------------------------------------------------------------------------------- */
 
-static void drawn(parts *p, const char *mesh, const char *placements, int ndim, const int64_t *shape,
+static void drawn(sharded_ranks *p, const char *mesh, const char *placements, int ndim, const int64_t *shape,
                   const char *wanted) {
   char text[4096];
   size_t needed = 0;
@@ -677,8 +657,8 @@ static void drawn(parts *p, const char *mesh, const char *placements, int ndim, 
 
 static void test_print(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 12, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 12, NULL);
   const int64_t shape[3] = {5, 112, 2}, empty[2] = {0, 3};
   drawn(&p, "dp=3,tp=2@0-5", "S0,S1", 2, shape,
         "f32 5x112 over dp=3,tp=2@0-5, S0,S1\n"
@@ -708,7 +688,7 @@ static void test_print(void **state) {
         "rank 3: [3,5)x[0,112)x[1,2)\n");
   drawn(&p, "2", "R", 0, shape, "f32 scalar over 2@0-1, R\nrank 0: []\nrank 1: []\n");
   drawn(&p, "2", "S1", 2, empty, "f32 0x3 over 2@0-1, S1\nno elements: 0-1\n");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

@@ -16,7 +16,7 @@ static const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0
 static const reshard_placement columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
 static const reshard_placement copies = {.kind = RESHARD_PLACEMENT_REPLICATE};
 
-static reshard_mesh mesh_of(parts *p, int64_t r, const char *text, bool groups) {
+static reshard_mesh mesh_of(sharded_ranks *p, int64_t r, const char *text, bool groups) {
   reshard_mesh mesh = NULL;
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, text, &mesh));
   if (groups)
@@ -24,7 +24,7 @@ static reshard_mesh mesh_of(parts *p, int64_t r, const char *text, bool groups) 
   return mesh;
 }
 
-static reshard_mesh sub_of(parts *p, int64_t r, reshard_mesh mesh, const char *dims, int64_t of) {
+static reshard_mesh sub_of(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char *dims, int64_t of) {
   reshard_mesh sub = NULL;
   WELL(p, r, reshard_mesh_sub(mesh, dims, of, &sub));
   return sub;
@@ -66,7 +66,7 @@ static bool is_part(const seat *s, reshard_dtensor t, const reshard_placement *p
 }
 
 /* The shape is inferred by the group. */
-static void check_made(parts *p, int64_t r, seat *s) {
+static void check_made(sharded_ranks *p, int64_t r, seat *s) {
   const reshard_placing placing = {s->sub, &rows, NULL};
   reshard_box box = part_of(s->shape, &rows, s->size, s->i), mine;
   reshard_tensor local = part(s->shape, &box);
@@ -90,7 +90,7 @@ static void check_made(parts *p, int64_t r, seat *s) {
 }
 
 /* To and fro, as often as this group likes. */
-static void check_moved(parts *p, int64_t r, seat *s, int64_t times) {
+static void check_moved(sharded_ranks *p, int64_t r, seat *s, int64_t times) {
   const reshard_placement *ways[3] = {&columns, &copies, &rows};
   reshard_dtensor at = reshard_dtensor_retain(s->rows), next;
   for (int64_t k = 0; k < times; k++) {
@@ -104,7 +104,7 @@ static void check_moved(parts *p, int64_t r, seat *s, int64_t times) {
   reshard_dtensor_release(at);
 }
 
-static void check_full(parts *p, int64_t r, seat *s) {
+static void check_full(sharded_ranks *p, int64_t r, seat *s) {
   reshard_box whole = {{0}, {s->shape[0], s->shape[1]}}, box = part_of(s->shape, &rows, s->size, s->i);
   reshard_tensor full = NULL;
   int64_t before = received(p->comms[r]);
@@ -119,7 +119,7 @@ static void check_full(parts *p, int64_t r, seat *s) {
 }
 
 /* From one rank of each group, with a sharded tensor in between. */
-static void check_distributed(parts *p, int64_t r, seat *s) {
+static void check_distributed(sharded_ranks *p, int64_t r, seat *s) {
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   const reshard_placing placing = {s->sub, &columns, NULL};
   reshard_tensor whole = s->i == s->size - 1 ? whole_of(2, s->shape) : NULL;
@@ -135,7 +135,7 @@ static void check_distributed(parts *p, int64_t r, seat *s) {
   reshard_tensor_release(whole);
 }
 
-static void check_dim(parts *p, int64_t r, reshard_mesh mesh, const char *dim) {
+static void check_dim(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char *dim) {
   seat s = {.sub = sub_of(p, r, mesh, dim, RESHARD_MESH_MINE)};
   s.size = reshard_mesh_size(s.sub);
   WELL(p, r, reshard_mesh_coordinate(s.sub, RESHARD_MESH_MINE, &s.i));
@@ -154,7 +154,7 @@ static void check_dim(parts *p, int64_t r, reshard_mesh mesh, const char *dim) {
 }
 
 static void groups_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   reshard_mesh mesh = mesh_of(p, r, s->mesh, true);
   for (int d = reshard_mesh_ndim(mesh) - 1; d >= 0; d--)
@@ -165,17 +165,13 @@ static void groups_body(void *user, int64_t r) {
 static void test_each_group_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
-    parts p;
-    parts_open(&p, scenes[i].ranks, NULL);
-    parts_run(&p, groups_body, (void *)&scenes[i]);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_check(scenes[i].ranks, NULL, groups_body, (void *)&scenes[i], RESHARD_SUCCESS, NULL);
   }
 }
 
 /* One rank of a group gives nothing: its group has the error, the others do not notice. */
 static void fails_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {7, 4};
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", true), tp = sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE);
   const reshard_placing placing = {tp, &rows, NULL}, to = {tp, &columns, NULL};
@@ -184,7 +180,7 @@ static void fails_body(void *user, int64_t r) {
     box.extent[0] += 2; /* more than the rank before it */
   reshard_tensor local = part(shape, &box), whole = NULL;
   reshard_dtensor t = NULL, moved = NULL;
-  crew_note(&p->results[r], reshard_dtensor_from_local(p->sharders[r], &placing, local, 0, NULL, 1, &t));
+  rank_result_set(&p->results[r], reshard_dtensor_from_local(p->sharders[r], &placing, local, 0, NULL, 1, &t));
   if (r < 2) {
     WELL(p, r, reshard_dtensor_full(t, NULL, &whole));
     reshard_status status = reshard_dtensor_redistribute(1, &t, r == 1 ? NULL : &to, NULL, &moved);
@@ -203,9 +199,9 @@ static void fails_body(void *user, int64_t r) {
 
 static void test_one_group_fails(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, fails_body, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
+  sharded_ranks_run(&p, fails_body, NULL);
   for (int r = 0; r < 4; r++) {
     assert_int_equal(p.wrong[r], 0);
     assert_int_equal(p.results[r].status, r < 2 ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
@@ -213,7 +209,7 @@ static void test_one_group_fails(void **state) {
   print_message("%s\n", p.results[3].text);
   assert_string_equal(p.results[2].text, p.results[3].text);
   assert_non_null(strstr(p.results[3].text, "the local tensor of rank 2 is of shape 4x4 and should be of 5x4"));
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Sub-meshes of several dims ----------------------------------------------------------------------------------- */
@@ -223,7 +219,7 @@ static void pair_body(void *user, int64_t r) {
   static const char *const wanted[2] = {"shard,tp", "tp"};
   static const int64_t shape[2] = {7, 5};
   static const int tp_first[2] = {1, 0};
-  parts *p = user;
+  sharded_ranks *p = user;
   const reshard_placement both[2] = {rows, rows};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_mesh mesh = mesh_of(p, r, "replicate=2,shard=2,tp=2", false), flat = NULL;
@@ -262,7 +258,7 @@ static void pair_body(void *user, int64_t r) {
 /* The row of rank 0 as all ranks name it; then the row of rank 2, the whole mesh, and the first row again. */
 static void rows_body(void *user, int64_t r) {
   static const int64_t shape[2] = {5, 6};
-  parts *p = user;
+  sharded_ranks *p = user;
   const reshard_placement both[2] = {rows, columns};
   reshard_mesh mesh = mesh_of(p, r, "pp=2,tp=2", true);
   reshard_mesh first = sub_of(p, r, mesh, "tp", 0), second = sub_of(p, r, mesh, "tp", 2);
@@ -318,41 +314,31 @@ static void rows_body(void *user, int64_t r) {
 /* Each from the row that it is in: no mesh that all agree on. */
 static void disagree_body(void *user, int64_t r) {
   static const int64_t shape[2] = {5, 6};
-  parts *p = user;
+  sharded_ranks *p = user;
   const reshard_placement both[2] = {copies, rows};
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", true), tp = sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE);
   const reshard_placing from = {tp, &rows, NULL}, to = {mesh, both, NULL};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_dtensor t = NULL, moved = NULL;
   WELL(p, r, reshard_dtensor_empty(p->sharders[r], &from, 2, shape, &i32, NULL, &t));
-  crew_note(&p->results[r], reshard_dtensor_redistribute(1, &t, &to, NULL, &moved));
+  rank_result_set(&p->results[r], reshard_dtensor_redistribute(1, &t, &to, NULL, &moved));
   SO(p, r, moved == NULL);
   reshard_dtensor_release(t);
   reshard_mesh_release(tp);
   reshard_mesh_release(mesh);
 }
 
-static void go(int64_t n, void (*body)(void *parts, int64_t rank), reshard_status status, const char *text) {
-  parts p;
-  parts_open(&p, n, NULL);
-  parts_run(&p, body, NULL);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  parts_assert(&p, status, text);
-  parts_close(&p);
-}
-
 static void test_two_dims(void **state) {
   (void)state;
-  go(8, pair_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL);
 }
 static void test_to_another_mesh(void **state) {
   (void)state;
-  go(4, rows_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
 }
 static void test_meshes_that_differ(void **state) {
   (void)state;
-  go(4, disagree_body, RESHARD_ERROR_MISMATCH, "layout");
+  sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout");
 }
 
 /* --- Groups that are missing, and how they are made --------------------------------------------------------------- */
@@ -360,7 +346,7 @@ static void test_meshes_that_differ(void **state) {
 static void missing_body(void *user, int64_t r) {
   static const int64_t shape[2] = {5, 6};
   static const char missing[] = "all ranks make those of dp=2,tp=2@0-3 by reshard_mesh_init_groups";
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", false), tp = sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE);
   const reshard_placing placing = {tp, &rows, NULL};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
@@ -396,23 +382,23 @@ static void missing_body(void *user, int64_t r) {
 
 static void test_missing_groups(void **state) {
   (void)state;
-  go(4, missing_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, missing_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Ranks that ask for different groups, or of which one fails: the same error on all, and nothing is kept. */
 static void unlike_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int what = *(const int *)p->user;
   const char *const given[3][3] = {{"dp", "tp", "dp,tp"}, {"dp", "cp", "tp"}, {"dp", "tp", "tp"}};
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", false);
   reshard_comm comm = NULL;
   WELL(p, r, reshard_mesh_comm(mesh, "dp", &comm)); /* there already: it does not meet the others by itself */
   const char *const *dims = given[r == 2 && what < 3 ? what : 0];
-  crew_note(&p->results[r], reshard_mesh_init_groups(mesh,
-                                                     r == 2 && what == 0   ? 2
-                                                     : what == 3 && r == 1 ? -1
-                                                                           : 3,
-                                                     dims));
+  rank_result_set(&p->results[r], reshard_mesh_init_groups(mesh,
+                                                           r == 2 && what == 0   ? 2
+                                                           : what == 3 && r == 1 ? -1
+                                                                                 : 3,
+                                                           dims));
   const reshard_placing placing = {sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE), &rows, NULL};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_dtensor t = NULL;
@@ -430,12 +416,12 @@ static void test_unlike_groups(void **state) {
       "reshard_mesh_init_groups: -1 groups, list given",
   };
   for (int what = 0; what < 4; what++) {
-    parts p;
-    parts_open(&p, 4, NULL);
-    parts_run(&p, unlike_body, &what);
+    sharded_ranks p;
+    sharded_ranks_open(&p, 4, NULL);
+    sharded_ranks_run(&p, unlike_body, &what);
     print_message("%s\n", p.results[0].text);
-    parts_assert(&p, what % 2 == 0 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID, texts[what]);
-    parts_close(&p);
+    sharded_ranks_assert(&p, what % 2 == 0 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID, texts[what]);
+    sharded_ranks_close(&p);
   }
   assert_int_equal(reshard_mesh_init_groups(NULL, 0, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_mesh_init_groups: mesh is NULL");
@@ -448,7 +434,7 @@ static void test_unlike_groups(void **state) {
 
 /* Ranks outside of the mesh make the groups with the others, and are in none. */
 static void outside_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2@1-4", true);
   reshard_comm comm = NULL, again = NULL;
   if (r == 3) { /* made: nobody else calls */
@@ -463,7 +449,7 @@ static void outside_body(void *user, int64_t r) {
 
 static void test_outside_of_the_mesh(void **state) {
   (void)state;
-  go(6, outside_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

@@ -11,7 +11,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/oracle.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
 
@@ -107,7 +107,7 @@ static int64_t check_boxes(const hand *h, int way, reshard_dtensor t) {
   return wrong;
 }
 
-static reshard_status play(parts *p, int64_t r, const hand *h, int source, const reshard_placing *placings) {
+static reshard_status play(sharded_ranks *p, int64_t r, const hand *h, int source, const reshard_placing *placings) {
   const reshard_properties properties = {.dtype = RESHARD_U32};
   reshard_dtensor from = NULL, sources[MOST], results[MOST] = {NULL};
   reshard_status status =
@@ -127,7 +127,7 @@ static reshard_status play(parts *p, int64_t r, const hand *h, int source, const
 }
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const hand *h = p->user;
   reshard_placing placings[MOST];
   reshard_mesh mesh;
@@ -137,7 +137,7 @@ static void body(void *user, int64_t r) {
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < SOURCES && status == RESHARD_SUCCESS; i++)
     status = play(p, r, h, h->sources[i], placings);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_mesh_release(mesh);
 }
 
@@ -150,37 +150,37 @@ static void shuffle(rng *r, int64_t n, int64_t *ranks) {
 }
 
 /* A hand of a seed; returns its pairs. */
-static int64_t play_hand(parts *p, int64_t a, int64_t b, uint64_t seed) {
+static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) {
   hand h;
   rng r;
   int64_t ranks[12], wrong = 0;
   rng_seed(&r, seed);
   shuffle(&r, a * b, ranks);
   deal(&h, &r, a, b, ranks);
-  parts_run(p, body, &h);
+  sharded_ranks_run(p, body, &h);
   for (int64_t k = 0; k < p->n; k++)
     wrong += p->wrong[k] + (p->results[k].status != RESHARD_SUCCESS);
   if (wrong != 0)
     printf("mesh %dx%d, shape %dx%d, seed %llu\n", (int)a, (int)b, (int)h.shape[0], (int)h.shape[1],
            (unsigned long long)seed);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   drop(&h);
   return SOURCES * h.n;
 }
 
 static void test_pairs(void **state) {
   (void)state;
-  int64_t pairs = 0, hands = crew_scaled(HANDS);
+  int64_t pairs = 0, hands = test_scaled(HANDS);
   for (int64_t a = 1; a <= 4; a++)
     for (int64_t b = 1; b <= 3; b++) {
-      parts p;
+      sharded_ranks p;
       const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                                .cached_plans = a == b ? 0 : -1,
                                                .path = b == 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO};
-      parts_open(&p, a * b, &options);
+      sharded_ranks_open(&p, a * b, &options);
       for (int64_t i = 0; i < hands; i++)
         pairs += play_hand(&p, a, b, (uint64_t)(1 + i * 100 + a * 10 + b));
-      parts_close(&p);
+      sharded_ranks_close(&p);
     }
   printf("%lld pairs of placings\n", (long long)pairs);
 }

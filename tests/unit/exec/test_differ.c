@@ -20,7 +20,7 @@ typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, REGION, NAME, MORE, FIEL
 
 typedef struct scene {
   reshard_comm comms[RANKS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   int n, odd; /* tensors; which one differs, on rank 2 */
   bool named, packed;
   field field;
@@ -71,13 +71,13 @@ static void body(void *user, int64_t r) {
   reshard_status status = make_plan(s, r, &plan);
   if (status == RESHARD_SUCCESS)
     status = reshard_transfer_create(plan, s->comms[r], &arrays, &options, &transfer);
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
 }
 
 static void expect(scene *s, const char *text) {
-  crew_run(RANKS, body, s);
+  rank_threads_run(RANKS, body, s);
   for (int64_t r = 0; r < RANKS; r++) {
     assert_int_equal(s->results[r].status, RESHARD_ERROR_MISMATCH);
     assert_string_equal(s->results[r].text, text);

@@ -16,57 +16,57 @@ enum { PATIENCE = 60000 };
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
 static void only_rank_0(void *user, int64_t r) {
-  scene *s = user;
-  crew_note(&s->results[r], reshard_execute(s->transfers[r], NULL));
+  rows_to_columns *s = user;
+  rank_result_set(&s->results[r], reshard_execute(s->transfers[r], NULL));
 }
 
 /* While rank 0 waits in execute, its transfer is busy for everybody else, and what waits is not disturbed. */
 static void test_busy(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene s;
-    scene_open(&s, 2, PATIENCE, paths[p], NULL);
-    scene_ready(&s);
-    scene_fill(&s, 5);
-    crew_thread *waiting = crew_start(only_rank_0, &s);
-    crew_sleep_ms(200);
+    rows_to_columns s;
+    rows_to_columns_open(&s, 2, PATIENCE, paths[p], NULL);
+    rows_to_columns_must_create(&s);
+    rows_to_columns_fill(&s, 5);
+    rank_thread *waiting = rank_thread_start(only_rank_0, &s);
+    test_sleep_ms(200);
     for (int again = 0; again < 2; again++) {
       assert_int_equal(reshard_execute(s.transfers[0], NULL), RESHARD_ERROR_BUSY);
-      scene_assert_text(reshard_last_error(), "executing");
+      assert_text_has(reshard_last_error(), "executing");
       assert_int_equal(reshard_transfer_rebind(s.transfers[0], &s.arrays[0]), RESHARD_ERROR_BUSY);
       assert_int_equal(reshard_execute_all(2, s.transfers, NULL), RESHARD_ERROR_BUSY);
-      scene_assert_text(reshard_last_error(), "transfer 0 is executing");
+      assert_text_has(reshard_last_error(), "transfer 0 is executing");
       assert_int_equal(reshard_execute_all(2, (reshard_transfer[]){s.transfers[1], s.transfers[0]}, NULL),
                        RESHARD_ERROR_BUSY);
-      scene_assert_text(reshard_last_error(), "transfer 1 is executing");
+      assert_text_has(reshard_last_error(), "transfer 1 is executing");
       assert_int_equal(reshard_comm_barrier(s.comms[0]), RESHARD_ERROR_BUSY);
     }
-    assert_true(scene_untouched(&s));                                         /* rank 1 was not there */
+    assert_true(rows_to_columns_untouched(&s));                               /* rank 1 was not there */
     assert_int_equal(reshard_execute(s.transfers[1], NULL), RESHARD_SUCCESS); /* and was not marked busy */
-    crew_join(waiting);
+    rank_thread_join(waiting);
     assert_int_equal(s.results[0].status, RESHARD_SUCCESS);
-    assert_true(scene_right(&s, 5));
-    scene_works(&s);
-    scene_close(&s);
+    assert_true(rows_to_columns_right(&s, 5));
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
   }
 }
 
 static void refused(int64_t n, const reshard_transfer *transfers, reshard_status status, const char *part) {
   assert_int_equal(reshard_execute_all(n, transfers, NULL), status);
-  scene_assert_text(reshard_last_error(), part);
+  assert_text_has(reshard_last_error(), part);
 }
 
 static void test_execute_all(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene s, other;
-    scene_open(&s, 3, PATIENCE, paths[p], NULL);
-    scene_open(&other, 3, PATIENCE, paths[p], NULL);
-    scene_ready(&s);
-    scene_ready(&other);
+    rows_to_columns s, other;
+    rows_to_columns_open(&s, 3, PATIENCE, paths[p], NULL);
+    rows_to_columns_open(&other, 3, PATIENCE, paths[p], NULL);
+    rows_to_columns_must_create(&s);
+    rows_to_columns_must_create(&other);
     reshard_transfer *t = s.transfers, *o = other.transfers;
-    scene_fill(&s, 1);
-    scene_fill(&other, 1);
+    rows_to_columns_fill(&s, 1);
+    rows_to_columns_fill(&other, 1);
     refused(2, t, RESHARD_ERROR_INVALID, "2 transfers, this process has 3 ranks");
     refused(1, t, RESHARD_ERROR_INVALID, "1 transfers, this process has 3 ranks");
     refused(4, (reshard_transfer[]){t[0], t[1], t[2], o[0]}, RESHARD_ERROR_INVALID,
@@ -82,27 +82,27 @@ static void test_execute_all(void **state) {
     refused(-1, t, RESHARD_ERROR_INVALID, "-1 transfers");
     reshard_transfer first[3];
     memcpy(first, t, sizeof first);
-    scene_ready(&s); /* another one on the same communicator */
+    rows_to_columns_must_create(&s); /* another one on the same communicator */
     refused(3, (reshard_transfer[]){first[0], t[1], first[2]}, RESHARD_ERROR_MISMATCH,
             "ranks 0 and 1 execute different transfers");
     refused(3, (reshard_transfer[]){t[0], t[1], first[1]}, RESHARD_ERROR_INVALID, "of rank 1, as another one is");
-    assert_true(scene_untouched(&s) && scene_untouched(&other));
+    assert_true(rows_to_columns_untouched(&s) && rows_to_columns_untouched(&other));
 
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (uint32_t i = 0; i < 6; i++) {
       reshard_transfer *list = i % 2 == 0 ? t : first;
-      scene_fill(&s, 10 + i);
+      rows_to_columns_fill(&s, 10 + i);
       assert_int_equal(reshard_execute_all(
                            3, (reshard_transfer[]){list[orders[i][0]], list[orders[i][1]], list[orders[i][2]]}, NULL),
                        RESHARD_SUCCESS);
-      assert_true(scene_right(&s, 10 + i));
+      assert_true(rows_to_columns_right(&s, 10 + i));
     }
-    scene_works(&s);
-    scene_works(&other);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_must_execute(&other);
     for (int r = 0; r < 3; r++)
       reshard_transfer_destroy(first[r]);
-    scene_close(&other);
-    scene_close(&s);
+    rows_to_columns_close(&other);
+    rows_to_columns_close(&s);
   }
 }
 
@@ -112,12 +112,12 @@ static void test_counts(void **state) {
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
       reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 3072 : 0, 0, NULL};
-      scene s;
-      scene_open(&s, 3, PATIENCE, paths[p], &options);
-      scene_ready(&s);
+      rows_to_columns s;
+      rows_to_columns_open(&s, 3, PATIENCE, paths[p], &options);
+      rows_to_columns_must_create(&s);
       for (int64_t times = 1; times <= 6; times++) {
         if (times % 2 == 1)
-          scene_works(&s);
+          rows_to_columns_must_execute(&s);
         else
           assert_int_equal(reshard_execute_all(3, s.transfers, NULL), RESHARD_SUCCESS);
         for (int64_t r = 0; r < 3; r++) {
@@ -131,13 +131,13 @@ static void test_counts(void **state) {
                            paths[p] == RESHARD_PATH_PACKED ? times * info.messages_received : 0);
         }
       }
-      scene_close(&s);
+      rows_to_columns_close(&s);
     }
 }
 
 /* Two transfers on two communicators with the same plans and sources, from threads of their own, again and again. */
 typedef struct loop {
-  scene *s;
+  rows_to_columns *s;
   int64_t times;
   bool all; /* by execute_all, on a thread where nothing can be asserted */
   bool wrong;
@@ -148,11 +148,11 @@ static void loop_body(void *user, int64_t rank) {
   loop *l = user;
   for (int64_t i = 0; i < l->times; i++) {
     if (!l->all)
-      scene_works(l->s);
+      rows_to_columns_must_execute(l->s);
     else {
-      scene_fill(l->s, (uint32_t)i);
-      l->wrong |=
-          reshard_execute_all(l->s->n, l->s->transfers, NULL) != RESHARD_SUCCESS || !scene_right(l->s, (uint32_t)i);
+      rows_to_columns_fill(l->s, (uint32_t)i);
+      l->wrong |= reshard_execute_all(l->s->n, l->s->transfers, NULL) != RESHARD_SUCCESS ||
+                  !rows_to_columns_right(l->s, (uint32_t)i);
     }
   }
 }
@@ -160,69 +160,69 @@ static void loop_body(void *user, int64_t rank) {
 static void test_side_by_side(void **state) {
   (void)state;
   for (int p = 0; p < 4; p++) {
-    scene s[2];
-    scene_open(&s[0], 3, PATIENCE, paths[p / 2], NULL);
-    scene_open(&s[1], 3, PATIENCE, paths[p % 2], NULL);
+    rows_to_columns s[2];
+    rows_to_columns_open(&s[0], 3, PATIENCE, paths[p / 2], NULL);
+    rows_to_columns_open(&s[1], 3, PATIENCE, paths[p % 2], NULL);
     for (int64_t r = 0; r < 3; r++) { /* plans may be shared */
       reshard_plan_destroy(s[1].plans[r]);
       s[1].plans[r] = s[0].plans[r];
     }
-    scene_ready(&s[0]);
-    scene_ready(&s[1]);
-    loop loops[2] = {{&s[0], crew_scaled(60), false, false}, {&s[1], crew_scaled(200), true, false}};
-    crew_thread *other = crew_start(loop_body, &loops[1]);
+    rows_to_columns_must_create(&s[0]);
+    rows_to_columns_must_create(&s[1]);
+    loop loops[2] = {{&s[0], test_scaled(60), false, false}, {&s[1], test_scaled(200), true, false}};
+    rank_thread *other = rank_thread_start(loop_body, &loops[1]);
     loop_body(&loops[0], 0);
-    crew_join(other);
+    rank_thread_join(other);
     assert_false(loops[1].wrong);
-    scene_destroy(&s[1]);
+    rows_to_columns_destroy(&s[1]);
     for (int64_t r = 0; r < 3; r++)
       s[1].plans[r] = NULL;
-    scene_close(&s[1]);
-    scene_close(&s[0]);
+    rows_to_columns_close(&s[1]);
+    rows_to_columns_close(&s[0]);
   }
 }
 
 /* Many executes in a row without a barrier between: a source is filled again as soon as execute returns. */
 typedef struct stream {
-  scene *s;
+  rows_to_columns *s;
   int64_t times;
   atomic_bool wrong;
 } stream;
 
 static void stream_body(void *user, int64_t r) {
   stream *x = user;
-  scene *s = x->s;
-  int64_t rows = SCENE_ROWS / s->n, columns = SCENE_COLUMNS / s->n; /* n divides both */
+  rows_to_columns *s = x->s;
+  int64_t rows = MATRIX_ROWS / s->n, columns = MATRIX_COLUMNS / s->n; /* n divides both */
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t k = 0; k < x->times && status == RESHARD_SUCCESS; k++) {
-    for (int64_t i = 0; i < rows * SCENE_COLUMNS; i++)
-      s->rows[r][i] = (uint32_t)(k * 1000 + r * rows * SCENE_COLUMNS + i);
+    for (int64_t i = 0; i < rows * MATRIX_COLUMNS; i++)
+      s->rows[r][i] = (uint32_t)(k * 1000 + r * rows * MATRIX_COLUMNS + i);
     status = reshard_execute(s->transfers[r], NULL);
-    for (int64_t i = 0; i < SCENE_ROWS; i++)
+    for (int64_t i = 0; i < MATRIX_ROWS; i++)
       for (int64_t j = 0; j < columns; j++)
-        if (s->columns[r][i * columns + j] != (uint32_t)(k * 1000 + i * SCENE_COLUMNS + r * columns + j))
+        if (s->columns[r][i * columns + j] != (uint32_t)(k * 1000 + i * MATRIX_COLUMNS + r * columns + j))
           atomic_store(&x->wrong, true);
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void test_in_a_row(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int64_t n = 1; n <= 4; n *= 2) {
-      scene s;
-      scene_open(&s, n, PATIENCE, paths[p], NULL);
-      scene_ready(&s);
-      stream x = {&s, crew_scaled(1000), false};
-      crew_run(n, stream_body, &x);
-      scene_assert_all(&s, RESHARD_SUCCESS, NULL);
+      rows_to_columns s;
+      rows_to_columns_open(&s, n, PATIENCE, paths[p], NULL);
+      rows_to_columns_must_create(&s);
+      stream x = {&s, test_scaled(1000), false};
+      rank_threads_run(n, stream_body, &x);
+      rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
       assert_false(atomic_load(&x.wrong));
-      scene_close(&s);
+      rows_to_columns_close(&s);
     }
 }
 
 /* Result of every rank's call once the communicator has ended. */
-static void assert_ended(scene *s) {
+static void assert_ended(rows_to_columns *s) {
   reshard_transfer made = (reshard_transfer)s;
   for (int64_t r = 0; r < s->n; r++) {
     if (s->transfers[r] != NULL) {
@@ -241,17 +241,17 @@ static void assert_ended(scene *s) {
 
 /* Ranks 0 and 1 of three wait in a call when rank 2 aborts. */
 typedef struct waiting {
-  scene *s;
+  rows_to_columns *s;
   int call; /* 0 execute, 1 create, 2 rebind (direct path) */
 } waiting;
 
 static void waiting_body(void *user, int64_t r) {
   waiting *w = user;
-  scene *s = w->s;
+  rows_to_columns *s = w->s;
   reshard_transfer made = NULL;
   reshard_status status;
   if (r == 2) {
-    crew_sleep_ms(20);
+    test_sleep_ms(20);
     status = reshard_comm_abort(s->comms[2]);
   } else if (w->call == 0)
     status = reshard_execute(s->transfers[r], NULL);
@@ -259,34 +259,34 @@ static void waiting_body(void *user, int64_t r) {
     status = reshard_transfer_create(s->plans[r], s->comms[r], &s->arrays[r], &s->options[r], &made);
   else
     status = reshard_transfer_rebind(s->transfers[r], &s->arrays[r]);
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void test_abort(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
-      scene s;
-      scene_open(&s, 3, PATIENCE, paths[p], NULL);
-      scene_ready(&s);
-      scene_fill(&s, 2);
+      rows_to_columns s;
+      rows_to_columns_open(&s, 3, PATIENCE, paths[p], NULL);
+      rows_to_columns_must_create(&s);
+      rows_to_columns_fill(&s, 2);
       waiting w = {&s, call};
-      crew_run(3, waiting_body, &w);
+      rank_threads_run(3, waiting_body, &w);
       for (int r = 0; r < 2; r++) {
         assert_int_equal(s.results[r].status, RESHARD_ERROR_PEER);
-        scene_assert_text(s.results[r].text, "aborted");
+        assert_text_has(s.results[r].text, "aborted");
       }
       assert_int_equal(s.results[2].status, RESHARD_SUCCESS);
-      assert_true(scene_untouched(&s));
+      assert_true(rows_to_columns_untouched(&s));
       assert_ended(&s);
-      assert_true(scene_untouched(&s));
-      scene_close(&s);
+      assert_true(rows_to_columns_untouched(&s));
+      rows_to_columns_close(&s);
     }
 }
 
 /* Abort at any moment of a loop of creates, rebinds, executes and destroys. */
 static void churn_body(void *user, int64_t r) {
-  scene *s = user;
+  rows_to_columns *s = user;
   reshard_status status = RESHARD_SUCCESS;
   while (status == RESHARD_SUCCESS) {
     reshard_transfer t = NULL;
@@ -297,27 +297,27 @@ static void churn_body(void *user, int64_t r) {
       status = reshard_execute(t, NULL);
     reshard_transfer_destroy(t);
   }
-  crew_note(&s->results[r], status);
+  rank_result_set(&s->results[r], status);
 }
 
 static void abort_body(void *user, int64_t rank) {
   (void)rank;
   waiting *w = user;
-  crew_sleep_ms(w->call);
+  test_sleep_ms(w->call);
   reshard_comm_abort(w->s->comms[w->call % w->s->n]);
 }
 
 static void test_abort_any_time(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(60); i++) {
-    scene s;
-    scene_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
+  for (int64_t i = 0; i < test_scaled(60); i++) {
+    rows_to_columns s;
+    rows_to_columns_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
     waiting w = {&s, (int)(i % 5)};
-    crew_thread *aborter = crew_start(abort_body, &w);
-    crew_run(s.n, churn_body, &s);
-    crew_join(aborter);
-    scene_assert_all(&s, RESHARD_ERROR_PEER, "aborted", NULL);
-    scene_close(&s);
+    rank_thread *aborter = rank_thread_start(abort_body, &w);
+    rank_threads_run(s.n, churn_body, &s);
+    rank_thread_join(aborter);
+    rows_to_columns_assert_all(&s, RESHARD_ERROR_PEER, "aborted", NULL);
+    rows_to_columns_close(&s);
   }
 }
 
@@ -326,39 +326,39 @@ static void test_timeout(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int call = 0; call < (paths[p] == RESHARD_PATH_DIRECT ? 3 : 2); call++) {
-      scene s;
-      scene_open(&s, 2, 500, paths[p], NULL);
-      scene_ready(&s);
-      scene_fill(&s, 2);
+      rows_to_columns s;
+      rows_to_columns_open(&s, 2, 500, paths[p], NULL);
+      rows_to_columns_must_create(&s);
+      rows_to_columns_fill(&s, 2);
       reshard_transfer made = (reshard_transfer)&s;
       reshard_status status = call == 0 ? reshard_execute(s.transfers[1], NULL)
                               : call == 1
                                   ? reshard_transfer_create(s.plans[1], s.comms[1], &s.arrays[1], &s.options[1], &made)
                                   : reshard_transfer_rebind(s.transfers[1], &s.arrays[1]);
       assert_int_equal(status, RESHARD_ERROR_TIMEOUT);
-      scene_assert_text(reshard_last_error(), "1 of 2 ranks came within 500 ms");
+      assert_text_has(reshard_last_error(), "1 of 2 ranks came within 500 ms");
       assert_ptr_equal(made, (reshard_transfer)&s);
       assert_ended(&s);
-      assert_true(scene_untouched(&s));
-      scene_close(&s);
+      assert_true(rows_to_columns_untouched(&s));
+      rows_to_columns_close(&s);
     }
 }
 
 /* Deadlines so short that they pass anywhere, also while a peer reads what another rank showed. */
 static void test_short_deadlines(void **state) {
   (void)state;
-  for (int64_t i = 0; i < crew_scaled(60); i++) {
-    scene s;
-    scene_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
+  for (int64_t i = 0; i < test_scaled(60); i++) {
+    rows_to_columns s;
+    rows_to_columns_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
     for (int64_t r = 0; r < s.n && i % 2 == 0; r++) /* some end by themselves only */
       s.options[r].path = RESHARD_PATH_DIRECT;
     waiting w = {&s, 30};
-    crew_thread *aborter = crew_start(abort_body, &w);
-    crew_run(s.n, churn_body, &s);
-    crew_join(aborter);
+    rank_thread *aborter = rank_thread_start(abort_body, &w);
+    rank_threads_run(s.n, churn_body, &s);
+    rank_thread_join(aborter);
     for (int64_t r = 0; r < s.n; r++)
       assert_true(s.results[r].status == RESHARD_ERROR_PEER || s.results[r].status == RESHARD_ERROR_TIMEOUT);
-    scene_close(&s);
+    rows_to_columns_close(&s);
   }
 }
 
@@ -369,14 +369,14 @@ static void test_destroy_orders(void **state) {
     for (int order = 0; order < 6; order++)
       for (int handles_at_once = 0; handles_at_once < 2; handles_at_once++) {
         static const int64_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-        scene s;
-        scene_open(&s, 3, PATIENCE, paths[p], NULL);
-        scene_ready(&s);
-        scene_works(&s);
+        rows_to_columns s;
+        rows_to_columns_open(&s, 3, PATIENCE, paths[p], NULL);
+        rows_to_columns_must_create(&s);
+        rows_to_columns_must_execute(&s);
         reshard_transfer second[3];
         memcpy(second, s.transfers, sizeof second);
-        scene_ready(&s);
-        scene_works(&s);
+        rows_to_columns_must_create(&s);
+        rows_to_columns_must_execute(&s);
         for (int i = 0; i < 3; i++) {
           int64_t r = orders[order][i];
           reshard_transfer_destroy(i % 2 == 0 ? second[r] : s.transfers[r]);
@@ -389,7 +389,7 @@ static void test_destroy_orders(void **state) {
             s.comms[r] = NULL;
           }
         }
-        scene_close(&s);
+        rows_to_columns_close(&s);
       }
 }
 

@@ -84,7 +84,7 @@ static bool wanted(const rs_extent *list, int n) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t counts[2] = {0, 0}, cases = crew_scaled(200000);
+  int64_t counts[2] = {0, 0}, cases = test_scaled(200000);
   for (int64_t seed = 0; seed < cases; seed++) {
     rng r;
     rng_seed(&r, (uint64_t)seed);

@@ -6,7 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/world.h"
+#include "bench/cli/util.h"
+#include "support/fixtures/local_world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,26 +15,26 @@
 #define MOST  16
 #define RANKS 6
 
-/* A tensor of a test: whole, and dealt to its ranks. */
+/* A tensor of a test: whole, and scattered to its ranks. */
 typedef struct tensor {
   reshard_layout layout;
-  deal ranks;
+  rank_buffers ranks;
   int64_t elements, width;
   unsigned char *data;   /* what the ranks should hold */
   unsigned char *memory; /* what they hold, when collected */
 } tensor;
 
-static deal_world *world;
+static local_world *world;
 
 static int open_world(void **unused) {
   (void)unused;
-  world = deal_world_create(RANKS);
+  world = local_world_create(RANKS);
   return 0;
 }
 
 static int close_world(void **unused) {
   (void)unused;
-  deal_world_destroy(world);
+  local_world_destroy(world);
   return 0;
 }
 
@@ -43,24 +44,24 @@ static tensor tensor_make(const char *text, int ndim, const int64_t *shape, resh
   if (reshard_layout_parse(text, ndim, shape, RANKS, &t.layout) != RESHARD_SUCCESS)
     fail_msg("%s: %s", text, reshard_last_error());
   t.elements = reshard_layout_elements(t.layout);
-  deal_create(t.layout, t.width, &t.ranks);
+  rank_buffers_create(t.layout, t.width, &t.ranks);
   t.memory = cli_alloc(t.elements, (size_t)t.width);
-  t.data = key != 0 ? deal_tensor(t.elements, t.width, key) : cli_alloc(t.elements, (size_t)t.width);
+  t.data = key != 0 ? whole_tensor_create(t.elements, t.width, key) : cli_alloc(t.elements, (size_t)t.width);
   if (key == 0)
     memset(t.data, 0xEE, (size_t)(t.elements * t.width));
-  deal_scatter(&t.ranks, t.data);
+  rank_buffers_scatter(&t.ranks, t.data);
   return t;
 }
 
 static void tensor_poison(tensor *t) {
   memset(t->memory, 0xEE, (size_t)(t->elements * t->width));
-  deal_scatter(&t->ranks, t->memory);
+  rank_buffers_scatter(&t->ranks, t->memory);
 }
 
 /* True when all ranks hold the right elements. */
 static void tensor_check(tensor *t, const char *what) {
   memcpy(t->memory, t->data, (size_t)(t->elements * t->width)); /* what nobody holds cannot be wrong */
-  int64_t differ = deal_collect(&t->ranks, t->memory);
+  int64_t differ = rank_buffers_gather(&t->ranks, t->memory);
   for (int64_t i = 0; i < t->elements; i++)
     if (memcmp(t->memory + i * t->width, t->data + i * t->width, (size_t)t->width) != 0)
       fail_msg("%s: element %lld is wrong", what, (long long)i);
@@ -69,13 +70,13 @@ static void tensor_check(tensor *t, const char *what) {
 }
 
 static void tensor_free(tensor *t) {
-  deal_free(&t->ranks);
+  rank_buffers_free(&t->ranks);
   reshard_layout_release(t->layout);
   free(t->data);
   free(t->memory);
 }
 
-static void check_result(const deal_result *result, const char *what, const reshard_plan_options *options) {
+static void check_result(const local_world_result *result, const char *what, const reshard_plan_options *options) {
   if (result->status != RESHARD_SUCCESS)
     fail_msg("%s: %s", what, result->error);
   for (int r = 0; r < RANKS; r++) {
@@ -90,22 +91,22 @@ static void check_result(const deal_result *result, const char *what, const resh
  * where `back` says that there is one. */
 static void check_both_paths(const char *what, int n, const reshard_entry *entries, tensor *const *src,
                              tensor *const *dst, const reshard_plan_options *options, bool back) {
-  const deal *from[MOST], *to[MOST];
+  const rank_buffers *from[MOST], *to[MOST];
   for (int i = 0; i < n; i++) {
     from[i] = &src[i]->ranks;
     to[i] = &dst[i]->ranks;
     memset(dst[i]->data, 0xEE, (size_t)(dst[i]->elements * dst[i]->width));
   }
   for (int i = 0; i < n; i++) {
-    deal_expect(&entries[i], src[i]->layout, dst[i]->layout, src[i]->width, src[i]->data, dst[i]->data);
+    whole_tensor_expect(&entries[i], src[i]->layout, dst[i]->layout, src[i]->width, src[i]->data, dst[i]->data);
   }
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
-    deal_result result;
+    local_world_result result;
     for (int i = 0; i < n; i++)
       tensor_poison(dst[i]);
-    deal_run(world, n, entries, from, to, options, (reshard_path)path, false, &result);
+    local_world_reshard(world, n, entries, from, to, options, (reshard_path)path, false, &result);
     check_result(&result, what, options);
-    deal_result_free(&result);
+    local_world_result_free(&result);
     for (int i = 0; i < n; i++) {
       tensor_check(dst[i], what);
       tensor_check(src[i], what);
@@ -114,9 +115,9 @@ static void check_both_paths(const char *what, int n, const reshard_entry *entri
       continue;
     for (int i = 0; i < n; i++)
       tensor_poison(src[i]);
-    deal_run(world, n, entries, from, to, options, (reshard_path)path, true, &result);
+    local_world_reshard(world, n, entries, from, to, options, (reshard_path)path, true, &result);
     check_result(&result, what, options);
-    deal_result_free(&result);
+    local_world_result_free(&result);
     for (int i = 0; i < n; i++)
       tensor_check(src[i], what);
   }
@@ -312,29 +313,30 @@ static void test_shared_destination(void **unused) {
   int64_t four[2] = {4, 6}, three[2] = {3, 6}, at[2] = {3, 0};
   reshard_entry e[2] = {{RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .src_extent = four},
                         {RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .src_extent = three, .dst_offset = at}};
-  const deal *from[2] = {&src.ranks, &src.ranks}, *to[2] = {&dst.ranks, &dst.ranks}, *mixed[2] = {&dst.ranks, NULL};
+  const rank_buffers *from[2] = {&src.ranks, &src.ranks}, *to[2] = {&dst.ranks, &dst.ranks},
+                     *mixed[2] = {&dst.ranks, NULL};
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
-    deal_result result;
+    local_world_result result;
     e[0].src_extent = four; /* row 3 is in both */
-    deal_run(world, 2, e, from, to, NULL, (reshard_path)path, false, &result);
+    local_world_reshard(world, 2, e, from, to, NULL, (reshard_path)path, false, &result);
     assert_int_equal(result.status, RESHARD_ERROR_INVALID);
     assert_non_null(strstr(result.error, "overlaps"));
-    deal_result_free(&result);
+    local_world_result_free(&result);
     reshard_entry swapped[2] = {e[1], e[0]};
-    deal_run(world, 2, swapped, from, to, NULL, (reshard_path)path, false, &result);
+    local_world_reshard(world, 2, swapped, from, to, NULL, (reshard_path)path, false, &result);
     assert_int_equal(result.status, RESHARD_ERROR_INVALID);
-    deal_result_free(&result);
+    local_world_result_free(&result);
     e[0].src_extent = three;
-    deal_run(world, 2, e, from, to, NULL, (reshard_path)path, false, &result);
+    local_world_reshard(world, 2, e, from, to, NULL, (reshard_path)path, false, &result);
     assert_int_equal(result.status, RESHARD_SUCCESS);
-    deal_result_free(&result);
+    local_world_result_free(&result);
     /* the same memory under another layout */
-    deal alias = other.ranks;
+    rank_buffers alias = other.ranks;
     alias.buffer = dst.ranks.buffer;
     mixed[1] = &alias;
-    deal_run(world, 2, e, from, mixed, NULL, (reshard_path)path, false, &result);
+    local_world_reshard(world, 2, e, from, mixed, NULL, (reshard_path)path, false, &result);
     assert_int_equal(result.status, RESHARD_ERROR_INVALID);
-    deal_result_free(&result);
+    local_world_result_free(&result);
   }
   tensor_free(&src);
   tensor_free(&dst);

@@ -17,16 +17,16 @@ static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
 static void test_null(void **state) {
   (void)state;
-  scene s;
-  scene_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);
+  rows_to_columns s;
+  rows_to_columns_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);
   reshard_transfer t = (reshard_transfer)&s;
   reshard_transfer_info info;
   assert_int_equal(reshard_transfer_create(s.plans[0], NULL, &s.arrays[0], NULL, &t), RESHARD_ERROR_INVALID);
-  scene_assert_text(reshard_last_error(), "comm is NULL");
+  assert_text_has(reshard_last_error(), "comm is NULL");
   assert_int_equal(reshard_transfer_create(NULL, s.comms[0], &s.arrays[0], NULL, &t), RESHARD_ERROR_INVALID);
-  scene_assert_text(reshard_last_error(), "plan is NULL");
+  assert_text_has(reshard_last_error(), "plan is NULL");
   assert_int_equal(reshard_transfer_create(s.plans[0], s.comms[0], &s.arrays[0], NULL, NULL), RESHARD_ERROR_INVALID);
-  scene_assert_text(reshard_last_error(), "transfer is NULL");
+  assert_text_has(reshard_last_error(), "transfer is NULL");
   assert_int_equal(reshard_transfer_create(s.plans[0], s.comms[0], NULL, NULL, &t),
                    RESHARD_ERROR_INVALID); /* it holds elements */
   assert_ptr_equal(t, (void *)&s);
@@ -36,76 +36,76 @@ static void test_null(void **state) {
   assert_int_equal(reshard_execute_all(1, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_execute_all(1, (reshard_transfer[]){NULL}, NULL), RESHARD_ERROR_INVALID);
   reshard_transfer_destroy(NULL);
-  scene_ready(&s);
+  rows_to_columns_must_create(&s);
   assert_int_equal(reshard_transfer_get_info(s.transfers[0], NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_transfer_rebind(s.transfers[0], NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_execute_all(0, s.transfers, NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_execute(s.transfers[0], &s), RESHARD_ERROR_INVALID);
-  scene_assert_text(reshard_last_error(), "on the CPU it is NULL");
+  assert_text_has(reshard_last_error(), "on the CPU it is NULL");
   assert_int_equal(reshard_execute_all(1, s.transfers, &s), RESHARD_ERROR_INVALID);
-  scene_works(&s);
-  scene_close(&s);
+  rows_to_columns_must_execute(&s);
+  rows_to_columns_close(&s);
 }
 
 /* One rank brings something wrong; all hear of it, and after it is put right all is well. */
 typedef struct wrong {
   const char *what, *part;
   reshard_status status;
-  void (*spoil)(scene *s, int64_t rank);
+  void (*spoil)(rows_to_columns *s, int64_t rank);
 } wrong;
 
-static void size_of_arrays(scene *s, int64_t r) { s->arrays[r].size--; }
-static void no_size_of_arrays(scene *s, int64_t r) { s->arrays[r].size = 0; }
-static void size_of_options(scene *s, int64_t r) { s->options[r].size += 8; }
-static void more_sources(scene *s, int64_t r) { s->arrays[r].nsrc = 2; }
-static void more_destinations(scene *s, int64_t r) { s->arrays[r].ndst = 3; }
-static void minus_one_source(scene *s, int64_t r) { s->arrays[r].nsrc = -1; }
-static void no_source_list(scene *s, int64_t r) { s->arrays[r].src = NULL; }
-static void no_destination_list(scene *s, int64_t r) { s->arrays[r].dst = NULL; }
-static void no_source(scene *s, int64_t r) { s->src_list[r] = NULL; }
-static void no_destination(scene *s, int64_t r) { s->dst_list[r] = NULL; }
-static void path_3(scene *s, int64_t r) { s->options[r].path = (reshard_path)3; }
-static void path_minus_1(scene *s, int64_t r) { s->options[r].path = (reshard_path)-1; }
-static void same_memory(scene *s, int64_t r) { s->dst_list[r] = s->src_list[r]; }
-static void shifted_memory(scene *s, int64_t r) { s->dst_list[r] = s->rows[r] + 1; }
-static void shifted_by_a_byte(scene *s, int64_t r) { s->src_list[r] = (char *)s->columns[r] + 1; }
-static void last_element(scene *s, int64_t r) { /* the destination's last is the source's first */
-  int64_t offset, columns = SCENE_COLUMNS / s->n + (SCENE_COLUMNS % s->n != 0);
+static void size_of_arrays(rows_to_columns *s, int64_t r) { s->arrays[r].size--; }
+static void no_size_of_arrays(rows_to_columns *s, int64_t r) { s->arrays[r].size = 0; }
+static void size_of_options(rows_to_columns *s, int64_t r) { s->options[r].size += 8; }
+static void more_sources(rows_to_columns *s, int64_t r) { s->arrays[r].nsrc = 2; }
+static void more_destinations(rows_to_columns *s, int64_t r) { s->arrays[r].ndst = 3; }
+static void minus_one_source(rows_to_columns *s, int64_t r) { s->arrays[r].nsrc = -1; }
+static void no_source_list(rows_to_columns *s, int64_t r) { s->arrays[r].src = NULL; }
+static void no_destination_list(rows_to_columns *s, int64_t r) { s->arrays[r].dst = NULL; }
+static void no_source(rows_to_columns *s, int64_t r) { s->src_list[r] = NULL; }
+static void no_destination(rows_to_columns *s, int64_t r) { s->dst_list[r] = NULL; }
+static void path_3(rows_to_columns *s, int64_t r) { s->options[r].path = (reshard_path)3; }
+static void path_minus_1(rows_to_columns *s, int64_t r) { s->options[r].path = (reshard_path)-1; }
+static void same_memory(rows_to_columns *s, int64_t r) { s->dst_list[r] = s->src_list[r]; }
+static void shifted_memory(rows_to_columns *s, int64_t r) { s->dst_list[r] = s->rows[r] + 1; }
+static void shifted_by_a_byte(rows_to_columns *s, int64_t r) { s->src_list[r] = (char *)s->columns[r] + 1; }
+static void last_element(rows_to_columns *s, int64_t r) { /* the destination's last is the source's first */
+  int64_t offset, columns = MATRIX_COLUMNS / s->n + (MATRIX_COLUMNS % s->n != 0);
   offset = columns * r;
-  columns = offset + columns < SCENE_COLUMNS ? columns : SCENE_COLUMNS - offset;
-  s->dst_list[r] = s->rows[r] - columns * SCENE_ROWS + 1;
+  columns = offset + columns < MATRIX_COLUMNS ? columns : MATRIX_COLUMNS - offset;
+  s->dst_list[r] = s->rows[r] - columns * MATRIX_ROWS + 1;
 }
 
 static int64_t spoiled_strides[2];
 static const int64_t *spoiled_list[1] = {spoiled_strides};
-static void destination_strides(scene *s, int64_t r, int64_t first, int64_t second) {
+static void destination_strides(rows_to_columns *s, int64_t r, int64_t first, int64_t second) {
   spoiled_strides[0] = first;
   spoiled_strides[1] = second;
   s->arrays[r].dst_strides = spoiled_list;
 }
-static void source_strides(scene *s, int64_t r, int64_t first, int64_t second) {
+static void source_strides(rows_to_columns *s, int64_t r, int64_t first, int64_t second) {
   spoiled_strides[0] = first;
   spoiled_strides[1] = second;
   s->arrays[r].src_strides = spoiled_list;
 }
-static void zero_strides(scene *s, int64_t r) { destination_strides(s, r, 0, 1); }
-static void short_strides(scene *s, int64_t r) { destination_strides(s, r, 2, 1); }
-static void equal_strides(scene *s, int64_t r) { destination_strides(s, r, 1, 1); }
-static void opposite_strides(scene *s, int64_t r) { destination_strides(s, r, 1, -1); }
-static void overflowing(scene *s, int64_t r) { destination_strides(s, r, INT64_MAX, 1); }
-static void overflowing_down(scene *s, int64_t r) { destination_strides(s, r, INT64_MIN, 1); }
-static void overflowing_source(scene *s, int64_t r) { source_strides(s, r, INT64_MAX / 4, 1); }
-static void beyond_memory(scene *s, int64_t r) { source_strides(s, r, INT64_MAX / 60, 1); }
-static void below_memory(scene *s, int64_t r) { source_strides(s, r, -(INT64_MAX / 60), 1); }
-static void below_zero(scene *s, int64_t r) { source_strides(s, r, -((int64_t)1 << 48), 1); }
+static void zero_strides(rows_to_columns *s, int64_t r) { destination_strides(s, r, 0, 1); }
+static void short_strides(rows_to_columns *s, int64_t r) { destination_strides(s, r, 2, 1); }
+static void equal_strides(rows_to_columns *s, int64_t r) { destination_strides(s, r, 1, 1); }
+static void opposite_strides(rows_to_columns *s, int64_t r) { destination_strides(s, r, 1, -1); }
+static void overflowing(rows_to_columns *s, int64_t r) { destination_strides(s, r, INT64_MAX, 1); }
+static void overflowing_down(rows_to_columns *s, int64_t r) { destination_strides(s, r, INT64_MIN, 1); }
+static void overflowing_source(rows_to_columns *s, int64_t r) { source_strides(s, r, INT64_MAX / 4, 1); }
+static void beyond_memory(rows_to_columns *s, int64_t r) { source_strides(s, r, INT64_MAX / 60, 1); }
+static void below_memory(rows_to_columns *s, int64_t r) { source_strides(s, r, -(INT64_MAX / 60), 1); }
+static void below_zero(rows_to_columns *s, int64_t r) { source_strides(s, r, -((int64_t)1 << 48), 1); }
 
-static void foreign_rank(scene *s, int64_t r) {
+static void foreign_rank(rows_to_columns *s, int64_t r) {
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = s->src, .dst = s->dst, .dtype = RESHARD_U32};
   reshard_plan_destroy(s->plans[r]);
   assert_int_equal(reshard_plan_create(1, &entry, (r + 1) % s->n, NULL, &s->plans[r]), RESHARD_SUCCESS);
 }
-static void foreign_world(scene *s, int64_t r) {
-  static const int64_t shape[2] = {SCENE_ROWS, SCENE_COLUMNS};
+static void foreign_world(rows_to_columns *s, int64_t r) {
+  static const int64_t shape[2] = {MATRIX_ROWS, MATRIX_COLUMNS};
   reshard_layout one;
   assert_int_equal(reshard_layout_parse("rank(0)", 2, shape, 5, &one), RESHARD_SUCCESS);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = one, .dst = one, .dtype = RESHARD_U32};
@@ -113,7 +113,7 @@ static void foreign_world(scene *s, int64_t r) {
   assert_int_equal(reshard_plan_create(1, &entry, r, NULL, &s->plans[r]), RESHARD_SUCCESS);
   reshard_layout_release(one);
 }
-static void no_plan(scene *s, int64_t r) {
+static void no_plan(rows_to_columns *s, int64_t r) {
   reshard_plan_destroy(s->plans[r]);
   s->plans[r] = NULL;
 }
@@ -163,15 +163,15 @@ static void test_wrong_create(void **state) {
       for (int i = 0; i < IN_ARRAYS + IN_CREATE; i++)
         for (int64_t rank = 0; rank < n; rank += n - 1) {
           const wrong *w = i < IN_ARRAYS ? &in_arrays[i] : &in_create[i - IN_ARRAYS];
-          scene s;
-          scene_open(&s, n, PATIENCE, paths[p], NULL);
+          rows_to_columns s;
+          rows_to_columns_open(&s, n, PATIENCE, paths[p], NULL);
           w->spoil(&s, rank);
-          scene_create(&s);
+          rows_to_columns_create(&s);
           char name[32];
           snprintf(name, sizeof name, "rank %d: ", (int)rank);
-          scene_assert_all(&s, w->status, name, w->part, NULL);
-          assert_true(scene_untouched(&s));
-          scene_close(&s);
+          rows_to_columns_assert_all(&s, w->status, name, w->part, NULL);
+          assert_true(rows_to_columns_untouched(&s));
+          rows_to_columns_close(&s);
         }
 }
 
@@ -181,31 +181,31 @@ static void test_wrong_rebind(void **state) {
   for (int p = 0; p < 2; p++)
     for (int i = 0; i < IN_ARRAYS; i++) {
       const int64_t n = 3, rank = i % 3;
-      scene s;
-      scene_open(&s, n, PATIENCE, paths[p], NULL);
-      scene_ready(&s);
-      scene_works(&s);
+      rows_to_columns s;
+      rows_to_columns_open(&s, n, PATIENCE, paths[p], NULL);
+      rows_to_columns_must_create(&s);
+      rows_to_columns_must_execute(&s);
       reshard_transfer_info before, after;
       assert_int_equal(reshard_transfer_get_info(s.transfers[rank], &before), RESHARD_SUCCESS);
       const reshard_arrays good = s.arrays[rank];
       in_arrays[i].spoil(&s, rank);
-      scene_rebind(&s);
+      rows_to_columns_rebind(&s);
       if (paths[p] == RESHARD_PATH_DIRECT)
-        scene_assert_all(&s, RESHARD_ERROR_INVALID, in_arrays[i].part, NULL);
+        rows_to_columns_assert_all(&s, RESHARD_ERROR_INVALID, in_arrays[i].part, NULL);
       else
         for (int64_t r = 0; r < n; r++)
           assert_int_equal(s.results[r].status, r == rank ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS);
-      scene_assert_text(s.results[rank].text, in_arrays[i].part);
+      assert_text_has(s.results[rank].text, in_arrays[i].part);
       assert_int_equal(reshard_transfer_get_info(s.transfers[rank], &after), RESHARD_SUCCESS);
       assert_memory_equal(&before, &after, sizeof before);
-      scene_works(&s);
+      rows_to_columns_must_execute(&s);
       s.src_list[rank] = s.rows[rank];
       s.dst_list[rank] = s.columns[rank];
       s.arrays[rank] = good;
-      scene_rebind(&s);
-      scene_assert_all(&s, RESHARD_SUCCESS, NULL);
-      scene_works(&s);
-      scene_close(&s);
+      rows_to_columns_rebind(&s);
+      rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
+      rows_to_columns_must_execute(&s);
+      rows_to_columns_close(&s);
     }
 }
 
@@ -213,27 +213,27 @@ static void test_wrong_rebind(void **state) {
 static void test_rebind(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++) {
-    scene a, b;
-    scene_open(&a, 3, PATIENCE, paths[p], NULL);
-    scene_open(&b, 3, PATIENCE, paths[p], NULL);
-    scene_ready(&a);
-    scene_works(&a);
+    rows_to_columns a, b;
+    rows_to_columns_open(&a, 3, PATIENCE, paths[p], NULL);
+    rows_to_columns_open(&b, 3, PATIENCE, paths[p], NULL);
+    rows_to_columns_must_create(&a);
+    rows_to_columns_must_execute(&a);
     for (uint32_t round = 0; round < 3; round++) {
       for (int64_t r = 0; r < 3; r++) {
         a.src_list[r] = round % 2 == 0 ? b.rows[r] : a.rows[r];
         a.dst_list[r] = round % 2 == 0 ? b.columns[r] : a.columns[r];
       }
-      scene_rebind(&a);
-      scene_assert_all(&a, RESHARD_SUCCESS, NULL);
-      scene_fill(&a, 100 + round);
-      scene_fill(&b, 200 + round);
-      scene_execute(&a);
-      scene_assert_all(&a, RESHARD_SUCCESS, NULL);
-      assert_true(round % 2 == 0 ? scene_right(&b, 200 + round) && scene_untouched(&a)
-                                 : scene_right(&a, 100 + round) && scene_untouched(&b));
+      rows_to_columns_rebind(&a);
+      rows_to_columns_assert_all(&a, RESHARD_SUCCESS, NULL);
+      rows_to_columns_fill(&a, 100 + round);
+      rows_to_columns_fill(&b, 200 + round);
+      rows_to_columns_execute(&a);
+      rows_to_columns_assert_all(&a, RESHARD_SUCCESS, NULL);
+      assert_true(round % 2 == 0 ? rows_to_columns_right(&b, 200 + round) && rows_to_columns_untouched(&a)
+                                 : rows_to_columns_right(&a, 100 + round) && rows_to_columns_untouched(&b));
     }
-    scene_close(&b);
-    scene_close(&a);
+    rows_to_columns_close(&b);
+    rows_to_columns_close(&a);
   }
 }
 
@@ -324,7 +324,7 @@ static void test_views(void **state) {
       if (status != (cases[i].good ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID))
         fail_msg("%s: %s: %s", cases[i].what, reshard_status_string(status), reshard_last_error());
       if (!cases[i].good)
-        scene_assert_text(reshard_last_error(), "overlaps the ");
+        assert_text_has(reshard_last_error(), "overlaps the ");
     }
   free(memory);
 }
@@ -376,7 +376,7 @@ static void test_parts(void **state) {
         assert_int_equal(to[i], i < 80 ? i : UINT32_MAX);
       assert_int_equal(stack(paths[p], 3, 0, explicit_strides ? same : NULL, to),
                        RESHARD_ERROR_INVALID); /* a row in both */
-      scene_assert_text(reshard_last_error(), "overlaps the destination of entry 0 'k'");
+      assert_text_has(reshard_last_error(), "overlaps the destination of entry 0 'k'");
       assert_int_equal(stack(paths[p], 4, 8, explicit_strides ? same : NULL, to), RESHARD_ERROR_INVALID);
       assert_int_equal(stack(paths[p], 4, 80, explicit_strides ? same : NULL, to), RESHARD_SUCCESS);
     }
@@ -427,7 +427,7 @@ static void test_empty_and_flat(void **state) {
   assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &none), RESHARD_ERROR_INVALID);
   assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &plain), RESHARD_SUCCESS);
   assert_int_equal(make_transfer("flat()", "chunk(0)", 2, some, 0, &src_strides), RESHARD_ERROR_INVALID);
-  scene_assert_text(reshard_last_error(), "strides for a flat layout of 2 dims");
+  assert_text_has(reshard_last_error(), "strides for a flat layout of 2 dims");
   assert_int_equal(make_transfer("chunk(0)", "flat()", 2, some, 0, &dst_strides), RESHARD_ERROR_INVALID);
   assert_int_equal(make_transfer("flat()", "chunk(0)", 1, line, 0, &src_strides), RESHARD_SUCCESS);
   assert_int_equal(make_transfer("chunk(0)", "chunk(0)", 2, some, 0, &src_strides), RESHARD_SUCCESS);
@@ -462,12 +462,12 @@ static void test_workspace(void **state) {
   enum { GUARD = 512 };
   for (int limited = 0; limited < 2; limited++) {
     reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 2048 : 0, 0, NULL};
-    scene s;
-    scene_open(&s, 3, PATIENCE, RESHARD_PATH_PACKED, &options);
+    rows_to_columns s;
+    rows_to_columns_open(&s, 3, PATIENCE, RESHARD_PATH_PACKED, &options);
     unsigned char *memory[3];
     size_t bytes[3], needed = 0;
-    scene_ready(&s); /* of its own */
-    scene_works(&s);
+    rows_to_columns_must_create(&s); /* of its own */
+    rows_to_columns_must_execute(&s);
     for (int64_t r = 0; r < 3; r++) {
       reshard_transfer_info info;
       assert_int_equal(reshard_transfer_get_info(s.transfers[r], &info), RESHARD_SUCCESS);
@@ -477,7 +477,7 @@ static void test_workspace(void **state) {
       bytes[r] = info.workspace_bytes;
       needed = r == 1 ? info.workspace_bytes : needed;
     }
-    scene_destroy(&s);
+    rows_to_columns_destroy(&s);
     assert_true(needed > 0);
     for (int64_t r = 0; r < 3; r++) {
       memory[r] = malloc(bytes[r] + 2 * GUARD);
@@ -485,16 +485,16 @@ static void test_workspace(void **state) {
       s.options[r].workspace = memory[r] + GUARD + 1; /* aligned to nothing */
       s.options[r].workspace_bytes = bytes[r] - (r == 1);
     }
-    scene_fill(&s, 7);
-    scene_create(&s);
+    rows_to_columns_fill(&s, 7);
+    rows_to_columns_create(&s);
     char text[64];
     snprintf(text, sizeof text, "a workspace of %zu bytes, %zu are needed", needed - 1, needed);
-    scene_assert_all(&s, RESHARD_ERROR_INVALID, "rank 1: ", text, NULL);
-    assert_true(scene_untouched(&s));
+    rows_to_columns_assert_all(&s, RESHARD_ERROR_INVALID, "rank 1: ", text, NULL);
+    assert_true(rows_to_columns_untouched(&s));
     s.options[1].workspace_bytes++;
-    scene_ready(&s);
-    scene_works(&s);
-    scene_works(&s);
+    rows_to_columns_must_create(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_must_execute(&s);
     for (int64_t r = 0; r < 3; r++) {
       bool used = false;
       for (size_t i = 0; i < bytes[r] + 2 * GUARD; i++) {
@@ -505,19 +505,19 @@ static void test_workspace(void **state) {
       }
       assert_true(used);
     }
-    scene_close(&s);
+    rows_to_columns_close(&s);
     for (int64_t r = 0; r < 3; r++)
       free(memory[r]);
   }
   /* the direct path has no use for one */
-  scene s;
+  rows_to_columns s;
   char small[1];
-  scene_open(&s, 2, PATIENCE, RESHARD_PATH_DIRECT, NULL);
+  rows_to_columns_open(&s, 2, PATIENCE, RESHARD_PATH_DIRECT, NULL);
   s.options[0].workspace = small;
   s.options[0].workspace_bytes = sizeof small;
-  scene_ready(&s);
-  scene_works(&s);
-  scene_close(&s);
+  rows_to_columns_must_create(&s);
+  rows_to_columns_must_execute(&s);
+  rows_to_columns_close(&s);
 }
 
 int main(void) {

@@ -1,9 +1,9 @@
 /* Checkpoints of PyTorch's own formats, recorded (tests/files/distcp): what they hold, loading them into a state, and
  * files that are changed, truncated or lie. tests/files/distcp.sh compares all bytes. */
 #include "support/fixtures/expect.h"
-#include "support/fixtures/sharded.h"
 #include "support/fixtures/recorded.h"
 #include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/state_dict.h>
 
@@ -75,7 +75,7 @@ static unsigned char byte_of(size_t i, int seed) {
 
 /* --- A state dict, cut otherwise than what was saved ------------------------------------------------------------- */
 
-static reshard_status make_state(parts *p, int64_t r, reshard_layout layout, reshard_tree *root,
+static reshard_status make_state(sharded_ranks *p, int64_t r, reshard_layout layout, reshard_tree *root,
                                  reshard_sharded_tensor *rows) {
   const reshard_properties properties = {.dtype = RESHARD_F32};
   reshard_tree leaf = NULL;
@@ -110,7 +110,7 @@ static int64_t check_rows(reshard_sharded_tensor rows) {
 }
 
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {5, 3};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
   reshard_layout layout = NULL;
@@ -121,7 +121,7 @@ static void load_body(void *user, int64_t r) {
     status = make_state(p, r, layout, &root, &rows);
   if (status == RESHARD_SUCCESS)
     status = reshard_state_load(p->sharders[r], root, p->user, &partial, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_rows(rows) : 0;
   reshard_tree_release(root);
   reshard_sharded_tensor_release(rows);
@@ -138,11 +138,7 @@ static void test_load_state(void **state) {
   assert_int_equal(reshard_model_count(model), 12);
   reshard_model_free(model);
   for (int64_t n = 1; n <= 4; n++) {
-    parts p;
-    parts_open(&p, n, NULL);
-    parts_run(&p, load_body, path);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_check(n, NULL, load_body, path, RESHARD_SUCCESS, NULL);
   }
 }
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
+#include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/fsdp_boxes.h"
-#include "support/fixtures/sharded.h"
 
 #include <reshard/fsdp.h>
 

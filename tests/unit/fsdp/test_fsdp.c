@@ -9,13 +9,13 @@
 static const int64_t whole_shape[2] = {7, 5};
 
 /* dp 2 x tp 2 over ranks 1-4 of 5: rank 0 is outside. */
-static reshard_mesh mesh_of(const parts *p, int64_t r) {
+static reshard_mesh mesh_of(const sharded_ranks *p, int64_t r) {
   reshard_mesh mesh = NULL;
   return reshard_mesh_parse(p->comms[r], 0, "dp=2,tp=2@1-4", &mesh) == RESHARD_SUCCESS ? mesh : NULL;
 }
 
 /* (S0, S0), TP first. */
-static reshard_tree both_leaf(parts *p, int64_t r, reshard_mesh mesh, reshard_tensor whole) {
+static reshard_tree both_leaf(sharded_ranks *p, int64_t r, reshard_mesh mesh, reshard_tensor whole) {
   const reshard_placement placements[2] = {placement_of(0), placement_of(0)};
   const reshard_placing placing = {mesh, placements, (const int[2]){1, 0}};
   const reshard_properties properties = {.dtype = RESHARD_I32};
@@ -40,7 +40,7 @@ static reshard_tensor cast(reshard_tensor tensor) {
   return made;
 }
 
-static void check_again(parts *p, int64_t r, reshard_tree leaf, reshard_tree again, reshard_dtype dtype) {
+static void check_again(sharded_ranks *p, int64_t r, reshard_tree leaf, reshard_tree again, reshard_dtype dtype) {
   reshard_dtensor before = NULL, after = NULL;
   WELL(p, r, reshard_state_get_dtensor(leaf, &before));
   if (!WELL(p, r, reshard_state_get_dtensor(again, &after)))
@@ -56,7 +56,7 @@ static void check_again(parts *p, int64_t r, reshard_tree leaf, reshard_tree aga
 }
 
 static void flatten_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = mesh_of(p, r);
   reshard_tensor whole = whole_of(2, whole_shape), tensor = NULL, other = NULL;
   reshard_tree leaf = both_leaf(p, r, mesh, whole), flat = NULL, again = NULL, mixed = NULL;
@@ -92,18 +92,14 @@ static void flatten_body(void *user, int64_t r) {
 
 static void test_flatten(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 5, NULL);
-  parts_run(&p, flatten_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* What is no DTensor is itself. */
 static void test_flatten_plain(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   reshard_tensor whole = whole_of(2, whole_shape), same = NULL;
   reshard_tree leaf, flat, again;
   reshard_flat_record record = (reshard_flat_record)&p;
@@ -137,11 +133,11 @@ static void test_flatten_plain(void **state) {
   reshard_tree_release(flat);
   reshard_tree_release(leaf);
   reshard_tensor_release(whole);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void wrong_shape_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = mesh_of(p, r);
   reshard_tensor whole = whole_of(2, whole_shape);
   reshard_tree leaf = both_leaf(p, r, mesh, whole), flat = NULL, again = NULL;
@@ -161,11 +157,7 @@ static void wrong_shape_body(void *user, int64_t r) {
 
 static void test_wrong_shape(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 5, NULL);
-  parts_run(&p, wrong_shape_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(5, NULL, wrong_shape_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Before a load ------------------------------------------------------------------------------------------------ */
@@ -173,10 +165,10 @@ static void test_wrong_shape(void **state) {
 static void test_pre_load(void **state) {
   (void)state;
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   reshard_tensor whole = whole_of(2, whole_shape);
-  reshard_layout layout = parts_layout("rank(0)", 2, whole_shape, 1);
+  reshard_layout layout = layout_from_text("rank(0)", 2, whole_shape, 1);
   reshard_sharded_tensor sharded = NULL;
   reshard_mesh mesh = NULL;
   reshard_dtensor tensor = NULL;
@@ -221,13 +213,14 @@ static void test_pre_load(void **state) {
   reshard_layout_release(layout);
   reshard_mesh_release(mesh);
   reshard_tensor_release(whole);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- The table ---------------------------------------------------------------------------------------------------- */
 
 /* A host program that knows the table alone. */
-static void frame_step(parts *p, int64_t r, const reshard_fsdp_extension *x, reshard_mesh mesh, reshard_tree tp) {
+static void frame_step(sharded_ranks *p, int64_t r, const reshard_fsdp_extension *x, reshard_mesh mesh,
+                       reshard_tree tp) {
   reshard_tree flat = NULL, again = NULL, chunk = NULL, whole = NULL, nested = NULL, inner = NULL;
   reshard_flat_record record = NULL;
   reshard_metadata metadata = NULL;
@@ -265,7 +258,7 @@ static void frame_step(parts *p, int64_t r, const reshard_fsdp_extension *x, res
 }
 
 static void table_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = NULL;
   reshard_tensor whole = whole_of(2, whole_shape);
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
@@ -282,10 +275,10 @@ static void table_body(void *user, int64_t r) {
 
 static void test_table(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, table_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
+  sharded_ranks_run(&p, table_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
 
   reshard_fsdp_extension x = {0};
   assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_ERROR_INVALID);
@@ -307,13 +300,13 @@ static void test_table(void **state) {
   assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_fsdp_extension_check(NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_extension_check: extension is NULL");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- In state dicts ----------------------------------------------------------------------------------------------- */
 
 static void save_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_mesh mesh = NULL;
   reshard_comm comm = NULL;
   reshard_sharder sharder = NULL;
@@ -336,7 +329,7 @@ static void save_body(void *user, int64_t r) {
   reshard_tree found = NULL;
   WELL(p, r, reshard_tree_find(flat, "w.chunk", &found));
   SO(p, r, found == chunk); /* as it is */
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], dict, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], dict, p->user, NULL, NULL));
   reshard_tree_release(flat);
   reshard_tree_release(dict);
   reshard_tree_release(nested);
@@ -348,7 +341,7 @@ static void save_body(void *user, int64_t r) {
 }
 
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   static const char *const paths[2] = {"w.chunk", "w.nested"};
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_mesh mesh = NULL;
@@ -364,7 +357,7 @@ static void load_body(void *user, int64_t r) {
     WELL(p, r, reshard_tree_set(dict, paths[i], leaves[i]));
     reshard_dtensor_release(tensor);
   }
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], dict, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], dict, p->user, NULL, NULL));
   for (int i = 0; i < 2; i++) {
     reshard_box box = box_of(2, whole_shape, i, 3, r, 1, 0);
     SO(p, r, wrong_in(local_of(leaves[i]), 2, whole_shape, &box) == 0);
@@ -376,15 +369,8 @@ static void load_body(void *user, int64_t r) {
 
 static void test_checkpoint(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, save_body, (void *)scratch_path("saved"));
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
-  parts_open(&p, 3, NULL);
-  parts_run(&p, load_body, (void *)scratch_path("saved"));
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(4, NULL, save_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(3, NULL, load_body, (void *)scratch_path("saved"), RESHARD_SUCCESS, NULL);
 }
 
 static void test_leaf(void **state) {

@@ -12,7 +12,7 @@ typedef struct grid {
 
 static const char *const names[2] = {"dp", "tp"};
 
-static reshard_mesh mesh_of(const parts *p, int64_t r, const grid *g) {
+static reshard_mesh mesh_of(const sharded_ranks *p, int64_t r, const grid *g) {
   const int64_t shape[2] = {g->fsdp, g->tp};
   reshard_mesh mesh;
   bool made = reshard_mesh_create(p->comms[r], 0, 2, shape, names, 0, NULL, &mesh) == RESHARD_SUCCESS &&
@@ -21,8 +21,8 @@ static reshard_mesh mesh_of(const parts *p, int64_t r, const grid *g) {
 }
 
 /* Calls with every shape of one dim, and of two, up to 12. */
-static void each_shape(parts *p, int64_t r, int64_t step,
-                       void (*call)(parts *p, int64_t r, int ndim, const int64_t *shape)) {
+static void each_shape(sharded_ranks *p, int64_t r, int64_t step,
+                       void (*call)(sharded_ranks *p, int64_t r, int ndim, const int64_t *shape)) {
   for (int64_t n = 0; n <= 12; n++)
     for (int64_t m = 0; m <= 12; m += m == 0 ? 1 : step) {
       const int64_t shape[2] = {n, m};
@@ -32,7 +32,7 @@ static void each_shape(parts *p, int64_t r, int64_t step,
 
 /* --- Every shape -------------------------------------------------------------------------------------------------- */
 
-static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
+static void check_chunk(sharded_ranks *p, int64_t r, int ndim, const int64_t *shape) {
   const grid *g = p->user;
   if (g->dim >= ndim)
     return;
@@ -56,13 +56,13 @@ static void check_chunk(parts *p, int64_t r, int ndim, const int64_t *shape) {
 }
 
 static void chunk_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   int64_t before = received(p->comms[r]);
-  each_shape(p, r, crew_scaled(10) >= 10 ? 1 : 6, check_chunk);
+  each_shape(p, r, test_scaled(10) >= 10 ? 1 : 6, check_chunk);
   SO(p, r, received(p->comms[r]) == before);
 }
 
-static void check_gather(parts *p, int64_t r, int ndim, const int64_t *shape) {
+static void check_gather(sharded_ranks *p, int64_t r, int ndim, const int64_t *shape) {
   const grid *g = p->user;
   if (g->dim >= ndim)
     return;
@@ -85,20 +85,20 @@ static void check_gather(parts *p, int64_t r, int ndim, const int64_t *shape) {
   reshard_mesh_release(mesh);
 }
 
-static void gather_body(void *user, int64_t r) { each_shape(user, r, crew_scaled(10) >= 10 ? 4 : 12, check_gather); }
+static void gather_body(void *user, int64_t r) { each_shape(user, r, test_scaled(10) >= 10 ? 4 : 12, check_gather); }
 
 /* All meshes up to 4 x 3, TP on dim 0, on dim 1, on none. */
-static void each_grid(void (*body)(void *parts, int64_t rank)) {
+static void each_grid(void (*body)(void *ranks, int64_t rank)) {
   for (int64_t fsdp = 1; fsdp <= 4; fsdp++)
     for (int64_t tp = 1; tp <= 3; tp++) {
-      parts p;
-      parts_open(&p, fsdp * tp, NULL);
+      sharded_ranks p;
+      sharded_ranks_open(&p, fsdp * tp, NULL);
       for (int dim = -1; dim <= 1; dim++) {
         grid g = {fsdp, tp, dim};
-        parts_run(&p, body, &g);
-        parts_assert(&p, RESHARD_SUCCESS, NULL);
+        sharded_ranks_run(&p, body, &g);
+        sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       }
-      parts_close(&p);
+      sharded_ranks_close(&p);
     }
 }
 
@@ -117,7 +117,7 @@ static void test_every_gather(void **state) {
 static void rows_body(void *user, int64_t r) {
   static const char *const layouts[2] = {"mesh(dp=2,tp=2;S0,S0;order=tp,dp)", "mesh(dp=2,tp=2;S0,R)"};
   static const int64_t shape[1] = {5}, rows[4][2] = {{0, 2}, {3, 1}, {2, 1}, {4, 1}};
-  parts *p = user;
+  sharded_ranks *p = user;
   const grid g = {2, 2, 0};
   reshard_mesh mesh = mesh_of(p, r, &g), fsdp = NULL;
   reshard_tensor whole = whole_of(1, shape);
@@ -127,7 +127,7 @@ static void rows_body(void *user, int64_t r) {
   for (int i = 0; i < 3; i++) { /* the last with the mesh that FSDP has, which stands for its root */
     reshard_tree chunk = NULL;
     reshard_dtensor tensor = NULL;
-    reshard_layout wanted = parts_layout(layouts[i % 2], 1, shape, 4);
+    reshard_layout wanted = layout_from_text(layouts[i % 2], 1, shape, 4);
     reshard_box box = {{rows[r][0]}, {rows[r][1]}}, half = {{r / 2 * 3}, {3 - r / 2}};
     if (WELL(p, r, reshard_fsdp_chunk_dtensor(p->sharders[r], leaves[i], i == 2 ? fsdp : mesh, NULL, &chunk))) {
       WELL(p, r, reshard_state_get_dtensor(chunk, &tensor));
@@ -147,11 +147,7 @@ static void rows_body(void *user, int64_t r) {
 
 static void test_five_rows(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, rows_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- HSDP --------------------------------------------------------------------------------------------------------- */
@@ -160,7 +156,7 @@ static void test_five_rows(void **state) {
 static void hsdp_body(void *user, int64_t r) {
   static const char *const hsdp[3] = {"replicate", "shard", "tp"};
   static const int64_t extents[3] = {2, 2, 2}, shape[2] = {7, 5};
-  parts *p = user;
+  sharded_ranks *p = user;
   int dim = *(const int *)p->user;
   char text[96];
   reshard_mesh mesh = NULL;
@@ -174,7 +170,7 @@ static void hsdp_body(void *user, int64_t r) {
   snprintf(text, sizeof text, "mesh(replicate=2,shard=2,tp=2;R,S0,%s", dim < 0 ? "R)" : dim == 1 ? "S1)" : "");
   if (dim == 0)
     strcat(text, "S0;order=tp,replicate,shard)");
-  reshard_layout wanted = parts_layout(text, 2, shape, p->n);
+  reshard_layout wanted = layout_from_text(text, 2, shape, p->n);
   if (r < 8) {
     leaf = tp_leaf(p->sharders[r], mesh, whole, dim);
   } else { /* where nothing of it is, the handle is made by hand */
@@ -218,11 +214,7 @@ static void test_hsdp(void **state) {
   (void)state;
   for (int64_t n = 8; n <= 10; n += 2)
     for (int dim = -1; dim <= 1; dim++) {
-      parts p;
-      parts_open(&p, n, NULL);
-      parts_run(&p, hsdp_body, &dim);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
-      parts_close(&p);
+      sharded_ranks_check(n, NULL, hsdp_body, &dim, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -244,7 +236,7 @@ static const refused refusals[] = {
 };
 
 static void refused_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[1] = {5};
   reshard_tensor whole = whole_of(1, shape);
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
@@ -275,23 +267,23 @@ static void refused_body(void *user, int64_t r) {
 
 static void test_refused_chunk(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
-  parts_run(&p, refused_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
+  sharded_ranks_run(&p, refused_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_tree none;
   assert_int_equal(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: sharder is NULL");
   assert_int_equal(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: mesh is NULL");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 typedef enum gather_fault { LEAF, MESH, SHARDER, OUTPUT, STREAM, FAULTS } gather_fault;
 
 /* Rank 2 alone does something else; all ranks have its error. */
 static void gather_fault_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const gather_fault fault = *(const gather_fault *)p->user;
   const grid g = {2, 2, 0};
   const int64_t shape[1] = {9};
@@ -310,7 +302,8 @@ static void gather_fault_body(void *user, int64_t r) {
     out = fault == OUTPUT ? NULL : out;
   }
   reshard_tree what = r == 2 && fault == LEAF ? one : chunk;
-  crew_note(&p->results[r], reshard_fsdp_all_gather(sharder, what, given, r == 2 && fault == STREAM ? p : NULL, out));
+  rank_result_set(&p->results[r],
+                  reshard_fsdp_all_gather(sharder, what, given, r == 2 && fault == STREAM ? p : NULL, out));
   SO(p, r, gathered == NULL);
   reshard_tree_release(gathered);
   reshard_tree_release(chunk);
@@ -332,12 +325,12 @@ static void test_refused_gather(void **state) {
       "stream is ",
   };
   for (gather_fault f = 0; f < FAULTS; f++) {
-    parts p;
-    parts_open(&p, 4, NULL);
-    parts_run(&p, gather_fault_body, &f);
+    sharded_ranks p;
+    sharded_ranks_open(&p, 4, NULL);
+    sharded_ranks_run(&p, gather_fault_body, &f);
     print_message("%s\n", p.results[0].text);
-    parts_assert(&p, RESHARD_ERROR_INVALID, texts[f]);
-    parts_close(&p);
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, texts[f]);
+    sharded_ranks_close(&p);
   }
   reshard_tree none;
   assert_int_equal(reshard_fsdp_all_gather(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);

@@ -8,7 +8,7 @@ typedef struct grid {
   int dim;
 } grid;
 
-static reshard_mesh mesh_of(parts *p, int64_t r, const char *text) {
+static reshard_mesh mesh_of(sharded_ranks *p, int64_t r, const char *text) {
   reshard_mesh mesh = NULL;
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, text, &mesh));
   WELL(p, r, reshard_mesh_init_groups(mesh, 0, NULL));
@@ -22,7 +22,7 @@ static reshard_box fsdp_first(const grid *g, const int64_t *shape, int64_t f, in
 
 /* --- PyTorch's order ---------------------------------------------------------------------------------------------- */
 
-static void check_first(parts *p, int64_t r, reshard_mesh mesh, const grid *g, int64_t n) {
+static void check_first(sharded_ranks *p, int64_t r, reshard_mesh mesh, const grid *g, int64_t n) {
   const int64_t shape[2] = {n, 3};
   reshard_tensor whole = whole_of(2, shape), gathered = NULL;
   reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, g->dim), chunk = NULL, again = NULL;
@@ -45,12 +45,12 @@ static void check_first(parts *p, int64_t r, reshard_mesh mesh, const grid *g, i
 }
 
 static void first_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const grid *g = p->user;
   char text[32];
   snprintf(text, sizeof text, "dp=%d,tp=%d", (int)g->fsdp, (int)g->tp);
   reshard_mesh mesh = mesh_of(p, r, text);
-  for (int64_t n = 0; n <= 13; n += 1 + (crew_scaled(10) < 10))
+  for (int64_t n = 0; n <= 13; n += 1 + (test_scaled(10) < 10))
     check_first(p, r, mesh, g, n);
   reshard_mesh_release(mesh);
 }
@@ -59,14 +59,14 @@ static void test_fsdp_first(void **state) {
   (void)state;
   for (int64_t fsdp = 1; fsdp <= 3; fsdp++)
     for (int64_t tp = 1; tp <= 3; tp++) {
-      parts p;
-      parts_open(&p, fsdp * tp, NULL);
+      sharded_ranks p;
+      sharded_ranks_open(&p, fsdp * tp, NULL);
       for (int dim = -1; dim <= 1; dim++) {
         grid g = {fsdp, tp, dim};
-        parts_run(&p, first_body, &g);
-        parts_assert(&p, RESHARD_SUCCESS, NULL);
+        sharded_ranks_run(&p, first_body, &g);
+        sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       }
-      parts_close(&p);
+      sharded_ranks_close(&p);
     }
 }
 
@@ -74,7 +74,7 @@ static void test_fsdp_first(void **state) {
 static void torch_body(void *user, int64_t r) {
   static const int64_t of_2x2[4][2] = {{0, 3}, {3, 3}, {6, 3}, {9, 3}};
   static const int64_t of_3x2[6][2] = {{0, 2}, {2, 1}, {3, 2}, {5, 1}, {6, 1}, {7, 1}};
-  parts *p = user;
+  sharded_ranks *p = user;
   bool small = p->n == 4;
   const int64_t shape[2] = {small ? 12 : 8, 1}, *mine = small ? of_2x2[r] : of_3x2[r];
   reshard_mesh mesh = mesh_of(p, r, small ? "dp=2,tp=2" : "dp=3,tp=2"), fsdp = NULL;
@@ -100,32 +100,22 @@ static void torch_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
-static void go(int64_t n, void (*body)(void *parts, int64_t rank), reshard_status status, const char *text) {
-  parts p;
-  parts_open(&p, n, NULL);
-  parts_run(&p, body, NULL);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  parts_assert(&p, status, text);
-  parts_close(&p);
-}
-
 static void test_rows_of_torch(void **state) {
   (void)state;
-  go(4, torch_body, RESHARD_SUCCESS, NULL);
-  go(6, torch_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, torch_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Rank 1 alone has no parameter: all are told. */
 static void refused_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {7, 3};
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2");
   reshard_tensor whole = whole_of(2, shape);
   reshard_tree leaf = tp_leaf(p->sharders[r], mesh, whole, 0), chunk = NULL, one = NULL;
   WELL(p, r, reshard_tree_int(1, &one));
-  crew_note(&p->results[r], reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], r == 1 ? one : leaf, mesh,
-                                                               RESHARD_FSDP_FSDP_FIRST, NULL, &chunk));
+  rank_result_set(&p->results[r], reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], r == 1 ? one : leaf, mesh,
+                                                                     RESHARD_FSDP_FSDP_FIRST, NULL, &chunk));
   SO(p, r, chunk == NULL);
   reshard_tree_release(one);
   reshard_tree_release(leaf);
@@ -140,10 +130,11 @@ static reshard_status no_chunk(void *user, reshard_tree leaf, reshard_mesh mesh,
 
 static void test_refused_order(void **state) {
   (void)state;
-  go(4, refused_body, RESHARD_ERROR_INVALID, "the leaf is an integer, a tensor or a DTensor is needed");
-  parts p;
+  sharded_ranks_check(4, NULL, refused_body, NULL, RESHARD_ERROR_INVALID,
+                      "the leaf is an integer, a tensor or a DTensor is needed");
+  sharded_ranks p;
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
-  parts_open(&p, 1, NULL);
+  sharded_ranks_open(&p, 1, NULL);
   assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_SUCCESS);
   assert_int_equal(reshard_fsdp_extension_set_order(&x, (reshard_fsdp_order)7), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_extension_set_order: unknown order 7");
@@ -157,13 +148,13 @@ static void test_refused_order(void **state) {
       RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: unknown order 7");
   reshard_mesh_release(mesh);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- The TP group's own mesh -------------------------------------------------------------------------------------- */
 
 /* Flattened and made again by the table, whose sharder is the world's: of the kind that it was. */
-static void check_hooks(parts *p, int64_t r, const grid *g, reshard_tree leaf) {
+static void check_hooks(sharded_ranks *p, int64_t r, const grid *g, reshard_tree leaf) {
   static const int64_t shape[2] = {7, 5};
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
   reshard_tree flat = NULL, again = NULL;
@@ -186,7 +177,7 @@ static void check_hooks(parts *p, int64_t r, const grid *g, reshard_tree leaf) {
 
 /* The same parameter on mesh["tp"] with the world's sharder, and on a mesh of the group with the group's. */
 static void own_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const grid *g = p->user;
   const int64_t shape[2] = {7, 5};
   const reshard_placement placement = placement_of(g->dim);
@@ -246,11 +237,7 @@ static void test_own_mesh(void **state) {
   for (int i = 0; i < 3; i++)
     for (int dim = -1; dim <= 1; dim++) {
       grid g = {sizes[i][0], sizes[i][1], dim};
-      parts p;
-      parts_open(&p, g.fsdp * g.tp, NULL);
-      parts_run(&p, own_body, &g);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
-      parts_close(&p);
+      sharded_ranks_check(g.fsdp * g.tp, NULL, own_body, &g, RESHARD_SUCCESS, NULL);
     }
 }
 
@@ -260,7 +247,7 @@ static void test_own_mesh(void **state) {
 static void stage_body(void *user, int64_t r) {
   static const char *const wanted[2] = {"tp", "dp,tp"};
   static const grid g = {2, 2, 0};
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t stage = r / 4, shape[2] = {7 + stage, 3};
   reshard_mesh mesh = NULL, parent = NULL;
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "pp=2,dp=2,tp=2", &mesh));
@@ -298,14 +285,14 @@ static void stage_body(void *user, int64_t r) {
 
 static void test_stages(void **state) {
   (void)state;
-  go(8, stage_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Empty parts, gradients --------------------------------------------------------------------------------------- */
 
 /* One row: the second rank of TP gives no tensor at all. */
 static void empty_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {1, 3};
   const reshard_placement rows = placement_of(0);
   reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2"), tp = NULL;
@@ -341,7 +328,7 @@ static void empty_body(void *user, int64_t r) {
 
 static void test_empty_parts(void **state) {
   (void)state;
-  go(4, empty_body, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, empty_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

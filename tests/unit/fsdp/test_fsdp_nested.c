@@ -13,7 +13,7 @@ typedef struct seat {
   reshard_fsdp_group group;
 } seat;
 
-static reshard_sharder sharder_of(parts *p, int64_t r, reshard_mesh mesh, const char *dim) {
+static reshard_sharder sharder_of(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char *dim) {
   reshard_comm comm = NULL;
   reshard_sharder sharder = NULL;
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT};
@@ -24,7 +24,7 @@ static reshard_sharder sharder_of(parts *p, int64_t r, reshard_mesh mesh, const 
   return sharder;
 }
 
-static void sit(parts *p, int64_t r, seat *s) {
+static void sit(sharded_ranks *p, int64_t r, seat *s) {
   const int64_t shape[2] = {2, p->n / 2};
   *s = (seat){.group = {.size = RESHARD_FSDP_GROUP_INIT}};
   WELL(p, r, reshard_mesh_create(p->comms[r], 0, 2, shape, names, 0, NULL, &s->mesh));
@@ -39,21 +39,10 @@ static void leave(seat *s) {
   reshard_mesh_release(s->mesh);
 }
 
-static void go(int64_t n, void (*body)(void *parts, int64_t rank), void *user, reshard_status status,
-               const char *text) {
-  parts p;
-  parts_open(&p, n, NULL);
-  parts_run(&p, body, user);
-  if (status != RESHARD_SUCCESS)
-    print_message("%s\n", p.results[0].text);
-  parts_assert(&p, status, text);
-  parts_close(&p);
-}
-
 /* --- Plain tensors ------------------------------------------------------------------------------------------------ */
 
 /* n rows by the chunk rule; ranks after the last chunk have none. */
-static void check_plain(parts *p, int64_t r, int64_t n, int64_t devices) {
+static void check_plain(sharded_ranks *p, int64_t r, int64_t n, int64_t devices) {
   const int64_t shape[2] = {n, 3}, w = p->n;
   reshard_tensor whole = whole_of(2, shape), local = NULL;
   reshard_tensor_info info;
@@ -100,12 +89,12 @@ static void plain_body(void *user, int64_t r) {
 static void test_plain(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 5; n++)
-    go(n, plain_body, NULL, RESHARD_SUCCESS, NULL);
+    sharded_ranks_check(n, NULL, plain_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* Global ranks and their devices, in a group that is a part of the world; a tensor whose elements lie apart. */
 static void group_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t shape[2] = {5, 4};
   seat s;
   sit(p, r, &s);
@@ -140,7 +129,7 @@ static void group_body(void *user, int64_t r) {
 
 static void test_group(void **state) {
   (void)state;
-  go(4, group_body, NULL, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(4, NULL, group_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 /* --- Nested ones -------------------------------------------------------------------------------------------------- */
@@ -152,7 +141,7 @@ typedef struct nested {
 } nested;
 
 /* This rank's TP part as a leaf. */
-static reshard_tree outer_leaf(parts *p, int64_t r, const seat *s, const nested *c, reshard_tensor whole) {
+static reshard_tree outer_leaf(sharded_ranks *p, int64_t r, const seat *s, const nested *c, reshard_tensor whole) {
   reshard_tree leaf = tp_leaf(p->sharders[r], s->mesh, whole, c->dim), same = NULL;
   if (!c->sharded || leaf == NULL)
     return leaf;
@@ -179,7 +168,7 @@ static bool has(reshard_metadata m, int64_t rank, const reshard_box *box) {
 }
 
 /* The outer tensor, the inner one, what a load sees. */
-static void check_nested(parts *p, int64_t r, const nested *c, reshard_tree chunk) {
+static void check_nested(sharded_ranks *p, int64_t r, const nested *c, reshard_tree chunk) {
   const int64_t shape[2] = {c->rows, 4}, tp = p->n / 2, t = r % tp;
   reshard_metadata outer = NULL, metadata = NULL;
   int64_t n = 0;
@@ -207,7 +196,7 @@ static void check_nested(parts *p, int64_t r, const nested *c, reshard_tree chun
 }
 
 /* Flattened here, others' outer shards stay; flattened by all, every owner is true. */
-static void check_flat(parts *p, int64_t r, const nested *c, reshard_tree chunk) {
+static void check_flat(sharded_ranks *p, int64_t r, const nested *c, reshard_tree chunk) {
   const int64_t shape[2] = {c->rows, 4}, tp = p->n / 2, t = r % tp, d = r / tp;
   reshard_tree flat[2] = {NULL, NULL};
   WELL(p, r, reshard_state_flatten_sharded_tensors(chunk, &flat[0]));
@@ -241,7 +230,7 @@ static void check_flat(parts *p, int64_t r, const nested *c, reshard_tree chunk)
 }
 
 static void nested_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const nested *c = p->user;
   const int64_t shape[2] = {c->rows, 4};
   seat s;
@@ -271,7 +260,7 @@ static void test_nested(void **state) {
       for (int sharded = 0; sharded <= (dim >= 0); sharded++)
         for (int64_t rows = 0; rows <= 7; rows++) {
           nested c = {rows, dim, sharded != 0};
-          go(n, nested_body, &c, RESHARD_SUCCESS, NULL);
+          sharded_ranks_check(n, NULL, nested_body, &c, RESHARD_SUCCESS, NULL);
         }
 }
 
@@ -295,7 +284,7 @@ typedef enum fault {
 } fault;
 
 /* What rank 2 gives instead of 5 x 4 elements. */
-static reshard_tree wrong_leaf(parts *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
+static reshard_tree wrong_leaf(sharded_ranks *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
   static const int64_t shape[2] = {5, 4}, other[2] = {6, 4};
   static const reshard_properties i32 = {.dtype = RESHARD_I32};
   reshard_placement two[2] = {placement_of(0), placement_of(1)};
@@ -320,7 +309,7 @@ static reshard_tree wrong_leaf(parts *p, int64_t r, const seat *s, fault f, resh
     break;
   case TWO_SHARDS:
   case NO_SHARD:
-    layout = parts_layout(f == NO_SHARD ? "rank(1)" : "boxes(2:[0,0]+[2,4];2:[2,0]+[3,4])", 2, shape, 4);
+    layout = layout_from_text(f == NO_SHARD ? "rank(1)" : "boxes(2:[0,0]+[2,4];2:[2,0]+[3,4])", 2, shape, 4);
     WELL(p, r, reshard_sharded_tensor_empty(p->sharders[r], layout, &i32, NULL, &sharded));
     WELL(p, r, reshard_state_sharded(sharded, &leaf));
     break;
@@ -342,7 +331,7 @@ static reshard_tree wrong_leaf(parts *p, int64_t r, const seat *s, fault f, resh
 }
 
 static void fault_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const fault f = *(const fault *)p->user;
   const int64_t shape[2] = {5, 4};
   const nested c = {5, 0, true};
@@ -360,11 +349,11 @@ static void fault_body(void *user, int64_t r) {
     s.group.devices_per_node = f == DEVICES ? -1 : f == NODES ? 3 : 0;
   reshard_status status = reshard_fsdp_chunk_tensor(leaf, &s.group, NULL, r == 2 && f == OUTPUT ? NULL : &chunk);
   if (r % 2 == 0 || f == NO_WORLD) {
-    crew_note(&p->results[r], status);
+    rank_result_set(&p->results[r], status);
     SO(p, r, chunk == NULL);
   } else { /* the other group */
     WELL(p, r, status);
-    p->results[r] = (crew_result){.status = RESHARD_ERROR_INVALID};
+    p->results[r] = (rank_result){.status = RESHARD_ERROR_INVALID};
   }
   reshard_tree_release(chunk);
   reshard_tree_release(leaf);
@@ -391,9 +380,9 @@ static void test_refused(void **state) {
   };
   for (fault f = 0; f < FAULTS; f++) {
     reshard_status status = f >= SHAPES ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID;
-    parts p;
-    parts_open(&p, 4, NULL);
-    parts_run(&p, fault_body, &f);
+    sharded_ranks p;
+    sharded_ranks_open(&p, 4, NULL);
+    sharded_ranks_run(&p, fault_body, &f);
     print_message("%s\n", p.results[0].text);
     for (int64_t r = 0; r < 4; r += f == NO_WORLD ? 1 : 2) { /* one group */
       assert_int_equal(p.wrong[r], 0);
@@ -402,16 +391,16 @@ static void test_refused(void **state) {
       assert_non_null(strstr(p.results[r].text, texts[f]));
     }
     assert_int_equal(p.wrong[1] + p.wrong[3], 0);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
 }
 
 static void test_refused_group(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   reshard_tree chunk;
   reshard_fsdp_group group = {0};
-  parts_open(&p, 1, NULL);
+  sharded_ranks_open(&p, 1, NULL);
   assert_int_equal(reshard_fsdp_chunk_tensor(NULL, NULL, NULL, &chunk), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: group is NULL");
   assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
@@ -419,7 +408,7 @@ static void test_refused_group(void **state) {
   group.size = RESHARD_FSDP_GROUP_INIT;
   assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: the group's sharder is NULL");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

@@ -23,20 +23,20 @@ static const parameter parameters[PARAMETERS] = {
 typedef enum form { RAW, TP_FIRST, FSDP_FIRST, SHARDED } form;
 static const char *const form_names[FORMS] = {"raw", "tp_first", "fsdp_first", "sharded"};
 
-/* One rank's handles: `world` is parts' sharder. */
+/* One rank's handles: `world` is the sharder of sharded_ranks. */
 typedef struct seat {
   reshard_sharder world, row, column; /* of all ranks, of the TP group, of the FSDP group */
   reshard_mesh mesh, tp, own;
   int64_t f, t, fsdp_size, tp_size; /* coordinates and extents */
 } seat;
 
-static reshard_sharder sharder_on(parts *p, int64_t r, reshard_comm comm) {
+static reshard_sharder sharder_on(sharded_ranks *p, int64_t r, reshard_comm comm) {
   reshard_sharder sharder = NULL;
   WELL(p, r, reshard_sharder_create(comm, NULL, &sharder));
   return sharder;
 }
 
-static void sit(parts *p, int64_t r, const char *mesh, seat *s) {
+static void sit(sharded_ranks *p, int64_t r, const char *mesh, seat *s) {
   reshard_comm column = NULL;
   *s = (seat){.world = p->sharders[r]};
   WELL(p, r, reshard_mesh_parse(p->comms[r], 0, mesh, &s->mesh));
@@ -61,7 +61,7 @@ static void leave(seat *s) {
 }
 
 /* As TP has it: `down` on the group's own mesh, the others on mesh["tp"]. */
-static reshard_tree raw_leaf(parts *p, int64_t r, const seat *s, const parameter *q, bool zeros) {
+static reshard_tree raw_leaf(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, bool zeros) {
   const reshard_placement placement = placement_of(q->tp);
   const reshard_properties i32 = {.dtype = RESHARD_I32};
   bool own = q->tp == 1;
@@ -85,7 +85,7 @@ static reshard_tree raw_leaf(parts *p, int64_t r, const seat *s, const parameter
   return leaf;
 }
 
-static reshard_tree make(parts *p, int64_t r, const seat *s, const parameter *q, form f, bool zeros) {
+static reshard_tree make(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, form f, bool zeros) {
   const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = s->column, .world = s->world};
   reshard_tree raw = raw_leaf(p, r, s, q, zeros), leaf = NULL;
   if (f == RAW)
@@ -109,7 +109,7 @@ static reshard_box wanted(const seat *s, const parameter *q, form f) {
   return box_of(2, q->shape, q->tp, s->tp_size, s->t, s->fsdp_size, s->f);
 }
 
-static reshard_tensor tensor_of(parts *p, int64_t r, reshard_tree leaf, form f) {
+static reshard_tensor tensor_of(sharded_ranks *p, int64_t r, reshard_tree leaf, form f) {
   reshard_sharded_tensor sharded = NULL;
   reshard_tensor tensor = NULL;
   reshard_tree inner = NULL;
@@ -130,7 +130,7 @@ static reshard_tensor tensor_of(parts *p, int64_t r, reshard_tree leaf, form f) 
 }
 
 /* Every parameter in every form, as zeros or not. turn: the form is another one than the name says. */
-static reshard_tree model(parts *p, int64_t r, const seat *s, int turn, bool zeros) {
+static reshard_tree model(sharded_ranks *p, int64_t r, const seat *s, int turn, bool zeros) {
   reshard_tree state = NULL;
   WELL(p, r, reshard_tree_dict(&state));
   for (int q = 0; q < PARAMETERS; q++)
@@ -144,7 +144,7 @@ static reshard_tree model(parts *p, int64_t r, const seat *s, int turn, bool zer
   return state;
 }
 
-static void compare(parts *p, int64_t r, const seat *s, reshard_tree state, int turn) {
+static void compare(sharded_ranks *p, int64_t r, const seat *s, reshard_tree state, int turn) {
   for (int q = 0; q < PARAMETERS; q++)
     for (int i = 0; i < FORMS; i++) {
       const parameter *a = &parameters[q];
@@ -161,23 +161,23 @@ static void compare(parts *p, int64_t r, const seat *s, reshard_tree state, int 
 }
 
 static void save_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   seat s;
   sit(p, r, "replicate=2,shard=2,tp=2", &s);
   reshard_tree state = model(p, r, &s, 0, false);
   compare(p, r, &s, state, 0);
-  crew_note(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
   reshard_tree_release(state);
   leave(&s);
 }
 
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   seat s;
   sit(p, r, "shard=3,tp=2", &s);
   for (int turn = 0; turn < FORMS; turn++) {
     reshard_tree state = model(p, r, &s, turn, true);
-    crew_note(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
+    rank_result_set(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
     SO(p, r, p->results[r].status == RESHARD_SUCCESS);
     compare(p, r, &s, state, turn);
     reshard_tree_release(state);
@@ -187,17 +187,10 @@ static void load_body(void *user, int64_t r) {
 
 static void test_model(void **state) {
   (void)state;
-  parts p;
   char directory[256];
   snprintf(directory, sizeof directory, "%s", scratch_path("hsdp"));
-  parts_open(&p, 8, NULL);
-  parts_run(&p, save_body, directory);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
-  parts_open(&p, 6, NULL);
-  parts_run(&p, load_body, directory);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(8, NULL, save_body, directory, RESHARD_SUCCESS, NULL);
+  sharded_ranks_check(6, NULL, load_body, directory, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

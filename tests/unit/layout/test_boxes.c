@@ -8,6 +8,7 @@
 
 #include "layout/boxes.h"
 #include "layout/tree.h"
+#include "support/fixtures/draw.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,14 +25,6 @@ typedef struct list {
   int64_t ranks[BOXES_MOST];
   reshard_box boxes[BOXES_MOST]; /* in units */
 } list;
-
-static uint64_t state;
-static int64_t below(int64_t n) {
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
-}
 
 static void add(list *l, int64_t rank, const reshard_box *box) {
   if (l->n < BOXES_MOST) {
@@ -92,7 +85,7 @@ static void place_boxes(list *l) {
     l->place[d][u + 1] = l->place[d][u] + (below(2) ? large : 1 + below(rs_min(large, 5)));
 }
 
-static void draw(list *l) {
+static void draw_boxes(list *l) {
   static const int64_t pieces[] = {1, 3, 8, 20, 60, 400};
   static const int64_t sides[] = {4096, 4096, 60, 14, 7, 4, 3, 3, 2};
   *l = (list){.ndim = (int)below(6), .world = 1 + below(below(2) ? 4 : 200), .elements = 1};
@@ -353,8 +346,8 @@ static void test_random_lists(void **unused) {
   const char *scale = getenv("RESHARD_TEST_SCALE");
   cases = scale != NULL && atof(scale) > 0 ? (int64_t)((double)cases * atof(scale)) + 1 : cases;
   for (int64_t seed = 0; seed < cases; seed++) {
-    state = (uint64_t)seed * 0x632be59bd9b4e019u;
-    draw(&l);
+    draw_state = (uint64_t)seed * 0x632be59bd9b4e019u;
+    draw_boxes(&l);
     find_truth(&l, &t);
     reshard_status status;
     bool replicated = below(2);

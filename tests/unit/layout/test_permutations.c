@@ -7,7 +7,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/world.h"
+#include "bench/cli/util.h"
+#include "support/fixtures/local_world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static bool find(const split *s, int64_t rank, int64_t row, int64_t column, int6
 }
 
 /* Fills the buffers of all ranks with the tensor (or with poison), or counts what differs from it. */
-static int64_t visit(const split *s, const deal *d, const unsigned char *tensor, bool fill) {
+static int64_t visit(const split *s, const rank_buffers *d, const unsigned char *tensor, bool fill) {
   int64_t wrong = 0, width = d->width;
   for (int64_t rank = 0; rank < 4; rank++)
     for (int64_t row = 0; row < s->shape[0]; row++)
@@ -56,11 +57,11 @@ static int64_t lacking(const split *src, const split *dst, int64_t rank) {
 #define PAIRS 24
 
 /* Pairs of one shape, each a tensor of its own, in one plan. */
-static void check_pairs(deal_world *world, int n, const split *src, const split *dst, const reshard_dtype *dtypes) {
+static void check_pairs(local_world *world, int n, const split *src, const split *dst, const reshard_dtype *dtypes) {
   reshard_entry entries[PAIRS];
   reshard_layout from[PAIRS], to[PAIRS];
-  deal a[PAIRS], b[PAIRS];
-  const deal *as[PAIRS], *bs[PAIRS];
+  rank_buffers a[PAIRS], b[PAIRS];
+  const rank_buffers *as[PAIRS], *bs[PAIRS];
   unsigned char *tensor[PAIRS], *poison = cli_alloc(src->shape[0] * src->shape[1], 16);
   for (int i = 0; i < n; i++) {
     int64_t width = (int64_t)reshard_dtype_size(dtypes[i]);
@@ -69,18 +70,18 @@ static void check_pairs(deal_world *world, int n, const split *src, const split 
     assert_int_equal(reshard_layout_create_chunk(2, dst[i].shape, 4, dst[i].dim, 4, dst[i].ranks, &to[i]),
                      RESHARD_SUCCESS);
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = dtypes[i]};
-    tensor[i] = deal_tensor(src[i].shape[0] * src[i].shape[1], width, 4 + (uint64_t)i);
-    deal_create(from[i], width, &a[i]);
-    deal_create(to[i], width, &b[i]);
+    tensor[i] = whole_tensor_create(src[i].shape[0] * src[i].shape[1], width, 4 + (uint64_t)i);
+    rank_buffers_create(from[i], width, &a[i]);
+    rank_buffers_create(to[i], width, &b[i]);
     visit(&src[i], &a[i], tensor[i], true);
     as[i] = &a[i];
     bs[i] = &b[i];
   }
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
-    deal_result result;
+    local_world_result result;
     for (int i = 0; i < n; i++)
       visit(&dst[i], &b[i], poison, true);
-    deal_run(world, n, entries, as, bs, NULL, (reshard_path)path, false, &result);
+    local_world_reshard(world, n, entries, as, bs, NULL, (reshard_path)path, false, &result);
     if (result.status != RESHARD_SUCCESS)
       fail_msg("%s", result.error);
     int64_t wire[4] = {0};
@@ -98,11 +99,11 @@ static void check_pairs(deal_world *world, int n, const split *src, const split 
       assert_int_equal(result.wire_bytes[r], wire[r]);
       assert_int_equal(result.info[r].lower_bound_bytes, wire[r]);
     }
-    deal_result_free(&result);
+    local_world_result_free(&result);
   }
   for (int i = 0; i < n; i++) {
-    deal_free(&a[i]);
-    deal_free(&b[i]);
+    rank_buffers_free(&a[i]);
+    rank_buffers_free(&b[i]);
     reshard_layout_release(from[i]);
     reshard_layout_release(to[i]);
     free(tensor[i]);
@@ -130,7 +131,7 @@ static void test_one_by_one(void **unused) {
   (void)unused;
   int64_t all[24][4], step = cli_test_scale() < 0.1 ? 5 : 1;
   permutations(all);
-  deal_world *world = deal_world_create(4);
+  local_world *world = local_world_create(4);
   for (int s = 0; s < 4; s++)
     for (int dims = 0; dims < 4; dims++)
       for (int64_t i = s % step; i < 24; i += step) {
@@ -139,7 +140,7 @@ static void test_one_by_one(void **unused) {
         split dst = {{shapes[s][0], shapes[s][1]}, dims % 2, all[back ? 0 : i]};
         check_pairs(world, 1, &src, &dst, &dtypes[(i + s) % 5]);
       }
-  deal_world_destroy(world);
+  local_world_destroy(world);
 }
 
 /* Every permutation to every other: as many tensors of one plan. */
@@ -147,7 +148,7 @@ static void test_all(void **unused) {
   (void)unused;
   int64_t all[24][4], step = cli_test_scale() < 1 ? 5 : 1;
   permutations(all);
-  deal_world *world = deal_world_create(4);
+  local_world *world = local_world_create(4);
   for (int s = 0; s < 4; s++)
     for (int dims = 0; dims < 4; dims++)
       for (int64_t i = (s + dims) % step; i < 24; i += step) {
@@ -160,7 +161,7 @@ static void test_all(void **unused) {
         }
         check_pairs(world, PAIRS, src, dst, dtype);
       }
-  deal_world_destroy(world);
+  local_world_destroy(world);
 }
 
 int main(void) {

@@ -19,7 +19,7 @@
 enum { MOST = 8, PATIENCE = 60000 };
 
 static reshard_comm comms[MOST];
-static crew_result results[MOST];
+static rank_result results[MOST];
 
 static void open_comms(int64_t n, int64_t timeout_ms) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 2, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
@@ -32,7 +32,7 @@ static void close_comms(int64_t n) {
 }
 
 static void assert_all(int64_t n, reshard_status status, const char *part) {
-  crew_assert(n, results, status, part, NULL);
+  rank_results_assert(n, results, status, part, NULL);
 }
 
 /* --- Communicators of meshes ------------------------------------------------------------------------------------- */
@@ -93,13 +93,13 @@ static void mesh_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = use_mesh(rank, mesh);
   reshard_mesh_release(mesh);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_mesh_comm(void **state) {
   (void)state;
   open_comms(8, PATIENCE);
-  crew_run(8, mesh_body, NULL);
+  rank_threads_run(8, mesh_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
   close_comms(8);
 }
@@ -170,13 +170,13 @@ static void parts_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = use_parts(rank, mesh);
   reshard_mesh_release(mesh);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_parts(void **state) {
   (void)state;
   open_comms(8, PATIENCE);
-  crew_run(8, parts_body, NULL);
+  rank_threads_run(8, parts_body, NULL);
   assert_all(8, RESHARD_SUCCESS, "");
   close_comms(8);
 }
@@ -211,13 +211,13 @@ static void order_body(void *user, int64_t rank) {
     status = use_order(rank, "2x2@0,2,3,1", (int64_t[]){0, 2, 3, 1});
   if (status == RESHARD_SUCCESS)
     status = use_order(rank, "2x2@0,2,1,3", (int64_t[]){0, 2, 1, 3});
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_order(void **state) {
   (void)state;
   open_comms(4, PATIENCE);
-  crew_run(4, order_body, NULL);
+  rank_threads_run(4, order_body, NULL);
   assert_all(4, RESHARD_SUCCESS, "");
   close_comms(4);
 }
@@ -249,9 +249,9 @@ static void mistake_body(void *user, int64_t rank) {
   reshard_status status = reshard_mesh_parse(comms[rank], 0, text, &mesh);
   if (status == RESHARD_SUCCESS)
     status = make_mistake(m, rank, mesh);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
   if (m->mesh == NULL && (reshard_mesh_comm(mesh, "tp", &comm) != RESHARD_SUCCESS || (comm == NULL) != (rank >= 6)))
-    crew_note(&results[rank], wrong("right, after a mistake"));
+    rank_result_set(&results[rank], wrong("right, after a mistake"));
   reshard_mesh_release(mesh);
 }
 
@@ -272,7 +272,7 @@ static void test_mistakes(void **state) {
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
     mistake m = mistakes[i];
     open_comms(7, PATIENCE);
-    crew_run(7, mistake_body, &m);
+    rank_threads_run(7, mistake_body, &m);
     assert_all(7, m.status, m.part);
     close_comms(7);
   }
@@ -296,7 +296,7 @@ static reshard_status fail_alone(int64_t rank, reshard_mesh mesh) {
 static void alone_body(void *user, int64_t rank) {
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_mesh_parse(comms[rank], 0, user, &mesh);
-  crew_note(&results[rank], status != RESHARD_SUCCESS ? status : fail_alone(rank, mesh));
+  rank_result_set(&results[rank], status != RESHARD_SUCCESS ? status : fail_alone(rank, mesh));
   reshard_mesh_release(mesh);
 }
 
@@ -305,7 +305,7 @@ static void test_fails_alone(void **state) {
   char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
     open_comms(5, 2000);
-    crew_run(5, alone_body, texts[i]);
+    rank_threads_run(5, alone_body, texts[i]);
     assert_all(5, RESHARD_SUCCESS, "");
     close_comms(5);
   }
@@ -324,13 +324,13 @@ static void long_body(void *user, int64_t rank) {
     status = reshard_mesh_comm(mesh, NULL, &comm);
     reshard_mesh_release(mesh);
   }
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_long_names(void **state) {
   (void)state;
   open_comms(4, PATIENCE);
-  crew_run(4, long_body, NULL);
+  rank_threads_run(4, long_body, NULL);
   assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
   close_comms(4);
 }
@@ -345,7 +345,7 @@ typedef struct stage {
   reshard_comm comm[3][6];
   int64_t color[3][6]; /* which of the siblings; so the data differ */
   reshard_path path;
-  crew_result results[3][6];
+  rank_result results[3][6];
 } stage;
 
 static uint32_t value(int64_t color, int64_t round, int64_t row, int64_t column) {
@@ -412,7 +412,7 @@ static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path 
 static void stage_body(void *user, int64_t thread) {
   stage *s = user;
   int64_t kind = thread / 6, rank = thread % 6;
-  crew_note(&s->results[kind][rank], reshard_in(s->comm[kind][rank], s->color[kind][rank], s->path));
+  rank_result_set(&s->results[kind][rank], reshard_in(s->comm[kind][rank], s->color[kind][rank], s->path));
 }
 
 static void make_body(void *user, int64_t rank) {
@@ -421,7 +421,7 @@ static void make_body(void *user, int64_t rank) {
   reshard_status status = reshard_mesh_comm(mesh, "tp", &s->comm[0][rank]);
   if (status == RESHARD_SUCCESS)
     status = reshard_mesh_comm(mesh, "dp", &s->comm[1][rank]);
-  crew_note(&results[rank], status);
+  rank_result_set(&results[rank], status);
 }
 
 static void test_transfers(void **state) {
@@ -436,9 +436,9 @@ static void test_transfers(void **state) {
       s.color[1][r] = 10 + r % 3;
       s.color[2][r] = 20;
     }
-    crew_run(6, make_body, &s);
+    rank_threads_run(6, make_body, &s);
     assert_all(6, RESHARD_SUCCESS, "");
-    crew_run(18, stage_body, &s);
+    rank_threads_run(18, stage_body, &s);
     for (int i = 0; i < 18; i++)
       if (s.results[i / 6][i % 6].status != RESHARD_SUCCESS)
         fail_msg("kind %d, rank %d: %s", i / 6, i % 6, s.results[i / 6][i % 6].text);

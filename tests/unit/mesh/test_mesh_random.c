@@ -301,14 +301,14 @@ static void test_against_lists(void **state) {
   reshard_comm comms[WORLD];
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   GOOD(reshard_comm_create_local(WORLD, &options, comms));
-  for (int64_t seed = 1; seed <= crew_scaled(1500); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(1500); seed++) {
     rng r;
     rng_seed(&r, (uint64_t)seed);
     chain(&r, seed % 2 == 0 ? comms : NULL, counts);
   }
   for (int r = 0; r < WORLD; r++)
     reshard_comm_destroy(comms[r]);
-  assert_true(crew_scaled(1500) < 1500 || (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
+  assert_true(test_scaled(1500) < 1500 || (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
 }
 
 int main(void) {

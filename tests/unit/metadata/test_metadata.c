@@ -273,7 +273,7 @@ static void test_layouts(void **state) {
 static void test_random_layouts(void **state) {
   (void)state;
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT] = {0};
-  for (int64_t seed = 1; seed <= crew_scaled(400); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(400); seed++) {
     const case_choices fixed = {0};
     case_plan c;
     cli_text why = {0};
@@ -288,7 +288,7 @@ static void test_random_layouts(void **state) {
     case_free(&c);
   }
   for (int k = 0; k < RESHARD_LAYOUT_KIND_COUNT; k++)
-    assert_true(kinds[k] > 0 || crew_scaled(400) < 400);
+    assert_true(kinds[k] > 0 || test_scaled(400) < 400);
 }
 
 static void test_layout_errors(void **state) {

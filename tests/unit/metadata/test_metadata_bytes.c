@@ -57,7 +57,7 @@ static unsigned char *string_of(reshard_metadata m, size_t *size) {
 
 static void test_round_trip(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= crew_scaled(3000); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(3000); seed++) {
     rng r;
     size_t size, longer;
     reshard_metadata again;
@@ -105,7 +105,7 @@ static void test_example(void **state) {
 /* Every truncation, every flipped bit, and bytes behind the end are refused. */
 static void test_damage(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= crew_scaled(60); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(60); seed++) {
     rng r;
     size_t size;
     reshard_metadata again = (reshard_metadata)&again;
@@ -137,7 +137,7 @@ static void test_damage(void **state) {
 static void test_sealed_damage(void **state) {
   (void)state;
   int64_t refused = 0, read = 0;
-  for (int64_t seed = 1; seed <= 8 + crew_scaled(4); seed++) {
+  for (int64_t seed = 1; seed <= 8 + test_scaled(4); seed++) {
     rng r;
     size_t size, length;
     rng_seed(&r, (uint64_t)seed);

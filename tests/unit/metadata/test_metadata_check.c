@@ -177,7 +177,7 @@ static int judge(const boxes *b, const char *text) {
 static void test_random(void **state) {
   (void)state;
   int64_t outcomes[OUTCOMES] = {0};
-  for (int64_t seed = 1; seed <= crew_scaled(20000); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(20000); seed++) {
     rng r;
     boxes b;
     reshard_metadata m;
@@ -208,7 +208,7 @@ static void test_random(void **state) {
     outcomes[outcome]++;
   }
   for (int o = 0; o < OUTCOMES; o++)
-    assert_true(outcomes[o] > 100 || crew_scaled(20000) < 20000);
+    assert_true(outcomes[o] > 100 || test_scaled(20000) < 20000);
 }
 
 static void validate(int ndim, const int64_t *shape, int64_t n, const reshard_shard *shards, const char *error) {

@@ -37,7 +37,7 @@ typedef struct world {
   const reshard_group *group;
   bool many;
   part parts[MOST];
-  crew_result results[MOST];
+  rank_result results[MOST];
 } world;
 
 static void open_world(world *w, int64_t n, int way) {
@@ -64,7 +64,7 @@ static void body(void *user, int64_t rank) {
   world *w = user;
   part *p = &w->parts[rank];
   reshard_status failed = RESHARD_SUCCESS;
-  crew_sleep_ms(p->late_ms);
+  test_sleep_ms(p->late_ms);
   if (p->failed != NULL)
     failed = rs_error(RESHARD_ERROR_UNSUPPORTED, "%s", p->failed);
   const reshard_metadata *locals = p->no_locals ? NULL : p->locals;
@@ -77,14 +77,14 @@ static void body(void *user, int64_t rank) {
     status = reshard_metadata_build_global_many(w->comms[rank], n, locals, failed, globals);
   else
     status = reshard_metadata_build_global(w->comms[rank], p->locals[0], failed, p->recalc - 1, globals);
-  crew_note(&w->results[rank], status);
+  rank_result_set(&w->results[rank], status);
 }
 
 static void run(world *w) {
   for (int64_t r = 0; r < w->n; r++)
     for (int i = 0; i < TENSORS; i++)
       w->parts[r].globals[i] = (reshard_metadata)w;
-  crew_run(w->n, body, w);
+  rank_threads_run(w->n, body, w);
 }
 
 static void run_wrong(world *w, reshard_status status, const char *text) {
@@ -206,7 +206,8 @@ static void test_layouts(void **state) {
 
 static void no_tensors_body(void *user, int64_t rank) {
   world *w = user;
-  crew_note(&w->results[rank], reshard_metadata_build_global_many(w->comms[rank], 0, NULL, RESHARD_SUCCESS, NULL));
+  rank_result_set(&w->results[rank],
+                  reshard_metadata_build_global_many(w->comms[rank], 0, NULL, RESHARD_SUCCESS, NULL));
 }
 
 static void test_no_tensors(void **state) {
@@ -214,7 +215,7 @@ static void test_no_tensors(void **state) {
   for (int way = 0; way < WAYS; way++) {
     world w;
     open_world(&w, 3, way);
-    crew_run(3, no_tensors_body, &w);
+    rank_threads_run(3, no_tensors_body, &w);
     for (int64_t r = 0; r < 3; r++)
       assert_int_equal(w.results[r].status, RESHARD_SUCCESS);
     close_world(&w);
@@ -493,7 +494,7 @@ static void strings_body(void *user, int64_t rank) {
     mine[i] = character(s->seed, rank, i);
   reshard_status status = rs_comm_gather_bytes(s->w.comms[rank], RESHARD_SUCCESS, mine, n, &all);
   free(mine); /* nobody reads it any more */
-  crew_note(&s->w.results[rank], status);
+  rank_result_set(&s->w.results[rank], status);
   s->wrong[rank] = status != RESHARD_SUCCESS || all->n != s->w.n;
   for (int64_t r = 0; r < s->w.n && s->wrong[rank] == 0; r++) {
     s->wrong[rank] += all->first[r + 1] - all->first[r] != length_of(s->seed, r);
@@ -509,8 +510,8 @@ static void test_strings(void **state) {
     for (int64_t n = 1; n <= 5; n++) {
       strings s = {.seed = 0};
       open_world(&s.w, n, way);
-      for (s.seed = 1; s.seed <= (uint64_t)crew_scaled(10); s.seed++) {
-        crew_run(n, strings_body, &s);
+      for (s.seed = 1; s.seed <= (uint64_t)test_scaled(10); s.seed++) {
+        rank_threads_run(n, strings_body, &s);
         for (int64_t r = 0; r < n; r++)
           assert_int_equal(s.wrong[r], 0);
       }

@@ -202,7 +202,7 @@ static void read_body(void *user, int64_t r) {
 static void test_readers(void **state) {
   (void)state;
   reshard_module m = model();
-  crew_run(4, read_body, m);
+  rank_threads_run(4, read_body, m);
   reshard_module_release(m);
 }
 
@@ -397,7 +397,7 @@ static bool below(bool edge[][24], int n, int a, int b) {
 static void test_roots_random(void **state) {
   (void)state;
   int64_t several = 0, shared = 0;
-  for (int64_t seed = 0; seed < crew_scaled(2000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(2000); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     int n = 1 + (int)(rng_below(&random, 12)), listed = (int)rng_below(&random, 16);

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/random.h"
-#include "support/fixtures/sharded.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
 
@@ -23,12 +23,12 @@ static const reshard_path paths[] = {RESHARD_PATH_AUTO, RESHARD_PATH_DIRECT, RES
 /* Tensors of all ranks: the same shapes and dtypes, strides as they come. */
 typedef struct world {
   int64_t n, src;
-  reshard_tensor tensors[PARTS_MOST][MOST];
+  reshard_tensor tensors[SHARDED_RANKS_MOST][MOST];
   reshard_layout whole[MOST]; /* of a world of one rank, to fill and check by */
   bool unnamed;
   reshard_sync_options options;
   bool no_options;
-  reshard_sync_report reports[PARTS_MOST];
+  reshard_sync_report reports[SHARDED_RANKS_MOST];
   void *stream;
 } world;
 
@@ -37,11 +37,11 @@ static void add(world *w, int64_t ranks, rng *random, reshard_dtype dtype, int n
   for (int64_t r = 0; r < ranks; r++) {
     reshard_tensor *t = &w->tensors[r][w->n];
     if (strided && rng_one_in(random, 2))
-      *t = parts_strided(dtype, ndim, shape, rng_one_in(random, 2));
+      *t = strided_tensor(dtype, ndim, shape, rng_one_in(random, 2));
     else
       CLI_TRY("tensor: ", reshard_tensor_create(dtype, ndim, shape, t));
   }
-  w->whole[w->n++] = parts_layout("rank(0)", ndim, shape, 1);
+  w->whole[w->n++] = layout_from_text("rank(0)", ndim, shape, 1);
 }
 
 static void clear(world *w, int64_t ranks) {
@@ -56,15 +56,16 @@ static void clear(world *w, int64_t ranks) {
 static const char *const names[MOST] = {"a.weight", "a.bias", "b.weight", "b.bias", "c", "d", "e", "f"};
 
 static void sync(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   for (int64_t i = 0; i < w->n; i++)
-    parts_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
+    array_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
   w->reports[r].tensors = -1;
-  crew_note(&p->results[r], reshard_sync_tensors(p->comms[r], w->src, w->n, w->tensors[r], w->unnamed ? NULL : names,
-                                                 w->no_options ? NULL : &w->options, w->stream, &w->reports[r]));
+  rank_result_set(&p->results[r],
+                  reshard_sync_tensors(p->comms[r], w->src, w->n, w->tensors[r], w->unnamed ? NULL : names,
+                                       w->no_options ? NULL : &w->options, w->stream, &w->reports[r]));
   for (int64_t i = 0; i < w->n; i++) /* what failed has changed nothing */
-    p->wrong[r] += parts_check(w->whole[i], 0, 0, w->tensors[r][i],
+    p->wrong[r] += array_check(w->whole[i], 0, 0, w->tensors[r][i],
                                (uint64_t)(1000 * (p->results[r].status == RESHARD_SUCCESS ? w->src : r) + i));
 }
 
@@ -74,14 +75,14 @@ static int64_t bytes_of(const world *w, int64_t i) {
   return info.elements * (int64_t)reshard_dtype_size(info.dtype);
 }
 
-static void run(parts *p, world *w) {
-  reshard_comm_stats before[PARTS_MOST], after;
+static void run(sharded_ranks *p, world *w) {
+  reshard_comm_stats before[SHARDED_RANKS_MOST], after;
   int64_t bytes = 0, alone = 0, bucket = w->no_options ? 0 : w->options.bucket_bytes;
   bucket = bucket == 0 ? (int64_t)250 << 20 : bucket;
   for (int64_t r = 0; r < p->n; r++)
     reshard_comm_get_stats(p->comms[r], &before[r]);
-  parts_run(p, sync, w);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(p, sync, w);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   for (int64_t i = 0; i < w->n; i++) {
     bytes += bytes_of(w, i);
     alone += bytes_of(w, i) > bucket;
@@ -109,13 +110,13 @@ static void test_random(void **state) {
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
   int64_t alone = 0, staged = 0;
-  for (int64_t seed = 0; seed < crew_scaled(150); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(150); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     int64_t ranks = rng_in(&random, 1, 6), n = rng_below(&random, 9);
-    parts p;
+    sharded_ranks p;
     clear(&w, 0);
-    parts_open(&p, ranks, NULL);
+    sharded_ranks_open(&p, ranks, NULL);
     for (int64_t i = 0; i < n; i++) {
       int ndim = (int)rng_below(&random, 4);
       int64_t shape[3];
@@ -132,7 +133,7 @@ static void test_random(void **state) {
     alone += w.reports[0].alone;
     staged += w.reports[0].workspace_bytes > 0;
     clear(&w, ranks);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
   if (cli_test_scale() >= 1) /* fewer cases may have none */
     assert_true(alone > 10 && staged > 10);
@@ -143,10 +144,10 @@ static void test_large(void **state) {
   (void)state;
   static world w;
   const int64_t shape[2] = {40, 50}, one[1] = {100};
-  parts p;
+  sharded_ranks p;
   rng random;
   rng_seed(&random, 1);
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   clear(&w, 0);
   add(&w, 3, &random, RESHARD_F32, 2, shape, false); /* 8,000 bytes */
   w.src = 1;
@@ -157,7 +158,7 @@ static void test_large(void **state) {
     assert_int_equal(w.reports[r].workspace_bytes, 0);
   }
   reshard_tensor_release(w.tensors[2][0]);
-  w.tensors[2][0] = parts_strided(RESHARD_F32, 2, shape, true);
+  w.tensors[2][0] = strided_tensor(RESHARD_F32, 2, shape, true);
   run(&p, &w);
   assert_int_equal(w.reports[0].workspace_bytes, 0);
   assert_int_equal(w.reports[1].workspace_bytes, 0);
@@ -182,7 +183,7 @@ static void test_large(void **state) {
   run(&p, &w);
   assert_int_equal(w.reports[0].alone, 1);
   clear(&w, 3);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Refusals --------------------------------------------------------------------------------------------------- */
@@ -199,36 +200,36 @@ typedef struct odd {
 } odd;
 
 static void odd_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const odd *o = p->user;
   world *w = o->w;
   bool me = o->rank == r;
   reshard_sync_report report = {.tensors = -1};
   for (int64_t i = 0; i < w->n; i++)
-    parts_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
-  crew_note(&p->results[r],
-            reshard_sync_tensors(p->comms[r], me ? o->src : w->src, me ? o->n : w->n, me ? o->tensors : w->tensors[r],
-                                 me ? o->names : names, me ? o->options : &w->options, me ? o->stream : NULL, &report));
+    array_fill(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
+  rank_result_set(&p->results[r], reshard_sync_tensors(p->comms[r], me ? o->src : w->src, me ? o->n : w->n,
+                                                       me ? o->tensors : w->tensors[r], me ? o->names : names,
+                                                       me ? o->options : &w->options, me ? o->stream : NULL, &report));
   p->wrong[r] += report.tensors != -1;
   for (int64_t i = 0; i < w->n; i++)
-    p->wrong[r] += parts_check(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
+    p->wrong[r] += array_check(w->whole[i], 0, 0, w->tensors[r][i], (uint64_t)(1000 * r + i));
 }
 
-static void assert_refused(parts *p, odd *o, reshard_status status, const char *text) {
-  parts_run(p, odd_body, o);
-  parts_assert(p, status, NULL);
+static void assert_refused(sharded_ranks *p, odd *o, reshard_status status, const char *text) {
+  sharded_ranks_run(p, odd_body, o);
+  sharded_ranks_assert(p, status, NULL);
   assert_string_equal(p->results[0].text, text);
 }
 
 static void test_refused(void **state) {
   (void)state;
   static world w;
-  parts p;
+  sharded_ranks p;
   rng random;
   char text[256];
   const int64_t shape[2] = {6, 4}, turned[2] = {4, 6};
   rng_seed(&random, 7);
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     clear(&w, 0);
     for (int k = 0; k < 4; k++)
@@ -263,11 +264,11 @@ static void test_refused(void **state) {
                    "reshard_sync_tensors: 'b.weight': dtype f32 on rank 0, i32 on rank 2");
     reshard_tensor_release(others[2]);
     others[2] = others[0]; /* twice: a destination over another */
-    parts_run(&p, odd_body, &o);
-    parts_assert(&p, RESHARD_ERROR_INVALID, "reshard_sync_tensors: rank 2: entry ");
-    parts_assert(&p, RESHARD_ERROR_INVALID, "entry 0 'a.weight'");
-    parts_assert(&p, RESHARD_ERROR_INVALID, "entry 2 'b.weight'");
-    parts_assert(&p, RESHARD_ERROR_INVALID, " bytes overlaps the destination of ");
+    sharded_ranks_run(&p, odd_body, &o);
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "reshard_sync_tensors: rank 2: entry ");
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "entry 0 'a.weight'");
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "entry 2 'b.weight'");
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, " bytes overlaps the destination of ");
     o = same;
     o.names = NULL;
     assert_refused(&p, &o, RESHARD_ERROR_MISMATCH,
@@ -288,18 +289,18 @@ static void test_refused(void **state) {
     options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 0, (reshard_path)9};
     assert_refused(&p, &o, RESHARD_ERROR_INVALID, "rank 2: reshard_sync_tensors: unknown path 9");
     options.path = paths[(i + 1) % 3];
-    parts_run(&p, odd_body, &o);
-    parts_assert(&p, RESHARD_ERROR_MISMATCH, "reshard_sync_tensors: path ");
+    sharded_ranks_run(&p, odd_body, &o);
+    sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "reshard_sync_tensors: path ");
     o = same;
     o.stream = &o;
-    parts_run(&p, odd_body, &o);
-    parts_assert(&p, RESHARD_ERROR_INVALID, ", on the CPU it is NULL");
+    sharded_ranks_run(&p, odd_body, &o);
+    sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, ", on the CPU it is NULL");
     run(&p, &w); /* and all goes on */
     clear(&w, 3);
   }
   assert_int_equal(reshard_sync_tensors(NULL, 0, 0, NULL, NULL, NULL, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sync_tensors: comm is NULL");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* Elements of a destination that share memory are refused; those of the source are read like any other. */
@@ -308,9 +309,9 @@ static void test_overlapping_strides(void **state) {
   static world w;
   static const int64_t shape[2] = {3, 4}, strides[2] = {0, 1};
   rng random;
-  parts p;
+  sharded_ranks p;
   rng_seed(&random, 3);
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   clear(&w, 0);
   add(&w, 3, &random, RESHARD_F32, 2, shape, false);
   float row[4] = {1, 2, 3, 4};
@@ -318,8 +319,8 @@ static void test_overlapping_strides(void **state) {
   CLI_TRY("view: ", reshard_tensor_wrap(RESHARD_F32, 2, shape, strides, row, NULL, NULL, &view));
   w.tensors[0][0] = view;
   for (w.src = 0; w.src < 2; w.src++) {
-    parts_run(&p, sync, &w);
-    if (w.src == 0) { /* parts_fill has left the last of what it wrote to each: all rows are equal */
+    sharded_ranks_run(&p, sync, &w);
+    if (w.src == 0) { /* array_fill has left the last of what it wrote to each: all rows are equal */
       for (int64_t r = 0; r < 3; r++)
         assert_int_equal(p.results[r].status, RESHARD_SUCCESS);
       reshard_tensor_info info;
@@ -337,31 +338,31 @@ static void test_overlapping_strides(void **state) {
   reshard_tensor_release(view);
   w.tensors[0][0] = had;
   clear(&w, 3);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* More bytes than a plan can count, in views that nobody reads. */
 static void huge_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   reshard_tensor tensors[3];
   static char byte;
   const int64_t shape[1] = {INT64_MAX / 2}, strides[1] = {0};
   for (int i = 0; i < 3; i++)
     CLI_TRY("view: ", reshard_tensor_wrap(RESHARD_U8, 1, shape, strides, &byte, NULL, NULL, &tensors[i]));
-  crew_note(&p->results[r], reshard_sync_tensors(p->comms[r], r, 3, tensors, NULL, NULL, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_sync_tensors(p->comms[r], r, 3, tensors, NULL, NULL, NULL, NULL));
   for (int i = 0; i < 3; i++)
     reshard_tensor_release(tensors[i]);
 }
 
 static void test_overflow(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 1, NULL);
-  parts_run(&p, huge_body, NULL);
-  parts_assert(&p, RESHARD_ERROR_INVALID, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
+  sharded_ranks_run(&p, huge_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
   assert_string_equal(p.results[0].text,
                       "rank 0: reshard_sync_tensors: the bytes of all tensors overflow 63 bits at tensor 2");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
 #include "bench/cli/util.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
 
@@ -91,14 +91,14 @@ static reshard_status tell(void *user, const char *name, reshard_tensor t) {
 }
 
 static void sync(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   int value = 10 + (int)r;
   checker c = {.rank = (int)r};
   if (w->modules[r] != NULL)
     reshard_module_visit_states(w->modules[r], NULL, fill, &value);
-  crew_note(&p->results[r], reshard_sync_module_states(p->comms[r], w->src, w->modules[r], &w->selection, w->options,
-                                                       NULL, &w->reports[r]));
+  rank_result_set(&p->results[r], reshard_sync_module_states(p->comms[r], w->src, w->modules[r], &w->selection,
+                                                             w->options, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
   if (w->modules[r] != NULL)
     reshard_module_visit_states(w->modules[r], NULL, tell, &c);
@@ -124,14 +124,14 @@ static void test_states(void **state) {
   (void)state;
   static const reshard_sync_options packed = {RESHARD_SYNC_OPTIONS_INIT, 256, RESHARD_PATH_PACKED};
   world w;
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   open_world(&w);
   for (int i = 0; i < 2; i++) {
     w.options = i == 0 ? NULL : &packed;
     w.src = 2;
-    parts_run(&p, sync, &w);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_run(&p, sync, &w);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
     for (int64_t r = 0; r < RANKS; r++) {
       assert_said(&w, r, "0.weight:2 0.bias:2 1.weight:2 1.bias:2 2.weight:2 2.bias:2 0.steps:2 1.steps:2 2.steps:2 ");
       assert_int_equal(w.reports[r].tensors, 9);
@@ -146,17 +146,17 @@ static void test_states(void **state) {
   w.selection.nignored_names = 2;
   w.selection.ignored_names = patterns;
   w.src = 0;
-  parts_run(&p, sync, &w);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, sync, &w);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   assert_said(&w, 0, "0.weight:0 0.bias:0 1.weight:0 1.bias:0 2.weight:0 2.bias:0 0.steps:0 1.steps:0 2.steps:0 ");
   assert_said(&w, 1, "0.weight:0 0.bias:1 1.weight:1 1.bias:1 2.weight:0 2.bias:1 0.steps:1 1.steps:1 2.steps:1 ");
   assert_said(&w, 2, "0.weight:0 0.bias:2 1.weight:2 1.bias:2 2.weight:0 2.bias:2 0.steps:2 1.steps:2 2.steps:2 ");
   close_world(&w);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void ignored_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = p->user;
   reshard_tensor weight;
   int value = 10 + (int)r;
@@ -164,7 +164,8 @@ static void ignored_body(void *user, int64_t r) {
   reshard_module_visit_states(w->modules[r], NULL, fill, &value);
   reshard_module_get_parameter(w->modules[r], "layers.3.weight", &weight);
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, .nignored = 1, .ignored = &weight};
-  crew_note(&p->results[r], reshard_sync_module_states(p->comms[r], 1, w->modules[r], &s, NULL, NULL, &w->reports[r]));
+  rank_result_set(&p->results[r],
+                  reshard_sync_module_states(p->comms[r], 1, w->modules[r], &s, NULL, NULL, &w->reports[r]));
   cli_add(&c.said, "%s", "");
   reshard_module_visit_states(w->modules[r], NULL, tell, &c);
   w->said[r] = c.said.at;
@@ -173,21 +174,21 @@ static void ignored_body(void *user, int64_t r) {
 static void test_ignored_by_handle(void **state) {
   (void)state;
   world w;
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   open_world(&w);
-  parts_run(&p, ignored_body, &w);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, ignored_body, &w);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   assert_said(&w, 0, "0.weight:0 0.bias:1 1.weight:1 1.bias:1 2.weight:1 2.bias:1 0.steps:1 1.steps:1 2.steps:1 ");
   assert_said(&w, 1, "0.weight:1 0.bias:1 1.weight:1 1.bias:1 2.weight:1 2.bias:1 0.steps:1 1.steps:1 2.steps:1 ");
   assert_said(&w, 2, "0.weight:2 0.bias:1 1.weight:1 1.bias:1 2.weight:1 2.bias:1 0.steps:1 1.steps:1 2.steps:1 ");
   close_world(&w);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
-static void assert_refused(parts *p, world *w, reshard_status status, const char *text) {
-  parts_run(p, sync, w);
-  parts_assert(p, status, NULL);
+static void assert_refused(sharded_ranks *p, world *w, reshard_status status, const char *text) {
+  sharded_ranks_run(p, sync, w);
+  sharded_ranks_assert(p, status, NULL);
   assert_string_equal(p->results[0].text, text);
   for (int64_t r = 0; r < RANKS; r++) { /* nothing was written */
     char own[8];
@@ -203,8 +204,8 @@ static void assert_refused(parts *p, world *w, reshard_status status, const char
 static void test_refused(void **state) {
   (void)state;
   world w;
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   open_world(&w);
   reshard_module layer, had = w.modules[1];
   w.modules[1] = NULL;
@@ -233,7 +234,7 @@ static void test_refused(void **state) {
   close_world(&w);
   assert_int_equal(reshard_sync_module_states(NULL, 0, NULL, NULL, NULL, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_sync_module_states: comm is NULL");
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

@@ -5,9 +5,9 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/random.h"
-#include "support/fixtures/sharded.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
 
@@ -19,10 +19,10 @@ enum { MOST = 40 };
 
 /* What each rank brings; tensors and names are the ranks' own copies. */
 typedef struct lists {
-  int64_t n[PARTS_MOST];
-  reshard_tensor tensors[PARTS_MOST][MOST];
-  const char *names[PARTS_MOST][MOST];
-  bool unnamed[PARTS_MOST];
+  int64_t n[SHARDED_RANKS_MOST];
+  reshard_tensor tensors[SHARDED_RANKS_MOST][MOST];
+  const char *names[SHARDED_RANKS_MOST][MOST];
+  bool unnamed[SHARDED_RANKS_MOST];
 } lists;
 
 static char spare[1 << 16]; /* what all tensors lie over: nothing here reads them */
@@ -54,22 +54,22 @@ static void fill(lists *l, int64_t ranks, int64_t n) {
 }
 
 static void drop(lists *l) {
-  for (int64_t r = 0; r < PARTS_MOST; r++)
+  for (int64_t r = 0; r < SHARDED_RANKS_MOST; r++)
     for (int64_t i = 0; i < MOST; i++)
       reshard_tensor_release(l->tensors[r][i]);
 }
 
 static void verify(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r],
-            reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], l->unnamed[r] ? NULL : l->names[r]));
+  rank_result_set(&p->results[r],
+                  reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], l->unnamed[r] ? NULL : l->names[r]));
 }
 
 /* All ranks have this text; and none the next time. */
-static void assert_text(parts *p, lists *l, const char *text) {
-  parts_run(p, verify, l);
-  parts_assert(p, RESHARD_ERROR_MISMATCH, NULL);
+static void assert_text(sharded_ranks *p, lists *l, const char *text) {
+  sharded_ranks_run(p, verify, l);
+  sharded_ranks_assert(p, RESHARD_ERROR_MISMATCH, NULL);
   assert_string_equal(p->results[0].text, text);
 }
 
@@ -78,15 +78,15 @@ static void test_equal(void **state) {
   static lists l;
   for (int64_t ranks = 1; ranks <= 5; ranks += 2)
     for (int64_t n = 0; n <= MOST; n += 13) {
-      parts p;
-      parts_open(&p, ranks, NULL);
+      sharded_ranks p;
+      sharded_ranks_open(&p, ranks, NULL);
       fill(&l, ranks, n);
-      parts_run(&p, verify, &l);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks_run(&p, verify, &l);
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       memset(l.unnamed, 1, sizeof l.unnamed);
-      parts_run(&p, verify, &l);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
-      parts_close(&p);
+      sharded_ranks_run(&p, verify, &l);
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks_close(&p);
       drop(&l);
     }
 }
@@ -94,8 +94,8 @@ static void test_equal(void **state) {
 static void test_texts(void **state) {
   (void)state;
   static lists l;
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   fill(&l, 4, 6); /* of 0, 1, 2, 0, 1, 2 dims: scalar, 5, 6x8, scalar, 8, 9x8 */
   put(&l, 2, 5, tensor(RESHARD_F32, 2, (int64_t[]){8, 9}, NULL));
   assert_text(&p, &l, "reshard_verify_shapes: 'layer.5': shape [9,8] on rank 0, [8,9] on rank 2");
@@ -120,8 +120,8 @@ static void test_texts(void **state) {
     put(&l, r, 2, tensor(RESHARD_F32, 3, (int64_t[]){1, 6, 1}, (int64_t[]){r * 5, 1, r}));
     put(&l, r, 5, tensor(RESHARD_F32, 2, (int64_t[]){6, 0}, (int64_t[]){r, 3 * r}));
   }
-  parts_run(&p, verify, &l);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, verify, &l);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   drop(&l);
 
   fill(&l, 4, 6); /* names */
@@ -134,17 +134,17 @@ static void test_texts(void **state) {
   memset(long_name, 'y', sizeof long_name);
   long_name[sizeof long_name - 1] = '\0';
   l.names[3][4] = long_name;
-  parts_run(&p, verify, &l);
-  parts_assert(&p, RESHARD_ERROR_MISMATCH, "tensor 4: name 'layer.4' on rank 0, 'yyyyyyyyy");
+  sharded_ranks_run(&p, verify, &l);
+  sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "tensor 4: name 'layer.4' on rank 0, 'yyyyyyyyy");
   drop(&l);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void test_counts(void **state) {
   (void)state;
   static lists l;
-  parts p;
-  parts_open(&p, 3, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 3, NULL);
   fill(&l, 3, 6);
   l.n[2] = 5;
   assert_text(&p, &l,
@@ -170,15 +170,15 @@ static void test_counts(void **state) {
   assert_text(&p, &l,
               "reshard_verify_shapes: tensor 3 is on rank 0, and not on rank 2 (6 tensors on rank 0, 3 on rank 2)");
   drop(&l);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* Every place of a difference, in lists of every length, on every rank, others being longer or shorter. */
 static void test_every_place(void **state) {
   (void)state;
   static lists l;
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   for (int64_t n = 1; n <= 17; n++)
     for (int64_t at = 0; at < n; at++) {
       char text[128];
@@ -190,72 +190,72 @@ static void test_every_place(void **state) {
       for (int64_t r = rank + 1; r < 4; r++)
         l.n[r] = rng_below(&random, MOST);
       snprintf(text, sizeof text, "reshard_verify_shapes: 'layer.%d': shape [", (int)at);
-      parts_run(&p, verify, &l);
-      parts_assert(&p, RESHARD_ERROR_MISMATCH, text);
+      sharded_ranks_run(&p, verify, &l);
+      sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, text);
       snprintf(text, sizeof text, " on rank 0, [3] on rank %d", (int)rank);
-      parts_assert(&p, RESHARD_ERROR_MISMATCH, text);
+      sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, text);
       drop(&l);
     }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Ranks that cannot ------------------------------------------------------------------------------------------ */
 
 static void one_does_not(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r], r != 2
-                                ? reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL)
-                                : reshard_sync_tensors(p->comms[r], 0, l->n[r], l->tensors[r], NULL, NULL, NULL, NULL));
+  rank_result_set(&p->results[r],
+                  r != 2 ? reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL)
+                         : reshard_sync_tensors(p->comms[r], 0, l->n[r], l->tensors[r], NULL, NULL, NULL, NULL));
 }
 
 static void one_has_no_list(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const lists *l = p->user;
-  crew_note(&p->results[r],
-            reshard_verify_shapes(p->comms[r], r == 1 ? 3 : l->n[r], r == 1 ? NULL : l->tensors[r], NULL));
+  rank_result_set(&p->results[r],
+                  reshard_verify_shapes(p->comms[r], r == 1 ? 3 : l->n[r], r == 1 ? NULL : l->tensors[r], NULL));
 }
 
 static void one_aborts(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const lists *l = p->user;
   if (r == 1)
-    crew_note(&p->results[r], reshard_comm_abort(p->comms[r]));
+    rank_result_set(&p->results[r], reshard_comm_abort(p->comms[r]));
   else
-    crew_note(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
+    rank_result_set(&p->results[r], reshard_verify_shapes(p->comms[r], l->n[r], l->tensors[r], NULL));
 }
 
 static void test_failures(void **state) {
   (void)state;
   static lists l;
-  parts p;
-  parts_open(&p, 3, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 3, NULL);
   fill(&l, 3, 6);
   put(&l, 1, 4, NULL);
-  parts_run(&p, verify, &l);
-  parts_assert(&p, RESHARD_ERROR_INVALID, NULL);
+  sharded_ranks_run(&p, verify, &l);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
   assert_string_equal(p.results[0].text, "rank 1: reshard_verify_shapes: tensor 4 is NULL");
   put(&l, 1, 4, reshard_tensor_retain(l.tensors[0][4]));
   l.n[2] = -5;
-  parts_run(&p, verify, &l);
-  parts_assert(&p, RESHARD_ERROR_INVALID, NULL);
+  sharded_ranks_run(&p, verify, &l);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
   assert_string_equal(p.results[0].text, "rank 2: reshard_verify_shapes: -5 tensors, list given");
   l.n[2] = 6;
-  parts_run(&p, one_has_no_list, &l);
-  parts_assert(&p, RESHARD_ERROR_INVALID, NULL);
+  sharded_ranks_run(&p, one_has_no_list, &l);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, NULL);
   assert_string_equal(p.results[0].text, "rank 1: reshard_verify_shapes: 3 tensors, list NULL");
-  parts_run(&p, one_does_not, &l);
-  parts_assert(&p, RESHARD_ERROR_MISMATCH, NULL);
+  sharded_ranks_run(&p, one_does_not, &l);
+  sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, NULL);
   assert_string_equal(p.results[0].text, "ranks 0 and 2 make different collective calls at once");
   assert_int_equal(reshard_verify_shapes(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(), "reshard_verify_shapes: comm is NULL");
-  parts_run(&p, verify, &l); /* and all goes on */
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_run(&p, one_aborts, &l);
+  sharded_ranks_run(&p, verify, &l); /* and all goes on */
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, one_aborts, &l);
   assert_int_equal(p.results[0].status, RESHARD_ERROR_PEER);
   assert_int_equal(p.results[2].status, RESHARD_ERROR_PEER);
   drop(&l);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

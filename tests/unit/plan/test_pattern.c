@@ -79,29 +79,31 @@ static void test_patterns(void **state) {
 /* Ranks of one process have no collectives: what is forced is refused, and nobody is told that it was taken. */
 static void test_use(void **state) {
   (void)state;
-  scene s;
+  rows_to_columns s;
   for (int path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
-    scene_open(&s, 4, 0, (reshard_path)path, NULL);
+    rows_to_columns_open(&s, 4, 0, (reshard_path)path, NULL);
     reshard_transfer_info info;
-    scene_ready(&s);
+    rows_to_columns_must_create(&s);
     assert_int_equal(reshard_transfer_get_info(s.transfers[2], &info), RESHARD_SUCCESS);
     assert_int_equal(info.collective, NONE);
     assert_string_equal(info.collective_why, path == RESHARD_PATH_DIRECT
                                                  ? "rank 0: the direct path is one pass already"
                                                  : "rank 0: the communicator has no collectives");
-    scene_works(&s);
-    scene_destroy(&s);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_destroy(&s);
     for (int64_t r = 0; r < 4; r++)
       s.options[r].collective = RESHARD_COLLECTIVE_USE_FORCE;
-    scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: rank 0: the ", NULL);
+    rows_to_columns_create(&s);
+    rows_to_columns_assert_all(&s, RESHARD_ERROR_UNSUPPORTED, "a collective is forced, and there is none: rank 0: the ",
+                               NULL);
     s.options[2].collective = RESHARD_COLLECTIVE_USE_FORBID;
-    scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_MISMATCH, "use of collectives force on rank 0, forbid on rank 2", NULL);
+    rows_to_columns_create(&s);
+    rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH, "use of collectives force on rank 0, forbid on rank 2",
+                               NULL);
     s.options[1].collective = (reshard_collective_use)7;
-    scene_create(&s);
-    scene_assert_all(&s, RESHARD_ERROR_INVALID, "rank 1: unknown use of collectives 7", NULL);
-    scene_close(&s);
+    rows_to_columns_create(&s);
+    rows_to_columns_assert_all(&s, RESHARD_ERROR_INVALID, "rank 1: unknown use of collectives 7", NULL);
+    rows_to_columns_close(&s);
   }
 }
 

@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
+#include "bench/cli/util.h"
 #include "sharded/sharder.h"
 #include "support/fixtures/expect.h"
-#include "support/fixtures/sharded.h"
-#include "bench/cli/util.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
 
@@ -31,11 +31,11 @@ static void test_cache(void **state) {
   reshard_layout l[3];
   static const char *const texts[3] = {"rank(0)", "chunk(0)", "chunk(1)"};
   for (int i = 0; i < 3; i++)
-    l[i] = parts_layout(texts[i], 2, shape, 1);
+    l[i] = layout_from_text(texts[i], 2, shape, 1);
   for (int64_t limit = -1; limit <= 3; limit++) {
-    parts p;
+    sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = limit};
-    parts_open(&p, 1, &options);
+    sharded_ranks_open(&p, 1, &options);
     reshard_sharder s = p.sharders[0];
     reshard_sharded_tensor t;
     assert_int_equal(reshard_sharded_tensor_empty(s, l[0], &f32, NULL, &t), RESHARD_SUCCESS);
@@ -47,7 +47,7 @@ static void test_cache(void **state) {
       expect(s, 0, 9, 0, 0);
     else
       expect(s, 0, 9, 9 - limit, limit);
-    reshard_layout same = parts_layout("chunk(0)", 2, shape, 1); /* an equal one, elsewhere */
+    reshard_layout same = layout_from_text("chunk(0)", 2, shape, 1); /* an equal one, elsewhere */
     reshard_layout back[2] = {same, l[0]};
     reshard_sharder_stats before, after;
     reshard_sharder_get_stats(s, &before);
@@ -57,7 +57,7 @@ static void test_cache(void **state) {
     assert_int_equal(after.peak_bytes, 6 * 4 * 4);
     reshard_layout_release(same);
     reshard_sharded_tensor_release(t);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
   for (int i = 0; i < 3; i++)
     reshard_layout_release(l[i]);
@@ -67,13 +67,13 @@ static void test_cache(void **state) {
 static void test_cache_properties(void **state) {
   (void)state;
   static const int64_t shape[2] = {6, 4};
-  reshard_layout a = parts_layout("rank(0)", 2, shape, 1), b = parts_layout("chunk(0)", 2, shape, 1);
+  reshard_layout a = layout_from_text("rank(0)", 2, shape, 1), b = layout_from_text("chunk(0)", 2, shape, 1);
   const reshard_properties properties[4] = {{.dtype = RESHARD_F32},
                                             {.dtype = RESHARD_F32, .requires_grad = 1},
                                             {.dtype = RESHARD_F32, .pin_memory = 1},
                                             {.dtype = RESHARD_I32}};
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   for (int i = 0; i < 8; i++) {
     const reshard_properties *want = &properties[i % 4];
     reshard_sharded_tensor t;
@@ -90,40 +90,36 @@ static void test_cache_properties(void **state) {
     reshard_sharded_tensor_release(t);
   }
   expect(p.sharders[0], 6, 2, 0, 2);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(a);
   reshard_layout_release(b);
 }
 
 /* Staging stays within the limit, and the peak says so. */
 static void limited_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const reshard_layout *sides = p->user;
   reshard_sharded_tensor tensor = NULL;
   reshard_sharder_stats stats = {0};
   reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], sides[0], &f32, NULL, &tensor);
   if (status == RESHARD_SUCCESS) {
-    parts_fill_all(tensor, r, 1);
+    sharded_fill(tensor, r, 1);
     status = reshard_sharded_tensor_reshard(1, &tensor, &sides[1], NULL);
-    p->wrong[r] += parts_check_all(tensor, r, 1);
+    p->wrong[r] += sharded_check(tensor, r, 1);
     reshard_sharder_get_stats(p->sharders[r], &stats);
     p->wrong[r] += stats.peak_bytes > 64 * 16 * 4 + 8192 || stats.peak_bytes <= 64 * 16 * 4;
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 
 static void test_limit(void **state) {
   (void)state;
   static const int64_t shape[2] = {64, 64};
-  reshard_layout sides[2] = {parts_layout("chunk(0)", 2, shape, 4), parts_layout("chunk(1)", 2, shape, 4)};
+  reshard_layout sides[2] = {layout_from_text("chunk(0)", 2, shape, 4), layout_from_text("chunk(1)", 2, shape, 4)};
   reshard_sharder_options options = {
       .size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = 8192, .path = RESHARD_PATH_PACKED};
-  parts p;
-  parts_open(&p, 4, &options);
-  parts_run(&p, limited_body, sides);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(4, &options, limited_body, sides, RESHARD_SUCCESS, NULL);
   reshard_layout_release(sides[0]);
   reshard_layout_release(sides[1]);
 }
@@ -134,19 +130,19 @@ enum { ARRAY = 300 * 500 * 4 };
 
 static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) {
   static const int64_t shape[2] = {300, 500};
-  reshard_layout l[2] = {parts_layout("rank(0)", 2, shape, 1), parts_layout("chunk(1)", 2, shape, 1)};
+  reshard_layout l[2] = {layout_from_text("rank(0)", 2, shape, 1), layout_from_text("chunk(1)", 2, shape, 1)};
   reshard_memory_stats first, stats;
   reshard_sharded_tensor t;
   reshard_tensor kept;
-  parts p;
-  parts_open(&p, 1, options);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, options);
   reshard_device device = reshard_device_retain(p.sharders[0]->device);
   assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l[0], &f32, NULL, &t), RESHARD_SUCCESS);
-  parts_fill_all(t, 0, 3);
+  sharded_fill(t, 0, 3);
   for (int i = 1; i <= 6; i++) {
     assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &l[i % 2], NULL), RESHARD_SUCCESS);
     assert_int_equal(reshard_device_get_memory_stats(device, i == 1 ? &first : &stats), RESHARD_SUCCESS);
-    assert_int_equal(parts_check_all(t, 0, 3), 0);
+    assert_int_equal(sharded_check(t, 0, 3), 0);
   }
   assert_true(stats.in_use_bytes >= ARRAY && stats.in_use_bytes < ARRAY + 4096);
   assert_true(stats.peak_bytes >= 2 * ARRAY && stats.peak_bytes < 2 * ARRAY + 8192);
@@ -154,9 +150,9 @@ static int64_t to_and_fro(const reshard_sharder_options *options, size_t *held) 
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &kept, NULL), RESHARD_SUCCESS);
   reshard_tensor_retain(kept);
   reshard_sharded_tensor_release(t);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(device);
-  assert_int_equal(parts_check(l[0], 0, 0, kept, 3), 0); /* what is out when the sharder goes lives on */
+  assert_int_equal(array_check(l[0], 0, 0, kept, 3), 0); /* what is out when the sharder goes lives on */
   reshard_tensor_release(kept);
   reshard_layout_release(l[0]);
   reshard_layout_release(l[1]);
@@ -185,27 +181,27 @@ static void test_given_device(void **state) {
   const reshard_device_options rules = {
       .size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 5 * ARRAY / 2, .keep_bytes = -1};
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT};
-  reshard_layout l = parts_layout("rank(0)", 2, shape, 1);
+  reshard_layout l = layout_from_text("rank(0)", 2, shape, 1);
   reshard_memory_stats stats;
   size_t held;
   assert_int_equal(reshard_device_create("cpu", &rules, &options.device), RESHARD_SUCCESS);
   assert_int_equal(to_and_fro(&options, &held), 5);
-  parts p;
+  sharded_ranks p;
   reshard_sharded_tensor t[3] = {NULL};
   reshard_sharder refused = NULL;
-  parts_open(&p, 1, &options);
+  sharded_ranks_open(&p, 1, &options);
   for (int i = 0; i < 2; i++)
     assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, NULL, &t[i]), RESHARD_SUCCESS);
-  parts_fill_all(t[0], 0, 5);
+  sharded_fill(t[0], 0, 5);
   assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], l, &f32, NULL, &t[2]), RESHARD_ERROR_OUT_OF_MEMORY);
   assert_int_equal(reshard_sharded_tensor_reshard(1, t, &l, NULL), RESHARD_ERROR_OUT_OF_MEMORY);
-  assert_int_equal(parts_check_all(t[0], 0, 5), 0);
+  assert_int_equal(sharded_check(t[0], 0, 5), 0);
   assert_null(t[2]);
   options.keep_bytes = 1;
   BAD(reshard_sharder_create(p.comms[0], &options, &refused), "1 bytes kept: the device given says that");
   for (int i = 0; i < 2; i++)
     reshard_sharded_tensor_release(t[i]);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   assert_int_equal(reshard_device_get_memory_stats(options.device, &stats), RESHARD_SUCCESS);
   assert_true(stats.in_use_bytes == 0 && stats.kept_bytes == 0 && stats.upstream_allocs == stats.upstream_frees);
   reshard_device_release(options.device);
@@ -214,7 +210,7 @@ static void test_given_device(void **state) {
 
 /* To and fro between two placings: from the second time on in the memory that is there. */
 static void redistribute_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t size = 2, shape[2] = {512, 512};
   const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
   reshard_mesh mesh;
@@ -224,29 +220,25 @@ static void redistribute_body(void *user, int64_t r) {
   CLI_TRY("mesh: ", reshard_mesh_create(p->comms[r], 0, 1, &size, NULL, 0, NULL, &mesh));
   CLI_TRY("tensor: ", reshard_dtensor_empty(p->sharders[r], &(reshard_placing){mesh, &cuts[0], NULL}, 2, shape, &f32,
                                             NULL, &tensor));
-  parts_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), 3);
+  array_fill(reshard_dtensor_layout(tensor), r, 0, reshard_dtensor_local(tensor), 3);
   for (int i = 1; i <= 6 && status == RESHARD_SUCCESS; i++) {
     status = reshard_dtensor_redistribute(1, &tensor, &(reshard_placing){mesh, &cuts[i % 2], NULL}, NULL, &next);
     if (status != RESHARD_SUCCESS)
       break;
-    p->wrong[r] += parts_check(reshard_dtensor_layout(next), r, 0, reshard_dtensor_local(next), 3);
+    p->wrong[r] += array_check(reshard_dtensor_layout(next), r, 0, reshard_dtensor_local(next), 3);
     reshard_dtensor_release(tensor);
     tensor = next;
     reshard_device_get_memory_stats(p->sharders[r]->device, i == 1 ? &first : &stats);
   }
   p->wrong[r] += stats.upstream_allocs != first.upstream_allocs || stats.peak_bytes < 1 << 20;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_dtensor_release(tensor);
   reshard_mesh_release(mesh);
 }
 
 static void test_redistribute(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 2, NULL);
-  parts_run(&p, redistribute_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_check(2, NULL, redistribute_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
 int main(void) {

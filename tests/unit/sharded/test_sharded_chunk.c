@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static reshard_status call(reshard_sharder sharder, const exchange *x, reshard_t
 }
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const exchange *x = p->user;
   reshard_tensor local = NULL, result = (reshard_tensor)p;
   int64_t n[2];
@@ -73,10 +73,10 @@ static void body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS && n[0] > 0) {
     status = reshard_layout_array(x->layouts[0], r, 0, &info);
     if (status == RESHARD_SUCCESS && x->strided)
-      local = parts_strided(x->dtype, x->ndim, info.shape, true);
+      local = strided_tensor(x->dtype, x->ndim, info.shape, true);
     else if (status == RESHARD_SUCCESS)
       status = reshard_tensor_create(x->dtype, x->ndim, info.shape, &local);
-    parts_fill(x->layouts[0], r, 0, local, 5);
+    array_fill(x->layouts[0], r, 0, local, 5);
     reshard_tensor_set_requires_grad(local, x->grad && r == x->before.order[0]);
   }
   if (status == RESHARD_SUCCESS)
@@ -85,27 +85,27 @@ static void body(void *user, int64_t r) {
     p->wrong[r] += result != NULL;
   else if (status == RESHARD_SUCCESS) {
     reshard_tensor_info got;
-    p->wrong[r] += parts_check(x->layouts[1], r, 0, result, 5);
+    p->wrong[r] += array_check(x->layouts[1], r, 0, result, 5);
     p->wrong[r] += reshard_tensor_get_info(result, &got) != RESHARD_SUCCESS || !got.contiguous;
     p->wrong[r] += got.requires_grad != x->grad || got.pin_memory;
     reshard_tensor_release(result);
   }
   reshard_tensor_release(local);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void with_parts(int64_t ranks, exchange *x, reshard_path path) {
-  parts p;
+  sharded_ranks p;
   reshard_sharder_options options = {
       .size = RESHARD_SHARDER_OPTIONS_INIT, .group = {ranks, global_ranks}, .path = path};
-  parts_open(&p, ranks, &options);
+  sharded_ranks_open(&p, ranks, &options);
   x->layouts[0] = layout_of(x, &x->before, ranks);
   x->layouts[1] = layout_of(x, &x->after, ranks);
-  parts_run(&p, body, x);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, body, x);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_layout_release(x->layouts[0]);
   reshard_layout_release(x->layouts[1]);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* The number-th of n! orders of 0..n-1. */
@@ -166,7 +166,7 @@ typedef struct wrong {
 } wrong;
 
 static void wrong_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const wrong *w = p->user;
   exchange x = w->x;
   reshard_remote_device before[4], after[4];
@@ -186,7 +186,7 @@ static void wrong_body(void *user, int64_t r) {
   bool same = same_dim(&x) != w->by_other_name;
   reshard_status status = (same ? reshard_reshuffle_local_shard : reshard_reshard_local_shard)(
       p->sharders[r], me && w->null_cuts ? NULL : &cuts, local, NULL, out);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] += result != (reshard_tensor)p;
   reshard_tensor_release(local);
 }
@@ -227,12 +227,8 @@ static void test_wrong(void **state) {
        {.x = x, .foreign_rank = true}},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    parts p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, global_ranks}};
-    parts_open(&p, 3, &options);
-    parts_run(&p, wrong_body, (void *)&all[i].w);
-    parts_assert(&p, RESHARD_ERROR_INVALID, all[i].text);
-    parts_close(&p);
+    sharded_ranks_check(3, &options, wrong_body, (void *)&all[i].w, RESHARD_ERROR_INVALID, all[i].text);
   }
   reshard_tensor result;
   const reshard_local_reshard cuts = cuts_of(&x, NULL, NULL);

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
 
@@ -21,7 +21,7 @@ typedef struct scene {
 } scene;
 
 static void open_scene(scene *s, const char *text) {
-  s->layout = parts_layout(text, s->ndim, s->shape, RANKS);
+  s->layout = layout_from_text(text, s->ndim, s->shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(reshard_layout_create_single(s->ndim, s->shape, RANKS, r, &s->whole[r]), RESHARD_SUCCESS);
 }
@@ -35,13 +35,13 @@ static void close_scene(scene *s) {
 static reshard_status make_whole(const scene *s, reshard_tensor *whole) {
   if (!s->strided)
     return reshard_tensor_create(s->properties.dtype, s->ndim, s->shape, whole);
-  *whole = parts_strided(s->properties.dtype, s->ndim, s->shape, true);
+  *whole = strided_tensor(s->properties.dtype, s->ndim, s->shape, true);
   return RESHARD_SUCCESS;
 }
 
 /* From each rank in turn to the layout, back to the next rank, then to all. */
 static void round_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   reshard_tensor whole = NULL;
   reshard_status status = make_whole(s, &whole);
@@ -50,25 +50,25 @@ static void round_body(void *user, int64_t r) {
     uint64_t seed = (uint64_t)src;
     reshard_sharded_tensor t = NULL;
     if (r == src)
-      parts_fill(s->whole[r], r, 0, whole, seed);
+      array_fill(s->whole[r], r, 0, whole, seed);
     status = reshard_sharded_tensor_scatter(p->sharders[r], r == src ? whole : NULL, src, s->layout, &s->properties,
                                             NULL, &t);
     if (status == RESHARD_SUCCESS) {
-      p->wrong[r] += parts_check_all(t, r, seed);
-      parts_fill(s->whole[r], r, 0, whole, 99); /* else */
+      p->wrong[r] += sharded_check(t, r, seed);
+      array_fill(s->whole[r], r, 0, whole, 99); /* else */
       status = reshard_sharded_tensor_gather(t, dst, r == dst ? whole : NULL, NULL);
-      p->wrong[r] += parts_check(s->whole[r], r, 0, whole, r == dst ? seed : 99);
+      p->wrong[r] += array_check(s->whole[r], r, 0, whole, r == dst ? seed : 99);
     }
     if (status == RESHARD_SUCCESS) {
-      parts_fill(s->whole[r], r, 0, whole, 98);
+      array_fill(s->whole[r], r, 0, whole, 98);
       status = reshard_sharded_tensor_gather_all(t, whole, NULL);
-      p->wrong[r] += parts_check(s->whole[r], r, 0, whole, seed);
-      p->wrong[r] += parts_check_all(t, r, seed);
+      p->wrong[r] += array_check(s->whole[r], r, 0, whole, seed);
+      p->wrong[r] += sharded_check(t, r, seed);
     }
     reshard_sharded_tensor_release(t);
   }
   reshard_tensor_release(whole);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_round(void **state) {
@@ -81,23 +81,15 @@ static void test_round(void **state) {
   for (int k = 0; k < 6; k++)
     for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
       scene s = {.ndim = 2, .shape = shape, .properties = {.dtype = dtypes[k % 5]}, .strided = k % 2};
-      parts p;
       reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
       open_scene(&s, texts[k]);
-      parts_open(&p, RANKS, &options);
-      parts_run(&p, round_body, &s);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
-      parts_close(&p);
+      sharded_ranks_check(RANKS, &options, round_body, &s, RESHARD_SUCCESS, NULL);
       close_scene(&s);
     }
   for (int scalar = 0; scalar < 2; scalar++) {
     scene s = {.ndim = scalar ? 0 : 2, .shape = empty, .properties = {.dtype = RESHARD_F64}};
-    parts p;
     open_scene(&s, scalar ? "rank(1)" : "chunk(0)");
-    parts_open(&p, RANKS, NULL);
-    parts_run(&p, round_body, &s);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
-    parts_close(&p);
+    sharded_ranks_check(RANKS, NULL, round_body, &s, RESHARD_SUCCESS, NULL);
     close_scene(&s);
   }
 }
@@ -161,7 +153,7 @@ typedef struct wrong_world {
   reshard_tensor wholes[RANKS], narrow, flat, wide;
 } wrong_world;
 
-static reshard_status scatter_wrong(parts *p, int64_t r, const wrong_world *w, reshard_tensor given) {
+static reshard_status scatter_wrong(sharded_ranks *p, int64_t r, const wrong_world *w, reshard_tensor given) {
   void *poison = p;
   reshard_sharded_tensor made = poison;
   given = w->what == SCATTER_NOTHING           ? NULL
@@ -177,7 +169,7 @@ static reshard_status scatter_wrong(parts *p, int64_t r, const wrong_world *w, r
 }
 
 static void wrong_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const wrong_world *w = p->user;
   reshard_tensor mine = w->wholes[r], given = r == 2 ? mine : NULL, shard = NULL;
   int64_t dst = 2;
@@ -212,10 +204,10 @@ static void wrong_body(void *user, int64_t r) {
   } else {
     status = reshard_sharded_tensor_gather(w->tensors[r], dst, given, w->what == A_STREAM && r == 0 ? p : NULL);
   }
-  crew_note(&p->results[r], status);
-  p->wrong[r] += parts_check(w->s.whole[r], r, 0, mine, 50) + parts_check_all(w->tensors[r], r, 51);
+  rank_result_set(&p->results[r], status);
+  p->wrong[r] += array_check(w->s.whole[r], r, 0, mine, 50) + sharded_check(w->tensors[r], r, 51);
   status = reshard_sharded_tensor_gather(w->tensors[r], 2, r == 2 ? mine : NULL, NULL); /* and now it works */
-  p->wrong[r] += status != RESHARD_SUCCESS || parts_check(w->s.whole[r], r, 0, mine, r == 2 ? 51 : 50);
+  p->wrong[r] += status != RESHARD_SUCCESS || array_check(w->s.whole[r], r, 0, mine, r == 2 ? 51 : 50);
 }
 
 static void test_wrong(void **state) {
@@ -228,24 +220,24 @@ static void test_wrong(void **state) {
   assert_int_equal(reshard_tensor_create(RESHARD_I64, 2, shape, &w.wide), RESHARD_SUCCESS);
   for (size_t i = 0; i < sizeof wrong_cases / sizeof *wrong_cases; i++)
     for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
-      parts p;
+      sharded_ranks p;
       reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-      parts_open(&p, RANKS, &options);
+      sharded_ranks_open(&p, RANKS, &options);
       w.what = wrong_cases[i].what;
       for (int64_t r = 0; r < RANKS; r++) {
         assert_int_equal(make_whole(&w.s, &w.wholes[r]), RESHARD_SUCCESS);
-        parts_fill(w.s.whole[r], r, 0, w.wholes[r], 50);
+        array_fill(w.s.whole[r], r, 0, w.wholes[r], 50);
         assert_int_equal(reshard_sharded_tensor_empty(p.sharders[r], w.s.layout, &w.s.properties, NULL, &w.tensors[r]),
                          RESHARD_SUCCESS);
-        parts_fill_all(w.tensors[r], r, 51);
+        sharded_fill(w.tensors[r], r, 51);
       }
-      parts_run(&p, wrong_body, &w);
-      parts_assert(&p, wrong_cases[i].status, wrong_cases[i].text);
+      sharded_ranks_run(&p, wrong_body, &w);
+      sharded_ranks_assert(&p, wrong_cases[i].status, wrong_cases[i].text);
       for (int64_t r = 0; r < RANKS; r++) {
         reshard_tensor_release(w.wholes[r]);
         reshard_sharded_tensor_release(w.tensors[r]);
       }
-      parts_close(&p);
+      sharded_ranks_close(&p);
     }
   reshard_tensor_release(w.narrow);
   reshard_tensor_release(w.flat);

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
+#include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/cast.h"
-#include "support/fixtures/sharded.h"
 
 #include <string.h>
 
@@ -44,10 +44,10 @@ static int64_t unlike(const scene *s, reshard_tensor plain, reshard_tensor cast)
 }
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   const reshard_properties properties = {.dtype = s->from};
-  reshard_layout layout = parts_layout(s->layout, 2, shape, RANKS);
+  reshard_layout layout = layout_from_text(s->layout, 2, shape, RANKS);
   reshard_sharded_tensor t = NULL;
   reshard_tensor plain = NULL, out = NULL;
   reshard_dtype to = s->differ && r == 3 ? RESHARD_BF16 : s->to;
@@ -55,20 +55,20 @@ static void body(void *user, int64_t r) {
   if (r == s->dst && status == RESHARD_SUCCESS) {
     status = reshard_tensor_create(s->from, 2, shape, &plain);
     if (s->strided)
-      out = parts_strided(s->to, 2, shape, true);
+      out = strided_tensor(s->to, 2, shape, true);
     else if (status == RESHARD_SUCCESS)
       status = reshard_tensor_create(s->to, 2, shape, &out);
   }
   if (status == RESHARD_SUCCESS) {
-    parts_fill_all(t, r, 7);
+    sharded_fill(t, r, 7);
     status = reshard_sharded_tensor_gather(t, s->dst, plain, NULL);
   }
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_gather_as(t, s->dst, to == s->from ? RESHARD_DTYPE_NONE : to, out, NULL);
   if (status == RESHARD_SUCCESS && r == s->dst)
     p->wrong[r] += unlike(s, plain, out);
-  p->wrong[r] += parts_check_all(t, r, 7);
-  crew_note(&p->results[r], status);
+  p->wrong[r] += sharded_check(t, r, 7);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(t);
   reshard_tensor_release(plain);
   reshard_tensor_release(out);
@@ -76,12 +76,8 @@ static void body(void *user, int64_t r) {
 }
 
 static void go(const scene *s, reshard_path path, reshard_status status, const char *text) {
-  parts p;
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
-  parts_open(&p, RANKS, &options);
-  parts_run(&p, body, (void *)s);
-  parts_assert(&p, status, text);
-  parts_close(&p);
+  sharded_ranks_check(RANKS, &options, body, (void *)s, status, text);
 }
 
 static void test_casts(void **state) {

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
 
@@ -46,7 +46,7 @@ static int64_t list_shards(int64_t r, const from_local_case *c, reshard_local_sh
     reshard_dtype dtype = i == 2 && c->what == DTYPE ? RESHARD_I32 : RESHARD_F32;
     shards[n] = (reshard_local_shard){{box, {r, RESHARD_DEVICE_CPU, -1}}, NULL};
     if (cut[i].strided)
-      shards[n].tensor = parts_strided(dtype, 2, box.extent, true);
+      shards[n].tensor = strided_tensor(dtype, 2, box.extent, true);
     else if (reshard_tensor_create(dtype, 2, box.extent, &shards[n].tensor) != RESHARD_SUCCESS)
       return -1;
     n++;
@@ -55,7 +55,7 @@ static int64_t list_shards(int64_t r, const from_local_case *c, reshard_local_sh
 }
 
 static void from_local_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const from_local_case *c = p->user;
   reshard_local_shard shards[4];
   int64_t n = list_shards(r, c, shards);
@@ -68,7 +68,7 @@ static void from_local_body(void *user, int64_t r) {
   reshard_status status =
       reshard_sharded_tensor_from_local(p->sharders[r], 2, shape, spoilt && c->what == NEGATIVE ? -1 : n, shards,
                                         spoilt && c->what == NO_OUTPUT ? NULL : &tensor);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   shards[0].tensor = kept;
   for (int64_t i = 0; i < n; i++) /* the sharded tensor has its own references */
     reshard_tensor_release(shards[i].tensor);
@@ -76,7 +76,7 @@ static void from_local_body(void *user, int64_t r) {
     p->wrong[r] += tensor != poison;
     return;
   }
-  parts_fill_all(tensor, r, 4);
+  sharded_fill(tensor, r, 4);
   p->wrong[r] += reshard_sharded_tensor_local_count(tensor) != n;
   for (int64_t i = 0; i < n; i++) {
     reshard_box bounds;
@@ -85,9 +85,9 @@ static void from_local_body(void *user, int64_t r) {
                    memcmp(bounds.offset, shards[i].metadata.box.offset, 16) != 0;
   }
   p->wrong[r] += reshard_metadata_count(reshard_sharded_tensor_metadata(tensor)) != 4;
-  reshard_layout flat = parts_layout("flat()", 2, shape, 3);
+  reshard_layout flat = layout_from_text("flat()", 2, shape, 3);
   status = reshard_sharded_tensor_reshard(1, &tensor, &flat, NULL);
-  p->wrong[r] += status != RESHARD_SUCCESS || parts_check_all(tensor, r, 4) != 0;
+  p->wrong[r] += status != RESHARD_SUCCESS || sharded_check(tensor, r, 4) != 0;
   reshard_layout_release(flat);
   reshard_sharded_tensor_release(tensor);
 }
@@ -105,11 +105,7 @@ static void test_from_local(void **state) {
       {NOTHING, RESHARD_ERROR_INVALID, "no rank has any shard"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    parts p;
-    parts_open(&p, 3, NULL);
-    parts_run(&p, from_local_body, (void *)&cases[i]);
-    parts_assert(&p, cases[i].status, cases[i].text);
-    parts_close(&p);
+    sharded_ranks_check(3, NULL, from_local_body, (void *)&cases[i], cases[i].status, cases[i].text);
   }
   reshard_sharded_tensor tensor;
   BAD(reshard_sharded_tensor_from_local(NULL, 2, shape, 0, NULL, &tensor),
@@ -118,7 +114,7 @@ static void test_from_local(void **state) {
 
 /* Placements are of global ranks: of a group that is a part of a larger world, in another order. */
 static void group_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   static const int64_t global[3] = {7, 5, 9};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, global}};
   reshard_sharder sharder = NULL;
@@ -130,14 +126,14 @@ static void group_body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_from_local(sharder, 2, shape, 1, &shard, &tensor);
   if (status == RESHARD_SUCCESS) {
-    parts_fill_all(tensor, r, 4);
+    sharded_fill(tensor, r, 4);
     status = reshard_sharded_tensor_reshard(1, &tensor, p->user, NULL);
-    p->wrong[r] += parts_check_all(tensor, r, 4);
+    p->wrong[r] += sharded_check(tensor, r, 4);
     const reshard_shard *shards = reshard_metadata_shards(reshard_sharded_tensor_metadata(tensor));
     for (int i = 0; i < 3; i++)
       p->wrong[r] += shards[i].placement.rank != global[i];
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_tensor_release(shard.tensor);
   reshard_sharded_tensor_release(tensor);
   reshard_sharder_destroy(sharder);
@@ -145,20 +141,20 @@ static void group_body(void *user, int64_t r) {
 
 static void test_group(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 3, NULL);
-  reshard_layout columns = parts_layout("chunk(1)", 2, shape, 3);
-  parts_run(&p, group_body, &columns);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 3, NULL);
+  reshard_layout columns = layout_from_text("chunk(1)", 2, shape, 3);
+  sharded_ranks_run(&p, group_body, &columns);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_layout_release(columns);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- One rank is enough: from metadata, from a layout ------------------------------------------------------------ */
 
 /* A part of a communicator: its ranks are global ones without being told. */
 static void part_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const int64_t half[2] = {2, 8};
   reshard_comm part = NULL;
   reshard_sharder sharder = NULL;
@@ -166,7 +162,7 @@ static void part_body(void *user, int64_t r) {
   reshard_sharder_options local = {RESHARD_SHARDER_OPTIONS_INIT, .group = {2, NULL}};
   reshard_status status = reshard_comm_split(p->comms[r], r % 2, -r, &part);
   for (int named = 0; named < 2 && status == RESHARD_SUCCESS; named++) {
-    reshard_layout layout = parts_layout("chunk(0)", 2, half, 2);
+    reshard_layout layout = layout_from_text("chunk(0)", 2, half, 2);
     status = reshard_sharder_create(part, named ? &local : NULL, &sharder);
     if (status == RESHARD_SUCCESS)
       status = reshard_sharded_tensor_empty(sharder, layout, &f32, NULL, &tensor);
@@ -179,23 +175,23 @@ static void part_body(void *user, int64_t r) {
     reshard_layout_release(layout);
   }
   reshard_comm_destroy(part);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_part(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   memset(p.wrong, 0, sizeof p.wrong);
-  parts_run(&p, part_body, NULL);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_run(&p, part_body, NULL);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_close(&p);
 }
 
 static void test_from_metadata(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   const reshard_remote_device place = {0, RESHARD_DEVICE_CPU, -1}, elsewhere = {1, RESHARD_DEVICE_CPU, -1};
   const reshard_shard shards[3] = {{{{0, 0}, {6, 3}}, place}, {{{0, 3}, {6, 5}}, place}, {{{6, 8}, {0, 0}}, place}};
   reshard_shard lost[2] = {shards[0], {shards[1].box, elsewhere}};
@@ -205,7 +201,7 @@ static void test_from_metadata(void **state) {
   assert_int_equal(reshard_metadata_create(&f32, 2, shape, 2, lost, &foreign), RESHARD_SUCCESS);
   reshard_tensor a, b, narrow, wrong, marked;
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, shards[0].box.extent, &a), RESHARD_SUCCESS);
-  b = parts_strided(RESHARD_F32, 2, shards[1].box.extent, false);
+  b = strided_tensor(RESHARD_F32, 2, shards[1].box.extent, false);
   assert_int_equal(reshard_tensor_create(RESHARD_F64, 2, shards[0].box.extent, &wrong), RESHARD_SUCCESS);
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){6, 2}, &narrow), RESHARD_SUCCESS);
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, shards[0].box.extent, &marked), RESHARD_SUCCESS);
@@ -217,12 +213,12 @@ static void test_from_metadata(void **state) {
   assert_int_equal(reshard_sharded_tensor_from_metadata(s, whole, 3, (reshard_tensor[]){a, b, NULL}, &t),
                    RESHARD_SUCCESS);
   assert_ptr_equal(reshard_sharded_tensor_metadata(t), whole);
-  parts_fill_all(t, 0, 2);
+  sharded_fill(t, 0, 2);
   assert_int_equal(reshard_sharded_tensor_local(t, 2, &got, NULL), RESHARD_SUCCESS);
   assert_null(got); /* as it was given */
-  reshard_layout cyclic = parts_layout("cyclic(1x1;2x3)", 2, shape, 1);
+  reshard_layout cyclic = layout_from_text("cyclic(1x1;2x3)", 2, shape, 1);
   assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &cyclic, NULL), RESHARD_SUCCESS);
-  assert_int_equal(parts_check_all(t, 0, 2), 0);
+  assert_int_equal(sharded_check(t, 0, 2), 0);
   reshard_layout_release(cyclic);
   reshard_sharded_tensor_release(t);
 
@@ -253,36 +249,36 @@ static void test_from_metadata(void **state) {
   reshard_metadata_release(whole);
   reshard_metadata_release(part);
   reshard_metadata_release(foreign);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* To a mesh layout and back without a copy: the same memory under another name. */
 static void test_from_layout(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   reshard_sharder s = p.sharders[0];
-  reshard_layout rows = parts_layout("chunk(0)", 2, shape, 1), mesh = parts_layout("mesh(1x1;S1,R)", 2, shape, 1),
-                 flat = parts_layout("flat()", 2, shape, 1);
+  reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 1),
+                 mesh = layout_from_text("mesh(1x1;S1,R)", 2, shape, 1), flat = layout_from_text("flat()", 2, shape, 1);
   reshard_sharded_tensor t, on_mesh, again;
-  reshard_tensor array, strided = parts_strided(RESHARD_F32, 2, shape, true), apart[2];
+  reshard_tensor array, strided = strided_tensor(RESHARD_F32, 2, shape, true), apart[2];
   assert_int_equal(reshard_sharded_tensor_empty(s, rows, &f32, NULL, &t), RESHARD_SUCCESS);
-  parts_fill_all(t, 0, 1);
+  sharded_fill(t, 0, 1);
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &array, NULL), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_from_layout(s, mesh, &f32, 1, &array, &on_mesh), RESHARD_SUCCESS);
   reshard_sharded_tensor_release(t);
-  assert_int_equal(parts_check_all(on_mesh, 0, 1), 0);
+  assert_int_equal(sharded_check(on_mesh, 0, 1), 0);
   assert_ptr_equal(reshard_sharded_tensor_layout(on_mesh), mesh);
   assert_int_equal(reshard_metadata_count(reshard_sharded_tensor_metadata(on_mesh)), 1);
   reshard_sharded_tensor_release(on_mesh);
   assert_int_equal(reshard_sharded_tensor_from_layout(s, mesh, &f32, 1, &strided, &t), RESHARD_SUCCESS);
-  parts_fill_all(t, 0, 9);
+  sharded_fill(t, 0, 9);
   assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &flat, NULL), RESHARD_SUCCESS);
-  assert_int_equal(parts_check_all(t, 0, 9), 0);
+  assert_int_equal(sharded_check(t, 0, 9), 0);
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &array, NULL), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_from_layout(s, flat, &f32, 1, &array, &again), RESHARD_SUCCESS);
   assert_int_equal(reshard_sharded_tensor_reshard(1, &again, &rows, NULL), RESHARD_SUCCESS);
-  assert_int_equal(parts_check_all(again, 0, 9), 0);
+  assert_int_equal(sharded_check(again, 0, 9), 0);
   reshard_sharded_tensor_release(t);
   reshard_sharded_tensor_release(again);
 
@@ -295,22 +291,22 @@ static void test_from_layout(void **state) {
       "reshard_sharded_tensor_from_layout: properties is NULL");
   BAD(reshard_sharded_tensor_from_layout(s, NULL, &f32, 1, &strided, &t),
       "reshard_sharded_tensor_from_layout: layout is NULL");
-  parts three;
-  parts_open(&three, 3, NULL);
+  sharded_ranks three;
+  sharded_ranks_open(&three, 3, NULL);
   for (int i = 0; i < 2; i++) /* 12 elements: a row of 7, then 5 of the next */
     assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){1, i == 0 ? 7 : 5}, &apart[i]), RESHARD_SUCCESS);
-  reshard_layout uneven = parts_layout("flat(0,2,1)", 2, (int64_t[]){5, 7}, 3);
+  reshard_layout uneven = layout_from_text("flat(0,2,1)", 2, (int64_t[]){5, 7}, 3);
   BAD(reshard_sharded_tensor_from_layout(three.sharders[0], uneven, &f32, 2, apart, &t),
       "shard 1 does not follow the one before it in memory: the boxes of a flat piece lie end to end");
   for (int i = 0; i < 2; i++)
     reshard_tensor_release(apart[i]);
-  parts_close(&three);
+  sharded_ranks_close(&three);
   reshard_layout_release(uneven);
   reshard_layout_release(rows);
   reshard_layout_release(mesh);
   reshard_layout_release(flat);
   reshard_tensor_release(strided);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- New memory -------------------------------------------------------------------------------------------------- */
@@ -326,7 +322,7 @@ static reshard_status fill(void *user, reshard_tensor array, const reshard_box *
   if (f->calls++ == f->fail_at)
     return RESHARD_ERROR_SYSTEM;
   reshard_status status = reshard_tensor_get_info(array, &info);
-  parts_fill(f->layout, 0, f->calls - 1, array, 6);
+  array_fill(f->layout, 0, f->calls - 1, array, 6);
   f->elements += info.elements;
   for (int d = 0; d < info.ndim; d++)
     if (box->extent[d] < info.shape[d])
@@ -340,11 +336,11 @@ static void test_new(void **state) {
                                       "cyclic(2x1;1x3)", "flat(1,0)",
                                       "rank(1)",         "boxes(0:[0,0]+[6,3];1:[0,3]+[6,2];0:[0,5]+[6,3])"};
   const reshard_properties marked = {.dtype = RESHARD_C128, .requires_grad = 1, .pin_memory = 1};
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = p.sharders[0];
   for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
-    reshard_layout layout = parts_layout(texts[k], 2, shape, 2);
+    reshard_layout layout = layout_from_text(texts[k], 2, shape, 2);
     reshard_sharded_tensor t;
     static const unsigned char element[16] = "sixteen bytes..";
     static const unsigned char zero[16];
@@ -369,7 +365,7 @@ static void test_new(void **state) {
     filling f = {.fail_at = -1, .layout = layout};
     assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_SUCCESS);
     assert_int_equal(f.calls, arrays);
-    assert_int_equal(parts_check_all(t, 0, 6), 0);
+    assert_int_equal(sharded_check(t, 0, 6), 0);
     reshard_sharded_tensor_release(t);
     f.calls = 0;
     f.fail_at = arrays - 1;
@@ -377,7 +373,7 @@ static void test_new(void **state) {
       assert_int_equal(reshard_sharded_tensor_generate(s, layout, &f32, fill, &f, NULL, &t), RESHARD_ERROR_SYSTEM);
     reshard_layout_release(layout);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* The box from the first to the last index, also where there are others between them. */
@@ -399,9 +395,9 @@ static void test_bounds(void **state) {
       {"boxes(1:[0,0]+[6,8];1:[2,3]+[0,1])", 1, 1, {{2, 3}, {0, 1}}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    parts p;
-    parts_open(&p, 4, NULL);
-    reshard_layout layout = parts_layout(cases[i].text, 2, shape, 4);
+    sharded_ranks p;
+    sharded_ranks_open(&p, 4, NULL);
+    reshard_layout layout = layout_from_text(cases[i].text, 2, shape, 4);
     reshard_sharded_tensor t;
     reshard_box box;
     assert_int_equal(reshard_sharded_tensor_empty(p.sharders[cases[i].rank], layout, &f32, NULL, &t), RESHARD_SUCCESS);
@@ -412,17 +408,17 @@ static void test_bounds(void **state) {
                  (int)cases[i].rank, (int)box.offset[d], (int)box.extent[d]);
     reshard_sharded_tensor_release(t);
     reshard_layout_release(layout);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
 }
 
 static void test_refused(void **state) {
   (void)state;
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = p.sharders[0];
-  reshard_layout rows = parts_layout("chunk(0)", 2, shape, 2), three = parts_layout("chunk(0)", 2, shape, 3),
-                 gaps = parts_layout("boxes(0:[0,0]+[6,4])", 2, shape, 2);
+  reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 2), three = layout_from_text("chunk(0)", 2, shape, 3),
+                 gaps = layout_from_text("boxes(0:[0,0]+[6,4])", 2, shape, 2);
   const reshard_properties unknown = {.dtype = (reshard_dtype)99};
   reshard_sharded_tensor t = NULL;
   BAD(reshard_sharded_tensor_empty(NULL, rows, &f32, NULL, &t), "reshard_sharded_tensor_empty: sharder is NULL");
@@ -456,7 +452,7 @@ static void test_refused(void **state) {
   reshard_layout_release(rows);
   reshard_layout_release(three);
   reshard_layout_release(gaps);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void test_options(void **state) {
@@ -477,8 +473,8 @@ static void test_options(void **state) {
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, twice}}, NULL},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, apart}}, ""},
   };
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   reshard_sharder s = NULL;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     reshard_status status = reshard_sharder_create(p.comms[0], &cases[i].options, &s);
@@ -500,7 +496,7 @@ static void test_options(void **state) {
   BAD(reshard_sharder_get_stats(NULL, &stats), "reshard_sharder_get_stats: sharder is NULL");
   BAD(reshard_sharder_get_stats(p.sharders[0], NULL), "reshard_sharder_get_stats: stats is NULL");
   reshard_sharder_destroy(NULL);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

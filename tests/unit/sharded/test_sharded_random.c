@@ -1,30 +1,30 @@
-/* Sharded tensors from random layouts through random layouts (support/journey.h) by threads on the CPU, with every path
- * and a cache of plans of every size. */
+/* Sharded tensors from random layouts through random layouts (support/contracts/layout_chain.h) by threads on the CPU,
+ * with every path and a cache of plans of every size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "support/fixtures/reshard_chain.h"
-#include "support/fixtures/sharded.h"
+#include "support/contracts/layout_chain.h"
+#include "support/fixtures/sharded_ranks.h"
 
 enum { RANKS = 8 };
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
-  site s = {.comm = p->comms[r], .sharder = p->sharders[r]};
-  crew_note(&p->results[r], journey_walk(&s, p->user));
+  sharded_ranks *p = user;
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  rank_result_set(&p->results[r], layout_chain_run(&s, p->user));
   p->wrong[r] = s.wrong;
 }
 
 /* Says what came out wrong, with the way that led there. */
-static void check(const parts *p, const journey *j) {
+static void check(const sharded_ranks *p, const layout_chain *j) {
   for (int64_t r = 0; r < p->n; r++) {
     if (p->results[r].status == RESHARD_SUCCESS && p->wrong[r] == 0)
       continue;
     for (int64_t i = 0; i < j->n; i++)
-      for (int step = 0; step < JOURNEY_STEPS; step++)
+      for (int step = 0; step < LAYOUT_CHAIN_STEPS; step++)
         print_error("tensor %d, step %d: %s\n", (int)i, step, j->stops[i][step].text);
     fail_msg("seed %llu, rank %d of %d: %d wrong, %s", (unsigned long long)j->seed, (int)r, (int)p->n, (int)p->wrong[r],
              p->results[r].text);
@@ -34,26 +34,26 @@ static void check(const parts *p, const journey *j) {
 static void test_random(void **state) {
   (void)state;
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
-  int64_t cases = crew_scaled(1000);
+  int64_t cases = test_scaled(1000);
   for (int64_t c = 1; c <= cases; c++) {
     rng r;
-    journey j;
-    parts p;
+    layout_chain j;
+    sharded_ranks p;
     rng_seed(&r, (uint64_t)c);
     int64_t world = rng_in(&r, 1, RANKS);
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                        .cached_plans = rng_in(&r, -1, 2),
                                        .workspace_limit = rng_one_in(&r, 2) ? 65536 : 0,
                                        .path = (reshard_path)rng_below(&r, 3)};
-    journey_plan(&r, (uint64_t)c, world, &j);
+    layout_chain_draw(&r, (uint64_t)c, world, &j);
     for (int64_t i = 0; i < j.n; i++)
-      for (int step = 1; step < JOURNEY_STEPS; step++)
+      for (int step = 1; step < LAYOUT_CHAIN_STEPS; step++)
         pairs[j.stops[i][step - 1].what.kind][j.stops[i][step].what.kind]++;
-    parts_open(&p, world, &options);
-    parts_run(&p, body, &j);
+    sharded_ranks_open(&p, world, &options);
+    sharded_ranks_run(&p, body, &j);
     check(&p, &j);
-    parts_close(&p);
-    journey_free(&j);
+    sharded_ranks_close(&p);
+    layout_chain_free(&j);
   }
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT && cases >= 1000; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)

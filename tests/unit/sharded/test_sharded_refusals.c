@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
 
@@ -94,11 +94,11 @@ static reshard_status ask(const request *q, bool to) {
 }
 
 /* After the error the same tensors are moved by the right request. */
-static reshard_status move_on(parts *p, int64_t r, bool to, const request *good) {
+static reshard_status move_on(sharded_ranks *p, int64_t r, bool to, const request *good) {
   reshard_status status = ask(good, to);
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
     reshard_sharded_tensor moved = to ? good->results[i] : good->tensors[i];
-    p->wrong[r] += parts_check_all(moved, r, (uint64_t)i);
+    p->wrong[r] += sharded_check(moved, r, (uint64_t)i);
     p->wrong[r] += reshard_sharded_tensor_layout(moved) != good->layouts[i];
     if (to)
       reshard_sharded_tensor_release(moved);
@@ -107,7 +107,7 @@ static reshard_status move_on(parts *p, int64_t r, bool to, const request *good)
 }
 
 static void wrong_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const wrong_world *w = p->user;
   reshard_sharder second = NULL;
   reshard_sharded_tensor kept[2] = {NULL}, foreign = NULL, results[2];
@@ -120,7 +120,7 @@ static void wrong_body(void *user, int64_t r) {
   reshard_tensor arrays[2], now;
   void *poison = &second;
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
-    parts_fill_all(kept[i], r, (uint64_t)i);
+    sharded_fill(kept[i], r, (uint64_t)i);
     before[i] = reshard_sharded_tensor_metadata(kept[i]);
     status = reshard_sharded_tensor_local(kept[i], 0, &arrays[i], NULL);
     results[i] = poison;
@@ -131,11 +131,11 @@ static void wrong_body(void *user, int64_t r) {
     if (r == 1)
       spoil(&bad, w, foreign);
     status = ask(&bad, w->to);
-    crew_note(&p->results[r], status);
+    rank_result_set(&p->results[r], status);
     for (int i = 0; i < 2; i++) {
       p->wrong[r] += results[i] != poison || reshard_sharded_tensor_metadata(kept[i]) != before[i];
       p->wrong[r] += reshard_sharded_tensor_local(kept[i], 0, &now, NULL) != RESHARD_SUCCESS || now != arrays[i];
-      p->wrong[r] += reshard_sharded_tensor_layout(kept[i]) != w->src || parts_check_all(kept[i], r, (uint64_t)i);
+      p->wrong[r] += reshard_sharded_tensor_layout(kept[i]) != w->src || sharded_check(kept[i], r, (uint64_t)i);
     }
     p->wrong[r] += move_on(p, r, w->to, &good) != RESHARD_SUCCESS;
   }
@@ -146,28 +146,28 @@ static void wrong_body(void *user, int64_t r) {
 }
 
 static void refuse(wrong_world *w, const wrong_case *c, bool to, reshard_path path) {
-  parts p;
+  sharded_ranks p;
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
   w->c = c;
   w->to = to;
-  parts_open(&p, 3, &options);
-  parts_run(&p, wrong_body, w);
-  parts_assert(&p, c->status, c->text);
+  sharded_ranks_open(&p, 3, &options);
+  sharded_ranks_run(&p, wrong_body, w);
+  sharded_ranks_assert(&p, c->status, c->text);
   if (c->status == RESHARD_ERROR_INVALID) /* the rank is named, and where it is the call's own error, the call */
     assert_int_equal(strncmp(p.results[0].text, "rank 1: ", 8), 0);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 static void test_wrong(void **state) {
   (void)state;
   static const int64_t shape[2] = {8, 9}, swapped[2] = {9, 8};
-  wrong_world w = {.src = parts_layout("chunk(0)", 2, shape, 3),
-                   .dst = parts_layout("chunk(1)", 2, shape, 3),
-                   .other = parts_layout("chunk(1;2,1,0)", 2, shape, 3),
-                   .other_world = parts_layout("chunk(1)", 2, shape, 4),
-                   .other_shape = parts_layout("chunk(1)", 2, swapped, 3),
-                   .gaps = parts_layout("boxes(0:[0,0]+[8,4])", 2, shape, 3),
-                   .overlaps = parts_layout("boxes(0:[0,0]+[8,5];1:[0,4]+[8,5])", 2, shape, 3)};
+  wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3),
+                   .dst = layout_from_text("chunk(1)", 2, shape, 3),
+                   .other = layout_from_text("chunk(1;2,1,0)", 2, shape, 3),
+                   .other_world = layout_from_text("chunk(1)", 2, shape, 4),
+                   .other_shape = layout_from_text("chunk(1)", 2, swapped, 3),
+                   .gaps = layout_from_text("boxes(0:[0,0]+[8,4])", 2, shape, 3),
+                   .overlaps = layout_from_text("boxes(0:[0,0]+[8,5];1:[0,4]+[8,5])", 2, shape, 3)};
   for (size_t i = 0; i < sizeof wrong_cases / sizeof *wrong_cases; i++)
     for (int to = 0; to < 2; to++) {
       wrong_kind what = wrong_cases[i].what;
@@ -196,34 +196,30 @@ static void test_no_tensors(void **state) {
 
 /* A rank that stays away: the others come back with an error, their tensors as they were. */
 static void absent_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const wrong_world *w = p->user;
   reshard_sharded_tensor tensor = NULL;
   reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, NULL, &tensor);
   if (status == RESHARD_SUCCESS)
-    parts_fill_all(tensor, r, 3);
+    sharded_fill(tensor, r, 3);
   if (r == 2) {
-    crew_sleep_ms(20);
+    test_sleep_ms(20);
     reshard_comm_abort(p->comms[r]);
   }
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL);
-  p->wrong[r] += reshard_sharded_tensor_layout(tensor) != w->src || parts_check_all(tensor, r, 3) != 0;
-  crew_note(&p->results[r], status);
+  p->wrong[r] += reshard_sharded_tensor_layout(tensor) != w->src || sharded_check(tensor, r, 3) != 0;
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 
 static void test_abort(void **state) {
   (void)state;
   static const int64_t shape[2] = {8, 9};
-  wrong_world w = {.src = parts_layout("chunk(0)", 2, shape, 3), .dst = parts_layout("chunk(1)", 2, shape, 3)};
+  wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
-    parts p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-    parts_open(&p, 3, &options);
-    parts_run(&p, absent_body, &w);
-    parts_assert(&p, RESHARD_ERROR_PEER, "aborted");
-    parts_close(&p);
+    sharded_ranks_check(3, &options, absent_body, &w, RESHARD_ERROR_PEER, "aborted");
   }
   reshard_layout_release(w.src);
   reshard_layout_release(w.dst);

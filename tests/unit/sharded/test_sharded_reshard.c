@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/sharded_ranks.h"
 
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
 
@@ -41,40 +41,41 @@ static int64_t check_metadata(reshard_sharded_tensor t, int64_t rank, const resh
 }
 
 static void tour_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const tour *t = p->user;
   reshard_sharded_tensor tensor = NULL;
   reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], t->layouts[0], &t->properties, NULL, &tensor);
   if (status == RESHARD_SUCCESS)
-    parts_fill_all(tensor, r, 7);
+    sharded_fill(tensor, r, 7);
   for (int64_t i = 1; i < t->count && status == RESHARD_SUCCESS; i++) {
     status = reshard_sharded_tensor_reshard(1, &tensor, &t->layouts[i], NULL);
     if (status != RESHARD_SUCCESS)
       break;
-    p->wrong[r] += parts_check_all(tensor, r, 7) + check_metadata(tensor, r, &t->properties);
+    p->wrong[r] += sharded_check(tensor, r, 7) + check_metadata(tensor, r, &t->properties);
     p->wrong[r] += !reshard_layout_equal(reshard_sharded_tensor_layout(tensor), t->layouts[i]);
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
 
-static void go_on(parts *p, reshard_dtype dtype, int ndim, const int64_t *shape, int count, const char *const *texts) {
+static void go_on(sharded_ranks *p, reshard_dtype dtype, int ndim, const int64_t *shape, int count,
+                  const char *const *texts) {
   tour t = {.count = count, .properties = {.dtype = dtype, .requires_grad = dtype % 2}};
   for (int i = 0; i < count; i++)
-    t.layouts[i] = parts_layout(texts[i], ndim, shape, p->n);
-  parts_run(p, tour_body, &t);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+    t.layouts[i] = layout_from_text(texts[i], ndim, shape, p->n);
+  sharded_ranks_run(p, tour_body, &t);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   for (int i = 0; i < count; i++)
     reshard_layout_release(t.layouts[i]);
 }
 
 static void go(int64_t n, reshard_dtype dtype, int ndim, const int64_t *shape, int count, const char *const *texts) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++) {
-    parts p;
+    sharded_ranks p;
     reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-    parts_open(&p, n, &options);
+    sharded_ranks_open(&p, n, &options);
     go_on(&p, dtype, ndim, shape, count, texts);
-    parts_close(&p);
+    sharded_ranks_close(&p);
   }
 }
 
@@ -151,8 +152,8 @@ typedef struct three {
   bool to;
 } three;
 
-static reshard_status from_strided(parts *p, int64_t r, reshard_layout layout, reshard_dtype dtype, uint64_t seed,
-                                   reshard_sharded_tensor *tensor) {
+static reshard_status from_strided(sharded_ranks *p, int64_t r, reshard_layout layout, reshard_dtype dtype,
+                                   uint64_t seed, reshard_sharded_tensor *tensor) {
   reshard_local_shard shards[8] = {0};
   int64_t n = 0;
   reshard_status status = reshard_layout_array_count(layout, r, &n);
@@ -168,8 +169,8 @@ static reshard_status from_strided(parts *p, int64_t r, reshard_layout layout, r
       shards[i].metadata.box.offset[d] = interval.begin;
       shards[i].metadata.box.extent[d] = info.shape[d];
     }
-    shards[i].tensor = parts_strided(dtype, ndim, info.shape, i % 2 == 0);
-    parts_fill(layout, r, i, shards[i].tensor, seed);
+    shards[i].tensor = strided_tensor(dtype, ndim, info.shape, i % 2 == 0);
+    array_fill(layout, r, i, shards[i].tensor, seed);
   }
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_from_local(p->sharders[r], reshard_layout_ndim(layout),
@@ -180,14 +181,14 @@ static reshard_status from_strided(parts *p, int64_t r, reshard_layout layout, r
 }
 
 static void three_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const three *t = p->user;
   reshard_sharded_tensor tensors[3] = {NULL}, results[3] = {NULL};
   reshard_status status = RESHARD_SUCCESS;
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++) {
     status = reshard_sharded_tensor_empty(p->sharders[r], t->src[i], &t->properties[i], NULL, &tensors[i]);
     if (status == RESHARD_SUCCESS)
-      parts_fill_all(tensors[i], r, (uint64_t)i);
+      sharded_fill(tensors[i], r, (uint64_t)i);
   }
   if (status == RESHARD_SUCCESS)
     status = from_strided(p, r, t->src[2], t->properties[2].dtype, 2, &tensors[2]);
@@ -195,10 +196,10 @@ static void three_body(void *user, int64_t r) {
     status = t->to ? reshard_sharded_tensor_reshard_to(3, tensors, t->dst, NULL, results)
                    : reshard_sharded_tensor_reshard(3, tensors, t->dst, NULL);
   for (int i = 0; i < 3 && status == RESHARD_SUCCESS; i++) {
-    p->wrong[r] += parts_check_all(t->to ? results[i] : tensors[i], r, (uint64_t)i);
+    p->wrong[r] += sharded_check(t->to ? results[i] : tensors[i], r, (uint64_t)i);
     if (!t->to)
       continue;
-    p->wrong[r] += parts_check_all(tensors[i], r, (uint64_t)i);
+    p->wrong[r] += sharded_check(tensors[i], r, (uint64_t)i);
     p->wrong[r] += !reshard_layout_equal(reshard_sharded_tensor_layout(results[i]), t->dst[i]);
     p->wrong[r] += check_metadata(results[i], r, &t->properties[i]);
   }
@@ -206,7 +207,7 @@ static void three_body(void *user, int64_t r) {
     reshard_sharded_tensor_release(tensors[i]);
     reshard_sharded_tensor_release(results[i]);
   }
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void test_several(void **state) {
@@ -218,20 +219,20 @@ static void test_several(void **state) {
   for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path++)
     for (int to = 0; to < 2; to++) {
       three t = {.properties = {{.dtype = RESHARD_F64}, {.dtype = RESHARD_U8}, {.dtype = RESHARD_F16}}, .to = to};
-      parts p;
+      sharded_ranks p;
       reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-      parts_open(&p, 3, &options);
+      sharded_ranks_open(&p, 3, &options);
       for (int i = 0; i < 3; i++) {
-        t.src[i] = parts_layout(src[i], 2, shapes[i], 3);
-        t.dst[i] = parts_layout(dst[i], 2, shapes[i], 3);
+        t.src[i] = layout_from_text(src[i], 2, shapes[i], 3);
+        t.dst[i] = layout_from_text(dst[i], 2, shapes[i], 3);
       }
-      parts_run(&p, three_body, &t);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks_run(&p, three_body, &t);
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       for (int i = 0; i < 3; i++) {
         reshard_layout_release(t.src[i]);
         reshard_layout_release(t.dst[i]);
       }
-      parts_close(&p);
+      sharded_ranks_close(&p);
     }
 }
 
@@ -239,13 +240,13 @@ static void test_several(void **state) {
 static void test_kept(void **state) {
   (void)state;
   static const int64_t shape[2] = {6, 4};
-  parts p;
-  parts_open(&p, 1, NULL);
-  reshard_layout rows = parts_layout("chunk(0)", 2, shape, 1), flat = parts_layout("flat()", 2, shape, 1);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
+  reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 1), flat = layout_from_text("flat()", 2, shape, 1);
   reshard_sharded_tensor t;
   reshard_tensor old, now;
   assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], rows, &f32, NULL, &t), RESHARD_SUCCESS);
-  parts_fill_all(t, 0, 5);
+  sharded_fill(t, 0, 5);
   assert_int_equal(reshard_sharded_tensor_local(t, 0, &old, NULL), RESHARD_SUCCESS);
   reshard_tensor_retain(old);
   assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &flat, NULL), RESHARD_SUCCESS);
@@ -253,9 +254,9 @@ static void test_kept(void **state) {
   reshard_tensor_retain(now);
   assert_ptr_not_equal(old, now);
   reshard_sharded_tensor_release(t);
-  parts_close(&p);
-  assert_int_equal(parts_check(rows, 0, 0, old, 5), 0);
-  assert_int_equal(parts_check(flat, 0, 0, now, 5), 0);
+  sharded_ranks_close(&p);
+  assert_int_equal(array_check(rows, 0, 0, old, 5), 0);
+  assert_int_equal(array_check(flat, 0, 0, now, 5), 0);
   reshard_tensor_release(old);
   reshard_tensor_release(now);
   reshard_layout_release(rows);

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
+#include "support/fixtures/sharded_ranks.h"
 #include "support/oracles/nested.h"
-#include "support/fixtures/sharded.h"
 
 #include "bench/cli/util.h"
 
@@ -93,7 +93,7 @@ static void assert_shards(reshard_tree flat, const char *path, const char *expec
 
 /* 4 ranks: TP cuts 16 rows over ranks 2g, 2g + 1, and FSDP each half over ranks t and 2 + t. */
 typedef struct tp_fsdp {
-  parts p;
+  sharded_ranks p;
   reshard_comm comms[2][2]; /* of the FSDP groups */
   reshard_sharder sharders[4];
   reshard_tree trees[4], flat[4];
@@ -102,10 +102,10 @@ typedef struct tp_fsdp {
 static void tp_fsdp_open(tp_fsdp *w) {
   static const int64_t half[2] = {8, 3};
   static const reshard_properties with_grad = {.dtype = RESHARD_I32, .requires_grad = 1};
-  parts_open(&w->p, 4, NULL);
+  sharded_ranks_open(&w->p, 4, NULL);
   for (int t = 0; t < 2; t++)
     GOOD(reshard_comm_create_local(2, NULL, w->comms[t]));
-  reshard_layout cut = parts_layout("chunk(0)", 2, half, 2);
+  reshard_layout cut = layout_from_text("chunk(0)", 2, half, 2);
   for (int64_t r = 0; r < 4; r++) {
     int64_t t = r % 2, g = r / 2;
     const int64_t group[2] = {t, 2 + t};
@@ -130,7 +130,7 @@ static void tp_fsdp_close(tp_fsdp *w) {
     reshard_sharder_destroy(w->sharders[r]);
     reshard_comm_destroy(w->comms[r % 2][r / 2]);
   }
-  parts_close(&w->p);
+  sharded_ranks_close(&w->p);
 }
 
 /* What PyTorch's flattening is for. It names rank 0 or 1 as owner of all that is not its own. */
@@ -172,17 +172,18 @@ static void test_tp_fsdp(void **state) {
 }
 
 static void flatten_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   tp_fsdp *w = p->user;
-  crew_note(&p->results[r], reshard_state_flatten_sharded_tensors_global(p->sharders[r], w->trees[r], &w->flat[r]));
+  rank_result_set(&p->results[r],
+                  reshard_state_flatten_sharded_tensors_global(p->sharders[r], w->trees[r], &w->flat[r]));
 }
 
 static void test_tp_fsdp_global(void **state) {
   (void)state;
   tp_fsdp w = {0};
   tp_fsdp_open(&w);
-  parts_run(&w.p, flatten_body, &w);
-  parts_assert(&w.p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&w.p, flatten_body, &w);
+  sharded_ranks_assert(&w.p, RESHARD_SUCCESS, NULL);
   for (int64_t r = 0; r < 4; r++)
     assert_shards(w.flat[r], "model.weight", "0:0-4x0-3 1:8-12x0-3 2:4-8x0-3 3:12-16x0-3 ");
   tp_fsdp_close(&w);
@@ -204,7 +205,7 @@ static void test_global_refusals(void **state) {
     tp_fsdp w = {0}; /* two ranks of it */
     reshard_tree more;
     const char *text = "";
-    parts_open(&w.p, 2, NULL);
+    sharded_ranks_open(&w.p, 2, NULL);
     w.trees[0] = at_key("a", small(w.p.sharders[0], 0, &i32, 4, 2));
     switch (k) {
     case 0:
@@ -246,13 +247,13 @@ static void test_global_refusals(void **state) {
       break;
     }
     }
-    parts_run(&w.p, flatten_body, &w);
-    parts_assert(&w.p, k < 5 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID, text);
+    sharded_ranks_run(&w.p, flatten_body, &w);
+    sharded_ranks_assert(&w.p, k < 5 ? RESHARD_ERROR_MISMATCH : RESHARD_ERROR_INVALID, text);
     for (int r = 0; r < 2; r++) {
       assert_null(w.flat[r]);
       reshard_tree_release(w.trees[r]);
     }
-    parts_close(&w.p);
+    sharded_ranks_close(&w.p);
   }
 }
 
@@ -262,12 +263,12 @@ static void test_global_properties(void **state) {
   static const reshard_properties grad = {.dtype = RESHARD_I32, .requires_grad = 1};
   const reshard_shard outer = rows(0, 4, 2, 1);
   tp_fsdp w = {0}; /* two ranks of it */
-  parts_open(&w.p, 2, NULL);
+  sharded_ranks_open(&w.p, 2, NULL);
   reshard_tree node = sharded(w.p.sharders[1], 1, metadata(&grad, 4, 2, 1, &outer));
   w.trees[0] = nested(w.p.sharders[0], metadata(&i32, 4, 2, 1, &outer), 0, NULL, NULL);
   w.trees[1] = nested(w.p.sharders[1], metadata(&i32, 4, 2, 1, &outer), 1, &outer, &node);
-  parts_run(&w.p, flatten_body, &w);
-  parts_assert(&w.p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&w.p, flatten_body, &w);
+  sharded_ranks_assert(&w.p, RESHARD_SUCCESS, NULL);
   for (int r = 0; r < 2; r++) {
     reshard_sharded_tensor t;
     assert_shards(w.flat[r], "", "1:0-4x0-2 ");
@@ -276,17 +277,17 @@ static void test_global_properties(void **state) {
     reshard_tree_release(w.flat[r]);
     reshard_tree_release(w.trees[r]);
   }
-  parts_close(&w.p);
+  sharded_ranks_close(&w.p);
 }
 
 /* A tree of another rank's tensors. */
 static void test_global_rank(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   reshard_tree flat = NULL, tree;
   reshard_comm alone;
   reshard_sharder sharder;
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   GOOD(reshard_comm_create_local(1, NULL, &alone));
   GOOD(reshard_sharder_create(alone, NULL, &sharder));
   tree = at_key("a", small(p.sharders[1], 1, &i32, 4, 2));
@@ -295,16 +296,16 @@ static void test_global_rank(void **state) {
   reshard_tree_release(tree);
   reshard_sharder_destroy(sharder);
   reshard_comm_destroy(alone);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Trees ---------------------------------------------------------------------------------------------------- */
 
 static void test_tree(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   reshard_tree root, a, b, c, number, plain, weight, flat, found, other;
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   weight = small(p.sharders[0], 0, &i32, 4, 2);
   GOOD(reshard_tree_int(7, &number));
   plain = at_key("n", number); /* nothing nested in it */
@@ -350,17 +351,17 @@ static void test_tree(void **state) {
   reshard_tree_release(a);
   reshard_tree_release(b);
   reshard_tree_release(plain);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* No local shard: the original drops the key. */
 static void test_no_local_shard(void **state) {
   (void)state;
   const reshard_shard outer[2] = {rows(4, 8, 2, 2), rows(0, 4, 2, 1)};
-  parts p;
+  sharded_ranks p;
   reshard_tree tree, flat, leaf;
   reshard_sharded_tensor t;
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   tree = at_key("x", nested(p.sharders[0], metadata(&i32, 8, 2, 2, outer), 0, NULL, NULL));
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
   assert_shards(flat, "x", "1:0-4x0-2 2:4-8x0-2 ");
@@ -369,7 +370,7 @@ static void test_no_local_shard(void **state) {
   assert_int_equal(reshard_sharded_tensor_local_count(t), 0);
   reshard_tree_release(flat);
   reshard_tree_release(tree);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* Empty shards are nobody's replicas, and stay; my own need not be given. */
@@ -377,9 +378,9 @@ static void test_empty(void **state) {
   (void)state;
   const reshard_shard outer[4] = {rows(0, 4, 2, 1), rows(4, 4, 2, 0), rows(4, 4, 2, 1), rows(4, 4, 2, 2)};
   const reshard_shard inner[2] = {rows(0, 0, 2, 1), rows(0, 0, 2, 0)};
-  parts p;
+  sharded_ranks p;
   reshard_tree tree, flat, node;
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   tree = nested(p.sharders[0], metadata(&i32, 4, 2, 4, outer), 0, NULL, NULL);
   GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
   assert_shards(flat, "", "0:4-4x0-2 1:0-4x0-2 1:4-4x0-2 2:4-4x0-2 ");
@@ -391,7 +392,7 @@ static void test_empty(void **state) {
   assert_shards(flat, "", "0:4-4x0-2 1:0-4x0-2 1:4-4x0-2 1:4-4x0-2 2:4-4x0-2 ");
   reshard_tree_release(flat);
   reshard_tree_release(tree);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* Replicas: of outer shards that are here, of those that are not, and of inner ones. */
@@ -399,8 +400,8 @@ static void test_replicas(void **state) {
   (void)state;
   const reshard_shard outer[4] = {rows(4, 8, 2, 3), rows(0, 4, 2, 2), rows(0, 4, 2, 0), rows(4, 8, 2, 1)};
   const reshard_shard inner[4] = {rows(0, 2, 2, 0), rows(0, 2, 2, 2), rows(2, 4, 2, 2), rows(2, 4, 2, 3)};
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   for (int64_t r = 0; r < 4; r += 2) {
     reshard_tree node = sharded(p.sharders[r], r, metadata(&i32, 4, 2, 4, inner)), tree, flat;
     tree = at_key("x", nested(p.sharders[r], metadata(&i32, 8, 2, 4, outer), 1, &outer[r == 0 ? 2 : 1], &node));
@@ -409,15 +410,15 @@ static void test_replicas(void **state) {
     reshard_tree_release(flat);
     reshard_tree_release(tree);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* One in the other, so many times: no stack is needed, and offsets add up. */
 static void test_deep(void **state) {
   (void)state;
   enum { LEVELS = 20000 };
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   reshard_shard own = rows(0, 2, 2, 0);
   reshard_tree tree = sharded(p.sharders[0], 0, metadata(&i32, 2, 2, 1, &own)), flat, leaf;
   for (int64_t i = 1; i < LEVELS; i++) { /* one row more, on the other rank, above or below */
@@ -440,7 +441,7 @@ static void test_deep(void **state) {
   assert_int_equal(box.offset[0], LEVELS / 2);
   reshard_tree_release(flat);
   reshard_tree_release(tree);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Arrays that are many boxes ------------------------------------------------------------------------------- */
@@ -450,8 +451,8 @@ static void test_layouts(void **state) {
   static const char *const kinds[] = {"chunk(1)", "cyclic(2x2;2x1)", "mesh(2x2;S0*2,S0)", "mesh(2x2;S1,R)",
                                       "flat()",   "rank(2)",         "cyclic(4x1;1x5)",   "mesh(4;R)"};
   static const int64_t shape[2] = {14, 5}, half[2] = {7, 5};
-  parts p;
-  parts_open(&p, 4, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 4, NULL);
   for (size_t a = 0; a < sizeof kinds / sizeof *kinds; a++)
     for (size_t b = 0; b < sizeof kinds / sizeof *kinds; b++)
       for (int64_t r = 0; r < 4; r++) { /* both halves are here, in inner tensors of these layouts */
@@ -459,9 +460,9 @@ static void test_layouts(void **state) {
         reshard_tree inner[2], tree, flat;
         reshard_sharded_tensor t;
         for (int k = 0; k < 2; k++) {
-          reshard_layout cut = parts_layout(kinds[k == 0 ? a : b], 2, half, 4);
+          reshard_layout cut = layout_from_text(kinds[k == 0 ? a : b], 2, half, 4);
           GOOD(reshard_sharded_tensor_empty(p.sharders[r], cut, &i32, NULL, &t));
-          nests_fill(t, r, &outer[k].box, shape);
+          nested_fill(t, r, &outer[k].box, shape);
           GOOD(reshard_state_sharded(t, &inner[k]));
           reshard_sharded_tensor_release(t);
           reshard_layout_release(cut);
@@ -469,12 +470,12 @@ static void test_layouts(void **state) {
         tree = nested(p.sharders[r], metadata(&i32, 14, 5, 2, outer), 2, outer, inner);
         GOOD(reshard_state_flatten_sharded_tensors(tree, &flat));
         GOOD(reshard_state_get_sharded(flat, &t));
-        assert_int_equal(nests_check(t), 0);
+        assert_int_equal(nested_check(t), 0);
         reshard_tree_release(tree); /* the views keep the arrays */
-        assert_int_equal(nests_check(t), 0);
+        assert_int_equal(nested_check(t), 0);
         reshard_tree_release(flat);
       }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Refusals ------------------------------------------------------------------------------------------------- */
@@ -510,9 +511,9 @@ static void test_making_refusals(void **state) {
   static const reshard_properties f32 = {.dtype = RESHARD_F32};
   const reshard_shard outer[3] = {rows(0, 4, 2, 0), rows(4, 8, 2, 1), rows(4, 8, 2, 0)};
   const reshard_shard half[2] = {rows(0, 4, 2, 0), rows(0, 4, 2, 1)}, small_one = rows(0, 3, 2, 0);
-  parts p;
+  sharded_ranks p;
   reshard_tree inner, s = NULL, number, twice[2], none = NULL;
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   reshard_metadata m = metadata(&i32, 8, 2, 2, outer), both = metadata(&i32, 8, 2, 3, outer);
   inner = sharded(p.sharders[0], 0, metadata(&i32, 4, 2, 1, half));
   GOOD(reshard_tree_int(1, &number));
@@ -552,11 +553,11 @@ static void test_making_refusals(void **state) {
   reshard_tree_release(number);
   reshard_metadata_release(m);
   reshard_metadata_release(both);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* Outer shards of which the first is here, whole, and the rest elsewhere. */
-static reshard_status flatten_outer(const parts *p, const reshard_properties *inner_properties, int64_t n,
+static reshard_status flatten_outer(const sharded_ranks *p, const reshard_properties *inner_properties, int64_t n,
                                     const reshard_shard *outer) {
   const int64_t height = outer[0].box.extent[0];
   const reshard_shard whole = rows(0, height, 2, 0);
@@ -577,8 +578,8 @@ static void test_flatten_refusals(void **state) {
   const reshard_shard beyond[2] = {rows(0, 4, 2, 0), rows(4, 9, 2, 1)};
   const reshard_shard nowhere[2] = {rows(0, 4, 2, 0), rows(4, 8, 2, -1)};
   const reshard_shard stranger[2] = {rows(0, 4, 2, 0), rows(4, 8, 2, 9)};
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   BAD(flatten_outer(&p, &i32, 2, gap), "path 'model.layer.0.w': no shard holds [4,5)x[0,2) of shape 8x2");
   BAD(flatten_outer(&p, &i32, 2, overlap),
       "path 'model.layer.0.w': shards 0 (rank:0/cpu) and 1 (rank:1/cpu) overlap at [3,4)x[0,2): they are [0,4)x[0,2) "
@@ -610,15 +611,15 @@ static void test_flatten_refusals(void **state) {
   BAD(reshard_state_flatten_sharded_tensors(tree, &flat),
       "path '': offsets 9 and 9223372036854775803 of outer and inner shard overflow in dim 0");
   reshard_tree_release(tree);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* --- Random nestings against brute force ---------------------------------------------------------------------- */
 
 typedef struct random_case {
-  nest *nest;
-  reshard_tree trees[PARTS_MOST], flat[PARTS_MOST];
-  reshard_layout layouts[PARTS_MOST]; /* of what they are flattened to */
+  nested_case *nested;
+  reshard_tree trees[SHARDED_RANKS_MOST], flat[SHARDED_RANKS_MOST];
+  reshard_layout layouts[SHARDED_RANKS_MOST]; /* of what they are flattened to */
 } random_case;
 
 /* Gathers it to all: elements that are not their number. */
@@ -641,19 +642,19 @@ static int64_t gather_wrong(reshard_sharded_tensor t) {
 }
 
 static void random_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   random_case *c = p->user;
   reshard_tree flat = NULL;
   reshard_sharded_tensor t;
   reshard_status status = reshard_state_flatten_sharded_tensors_global(p->sharders[r], c->trees[r], &flat);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   if (status != RESHARD_SUCCESS)
     return;
   if (reshard_state_get_sharded(flat, &t) != RESHARD_SUCCESS) {
     p->wrong[r] = 1;
     return;
   }
-  p->wrong[r] = nests_check(t) + nest_check_owners(c->nest, t, r, true) + gather_wrong(t);
+  p->wrong[r] = nested_check(t) + nested_check_owners(c->nested, t, r, true) + gather_wrong(t);
   c->layouts[r] = reshard_layout_retain(reshard_sharded_tensor_layout(t));
   reshard_tree_release(flat);
 }
@@ -661,26 +662,26 @@ static void random_body(void *user, int64_t r) {
 static void test_random(void **state) {
   (void)state;
   enum { RANKS = 6 };
-  parts p;
-  int64_t shards = 0, depths[5] = {0}, cases = crew_scaled(400);
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400);
+  sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < cases; seed++) {
     int depth = 1 + (int)(seed % 4);
-    random_case c = {.nest = nest_make((uint64_t)seed, RANKS, depth)};
+    random_case c = {.nested = nested_create((uint64_t)seed, RANKS, depth)};
     for (int64_t r = 0; r < RANKS; r++) {
       reshard_tree flat;
       reshard_sharded_tensor t;
-      c.trees[r] = nest_state(c.nest, p.sharders[r], r);
+      c.trees[r] = nested_state(c.nested, p.sharders[r], r);
       if (reshard_state_flatten_sharded_tensors(c.trees[r], &flat) != RESHARD_SUCCESS)
         fail_msg("seed %d, rank %d: %s", (int)seed, (int)r, reshard_last_error());
       GOOD(reshard_state_get_sharded(flat, &t));
-      int64_t wrong = nests_check(t), owners = nest_check_owners(c.nest, t, r, false);
+      int64_t wrong = nested_check(t), owners = nested_check_owners(c.nested, t, r, false);
       if (wrong != 0 || owners != 0)
         fail_msg("seed %d, rank %d: %d elements and %d owners are wrong", (int)seed, (int)r, (int)wrong, (int)owners);
       shards += reshard_metadata_count(reshard_sharded_tensor_metadata(t));
       reshard_tree_release(flat);
     }
-    parts_run(&p, random_body, &c);
+    sharded_ranks_run(&p, random_body, &c);
     for (int64_t r = 0; r < RANKS; r++)
       if (p.results[r].status != RESHARD_SUCCESS || p.wrong[r] != 0)
         fail_msg("seed %d, rank %d, together: %s, %d wrong", (int)seed, (int)r, p.results[r].text, (int)p.wrong[r]);
@@ -690,12 +691,12 @@ static void test_random(void **state) {
     }
     for (int64_t r = 0; r < RANKS; r++)
       reshard_layout_release(c.layouts[r]);
-    nest_free(c.nest);
+    nested_free(c.nested);
     depths[depth]++;
   }
   print_message("%d nestings of depth 1 to 4 (%d each), %.1f shards on average\n", (int)cases, (int)depths[4],
                 (double)shards / (double)(cases * RANKS));
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 int main(void) {

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/sharded.h"
 #include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/state_dict.h>
 
@@ -53,7 +53,7 @@ typedef struct scene {
   int64_t old[RANKS], new[RANKS]; /* arrays that are all as before, or all as saved */
 } scene;
 
-static reshard_tree make_state(parts *p, int64_t r, const scene *s, reshard_sharded_tensor *tensors) {
+static reshard_tree make_state(sharded_ranks *p, int64_t r, const scene *s, reshard_sharded_tensor *tensors) {
   static const reshard_properties i64 = {.dtype = RESHARD_I64};
   reshard_tree state = NULL, leaf = NULL;
   p->wrong[r] += reshard_tree_dict(&state) != RESHARD_SUCCESS;
@@ -62,7 +62,7 @@ static reshard_tree make_state(parts *p, int64_t r, const scene *s, reshard_shar
     snprintf(key, sizeof key, "t%d", i);
     p->wrong[r] += reshard_sharded_tensor_empty(p->sharders[r], s->saves ? s->from[i] : s->to[i], &i64, NULL,
                                                 &tensors[i]) != RESHARD_SUCCESS;
-    parts_fill_all(tensors[i], r, s->saves ? SAVED : BEFORE);
+    sharded_fill(tensors[i], r, s->saves ? SAVED : BEFORE);
     p->wrong[r] += reshard_state_sharded(tensors[i], &leaf) != RESHARD_SUCCESS ||
                    reshard_tree_set(state, key, leaf) != RESHARD_SUCCESS;
     reshard_tree_release(leaf);
@@ -84,7 +84,7 @@ static int64_t strange(reshard_sharded_tensor tensor, int64_t r) {
     reshard_tensor_get_info(array, &info);
     for (int k = 0; k < 2; k++) {
       reshard_tensor_create(info.dtype, info.ndim, info.shape, &sides[k]);
-      parts_fill(layout, r, i, sides[k], k == 0 ? BEFORE : SAVED);
+      array_fill(layout, r, i, sides[k], k == 0 ? BEFORE : SAVED);
       reshard_tensor_get_info(sides[k], &of[k]);
     }
     for (int64_t e = 0; e < info.elements; e++) {
@@ -98,7 +98,7 @@ static int64_t strange(reshard_sharded_tensor tensor, int64_t r) {
 }
 
 static void body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene *s = p->user;
   reshard_sharded_tensor tensors[TENSORS] = {NULL};
   reshard_tree state = make_state(p, r, s, tensors), leaf = NULL;
@@ -107,15 +107,15 @@ static void body(void *user, int64_t r) {
   reshard_status status = s->saves ? reshard_state_save(p->sharders[r], state, s->path, NULL, NULL)
                                    : reshard_state_load(p->sharders[r], state, s->path, &options, NULL);
   int64_t number = 0;
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] += reshard_tree_find(state, "step", &leaf) != RESHARD_SUCCESS ||
                  reshard_tree_get_int(leaf, &number) != RESHARD_SUCCESS ||
                  number != (s->saves || status == RESHARD_SUCCESS ? SAVED : BEFORE);
   s->old[r] = s->new[r] = 0;
   for (int i = 0; i < TENSORS; i++) {
     p->wrong[r] += strange(tensors[i], r);
-    s->old[r] += parts_check_all(tensors[i], r, BEFORE) == 0;
-    s->new[r] += parts_check_all(tensors[i], r, SAVED) == 0;
+    s->old[r] += sharded_check(tensors[i], r, BEFORE) == 0;
+    s->new[r] += sharded_check(tensors[i], r, SAVED) == 0;
     reshard_sharded_tensor_release(tensors[i]);
   }
   reshard_tree_release(state);
@@ -127,8 +127,8 @@ static void open_scene(scene *s, int64_t rows) {
   static const char *const to[TENSORS] = {"chunk(1)", "cyclic(3x1;2x2)", "chunk(0;1,2,0)"};
   *s = (scene){.path = scratch_path("checkpoint"), .saves = true};
   for (int i = 0; i < TENSORS; i++) {
-    s->from[i] = parts_layout(from[i], 2, shapes[i], RANKS);
-    s->to[i] = parts_layout(to[i], 2, shapes[i], RANKS);
+    s->from[i] = layout_from_text(from[i], 2, shapes[i], RANKS);
+    s->to[i] = layout_from_text(to[i], 2, shapes[i], RANKS);
   }
 }
 
@@ -145,12 +145,12 @@ typedef struct tally {
 } tally;
 
 /* The k-th read fails; false where there are not so many. Then the load is made again. */
-static bool fail_at(parts *p, scene *s, int64_t k, bool end, tally *t) {
+static bool fail_at(sharded_ranks *p, scene *s, int64_t k, bool end, tally *t) {
   arm(k, end);
-  parts_run(p, body, s);
+  sharded_ranks_run(p, body, s);
   bool failed = atomic_load(&fired);
   arm(-1, false);
-  parts_assert(p, failed ? p->results[0].status : RESHARD_SUCCESS, failed ? "checkpoint/" : NULL);
+  sharded_ranks_assert(p, failed ? p->results[0].status : RESHARD_SUCCESS, failed ? "checkpoint/" : NULL);
   if (!failed)
     return false;
   int64_t as_before = 0;
@@ -162,31 +162,31 @@ static bool fail_at(parts *p, scene *s, int64_t k, bool end, tally *t) {
   /* data that cannot be read is an error of the system; so is a header, but one that is cut off is malformed */
   if (p->results[0].status != RESHARD_ERROR_SYSTEM)
     assert_true(p->results[0].status == RESHARD_ERROR_INVALID && untouched && end);
-  parts_run(p, body, s);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(p, body, s);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(s->new[r], TENSORS);
   return true;
 }
 
-static void save(parts *p, scene *s, int64_t rows) {
+static void save(sharded_ranks *p, scene *s, int64_t rows) {
   arm(-1, false);
   open_scene(s, rows);
-  parts_open(p, RANKS, NULL);
-  parts_run(p, body, s);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_open(p, RANKS, NULL);
+  sharded_ranks_run(p, body, s);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   s->saves = false;
 }
 
-static void drop(parts *p, scene *s) {
-  parts_close(p);
+static void drop(sharded_ranks *p, scene *s) {
+  sharded_ranks_close(p);
   close_scene(s);
   scratch_remove("checkpoint");
 }
 
 static void test_each(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   scene s;
   save(&p, &s, 14);
   for (int together = 0; together < 2; together++)
@@ -207,14 +207,14 @@ static void test_large(void **state) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   skip(); /* many bytes, and nothing new for a sanitizer */
 #endif
-  parts p;
+  sharded_ranks p;
   scene s;
   tally t = {0};
   save(&p, &s, 300000); /* five batches, for three threads */
   s.together = true;
   arm(-1, false);
-  parts_run(&p, body, &s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, body, &s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   int64_t all = atomic_load(&reads);
   assert_true(fail_at(&p, &s, all - 2, false, &t));
   assert_int_equal(t.touched, 1);

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "support/oracles/files.h"
-#include "support/fixtures/sharded.h"
 #include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded_ranks.h"
+#include "support/oracles/file_random.h"
 
 #include "file/read/checkpoint.h"
 
@@ -44,7 +44,7 @@ typedef struct scene {
   const char *path;
   const reshard_state_save_options *save;
   const reshard_state_load_options *load;
-  reshard_state_load_report reports[PARTS_MOST];
+  reshard_state_load_report reports[SHARDED_RANKS_MOST];
   void (*change)(int64_t rank, reshard_tree state); /* what is special in it; may be NULL */
 } scene;
 
@@ -61,11 +61,11 @@ static reshard_tree make_plain(const spec *s, int64_t rank, uint64_t seed) {
     return leaf;
   }
   if (s->strided)
-    tensor = parts_strided(s->dtype, s->ndim, s->shape, rank % 2 == 0);
+    tensor = strided_tensor(s->dtype, s->ndim, s->shape, rank % 2 == 0);
   else
     CLI_TRY("tensor: ", reshard_tensor_create(s->dtype, s->ndim, s->shape, &tensor));
-  reshard_layout whole = parts_layout("rank(0)", s->ndim, s->shape, 1);
-  parts_fill(whole, 0, 0, tensor, rank == s->lowest || seed >= OTHER ? seed : 0); /* replicas are not compared */
+  reshard_layout whole = layout_from_text("rank(0)", s->ndim, s->shape, 1);
+  array_fill(whole, 0, 0, tensor, rank == s->lowest || seed >= OTHER ? seed : 0); /* replicas are not compared */
   reshard_layout_release(whole);
   CLI_TRY("leaf: ", reshard_tree_tensor(tensor, &leaf));
   reshard_tensor_release(tensor);
@@ -83,7 +83,7 @@ static reshard_sharded_tensor make_strided(reshard_sharder sharder, int64_t rank
   for (int64_t i = 0; i < reshard_metadata_count(metadata); i++) {
     const reshard_shard *shard = &reshard_metadata_shards(metadata)[i];
     if (shard->placement.rank == rank && n < 256)
-      tensors[n++] = parts_strided(s->dtype, s->ndim, shard->box.extent, i % 2 == 0);
+      tensors[n++] = strided_tensor(s->dtype, s->ndim, shard->box.extent, i % 2 == 0);
   }
   CLI_TRY("strided: ", reshard_sharded_tensor_from_metadata(sharder, metadata, n, tensors, &tensor));
   while (n > 0)
@@ -100,14 +100,14 @@ static reshard_tree make_sharded(reshard_sharder sharder, int64_t rank, const sp
     tensor = make_strided(sharder, rank, s);
   else
     CLI_TRY("sharded: ", reshard_sharded_tensor_empty(sharder, s->layout, &properties, NULL, &tensor));
-  parts_fill_all(tensor, rank, seed);
+  sharded_fill(tensor, rank, seed);
   CLI_TRY("leaf: ", reshard_state_sharded(tensor, &leaf));
   reshard_sharded_tensor_release(tensor);
   return leaf;
 }
 
 /* {"t": [tensors], "opt": {"step": 7, "more": {}}} */
-static reshard_tree make_state(const parts *p, int64_t rank, const scene *s) {
+static reshard_tree make_state(const sharded_ranks *p, int64_t rank, const scene *s) {
   reshard_tree root, list, opt, leaf;
   CLI_TRY("dict: ", reshard_tree_dict(&root));
   CLI_TRY("list: ", reshard_tree_list(&list));
@@ -143,12 +143,12 @@ static int64_t check_state(int64_t rank, reshard_tree state, const scene *s, uin
     if (t->layout != NULL) {
       reshard_sharded_tensor tensor;
       wrong += reshard_state_get_sharded(leaf, &tensor) != RESHARD_SUCCESS ||
-               parts_check_all(tensor, rank, seed + (uint64_t)i) != 0;
+               sharded_check(tensor, rank, seed + (uint64_t)i) != 0;
     } else if (rank >= t->lowest) {
       reshard_tensor tensor;
-      reshard_layout whole = parts_layout("rank(0)", t->ndim, t->shape, 1);
+      reshard_layout whole = layout_from_text("rank(0)", t->ndim, t->shape, 1);
       wrong += reshard_tree_get_tensor(leaf, &tensor) != RESHARD_SUCCESS ||
-               parts_check(whole, 0, 0, tensor, seed + (uint64_t)i) != 0;
+               array_check(whole, 0, 0, tensor, seed + (uint64_t)i) != 0;
       reshard_layout_release(whole);
     }
   }
@@ -164,35 +164,35 @@ static int64_t step_of(reshard_tree state) {
 }
 
 static void save_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene *s = p->user;
   reshard_tree state = make_state(p, r, s);
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
   reshard_tree_release(state);
 }
 
 /* Loads over other elements. After an error they must still be there. */
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene *s = p->user, before = *s;
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, s->load, &s->reports[r]);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = check_state(r, state, s, status == RESHARD_SUCCESS ? s->seed : OTHER);
   if (s->change == NULL)
     p->wrong[r] += step_of(state) != (status == RESHARD_SUCCESS ? (int64_t)s->seed : OTHER + (r > 0));
   reshard_tree_release(state);
 }
 
-static void save(parts *p, scene *s) {
-  parts_run(p, save_body, s);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+static void save(sharded_ranks *p, scene *s) {
+  sharded_ranks_run(p, save_body, s);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
 
-static void load(parts *p, scene *s) {
-  parts_run(p, load_body, s);
-  parts_assert(p, RESHARD_SUCCESS, NULL);
+static void load(sharded_ranks *p, scene *s) {
+  sharded_ranks_run(p, load_body, s);
+  sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
 
 /* A path that stays. */
@@ -234,7 +234,7 @@ static void make_sides(rng *r, int64_t savers, int64_t loaders, sides *s, uint64
   s->n = rng_in(r, 0, 6);
   for (int64_t i = 0; i < s->n; i++) {
     spec t = {.dtype = naive_draw_dtype(r)};
-    do /* of at most 256 runs per dim, which is what parts_fill takes */
+    do /* of at most 256 runs per dim, which is what array_fill takes */
       t.ndim = naive_draw_shape(r, rng_one_in(r, 4) ? 20000 : 300, t.shape);
     while (longest(&t) > 256);
     while (!naive_safetensors_has(t.dtype))
@@ -283,11 +283,11 @@ static void check_convert(const sides *sides, uint64_t seed) {
     assert_int_equal(found->dtype, t->dtype);
     assert_int_equal(found->ndim, t->ndim);
     reshard_tensor tensor;
-    reshard_layout whole = parts_layout("rank(0)", t->ndim, t->shape, 1);
+    reshard_layout whole = layout_from_text("rank(0)", t->ndim, t->shape, 1);
     unsigned char none[16];
     CLI_TRY("", reshard_tensor_wrap(t->dtype, t->ndim, t->shape, NULL, found->n > 0 ? found->bytes : none, NULL, NULL,
                                     &tensor));
-    assert_int_equal(parts_check(whole, 0, 0, tensor, SAVED + (uint64_t)i), 0);
+    assert_int_equal(array_check(whole, 0, 0, tensor, SAVED + (uint64_t)i), 0);
     reshard_tensor_release(tensor);
     reshard_layout_release(whole);
   }
@@ -296,17 +296,17 @@ static void check_convert(const sides *sides, uint64_t seed) {
 }
 
 static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides *sides, bool convert) {
-  parts from, to;
+  sharded_ranks from, to;
   reshard_state_save_options options = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = seed % 3};
   scene s = {.n = sides->n, .specs = sides->save, .seed = SAVED, .path = kept("state"), .save = &options};
-  parts_open(&from, savers, NULL);
+  sharded_ranks_open(&from, savers, NULL);
   save(&from, &s);
-  parts_close(&from);
+  sharded_ranks_close(&from);
   if (convert)
     check_convert(sides, seed);
-  parts_open(&to, loaders, NULL);
+  sharded_ranks_open(&to, loaders, NULL);
   s.specs = sides->load;
-  parts_run(&to, load_body, &s);
+  sharded_ranks_run(&to, load_body, &s);
   for (int64_t r = 0; r < loaders; r++)
     if (to.results[r].status != RESHARD_SUCCESS || to.wrong[r] != 0)
       fail_msg("seed %llu: rank %lld: %lld tensors are wrong, or %s", (unsigned long long)seed, (long long)r,
@@ -317,12 +317,12 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
                (long long)s.reports[r].read_bytes, (long long)s.reports[r].bytes);
     assert_int_equal(s.reports[r].tensors, sides->n);
   }
-  parts_close(&to);
+  sharded_ranks_close(&to);
 }
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = crew_scaled(100);
+  int64_t cases = test_scaled(100);
   for (int64_t i = 0; i < cases; i++) {
     rng r;
     sides s = {0};
@@ -412,25 +412,25 @@ static int64_t check_leaves(reshard_tree root) {
 }
 
 static void leaves_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene *s = p->user;
   reshard_tree state = make_state(p, r, s);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, NULL, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = check_leaves(state);
   reshard_tree_release(state);
 }
 
 static void test_leaves(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   scene s = {.seed = SAVED, .path = kept("leaves"), .change = leaves_to_save};
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   save(&p, &s); /* all but rank 0 have nulls there, and another number */
   s.change = leaves_to_load;
-  parts_run(&p, leaves_body, &s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_close(&p);
+  sharded_ranks_run(&p, leaves_body, &s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_close(&p);
   char *text = cli_read_file("json", scratch_path("leaves/state.json"));
   assert_non_null(strstr(text, "\"leaves.9\": {\"float\": \"nan\"}"));
   assert_non_null(strstr(text, "\"leaves.2\": 1.0"));
@@ -444,20 +444,20 @@ static void test_leaves(void **state) {
 static const int64_t square[2] = {8, 6};
 
 static spec sharded_spec(const char *layout, int64_t world) {
-  return (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {8, 6}, .layout = parts_layout(layout, 2, square, world)};
+  return (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {8, 6}, .layout = layout_from_text(layout, 2, square, world)};
 }
 
-static void refuse_save(parts *p, scene *s, reshard_status status, const char *text) {
+static void refuse_save(sharded_ranks *p, scene *s, reshard_status status, const char *text) {
   int64_t before = count_names("");
-  parts_run(p, save_body, s);
-  parts_assert(p, status, text);
+  sharded_ranks_run(p, save_body, s);
+  sharded_ranks_assert(p, status, text);
   assert_int_equal(count_names(""), before); /* nothing new, nothing gone */
   assert_int_equal(count_names("."), 2);     /* "." and ".." */
 }
 
-static void refuse_load(parts *p, scene *s, reshard_status status, const char *text) {
-  parts_run(p, load_body, s);
-  parts_assert(p, status, text);
+static void refuse_load(sharded_ranks *p, scene *s, reshard_status status, const char *text) {
+  sharded_ranks_run(p, load_body, s);
+  sharded_ranks_assert(p, status, text);
 }
 
 static void put_int(reshard_tree state, const char *key, int64_t value) {
@@ -550,10 +550,10 @@ static void metadata_name(int64_t rank, reshard_tree state) {
 
 static void test_refused_saves(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 3), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("refused")};
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   s.path = kept("none/refused");
   refuse_save(&p, &s, RESHARD_ERROR_INVALID, "refused': its directory: No such file or directory");
   s.path = kept("refused.safetensors");
@@ -595,35 +595,35 @@ static void test_refused_saves(void **state) {
   s.seed = SAVED + 1;
   save(&p, &s);
   load(&p, &s);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
 /* Ranks that do not agree, each by a scene of its own. */
 static void own_scene_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
   reshard_tree_release(state);
 }
 static void own_load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
   reshard_tree_release(state);
 }
 
 static void test_ranks_that_differ(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec rows = sharded_spec("chunk(0)", 2), columns = sharded_spec("chunk(1)", 2), wide = rows, turned = rows;
   const int64_t other[2] = {6, 8};
   wide.dtype = RESHARD_F64;
   turned.shape[0] = 6;
   turned.shape[1] = 8;
-  turned.layout = parts_layout("chunk(0)", 2, other, 2);
+  turned.layout = layout_from_text("chunk(0)", 2, other, 2);
   spec plain = {.dtype = RESHARD_F32, .ndim = 2, .shape = {8, 6}};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1}, bad = {.size = 3};
   reshard_state_save_options many = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .threads = 5000};
@@ -653,7 +653,7 @@ static void test_ranks_that_differ(void **state) {
       {&rows, NULL, NULL, false, RESHARD_ERROR_INVALID, "rank 1: reshard_state_save: directory is NULL"},
       {&rows, path, NULL, true, RESHARD_ERROR_INVALID, "state is NULL"},
   };
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     scene s[2] = {first, first};
     s[1] = (scene){.n = 1,
@@ -661,32 +661,33 @@ static void test_ranks_that_differ(void **state) {
                    .seed = cases[i].nothing ? 0 : SAVED,
                    .path = cases[i].path,
                    .save = cases[i].save};
-    parts_run(&p, own_scene_body, s);
-    parts_assert(&p, cases[i].status, cases[i].text);
+    sharded_ranks_run(&p, own_scene_body, s);
+    sharded_ranks_assert(&p, cases[i].status, cases[i].text);
     assert_int_equal(count_names("differ"), 0);
     assert_int_equal(count_names(".differ"), 0);
   }
   scene s[2] = {first, first};
-  parts_run(&p, own_scene_body, s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, own_scene_body, s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   s[1].path = elsewhere;
-  parts_run(&p, own_load_body, s);
-  parts_assert(&p, RESHARD_ERROR_MISMATCH, "elsewhere'");
+  sharded_ranks_run(&p, own_load_body, s);
+  sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "elsewhere'");
   s[1] = first;
   s[1].seed = 0;
-  parts_run(&p, own_load_body, s);
-  parts_assert(&p, RESHARD_ERROR_INVALID, "rank 1: reshard_state_load: state is NULL");
+  sharded_ranks_run(&p, own_load_body, s);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "rank 1: reshard_state_load: state is NULL");
   s[1] = first;
   s[1].load = &worse;
-  parts_run(&p, own_load_body, s);
-  parts_assert(&p, RESHARD_ERROR_INVALID, "rank 1: size field 3, this library's reshard_state_load_options has");
+  sharded_ranks_run(&p, own_load_body, s);
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID,
+                       "rank 1: size field 3, this library's reshard_state_load_options has");
   s[1] = first;
   s[1].specs = &columns; /* loading, trees may differ */
-  parts_run(&p, own_load_body, s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, own_load_body, s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   assert_int_equal(reshard_state_save(NULL, NULL, path, NULL, NULL), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_state_load(NULL, NULL, path, NULL, NULL), RESHARD_ERROR_INVALID);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(rows.layout);
   reshard_layout_release(columns.layout);
   reshard_layout_release(turned.layout);
@@ -732,10 +733,10 @@ static void shared_memory(int64_t rank, reshard_tree state) {
 
 static void test_refused_loads(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("stored")};
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "stored': No such file or directory");
   save(&p, &s);
   static const struct {
@@ -771,7 +772,7 @@ static void test_refused_loads(void **state) {
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "path 't.0' is of shape 8x7 here, in the checkpoint it is of 8x6");
   s.specs = specs;
   load(&p, &s);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
@@ -780,11 +781,11 @@ static void test_broken_files(void **state) {
   (void)state;
   static const char first[] = "broken/shard-00001-model-00001-of-00001.safetensors";
   static const char second[] = "broken/shard-00002-model-00001-of-00001.safetensors";
-  parts p;
+  sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("broken")};
   const char *from = kept(second), *to = kept("kept");
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   save(&p, &s);
   assert_int_equal(rename(from, to), 0);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "shard-00002-model-00001-of-00001.safetensors");
@@ -819,7 +820,7 @@ static void test_broken_files(void **state) {
   }
   scratch_remove("broken/state.json");
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "path 'opt.step': the checkpoint has no such leaf");
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
@@ -830,18 +831,18 @@ static void test_broken_files(void **state) {
 
 static void test_gaps(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(1)", 2)};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
   scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("gaps"), .load = &partial};
   scratch_directory("gaps");
   scratch_safetensors("gaps/a.safetensors", SHARD("t.0", "[3,6]", "72", "[0, 0]"), 72, 1);
   scratch_safetensors("gaps/c.safetensors", SHARD("t.0", "[2,6]", "48", "[6, 0]"), 48, 3);
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "t.0");
   scratch_remove("gaps/c.safetensors");
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "path 't.0' is of shape 8x6 here, in the checkpoint it is of 3x6");
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
@@ -849,12 +850,12 @@ static void test_gaps(void **state) {
 
 static void test_partial(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[3] = {
       sharded_spec("chunk(0)", 2), sharded_spec("mesh(2;R)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
   scene s = {.n = 3, .specs = specs, .seed = SAVED, .path = kept("partial"), .change = leaves_to_save};
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   save(&p, &s);
   s.change = NULL;
   s.n = 1;
@@ -871,7 +872,7 @@ static void test_partial(void **state) {
   assert_int_equal(s.reports[1].read_bytes, 0);
   s.change = more_tensor; /* the other way it is no part */
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "rank 1: path 'more': the checkpoint has no such tensor");
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
   reshard_layout_release(specs[1].layout);
 }
@@ -891,10 +892,10 @@ static reshard_shard rows_of(int64_t begin, int64_t rank) {
   return (reshard_shard){{{begin, 0}, {8, 6}}, {rank, RESHARD_DEVICE_CPU, -1}};
 }
 
-static void open_training(training *t, parts *p) {
+static void open_training(training *t, sharded_ranks *p) {
   const int64_t whole[2] = {16, 6}, half[2] = {8, 6};
   const reshard_properties f32 = {.dtype = RESHARD_F32};
-  reshard_layout cut = parts_layout("chunk(1)", 2, half, 2);
+  reshard_layout cut = layout_from_text("chunk(1)", 2, half, 2);
   for (int i = 0; i < 2; i++)
     CLI_TRY("", reshard_comm_create_local(2, NULL, t->comms[i]));
   for (int64_t r = 0; r < 4; r++) {
@@ -954,7 +955,7 @@ static int64_t walk_inner(const training *t, int64_t r, float first, bool fill) 
 
 /* A tensor at several paths: the same node, another node of it, and a view of it. */
 static void several_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene *s = p->user;
   reshard_tree root, list, leaf;
   reshard_sharded_tensor tensor, view;
@@ -963,7 +964,7 @@ static void several_body(void *user, int64_t r) {
   CLI_TRY("", reshard_sharded_tensor_empty(p->sharders[r], s->specs[0].layout, &properties, NULL, &tensor));
   CLI_TRY("", reshard_sharded_tensor_local(tensor, 0, &array, NULL));
   CLI_TRY("", reshard_sharded_tensor_from_layout(p->sharders[r], s->specs[0].layout, &properties, 1, &array, &view));
-  parts_fill_all(tensor, r, OTHER);
+  sharded_fill(tensor, r, OTHER);
   CLI_TRY("", reshard_tree_list(&list));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
   CLI_TRY("", reshard_tree_append(list, leaf));
@@ -977,8 +978,8 @@ static void several_body(void *user, int64_t r) {
   reshard_tree_release(leaf);
   CLI_TRY("", reshard_tree_dict(&root));
   put(root, "t", list);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
-  p->wrong[r] = parts_check_all(tensor, r, SAVED + (uint64_t)reshard_tree_count(list) - 1);
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, s->load, &s->reports[r]));
+  p->wrong[r] = sharded_check(tensor, r, SAVED + (uint64_t)reshard_tree_count(list) - 1);
   reshard_sharded_tensor_release(view);
   reshard_sharded_tensor_release(tensor);
   reshard_tree_release(root);
@@ -989,56 +990,56 @@ static void test_several_paths(void **state) {
   enum { PATHS = 4 };
   const int64_t shape[2] = {512, 1024};
   spec specs[PATHS];
-  parts p;
+  sharded_ranks p;
   reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1, .threads = 3};
   scene s = {.n = PATHS, .specs = specs, .seed = SAVED, .path = kept("several"), .load = &options};
-  reshard_layout rows = parts_layout("chunk(0)", 2, shape, 2);
+  reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 2);
   for (int i = 0; i < PATHS; i++)
     specs[i] = (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {512, 1024}, .layout = rows};
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   save(&p, &s);
-  parts_run(&p, several_body, &s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, several_body, &s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   for (int r = 0; r < 2; r++) {
     assert_int_equal(s.reports[r].tensors, PATHS);
     assert_int_equal(s.reports[r].bytes, PATHS * 256 * 1024 * 4);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(rows);
 }
 
 static void training_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   training *t = p->user;
   reshard_sharded_tensor distributed = reshard_dtensor_sharded(t->dtensors[r]);
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   walk_inner(t, r, 0, true);
-  parts_fill_all(distributed, r, SAVED);
+  sharded_fill(distributed, r, SAVED);
   reshard_status status = reshard_state_save(p->sharders[r], t->trees[r], t->path, &force, NULL);
   walk_inner(t, r, 1000, true);
-  parts_fill_all(distributed, r, OTHER);
+  sharded_fill(distributed, r, OTHER);
   if (status == RESHARD_SUCCESS)
     status = reshard_state_load(p->sharders[r], t->trees[r], t->path, NULL, NULL);
-  crew_note(&p->results[r], status);
-  p->wrong[r] = walk_inner(t, r, 0, false) + parts_check_all(distributed, r, SAVED);
+  rank_result_set(&p->results[r], status);
+  p->wrong[r] = walk_inner(t, r, 0, false) + sharded_check(distributed, r, SAVED);
 }
 
 static void test_nested_and_distributed(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   training t = {.path = kept("training")};
-  parts_open(&p, 4, NULL);
+  sharded_ranks_open(&p, 4, NULL);
   open_training(&t, &p);
-  parts_run(&p, training_body, &t);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, training_body, &t);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   close_training(&t);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   /* as one matrix, by somebody else */
   reshard_checkpoint checkpoint;
   int64_t tensor;
   float values[16 * 6];
   const int64_t whole[2] = {16, 6};
-  reshard_layout all = parts_layout("rank(0)", 2, whole, 1);
+  reshard_layout all = layout_from_text("rank(0)", 2, whole, 1);
   CLI_TRY("", reshard_checkpoint_open(t.path, &checkpoint));
   CLI_TRY("", reshard_checkpoint_find(checkpoint, "nested", &tensor));
   CLI_TRY("", reshard_checkpoint_read(checkpoint, tensor, all, 0, 1, &(void *){values}));
@@ -1054,7 +1055,7 @@ static void test_nested_and_distributed(void **state) {
 /* What a writer has in work is hidden, and is refused by all that read. */
 static void test_in_work(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(0)", 2)};
   reshard_writer_tensor tensor = {"t.0", RESHARD_F32, specs[0].layout};
   reshard_writer writer;
@@ -1068,7 +1069,7 @@ static void test_in_work(void **state) {
   assert_true(hidden[0] == '.');
   const char *path = kept(hidden);
   scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = path};
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "is not complete: a writer has '.work.reshard-");
   s.path = kept("work");
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "work': No such file or directory");
@@ -1083,13 +1084,13 @@ static void test_in_work(void **state) {
   assert_int_equal(symlink(path, scratch_path("link")), 0);
   assert_int_equal(reshard_checkpoint_open(scratch_path("link"), &checkpoint), RESHARD_ERROR_INVALID);
   reshard_writer_abandon(writer);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
 /* Saves over a directory again and again, each time with another seed and that as the step. */
 typedef struct replacer {
-  parts p;
+  sharded_ranks p;
   scene s;
   atomic_bool stop;
   int64_t saves;
@@ -1107,38 +1108,38 @@ static void replace_body(void *user, int64_t rank) {
 
 /* Loads what is there; a load that succeeds is of one save, its tensors and its step. */
 static void read_replaced_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   scene before = *(scene *)p->user;
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, before.path, NULL, NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_state(r, state, &before, (uint64_t)step_of(state)) : 0;
   reshard_tree_release(state);
 }
 
 static void test_replaced(void **state) {
   (void)state;
-  parts to;
+  sharded_ranks to;
   spec specs[2] = {sharded_spec("chunk(0)", 2), sharded_spec("chunk(1)", 2)};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   replacer r = {.s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("replaced"), .save = &force}};
   scene s = r.s;
-  parts_open(&r.p, 2, NULL);
-  parts_open(&to, 2, NULL);
+  sharded_ranks_open(&r.p, 2, NULL);
+  sharded_ranks_open(&to, 2, NULL);
   save(&r.p, &r.s);
-  crew_thread *thread = crew_start(replace_body, &r);
-  int64_t loads = crew_scaled(200);
+  rank_thread *thread = rank_thread_start(replace_body, &r);
+  int64_t loads = test_scaled(200);
   for (int64_t i = 0; i < loads; i++) {
-    parts_run(&to, read_replaced_body, &s);
+    sharded_ranks_run(&to, read_replaced_body, &s);
     if (to.results[0].status != RESHARD_SUCCESS)
-      parts_assert(&to, to.results[0].status, "replaced");
+      sharded_ranks_assert(&to, to.results[0].status, "replaced");
     assert_int_equal(to.wrong[0] + to.wrong[1], 0);
   }
   atomic_store(&r.stop, true);
-  crew_join(thread);
-  parts_run(&to, read_replaced_body, &s); /* nobody writes any more */
-  parts_assert(&to, RESHARD_SUCCESS, NULL);
+  rank_thread_join(thread);
+  sharded_ranks_run(&to, read_replaced_body, &s); /* nobody writes any more */
+  sharded_ranks_assert(&to, RESHARD_SUCCESS, NULL);
   /* what was opened, and another directory of its name */
   reshard_checkpoint checkpoint;
   CLI_TRY("", reshard_checkpoint_open(s.path, &checkpoint));
@@ -1149,18 +1150,18 @@ static void test_replaced(void **state) {
       strstr(reshard_last_error(), "replaced': another directory took its place while it was opened: inode"));
   assert_int_equal(rs_checkpoint_in_place(checkpoint, kept("nowhere")), RESHARD_ERROR_INVALID);
   reshard_checkpoint_close(checkpoint);
-  parts_close(&to);
-  parts_close(&r.p);
+  sharded_ranks_close(&to);
+  sharded_ranks_close(&r.p);
   reshard_layout_release(specs[0].layout);
   reshard_layout_release(specs[1].layout);
 }
 
 /* A rank that ends the communicator instead: the others come back, and nothing is left. */
 static void abort_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   if (r == 1) {
-    crew_sleep_ms(20);
-    crew_note(&p->results[r], reshard_comm_abort(p->comms[r]));
+    test_sleep_ms(20);
+    rank_result_set(&p->results[r], reshard_comm_abort(p->comms[r]));
     return;
   }
   save_body(user, r);
@@ -1168,22 +1169,22 @@ static void abort_body(void *user, int64_t r) {
 
 static void test_abort(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(0)", 3)};
   scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("aborted")};
-  parts_open(&p, 3, NULL);
-  parts_run(&p, abort_body, &s);
+  sharded_ranks_open(&p, 3, NULL);
+  sharded_ranks_run(&p, abort_body, &s);
   assert_int_equal(p.results[0].status, RESHARD_ERROR_PEER);
   assert_int_equal(p.results[2].status, RESHARD_ERROR_PEER);
   assert_int_equal(count_names("aborted"), 0);
   assert_int_equal(count_names(".aborted"), 0);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
 /* Other formats than ours: a file of whole tensors, and a numpy array in Fortran's order. */
 static void formats_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   const scene *s = p->user;
   reshard_tree root, leaf;
   reshard_sharded_tensor tensor;
@@ -1192,15 +1193,15 @@ static void formats_body(void *user, int64_t r) {
                                            &(reshard_properties){.dtype = RESHARD_F32}, NULL, &tensor));
   CLI_TRY("", reshard_state_sharded(tensor, &leaf));
   put(root, "tensor", leaf);
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
-  p->wrong[r] = parts_check_all(tensor, r, SAVED);
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], root, s->path, NULL, NULL));
+  p->wrong[r] = sharded_check(tensor, r, SAVED);
   reshard_sharded_tensor_release(tensor);
   reshard_tree_release(root);
 }
 
 static void test_other_formats(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[1] = {sharded_spec("mesh(3;S0)", 3)};
   scene s = {.n = 1, .specs = specs};
   naive_set set = {0};
@@ -1208,19 +1209,19 @@ static void test_other_formats(void **state) {
   rng_seed(&r, 5);
   naive_tensor *t = naive_add(&set, "tensor", RESHARD_F32, 2, square);
   reshard_tensor whole;
-  reshard_layout layout = parts_layout("rank(0)", 2, square, 1);
+  reshard_layout layout = layout_from_text("rank(0)", 2, square, 1);
   CLI_TRY("", reshard_tensor_wrap(RESHARD_F32, 2, square, NULL, t->bytes, NULL, NULL, &whole));
-  parts_fill(layout, 0, 0, whole, SAVED);
+  array_fill(layout, 0, 0, whole, SAVED);
   naive_file file = {.set = set};
   naive_write_safetensors(&r, scratch_path("one.safetensors"), &file);
   naive_write_npy(&r, scratch_path("one.npy"), t, true);
-  parts_open(&p, 3, NULL);
+  sharded_ranks_open(&p, 3, NULL);
   for (int i = 0; i < 2; i++) {
     s.path = kept(i == 0 ? "one.safetensors" : "one.npy");
-    parts_run(&p, formats_body, &s);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_run(&p, formats_body, &s);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_tensor_release(whole);
   reshard_layout_release(layout);
   reshard_layout_release(specs[0].layout);
@@ -1230,21 +1231,21 @@ static void test_other_formats(void **state) {
 /* The system refuses. */
 static void test_limit(void **state) {
   (void)state;
-  parts p;
+  sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(0)", 2)};
   scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("limit")};
   struct rlimit before, small;
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
   small = before;
   small.rlim_cur = 100;
-  parts_open(&p, 2, NULL);
+  sharded_ranks_open(&p, 2, NULL);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-  parts_run(&p, save_body, &s);
+  sharded_ranks_run(&p, save_body, &s);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-  parts_assert(&p, RESHARD_ERROR_SYSTEM, "the limit of this process is 100 (RLIMIT_FSIZE)");
+  sharded_ranks_assert(&p, RESHARD_ERROR_SYSTEM, "the limit of this process is 100 (RLIMIT_FSIZE)");
   assert_int_equal(count_names("limit"), 0);
   assert_int_equal(count_names(".limit"), 0);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
 }
 
@@ -1262,21 +1263,21 @@ static int64_t read_so_far(void) {
 
 static void test_bytes_read(void **state) {
   (void)state;
-  parts from, to;
+  sharded_ranks from, to;
   const int64_t shape[2] = {1536, 1024};
   spec save_spec = {.dtype = RESHARD_F32, .ndim = 2, .shape = {1536, 1024}};
   spec load_spec = save_spec;
-  save_spec.layout = parts_layout("chunk(0)", 2, shape, 4);
+  save_spec.layout = layout_from_text("chunk(0)", 2, shape, 4);
   static const char *const layouts[] = {"chunk(1)", "chunk(0)", "rank(1)", "mesh(3;R)", "cyclic(3x1;64x64)"};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   scene s = {.n = 1, .specs = &save_spec, .seed = SAVED, .path = kept("bytes"), .save = &force};
-  parts_open(&from, 4, NULL);
+  sharded_ranks_open(&from, 4, NULL);
   save(&from, &s);
-  parts_close(&from);
+  sharded_ranks_close(&from);
   s.specs = &load_spec;
-  parts_open(&to, 3, NULL);
+  sharded_ranks_open(&to, 3, NULL);
   for (int i = 0; i < 5; i++) {
-    load_spec.layout = parts_layout(layouts[i], 2, shape, 3);
+    load_spec.layout = layout_from_text(layouts[i], 2, shape, 3);
     int64_t before = read_so_far(), needed = 0;
     load(&to, &s);
     int64_t after = read_so_far();
@@ -1289,7 +1290,7 @@ static void test_bytes_read(void **state) {
       fail_msg("%s: %lld bytes were read, %lld are needed", layouts[i], (long long)(after - before), (long long)needed);
     reshard_layout_release(load_spec.layout);
   }
-  parts_close(&to);
+  sharded_ranks_close(&to);
   reshard_layout_release(save_spec.layout);
 }
 

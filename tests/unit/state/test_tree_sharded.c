@@ -7,10 +7,10 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
+#include "support/fixtures/sharded_ranks.h"
+#include "support/fixtures/trees.h"
 #include "support/oracles/cast.h"
 #include "support/oracles/nested.h"
-#include "support/fixtures/sharded.h"
-#include "support/fixtures/trees.h"
 
 #include <reshard/dtensor.h>
 #include <reshard/move.h>
@@ -85,13 +85,13 @@ typedef struct gathering {
 } gathering;
 
 static void gather_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   gathering *g = p->user;
   reshard_sharded_tensor before = sharded_at(g->state[r], g->path), after = sharded_at(g->cast[r], g->path);
   reshard_status status = reshard_sharded_tensor_gather_all(before, g->whole[r], NULL);
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_gather_all(after, g->whole_cast[r], NULL);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void check_sharded(reshard_sharded_tensor is, reshard_sharded_tensor was, int64_t rank, uint64_t seed) {
@@ -100,7 +100,7 @@ static void check_sharded(reshard_sharded_tensor is, reshard_sharded_tensor was,
   assert_true(reshard_layout_equal(reshard_sharded_tensor_layout(is), reshard_sharded_tensor_layout(was)));
   assert_metadata(reshard_sharded_tensor_metadata(is), reshard_sharded_tensor_metadata(was), RESHARD_BF16);
   assert_int_equal(reshard_sharded_tensor_local_count(is), reshard_sharded_tensor_local_count(was));
-  assert_int_equal(parts_check_all(was, rank, seed), 0); /* as it was */
+  assert_int_equal(sharded_check(was, rank, seed), 0); /* as it was */
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(is); i++) {
     GOOD(reshard_sharded_tensor_local(is, i, &cast, NULL));
     GOOD(reshard_sharded_tensor_local(was, i, &array, NULL));
@@ -114,17 +114,17 @@ static void test_cast_sharded(void **state) {
   const int64_t shape[2] = {2, 7};
   reshard_device cpu = open_cpu();
   gathering g;
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t r = 0; r < RANKS; r++) {
     g.state[r] = dict();
     for (int l = 0; l < LAYOUTS; l++) {
       char key[16];
       reshard_sharded_tensor tensor;
-      reshard_layout layout = parts_layout(layouts[l], 2, shape, RANKS);
+      reshard_layout layout = layout_from_text(layouts[l], 2, shape, RANKS);
       GOOD(reshard_sharded_tensor_empty(p.sharders[r], layout, &f32, NULL, &tensor));
       reshard_layout_release(layout);
-      parts_fill_all(tensor, r, (uint64_t)l);
+      sharded_fill(tensor, r, (uint64_t)l);
       snprintf(key, sizeof key, "%d", l);
       set(g.state[r], key, sharded_leaf(tensor));
     }
@@ -138,8 +138,8 @@ static void test_cast_sharded(void **state) {
     snprintf(g.path, sizeof g.path, "%d", l);
     for (int64_t r = 0; r < RANKS; r++)
       check_sharded(sharded_at(g.cast[r], g.path), sharded_at(g.state[r], g.path), r, (uint64_t)l);
-    parts_run(&p, gather_body, &g);
-    parts_assert(&p, RESHARD_SUCCESS, NULL);
+    sharded_ranks_run(&p, gather_body, &g);
+    sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
     for (int64_t r = 0; r < RANKS; r++)
       assert_elements(g.whole_cast[r], g.whole[r]);
   }
@@ -157,7 +157,7 @@ static void test_cast_sharded(void **state) {
     reshard_tensor_release(g.whole[r]);
     reshard_tensor_release(g.whole_cast[r]);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 
@@ -165,8 +165,8 @@ static void test_cast_sharded(void **state) {
 static void test_cast_shards(void **state) {
   (void)state;
   reshard_device cpu = open_cpu();
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   const int64_t shape[2] = {4, 6}, half[2] = {2, 6};
   const reshard_properties plain = {.dtype = RESHARD_F32};
   const reshard_shard shards[3] = {{{{0, 0}, {2, 6}}, {0, RESHARD_DEVICE_CPU, -1}},
@@ -179,10 +179,10 @@ static void test_cast_shards(void **state) {
     reshard_sharded_tensor tensor;
     reshard_tree cast;
     if (r < 2)
-      tensors[0] = parts_strided(RESHARD_F32, 2, half, r == 1);
+      tensors[0] = strided_tensor(RESHARD_F32, 2, half, r == 1);
     GOOD(reshard_sharded_tensor_from_metadata(p.sharders[r], m, r < 2 ? r + 1 : 0, tensors, &tensor));
     if (r < 2)
-      parts_fill(reshard_sharded_tensor_layout(tensor), r, 0, tensors[0], 7);
+      array_fill(reshard_sharded_tensor_layout(tensor), r, 0, tensors[0], 7);
     reshard_tree leaf = sharded_leaf(tensor);
     GOOD(reshard_tree_cast(leaf, RESHARD_F64, cpu, NULL, &cast));
     assert_metadata(reshard_sharded_tensor_metadata(sharded_at(cast, "")), m, RESHARD_F64);
@@ -206,7 +206,7 @@ static void test_cast_shards(void **state) {
     reshard_tensor_release(tensors[0]);
   }
   reshard_metadata_release(m);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 
@@ -223,9 +223,9 @@ static reshard_status count_tensor(void *user, const char *path, reshard_tensor 
 static void test_shared(void **state) {
   (void)state;
   const int64_t shape[2] = {6, 4};
-  parts p;
-  parts_open(&p, 1, NULL);
-  reshard_layout layout = parts_layout("chunk(0)", 2, shape, 1);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
+  reshard_layout layout = layout_from_text("chunk(0)", 2, shape, 1);
   reshard_sharded_tensor a, b, tied;
   reshard_tensor array;
   int calls = 0;
@@ -253,7 +253,7 @@ static void test_shared(void **state) {
   reshard_tree_release(mapped);
   reshard_tree_release(root);
   reshard_layout_release(layout);
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* A type of a user's: its tensors are visited as well. */
@@ -331,8 +331,8 @@ static void test_cast_dtensors(void **state) {
   const int64_t shape[2] = {5, 4}, two = 2, ranks[2] = {2, 0};
   const reshard_placement placements[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_REPLICATE, 0, 0}};
   reshard_device cpu = open_cpu();
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t r = 0; r < RANKS; r++)
     for (int k = 0; k < 2; k++) {
       reshard_mesh mesh;
@@ -341,7 +341,7 @@ static void test_cast_dtensors(void **state) {
       GOOD(reshard_mesh_create(p.comms[r], 0, 1, &two, NULL, 2, ranks, &mesh));
       GOOD(reshard_dtensor_empty(p.sharders[r], &(reshard_placing){mesh, &placements[k], NULL}, 2, shape, &f32, NULL,
                                  &was));
-      parts_fill_all(reshard_dtensor_sharded(was), r, 3);
+      sharded_fill(reshard_dtensor_sharded(was), r, 3);
       GOOD(reshard_state_dtensor(was, &leaf));
       GOOD(reshard_tree_cast(leaf, RESHARD_BF16, cpu, NULL, &cast));
       GOOD(reshard_state_get_dtensor(cast, &is));
@@ -353,13 +353,13 @@ static void test_cast_dtensors(void **state) {
       assert_int_equal(reshard_dtensor_local(is) != NULL, reshard_dtensor_local(was) != NULL);
       if (r != 1)
         assert_elements(reshard_dtensor_local(is), reshard_dtensor_local(was));
-      assert_int_equal(parts_check_all(reshard_dtensor_sharded(was), r, 3), 0);
+      assert_int_equal(sharded_check(reshard_dtensor_sharded(was), r, 3), 0);
       reshard_tree_release(cast);
       reshard_tree_release(leaf);
       reshard_dtensor_release(was);
       reshard_mesh_release(mesh);
     }
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 
@@ -385,32 +385,32 @@ static reshard_status copy_tensor(void *user, const char *path, reshard_tensor t
 
 static void test_random_nests(void **state) {
   (void)state;
-  int64_t seeds = crew_scaled(60);
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  int64_t seeds = test_scaled(60);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < seeds; seed++) {
-    nest *n = nest_make((uint64_t)seed, RANKS, 1 + (int)(seed % 4));
+    nested_case *n = nested_create((uint64_t)seed, RANKS, 1 + (int)(seed % 4));
     for (int64_t r = 0; r < RANKS; r++) {
-      reshard_tree root = set(dict(), "nest", nest_state(n, p.sharders[r], r)), mapped, flat;
+      reshard_tree root = set(dict(), "nested", nested_state(n, p.sharders[r], r)), mapped, flat;
       reshard_metadata outer, before;
       GOOD(reshard_tree_map_tensors(root, copy_tensor, NULL, &mapped));
-      reshard_tree leaf = node_at(mapped, "nest");
+      reshard_tree leaf = node_at(mapped, "nested");
       GOOD(reshard_state_get_nested(leaf, &outer, NULL, NULL, NULL));
-      GOOD(reshard_state_get_nested(node_at(root, "nest"), &before, NULL, NULL, NULL));
+      GOOD(reshard_state_get_nested(node_at(root, "nested"), &before, NULL, NULL, NULL));
       assert_int_equal(reshard_metadata_properties(outer).requires_grad, 1);
       assert_int_equal(reshard_metadata_properties(before).requires_grad, 0);
       reshard_tree_release(root); /* the copy has all that it needs */
       GOOD(reshard_state_flatten_sharded_tensors(mapped, &flat));
-      reshard_sharded_tensor t = sharded_at(flat, "nest");
+      reshard_sharded_tensor t = sharded_at(flat, "nested");
       assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(t)).requires_grad, 1);
-      assert_int_equal(nest_check_owners(n, t, r, false), 0);
-      assert_int_equal(nests_check(t), 0);
+      assert_int_equal(nested_check_owners(n, t, r, false), 0);
+      assert_int_equal(nested_check(t), 0);
       reshard_tree_release(flat);
       reshard_tree_release(mapped);
     }
-    nest_free(n);
+    nested_free(n);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 
 /* A nested tensor in a nested tensor in ..., deeper than a stack. */
@@ -421,22 +421,22 @@ static void test_deep_nest(void **state) {
   const reshard_shard whole = {{{0}, {4}}, {0, RESHARD_DEVICE_CPU, -1}};
   const reshard_properties plain = {.dtype = RESHARD_F32};
   reshard_device cpu = open_cpu();
-  reshard_layout layout = parts_layout("chunk(0)", 1, shape, 1);
+  reshard_layout layout = layout_from_text("chunk(0)", 1, shape, 1);
   reshard_sharded_tensor end;
   reshard_metadata m;
   const reshard_tree *inner;
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   GOOD(reshard_sharded_tensor_zeros(p.sharders[0], layout, &plain, NULL, &end));
   GOOD(reshard_metadata_create(&plain, 1, shape, 1, &whole, &m));
-  reshard_tree nest = sharded_leaf(end), cast;
+  reshard_tree nested = sharded_leaf(end), cast;
   for (int i = 0; i < DEPTH; i++) {
     reshard_tree outer;
-    GOOD(reshard_state_nested(p.sharders[0], m, 1, &whole, &nest, &outer));
-    reshard_tree_release(nest);
-    nest = outer;
+    GOOD(reshard_state_nested(p.sharders[0], m, 1, &whole, &nested, &outer));
+    reshard_tree_release(nested);
+    nested = outer;
   }
-  GOOD(reshard_tree_cast(nest, RESHARD_F16, cpu, NULL, &cast));
+  GOOD(reshard_tree_cast(nested, RESHARD_F16, cpu, NULL, &cast));
   reshard_tree at = cast;
   for (int i = 0; i < DEPTH; i++) {
     reshard_metadata outer;
@@ -446,10 +446,10 @@ static void test_deep_nest(void **state) {
   }
   assert_int_equal(reshard_metadata_properties(reshard_sharded_tensor_metadata(sharded_at(at, ""))).dtype, RESHARD_F16);
   reshard_tree_release(cast);
-  reshard_tree_release(nest);
+  reshard_tree_release(nested);
   reshard_metadata_release(m);
   reshard_layout_release(layout);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 
@@ -480,8 +480,8 @@ static void test_refused(void **state) {
   (void)state;
   const int64_t shape[2] = {4, 6};
   reshard_device cpu = open_cpu();
-  parts p;
-  parts_open(&p, 1, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 1, NULL);
   const reshard_properties plain = {.dtype = RESHARD_F32};
   const reshard_shard shards[2] = {{{{0, 0}, {1, 6}}, {0, RESHARD_DEVICE_CPU, -1}},
                                    {{{1, 0}, {3, 6}}, {0, RESHARD_DEVICE_CPU, -1}}};
@@ -507,7 +507,7 @@ static void test_refused(void **state) {
   reshard_metadata_release(m);
   reshard_tensor_release(tensors[0]);
   reshard_tensor_release(tensors[1]);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 
@@ -518,12 +518,12 @@ static void test_flat_of_several(void **state) {
   const int64_t shape[2] = {3, 3}, boxes[2][2] = {{1, 2}, {1, 3}};
   const reshard_properties plain = {.dtype = RESHARD_F32};
   reshard_device cpu = open_cpu();
-  reshard_layout layout = parts_layout("flat()", 2, shape, 2); /* rank 0: a row and two elements */
+  reshard_layout layout = layout_from_text("flat()", 2, shape, 2); /* rank 0: a row and two elements */
   reshard_tensor tensors[2];
   reshard_sharded_tensor flat;
   reshard_tree mapped = NULL;
-  parts p;
-  parts_open(&p, 2, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, 2, NULL);
   GOOD(reshard_tensor_wrap(RESHARD_F32, 2, boxes[1], NULL, memory, NULL, NULL, &tensors[0]));
   GOOD(reshard_tensor_wrap(RESHARD_F32, 2, boxes[0], NULL, memory + 3, NULL, NULL, &tensors[1]));
   GOOD(reshard_sharded_tensor_from_layout(p.sharders[0], layout, &plain, 2, tensors, &flat));
@@ -535,7 +535,7 @@ static void test_flat_of_several(void **state) {
   reshard_tensor_release(tensors[0]);
   reshard_tensor_release(tensors[1]);
   reshard_layout_release(layout);
-  parts_close(&p);
+  sharded_ranks_close(&p);
   reshard_device_release(cpu);
 }
 

@@ -255,7 +255,7 @@ static void test_threads(void **state) {
   GOOD(reshard_tensor_from_dlpack(&s.newer, 1, 0, &t));
   for (int r = 1; r < THREADS; r++)
     reshard_tensor_retain(t);
-  crew_run(THREADS, share_body, t);
+  rank_threads_run(THREADS, share_body, t);
   assert_int_equal(s.deleted, 1); /* every thread has come to its end */
 }
 

@@ -168,7 +168,7 @@ static void one(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= crew_scaled(3000); seed++)
+  for (int64_t seed = 1; seed <= test_scaled(3000); seed++)
     one((uint64_t)seed);
 }
 

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
-#include "support/fixtures/sharded.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/sharded_ranks.h"
 #include "tensor/tensor.h"
 
 #include <reshard/dtensor.h>
@@ -344,15 +344,15 @@ typedef struct world {
   reshard_tensor arrays[2], whole[2];
 } world;
 
-static reshard_status call_reshard(parts *p, world *w, int64_t r) {
+static reshard_status call_reshard(sharded_ranks *p, world *w, int64_t r) {
   (void)p;
   return reshard_sharded_tensor_reshard(1, &w->sharded[r], &w->columns, NULL);
 }
-static reshard_status call_gather(parts *p, world *w, int64_t r) {
+static reshard_status call_gather(sharded_ranks *p, world *w, int64_t r) {
   (void)p;
   return reshard_sharded_tensor_gather_all(w->sharded[r], w->whole[r], NULL);
 }
-static reshard_status call_redistribute(parts *p, world *w, int64_t r) {
+static reshard_status call_redistribute(sharded_ranks *p, world *w, int64_t r) {
   const reshard_placement columns = {RESHARD_PLACEMENT_SHARD, 1, 0};
   const reshard_placing placing = {reshard_dtensor_mesh(w->dtensor[r]), &columns, NULL};
   reshard_dtensor result = NULL;
@@ -361,18 +361,18 @@ static reshard_status call_redistribute(parts *p, world *w, int64_t r) {
   reshard_dtensor_release(result);
   return status;
 }
-static reshard_status call_sync(parts *p, world *w, int64_t r) {
+static reshard_status call_sync(sharded_ranks *p, world *w, int64_t r) {
   return reshard_sync_tensors(p->comms[r], 0, 1, &w->arrays[r], NULL, NULL, NULL, NULL);
 }
-static reshard_status (*const calls[])(parts *p, world *w, int64_t r) = {call_reshard, call_gather, call_redistribute,
-                                                                         call_sync};
+static reshard_status (*const calls[])(sharded_ranks *p, world *w, int64_t r) = {call_reshard, call_gather,
+                                                                                 call_redistribute, call_sync};
 typedef struct turn {
   world w;
   int call;
 } turn;
 
 static void open_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = &((turn *)p->user)->w;
   const reshard_properties f32 = {.dtype = RESHARD_F32};
   const int64_t two = 2;
@@ -390,17 +390,17 @@ static void open_body(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS)
     status = reshard_tensor_create(RESHARD_F32, 2, shape, &w->whole[r]);
   reshard_mesh_release(mesh);
-  crew_note(&p->results[r], status);
+  rank_result_set(&p->results[r], status);
 }
 
 static void call_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   turn *t = p->user;
-  crew_note(&p->results[r], calls[t->call](p, &t->w, r));
+  rank_result_set(&p->results[r], calls[t->call](p, &t->w, r));
 }
 
 static void close_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   world *w = &((turn *)p->user)->w;
   reshard_sharded_tensor_release(w->sharded[r]);
   reshard_dtensor_release(w->dtensor[r]);
@@ -410,22 +410,23 @@ static void close_body(void *user, int64_t r) {
 
 static void test_collective_use_after_free(void **state) {
   (void)state;
-  turn t = {.w = {.rows = parts_layout("chunk(0)", 2, shape, 2), .columns = parts_layout("chunk(1)", 2, shape, 2)}};
+  turn t = {
+      .w = {.rows = layout_from_text("chunk(0)", 2, shape, 2), .columns = layout_from_text("chunk(1)", 2, shape, 2)}};
   for (t.call = 0; t.call < (int)(sizeof calls / sizeof *calls); t.call++)
     for (int r = 0; r < 2; r++) {
-      parts p;
-      parts_open(&p, 2, NULL);
-      parts_run(&p, open_body, &t);
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks p;
+      sharded_ranks_open(&p, 2, NULL);
+      sharded_ranks_run(&p, open_body, &t);
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       GOOD(reshard_storage_free(t.w.arrays[r], NULL, NULL));
-      parts_run(&p, call_body, &t);
-      parts_assert(&p, RESHARD_ERROR_INVALID, "the storage of a tensor of shape 15x40 is freed");
+      sharded_ranks_run(&p, call_body, &t);
+      sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "the storage of a tensor of shape 15x40 is freed");
       GOOD(reshard_storage_alloc(t.w.arrays[r], BYTES / 2, NULL, NULL));
       memset(t.w.arrays[r]->info.data, r + 1, BYTES / 2);
-      parts_run(&p, call_body, &t); /* and now it works */
-      parts_assert(&p, RESHARD_SUCCESS, NULL);
-      parts_run(&p, close_body, &t);
-      parts_close(&p);
+      sharded_ranks_run(&p, call_body, &t); /* and now it works */
+      sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+      sharded_ranks_run(&p, close_body, &t);
+      sharded_ranks_close(&p);
     }
   reshard_layout_release(t.w.rows);
   reshard_layout_release(t.w.columns);
@@ -461,7 +462,7 @@ static void viewing_body(void *user, int64_t r) {
 static void test_views_of_threads(void **state) {
   (void)state;
   reshard_tensor t[1 + 4] = {create(NULL)};
-  crew_run(4, viewing_body, t);
+  rank_threads_run(4, viewing_body, t);
   GOOD(reshard_storage_free(t[0], NULL, NULL));
   for (int i = 0; i < 5; i++)
     assert_null(info_of(t[i]).data);
@@ -497,7 +498,7 @@ static void busy_body(void *user, int64_t r) {
 static void test_threads(void **state) {
   (void)state;
   reshard_device device = open_device(0);
-  crew_run(THREADS, busy_body, device);
+  rank_threads_run(THREADS, busy_body, device);
   reshard_memory_stats stats = stats_of(device);
   assert_int_equal(stats.allocs, THREADS * 200 * 3); /* else one has ended early */
   assert_true(stats.frees == stats.allocs && stats.in_use_bytes == 0);

@@ -166,7 +166,7 @@ static void test_threads(void **state) {
                    RESHARD_SUCCESS);
   for (int r = 0; r < 3; r++)
     reshard_tensor_retain(t);
-  crew_run(4, share, t);
+  rank_threads_run(4, share, t);
   assert_int_equal(freed, 1);
 }
 

@@ -16,7 +16,7 @@
 static void test_random(void **state) {
   (void)state;
   static const int64_t keep[] = {0, -1, 600000};
-  int64_t cases = crew_scaled(60), done[MODEL_KINDS] = {0};
+  int64_t cases = test_scaled(60), done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
   rng random;
   rng_seed(&random, 1);

@@ -470,7 +470,7 @@ static void test_sharing(void **state) {
 /* --- Deep and wide -------------------------------------------------------------------------------------------- */
 
 /* A million; fewer where an instrument makes all of it slow. */
-static int64_t levels(void) { return crew_scaled(1000000); }
+static int64_t levels(void) { return test_scaled(1000000); }
 
 typedef struct seen {
   int64_t leaves;
@@ -579,7 +579,7 @@ static void share(void *user, int64_t rank) {
 static void test_threads(void **state) {
   (void)state;
   sharing s = {.shared = set(dict(), "n", integer(4))};
-  crew_run(4, share, &s);
+  rank_threads_run(4, share, &s);
   for (int r = 0; r < 4; r++)
     assert_int_equal(s.wrong[r], 0);
   reshard_tree_release(s.shared);

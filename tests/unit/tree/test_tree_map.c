@@ -364,7 +364,7 @@ static reshard_status add_to_one(void *user, const char *path, reshard_tree leaf
 
 static void test_deep(void **state) {
   (void)state;
-  const int64_t levels = crew_scaled(1000000); /* fewer where an instrument makes all of it slow */
+  const int64_t levels = test_scaled(1000000); /* fewer where an instrument makes all of it slow */
   reshard_tree deep = chain(levels, 1), two = chain(levels, 2), mapped, rebuilt;
   const reshard_tree_leaves *flat;
   size_t length = 0, needed;
@@ -426,7 +426,7 @@ static void test_threads(void **state) {
   reshard_tree shared = append(list(), integer(4));
   mapping m = {.shared = set(dict(), "s", set(structure("S"), "x", reshard_tree_retain(shared)))};
   set(m.shared, "again", shared);
-  crew_run(4, map_shared, &m);
+  rank_threads_run(4, map_shared, &m);
   for (int r = 0; r < 4; r++)
     assert_int_equal(m.wrong[r], 0);
   assert_int_equal(reshard_tree_count(m.shared), 2);

@@ -115,7 +115,7 @@ static void test_refused(void **state) {
 static void test_random(void **state) {
   (void)state;
   int64_t refused = 0, renamed = 0;
-  for (int64_t seed = 0; seed < crew_scaled(5000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(5000); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     char text[12][16];

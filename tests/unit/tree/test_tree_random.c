@@ -508,7 +508,7 @@ static void test_random(void **state) {
   int64_t few = 0, many = 0, changed = 0, same = 0;
   for (int i = 0; i < TENSORS; i++)
     f->tensors[i] = floats(3);
-  for (int64_t seed = 0; seed < crew_scaled(2000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(2000); seed++) {
     rng_seed(&f->random, (uint64_t)seed);
     grow(f);
     build(f);

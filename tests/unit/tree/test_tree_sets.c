@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
-#include "support/fixtures/sharded.h"
 #include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded_ranks.h"
 #include "support/fixtures/trees.h"
 
 #include <reshard/move.h>
@@ -319,30 +319,30 @@ static reshard_tree make_state(int64_t value) {
 }
 
 static void save_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   saving *s = p->user;
-  crew_note(&p->results[r], reshard_state_save(p->sharders[r], s->saved[r], s->path, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], s->saved[r], s->path, NULL, NULL));
 }
 static void load_body(void *user, int64_t r) {
-  parts *p = user;
+  sharded_ranks *p = user;
   saving *s = p->user;
-  crew_note(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
+  rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], s->loaded[r], s->path, NULL, NULL));
 }
 
 static void test_saved(void **state) {
   (void)state;
   static const char *const paths[3] = {"state.0.exp_avg", "state.7.exp_avg", "set.0"};
   saving s = {.path = scratch_path("checkpoint")};
-  parts p;
-  parts_open(&p, RANKS, NULL);
+  sharded_ranks p;
+  sharded_ranks_open(&p, RANKS, NULL);
   for (int r = 0; r < RANKS; r++) {
     s.saved[r] = make_state(1);
     s.loaded[r] = make_state(2);
   }
-  parts_run(&p, save_body, &s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
-  parts_run(&p, load_body, &s);
-  parts_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, save_body, &s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
+  sharded_ranks_run(&p, load_body, &s);
+  sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   for (int r = 0; r < RANKS; r++) {
     for (int i = 0; i < 3; i++) {
       reshard_tensor tensor;
@@ -362,13 +362,13 @@ static void test_saved(void **state) {
   for (int r = 0; r < RANKS; r++)
     set(node_at(s.saved[r], "state"), "0", set(dict(), "exp_avg", integer(1)));
   s.path = scratch_path("other");
-  parts_run(&p, save_body, &s); /* a dict that has 0 and "0": flatten_state_dict's duplicated key */
-  parts_assert(&p, RESHARD_ERROR_INVALID, "path 'state.0.exp_avg': two leaves have it");
+  sharded_ranks_run(&p, save_body, &s); /* a dict that has 0 and "0": flatten_state_dict's duplicated key */
+  sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "path 'state.0.exp_avg': two leaves have it");
   for (int r = 0; r < RANKS; r++) {
     reshard_tree_release(s.saved[r]);
     reshard_tree_release(s.loaded[r]);
   }
-  parts_close(&p);
+  sharded_ranks_close(&p);
 }
 #endif
 

@@ -44,7 +44,7 @@ typedef struct rank {
   reshard_comm made_comm, made_comms[RANKS];
   reshard_device made_device;
   void *managed;
-  crew_result result;
+  rank_result result;
   char why[300]; /* what is wrong */
 } rank;
 
@@ -79,7 +79,7 @@ static uint32_t value(int64_t row, int64_t column) { return (uint32_t)(1000 + ro
 
 /* --- Tensors ------------------------------------------------------------------------------------------------------ */
 
-/* What a rank has of the whole, cut by the chunk rule along a dim. */
+/* A rank's part of the whole, cut by the chunk rule along a dim. */
 static reshard_box part_of(const rank *me, int dim) {
   reshard_box box = {.offset = {0, 0}, .extent = {ROWS, COLUMNS}};
   int64_t size = whole_shape[dim], chunk = rs_ceil_div(size, me->n);

@@ -3,6 +3,7 @@
 #include "device/stream.h"
 
 #include "simt/simt.h"
+#include "support/fixtures/draw.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -16,26 +17,17 @@
 
 #define OK(call) assert_int_equal((call), 0)
 
-static uint64_t state;
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
-
 enum { ROOM = 256 << 10 };
 
 /* A device with memory to copy from and to, what the host knows of it, and two streams. */
-typedef struct bed {
+typedef struct fixture {
   rs_device *device;
   char *from, *to;       /* of the device */
   char *source, *wanted; /* copies on the host */
   void *stream[2];
-} bed;
+} fixture;
 
-static void fill(bed *b) {
+static void fill(fixture *b) {
   for (int64_t i = 0; i < ROOM; i += 8) {
     uint64_t word = draw();
     memcpy(b->source + i, &word, 8);
@@ -45,8 +37,8 @@ static void fill(bed *b) {
   vg_poke(b->to, b->wanted, ROOM);
 }
 
-static bed begin(const vg_options *options) {
-  bed b = {0};
+static fixture begin(const vg_options *options) {
+  fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.device));
   OK(b.device->memory->alloc(b.device, ROOM, (void **)&b.from));
@@ -59,7 +51,7 @@ static bed begin(const vg_options *options) {
   return b;
 }
 
-static int end(bed *b) {
+static int end_machine(fixture *b) {
   for (int i = 0; i < 2; i++)
     b->device->streams->destroy(b->device, b->stream[i]);
   b->device->memory->free(b->device, b->from);
@@ -70,7 +62,7 @@ static int end(bed *b) {
   return vg_end();
 }
 
-static void check(bed *b, const char *what) {
+static void check(fixture *b, const char *what) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   for (int64_t i = 0; i < ROOM; i++)
@@ -88,14 +80,15 @@ static void naive(const char *src, char *dst, int32_t element, int naxes, const 
     naive(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
 }
 
-static void add(bed *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes, const rs_axis *axes) {
+static void add(fixture *b, rs_copies *copies, int64_t src, int64_t dst, int32_t element, int naxes,
+                const rs_axis *axes) {
   OK(rs_copies_add(copies, b->from + src, b->to + dst, element, naxes, axes));
   naive(b->source + src, b->wanted + dst, element, naxes, axes);
 }
 
 /* A copy of about 6 KiB to [dst, dst + 8 KiB): rows, a transpose, or long rows. */
 enum { PLACE = 8 << 10 };
-static void add_some(bed *b, rs_copies *copies, int64_t dst) {
+static void add_some(fixture *b, rs_copies *copies, int64_t dst) {
   int32_t element = 1 << below(5);
   int64_t src = below(64) * 16, shift = below(2) * element;
   int64_t n = 64 / element + below(30), m = 6000 / element / n;
@@ -113,8 +106,8 @@ static void add_some(bed *b, rs_copies *copies, int64_t dst) {
 static void several(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
-    state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    draw_state = seed;
+    fixture b = begin(&(vg_options){.seed = seed});
     rs_program *programs[70] = {NULL};
     int n = seed % 10 == 0 ? 70 : 1 + (int)below(6), made = 0;
     for (int i = 0; i < n; i++) {
@@ -140,7 +133,7 @@ static void several(void **test) {
     check(&b, "several");
     for (int i = 0; i < n; i++)
       b.device->work->release(b.device, programs[i]);
-    OK(end(&b));
+    OK(end_machine(&b));
   }
 }
 
@@ -148,8 +141,8 @@ static void several(void **test) {
 static void many(void **test) {
   (void)test;
   enum { MANY = 150 };
-  state = 3;
-  bed b = begin(NULL);
+  draw_state = 3;
+  fixture b = begin(NULL);
   rs_program *programs[MANY];
   for (int i = 0; i < MANY; i++) {
     rs_copies copies = {0};
@@ -165,7 +158,7 @@ static void many(void **test) {
   check(&b, "many");
   for (int i = 0; i < MANY; i++)
     b.device->work->release(b.device, programs[i]);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them, with a program of short ones: a
@@ -226,8 +219,8 @@ static void without_engine(void **test) {
 
 static void captured(void **test) {
   (void)test;
-  state = 11;
-  bed b = begin(NULL);
+  draw_state = 11;
+  fixture b = begin(NULL);
   rs_copies copies = {0};
   for (int i = 0; i < 4; i++)
     add_some(&b, &copies, PLACE * i);
@@ -263,7 +256,7 @@ static void captured(void **test) {
   b.device->work->release(b.device, once);
   b.device->work->release(b.device, program);
   rs_copies_free(&copies);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Copies that run once --- */
@@ -271,8 +264,8 @@ static void captured(void **test) {
 /* Programs that are made again and again, on two streams, without the host waiting in between. */
 static void once(void *user, const vg_options *options) {
   bool compare = user != NULL;
-  state = options->seed;
-  bed b = begin(options);
+  draw_state = options->seed;
+  fixture b = begin(options);
   rs_program *program = NULL;
   for (int k = 0; k < 24; k++) {
     rs_copies copies = {0};
@@ -288,7 +281,7 @@ static void once(void *user, const vg_options *options) {
     OK(b.device->streams->synchronize(b.device, b.stream[i]));
   if (compare)
     check(&b, "once");
-  int reports = end(&b);
+  int reports = end_machine(&b);
   if (compare)
     OK(reports);
 }
@@ -311,7 +304,7 @@ static void once_edges(void **test) {
 }
 
 typedef struct own_stream {
-  bed *b;
+  fixture *b;
   rs_program *program;
 } own_stream;
 
@@ -326,26 +319,26 @@ static void run_on_own_stream(void *user, int64_t rank) {
 static void once_by_two_threads(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
-    state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    draw_state = seed;
+    fixture b = begin(&(vg_options){.seed = seed});
     own_stream o = {&b, NULL};
     rs_copies copies = {0};
     add_some(&b, &copies, 0);
     OK(b.device->work->recompile(b.device, &copies, 0, &o.program));
     OK(b.device->work->run(b.device, 1, &o.program, cudaStreamPerThread));
-    crew_run(1, run_on_own_stream, &o);
+    rank_threads_run(1, run_on_own_stream, &o);
     OK(b.device->streams->synchronize(b.device, cudaStreamPerThread));
     b.device->work->release(b.device, o.program);
     rs_copies_free(&copies);
-    OK(end(&b));
+    OK(end_machine(&b));
   }
 }
 
-/* What suffices is used again: nothing is allocated and the host waits for nothing. */
+/* Memory that suffices is used again: nothing is allocated and the host waits for nothing. */
 static void once_again(void **test) {
   (void)test;
-  state = 17;
-  bed b = begin(&(vg_options){.policy = VG_IN_ORDER});
+  draw_state = 17;
+  fixture b = begin(&(vg_options){.policy = VG_IN_ORDER});
   rs_program *program = NULL;
   vg_counts before = vg_count();
   for (int k = 0; k < 200; k++) {
@@ -363,15 +356,15 @@ static void once_again(void **test) {
   assert_int_equal(vg_count().creates, before.creates);
   assert_int_equal(vg_count().host_syncs - before.host_syncs, 200); /* the test's own */
   b.device->work->release(b.device, program);
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Spans --- */
 
 static void spans(void **test) {
   (void)test;
-  state = 23;
-  bed b = begin(NULL);
+  draw_state = 23;
+  fixture b = begin(NULL);
   rs_span list[300];
   for (int k = 0; k < 12; k++) {
     int n = k == 0 ? 0 : k == 1 ? 1 : k == 2 ? 300 : (int)below(40);
@@ -392,13 +385,13 @@ static void spans(void **test) {
     OK(b.device->streams->synchronize(b.device, b.stream[0]));
     check(&b, "spans");
   }
-  OK(end(&b));
+  OK(end_machine(&b));
 }
 
 /* --- Faults --- */
 
 /* Everything once; the first failure ends it. */
-static reshard_status everything(bed *b, rs_program **program, rs_program **kept) {
+static reshard_status everything(fixture *b, rs_program **program, rs_program **kept) {
   rs_copies copies = {0};
   rs_axis rows[2] = {{30, 200, 100}, {100, 1, 1}};
   add(b, &copies, 8, PLACE, 1, 2, rows);
@@ -424,8 +417,8 @@ static void faults(void **test) {
   bool more = true;
   int failures = 0;
   for (int64_t k = 1; more; k++) {
-    state = 31;
-    bed b = begin(NULL);
+    draw_state = 31;
+    fixture b = begin(NULL);
     rs_program *program = NULL, *kept = NULL;
     vg_fail(NULL, k, false, 0);
     reshard_status status = everything(&b, &program, &kept);
@@ -443,7 +436,7 @@ static void faults(void **test) {
     check(&b, "faults");
     b.device->work->release(b.device, program);
     b.device->work->release(b.device, kept);
-    OK(end(&b));
+    OK(end_machine(&b));
     assert_true(k < 500);
   }
   assert_true(failures > 25);

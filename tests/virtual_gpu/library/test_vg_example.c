@@ -15,7 +15,7 @@
 typedef int example(int argc, char **argv);
 example fsdp_tp_main, hsdp_tp_main; /* the examples' main */
 
-static void run(example *main_of, int gpus, vg_policy policy, uint64_t seed) {
+static void run_example(example *main_of, int gpus, vg_policy policy, uint64_t seed) {
   char directory[256];
   char *argv[] = {(char[]){"example"}, directory, (char[]){"cuda:0"}, (char[]){"cuda:1"}, NULL};
   vg_options options = {.devices = gpus, .seed = seed, .policy = policy};
@@ -31,7 +31,7 @@ static void run(example *main_of, int gpus, vg_policy policy, uint64_t seed) {
 static void run_all(example *main_of) {
   for (int policy = VG_RANDOM; policy <= VG_IN_ORDER; policy++)
     for (int gpus = 1; gpus <= 2; gpus++)
-      run(main_of, gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
+      run_example(main_of, gpus, (vg_policy)policy, (uint64_t)(policy * 10 + gpus));
 }
 
 static void test_fsdp_tp(void **state) {

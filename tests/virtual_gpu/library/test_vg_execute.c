@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "support/fixtures/rank_threads.h"
-#include "support/devices/streamed.h"
+#include "support/fixtures/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <stdlib.h>
@@ -104,31 +104,31 @@ static int close_machine(machine *m) {
   return vg_end();
 }
 
-static streamed options_on(machine *m, int executes) {
-  return (streamed){.devices = m->devices,
-                    .executes = executes,
-                    .capture = capture,
-                    .captured = captured,
-                    .launch = launch,
-                    .end = end_graph,
-                    .user = m,
-                    .watch = watch,
-                    .touch = touch,
-                    .calm = calm};
+static stream_case options_on(machine *m, int executes) {
+  return (stream_case){.devices = m->devices,
+                       .executes = executes,
+                       .capture = capture,
+                       .captured = captured,
+                       .launch = launch,
+                       .end = end_graph,
+                       .user = m,
+                       .watch = watch,
+                       .touch = touch,
+                       .calm = calm};
 }
 
-/* What a seed has: ways to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
-static streamed drawn(machine *m, uint64_t seed, bool full) {
-  streamed s = options_on(m, 3);
+/* The case of a seed: its way to drive, ranks and devices. In full: 2 to 16 GPUs, and one rank to three on each. */
+static stream_case drawn(machine *m, uint64_t seed, bool full) {
+  stream_case s = options_on(m, 3);
   s.ndevices = full ? m->n : seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1;
   s.ranks = full ? rs_min(m->n * (1 + (int64_t)(seed / 7 % 3)), 20) : 1 + (int64_t)(seed % 8);
   s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   if (seed % 11 == 0)
     s.path = RESHARD_PATH_AUTO;
-  s.drive = (streamed_drive)(seed / 3 % 4);
+  s.drive = (stream_drive)(seed / 3 % 4);
   s.rebind = seed % 5 == 0;
   s.rounds = seed % 3 != 0;
-  s.shared_handle = seed % 7 == 0 && s.drive != STREAMED_GRAPH;
+  s.shared_handle = seed % 7 == 0 && s.drive != STREAM_GRAPH;
   s.handle = !s.shared_handle || seed % 14 == 0 ? NULL : cudaStreamPerThread;
   return s;
 }
@@ -143,12 +143,12 @@ static void test_random(void **state) {
     assert_true(open_machine(&m, &(vg_options){.seed = seed,
                                                .no_peers = seed % 11 == 0,
                                                .devices = vg_proving() ? 2 + (int)(seed % (MOST_DEVICES - 1)) : 0}));
-    streamed s = drawn(&m, seed, vg_proving());
-    if (!streamed_seed(&s, seed, &why, NULL))
+    stream_case s = drawn(&m, seed, vg_proving());
+    if (!stream_case_run_seed(&s, seed, &why, NULL))
       fail_msg("%s", why.at);
     executed += s.executed;
     in_rounds += s.rounds_most > 1 && s.path == RESHARD_PATH_PACKED;
-    replayed += s.drive == STREAMED_GRAPH ? s.executed : 0;
+    replayed += s.drive == STREAM_GRAPH ? s.executed : 0;
     if (close_machine(&m) != 0)
       fail_msg("seed %llu: %d reports, %s", (unsigned long long)seed, vg_reports(), vg_report(0));
     assert_int_equal(m.costs, 0);
@@ -162,19 +162,19 @@ static void test_random(void **state) {
 /* --- Edges ------------------------------------------------------------------------------------------------------ */
 
 static void scenario(void *user, const vg_options *options) {
-  const streamed_way *way = user;
+  const stream_way *way = user;
   cli_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
-    streamed s = options_on(&m, vg_proving() ? 2 : 1);
-    (void)streamed_run_way(&s, way, &why, NULL);
+    stream_case s = options_on(&m, vg_proving() ? 2 : 1);
+    (void)stream_way_run(&s, way, &why, NULL);
   }
   (void)close_machine(&m);
   free(why.at);
 }
 
-static vg_edge_result edges_of(const streamed_way *way) {
-  streamed_way copy = *way;
+static vg_edge_result edges_of(const stream_way *way) {
+  stream_way copy = *way;
   vg_edge_result r = vg_for_each_edge(
       &(vg_edge_search){.path = way->name, .run = scenario, .user = &copy, .options = {.seed = 1}, .seeds = 1});
   assert_int_equal(r.false_alarms, 0);
@@ -189,9 +189,9 @@ static void failing_scenario(void *user, const vg_options *options) {
   cli_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
-    streamed s = options_on(&m, 1);
+    stream_case s = options_on(&m, 1);
     vg_fail("cudaStreamWaitEvent", 3, false, 0);
-    (void)streamed_run_way(&s, user, &why, NULL);
+    (void)stream_way_run(&s, user, &why, NULL);
     vg_fail(NULL, 0, false, 0);
   }
   (void)close_machine(&m);
@@ -205,10 +205,10 @@ static void test_edges_of_failures(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int i = 0; i < 2; i++) {
-    streamed_way way = streamed_ways[0];
-    for (int w = 0; w < streamed_nways; w++)
-      if (strcmp(streamed_ways[w].name, "rounds") == 0)
-        way = streamed_ways[w];
+    stream_way way = stream_ways[0];
+    for (int w = 0; w < stream_nways; w++)
+      if (strcmp(stream_ways[w].name, "rounds") == 0)
+        way = stream_ways[w];
     vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
         .path = paths[i], .run = failing_scenario, .user = &way, .options = {.seed = 1}, .seeds = 5, .only = names[i]});
     assert_int_equal(r.false_alarms, 0);
@@ -223,13 +223,13 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   vg_quiet(true);
-  for (int i = 0; i < streamed_nways; i += SPARSE) {
-    streamed_way way = streamed_ways[i];
+  for (int i = 0; i < stream_nways; i += SPARSE) {
+    stream_way way = stream_ways[i];
     char name[100];
-    for (int graph = 0; graph <= (way.drive == STREAMED_ALL && SPARSE == 1); graph++) {
-      snprintf(name, sizeof name, "%s%s", streamed_ways[i].name, graph ? ", graph" : "");
+    for (int graph = 0; graph <= (way.drive == STREAM_ALL && SPARSE == 1); graph++) {
+      snprintf(name, sizeof name, "%s%s", stream_ways[i].name, graph ? ", graph" : "");
       way.name = name;
-      way.drive = graph ? STREAMED_GRAPH : way.drive;
+      way.drive = graph ? STREAM_GRAPH : way.drive;
       vg_edge_result r = edges_of(&way);
       uses += r.uses;
       found += r.found;
@@ -247,13 +247,13 @@ static const char *const failing[] = {NULL,          "cudaLaunchKernel", "cudaEv
                                       "cudaMalloc*", "cudaEventCreate*", "cudaStreamCreate*"};
 
 /* The k-th call fails. False when there were not so many. */
-static bool fault(const streamed_way *way, const char *name, int64_t k) {
+static bool fault(const stream_way *way, const char *name, int64_t k) {
   cli_text why = {0};
   machine m;
   assert_true(open_machine(&m, &(vg_options){.seed = (uint64_t)k}));
-  streamed s = options_on(&m, 2);
+  stream_case s = options_on(&m, 2);
   vg_fail(name, k, name != NULL, 0);
-  bool right = streamed_run_way(&s, way, &why, NULL);
+  bool right = stream_way_run(&s, way, &why, NULL);
   calm(&m);
   if (close_machine(&m) != 0)
     fail_msg("%s, call %lld of %s fails: %s", way->name, (long long)k, name != NULL ? name : "all", vg_report(0));
@@ -269,9 +269,9 @@ static void test_faults(void **state) {
     skip();
   int64_t runs = 0;
   vg_quiet(true);
-  for (int i = 0; i < streamed_nways; i++)
+  for (int i = 0; i < stream_nways; i++)
     for (size_t f = 0; f < sizeof failing / sizeof *failing; f++)
-      for (int64_t k = 1; fault(&streamed_ways[i], failing[f], k); runs++)
+      for (int64_t k = 1; fault(&stream_ways[i], failing[f], k); runs++)
         k += SPARSE + k / (f == 0 ? 16 : 4);
   vg_quiet(false);
   printf("%lld runs\n", (long long)runs);

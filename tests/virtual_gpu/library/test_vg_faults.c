@@ -62,7 +62,7 @@ static void open_world(world *w) {
     (void)reshard_nccl_unique_id(w->id[i]);
   for (int64_t r = 0; r < w->n; r++)
     w->ranks[r] = (rank){.world = w, .number = r, .n = w->n};
-  crew_run(w->n, open_rank, w);
+  rank_threads_run(w->n, open_rank, w);
   if (w->kind != NCCL)
     open_local(w);
 }
@@ -83,7 +83,7 @@ static void call_rank(void *user, int64_t r) {
     return;
   if (w->victim == r)
     vg_fail_here(w->function, w->k, w->from_then_on, w->error);
-  crew_note(&me->result, w->call->call(me));
+  rank_result_set(&me->result, w->call->call(me));
 }
 
 static bool any_failed(const world *w) {
@@ -93,7 +93,7 @@ static bool any_failed(const world *w) {
   return false;
 }
 
-/* What a user does then: what has reached a stream may wait for a rank for ever. */
+/* Cleans up as a user does: work on a stream may wait for a rank for ever. */
 static void abort_nccl(rank *me) {
   if (me->comm != NULL)
     (void)reshard_comm_abort(me->comm);
@@ -229,22 +229,22 @@ static void judge(world *w, int64_t failed, double seconds) {
 /* Was anything wrong? */
 static bool run_once(world *w) {
   open_world(w);
-  crew_run(w->n, prepare_rank, w);
+  rank_threads_run(w->n, prepare_rank, w);
   double start = now();
-  crew_run(w->n, call_rank, w);
+  rank_threads_run(w->n, call_rank, w);
   double seconds = now() - start;
   w->failed = vg_failed();
   vg_fail(NULL, 0, false, 0);
-  crew_run(w->n, settle_rank, w);
-  crew_run(w->n, check_rank, w);
+  rank_threads_run(w->n, settle_rank, w);
+  rank_threads_run(w->n, check_rank, w);
   judge(w, w->failed, seconds);
-  crew_run(w->n, drop_rank, w);
+  rank_threads_run(w->n, drop_rank, w);
   for (int64_t r = 0; r < w->n && w->absent >= 0 && w->kind != NCCL; r++)
     reshard_comm_destroy(w->ranks[r].comm);
   if (w->absent >= 0 && w->kind != NCCL)
     open_local(w);
-  crew_run(w->n, work_rank, w);
-  crew_run(w->n, close_rank, w);
+  rank_threads_run(w->n, work_rank, w);
+  rank_threads_run(w->n, close_rank, w);
   /* Where nothing works any more nobody can wait for what a lost device did. */
   bool lost = w->function == NULL && w->from_then_on;
   int reports = vg_end(), allowed = lost ? vg_reports_with("free while in use") : 0;
@@ -256,7 +256,7 @@ static bool run_once(world *w) {
 
 /* False when there were not so many calls to fail. Counts what was wrong; where that may be a deadline that a busy
  * machine has missed, what is wrong with a long one. */
-static bool run(world *w, int64_t *wrong) {
+static bool run_call(world *w, int64_t *wrong) {
   int64_t timeout_ms = w->timeout_ms;
   bool bad = run_once(w);
   if (bad && timeout_ms == DEADLINE_MS) {
@@ -308,7 +308,7 @@ static void sweep(world *w, int f, int64_t *wrong) {
   w->function = faults[f].function;
   w->error = faults[f].error;
   w->from_then_on = faults[f].from_then_on;
-  for (w->k = 1; run(w, wrong); w->k += 1 + step * (1 + w->k / 4))
+  for (w->k = 1; run_call(w, wrong); w->k += 1 + step * (1 + w->k / 4))
     runs++;
   vg_prove("faults|%s%s%s, %s|%s|%s|%lld|%lld", w->call->name, w->call->way[0] != '\0' ? ", " : "", w->call->way,
            kind_names[w->kind], faults[f].what, w->from_then_on ? "from then on" : "once", (long long)runs,
@@ -355,7 +355,7 @@ static void test_absent(void **state) {
       world w = {.call = &calls[c], .kind = (kind)k, .n = RANKS, .victim = -1, .timeout_ms = DEADLINE_MS};
       w.absent = c % RANKS;
       int64_t before = wrong;
-      run(&w, &wrong);
+      run_call(&w, &wrong);
       vg_prove("faults|%s%s%s, %s|a rank never comes||1|%d", w.call->name, w.call->way[0] != '\0' ? ", " : "",
                w.call->way, kind_names[k], (int)(wrong == before));
     }

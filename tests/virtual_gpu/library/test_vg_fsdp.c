@@ -28,7 +28,7 @@ typedef struct rank {
   cudaEvent_t gathered[LAYERS];
   unsigned char *shards, *output; /* of the device: LAYERS of each; the output has SEEN bytes of each rank's part */
   reshard_memory_stats stats;
-  crew_result result;
+  rank_result result;
 } rank;
 
 typedef struct world {
@@ -111,7 +111,7 @@ static reshard_status run_rank(rank *r, int steps) {
 
 static void rank_body(void *user, int64_t i) {
   world *w = user;
-  crew_note(&w->ranks[i].result, run_rank(&w->ranks[i], w->steps));
+  rank_result_set(&w->ranks[i].result, run_rank(&w->ranks[i], w->steps));
 }
 
 static void open_world(world *w, const vg_options *options) {
@@ -170,7 +170,7 @@ static void close_world(world *w) {
 static void run_world(void *user, const vg_options *options) {
   world *w = user;
   open_world(w, options);
-  crew_run(RANKS, rank_body, w);
+  rank_threads_run(RANKS, rank_body, w);
   for (int i = 0; i < RANKS; i++) {
     if (w->ranks[i].result.status != RESHARD_SUCCESS)
       fail_msg("rank %d: %s", i, w->ranks[i].result.text);

@@ -1,4 +1,4 @@
-/* What a transfer takes of a GPU's memory: the workspace that the plan tells, and the tables of its programs. */
+/* Memory of a transfer on a GPU: the workspace that the plan tells, and the tables of its programs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ typedef struct world {
   int64_t limit;
   bool strided; /* rows of the arrays are longer than they are used: nothing goes in place */
   reshard_comm comms[RANKS];
-  crew_result result[RANKS];
+  rank_result result[RANKS];
   size_t promised[RANKS], taken[RANKS], extra[RANKS];
 } world;
 
@@ -72,7 +72,7 @@ static void rank_body(void *user, int64_t rank) {
     status = reshard_plan_workspace(plan, &w->promised[rank]);
   if (status == RESHARD_SUCCESS)
     status = work(w, rank, plan, src, dst, stream);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   reshard_plan_destroy(plan);
   reshard_layout_release(rows);
   reshard_layout_release(columns);
@@ -81,7 +81,7 @@ static void rank_body(void *user, int64_t rank) {
   cudaStreamDestroy(stream);
 }
 
-static void run(reshard_path path, int64_t limit, bool strided) {
+static void run_transfer(reshard_path path, int64_t limit, bool strided) {
   world w = {.path = path, .limit = limit, .strided = strided};
   reshard_device devices[RANKS];
   vg_begin(&(vg_options){.devices = RANKS, .seed = (uint64_t)limit});
@@ -92,8 +92,8 @@ static void run(reshard_path path, int64_t limit, bool strided) {
   }
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = RANKS};
   assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comms), RESHARD_SUCCESS);
-  crew_run(RANKS, rank_body, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+  rank_threads_run(RANKS, rank_body, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
   for (int r = 0; r < RANKS; r++) {
     size_t most = path == RESHARD_PATH_DIRECT ? 0 : w.promised[r];
     if (w.taken[r] > most || w.extra[r] > most + TABLES || w.extra[r] < w.taken[r] ||
@@ -109,10 +109,10 @@ static void run(reshard_path path, int64_t limit, bool strided) {
 static void test_workspace(void **state) {
   (void)state;
   for (int strided = 0; strided < 2; strided++) {
-    run(RESHARD_PATH_DIRECT, 0, strided);
-    run(RESHARD_PATH_PACKED, 0, strided);
-    run(RESHARD_PATH_PACKED, 1 << 20, strided);
-    run(RESHARD_PATH_PACKED, 256 << 10, strided);
+    run_transfer(RESHARD_PATH_DIRECT, 0, strided);
+    run_transfer(RESHARD_PATH_PACKED, 0, strided);
+    run_transfer(RESHARD_PATH_PACKED, 1 << 20, strided);
+    run_transfer(RESHARD_PATH_PACKED, 256 << 10, strided);
   }
 }
 

@@ -26,14 +26,14 @@
 enum { ROWS = 40, COLUMNS = 30, NUMBERS = ROWS * COLUMNS, BYTES = 4 * NUMBERS };
 static const int64_t shape[2] = {ROWS, COLUMNS};
 
-typedef struct scene {
+typedef struct fixture {
   bool check;  /* data, too */
   bool turned; /* the tensors that are moved are views: columns of what was rows */
   reshard_move_options options;
   reshard_device cpu, gpus[2];
   cudaStream_t streams[2]; /* of each GPU */
   void *scratch[2];        /* memory of each GPU */
-} scene;
+} fixture;
 
 /* Each stream gets memory of its own: else it comes after another one for the sake of its memory, too. */
 static void warm(reshard_device device, void *user) {
@@ -48,7 +48,7 @@ static void warm(reshard_device device, void *user) {
     reshard_tensor_release(tensors[i]);
 }
 
-static void enter(scene *s, const vg_options *options) {
+static void enter(fixture *s, const vg_options *options) {
   vg_begin(options);
   GOOD(reshard_device_create("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1}, &s->cpu));
   for (int i = 0; i < 2; i++) {
@@ -64,7 +64,7 @@ static void enter(scene *s, const vg_options *options) {
   CUDA(cudaSetDevice(0));
 }
 
-static void leave(scene *s) {
+static void leave(fixture *s) {
   reshard_device_release(s->cpu);
   for (int i = 0; i < 2; i++) {
     reshard_device_release(s->gpus[i]);
@@ -112,7 +112,7 @@ static reshard_tensor lend_pinned(void) {
 }
 
 /* A tensor of a GPU with a pattern in it, that stream writes now. */
-static reshard_tensor on_gpu(scene *s, int gpu, int salt) {
+static reshard_tensor on_gpu(fixture *s, int gpu, int salt) {
   reshard_tensor tensor;
   void *pinned;
   GOOD(reshard_tensor_create_on(s->gpus[gpu], RESHARD_F32, 2, shape, s->streams[gpu], &tensor));
@@ -128,7 +128,7 @@ static reshard_tensor on_gpu(scene *s, int gpu, int salt) {
 }
 
 /* A tree of a tensor, whose reference is taken over, or of a view of it. */
-static reshard_tree tree_of(scene *s, reshard_tensor tensor) {
+static reshard_tree tree_of(fixture *s, reshard_tensor tensor) {
   reshard_tensor view;
   if (!s->turned)
     return leaf_of(tensor);
@@ -138,14 +138,14 @@ static reshard_tree tree_of(scene *s, reshard_tensor tensor) {
 }
 
 /* Memory is read in the order of stream. */
-static void use(scene *s, int gpu, reshard_tree tree) {
+static void use_tensors(fixture *s, int gpu, reshard_tree tree) {
   CUDA(cudaMemcpyAsync(s->scratch[gpu], data_of(tensor_of(tree)), BYTES, cudaMemcpyDefault, s->streams[gpu]));
 }
 
 /* And by the host, which waits for stream, where data is looked at. */
-static void assert_data(scene *s, int gpu, reshard_tree tree, int salt) {
+static void assert_data(fixture *s, int gpu, reshard_tree tree, int salt) {
   unsigned char copy[BYTES];
-  use(s, gpu, tree);
+  use_tensors(s, gpu, tree);
   if (!s->check)
     return;
   CUDA(cudaStreamSynchronize(s->streams[gpu]));
@@ -158,7 +158,7 @@ static void assert_data(scene *s, int gpu, reshard_tree tree, int salt) {
 }
 
 /* host_syncs: waits of the host, -1: any number. */
-static reshard_tree move_to(scene *s, reshard_tree tree, reshard_device device, int gpu, int64_t host_syncs) {
+static reshard_tree move_to(fixture *s, reshard_tree tree, reshard_device device, int gpu, int64_t host_syncs) {
   reshard_tree moved;
   vg_counts before = vg_count();
   GOOD(reshard_tree_to(tree, device, s->streams[gpu], &s->options, &moved));
@@ -171,7 +171,7 @@ static reshard_tree move_to(scene *s, reshard_tree tree, reshard_device device, 
 
 /* Pageable memory: read when the call returns, so that it can be written to and freed at once. */
 static void in_pageable(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   for (int i = 0; i < 3; i++) {
     reshard_tensor tensor;
@@ -189,7 +189,7 @@ static void in_pageable(void *user, const vg_options *options) {
 
 /* Pinned memory that stream writes before and after the move. */
 static void in_pinned(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tensor first = on_gpu(s, 0, 1), second = on_gpu(s, 0, 2), pinned = lend_pinned();
   void *memory = data_of(pinned);
@@ -211,7 +211,7 @@ static void in_pinned(void *user, const vg_options *options) {
 /* Lent pinned memory, filled by the host, that is let go of right after the call; a later call finds that it is not
  * used any more. The copies need not wait for stream. */
 static void in_lent(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   s->options.sources_ready = 1;
   for (int i = 0; i < 4; i++) {
@@ -220,7 +220,7 @@ static void in_lent(void *user, const vg_options *options) {
     vg_host_write(data_of(pinned), BYTES);
     reshard_tree tree = tree_of(s, pinned), moved = move_to(s, tree, s->gpus[0], 0, -1);
     reshard_tree_release(tree);
-    use(s, 0, moved);
+    use_tensors(s, 0, moved);
     if (i == 2)
       assert_data(s, 0, moved, i);
     reshard_tree_release(moved);
@@ -231,7 +231,7 @@ static void in_lent(void *user, const vg_options *options) {
 /* From a GPU into pinned memory: the source is written before and after, and let go of; the result is used by stream,
  * and by the host when stream is past it. */
 static void out_pinned(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tensor source = on_gpu(s, 0, 4);
   for (int i = 0; i < 3; i++) {
@@ -245,7 +245,7 @@ static void out_pinned(void *user, const vg_options *options) {
     assert_data(s, 0, moved, 4);
     if (s->check)
       vg_host_read(data_of(tensor_of(moved)), BYTES);
-    use(s, 0, moved);
+    use_tensors(s, 0, moved);
     reshard_tree_release(moved); /* while stream reads it */
   }
   reshard_tensor_release(source);
@@ -254,7 +254,7 @@ static void out_pinned(void *user, const vg_options *options) {
 
 /* There and back through pinned memory, without a wait of the host in between. */
 static void there_and_back(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tensor source = on_gpu(s, 0, 5), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
@@ -272,7 +272,7 @@ static void there_and_back(void *user, const vg_options *options) {
 
 /* From a GPU into pageable memory: the one case in which the host waits. */
 static void out_pageable(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tensor source = on_gpu(s, 0, 3), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
@@ -293,7 +293,7 @@ static void out_pageable(void *user, const vg_options *options) {
 
 /* From one GPU to another: the source's memory is of the first one's stream, and used again there. */
 static void to_other(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   cudaEvent_t event;
   enter(s, options);
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -320,7 +320,7 @@ static void to_other(void *user, const vg_options *options) {
 
 /* A batch is moved while the one before is used; its memory comes back once stream is past it. */
 static void prefetch(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tree before = NULL;
   for (int i = 0; i < 5; i++) {
@@ -340,7 +340,7 @@ static void prefetch(void *user, const vg_options *options) {
 
 /* Cast in the order of stream: the source is written before and after. */
 static void cast(void *user, const vg_options *options) {
-  scene *s = user;
+  fixture *s = user;
   enter(s, options);
   reshard_tensor source = on_gpu(s, 0, 6), tensor;
   for (int i = 0; i < 2; i++) {
@@ -393,7 +393,7 @@ static void test_scenarios(void **state) {
   for (int i = 0; i < SCENARIOS; i++)
     for (int way = 0; way < 4; way++)
       for (uint64_t seed = 0; seed < 20; seed++) {
-        scene s = {.check = true, .turned = way % 2 != 0, .options = {RESHARD_MOVE_OPTIONS_INIT, way / 2, 0}};
+        fixture s = {.check = true, .turned = way % 2 != 0, .options = {RESHARD_MOVE_OPTIONS_INIT, way / 2, 0}};
         scenarios[i].run(&s, &(vg_options){.devices = 2, .seed = seed});
         if (vg_reports() > 0)
           fail_msg("%s, way %d, seed %d", scenarios[i].name, way, (int)seed);
@@ -408,7 +408,7 @@ static void test_edges(void **state) {
   for (int i = 0; i < 2 * SCENARIOS; i++) {
     if (!scenarios[i / 2].edges)
       continue;
-    scene s = {.turned = i % 2 != 0, .options = {RESHARD_MOVE_OPTIONS_INIT, 0, 0}};
+    fixture s = {.turned = i % 2 != 0, .options = {RESHARD_MOVE_OPTIONS_INIT, 0, 0}};
     char path[64];
     snprintf(path, sizeof path, "move: %s%s", scenarios[i / 2].name, s.turned ? " (turned)" : "");
     vg_edge_result result = vg_for_each_edge(&(vg_edge_search){.path = path,

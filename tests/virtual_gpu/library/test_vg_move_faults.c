@@ -122,14 +122,14 @@ static void check(const world *w) {
   }
 }
 
-typedef struct scene {
+typedef struct fault_case {
   const char *name;
   int from, to;
   bool from_then_on; /* not between two GPUs: one that is lost may not come back while memory of the other is freed */
-} scene;
+} fault_case;
 
 /* One run with the k-th call failing; whether there are so many. */
-static bool run(const scene *s, int64_t k) {
+static bool run_fault_case(const fault_case *s, int64_t k) {
   world w;
   reshard_tree moved = NULL;
   enter(&w, (uint64_t)k);
@@ -159,16 +159,16 @@ static bool run(const scene *s, int64_t k) {
 
 static void test_faults(void **state) {
   (void)state;
-  static const scene scenes[] = {{"in", HOST, 0, false},
-                                 {"out", 0, HOST, false},
-                                 {"over", 0, 1, false},
-                                 {"in", HOST, 0, true},
-                                 {"out", 0, HOST, true}};
-  for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
+  static const fault_case cases[] = {{"in", HOST, 0, false},
+                                     {"out", 0, HOST, false},
+                                     {"over", 0, 1, false},
+                                     {"in", HOST, 0, true},
+                                     {"out", 0, HOST, true}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     int64_t k = 1;
-    while (run(&scenes[i], k))
+    while (run_fault_case(&cases[i], k))
       k++;
-    print_message("%s: %d calls%s\n", scenes[i].name, (int)k - 1, scenes[i].from_then_on ? ", and all after each" : "");
+    print_message("%s: %d calls%s\n", cases[i].name, (int)k - 1, cases[i].from_then_on ? ", and all after each" : "");
     assert_true(k > 20);
   }
 }

@@ -22,14 +22,14 @@ enum { RANKS = 3, ROWS = 5, COLUMNS = 7 };
 static const int64_t shape[2] = {ROWS, COLUMNS};
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
 
-typedef struct scene {
+typedef struct fixture {
   reshard_device cpu, gpus[2];
   cudaStream_t stream;
   reshard_comm comms[RANKS];
   reshard_sharder sharders[RANKS];
-} scene;
+} fixture;
 
-static void enter(scene *s, uint64_t seed) {
+static void enter(fixture *s, uint64_t seed) {
   vg_begin(&(vg_options){.devices = 2, .seed = seed});
   GOOD(reshard_device_create("cpu", &(reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 1}, &s->cpu));
   GOOD(reshard_device_create("cuda:0", NULL, &s->gpus[0]));
@@ -42,7 +42,7 @@ static void enter(scene *s, uint64_t seed) {
     GOOD(reshard_sharder_create(s->comms[r], &options, &s->sharders[r]));
 }
 
-static void leave(scene *s) {
+static void leave(fixture *s) {
   for (int r = 0; r < RANKS; r++) {
     reshard_sharder_destroy(s->sharders[r]);
     reshard_comm_destroy(s->comms[r]);
@@ -68,7 +68,7 @@ static reshard_sharded_tensor sharded_at(reshard_tree tree, const char *path) {
 }
 
 /* A rank's arrays of a layout on the CPU: pieces of one buffer, in which element i is rank * 100 + i. */
-static reshard_tree on_cpu(scene *s, const char *text, int rank) {
+static reshard_tree on_cpu(fixture *s, const char *text, int rank) {
   reshard_layout layout;
   reshard_sharded_tensor tensor;
   reshard_tensor buffer, arrays[8];
@@ -97,7 +97,7 @@ static reshard_tree on_cpu(scene *s, const char *text, int rank) {
 }
 
 /* Where all arrays are, what is in them (as f64 or f32), and what the metadata say of it. */
-static void check(scene *s, reshard_sharded_tensor is, reshard_sharded_tensor was, int rank, reshard_device_type type,
+static void check(fixture *s, reshard_sharded_tensor is, reshard_sharded_tensor was, int rank, reshard_device_type type,
                   reshard_dtype dtype) {
   int64_t at = 0;
   const char *end = NULL;
@@ -136,7 +136,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 static void test_there_and_back(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
-    scene s;
+    fixture s;
     enter(&s, seed);
     for (int r = 0; r < RANKS; r++) {
       reshard_tree root = dict(), moved, cast, back, none = NULL;
@@ -171,7 +171,7 @@ static void test_dtensor(void **state) {
   (void)state;
   const int64_t one = 1, rank = 2;
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
-  scene s;
+  fixture s;
   enter(&s, 3);
   for (int r = 0; r < RANKS; r++) { /* the mesh has one of the ranks */
     reshard_mesh mesh;
@@ -206,7 +206,7 @@ static void test_dtensor(void **state) {
 /* A communicator of the CPU has no tensors on a GPU. */
 static void test_cpu_alone(void **state) {
   (void)state;
-  scene s;
+  fixture s;
   enter(&s, 4);
   reshard_comm comm;
   reshard_sharder sharder;
@@ -234,7 +234,7 @@ static void test_cpu_alone(void **state) {
 /* _recursive_to leaves them. */
 static void test_sets_stay(void **state) {
   (void)state;
-  scene s;
+  fixture s;
   enter(&s, 5);
   reshard_tree members, moved;
   reshard_tensor in, beside;

@@ -9,8 +9,9 @@
 
 #include "bench/verify/case_binding.h"
 #include "comm/comm.h"
-#include "support/devices/streamed.h"
+#include "nccl_rank.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/stream_ways.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -23,7 +24,7 @@ typedef struct world {
   int64_t n, timeout_ms;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_comm comm[MOST];
-  crew_result result[MOST];
+  rank_result result[MOST];
   const case_plan *c;
   bool check; /* the data */
   bool graph; /* captured once, by each rank, and launched for each execute */
@@ -36,26 +37,19 @@ static void begin(int devices, uint64_t seed) { vg_begin(&(vg_options){.devices 
 
 static void open_rank(void *user, int64_t rank) {
   world *w = user;
-  reshard_device device = NULL;
-  char name[32];
-  snprintf(name, sizeof name, "cuda:%d", (int)rank);
-  reshard_status status = reshard_device_create(name, NULL, &device);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_create_nccl(w->id, w->n, rank, device, w->timeout_ms, &w->comm[rank]);
-  reshard_device_release(device);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, w->timeout_ms, &w->comm[rank]));
 }
 
 static void open_world(world *w, int64_t n, int64_t timeout_ms) {
   *w = (world){.n = n, .timeout_ms = timeout_ms};
   assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
-  crew_run(n, open_rank, w);
-  crew_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
+  rank_threads_run(n, open_rank, w);
+  rank_results_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
 }
 
 static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
 
-static void close_world(world *w) { crew_run(w->n, close_rank, w); }
+static void close_world(world *w) { rank_threads_run(w->n, close_rank, w); }
 
 /* --- Random cases ----------------------------------------------------------------------------------------------- */
 
@@ -101,7 +95,7 @@ static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cu
   return status;
 }
 
-/* What a user does whose rank fails: the others are not to wait for it, and nothing is left on its stream. */
+/* Cleans up as a user whose rank fails: the others do not wait for it, and nothing is left on its stream. */
 static void give_up(world *w, cudaStream_t stream) {
   for (int64_t r = 0; r < w->n; r++)
     reshard_comm_abort(w->comm[r]);
@@ -152,7 +146,7 @@ static void case_rank(void *user, int64_t rank) {
     status = capture(transfer, stream, &graph);
   for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)
     status = turn(w, rank, transfer, graph, &src, &dst, stream, k + 1);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   if (status != RESHARD_SUCCESS)
     give_up(w, stream);
   if (graph != NULL)
@@ -181,7 +175,7 @@ static void test_random(void **state) {
     uint64_t seed = vg_first_seed() + (uint64_t)i;
     make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, &c);
     if (seed % 3 != 0)
-      streamed_force_rounds(&c);
+      stream_case_force_rounds(&c);
     begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
     w.c = &c;
@@ -190,8 +184,8 @@ static void test_random(void **state) {
     w.executes = 2;
     replayed += w.graph ? 2 : 0;
     bool rounds = false;
-    crew_run(w.n, case_rank, &w);
-    crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
+    rank_threads_run(w.n, case_rank, &w);
+    rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a random case");
     for (int64_t r = 0; r < w.n; r++) {
       reshard_comm_stats stats;
       rounds |= w.rounds[r] > 1;
@@ -214,7 +208,7 @@ static void test_random(void **state) {
 
 static void barrier_rank(void *user, int64_t rank) {
   world *w = user;
-  crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+  rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
 }
 
 static void gather_rank(void *user, int64_t rank) {
@@ -231,14 +225,14 @@ static void gather_rank(void *user, int64_t rank) {
         if (((const char *)all)[(size_t)r * bytes + i] != 'a' + r)
           status = RESHARD_ERROR_CORRUPT;
   }
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
 }
 
 static void mixed_rank(void *user, int64_t rank) {
   world *w = user;
   const void *all;
   char mine[64] = "";
-  crew_note(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
+  rank_result_set(&w->result[rank], w->comm[rank]->ops->allgather(w->comm[rank], mine, rank == 2 ? 64 : 1, &all));
 }
 
 static void test_records(void **state) {
@@ -246,12 +240,12 @@ static void test_records(void **state) {
   world w;
   begin(4, 1);
   open_world(&w, 4, 60000);
-  crew_run(4, gather_rank, &w);
-  crew_assert(4, w.result, RESHARD_SUCCESS, NULL, "records");
-  crew_run(4, mixed_rank, &w);
-  crew_assert(4, w.result, RESHARD_ERROR_MISMATCH, "different collective calls", "calls that do not match");
-  crew_run(4, barrier_rank, &w);
-  crew_assert(4, w.result, RESHARD_SUCCESS, NULL, "after that");
+  rank_threads_run(4, gather_rank, &w);
+  rank_results_assert(4, w.result, RESHARD_SUCCESS, NULL, "records");
+  rank_threads_run(4, mixed_rank, &w);
+  rank_results_assert(4, w.result, RESHARD_ERROR_MISMATCH, "different collective calls", "calls that do not match");
+  rank_threads_run(4, barrier_rank, &w);
+  rank_results_assert(4, w.result, RESHARD_SUCCESS, NULL, "after that");
   close_world(&w);
   assert_int_equal(vg_end(), 0);
 }
@@ -269,12 +263,12 @@ static void split_rank(void *user, int64_t rank) {
     mine.status = RESHARD_ERROR_OUT_OF_MEMORY;
     reshard_layout_parse("nonsense", 1, &(int64_t){1}, 1, &(reshard_layout){NULL}); /* a last error */
   }
-  crew_note(&s->w.result[rank], s->w.comm[rank]->ops->split(s->w.comm[rank], &mine, &s->sub[rank]));
+  rank_result_set(&s->w.result[rank], s->w.comm[rank]->ops->split(s->w.comm[rank], &mine, &s->sub[rank]));
 }
 
 static void sub_barrier_rank(void *user, int64_t rank) {
   split_world *s = user;
-  crew_note(&s->w.result[rank], s->sub[rank] != NULL ? reshard_comm_barrier(s->sub[rank]) : RESHARD_SUCCESS);
+  rank_result_set(&s->w.result[rank], s->sub[rank] != NULL ? reshard_comm_barrier(s->sub[rank]) : RESHARD_SUCCESS);
 }
 
 static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
@@ -284,8 +278,8 @@ static void test_split(void **state) {
   split_world s = {0};
   begin(5, 2);
   open_world(&s.w, 5, 60000);
-  crew_run(5, split_rank, &s);
-  crew_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
+  rank_threads_run(5, split_rank, &s);
+  rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
   static const int64_t place[] = {1, 1, 0, 0}; /* the larger key first */
   for (int64_t r = 0; r < 4; r++) {
     assert_int_equal(reshard_comm_size(s.sub[r]), 2);
@@ -295,17 +289,17 @@ static void test_split(void **state) {
   }
   assert_null(s.sub[4]);
   close_world(&s.w); /* the parts live on */
-  crew_run(5, sub_barrier_rank, &s);
-  crew_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "barriers of the parts");
-  crew_run(5, close_sub_rank, &s);
+  rank_threads_run(5, sub_barrier_rank, &s);
+  rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "barriers of the parts");
+  rank_threads_run(5, close_sub_rank, &s);
   assert_int_equal(vg_end(), 0);
 
   s = (split_world){.refuse = true};
   begin(5, 3);
   open_world(&s.w, 5, 60000);
   s.refuse = true;
-  crew_run(5, split_rank, &s);
-  crew_assert(5, s.w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: ", "a rank that failed");
+  rank_threads_run(5, split_rank, &s);
+  rank_results_assert(5, s.w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: ", "a rank that failed");
   close_world(&s.w);
   assert_int_equal(vg_end(), 0);
 }
@@ -330,12 +324,12 @@ static void test_same_gpu(void **state) {
 static void late_rank(void *user, int64_t rank) {
   world *w = user;
   if (rank == 0) {
-    crew_note(&w->result[0], RESHARD_ERROR_TIMEOUT);
+    rank_result_set(&w->result[0], RESHARD_ERROR_TIMEOUT);
     return;
   }
-  crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+  rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
   if (reshard_comm_barrier(w->comm[rank]) != RESHARD_ERROR_PEER)
-    crew_note(&w->result[rank], RESHARD_ERROR_INTERNAL);
+    rank_result_set(&w->result[rank], RESHARD_ERROR_INTERNAL);
 }
 
 static void test_deadline(void **state) {
@@ -343,7 +337,7 @@ static void test_deadline(void **state) {
   world w;
   begin(3, 5);
   open_world(&w, 3, 100);
-  crew_run(3, late_rank, &w);
+  rank_threads_run(3, late_rank, &w);
   for (int r = 1; r < 3; r++)
     assert_int_equal(w.result[r].status, RESHARD_ERROR_TIMEOUT);
   close_world(&w);
@@ -353,7 +347,7 @@ static void test_deadline(void **state) {
   w = (world){.n = 2, .timeout_ms = 100};
   begin(2, 6);
   assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-  crew_run(1, open_rank, &w);
+  rank_threads_run(1, open_rank, &w);
   assert_int_equal(w.result[0].status, RESHARD_ERROR_TIMEOUT);
   assert_non_null(strstr(w.result[0].text, "rank 0 of 2"));
   assert_int_equal(vg_end(), 0);
@@ -362,12 +356,12 @@ static void test_deadline(void **state) {
 static void abort_rank(void *user, int64_t rank) {
   world *w = user;
   if (rank == 0) {
-    crew_sleep_ms(50);
+    test_sleep_ms(50);
     for (int64_t r = 0; r < w->n; r++)
       reshard_comm_abort(w->comm[r]);
-    crew_note(&w->result[0], RESHARD_ERROR_PEER);
+    rank_result_set(&w->result[0], RESHARD_ERROR_PEER);
   } else {
-    crew_note(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+    rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
   }
 }
 
@@ -376,7 +370,7 @@ static void test_abort(void **state) {
   world w;
   begin(3, 7);
   open_world(&w, 3, 0);
-  crew_run(3, abort_rank, &w);
+  rank_threads_run(3, abort_rank, &w);
   for (int r = 1; r < 3; r++)
     assert_int_equal(w.result[r].status, RESHARD_ERROR_PEER);
   close_world(&w);
@@ -388,7 +382,7 @@ static void test_abort(void **state) {
 
 typedef struct edge_case {
   const char *path;
-  streamed_side src, dst;
+  stream_side src, dst;
   int64_t limit, window;
   bool graph;
   const case_plan *c;
@@ -402,7 +396,7 @@ static void edge_scenario(void *user, const vg_options *options) {
   w.c = e->c;
   w.graph = e->graph;
   w.executes = 2;
-  crew_run(3, case_rank, &w);
+  rank_threads_run(3, case_rank, &w);
   close_world(&w);
   vg_end();
 }
@@ -427,7 +421,7 @@ static void test_edges(void **state) {
   for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
     case_plan c;
     edge_case e = cases[i];
-    streamed_make(3, e.src, e.dst, e.limit, e.window, &c);
+    stream_case_make(3, e.src, e.dst, e.limit, e.window, &c);
     e.c = &c;
     vg_quiet(true);
     vg_edge_result result =

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "nccl_rank.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -34,7 +35,7 @@ typedef struct world {
   int64_t n, timeout_ms;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_comm comm[MOST];
-  crew_result result[MOST];
+  rank_result result[MOST];
   const way *way;
   bool graph, compare;
   int executes;
@@ -43,21 +44,14 @@ typedef struct world {
 
 static void open_rank(void *user, int64_t rank) {
   world *w = user;
-  reshard_device device = NULL;
-  char name[32];
-  snprintf(name, sizeof name, "cuda:%d", (int)rank);
-  reshard_status status = reshard_device_create(name, NULL, &device);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_create_nccl(w->id, w->n, rank, device, w->timeout_ms, &w->comm[rank]);
-  reshard_device_release(device);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, w->timeout_ms, &w->comm[rank]));
 }
 
 static void open_world(world *w, int64_t n, const way *way, int64_t timeout_ms) {
   *w = (world){.n = n, .timeout_ms = timeout_ms, .way = way, .executes = 2, .compare = true};
   assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
-  crew_run(n, open_rank, w);
-  crew_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
+  rank_threads_run(n, open_rank, w);
+  rank_results_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
 }
 
 static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
@@ -135,7 +129,7 @@ static void load(const way *way, int64_t rank, side *s, int seed, pinned *memory
 }
 
 /* A user reads what came. */
-static void use(const way *way, const side *s, pinned *memory, cudaStream_t stream) {
+static void use_arrays(const way *way, const side *s, pinned *memory, cudaStream_t stream) {
   for (int64_t t = 0; t < way->tensors; t++)
     cudaMemcpyAsync(pin(memory, s->bytes[t]), s->array[t], s->bytes[t], cudaMemcpyDeviceToHost, stream);
 }
@@ -176,8 +170,8 @@ static reshard_status create(world *w, int64_t rank, room *r) {
   return status;
 }
 
-/* What the transfer says of itself. */
-static reshard_status look(const world *w, int64_t rank, const room *r) {
+/* Checks the transfer's own account. */
+static reshard_status look_at_transfer(const world *w, int64_t rank, const room *r) {
   const way *way = w->way;
   reshard_transfer_info info;
   reshard_status status = reshard_transfer_get_info(r->transfer[0], &info);
@@ -197,7 +191,7 @@ static reshard_status look(const world *w, int64_t rank, const room *r) {
   return right && info.collective == RESHARD_COLLECTIVE_NONE ? RESHARD_SUCCESS : RESHARD_ERROR_INTERNAL;
 }
 
-static reshard_status compare(const way *way, const room *r) {
+static reshard_status compare_arrays(const way *way, const room *r) {
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t t = 0; t < way->tensors; t++) {
     size_t n = r->dst[0].bytes[t];
@@ -236,11 +230,11 @@ static reshard_status work(world *w, int64_t rank, room *r) {
     for (int i = 0; i < (w->compare ? 2 : 1) && status == RESHARD_SUCCESS; i++) {
       load(w->way, 7, &r->dst[i], k, &r->memory, r->stream);
       status = execute(r, i, i == 0 ? graph : NULL);
-      use(w->way, &r->dst[i], &r->memory, r->stream);
+      use_arrays(w->way, &r->dst[i], &r->memory, r->stream);
     }
     if (status == RESHARD_SUCCESS && w->compare) {
       cudaStreamSynchronize(r->stream);
-      status = compare(w->way, r);
+      status = compare_arrays(w->way, r);
     }
   }
   if (graph != NULL)
@@ -259,10 +253,10 @@ static void rank_body(void *user, int64_t rank) {
   if (status == RESHARD_SUCCESS)
     status = create(w, rank, &r);
   if (status == RESHARD_SUCCESS && w->compare)
-    status = look(w, rank, &r);
+    status = look_at_transfer(w, rank, &r);
   if (status == RESHARD_SUCCESS)
     status = work(w, rank, &r);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   cudaStreamSynchronize(r.stream);
   for (int i = 0; i < 2; i++) {
     reshard_transfer_destroy(r.transfer[i]);
@@ -277,12 +271,12 @@ static void rank_body(void *user, int64_t rank) {
 }
 
 static void run_world(world *w, reshard_status status, const char *part) {
-  crew_run(w->n, rank_body, w);
+  rank_threads_run(w->n, rank_body, w);
   char what[200];
   snprintf(what, sizeof what, "%s -> %s, use %d%s%s", w->way->src, w->way->dst, (int)w->way->use,
            w->way->pad_src ? ", source padded" : "", w->way->pad_dst ? ", destination padded" : "");
-  crew_assert(w->n, w->result, status, part, what);
-  crew_run(w->n, close_rank, w);
+  rank_results_assert(w->n, w->result, status, part, what);
+  rank_threads_run(w->n, close_rank, w);
 }
 
 /* --- Tests ---------------------------------------------------------------------------------------------------------
@@ -383,8 +377,8 @@ static void edge_scenario(void *user, const vg_options *options) {
   vg_begin(options);
   open_world(&w, 3, user, 300); /* with an edge left out records may be garbage, and ranks wait for nothing */
   w.compare = false;
-  crew_run(w.n, rank_body, &w);
-  crew_run(w.n, close_rank, &w);
+  rank_threads_run(w.n, rank_body, &w);
+  rank_threads_run(w.n, close_rank, &w);
   vg_end();
 }
 

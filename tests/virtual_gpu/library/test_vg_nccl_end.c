@@ -23,7 +23,7 @@ typedef struct world {
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   ncclComm_t nccl[RANKS]; /* borrowed ones */
   reshard_comm comm[RANKS], sub[RANKS];
-  crew_result result[RANKS];
+  rank_result result[RANKS];
   int device_of[RANKS];
   atomic_int next;
 } world;
@@ -37,7 +37,7 @@ static void begin(world *w, int devices, int64_t timeout_ms) {
 static void own_rank(void *user, int64_t rank) {
   world *w = user;
   cudaSetDevice(w->device_of[rank]); /* NULL: the current one */
-  crew_note(&w->result[rank], reshard_comm_create_nccl(w->id, RANKS, rank, NULL, w->timeout_ms, &w->comm[rank]));
+  rank_result_set(&w->result[rank], reshard_comm_create_nccl(w->id, RANKS, rank, NULL, w->timeout_ms, &w->comm[rank]));
 }
 
 static void borrowed_rank(void *user, int64_t rank) {
@@ -53,12 +53,12 @@ static void borrowed_rank(void *user, int64_t rank) {
     ncclCommGetAsyncError(w->nccl[rank], &state);
   if (state == ncclSuccess)
     status = reshard_comm_from_nccl(w->nccl[rank], NULL, w->timeout_ms, &w->comm[rank]);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
 }
 
 static void split_rank(void *user, int64_t rank) {
   world *w = user;
-  crew_note(&w->result[rank], reshard_comm_split(w->comm[rank], rank == 0 ? -1 : 0, 0, &w->sub[rank]));
+  rank_result_set(&w->result[rank], reshard_comm_split(w->comm[rank], rank == 0 ? -1 : 0, 0, &w->sub[rank]));
 }
 
 static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
@@ -69,12 +69,12 @@ static void test_parent_first(void **state) {
   (void)state;
   world w;
   begin(&w, RANKS, 0);
-  crew_run(RANKS, own_rank, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
-  crew_run(RANKS, split_rank, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
-  crew_run(RANKS, close_rank, &w);
-  crew_run(RANKS, close_sub_rank, &w);
+  rank_threads_run(RANKS, own_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, split_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
+  rank_threads_run(RANKS, close_rank, &w);
+  rank_threads_run(RANKS, close_sub_rank, &w);
   assert_int_equal(vg_end(), 0);
 }
 
@@ -86,13 +86,13 @@ static void test_end_beside_capture(void **state) {
   cudaGraph_t graph;
   void *memory;
   begin(&w, RANKS, 0);
-  crew_run(RANKS, own_rank, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, own_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   assert_int_equal(cudaMalloc(&memory, 8), cudaSuccess);
   assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
   assert_int_equal(cudaMemsetAsync(memory, 0, 8, stream), cudaSuccess);
-  crew_run(RANKS, close_rank, &w);
+  rank_threads_run(RANKS, close_rank, &w);
   assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
@@ -121,8 +121,8 @@ static void test_split_given_up(void **state) {
   pthread_t thread[RANKS];
   begin(&w, RANKS, 100);
   vg_quiet(true);
-  crew_run(RANKS, borrowed_rank, &w);
-  crew_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  rank_threads_run(RANKS, borrowed_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
   for (int r = 0; r < RANKS; r++) {
     pthread_attr_t attributes;
     stack[r] = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -158,8 +158,8 @@ static void test_same_gpu(void **state) {
   world w;
   begin(&w, 2, 0);
   w.device_of[2] = 1;
-  crew_run(RANKS, own_rank, &w);
-  crew_assert(RANKS, w.result, RESHARD_ERROR_INVALID, "Duplicate GPU detected", "two ranks on a GPU");
+  rank_threads_run(RANKS, own_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_ERROR_INVALID, "Duplicate GPU detected", "two ranks on a GPU");
   assert_int_equal(vg_end(), 0);
 }
 

@@ -4,6 +4,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
 
+#include "support/fixtures/draw.h"
 #include "virtual_gpu.h"
 
 #include <setjmp.h>
@@ -15,27 +16,18 @@
 
 #define OK(call) assert_int_equal((call), 0)
 
-static uint64_t state;
-static uint64_t draw(void) { /* splitmix64 */
-  uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-static int64_t below(int64_t n) { return (int64_t)(draw() % (uint64_t)n); }
-
 enum { ROOM = 64 << 10 };
 
 /* The same memory on both devices: from and to. */
-typedef struct bed {
+typedef struct fixture {
   rs_device *gpu, *cpu;
   char *from, *to, *source, *wanted;
   rs_select_fault *fault;
   void *stream;
-} bed;
+} fixture;
 
-static bed begin(const vg_options *options) {
-  bed b = {0};
+static fixture begin(const vg_options *options) {
+  fixture b = {0};
   vg_begin(options);
   OK(rs_device_cuda_create(-1, &b.gpu));
   OK(rs_device_cpu_create(1, RESHARD_ISA_SCALAR, &b.cpu));
@@ -53,7 +45,7 @@ static bed begin(const vg_options *options) {
   return b;
 }
 
-static int finish(bed *b) {
+static int finish(fixture *b) {
   b->gpu->destroy(b->gpu); /* while the stream may still run */
   b->cpu->destroy(b->cpu);
   OK(cudaStreamDestroy((cudaStream_t)b->stream));
@@ -65,9 +57,9 @@ static int finish(bed *b) {
   return vg_end();
 }
 
-static void end(bed *b) { assert_int_equal(finish(b), 0); }
+static void end_machine(fixture *b) { assert_int_equal(finish(b), 0); }
 
-static void check(bed *b) {
+static void check(fixture *b) {
   char *got = malloc(ROOM);
   vg_peek(got, b->to, ROOM);
   assert_memory_equal(got, b->wanted, ROOM);
@@ -77,7 +69,7 @@ static void check(bed *b) {
 enum { SHORT = 40, LONG = 220, LONGER = 1000 }; /* that fit in parameters; not; and not in fewer than 5 launches */
 
 /* A list of n casts into places of `to` that do not overlap. */
-static void random_casts(int n, rs_casts *gpu, rs_casts *cpu, const bed *b) {
+static void random_casts(int n, rs_casts *gpu, rs_casts *cpu, const fixture *b) {
   static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
                                          RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
   int64_t at = 0;
@@ -110,8 +102,8 @@ static vg_counts since(vg_counts before) {
 static void casts(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 20; seed++) {
-    state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    draw_state = seed;
+    fixture b = begin(&(vg_options){.seed = seed});
     for (int turn = 0; turn < (seed <= 3 ? 4 : 1); turn++) {
       int n = turn == 0 ? SHORT : turn == 1 ? LONGER : LONG;
       rs_casts gpu = {0}, cpu = {0};
@@ -130,7 +122,7 @@ static void casts(void **test) {
       check(&b);
       rs_casts_free(&cpu);
     }
-    end(&b);
+    end_machine(&b);
   }
 }
 
@@ -138,8 +130,8 @@ static void casts(void **test) {
 static void captured(void **test) {
   (void)test;
   for (int n = SHORT; n <= LONGER; n += LONGER - SHORT) {
-    state = (uint64_t)n;
-    bed b = begin(NULL);
+    draw_state = (uint64_t)n;
+    fixture b = begin(NULL);
     rs_casts gpu = {0}, cpu = {0};
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -166,15 +158,15 @@ static void captured(void **test) {
     OK(cudaGraphDestroy(graph));
     rs_casts_free(&gpu);
     rs_casts_free(&cpu);
-    end(&b);
+    end_machine(&b);
   }
 }
 
 /* So many lists are on their way that there is no place for another one's table: it goes without, in more launches. */
 static void crowded(void **test) {
   (void)test;
-  state = 7;
-  bed b = begin(NULL);
+  draw_state = 7;
+  fixture b = begin(NULL);
   rs_casts gpu = {0}, cpu = {0};
   random_casts(LONG, &gpu, &cpu, &b);
   OK(b.cpu->work->cast(b.cpu, &cpu, NULL));
@@ -192,14 +184,14 @@ static void crowded(void **test) {
   check(&b);
   rs_casts_free(&gpu);
   rs_casts_free(&cpu);
-  end(&b);
+  end_machine(&b);
 }
 
 /* Long lists one after the other, on two streams: tables are used again. */
 static void long_casts(void *user, const vg_options *options) {
   (void)user;
-  state = options->seed;
-  bed b = begin(options);
+  draw_state = options->seed;
+  fixture b = begin(options);
   cudaStream_t other;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   for (int i = 0; i < 6; i++) {
@@ -230,8 +222,8 @@ static void edges(void **test) {
 static void selections(void **test) {
   (void)test;
   for (uint64_t seed = 1; seed <= 40; seed++) {
-    state = seed;
-    bed b = begin(&(vg_options){.seed = seed});
+    draw_state = seed;
+    fixture b = begin(&(vg_options){.seed = seed});
     int64_t rows = 1 + below(20), run = 2 * (1 + below(40)), count = below(60),
             bad = seed % 3 == 0 && count > 0 ? below(count) : -1;
     int32_t *index = (int32_t *)(b.source + ROOM / 2);
@@ -267,23 +259,23 @@ static void selections(void **test) {
       assert_int_equal(vg_count().launches - before.launches, count > 0);
       OK(b.gpu->streams->synchronize(b.gpu, b.stream));
     }
-    end(&b);
+    end_machine(&b);
   }
 }
 
 static void memory_set(void **test) {
   (void)test;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   OK(b.gpu->memory->memset(b.gpu, b.to + 3, 0x17, 1000, b.stream));
   OK(b.gpu->memory->memset(b.gpu, NULL, 0x17, 0, b.stream));
   OK(b.gpu->streams->synchronize(b.gpu, b.stream));
   memset(b.wanted + 3, 0x17, 1000);
   check(&b);
-  end(&b);
+  end_machine(&b);
 }
 
 /* Whichever call fails, the status says so, and the next list is cast. */
-static void faults_of_long_lists(bed *b) {
+static void faults_of_long_lists(fixture *b) {
   rs_casts gpu = {0}, cpu = {0};
   int64_t failed = 1;
   random_casts(LONG, &gpu, &cpu, b);
@@ -305,7 +297,7 @@ static void faults_of_long_lists(bed *b) {
 
 static void refused(void **test) {
   (void)test;
-  bed b = begin(NULL);
+  fixture b = begin(NULL);
   rs_casts list = {0};
   OK(rs_casts_add(&list, b.from + 2, b.to, RESHARD_F32, RESHARD_BF16, 1, &(rs_axis){5, 4, 2}));
   assert_int_equal(b.gpu->work->cast(b.gpu, &list, b.stream), RESHARD_ERROR_INVALID);
@@ -335,7 +327,7 @@ static void refused(void **test) {
   assert_int_equal(b.gpu->work->select(b.gpu, &s, NULL, b.stream), RESHARD_ERROR_INVALID);
   assert_non_null(strstr(reshard_last_error(), "the index is at"));
   rs_casts_free(&list);
-  end(&b);
+  end_machine(&b);
 }
 
 int main(void) {

@@ -74,62 +74,62 @@ static void read_piece(world *w, int output, const void *at, int s) {
 }
 
 /* --- Every edge of the pool and the ring -------------------------------------------------------------------------- */
-static reshard_status take(world *w, size_t bytes, int s, rs_block **block) {
+static reshard_status take_block(world *w, size_t bytes, int s, rs_block **block) {
   RS_TRY(rs_storage_pool_alloc(w->pool, bytes, w->stream[s], block));
   fill(w, (*block)->memory, s + 1, bytes, s);
   return RESHARD_SUCCESS;
 }
 
-static void give(world *w, rs_block *block, int s) { rs_storage_pool_free(w->pool, block, w->stream[s]); }
+static void give_block(world *w, rs_block *block, int s) { rs_storage_pool_free(w->pool, block, w->stream[s]); }
 
 /* Freed on one stream, taken by another. */
 static reshard_status reuse_elsewhere(world *w, size_t bytes) {
   rs_block *x, *y;
-  RS_TRY(take(w, bytes, 0, &x));
-  give(w, x, 0);
-  RS_TRY(take(w, bytes, 1, &y));
-  give(w, y, 1);
+  RS_TRY(take_block(w, bytes, 0, &x));
+  give_block(w, x, 0);
+  RS_TRY(take_block(w, bytes, 1, &y));
+  give_block(w, y, 1);
   return RESHARD_SUCCESS;
 }
 
 /* Used by another stream too, freed and taken on the first. */
 static reshard_status reuse_after_use(world *w, size_t bytes) {
   rs_block *x, *y;
-  RS_TRY(take(w, bytes, 0, &x));
+  RS_TRY(take_block(w, bytes, 0, &x));
   order(w, 0, 1);
   reshard_status status = rs_storage_pool_use(w->pool, x, w->stream[1]);
   if (status == RESHARD_SUCCESS)
     read_piece(w, 0, x->memory, 1);
-  give(w, x, 0);
+  give_block(w, x, 0);
   RS_TRY(status);
-  RS_TRY(take(w, bytes, 0, &y));
-  give(w, y, 0);
+  RS_TRY(take_block(w, bytes, 0, &y));
+  give_block(w, y, 0);
   return RESHARD_SUCCESS;
 }
 
 /* Freed on a stream that knows less of the first one's work than a third has to wait for. */
 static reshard_status reuse_after_home(world *w, size_t bytes) {
   rs_block *x, *y;
-  RS_TRY(take(w, bytes, 0, &x));
+  RS_TRY(take_block(w, bytes, 0, &x));
   order(w, 0, 1);
   fill(w, (char *)x->memory + bytes - 1, 9, 1, 0);
   read_piece(w, 1, x->memory, 1);
-  give(w, x, 1);
-  RS_TRY(take(w, bytes, 2, &y));
-  give(w, y, 2);
+  give_block(w, x, 1);
+  RS_TRY(take_block(w, bytes, 2, &y));
+  give_block(w, y, 2);
   return RESHARD_SUCCESS;
 }
 
 /* The stream ends before somebody else takes what was freed on it. */
 static reshard_status forget(world *w, size_t bytes) {
   rs_block *x, *y;
-  RS_TRY(take(w, bytes, 3, &x));
-  give(w, x, 3);
+  RS_TRY(take_block(w, bytes, 3, &x));
+  give_block(w, x, 3);
   RS_TRY(reshard_device_forget_stream(w->device, w->stream[3]));
   CUDA(cudaStreamDestroy(w->stream[3]));
   CUDA(cudaStreamCreateWithFlags(&w->stream[3], cudaStreamNonBlocking));
-  RS_TRY(take(w, bytes, 1, &y));
-  give(w, y, 1);
+  RS_TRY(take_block(w, bytes, 1, &y));
+  give_block(w, y, 1);
   return RESHARD_SUCCESS;
 }
 
@@ -238,7 +238,7 @@ static void test_faults(void **state) {
 
 /* --- Random programs ---------------------------------------------------------------------------------------------- */
 static uint64_t random_state;
-static int draw(int n) {
+static int draw_number(int n) {
   random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
   return (int)((random_state * 0x2545F4914F6CDD1Dull >> 33) % (uint64_t)n);
 }
@@ -255,16 +255,16 @@ static void random_program(uint64_t seed) {
   unsigned char expected[OUTPUTS];
   int outputs = 0;
   random_state = seed * 0x9E3779B97F4A7C15ull | 1;
-  draw(2);
-  const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .limit_bytes = draw(3) == 0 ? 4 << 20 : 0,
-                                          .keep_bytes = draw(3) - 1};
+  draw_number(2);
+  const reshard_device_options options = {RESHARD_DEVICE_OPTIONS_INIT, .limit_bytes = draw_number(3) == 0 ? 4 << 20 : 0,
+                                          .keep_bytes = draw_number(3) - 1};
   open_world(&w, &(vg_options){.seed = seed});
   assert_int_equal(open_device(&w, &options), RESHARD_SUCCESS);
   for (int i = 0; i < 80; i++) {
-    held *h = &all[draw(BLOCKS)];
-    int s = draw(STREAMS), kind = draw(8);
+    held *h = &all[draw_number(BLOCKS)];
+    int s = draw_number(STREAMS), kind = draw_number(8);
     if (h->block == NULL) {
-      h->bytes = (size_t)(PIECE + (draw(4) == 0 ? draw(1 << 21) : draw(3000)));
+      h->bytes = (size_t)(PIECE + (draw_number(4) == 0 ? draw_number(1 << 21) : draw_number(3000)));
       reshard_status status = rs_storage_pool_alloc(w.pool, h->bytes, w.stream[s], &h->block);
       if (status != RESHARD_SUCCESS) {
         assert_int_equal(status, RESHARD_ERROR_OUT_OF_MEMORY);
@@ -273,23 +273,23 @@ static void random_program(uint64_t seed) {
         continue;
       }
       h->home = s;
-      h->byte = draw(256);
+      h->byte = draw_number(256);
       fill(&w, h->block->memory, h->byte, h->bytes, s);
     } else if (kind < 4 && outputs < OUTPUTS) {
       if (s != h->home) {
         order(&w, h->home, s);
         assert_int_equal(rs_storage_pool_use(w.pool, h->block, w.stream[s]), RESHARD_SUCCESS);
       }
-      read_piece(&w, outputs, (char *)h->block->memory + draw((int)(h->bytes - PIECE + 1)), s);
+      read_piece(&w, outputs, (char *)h->block->memory + draw_number((int)(h->bytes - PIECE + 1)), s);
       expected[outputs++] = (unsigned char)h->byte;
     } else if (kind < 7) {
       rs_storage_pool_free(w.pool, h->block, w.stream[s]);
       h->block = NULL;
-    } else if (draw(4) == 0)
-      assert_int_equal(reshard_device_trim(w.device, (size_t)draw(1 << 20)), RESHARD_SUCCESS);
+    } else if (draw_number(4) == 0)
+      assert_int_equal(reshard_device_trim(w.device, (size_t)draw_number(1 << 20)), RESHARD_SUCCESS);
   }
   for (int i = 0; i < BLOCKS; i++)
-    rs_storage_pool_free(w.pool, all[i].block, w.stream[draw(STREAMS)]);
+    rs_storage_pool_free(w.pool, all[i].block, w.stream[draw_number(STREAMS)]);
   reshard_memory_stats stats;
   assert_int_equal(reshard_device_get_memory_stats(w.device, &stats), RESHARD_SUCCESS);
   assert_int_equal(stats.in_use_bytes, 0);
@@ -358,7 +358,7 @@ static void test_threads_one_after_another(void **state) {
     open_world(&w, &(vg_options){.seed = seed});
     assert_int_equal(open_device(&w, NULL), RESHARD_SUCCESS);
     for (int i = 0; i < 3; i++)
-      crew_run(1, use_own_stream, &w);
+      rank_threads_run(1, use_own_stream, &w);
     close_world(&w);
     assert_int_equal(vg_end(), 0);
   }

@@ -25,11 +25,11 @@ typedef struct world {
   act act;
   reshard_device device;
   reshard_comm comms[RANKS];
-  site sites[RANKS];
+  contract_rank contracts[RANKS];
   reshard_layout layout;
   reshard_tree states[RANKS];
   reshard_tensor plain[RANKS];
-  crew_result results[RANKS];
+  rank_result results[RANKS];
   const char *path;
 } world;
 
@@ -40,18 +40,18 @@ static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
 
 static void open_rank(void *user, int64_t r) {
   world *w = user;
-  site *s = &w->sites[r];
+  contract_rank *s = &w->contracts[r];
   static const int64_t shape[2] = {ROWS, COLUMNS};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->device};
   reshard_tree leaf;
-  *s = (site){.comm = w->comms[r], .device = w->device, .copy = copy_now};
+  *s = (contract_rank){.comm = w->comms[r], .device = w->device, .copy = copy_now};
   cudaStreamCreateWithFlags((cudaStream_t *)&s->stream, cudaStreamNonBlocking);
-  SITE_GOOD(s, reshard_sharder_create(s->comm, &options, &s->sharder));
-  SITE_GOOD(s, reshard_tree_dict(&w->states[r]));
-  w->plain[r] = site_tensor(s, RESHARD_F32, 2, shape, true);
-  site_stamp_whole(s, w->plain[r], KEY);
-  SITE_GOOD(s, reshard_tree_tensor(w->plain[r], &leaf));
-  SITE_GOOD(s, reshard_tree_set(w->states[r], "plain", leaf));
+  CONTRACT_SUCCEEDS(s, reshard_sharder_create(s->comm, &options, &s->sharder));
+  CONTRACT_SUCCEEDS(s, reshard_tree_dict(&w->states[r]));
+  w->plain[r] = contract_tensor(s, RESHARD_F32, 2, shape, true);
+  contract_fill_whole(s, w->plain[r], KEY);
+  CONTRACT_SUCCEEDS(s, reshard_tree_tensor(w->plain[r], &leaf));
+  CONTRACT_SUCCEEDS(s, reshard_tree_set(w->states[r], "plain", leaf));
   reshard_tree_release(leaf);
 }
 
@@ -59,13 +59,13 @@ static void close_rank(void *user, int64_t r) {
   world *w = user;
   reshard_tree_release(w->states[r]);
   reshard_tensor_release(w->plain[r]);
-  reshard_sharder_destroy(w->sites[r].sharder);
-  reshard_stream_destroy(w->device, w->sites[r].stream);
+  reshard_sharder_destroy(w->contracts[r].sharder);
+  reshard_stream_destroy(w->device, w->contracts[r].stream);
   reshard_comm_destroy(w->comms[r]);
 }
 
 /* Each rank's own, which the others are not told of. */
-static reshard_status make(site *s, reshard_layout layout) {
+static reshard_status make_plain(contract_rank *s, reshard_layout layout) {
   static const reshard_properties f64 = {.dtype = RESHARD_F64};
   const double element = 1.5;
   reshard_sharded_tensor t = NULL;
@@ -76,20 +76,20 @@ static reshard_status make(site *s, reshard_layout layout) {
 
 static void act_rank(void *user, int64_t r) {
   world *w = user;
-  site *s = &w->sites[r];
+  contract_rank *s = &w->contracts[r];
   const reshard_state_save_options save = {
       .size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = 1, .stream = s->stream, .staging_bytes = 1};
   const reshard_state_load_options load = {
       .size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1, .stream = s->stream, .staging_bytes = 1};
-  reshard_status status = w->act == MAKE   ? make(s, w->layout)
+  reshard_status status = w->act == MAKE   ? make_plain(s, w->layout)
                           : w->act == SAVE ? reshard_state_save(s->sharder, w->states[r], w->path, &save, NULL)
                                            : reshard_state_load(s->sharder, w->states[r], w->path, &load, NULL);
-  crew_note(&w->results[r], status);
+  rank_result_set(&w->results[r], status);
 }
 
 static void all_good(world *w) {
-  crew_run(RANKS, act_rank, w);
-  crew_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "after a fault");
+  rank_threads_run(RANKS, act_rank, w);
+  rank_results_assert(RANKS, w->results, RESHARD_SUCCESS, NULL, "after a fault");
 }
 
 /* Each call in turn. Returns how many made the act fail. */
@@ -98,14 +98,14 @@ static int64_t fail_each(world *w) {
   all_good(w); /* what is made once is there */
   for (int64_t k = 1;; k++) {
     vg_fail(NULL, k, false, 0);
-    crew_run(RANKS, act_rank, w);
+    rank_threads_run(RANKS, act_rank, w);
     int64_t failed = vg_failed();
     vg_fail(NULL, 0, false, 0);
     if (failed == 0)
       return found;
     found += w->results[0].status != RESHARD_SUCCESS || w->results[1].status != RESHARD_SUCCESS;
     if (w->act != MAKE)
-      crew_assert(RANKS, w->results, w->results[0].status, NULL, "a fault");
+      rank_results_assert(RANKS, w->results, w->results[0].status, NULL, "a fault");
     all_good(w);
   }
 }
@@ -123,14 +123,14 @@ static void test_each(void **state) {
   GOOD(reshard_layout_parse("chunk(0)", 1, shape, RANKS, &w.layout));
   const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &w.device, .ndevices = 1};
   GOOD(reshard_comm_create_local(RANKS, &local, w.comms));
-  crew_run(RANKS, open_rank, &w);
+  rank_threads_run(RANKS, open_rank, &w);
   for (w.act = MAKE; w.act < ACTS; w.act++)
     assert_true(fail_each(&w) > 2);
   for (int r = 0; r < RANKS; r++) {
-    SITE_SO(&w.sites[r], site_unlike_whole(&w.sites[r], w.plain[r], KEY) == 0);
-    assert_int_equal(w.sites[r].wrong, 0);
+    CONTRACT_CHECK(&w.contracts[r], contract_count_wrong_whole(&w.contracts[r], w.plain[r], KEY) == 0);
+    assert_int_equal(w.contracts[r].wrong, 0);
   }
-  crew_run(RANKS, close_rank, &w);
+  rank_threads_run(RANKS, close_rank, &w);
   reshard_layout_release(w.layout);
   reshard_device_release(w.device);
   if (vg_end() != 0)

@@ -19,20 +19,20 @@
 
 enum { RANKS = 3, TENSORS = 5, MOST = 4096 };
 
-typedef struct scene {
+typedef struct sync_case {
   int gpus;
   reshard_path path;
   bool check; /* what arrives; else nothing but streams orders what the ranks do, and the host waits for nothing */
   reshard_device devices[RANKS];
   reshard_comm comms[RANKS];
-  crew_result result[RANKS];
+  rank_result result[RANKS];
   int wrong[RANKS];
-} scene;
+} sync_case;
 
 static unsigned char value(int64_t tensor, int64_t i) { return (unsigned char)(tensor * 41 + i * 7 + 3); }
 
 /* The stream writes a tensor, and reads it after the sync, or writes it again: it may be a source. */
-static void use(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool before) {
+static void use_tensor(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool before) {
   reshard_tensor_info info;
   reshard_tensor_get_info(tensor, &info);
   size_t bytes = (size_t)info.elements * reshard_dtype_size(info.dtype);
@@ -44,7 +44,7 @@ static void use(cudaStream_t stream, reshard_tensor tensor, void *scratch, bool 
 static void sync_rank(void *user, int64_t rank) {
   static const int64_t rows[TENSORS] = {1, 7, 64, 0, 100};
   static const reshard_dtype dtypes[TENSORS] = {RESHARD_F32, RESHARD_BF16, RESHARD_F32, RESHARD_U8, RESHARD_F64};
-  scene *s = user;
+  sync_case *s = user;
   reshard_device device = s->devices[rank % s->gpus];
   reshard_tensor tensors[TENSORS] = {NULL};
   unsigned char host[MOST];
@@ -59,7 +59,7 @@ static void sync_rank(void *user, int64_t rank) {
     reshard_tensor_info info;
     status = reshard_tensor_create_on(device, dtypes[t], 2, (int64_t[]){rows[t], 3}, stream, &tensors[t]);
     if (!s->check) {
-      use(stream, tensors[t], scratch, true);
+      use_tensor(stream, tensors[t], scratch, true);
       continue;
     }
     reshard_tensor_get_info(tensors[t], &info);
@@ -73,7 +73,7 @@ static void sync_rank(void *user, int64_t rank) {
   for (int t = 0; t < TENSORS && status == RESHARD_SUCCESS; t++) {
     reshard_tensor_info info;
     if (!s->check) {
-      use(stream, tensors[t], scratch, false);
+      use_tensor(stream, tensors[t], scratch, false);
       continue;
     }
     reshard_tensor_get_info(tensors[t], &info);
@@ -83,7 +83,7 @@ static void sync_rank(void *user, int64_t rank) {
     for (size_t i = 0; i < bytes; i++)
       s->wrong[rank] += host[i] != value(t, (int64_t)i);
   }
-  crew_note(&s->result[rank], status);
+  rank_result_set(&s->result[rank], status);
   for (int t = 0; t < TENSORS; t++)
     reshard_tensor_release(tensors[t]);
   if (s->check)
@@ -96,7 +96,7 @@ static void sync_rank(void *user, int64_t rank) {
 }
 
 static void sync_all(void *user, const vg_options *given) {
-  scene *s = user;
+  sync_case *s = user;
   vg_begin(given);
   for (int g = 0; g < s->gpus; g++) {
     char name[32];
@@ -105,7 +105,7 @@ static void sync_all(void *user, const vg_options *given) {
   }
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 60000, s->devices, s->gpus};
   assert_int_equal(reshard_comm_create_local(RANKS, &options, s->comms), RESHARD_SUCCESS);
-  crew_run(RANKS, sync_rank, s);
+  rank_threads_run(RANKS, sync_rank, s);
   for (int r = 0; r < RANKS; r++)
     reshard_comm_destroy(s->comms[r]);
   for (int g = 0; g < s->gpus; g++)
@@ -113,10 +113,10 @@ static void sync_all(void *user, const vg_options *given) {
   vg_end();
 }
 
-static void run(int gpus, reshard_path path, uint64_t seed) {
-  scene s = {.gpus = gpus, .path = path, .check = true};
+static void run_ranks(int gpus, reshard_path path, uint64_t seed) {
+  sync_case s = {.gpus = gpus, .path = path, .check = true};
   sync_all(&s, &(vg_options){.devices = RANKS, .seed = seed});
-  crew_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
+  rank_results_assert(RANKS, s.result, RESHARD_SUCCESS, NULL, "sync");
   for (int r = 0; r < RANKS; r++)
     assert_int_equal(s.wrong[r], 0);
   assert_int_equal(vg_reports(), 0);
@@ -126,8 +126,8 @@ static void test_sync(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 10; seed++)
     for (int gpus = 1; gpus <= RANKS; gpus += RANKS - 1) {
-      run(gpus, RESHARD_PATH_DIRECT, seed);
-      run(gpus, RESHARD_PATH_PACKED, seed);
+      run_ranks(gpus, RESHARD_PATH_DIRECT, seed);
+      run_ranks(gpus, RESHARD_PATH_PACKED, seed);
     }
 }
 
@@ -136,7 +136,7 @@ static void test_edges(void **state) {
   if (!vg_sees_kernels()) /* nothing is checked in this build */
     skip();
   for (int way = 0; way < 4; way++) {
-    scene s = {.gpus = way / 2 == 0 ? 1 : RANKS, .path = way % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
+    sync_case s = {.gpus = way / 2 == 0 ? 1 : RANKS, .path = way % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     char path[64];
     snprintf(path, sizeof path, "sync, %s, %d GPUs", way % 2 == 0 ? "direct" : "packed", s.gpus);
     vg_edge_result result = vg_for_each_edge(&(vg_edge_search){

@@ -121,7 +121,7 @@ static void test_random(void **state) {
   rng_seed(&random, 1);
   for (int64_t i = 0; i < MODEL_PATTERN; i++)
     pattern[i] = (unsigned char)rng_next(&random);
-  for (int64_t seed = 1; seed <= crew_scaled(150); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(150); seed++) {
     open_machine(&m, pattern, (uint64_t)seed);
     model_run(&m, (uint64_t)seed, 200, done);
     close_machine(&m);

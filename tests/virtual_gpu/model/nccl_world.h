@@ -19,7 +19,7 @@ typedef struct world {
   unsigned char *send[RANKS], *receive[RANKS];
 } world;
 
-/* What a call of communicators that do not block gave, which is through when this returns. */
+/* Waits for a call of communicators that do not block, and checks its result. */
 static inline void through(const world *w, ncclResult_t result) {
   assert_true(result == ncclSuccess || result == ncclInProgress);
   for (int r = 0; r < RANKS; r++)
@@ -90,7 +90,7 @@ static inline void synchronise(world *w) {
     CUDA(cudaStreamSynchronize(w->stream[r]));
 }
 
-/* What rank r has received at `at` is what rank `from` has at `there`. */
+/* Asserts that rank r has received at `at` the bytes that rank `from` has at `there`. */
 static inline void assert_came(const world *w, int r, int at, int from, int there) {
   unsigned char seen[PART];
   vg_peek(seen, w->receive[r] + at, PART);

@@ -1,4 +1,4 @@
-/* What the checker finds: each mistake planted once, and the report that it has to make. */
+/* Mistakes that the checker finds: each is planted once, with the report that it has to make. */
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "expect_reports.h"
 
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
@@ -39,7 +41,7 @@ static bench begin(vg_options options) {
 }
 
 /* Ends the test: `n` reports, all with these words. */
-static void end(bench *t, int n, const char *words) {
+static void end_machine(bench *t, int n, const char *words) {
   OK(cudaDeviceSynchronize());
   if (t->x)
     OK(cudaFree(t->x));
@@ -49,12 +51,7 @@ static void end(bench *t, int n, const char *words) {
   OK(cudaEventDestroy(t->e));
   OK(cudaStreamDestroy(t->a));
   OK(cudaStreamDestroy(t->b));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
   vg_quiet(false);
 }
 
@@ -66,7 +63,7 @@ static void write_and_write(void **state) {
   vg_name_stream(t.a, "pack");
   OK(cudaMemsetAsync(t.x, 1, 60, t.a));
   OK(cudaMemsetAsync(t.x + 50, 1, 50, t.b));
-  end(&t, 1, "race: write cudaMemsetAsync pack [50,60)");
+  end_machine(&t, 1, "race: write cudaMemsetAsync pack [50,60)");
 }
 
 static void read_and_write(void **state) {
@@ -74,7 +71,7 @@ static void read_and_write(void **state) {
   bench t = begin((vg_options){0});
   COPY(t.y, t.x, 100, t.a);
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
-  end(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync [0,1)");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync [0,1)");
 }
 
 /* The checker does not need the two to have run in the wrong order. */
@@ -85,7 +82,7 @@ static void in_any_order(void **state) {
       bench t = begin((vg_options){.policy = (vg_policy)policy, .seed = seed});
       OK(cudaMemsetAsync(t.x, 1, 100, t.a));
       COPY(t.y, t.x, 100, t.b);
-      end(&t, 1, "race");
+      end_machine(&t, 1, "race");
     }
 }
 
@@ -96,7 +93,7 @@ static void a_stale_event(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a)); /* after the record */
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
   COPY(t.y, t.x, 100, t.b);
-  end(&t, 1, "race: write cudaMemsetAsync read cudaMemcpyAsync");
+  end_machine(&t, 1, "race: write cudaMemsetAsync read cudaMemcpyAsync");
 }
 
 static void an_event_never_recorded(void **state) {
@@ -105,7 +102,7 @@ static void an_event_never_recorded(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaStreamWaitEvent(t.b, t.e, 0));
   COPY(t.y, t.x, 100, t.b);
-  end(&t, 1, "race");
+  end_machine(&t, 1, "race");
 }
 
 static void reuse_too_early(void **state) {
@@ -117,7 +114,7 @@ static void reuse_too_early(void **state) {
     OK(cudaStreamWaitEvent(t.b, t.e, 0));
     COPY(t.y, t.x, 100, t.b);
   }
-  end(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
 }
 
 static void host_reads_too_early(void **state) {
@@ -126,7 +123,7 @@ static void host_reads_too_early(void **state) {
   COPY(t.pinned, t.x, 100, t.a);
   vg_drain(); /* it has run, but the host cannot know */
   vg_host_read(t.pinned, 100);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 static void host_writes_too_early(void **state) {
@@ -135,7 +132,7 @@ static void host_writes_too_early(void **state) {
   vg_host_write(t.pinned, 100);
   COPY(t.x, t.pinned, 100, t.a);
   vg_host_write(t.pinned, 100); /* before it has been read */
-  end(&t, 1, "race: read cudaMemcpyAsync write host");
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write host");
 }
 
 static void host_waits_for_another_stream(void **state) {
@@ -144,7 +141,7 @@ static void host_waits_for_another_stream(void **state) {
   COPY(t.pinned, t.x, 100, t.a);
   OK(cudaStreamSynchronize(t.b));
   vg_host_read(t.pinned, 100);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 /* The C library's copies are seen without being told. */
@@ -159,14 +156,14 @@ static void host_copies_too_early(void **state) {
   OK(cudaStreamSynchronize(t.a));
   memcpy(here, pinned, n);
   memset(pinned, 1, n);
-  end(&t, 1, "race: write cudaMemcpyAsync read host");
+  end_machine(&t, 1, "race: write cudaMemcpyAsync read host");
 }
 
 static void host_touches_device_memory(void **state) {
   (void)state;
   bench t = begin((vg_options){0});
   vg_host_read(t.x, 4);
-  end(&t, 1, "host: device");
+  end_machine(&t, 1, "host: device");
 }
 
 static void never_written(void **state) {
@@ -179,7 +176,7 @@ static void never_written(void **state) {
   COPY(t.x, z + 40, 20, t.a);
   OK(cudaDeviceSynchronize());
   OK(cudaFree(z));
-  end(&t, 1, "undefined: [50,60)");
+  end_machine(&t, 1, "undefined: [50,60)");
 }
 
 static void undefined_again(void **state) {
@@ -188,7 +185,7 @@ static void undefined_again(void **state) {
   vg_undefine(t.x + 10, 10);
   COPY(t.y, t.x, 10, t.a);
   COPY(t.y, t.x, 11, t.a);
-  end(&t, 1, "undefined: [10,11)");
+  end_machine(&t, 1, "undefined: [10,11)");
 }
 
 static void use_after_free(void **state) {
@@ -198,7 +195,7 @@ static void use_after_free(void **state) {
   OK(cudaFree(t.x));
   t.x = NULL;
   COPY(t.y, z, 100, t.a);
-  end(&t, 1, "use after free: read cudaMemcpyAsync freed by cudaFree");
+  end_machine(&t, 1, "use after free: read cudaMemcpyAsync freed by cudaFree");
 }
 
 static void use_after_free_in_order(void **state) {
@@ -207,7 +204,7 @@ static void use_after_free_in_order(void **state) {
   OK(cudaFreeAsync(t.x, t.a));
   OK(cudaMemsetAsync(t.x, 1, 1, t.a));
   t.x = NULL;
-  end(&t, 1, "use after free: write cudaMemsetAsync freed by cudaFreeAsync");
+  end_machine(&t, 1, "use after free: write cudaMemsetAsync freed by cudaFreeAsync");
 }
 
 static void free_in_use(void **state) {
@@ -216,7 +213,7 @@ static void free_in_use(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 100, t.a));
   OK(cudaFree(t.x)); /* nothing has waited for a */
   t.x = NULL;
-  end(&t, 1, "free while in use cudaMemsetAsync cudaFree");
+  end_machine(&t, 1, "free while in use cudaMemsetAsync cudaFree");
 }
 
 static void free_in_use_elsewhere(void **state) {
@@ -226,7 +223,7 @@ static void free_in_use_elsewhere(void **state) {
     OK(cudaMemsetAsync(t.x, 1, 100, t.a));
     OK(cudaFreeAsync(t.x, t.b));
     t.x = NULL;
-    end(&t, 1, "free while in use cudaMemsetAsync cudaFreeAsync");
+    end_machine(&t, 1, "free while in use cudaMemsetAsync cudaFreeAsync");
   }
 }
 
@@ -238,7 +235,7 @@ static void used_before_its_allocation(void **state) {
   OK(cudaMemsetAsync(z, 1, 100, t.b)); /* not in the order of a */
   OK(cudaDeviceSynchronize());
   OK(cudaFreeAsync(z, t.a));
-  end(&t, 1, "race: cudaMallocAsync cudaMemsetAsync");
+  end_machine(&t, 1, "race: cudaMallocAsync cudaMemsetAsync");
 }
 
 static void out_of_bounds(void **state) {
@@ -246,7 +243,7 @@ static void out_of_bounds(void **state) {
   bench t = begin((vg_options){0});
   assert_int_equal(cudaMemsetAsync(t.x + 90, 1, 11, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
-  end(&t, 1, "out of bounds: cudaMemsetAsync");
+  end_machine(&t, 1, "out of bounds: cudaMemsetAsync");
 }
 
 static void no_peer_access(void **state) {
@@ -260,7 +257,7 @@ static void no_peer_access(void **state) {
   OK(cudaDeviceSynchronize());
   OK(cudaStreamDestroy(s));
   OK(cudaSetDevice(0));
-  end(&t, 1, "peer: write cudaMemsetAsync");
+  end_machine(&t, 1, "peer: write cudaMemsetAsync");
 }
 
 static void destroyed_handles(void **state) {
@@ -277,7 +274,7 @@ static void destroyed_handles(void **state) {
   assert_int_equal(cudaStreamDestroy(s), cudaErrorInvalidResourceHandle);
   assert_int_equal(cudaFreeAsync(t.x + 1, t.a), cudaErrorInvalidValue);
   (void)cudaGetLastError();
-  end(&t, 3, "misuse:");
+  end_machine(&t, 3, "misuse:");
 }
 
 static void leaks(void **state) {
@@ -339,7 +336,7 @@ static void another_thread_records(bool by_mutex) {
   OK(cudaStreamWaitEvent(p.t.b, p.t.e, 0));
   COPY(p.t.y, p.t.x, 100, p.t.b);
   pthread_join(thread, NULL);
-  end(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
+  end_machine(&p.t, by_mutex ? 0 : 1, "host: waits for an event");
 }
 
 static void a_mutex_orders_threads(void **state) {
@@ -366,7 +363,7 @@ static void joining_brings_what_a_thread_knew(void **state) {
   assert_int_equal(pthread_create(&thread, NULL, synchronises, &t), 0);
   pthread_join(thread, NULL);
   vg_host_read(t.pinned, 100);
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 int main(void) {

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "expect_reports.h"
+
 #define OK(call)                  assert_int_equal(call, cudaSuccess)
 #define COPY(to, from, n, stream) OK(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream))
 
@@ -37,7 +39,7 @@ static bench begin(uint64_t seed) {
   return t;
 }
 
-static void end(bench *t, int n, const char *words) {
+static void end_machine(bench *t, int n, const char *words) {
   (void)cudaGetLastError();
   OK(cudaDeviceSynchronize());
   OK(cudaFree(t->x));
@@ -47,12 +49,7 @@ static void end(bench *t, int n, const char *words) {
   OK(cudaEventDestroy(t->joins));
   OK(cudaStreamDestroy(t->a));
   OK(cudaStreamDestroy(t->b));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
 }
 
 static void check(const char *at, char value, int n) {
@@ -111,7 +108,7 @@ static void replayed_with_other_data(void **state) {
     check(t.z, 12, 100);
     check(t.y, 9, 100);
     OK(cudaGraphExecDestroy(exec));
-    end(&t, 0, "");
+    end_machine(&t, 0, "");
   }
 }
 
@@ -122,7 +119,7 @@ static void launches_of_one_graph_follow_one_another(void **state) {
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaGraphLaunch(exec, t.b)); /* another stream, with no event between */
   OK(cudaGraphExecDestroy(exec));
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 static void what_follows_does_not_wait_for_others(void **state) {
@@ -133,7 +130,7 @@ static void what_follows_does_not_wait_for_others(void **state) {
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaMemsetAsync(t.z, 1, 100, t.b));
   OK(cudaGraphExecDestroy(exec));
-  end(&t, 2, "race: write cudaMemcpyAsync graph cudaMemsetAsync");
+  end_machine(&t, 2, "race: write cudaMemcpyAsync graph cudaMemsetAsync");
   vg_quiet(false);
 }
 
@@ -144,7 +141,7 @@ static void a_race_between_branches(void **state) {
   cudaGraphExec_t exec = forked(&t, false, true); /* b does not wait for the copy to y */
   OK(cudaGraphLaunch(exec, t.a));
   OK(cudaGraphExecDestroy(exec));
-  end(&t, 1, "race: write read cudaMemcpyAsync branch");
+  end_machine(&t, 1, "race: write read cudaMemcpyAsync branch");
   vg_quiet(false);
 }
 
@@ -159,7 +156,7 @@ static void work_that_is_not_joined(void **state) {
   OK(cudaMemsetAsync(t.x, 1, 1, t.b));
   assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureUnjoined);
   assert_null(graph);
-  end(&t, 1, "misuse: capture joined");
+  end_machine(&t, 1, "misuse: capture joined");
   vg_quiet(false);
 }
 
@@ -172,7 +169,7 @@ static void events_from_outside(void **state) {
   OK(cudaStreamBeginCapture(t.a, cudaStreamCaptureModeGlobal));
   assert_int_equal(cudaStreamWaitEvent(t.a, t.forks, 0), cudaErrorStreamCaptureIsolation);
   assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
-  end(&t, 1, "misuse: outside capture");
+  end_machine(&t, 1, "misuse: outside capture");
   vg_quiet(false);
 }
 
@@ -194,7 +191,7 @@ static void calls_that_capture_forbids(void **state) {
     assert_true(error == cudaErrorStreamCaptureUnsupported);
     assert_int_equal(cudaMemsetAsync(t.x, 1, 1, t.a), cudaErrorStreamCaptureInvalidated);
     assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
-    end(&t, 1, "misuse: capture");
+    end_machine(&t, 1, "misuse: capture");
   }
   vg_quiet(false);
 }
@@ -214,7 +211,7 @@ static void relaxed_captures_forbid_less(void **state) {
   OK(cudaThreadExchangeStreamCaptureMode(&mode));
   OK(cudaStreamEndCapture(t.a, &graph));
   OK(cudaGraphDestroy(graph));
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 static void captured_events_cannot_be_asked(void **state) {
@@ -229,7 +226,7 @@ static void captured_events_cannot_be_asked(void **state) {
   OK(cudaEventRecord(t.joins, t.a)); /* an event like any other again */
   OK(cudaEventSynchronize(t.joins));
   OK(cudaGraphDestroy(graph));
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 /* The default stream would wait for a blocking one: whether that is captured may be asked. */
@@ -249,7 +246,7 @@ static void asking_harms_no_capture(void **state) {
   assert_int_equal(status, cudaStreamCaptureStatusNone);
   OK(cudaGraphDestroy(graph));
   OK(cudaStreamDestroy(blocking));
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 /* In any mode: the device has the stream. */
@@ -261,7 +258,7 @@ static void a_device_that_captures_cannot_be_waited_for(void **state) {
   OK(cudaStreamSynchronize(t.b));
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
   assert_int_equal(cudaStreamEndCapture(t.a, &graph), cudaErrorStreamCaptureInvalidated);
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 int main(void) {

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "expect_reports.h"
+
 #define OK(call) assert_int_equal(call, cudaSuccess)
 
 enum { N = 100 };
@@ -37,19 +39,14 @@ static bench begin(void) {
   return t;
 }
 
-static void end(bench *t, int n, const char *words) {
+static void end_machine(bench *t, int n, const char *words) {
   OK(cudaDeviceSynchronize());
   OK(cudaFree(t->a));
   OK(cudaFree(t->b));
   OK(cudaFree(t->c));
   OK(cudaStreamDestroy(t->s));
   OK(cudaStreamDestroy(t->t));
-  int all = vg_end();
-  if (all != n || vg_reports_with(words) != n) {
-    for (int i = 0; i < all; i++)
-      print_message("%s\n", vg_report(i));
-    fail_msg("%d reports, %d of them with '%s': expected %d", all, vg_reports_with(words), words, n);
-  }
+  expect_reports(n, words);
   vg_quiet(false);
 }
 
@@ -68,7 +65,7 @@ static void they_compute(void **state) {
   OK(cudaStreamSynchronize(t.s));
   vg_peek(&sum, t.b, sizeof sum);
   assert_int_equal(sum, 3 * N * (N - 1) / 2);
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 static void what_they_leave_out_is_not_written(void **state) {
@@ -77,7 +74,7 @@ static void what_they_leave_out_is_not_written(void **state) {
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s)); /* every other number */
   OK(cudaMemcpyAsync(t.b, t.c + 2, 4, cudaMemcpyDefault, t.s));
   OK(cudaMemcpyAsync(t.b, t.c + 3, 4, cudaMemcpyDefault, t.s));
-  end(&t, 1, "undefined: [12,16)");
+  end_machine(&t, 1, "undefined: [12,16)");
 }
 
 static void neighbours_do_not_race(void **state) {
@@ -85,7 +82,7 @@ static void neighbours_do_not_race(void **state) {
   bench t = begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 1, N / 2, 2, t.t)); /* between them */
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 static void races(void **state) {
@@ -93,7 +90,7 @@ static void races(void **state) {
   bench t = begin();
   OK(planted_add(t.a, t.b, t.c, N / 2, 2, t.s));
   OK(planted_add(t.a, t.b, t.c + 98, 1, 1, t.t));
-  end(&t, 1, "race: write kernel add [392,396)");
+  end_machine(&t, 1, "race: write kernel add [392,396)");
 }
 
 static void races_of_reads(void **state) {
@@ -101,7 +98,7 @@ static void races_of_reads(void **state) {
   bench t = begin();
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   OK(cudaMemsetAsync(t.b + 50, 0, 4, t.t));
-  end(&t, 1, "race: read kernel add write cudaMemsetAsync [200,204)");
+  end_machine(&t, 1, "race: read kernel add write cudaMemsetAsync [200,204)");
 }
 
 static void races_of_atomics(void **state) {
@@ -109,14 +106,14 @@ static void races_of_atomics(void **state) {
   bench t = begin();
   OK(planted_sum(t.a, N, t.b, t.s));
   OK(planted_sum(t.a, N, t.b, t.t));
-  end(&t, 1, "race: write kernel sum [0,4)");
+  end_machine(&t, 1, "race: write kernel sum [0,4)");
 }
 
 static void out_of_bounds(void **state) {
   (void)state;
   bench t = begin();
   OK(planted_add(t.a, t.b, t.c, N + 2, 1, t.s));
-  end(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
+  end_machine(&t, 3, "out of bounds: kernel add [400,408)"); /* two reads and a write */
 }
 
 static void bulk_copies_are_seen(void **state) {
@@ -135,7 +132,8 @@ static void bulk_copies_are_seen(void **state) {
   assert_int_equal(now[511], 7);
   OK(cudaFree(from));
   OK(cudaFree(to));
-  end(&t, 3, "race:"); /* with what the kernel has written, with what it has read, and between the two memsets */
+  end_machine(&t, 3,
+              "race:"); /* with what the kernel has written, with what it has read, and between the two memsets */
 }
 
 static void wild_kernels_are_ended(void **state) {
@@ -145,11 +143,11 @@ static void wild_kernels_are_ended(void **state) {
     bench t = begin();
     OK(planted_wild(places[i], t.s));
     OK(planted_add(t.a, t.b, t.c, N, 1, t.s)); /* others run */
-    end(&t, 1, "kernel: wild: write 4 bytes");
+    end_machine(&t, 1, "kernel: wild: write 4 bytes");
   }
   bench t = begin();
   OK(planted_endless(t.a, t.s));
-  end(&t, 1, "kernel: does not end");
+  end_machine(&t, 1, "kernel: does not end");
 }
 
 static void launches_fail_when_asked(void **state) {
@@ -159,7 +157,7 @@ static void launches_fail_when_asked(void **state) {
   assert_int_equal(planted_add(t.a, t.b, t.c, N, 1, t.s), cudaErrorLaunchFailure);
   OK(planted_add(t.a, t.b, t.c, N, 1, t.s));
   assert_int_equal(vg_count().launches, 2);
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 static void captured(void **state) {
@@ -181,7 +179,7 @@ static void captured(void **state) {
   for (int i = 0; i < N; i++)
     assert_int_equal(c[i], (((2 * i + i) * 2 + i) * 2 + i) * 2);
   OK(cudaGraphExecDestroy(exec));
-  end(&t, 0, "");
+  end_machine(&t, 0, "");
 }
 
 int main(void) {

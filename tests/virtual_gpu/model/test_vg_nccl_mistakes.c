@@ -74,7 +74,7 @@ static void count_rank(void *user, int64_t rank) {
   (void)rank;
   OK(ncclCommCount(*(ncclComm_t *)user, &n));
 }
-static void threads(world *w) { crew_run(2, count_rank, &w->comm[0]); }
+static void threads(world *w) { rank_threads_run(2, count_rank, &w->comm[0]); }
 
 static void overwritten(world *w) {
   pair(w, 0, 1, 8, ncclInt8, 8, ncclInt8);
@@ -197,7 +197,7 @@ static void test_mistakes(void **state) {
 
 /* --- What is refused ---------------------------------------------------------------------------------------------- */
 
-/* What a call of rank 0 comes to. */
+/* Result of a call of rank 0. */
 static ncclResult_t outcome(const world *w, ncclResult_t result) {
   while (result == ncclInProgress)
     OK(ncclCommGetAsyncError(w->comm[0], &result));

@@ -21,7 +21,7 @@
 enum { NODES = 250, STREAMS = 5, EVENTS = 4, BUFFERS = 6, BYTES = 48, DEVICES = 2, CAPTURED = 10 };
 
 static uint64_t state;
-static int draw(int n) {
+static int draw_number(int n) {
   state ^= state << 13, state ^= state >> 7, state ^= state << 17;
   return (int)((state * 0x2545F4914F6CDD1Dull >> 33) % (uint64_t)n);
 }
@@ -133,7 +133,7 @@ static void repair(program *p, int a, int s) {
   for (int i = 0; i < EVENTS && s >= 0 && from >= 0; i++)
     if (p->event_device[i] == p->device_of[from])
       e = i;
-  if (s < 0 || (e >= 0 && draw(6) == 0))
+  if (s < 0 || (e >= 0 && draw_number(6) == 0))
     synchronise(p, from);
   else {
     record(p, e, from);
@@ -142,21 +142,21 @@ static void repair(program *p, int a, int s) {
 }
 
 static int choose_event(const program *p, int s) {
-  int e = draw(EVENTS);
+  int e = draw_number(EVENTS);
   while (p->event_device[e] != p->device_of[s])
     e = (e + 1) % EVENTS;
   return e;
 }
 
 static access random_access(int buffer, int n, bool write) {
-  int begin = draw(BYTES - n + 1);
+  int begin = draw_number(BYTES - n + 1);
   return (access){buffer, begin, begin + n, write};
 }
 
 static action random_action(void) {
-  int n = 1 + draw(BYTES);
-  return (action){1 + draw(4), random_access(draw(BUFFERS), n, true), random_access(draw(BUFFERS), n, false),
-                  draw(256)};
+  int n = 1 + draw_number(BYTES);
+  return (action){1 + draw_number(4), random_access(draw_number(BUFFERS), n, true),
+                  random_access(draw_number(BUFFERS), n, false), draw_number(256)};
 }
 
 static void set_uses(program *p, int b, const action *a) {
@@ -203,9 +203,9 @@ static bool settle(program *p, int b, int s, int host, int last, bool repairs) {
 }
 
 /* A copy or a fill. repairs: what it conflicts with is made to come first. */
-static void use(program *p, bool repairs) {
+static void use_memory(program *p, bool repairs) {
   action a = random_action();
-  int s = draw(STREAMS), b, host, last;
+  int s = draw_number(STREAMS), b, host, last;
   do {
     host = p->host;
     last = p->last[s];
@@ -263,12 +263,12 @@ static void cross(cudaStream_t from, cudaStream_t to, cudaEvent_t e) {
 
 static int capture(program *p, captured *nodes, const int *branch, cudaEvent_t e, bool repairs) {
   bool seen[2][CAPTURED] = {{0}}; /* by a branch: what comes before its next node */
-  int n = 2 + draw(CAPTURED - 2);
+  int n = 2 + draw_number(CAPTURED - 2);
   cudaStream_t s[2] = {p->stream[branch[0]], p->stream[branch[1]]};
   cross(s[0], s[1], e);
   for (int i = 0; i < n; i++) {
-    int b = draw(2);
-    bool waits = draw(4) == 0;
+    int b = draw_number(2);
+    bool waits = draw_number(4) == 0;
     nodes[i].action = random_action();
     nodes[i].branch = b;
     for (int k = 0; k < i; k++)
@@ -312,9 +312,9 @@ static int launch(program *p, const captured *nodes, int n, cudaGraphExec_t exec
 
 static void graph(program *p, bool repairs) {
   captured nodes[CAPTURED];
-  int branch[2] = {1 + draw(STREAMS - 1), 0};
+  int branch[2] = {1 + draw_number(STREAMS - 1), 0};
   do
-    branch[1] = 1 + draw(STREAMS - 1);
+    branch[1] = 1 + draw_number(STREAMS - 1);
   while (branch[1] == branch[0] || p->device_of[branch[1]] != p->device_of[branch[0]]);
   cudaGraph_t made;
   cudaGraphExec_t exec;
@@ -330,17 +330,17 @@ static void graph(program *p, bool repairs) {
     if (repairs) /* all that went before, other than the launch before */
       for (int s = 0; s < STREAMS && i == 0; s++)
         synchronise(p, s);
-    before = launch(p, nodes, n, exec, draw(STREAMS), before);
+    before = launch(p, nodes, n, exec, draw_number(STREAMS), before);
   }
   OK(cudaGraphExecDestroy(exec));
   OK(cudaEventDestroy(e));
 }
 
-static void build(program *p, uint64_t seed) {
+static void build_program(program *p, uint64_t seed) {
   memset(p, 0, sizeof *p);
   state = seed * 0x9E3779B97F4A7C15ull | 1;
-  draw(2), draw(2);
-  p->devices = 1 + draw(DEVICES);
+  draw_number(2), draw_number(2);
+  p->devices = 1 + draw_number(DEVICES);
   p->host = -1;
   vg_begin(&(vg_options){.devices = p->devices, .seed = seed});
   for (int d = 0; d < p->devices && p->devices > 1; d++) {
@@ -351,8 +351,8 @@ static void build(program *p, uint64_t seed) {
     p->last[s] = -1;
     p->device_of[s] = s % p->devices;
     set_device(p, p->device_of[s]);
-    p->legacy[s] = s == 0 && draw(3) == 0;
-    p->blocking[s] = p->legacy[s] || draw(3) == 0;
+    p->legacy[s] = s == 0 && draw_number(3) == 0;
+    p->blocking[s] = p->legacy[s] || draw_number(3) == 0;
     if (!p->legacy[s])
       OK(cudaStreamCreateWithFlags(&p->stream[s], p->blocking[s] ? cudaStreamDefault : cudaStreamNonBlocking));
   }
@@ -372,7 +372,7 @@ static void build(program *p, uint64_t seed) {
   }
 }
 
-static int end(program *p) {
+static int end_program(program *p) {
   for (int d = 0; d < p->devices; d++) {
     set_device(p, d);
     OK(cudaDeviceSynchronize());
@@ -394,17 +394,17 @@ static int end(program *p) {
 }
 
 /* racy: how often of 24 nothing is repaired. */
-static bool run(uint64_t seed, int racy) {
+static bool run_seed(uint64_t seed, int racy) {
   static program p;
-  build(&p, seed);
-  int length = 10 + draw(40);
+  build_program(&p, seed);
+  int length = 10 + draw_number(40);
   for (int i = 0; i < length && p.n < NODES - 50; i++) {
-    int kind = draw(40), s = draw(STREAMS);
-    bool repairs = draw(24) >= racy;
+    int kind = draw_number(40), s = draw_number(STREAMS);
+    bool repairs = draw_number(24) >= racy;
     if (kind < 5)
       record(&p, choose_event(&p, s), s);
     else if (kind < 10)
-      wait_for(&p, draw(EVENTS), s);
+      wait_for(&p, draw_number(EVENTS), s);
     else if (kind < 12)
       synchronise(&p, s);
     else if (kind < 13)
@@ -412,9 +412,9 @@ static bool run(uint64_t seed, int racy) {
     else if (kind < 18)
       use_by_host(&p, repairs);
     else
-      use(&p, repairs);
+      use_memory(&p, repairs);
   }
-  int reports = end(&p);
+  int reports = end_program(&p);
   if ((reports > 0) != p.races) {
     for (int i = 0; i < reports; i++)
       print_message("%s\n", vg_report(i));
@@ -433,7 +433,7 @@ static int cases(int n) {
 static void no_false_alarm(void **unused) {
   (void)unused;
   for (int i = 0; i < cases(10000); i++)
-    assert_false(run((uint64_t)i + 1, 0));
+    assert_false(run_seed((uint64_t)i + 1, 0));
 }
 
 static void races_are_found_exactly(void **unused) {
@@ -441,7 +441,7 @@ static void races_are_found_exactly(void **unused) {
   vg_quiet(true);
   int with = 0, n = cases(10000);
   for (int i = 0; i < n; i++)
-    with += run((uint64_t)i + 1000000, 1 + i % 3);
+    with += run_seed((uint64_t)i + 1000000, 1 + i % 3);
   print_message("%d of %d programs had a race\n", with, n);
   assert_true(with > n / 10 && with < n - n / 10);
   vg_quiet(false);

@@ -1,4 +1,4 @@
-/* What the virtual GPU does: streams of all kinds, copies, memory, host functions, faults, counters. */
+/* The virtual GPU itself: streams of all kinds, copies, memory, host functions, faults, counters. */
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

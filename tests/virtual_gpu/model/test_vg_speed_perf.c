@@ -1,4 +1,4 @@
-/* How long a schedule of 200 operations takes: three streams, double-buffered, an event between each two. */
+/* Time of a schedule of 200 operations: three streams, double-buffered, an event between each two. */
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

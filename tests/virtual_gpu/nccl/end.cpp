@@ -7,7 +7,7 @@
 namespace vg::nccl {
 namespace {
 
-/* What a split was to make, when it is given up by an abort: it is there, and broken. */
+/* The communicator of a split that an abort gives up: it is there, and broken. */
 void give_up_split(ncclComm *c) {
   World &w = *c->world;
   size_t r = (size_t)c->rank;
@@ -60,7 +60,7 @@ void look_at_end(ncclComm *c) {
 using namespace vg;
 using namespace vg::nccl;
 
-/* What is left when the machine ends. */
+/* Reports what is left when the machine ends. */
 void vg_nccl_leaks() {
   fresh();
   for (auto &entry : N.worlds)

@@ -28,7 +28,7 @@ ncclResult_t noted(ncclResult_t result) {
   return result;
 }
 
-/* What a group has for one communicator. */
+/* Calls of a group for one communicator. */
 struct Part {
   ncclComm *comm;
   std::vector<Stream *> streams;

@@ -1,4 +1,4 @@
-/* How what the ranks give to their streams meets, and what it moves (nccl.cpp says how). */
+/* Launches: the calls that ranks give to their streams meet and move data (nccl.cpp has the rules). */
 #include "nccl.hpp"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ static void place_group(const Place &p) {
     match_pair(w, pair);
 }
 
-/* What rank `to` gets from rank `from` in a collective; no bytes: nothing. */
+/* Bytes that rank `to` gets from rank `from` in a collective; may be empty. */
 static Copy part(const Launch &from, const Launch &to) {
   size_t n = to.bytes;
   size_t f = (size_t)from.comm->rank, t = (size_t)to.comm->rank;

@@ -12,7 +12,7 @@
  * has returned. Here that is at one of the next looks at the state of the communicator, which takes no other call
  * before.
  *
- * What would hang on the real thing is reported, not waited for: sizes, types or collectives that do not match,
+ * Calls that would hang with the real NCCL are reported, not waited for: sizes, types or collectives that do not match,
  * messages that nobody takes when the test ends, and who waits for whom. What has hung there although it is allowed is
  * reported too: messages of zero bytes, several to one peer in a group, groups larger than a kernel plan, which each
  * rank cuts by its own list of operations. So is a communicator that two threads use at once, or that is finalised

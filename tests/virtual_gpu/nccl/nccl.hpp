@@ -1,4 +1,4 @@
-/* What the files of the virtual NCCL share. As in machine.hpp, everything is under the machine's lock. */
+/* Declarations that the files of the virtual NCCL share. As in machine.hpp, everything is under the machine's lock. */
 #ifndef VG_NCCL_HPP
 #define VG_NCCL_HPP
 
@@ -21,7 +21,7 @@ struct Message {
 
 enum class What { Group, AllGather, AllToAll, Broadcast };
 
-/* What a rank gives to a stream: made once, placed at each launch of a graph that it was captured into. */
+/* A call that a rank gives to a stream: made once, placed at each launch of a graph that it was captured into. */
 struct Launch {
   ncclComm *comm;
   What what;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs, sizes that show nothing, and
-# stand-ins for NVIDIA's tools and for PyTorch.
+# ./run gpu from its first step to its table and plots, with the programs on two virtual GPUs, sizes that show nothing,
+# and stand-ins for NVIDIA's tools and for PyTorch.
 . "$SOURCE/tests/cli/common.bash"
 export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results VG_DEVICES=2
 export RESHARD_GPU_SKIP='nccl-2 nccl-4 nccl-host' # no ranks of several processes on a virtual GPU
@@ -39,7 +39,7 @@ done
 says 'verify-graph: passed - .*: [1-9][0-9]* cases'; says 'sanitizer-initcheck: lacking - .*Device not supported'
 says '^\[ *[0-9]+s\] 0 of [0-9]+ steps failed'
 
-# What it leaves: few files, with names and numbers of what was measured.
+# Its output: few files, with names and numbers of what was measured.
 result=$(echo results/*-virtual-gpu-0)
 [ "$(echo results/*)" = "$result" ] || fault "$(ls results)"
 [ "$(cd "$result" && echo *)" = 'README.md bench.json goals.svg steps.txt summary.json throughput.svg' ] || fault "$(ls "$result")"

@@ -40,7 +40,7 @@ static void out_of_bounds(const Alloc *alloc, Id id, long long begin, long long 
          begin, end, where.c_str(), describe(id).c_str());
 }
 
-/* Is the access one that may be made at all? n becomes what of it is inside of the allocation. */
+/* Checks that the access may be made at all. n becomes the bytes inside of the allocation. */
 static bool legal(Alloc *alloc, Id id, const Clock &clock, int device, uintptr_t at, size_t &n, bool write,
                   bool peers) {
   const char *kind = write ? "write" : "read";

@@ -37,7 +37,7 @@ static std::vector<std::unique_ptr<Capture>> captures; /* that go on */
 static uint64_t capture_ids;
 static std::vector<std::unique_ptr<Graph>> graphs;
 
-/* Is the thread forbidden calls that may wait for the device? */
+/* True when the thread must not call what may wait for the device. */
 static Capture *forbids(Thread &thread) {
   if (thread.capture_mode == cudaStreamCaptureModeRelaxed)
     return nullptr;
@@ -125,7 +125,7 @@ cudaError_t capture_wait(Stream &stream, Event &event) {
   return cudaSuccess;
 }
 
-/* Does all that was captured come before the end of the stream that the capture began on? */
+/* True when all that was captured comes before the end of the stream that the capture began on. */
 static bool joined(const Capture &c) {
   std::vector<char> before(c.graph->nodes.size(), 0);
   std::vector<uint32_t> todo = c.origin->nodes;

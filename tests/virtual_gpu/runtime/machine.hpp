@@ -1,5 +1,5 @@
-/* What the files of the virtual GPU share. Everything here is under the one lock of the machine (Lock), which each call
- * of the runtime holds from its start to its end. */
+/* Declarations that the files of the virtual GPU share. All state is under the one lock of the machine (Lock), which
+ * each call of the runtime holds from its start to its end. */
 #ifndef VG_MACHINE_HPP
 #define VG_MACHINE_HPP
 
@@ -44,7 +44,7 @@ struct Clock {
 
 /* Number of an operation or of an access by the host, in the order of issue. 0 is none. */
 using Id = uint32_t;
-/* What stays of each for reports and for the shadow. */
+/* Record of an operation that stays for reports and for the shadow. */
 struct Note {
   uint32_t chain, time;
   const char *what; /* lives until the machine ends */
@@ -121,7 +121,7 @@ struct Range {
   size_t n;
   bool write;
 };
-/* What a call gives to a stream. */
+/* An operation that a call gives to a stream. */
 struct Work {
   const char *what = "";
   std::vector<Range> ranges;             /* that it declares */
@@ -357,7 +357,7 @@ double time_of(const Clock &clock); /* us: when all of that had ended, as far as
 /* stream.cpp */
 Stream *stream_of(cudaStream_t handle, const char *call); /* NULL: not a stream (reported) */
 Stream *new_stream(int device, bool blocking, const char *name);
-/* What is given to `later` from here on comes after all that is in `earlier` now, as by an event of the callee's own.
+/* Operations given to `later` from here on come after all that is in `earlier` now, as by an event of the callee's own.
  * Neither is captured, or both are, by the same graph. */
 void come_after_stream(Stream &later, Stream &earlier);
 

@@ -1,4 +1,4 @@
-/* What kernels touch, seen as it happens: the kernels of these tests are compiled with -fsanitize=thread and linked
+/* Accesses of kernels, seen as they happen: the kernels of these tests are compiled with -fsanitize=thread and linked
  * with the functions below instead of its runtime, so every load and store of theirs comes by with its address and
  * size. The same goes, in builds without a sanitizer, for those files of the library that touch pinned memory or order
  * threads by atomics; in all builds memcpy, memmove and memset are seen.

@@ -1,4 +1,4 @@
-/* What tests tell ./run prove: lines in the file that VG_PROVE names. */
+/* Results of tests for ./run prove: lines in the file that VG_PROVE names. */
 #include "machine.hpp"
 
 #include <algorithm>

@@ -99,7 +99,7 @@ void merge(Frontier &into, const Frontier &from) {
       into.push_back(id);
 }
 
-/* What is given to the stream next comes after what the thread knows; on the legacy stream, also after all that
+/* The stream's next operation comes after all that the thread knows; on the legacy stream, also after all that
  * blocking streams of its device have; on those, after all that the legacy stream has. */
 void arrive(Stream &stream) {
   Thread &thread = self();

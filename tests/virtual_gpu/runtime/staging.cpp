@@ -1,5 +1,5 @@
-/* What the library's host code, whose stores are not seen, writes to pinned memory. Pieces of the staging ring: from when
- * one is taken on. */
+/* Writes of the library's host code to pinned memory, whose stores are not seen. Pieces of the staging ring: from
+ * when one is taken on. */
 #include "virtual_gpu.h"
 
 #include <reshard/device.h>

@@ -13,7 +13,7 @@ namespace {
 constexpr double LAUNCH = 1.5;                               /* us */
 constexpr double HERE = 1.5e6, THERE = 0.4e6, HOST = 0.05e6; /* bytes a us: own memory, another GPU's, the host's */
 
-/* What the operation that runs has touched. */
+/* Bytes that the running operation has touched. */
 struct Touched {
   size_t read, written;
   bool there, host;

@@ -30,7 +30,7 @@ struct Turn {
   bool late, ended;
 };
 
-/* Whoever's turn it is has all of this. */
+/* The thread whose turn it is owns all of this. */
 static std::vector<Turn *> turns; /* of threads that have not ended, in the order of their creation */
 static thread_local Turn *own;
 static int64_t now = 1000000000;

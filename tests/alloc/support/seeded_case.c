@@ -1,6 +1,6 @@
-#include "entries.h"
+#include "seeded_case.h"
 
-void entries_make(uint64_t seed, int64_t ranks, case_plan *c) {
+void seeded_case_make(uint64_t seed, int64_t ranks, case_plan *c) {
   const case_choices fixed = {.ranks = ranks};
   cli_text why = {0};
   if (!case_make(seed, &fixed, c, &why))

@@ -1,15 +1,20 @@
-/* Meshes, DTensors and sharded tensors on virtual GPUs: the checks that MPI's ranks run, too (support/site.h), by rank
- * threads over NCCL, a GPU each, and by rank threads that share one. Host bytes get to device memory by copies alone;
- * no graph; the checker is on, with several schedules. */
+/* The checks of support/contracts/contract.h on virtual GPUs: by rank threads over NCCL with a GPU each, and by rank
+ * threads that share one GPU. Host bytes get to device memory by copies alone. No graph is captured; the checker is
+ * on, with several schedules. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/groups.h"
+#include "support/contracts/mesh.h"
+#include "support/contracts/sharded.h"
+#include "support/contracts/state.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scratch.h"
-#include "support/contracts/contract.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -22,12 +27,12 @@ typedef struct world {
   int64_t n;
   int gpus; /* 0: one a rank, over NCCL; else shared, by threads */
   int rounds;
-  void (*body)(struct world *w, site *s, uint64_t seed);
+  void (*body)(struct world *w, contract_rank *s, uint64_t seed);
   uint64_t seed;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_device devices[MOST];
   reshard_comm comms[MOST];
-  crew_result result[MOST];
+  rank_result result[MOST];
   int64_t wrong[MOST], seen[MOST];
 } world;
 
@@ -39,7 +44,7 @@ static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
 static void rank_body(void *user, int64_t rank) {
   world *w = user;
   reshard_device device = w->gpus > 0 ? w->devices[rank] : NULL;
-  site s = {.comm = w->comms[rank], .copy = copy_now};
+  contract_rank s = {.comm = w->comms[rank], .copy = copy_now};
   char name[32];
   reshard_status status = RESHARD_SUCCESS;
   snprintf(name, sizeof name, "cuda:%d", (int)(w->gpus > 0 ? rank % w->gpus : rank));
@@ -55,7 +60,7 @@ static void rank_body(void *user, int64_t rank) {
     status = reshard_sharder_create(s.comm, &options, &s.sharder);
   if (status == RESHARD_SUCCESS)
     w->body(w, &s, w->seed);
-  crew_note(&w->result[rank], status);
+  rank_result_set(&w->result[rank], status);
   w->wrong[rank] = s.wrong;
   reshard_sharder_destroy(s.sharder);
   reshard_device_forget_stream(device, s.stream);
@@ -78,9 +83,9 @@ static void open_world(world *w) {
   assert_int_equal(reshard_comm_create_local(w->n, &options, w->comms), RESHARD_SUCCESS);
 }
 
-static void states(world *w, site *s, uint64_t seed);
+static void states(world *w, contract_rank *s, uint64_t seed);
 
-static void run(world w) {
+static void run_world(world w) {
   if (w.gpus == 0 && reshard_nccl_unique_id(w.id) == RESHARD_ERROR_UNSUPPORTED)
     return; /* a build without NCCL */
   vg_options options = {.devices = w.gpus > 0 ? w.gpus : (int)w.n, .seed = w.seed};
@@ -89,8 +94,8 @@ static void run(world w) {
 #endif
   vg_begin(&options);
   open_world(&w);
-  crew_run(w.n, rank_body, &w);
-  crew_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "opening");
+  rank_threads_run(w.n, rank_body, &w);
+  rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "opening");
   for (int64_t r = 0; r < w.n; r++)
     assert_int_equal(w.wrong[r], 0);
   if (vg_end() != 0)
@@ -98,39 +103,39 @@ static void run(world w) {
 }
 
 /* Over NCCL with as many ranks as are given, and by threads on one GPU and on two. */
-static void run_all(int64_t cases, void (*body)(world *w, site *s, uint64_t seed)) {
-  for (int64_t i = 0; i < crew_scaled(cases); i++) {
-    run((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
-    run((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
+static void run_all(int64_t cases, void (*body)(world *w, contract_rank *s, uint64_t seed)) {
+  for (int64_t i = 0; i < test_scaled(cases); i++) {
+    run_world((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
+    run_world((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
   }
 }
 
-static void meshes(world *w, site *s, uint64_t seed) {
+static void meshes(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
-  site_check_meshes(s, seed);
+  contract_check_meshes(s, seed);
 }
 
-static void dtensors(world *w, site *s, uint64_t seed) {
+static void dtensors(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
   for (uint64_t i = 0; i < 3; i++)
-    site_check_dtensor(s, 3 * seed + i);
+    contract_check_dtensor(s, 3 * seed + i);
 }
 
-static void sharded(world *w, site *s, uint64_t seed) {
+static void sharded(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
   for (uint64_t i = 0; i < 2; i++)
-    site_check_sharded(s, 2 * seed + i);
-  site_check_refusals(s);
+    contract_check_sharded(s, 2 * seed + i);
+  contract_check_refusals(s);
 }
 
-static void fsdp(world *w, site *s, uint64_t seed) {
+static void fsdp(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
-  site_check_fsdp(s, seed);
+  contract_check_fsdp(s, seed);
 }
 
-static void states(world *w, site *s, uint64_t seed) {
+static void states(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
-  site_check_state(s, seed, scratch_path("state"));
+  contract_check_state(s, seed, scratch_path("state"));
 }
 
 static void test_states(void **state) {
@@ -138,10 +143,10 @@ static void test_states(void **state) {
   run_all(6, states);
 }
 
-static void groups(world *w, site *s, uint64_t seed) {
+static void groups(world *w, contract_rank *s, uint64_t seed) {
   (void)w;
   (void)seed;
-  site_check_groups(s, scratch_path("groups"));
+  contract_check_groups(s, scratch_path("groups"));
 }
 
 static void test_groups(void **state) {

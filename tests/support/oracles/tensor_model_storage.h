@@ -1,6 +1,6 @@
-/* Inside of the model of tensors: what it knows, and how it reads and writes. */
-#ifndef TESTS_TENSOR_INSIDE_H
-#define TESTS_TENSOR_INSIDE_H
+/* State of the model of tensors: storage and its tensors, and how it reads, writes and compares them. */
+#ifndef TESTS_TENSOR_MODEL_STORAGE_H
+#define TESTS_TENSOR_MODEL_STORAGE_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,13 +55,13 @@ static inline int64_t model_width(const model_slot *s) { return (int64_t)reshard
 /* Bytes from the first element to the end of the last one. */
 size_t model_reach(const model_slot *s);
 bool model_contiguous(const model_slot *s);
-/* Is there something to read? */
+/* True when the tensor can be read. */
 static inline bool model_there(const model_slot *s) {
   return s->store->bytes >= (size_t)(s->offset * model_width(s)) + model_reach(s) || model_elements(s) == 0;
 }
 static inline bool model_gpu(const model *w, int place) { return place >= 0 && w->m->place[place].pattern != NULL; }
 
-/* What a pool is asked for. */
+/* Count requests to a pool. */
 void model_count_alloc(model *w, int place, size_t bytes);
 void model_count_free(model *w, int place, size_t bytes);
 
@@ -87,9 +87,5 @@ void model_compare(model *w, const model_slot *s);
 void model_compare_stats(const model *w);
 void model_drop(model *w, model_slot *s);
 model_slot *model_pick(model *w, bool free_one);
-
-/* Steps of tensor_trees.c: whether they did something. */
-bool model_cast(model *w);
-bool model_move(model *w);
 
 #endif

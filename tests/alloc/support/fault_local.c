@@ -1,4 +1,4 @@
-#include "probe.h"
+#include "fault_local.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,16 +10,16 @@
 
 #define UNTOUCHED INT64_C(0x7ead7ead7ead7ead)
 
-reshard_status probe_status(fault_kind kind) {
+reshard_status fault_status(fault_kind kind) {
   return kind == FAULT_THREAD   ? RESHARD_ERROR_SYSTEM
          : kind == FAULT_MEMORY ? RESHARD_ERROR_OUT_OF_MEMORY
                                 : RESHARD_SUCCESS;
 }
 
 /* A call without a fault. */
-static void call_well(const probe *p, int64_t k) {
+static void call_well(const fault_local *p, int64_t k) {
   int64_t live = fault_live();
-  probe_out out = {.number = UNTOUCHED};
+  fault_output out = {.number = UNTOUCHED};
   reshard_status status = p->call(&out, p->with);
   if (status != RESHARD_SUCCESS)
     fail_msg("%s, after allocation %lld failed: %s", p->name, (long long)k, reshard_last_error());
@@ -31,17 +31,17 @@ static void call_well(const probe *p, int64_t k) {
     fail_msg("%s: %lld blocks leak", p->name, (long long)(fault_live() - live));
 }
 
-int64_t probe_run(const probe *p) {
+int64_t fault_local_run(const fault_local *p) {
   for (int64_t k = 0;; k++) {
     int64_t live = fault_live();
-    probe_out out = {.number = UNTOUCHED};
+    fault_output out = {.number = UNTOUCHED};
     fault_mark(true);
     fault_arm(k);
     reshard_status status = p->call(&out, p->with);
     int64_t made = fault_disarm();
     fault_mark(false);
     fault_kind kind = fault_fired();
-    if (status != probe_status(kind))
+    if (status != fault_status(kind))
       fail_msg("%s, allocation %lld fails: %s: %s", p->name, (long long)k, reshard_status_string(status),
                reshard_last_error());
     if (kind == FAULT_NONE) {

@@ -1,0 +1,66 @@
+/* The checks of support/contracts/contract.h by rank threads on the CPU. tests/mpi runs them over MPI, and
+ * tests/virtual_gpu/library/test_vg_contracts.c on virtual GPUs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/contracts/dtensor.h"
+#include "support/contracts/fsdp.h"
+#include "support/contracts/groups.h"
+#include "support/contracts/mesh.h"
+#include "support/contracts/sharded.h"
+#include "support/contracts/state.h"
+#include "support/fixtures/scratch.h"
+#include "support/fixtures/sharded_ranks.h"
+
+#include <stdio.h>
+
+typedef struct work {
+  uint64_t seed;
+  const char *directory;
+} work;
+
+static void body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  const work *w = p->user;
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  contract_check_meshes(&s, w->seed);
+  contract_check_dtensor(&s, w->seed);
+  contract_check_sharded(&s, w->seed);
+  contract_check_refusals(&s);
+  contract_check_state(&s, w->seed, w->directory);
+  if (w->seed % 8 == 0 && p->n >= 4)
+    contract_check_fsdp(&s, w->seed);
+  p->wrong[r] = s.wrong;
+}
+
+static void groups_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  contract_rank s = {.comm = p->comms[r], .sharder = p->sharders[r]};
+  contract_check_groups(&s, p->user);
+  p->wrong[r] = s.wrong;
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  for (int64_t n = 4; n <= 8; n += 2) {
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", scratch_path("groups"));
+    sharded_ranks_check(n, NULL, groups_body, directory, RESHARD_SUCCESS, NULL);
+  }
+}
+
+static void test_contracts(void **state) {
+  (void)state;
+  for (int64_t i = 0; i < test_scaled(40); i++) {
+    work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
+    sharded_ranks_check(2 + i % 7, NULL, body, &w, RESHARD_SUCCESS, NULL);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contracts), cmocka_unit_test(test_groups)};
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
