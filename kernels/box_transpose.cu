@@ -18,7 +18,7 @@ namespace {
 template <int Element> struct tiling {
   using word = typename unit<(Element < 4 ? 4 : Element)>::type;
   using element = typename unit<Element>::type;
-  static constexpr int in_word = sizeof(word) / Element;             /* elements */
+  static constexpr int in_word = sizeof(word) / Element;                /* elements */
   static constexpr int columns = RS_BOX_TRANSPOSE_J(Element) / in_word; /* words of a row, along j */
   static constexpr int ni = RS_BOX_TRANSPOSE_I(Element);
   static_assert(columns % 32 == 0, "a warp stores words of 32 neighbours");

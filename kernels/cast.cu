@@ -154,8 +154,7 @@ __device__ __forceinline__ place find(const part &p, const loop *loops, int64_t 
 }
 
 /* The items of a tile that are whole slots. */
-template <int From, int To>
-__attribute__((noinline)) __device__ void cast_slots(const part &listed, uint32_t tile) {
+template <int From, int To> __attribute__((noinline)) __device__ void cast_slots(const part &listed, uint32_t tile) {
   constexpr int N = thread_items(From, To), IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
   constexpr int V = slot_numbers(From, To);
   typedef typename chunk<V * IN>::type in_chunk;
@@ -285,9 +284,7 @@ __device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts) {
 
 __global__ void __launch_bounds__(THREADS) cast(RS_GRID_CONSTANT(table) t) { cast_tile(t.parts, t.nparts); }
 
-__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts) {
-  cast_tile(parts, nparts);
-}
+__global__ void __launch_bounds__(THREADS) cast_listed(const part *parts, uint32_t nparts) { cast_tile(parts, nparts); }
 
 /* --- On the host: the table --------------------------------------------------------------------------------------*/
 

@@ -61,7 +61,7 @@ static void alloc_arenas(bench_side *s) {
     arena->memory = arena->host = map_memory((size_t)arena->extent + ALIGN);
     if (arena->device != NULL)
       CLI_TRY("", arena->device->memory->alloc(arena->device, (size_t)(s->sets * arena->extent) + ALIGN,
-                                            (void **)&arena->memory));
+                                               (void **)&arena->memory));
   }
 }
 
@@ -292,7 +292,7 @@ static void copy_set(const bench_side *side, int64_t local, int64_t set, bool to
   unsigned char *there = arena->memory + set * arena->extent + side->begin[local];
   unsigned char *here = arena->host + side->begin[local];
   CLI_TRY("", arena->device->memory->memcpy(arena->device, to_device ? there : here, to_device ? here : there,
-                                         (size_t)(side->end[local] - side->begin[local]), stream));
+                                            (size_t)(side->end[local] - side->begin[local]), stream));
   CLI_TRY("", arena->device->streams->synchronize(arena->device, stream));
 }
 

@@ -60,7 +60,8 @@ void trace_start(trace *t, rs_device *device);
  * */
 void trace_stop(trace *t);
 
-/* Write the trace to a file: in Chrome's format, and as a picture. title names the workload, note the ranks and devices. */
+/* Write the trace to a file: in Chrome's format, and as a picture. title names the workload, note the ranks and
+ * devices. */
 void trace_json(const trace *t, const char *title, const char *note, const char *path);
 void trace_svg(const trace *t, const char *title, const char *note, const char *path);
 

@@ -105,8 +105,7 @@ static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
     return RESHARD_SUCCESS;
   if (memory->gate.comm == NULL)
     RS_TRY(rs_gate_create(comm, &memory->gate));
-  return comm->rank == 0 && memory->stream == NULL ? device->streams->create(device, &memory->stream)
-                                                   : RESHARD_SUCCESS;
+  return comm->rank == 0 && memory->stream == NULL ? device->streams->create(device, &memory->stream) : RESHARD_SUCCESS;
 }
 
 reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays, reshard_path path,

@@ -47,8 +47,8 @@ void rs_storage_detach(rs_storage *storage, reshard_tensor tensor);
 reshard_status rs_storage_alloc(rs_storage *storage, size_t bytes, void *stream);
 /* Frees the memory after recorded uses. Not of borrowed memory. */
 void rs_storage_free(rs_storage *storage, void *stream);
-/* Marks stream as one that uses the memory until it is freed. Does nothing for memory of no pool, which its owner keeps;
- * nor while stream is captured: the owner of the graph, which runs later, keeps the memory. */
+/* Marks stream as one that uses the memory until it is freed. Does nothing for memory of no pool, which its owner
+ * keeps; nor while stream is captured: the owner of the graph, which runs later, keeps the memory. */
 reshard_status rs_storage_use(rs_storage *storage, void *stream);
 
 #endif

@@ -68,8 +68,8 @@ static inline void *rs_node_value(reshard_tree node, const reshard_tree_type *ty
   return node != NULL && node->kind == RESHARD_TREE_OPAQUE && node->type == type ? node->value : NULL;
 }
 
-/* Makes nodes in blocks, for those who make many leaves at once. A block is freed with the last of its nodes, which live
- * as any others. All zero: no block yet. */
+/* Makes nodes in blocks, for those who make many leaves at once. A block is freed with the last of its nodes, which
+ * live as any others. All zero: no block yet. */
 typedef struct rs_node_block rs_node_block;
 typedef struct rs_node_maker {
   rs_node_block *block; /* the last one, which is being filled */

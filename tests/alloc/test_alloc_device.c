@@ -35,7 +35,8 @@ static void test_create(void **state) {
               5);
 }
 
-/* --- Storage on a device with streams, whose own memory does not fail ---------------------------------------------- */
+/* --- Storage on a device with streams, whose own memory does not fail ----------------------------------------------
+ * */
 
 typedef struct fixture {
   queue_device *q;

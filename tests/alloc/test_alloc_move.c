@@ -82,7 +82,7 @@ static void test_faults(void **state) {
   a.kwargs = set(set(dict(), "deep", append(list(), leaf_of(floats(1000)))), "number", integer(3));
   set(a.kwargs, "more", leaf_of(floats(70)));
   const fault_local calls[] = {{"reshard_tree_cast", cast, good_cast, drop_tree, &a},
-                                {"reshard_tree_to_kwargs", to_kwargs, good_kwargs, drop_tree, &a}};
+                               {"reshard_tree_to_kwargs", to_kwargs, good_kwargs, drop_tree, &a}};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     assert_true(fault_local_run(&calls[i]) > 3);
   reshard_tree_release(a.args);
@@ -126,7 +126,9 @@ static reshard_status quiet_memcpy(rs_device *d, void *dst, const void *src, siz
   QUIET(late.memory->memcpy(d, dst, src, bytes, stream));
 }
 static reshard_status quiet_stream_create(rs_device *d, void **stream) { QUIET(late.streams->create(d, stream)); }
-static reshard_status quiet_event_create(rs_device *d, rs_event **event) { QUIET(late.streams->event_create(d, event)); }
+static reshard_status quiet_event_create(rs_device *d, rs_event **event) {
+  QUIET(late.streams->event_create(d, event));
+}
 static reshard_status quiet_event_record(rs_device *d, rs_event *event, void *stream) {
   QUIET(late.streams->event_record(d, event, stream));
 }

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "support/seeded_case.h"
 #include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/seeded_case.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "bench/verify/case_binding.h"
-#include "support/seeded_case.h"
 #include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/seeded_case.h"
 
 #include <pthread.h>
 #include <stdlib.h>

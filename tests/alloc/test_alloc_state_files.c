@@ -28,8 +28,8 @@ typedef struct world {
   reshard_sharded_tensor tensors[RANKS][2];
   reshard_tensor plain[RANKS];
   reshard_tree states[RANKS];
-  rs_comm_ops ops; /* of ranks that do as if they were processes of their own */
-  bool boxes;      /* one tensor is of another communicator, one path is on rank 1 alone */
+  rs_comm_ops ops;     /* of ranks that do as if they were processes of their own */
+  bool boxes;          /* one tensor is of another communicator, one path is on rank 1 alone */
   sharded_ranks other; /* that communicator */
   char path[512];
 } world;

@@ -1,4 +1,4 @@
-/* Runs a test: in a directory of its own, with TMPDIR in another, both of which are empty when it has ended; and no longer
+/* Runs a test in a directory of its own, with TMPDIR in another. Both are empty when it has ended. It runs no longer
  * than it gets on.
  *
  * A test hangs when it has used more processor time than it may, or when it uses next to none: either is the same on an

@@ -87,8 +87,8 @@ typedef struct program {
 #define FORBID(at, n) ((void)(at), (void)(n))
 #endif
 
-/* Memory of size bytes whose address is shift modulo 256; nothing behind the last byte, and nothing before the first one
- * as far as the sanitizer can tell: in whole 8 bytes. */
+/* Memory of size bytes whose address is shift modulo 256; nothing behind the last byte, and nothing before the first
+ * one as far as the sanitizer can tell: in whole 8 bytes. */
 static char *exact(int64_t size, int64_t shift) {
   char *base = NULL;
   if (posix_memalign((void **)&base, 256, (size_t)(size + shift)) != 0)

@@ -32,7 +32,7 @@ typedef struct rs_team {
   int64_t nlanes, *lane_ranks;
   char *records;    /* [n * RS_COMM_RECORD] of an all-gather */
   int64_t reserved; /* messages that one exchange can have */
-  rs_relay *links;   /* of one exchange */
+  rs_relay *links;  /* of one exchange */
   rs_span *spans;
   rs_program **programs;
 

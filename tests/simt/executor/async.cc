@@ -62,7 +62,8 @@ static void add(queue *q, void *dst, const void *src, size_t bytes) {
 }
 static void check_async(const void *shared, const void *global, size_t bytes, bool bulk) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
-  bool fits = bulk ? bytes > 0 && bytes % 16 == 0 && bits % 16 == 0 : (bytes == 4 || bytes == 8 || bytes == 16) && bits % bytes == 0;
+  bool fits = bulk ? bytes > 0 && bytes % 16 == 0 && bits % 16 == 0
+                   : (bytes == 4 || bytes == 8 || bytes == 16) && bits % bytes == 0;
   if (fits)
     return;
   set_error("thread %d: an asynchronous copy of %zu bytes between %p and %p", self->now, bytes, global, shared);

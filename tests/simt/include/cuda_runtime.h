@@ -28,12 +28,20 @@ using std::max;
 using std::min;
 
 /* --- Types -------------------------------------------------------------------------------------------------------*/
-#define SIMT_VECTORS(name, type, a2, a4)                   \
-  struct name##1 { type x; };                              \
-  struct __align__(a2) name##2 { type x, y; };             \
-  struct name##3 { type x, y, z; };                        \
-  struct __align__(a4) name##4 { type x, y, z, w; };       \
-  inline name##1 make_##name##1(type x) { return {x}; }    \
+#define SIMT_VECTORS(name, type, a2, a4) \
+  struct name##1 { \
+    type x; \
+  }; \
+  struct __align__(a2) name##2 { \
+    type x, y; \
+  }; \
+  struct name##3 { \
+    type x, y, z; \
+  }; \
+  struct __align__(a4) name##4 { \
+    type x, y, z, w; \
+  }; \
+  inline name##1 make_##name##1(type x) { return {x}; } \
   inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
   inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; } \
   inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
@@ -260,9 +268,9 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
 
 /* --- The other half of kernels/launch.h --------------------------------------------------------------------------*/
 #define RS_GRID_CONSTANT(type) const type &
-#define RS_SHARED(type, name, dims)                        \
-  static char simt_key_##name;                            \
-  typedef type simt_type_##name dims;                      \
+#define RS_SHARED(type, name, dims) \
+  static char simt_key_##name; \
+  typedef type simt_type_##name dims; \
   simt_type_##name &name = *static_cast<simt_type_##name *>( \
       simt::shared_array(&simt_key_##name, sizeof(simt_type_##name), alignof(simt_type_##name)))
 #define RS_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(simt::shared_dynamic())
@@ -293,7 +301,8 @@ template <typename... P> struct launch_of final : launch_base {
 } // namespace simt
 
 template <typename... P, typename... A>
-static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, void *stream, A &&...arguments) {
+static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, void *stream,
+                             A &&...arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as parameters");
   static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 32764, "RS_PARAMETER_BYTES");
   if (grid.x == 0 || grid.y == 0 || grid.z == 0)

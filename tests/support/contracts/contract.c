@@ -1,7 +1,7 @@
 #include "contract.h"
 
-#include "comm/gather.h"
 #include "bench/cli/util.h"
+#include "comm/gather.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* FSDP with tensor parallelism over a mesh (fsdp, tp): what is cut is found row by row (fsdp_boxes.h). */
-#include "support/oracles/fsdp_boxes.h"
 #include "fsdp.h"
+#include "support/oracles/fsdp_boxes.h"
 
 #include "bench/cli/util.h"
 

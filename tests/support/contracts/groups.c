@@ -1,8 +1,8 @@
 /* State dicts of a model under FSDP and TP, with replicas (HSDP). What chunk_tensor makes of plain tensors lives on
  * the FSDP group, nested tensors on all ranks, and some parameters on some ranks only. Which rank has which rows is
  * found one by one (fsdp_boxes.h). */
-#include "support/oracles/fsdp_boxes.h"
 #include "groups.h"
+#include "support/oracles/fsdp_boxes.h"
 
 #include "bench/cli/util.h"
 

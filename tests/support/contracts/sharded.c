@@ -231,7 +231,7 @@ static void check_chunks(contract_rank *s, rng *r, bool same_dim, uint64_t key) 
                                       .before = {same_dim ? before.dim - 2 : before.dim, world, before.placements},
                                       .after = {after.dim, world, after.placements}};
   CONTRACT_SUCCEEDS(s, (same_dim ? reshard_reshuffle_local_shard
-                         : reshard_reshard_local_shard)(s->sharder, &cuts, local, s->stream, &result));
+                                 : reshard_reshard_local_shard)(s->sharder, &cuts, local, s->stream, &result));
   n = chunk_elements(s, &after, shape, extent, index);
   CONTRACT_CHECK(s, contract_count_wrong(s, result, n, index, false, key) == 0);
   reshard_tensor_release(result);

@@ -1,6 +1,6 @@
 /* DTensors on the sub-meshes of a mesh, by each group for itself and as often as it likes. */
-#include "support/oracles/fsdp_boxes.h"
 #include "submesh.h"
+#include "support/oracles/fsdp_boxes.h"
 
 #include "bench/cli/util.h"
 

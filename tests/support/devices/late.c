@@ -1,8 +1,8 @@
 #include "late.h"
 
-#include "device/cpu/cpu.h"
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "device/cpu/cpu.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "nested.h"
 
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
 
 #include <stdlib.h>
 #include <string.h>

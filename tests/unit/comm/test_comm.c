@@ -1,5 +1,5 @@
-/* The local communicator: meetings, all-gathers, barriers, exchange and its counts; what happens when ranks do not make the
- * same calls, give up, or never come. */
+/* The local communicator: meetings, all-gathers, barriers, exchange and its counts; what happens when ranks do not make
+ * the same calls, give up, or never come. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

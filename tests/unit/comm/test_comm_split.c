@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
 

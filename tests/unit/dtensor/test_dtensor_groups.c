@@ -1,5 +1,5 @@
-/* DTensors on sub-meshes: what is done on mesh["tp"] is done by its group alone, as often as it likes; ranks outside take
- * no part; the groups are made once, by all ranks; what goes to another mesh is done by all. */
+/* DTensors on sub-meshes: what is done on mesh["tp"] is done by its group alone, as often as it likes; ranks outside
+ * take no part; the groups are made once, by all ranks; what goes to another mesh is done by all. */
 #include "unit/fsdp/fsdp_world.h"
 
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "exec/overlap.h"
 #include "bench/verify/random.h"
+#include "exec/overlap.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static bool mark(const rs_extent *x, unsigned char *bytes, unsigned char bit, un
   }
 }
 
-/* A buffer within the arena: nested strides with gaps, dims in any order, some backwards; a source may step over itself. */
+/* A buffer within the arena: nested strides with gaps, dims in any order, some backwards; a source may step over
+ * itself. */
 static void draw(rng *r, int64_t width, rs_extent *x) {
   do {
     *x = (rs_extent){.source = rng_one_in(r, 2), .ndim = (int)rng_below(r, 4), .width = width};

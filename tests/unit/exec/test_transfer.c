@@ -385,7 +385,8 @@ static void test_parts(void **state) {
                    RESHARD_ERROR_INVALID); /* the parts are apart, the bytes are not */
 }
 
-/* Buffers without elements may be NULL; lists may be NULL where a rank has no buffers; strides are not for flat pieces. */
+/* Buffers without elements may be NULL; lists may be NULL where a rank has no buffers; strides are not for flat pieces.
+ * */
 static reshard_status make_transfer(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t rank,
                                     const reshard_arrays *arrays) {
   reshard_comm comm;
@@ -456,7 +457,8 @@ static void test_empty_and_flat(void **state) {
   reshard_comm_destroy(comm);
 }
 
-/* The caller's workspace: too small is refused with the number that is needed, exactly enough is used, and nothing beside it. */
+/* The caller's workspace: too small is refused with the number that is needed; exactly enough is used, and nothing
+ * beside it. */
 static void test_workspace(void **state) {
   (void)state;
   enum { GUARD = 512 };

@@ -1,10 +1,11 @@
 /* Presets against the published checkpoints; models from files, good and bad. */
 #include <reshard/file.h>
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
+
 #include <cmocka.h>
 
 #include "support/fixtures/temporary.h"
@@ -250,10 +251,12 @@ static void test_bad_lists(void **state) {
   refused_list("[{\"name\": \"a\", \"shape\": [0, 4294967296, 4294967296], \"dtype\": \"u8\"}]", "'a'", "overflows");
   refused_list("[{\"name\": \"a\", \"shape\": [99999999999999999999], \"dtype\": \"u8\"}]", "line 1", "integer");
   refused_list("[{\"name\": \"a\", \"shape\": [4611686018427387904], \"dtype\": \"u8\"},"
-               "{\"name\": \"b\", \"shape\": [4611686018427387904], \"dtype\": \"u8\"}]", "'b'", "2^63");
+               "{\"name\": \"b\", \"shape\": [4611686018427387904], \"dtype\": \"u8\"}]",
+               "'b'", "2^63");
   refused_list("[{\"name\": \"a\", \"shape\": [3], \"dtype\": \"u8\"},"
                "{\"name\": \"b\", \"shape\": [3], \"dtype\": \"u8\"},"
-               "{\"name\": \"a\", \"shape\": [4], \"dtype\": \"u8\"}]", "'a'", "0 and 2");
+               "{\"name\": \"a\", \"shape\": [4], \"dtype\": \"u8\"}]",
+               "'a'", "0 and 2");
   refused_list("[{\"name\": \"new\\nline\", \"shape\": 3, \"dtype\": \"u8\"}]", "'new?line'", "shape");
   refused_list("[{\"name\": \"a\", \"name\": \"b\", \"shape\": [3], \"dtype\": \"u8\"}]", "line 1", "duplicate");
   snprintf(path, sizeof path, "%s/reshard-models-missing.json", temporary());
@@ -271,8 +274,9 @@ static void test_header(void **state) {
   (void)state;
   if (!has_json())
     skip();
-  static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "BF16", "[2,3]", "[8,20]") ","
-      TENSOR("a", "F64", "[]", "[0,8]") "," TENSOR("e", "U8", "[0]", "[20,20]") "}   ";
+  static const char header[] =
+      "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "BF16", "[2,3]", "[8,20]") "," TENSOR(
+          "a", "F64", "[]", "[0,8]") "," TENSOR("e", "U8", "[0]", "[20,20]") "}   ";
   write_header(strlen(header), header, 20);
   reshard_model model;
   assert_int_equal(reshard_model_load(path, &model), RESHARD_SUCCESS);
@@ -317,9 +321,9 @@ static void test_bad_headers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_llama),   cmocka_unit_test(test_qwen3),       cmocka_unit_test(test_deepseek),
+      cmocka_unit_test(test_llama),        cmocka_unit_test(test_qwen3),  cmocka_unit_test(test_deepseek),
       cmocka_unit_test(test_preset_names), cmocka_unit_test(test_misuse), cmocka_unit_test(test_list),
-      cmocka_unit_test(test_bad_lists), cmocka_unit_test(test_header),    cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(test_bad_lists),    cmocka_unit_test(test_header), cmocka_unit_test(test_bad_headers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

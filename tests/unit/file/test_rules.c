@@ -1,10 +1,11 @@
 /* Rules: patterns, precedence, errors with their place, and the rule files that come with the program. */
 #include <reshard/file.h>
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
+
 #include <cmocka.h>
 
 #include "support/fixtures/temporary.h"
@@ -42,20 +43,54 @@ static void test_patterns(void **state) {
     const char *pattern, *name;
     int expected;
   } cases[] = {
-      {"*", "", 1},           {"*", "model.a/b", 1},   {"", "", 0},          {"a", "a", 1},
-      {"a", "b", 0},          {"a", "aa", 0},          {"aa", "a", 0},       {"a*", "a", 1},
-      {"a*", "abc", 1},       {"*c", "abc", 1},        {"*b", "abc", 0},     {"a*c", "abcbc", 1},
-      {"a*b*c", "axbxc", 1},  {"a*b*c", "axcxb", 0},   {"**a**", "bab", 1},  {"*ab", "aab", 1},
-      {"*aab", "aaab", 1},    {"?", "a", 1},           {"?", "", 0},         {"a?c", "a.c", 1},
-      {"*?", "", 0},          {"?*?", "a", 0},         {"?*?", "ab", 1},     {"[ab]", "b", 1},
-      {"[ab]", "c", 0},       {"[!ab]", "c", 1},       {"[^ab]", "a", 0},    {"[a-c]x", "bx", 1},
-      {"[a-c]", "d", 0},      {"[]]", "]", 1},         {"[!]]", "]", 0},     {"[a-]", "-", 1},
-      {"[\\]]", "]", 1},      {"[0-9a-f]", "e", 1},    {"\\*", "*", 1},      {"\\*", "a", 0},
-      {"a]", "a]", 1},        {"*[0-9]", "layer.12", 1}, {"*[0-9].w", "layer.1.12.w", 1}, {"\\[a]", "[a]", 1},
-      {"*.1[0-5].*", "l.1.e.14.w", 1}, {"*.1[0-5].*", "l.1.e.16.w", 0}, {"*.1[0-5].*", "l.1.e.1.w", 0},
-      {"*.experts.?.*", "m.shared_experts.1.w", 0}, {"*.experts.?.*", "m.experts.1.w", 1},
+      {"*", "", 1},
+      {"*", "model.a/b", 1},
+      {"", "", 0},
+      {"a", "a", 1},
+      {"a", "b", 0},
+      {"a", "aa", 0},
+      {"aa", "a", 0},
+      {"a*", "a", 1},
+      {"a*", "abc", 1},
+      {"*c", "abc", 1},
+      {"*b", "abc", 0},
+      {"a*c", "abcbc", 1},
+      {"a*b*c", "axbxc", 1},
+      {"a*b*c", "axcxb", 0},
+      {"**a**", "bab", 1},
+      {"*ab", "aab", 1},
+      {"*aab", "aaab", 1},
+      {"?", "a", 1},
+      {"?", "", 0},
+      {"a?c", "a.c", 1},
+      {"*?", "", 0},
+      {"?*?", "a", 0},
+      {"?*?", "ab", 1},
+      {"[ab]", "b", 1},
+      {"[ab]", "c", 0},
+      {"[!ab]", "c", 1},
+      {"[^ab]", "a", 0},
+      {"[a-c]x", "bx", 1},
+      {"[a-c]", "d", 0},
+      {"[]]", "]", 1},
+      {"[!]]", "]", 0},
+      {"[a-]", "-", 1},
+      {"[\\]]", "]", 1},
+      {"[0-9a-f]", "e", 1},
+      {"\\*", "*", 1},
+      {"\\*", "a", 0},
+      {"a]", "a]", 1},
+      {"*[0-9]", "layer.12", 1},
+      {"*[0-9].w", "layer.1.12.w", 1},
+      {"\\[a]", "[a]", 1},
+      {"*.1[0-5].*", "l.1.e.14.w", 1},
+      {"*.1[0-5].*", "l.1.e.16.w", 0},
+      {"*.1[0-5].*", "l.1.e.1.w", 0},
+      {"*.experts.?.*", "m.shared_experts.1.w", 0},
+      {"*.experts.?.*", "m.experts.1.w", 1},
       {"*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 0},
-      {"*\xff*", "a\xff", 1}, {"[\x80-\xff]", "\xc3", 1},
+      {"*\xff*", "a\xff", 1},
+      {"[\x80-\xff]", "\xc3", 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (*cases[i].pattern != '\0' && matches_tensor(cases[i].pattern, cases[i].name) != cases[i].expected)

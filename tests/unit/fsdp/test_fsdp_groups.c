@@ -1,5 +1,5 @@
-/* FSDP with TP on groups of a mesh: a DTensor on the TP dim or on the TP group's own mesh is cut alike; a pipeline's stage
- * works for itself; the order in which PyTorch cuts, row by row; requires_grad of what is flattened. */
+/* FSDP with TP on groups of a mesh: a DTensor on the TP dim or on the TP group's own mesh is cut alike; a pipeline's
+ * stage works for itself; the order in which PyTorch cuts, row by row; requires_grad of what is flattened. */
 #include "fsdp_world.h"
 
 /* A mesh of FSDP and TP, and the dim that TP cuts, -1: none. */

@@ -1,5 +1,6 @@
-/* A model of HSDP with TP, whole: parameters that TP leaves alone, cuts along either dim, replicates; each as TP has it, and
- * chunked in every way; saved together by 8 ranks, loaded by 6 of another mesh in every way, all bytes compared. */
+/* A model of HSDP with TP, whole: parameters that TP leaves alone, cuts along either dim, replicates; each as TP has
+ * it, and chunked in every way; saved together by 8 ranks, loaded by 6 of another mesh in every way, all bytes
+ * compared. */
 #include "fsdp_world.h"
 #include "support/fixtures/scratch.h"
 
@@ -18,8 +19,8 @@ typedef struct parameter {
 static const parameter parameters[PARAMETERS] = {
     {"norm", {13, 1}, -1, true}, {"up", {31, 13}, 0, false}, {"down", {13, 31}, 1, false}, {"gate", {9, 5}, -1, false}};
 
-/* How a parameter is in the state dict: as TP has it; what chunk_dtensor makes of it, in either order; what chunk_tensor
- * makes. */
+/* Forms of a parameter in the state dict: as TP has it; what chunk_dtensor makes of it, in either order; what
+ * chunk_tensor makes. */
 typedef enum form { RAW, TP_FIRST, FSDP_FIRST, SHARDED } form;
 static const char *const form_names[FORMS] = {"raw", "tp_first", "fsdp_first", "sharded"};
 

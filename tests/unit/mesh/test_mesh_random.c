@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/mesh.h>
 

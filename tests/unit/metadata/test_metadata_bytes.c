@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "metadata/serialize.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "metadata/serialize.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "metadata/serialize.h"
 #include "bench/verify/random.h"
+#include "metadata/serialize.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <stdio.h>

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/metadata.h>
 
@@ -76,7 +76,7 @@ static void test_parse(void **state) {
 static void test_parse_errors(void **state) {
   (void)state;
 #define DEVICE_OR_OWNER "expected a device, \"cpu\" or \"cuda\", \"rank:\" and a number, or a worker's name"
-#define RANK_OR_NAME "expected \"rank:\" and a number, or a worker's name"
+#define RANK_OR_NAME    "expected \"rank:\" and a number, or a worker's name"
   const struct {
     const char *text, *error; /* behind `placement "...": ` */
   } cases[] = {

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
+#include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
-#include "bench/cli/util.h"
 
 #include <reshard/module.h>
 

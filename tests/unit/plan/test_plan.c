@@ -8,8 +8,8 @@
 
 #include <reshard/plan.h>
 
-#include "bench/verify/random.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/tensor.h>
 

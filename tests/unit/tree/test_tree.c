@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
-#include "support/fixtures/expect.h"
-#include "support/fixtures/trees.h"
 #include "bench/cli/util.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/trees.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
-#include "support/oracles/cast.h"
 #include "support/fixtures/trees.h"
+#include "support/oracles/cast.h"
 
 #include <reshard/move.h>
 

@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
-#include "support/fixtures/expect.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 
 #include <reshard/tree.h>
 

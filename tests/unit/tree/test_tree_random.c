@@ -6,11 +6,11 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
-#include "support/fixtures/expect.h"
-#include "support/fixtures/trees.h"
 #include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/trees.h"
 
 #include <stdio.h>
 #include <stdlib.h>

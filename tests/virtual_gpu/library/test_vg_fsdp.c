@@ -2,8 +2,8 @@
  * by the library on a side stream while the layer before is in use on the compute stream, and released after that. Each
  * rank's device has room for two whole layers. test_vg_storage.c has the same of one rank, by copies of its own. */
 #include "base/base.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <reshard/dtensor.h>

@@ -6,8 +6,8 @@
  * again, let go of it, use the result. */
 #include "device/device.h"
 #include "support/fixtures/expect.h"
-#include "support/oracles/cast.h"
 #include "support/fixtures/trees.h"
+#include "support/oracles/cast.h"
 #include "virtual_gpu.h"
 
 #include <reshard/move.h>

@@ -1,7 +1,7 @@
 /* Sharded tensors and DTensors in a tree that is moved to a GPU and back, and cast there, on the virtual GPU; what
  * cannot be on a device; sets, which a move leaves where they are. */
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/trees.h"
 #include "virtual_gpu.h"
 

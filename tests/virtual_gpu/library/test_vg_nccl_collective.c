@@ -400,11 +400,8 @@ static void test_edges(void **state) {
     way copy = three[i];
     char path[64];
     snprintf(path, sizeof path, "NCCL, %s", names[i]);
-    vg_edge_result result = vg_for_each_edge(&(vg_edge_search){.path = path,
-                                                               .run = edge_scenario,
-                                                               .user = &copy,
-                                                               .options = {.devices = 3, .seed = 31 + i},
-                                                               .seeds = 2});
+    vg_edge_result result = vg_for_each_edge(&(vg_edge_search){
+        .path = path, .run = edge_scenario, .user = &copy, .options = {.devices = 3, .seed = 31 + i}, .seeds = 2});
     assert_true(result.edges > 0);
     assert_int_equal(result.false_alarms, 0);
     assert_int_equal(result.found, result.uses);

@@ -1,10 +1,10 @@
 /* The storage pool and the staging ring on a virtual GPU, called as the rest of the library calls them. */
 #include "device/device.h"
 #include "device/memory/deferred_release.h"
-#include "device/memory/staging.h"
 #include "device/memory/pool.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/memory/staging.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>

@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "support/fixtures/rank_threads.h"
-#include "support/fixtures/expect.h"
-#include "support/fixtures/scratch.h"
 #include "support/contracts/contract.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scratch.h"
 #include "virtual_gpu.h"
 
 #include <reshard/state_dict.h>

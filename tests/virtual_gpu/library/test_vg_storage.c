@@ -6,10 +6,10 @@
  * stream after the recorded use by compute, or in the order of compute, with side streams by turns. Two layers fit the
  * memory, so that the gather of layer i + 2 runs in what layer i has left: it must come after the use of that, and the
  * host must not wait. */
-#include "device/device.h"
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
+#include "device/device.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
 #include <reshard/tensor.h>

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/verify/random.h"
-#include "support/fixtures/rank_threads.h"
 #include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
 #include "support/oracles/tensor_model.h"
 #include "virtual_gpu.h"
 

@@ -50,7 +50,8 @@ Api::Api(int index, const char *name, int flags) : thread(nullptr), fault(cudaSu
   c.copies += (flags & CALL_COPY) != 0;
   c.launches += (flags & CALL_LAUNCH) != 0;
   Fault &f = M.fault;
-  if (f.k > 0 && fault == cudaSuccess && (f.chain == 0 || f.chain == thread->chain) && (f.any || matches(f.name, name))) {
+  if (f.k > 0 && fault == cudaSuccess && (f.chain == 0 || f.chain == thread->chain) &&
+      (f.any || matches(f.name, name))) {
     f.seen++;
     if (f.seen == f.k || (f.seen > f.k && f.from_then_on)) {
       f.fired++;

@@ -120,8 +120,9 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
     if (attributes[g].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
       error = cudaErrorNotSupported;
   for (size_t i = 0; error == cudaSuccess && i < count; i++)
-    error = n[i] == 0 ? cudaErrorInvalidValue
-                      : copy(*api.thread, to[i], from[i], n[i], cudaMemcpyDefault, stream, false, "cudaMemcpyBatchAsync");
+    error = n[i] == 0
+                ? cudaErrorInvalidValue
+                : copy(*api.thread, to[i], from[i], n[i], cudaMemcpyDefault, stream, false, "cudaMemcpyBatchAsync");
   return api.end(error);
 }
 #endif
