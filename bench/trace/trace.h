@@ -56,8 +56,7 @@ void trace_base(trace *t, rs_device *device, void *stream);
 void trace_name(trace *t, const rs_device *device, const void *stream, const char *name);
 /* Records all work of the device from now on, until trace_stop. The device is idle. */
 void trace_start(trace *t, rs_device *device);
-/* Ends the recording of idle devices: reads the times, and sorts the tracks, GPU by GPU, streams of the caller's first.
- * */
+/* Ends the recording of idle devices: reads the times, and sorts the tracks by GPU, the caller's streams first. */
 void trace_stop(trace *t);
 
 /* Write the trace to a file: in Chrome's format, and as a picture. title names the workload, note the ranks and

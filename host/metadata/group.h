@@ -20,8 +20,7 @@ reshard_status rs_group_check(const reshard_group *group);
 static inline int64_t rs_group_at(const reshard_group *group, int64_t rank) {
   return group != NULL && group->ranks != NULL ? group->ranks[rank] : rank;
 }
-/* Sorts the numbers of n shards by their ranks, which are `step` bytes apart; -1 comes first, equal ones stay in order.
- * */
+/* Sorts the numbers of n shards by their ranks, `step` bytes apart; -1 comes first, equal ones stay in order. */
 reshard_status rs_sort_by_rank(int64_t n, const int64_t *ranks, size_t step, int64_t *order);
 
 #endif

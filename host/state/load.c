@@ -142,7 +142,7 @@ static reshard_status open_processes(load_call *c) {
 
 /* --- Data -------------------------------------------------------------------------------------------------------- */
 
-/* Adds this rank's memory of a tensor, and the route to it. */
+/* Adds this rank's memory of a tensor, and the regions that are read into it. */
 static reshard_status add_tensor(const load_call *c, const rs_state_leaf *leaf, rs_store *mine,
                                  rs_copy_regions *regions) {
   reshard_layout layout = NULL;

@@ -1,4 +1,4 @@
-/* Selection along one dim: arguments are checked here, the device selects (ops->select).
+/* Selection along one dim: arguments are checked here, the device selects (work->select).
  *
  * On the CPU the index is checked before anything is written. On a GPU the kernel checks each index that it reads and
  * skips those out of range. The first such index is known when the kernel has run: the call waits for it, or leaves it

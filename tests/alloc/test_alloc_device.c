@@ -35,8 +35,7 @@ static void test_create(void **state) {
               5);
 }
 
-/* --- Storage on a device with streams, whose own memory does not fail ----------------------------------------------
- * */
+/* --- Storage on a device with streams, whose own memory does not fail ------------------------------------------- */
 
 typedef struct fixture {
   queue_device *q;

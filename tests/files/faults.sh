@@ -2,7 +2,7 @@
 # Every system call of a conversion goes wrong in turn: status 1 with one line, or 0 where it has to be survived; OUT is as
 # it was, or complete; nothing is left beside it; the next run works.
 . "$SOURCE/tests/cli/common.bash" || exit 1
-. "$SOURCE/tests/files/scenes.bash" || exit 1
+. "$SOURCE/tests/files/conversions.bash" || exit 1
 # Calls of a kind that each error is tried at.
 most=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n = int(8 * scale); print n < 1 ? 1 : n }')
 turn=0
@@ -59,8 +59,8 @@ judge() { # LABEL KIND WANT HOW
   [ "$(wc -w <<<"$beside")" -le $limit ] || fault "$1: status $status leaves $(wc -w <<<"$beside"): ${beside:0:300} ($(cat err))"
 }
 
-for name in "${scenes[@]}"; do
-  scene "$name"
+for name in "${conversions[@]}"; do
+  conversion "$name"
   count ''
   lacking=''
   counted=$(awk '$2 > 0 { printf "%s%s %s", s, $2, $1; s = ", " }' counts)
@@ -84,7 +84,7 @@ done
 
 # The input changes while it is read: status 1, whatever has been read by then. In the header it may be malformed, 2.
 for name in shards over_file; do
-  scene "$name"
+  conversion "$name"
   original=${arguments[0]} input=$work/in/changing
   [ -d "$original" ] && changing=$input/shard-00002-model-00001-of-00001.safetensors || input+=.safetensors changing=$input
   arguments=("$input" "${arguments[@]:1}")
@@ -118,7 +118,7 @@ for name in shards over_file; do
 done
 
 # A limit on the size of files is an error, not a signal.
-scene file
+conversion file
 before
 status=0
 (ulimit -f 64 && run convert "${arguments[@]}" && exit "$status") || status=$?

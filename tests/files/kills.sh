@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A conversion is killed, or asked to end, at 50 moments of each scene: OUT is as it was, or complete; what else is left
+# Each conversion is killed, or asked to end, at 50 of its moments: OUT is as it was, or complete; what else is left
 # is removed by the next run, which works. The moments are system calls, drawn from a seed: before one, or right after it.
 . "$SOURCE/tests/cli/common.bash" || exit 1
-. "$SOURCE/tests/files/scenes.bash" || exit 1
+. "$SOURCE/tests/files/conversions.bash" || exit 1
 moments=$(awk -v scale="${RESHARD_TEST_SCALE:-1}" 'BEGIN { n = int(50 * scale); print n < 5 ? 5 : n }')
 RANDOM=4 # the seed
 killed=0 finished=0 left=0
 
-for name in "${scenes[@]}"; do
-  scene "$name"
+for name in "${conversions[@]}"; do
+  conversion "$name"
   count ''
   n=$(calls any)
   for ((i = 0; i < moments; i++)); do

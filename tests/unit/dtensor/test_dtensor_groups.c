@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 /* A mesh with the groups of its dims, and others. */
-typedef struct scene {
+typedef struct fixture {
   const char *mesh;
   int64_t ranks;
-} scene;
+} fixture;
 
-static const scene scenes[] = {{"dp=2,tp=2", 4}, {"dp=2,tp=3", 6}, {"replicate=2,shard=2,tp=2", 8}};
+static const fixture fixtures[] = {{"dp=2,tp=2", 4}, {"dp=2,tp=3", 6}, {"replicate=2,shard=2,tp=2", 8}};
 
 static const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
 static const reshard_placement columns = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1};
@@ -155,7 +155,7 @@ static void check_dim(sharded_ranks *p, int64_t r, reshard_mesh mesh, const char
 
 static void groups_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   reshard_mesh mesh = mesh_of(p, r, s->mesh, true);
   for (int d = reshard_mesh_ndim(mesh) - 1; d >= 0; d--)
     check_dim(p, r, mesh, reshard_mesh_name(mesh, d));
@@ -164,8 +164,8 @@ static void groups_body(void *user, int64_t r) {
 
 static void test_each_group_alone(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
-    sharded_ranks_check(scenes[i].ranks, NULL, groups_body, (void *)&scenes[i], RESHARD_SUCCESS, NULL);
+  for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
+    sharded_ranks_check(fixtures[i].ranks, NULL, groups_body, (void *)&fixtures[i], RESHARD_SUCCESS, NULL);
   }
 }
 

@@ -18,17 +18,17 @@ enum { RANKS = 3, MOST = 70, BYTES = 8 * 8 * 4 };
 
 typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, REGION, NAME, MORE, FIELDS } field;
 
-typedef struct scene {
+typedef struct fixture {
   reshard_comm comms[RANKS];
   rank_result results[RANKS];
   int n, odd; /* tensors; which one differs, on rank 2 */
   bool named, packed;
   field field;
-} scene;
+} fixture;
 
 static char memory[RANKS][2][MOST + 1][BYTES];
 
-static reshard_status make_plan(const scene *s, int64_t rank, reshard_plan *plan) {
+static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *plan) {
   static _Thread_local char names[MOST + 1][64];
   static const int64_t some[2] = {7, 6};
   reshard_entry entries[MOST + 1] = {{0}};
@@ -57,7 +57,7 @@ static reshard_status make_plan(const scene *s, int64_t rank, reshard_plan *plan
 }
 
 static void body(void *user, int64_t r) {
-  scene *s = user;
+  fixture *s = user;
   void *src[MOST + 1], *dst[MOST + 1];
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
@@ -76,7 +76,7 @@ static void body(void *user, int64_t r) {
   reshard_plan_destroy(plan);
 }
 
-static void expect(scene *s, const char *text) {
+static void expect(fixture *s, const char *text) {
   rank_threads_run(RANKS, body, s);
   for (int64_t r = 0; r < RANKS; r++) {
     assert_int_equal(s->results[r].status, RESHARD_ERROR_MISMATCH);
@@ -84,7 +84,7 @@ static void expect(scene *s, const char *text) {
   }
 }
 
-static void text_of(const scene *s, char text[256]) {
+static void text_of(const fixture *s, char text[256]) {
   static const char *const ends[FIELDS] = {[SHAPE] = ": shape [8,6] on rank 0, [8,7] on rank 2",
                                            [SOURCE] = ": source layout chunk(0;0-2) on rank 0, chunk(0;2-0) on rank 2",
                                            [DESTINATION] =
@@ -113,7 +113,7 @@ static void test_fields(void **state) {
   for (int f = 0; f < FIELDS; f++)
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
       for (int i = 0; i < counts[k]; i += 1 + counts[k] / 5) {
-        scene s = {.n = counts[k], .odd = i, .named = (i + f) % 3 != 0, .packed = i % 2, .field = (field)f};
+        fixture s = {.n = counts[k], .odd = i, .named = (i + f) % 3 != 0, .packed = i % 2, .field = (field)f};
         const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
         char text[256];
         assert_int_equal(reshard_comm_create_local(RANKS, &options, s.comms), RESHARD_SUCCESS);

@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 /* Tensors on both sides, the regions between them, and what comes of it. */
-typedef struct scene {
+typedef struct fixture {
   naive_set src, dst; /* dst: 0xEE where no region leads */
   naive_set reached;  /* of the shapes of dst: 0 where a region leads, 0xEE else */
   naive_side *from, *to;
   bool *reversed; /* of src */
   rs_copy_regions regions;
-} scene;
+} fixture;
 
 static void must_succeed(bool right, uint64_t seed, const cli_text *why) {
   if (!right)
@@ -35,7 +35,7 @@ static void poison_blocks(naive_set *set) {
 }
 
 /* A tensor to one part of another: dims in any order, unit dims left out and put in, and more around it. */
-static void add_small(rng *r, scene *s, bool join, int64_t big, const int64_t *offset, const int64_t *extent) {
+static void add_small(rng *r, fixture *s, bool join, int64_t big, const int64_t *offset, const int64_t *extent) {
   naive_set *bigs = join ? &s->dst : &s->src, *smalls = join ? &s->src : &s->dst;
   int ndim = bigs->at[big].ndim, n = 0, dim[RESHARD_MAX_DIMS]; /* per small dim the big one, or -1 */
   int64_t shape[RESHARD_MAX_DIMS], first[RESHARD_MAX_DIMS] = {0}, size[RESHARD_MAX_DIMS];
@@ -73,7 +73,7 @@ static void add_small(rng *r, scene *s, bool join, int64_t big, const int64_t *o
 }
 
 /* One tensor cut in slabs, each of which is a part of a tensor of the other side. */
-static void add_group(rng *r, scene *s, int64_t most) {
+static void add_group(rng *r, fixture *s, int64_t most) {
   bool join = rng_one_in(r, 2);
   naive_set *bigs = join ? &s->dst : &s->src;
   int64_t shape[RESHARD_MAX_DIMS] = {0}, offset[RESHARD_MAX_DIMS] = {0}, extent[RESHARD_MAX_DIMS];
@@ -108,8 +108,8 @@ static void make_sides(rng *r, const naive_set *set, bool source, const bool *re
   }
 }
 
-static void make_scene(rng *r, int64_t groups, int64_t most, scene *s, uint64_t seed) {
-  *s = (scene){{0}, {0}, {0}, NULL, NULL, NULL, {0}};
+static void make_fixture(rng *r, int64_t groups, int64_t most, fixture *s, uint64_t seed) {
+  *s = (fixture){{0}, {0}, {0}, NULL, NULL, NULL, {0}};
   for (int64_t i = 0; i < groups; i++)
     add_group(r, s, most);
   for (int64_t i = 0; i < s->src.n; i++)
@@ -133,7 +133,7 @@ static void make_scene(rng *r, int64_t groups, int64_t most, scene *s, uint64_t 
   naive_set_free(&zeros);
 }
 
-static void free_scene(scene *s) {
+static void free_fixture(fixture *s) {
   for (int64_t i = 0; i < s->src.n; i++)
     naive_side_free(&s->from[i]);
   for (int64_t i = 0; i < s->dst.n; i++)
@@ -160,7 +160,7 @@ static void flip_byte(const rs_store *store, const rs_stored_block *block, int64
 }
 
 /* A byte of the target that is not as written is found if a region leads there, and only then. */
-static void spoil_byte(rng *r, const scene *s, rs_store_move *move, uint64_t seed) {
+static void spoil_byte(rng *r, const fixture *s, rs_store_move *move, uint64_t seed) {
   int64_t t = rng_below(r, s->dst.n);
   const naive_cut *cut = &s->to[t].cut;
   int64_t shard = cut->n > 0 ? rng_below(r, cut->n) : 0;
@@ -184,11 +184,11 @@ static void spoil_byte(rng *r, const scene *s, rs_store_move *move, uint64_t see
 
 static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   rng r;
-  scene s;
+  fixture s;
   rs_store src, dst;
   cli_text why = {0};
   rng_seed(&r, seed);
-  make_scene(&r, groups, most, &s, seed);
+  make_fixture(&r, groups, most, &s, seed);
   int64_t only = rng_one_in(&r, 4) && s.dst.n > 0 ? rng_below(&r, s.to[0].what.world) : -1;
   naive_store_make(&r, &s.src, s.from, s.reversed, rng_one_in(&r, 2), true, &src);
   naive_store_make(&r, &s.dst, s.to, NULL, rng_one_in(&r, 2), false, &dst);
@@ -210,7 +210,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   must_succeed(naive_store_check(&src, &s.src, s.from, -1, &why), seed, &why);
   naive_store_free(&src);
   naive_store_free(&dst);
-  free_scene(&s);
+  free_fixture(&s);
   free(why.at);
 }
 
@@ -241,7 +241,7 @@ static void test_large(void **state) {
 
 /* One f32 tensor of 1000 x 500, rows on 4 ranks to columns on 2, in files. */
 typedef struct pair {
-  scene s;
+  fixture s;
   rs_store src, dst;
   rs_store_move move;
 } pair;
@@ -282,7 +282,7 @@ static void make_pair(pair *p) {
 static void free_pair(pair *p) {
   naive_store_free(&p->src);
   naive_store_free(&p->dst);
-  free_scene(&p->s);
+  free_fixture(&p->s);
 }
 
 static void test_shorter(void **state) {

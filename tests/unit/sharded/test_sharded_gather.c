@@ -12,27 +12,27 @@
 
 enum { RANKS = 4 };
 
-typedef struct scene {
+typedef struct fixture {
   int ndim;
   const int64_t *shape;
   reshard_properties properties;
   reshard_layout layout, whole[RANKS]; /* whole[r]: rank(r) */
   bool strided;
-} scene;
+} fixture;
 
-static void open_scene(scene *s, const char *text) {
+static void open_fixture(fixture *s, const char *text) {
   s->layout = layout_from_text(text, s->ndim, s->shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++)
     assert_int_equal(reshard_layout_create_single(s->ndim, s->shape, RANKS, r, &s->whole[r]), RESHARD_SUCCESS);
 }
 
-static void close_scene(scene *s) {
+static void close_fixture(fixture *s) {
   reshard_layout_release(s->layout);
   for (int64_t r = 0; r < RANKS; r++)
     reshard_layout_release(s->whole[r]);
 }
 
-static reshard_status make_whole(const scene *s, reshard_tensor *whole) {
+static reshard_status make_whole(const fixture *s, reshard_tensor *whole) {
   if (!s->strided)
     return reshard_tensor_create(s->properties.dtype, s->ndim, s->shape, whole);
   *whole = strided_tensor(s->properties.dtype, s->ndim, s->shape, true);
@@ -42,7 +42,7 @@ static reshard_status make_whole(const scene *s, reshard_tensor *whole) {
 /* From each rank in turn to the layout, back to the next rank, then to all. */
 static void round_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   reshard_tensor whole = NULL;
   reshard_status status = make_whole(s, &whole);
   for (int64_t src = 0; src < RANKS && status == RESHARD_SUCCESS; src++) {
@@ -80,17 +80,17 @@ static void test_round(void **state) {
   static const reshard_dtype dtypes[] = {RESHARD_U8, RESHARD_F16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   for (int k = 0; k < 6; k++)
     for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
-      scene s = {.ndim = 2, .shape = shape, .properties = {.dtype = dtypes[k % 5]}, .strided = k % 2};
+      fixture s = {.ndim = 2, .shape = shape, .properties = {.dtype = dtypes[k % 5]}, .strided = k % 2};
       reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)path};
-      open_scene(&s, texts[k]);
+      open_fixture(&s, texts[k]);
       sharded_ranks_check(RANKS, &options, round_body, &s, RESHARD_SUCCESS, NULL);
-      close_scene(&s);
+      close_fixture(&s);
     }
   for (int scalar = 0; scalar < 2; scalar++) {
-    scene s = {.ndim = scalar ? 0 : 2, .shape = empty, .properties = {.dtype = RESHARD_F64}};
-    open_scene(&s, scalar ? "rank(1)" : "chunk(0)");
+    fixture s = {.ndim = scalar ? 0 : 2, .shape = empty, .properties = {.dtype = RESHARD_F64}};
+    open_fixture(&s, scalar ? "rank(1)" : "chunk(0)");
     sharded_ranks_check(RANKS, NULL, round_body, &s, RESHARD_SUCCESS, NULL);
-    close_scene(&s);
+    close_fixture(&s);
   }
 }
 
@@ -147,7 +147,7 @@ static const wrong_case wrong_cases[] = {
 };
 
 typedef struct wrong_world {
-  scene s;
+  fixture s;
   wrong_kind what;
   reshard_sharded_tensor tensors[RANKS];
   reshard_tensor wholes[RANKS], narrow, flat, wide;
@@ -214,7 +214,7 @@ static void test_wrong(void **state) {
   (void)state;
   static const int64_t shape[2] = {13, 21}, narrow[2] = {12, 21};
   wrong_world w = {.s = {.ndim = 2, .shape = shape, .properties = {.dtype = RESHARD_F32}}};
-  open_scene(&w.s, "chunk(0;3,1,0,2)");
+  open_fixture(&w.s, "chunk(0;3,1,0,2)");
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, narrow, &w.narrow), RESHARD_SUCCESS);
   assert_int_equal(reshard_tensor_create(RESHARD_F32, 1, shape, &w.flat), RESHARD_SUCCESS);
   assert_int_equal(reshard_tensor_create(RESHARD_I64, 2, shape, &w.wide), RESHARD_SUCCESS);
@@ -242,7 +242,7 @@ static void test_wrong(void **state) {
   reshard_tensor_release(w.narrow);
   reshard_tensor_release(w.flat);
   reshard_tensor_release(w.wide);
-  close_scene(&w.s);
+  close_fixture(&w.s);
 }
 
 static void test_nothing(void **state) {

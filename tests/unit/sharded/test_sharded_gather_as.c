@@ -14,13 +14,13 @@
 enum { RANKS = 4, ROWS = 13, COLUMNS = 21 };
 static const int64_t shape[2] = {ROWS, COLUMNS};
 
-typedef struct scene {
+typedef struct fixture {
   const char *layout;
   reshard_dtype from, to;
   bool strided; /* the output */
   int64_t dst;
   bool differ; /* rank 3 wants bf16 */
-} scene;
+} fixture;
 
 static uint64_t bits_at(const reshard_tensor_info *info, int64_t i, int64_t j) {
   uint64_t bits = 0;
@@ -30,7 +30,7 @@ static uint64_t bits_at(const reshard_tensor_info *info, int64_t i, int64_t j) {
 }
 
 /* Elements that are not the cast of what they were gathered from. */
-static int64_t unlike(const scene *s, reshard_tensor plain, reshard_tensor cast) {
+static int64_t unlike(const fixture *s, reshard_tensor plain, reshard_tensor cast) {
   reshard_tensor_info a, b;
   int64_t wrong = 0;
   reshard_tensor_get_info(plain, &a);
@@ -45,7 +45,7 @@ static int64_t unlike(const scene *s, reshard_tensor plain, reshard_tensor cast)
 
 static void body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   const reshard_properties properties = {.dtype = s->from};
   reshard_layout layout = layout_from_text(s->layout, 2, shape, RANKS);
   reshard_sharded_tensor t = NULL;
@@ -75,7 +75,7 @@ static void body(void *user, int64_t r) {
   reshard_layout_release(layout);
 }
 
-static void go(const scene *s, reshard_path path, reshard_status status, const char *text) {
+static void go(const fixture *s, reshard_path path, reshard_status status, const char *text) {
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .path = path};
   sharded_ranks_check(RANKS, &options, body, (void *)s, status, text);
 }
@@ -89,7 +89,7 @@ static void test_casts(void **state) {
                                            {RESHARD_I32, RESHARD_I32}};
   for (int k = 0; k < 5; k++)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-      const scene s = {
+      const fixture s = {
           .layout = layouts[k], .from = pairs[i][0], .to = pairs[i][1], .strided = i % 2, .dst = (k + (int)i) % RANKS};
       go(&s, k % 2 ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO, RESHARD_SUCCESS, NULL);
     }
@@ -97,8 +97,8 @@ static void test_casts(void **state) {
 
 static void test_refused(void **state) {
   (void)state;
-  const scene integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
-  const scene differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
+  const fixture integers = {.layout = "chunk(0)", .from = RESHARD_I32, .to = RESHARD_F32, .dst = 1};
+  const fixture differ = {.layout = "chunk(0)", .from = RESHARD_F32, .to = RESHARD_F16, .dst = 1, .differ = true};
   go(&integers, RESHARD_PATH_AUTO, RESHARD_ERROR_UNSUPPORTED,
      "rank 0: reshard_sharded_tensor_gather_as: no cast from i32 to f32");
   go(&differ, RESHARD_PATH_AUTO, RESHARD_ERROR_MISMATCH, "'tensor': dtype f16 on rank 0, bf16 on rank 3");

@@ -46,14 +46,14 @@ static void arm(int64_t k, bool end) {
 
 enum { RANKS = 3, TENSORS = 3, SAVED = 5, BEFORE = 6 };
 
-typedef struct scene {
+typedef struct fixture {
   const char *path;
   reshard_layout from[TENSORS], to[TENSORS];
   bool together, saves, good;
   int64_t old[RANKS], new[RANKS]; /* arrays that are all as before, or all as saved */
-} scene;
+} fixture;
 
-static reshard_tree make_state(sharded_ranks *p, int64_t r, const scene *s, reshard_sharded_tensor *tensors) {
+static reshard_tree make_state(sharded_ranks *p, int64_t r, const fixture *s, reshard_sharded_tensor *tensors) {
   static const reshard_properties i64 = {.dtype = RESHARD_I64};
   reshard_tree state = NULL, leaf = NULL;
   p->wrong[r] += reshard_tree_dict(&state) != RESHARD_SUCCESS;
@@ -99,7 +99,7 @@ static int64_t strange(reshard_sharded_tensor tensor, int64_t r) {
 
 static void body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene *s = p->user;
+  fixture *s = p->user;
   reshard_sharded_tensor tensors[TENSORS] = {NULL};
   reshard_tree state = make_state(p, r, s, tensors), leaf = NULL;
   const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT,
@@ -121,18 +121,18 @@ static void body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void open_scene(scene *s, int64_t rows) {
+static void open_fixture(fixture *s, int64_t rows) {
   const int64_t shapes[TENSORS][2] = {{rows, 9}, {6, 31}, {5 * rows, 4}};
   static const char *const from[TENSORS] = {"chunk(0)", "chunk(1;2,0,1)", "rank(1)"};
   static const char *const to[TENSORS] = {"chunk(1)", "cyclic(3x1;2x2)", "chunk(0;1,2,0)"};
-  *s = (scene){.path = scratch_path("checkpoint"), .saves = true};
+  *s = (fixture){.path = scratch_path("checkpoint"), .saves = true};
   for (int i = 0; i < TENSORS; i++) {
     s->from[i] = layout_from_text(from[i], 2, shapes[i], RANKS);
     s->to[i] = layout_from_text(to[i], 2, shapes[i], RANKS);
   }
 }
 
-static void close_scene(scene *s) {
+static void close_fixture(fixture *s) {
   for (int i = 0; i < TENSORS; i++) {
     reshard_layout_release(s->from[i]);
     reshard_layout_release(s->to[i]);
@@ -145,7 +145,7 @@ typedef struct tally {
 } tally;
 
 /* The k-th read fails; false where there are not so many. Then the load is made again. */
-static bool fail_at(sharded_ranks *p, scene *s, int64_t k, bool end, tally *t) {
+static bool fail_at(sharded_ranks *p, fixture *s, int64_t k, bool end, tally *t) {
   arm(k, end);
   sharded_ranks_run(p, body, s);
   bool failed = atomic_load(&fired);
@@ -169,25 +169,25 @@ static bool fail_at(sharded_ranks *p, scene *s, int64_t k, bool end, tally *t) {
   return true;
 }
 
-static void save(sharded_ranks *p, scene *s, int64_t rows) {
+static void save(sharded_ranks *p, fixture *s, int64_t rows) {
   arm(-1, false);
-  open_scene(s, rows);
+  open_fixture(s, rows);
   sharded_ranks_open(p, RANKS, NULL);
   sharded_ranks_run(p, body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
   s->saves = false;
 }
 
-static void drop(sharded_ranks *p, scene *s) {
+static void drop(sharded_ranks *p, fixture *s) {
   sharded_ranks_close(p);
-  close_scene(s);
+  close_fixture(s);
   scratch_remove("checkpoint");
 }
 
 static void test_each(void **state) {
   (void)state;
   sharded_ranks p;
-  scene s;
+  fixture s;
   save(&p, &s, 14);
   for (int together = 0; together < 2; together++)
     for (int end = 0; end < 2; end++) {
@@ -208,7 +208,7 @@ static void test_large(void **state) {
   skip(); /* many bytes, and nothing new for a sanitizer */
 #endif
   sharded_ranks p;
-  scene s;
+  fixture s;
   tally t = {0};
   save(&p, &s, 300000); /* five batches, for three threads */
   s.together = true;

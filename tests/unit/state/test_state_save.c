@@ -37,7 +37,7 @@ typedef struct spec {
   bool strided;
 } spec;
 
-typedef struct scene {
+typedef struct fixture {
   int64_t n;
   const spec *specs;
   uint64_t seed;
@@ -46,7 +46,7 @@ typedef struct scene {
   const reshard_state_load_options *load;
   reshard_state_load_report reports[SHARDED_RANKS_MOST];
   void (*change)(int64_t rank, reshard_tree state); /* what is special in it; may be NULL */
-} scene;
+} fixture;
 
 static void put(reshard_tree dict, const char *key, reshard_tree child) {
   CLI_TRY("put: ", reshard_tree_set(dict, key, child));
@@ -107,7 +107,7 @@ static reshard_tree make_sharded(reshard_sharder sharder, int64_t rank, const sp
 }
 
 /* {"t": [tensors], "opt": {"step": 7, "more": {}}} */
-static reshard_tree make_state(const sharded_ranks *p, int64_t rank, const scene *s) {
+static reshard_tree make_state(const sharded_ranks *p, int64_t rank, const fixture *s) {
   reshard_tree root, list, opt, leaf;
   CLI_TRY("dict: ", reshard_tree_dict(&root));
   CLI_TRY("list: ", reshard_tree_list(&list));
@@ -131,7 +131,7 @@ static reshard_tree make_state(const sharded_ranks *p, int64_t rank, const scene
 }
 
 /* Elements that are not those of the seed. */
-static int64_t check_state(int64_t rank, reshard_tree state, const scene *s, uint64_t seed) {
+static int64_t check_state(int64_t rank, reshard_tree state, const fixture *s, uint64_t seed) {
   int64_t wrong = 0;
   for (int64_t i = 0; i < s->n; i++) {
     char path[32];
@@ -165,7 +165,7 @@ static int64_t step_of(reshard_tree state) {
 
 static void save_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene *s = p->user;
+  fixture *s = p->user;
   reshard_tree state = make_state(p, r, s);
   rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s->path, s->save, NULL));
   reshard_tree_release(state);
@@ -174,7 +174,7 @@ static void save_body(void *user, int64_t r) {
 /* Loads over other elements. After an error they must still be there. */
 static void load_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene *s = p->user, before = *s;
+  fixture *s = p->user, before = *s;
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, s->load, &s->reports[r]);
@@ -185,12 +185,12 @@ static void load_body(void *user, int64_t r) {
   reshard_tree_release(state);
 }
 
-static void save(sharded_ranks *p, scene *s) {
+static void save(sharded_ranks *p, fixture *s) {
   sharded_ranks_run(p, save_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
 
-static void load(sharded_ranks *p, scene *s) {
+static void load(sharded_ranks *p, fixture *s) {
   sharded_ranks_run(p, load_body, s);
   sharded_ranks_assert(p, RESHARD_SUCCESS, NULL);
 }
@@ -298,7 +298,7 @@ static void check_convert(const sides *sides, uint64_t seed) {
 static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides *sides, bool convert) {
   sharded_ranks from, to;
   reshard_state_save_options options = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .threads = seed % 3};
-  scene s = {.n = sides->n, .specs = sides->save, .seed = SAVED, .path = kept("state"), .save = &options};
+  fixture s = {.n = sides->n, .specs = sides->save, .seed = SAVED, .path = kept("state"), .save = &options};
   sharded_ranks_open(&from, savers, NULL);
   save(&from, &s);
   sharded_ranks_close(&from);
@@ -413,7 +413,7 @@ static int64_t check_leaves(reshard_tree root) {
 
 static void leaves_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene *s = p->user;
+  fixture *s = p->user;
   reshard_tree state = make_state(p, r, s);
   reshard_status status = reshard_state_load(p->sharders[r], state, s->path, NULL, NULL);
   rank_result_set(&p->results[r], status);
@@ -424,7 +424,7 @@ static void leaves_body(void *user, int64_t r) {
 static void test_leaves(void **state) {
   (void)state;
   sharded_ranks p;
-  scene s = {.seed = SAVED, .path = kept("leaves"), .change = leaves_to_save};
+  fixture s = {.seed = SAVED, .path = kept("leaves"), .change = leaves_to_save};
   sharded_ranks_open(&p, 3, NULL);
   save(&p, &s); /* all but rank 0 have nulls there, and another number */
   s.change = leaves_to_load;
@@ -447,7 +447,7 @@ static spec sharded_spec(const char *layout, int64_t world) {
   return (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {8, 6}, .layout = layout_from_text(layout, 2, square, world)};
 }
 
-static void refuse_save(sharded_ranks *p, scene *s, reshard_status status, const char *text) {
+static void refuse_save(sharded_ranks *p, fixture *s, reshard_status status, const char *text) {
   int64_t before = count_names("");
   sharded_ranks_run(p, save_body, s);
   sharded_ranks_assert(p, status, text);
@@ -455,7 +455,7 @@ static void refuse_save(sharded_ranks *p, scene *s, reshard_status status, const
   assert_int_equal(count_names("."), 2);     /* "." and ".." */
 }
 
-static void refuse_load(sharded_ranks *p, scene *s, reshard_status status, const char *text) {
+static void refuse_load(sharded_ranks *p, fixture *s, reshard_status status, const char *text) {
   sharded_ranks_run(p, load_body, s);
   sharded_ranks_assert(p, status, text);
 }
@@ -552,7 +552,7 @@ static void test_refused_saves(void **state) {
   (void)state;
   sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 3), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
-  scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("refused")};
+  fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("refused")};
   sharded_ranks_open(&p, 3, NULL);
   s.path = kept("none/refused");
   refuse_save(&p, &s, RESHARD_ERROR_INVALID, "refused': its directory: No such file or directory");
@@ -599,17 +599,17 @@ static void test_refused_saves(void **state) {
   reshard_layout_release(specs[0].layout);
 }
 
-/* Ranks that do not agree, each by a scene of its own. */
-static void own_scene_body(void *user, int64_t r) {
+/* Ranks that do not agree, each by a fixture of its own. */
+static void own_fixture_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
   rank_result_set(&p->results[r], reshard_state_save(p->sharders[r], state, s[r].path, s[r].save, NULL));
   reshard_tree_release(state);
 }
 static void own_load_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   reshard_tree state = s[r].seed == 0 ? NULL : make_state(p, r, &s[r]);
   rank_result_set(&p->results[r], reshard_state_load(p->sharders[r], state, s[r].path, s[r].load, NULL));
   reshard_tree_release(state);
@@ -629,7 +629,7 @@ static void test_ranks_that_differ(void **state) {
   reshard_state_save_options many = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .threads = 5000};
   reshard_state_load_options worse = {.size = 3};
   const char *path = kept("differ"), *elsewhere = kept("elsewhere");
-  const scene first = {.n = 1, .specs = &rows, .seed = SAVED, .path = path};
+  const fixture first = {.n = 1, .specs = &rows, .seed = SAVED, .path = path};
   struct {
     const spec *specs;
     const char *path;
@@ -655,19 +655,19 @@ static void test_ranks_that_differ(void **state) {
   };
   sharded_ranks_open(&p, 2, NULL);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    scene s[2] = {first, first};
-    s[1] = (scene){.n = 1,
-                   .specs = cases[i].specs,
-                   .seed = cases[i].nothing ? 0 : SAVED,
-                   .path = cases[i].path,
-                   .save = cases[i].save};
-    sharded_ranks_run(&p, own_scene_body, s);
+    fixture s[2] = {first, first};
+    s[1] = (fixture){.n = 1,
+                     .specs = cases[i].specs,
+                     .seed = cases[i].nothing ? 0 : SAVED,
+                     .path = cases[i].path,
+                     .save = cases[i].save};
+    sharded_ranks_run(&p, own_fixture_body, s);
     sharded_ranks_assert(&p, cases[i].status, cases[i].text);
     assert_int_equal(count_names("differ"), 0);
     assert_int_equal(count_names(".differ"), 0);
   }
-  scene s[2] = {first, first};
-  sharded_ranks_run(&p, own_scene_body, s);
+  fixture s[2] = {first, first};
+  sharded_ranks_run(&p, own_fixture_body, s);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   s[1].path = elsewhere;
   sharded_ranks_run(&p, own_load_body, s);
@@ -735,7 +735,7 @@ static void test_refused_loads(void **state) {
   (void)state;
   sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
-  scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("stored")};
+  fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("stored")};
   sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "stored': No such file or directory");
   save(&p, &s);
@@ -783,7 +783,7 @@ static void test_broken_files(void **state) {
   static const char second[] = "broken/shard-00002-model-00001-of-00001.safetensors";
   sharded_ranks p;
   spec specs[2] = {sharded_spec("chunk(0)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
-  scene s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("broken")};
+  fixture s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("broken")};
   const char *from = kept(second), *to = kept("kept");
   sharded_ranks_open(&p, 2, NULL);
   save(&p, &s);
@@ -834,7 +834,7 @@ static void test_gaps(void **state) {
   sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(1)", 2)};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
-  scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("gaps"), .load = &partial};
+  fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("gaps"), .load = &partial};
   scratch_directory("gaps");
   scratch_safetensors("gaps/a.safetensors", SHARD("t.0", "[3,6]", "72", "[0, 0]"), 72, 1);
   scratch_safetensors("gaps/c.safetensors", SHARD("t.0", "[2,6]", "48", "[6, 0]"), 48, 3);
@@ -854,7 +854,7 @@ static void test_partial(void **state) {
   spec specs[3] = {
       sharded_spec("chunk(0)", 2), sharded_spec("mesh(2;R)", 2), {.dtype = RESHARD_I16, .ndim = 1, .shape = {5}}};
   reshard_state_load_options partial = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1};
-  scene s = {.n = 3, .specs = specs, .seed = SAVED, .path = kept("partial"), .change = leaves_to_save};
+  fixture s = {.n = 3, .specs = specs, .seed = SAVED, .path = kept("partial"), .change = leaves_to_save};
   sharded_ranks_open(&p, 2, NULL);
   save(&p, &s);
   s.change = NULL;
@@ -956,7 +956,7 @@ static int64_t walk_inner(const training *t, int64_t r, float first, bool fill) 
 /* A tensor at several paths: the same node, another node of it, and a view of it. */
 static void several_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene *s = p->user;
+  fixture *s = p->user;
   reshard_tree root, list, leaf;
   reshard_sharded_tensor tensor, view;
   reshard_tensor array;
@@ -992,7 +992,7 @@ static void test_several_paths(void **state) {
   spec specs[PATHS];
   sharded_ranks p;
   reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .partial = 1, .threads = 3};
-  scene s = {.n = PATHS, .specs = specs, .seed = SAVED, .path = kept("several"), .load = &options};
+  fixture s = {.n = PATHS, .specs = specs, .seed = SAVED, .path = kept("several"), .load = &options};
   reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 2);
   for (int i = 0; i < PATHS; i++)
     specs[i] = (spec){.dtype = RESHARD_F32, .ndim = 2, .shape = {512, 1024}, .layout = rows};
@@ -1068,7 +1068,7 @@ static void test_in_work(void **state) {
   closedir(directory);
   assert_true(hidden[0] == '.');
   const char *path = kept(hidden);
-  scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = path};
+  fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = path};
   sharded_ranks_open(&p, 2, NULL);
   refuse_load(&p, &s, RESHARD_ERROR_INVALID, "is not complete: a writer has '.work.reshard-");
   s.path = kept("work");
@@ -1091,7 +1091,7 @@ static void test_in_work(void **state) {
 /* Saves over a directory again and again, each time with another seed and that as the step. */
 typedef struct replacer {
   sharded_ranks p;
-  scene s;
+  fixture s;
   atomic_bool stop;
   int64_t saves;
 } replacer;
@@ -1109,7 +1109,7 @@ static void replace_body(void *user, int64_t rank) {
 /* Loads what is there; a load that succeeds is of one save, its tensors and its step. */
 static void read_replaced_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  scene before = *(scene *)p->user;
+  fixture before = *(fixture *)p->user;
   before.seed = OTHER;
   reshard_tree state = make_state(p, r, &before);
   reshard_status status = reshard_state_load(p->sharders[r], state, before.path, NULL, NULL);
@@ -1124,7 +1124,7 @@ static void test_replaced(void **state) {
   spec specs[2] = {sharded_spec("chunk(0)", 2), sharded_spec("chunk(1)", 2)};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
   replacer r = {.s = {.n = 2, .specs = specs, .seed = SAVED, .path = kept("replaced"), .save = &force}};
-  scene s = r.s;
+  fixture s = r.s;
   sharded_ranks_open(&r.p, 2, NULL);
   sharded_ranks_open(&to, 2, NULL);
   save(&r.p, &r.s);
@@ -1171,7 +1171,7 @@ static void test_abort(void **state) {
   (void)state;
   sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(0)", 3)};
-  scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("aborted")};
+  fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("aborted")};
   sharded_ranks_open(&p, 3, NULL);
   sharded_ranks_run(&p, abort_body, &s);
   assert_int_equal(p.results[0].status, RESHARD_ERROR_PEER);
@@ -1185,7 +1185,7 @@ static void test_abort(void **state) {
 /* Other formats than ours: a file of whole tensors, and a numpy array in Fortran's order. */
 static void formats_body(void *user, int64_t r) {
   sharded_ranks *p = user;
-  const scene *s = p->user;
+  const fixture *s = p->user;
   reshard_tree root, leaf;
   reshard_sharded_tensor tensor;
   CLI_TRY("", reshard_tree_dict(&root));
@@ -1203,7 +1203,7 @@ static void test_other_formats(void **state) {
   (void)state;
   sharded_ranks p;
   spec specs[1] = {sharded_spec("mesh(3;S0)", 3)};
-  scene s = {.n = 1, .specs = specs};
+  fixture s = {.n = 1, .specs = specs};
   naive_set set = {0};
   rng r;
   rng_seed(&r, 5);
@@ -1233,7 +1233,7 @@ static void test_limit(void **state) {
   (void)state;
   sharded_ranks p;
   spec specs[1] = {sharded_spec("chunk(0)", 2)};
-  scene s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("limit")};
+  fixture s = {.n = 1, .specs = specs, .seed = SAVED, .path = kept("limit")};
   struct rlimit before, small;
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
   small = before;
@@ -1270,7 +1270,7 @@ static void test_bytes_read(void **state) {
   save_spec.layout = layout_from_text("chunk(0)", 2, shape, 4);
   static const char *const layouts[] = {"chunk(1)", "chunk(0)", "rank(1)", "mesh(3;R)", "cyclic(3x1;64x64)"};
   reshard_state_save_options force = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1};
-  scene s = {.n = 1, .specs = &save_spec, .seed = SAVED, .path = kept("bytes"), .save = &force};
+  fixture s = {.n = 1, .specs = &save_spec, .seed = SAVED, .path = kept("bytes"), .save = &force};
   sharded_ranks_open(&from, 4, NULL);
   save(&from, &s);
   sharded_ranks_close(&from);

@@ -1,5 +1,6 @@
-/* Random sequences of what can be done with tensors, storage and trees against a model (support/tensor_model.h), on
- * CPU devices that keep nothing, little and much. test_vg_tensor_random.c has the same with GPUs. */
+/* Random sequences of what can be done with tensors, storage and trees against a model
+ * (support/oracles/tensor_model.h), on CPU devices that keep nothing, little and much. test_vg_tensor_random.c has the
+ * same with GPUs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -18,8 +18,8 @@
  * rank cuts by its own list of operations. So is a communicator that two threads use at once, or that is finalised
  * while a graph has launches of it.
  *
- * This file is about communicators and their making, nccl_end.cpp about their end; nccl_group.cpp about calls and
- * groups of them, nccl_launch.cpp about how what was given to streams meets. */
+ * This file is about communicators and their making, end.cpp about their end; group.cpp about calls and
+ * groups of them, launch.cpp about how what was given to streams meets. */
 #include "nccl.hpp"
 
 #include <algorithm>

@@ -125,15 +125,15 @@ ncclResult_t ready(ncclComm_t comm, const char *call, ncclComm **out);
  */
 bool await(const std::function<bool()> &there);
 
-/* nccl_end.cpp */
+/* end.cpp */
 void look_at_end(ncclComm *c); /* the same for one that was finalised and is not through */
 
-/* nccl_group.cpp */
+/* group.cpp */
 void look(ncclComm *c); /* somebody asks for its state: a group of it may be launched now */
 void drop_job(ncclComm *c);
 ncclResult_t fault_result(); /* what a call returns that a test makes fail; so does the group that it is in */
 
-/* nccl_launch.cpp */
+/* launch.cpp */
 const char *name_of(What what);
 /* In the order of the stream, or into the graph that it is captured into. */
 ncclResult_t give(std::shared_ptr<Launch> launch, Stream &stream);

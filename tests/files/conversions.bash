@@ -18,8 +18,8 @@ fi
 mkdir in out.d
 { npy '<f4' False '(384, 512)' && bytes $((384 * 512 * 4)) 0; } >in/rows.npy
 
-scenes=(shards over_shards file over_file index)
-scene() { # NAME: sets arguments (of the program), out (its OUT), and makes $old, what is there before, "" for nothing
+conversions=(shards over_shards file over_file index)
+conversion() { # NAME: sets arguments (of the program), out (its OUT), and makes $old, what is there before, "" for nothing
   out=$work/out.d/out old=
   case $1 in
   shards) arguments=("$recorded/plain.safetensors" "$out" --dst "@$recorded/plain.rules" --ranks 4 --verify) ;;
