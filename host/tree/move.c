@@ -120,7 +120,7 @@ static reshard_status add_entry(rs_move *m, reshard_tensor src, reshard_tensor *
   RS_TRY(keep_source(m, src));
   RS_TRY(make_destination(m, src, dst));
   if (src->info.elements > 0)
-    m->entries.at[m->entries.n++] = (rs_move_entry){reshard_tensor_retain(src), *dst, NULL};
+    m->entries.at[m->entries.n++] = (rs_move_entry){reshard_tensor_retain(src), reshard_tensor_retain(*dst), NULL};
   return RESHARD_SUCCESS;
 }
 
@@ -156,8 +156,10 @@ static void move_free(rs_move *m) {
     rs_deferred_release_end(m->gpu->deferred, m->kept, m->under_way);
   for (int64_t i = 0; i < m->owners.n; i++)
     reshard_device_release(m->owners.at[i]);
-  for (int64_t i = 0; i < m->entries.n; i++)
+  for (int64_t i = 0; i < m->entries.n; i++) {
     reshard_tensor_release(m->entries.at[i].src);
+    reshard_tensor_release(m->entries.at[i].dst);
+  }
   reshard_device_release(m->gpu);
   free(m->owners.at);
   free(m->entries.at);

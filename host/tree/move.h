@@ -17,7 +17,8 @@ static inline size_t rs_tensor_nbytes(reshard_tensor tensor) {
   return (size_t)tensor->info.elements * reshard_dtype_size(tensor->info.dtype);
 }
 
-/* A tensor and its destination: contiguous, of the same shape. src is retained, dst is owned by a tree. */
+/* A tensor and its destination: contiguous, of the same shape. Both are retained: a mapping may keep a view of dst
+ * alone. */
 typedef struct rs_move_entry {
   reshard_tensor src, dst;
   rs_block *temporary; /* of the GPU: a strided tensor is contiguous there, or lies as at its source */
