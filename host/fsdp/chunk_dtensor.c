@@ -11,6 +11,8 @@
 #include "mesh/mesh.h"
 #include "metadata/metadata.h"
 
+#include <stdio.h>
+
 static const reshard_placement shard0 = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
 static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
 
@@ -98,7 +100,10 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
 static reshard_status agree_on_status(reshard_sharder sharder, reshard_mesh parent, reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
   rs_placing_group group;
+  char text[1024];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
   rs_placing_group_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &group);
+  rs_error_set(text); /* not what a missing group has said */
   return group.outside || group.comm == NULL ? mine : rs_sharder_execute(group.sharder, NULL, NULL, mine, stream, NULL);
 }
 

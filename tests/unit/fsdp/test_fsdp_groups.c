@@ -288,6 +288,28 @@ static void test_stages(void **state) {
   sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
+/* No leaf to cut, and no group to tell: the first of the two errors stays. */
+static void first_error_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  reshard_mesh mesh = NULL, parent = NULL;
+  reshard_tree one = NULL, chunk = NULL;
+  WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "pp=2,dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &parent));
+  WELL(p, r, reshard_tree_int(1, &one));
+  SO(p, r,
+     reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], one, parent, RESHARD_FSDP_FSDP_FIRST, NULL, &chunk) ==
+             RESHARD_ERROR_INVALID &&
+         strstr(reshard_last_error(), "the leaf is an integer, a tensor or a DTensor is needed") != NULL);
+  reshard_tree_release(one);
+  reshard_mesh_release(parent);
+  reshard_mesh_release(mesh);
+}
+
+static void test_first_error(void **state) {
+  (void)state;
+  sharded_ranks_check(8, NULL, first_error_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
 /* --- Empty parts, gradients --------------------------------------------------------------------------------------- */
 
 /* One row: the second rank of TP gives no tensor at all. */
@@ -333,8 +355,9 @@ static void test_empty_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fsdp_first), cmocka_unit_test(test_rows_of_torch), cmocka_unit_test(test_refused_order),
-      cmocka_unit_test(test_own_mesh),   cmocka_unit_test(test_stages),        cmocka_unit_test(test_empty_parts),
+      cmocka_unit_test(test_fsdp_first),  cmocka_unit_test(test_rows_of_torch), cmocka_unit_test(test_refused_order),
+      cmocka_unit_test(test_own_mesh),    cmocka_unit_test(test_stages),        cmocka_unit_test(test_empty_parts),
+      cmocka_unit_test(test_first_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
