@@ -441,7 +441,7 @@ static void unlike_body(void *user, int64_t r) {
 static void test_unlike_groups(void **state) {
   (void)state;
   static const char *const texts[] = {
-      "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1; groups of dp=2,tp=2@0-3: 0 1",
+      "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1 (",
       "the mesh has no dim named cp; names: dp, tp",
       "ranks 0 and 2 make different groups",
       "reshard_mesh_init_groups: -1 groups, list given",
