@@ -64,12 +64,10 @@ static reshard_status add_group_sharder(reshard_sharder given, rs_dtensor_cache 
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_placing(const char *call, reshard_sharder given, const reshard_placing *placing) {
+static reshard_status check_mesh(const char *call, reshard_sharder given, const reshard_placing *placing) {
   char text[RS_MESH_TEXT];
-  if (placing == NULL || placing->mesh == NULL || placing->placements == NULL)
-    return rs_error_null(call, placing == NULL         ? "placing"
-                               : placing->mesh == NULL ? "the mesh of a placing"
-                                                       : "the list of placements");
+  if (placing == NULL || placing->mesh == NULL)
+    return rs_error_null(call, placing == NULL ? "placing" : "the mesh of a placing");
   if (placing->mesh->root->comm != given->comm)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the mesh %s is %s", call, rs_mesh_text(text, placing->mesh),
                     placing->mesh->root->comm == NULL ? "dry: it has no communicator"
@@ -88,14 +86,16 @@ static reshard_status error_no_group(const char *call, reshard_mesh mesh) {
 reshard_status rs_placing_group_find(const char *call, reshard_sharder given, const reshard_placing *placing,
                                      rs_placing_group *group) {
   *group = (rs_placing_group){given, given->comm, false};
-  RS_TRY(check_placing(call, given, placing));
+  RS_TRY(check_mesh(call, given, placing));
   reshard_mesh mesh = placing->mesh;
-  if (!rs_mesh_is_sub(mesh))
+  bool sub = rs_mesh_is_sub(mesh);
+  group->outside = sub && !reshard_mesh_contains(mesh, RESHARD_MESH_MINE);
+  if (sub && !group->outside)
+    group->comm = rs_mesh_known_comm(mesh);
+  if (placing->placements == NULL) /* the others of the group are told */
+    return rs_error_null(call, "the list of placements");
+  if (!sub || group->outside)
     return RESHARD_SUCCESS;
-  group->outside = !reshard_mesh_contains(mesh, RESHARD_MESH_MINE);
-  if (group->outside)
-    return RESHARD_SUCCESS;
-  group->comm = rs_mesh_known_comm(mesh);
   if (group->comm == NULL)
     return error_no_group(call, mesh);
   rs_dtensor_cache *cache;

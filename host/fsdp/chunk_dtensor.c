@@ -11,6 +11,8 @@
 #include "mesh/mesh.h"
 #include "metadata/metadata.h"
 
+#include <stdio.h>
+
 static const reshard_placement shard0 = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
 static const reshard_placement replicate = {.kind = RESHARD_PLACEMENT_REPLICATE};
 
@@ -94,11 +96,15 @@ static reshard_status cut_rows(reshard_dtensor whole, reshard_fsdp_order order, 
   return reshard_dtensor_redistribute(1, &whole, &placing, stream, chunk);
 }
 
-/* FSDP first, which is collective: sends the status of this rank to the others where they wait for it. */
-static reshard_status agree_on_status(reshard_sharder sharder, reshard_mesh parent, reshard_status mine, void *stream) {
+/* Sends the error of this rank to the others of the parent mesh, where they wait for it. */
+static reshard_status agree_on_status(const char *call, reshard_sharder sharder, reshard_mesh parent,
+                                      reshard_status mine, void *stream) {
   const reshard_placing placing = {parent, &replicate, NULL};
   rs_placing_group group;
-  rs_placing_group_find("reshard_fsdp_chunk_dtensor", sharder, &placing, &group);
+  char text[1024];
+  snprintf(text, sizeof text, "%s", reshard_last_error());
+  rs_placing_group_find(call, sharder, &placing, &group);
+  rs_error_set(text); /* not what a missing group has said */
   return group.outside || group.comm == NULL ? mine : rs_sharder_execute(group.sharder, NULL, NULL, mine, stream, NULL);
 }
 
@@ -130,7 +136,7 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
   if (status == RESHARD_SUCCESS)
     status = make_over_parent(sharder, leaf, parent, stream, &whole);
   if (status != RESHARD_SUCCESS)
-    return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(sharder, parent, status, stream) : status;
+    return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(call, sharder, parent, status, stream) : status;
   status = cut_rows(whole, order, stream, &made);
   reshard_dtensor_release(whole);
   RS_TRY(status);
@@ -164,6 +170,17 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
   return rs_fsdp_local_leaf(tensor, made);
 }
 
+/* Sends the error of this rank to the others that gather: by its DTensor, as they have one alike, else by the parent
+ * mesh. */
+static reshard_status agree_on_gather(reshard_sharder sharder, reshard_dtensor tensor, reshard_mesh parent,
+                                      reshard_status mine, void *stream) {
+  if (tensor == NULL || tensor->given != sharder)
+    return parent != NULL ? agree_on_status("reshard_fsdp_all_gather", sharder, parent, mine, stream)
+                          : rs_sharder_execute(sharder, NULL, NULL, mine, stream, NULL);
+  bool outside = rs_mesh_is_sub(tensor->mesh) && tensor->sharder == tensor->given;
+  return outside ? mine : rs_sharder_execute(tensor->sharder, NULL, NULL, mine, stream, NULL);
+}
+
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole) {
   if (sharder == NULL)
@@ -171,9 +188,8 @@ reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree lea
   reshard_tree made = NULL;
   reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
-  if (status != RESHARD_SUCCESS) /* the others get the status: those of the DTensor's group, on a sub-mesh */
-    return rs_sharder_execute(tensor != NULL && tensor->given == sharder ? tensor->sharder : sharder, NULL, NULL,
-                              status, stream, NULL);
+  if (status != RESHARD_SUCCESS)
+    return agree_on_gather(sharder, tensor, parent, status, stream);
   reshard_placement placements[RESHARD_MAX_DIMS];
   const reshard_placing placing = {reshard_dtensor_mesh(tensor), placements, NULL};
   int last = reshard_mesh_ndim(placing.mesh) - 1;

@@ -110,6 +110,15 @@ static bool is_whole_comm(const struct reshard_mesh_s *root, const rs_mesh_group
   return whole && size == root->world;
 }
 
+/* Adds all of a group that has to be equal on all ranks to a hash. */
+static uint64_t hash_group(uint64_t hash, const struct reshard_mesh_s *root, const rs_mesh_group *group) {
+  hash = rs_hash(hash, &group->region, sizeof group->region);
+  hash = rs_hash(hash, group->digits, (size_t)group->ndigits * sizeof *group->digits);
+  for (int64_t i = 0; i < root->list.nranges; i++)
+    hash = rs_hash(hash, &root->list.ranges[i], sizeof root->list.ranges[i]);
+  return hash;
+}
+
 /* Prints what ranks compare before they split: words for people, and a hash of all that has to be equal. */
 #define SPLIT_TEXT (RS_MESH_TEXT + 128)
 static void print_split(char buffer[SPLIT_TEXT], const struct reshard_mesh_s *m, const int *dims, int n,
@@ -120,12 +129,9 @@ static void print_split(char buffer[SPLIT_TEXT], const struct reshard_mesh_s *m,
       rs_text_add(&text, "%s%.16s", i > 0 ? "," : "mesh dims ", m->names[dims[i]]);
     else
       rs_text_add(&text, "%s%d", i > 0 ? "," : "mesh dims ", dims[i]);
-  const struct reshard_mesh_s *root = m->root;
-  uint64_t hash = rs_hash((uint64_t)group->region, group->digits, (size_t)group->ndigits * sizeof *group->digits);
-  for (int64_t i = 0; i < root->list.nranges; i++)
-    hash = rs_hash(hash, &root->list.ranges[i], sizeof root->list.ranges[i]);
+  uint64_t hash = hash_group(0, m->root, group);
   char whole[RS_MESH_TEXT];
-  rs_text_add(&text, " of %s (%08x)", rs_mesh_text(whole, root), (unsigned)(hash ^ hash >> 32));
+  rs_text_add(&text, " of %s (%08x)", rs_mesh_text(whole, m->root), (unsigned)(hash ^ hash >> 32));
 }
 
 /* Finds the group of this rank, and its place in it. *first: position of the group's first rank. */
@@ -260,12 +266,14 @@ reshard_status reshard_mesh_own(reshard_mesh mesh, reshard_mesh *own) {
 
 /* --- Several groups at once --------------------------------------------------------------------------------------- */
 
-/* Prints the dims of all wanted groups as one text, which the ranks compare. */
+/* Prints the dims of all wanted groups as one text, which the ranks compare: words for people, and a hash, as other
+ * parts of the root have dims of the same numbers. */
 static reshard_status list_dims(reshard_mesh mesh, int64_t n, const char *const *dims, rs_text *text) {
   if (n < 0 || (n > 0 && dims == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_mesh_init_groups: %lld groups, list %s", (long long)n,
                     dims == NULL ? "NULL" : "given");
   char whole[RS_MESH_TEXT];
+  uint64_t hash = 0;
   rs_text_add(text, "groups of %s:", rs_mesh_text(whole, mesh->root));
   for (int64_t i = 0; i < (n > 0 ? n : mesh->ndim); i++) {
     int list[RESHARD_MAX_DIMS], count = 1;
@@ -274,7 +282,11 @@ static reshard_status list_dims(reshard_mesh mesh, int64_t n, const char *const 
       RS_TRY(rs_mesh_dims(mesh, dims[i], list, &count));
     for (int k = 0; k < count; k++)
       rs_text_add(text, k > 0 ? ",%d" : " %d", list[k]);
+    rs_mesh_group wanted;
+    make_group(mesh, list, count, &wanted);
+    hash = hash_group(hash, mesh->root, &wanted);
   }
+  rs_text_add(text, " (%08x)", (unsigned)(hash ^ hash >> 32));
   return RESHARD_SUCCESS;
 }
 

@@ -150,7 +150,8 @@ RESHARD_API reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree
  * reshard_dtensor_redistribute on the DTensor's own mesh. That is over the communicator of the sharder, which it was
  * made with, or over the sub-mesh's group.
  *
- * - parent: the mesh of the DTensor (else an error: both meshes), or NULL.
+ * - parent: the mesh of the DTensor (else an error: both meshes), or NULL. On a sub-mesh a rank whose leaf is no
+ *   DTensor of the sharder finds the group by it. With NULL that rank meets the whole communicator: the group waits.
  * - whole: receives a TENSOR leaf with the local tensor, in new memory: the TP part. Outside of the mesh it has shape
  *   0.
  *

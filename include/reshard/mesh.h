@@ -139,7 +139,8 @@ RESHARD_API reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n
  * The first time the call is collective over the mesh's communicator, also for its ranks outside the mesh. All ranks
  * give the same dims and meshes made alike (sub-meshes: each rank the one it is in). Else all get the same error,
  * naming two that differ, and nothing is kept. A rank that already has the communicator asks no other rank. If others
- * then ask for another one, they wait until they are aborted or their deadline has passed.
+ * then ask for another one, they wait until they are aborted or their deadline has passed. So does a rank that gives
+ * dims which the mesh does not have, as they do not tell whether the communicator is there.
  *
  * Later calls are local, also for other meshes in which the same groups of ranks are found. Where ranks outside should
  * take no part, all make the mesh's own once (reshard_mesh_own), and those that are in it go on with that. Source:

@@ -212,6 +212,37 @@ static void test_one_group_fails(void **state) {
   sharded_ranks_close(&p);
 }
 
+/* Rank 1 gives no placements: it finds its group all the same, and the others do not notice. */
+static void no_placements_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  const int64_t shape[2] = {7, 4};
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", true), tp = sub_of(p, r, mesh, "tp", RESHARD_MESH_MINE);
+  const reshard_placing placing = {tp, r == 1 ? NULL : &rows, NULL};
+  const reshard_status wanted = r < 2 ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS;
+  static const char text[] = "the list of placements is NULL";
+  reshard_box box = part_of(shape, &rows, 2, r % 2);
+  reshard_tensor local = part(shape, &box), whole = r % 2 == 0 ? whole_of(2, shape) : NULL;
+  reshard_dtensor t[2] = {NULL, NULL};
+  SO(p, r, reshard_dtensor_from_local(p->sharders[r], &placing, local, 0, NULL, 1, &t[0]) == wanted);
+  SO(p, r, r >= 2 || strstr(reshard_last_error(), text) != NULL);
+  SO(p, r, reshard_dtensor_distribute(p->sharders[r], &placing, whole, 0, 2, shape, &i32, NULL, &t[1]) == wanted);
+  SO(p, r, r >= 2 || strstr(reshard_last_error(), text) != NULL);
+  for (int i = 0; i < 2; i++) {
+    SO(p, r, r < 2 ? t[i] == NULL : wrong_in(reshard_dtensor_local(t[i]), 2, shape, &box) == 0);
+    reshard_dtensor_release(t[i]);
+  }
+  reshard_tensor_release(whole);
+  reshard_tensor_release(local);
+  reshard_mesh_release(tp);
+  reshard_mesh_release(mesh);
+}
+
+static void test_no_placements(void **state) {
+  (void)state;
+  sharded_ranks_check(4, NULL, no_placements_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
 /* --- Sub-meshes of several dims ----------------------------------------------------------------------------------- */
 
 /* (shard, tp) of an HSDP mesh, TP first; the same ranks as one dim. */
@@ -410,7 +441,7 @@ static void unlike_body(void *user, int64_t r) {
 static void test_unlike_groups(void **state) {
   (void)state;
   static const char *const texts[] = {
-      "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1; groups of dp=2,tp=2@0-3: 0 1",
+      "ranks 0 and 2 make different groups: groups of dp=2,tp=2@0-3: 0 1 0,1 (",
       "the mesh has no dim named cp; names: dp, tp",
       "ranks 0 and 2 make different groups",
       "reshard_mesh_init_groups: -1 groups, list given",
@@ -458,6 +489,7 @@ int main(void) {
       cmocka_unit_test(test_two_dims),           cmocka_unit_test(test_to_another_mesh),
       cmocka_unit_test(test_meshes_that_differ), cmocka_unit_test(test_missing_groups),
       cmocka_unit_test(test_unlike_groups),      cmocka_unit_test(test_outside_of_the_mesh),
+      cmocka_unit_test(test_no_placements),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -288,6 +288,68 @@ static void test_stages(void **state) {
   sharded_ranks_check(8, NULL, stage_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
+/* The first stage's mesh as all ranks name it. Rank 5, outside, gives no output: it fails alone, and nobody waits. Rank
+ * 2, in it, has no DTensor: the stage gets its error. */
+static void gather_fails_body(void *user, int64_t r) {
+  static const char *const wanted[1] = {"dp,tp"};
+  static const int64_t shape[2] = {7, 3};
+  sharded_ranks *p = user;
+  const reshard_placement both[2] = {placement_of(0), placement_of(1)};
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  reshard_mesh mesh = NULL, parent = NULL;
+  WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "pp=2,dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 1, wanted));
+  WELL(p, r, reshard_mesh_sub(mesh, "dp,tp", 0, &parent));
+  const reshard_placing placing = {parent, both, NULL};
+  reshard_dtensor tensor = NULL;
+  reshard_tree leaf = NULL, one = NULL, whole = NULL;
+  WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, NULL, &tensor));
+  WELL(p, r, reshard_state_dtensor(tensor, &leaf));
+  WELL(p, r, reshard_tree_int(1, &one));
+  reshard_status status = reshard_fsdp_all_gather(p->sharders[r], leaf, parent, NULL, r == 5 ? NULL : &whole);
+  SO(p, r, status == (r == 5 ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS) && (whole != NULL) == (r != 5));
+  SO(p, r, r != 5 || strcmp(reshard_last_error(), "reshard_fsdp_all_gather: whole is NULL") == 0);
+  reshard_tree_release(whole);
+  whole = NULL;
+  status = reshard_fsdp_all_gather(p->sharders[r], r == 2 ? one : leaf, parent, NULL, &whole);
+  SO(p, r, status == (r < 4 ? RESHARD_ERROR_INVALID : RESHARD_SUCCESS) && (whole != NULL) == (r >= 4));
+  SO(p, r, r >= 4 || strstr(reshard_last_error(), "the leaf is an integer, a DTensor is needed") != NULL);
+  WELL(p, r, reshard_comm_barrier(p->comms[r]));
+  reshard_tree_release(whole);
+  reshard_tree_release(one);
+  reshard_tree_release(leaf);
+  reshard_dtensor_release(tensor);
+  reshard_mesh_release(parent);
+  reshard_mesh_release(mesh);
+}
+
+static void test_gather_fails(void **state) {
+  (void)state;
+  sharded_ranks_check(8, NULL, gather_fails_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
+/* No leaf to cut, and no group to tell: the first of the two errors stays. */
+static void first_error_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  reshard_mesh mesh = NULL, parent = NULL;
+  reshard_tree one = NULL, chunk = NULL;
+  WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "pp=2,dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &parent));
+  WELL(p, r, reshard_tree_int(1, &one));
+  SO(p, r,
+     reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], one, parent, RESHARD_FSDP_FSDP_FIRST, NULL, &chunk) ==
+             RESHARD_ERROR_INVALID &&
+         strstr(reshard_last_error(), "the leaf is an integer, a tensor or a DTensor is needed") != NULL);
+  reshard_tree_release(one);
+  reshard_mesh_release(parent);
+  reshard_mesh_release(mesh);
+}
+
+static void test_first_error(void **state) {
+  (void)state;
+  sharded_ranks_check(8, NULL, first_error_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
 /* --- Empty parts, gradients --------------------------------------------------------------------------------------- */
 
 /* One row: the second rank of TP gives no tensor at all. */
@@ -333,8 +395,9 @@ static void test_empty_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fsdp_first), cmocka_unit_test(test_rows_of_torch), cmocka_unit_test(test_refused_order),
-      cmocka_unit_test(test_own_mesh),   cmocka_unit_test(test_stages),        cmocka_unit_test(test_empty_parts),
+      cmocka_unit_test(test_fsdp_first),   cmocka_unit_test(test_rows_of_torch), cmocka_unit_test(test_refused_order),
+      cmocka_unit_test(test_own_mesh),     cmocka_unit_test(test_stages),        cmocka_unit_test(test_empty_parts),
+      cmocka_unit_test(test_gather_fails), cmocka_unit_test(test_first_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

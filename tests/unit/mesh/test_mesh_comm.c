@@ -311,6 +311,35 @@ static void test_fails_alone(void **state) {
   }
 }
 
+/* Rank 2 names another part of the root with as many dims, whose group is not there yet. */
+static reshard_status use_unlike_parts(int64_t rank, reshard_mesh mesh) {
+  reshard_mesh sub;
+  reshard_comm comm;
+  TRY(reshard_mesh_comm(mesh, "pp", &comm));
+  TRY(reshard_mesh_sub(mesh, rank == 2 ? "dp" : "pp", RESHARD_MESH_MINE, &sub));
+  reshard_status status = reshard_mesh_init_groups(sub, 0, NULL);
+  reshard_mesh_release(sub);
+  return status;
+}
+
+static void unlike_parts_body(void *user, int64_t rank) {
+  (void)user;
+  reshard_mesh mesh = NULL;
+  reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
+  if (status == RESHARD_SUCCESS)
+    status = use_unlike_parts(rank, mesh);
+  rank_result_set(&results[rank], status);
+  reshard_mesh_release(mesh);
+}
+
+static void test_unlike_parts(void **state) {
+  (void)state;
+  open_comms(8, 2000);
+  rank_threads_run(8, unlike_parts_body, NULL);
+  assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
+  close_comms(8);
+}
+
 /* Meshes that differ where a text that is cut off does not show it. */
 static void long_body(void *user, int64_t rank) {
   (void)user;
@@ -450,9 +479,9 @@ static void test_transfers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mesh_comm), cmocka_unit_test(test_parts),       cmocka_unit_test(test_order),
-      cmocka_unit_test(test_mistakes),  cmocka_unit_test(test_fails_alone), cmocka_unit_test(test_long_names),
-      cmocka_unit_test(test_transfers),
+      cmocka_unit_test(test_mesh_comm), cmocka_unit_test(test_parts),        cmocka_unit_test(test_order),
+      cmocka_unit_test(test_mistakes),  cmocka_unit_test(test_fails_alone),  cmocka_unit_test(test_long_names),
+      cmocka_unit_test(test_transfers), cmocka_unit_test(test_unlike_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
