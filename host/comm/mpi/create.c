@@ -20,11 +20,16 @@ void rs_mpi_release(rs_mpi *c) {
   MPI_Finalized(&finalized);
   if (!finalized && c->block != MPI_DATATYPE_NULL)
     MPI_Type_free(&c->block);
-  /* After an abort a rank may never come to free it, and an all-gather may still write to the records: both stay. */
-  if (!c->ended && !finalized && c->mpi != MPI_COMM_NULL)
+  /* After an abort a rank may never come to free it, and an all-gather may still write to the records: both stay, and
+   * so do the questions who has come. */
+  if (!c->ended && !finalized && c->mpi != MPI_COMM_NULL) {
+    rs_mpi_roll_free(&c->roll);
     MPI_Comm_free(&c->mpi);
-  if (!c->ended)
+  }
+  if (!c->ended) {
+    free(c->roll.peers);
     free(c->records);
+  }
   reshard_device_release(c->handle);
   free(c->requests);
   free(c->done);
@@ -56,6 +61,7 @@ static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t t
   c->base.lanes = 1;
   c->base.lane_devices = &c->base.device;
   RS_TRY_GOTO(status, rs_alloc(&c->records, size + 1, sizeof(rs_mpi_record)), fail);
+  RS_TRY_GOTO(status, rs_mpi_roll_init(&c->roll, mpi), fail);
   int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, &c->block);
   if (code == MPI_SUCCESS)
     code = MPI_Type_commit(&c->block);
@@ -64,6 +70,7 @@ static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t t
   *out = c;
   return RESHARD_SUCCESS;
 fail:
+  free(c->roll.peers);
   free(c->records);
   c->records = NULL;
   c->ended = true;

@@ -8,8 +8,6 @@
  * a tag on which an aborted rank sends to the others. */
 #include "comm/mpi/mpi.h"
 
-#include "comm/mpi/missing.h"
-
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,13 +94,16 @@ static reshard_status pause_or_end(rs_mpi *c, int64_t since) {
 
 /* --- Records ------------------------------------------------------------------------------------------------------ */
 
-/* Asks who has come; a quarter of the deadline, and a second at most, is left for the answers. */
+/* Asks who has come; a quarter of the deadline, and a second at most, is left for the answers. When all have come,
+ * the deadline begins again. */
 static reshard_status find_missing_ranks(rs_mpi *c, MPI_Request *request) {
   char missing[160];
   int64_t patience = rs_min(rs_max(c->timeout_ms / 4, 50), 1000);
-  return rs_mpi_find_missing(c->mpi, request, TAG_ABORT, patience, missing, sizeof missing)
-             ? RESHARD_SUCCESS
-             : error_timeout(c, "all-gather of records", missing);
+  if (rs_mpi_find_missing(&c->roll, request, TAG_ABORT, patience, c->timeout_ms, missing, sizeof missing))
+    return RESHARD_SUCCESS;
+  if (missing[0] == '\0' && abort_received(c)) /* the others have come, or gave up before this rank did */
+    return rs_comm_error_ended();
+  return error_timeout(c, "all-gather of records", missing);
 }
 
 static reshard_status allgather_records(rs_mpi *c, void *mine, size_t bytes) {
@@ -110,13 +111,14 @@ static reshard_status allgather_records(rs_mpi *c, void *mine, size_t bytes) {
   int done = 0;
   int64_t since = rs_now_ns();
   int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, c->records, (int)bytes, MPI_BYTE, c->mpi, &request);
+  c->roll.number++;
   while (code == MPI_SUCCESS && !done) {
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS || done)
       break;
     if (deadline_passed(c, since)) /* records and mine outlive the request: see destroy */
       return find_missing_ranks(c, &request);
-    rs_mpi_answer(c->mpi);
+    rs_mpi_answer(&c->roll);
     RS_TRY(pause_or_end(c, since));
   }
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Iallgather");

@@ -3,6 +3,7 @@
 #define RS_COMM_MPI_H
 
 #include "comm/comm.h"
+#include "comm/mpi/missing.h"
 
 #include <mpi.h>
 
@@ -21,6 +22,7 @@ typedef struct rs_mpi {
   atomic_int users;
   int64_t *global_ranks; /* of base */
   char *records;         /* [size * RS_COMM_RECORD] */
+  rs_mpi_roll roll;
   int64_t reserved;      /* messages each way of one exchange */
   MPI_Request *requests; /* [4 * reserved]: two a message; receives first */
   int *done;             /* [4 * reserved] indices of MPI_Testsome */
