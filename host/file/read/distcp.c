@@ -14,6 +14,7 @@
 
 #define METADATA_LIMIT ((int64_t)1 << 30)
 #define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
+#define CHUNK_LIMIT    ((int64_t)1 << 16) /* PyTorch writes less than 1 KiB for a tensor alone */
 
 static reshard_status read_metadata_file(rs_distcp *d, const char *path, char where[RS_WHERE]) {
   rs_path_text whole = {0};
@@ -80,7 +81,7 @@ static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *pl
   if (place->offset > file->size || place->length > file->size - place->offset)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld bytes from byte %lld on, the file has %lld", where,
                     quoted, (long long)place->length, (long long)place->offset, (long long)file->size);
-  reshard_status status = rs_torch_open(where, file, place->offset, place->length, &torch);
+  reshard_status status = rs_torch_open(where, file, place->offset, place->length, CHUNK_LIMIT, &torch);
   if (status == RESHARD_SUCCESS)
     status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, &t);
   rs_torch_free(&torch);

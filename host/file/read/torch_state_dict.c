@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LIMIT ((int64_t)1 << 30) /* of the directory and of data.pkl */
+
 enum { DEPTH = 64, NAME = 4096, AGAIN = 16 };
 
 typedef struct walk {
@@ -105,7 +107,7 @@ reshard_status rs_open_state_dict(rs_opening *opening) {
   const rs_file *file = &c->store.files.at[0];
   rs_torch torch;
   walk w = {.opening = opening, .torch = &torch};
-  reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, &torch);
+  reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, LIMIT, &torch);
   if (status == RESHARD_SUCCESS)
     status = add_all(&w);
   rs_torch_free(&torch);
