@@ -18,13 +18,22 @@
 
 static reshard_status read_metadata_file(rs_distcp *d, const char *path, char where[RS_WHERE]) {
   rs_path_text whole = {0};
-  int64_t size = 0;
+  rs_file file = {.fd = -1};
   RS_TRY(rs_path_join(path, ".metadata", &whole));
   d->where = rs_where(where, "file", whole.at);
-  reshard_status status = rs_file_read_all(where, whole.at, METADATA_LIMIT, &d->text, &size);
+  reshard_status status = rs_file_open(where, whole.at, 1, &file);
   free(whole.at);
   RS_TRY(status);
-  return rs_distcp_read(d, size);
+  int64_t size = file.size;
+  if (size > METADATA_LIMIT)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes, at most %lld are read", where, (long long)size,
+                      (long long)METADATA_LIMIT);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&d->text, size + 1, 1);
+  if (status == RESHARD_SUCCESS)
+    status = rs_file_read_at(&file, 0, d->text, size);
+  rs_file_close(&file);
+  return status == RESHARD_SUCCESS ? rs_distcp_read(d, size) : status;
 }
 
 static reshard_status open_chunk_files(rs_opening *opening, const rs_distcp *d, const char *path) {

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define B(bytes) bytes, sizeof(bytes) - 1
 
@@ -283,14 +285,25 @@ static void test_changed_bytes(void **state) {
   assert_true(refused > 1000 && opened > 1000);
 }
 
+/* A named pipe in place of .metadata is not waited for; a length above the limit is not read. */
+static void test_metadata_file(void **state) {
+  (void)state;
+  recorded_sharded("d");
+  assert_int_equal(truncate(scratch_path("d/.metadata"), ((off_t)1 << 30) + 1), 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "1073741825 bytes, at most 1073741824 are read");
+  scratch_remove("d/.metadata");
+  assert_int_equal(mkfifo(scratch_path("d/.metadata"), 0600), 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "no regular file");
+}
+
 int main(void) {
   if (!recorded_there()) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),      cmocka_unit_test(test_state_dict),
-                                     cmocka_unit_test(test_load_state),   cmocka_unit_test(test_lies),
-                                     cmocka_unit_test(test_other_kinds),  cmocka_unit_test(test_truncated),
-                                     cmocka_unit_test(test_changed_bytes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),
+                                     cmocka_unit_test(test_load_state),    cmocka_unit_test(test_lies),
+                                     cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
+                                     cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
