@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of a name of a tensor, and of a file. Many places may share one text, so that a text is as short as these
+ * before it is looked at. */
+enum { NAME = 4096, FILE_NAME = 255 };
+
 /* A place's key. */
 typedef struct key {
   int64_t name, ndim, offset[RESHARD_MAX_DIMS];
@@ -48,6 +52,14 @@ static reshard_status malformed_tensor(const reader *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->d->where, r->quoted, what);
 }
 
+static reshard_status check_length(const reader *r, int64_t value, const char *what, int64_t limit) {
+  const rs_pickle_value *v = rs_pickle_get(r->p, value);
+  if (!rs_pickle_is(r->p, value, RS_PICKLE_TEXT) || v->count <= limit)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s of %lld bytes, at most %lld are read",
+                  r->d->where, (long long)v->at, what, (long long)v->count, (long long)limit);
+}
+
 static reshard_status put_text(const reader *r, rs_names *to, int64_t value, int64_t *number) {
   const rs_pickle_value *v = rs_pickle_get(r->p, value);
   return rs_names_put(to, r->p->bytes + v->number, (size_t)v->count, number);
@@ -60,6 +72,7 @@ static reshard_status read_path(reader *r, int64_t value, int64_t *number) {
   bool is_text = false;
   char quoted[RS_QUOTE];
   r->name.n = 0;
+  RS_TRY(check_length(r, value, "a name of a file", FILE_NAME));
   if (rs_pickle_is(r->p, value, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, value, &r->name, &is_text));
   if (!is_text)
@@ -95,6 +108,7 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
   rs_distcp_place place = {0};
   if (!rs_pickle_is_object(p, index, RS_ROLE_INDEX) || !rs_pickle_is(p, fqn, RS_PICKLE_TEXT))
     return malformed_value(r, index, "a MetadataIndex with a name");
+  RS_TRY(check_length(r, fqn, "a name of a tensor", NAME));
   if (!rs_pickle_is_object(p, info, RS_ROLE_STORAGE_INFO))
     return malformed_value(r, info, "a _StorageInfo");
   if (offset >= 0 && !rs_pickle_is(p, offset, RS_PICKLE_NONE) &&
@@ -199,6 +213,7 @@ static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *see
   bool is_text = false;
   int64_t name;
   r->name.n = 0;
+  RS_TRY(check_length(r, key, "a name of a tensor", NAME));
   if (rs_pickle_is(r->p, key, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, key, &r->name, &is_text));
   if (!is_text || r->name.n == 0)

@@ -296,14 +296,49 @@ static void test_metadata_file(void **state) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "no regular file");
 }
 
+/* Names up to their limits are read; longer ones are refused before anything is made of them. */
+static void test_long_names(void **state) {
+  (void)state;
+  static const struct {
+    const char *after, *text; /* the text that becomes longer, and what stands before it */
+    int64_t size;
+    const char *why;
+  } cases[] = {
+      {"relative_path\x94", "__0_0.distcp", 256, ": a name of a file of 256 bytes, at most 255 are read"},
+      {"relative_path\x94", "__0_0.distcp", 255, "No such file"},
+      {"fqn\x94", "rows", 4097, ": a name of a tensor of 4097 bytes, at most 4096 are read"},
+      {"fqn\x94", "rows", 4096, "tensor 'rows': storage_data does not say"},
+      {"state_dict_metadata\x94}\x94(", "rows", 4097, ": a name of a tensor of 4097 bytes, at most 4096 are read"},
+      {"state_dict_metadata\x94}\x94(", "rows", 4096, ": storage_data does not say"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char from[64], *to = malloc(64 + 4097);
+    assert_non_null(to);
+    size_t before = strlen(cases[i].after), n = (size_t)cases[i].size;
+    int from_n = snprintf(from, sizeof from, "%s\x8c%c%s", cases[i].after, (int)strlen(cases[i].text), cases[i].text);
+    memcpy(to, cases[i].after, before);
+    to[before] = 'X';
+    for (int b = 0; b < 4; b++)
+      to[before + 1 + (size_t)b] = (char)(n >> 8 * b);
+    memset(to + before + 5, 'x', n);
+    recorded_sharded("d");
+    recorded file = recorded_read("sharded/.metadata");
+    recorded_replace(&file, from, (size_t)from_n, to, before + 5 + n, false);
+    scratch_write("d/.metadata", file.at, file.n);
+    scratch_refused("d", RESHARD_ERROR_INVALID, "", cases[i].why);
+    recorded_free(&file);
+    free(to);
+  }
+}
+
 int main(void) {
   if (!recorded_there()) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),
-                                     cmocka_unit_test(test_load_state),    cmocka_unit_test(test_lies),
-                                     cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
-                                     cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),    cmocka_unit_test(test_load_state),
+      cmocka_unit_test(test_lies),          cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
+      cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file), cmocka_unit_test(test_long_names)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
