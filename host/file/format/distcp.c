@@ -130,6 +130,40 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
   return RESHARD_SUCCESS;
 }
 
+static int by_range(const void *left, const void *right) {
+  const rs_distcp_place *a = left, *b = right;
+  if (a->path != b->path)
+    return a->path < b->path ? -1 : 1;
+  if (a->offset != b->offset)
+    return a->offset < b->offset ? -1 : 1;
+  return (a->length > b->length) - (a->length < b->length);
+}
+
+/* PyTorch writes each chunk behind the one before, shared tensors and equal ones too. So all chunks together take no
+ * more than the files have. */
+static reshard_status check_overlap(const reader *r) {
+  const rs_distcp *d = r->d;
+  rs_distcp_place *sorted = NULL;
+  reshard_status status = RESHARD_SUCCESS;
+  if (d->places.n < 2)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_copy(&sorted, d->places.at, d->places.n, sizeof *sorted));
+  qsort(sorted, (size_t)d->places.n, sizeof *sorted, by_range);
+  for (int64_t i = 1; i < d->places.n && status == RESHARD_SUCCESS; i++) {
+    const rs_distcp_place *a = &sorted[i - 1], *b = &sorted[i];
+    if (a->path != b->path || b->offset - a->offset >= a->length)
+      continue;
+    char name[256] = "", quoted[RS_QUOTE];
+    memcpy(name, d->paths.all.at[a->path].at, rs_min(d->paths.all.at[a->path].size, sizeof name - 1));
+    status = rs_error(RESHARD_ERROR_INVALID,
+                      "%s: two chunks overlap in the file '%s': %lld bytes from byte %lld on, %lld from byte %lld on",
+                      d->where, rs_quote(quoted, sizeof quoted, name), (long long)a->length, (long long)a->offset,
+                      (long long)b->length, (long long)b->offset);
+  }
+  free(sorted);
+  return status;
+}
+
 static reshard_status read_places(reader *r, int64_t dict) {
   const rs_pickle *p = r->p;
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
@@ -142,7 +176,7 @@ static reshard_status read_places(reader *r, int64_t dict) {
     RS_TRY(read_place(r, k->value, v->value));
     cell = v->next;
   }
-  return RESHARD_SUCCESS;
+  return check_overlap(r);
 }
 
 /* --- state_dict_metadata ----------------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ typedef struct rs_zip {
 
 /* Reads the directory of the archive in bytes [offset, offset + length) of a file. where and file must live as long as
  * it does. The caller frees it, also after an error.
- * Errors: RESHARD_ERROR_INVALID when it is no archive, or its directory does not fit it or has more than limit bytes. */
+ * Errors: RESHARD_ERROR_INVALID when it is no archive, or its directory does not fit it or is longer than limit. */
 reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
                            rs_zip *zip);
 void rs_zip_free(rs_zip *zip);
