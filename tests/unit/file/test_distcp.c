@@ -335,14 +335,102 @@ static void test_long_names(void **state) {
   }
 }
 
+/* --- A pickle in an archive of torch.save ------------------------------------------------------------------------- */
+
+typedef struct bytes {
+  char *at;
+  size_t n;
+} bytes;
+
+static void put(bytes *to, const void *from, size_t n) {
+  memcpy(to->at + to->n, from, n);
+  to->n += n;
+}
+
+static void put_number(bytes *to, int width, size_t number) {
+  for (int i = 0; i < width; i++)
+    to->at[to->n++] = (char)(i < 8 ? number >> 8 * i : 0);
+}
+
+/* Entries data.pkl and data/0, the latter of 4 bytes. */
+static void write_archive(const char *name, const bytes *pickle) {
+  const struct {
+    const char *name, *at;
+    size_t n;
+  } entries[] = {{"a/data.pkl", pickle->at, pickle->n}, {"a/data/0", "data", 4}};
+  bytes made = {malloc(pickle->n + 1024), 0};
+  size_t header[2];
+  assert_non_null(made.at);
+  for (int i = 0; i < 2; i++) {
+    header[i] = made.n;
+    put(&made, B("PK\3\4"));
+    put_number(&made, 22, 0);
+    put_number(&made, 4, strlen(entries[i].name));
+    put(&made, entries[i].name, strlen(entries[i].name));
+    put(&made, entries[i].at, entries[i].n);
+  }
+  size_t begin = made.n;
+  for (int i = 0; i < 2; i++) {
+    put(&made, B("PK\1\2"));
+    put_number(&made, 16, 0);
+    put_number(&made, 4, entries[i].n);
+    put_number(&made, 4, entries[i].n);
+    put_number(&made, 14, strlen(entries[i].name));
+    put_number(&made, 4, header[i]);
+    put(&made, entries[i].name, strlen(entries[i].name));
+  }
+  size_t end = made.n;
+  put(&made, B("PK\5\6"));
+  put_number(&made, 6, 0);
+  put_number(&made, 2, 2);
+  put_number(&made, 4, end - begin);
+  put_number(&made, 4, begin);
+  put_number(&made, 2, 0);
+  scratch_write(name, made.at, made.n);
+  free(made.at);
+}
+
+/* One tensor under a long key, n times in a list: each place makes a name of it. */
+static void write_shared(const char *name, size_t key, size_t n) {
+  bytes pickle = {malloc(key + 2 * n + 1024), 0};
+  assert_non_null(pickle.at);
+  put(&pickle, B("\x80\x02}X"));
+  put_number(&pickle, 4, key);
+  memset(pickle.at + pickle.n, 'k', key);
+  pickle.n += key;
+  put(&pickle, B("](ctorch._utils\n_rebuild_tensor_v2\n"
+                 "((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01"
+                 "0\x8c\x03"
+                 "cpuK\x01tQK\x00K\x01\x85K\x01\x85\x89}tRq\x00"));
+  for (size_t i = 1; i < n; i++)
+    put(&pickle, B("h\x00"));
+  put(&pickle, B("es."));
+  write_archive(name, &pickle);
+  free(pickle.at);
+}
+
+/* Bytes of names are bounded by those of the pickle: 64 times as many, and 1 MiB. */
+static void test_shared_tensor(void **state) {
+  (void)state;
+  reshard_checkpoint_info info;
+  write_shared("s.pt", 4000, 300);
+  reshard_checkpoint checkpoint = scratch_open("s.pt");
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+  assert_int_equal(info.tensors, 300);
+  reshard_checkpoint_close(checkpoint);
+  write_shared("s.pt", 4000, 400);
+  scratch_refused("s.pt", RESHARD_ERROR_INVALID, "s.pt': the names of its tensors have", "are made of a pickle of 49");
+}
+
 int main(void) {
   if (!recorded_there()) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),    cmocka_unit_test(test_load_state),
-      cmocka_unit_test(test_lies),          cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
-      cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file), cmocka_unit_test(test_long_names)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),
+                                     cmocka_unit_test(test_load_state),    cmocka_unit_test(test_lies),
+                                     cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
+                                     cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file),
+                                     cmocka_unit_test(test_long_names),    cmocka_unit_test(test_shared_tensor)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
