@@ -1,5 +1,6 @@
 /* Checkpoints of PyTorch's own formats, recorded (tests/files/distcp): what they hold, loading them into a state, and
  * files that are changed, truncated or lie. tests/files/distcp.sh compares all bytes. */
+#include "file/format/torch.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/recorded.h"
 #include "support/fixtures/scratch.h"
@@ -422,15 +423,37 @@ static void test_shared_tensor(void **state) {
   scratch_refused("s.pt", RESHARD_ERROR_INVALID, "s.pt': the names of its tensors have", "are made of a pickle of 49");
 }
 
+/* A chunk's archive is opened with a limit for its data.pkl, and for its directory. */
+static void test_limit(void **state) {
+  (void)state;
+  rs_file file = {.fd = -1};
+  write_shared("s.pt", 4000, 1);
+  GOOD(rs_file_open("file 's'", scratch_path("s.pt"), 1, &file));
+  static const struct {
+    int64_t limit;
+    const char *why;
+  } cases[] = {{100, "file 's': the zip archive at byte 0: a directory of 110 bytes, at most 100 are read"},
+               {4000, "file 's': an entry of 4"},
+               {5000, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    rs_torch torch;
+    reshard_status status = rs_torch_open("file 's'", &file, 0, file.size, cases[i].limit, &torch);
+    rs_torch_free(&torch);
+    assert_int_equal(status, cases[i].why == NULL ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
+    assert_true(cases[i].why == NULL || strstr(reshard_last_error(), cases[i].why) != NULL);
+  }
+  rs_file_close(&file);
+}
+
 int main(void) {
   if (!recorded_there()) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),
-                                     cmocka_unit_test(test_load_state),    cmocka_unit_test(test_lies),
-                                     cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
-                                     cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file),
-                                     cmocka_unit_test(test_long_names),    cmocka_unit_test(test_shared_tensor)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),    cmocka_unit_test(test_load_state),
+      cmocka_unit_test(test_lies),          cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
+      cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file), cmocka_unit_test(test_long_names),
+      cmocka_unit_test(test_shared_tensor), cmocka_unit_test(test_limit)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
