@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of a name of a tensor, and of a file. Many places may share one text, so that a text is as short as these
+ * before it is looked at. */
+enum { NAME = 4096, FILE_NAME = 255 };
+
 /* A place's key. */
 typedef struct key {
   int64_t name, ndim, offset[RESHARD_MAX_DIMS];
@@ -48,6 +52,14 @@ static reshard_status malformed_tensor(const reader *r, const char *what) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s", r->d->where, r->quoted, what);
 }
 
+static reshard_status check_length(const reader *r, int64_t value, const char *what, int64_t limit) {
+  const rs_pickle_value *v = rs_pickle_get(r->p, value);
+  if (!rs_pickle_is(r->p, value, RS_PICKLE_TEXT) || v->count <= limit)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: byte %lld of the pickle: %s of %lld bytes, at most %lld are read",
+                  r->d->where, (long long)v->at, what, (long long)v->count, (long long)limit);
+}
+
 static reshard_status put_text(const reader *r, rs_names *to, int64_t value, int64_t *number) {
   const rs_pickle_value *v = rs_pickle_get(r->p, value);
   return rs_names_put(to, r->p->bytes + v->number, (size_t)v->count, number);
@@ -60,6 +72,7 @@ static reshard_status read_path(reader *r, int64_t value, int64_t *number) {
   bool is_text = false;
   char quoted[RS_QUOTE];
   r->name.n = 0;
+  RS_TRY(check_length(r, value, "a name of a file", FILE_NAME));
   if (rs_pickle_is(r->p, value, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, value, &r->name, &is_text));
   if (!is_text)
@@ -95,6 +108,7 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
   rs_distcp_place place = {0};
   if (!rs_pickle_is_object(p, index, RS_ROLE_INDEX) || !rs_pickle_is(p, fqn, RS_PICKLE_TEXT))
     return malformed_value(r, index, "a MetadataIndex with a name");
+  RS_TRY(check_length(r, fqn, "a name of a tensor", NAME));
   if (!rs_pickle_is_object(p, info, RS_ROLE_STORAGE_INFO))
     return malformed_value(r, info, "a _StorageInfo");
   if (offset >= 0 && !rs_pickle_is(p, offset, RS_PICKLE_NONE) &&
@@ -116,6 +130,40 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
   return RESHARD_SUCCESS;
 }
 
+static int by_range(const void *left, const void *right) {
+  const rs_distcp_place *a = left, *b = right;
+  if (a->path != b->path)
+    return a->path < b->path ? -1 : 1;
+  if (a->offset != b->offset)
+    return a->offset < b->offset ? -1 : 1;
+  return (a->length > b->length) - (a->length < b->length);
+}
+
+/* PyTorch writes each chunk behind the one before, shared tensors and equal ones too. So all chunks together take no
+ * more than the files have. */
+static reshard_status check_overlap(const reader *r) {
+  const rs_distcp *d = r->d;
+  rs_distcp_place *sorted = NULL;
+  reshard_status status = RESHARD_SUCCESS;
+  if (d->places.n < 2)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_copy(&sorted, d->places.at, d->places.n, sizeof *sorted));
+  qsort(sorted, (size_t)d->places.n, sizeof *sorted, by_range);
+  for (int64_t i = 1; i < d->places.n && status == RESHARD_SUCCESS; i++) {
+    const rs_distcp_place *a = &sorted[i - 1], *b = &sorted[i];
+    if (a->path != b->path || b->offset - a->offset >= a->length)
+      continue;
+    char name[256] = "", quoted[RS_QUOTE];
+    memcpy(name, d->paths.all.at[a->path].at, rs_min(d->paths.all.at[a->path].size, sizeof name - 1));
+    status = rs_error(RESHARD_ERROR_INVALID,
+                      "%s: two chunks overlap in the file '%s': %lld bytes from byte %lld on, %lld from byte %lld on",
+                      d->where, rs_quote(quoted, sizeof quoted, name), (long long)a->length, (long long)a->offset,
+                      (long long)b->length, (long long)b->offset);
+  }
+  free(sorted);
+  return status;
+}
+
 static reshard_status read_places(reader *r, int64_t dict) {
   const rs_pickle *p = r->p;
   if (!rs_pickle_is(p, dict, RS_PICKLE_DICT))
@@ -128,7 +176,7 @@ static reshard_status read_places(reader *r, int64_t dict) {
     RS_TRY(read_place(r, k->value, v->value));
     cell = v->next;
   }
-  return RESHARD_SUCCESS;
+  return check_overlap(r);
 }
 
 /* --- state_dict_metadata ----------------------------------------------------------------------------------------- */
@@ -199,6 +247,7 @@ static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *see
   bool is_text = false;
   int64_t name;
   r->name.n = 0;
+  RS_TRY(check_length(r, key, "a name of a tensor", NAME));
   if (rs_pickle_is(r->p, key, RS_PICKLE_TEXT))
     RS_TRY(rs_pickle_add_text(r->p, key, &r->name, &is_text));
   if (!is_text || r->name.n == 0)

@@ -31,8 +31,9 @@ typedef struct rs_distcp {
 } rs_distcp;
 
 /* Reads the text of .metadata. The caller frees it, also after an error.
- * Errors: RESHARD_ERROR_INVALID: those of rs_pickle_read; what is no metadata of a checkpoint; chunks beyond their
- * tensor or without a place. RESHARD_ERROR_UNSUPPORTED: a dtype that this library lacks, data that was transformed. */
+ * Errors: RESHARD_ERROR_INVALID: those of rs_pickle_read; what is no metadata of a checkpoint; names of more than 4096
+ * bytes, and of files of more than 255; places that overlap; chunks beyond their tensor or without a place.
+ * RESHARD_ERROR_UNSUPPORTED: a dtype that this library lacks, data that was transformed. */
 reshard_status rs_distcp_read(rs_distcp *distcp, int64_t size);
 void rs_distcp_free(rs_distcp *distcp);
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PICKLE_LIMIT ((int64_t)1 << 30)
-
 static reshard_status check_kind(const rs_torch *t) {
   const char *where = t->zip.where;
   char order[8] = "";
@@ -46,13 +44,14 @@ static reshard_status check_begin(const char *where, const rs_file *file, int64_
   return rs_error(RESHARD_ERROR_INVALID, "%s: no archive of torch.save begins at byte %lld", where, (long long)offset);
 }
 
-reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_torch *t) {
+reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
+                             rs_torch *t) {
   int64_t size = 0;
   *t = (rs_torch){.pickle.root = -1};
   RS_TRY(check_begin(where, file, offset, length));
-  RS_TRY(rs_zip_open(where, file, offset, length, &t->zip));
+  RS_TRY(rs_zip_open(where, file, offset, length, limit, &t->zip));
   RS_TRY(check_kind(t));
-  RS_TRY(rs_zip_read(&t->zip, rs_zip_find(&t->zip, "data.pkl", 8), PICKLE_LIMIT, &t->text, &size));
+  RS_TRY(rs_zip_read(&t->zip, rs_zip_find(&t->zip, "data.pkl", 8), limit, &t->text, &size));
   return rs_pickle_read(where, t->text, size, RS_IN_TENSORS, &t->pickle);
 }
 

@@ -24,9 +24,11 @@ typedef struct rs_torch_tensor {
 
 /* Reads directory and pickle of an archive in bytes [offset, offset + length) of a file; what is a file with a header
  * of safetensors there is refused by name. where and file must live as long as it does. The caller frees it, also after
- * an error. Errors: those of rs_zip_open and rs_pickle_read; RESHARD_ERROR_INVALID when data.pkl is missing;
+ * an error. limit: bytes of the directory, and of data.pkl.
+ * Errors: those of rs_zip_open and rs_pickle_read; RESHARD_ERROR_INVALID when data.pkl is missing or longer than limit;
  * RESHARD_ERROR_UNSUPPORTED for a TorchScript program, and for big-endian data. */
-reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_torch *torch);
+reshard_status rs_torch_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
+                             rs_torch *torch);
 void rs_torch_free(rs_torch *torch);
 
 /* True for a tensor or a parameter, also of a kind that is not read. */

@@ -14,7 +14,8 @@ enum { END = 22, LOCATOR = 20, END64 = 56, CENTRAL = 46, LOCAL = 30 };
 #define END64_MAGIC   0x06064b50u
 #define CENTRAL_MAGIC 0x02014b50u
 #define LOCAL_MAGIC   0x04034b50u
-#define ABOVE_32      0xffffffffu /* the number is in a record of Zip64 */
+#define TEXTS         (3 * 0xffffu) /* most bytes of an entry's name, extra field and comment */
+#define ABOVE_32      0xffffffffu   /* the number is in a record of Zip64 */
 
 static uint64_t read_number(const char *at, int n) {
   uint64_t made = 0;
@@ -55,7 +56,8 @@ static reshard_status find_directory(const rs_zip *z, int64_t length, place *fou
       limit = at;
     }
   }
-  if (found->offset > limit || found->size > limit - found->offset || found->entries > found->size / CENTRAL)
+  if (found->offset > limit || found->size > limit - found->offset || found->entries > found->size / CENTRAL ||
+      found->size / (CENTRAL + TEXTS) > found->entries)
     return rs_error(
         RESHARD_ERROR_INVALID,
         "%s: the zip archive at byte %lld: a directory of %llu entries in %llu bytes from byte %llu of %lld", z->where,
@@ -116,12 +118,17 @@ static reshard_status read_entry(rs_zip *z, int64_t *at, int64_t size) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_zip *zip) {
+reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
+                           rs_zip *zip) {
   place directory = {0};
   *zip = (rs_zip){.where = where, .file = file, .offset = offset};
   RS_TRY(find_directory(zip, length, &directory));
   zip->end = offset + (int64_t)directory.offset;
   int64_t size = (int64_t)directory.size;
+  if (size > limit)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: the zip archive at byte %lld: a directory of %lld bytes, at most %lld are read", where,
+                    (long long)offset, (long long)size, (long long)limit);
   RS_TRY(rs_alloc(&zip->directory, size, 1));
   RS_TRY(rs_file_read_at(file, zip->end, zip->directory, size));
   RS_TRY(rs_vec_reserve(&zip->entries, (int64_t)directory.entries));

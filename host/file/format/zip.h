@@ -23,15 +23,16 @@ typedef struct rs_zip {
 
 /* Reads the directory of the archive in bytes [offset, offset + length) of a file. where and file must live as long as
  * it does. The caller frees it, also after an error.
- * Errors: RESHARD_ERROR_INVALID when it is no archive, or its directory does not fit it. */
-reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, rs_zip *zip);
+ * Errors: RESHARD_ERROR_INVALID when it is no archive, or its directory does not fit it or is longer than limit. */
+reshard_status rs_zip_open(const char *where, const rs_file *file, int64_t offset, int64_t length, int64_t limit,
+                           rs_zip *zip);
 void rs_zip_free(rs_zip *zip);
 /* Number of the entry of that name; -1: none. */
 int64_t rs_zip_find(const rs_zip *zip, const char *name, size_t size);
 /* Finds where an entry's bytes begin in the file. Errors: RESHARD_ERROR_UNSUPPORTED when it is compressed or encrypted,
  * RESHARD_ERROR_INVALID when it is not within the archive. */
 reshard_status rs_zip_locate(const rs_zip *zip, int64_t entry, int64_t *begin);
-/* The whole of an entry; the caller frees it. */
+/* The whole of an entry of at most limit bytes; the caller frees it. */
 reshard_status rs_zip_read(const rs_zip *zip, int64_t entry, int64_t limit, char **bytes, int64_t *size);
 
 #endif

@@ -14,16 +14,26 @@
 
 #define METADATA_LIMIT ((int64_t)1 << 30)
 #define RANK_LIMIT     ((int64_t)1 << 20) /* as the world of shards */
+#define CHUNK_LIMIT    ((int64_t)1 << 16) /* PyTorch writes less than 1 KiB for a tensor alone */
 
 static reshard_status read_metadata_file(rs_distcp *d, const char *path, char where[RS_WHERE]) {
   rs_path_text whole = {0};
-  int64_t size = 0;
+  rs_file file = {.fd = -1};
   RS_TRY(rs_path_join(path, ".metadata", &whole));
   d->where = rs_where(where, "file", whole.at);
-  reshard_status status = rs_file_read_all(where, whole.at, METADATA_LIMIT, &d->text, &size);
+  reshard_status status = rs_file_open(where, whole.at, 1, &file);
   free(whole.at);
   RS_TRY(status);
-  return rs_distcp_read(d, size);
+  int64_t size = file.size;
+  if (size > METADATA_LIMIT)
+    status = rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes, at most %lld are read", where, (long long)size,
+                      (long long)METADATA_LIMIT);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&d->text, size + 1, 1);
+  if (status == RESHARD_SUCCESS)
+    status = rs_file_read_at(&file, 0, d->text, size);
+  rs_file_close(&file);
+  return status == RESHARD_SUCCESS ? rs_distcp_read(d, size) : status;
 }
 
 static reshard_status open_chunk_files(rs_opening *opening, const rs_distcp *d, const char *path) {
@@ -68,27 +78,41 @@ static reshard_status rank_files(rs_shards *s) {
   return RESHARD_SUCCESS;
 }
 
-/* Finds the bytes of a chunk and checks that they are what the metadata says. */
-static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *place, rs_shard *shard) {
-  const rs_global_tensor *global = &s->tensors.at[shard->tensor];
-  const rs_file *file = &s->opening->checkpoint->store.files.at[shard->file];
-  char where[RS_WHERE], quoted[RS_QUOTE], is[RS_SHAPE_TEXT], said[RS_SHAPE_TEXT];
+/* What is at a place. */
+typedef struct found_chunk {
+  bool known;
+  rs_torch_tensor tensor;
+} found_chunk;
+
+static reshard_status open_chunk(const char *where, const rs_file *file, const rs_distcp_place *place,
+                                 const char *quoted, rs_torch_tensor *tensor) {
   rs_torch torch;
-  rs_torch_tensor t = {0};
-  rs_opening_where(s->opening, shard->file, where);
-  rs_quote(quoted, sizeof quoted, global->name);
-  if (place->offset > file->size || place->length > file->size - place->offset)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld bytes from byte %lld on, the file has %lld", where,
-                    quoted, (long long)place->length, (long long)place->offset, (long long)file->size);
-  reshard_status status = rs_torch_open(where, file, place->offset, place->length, &torch);
+  reshard_status status = rs_torch_open(where, file, place->offset, place->length, CHUNK_LIMIT, &torch);
   if (status == RESHARD_SUCCESS)
-    status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, &t);
+    status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, tensor);
   rs_torch_free(&torch);
   if (status == RESHARD_ERROR_INVALID || status == RESHARD_ERROR_UNSUPPORTED) {
     const char *why = reshard_last_error();
     return strstr(why, "tensor '") != NULL ? status : rs_error(status, "%s (tensor '%s')", why, quoted);
   }
-  RS_TRY(status);
+  return status;
+}
+
+/* Finds the bytes of a chunk and checks that they are what the metadata says. */
+static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *place, found_chunk *found,
+                                   rs_shard *shard) {
+  const rs_global_tensor *global = &s->tensors.at[shard->tensor];
+  const rs_file *file = &s->opening->checkpoint->store.files.at[shard->file];
+  char where[RS_WHERE], quoted[RS_QUOTE], is[RS_SHAPE_TEXT], said[RS_SHAPE_TEXT];
+  rs_opening_where(s->opening, shard->file, where);
+  rs_quote(quoted, sizeof quoted, global->name);
+  if (place->offset > file->size || place->length > file->size - place->offset)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %lld bytes from byte %lld on, the file has %lld", where,
+                    quoted, (long long)place->length, (long long)place->offset, (long long)file->size);
+  if (!found->known)
+    RS_TRY(open_chunk(where, file, place, quoted, &found->tensor));
+  found->known = true;
+  const rs_torch_tensor t = found->tensor;
   if (t.dtype != global->dtype || t.ndim != global->ndim ||
       memcmp(t.shape, shard->box.extent, (size_t)t.ndim * sizeof *t.shape) != 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %s %s at byte %lld, .metadata says %s %s", where, quoted,
@@ -102,7 +126,8 @@ static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *pl
   return RESHARD_SUCCESS;
 }
 
-static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d) {
+/* found: a place each, so that one that is there many times is opened once. */
+static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chunk *found) {
   reshard_checkpoint_info *info = &s->opening->checkpoint->info;
   RS_TRY(rs_vec_reserve(&s->tensors, d->model->tensors.n));
   RS_TRY(rs_vec_reserve(&s->all, d->chunks.n));
@@ -120,7 +145,7 @@ static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d) {
     *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
     if (!chunk->empty) {
       shard->file = d->places.at[chunk->place].path;
-      RS_TRY(locate_chunk(s, &d->places.at[chunk->place], shard));
+      RS_TRY(locate_chunk(s, &d->places.at[chunk->place], &found[chunk->place], shard));
       int64_t bytes = 0;
       RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
       if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))
@@ -139,7 +164,11 @@ static reshard_status fill_store(rs_shards *s, const rs_distcp *d) {
     RS_TRY(rs_vec_reserve(&s->rank, 1));
     s->rank.at[s->rank.n++] = 0;
   }
-  RS_TRY(collect_chunks(s, d));
+  found_chunk *found = NULL;
+  RS_TRY(rs_alloc_zero(&found, d->places.n, sizeof *found));
+  reshard_status status = collect_chunks(s, d, found);
+  free(found);
+  RS_TRY(status);
   RS_TRY(rs_shards_group(s));
   return rs_shards_build(s);
 }

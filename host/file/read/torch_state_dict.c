@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 64, NAME = 4096, AGAIN = 16 };
+#define LIMIT ((int64_t)1 << 30) /* of the directory and of data.pkl */
+
+enum { DEPTH = 64, NAME = 4096, AGAIN = 16, NAMES_AGAIN = 64, NAMES_MORE = 1 << 20 };
 
 typedef struct walk {
   rs_opening *opening;
@@ -19,6 +21,7 @@ typedef struct walk {
   rs_layout_cache layouts;
   rs_pickle_text name; /* of the value that is looked at */
   int64_t visits;
+  int64_t named; /* bytes of the names of all tensors */
 } walk;
 
 static reshard_status visit_value(walk *w, int64_t value, int depth);
@@ -27,6 +30,12 @@ static reshard_status add_tensor(walk *w, int64_t value) {
   char quoted[RS_QUOTE];
   rs_torch_tensor t;
   const char *name = w->name.n > 0 ? w->name.at : "tensor";
+  int64_t most = NAMES_AGAIN * w->torch->pickle.size + NAMES_MORE;
+  w->named += w->name.n;
+  if (w->named > most)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "%s: the names of its tensors have %lld bytes and more, at most %lld are made of a pickle of %lld",
+                    w->torch->zip.where, (long long)w->named, (long long)most, (long long)w->torch->pickle.size);
   RS_TRY(rs_torch_tensor_read(w->torch, rs_quote(quoted, sizeof quoted, name), value, &t));
   rs_whole_tensor whole = {{.name = name, .dtype = t.dtype, .ndim = t.ndim}, t.reversed, 0, t.offset};
   memcpy(whole.tensor.shape, t.shape, sizeof t.shape);
@@ -105,7 +114,7 @@ reshard_status rs_open_state_dict(rs_opening *opening) {
   const rs_file *file = &c->store.files.at[0];
   rs_torch torch;
   walk w = {.opening = opening, .torch = &torch};
-  reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, &torch);
+  reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, LIMIT, &torch);
   if (status == RESHARD_SUCCESS)
     status = add_all(&w);
   rs_torch_free(&torch);

@@ -1,5 +1,6 @@
 /* Checkpoints of PyTorch's own formats, recorded (tests/files/distcp): what they hold, loading them into a state, and
  * files that are changed, truncated or lie. tests/files/distcp.sh compares all bytes. */
+#include "file/format/torch.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/recorded.h"
 #include "support/fixtures/scratch.h"
@@ -14,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define B(bytes) bytes, sizeof(bytes) - 1
 
@@ -182,6 +185,10 @@ static void test_lies(void **state) {
       {".metadata", B("K\x03K\x00\x86"), B("K\x02K\x00\x86"), false, WRONG, "tensor 'rows'", "[2,4)x[0,3)"},
       {".metadata", B("K\x05K\x03\x86"), B("K\x06K\x03\x86"), false, WRONG, "tensor 'rows'", "[5,6)"},
       {".metadata", B("relative_path"), B("relative_pa\x00h"), false, WRONG, "relative_path, a text", "it is nothing"},
+      {".metadata", B("M)\x06u"), B("M*\x06u"), false, WRONG, "d/.metadata'",
+       "overlap in the file '__0_0.distcp': 1578 bytes from byte 0 on, 1577 from byte 1577 on"},
+      {".metadata", B("M)\x06j"), B("M\x00\x00j"), false, WRONG, "d/.metadata'",
+       "overlap in the file '__0_0.distcp': 1577 bytes from byte 0 on, 1577 from byte 0 on"},
       {"__0_0.distcp", B("FloatStorage"), B("DouleStorage"), false, WRONG, "__0_0.distcp'", "'torch.DouleStorage'"},
       {"__0_0.distcp", B("little"), B("BIGEND"), false, UNREAD, "__0_0.distcp'", "byte order 'BIGEND'"},
       {"__0_0.distcp", B("PK\x05\x06"), B("PK\x05\x07"), false, WRONG, "__0_0.distcp'", "no end record"},
@@ -283,14 +290,170 @@ static void test_changed_bytes(void **state) {
   assert_true(refused > 1000 && opened > 1000);
 }
 
+/* A named pipe in place of .metadata is not waited for; a length above the limit is not read. */
+static void test_metadata_file(void **state) {
+  (void)state;
+  recorded_sharded("d");
+  assert_int_equal(truncate(scratch_path("d/.metadata"), ((off_t)1 << 30) + 1), 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "1073741825 bytes, at most 1073741824 are read");
+  scratch_remove("d/.metadata");
+  assert_int_equal(mkfifo(scratch_path("d/.metadata"), 0600), 0);
+  scratch_refused("d", RESHARD_ERROR_INVALID, "d/.metadata'", "no regular file");
+}
+
+/* Names up to their limits are read; longer ones are refused before anything is made of them. */
+static void test_long_names(void **state) {
+  (void)state;
+  static const struct {
+    const char *after, *text; /* the text that becomes longer, and what stands before it */
+    int64_t size;
+    const char *why;
+  } cases[] = {
+      {"relative_path\x94", "__0_0.distcp", 256, ": a name of a file of 256 bytes, at most 255 are read"},
+      {"relative_path\x94", "__0_0.distcp", 255, "No such file"},
+      {"fqn\x94", "rows", 4097, ": a name of a tensor of 4097 bytes, at most 4096 are read"},
+      {"fqn\x94", "rows", 4096, "tensor 'rows': storage_data does not say"},
+      {"state_dict_metadata\x94}\x94(", "rows", 4097, ": a name of a tensor of 4097 bytes, at most 4096 are read"},
+      {"state_dict_metadata\x94}\x94(", "rows", 4096, ": storage_data does not say"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char from[64], *to = malloc(64 + 4097);
+    assert_non_null(to);
+    size_t before = strlen(cases[i].after), n = (size_t)cases[i].size;
+    int from_n = snprintf(from, sizeof from, "%s\x8c%c%s", cases[i].after, (int)strlen(cases[i].text), cases[i].text);
+    memcpy(to, cases[i].after, before);
+    to[before] = 'X';
+    for (int b = 0; b < 4; b++)
+      to[before + 1 + (size_t)b] = (char)(n >> 8 * b);
+    memset(to + before + 5, 'x', n);
+    recorded_sharded("d");
+    recorded file = recorded_read("sharded/.metadata");
+    recorded_replace(&file, from, (size_t)from_n, to, before + 5 + n, false);
+    scratch_write("d/.metadata", file.at, file.n);
+    scratch_refused("d", RESHARD_ERROR_INVALID, "", cases[i].why);
+    recorded_free(&file);
+    free(to);
+  }
+}
+
+/* --- A pickle in an archive of torch.save ------------------------------------------------------------------------- */
+
+typedef struct bytes {
+  char *at;
+  size_t n;
+} bytes;
+
+static void put(bytes *to, const void *from, size_t n) {
+  memcpy(to->at + to->n, from, n);
+  to->n += n;
+}
+
+static void put_number(bytes *to, int width, size_t number) {
+  for (int i = 0; i < width; i++)
+    to->at[to->n++] = (char)(i < 8 ? number >> 8 * i : 0);
+}
+
+/* Entries data.pkl and data/0, the latter of 4 bytes. */
+static void write_archive(const char *name, const bytes *pickle) {
+  const struct {
+    const char *name, *at;
+    size_t n;
+  } entries[] = {{"a/data.pkl", pickle->at, pickle->n}, {"a/data/0", "data", 4}};
+  bytes made = {malloc(pickle->n + 1024), 0};
+  size_t header[2];
+  assert_non_null(made.at);
+  for (int i = 0; i < 2; i++) {
+    header[i] = made.n;
+    put(&made, B("PK\3\4"));
+    put_number(&made, 22, 0);
+    put_number(&made, 4, strlen(entries[i].name));
+    put(&made, entries[i].name, strlen(entries[i].name));
+    put(&made, entries[i].at, entries[i].n);
+  }
+  size_t begin = made.n;
+  for (int i = 0; i < 2; i++) {
+    put(&made, B("PK\1\2"));
+    put_number(&made, 16, 0);
+    put_number(&made, 4, entries[i].n);
+    put_number(&made, 4, entries[i].n);
+    put_number(&made, 14, strlen(entries[i].name));
+    put_number(&made, 4, header[i]);
+    put(&made, entries[i].name, strlen(entries[i].name));
+  }
+  size_t end = made.n;
+  put(&made, B("PK\5\6"));
+  put_number(&made, 6, 0);
+  put_number(&made, 2, 2);
+  put_number(&made, 4, end - begin);
+  put_number(&made, 4, begin);
+  put_number(&made, 2, 0);
+  scratch_write(name, made.at, made.n);
+  free(made.at);
+}
+
+/* One tensor under a long key, n times in a list: each place makes a name of it. */
+static void write_shared(const char *name, size_t key, size_t n) {
+  bytes pickle = {malloc(key + 2 * n + 1024), 0};
+  assert_non_null(pickle.at);
+  put(&pickle, B("\x80\x02}X"));
+  put_number(&pickle, 4, key);
+  memset(pickle.at + pickle.n, 'k', key);
+  pickle.n += key;
+  put(&pickle, B("](ctorch._utils\n_rebuild_tensor_v2\n"
+                 "((\x8c\x07storagectorch\nFloatStorage\n\x8c\x01"
+                 "0\x8c\x03"
+                 "cpuK\x01tQK\x00K\x01\x85K\x01\x85\x89}tRq\x00"));
+  for (size_t i = 1; i < n; i++)
+    put(&pickle, B("h\x00"));
+  put(&pickle, B("es."));
+  write_archive(name, &pickle);
+  free(pickle.at);
+}
+
+/* Bytes of names are bounded by those of the pickle: 64 times as many, and 1 MiB. */
+static void test_shared_tensor(void **state) {
+  (void)state;
+  reshard_checkpoint_info info;
+  write_shared("s.pt", 4000, 300);
+  reshard_checkpoint checkpoint = scratch_open("s.pt");
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+  assert_int_equal(info.tensors, 300);
+  reshard_checkpoint_close(checkpoint);
+  write_shared("s.pt", 4000, 400);
+  scratch_refused("s.pt", RESHARD_ERROR_INVALID, "s.pt': the names of its tensors have", "are made of a pickle of 49");
+}
+
+/* A chunk's archive is opened with a limit for its data.pkl, and for its directory. */
+static void test_limit(void **state) {
+  (void)state;
+  rs_file file = {.fd = -1};
+  write_shared("s.pt", 4000, 1);
+  GOOD(rs_file_open("file 's'", scratch_path("s.pt"), 1, &file));
+  static const struct {
+    int64_t limit;
+    const char *why;
+  } cases[] = {{100, "file 's': the zip archive at byte 0: a directory of 110 bytes, at most 100 are read"},
+               {4000, "file 's': an entry of 4"},
+               {5000, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    rs_torch torch;
+    reshard_status status = rs_torch_open("file 's'", &file, 0, file.size, cases[i].limit, &torch);
+    rs_torch_free(&torch);
+    assert_int_equal(status, cases[i].why == NULL ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
+    assert_true(cases[i].why == NULL || strstr(reshard_last_error(), cases[i].why) != NULL);
+  }
+  rs_file_close(&file);
+}
+
 int main(void) {
   if (!recorded_there()) {
     printf("skipped: no tests/files/distcp in SOURCE\n");
     return 77;
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sharded),      cmocka_unit_test(test_state_dict),
-                                     cmocka_unit_test(test_load_state),   cmocka_unit_test(test_lies),
-                                     cmocka_unit_test(test_other_kinds),  cmocka_unit_test(test_truncated),
-                                     cmocka_unit_test(test_changed_bytes)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sharded),       cmocka_unit_test(test_state_dict),    cmocka_unit_test(test_load_state),
+      cmocka_unit_test(test_lies),          cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_truncated),
+      cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_metadata_file), cmocka_unit_test(test_long_names),
+      cmocka_unit_test(test_shared_tensor), cmocka_unit_test(test_limit)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -104,7 +104,7 @@ static void check_archive(const archive *a, const shape *s, reshard_status shoul
   memcpy(memory, a->bytes, sizeof memory);
   rs_file file = {.path = path, .fd = -1, .memory = memory, .size = a->n};
   rs_zip zip;
-  reshard_status status = rs_zip_open("file 'x'", &file, s->before, a->n - s->before, &zip);
+  reshard_status status = rs_zip_open("file 'x'", &file, s->before, a->n - s->before, 1000, &zip);
   if (status == RESHARD_SUCCESS) {
     assert_int_equal(rs_zip_find(&zip, "a/x", 3), -1);
     assert_int_equal(rs_zip_find(&zip, "x", 1), 0);
@@ -179,7 +179,7 @@ static void test_changed(void **state) {
         rs_file file = {.path = path, .fd = -1, .memory = memory, .size = a.n};
         rs_zip zip;
         int64_t begin = 0;
-        if (rs_zip_open("file 'x'", &file, 0, a.n, &zip) == RESHARD_SUCCESS && zip.entries.n == 1 &&
+        if (rs_zip_open("file 'x'", &file, 0, a.n, 1000, &zip) == RESHARD_SUCCESS && zip.entries.n == 1 &&
             rs_zip_locate(&zip, 0, &begin) == RESHARD_SUCCESS)
           assert_true(begin >= 0 && begin + zip.entries.at[0].size <= a.n);
         rs_zip_free(&zip);
@@ -188,8 +188,35 @@ static void test_changed(void **state) {
   }
 }
 
+/* A directory that is longer than its limit, or than its entries can be, is refused before memory is taken for it. */
+static void test_long_directory(void **state) {
+  (void)state;
+  static const struct {
+    int64_t size, limit;
+    const char *why;
+  } cases[] = {{1 << 20, INT64_MAX, "a directory of 0 entries in 1048576 bytes from byte 0 of 1048598"},
+               {1000, 999, "file 'x': the zip archive at byte 0: a directory of 1000 bytes, at most 999 are read"},
+               {1000, 1000, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char path[] = "memory", *memory = calloc((size_t)cases[i].size + 22, 1);
+    archive end = {.n = 0};
+    put_text(&end, "PK\5\6");
+    put_number(&end, 8, 0);
+    put_number(&end, 4, (uint64_t)cases[i].size);
+    assert_non_null(memory);
+    memcpy(memory + cases[i].size, end.bytes, (size_t)end.n);
+    rs_file file = {.path = path, .fd = -1, .memory = memory, .size = cases[i].size + 22};
+    rs_zip zip;
+    reshard_status status = rs_zip_open("file 'x'", &file, 0, file.size, cases[i].limit, &zip);
+    assert_int_equal(status, cases[i].why == NULL ? RESHARD_SUCCESS : RESHARD_ERROR_INVALID);
+    assert_true(cases[i].why == NULL || strstr(reshard_last_error(), cases[i].why) != NULL);
+    rs_zip_free(&zip);
+    free(memory);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_right), cmocka_unit_test(test_wrong),
-                                     cmocka_unit_test(test_changed)};
+                                     cmocka_unit_test(test_changed), cmocka_unit_test(test_long_directory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
