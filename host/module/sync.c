@@ -2,9 +2,9 @@
  *
  * The source rank is no destination: its tensors stay where they are. Ranks of one process copy from tensor to tensor,
  * in one plan for all. Else a bucket is half of a plan's workspace limit: the next one is packed while one travels. All
- * tensors that fit a bucket are one plan, in as many rounds as that takes. A larger one is a plan of its own: its message
- * is one range of its memory, which goes without packing where it is contiguous. The size alone, which all ranks know,
- * decides that. */
+ * tensors that fit a bucket are one plan, in as many rounds as that takes. A larger one is a plan of its own: its
+ * message is one range of its memory, which goes without packing where it is contiguous. The size alone, which all
+ * ranks know, decides that. */
 #include "device/stream.h"
 #include "exec/once.h"
 #include "module/module.h"

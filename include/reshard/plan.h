@@ -102,14 +102,14 @@ typedef struct reshard_plan_info {
   int64_t peers;                /* ranks with which bytes are exchanged */
   int64_t messages_sent;        /* messages, after cutting in `rounds` */
   int64_t messages_received;
-  int64_t rounds;          /* least that this rank needs with contiguous arrays; 0 where it exchanges nothing */
-  int64_t workspace_bytes; /* staging for the packed path in `rounds`, with contiguous arrays */
-  int64_t packs_skipped;   /* peers that are sent to from the source in place (contiguous arrays) */
-  int64_t unpacks_skipped; /* peers that are received from in place */
-  int64_t stages;          /* 1 today */
-  int64_t segments;        /* descriptors: intersections of a source array and a destination array */
-  int64_t memory_bytes;    /* taken by the plan itself */
-  int64_t classes;         /* distinct geometries among the entries, each intersected once */
+  int64_t rounds;            /* least that this rank needs with contiguous arrays; 0 where it exchanges nothing */
+  int64_t workspace_bytes;   /* staging for the packed path in `rounds`, with contiguous arrays */
+  int64_t packs_skipped;     /* peers that are sent to from the source in place (contiguous arrays) */
+  int64_t unpacks_skipped;   /* peers that are received from in place */
+  int64_t stages;            /* 1 today */
+  int64_t segments;          /* descriptors: intersections of a source array and a destination array */
+  int64_t memory_bytes;      /* taken by the plan itself */
+  int64_t classes;           /* distinct geometries among the entries, each intersected once */
   int64_t lower_bound_bytes; /* bytes that this rank lacks, from the layouts alone */
   int64_t plan_ns;           /* duration of reshard_plan_create */
   int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
