@@ -91,7 +91,7 @@ static reshard_plan create_transfers(bench_state *b, int64_t local) {
   int64_t rank = b->s.first + local;
   void *stream = bench_stream(b, local);
   reshard_plan plan = NULL;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, 0, NULL};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, b->o->workspace, NULL};
   reshard_transfer_options how = {RESHARD_TRANSFER_OPTIONS_INIT, .path = b->o->path, .collective = b->o->collective};
   bench_fill(&b->w, &b->s, true, &b->src, local, stream);
   bench_poison(&b->dst, local, stream);

@@ -18,6 +18,7 @@ typedef struct planner {
   reshard_entry *entries;
   pthread_mutex_t lock;
   int64_t next, end;
+  int64_t rounds; /* that all ranks take; 0: as many as each needs, and not known yet */
   world_plan *out;
   bool keep_peers;
 } planner;
@@ -49,23 +50,14 @@ static void record_rank(planner *p, reshard_plan plan, int64_t rank) {
   pthread_mutex_lock(&p->lock);
   if (p->out->heat != NULL)
     add_heat(p->out, plan, &r->info, p->end - p->out->first == 1);
-  if (r->info.round_groups > p->out->groups) {
-    p->out->group_rounds = cli_realloc(p->out->group_rounds, r->info.round_groups, sizeof *p->out->group_rounds);
-    for (; p->out->groups < r->info.round_groups; p->out->groups++)
-      p->out->group_rounds[p->out->groups] = 0;
-  }
-  for (int64_t g = 0; g < r->info.round_groups; g++) {
-    int64_t rounds = 0;
-    CLI_TRY("", reshard_plan_group_rounds(plan, g, &rounds));
-    if (rounds > p->out->group_rounds[g])
-      p->out->group_rounds[g] = rounds;
-  }
+  if (r->info.rounds > p->out->rounds)
+    p->out->rounds = r->info.rounds;
   pthread_mutex_unlock(&p->lock);
 }
 
 static void *plan_ranks(void *user) {
   planner *p = user;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, 0, NULL};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, p->o->workspace, NULL};
   if (p->o->path == RESHARD_PATH_DIRECT)
     options.workspace_limit = 0; /* nothing is staged */
   for (;;) {
@@ -76,13 +68,19 @@ static void *plan_ranks(void *user) {
     pthread_mutex_unlock(&p->lock);
     if (rank >= p->end)
       return NULL;
+    reshard_plan_info *info = &p->out->rank[rank - p->out->first].info;
+    if (p->rounds > 0 && (info->peers == 0 || info->rounds == p->rounds))
+      continue; /* nothing changes for it */
     reshard_plan plan;
     reshard_status status = reshard_plan_create(p->w->n, p->entries, rank, &options, &plan);
     if (status != RESHARD_SUCCESS) {
       pthread_mutex_lock(&p->lock); /* one thread ends the program */
       cli_fail(status, "%s", reshard_last_error());
     }
-    record_rank(p, plan, rank);
+    if (p->rounds > 0)
+      CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, info));
+    else
+      record_rank(p, plan, rank);
     reshard_plan_destroy(plan);
   }
 }
@@ -117,8 +115,6 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
       out->odd = i;
   }
   out->busiest = larger(out->max_sent, out->max_received);
-  for (int64_t g = 0; g < out->groups; g++)
-    out->rounds += out->group_rounds[g];
 }
 
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out) {
@@ -140,6 +136,11 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = cli_seconds();
   cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  if (out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
+    p.next = 0;
+    p.rounds = out->rounds;
+    cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  }
   out->seconds = cli_seconds() - begin;
   cli_progress_clear();
   free(p.entries);
@@ -150,7 +151,6 @@ void plan_free(world_plan *plan) {
   for (int64_t i = 0; i < plan->n; i++)
     free(plan->rank[i].peer);
   free(plan->rank);
-  free(plan->group_rounds);
   free(plan->heat);
   *plan = (world_plan){0};
 }

@@ -18,8 +18,6 @@ typedef struct world_plan {
   int64_t ranks, tensors, bytes;
   int64_t first, n; /* ranks planned: [first, first + n) */
   rank_plan *rank;
-  int64_t groups;
-  int64_t *group_rounds; /* largest number of rounds that any rank has in a group */
   int64_t wire, bound, kept, messages, rounds, stages, max_sent, max_received, workspace, busiest, busiest_bound;
   const char *path;
   int64_t odd; /* the first rank whose pattern is none, or not that of the first; -1: there is none, or none was looked

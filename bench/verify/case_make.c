@@ -156,15 +156,11 @@ static reshard_dtype draw_dtype(rng *r) {
   return by_width[rng_below(r, 5)][rng_below(r, 4)];
 }
 
-static void draw_options(rng *r, case_plan *c) {
-  c->options = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 0, 0, NULL};
-  if (rng_one_in(r, 4))
-    c->options.peers_per_round = rng_log(r, 2 * c->world);
-  if (rng_one_in(r, 3)) { /* four slots a peer, 256 bytes at least */
-    int64_t most = c->world > 1 ? c->world - 1 : 1;
-    int64_t peers = c->options.peers_per_round > 0 ? c->options.peers_per_round : most < 32 ? most : 32;
-    c->least_limit = 4 * 256 * (peers < most ? peers : most);
-    c->options.workspace_limit = c->least_limit * (rng_one_in(r, 2) ? 1 : rng_log(r, 40));
+static void draw_options(rng *r, bool rounds, case_plan *c) {
+  c->options = (reshard_plan_options)RESHARD_PLAN_OPTIONS_DEFAULTS;
+  if (rng_one_in(r, 3) || rounds) {
+    c->least_limit = 256 * c->world;
+    c->options.workspace_limit = c->least_limit * (rounds || rng_one_in(r, 2) ? 1 : rng_log(r, 100));
     if (rng_one_in(r, 2))
       c->options.workspace_limit += rng_below(r, 2000);
   }
@@ -232,7 +228,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, cli_text 
   }
   free(seeds);
   free(sizes);
-  draw_options(&r, c);
+  draw_options(&r, fixed->rounds, c);
   if (!right)
     case_free(c);
   return right;

@@ -52,6 +52,7 @@ typedef struct case_choices {
   int threads;
   reshard_path path; /* AUTO: direct, packed and auto in turn */
   bool describe;     /* print what each case is before it runs */
+  bool rounds;       /* always under a limit, the least or little more */
   bool graph;        /* on GPUs: each execute is launched from a graph */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */

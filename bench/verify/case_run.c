@@ -147,9 +147,8 @@ static void add_totals(const case_context *l, case_totals *totals) {
 }
 
 static void add_description(const case_plan *c, cli_text *why) {
-  cli_add(why, "%s  world %lld, limit %lld, peers per round %lld%s", why->length > 0 ? "\n" : "", (long long)c->world,
-          (long long)c->options.workspace_limit, (long long)c->options.peers_per_round,
-          c->options.nodes != NULL ? ", node map" : "");
+  cli_add(why, "%s  world %lld, limit %lld%s", why->length > 0 ? "\n" : "", (long long)c->world,
+          (long long)c->options.workspace_limit, c->options.nodes != NULL ? ", node map" : "");
   for (int64_t i = 0; i < c->nentries; i++)
     case_describe_entry(&c->entry[i], i, why);
 }

@@ -16,12 +16,11 @@ typedef struct tensor_record {
 _Static_assert(sizeof(tensor_record) <= RS_COMM_RECORD, "a tensor fits the communicator's buffer");
 
 /* Names of the two values of each field. */
-static const char *const value_names[RS_FIELDS][2] = {
-    [RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
-    [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
-    [RS_FIELD_DTYPES] = {"dtype", ""},
-    [RS_FIELD_REGIONS] = {"source region", "destination region"},
-    [RS_FIELD_OPTIONS] = {"workspace_limit", "peers_per_round, nodes"}};
+static const char *const value_names[RS_FIELDS][2] = {[RS_FIELD_TENSORS] = {"shape", "shape of the destination"},
+                                                      [RS_FIELD_LAYOUTS] = {"source layout", "destination layout"},
+                                                      [RS_FIELD_DTYPES] = {"dtype", ""},
+                                                      [RS_FIELD_REGIONS] = {"source region", "destination region"},
+                                                      [RS_FIELD_OPTIONS] = {"workspace_limit", "nodes"}};
 
 /* The hash tells apart what is too long. */
 static void print_layout(char *text, size_t size, reshard_layout layout) {
@@ -76,13 +75,11 @@ static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_
 }
 
 static void describe_options(const struct reshard_plan_s *plan, tensor_record *out) {
-  rs_text options = {out->values[1], sizeof out->values[1], 0};
   snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
-  rs_text_add(&options, "%lld, ", (long long)(plan->limit > 0 && plan->nentries > 0 ? plan->window : 0));
   if (plan->nodes == NULL)
-    rs_text_add(&options, "none");
+    snprintf(out->values[1], sizeof out->values[1], "none");
   else
-    rs_list_text(out->values[1] + options.length, sizeof out->values[1] - options.length, plan->world, plan->nodes);
+    rs_list_text(out->values[1], sizeof out->values[1], plan->world, plan->nodes);
 }
 
 reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs_range_hash hash_range,

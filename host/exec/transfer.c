@@ -1,6 +1,7 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/packed/collective.h"
+#include "plan/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ typedef struct record {
   uint64_t key;           /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer;  /* read by ranks of the same process only */
   int64_t entries, value; /* of the plan; of the argument */
+  int64_t rounds;         /* that this rank needs at least */
   char argument[48];      /* its name; "": there is none */
   char text[256];         /* of an error, else the library's version */
 } record;
@@ -133,7 +135,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
 static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = t->path->packs && t->plan->piece > 0,
+                               .rounds = t->path->packs && t->plan->limit > 0,
                                .packed = t->path->packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
@@ -171,6 +173,24 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   return rs_arrays_bind(plan, arrays, &binding->arrays);
 }
 
+/* Rounds that this rank needs at least for these arrays. */
+static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, int64_t *rounds) {
+  bool *in_place;
+  RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
+  rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
+  *rounds = rs_plan_least_rounds(t->plan, in_place);
+  free(in_place);
+  return RESHARD_SUCCESS;
+}
+
+/* Rounds of all ranks: of sends and receives as many as any of them needs. */
+static int64_t agreed_rounds(const struct reshard_transfer_s *t, const record *all) {
+  int64_t rounds = t->collective.kind != RESHARD_COLLECTIVE_NONE;
+  for (int64_t r = 0; r < t->comm->size && t->collective.kind == RESHARD_COLLECTIVE_NONE; r++)
+    rounds = rs_max(rounds, all[r].rounds);
+  return rounds;
+}
+
 /* Binds on all ranks or on none. */
 static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const record *all) {
   if (!t->path->reads_others)
@@ -197,6 +217,8 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
     set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
     set_status(&mine, check_and_allocate(comm, plan, arrays, options, &t, &binding));
+  if (mine.status == RESHARD_SUCCESS && t->path->packs)
+    set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
     memcpy(mine.fields, plan->fields, sizeof mine.fields);
@@ -214,6 +236,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
   RS_TRY_GOTO(status, exchange_records(comm, plan, &mine, &all), fail);
   t->key = all[0].key;
   RS_TRY_GOTO(status, rs_collective_decide(t, proposal_of, all), fail);
+  t->rounds = agreed_rounds(t, all);
   RS_TRY_GOTO(status, bind_path(t, &binding, all), fail);
   t->binding = binding;
   if (t->path->prepare != NULL)

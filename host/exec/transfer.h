@@ -34,6 +34,7 @@ struct reshard_transfer_s {
   size_t user_workspace_bytes;
   reshard_collective_use use;
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
+  int64_t rounds;             /* of the packed path, on all ranks */
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;

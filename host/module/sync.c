@@ -1,11 +1,10 @@
 /* One rank's tensors to all: plans from rank(src) to the other ranks as replicas, which move all data.
  *
  * The source rank is no destination: its tensors stay where they are. Ranks of one process copy from tensor to tensor,
- * in one plan for all. Else a bucket follows from a plan's workspace limit. With one peer a round, a limit of four
- * buckets gives pieces of one bucket and staging of two: the next one is packed while one travels. All tensors that fit
- * a bucket are one plan, whose message is cut in buckets. A larger one is a plan of its own: its message is one range
- * of its memory, which goes without packing where it is contiguous. The size alone, which all ranks know, decides
- * that. */
+ * in one plan for all. Else a bucket is half of a plan's workspace limit: the next one is packed while one travels. All
+ * tensors that fit a bucket are one plan, in as many rounds as that takes. A larger one is a plan of its own: its
+ * message is one range of its memory, which goes without packing where it is contiguous. The size alone, which all
+ * ranks know, decides that. */
 #include "device/stream.h"
 #include "exec/once.h"
 #include "module/module.h"
@@ -93,10 +92,8 @@ static reshard_status add_batch(sync *s, int64_t first, int64_t n, reshard_entry
   const rs_listed *l = s->listed;
   if (n == 0)
     return RESHARD_SUCCESS;
-  if (!s->whole) {
-    options.workspace_limit = 4 * l->bucket;
-    options.peers_per_round = 1;
-  }
+  if (!s->whole)
+    options.workspace_limit = rs_max(2 * l->bucket, 256 * s->comm->size); /* the least there is */
   for (int64_t i = 0; i < n; i++) {
     int64_t number = s->order[first + i];
     const sides *both;

@@ -79,9 +79,8 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
   rs_text_add(t, "  keeps     %lld bytes, copied once\n  packed    ", (long long)i->kept_bytes);
   add_count(t, i->rounds, "round");
   rs_text_add(t, ", %lld bytes of workspace", (long long)i->workspace_bytes);
-  if (plan->piece > 0)
-    rs_text_add(t, " (limit %lld; pieces of %lld bytes, %lld peers a round)", (long long)plan->limit,
-                (long long)plan->piece, (long long)plan->window);
+  if (plan->limit > 0)
+    rs_text_add(t, " of a limit of %lld", (long long)plan->limit);
   reshard_pattern pattern = rs_plan_pattern(plan);
   rs_text_add(t, "\n  pattern   %s: %s", reshard_collective_string(pattern.kind), pattern.why);
   rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",

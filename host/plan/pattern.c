@@ -54,8 +54,6 @@ reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan) {
   bool equal = true;
   if (plan->world < 2 || n == 0)
     return no_pattern("it exchanges nothing");
-  if (plan->piece > 0)
-    return no_pattern("a workspace limit cuts messages in pieces");
   for (int64_t i = 0; i < n; i++) {
     const rs_peer *p = &plan->peers.at[i];
     int64_t sides[] = {p->sent, p->received};

@@ -230,26 +230,22 @@ static void hash_fields(struct reshard_plan_s *plan) {
   for (int64_t i = 0; i < plan->nentries; i++)
     for (int field = RS_FIELD_TENSORS; field <= RS_FIELD_REGIONS; field++)
       f[field] = rs_plan_field(plan, field, i, f[field]);
-  int64_t options[2] = {plan->limit, plan->limit > 0 && plan->nentries > 0 ? plan->window : 0};
-  f[RS_FIELD_OPTIONS] = rs_hash(0, options, sizeof options);
+  f[RS_FIELD_OPTIONS] = rs_hash(0, &plan->limit, sizeof plan->limit);
   if (plan->nodes != NULL)
     f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->nodes, (size_t)plan->world * sizeof *plan->nodes);
 }
 
 static reshard_status read_options(struct reshard_plan_s *plan, const reshard_plan_options *options) {
-  const reshard_plan_options defaults = {RESHARD_PLAN_OPTIONS_INIT, 0, 0, NULL};
+  const reshard_plan_options defaults = RESHARD_PLAN_OPTIONS_DEFAULTS;
   if (options == NULL)
     options = &defaults;
   if (options->size != sizeof *options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_plan_options has %zu", options->size,
                     sizeof *options);
-  if (options->workspace_limit < 0 || options->peers_per_round < 0)
-    return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld, peers per round %lld: neither may be negative",
-                    (long long)options->workspace_limit, (long long)options->peers_per_round);
+  if (options->workspace_limit < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld: it may not be negative",
+                    (long long)options->workspace_limit);
   plan->limit = options->workspace_limit;
-  plan->asked_window = options->peers_per_round;
-  plan->window = options->peers_per_round > 0 ? options->peers_per_round : rs_min(plan->world - 1, 32);
-  plan->window = rs_max(1, rs_min(plan->window, plan->world - 1));
   return options->nodes == NULL || plan->nentries == 0
              ? RESHARD_SUCCESS /* and the number of ranks is not known */
              : rs_alloc_copy(&plan->nodes, options->nodes, plan->world, sizeof *plan->nodes);
@@ -312,7 +308,6 @@ void reshard_plan_destroy(reshard_plan plan) {
   free(plan->order);
   free(plan->classes.at);
   free(plan->peers.at);
-  free(plan->group_rounds);
   free(plan->nodes);
   free(plan);
 }
@@ -334,22 +329,5 @@ reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, in
   *rank = plan->peers.at[i].rank;
   *sent_bytes = plan->peers.at[i].sent;
   *received_bytes = plan->peers.at[i].received;
-  return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64_t *rounds) {
-  if (plan == NULL || rounds == NULL || group < 0 || group >= plan->info.round_groups)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_group_rounds: group %lld of %lld", (long long)group,
-                    plan != NULL ? (long long)plan->info.round_groups : 0);
-  *rounds = plan->group_rounds[group];
-  return RESHARD_SUCCESS;
-}
-
-reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
-  if (plan == NULL || bytes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
-  rs_staging_size staging;
-  RS_TRY(rs_plan_staging(plan, NULL, &staging));
-  *bytes = (size_t)staging.bytes;
   return RESHARD_SUCCESS;
 }

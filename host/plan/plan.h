@@ -81,10 +81,7 @@ struct reshard_plan_s {
   RS_VEC(rs_class) classes;
   int64_t nsrc, ndst;    /* buffers of this rank in all */
   RS_VEC(rs_peer) peers; /* by rank */
-  int64_t limit, window; /* workspace limit; peers per round */
-  int64_t asked_window;  /* as the option had it */
-  int64_t piece;         /* bytes of a piece; 0: whole messages, one round */
-  int64_t *group_rounds; /* [groups] rounds of this rank in each group of peers */
+  int64_t limit;         /* of the workspace; 0: none */
   int64_t *nodes;        /* [world] or NULL */
   uint64_t fields[RS_FIELDS];
   reshard_plan_info info;

@@ -1,103 +1,152 @@
 /* Rounds: the time at which each piece of each message travels (rule 6 of plans).
  *
- * Peers are grouped by distance: W receivers after me are group 0, the next W group 1, and so on. The senders that I
- * receive from in a group are those at the same distances before me. Messages are cut in pieces of c bytes; round
- * (group, piece) carries that piece of every message of the group. Both ends of a message compute the same round from
- * distance and length alone. Every rank walks its rounds in lexicographic order, so no ranks wait for each other in a
- * circle. With L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds overlap, times W sends and W
- * receives. */
+ * All ranks take the same number of rounds K. A message of m bytes has n = min(K, max(1, m / F)) pieces, of whole steps
+ * of 256 bytes, which are spread evenly over the rounds. F is the least piece that is worth a message, and so small
+ * that all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on at the same pace:
+ * none is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the
+ * widest element.
+ *
+ * A rank with the limit L needs one round where all that it stages fits. Else it needs the least K for which the
+ * longest pieces of its messages fit one half of L, as neighbouring rounds overlap. That sum falls as K rises, so the
+ * largest K of all ranks fits all. What goes in place takes no staging, but is cut alike. */
 #include "plan/rounds.h"
 
 #include <stdlib.h>
 
-int64_t rs_plan_group(const struct reshard_plan_s *plan, int64_t sender, int64_t receiver) {
-  int64_t distance = receiver - sender;
-  if (distance < 0)
-    distance += plan->world;
-  return plan->piece == 0 ? 0 : (distance - 1) / plan->window;
+enum { STEP = 256, SMALL_STEP = 16, FINE = 256 << 10, SHARES = 16 }; /* shares of the limit that a rank has */
+
+static int64_t step_of(const struct reshard_plan_s *plan) {
+  return plan->limit == 0 || plan->limit / SHARES / plan->world >= STEP ? STEP : SMALL_STEP;
 }
 
-int64_t rs_plan_groups(const struct reshard_plan_s *plan) {
-  return plan->piece == 0 ? 1 : rs_max(1, rs_ceil_div(plan->world - 1, plan->window));
+static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes, step) * step; }
+
+/* F: pieces of less are not made. */
+static int64_t fine_of(const struct reshard_plan_s *plan) {
+  int64_t step = step_of(plan);
+  return rs_min(FINE, plan->limit / SHARES / plan->world / step * step);
 }
 
-int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t bytes) {
-  return bytes == 0 ? 0 : plan->piece == 0 ? 1 : rs_ceil_div(bytes, plan->piece);
+int64_t rs_plan_pieces(const struct reshard_plan_s *plan, int64_t rounds, int64_t bytes) {
+  return rounds <= 1 || plan->limit == 0 ? bytes > 0 : rs_min(rounds, rs_max(bytes > 0, bytes / fine_of(plan)));
 }
 
-reshard_status rs_plan_staging(const struct reshard_plan_s *plan, const bool *in_place, rs_staging_size *staging) {
-  rs_staging_size s = {.halves = 1};
-  if (plan->piece == 0) {
-    for (int64_t i = 0; i < plan->peers.n; i++) {
-      s.bytes += in_place != NULL && in_place[2 * i] ? 0 : rs_plan_staged(plan->peers.at[i].sent);
-      s.bytes += in_place != NULL && in_place[2 * i + 1] ? 0 : rs_plan_staged(plan->peers.at[i].received);
-    }
-    *staging = s;
-    return RESHARD_SUCCESS;
-  }
-  int64_t *slots, groups = rs_plan_groups(plan), longest = 0;
-  RS_TRY(rs_alloc_zero(&slots, 2 * groups, sizeof *slots));
+int64_t rs_piece_begin(const struct reshard_plan_s *plan, int64_t bytes, int64_t n, int64_t i) {
+  int64_t step = step_of(plan), steps = rs_ceil_div(bytes, step);
+  return i == n ? bytes : (i * (steps / n) + rs_min(i, steps % n)) * step;
+}
+
+int64_t rs_piece_round(int64_t rounds, int64_t n, int64_t i) {
+  return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)rounds / (uint64_t)(2 * n));
+}
+
+void rs_plan_find_in_place(const struct reshard_plan_s *plan, const int64_t *const *src_strides,
+                           const int64_t *const *dst_strides, bool *in_place) {
+  rs_place place;
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *p = &plan->peers.at[i];
-    if (p->sent > 0 && !(in_place != NULL && in_place[2 * i])) {
-      slots[2 * rs_plan_group(plan, plan->rank, p->rank)]++;
-      longest = rs_max(longest, p->sent);
-    }
-    if (p->received > 0 && !(in_place != NULL && in_place[2 * i + 1])) {
-      slots[2 * rs_plan_group(plan, p->rank, plan->rank) + 1]++;
-      longest = rs_max(longest, p->received);
-    }
+    in_place[2 * i] = p->sent > 0 && rs_message_in_place(plan, p, true, src_strides, &place);
+    in_place[2 * i + 1] = p->received > 0 && rs_message_in_place(plan, p, false, dst_strides, &place);
   }
-  for (int64_t g = 0; g < groups; g++) {
-    s.send_slots = rs_max(s.send_slots, slots[2 * g]);
-    s.receive_slots = rs_max(s.receive_slots, slots[2 * g + 1]);
+}
+
+int64_t rs_plan_place_bytes(const struct reshard_plan_s *plan, int64_t rounds, bool whole, int64_t bytes) {
+  int64_t step = step_of(plan), n = whole ? 1 : rs_plan_pieces(plan, rounds, bytes);
+  return n == 0 ? 0 : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
+}
+
+/* The i-th of all messages: to and from a peer by turns. 0: it takes no staging. */
+static int64_t staged_message(const struct reshard_plan_s *plan, const bool *in_place, int64_t i) {
+  const rs_peer *p = &plan->peers.at[i / 2];
+  return in_place != NULL && in_place[i] ? 0 : i % 2 == 0 ? p->sent : p->received;
+}
+
+rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, int64_t rounds, const bool *in_place) {
+  rs_staging_size s = {.whole = true};
+  int64_t places = 0;
+  for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
+    int64_t bytes = staged_message(plan, in_place, i);
+    s.staged += bytes;
+    s.half += rs_plan_place_bytes(plan, rounds, true, bytes);
+    places += rs_plan_place_bytes(plan, rounds, false, bytes);
   }
-  free(slots);
-  s.slot = rs_min(plan->piece, rs_plan_staged(longest));
-  s.halves = plan->info.rounds > 1 ? 2 : 1;
-  s.bytes = s.halves * (s.send_slots + s.receive_slots) * s.slot;
-  *staging = s;
+  s.bytes = s.half;
+  if (places < s.bytes - places)
+    s = (rs_staging_size){.half = places, .bytes = 2 * places, .staged = s.staged};
+  return s;
+}
+
+/* Upper bound, which falls as rounds rise, of the places of one half. */
+static int64_t bound_places(const struct reshard_plan_s *plan, const bool *in_place, int64_t rounds) {
+  int64_t sum = 0, fine = fine_of(plan), step = step_of(plan);
+  for (int64_t i = 0; i < 2 * plan->peers.n; i++) {
+    int64_t bytes = staged_message(plan, in_place, i);
+    sum += round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
+  }
+  return sum;
+}
+
+int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_place) {
+  if (plan->peers.n == 0 || plan->limit == 0 || rs_plan_staging(plan, 1, in_place).bytes <= plan->limit)
+    return plan->peers.n > 0;
+  int64_t below = 1, rounds = 2; /* so many are too few; so many may do */
+  while (bound_places(plan, in_place, rounds) > plan->limit / 2) {
+    below = rounds;
+    rounds *= 2;
+  }
+  while (rounds - below > 1) {
+    int64_t middle = below + (rounds - below) / 2;
+    if (bound_places(plan, in_place, middle) > plan->limit / 2)
+      below = middle;
+    else
+      rounds = middle;
+  }
+  return rounds;
+}
+
+/* What the info says of rounds, when all ranks take so many; -1: as many as this rank needs. */
+static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
+  bool *in_place;
+  RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
+  rs_plan_find_in_place(plan, NULL, NULL, in_place);
+  info->rounds = rounds >= 0 ? rounds : rs_plan_least_rounds(plan, in_place);
+  info->workspace_bytes = rs_plan_staging(plan, info->rounds, in_place).bytes;
+  info->messages_sent = info->messages_received = info->packs_skipped = info->unpacks_skipped = 0;
+  for (int64_t i = 0; i < plan->peers.n; i++) {
+    info->messages_sent += rs_plan_pieces(plan, info->rounds, plan->peers.at[i].sent);
+    info->messages_received += rs_plan_pieces(plan, info->rounds, plan->peers.at[i].received);
+    info->packs_skipped += in_place[2 * i];
+    info->unpacks_skipped += in_place[2 * i + 1];
+  }
+  free(in_place);
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
-  reshard_plan_info *info = &plan->info;
-  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0) {
-    plan->piece = plan->limit / 4 / plan->window / 256 * 256;
-    if (plan->piece == 0)
-      return rs_error(RESHARD_ERROR_INVALID,
-                      "a workspace limit of %lld bytes is too small: %lld is the least with %lld peers a round",
-                      (long long)plan->limit, (long long)(4 * plan->window * 256), (long long)plan->window);
-  }
-  info->round_groups = rs_plan_groups(plan);
-  RS_TRY(rs_alloc_zero(&plan->group_rounds, info->round_groups, sizeof *plan->group_rounds));
-  bool *in_place;
-  RS_TRY(rs_alloc_zero(&in_place, 2 * plan->peers.n, sizeof *in_place));
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    const rs_peer *p = &plan->peers.at[i];
-    rs_place place;
-    int64_t sends = rs_plan_pieces(plan, p->sent), receives = rs_plan_pieces(plan, p->received);
-    if (sends > 0) {
-      int64_t *rounds = &plan->group_rounds[rs_plan_group(plan, plan->rank, p->rank)];
-      *rounds = rs_max(*rounds, sends);
-      info->messages_sent += sends;
-      in_place[2 * i] = rs_message_in_place(plan, p, true, NULL, &place);
-      info->packs_skipped += in_place[2 * i];
-    }
-    if (receives > 0) {
-      int64_t *rounds = &plan->group_rounds[rs_plan_group(plan, p->rank, plan->rank)];
-      *rounds = rs_max(*rounds, receives);
-      info->messages_received += receives;
-      in_place[2 * i + 1] = rs_message_in_place(plan, p, false, NULL, &place);
-      info->unpacks_skipped += in_place[2 * i + 1];
-    }
-  }
-  for (int64_t g = 0; g < info->round_groups; g++)
-    info->rounds += plan->group_rounds[g];
-  rs_staging_size staging;
-  reshard_status status = rs_plan_staging(plan, in_place, &staging);
-  if (status == RESHARD_SUCCESS)
-    info->workspace_bytes = staging.bytes;
-  free(in_place);
-  return status;
+  int64_t least = SHARES * SMALL_STEP; /* of a rank */
+  if (plan->limit > 0 && plan->world > 1 && plan->nentries > 0 && plan->limit / least < plan->world)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "a workspace limit of %lld bytes is too small: %lld is the least with %lld ranks",
+                    (long long)plan->limit, (long long)(least * plan->world), (long long)plan->world);
+  return describe_rounds(plan, -1, &plan->info);
+}
+
+reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info) {
+  if (plan == NULL || info == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: NULL argument");
+  if (rounds < plan->info.rounds)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
+                    (long long)rounds, (long long)plan->info.rounds);
+  reshard_plan_info at = plan->info;
+  RS_TRY(describe_rounds(plan, rounds, &at));
+  *info = at;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
+  if (plan == NULL || bytes == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
+  int64_t whole = rs_plan_staging(plan, 1, NULL).bytes;
+  *bytes = (size_t)(plan->limit > 0 ? rs_min(whole, plan->limit) : whole);
+  return RESHARD_SUCCESS;
 }

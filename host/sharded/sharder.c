@@ -149,7 +149,7 @@ static bool plan_matches(const rs_cached_plan *p, uint64_t hash, int64_t n, cons
 }
 
 static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan *p) {
-  const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, s->workspace_limit, 0, NULL};
+  const reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, s->workspace_limit, NULL};
   reshard_entry *list;
   RS_TRY(rs_alloc_zero(&p->tensors, n, sizeof *p->tensors));
   RS_TRY(rs_alloc(&list, n, sizeof *list));

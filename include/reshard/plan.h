@@ -56,15 +56,14 @@ typedef struct reshard_entry {
  * are compared between ranks. */
 typedef struct reshard_plan_options {
   size_t size;
-  int64_t workspace_limit; /* bytes of staging on every rank; 0: no limit, one round */
-  int64_t peers_per_round; /* W; 0: min(world - 1, 32). Used under a limit only. */
+  int64_t workspace_limit; /* bytes of staging on every rank, at least 256 x world; 0: no limit, one round */
   /* Node of each rank, `world` of them, read during the call. NULL: none. Receivers on a node that has replicas of a
    * source are served from there. */
   const int64_t *nodes;
 } reshard_plan_options;
 #define RESHARD_PLAN_OPTIONS_INIT sizeof(reshard_plan_options)
 #define RESHARD_PLAN_OPTIONS_DEFAULTS \
-  { sizeof(reshard_plan_options), 0, 0, NULL }
+  { sizeof(reshard_plan_options), 0, NULL }
 
 /* Builds the plan of one rank for nentries tensors (0 is legal). All layouts must be of one world. options NULL:
  * defaults.
@@ -101,17 +100,16 @@ typedef struct reshard_plan_info {
   int64_t received_bytes;       /* by this rank from others */
   int64_t kept_bytes;           /* copied within the rank */
   int64_t peers;                /* ranks with which bytes are exchanged */
-  int64_t messages_sent;        /* messages, after cutting in rounds */
+  int64_t messages_sent;        /* messages, after cutting in `rounds` */
   int64_t messages_received;
-  int64_t rounds;          /* rounds in which this rank copies, sends or receives */
-  int64_t round_groups;    /* groups of peers that rounds are made of (reshard_plan_group_rounds); 1 without a limit */
-  int64_t workspace_bytes; /* staging for the packed path with contiguous arrays */
-  int64_t packs_skipped;   /* peers that are sent to from the source in place (contiguous arrays) */
-  int64_t unpacks_skipped; /* peers that are received from in place */
-  int64_t stages;          /* 1 today */
-  int64_t segments;        /* descriptors: intersections of a source array and a destination array */
-  int64_t memory_bytes;    /* taken by the plan itself */
-  int64_t classes;         /* distinct geometries among the entries, each intersected once */
+  int64_t rounds;            /* least that this rank needs with contiguous arrays; 0 where it exchanges nothing */
+  int64_t workspace_bytes;   /* staging for the packed path in `rounds`, with contiguous arrays */
+  int64_t packs_skipped;     /* peers that are sent to from the source in place (contiguous arrays) */
+  int64_t unpacks_skipped;   /* peers that are received from in place */
+  int64_t stages;            /* 1 today */
+  int64_t segments;          /* descriptors: intersections of a source array and a destination array */
+  int64_t memory_bytes;      /* taken by the plan itself */
+  int64_t classes;           /* distinct geometries among the entries, each intersected once */
   int64_t lower_bound_bytes; /* bytes that this rank lacks, from the layouts alone */
   int64_t plan_ns;           /* duration of reshard_plan_create */
   int64_t exclusive_bytes;   /* bytes that only this rank holds and others need, each counted once */
@@ -133,12 +131,13 @@ RESHARD_API reshard_status reshard_plan_get_pattern(reshard_plan plan, reshard_p
 RESHARD_API reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                              int64_t *received_bytes);
 
-/* Rounds of this rank in one group of peers, 0 <= group < round_groups. Round (group, piece) is the same moment on all
- * ranks. So the rounds of a world are the sum over groups of the largest number that any rank has. */
-RESHARD_API reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64_t *rounds);
+/* The info with messages and workspace as they are when all ranks take so many rounds. A transfer takes the largest
+ * `rounds` of all ranks. RESHARD_ERROR_INVALID: fewer than this rank needs. */
+RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info);
 
-/* Bytes of workspace that always suffice on this rank on the packed path, for arrays of any strides. Never more than
- * the limit, where there is one. The direct path needs none. */
+/* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never
+ * more than the limit, where there is one. A rebind to arrays of which less goes in place keeps the rounds and may take
+ * more: sent_bytes + received_bytes + 512 * peers of the info always suffice. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;

@@ -33,7 +33,7 @@ RESHARD_API reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, c
  * all ranks. */
 typedef struct reshard_sync_options {
   size_t size;
-  int64_t bucket_bytes; /* of a message on the packed path; 0: 250 MiB; rounded up to 256 */
+  int64_t bucket_bytes; /* packed at a time, on the packed path; 0: 250 MiB; rounded up to 256 */
   reshard_path path;
 } reshard_sync_options;
 #define RESHARD_SYNC_OPTIONS_INIT sizeof(reshard_sync_options)
@@ -43,7 +43,7 @@ typedef struct reshard_sync_options {
 typedef struct reshard_sync_report {
   int64_t tensors, bytes;  /* of this rank, and of every other */
   int64_t alone;           /* tensors above a bucket, which have messages of their own; 0 on the direct path */
-  int64_t workspace_bytes; /* staging that was in use: two buckets at most */
+  int64_t workspace_bytes; /* staging that was in use: two buckets at most, or 256 a rank */
 } reshard_sync_report;
 
 /* Copies the tensors of rank src (of comm) to those of all ranks. Collective.
@@ -55,10 +55,9 @@ typedef struct reshard_sync_report {
  * - report: may be NULL. Written on success.
  *
  * A plan moves the data, from rank(src) to the others as replicas. The direct path goes from tensor to tensor in one
- * pass. On the packed path the tensors of a bucket at most travel together, whatever their dtypes. Each rank gets
- * ceil(bytes / bucket) messages for them, and as many for each tensor above a bucket. Such a tensor is sent from its
- * place, and received in its place when it is contiguous there. src packs bucket by bucket, for one rank after the
- * other.
+ * pass. On the packed path the tensors of a bucket at most travel together, whatever their dtypes: src packs a bucket
+ * at a time, with an equal share for each other rank. A tensor above a bucket travels alone. It is sent from its place,
+ * and received in its place when it is contiguous there; where all do that, in one message.
  *
  * All ranks succeed, or all have the same error. RESHARD_ERROR_MISMATCH as in reshard_verify_shapes (but strides are
  * each rank's own), and where src or the options differ. Nothing is written then. Where memory or a peer fails later,

@@ -41,8 +41,8 @@ typedef enum reshard_path {
 } reshard_path;
 
 /* Choice of one call of the communicator for messages that are a collective together (reshard_collective). One call is
- * possible on the packed path, without a workspace limit, where all ranks' plans agree. NCCL has all-gather, broadcast,
- * and from 2.28 all-to-all. The other communicators have none. */
+ * possible on the packed path where all ranks' plans agree, and its own staging, if any, is within the workspace limit.
+ * NCCL has all-gather, broadcast, and from 2.28 all-to-all. The other communicators have none. */
 typedef enum reshard_collective_use {
   RESHARD_COLLECTIVE_USE_AUTO = 0, /* where it is the faster way */
   RESHARD_COLLECTIVE_USE_FORCE,    /* wherever there is one; else creating the transfer is RESHARD_ERROR_UNSUPPORTED */
@@ -83,7 +83,7 @@ typedef struct reshard_transfer_info {
   reshard_path path;      /* the path taken: direct or packed */
   size_t workspace_bytes; /* staging in use */
   int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
-  int64_t rounds;
+  int64_t rounds;         /* the same on all ranks: as many as the one that stages most needs under its limit */
   int64_t packs_skipped, unpacks_skipped;
   reshard_collective collective; /* the one that carries the messages */
   /* Reason why no collective carries the messages, or why sends and receives were preferred. Lives as long as the

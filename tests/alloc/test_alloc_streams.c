@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { RANKS = 3, DEVICES = 2, ROWS = 12, COLUMNS = 15, NUMBERS = ROWS * COLUMNS / RANKS };
+enum { RANKS = 3, DEVICES = 2, ROWS = 24, COLUMNS = 45, NUMBERS = ROWS * COLUMNS / RANKS };
 
 typedef struct world {
   reshard_comm comms[RANKS];
@@ -92,8 +92,7 @@ static void test_create(void **state) {
   static const int64_t shape[2] = {ROWS, COLUMNS}, limits[3] = {0, 0, 1024};
   static world w;
   for (int i = 0; i < 3; i++) { /* direct, packed, packed in rounds */
-    const reshard_plan_options options = {
-        .size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limits[i], .peers_per_round = 1};
+    const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limits[i]};
     int64_t live = fault_live();
     reshard_device devices[DEVICES];
     reshard_layout src, dst;

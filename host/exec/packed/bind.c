@@ -11,9 +11,12 @@
 /* A message on its way through the rounds: pieces are asked for in order, so it is walked once. */
 typedef struct packed_message {
   const rs_peer *peer;
-  int64_t bytes, group;
+  int64_t bytes;
+  int64_t pieces, piece;       /* all, and the next one */
+  int64_t round;               /* of the next piece */
   char *in_place;              /* where the message is in the user's memory; NULL: staged */
-  char *staged;                /* its own staging; NULL under a limit */
+  char *staged;                /* its place in the first half of the staging */
+  int32_t slot;                /* number of that place */
   bool own;                    /* kept data, as a part of a collective */
   bool shared;                 /* an earlier message is the same, and is packed already */
   int64_t at, segment, before; /* walk: position in plan->order, segment of that entry's message, bytes before it */
@@ -25,7 +28,7 @@ typedef struct packer {
   rs_binding *binding;
   rs_staging_size staging;
   char *workspace;
-  packed_message *sends, *receives; /* by group, then peer */
+  packed_message *sends, *receives; /* by peer */
   int64_t nsends, nreceives;
   rs_collective collective;
   rs_placement placement; /* of it */
@@ -66,48 +69,41 @@ static reshard_status lower_piece(packer *p, packed_message *msg, bool sending, 
   return RESHARD_SUCCESS;
 }
 
-static int by_group(const void *a, const void *b) {
-  const packed_message *x = a, *y = b;
-  if (x->group != y->group)
-    return x->group < y->group ? -1 : 1;
-  return x->peer->rank < y->peer->rank ? -1 : x->peer->rank > y->peer->rank;
+static packed_message message_of(const packer *p, const rs_peer *peer, bool sending) {
+  const struct reshard_plan_s *plan = p->plan;
+  const rs_arrays *arrays = &p->binding->arrays;
+  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_plan_pieces(plan, p->transfer->rounds, bytes);
+  packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
+  rs_place place;
+  if (rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
+    msg.in_place = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
+  msg.round = rs_piece_round(p->transfer->rounds, pieces, 0);
+  return msg;
 }
 
 /* Lists the messages, those that go in place among them, and the size of the staging for the others. */
 static reshard_status find_messages(packer *p) {
   const struct reshard_plan_s *plan = p->plan;
-  const rs_arrays *arrays = &p->binding->arrays;
+  reshard_transfer_info *info = &p->binding->info;
   bool *in_place = NULL;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&in_place, 2 * plan->peers.n, sizeof *in_place), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&p->sends, plan->peers.n, sizeof *p->sends), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&p->receives, plan->peers.n, sizeof *p->receives), done);
+  RS_TRY_GOTO(status, rs_alloc(&p->sends, plan->peers.n, sizeof *p->sends), done);
+  RS_TRY_GOTO(status, rs_alloc(&p->receives, plan->peers.n, sizeof *p->receives), done);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *peer = &plan->peers.at[i];
-    rs_place place;
     if (peer->sent > 0) {
-      packed_message *msg = &p->sends[p->nsends++];
-      *msg = (packed_message){.peer = peer, .bytes = peer->sent, .group = rs_plan_group(plan, plan->rank, peer->rank)};
-      in_place[2 * i] = rs_message_in_place(plan, peer, true, arrays->src_strides, &place);
-      if (in_place[2 * i])
-        msg->in_place = (char *)arrays->src[place.buffer] + place.offset;
+      p->sends[p->nsends] = message_of(p, peer, true);
+      in_place[2 * i] = p->sends[p->nsends++].in_place != NULL;
     }
     if (peer->received > 0) {
-      packed_message *msg = &p->receives[p->nreceives++];
-      *msg =
-          (packed_message){.peer = peer, .bytes = peer->received, .group = rs_plan_group(plan, peer->rank, plan->rank)};
-      in_place[2 * i + 1] = rs_message_in_place(plan, peer, false, arrays->dst_strides, &place);
-      if (in_place[2 * i + 1])
-        msg->in_place = (char *)arrays->dst[place.buffer] + place.offset;
+      p->receives[p->nreceives] = message_of(p, peer, false);
+      in_place[2 * i + 1] = p->receives[p->nreceives++].in_place != NULL;
     }
-    p->binding->info.packs_skipped += in_place[2 * i];
-    p->binding->info.unpacks_skipped += in_place[2 * i + 1];
+    info->packs_skipped += in_place[2 * i];
+    info->unpacks_skipped += in_place[2 * i + 1];
   }
-  if (p->nsends > 1)
-    qsort(p->sends, (size_t)p->nsends, sizeof *p->sends, by_group);
-  if (p->nreceives > 1)
-    qsort(p->receives, (size_t)p->nreceives, sizeof *p->receives, by_group);
-  status = rs_plan_staging(plan, in_place, &p->staging);
+  p->staging = rs_plan_staging(plan, p->transfer->rounds, in_place);
 done:
   free(in_place);
   return status;
@@ -145,11 +141,25 @@ static void place_collective(packer *p) {
   p->binding->info.unpacks_skipped = unpacks ? 0 : p->nreceives;
 }
 
+/* Gives the staged messages their places from `next` on; returns the end of them. */
+static char *place_messages(packer *p, packed_message *messages, int64_t n, char *next) {
+  int32_t slot = 0;
+  for (int64_t i = 0; i < n; i++) {
+    packed_message *msg = &messages[i];
+    if (msg->in_place != NULL)
+      continue;
+    msg->staged = next;
+    msg->slot = slot++;
+    next += rs_plan_place_bytes(p->plan, p->transfer->rounds, p->staging.whole, msg->bytes);
+  }
+  return next;
+}
+
 static reshard_status find_workspace(packer *p) {
   reshard_transfer t = p->transfer;
   if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
     rs_collective_place(t, &t->collective, &p->binding->arrays, &p->placement);
-    p->staging = (rs_staging_size){.halves = 1, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
+    p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->user_workspace;
@@ -160,18 +170,12 @@ static reshard_status find_workspace(packer *p) {
     return rs_error(RESHARD_ERROR_INVALID, "a workspace of %zu bytes, %lld are needed", t->user_workspace_bytes,
                     (long long)p->staging.bytes);
   }
-  if (t->collective.kind != RESHARD_COLLECTIVE_NONE)
+  if (t->collective.kind != RESHARD_COLLECTIVE_NONE) {
     place_collective(p);
-  if (t->collective.kind != RESHARD_COLLECTIVE_NONE || p->staging.slot > 0)
     return RESHARD_SUCCESS;
-  char *next = p->workspace;
-  for (int64_t i = 0; i < p->nsends + p->nreceives; i++) {
-    packed_message *msg = i < p->nsends ? &p->sends[i] : &p->receives[i - p->nsends];
-    if (msg->in_place == NULL) {
-      msg->staged = next;
-      next += rs_plan_staged(msg->bytes);
-    }
   }
+  char *next = place_messages(p, p->sends, p->nsends, p->workspace);
+  place_messages(p, p->receives, p->nreceives, next);
   return RESHARD_SUCCESS;
 }
 
@@ -200,70 +204,68 @@ static reshard_status lower_own(packer *p, bool sending) {
   return lower_piece(p, &msg, sending, 0, own.sent, at, &p->copies);
 }
 
-/* Parts of one round in one direction: every message of the group that still has this piece. */
-static reshard_status make_parts(packer *p, packed_message *messages, int64_t n, bool sending, int64_t group,
-                                 int64_t piece, int half, rs_part **parts, int64_t *nparts, rs_program **all,
-                                 rs_slot **slots) {
-  const rs_staging_size *staging = &p->staging;
-  int64_t size = p->plan->piece, count = 0, slot = half * (sending ? staging->send_slots : staging->receive_slots);
-  char *at = p->workspace + half * (staging->send_slots + staging->receive_slots) * staging->slot;
-  bool together = p->transfer->comm->device->streams->asynchronous;
-  *nparts = 0;
+/* The next piece of a message, as a part of this round; copies between its place and the rank's arrays are listed. */
+static reshard_status make_part(packer *p, packed_message *msg, bool sending, int half, rs_part *part, rs_slot *slot) {
+  int64_t begin = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece),
+          end = rs_piece_begin(p->plan, msg->bytes, msg->pieces, msg->piece + 1);
+  bool staged = msg->in_place == NULL;
+  char *at = !staged ? msg->in_place + begin : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged};
+  if (slot != NULL)
+    *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
+  if (++msg->piece < msg->pieces)
+    msg->round = rs_piece_round(p->transfer->rounds, msg->pieces, msg->piece);
+  if (!staged || msg->shared)
+    return RESHARD_SUCCESS;
+  p->copies.staging = sending;
+  return lower_piece(p, msg, sending, begin, end, at, &p->copies);
+}
+
+/* Messages that have a piece in this round. */
+static int64_t count_parts(const packed_message *messages, int64_t n, int64_t round) {
+  int64_t count = 0;
   for (int64_t i = 0; i < n; i++)
-    count += messages[i].group == group && rs_plan_pieces(p->plan, messages[i].bytes) > piece;
+    count += messages[i].round == round && messages[i].piece < messages[i].pieces;
+  return count;
+}
+
+/* Parts of one round in one direction. */
+static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half) {
+  packed_message *messages = sending ? p->sends : p->receives;
+  int64_t n = sending ? p->nsends : p->nreceives, made = 0, count = count_parts(messages, n, r->number);
+  rs_part **parts = sending ? &r->sends : &r->receives;
+  rs_slot **slots = sending ? &r->send_slots : &r->receive_slots;
+  bool together = p->transfer->comm->device->streams->asynchronous;
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
-  if (together && staging->slot > 0)
+  *(sending ? &r->nsends : &r->nreceives) = count;
+  for (int64_t i = 0; i < count; i++)
+    (*parts)[i].program = NULL; /* what is released when one is not made */
+  if (together && !p->staging.whole)
     RS_TRY(rs_alloc(slots, count, sizeof **slots));
-  if (!sending)
-    at += staging->send_slots * staging->slot;
   RS_TRY(lower_own(p, sending));
   for (int64_t i = 0; i < n; i++) {
     packed_message *msg = &messages[i];
-    if (msg->group != group || rs_plan_pieces(p->plan, msg->bytes) <= piece)
+    if (msg->round != r->number || msg->piece == msg->pieces)
       continue;
-    int64_t begin = piece * size, end = size == 0 ? msg->bytes : rs_min(msg->bytes, begin + size);
-    if (*slots != NULL)
-      (*slots)[*nparts] = (rs_slot){msg->in_place != NULL ? -1 : (int32_t)slot++, false};
-    rs_part *part = &(*parts)[(*nparts)++];
-    *part = (rs_part){msg->peer->rank, msg->in_place != NULL ? msg->in_place + begin : msg->staged, end - begin, NULL,
-                      msg->in_place == NULL};
-    if (msg->in_place != NULL || msg->shared)
-      continue;
-    if (part->at == NULL) {
-      part->at = at;
-      at += staging->slot;
-    }
-    p->copies.staging = sending;
-    RS_TRY(lower_piece(p, msg, sending, begin, end, part->at, &p->copies));
+    rs_part *part = &(*parts)[made];
+    RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
       RS_TRY(compile_copies(p, &p->copies, &part->program));
+    made++;
   }
-  return together ? compile_copies(p, &p->copies, all) : RESHARD_SUCCESS;
+  return together ? compile_copies(p, &p->copies, sending ? &r->pack : &r->unpack) : RESHARD_SUCCESS;
 }
 
-/* Journeys of one group: they lie together. */
-static packed_message *messages_of_group(packed_message *messages, int64_t n, int64_t group, int64_t *count) {
-  int64_t first = 0;
-  while (first < n && messages[first].group < group)
-    first++;
-  *count = 0;
-  while (first + *count < n && messages[first + *count].group == group)
-    (*count)++;
-  return messages + first;
-}
-
-static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
+/* Adds the round, where this rank has something in it. */
+static reshard_status make_round(packer *p, int64_t number) {
   rs_binding *b = p->binding;
-  rs_round *r = &b->rounds[b->nrounds];
-  int half = p->transfer->comm->device->streams->asynchronous ? (int)(b->nrounds % p->staging.halves) : 0;
-  *r = (rs_round){.group = group, .piece = piece, .collective = p->collective};
-  b->nrounds++; /* from here on the binding frees it */
-  int64_t count;
-  packed_message *msg = messages_of_group(p->sends, p->nsends, group, &count);
-  RS_TRY(make_parts(p, msg, count, true, group, piece, half, &r->sends, &r->nsends, &r->pack, &r->send_slots));
-  msg = messages_of_group(p->receives, p->nreceives, group, &count);
-  return make_parts(p, msg, count, false, group, piece, half, &r->receives, &r->nreceives, &r->unpack,
-                    &r->receive_slots);
+  if (count_parts(p->sends, p->nsends, number) + count_parts(p->receives, p->nreceives, number) == 0)
+    return RESHARD_SUCCESS;
+  int half = p->transfer->comm->device->streams->asynchronous && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
+  rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
+  *r = (rs_round){.number = number, .collective = p->collective};
+  RS_TRY(make_parts(p, true, r, half));
+  return make_parts(p, false, r, half);
 }
 
 /* Uses of slots, from the last one back; seen by slot: a later round uses it. */
@@ -279,10 +281,10 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
-  if (!p->transfer->comm->device->streams->asynchronous || p->staging.slot == 0)
+  if (!p->transfer->comm->device->streams->asynchronous || p->staging.whole)
     return RESHARD_SUCCESS;
-  b->nsent = p->staging.halves * p->staging.send_slots;
-  b->nreceived = p->staging.halves * p->staging.receive_slots;
+  b->nsent = 2 * p->nsends;
+  b->nreceived = 2 * p->nreceives;
   RS_TRY(rs_alloc(&b->sent, b->nsent, sizeof *b->sent));
   RS_TRY(rs_alloc(&b->received, b->nreceived, sizeof *b->received));
   RS_TRY(rs_alloc_zero(&seen, b->nsent + b->nreceived, sizeof *seen));
@@ -308,16 +310,15 @@ static reshard_status make_keep(packer *p) {
 reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   (void)offers;
   packer p = {.transfer = t, .plan = t->plan, .binding = binding};
-  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->plan->info.rounds};
+  binding->info = (reshard_transfer_info){.path = RESHARD_PATH_PACKED, .rounds = t->rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
   if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
     RS_TRY_GOTO(status, make_keep(&p), done);
-  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->plan->info.rounds, sizeof *binding->rounds), done);
-  for (int64_t g = 0; g < t->plan->info.round_groups; g++)
-    for (int64_t piece = 0; piece < t->plan->group_rounds[g]; piece++)
-      RS_TRY_GOTO(status, make_round(&p, g, piece), done);
+  RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, t->rounds, sizeof *binding->rounds), done);
+  for (int64_t number = 0; number < t->rounds; number++)
+    RS_TRY_GOTO(status, make_round(&p, number), done);
   status = find_reuse(&p);
 done:
   free(p.sends);

@@ -33,10 +33,12 @@ static const char *rank_refusal(const struct reshard_transfer_s *t, const rs_arr
     return pattern->why;
   if (t->comm->ops->fit(t->comm, pattern->kind, pattern->bytes) == RS_FIT_NONE)
     return "the communicator lacks it for messages of this length";
-  if (t->user_workspace == NULL)
-    return NULL;
   rs_collective_place(t, pattern, arrays, &p);
-  return rs_placement_bytes(&p) > t->user_workspace_bytes ? "the caller's workspace is too small for it" : NULL;
+  if (t->user_workspace != NULL && rs_placement_bytes(&p) > t->user_workspace_bytes)
+    return "the caller's workspace is too small for it";
+  return t->plan->limit > 0 && rs_placement_bytes(&p) > (size_t)t->plan->limit
+             ? "the workspace limit is too small for it"
+             : NULL;
 }
 
 void rs_collective_propose(struct reshard_transfer_s *t, const rs_arrays *arrays, rs_proposal *mine) {

@@ -2,8 +2,8 @@
  * arrays are bound.
  *
  * A message that is contiguous in the user's memory is sent from there or received there. Every other one goes through
- * staging. Without a limit each message has a place of its own; under a limit each round has slots of one piece, in one
- * of two halves by turns.
+ * staging. In one round each message has a place of its own there; in several it has one for a piece in each of two
+ * halves, which rounds take by turns.
  *
  * A device with streams packs all that a round sends in one launch, and unpacks all that came in another: one program
  * each. Else every message has its own, which the communicator runs when it suits it. */
@@ -73,13 +73,13 @@ bool rs_packed_next_round(const rs_execution *x) {
     if (cursor[i] == t[i]->binding.nrounds)
       continue;
     const rs_round *r = &t[i]->binding.rounds[cursor[i]];
-    if (first == NULL || r->group < first->group || (r->group == first->group && r->piece < first->piece))
+    if (first == NULL || r->number < first->number)
       first = r;
   }
   for (int64_t i = 0; i < n && first != NULL; i++) {
     const rs_binding *b = &t[i]->binding;
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
-    bool in = r != NULL && r->group == first->group && r->piece == first->piece;
+    bool in = r != NULL && r->number == first->number;
     const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
     t[0]->turns[i] = in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL}
                         : (rs_turn){.comm = t[i]->comm};

@@ -18,7 +18,7 @@ typedef struct rs_use {
 
 /* A round in which this rank has something. */
 typedef struct rs_round {
-  int64_t group, piece;
+  int64_t number;            /* the same moment on all ranks */
   rs_part *sends, *receives; /* with their programs, owned */
   int64_t nsends, nreceives;
   rs_collective collective;

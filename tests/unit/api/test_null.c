@@ -134,7 +134,7 @@ static void test_plan(void **state) {
     REFUSED(reshard_plan_get_info(NULL, ROOM));
     REFUSED(reshard_plan_get_pattern(NULL, ROOM));
     REFUSED(reshard_plan_peer(NULL, 0, ROOM, ROOM, ROOM));
-    REFUSED(reshard_plan_group_rounds(NULL, 0, ROOM));
+    REFUSED(reshard_plan_get_info_at(NULL, 0, ROOM));
     REFUSED(reshard_plan_workspace(NULL, ROOM));
     REFUSED(reshard_plan_explain(NULL, 0, ROOM, 0, ROOM));
   }

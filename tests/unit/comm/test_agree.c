@@ -23,12 +23,12 @@ typedef struct wish {
   reshard_dtype dtype;   /* NONE: u32 */
   const int64_t *offset, *extent;
   const int *permutation;
-  int64_t limit, peers;
+  int64_t limit;
   const int64_t *nodes;
   int entries; /* 0: one */
 } wish;
 
-static const int64_t origin[2] = {0, 0}, one_down[2] = {1, 0}, short_extent[2] = {11, 20}, square[2] = {12, 12};
+static const int64_t origin[2] = {0, 0}, one_down[2] = {1, 0}, short_extent[2] = {119, 200}, square[2] = {120, 120};
 static const int64_t same_node[3] = {0, 0, 0}, other_nodes[3] = {0, 1, 0};
 static const int swapped[2] = {1, 0};
 
@@ -48,7 +48,7 @@ static reshard_plan plan_of(const wish *w, int64_t rank) {
                      .dst_extent = w->extent,
                      .permutation = w->permutation};
   reshard_entry entries[2] = {e, e};
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, w->limit, w->peers, w->nodes};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, w->limit, w->nodes};
   if (reshard_plan_create(w->entries > 0 ? w->entries : 1, entries, rank, &options, &plan) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
   reshard_layout_release(src);
@@ -60,19 +60,20 @@ static const struct {
   const char *what, *field, *values[2]; /* of all, of the odd one */
   wish all, odd;
 } cases[] = {
-    {"columns", "'tensor': shape", {"[12,20]", "[12,19]"}, {0}, {.columns = 19}},
+    {"columns", "'tensor': shape", {"[120,200]", "[120,190]"}, {0}, {.columns = 190}},
     {"number of tensors", NULL, {NULL}, {0}, {.entries = 2}},
     {"source", "'tensor': source layout", {"chunk(0;0-2)", "chunk(0;0,2-1)"}, {0}, {.src = "chunk(0;0,2,1)"}},
     {"destination",
      "'tensor': destination layout",
-     {"chunk(1;0-2)", "cyclic(1x3@0-2;12x1)"},
+     {"chunk(1;0-2)", "cyclic(1x3@0-2;120x1)"},
      {0},
-     {.dst = "cyclic(1x3;12x1)"}},
+     {.dst = "cyclic(1x3;120x1)"}},
     {"boxes",
      "'tensor': source layout",
-     {"boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])", "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"},
-     {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[4,20];2:[8,0]+[4,20])"},
-     {.src = "boxes(0:[0,0]+[4,20];1:[4,0]+[5,20];2:[9,0]+[3,20])"}},
+     {"boxes(0:[0,0]+[40,200];1:[40,0]+[40,200];2:[80,0]+[40,200])",
+      "boxes(0:[0,0]+[40,200];1:[40,0]+[50,200];2:[90,0]+[30,200])"},
+     {.src = "boxes(0:[0,0]+[40,200];1:[40,0]+[40,200];2:[80,0]+[40,200])"},
+     {.src = "boxes(0:[0,0]+[40,200];1:[40,0]+[50,200];2:[90,0]+[30,200])"}},
     {"order of replicas",
      "'tensor': destination layout",
      {"mesh(3@0-2;R)", "mesh(3@2-0;R)"},
@@ -82,28 +83,23 @@ static const struct {
     {"dtype of another width", "'tensor': dtype", {"u32", "u8"}, {0}, {.dtype = RESHARD_U8}},
     {"region",
      "'tensor': source region",
-     {"[0,12)x[0,20)", "[1,12)x[0,20)"},
+     {"[0,120)x[0,200)", "[1,120)x[0,200)"},
      {0},
      {.offset = one_down, .extent = short_extent}},
     {"permutation",
      "'tensor': destination region",
-     {"[0,12)x[0,12) of dims 0,1", "[0,12)x[0,12) of dims 1,0"},
+     {"[0,120)x[0,120) of dims 0,1", "[0,120)x[0,120) of dims 1,0"},
      {.offset = origin, .extent = square},
      {.offset = origin, .extent = square, .permutation = swapped}},
-    {"limit", "workspace_limit", {"0", "4096"}, {0}, {.limit = 4096}},
-    {"another limit", "workspace_limit", {"4096", "4352"}, {.limit = 4096}, {.limit = 4352}},
-    {"peers per round", "peers_per_round, nodes", {"2, none", "1, none"}, {.limit = 4096}, {.limit = 4096, .peers = 1}},
-    {"node map", "peers_per_round, nodes", {"0, none", "0, [0,0,0]"}, {0}, {.nodes = same_node}},
-    {"another node map",
-     "peers_per_round, nodes",
-     {"0, [0,0,0]", "0, [0,1,0]"},
-     {.nodes = same_node},
-     {.nodes = other_nodes}},
+    {"limit", "workspace_limit", {"0", "12288"}, {0}, {.limit = 12288}},
+    {"another limit", "workspace_limit", {"12288", "12544"}, {.limit = 12288}, {.limit = 12544}},
+    {"node map", "nodes", {"none", "[0,0,0]"}, {0}, {.nodes = same_node}},
+    {"another node map", "nodes", {"[0,0,0]", "[0,1,0]"}, {.nodes = same_node}, {.nodes = other_nodes}},
     {"all at once",
      "'tensor': shape",
-     {"[12,20]", "[12,19]"},
+     {"[120,200]", "[120,190]"},
      {0},
-     {.src = "chunk(1)", .columns = 19, .dtype = RESHARD_U16, .limit = 4096}},
+     {.src = "chunk(1)", .columns = 190, .dtype = RESHARD_U16, .limit = 12288}},
 };
 
 /* Text that all ranks get when one of them has the odd plan. */

@@ -111,7 +111,7 @@ static void test_counts(void **state) {
   (void)state;
   for (int p = 0; p < 2; p++)
     for (int limited = 0; limited < 2; limited++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 3072 : 0, 0, NULL};
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limited ? 12288 : 0, NULL};
       rows_to_columns s;
       rows_to_columns_open(&s, 3, PATIENCE, paths[p], &options);
       rows_to_columns_must_create(&s);

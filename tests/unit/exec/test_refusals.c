@@ -342,17 +342,15 @@ static void test_options(void **unused) {
   reshard_layout a;
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   reshard_entry e[1] = {{RESHARD_ENTRY_INIT, .src = a, .dst = a, .dtype = RESHARD_F32}};
-  reshard_plan_options o = {4, 0, 0, NULL};
+  reshard_plan_options o = {4, 0, NULL};
   char text[96];
   snprintf(text, sizeof text, "size field 4, this library's reshard_plan_options has %zu", sizeof o);
   invalid(reshard_plan_create(1, e, 0, &o, &plan), text);
-  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, -1, 0, NULL};
-  invalid(reshard_plan_create(1, e, 0, &o, &plan), "workspace limit -1, peers per round 0: neither may be negative");
-  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 0, -5, NULL};
-  invalid(reshard_plan_create(1, e, 0, &o, &plan), "workspace limit 0, peers per round -5: neither may be negative");
-  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 3071, 0, NULL};
+  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, -1, NULL};
+  invalid(reshard_plan_create(1, e, 0, &o, &plan), "workspace limit -1: it may not be negative");
+  o = (reshard_plan_options){RESHARD_PLAN_OPTIONS_INIT, 1023, NULL};
   invalid(reshard_plan_create(1, e, 0, &o, &plan),
-          "a workspace limit of 3071 bytes is too small: 3072 is the least with 3 peers a round");
+          "a workspace limit of 1023 bytes is too small: 1024 is the least with 4 ranks");
   reshard_layout_release(a);
 }
 
@@ -373,8 +371,9 @@ static void test_plan_calls(void **unused) {
   invalid(reshard_plan_peer(made, 0, &x, NULL, &z), "reshard_plan_peer: NULL argument");
   invalid(reshard_plan_peer(made, 0, &x, &y, &z), "reshard_plan_peer: peer 0 of 0");
   invalid(reshard_plan_peer(made, -1, &x, &y, &z), "reshard_plan_peer: peer -1 of 0");
-  invalid(reshard_plan_group_rounds(made, 1, &x), "reshard_plan_group_rounds: group 1 of 1");
-  invalid(reshard_plan_group_rounds(NULL, 0, &x), "reshard_plan_group_rounds: group 0 of 0");
+  invalid(reshard_plan_get_info_at(NULL, 1, &info), "reshard_plan_get_info_at: NULL argument");
+  invalid(reshard_plan_get_info_at(made, 1, NULL), "reshard_plan_get_info_at: NULL argument");
+  invalid(reshard_plan_get_info_at(made, -1, &info), "reshard_plan_get_info_at: -1 rounds, this rank needs 0");
   invalid(reshard_plan_workspace(NULL, &n), "reshard_plan_workspace: NULL argument");
   invalid(reshard_plan_workspace(made, NULL), "reshard_plan_workspace: NULL argument");
   invalid(reshard_plan_reverse(NULL, &plan), "reshard_plan_reverse: NULL argument");

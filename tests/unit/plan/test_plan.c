@@ -8,6 +8,7 @@
 
 #include <reshard/plan.h>
 
+#include "base/base.h"
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 
@@ -49,53 +50,104 @@ static reshard_plan_info info_of(reshard_plan plan) {
 
 /* --- Rounds and workspace ----------------------------------------------------------------------------------------- */
 
-/* 10,000 bytes from rank 0 to rank 1 under 4,096 bytes: four slots of 1,024, so ten pieces. */
-static void test_pieces(void **unused) {
+/* 100,000 bytes from rank 0 to rank 1, in place on both: one round under any limit, and no staging. */
+static void test_in_place(void **unused) {
   (void)unused;
   for (int64_t rank = 0; rank < 2; rank++) {
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 4096, 0, NULL};
-    reshard_plan plan = plan_of("rank(0)", "rank(1)", SHAPE(100, 100), 2, RESHARD_U8, rank, &options);
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, NULL};
+    reshard_plan plan = plan_of("rank(0)", "rank(1)", SHAPE(100, 1000), 2, RESHARD_U8, rank, &options);
     reshard_plan_info info = info_of(plan);
     size_t workspace;
-    assert_int_equal(info.rounds, 10);
-    assert_int_equal(info.round_groups, 1);
-    assert_int_equal(info.messages_sent, rank == 0 ? 10 : 0);
-    assert_int_equal(info.messages_received, rank == 1 ? 10 : 0);
+    assert_int_equal(info.rounds, 1);
+    assert_int_equal(info.messages_sent, rank == 0);
+    assert_int_equal(info.messages_received, rank == 1);
     assert_int_equal(info.packs_skipped, rank == 0);
     assert_int_equal(info.unpacks_skipped, rank == 1);
-    assert_int_equal(info.workspace_bytes, 0); /* both in place */
+    assert_int_equal(info.workspace_bytes, 0);
     assert_int_equal(reshard_plan_workspace(plan, &workspace), RESHARD_SUCCESS);
-    assert_int_equal(workspace, 2048); /* a slot each in two rounds */
+    assert_int_equal(workspace, 8192); /* strided arrays would take it */
+    /* a rank that stages needs more rounds: F is 256, and so there are at most 390 pieces */
+    assert_int_equal(reshard_plan_get_info_at(plan, 30, &info), RESHARD_SUCCESS);
+    assert_int_equal(info.messages_sent + info.messages_received, 30);
+    assert_int_equal(reshard_plan_get_info_at(plan, 1000, &info), RESHARD_SUCCESS);
+    assert_int_equal(info.messages_sent + info.messages_received, 390);
+    assert_int_equal(info.rounds, 1000);
     reshard_plan_destroy(plan);
   }
 }
 
-/* Four ranks, rows to columns: a message of 64 bytes to each other rank. */
-static void test_groups(void **unused) {
+/* Four ranks, rows to columns: a rank packs 3 messages of 65,536 bytes and receives as many in place. */
+static void test_pieces(void **unused) {
   (void)unused;
   static const struct {
-    int64_t window, least, groups;
-  } cases[] = {{1, 1024, 3}, {2, 2048, 2}, {3, 3072, 1}, {0, 3072, 1}, {100, 3072, 1}};
-  for (int i = 0; i < 5; i++)
+    int64_t limit, rounds, workspace;
+  } cases[] = {{0, 1, 196608},         {196608, 1, 196608}, {196607, 3, 2 * 3 * 22016}, {131072, 4, 98304},
+               {131070, 4, 6 * 16384}, {98304, 4, 98304},   {16384, 26, 6 * 2560},      {1024, 410, 6 * 160}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int64_t rank = 0; rank < 4; rank++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, cases[i].least, cases[i].window, NULL};
-      reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(16, 16), 4, RESHARD_F32, rank, &options);
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, cases[i].limit, NULL};
+      reshard_plan plan = plan_of("chunk(0)", "chunk(1)", SHAPE(512, 512), 4, RESHARD_F32, rank, &options);
       reshard_plan_info info = info_of(plan);
-      assert_int_equal(info.round_groups, cases[i].groups);
-      assert_int_equal(info.rounds, cases[i].groups);
-      assert_int_equal(info.messages_sent, 3);
-      assert_int_equal(info.messages_received, 3);
-      assert_int_equal(info.sent_bytes, 192);
-      assert_int_equal(info.kept_bytes, 64);
-      assert_true(info.workspace_bytes > 0 && info.workspace_bytes <= cases[i].least);
-      int64_t rounds;
-      for (int64_t g = 0; g < cases[i].groups; g++) {
-        assert_int_equal(reshard_plan_group_rounds(plan, g, &rounds), RESHARD_SUCCESS);
-        assert_int_equal(rounds, 1);
-      }
-      assert_int_equal(reshard_plan_group_rounds(plan, cases[i].groups, &rounds), RESHARD_ERROR_INVALID);
-      assert_int_equal(reshard_plan_group_rounds(plan, -1, &rounds), RESHARD_ERROR_INVALID);
+      if (info.rounds != cases[i].rounds || info.workspace_bytes != cases[i].workspace)
+        fail_msg("limit %d: %d rounds, %d bytes", (int)cases[i].limit, (int)info.rounds, (int)info.workspace_bytes);
+      assert_int_equal(info.messages_sent, 3 * info.rounds);
+      assert_int_equal(info.messages_received, 3 * info.rounds);
       reshard_plan_destroy(plan);
+    }
+}
+
+/* Largest rounds, staged bytes and workspace of all ranks; rounds of all are agreed. */
+static void plan_world(const char *src, const char *dst, int ndim, const int64_t *shape, int64_t world, int64_t limit,
+                       int64_t *rounds, int64_t *most, int64_t *used) {
+  *rounds = *most = *used = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int64_t rank = 0; rank < world; rank++) {
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, pass == 0 ? 0 : limit, NULL};
+      reshard_plan plan = plan_of(src, dst, ndim, shape, world, RESHARD_F32, rank, &options);
+      reshard_plan_info info = info_of(plan);
+      *(pass == 0 ? most : rounds) =
+          rs_max(pass == 0 ? *most : *rounds, pass == 0 ? info.workspace_bytes : info.rounds);
+      reshard_plan_destroy(plan);
+    }
+  for (int64_t rank = 0; rank < world; rank++) {
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limit, NULL};
+    reshard_plan plan = plan_of(src, dst, ndim, shape, world, RESHARD_F32, rank, &options);
+    reshard_plan_info info;
+    assert_int_equal(reshard_plan_get_info_at(plan, *rounds, &info), RESHARD_SUCCESS);
+    assert_true(info.workspace_bytes <= limit);
+    *used = rs_max(*used, info.workspace_bytes);
+    reshard_plan_destroy(plan);
+  }
+}
+
+/* Limits are used: rounds are at most 1.25 times what the largest rank's staging takes in two halves of the limit, and
+ * the workspace is 2/3 of the limit at 3 rounds, 3/4 at more. */
+static void test_limits_used(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *src, *dst;
+    int64_t world;
+  } cases[] = {
+      {"chunk(0)", "chunk(1)", 8},
+      {"chunk(0;0-7)", "chunk(1;8-15)", 16},
+      {"chunk(0)", "chunk(1)", 64},
+      {"mesh(4x2;S0,S1)", "mesh(2x4;S1,S0)", 8},
+      {"mesh(4x4;S0,S1)", "mesh(2x8;S0,S1)", 16},
+      {"chunk(0)", "cyclic(2x4;512x512)", 8},
+      {"boxes(0:[0,0]+[8192,16384];1:[8192,0]+[100,16384];2:[8292,0]+[8092,16384])", "chunk(1)", 8},
+      {"boxes(0:[0,0]+[16384,9000];1:[0,9000]+[16384,7000];2:[0,16000]+[16384,384])", "chunk(0)", 16},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int64_t limit = 64 << 20; limit <= 1 << 30; limit *= 2) {
+      int64_t rounds, most, used;
+      plan_world(cases[i].src, cases[i].dst, SHAPE(16384, 16384), cases[i].world, limit, &rounds, &most, &used);
+      int64_t least = most <= limit ? 1 : rs_ceil_div(2 * most, limit);
+      if (rounds > least + least / 4)
+        fail_msg("%s to %s, limit %lld MiB: %lld rounds, %lld are the least", cases[i].src, cases[i].dst,
+                 (long long)(limit >> 20), (long long)rounds, (long long)least);
+      if (rounds > 1 && used < (rounds == 3 ? limit / 3 * 2 - 4096 : limit / 4 * 3))
+        fail_msg("%s to %s, limit %lld MiB: %lld bytes are used in %lld rounds", cases[i].src, cases[i].dst,
+                 (long long)(limit >> 20), (long long)used, (long long)rounds);
     }
 }
 
@@ -105,10 +157,10 @@ static void test_least(void **unused) {
   rng r;
   rng_seed(&r, 3);
   for (int i = 0; i < 200; i++) {
-    int64_t world = rng_in(&r, 2, 70), window = rng_one_in(&r, 2) ? 0 : rng_in(&r, 1, 90), rank = rng_below(&r, world);
+    int64_t world = rng_in(&r, 2, 70), rank = rng_below(&r, world);
     reshard_layout src = parse("chunk(0)", SHAPE(300, 70), world), dst = parse("chunk(1)", SHAPE(300, 70), world);
     reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U16};
-    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 1, window, NULL};
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 1, NULL};
     reshard_plan plan = NULL;
     long long named = 0, given = 0;
     assert_int_equal(reshard_plan_create(1, &entry, rank, &options, &plan), RESHARD_ERROR_INVALID);
@@ -141,7 +193,7 @@ static void test_large(void **unused) {
   int64_t most = INT64_MAX / 3 - 512, third = (int64_t)1 << 61;
   for (int l = 0; l < 3; l++)
     for (int64_t rank = 0; rank < 3; rank++) {
-      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limits[l], 0, NULL};
+      reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, limits[l], NULL};
       size_t workspace;
       reshard_plan plan = plan_of("rank(0)", "mesh(3;R)", 1, &most, 3, RESHARD_U8, rank, &options);
       reshard_plan_info info = info_of(plan);
@@ -237,7 +289,7 @@ static void test_many(void **unused) {
 static void test_empty(void **unused) {
   (void)unused;
   int64_t nodes[1] = {0};
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 100, 0, nodes};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 100, nodes};
   reshard_plan plan, back;
   char text[1024];
   assert_int_equal(reshard_plan_create(0, NULL, 5, &options, &plan), RESHARD_SUCCESS);
@@ -313,12 +365,12 @@ static char *explain(reshard_plan plan, reshard_format format) {
 
 static void test_explain(void **unused) {
   (void)unused;
-  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, 2, NULL};
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, 8192, NULL};
   reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
   reshard_plan_info info = info_of(plan);
   char *text = explain(plan, RESHARD_TEXT), *json = explain(plan, RESHARD_JSON), part[64];
-  static const char *const words[] = {"rank 3 of 5", "1 tensor", "12288 bytes", "limit 8192", "2 peers a round"};
-  for (int i = 0; i < 5; i++)
+  static const char *const words[] = {"rank 3 of 5", "1 tensor", "12288 bytes", "limit of 8192"};
+  for (int i = 0; i < 4; i++)
     if (strstr(text, words[i]) == NULL)
       fail_msg("no '%s' in: %s", words[i], text);
   int64_t numbers[] = {info.sent_bytes, info.received_bytes, info.kept_bytes, info.workspace_bytes, info.segments};
@@ -426,10 +478,10 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),  cmocka_unit_test(test_pieces), cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_least),   cmocka_unit_test(test_large),  cmocka_unit_test(test_classes),
-      cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),  cmocka_unit_test(test_reverse),
-      cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
+      cmocka_unit_test(test_memory),      cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_limits_used), cmocka_unit_test(test_least),   cmocka_unit_test(test_large),
+      cmocka_unit_test(test_classes),     cmocka_unit_test(test_many),    cmocka_unit_test(test_empty),
+      cmocka_unit_test(test_reverse),     cmocka_unit_test(test_explain), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

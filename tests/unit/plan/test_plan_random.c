@@ -105,36 +105,31 @@ static void check_segments(const case_plan *c, const reshard_plan *plans, int64_
   }
 }
 
-/* Rounds, messages and pieces follow from the bytes per peer alone. */
-static void check_rounds(const case_plan *c, reshard_plan plan, int64_t rank) {
-  reshard_plan_info info = {0};
+/* Rounds and messages follow from the limit and the bytes per peer alone. */
+static void check_rounds(const case_plan *c, reshard_plan plan) {
+  reshard_plan_info info = {0}, more = {0};
   assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
-  int64_t n = c->world, w = c->options.peers_per_round > 0 ? c->options.peers_per_round : n - 1 < 32 ? n - 1 : 32;
-  bool limited = c->options.workspace_limit > 0 && n > 1 && c->nentries > 0;
-  w = w > n - 1 ? n - 1 : w;
-  w = w < 1 ? 1 : w;
-  int64_t piece = limited ? c->options.workspace_limit / (4 * w) / 256 * 256 : INT64_MAX, sent = 0, received = 0,
-          sum = 0;
-  int64_t groups = limited ? (n - 1 + w - 1) / w : 1, rounds[ORACLE_WORLD] = {0};
-  assert_int_equal(info.round_groups, groups);
-  for (int64_t i = 0, peer, out, in; i < info.peers; i++) {
-    assert_int_equal(reshard_plan_peer(plan, i, &peer, &out, &in), RESHARD_SUCCESS);
-    int64_t sends = out / piece + (out % piece > 0), receives = in / piece + (in % piece > 0);
-    int64_t to = limited ? ((peer - rank + n) % n - 1) / w : 0, from = limited ? ((rank - peer + n) % n - 1) / w : 0;
-    sent += sends;
-    received += receives;
-    rounds[to] = rounds[to] > sends ? rounds[to] : sends;
-    rounds[from] = rounds[from] > receives ? rounds[from] : receives;
+  int64_t limit = c->options.workspace_limit, share = limit / 16 / c->world, step = share >= 256 ? 256 : 16;
+  int64_t fine = share / step * step > 262144 ? 262144 : share / step * step, rounds[2] = {info.rounds, 0};
+  rounds[1] = info.rounds + (int64_t)(c->seed % 9);
+  assert_true(limit > 0 ? info.rounds >= (info.peers > 0) : info.rounds == (info.peers > 0));
+  for (int k = 0; k < 2; k++) {
+    int64_t sent = 0, received = 0, staged = 0;
+    for (int64_t i = 0, peer, out, in; i < info.peers; i++) {
+      assert_int_equal(reshard_plan_peer(plan, i, &peer, &out, &in), RESHARD_SUCCESS);
+      bool cut = limit > 0 && rounds[k] > 1;
+      int64_t outs = cut ? out / fine : 1, ins = cut ? in / fine : 1;
+      sent += out > 0 ? rs_max(1, rs_min(outs, rounds[k])) : 0;
+      received += in > 0 ? rs_max(1, rs_min(ins, rounds[k])) : 0;
+      staged += out + in;
+    }
+    assert_int_equal(reshard_plan_get_info_at(plan, rounds[k], &more), RESHARD_SUCCESS);
+    assert_int_equal(more.messages_sent, sent);
+    assert_int_equal(more.messages_received, received);
+    assert_int_equal(more.rounds, rounds[k]);
+    assert_true(limit == 0 || more.workspace_bytes <= limit);
+    assert_true(info.rounds <= 1 || staged > limit / 2);
   }
-  assert_int_equal(info.messages_sent, sent);
-  assert_int_equal(info.messages_received, received);
-  for (int64_t g = 0; g < groups; g++) {
-    int64_t got;
-    assert_int_equal(reshard_plan_group_rounds(plan, g, &got), RESHARD_SUCCESS);
-    assert_int_equal(got, rounds[g]);
-    sum += got;
-  }
-  assert_int_equal(info.rounds, sum);
 }
 
 static reshard_entry entry_of(const case_entry *e) {
@@ -162,7 +157,7 @@ static void check_case(uint64_t seed, int64_t ranks) {
     reshard_plan_info info = {0};
     assert_int_equal(reshard_plan_get_info(plans[r], &info), RESHARD_SUCCESS);
     case_check_plan(&c, r, plans[r], &info, &why);
-    check_rounds(&c, plans[r], r);
+    check_rounds(&c, plans[r]);
   }
   case_check_world(&c, plans, &why);
   if (why.length > 0)

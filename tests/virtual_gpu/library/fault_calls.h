@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 3, ROWS = 12, COLUMNS = 20, BYTES = 4 * ROWS * COLUMNS, REMOTE_ERROR = 6 /* ncclRemoteError */ };
+enum { RANKS = 3, ROWS = 24, COLUMNS = 40, BYTES = 4 * ROWS * COLUMNS, REMOTE_ERROR = 6 /* ncclRemoteError */ };
 #ifdef __SANITIZE_ADDRESS__ /* how the library orders its threads by atomics is not seen; and one in so many */
 enum { SEEN = false, SPARSE = 6 };
 #else
@@ -265,8 +265,6 @@ static reshard_status make_plan(rank *me) {
   reshard_entry entry = {
       .size = RESHARD_ENTRY_INIT, .src = me->rows, .dst = me->columns, .dtype = RESHARD_F32, .name = "tensor"};
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = me->world->call->limit};
-  if (options.workspace_limit > 0)
-    options.peers_per_round = 1;
   RS_TRY(make_both(me));
   return reshard_plan_create(1, &entry, me->number, &options, &me->plan);
 }

@@ -159,9 +159,9 @@ static void case_rank(void *user, int64_t rank) {
   free(entries);
 }
 
-static void make_case(uint64_t seed, int64_t ranks, case_plan *c) {
+static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
   cli_text why = {0};
-  if (!case_make(seed, &(case_choices){.ranks = ranks, .path = RESHARD_PATH_PACKED}, c, &why))
+  if (!case_make(seed, &(case_choices){.ranks = ranks, .rounds = rounds, .path = RESHARD_PATH_PACKED}, c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   free(why.at);
 }
@@ -173,9 +173,7 @@ static void test_random(void **state) {
     case_plan c;
     world w;
     uint64_t seed = vg_first_seed() + (uint64_t)i;
-    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, &c);
-    if (seed % 3 != 0)
-      stream_case_force_rounds(&c);
+    make_case(9100 + seed, vg_proving() ? 2 + (int64_t)(seed % (MOST - 1)) : 1 + i % 8, seed % 3 != 0, &c);
     begin((int)c.world, seed);
     open_world(&w, c.world, 60000);
     w.c = &c;
@@ -383,7 +381,7 @@ static void test_abort(void **state) {
 typedef struct edge_case {
   const char *path;
   stream_side src, dst;
-  int64_t limit, window;
+  int64_t limit;
   bool graph;
   const case_plan *c;
 } edge_case;
@@ -409,19 +407,19 @@ static void test_edges(void **state) {
   skip(); /* the library's own accesses to pinned memory are not seen with a sanitizer */
 #endif
   static const edge_case cases[] = {
-      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, false, NULL},
-      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, false, NULL},
-      {"NCCL, rounds of 2 peers", {-1, {7, 2}}, {-1, {3, 5}}, 2048, 2, false, NULL},
-      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, 1, false, NULL},
-      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, 1, false, NULL},
-      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, 0, true, NULL},
-      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, 1, true, NULL},
+      {"NCCL", {-1, {7, 2}}, {-1, {3, 5}}, 0, false, NULL},
+      {"NCCL, rounds", {-1, {7, 2}}, {-1, {3, 5}}, 1024, false, NULL},
+      {"NCCL, few rounds", {-1, {7, 2}}, {-1, {3, 5}}, 2048, false, NULL},
+      {"NCCL, rounds, sent in place", {1, {0, 0}}, {0, {0, 0}}, 1024, false, NULL},
+      {"NCCL, rounds, received in place", {0, {0, 0}}, {1, {0, 0}}, 1024, false, NULL},
+      {"NCCL, graph", {-1, {7, 2}}, {-1, {3, 5}}, 0, true, NULL},
+      {"NCCL, rounds, graph", {-1, {7, 2}}, {-1, {3, 5}}, 1024, true, NULL},
   };
   enum { ALL = sizeof cases / sizeof *cases, FEW = 2 };
   for (int i = 0; i < (vg_proving() ? ALL : FEW); i++) {
     case_plan c;
     edge_case e = cases[i];
-    stream_case_make(3, e.src, e.dst, e.limit, e.window, &c);
+    stream_case_make(3, e.src, e.dst, e.limit, &c);
     e.c = &c;
     vg_quiet(true);
     vg_edge_result result =
