@@ -77,7 +77,7 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
   rs_device *device = t->comm->device;
   if (!device->streams->asynchronous) /* until it returns: the thread waits for the others, or does the work */
-    rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, -1});
+    rs_trace_work(device, NULL, "execute", t->comm->rank, -1, -1);
   rs_gate_come(&t->gate, stream);
   reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
   if (!device->streams->asynchronous)
