@@ -207,7 +207,7 @@ static reshard_status make_parts(packer *p, packed_message *messages, int64_t n,
   const rs_staging_size *staging = &p->staging;
   int64_t size = p->plan->piece, count = 0, slot = half * (sending ? staging->send_slots : staging->receive_slots);
   char *at = p->workspace + half * (staging->send_slots + staging->receive_slots) * staging->slot;
-  bool together = p->transfer->comm->device->streams->asynchronous;
+  bool together = p->transfer->on_streams;
   *nparts = 0;
   for (int64_t i = 0; i < n; i++)
     count += messages[i].group == group && rs_plan_pieces(p->plan, messages[i].bytes) > piece;
@@ -255,7 +255,7 @@ static packed_message *messages_of_group(packed_message *messages, int64_t n, in
 static reshard_status make_round(packer *p, int64_t group, int64_t piece) {
   rs_binding *b = p->binding;
   rs_round *r = &b->rounds[b->nrounds];
-  int half = p->transfer->comm->device->streams->asynchronous ? (int)(b->nrounds % p->staging.halves) : 0;
+  int half = p->transfer->on_streams ? (int)(b->nrounds % p->staging.halves) : 0;
   *r = (rs_round){.group = group, .piece = piece, .collective = p->collective};
   b->nrounds++; /* from here on the binding frees it */
   int64_t count;
@@ -279,7 +279,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
-  if (!p->transfer->comm->device->streams->asynchronous || p->staging.slot == 0)
+  if (!p->transfer->on_streams || p->staging.slot == 0)
     return RESHARD_SUCCESS;
   b->nsent = p->staging.halves * p->staging.send_slots;
   b->nreceived = p->staging.halves * p->staging.receive_slots;
