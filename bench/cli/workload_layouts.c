@@ -1,7 +1,7 @@
 /* Layouts of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
 #include "bench/cli/workload_layouts.h"
 
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <ctype.h>
 #include <dirent.h>

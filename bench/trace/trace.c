@@ -11,7 +11,7 @@ static void *grow_array(void *at, int64_t n, size_t element) {
   return n & (n - 1) ? at : cli_realloc(at, n > 0 ? 2 * n : 1, element);
 }
 
-static int gpu_of(const rs_device *device) { return device->streams->asynchronous ? device->index : TRACE_CPU; }
+static int gpu_of(const rs_device *device) { return device->type == RESHARD_DEVICE_CPU ? TRACE_CPU : device->index; }
 
 static trace_track *find_track(trace *t, const rs_device *device, const void *stream) {
   int gpu = gpu_of(device);
@@ -42,7 +42,7 @@ static int64_t find_record(const trace *t, const rs_event *event) {
 static void begin_step(rs_tracer *tracer, rs_device *device, void *stream, const rs_trace_step *is) {
   trace *t = (trace *)tracer;
   trace_step step = {.is = *is, .from = -1};
-  if (device->streams->asynchronous)
+  if (gpu_of(device) != TRACE_CPU)
     step.timing[0] = record_timing(device, stream);
   pthread_mutex_lock(&t->lock);
   trace_track *track = find_track(t, device, stream);
@@ -68,7 +68,7 @@ static void end_step(rs_tracer *tracer, rs_device *device, void *stream) {
   trace_track *track = find_track(t, device, stream);
   trace_step *step = &t->step[track->open[--track->depth]];
   step->end = now;
-  if (device->streams->asynchronous && step->is.kind != RS_TRACE_RECORD)
+  if (track->gpu != TRACE_CPU && step->is.kind != RS_TRACE_RECORD)
     step->timing[1] = record_timing(device, stream);
   pthread_mutex_unlock(&t->lock);
 }
@@ -89,7 +89,7 @@ static struct trace_gpu *find_gpu(const trace *t, int index) {
 
 void trace_base(trace *t, rs_device *device, void *stream) {
   pthread_mutex_lock(&t->lock);
-  if (device->streams->asynchronous && find_gpu(t, device->index) == NULL) {
+  if (gpu_of(device) != TRACE_CPU && find_gpu(t, device->index) == NULL) {
     t->gpu = grow_array(t->gpu, t->ngpus, sizeof *t->gpu);
     t->gpu[t->ngpus++] = (struct trace_gpu){device->index, device, record_timing(device, stream)};
   }

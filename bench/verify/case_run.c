@@ -69,7 +69,7 @@ static bool create_stream(case_context *l, int64_t rank) {
   case_rank *s = &l->rank[rank];
   const session *given = l->runner->fixed.session;
   rs_device *device = given != NULL ? session_device(given, rank - l->first) : NULL;
-  if (device == NULL || !device->streams->asynchronous)
+  if (device == NULL || device->type == RESHARD_DEVICE_CPU)
     return true;
   s->device = device;
   reshard_status status = device->streams->create(device, &s->stream);

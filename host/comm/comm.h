@@ -119,8 +119,10 @@ reshard_status rs_comm_error_ended(void);
 
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
-  atomic_fetch_add_explicit(&comm->received_bytes, bytes, memory_order_relaxed);
-  atomic_fetch_add_explicit(&comm->received_messages, messages, memory_order_relaxed);
+  if (bytes > 0)
+    atomic_fetch_add_explicit(&comm->received_bytes, bytes, memory_order_relaxed);
+  if (messages > 0)
+    atomic_fetch_add_explicit(&comm->received_messages, messages, memory_order_relaxed);
 }
 
 #endif

@@ -110,7 +110,8 @@ typedef struct rs_device_memory {
   reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
 } rs_device_memory;
 
-/* Streams and events. On a device without them (the CPU) both are NULL, and all of this does nothing and succeeds. */
+/* Streams and events. On a device without them (the CPU) both are NULL, and all of this does nothing and succeeds. So
+ * callers ask for `asynchronous` only to tell the user, to choose another algorithm, or to keep what is read later. */
 typedef struct rs_device_streams {
   bool asynchronous; /* work goes on in streams after a call returned: there are streams */
   /* Side streams: non-blocking with respect to the default stream. */

@@ -29,6 +29,12 @@ static inline void rs_trace_begin(rs_device *device, void *stream, const rs_trac
   if (device->tracer != NULL)
     device->tracer->begin(device->tracer, device, stream, step);
 }
+/* Begins work. Nothing is written to memory without a tracer: it counts in an empty execute. */
+static inline void rs_trace_work(rs_device *device, void *stream, const char *name, int64_t rank, int64_t round,
+                                 int64_t bytes) {
+  if (device->tracer != NULL)
+    rs_trace_begin(device, stream, &(rs_trace_step){RS_TRACE_WORK, name, NULL, rank, round, bytes});
+}
 static inline void rs_trace_end(rs_device *device, void *stream) {
   if (device->tracer != NULL)
     device->tracer->end(device->tracer, device, stream);

@@ -1,7 +1,7 @@
 /* Placements as text. */
 #include "dtensor/dtensor.h"
 
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <string.h>
 

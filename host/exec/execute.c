@@ -59,7 +59,7 @@ static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const 
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
   rs_execution x = {.n = n, .t = t};
-  return t[0]->comm->device->streams->asynchronous ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
+  return t[0]->on_streams ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
 }
 
 /* Runs when all ranks of the process have come with threads of their own. */
@@ -76,11 +76,11 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
   rs_device *device = t->comm->device;
-  if (!device->streams->asynchronous) /* until it returns: the thread waits for the others, or does the work */
-    rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, t->comm->rank, -1, -1});
+  if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
+    rs_trace_work(device, NULL, "execute", t->comm->rank, -1, -1);
   rs_gate_come(&t->gate, stream);
   reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
-  if (!device->streams->asynchronous)
+  if (!t->on_streams)
     rs_trace_end(device, NULL);
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
   return status;

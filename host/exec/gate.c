@@ -8,12 +8,12 @@ static rs_device *first_device(const rs_gate *gate) { return gate->comm->lane_de
 
 reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
   rs_gate made = {.comm = comm};
-  if (comm->locals == 1 || !comm->device->streams->asynchronous)
+  if (comm->locals == 1)
     return RESHARD_SUCCESS;
   reshard_status status = comm->device->streams->event_create(comm->device, &made.came);
   if (status == RESHARD_SUCCESS)
     status = first_device(&made)->streams->event_create(first_device(&made), &made.done);
-  if (status != RESHARD_SUCCESS)
+  if (status != RESHARD_SUCCESS || made.came == NULL)
     rs_gate_destroy(&made);
   else
     *gate = made;

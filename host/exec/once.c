@@ -85,7 +85,7 @@ static reshard_status execute_by_transfer(reshard_plan plan, reshard_comm comm, 
   RS_TRY(reshard_transfer_create(plan, comm, arrays, &options, &transfer));
   reshard_status status = reshard_execute(transfer, stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
-    bool streams = comm->device->streams->asynchronous;
+    bool streams = transfer->on_streams;
     if (status == RESHARD_SUCCESS ||
         !streams) /* else the others would take what this rank tells them for what it has not given */
       status = rs_agree(comm, status);

@@ -139,7 +139,8 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
                                .packed = t->path->packs,
                                .lanes = comm->lanes,
                                .number = comm->lane};
-  if (!comm->device->streams->asynchronous)
+  t->on_streams = comm->device->streams->asynchronous;
+  if (!t->on_streams)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
   RS_TRY(rs_gate_create(comm, &t->gate));

@@ -30,6 +30,7 @@ struct reshard_transfer_s {
   reshard_plan plan;       /* borrowed */
   reshard_comm comm;       /* borrowed */
   const rs_path_ops *path; /* all ranks have the same */
+  bool on_streams;         /* the device has streams, to which execute gives the work; else it does the work at once */
   void *user_workspace;    /* borrowed */
   size_t user_workspace_bytes;
   reshard_collective_use use;

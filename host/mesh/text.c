@@ -1,7 +1,7 @@
 /* Meshes and their dims as text. The grammar, and the functions that read it, are those of layout strings. */
 #include "mesh/mesh.h"
 
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -162,7 +162,7 @@ static reshard_status prepare_sync(sync *s) {
   RS_TRY(rs_alloc((void *)&s->strides, s->n, sizeof *s->strides));
   for (int64_t i = 0; i < s->n; i++) {
     const reshard_tensor_info *info = &l->tensors[s->order[i]]->info;
-    s->pointers[i] = info->data;
+    s->pointers[i] = rs_tensor_data(l->tensors[s->order[i]]);
     s->strides[i] = info->contiguous ? NULL : info->strides;
   }
   reshard_entry *entries;

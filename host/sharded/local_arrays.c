@@ -74,10 +74,10 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
 /* --- Filling ----------------------------------------------------------------------------------------------------- */
 
 /* Fills contiguous elements: copies the first, then doubles what is filled. */
-static reshard_status fill_array(rs_device *device, const reshard_tensor_info *info, const char *element,
-                                 bool bytes_alike, void *stream) {
-  size_t width = reshard_dtype_size(info->dtype), bytes = (size_t)info->elements * width;
-  char *data = info->data;
+static reshard_status fill_array(rs_device *device, reshard_tensor array, const char *element, bool bytes_alike,
+                                 void *stream) {
+  size_t width = reshard_dtype_size(array->info.dtype), bytes = (size_t)array->info.elements * width;
+  char *data = rs_tensor_data(array);
   if (bytes_alike)
     return device->memory->memset(device, data, *element, bytes, stream);
   RS_TRY(device->memory->memcpy(device, data, element, width, stream));
@@ -92,7 +92,7 @@ static reshard_status fill_arrays(rs_device *device, const rs_local_arrays *loca
                                   bool bytes_alike, void *stream) {
   for (int64_t i = 0; i < local->n; i++)
     if (local->arrays[i]->info.elements > 0)
-      RS_TRY(fill_array(device, &local->arrays[i]->info, element, bytes_alike, stream));
+      RS_TRY(fill_array(device, local->arrays[i], element, bytes_alike, stream));
   return RESHARD_SUCCESS;
 }
 
@@ -152,10 +152,10 @@ static reshard_status check_arrays(const char *what, reshard_layout layout, int6
       continue;
     const reshard_tensor_info *info = &tensors[i]->info;
     RS_TRY(rs_tensor_ready(name, tensors[i])); /* a flat piece needs its memory */
-    if (!info->contiguous || (end != NULL && info->data != end))
+    if (!info->contiguous || (end != NULL && rs_tensor_data(tensors[i]) != end))
       return rs_error(RESHARD_ERROR_INVALID, "%s %s: the boxes of a flat piece lie end to end", name,
                       info->contiguous ? "does not follow the one before it in memory" : "is not contiguous");
-    end = (const char *)info->data + info->elements * (int64_t)reshard_dtype_size(dtype);
+    end = (const char *)rs_tensor_data(tensors[i]) + info->elements * (int64_t)reshard_dtype_size(dtype);
   }
   return RESHARD_SUCCESS;
 }

@@ -230,7 +230,7 @@ static int64_t list_buffers(const rs_local_arrays *local, int64_t rank, void **p
   int64_t n = rs_layout_buffers(local->layout, rank);
   for (int64_t b = 0; b < n; b++) { /* the first of several arrays is at the begin of its buffer */
     reshard_tensor array = b < local->n ? local->arrays[b] : NULL;
-    pointers[b] = array != NULL ? array->info.data : NULL;
+    pointers[b] = array != NULL ? rs_tensor_data(array) : NULL;
     strides[b] = array != NULL && !array->info.contiguous ? array->info.strides : NULL;
     *strided |= strides[b] != NULL;
   }

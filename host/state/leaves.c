@@ -109,7 +109,7 @@ static rs_view array_view(const rs_state_leaf *leaf, int64_t a) {
     return view;
   int64_t width = (int64_t)reshard_dtype_size(tensor->info.dtype), step = width;
   bool pinned = tensor->info.device_type != RESHARD_DEVICE_CPU;
-  view.at = pinned ? rs_pinned_buffers_at(leaf, a) : tensor->info.data;
+  view.at = pinned ? rs_pinned_buffers_at(leaf, a) : rs_tensor_data(tensor);
   for (int d = tensor->info.ndim - 1; d >= 0; d--) {
     view.strides[d] = pinned ? step : tensor->info.strides[d] * width;
     step *= rs_max(1, tensor->info.shape[d]);
@@ -145,7 +145,7 @@ static int compare_spans(const void *a, const void *b) {
 }
 
 static span array_span(reshard_tensor tensor, int64_t leaf) {
-  span s = {(uintptr_t)tensor->info.data, (uintptr_t)tensor->info.data, leaf};
+  span s = {(uintptr_t)rs_tensor_data(tensor), (uintptr_t)rs_tensor_data(tensor), leaf};
   size_t element = reshard_dtype_size(tensor->info.dtype), last = 0;
   for (int d = 0; d < tensor->info.ndim; d++) {
     if (tensor->info.shape[d] == 0)

@@ -88,7 +88,7 @@ reshard_status rs_pinned_buffers_open(reshard_sharder sharder, void *stream, int
   for (int64_t i = 0; i < leaves->all.n; i++)
     if (leaves->all.at[i].batch >= 0)
       leaves->all.at[i].pinned =
-          (char *)b->half[leaves->all.at[i].batch % 2]->info.data + (uintptr_t)leaves->all.at[i].pinned;
+          (char *)rs_tensor_data(b->half[leaves->all.at[i].batch % 2]) + (uintptr_t)leaves->all.at[i].pinned;
   return rs_pinned_buffers_wait(b); /* the host may touch what an earlier owner's copies used */
 }
 
@@ -108,6 +108,7 @@ static reshard_status copy_strided(const rs_pinned_buffers *b, reshard_tensor ar
   rs_storage_pool *pool;
   rs_block *dense;
   rs_copies copies = {0};
+  void *data = rs_tensor_data(array);
   RS_TRY(rs_device_pool(b->device, &pool));
   RS_TRY(rs_storage_pool_alloc(pool, (size_t)(info->elements * width), b->stream, &dense));
   for (int d = info->ndim - 1; d >= 0; d--) {
@@ -115,8 +116,8 @@ static reshard_status copy_strided(const rs_pinned_buffers *b, reshard_tensor ar
     axes[d] = (rs_axis){info->shape[d], out ? strided : step, out ? step : strided};
     step *= info->shape[d];
   }
-  reshard_status status = rs_copies_add(&copies, out ? info->data : dense->memory, out ? dense->memory : info->data,
-                                        (int32_t)width, info->ndim, axes);
+  reshard_status status =
+      rs_copies_add(&copies, out ? data : dense->memory, out ? dense->memory : data, (int32_t)width, info->ndim, axes);
   if (status == RESHARD_SUCCESS && !out)
     status = device->memory->memcpy(device, dense->memory, host, (size_t)step, b->stream);
   if (status == RESHARD_SUCCESS)
@@ -131,9 +132,10 @@ static reshard_status copy_strided(const rs_pinned_buffers *b, reshard_tensor ar
 static reshard_status copy_array(const rs_pinned_buffers *b, reshard_tensor array, char *host, bool out) {
   rs_device *device = b->device->device;
   size_t bytes = (size_t)array->info.elements * reshard_dtype_size(array->info.dtype);
+  void *data = rs_tensor_data(array);
   if (!array->info.contiguous)
     return copy_strided(b, array, host, out);
-  return device->memory->memcpy(device, out ? host : array->info.data, out ? array->info.data : host, bytes, b->stream);
+  return device->memory->memcpy(device, out ? host : data, out ? data : host, bytes, b->stream);
 }
 
 reshard_status rs_pinned_buffers_copy(const rs_pinned_buffers *b, int64_t batch, bool out) {

@@ -124,14 +124,15 @@ static void delete_older(rs_dl_managed *self) { release_exported(self->owner); }
 static void delete_newer(rs_dl_versioned *self) { release_exported(self->owner); }
 
 /* Describes a tensor. The address is that of the first element: other programs are known to ignore byte_offset. */
-static rs_dl_tensor describe_tensor(exported *g, const reshard_tensor_info *info) {
+static rs_dl_tensor describe_tensor(exported *g, reshard_tensor tensor) {
+  const reshard_tensor_info *info = &tensor->info;
   bool cuda = info->device_type == RESHARD_DEVICE_CUDA;
   int i = 0;
   while (dtypes[i].dtype != info->dtype) /* all of ours are in the list */
     i++;
   memcpy(g->shape, info->shape, sizeof g->shape);
   memcpy(g->strides, info->strides, sizeof g->strides);
-  return (rs_dl_tensor){.data = info->elements > 0 ? info->data : NULL,
+  return (rs_dl_tensor){.data = info->elements > 0 ? rs_tensor_data(tensor) : NULL,
                         .device_type = cuda ? RS_DL_CUDA : RS_DL_CPU,
                         .device_index = info->device_index,
                         .ndim = info->ndim,
@@ -160,10 +161,9 @@ reshard_status reshard_tensor_to_dlpack(reshard_tensor tensor, int versioned, vo
                                          .owner = g,
                                          .deleter = delete_newer,
                                          .flags = tensor->storage->read_only ? RS_DL_READ_ONLY : 0,
-                                         .tensor = describe_tensor(g, &tensor->info)};
+                                         .tensor = describe_tensor(g, tensor)};
   else
-    g->managed.older =
-        (rs_dl_managed){.tensor = describe_tensor(g, &tensor->info), .owner = g, .deleter = delete_older};
+    g->managed.older = (rs_dl_managed){.tensor = describe_tensor(g, tensor), .owner = g, .deleter = delete_older};
   *managed = &g->managed;
   return RESHARD_SUCCESS;
 }

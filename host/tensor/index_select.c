@@ -179,9 +179,9 @@ static reshard_status find_device(reshard_tensor src, reshard_tensor index, resh
 
 static reshard_status check_selection(reshard_tensor src, int dim, reshard_tensor index, reshard_tensor dst,
                                       selection *s) {
-  s->src = src->info;
-  s->dst = dst->info;
-  s->index = index->info;
+  (void)reshard_tensor_get_info(src, &s->src);
+  (void)reshard_tensor_get_info(dst, &s->dst);
+  (void)reshard_tensor_get_info(index, &s->index);
   RS_TRY(check_dim(s, dim));
   RS_TRY(check_shapes(s));
   return check_memory(s);
@@ -221,7 +221,7 @@ reshard_status reshard_index_select_async(reshard_tensor src, int dim, reshard_t
     return rs_error_null("reshard_index_select", "fault");
   RS_TRY(find_device(src, index, dst, stream, &device));
   RS_TRY(check_fault_tensor(fault, dst, stream));
-  s.fault = fault->info;
+  (void)reshard_tensor_get_info(fault, &s.fault);
   RS_TRY(check_selection(src, dim, index, dst, &s));
   if (device != NULL) {
     const rs_select select = make_select(&s);

@@ -1,4 +1,4 @@
-/* Storage: memory, and the tensors over it.
+/* Storage: memory with a count of the tensors over it.
  *
  * A pool's memory is a block with the streams that use it; freeing it names a stream after which it is free, and the
  * pool does the rest. So nothing here records or waits, and storage that is freed and allocated again costs what the
@@ -16,7 +16,6 @@ static reshard_status new_storage(reshard_device device, rs_storage **storage) {
   rs_storage *s = *storage;
   atomic_init(&s->references, 1);
   atomic_init(&s->exported, 0);
-  pthread_mutex_init(&s->lock, NULL);
   s->device = reshard_device_retain(device);
   if (device != NULL) {
     s->type = device->device->type;
@@ -66,57 +65,7 @@ void rs_storage_release(rs_storage *s) {
   else if (s->release != NULL)
     s->release(s->user, s->memory);
   reshard_device_release(s->device);
-  pthread_mutex_destroy(&s->lock);
   free(s);
-}
-
-/* --- Its tensors ------------------------------------------------------------------------------------------------- */
-
-/* Bytes of the storage up to the end of a tensor's last element. */
-static size_t end_offset(reshard_tensor t) {
-  return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->reach;
-}
-
-/* Storage that is allocated again may be too small for a view that was made before. */
-static void update_data(const rs_storage *s, reshard_tensor t) {
-  t->info.storage_bytes = s->bytes;
-  t->info.data = s->memory;
-  if (s->memory != NULL && t->info.elements > 0)
-    t->info.data = end_offset(t) <= s->bytes ? (char *)s->memory + end_offset(t) - t->reach : NULL;
-}
-
-void rs_storage_attach(rs_storage *s, reshard_tensor t) {
-  pthread_mutex_lock(&s->lock);
-  t->before = NULL;
-  t->after = s->tensors;
-  if (t->after != NULL)
-    t->after->before = t;
-  s->tensors = t;
-  update_data(s, t);
-  pthread_mutex_unlock(&s->lock);
-}
-
-void rs_storage_detach(rs_storage *s, reshard_tensor t) {
-  pthread_mutex_lock(&s->lock);
-  if (t->after != NULL)
-    t->after->before = t->before;
-  if (t->before != NULL)
-    t->before->after = t->after;
-  else
-    s->tensors = t->after;
-  pthread_mutex_unlock(&s->lock);
-}
-
-/* By one of them. Where it is alone there is nothing to lock: only through it could another one be made. */
-static void update_all_data(rs_storage *s, reshard_tensor one) {
-  if (atomic_load_explicit(&s->references, memory_order_acquire) == 1) {
-    update_data(s, one);
-    return;
-  }
-  pthread_mutex_lock(&s->lock);
-  for (reshard_tensor t = s->tensors; t != NULL; t = t->after)
-    update_data(s, t);
-  pthread_mutex_unlock(&s->lock);
 }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------ */
@@ -166,9 +115,24 @@ reshard_status rs_storage_use(rs_storage *s, void *stream) {
 
 /* --- Of a tensor ------------------------------------------------------------------------------------------------- */
 
+/* Bytes of the storage up to the end of the last element. */
+static size_t end_offset(reshard_tensor t) {
+  return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->reach;
+}
+
+void *rs_tensor_data(reshard_tensor t) {
+  const rs_storage *s = t->storage;
+  size_t end = end_offset(t);
+  if (end == 0)
+    return s->memory;
+  return end <= s->bytes ? (char *)s->memory + end - t->reach : NULL;
+}
+
+int reshard_data_allocated(reshard_tensor t) { return t != NULL && end_offset(t) <= t->storage->bytes; }
+
 reshard_status rs_tensor_ready(const char *what, reshard_tensor t) {
   char shape[RS_SHAPE_TEXT];
-  if (t->info.data != NULL || t->info.elements == 0)
+  if (reshard_data_allocated(t))
     return RESHARD_SUCCESS;
   rs_shape_text(shape, t->info.ndim, t->info.shape);
   if (t->storage->bytes == 0)
@@ -251,7 +215,6 @@ reshard_status reshard_storage_alloc(reshard_tensor t, size_t bytes, void *strea
                       bytes, rs_shape_text(shape, t->info.ndim, t->info.shape), end_offset(t));
     RS_TRY(check_pool(call, t->storage, stream));
     RS_TRY(rs_storage_alloc(t->storage, bytes, stream));
-    update_all_data(t->storage, t);
   }
   if (allocated != NULL)
     *allocated = !already;
@@ -267,7 +230,6 @@ reshard_status reshard_storage_free(reshard_tensor t, void *stream, int *freed) 
     RS_TRY(check_free(call, t));
     RS_TRY(check_pool(call, t->storage, stream));
     rs_storage_free(t->storage, stream);
-    update_all_data(t->storage, t);
   }
   if (freed != NULL)
     *freed = !already;
@@ -279,5 +241,3 @@ reshard_status reshard_storage_record_use(reshard_tensor t, void *stream) {
   RS_TRY(check_stream(call, t, stream));
   return rs_tensor_use(call, t, stream);
 }
-
-int reshard_data_allocated(reshard_tensor t) { return t != NULL && (t->info.data != NULL || t->info.elements == 0); }

@@ -1,5 +1,5 @@
-/* Memory of tensors. It belongs to a device's pool, in the order of streams; to the C library, for plain memory of the
- * CPU; or to a caller, from whom it is borrowed. */
+/* Memory of tensors, which ask it where they are. It belongs to a device's pool, in the order of streams; to the C
+ * library, for plain memory of the CPU; or to a caller, from whom it is borrowed. */
 #ifndef RS_TENSOR_STORAGE_H
 #define RS_TENSOR_STORAGE_H
 
@@ -8,13 +8,9 @@
 
 #include <reshard/tensor.h>
 
-#include <pthread.h>
-
 typedef struct rs_storage {
   atomic_int references;    /* tensors over it, and exported managed tensors: */
   atomic_int exported;      /* these alone; their readers know the address, so that the memory stays */
-  pthread_mutex_t lock;     /* of the list of tensors, which threads may make and release at once */
-  reshard_tensor tensors;   /* over it; the newest first */
   reshard_device device;    /* retained; NULL: memory without a handle */
   rs_storage_pool *pool;    /* of the device, for its own memory or for pinned one of the host; NULL: of no pool */
   reshard_device_type type; /* who can read it */
@@ -38,10 +34,6 @@ rs_storage *rs_storage_retain(rs_storage *storage);
 /* The last one frees the memory in the order of the stream that it was allocated on, after recorded uses. NULL is
  * allowed. */
 void rs_storage_release(rs_storage *storage);
-
-/* Attaches a tensor: its data follows the storage, now and whenever that changes, until it is detached. */
-void rs_storage_attach(rs_storage *storage, reshard_tensor tensor);
-void rs_storage_detach(rs_storage *storage, reshard_tensor tensor);
 
 /* Allocates memory for storage that has none, in the order of stream; nothing for 0 bytes. */
 reshard_status rs_storage_alloc(rs_storage *storage, size_t bytes, void *stream);

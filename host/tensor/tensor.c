@@ -86,7 +86,6 @@ reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *inf
   made->info.offset = offset;
   made->info.device_type = storage->type;
   made->info.device_index = storage->index;
-  rs_storage_attach(storage, made);
   *tensor = made;
   return RESHARD_SUCCESS;
 }
@@ -187,7 +186,6 @@ reshard_tensor reshard_tensor_retain(reshard_tensor tensor) {
 void reshard_tensor_release(reshard_tensor tensor) {
   if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
     return;
-  rs_storage_detach(tensor->storage, tensor);
   rs_storage_release(tensor->storage);
   free(tensor);
 }
@@ -196,6 +194,8 @@ reshard_status reshard_tensor_get_info(reshard_tensor tensor, reshard_tensor_inf
   if (tensor == NULL || info == NULL)
     return rs_error_null("reshard_tensor_get_info", tensor == NULL ? "tensor" : "info");
   *info = tensor->info;
+  info->data = rs_tensor_data(tensor);
+  info->storage_bytes = tensor->storage->bytes;
   return RESHARD_SUCCESS;
 }
 
@@ -206,10 +206,11 @@ const char *rs_device_text(char buffer[RS_DEVICE_TEXT], reshard_device_type type
   return buffer;
 }
 
-reshard_status rs_tensor_list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst) {
+reshard_status rs_tensor_list_cast(rs_casts *casts, reshard_tensor src, reshard_tensor dst) {
+  const reshard_tensor_info *from = &src->info, *to = &dst->info;
   rs_axis axes[RESHARD_MAX_DIMS];
-  int64_t from = (int64_t)reshard_dtype_size(src->dtype), to = (int64_t)reshard_dtype_size(dst->dtype);
-  for (int d = 0; d < src->ndim; d++)
-    axes[d] = (rs_axis){src->shape[d], src->strides[d] * from, dst->strides[d] * to};
-  return rs_casts_add(casts, src->data, dst->data, src->dtype, dst->dtype, src->ndim, axes);
+  int64_t read = (int64_t)reshard_dtype_size(from->dtype), written = (int64_t)reshard_dtype_size(to->dtype);
+  for (int d = 0; d < from->ndim; d++)
+    axes[d] = (rs_axis){from->shape[d], from->strides[d] * read, to->strides[d] * written};
+  return rs_casts_add(casts, rs_tensor_data(src), rs_tensor_data(dst), from->dtype, to->dtype, from->ndim, axes);
 }

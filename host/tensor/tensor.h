@@ -6,13 +6,15 @@
 
 struct reshard_tensor_s {
   atomic_int references;
-  atomic_bool flattened; /* FSDP's mark: the one thing that may change while the tensor is shared */
-  /* Always right, with its data: storage that is freed or allocated updates all tensors over it. */
-  reshard_tensor_info info;
-  size_t reach;                 /* bytes from the first element to the end of the last one; 0 without elements */
-  rs_storage *storage;          /* retained */
-  reshard_tensor before, after; /* in the storage's list */
+  atomic_bool flattened;    /* FSDP's mark: the one thing that may change while the tensor is shared */
+  reshard_tensor_info info; /* without data and storage_bytes, which are the storage's to say */
+  size_t reach;             /* bytes from the first element to the end of the last one; 0 without elements */
+  rs_storage *storage;      /* retained */
 };
+
+/* Address of the first element now. NULL where the storage is freed, or was allocated again and ends before the tensor
+ * does; may be NULL for a tensor without elements. */
+void *rs_tensor_data(reshard_tensor tensor);
 
 /* Fills in *info from a shape and strides (NULL: contiguous), all but what the storage says, and *reach. call begins
  * the errors. Extents of 0 count as 1, and strides of dims of extent 1 count, too. So every product that a user of the
@@ -43,6 +45,6 @@ reshard_device rs_tensor_device(reshard_tensor tensor);
 #define RS_DEVICE_TEXT 16
 const char *rs_device_text(char buffer[RS_DEVICE_TEXT], reshard_device_type type, int index);
 /* Lists the cast of a tensor's elements into a tensor of the same shape. */
-reshard_status rs_tensor_list_cast(rs_casts *casts, const reshard_tensor_info *src, const reshard_tensor_info *dst);
+reshard_status rs_tensor_list_cast(rs_casts *casts, reshard_tensor src, reshard_tensor dst);
 
 #endif

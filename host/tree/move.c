@@ -89,7 +89,7 @@ static reshard_status keep_source(rs_move *m, reshard_tensor src) {
     return RESHARD_SUCCESS;
   }
   m->after |= !m->sources_ready;
-  bool streamed = src->storage->block != NULL && owner->device->streams->asynchronous;
+  bool streamed = src->storage->block != NULL && owner->device->type == m->gpu->device->type;
   if (!streamed && src->info.device_type == RESHARD_DEVICE_CPU) {
     RS_TRY(rs_deferred_release_add(m->kept, release_tensor, NULL, src));
     reshard_tensor_retain(src);

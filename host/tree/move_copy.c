@@ -110,7 +110,8 @@ static reshard_status pack_tensor(packer *p, reshard_tensor src, char *dst) {
     }
     for (int64_t at = 0; at < n; at += step) {
       int64_t part = rs_min(step, n - at), along = info->ndim == 0 ? 0 : at * info->strides[dim];
-      RS_TRY(pack_box(p, (const char *)info->data + (offset + along) * width, dst, info, dim, part, part * inner));
+      RS_TRY(pack_box(p, (const char *)rs_tensor_data(src) + (offset + along) * width, dst, info, dim, part,
+                      part * inner));
       dst += part * inner;
     }
   }
@@ -128,7 +129,7 @@ static reshard_status send_pageable(const rs_move *m) {
   status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < m->entries.n && status == RESHARD_SUCCESS; i++)
     if (rs_tensor_pageable(m->entries.at[i].src))
-      status = pack_tensor(&p, m->entries.at[i].src, m->entries.at[i].dst->info.data);
+      status = pack_tensor(&p, m->entries.at[i].src, rs_tensor_data(m->entries.at[i].dst));
   if (status == RESHARD_SUCCESS)
     status = send_piece(&p);
   if (p.piece != NULL)
@@ -150,11 +151,12 @@ static reshard_status prepare_temporary(const rs_move *m, rs_move_entry *moved, 
   RS_TRY(rs_device_pool(m->gpu, &pool));
   if (is_outgoing(m)) {
     RS_TRY(rs_storage_pool_alloc(pool, rs_tensor_nbytes(moved->src), m->side, &moved->temporary));
-    return add_boxes(copies, info->data, moved->temporary->memory, info, 0, info->ndim == 0 ? 1 : info->shape[0]);
+    return add_boxes(copies, rs_tensor_data(moved->src), moved->temporary->memory, info, 0,
+                     info->ndim == 0 ? 1 : info->shape[0]);
   }
   RS_TRY(rs_storage_pool_alloc(pool, moved->src->reach, m->side, &moved->temporary));
-  RS_TRY(copy_to(m, moved->temporary->memory, info->data, moved->src->reach));
-  return add_boxes(copies, moved->temporary->memory, moved->dst->info.data, info, 0,
+  RS_TRY(copy_to(m, moved->temporary->memory, rs_tensor_data(moved->src), moved->src->reach));
+  return add_boxes(copies, moved->temporary->memory, rs_tensor_data(moved->dst), info, 0,
                    info->ndim == 0 ? 1 : info->shape[0]);
 }
 
@@ -169,8 +171,8 @@ static reshard_status send_rest(const rs_move *m) {
     const rs_move_entry *moved = &m->entries.at[i];
     if (!is_outgoing(m) && (rs_tensor_pageable(moved->src) || !moved->src->info.contiguous))
       continue; /* staged, or copied already */
-    const void *src = moved->temporary != NULL ? moved->temporary->memory : moved->src->info.data;
-    status = copy_to(m, moved->dst->info.data, src, rs_tensor_nbytes(moved->src));
+    const void *src = moved->temporary != NULL ? moved->temporary->memory : rs_tensor_data(moved->src);
+    status = copy_to(m, rs_tensor_data(moved->dst), src, rs_tensor_nbytes(moved->src));
   }
   rs_copies_free(&copies);
   return status;

@@ -53,14 +53,15 @@ const char *rs_float_text(char buffer[RS_FLOAT_TEXT], double value) {
 
 /* --- One node ------------------------------------------------------------------------------------------------- */
 
-static void draw_tensor(rs_text *out, const reshard_tensor_info *info) {
+static void draw_tensor(rs_text *out, reshard_tensor tensor) {
+  const reshard_tensor_info *info = &tensor->info;
   char shape[RS_SHAPE_TEXT];
   rs_text_add(out, "tensor %s %s", reshard_dtype_string(info->dtype), rs_shape_text(shape, info->ndim, info->shape));
   if (info->device_type == RESHARD_DEVICE_CUDA)
     rs_text_add(out, " on cuda:%d", info->device_index);
   if (info->requires_grad)
     rs_text_add(out, " requires_grad");
-  if (info->data == NULL && info->elements > 0)
+  if (!reshard_data_allocated(tensor))
     rs_text_add(out, " freed");
 }
 
@@ -108,7 +109,7 @@ static void draw_node(rs_text *out, reshard_tree node) {
     draw_numbers(out, "sorted", form->order, form->sizes[0]);
     draw_numbers(out, "unsorted", form->back, form->sizes[0]);
     break;
-  case RESHARD_TREE_TENSOR: draw_tensor(out, &node->tensor->info); break;
+  case RESHARD_TREE_TENSOR: draw_tensor(out, node->tensor); break;
   case RESHARD_TREE_OPAQUE: draw_value(out, node); break;
   case RESHARD_TREE_BYTES: draw_bytes(out, node->bytes, node->size); break;
   case RESHARD_TREE_INT: rs_text_add(out, "%lld", (long long)node->integer); break;

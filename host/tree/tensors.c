@@ -17,8 +17,8 @@ typedef struct tensor_mapping {
 } tensor_mapping;
 
 /* Maps a tensor; *became NULL where it stays. */
-static reshard_status map_tensor(tensor_mapping *m, const char *path, const reshard_tensor *slot,
-                                 reshard_tensor *became) {
+static inline reshard_status map_tensor(tensor_mapping *m, const char *path, const reshard_tensor *slot,
+                                        reshard_tensor *became) {
   int64_t number = -1, before = m->results.n;
   bool shared = atomic_load_explicit(&(*slot)->references, memory_order_relaxed) > 1;
   *became = NULL;

@@ -188,7 +188,7 @@ static void free_leaf(reshard_tree leaf) {
 static void free_container(reshard_tree node, reshard_tree *dead) {
   for (int64_t i = 0; i < node->children.n; i++) {
     reshard_tree child = node->children.at[i];
-    if (!drop_reference(child))
+    if (rs_node_shared(child) && !drop_reference(child)) /* the only reference needs no atomic change */
       continue;
     if (!rs_node_is_container(child)) {
       free_leaf(child);

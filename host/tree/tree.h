@@ -59,9 +59,9 @@ static inline bool rs_key_is_int(const rs_name *key) {
 }
 /* Characters of a name. */
 static inline size_t rs_key_length(const rs_name *key) { return key->size - rs_key_is_int(key); }
-/* The node may be at several places of a finished tree. Each place has a reference. */
+/* The node may be at several places of a finished tree. Each place has a reference. Acquires: the only one may free. */
 static inline bool rs_node_shared(reshard_tree node) {
-  return atomic_load_explicit(&node->references, memory_order_relaxed) > 1;
+  return atomic_load_explicit(&node->references, memory_order_acquire) > 1;
 }
 /* The value of an opaque leaf of this type, else NULL. */
 static inline void *rs_node_value(reshard_tree node, const reshard_tree_type *type) {

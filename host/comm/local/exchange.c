@@ -121,6 +121,6 @@ reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_
   rs_device *device = turns[0].comm->device;
   int64_t nlinks = 0;
   RS_TRY(pair_messages(team, n, turns, &nlinks));
-  return device->streams->asynchronous ? exchange_on_streams(team, n, turns, total_bytes)
-                                       : exchange_on_cpu(team, device, nlinks, total_bytes);
+  return device->work->relay != NULL ? exchange_on_cpu(team, device, nlinks, total_bytes)
+                                     : exchange_on_streams(team, n, turns, total_bytes);
 }

@@ -25,9 +25,15 @@ static reshard_status add_use(rs_pool_block *block, rs_pool_stream *stream) {
   return RESHARD_SUCCESS;
 }
 
+/* True for the handle of a block's stream, as on the CPU, where all are NULL. Needs no lock: the caller has the block,
+ * and with it the stream. */
+static bool is_home(const rs_pool_stream *stream, const void *handle) {
+  return stream->handle == handle && stream->thread.place == NULL && !stream->ended;
+}
+
 reshard_status rs_storage_pool_use(rs_storage_pool *pool, rs_block *block, void *handle) {
   rs_pool_stream *stream;
-  if (block == NULL || block->memory == NULL || !pool->device->streams->asynchronous)
+  if (block == NULL || block->memory == NULL || is_home(pool_block_of(block)->stream, handle))
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = rs_pool_stream_of(pool, handle, &stream);
@@ -149,7 +155,7 @@ void rs_storage_pool_drop(rs_storage_pool *pool, rs_block *block) {
 
 reshard_status rs_storage_pool_forget(rs_storage_pool *pool, void *handle) {
   rs_pool_stream *stream;
-  if (!pool->device->streams->asynchronous)
+  if (handle == NULL) /* lives as long as the device */
     return RESHARD_SUCCESS;
   pthread_mutex_lock(&pool->mutex);
   reshard_status status = rs_pool_stream_of(pool, handle, &stream);

@@ -235,7 +235,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
   int64_t n = sending ? p->nsends : p->nreceives, made = 0, count = count_parts(messages, n, r->number);
   rs_part **parts = sending ? &r->sends : &r->receives;
   rs_slot **slots = sending ? &r->send_slots : &r->receive_slots;
-  bool together = p->transfer->comm->device->streams->asynchronous;
+  bool together = p->transfer->on_streams;
   RS_TRY(rs_alloc(parts, count, sizeof **parts));
   *(sending ? &r->nsends : &r->nreceives) = count;
   for (int64_t i = 0; i < count; i++)
@@ -261,7 +261,7 @@ static reshard_status make_round(packer *p, int64_t number) {
   rs_binding *b = p->binding;
   if (count_parts(p->sends, p->nsends, number) + count_parts(p->receives, p->nreceives, number) == 0)
     return RESHARD_SUCCESS;
-  int half = p->transfer->comm->device->streams->asynchronous && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
+  int half = p->transfer->on_streams && !p->staging.whole ? (int)(b->nrounds % 2) : 0;
   rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
   *r = (rs_round){.number = number, .collective = p->collective};
   RS_TRY(make_parts(p, true, r, half));
@@ -281,7 +281,7 @@ static void mark_reused(rs_slot *slots, int64_t n, bool *seen) {
 static reshard_status find_reuse(packer *p) {
   rs_binding *b = p->binding;
   bool *seen;
-  if (!p->transfer->comm->device->streams->asynchronous || p->staging.whole)
+  if (!p->transfer->on_streams || p->staging.whole)
     return RESHARD_SUCCESS;
   b->nsent = 2 * p->nsends;
   b->nreceived = 2 * p->nreceives;

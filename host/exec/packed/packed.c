@@ -95,11 +95,11 @@ static reshard_status packed_run(rs_execution *x) {
   memset(t[0]->cursor, 0, (size_t)n * sizeof *t[0]->cursor);
   for (int64_t i = 0; i < n; i++)
     t[0]->programs[i] = t[i]->binding.keep;
-  rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "keep", NULL, -1, -1, -1});
+  rs_trace_work(comm->device, NULL, "keep", -1, -1, -1);
   reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
   rs_trace_end(comm->device, NULL);
   for (int64_t number = 0; status == RESHARD_SUCCESS && rs_packed_next_round(x); number++) {
-    rs_trace_begin(comm->device, NULL, &(rs_trace_step){RS_TRACE_WORK, "round", NULL, -1, number, -1});
+    rs_trace_work(comm->device, NULL, "round", -1, number, -1);
     status = comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes);
     rs_trace_end(comm->device, NULL);
   }

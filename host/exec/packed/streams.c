@@ -50,8 +50,7 @@ static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *str
     rank = x->t[i]->comm->rank;
     ranks++;
   }
-  rs_trace_begin(device, stream,
-                 &(rs_trace_step){RS_TRACE_WORK, names[step], NULL, ranks == 1 ? rank : -1, number, bytes});
+  rs_trace_work(device, stream, names[step], ranks == 1 ? rank : -1, number, bytes);
 }
 
 static void clear_lane(rs_lane *lane, int64_t lanes) {

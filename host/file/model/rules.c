@@ -4,7 +4,7 @@
  * nanoseconds. */
 #include "base/text.h"
 #include "file/ground/file.h"
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <reshard/file.h>
 

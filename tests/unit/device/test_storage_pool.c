@@ -454,6 +454,8 @@ typedef struct thread_case {
   fixture *r;
   uint8_t byte;
   void *memory;
+  rs_block *block; /* of use_on_thread */
+  bool used;
 } thread_case;
 static void on_thread(void *user, int64_t rank) {
   (void)rank;
@@ -466,6 +468,12 @@ static void on_thread(void *user, int64_t rank) {
   queue_write(t->r->q, stream, block->memory, block->bytes, 4096, t->byte);
   queue_check(t->r->q, stream, block->memory, block->bytes, 4096, t->byte);
   rs_storage_pool_free(t->r->pool, block, stream);
+}
+
+static void use_on_thread(void *user, int64_t rank) {
+  (void)rank;
+  thread_case *t = user;
+  t->used = rs_storage_pool_use(t->r->pool, t->block, t->r->device->thread_stream) == RESHARD_SUCCESS;
 }
 
 static void test_thread_streams(void **state) {
@@ -486,17 +494,25 @@ static void test_thread_streams(void **state) {
   assert_calls(&r, 0, 0, 1, 1);
   on_thread(&mine, 0); /* back again: ordered after the other thread by the legacy stream */
   assert_calls(&r, 0, 0, 1, 1);
+  void *stream = r.device->thread_stream;
+  assert_int_equal(rs_storage_pool_alloc(r.pool, 2 * MIB, stream, &other.block), RESHARD_SUCCESS);
+  rank_thread_join(rank_thread_start(use_on_thread, &other));
+  assert_true(other.used);
+  assert_calls(&r, 0, 0, 0, 0);
+  rs_storage_pool_free(r.pool, other.block, stream); /* after the other thread's use */
+  assert_calls(&r, 0, 0, 1, 0);
   close_fixture(&r);
 }
 
 static void test_forget(void **state) {
   (void)state;
   fixture r = open_fixture(0, 0);
-  rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1);
+  rs_block *freed = take_block(&r, 2 * MIB, 0), *held = take_block(&r, 3 * MIB, 0), *used = take_block(&r, 4 * MIB, 1),
+           *kept = take_block(&r, 5 * MIB, 0);
   use(&r, used, 1, 0);
   give_block(&r, freed, 0);
   assert_int_equal(rs_storage_pool_forget(r.pool, r.stream[0]), RESHARD_SUCCESS);
-  assert_calls(&r, 3, 0, 1, 0);
+  assert_calls(&r, 4, 0, 1, 0);
   r.device->streams->destroy(r.device, r.stream[0]); /* what it is given from here on is counted as wrong */
   assert_int_equal(r.device->streams->create(r.device, &r.stream[0]), RESHARD_SUCCESS); /* with the same handle */
   freed = take_block(&r, 2 * MIB, 0);
@@ -507,6 +523,9 @@ static void test_forget(void **state) {
   held = take_block(&r, 3 * MIB, 1);
   used = take_block(&r, 4 * MIB, 1);
   assert_calls(&r, 0, 0, 0, 1);
+  use(&r, kept, 1, 0);
+  rs_storage_pool_drop(r.pool, kept); /* the new one has used it */
+  assert_calls(&r, 0, 0, 1, 0);
   give_block(&r, freed, 0);
   give_block(&r, held, 1);
   give_block(&r, used, 1);

@@ -379,7 +379,7 @@ static void open_body(void *user, int64_t r) {
   const reshard_placement rows = {RESHARD_PLACEMENT_SHARD, 0, 0};
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){15, 40}, &w->arrays[r]);
-  memset(w->arrays[r]->info.data, (int)r + 1, BYTES / 2);
+  memset(rs_tensor_data(w->arrays[r]), (int)r + 1, BYTES / 2);
   if (status == RESHARD_SUCCESS)
     status = reshard_sharded_tensor_from_layout(p->sharders[r], w->rows, &f32, 1, &w->arrays[r], &w->sharded[r]);
   if (status == RESHARD_SUCCESS)
@@ -422,7 +422,7 @@ static void test_collective_use_after_free(void **state) {
       sharded_ranks_run(&p, call_body, &t);
       sharded_ranks_assert(&p, RESHARD_ERROR_INVALID, "the storage of a tensor of shape 15x40 is freed");
       GOOD(reshard_storage_alloc(t.w.arrays[r], BYTES / 2, NULL, NULL));
-      memset(t.w.arrays[r]->info.data, r + 1, BYTES / 2);
+      memset(rs_tensor_data(t.w.arrays[r]), r + 1, BYTES / 2);
       sharded_ranks_run(&p, call_body, &t); /* and now it works */
       sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
       sharded_ranks_run(&p, close_body, &t);
@@ -449,7 +449,7 @@ static void test_life(void **state) {
   reshard_tensor_release(view);
 }
 
-/* Threads make and release views of one storage at the same time; then all are told that it is freed, and is back. */
+/* Threads make and release views of one storage at the same time; then it is freed for all, and is back. */
 static void viewing_body(void *user, int64_t r) {
   reshard_tensor *t = user, view;
   for (int i = 0; i < 500; i++)
@@ -483,7 +483,7 @@ static void busy_body(void *user, int64_t r) {
     if (reshard_tensor_create_on(device, RESHARD_U8, 1, &bytes, NULL, &t) != RESHARD_SUCCESS)
       return;
     for (int again = 0; again < 2; again++) {
-      unsigned char *data = t->info.data;
+      unsigned char *data = rs_tensor_data(t);
       memset(data, (int)r, 64);
       memset(data + bytes - 64, (int)r, 64);
       if (data[0] != r || data[63] != r || data[bytes - 1] != r)

@@ -1,8 +1,8 @@
 /* Contents of a layout string before there is a shape: between parse.c, parse_boxes.c and the constructors. */
-#ifndef RS_LAYOUT_SPEC_H
-#define RS_LAYOUT_SPEC_H
+#ifndef RS_LAYOUT_TEXT_SPEC_H
+#define RS_LAYOUT_TEXT_SPEC_H
 
-#include "layout/scan.h"
+#include "layout/text/scan.h"
 
 #include <reshard/layout.h>
 

@@ -1,7 +1,7 @@
 /* Mesh dims that a layout string names without a size: mesh(fsdp;S0), mesh(fsdp,tp=8;S0,S1). One such dim gets what the
  * ranks leave, so that the same string serves any number of ranks. Where there are several, sizes are put into the text
  * first. */
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <stdlib.h>
 #include <string.h>

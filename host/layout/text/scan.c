@@ -1,4 +1,4 @@
-#include "layout/scan.h"
+#include "layout/text/scan.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Lists of boxes: in the string, RANK:[offset]+[extent] with `;` between; in a file, RANK [offset]+[extent] a line. */
-#include "layout/spec.h"
+#include "layout/text/spec.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Tokens of layout strings and box files, and errors that say where. */
-#ifndef RS_LAYOUT_SCAN_H
-#define RS_LAYOUT_SCAN_H
+#ifndef RS_LAYOUT_TEXT_SCAN_H
+#define RS_LAYOUT_TEXT_SCAN_H
 
 #include "base/base.h"
 

@@ -1,0 +1,291 @@
+/* Cells of a layout, and the arrays of ranks that lie in them: shapes, pieces, holders. */
+#include "layout/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Boxes of the piece of a rank in a flat layout; 0 when it has none. corners has room for 2 * 8 of 16 numbers. */
+#define FLAT_CORNERS (2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS)
+static int flat_arrays(const struct reshard_layout_s *l, int64_t position, int64_t *corners) {
+  if (position < 0 || l->flat_piece == 0 || position > l->elements / l->flat_piece)
+    return 0;
+  int64_t begin = position * l->flat_piece;
+  return rs_flat_boxes(l->ndim, l->shape, begin, rs_min(l->elements, begin + l->flat_piece), corners);
+}
+
+/* Cells of a flat layout are numbered piece by piece, with room for the most boxes that a piece can have. */
+static int64_t flat_stride(const struct reshard_layout_s *l) { return l->ndim > 0 ? 2 * l->ndim : 1; }
+
+int64_t rs_layout_arrays(const struct reshard_layout_s *l, int64_t rank) {
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t first, count;
+    rs_boxes_of_rank(l->boxes, rank, &first, &count);
+    return count;
+  }
+  int64_t position = rs_ranks_find(&l->ranks, rank);
+  if (l->kind != RESHARD_LAYOUT_FLAT)
+    return position >= 0;
+  int64_t corners[FLAT_CORNERS];
+  return flat_arrays(l, position, corners);
+}
+
+int64_t rs_layout_cell(const struct reshard_layout_s *l, int64_t rank, int64_t array) {
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t first, count;
+    rs_boxes_of_rank(l->boxes, rank, &first, &count);
+    return l->boxes->cell_of[l->boxes->by_rank[first + array]];
+  }
+  int64_t position = rs_ranks_find(&l->ranks, rank), cell = 0;
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    return position * flat_stride(l) + array;
+  for (int d = 0; d < l->ndim; d++)
+    for (int c = 0; c < l->dim[d].ncuts; c++)
+      cell = cell * l->dim[d].cuts[c].w + position / l->dim[d].cuts[c].stride % l->dim[d].cuts[c].w;
+  return cell;
+}
+
+/* Part of a cell of a regular layout in one dim. */
+static int64_t cell_part(const struct reshard_layout_s *l, int64_t cell, int dim) {
+  for (int d = l->ndim - 1; d > dim; d--)
+    cell /= l->dim[d].parts;
+  return cell % l->dim[dim].parts;
+}
+
+/* lo and hi of a cell of a boxes or flat layout, borrowed from the layout or put into corners. */
+static const int64_t *cell_corners(const struct reshard_layout_s *l, int64_t cell, int64_t *corners) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return rs_boxes_lo(l->boxes, l->boxes->cell_box[cell]);
+  flat_arrays(l, cell / flat_stride(l), corners);
+  return corners + cell % flat_stride(l) * 2 * l->ndim;
+}
+
+void rs_layout_cell_box(const struct reshard_layout_s *l, int64_t cell, int64_t *lo, int64_t *hi) {
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  memcpy(lo, corners, (size_t)l->ndim * sizeof *lo);
+  memcpy(hi, corners + l->ndim, (size_t)l->ndim * sizeof *hi);
+}
+
+void rs_layout_cell_shape(const struct reshard_layout_s *l, int64_t cell, int64_t *shape) {
+  if (rs_layout_regular(l)) {
+    for (int d = l->ndim - 1; d >= 0; d--) {
+      shape[d] = rs_dim_length(&l->dim[d], cell % l->dim[d].parts);
+      cell /= l->dim[d].parts;
+    }
+    return;
+  }
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  for (int d = 0; d < l->ndim; d++)
+    shape[d] = corners[l->ndim + d] - corners[d];
+}
+
+reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, int d, int64_t lo, int64_t hi,
+                                rs_pieces *out) {
+  if (!rs_layout_regular(l)) {
+    int64_t storage[FLAT_CORNERS];
+    const int64_t *corners = cell_corners(l, cell, storage);
+    int64_t begin = rs_max(lo, corners[d]), end = rs_min(hi, corners[l->ndim + d]);
+    if (begin >= end)
+      return RESHARD_SUCCESS;
+    RS_TRY(rs_vec_reserve(out, out->n + 1));
+    out->at[out->n++] = (rs_piece){begin, end - begin, begin - corners[d]};
+    return RESHARD_SUCCESS;
+  }
+  const rs_dim *dim = &l->dim[d];
+  int64_t part = cell_part(l, cell, d), first = out->n;
+  int64_t local = rs_dim_rank(dim, part, lo), end = rs_dim_rank(dim, part, hi);
+  while (local < end) {
+    int64_t global, run;
+    rs_dim_expand(dim, part, local, &global, &run);
+    run = rs_min(run, end - local);
+    if (out->n > first && out->at[out->n - 1].begin + out->at[out->n - 1].n == global) {
+      out->at[out->n - 1].n += run; /* neighbours of different chunks of a strided cut */
+    } else {
+      RS_TRY(rs_vec_reserve(out, out->n + 1));
+      out->at[out->n++] = (rs_piece){global, run, local};
+    }
+    local += run;
+  }
+  return RESHARD_SUCCESS;
+}
+
+void rs_layout_clip(const struct reshard_layout_s *l, int64_t cell, int d, int64_t lo, int64_t hi, int64_t *begin,
+                    int64_t *end) {
+  if (rs_layout_regular(l)) {
+    int64_t part = cell_part(l, cell, d);
+    *begin = rs_dim_rank(&l->dim[d], part, lo);
+    *end = rs_dim_rank(&l->dim[d], part, hi);
+    return;
+  }
+  int64_t storage[FLAT_CORNERS];
+  const int64_t *corners = cell_corners(l, cell, storage);
+  *begin = rs_max(lo, corners[d]) - corners[d];
+  *end = rs_max(*begin, rs_min(hi, corners[l->ndim + d]) - corners[d]);
+}
+
+int64_t rs_layout_holder_count(const struct reshard_layout_s *l, int64_t cell) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return l->boxes->cell_first[cell + 1] - l->boxes->cell_first[cell];
+  return l->replicas;
+}
+
+static int by_rank(const void *a, const void *b) {
+  int64_t x = ((const rs_holder *)a)->rank, y = ((const rs_holder *)b)->rank;
+  return x < y ? -1 : x > y;
+}
+
+const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cell, rs_holder *out) {
+  if (l->kind == RESHARD_LAYOUT_BOXES)
+    return l->boxes->holders + l->boxes->cell_first[cell];
+  if (l->kind == RESHARD_LAYOUT_FLAT) {
+    *out = (rs_holder){rs_ranks_at(&l->ranks, cell / flat_stride(l)), cell % flat_stride(l)};
+    return out;
+  }
+  int64_t base = 0; /* position of the holder with all replica coordinates 0 */
+  for (int d = l->ndim - 1; d >= 0; d--)
+    for (int c = l->dim[d].ncuts - 1; c >= 0; c--) {
+      base += cell % l->dim[d].cuts[c].w * l->dim[d].cuts[c].stride;
+      cell /= l->dim[d].cuts[c].w;
+    }
+  for (int64_t i = 0; i < l->replicas; i++) {
+    int64_t position = base, rest = i;
+    for (int r = l->nreplicas - 1; r >= 0; r--) {
+      position += rest % l->replica[r].n * l->replica[r].stride;
+      rest /= l->replica[r].n;
+    }
+    out[i] = (rs_holder){rs_ranks_at(&l->ranks, position), 0};
+  }
+  if (!l->ranks.ascending && l->replicas > 1)
+    qsort(out, (size_t)l->replicas, sizeof *out, by_rank);
+  return out;
+}
+
+bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t rank) {
+  if (l->kind == RESHARD_LAYOUT_BOXES) {
+    int64_t low = l->boxes->cell_first[cell], end = l->boxes->cell_first[cell + 1], high = end;
+    RS_LOWER_BOUND(low, high, l->boxes->holders[i].rank < rank);
+    return low < end && l->boxes->holders[low].rank == rank;
+  }
+  int64_t position = rs_ranks_find(&l->ranks, rank);
+  if (l->kind == RESHARD_LAYOUT_FLAT)
+    return position >= 0 && position == cell / flat_stride(l);
+  return position >= 0 && rs_layout_cell(l, rank, 0) == cell;
+}
+
+static reshard_status check_rank(const char *call, reshard_layout layout, int64_t rank, const void *out) {
+  if (layout == NULL || out == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  if (rank < 0 || rank >= layout->world)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is not in the world of %lld ranks", call, (long long)rank,
+                    (long long)layout->world);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status check_array(const char *call, reshard_layout layout, int64_t rank, int64_t array,
+                                  const void *out) {
+  RS_TRY(check_rank(call, layout, rank, out));
+  int64_t count = rs_layout_arrays(layout, rank);
+  if (array < 0 || array >= count)
+    return rs_error(RESHARD_ERROR_INVALID, "%s: array %lld of rank %lld, which has %lld", call, (long long)array,
+                    (long long)rank, (long long)count);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_array_count(reshard_layout layout, int64_t rank, int64_t *count) {
+  RS_TRY(check_rank("reshard_layout_array_count", layout, rank, count));
+  *count = rs_layout_arrays(layout, rank);
+  return RESHARD_SUCCESS;
+}
+
+static int64_t elements_of(int ndim, const int64_t *shape) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++)
+    n *= shape[d];
+  return n;
+}
+
+reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t array, reshard_array_info *info) {
+  RS_TRY(check_array("reshard_layout_array", layout, rank, array, info));
+  reshard_array_info made = {0};
+  rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, array), made.shape);
+  made.elements = elements_of(layout->ndim, made.shape);
+  int64_t stride = 1;
+  for (int d = layout->ndim - 1; d >= 0; d--) {
+    made.strides[d] = stride;
+    stride *= rs_max(1, made.shape[d]);
+  }
+  if (layout->kind == RESHARD_LAYOUT_BOXES)
+    made.buffer = array;
+  for (int64_t before = 0; layout->kind == RESHARD_LAYOUT_FLAT && before < array; before++) {
+    int64_t shape[RESHARD_MAX_DIMS];
+    rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, before), shape);
+    made.offset += elements_of(layout->ndim, shape);
+  }
+  *info = made;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t rank, int64_t array, int dim,
+                                              int64_t first, int64_t capacity, reshard_interval *intervals,
+                                              int64_t *count) {
+  RS_TRY(check_array("reshard_layout_array_intervals", layout, rank, array, count));
+  if (dim < 0 || dim >= layout->ndim || first < 0 || capacity < 0 || (capacity > 0 && intervals == NULL))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld",
+                    dim, layout->ndim, (long long)first, (long long)capacity);
+  /* Counted one after the other, not listed: an array may have more of them than memory has room. */
+  int64_t cell = rs_layout_cell(layout, rank, array), n = 0;
+  reshard_interval last = {0, 0};
+  if (!rs_layout_regular(layout)) {
+    int64_t storage[FLAT_CORNERS];
+    const int64_t *corners = cell_corners(layout, cell, storage);
+    last = (reshard_interval){corners[dim], corners[layout->ndim + dim]};
+    n = last.begin < last.end;
+    if (n > first && capacity > 0)
+      intervals[0] = last;
+  } else {
+    const rs_dim *cut = &layout->dim[dim];
+    int64_t part = cell_part(layout, cell, dim), length = rs_dim_length(cut, part), global, run;
+    for (int64_t local = 0; local < length; local += run) {
+      rs_dim_expand(cut, part, local, &global, &run);
+      run = rs_min(run, length - local);
+      if (n > 0 && last.end == global) {
+        last.end += run;
+      } else {
+        last = (reshard_interval){global, global + run};
+        n++;
+      }
+      if (n > first && n - 1 - first < capacity)
+        intervals[n - 1 - first] = last;
+    }
+  }
+  *count = n;
+  return RESHARD_SUCCESS;
+}
+
+int64_t rs_layout_buffers(const struct reshard_layout_s *l, int64_t rank) {
+  return l->kind == RESHARD_LAYOUT_BOXES ? rs_layout_arrays(l, rank) : 1;
+}
+
+reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, int64_t *count) {
+  RS_TRY(check_rank("reshard_layout_buffer_count", layout, rank, count));
+  *count = rs_layout_buffers(layout, rank);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t rank, int64_t buffer, int64_t *elements) {
+  int64_t count;
+  RS_TRY(reshard_layout_buffer_count(layout, rank, &count));
+  if (elements == NULL || buffer < 0 || buffer >= count)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_buffer_elements: buffer %lld of rank %lld, which has %lld",
+                    (long long)buffer, (long long)rank, (long long)count);
+  bool own = layout->kind == RESHARD_LAYOUT_BOXES; /* each array is a buffer of its own */
+  int64_t arrays = own ? buffer + 1 : rs_layout_arrays(layout, rank), total = 0;
+  for (int64_t a = own ? buffer : 0; a < arrays; a++) {
+    int64_t shape[RESHARD_MAX_DIMS];
+    rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
+    total += elements_of(layout->ndim, shape);
+  }
+  *elements = total;
+  return RESHARD_SUCCESS;
+}
