@@ -14,7 +14,7 @@ typedef struct bench_row {
   double host_us;  /* GPU: of the host for an execute; and */
   double group_us; /* for its messages alone, in one round, where ranks are not all of one process; 0: not measured */
   bool host_bound; /* GPU: some times have the host's work in them, which took too long to hold the streams for */
-  char shape[WORKLOAD_SHAPE_TEXT];
+  char shape[RS_SHAPE_TEXT];
   const char *dtype, *path, *collective;
   char why[160]; /* it is one, or none */
 } bench_row;

@@ -34,7 +34,4 @@ void workload_free(workload *w);
 /* Entries of a plan over all tensors, whole to whole. The caller frees them, and uses them no longer than w. */
 reshard_entry *workload_entries(const workload *w);
 
-#define WORKLOAD_SHAPE_TEXT 200
-const char *workload_shape_text(char buffer[WORKLOAD_SHAPE_TEXT], int ndim, const int64_t *shape);
-
 #endif

@@ -53,14 +53,14 @@ typedef struct case_context {
   int npasses;
   case_pass passes[4];
   pthread_mutex_t lock;
-  cli_text why;
+  rs_text why;
 } case_context;
 
 /* Records the first failure of a case; returns false. */
 bool case_failed(case_context *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_status status);
 /* Does the same where why has text, which it frees; else returns true. */
-bool case_take_reason(case_context *l, cli_text *why);
+bool case_take_reason(case_context *l, rs_text *why);
 /* Barrier of all ranks of all processes. */
 bool case_barrier(case_context *l, int64_t rank, bool ok);
 

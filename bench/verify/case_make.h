@@ -58,7 +58,7 @@ typedef struct case_choices {
 } case_choices;
 
 /* Makes the case of a seed; on failure false, with the reason in why. */
-bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, cli_text *why);
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, rs_text *why);
 void case_free(case_plan *plan);
 /* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */
 reshard_entry *case_entries(const case_plan *plan);

@@ -40,7 +40,7 @@ static void *run_cases(void *user) {
   case_totals mine = {0};
   for (;;) {
     pthread_mutex_lock(&m->lock);
-    bool more = m->failures < options->most_failures && (options->end == 0 || cli_seconds() < options->end);
+    bool more = m->failures < options->most_failures && (options->end == 0 || rs_seconds() < options->end);
     int64_t i = more ? m->next++ : options->cases;
     if (i < options->cases && m->failures > 0)
       cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)options->cases,

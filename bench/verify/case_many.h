@@ -11,7 +11,7 @@ typedef struct case_options {
   case_choices fixed;
   const char *reproduce; /* further options of the command that reproduces a failure */
   int64_t most_failures; /* stop after so many */
-  double end;            /* begin no case after this time of cli_seconds(); 0: never */
+  double end;            /* begin no case after this time of rs_seconds(); 0: never */
 } case_options;
 /* Prints each failure with the command that reproduces it; returns how many there were. */
 int64_t case_run_all(const case_options *many, case_totals *totals);

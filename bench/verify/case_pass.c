@@ -162,7 +162,7 @@ static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int g
   moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, false, s->stream) : moved;
   if (moved != RESHARD_SUCCESS)
     *right = case_failed_call(l, "moving data to or from the GPU", rank, moved);
-  cli_text why = {0};
+  rs_text why = {0};
   bool clean =
       case_binding_check(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
       (early || case_binding_check(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));

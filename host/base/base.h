@@ -68,13 +68,24 @@ reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t elem
 /* At least doubles, so that appending is linear. The array is as it was on error. */
 reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element);
 
-/* Text that is built piece by piece into a caller's buffer; what does not fit is counted only. */
+/* Text that is built piece by piece, NUL-terminated after each: in a caller's buffer, where what does not fit is
+ * counted only, or in memory that grows. Additions after one that failed do nothing, so that a text is checked once. */
 typedef struct rs_text {
-  char *at;
-  size_t size;   /* of the buffer */
-  size_t length; /* wanted so far, without the NUL */
+  char *at;              /* owned by the caller; freed by it where the text grows */
+  size_t size;           /* of the buffer */
+  size_t length;         /* wanted so far, without the NUL */
+  bool grows;            /* at may be NULL before the first addition */
+  reshard_status status; /* RESHARD_ERROR_OUT_OF_MEMORY when an addition failed */
 } rs_text;
 void rs_text_add(rs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void rs_text_vadd(rs_text *text, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
+/* Additions that format nothing, for long texts. */
+void rs_text_bytes(rs_text *text, const char *from, size_t n);
+void rs_text_string(rs_text *text, const char *from);
+void rs_text_number(rs_text *text, int64_t number);
+/* "1,2,3", with that separator; "[1,2,3]". */
+void rs_text_numbers(rs_text *text, int64_t n, const int64_t *numbers, const char *separator);
+void rs_text_list(rs_text *text, int64_t n, const int64_t *numbers);
 /* Ends a public print call: writes *needed (may be NULL), error when the buffer was too small. */
 reshard_status rs_text_finish(rs_text *text, size_t *needed);
 

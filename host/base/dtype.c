@@ -47,7 +47,7 @@ reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
     }
   }
   char names[256];
-  rs_text list = {names, sizeof names, 0};
+  rs_text list = {.at = names, .size = sizeof names};
   for (int i = 1; i < RESHARD_DTYPE_COUNT; i++)
     rs_text_add(&list, " %s", dtypes[i].name);
   return rs_error(RESHARD_ERROR_INVALID, "unknown dtype '%.64s'; known are%s", text, names);

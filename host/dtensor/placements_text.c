@@ -38,7 +38,7 @@ reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, res
 
 const char *rs_placements_text(char buffer[RS_PLACEMENTS_TEXT], reshard_mesh mesh, const reshard_placement *placements,
                                const int *order) {
-  rs_text text = {buffer, RS_PLACEMENTS_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_PLACEMENTS_TEXT};
   bool ordered = false;
   for (int m = 0; m < mesh->ndim; m++) {
     const reshard_placement *p = &placements[m];

@@ -35,7 +35,7 @@ static void print_layout(char *text, size_t size, reshard_layout layout) {
 /* "[0,4)x[8,12)" of the source, of the destination with the source's dims in its order. */
 static void print_region(char *text, size_t size, const rs_space *space, bool source) {
   char box[RS_BOX_TEXT];
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   int64_t offset[RS_MAX_AXES] = {0}, extent[RS_MAX_AXES] = {0};
   int ndim = 0, dims[RS_MAX_AXES] = {0};
   for (int a = 0; a < space->naxes; a++) {
@@ -76,7 +76,7 @@ static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_
 }
 
 static void describe_options(const struct reshard_plan_s *plan, tensor_record *out) {
-  rs_text options = {out->values[1], sizeof out->values[1], 0};
+  rs_text options = {.at = out->values[1], .size = sizeof out->values[1]};
   snprintf(out->values[0], sizeof out->values[0], "%lld", (long long)plan->limit);
   rs_text_add(&options, "%lld, ", (long long)(plan->limit > 0 && plan->nentries > 0 ? plan->window : 0));
   if (plan->nodes == NULL)

@@ -239,7 +239,7 @@ reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
       {"all_gather_dtensor", x->all_gather_dtensor != NULL},
   };
   char missing[256] = "";
-  rs_text text = {missing, sizeof missing, 0};
+  rs_text text = {.at = missing, .size = sizeof missing};
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
     if (!functions[i].there)
       rs_text_add(&text, "%s%s", text.length > 0 ? ", " : "", functions[i].name);

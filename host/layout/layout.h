@@ -170,5 +170,7 @@ reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndi
                              const reshard_layout *output, reshard_layout *out);
 /* Hash of everything that reshard_layout_equal compares. */
 uint64_t rs_layout_hash(struct reshard_layout_s *layout);
+/* Appends its string. */
+void rs_layout_print(reshard_layout layout, rs_text *text);
 
 #endif

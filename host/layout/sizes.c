@@ -37,7 +37,7 @@ static reshard_status insert_size(const char *text, size_t at, int64_t size, cha
   size_t room = strlen(text) + 24;
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)room, 1));
-  rs_text written = {made, room, 0};
+  rs_text written = {.at = made, .size = room};
   rs_text_add(&written, "%.*s=%lld%s", (int)at, text, (long long)size, text + at);
   *out = made;
   return RESHARD_SUCCESS;

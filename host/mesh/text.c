@@ -74,13 +74,13 @@ static void print_mesh(rs_text *text, const struct reshard_mesh_s *m, bool shown
 reshard_status reshard_mesh_print(reshard_mesh mesh, char *buffer, size_t size, size_t *needed) {
   if (mesh == NULL || (buffer == NULL && size > 0))
     return rs_error_null("reshard_mesh_print", mesh == NULL ? "mesh" : "text");
-  rs_text text = {buffer, size, 0};
+  rs_text text = {.at = buffer, .size = size};
   print_mesh(&text, mesh, false);
   return rs_text_finish(&text, needed);
 }
 
 const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s *mesh) {
-  rs_text text = {buffer, RS_MESH_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_MESH_TEXT};
   print_mesh(&text, mesh, true);
   if (text.length >= RS_MESH_TEXT)
     memcpy(buffer + RS_MESH_TEXT - 4, "...", 4);
@@ -92,7 +92,7 @@ const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s 
 static reshard_status error_unknown_dim(const rs_scan *scan, const struct reshard_mesh_s *m, const char *word,
                                         size_t length) {
   char list[256] = "";
-  rs_text text = {list, sizeof list, 0};
+  rs_text text = {.at = list, .size = sizeof list};
   for (int d = 0; d < m->ndim && m->names[d] != NULL; d++)
     rs_text_add(&text, "%s%.40s", d > 0 ? ", " : "", m->names[d]);
   if (m->names[0] == NULL)

@@ -109,7 +109,7 @@ reshard_status reshard_placements_find(int64_t n, const reshard_remote_device *p
   }
   if (i == n) {
     char list[512] = "none";
-    list_placements(&(rs_text){list, sizeof list, 0}, n, placements);
+    list_placements(&(rs_text){.at = list, .size = sizeof list}, n, placements);
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not among the placements: %s", (long long)rank, list);
   }
   *index = i;

@@ -9,15 +9,14 @@ static void list_ranks(rs_text *text, const reshard_group *group) {
     rs_text_add(text, "0..%lld", (long long)group->n - 1);
     return;
   }
-  for (int64_t i = 0; i < group->n && i < 8; i++)
-    rs_text_add(text, i > 0 ? ", %lld" : "%lld", (long long)group->ranks[i]);
+  rs_text_numbers(text, rs_min(group->n, 8), group->ranks, ", ");
   if (group->n > 8)
     rs_text_add(text, ", ... (%lld in all)", (long long)group->n);
 }
 
 static reshard_status error_not_found(const reshard_group *group, int64_t global_rank) {
   char list[256] = "";
-  rs_text text = {list, sizeof list, 0};
+  rs_text text = {.at = list, .size = sizeof list};
   if (group->n < 1)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the group, which has no ranks", (long long)global_rank);
   list_ranks(&text, group);

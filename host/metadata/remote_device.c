@@ -67,7 +67,8 @@ static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *ran
   *rank = rs_workers_find(workers, name, n);
   if (*rank < 0) {
     s->at = name;
-    rs_text_add(&(rs_text){text, sizeof text, 0}, "expected \"rank:\" and a number, or a worker's name; %s \"%.*s\"",
+    rs_text_add(&(rs_text){.at = text, .size = sizeof text},
+                "expected \"rank:\" and a number, or a worker's name; %s \"%.*s\"",
                 workers == NULL ? "there is no table with" : "there is no", n < 64 ? (int)n : 64, name);
     return error_expected(s, text);
   }
@@ -127,13 +128,13 @@ reshard_status reshard_remote_device_print(const reshard_remote_device *device, 
     return rs_error_null("reshard_remote_device_print", device == NULL ? "device" : "text");
   if (device->type != RESHARD_DEVICE_CPU && device->type != RESHARD_DEVICE_CUDA)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: unknown device type %d", (int)device->type);
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   add_placement(&out, device);
   return rs_text_finish(&out, needed);
 }
 
 const char *rs_placement_text(char buffer[RS_PLACEMENT_TEXT], const reshard_remote_device *device) {
-  rs_text text = {buffer, RS_PLACEMENT_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_PLACEMENT_TEXT};
   add_placement(&text, device);
   return buffer;
 }

@@ -157,7 +157,7 @@ static reshard_status get_member(const char *call, reshard_module module, rs_mem
     int64_t number = rs_names_find(&module->names, at, length);
     const rs_member *member = number >= 0 ? &module->members.at[number] : NULL;
     if (member == NULL || member->kind != wanted) {
-      rs_text up = {place, sizeof place, 0}; /* the name as far as it was found */
+      rs_text up = {.at = place, .size = sizeof place}; /* the name as far as it was found */
       place[0] = '\0';
       rs_text_add(&up, "%.*s", (int)rs_min(at - name, RS_QUOTE) - (at > name), name);
       return rs_error(RESHARD_ERROR_INVALID, "%s: no %s '%s': the module '%s' has %s %s '%.*s'", call,

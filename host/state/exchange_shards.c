@@ -93,8 +93,8 @@ static reshard_status read_path(shard_exchange *x, int64_t r, const char **first
   }
   if (length == *nfirst && memcmp(path, *first, (size_t)length) == 0)
     return RESHARD_SUCCESS;
-  rs_text_add(&(rs_text){copy[0], RS_QUOTE, 0}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
-  rs_text_add(&(rs_text){copy[1], RS_QUOTE, 0}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
+  rs_text_add(&(rs_text){.at = copy[0], .size = RS_QUOTE}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
+  rs_text_add(&(rs_text){.at = copy[1], .size = RS_QUOTE}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
   return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the paths of nested tensors: '%s' and '%s'",
                   global_rank(x, 0), global_rank(x, r), rs_quote(a, sizeof a, copy[0]), rs_quote(b, sizeof b, copy[1]));
 }
@@ -105,7 +105,7 @@ static reshard_status compare_heads(const shard_exchange *x, int64_t i, int64_t 
   char text[2][RS_SHAPE_TEXT + 64], shape[RS_SHAPE_TEXT];
   for (int k = 0; k < 2; k++) {
     const reshard_properties *p = &heads[k]->properties;
-    rs_text out = {text[k], sizeof text[k], 0};
+    rs_text out = {.at = text[k], .size = sizeof text[k]};
     rs_text_add(&out, "%s of shape %s", reshard_dtype_string(p->dtype),
                 rs_shape_text(shape, heads[k]->ndim, heads[k]->shape));
     if (heads[0]->n > 0 && heads[1]->n > 0)

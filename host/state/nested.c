@@ -62,7 +62,7 @@ static reshard_shard clear_unused_dims(int ndim, const reshard_shard *shard) {
 
 static const char *shard_text(char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT], int ndim, const reshard_shard *s) {
   char box[RS_BOX_TEXT], placement[RS_PLACEMENT_TEXT];
-  rs_text_add(&(rs_text){text, RS_BOX_TEXT + RS_PLACEMENT_TEXT, 0}, "%s on %s",
+  rs_text_add(&(rs_text){.at = text, .size = RS_BOX_TEXT + RS_PLACEMENT_TEXT}, "%s on %s",
               rs_box_text(box, ndim, s->box.offset, s->box.extent), rs_placement_text(placement, &s->placement));
   return text;
 }

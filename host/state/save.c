@@ -62,7 +62,7 @@ typedef struct contents {
   rs_state_paths paths;
   rs_exchanged_leaves exchanged;         /* those whose shards the ranks still have to exchange */
   RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
-  rs_print leaves;
+  rs_json leaves;
 } contents;
 
 /* exchanged_before: exchanged tensors before it. */
@@ -89,11 +89,8 @@ static reshard_status list_contents(contents *m) {
       RS_TRY(add_tensor(m, p, &exchanged_before));
       continue;
     }
-    if (m->leaves.n == 0)
-      rs_state_json_begin(&m->leaves);
-    if (m->leaves.status == RESHARD_SUCCESS)
-      rs_state_json_add(&m->leaves, p->leaf);
-    RS_TRY(m->leaves.status);
+    rs_state_json_add(&m->leaves, p->leaf);
+    RS_TRY(m->leaves.text.status);
   }
   return RESHARD_SUCCESS;
 }
@@ -103,9 +100,9 @@ static reshard_status create_writer(contents *m, shared_writer *s) {
   const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1};
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
-  if (m->leaves.n > 0) {
+  if (m->leaves.text.length > 0) {
     rs_state_json_end(&m->leaves);
-    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves));
+    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves.text));
   }
   rs_writer_get_report(s->writer, &written);
   s->report.tensors = m->tensors.n;
@@ -141,7 +138,7 @@ static void contents_free(contents *m) {
   for (int64_t i = 0; i < m->tensors.n; i++)
     reshard_layout_release(m->tensors.at[i].layout);
   free(m->tensors.at);
-  free(m->leaves.at);
+  free(m->leaves.text.at);
   rs_state_paths_free(&m->paths);
   rs_exchanged_leaves_free(&m->exchanged);
 }
@@ -274,7 +271,7 @@ static reshard_status create_files(save_call *c, contents *m) {
 }
 
 static reshard_status begin_processes(save_call *c) {
-  rs_print remote = {0};
+  rs_text remote = {.grows = true};
   rs_strings *strings = NULL;
   remote_calls h = {0};
   contents m = {0};
@@ -283,7 +280,7 @@ static reshard_status begin_processes(save_call *c) {
     status = rs_state_call_pack(&c->base, c->options.force, &remote);
   if (status == RESHARD_SUCCESS)
     status = new_writer(1, rs_seconds(), &c->shared);
-  status = rs_comm_gather_bytes(c->base.comm, status, remote.at, remote.n, &strings);
+  status = rs_comm_gather_bytes(c->base.comm, status, remote.at, (int64_t)remote.length, &strings);
   free(remote.at);
   RS_TRY(status);
   status = read_calls(c, strings, &h);

@@ -87,7 +87,7 @@ const char *rs_kind_text(reshard_tree_kind kind) {
 
 const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node) {
   char name[RS_NODE_TEXT - 4];
-  rs_text text = {buffer, RS_NODE_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_NODE_TEXT};
   if (reshard_tree_get_kind(node) != RESHARD_TREE_OPAQUE)
     return rs_kind_text(reshard_tree_get_kind(node));
   rs_text_add(&text, "a %s", rs_quote(name, sizeof name, node->type->name));
@@ -96,7 +96,7 @@ const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node) {
 
 reshard_status rs_path_error(const char *path, reshard_status status) {
   char why[768], quoted[RS_QUOTE];
-  rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
+  rs_text_add(&(rs_text){.at = why, .size = sizeof why}, "%s", reshard_last_error());
   return rs_error(status, "path '%s': %s", rs_quote(quoted, sizeof quoted, path), why);
 }
 

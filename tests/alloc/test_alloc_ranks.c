@@ -95,7 +95,7 @@ static bool untouched(const world *w) {
 }
 
 static bool right(const world *w, int generation) {
-  cli_text why = {0};
+  rs_text why = {0};
   bool all = true;
   for (int64_t r = 0; r < w->n && all; r++)
     all = case_binding_check(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation, r, &why) &&

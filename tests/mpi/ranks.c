@@ -44,7 +44,7 @@ static reshard_comm open_comm(int64_t timeout_ms) {
 static void run_case(reshard_comm comm, uint64_t seed) {
   case_choices fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
   case_plan c;
-  cli_text why = {0};
+  rs_text why = {0};
   CHECK(case_make(seed, &fixed, &c, &why), "seed %llu: %s", (unsigned long long)seed, why.at);
   case_binding src, dst;
   case_binding_make(&c, rank, true, 0, &src);

@@ -15,11 +15,11 @@ int main(void) {
   };
   case_totals totals = {0};
   int64_t kept = 0;
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   int64_t failures = case_run_regressions(&many, &totals, &kept);
   failures += case_run_all(&many, &totals);
   int64_t none = case_print_totals(&totals, stdout);
-  printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, cli_seconds() - begin);
+  printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, rs_seconds() - begin);
   if (none > 0 && totals.cases >= 10000) {
     printf("%lld pairs of kinds without a case\n", (long long)none);
     return 1;

@@ -24,7 +24,7 @@ static reshard_status find_matches(rs_map_work *w, int64_t at) {
 
 static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   char file[RS_WHERE / 2];
-  rs_text where = {w->where, sizeof w->where, 0};
+  rs_text where = {.at = w->where, .size = sizeof w->where};
   rs_text_add(&where, "%s:%lld", rs_quote(file, sizeof file, w->source.map->name), (long long)line->line);
   w->source.line = line;
   w->source.match = NULL;
@@ -66,7 +66,7 @@ static reshard_status check_left(const rs_map_work *w) {
   if (left == 0)
     return RESHARD_SUCCESS;
   char more[48] = "";
-  rs_text text = {more, sizeof more, 0};
+  rs_text text = {.at = more, .size = sizeof more};
   if (left > 1)
     rs_text_add(&text, " and %lld more", (long long)(left - 1));
   return rs_error(RESHARD_ERROR_INVALID, "%s: no line takes '%s'%s; add one, such as '* = *' or 'drop(NAME)'",

@@ -16,7 +16,7 @@
 const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *map, const rs_map_node *node) {
   char whole[RS_QUOTE];
   const char *piece = map->text.at + node->text;
-  rs_text text = {whole, sizeof whole, 0};
+  rs_text text = {.at = whole, .size = sizeof whole};
   rs_text_add(&text, "%s", piece);
   for (int i = 0; i < node->stars && text.length < text.size; i++) {
     piece += strlen(piece) + 1;
@@ -193,7 +193,7 @@ static reshard_status missing_index(rs_map_source *s, const rs_map_node *name, c
   int64_t i = 0;
   while (s->spread.at[i] >= 0)
     i++;
-  rs_text text = {index, sizeof index, 0}, because = {why, sizeof why, 0};
+  rs_text text = {.at = index, .size = sizeof index}, because = {.at = why, .size = sizeof why};
   rs_text_add(&text, "%lld", (long long)i);
   RS_TRY(rs_map_text_add(s, index, text.length));
   RS_TRY(rs_map_text_add(s, end, strlen(end)));

@@ -18,7 +18,8 @@
 
 const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where[RS_SHARD_WHERE]) {
   char quoted[RS_QUOTE], file[RS_WHERE];
-  rs_text_add(&(rs_text){where, RS_SHARD_WHERE, 0}, "%s: tensor '%s'", rs_opening_where(s->opening, shard->file, file),
+  rs_text_add(&(rs_text){.at = where, .size = RS_SHARD_WHERE}, "%s: tensor '%s'",
+              rs_opening_where(s->opening, shard->file, file),
               rs_quote(quoted, sizeof quoted, s->tensors.at[shard->tensor].name));
   return where;
 }
@@ -26,7 +27,8 @@ const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where
 /* "file 'x': reshard metadata" */
 static const char *text_where(const rs_shards *s, int64_t f, char where[RS_SHARD_WHERE]) {
   char file[RS_WHERE];
-  rs_text_add(&(rs_text){where, RS_SHARD_WHERE, 0}, "%s: reshard metadata", rs_opening_where(s->opening, f, file));
+  rs_text_add(&(rs_text){.at = where, .size = RS_SHARD_WHERE}, "%s: reshard metadata",
+              rs_opening_where(s->opening, f, file));
   return where;
 }
 

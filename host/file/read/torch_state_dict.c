@@ -53,7 +53,7 @@ static reshard_status visit_under(walk *w, int64_t key, int64_t number, int64_t 
   if (key >= 0) {
     RS_TRY(rs_pickle_add_text(&w->torch->pickle, key, &w->name, &added));
   } else {
-    rs_text text = {digits, sizeof digits, 0};
+    rs_text text = {.at = digits, .size = sizeof digits};
     rs_text_add(&text, "%lld", (long long)number);
     memcpy(w->name.at + w->name.n, digits, text.length + 1);
     w->name.n += (int64_t)text.length;

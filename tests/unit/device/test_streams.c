@@ -42,7 +42,7 @@ static void test_random(void **state) {
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
-    cli_text why = {0};
+    rs_text why = {0};
     late_open(DEVICES, seed, devices);
     stream_case s = {.devices = devices,
                      .ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1,
@@ -77,7 +77,7 @@ typedef struct outcome {
 /* skip, fail: as in late_skip and late_fail, from the first execute on and from the making of the communicator on. */
 static outcome run_way(const stream_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
   reshard_device devices[DEVICES];
-  cli_text why = {0};
+  rs_text why = {0};
   outcome o = {.right = false};
   late_open(DEVICES, seed, devices);
   stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
@@ -147,7 +147,7 @@ static void test_apart(void **state) {
   for (int i = 0; i < stream_nways; i++) {
     stream_way way = stream_ways[i];
     stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
-    cli_text why = {0};
+    rs_text why = {0};
     reshard_status status;
     bool right = stream_way_run(&s, &way, &why, &status);
     if (way.path == RESHARD_PATH_DIRECT && way.devices > 1 && way.drive != STREAM_ONCE) {

@@ -158,7 +158,7 @@ static void same_set(set *a, set *b, uint64_t seed) {
 static void random_map(uint64_t seed) {
   static char there_text[TEXT], back_text[TEXT], right[TEXT], left[TEXT];
   static set wanted, made, again;
-  rs_text there = {there_text, TEXT, 0}, back = {back_text, TEXT, 0};
+  rs_text there = {.at = there_text, .size = TEXT}, back = {.at = back_text, .size = TEXT};
   rng r, data;
   rng_seed(&r, seed);
   rng_seed(&data, seed + 1);
@@ -171,7 +171,7 @@ static void random_map(uint64_t seed) {
     bool stars = rng_one_in(&r, 2);
     uint64_t expression = rng_next(&r);
     for (int layer = 0; layer < (stars ? 3 : 1); layer++) {
-      rs_text right_text = {right, TEXT, 0}, left_text = {left, TEXT, 0};
+      rs_text right_text = {.at = right, .size = TEXT}, left_text = {.at = left, .size = TEXT};
       right[0] = left[0] = '\0';
       drawing d = {.data = data, .layer = stars ? layer : -1, .line = line, .right = &right_text, .left = &left_text};
       rng_seed(&d.r, expression);

@@ -103,7 +103,7 @@ static void check_part(rng *r, const naive_tensor *t, const naive_side *side, co
 /* All arrays whole, and some parts of them; then the other store has all that it should, and nothing else. */
 static void run_seed(uint64_t seed) {
   rng r;
-  cli_text why = {0};
+  rs_text why = {0};
   naive_set set = {0};
   naive_side side;
   rs_store filled, empty;

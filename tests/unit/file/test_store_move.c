@@ -24,7 +24,7 @@ typedef struct fixture {
   rs_copy_regions regions;
 } fixture;
 
-static void must_succeed(bool right, uint64_t seed, const cli_text *why) {
+static void must_succeed(bool right, uint64_t seed, const rs_text *why) {
   if (!right)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why->at);
 }
@@ -94,7 +94,7 @@ static void add_group(rng *r, fixture *s, int64_t most) {
 
 static void make_sides(rng *r, const naive_set *set, bool source, const bool *reversed, naive_side **out,
                        uint64_t seed) {
-  cli_text why = {0};
+  rs_text why = {0};
   int64_t world = rng_one_in(r, 10) ? rng_in(r, 17, 64) : rng_in(r, 1, 9);
   *out = cli_alloc(set->n, sizeof **out);
   for (int64_t i = 0; i < set->n; i++) {
@@ -186,7 +186,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   rng r;
   fixture s;
   rs_store src, dst;
-  cli_text why = {0};
+  rs_text why = {0};
   rng_seed(&r, seed);
   make_fixture(&r, groups, most, &s, seed);
   int64_t only = rng_one_in(&r, 4) && s.dst.n > 0 ? rng_below(&r, s.to[0].what.world) : -1;

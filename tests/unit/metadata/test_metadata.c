@@ -276,7 +276,7 @@ static void test_random_layouts(void **state) {
   for (int64_t seed = 1; seed <= test_scaled(400); seed++) {
     const case_choices fixed = {0};
     case_plan c;
-    cli_text why = {0};
+    rs_text why = {0};
     if (!case_make((uint64_t)seed, &fixed, &c, &why))
       fail_msg("seed %lld: %s", (long long)seed, why.at);
     for (int64_t e = 0; e < c.nentries; e++)

@@ -94,7 +94,7 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
 
 #define NOTED(call, expected) \
   do { \
-    cli_text noted = {0}; \
+    rs_text noted = {0}; \
     cli_add(&noted, "%s", ""); \
     GOOD(call); \
     assert_string_equal(noted.at, expected); \
@@ -187,7 +187,7 @@ static void test_visitor_ends_the_walk(void **state) {
 static void read_body(void *user, int64_t r) {
   reshard_module m = user, roots[2];
   for (int i = 0; i < 50; i++) {
-    cli_text noted = {0};
+    rs_text noted = {0};
     int64_t n = 0;
     reshard_module_retain(m);
     reshard_module_visit_states(m, NULL, note_tensor, &noted);

@@ -149,7 +149,7 @@ static reshard_entry entry_of(const case_entry *e) {
 static void check_case(uint64_t seed, int64_t ranks) {
   case_choices fixed = {.ranks = ranks};
   case_plan c;
-  cli_text why = {0};
+  rs_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   reshard_entry *entries = cli_alloc(c.nentries, sizeof *entries);

@@ -230,7 +230,7 @@ static int64_t longest(const spec *t) {
 }
 
 static void make_sides(rng *r, int64_t savers, int64_t loaders, sides *s, uint64_t seed) {
-  cli_text why = {0};
+  rs_text why = {0};
   s->n = rng_in(r, 0, 6);
   for (int64_t i = 0; i < s->n; i++) {
     spec t = {.dtype = naive_draw_dtype(r)};
@@ -270,7 +270,7 @@ static void check_convert(const sides *sides, uint64_t seed) {
   if (reshard_convert(scratch_path("state"), path, &options, NULL) != RESHARD_SUCCESS)
     fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
   naive_file file = {0};
-  cli_text why = {0};
+  rs_text why = {0};
   if (!naive_read_safetensors(path, &file, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   assert_int_equal(file.set.n, sides->n);

@@ -528,7 +528,7 @@ static void test_wide(void **state) {
   enum { KEYS = 20000 };
   reshard_tree d = dict(), found;
   char key[32];
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   for (int64_t round = 0; round < 2; round++)
     for (int64_t i = 0; i < KEYS; i++) {
       snprintf(key, sizeof key, "layers.%d.weight", (int)i);
@@ -546,7 +546,7 @@ static void test_wide(void **state) {
     assert_int_equal(value, i + 1);
     assert_int_equal(value_at(d, key), i + 1);
   }
-  print_message("%d keys put twice and found twice: %.1f ms\n", (int)KEYS, 1e3 * (cli_seconds() - begin));
+  print_message("%d keys put twice and found twice: %.1f ms\n", (int)KEYS, 1e3 * (rs_seconds() - begin));
   reshard_tree_release(d);
 }
 
