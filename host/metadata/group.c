@@ -83,13 +83,7 @@ reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, i
   if (map->sorted == NULL)
     return reshard_group_find(map->group, global_rank, rank);
   int64_t low = 0, high = map->group->n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if ((int64_t)map->sorted[middle].key < global_rank)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, (int64_t)map->sorted[i].key < global_rank);
   if (low == map->group->n || (int64_t)map->sorted[low].key != global_rank)
     return error_not_found(map->group, global_rank);
   *rank = (int64_t)map->sorted[low].value;

@@ -44,13 +44,7 @@ reshard_status rs_map_sort(reshard_model model, rs_sorted_name **names) {
 /* Place of the first name that is not below `from`. */
 static int64_t first_from(const rs_map_source *s, const char *from) {
   int64_t low = 0, high = s->model->tensors.n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (strcmp(s->names[middle].name, from) < 0)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, strcmp(s->names[i].name, from) < 0);
   return low;
 }
 
