@@ -1,5 +1,4 @@
 /* The program `reshard`: a table of commands. */
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
 
 #include <stdlib.h>

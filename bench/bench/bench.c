@@ -1,8 +1,6 @@
 /* reshard bench: the sizes that are measured, and the command. */
-#include "bench/bench/print.h"
-#include "bench/bench/run.h"
-#include "bench/cli/commands.h"
-#include "bench/trace/record.h"
+#include "bench/bench/state.h"
+#include "bench/cli/options.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Prints the results of a benchmark: a table in the manner of nccl-tests, or JSON. */
-#include "bench/bench/print.h"
+#include "bench/bench/state.h"
 
 #include <string.h>
 
@@ -106,10 +106,8 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   rs_json_string(j, "comm", b->s.comm);
   rs_json_int(j, "processes", b->s.processes.n);
   rs_json_string(j, "path", path_text(o));
-  rs_json_int(j, "workspace_bytes", o->workspace);
-  rs_json_int(j, "threads", b->s.threads);
-  rs_json_int(j, "iterations", o->iterations);
-  rs_json_int(j, "warmup", o->warmup);
+  rs_json_ints(j, {"workspace_bytes", o->workspace}, {"threads", b->s.threads}, {"iterations", o->iterations},
+               {"warmup", o->warmup});
   rs_json_bool(j, "check", o->check);
   rs_json_close(j, '}');
   rs_json_open(j, "rows", '[');

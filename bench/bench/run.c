@@ -6,11 +6,8 @@
  *
  * time.c describes what is timed. The host's part on a GPU is not in these times; it shows in the time of an execute
  * among many, by the host's clock. */
-#include "bench/bench/run.h"
 
-#include "bench/bench/host.h"
-#include "bench/bench/time.h"
-#include "bench/trace/record.h"
+#include "bench/bench/state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
  * removes its output, and the program dies by the same signal, so that a waiting shell sees it. A second signal ends
  * the program at once. */
 #define _GNU_SOURCE
-#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
 #include "bench/cli/workload_layouts.h"
 
@@ -97,23 +96,14 @@ static void write_report(const reshard_convert_report *r, const char *path) {
   rs_json_int(&j, "version", 1);
   rs_json_open(&j, "source", '{');
   rs_json_string(&j, "format", reshard_file_format_string(r->source.format));
-  rs_json_int(&j, "tensors", r->source.tensors);
-  rs_json_int(&j, "files", r->source.files);
-  rs_json_int(&j, "ranks", r->source.world);
-  rs_json_int(&j, "bytes", r->source.bytes);
-  rs_json_int(&j, "stored_bytes", r->source.stored_bytes);
-  rs_json_int(&j, "left_out", r->source.left_out);
+  rs_json_ints(&j, {"tensors", r->source.tensors}, {"files", r->source.files}, {"ranks", r->source.world},
+               {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes}, {"left_out", r->source.left_out});
   rs_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   rs_json_close(&j, '}');
   rs_json_open(&j, "target", '{');
   rs_json_string(&j, "format", reshard_file_format_string(r->format));
-  rs_json_int(&j, "tensors", r->tensors);
-  rs_json_int(&j, "files", r->files);
-  rs_json_int(&j, "ranks", r->world);
-  rs_json_int(&j, "stored_bytes", r->bytes);
-  rs_json_int(&j, "whole_arrays", r->whole_arrays);
-  rs_json_int(&j, "gapped", r->gapped);
-  rs_json_int(&j, "haloed", r->haloed);
+  rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
+               {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed});
   rs_json_close(&j, '}');
   if (r->wire_bytes >= 0)
     rs_json_int(&j, "wire_bytes", r->wire_bytes);

@@ -1,5 +1,4 @@
 /* reshard info: the features of this build and of this machine. */
-#include "bench/cli/commands.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
 #include "bench/launch/gpu.h"
@@ -54,9 +53,7 @@ static void add_gpus(rs_json *j, const gpu_machine *g) {
     rs_json_string(j, "bus", info.bus);
     snprintf(text, sizeof text, "%d.%d", info.major, info.minor);
     rs_json_string(j, "compute_capability", text);
-    rs_json_int(j, "multiprocessors", info.multiprocessors);
-    rs_json_int(j, "memory_bytes", info.memory);
-    rs_json_int(j, "l2_bytes", info.l2);
+    rs_json_ints(j, {"multiprocessors", info.multiprocessors}, {"memory_bytes", info.memory}, {"l2_bytes", info.l2});
     rs_json_open(j, "reaches", '['); /* the GPUs to whose memory it has access */
     for (int peer = 0; peer < g->gpus; peer++)
       if (peer != i && gpu_peer_access(i, peer))

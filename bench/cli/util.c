@@ -190,21 +190,6 @@ void cli_check_file(const char *path) {
     cli_exit(EXIT_USAGE, "%s: %s", path, strerror(wrong));
 }
 
-char *cli_read_file(const char *what, const char *path) {
-  FILE *file = fopen(path, "r");
-  if (file == NULL)
-    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
-  rs_text text = {0};
-  cli_add(&text, "%s", "");
-  char block[4096];
-  for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
-    cli_add_bytes(&text, block, n);
-  if (ferror(file))
-    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
-  fclose(file);
-  return text.at;
-}
-
 const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes) {
   static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   int u = 0;
@@ -253,10 +238,4 @@ double cli_median(double *values, int64_t n) {
     return 0;
   qsort(values, (size_t)n, sizeof *values, compare_doubles);
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-double cli_test_scale(void) {
-  const char *text = getenv("RESHARD_TEST_SCALE");
-  double scale = text != NULL ? strtod(text, NULL) : 1;
-  return scale > 0 ? scale : 1;
 }

@@ -54,8 +54,6 @@ void cli_write_file(const char *path, const char *bytes, size_t n);
 /* Ends the program as cli_write_file would where the directory of path is missing, or path is a directory. Called
  * before long work. */
 void cli_check_file(const char *path);
-/* Returns a text file, NUL-terminated; exit status 2 where it cannot be read. what ("rules") names it in the error. */
-char *cli_read_file(const char *what, const char *path);
 
 /* "12.5 MiB", for people. */
 #define CLI_BYTES_TEXT 32
@@ -67,8 +65,5 @@ void cli_progress_clear(void);
 
 /* Median of n values; sorts them. 0 for n == 0. */
 double cli_median(double *values, int64_t n);
-
-/* Factor on the number of random cases and tests: RESHARD_TEST_SCALE, 1 by default. */
-double cli_test_scale(void);
 
 #endif

@@ -35,4 +35,7 @@ void gpu_context_wait(const gpu_context *b);
 typedef reshard_status (*gpu_work)(void *user, void *stream);
 double gpu_context_time(gpu_context *b, gpu_work work, void *user, int64_t n, size_t size);
 
+/* Checks a GPU's copies, casts, selections and storage against the CPU's, at random. Returns the exit status. */
+int gpu_check(gpu_context *b, int64_t cases, uint64_t seed, bool large);
+
 #endif

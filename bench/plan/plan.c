@@ -4,7 +4,7 @@
  * memory of a few plans. */
 #include "bench/plan/plan.h"
 
-#include "bench/cli/commands.h"
+#include "bench/cli/options.h"
 #include "bench/plan/svg.h"
 
 #include <pthread.h>
@@ -156,22 +156,17 @@ void plan_free(world_plan *plan) {
 
 static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
   rs_json_open(j, NULL, '{');
-  rs_json_int(j, "rank", r->info.rank);
-  rs_json_int(j, "sent_bytes", r->info.sent_bytes);
-  rs_json_int(j, "received_bytes", r->info.received_bytes);
-  rs_json_int(j, "kept_bytes", r->info.kept_bytes);
-  rs_json_int(j, "messages", r->info.messages_sent);
-  rs_json_int(j, "workspace_bytes", r->info.workspace_bytes);
-  rs_json_int(j, "packs_skipped", r->info.packs_skipped);
-  rs_json_int(j, "unpacks_skipped", r->info.unpacks_skipped);
+  rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
+               {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
+               {"messages", r->info.messages_sent}, {"workspace_bytes", r->info.workspace_bytes},
+               {"packs_skipped", r->info.packs_skipped}, {"unpacks_skipped", r->info.unpacks_skipped});
   rs_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
   if (peers) {
     rs_json_open(j, "peers", '[');
     for (int64_t i = 0; i < r->info.peers; i++) {
       rs_json_open(j, NULL, '{');
-      rs_json_int(j, "rank", r->peer[i].rank);
-      rs_json_int(j, "sent_bytes", r->peer[i].sent);
-      rs_json_int(j, "received_bytes", r->peer[i].received);
+      rs_json_ints(j, {"rank", r->peer[i].rank}, {"sent_bytes", r->peer[i].sent},
+                   {"received_bytes", r->peer[i].received});
       rs_json_close(j, '}');
     }
     rs_json_close(j, ']');
@@ -200,21 +195,12 @@ static void print_collective(const world_plan *p) {
 static void write_plan(const cli_options *o, const world_plan *p) {
   rs_json j = {.text.grows = true};
   rs_json_open(&j, NULL, '{');
-  rs_json_int(&j, "version", 1);
-  rs_json_int(&j, "ranks", p->ranks);
-  rs_json_int(&j, "tensors", p->tensors);
-  rs_json_int(&j, "bytes", p->bytes);
+  rs_json_ints(&j, {"version", 1}, {"ranks", p->ranks}, {"tensors", p->tensors}, {"bytes", p->bytes});
   if (o->rank < 0) {
-    rs_json_int(&j, "wire_bytes", p->wire);
-    rs_json_int(&j, "lower_bound_bytes", p->bound);
-    rs_json_int(&j, "busiest_bytes", p->busiest);
-    rs_json_int(&j, "busiest_bound_bytes", p->busiest_bound);
-    rs_json_int(&j, "messages", p->messages);
-    rs_json_int(&j, "rounds", p->rounds);
-    rs_json_int(&j, "stages", p->stages);
-    rs_json_int(&j, "max_sent_bytes", p->max_sent);
-    rs_json_int(&j, "max_received_bytes", p->max_received);
-    rs_json_int(&j, "workspace_bytes", p->workspace);
+    rs_json_ints(&j, {"wire_bytes", p->wire}, {"lower_bound_bytes", p->bound}, {"busiest_bytes", p->busiest},
+                 {"busiest_bound_bytes", p->busiest_bound}, {"messages", p->messages}, {"rounds", p->rounds},
+                 {"stages", p->stages}, {"max_sent_bytes", p->max_sent}, {"max_received_bytes", p->max_received},
+                 {"workspace_bytes", p->workspace});
   }
   rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)

@@ -1,4 +1,4 @@
-#include "bench/verify/case_check.h"
+#include "bench/verify/case_make.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -64,4 +64,10 @@ bool case_take_reason(case_context *l, rs_text *why);
 /* Barrier of all ranks of all processes. */
 bool case_barrier(case_context *l, int64_t rank, bool ok);
 
+/* Runs a pass of that number on one rank. generation counts on, so that no data comes twice. False where any rank's
+ * result was wrong. */
+bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation);
+/* Checks that the reverse plan brings every source element of the region back from the result of a forward pass. */
+bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation);
+
 #endif

@@ -3,8 +3,6 @@
  * sixteen-byte elements. */
 #include "bench/verify/case_make.h"
 
-#include "bench/verify/case_check.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Many cases by several runners at once. Seeds are handed out in order; a case's outcome depends on its seed alone. */
-#include "bench/verify/case_many.h"
+#include "bench/verify/case_run.h"
 
 #include "bench/verify/regressions.h"
 

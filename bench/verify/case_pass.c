@@ -4,7 +4,7 @@
  * No barrier stands between filling a source and executing, nor between an execute and the check of its result or the
  * overwriting of its source: execute promises exactly that order. On GPUs each rank has a stream, and the same holds of
  * that. */
-#include "bench/verify/case_pass.h"
+#include "bench/verify/case_context.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * drawn and run, over one path or several. */
 #include "bench/verify/case_run.h"
 
-#include "bench/verify/case_check.h"
-#include "bench/verify/case_pass.h"
+#include "bench/verify/case_context.h"
+#include "bench/verify/case_make.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
-#include "bench/cli/commands.h"
+#include "bench/cli/options.h"
 #include "bench/launch/session.h"
-#include "bench/verify/case_many.h"
+#include "bench/verify/case_run.h"
 
 #include <stdlib.h>
 #include <string.h>

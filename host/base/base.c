@@ -21,6 +21,19 @@ reshard_status rs_error_null(const char *call, const char *argument) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, argument);
 }
 
+reshard_status rs_given(const char *call, const char *names, const void *const *arguments, int n) {
+  for (int i = 0; i < n; i++, names += strcspn(names, ",") + 2)
+    if (arguments[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: %.*s is NULL", call, (int)strcspn(names, ","), names);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sized(const char *type, size_t given, size_t size) {
+  if (given == size)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's %s has %zu", given, type, size);
+}
+
 reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
                                const char *other_value) {
   return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank %lld, %s on rank %lld", field, value, (long long)rank,

@@ -82,6 +82,11 @@ void rs_json_int(rs_json *j, const char *key, int64_t value) {
   rs_text_number(&j->text, value);
 }
 
+void rs_json_numbers(rs_json *j, const rs_json_number *numbers, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    rs_json_int(j, numbers[i].key, numbers[i].value);
+}
+
 void rs_json_list(rs_json *j, const char *key, int64_t n, const int64_t *numbers) {
   rs_json_open(j, key, '[');
   rs_text_numbers(&j->text, n, numbers, j->spaced ? ", " : ",");

@@ -16,6 +16,15 @@ void rs_json_key(rs_json *j, const char *key);
 void rs_json_open(rs_json *j, const char *key, char bracket); /* '{' or '[' */
 void rs_json_close(rs_json *j, char bracket);                 /* '}' or ']' */
 void rs_json_int(rs_json *j, const char *key, int64_t value);
+/* Several: rs_json_ints(j, {"rank", rank}, {"bytes", bytes}). */
+typedef struct rs_json_number {
+  const char *key;
+  int64_t value;
+} rs_json_number;
+#define rs_json_ints(j, ...) \
+  rs_json_numbers((j), (const rs_json_number[]){__VA_ARGS__}, \
+                  sizeof((const rs_json_number[]){__VA_ARGS__}) / sizeof(rs_json_number))
+void rs_json_numbers(rs_json *j, const rs_json_number *numbers, size_t n);
 void rs_json_list(rs_json *j, const char *key, int64_t n, const int64_t *numbers);
 void rs_json_real(rs_json *j, const char *key, double value); /* null where it is not finite */
 void rs_json_time(rs_json *j, const char *key, double us);    /* to the nanosecond, however large */

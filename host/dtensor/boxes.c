@@ -137,16 +137,14 @@ static reshard_status select_shards(reshard_dtensor t, reshard_metadata all, con
 }
 
 reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata *metadata) {
-  if (tensor == NULL || metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_metadata: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_dtensor_metadata", tensor, metadata));
   const struct reshard_layout_s *l = tensor->local.layout;
   reshard_metadata all;
   bool *lowest;
   RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
   reshard_status status = find_lowest(l, lowest);
-  if (status == RESHARD_SUCCESS)
-    status = rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
-                                     tensor->sharder->comm->device->type, &all);
+  RS_THEN(status, rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
+                                          tensor->sharder->comm->device->type, &all));
   if (status == RESHARD_SUCCESS) {
     status = select_shards(tensor, all, lowest, metadata);
     reshard_metadata_release(all);
@@ -161,8 +159,7 @@ static bool is_elsewhere(const reshard_shard *s, reshard_tensor tensor, int64_t 
 
 reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tensor tensor, int64_t global_rank,
                                         reshard_metadata *rewritten) {
-  if (metadata == NULL || tensor == NULL || rewritten == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_rewrite: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_metadata_rewrite", metadata, tensor, rewritten));
   int64_t i = 0;
   while (i < metadata->n && !is_elsewhere(&metadata->shards[i], tensor, global_rank))
     i++;

@@ -48,8 +48,7 @@ static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t sh
 static reshard_status check_local(const char *call, const rs_placing_group *group, const reshard_placing *placing,
                                   reshard_tensor local, int ndim, const int64_t *shape, const reshard_dtensor *tensor) {
   char text[RS_MESH_TEXT], given[RS_SHAPE_TEXT];
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   reshard_sharder s = group->sharder;
   int64_t mine = reshard_mesh_rank(placing->mesh);
   bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
@@ -176,10 +175,8 @@ static reshard_status scatter_whole(const char *call, const rs_placing_group *gr
   if (mine == RESHARD_SUCCESS)
     mine = rs_placing_layout(call, group->sharder, placing, ndim, shape, &layout);
   reshard_status status = rs_agree(group->comm, mine);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_scatter(group->sharder, whole, src, layout, properties, stream, &scattered);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
+  RS_THEN(status, reshard_sharded_tensor_scatter(group->sharder, whole, src, layout, properties, stream, &scattered));
+  RS_THEN(status, rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made)));
   reshard_sharded_tensor_release(scattered);
   reshard_layout_release(layout);
   if (status == RESHARD_SUCCESS)

@@ -5,9 +5,7 @@
  * trees searched for overlaps, one tree per rank: boxes of different ranks may overlap on a destination. */
 #include "layout/boxes.h"
 
-#include "layout/corners.h"
 #include "layout/sort.h"
-#include "layout/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

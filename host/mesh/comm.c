@@ -20,8 +20,7 @@ static bool is_row_major(const struct reshard_mesh_s *m) {
 
 reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, const int64_t *shape,
                                    const reshard_placement *placements, const int *order, reshard_layout *layout) {
-  if (mesh == NULL || placements == NULL || layout == NULL)
-    return rs_error_null("reshard_mesh_layout", mesh == NULL ? "mesh" : placements == NULL ? "placements" : "layout");
+  RS_TRY(RS_GIVEN("reshard_mesh_layout", mesh, placements, layout));
   int64_t *ranks = NULL;
   if (!is_row_major(mesh)) {
     RS_TRY(rs_alloc(&ranks, mesh->size, sizeof *ranks));
@@ -184,8 +183,7 @@ static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard
   }
   if (status == RESHARD_SUCCESS)
     status = known;
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
+  RS_THEN(status, rs_alloc_copy(&new, &wanted, 1, sizeof wanted));
   char what[SPLIT_TEXT] = "";
   rs_split split = {.status = status, .by = what};
   if (status == RESHARD_SUCCESS) {

@@ -17,8 +17,7 @@ static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_com
     return rs_scan_error(scan, scan->begin, RESHARD_ERROR_INVALID, "a mesh dim has no size, and no world is given");
   RS_TRY(rs_spec_sizes(scan, spec, all));
   reshard_status status = rs_spec_expand(scan, spec, all, &ranks, &nranks);
-  if (status == RESHARD_SUCCESS)
-    status = rs_spec_names(spec, &names);
+  RS_THEN(status, rs_spec_names(spec, &names));
   if (status == RESHARD_SUCCESS) {
     status = reshard_mesh_create(comm, world, (int)spec->extents.n, spec->extents.at, (const char *const *)names,
                                  nranks, ranks, mesh);
@@ -31,15 +30,13 @@ static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_com
 }
 
 reshard_status reshard_mesh_parse(reshard_comm comm, int64_t world, const char *text, reshard_mesh *mesh) {
-  if (text == NULL || mesh == NULL)
-    return rs_error_null("reshard_mesh_parse", text == NULL ? "text" : "mesh");
+  RS_TRY(RS_GIVEN("reshard_mesh_parse", text, mesh));
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "mesh"};
   rs_spec spec = {.ndim = -1, .given = comm != NULL ? comm->size : rs_max(0, world)};
   reshard_status status = rs_spec_mesh(&scan, &spec);
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')
     status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_INVALID, "expected the end of the mesh");
-  if (status == RESHARD_SUCCESS)
-    status = build_mesh(&scan, &spec, comm, world, mesh);
+  RS_THEN(status, build_mesh(&scan, &spec, comm, world, mesh));
   rs_spec_free(&spec);
   return status;
 }
@@ -157,8 +154,7 @@ reshard_status rs_mesh_one_dim(const struct reshard_mesh_s *m, const char *text,
 }
 
 reshard_status reshard_mesh_dim(reshard_mesh mesh, const char *dim, int *number) {
-  if (mesh == NULL || number == NULL)
-    return rs_error_null("reshard_mesh_dim", mesh == NULL ? "mesh" : "number");
+  RS_TRY(RS_GIVEN("reshard_mesh_dim", mesh, number));
   int found = 0;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &found));
   *number = found;

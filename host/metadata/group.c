@@ -24,8 +24,7 @@ static reshard_status error_not_found(const reshard_group *group, int64_t global
 }
 
 reshard_status reshard_group_find(const reshard_group *group, int64_t global_rank, int64_t *rank) {
-  if (group == NULL || rank == NULL)
-    return rs_error_null("reshard_group_find", group == NULL ? "group" : "rank");
+  RS_TRY(RS_GIVEN("reshard_group_find", group, rank));
   int64_t found = group->ranks == NULL && global_rank >= 0 && global_rank < group->n ? global_rank : -1;
   for (int64_t i = 0; group->ranks != NULL && i < group->n && found < 0; i++)
     found = group->ranks[i] == global_rank ? i : -1;

@@ -1,6 +1,5 @@
 /* Placements as text: an owner, which may be left out, and a device. Every error tells the column and what was expected
  * there. */
-#include "metadata/workers.h"
 
 #include "base/text.h"
 #include "metadata/metadata.h"
@@ -100,8 +99,7 @@ static bool is_worker(const char *text, reshard_workers workers) {
 }
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
-  if (text == NULL || device == NULL)
-    return rs_error_null("reshard_remote_device_parse", text == NULL ? "text" : "device");
+  RS_TRY(RS_GIVEN("reshard_remote_device_parse", text, device));
   scan s = {text, text};
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
   if (skip_text(&s, "rank:"))

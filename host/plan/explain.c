@@ -6,21 +6,15 @@
 static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
   const reshard_plan_info *i = &plan->info;
   rs_json_open(j, NULL, '{');
-  rs_json_int(j, "rank", i->rank);
-  rs_json_int(j, "sent_bytes", i->sent_bytes);
-  rs_json_int(j, "received_bytes", i->received_bytes);
-  rs_json_int(j, "kept_bytes", i->kept_bytes);
-  rs_json_int(j, "messages", i->messages_sent);
-  rs_json_int(j, "workspace_bytes", i->workspace_bytes);
-  rs_json_int(j, "packs_skipped", i->packs_skipped);
-  rs_json_int(j, "unpacks_skipped", i->unpacks_skipped);
+  rs_json_ints(j, {"rank", i->rank}, {"sent_bytes", i->sent_bytes}, {"received_bytes", i->received_bytes},
+               {"kept_bytes", i->kept_bytes}, {"messages", i->messages_sent}, {"workspace_bytes", i->workspace_bytes},
+               {"packs_skipped", i->packs_skipped}, {"unpacks_skipped", i->unpacks_skipped});
   rs_json_time(j, "plan_us", (double)i->plan_ns / 1000);
   rs_json_open(j, "peers", '[');
   for (int64_t p = 0; p < plan->peers.n; p++) {
     rs_json_open(j, NULL, '{');
-    rs_json_int(j, "rank", plan->peers.at[p].rank);
-    rs_json_int(j, "sent_bytes", plan->peers.at[p].sent);
-    rs_json_int(j, "received_bytes", plan->peers.at[p].received);
+    rs_json_ints(j, {"rank", plan->peers.at[p].rank}, {"sent_bytes", plan->peers.at[p].sent},
+                 {"received_bytes", plan->peers.at[p].received});
     rs_json_close(j, '}');
   }
   rs_json_close(j, ']');

@@ -1,5 +1,5 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
-#include "plan/rounds.h"
+#include "plan/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,9 +240,7 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   const reshard_plan_options defaults = {RESHARD_PLAN_OPTIONS_INIT, 0, 0, NULL};
   if (options == NULL)
     options = &defaults;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_plan_options has %zu", options->size,
-                    sizeof *options);
+  RS_TRY(RS_SIZED(reshard_plan_options, options));
   if (options->workspace_limit < 0 || options->peers_per_round < 0)
     return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld, peers per round %lld: neither may be negative",
                     (long long)options->workspace_limit, (long long)options->peers_per_round);
@@ -318,16 +316,14 @@ void reshard_plan_destroy(reshard_plan plan) {
 }
 
 reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info) {
-  if (plan == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_get_info", plan, info));
   *info = plan->info;
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                  int64_t *received_bytes) {
-  if (plan == NULL || rank == NULL || sent_bytes == NULL || received_bytes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_peer", plan, rank, sent_bytes, received_bytes));
   if (i < 0 || i >= plan->peers.n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i,
                     (long long)plan->peers.n);
@@ -346,8 +342,7 @@ reshard_status reshard_plan_group_rounds(reshard_plan plan, int64_t group, int64
 }
 
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
-  if (plan == NULL || bytes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
   rs_staging_size staging;
   RS_TRY(rs_plan_staging(plan, NULL, &staging));
   *bytes = (size_t)staging.bytes;

@@ -159,8 +159,7 @@ static reshard_status read_tensors(shard_exchange *x, const rs_strings *strings)
   for (int64_t i = 0; i < x->n; i++) {
     rs_exchanged_tensor *m = &x->all[i];
     reshard_status status = read_tensor(x, m);
-    if (status == RESHARD_SUCCESS)
-      status = rs_shard_list_build(&m->flat, true, x->sharder, &m->made);
+    RS_THEN(status, rs_shard_list_build(&m->flat, true, x->sharder, &m->made));
     if (status != RESHARD_SUCCESS)
       return rs_path_error(m->path, status);
   }
@@ -182,8 +181,7 @@ reshard_status rs_exchange_shards(reshard_sharder sharder, reshard_status status
   rs_strings *strings = NULL;
   char *string = NULL;
   int64_t size = 0;
-  if (status == RESHARD_SUCCESS)
-    status = pack_tensors(&x, &string, &size);
+  RS_THEN(status, pack_tensors(&x, &string, &size));
   RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
   status = rs_agree(sharder->comm, read_tensors(&x, strings));
 done:
@@ -228,19 +226,16 @@ static reshard_status replace_leaf(void *user, const char *path, reshard_tree le
 reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
                                                             reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
-  if (sharder == NULL)
-    return rs_error_null(call, "sharder");
+  RS_TRY(RS_GIVEN(call, sharder));
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
     status = rs_error_null(call, state == NULL ? "state" : "flat");
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_map(state, list_leaf, &f, &same);
+  RS_THEN(status, reshard_tree_map(state, list_leaf, &f, &same));
   reshard_tree_release(same);
   status = rs_exchange_shards(sharder, status, f.all.n, f.all.at);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made));
+  RS_THEN(status, rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made)));
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else

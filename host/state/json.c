@@ -171,8 +171,7 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
   RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
-  if (status == RESHARD_SUCCESS)
-    status = read_leaves(where, root, leaves);
+  RS_THEN(status, read_leaves(where, root, leaves));
   json_decref(root);
   return status;
 }

@@ -276,10 +276,8 @@ static reshard_status begin_processes(save_call *c) {
   remote_calls h = {0};
   contents m = {0};
   reshard_status status = c->base.status;
-  if (status == RESHARD_SUCCESS)
-    status = rs_state_call_pack(&c->base, c->options.force, &remote);
-  if (status == RESHARD_SUCCESS)
-    status = new_writer(1, rs_seconds(), &c->shared);
+  RS_THEN(status, rs_state_call_pack(&c->base, c->options.force, &remote));
+  RS_THEN(status, new_writer(1, rs_seconds(), &c->shared));
   status = rs_comm_gather_bytes(c->base.comm, status, remote.at, (int64_t)remote.length, &strings);
   free(remote.at);
   RS_TRY(status);
@@ -288,8 +286,7 @@ static reshard_status begin_processes(save_call *c) {
     status = compare_processes(c, &h, &m);
   else
     status = agree_on_own_error(c->base.comm, status);
-  if (status == RESHARD_SUCCESS)
-    status = create_files(c, &m);
+  RS_THEN(status, create_files(c, &m));
   contents_free(&m);
   remote_calls_free(&h);
   rs_strings_release(strings);
@@ -313,8 +310,7 @@ static reshard_status write_batch(const save_call *c, int64_t batch) {
     if (leaf == NULL || leaf->batch != batch || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_state_leaf_add(leaf, layout, rank, &mine);
-    if (status == RESHARD_SUCCESS)
-      status = rs_rank_regions(&mine, mine.tensors.n - 1, files, i, rank, &regions);
+    RS_THEN(status, rs_rank_regions(&mine, mine.tensors.n - 1, files, i, rank, &regions));
   }
   if (status == RESHARD_SUCCESS && regions.n > 0)
     status = rs_store_move_run(&(rs_store_move){.src = &mine,
@@ -379,12 +375,9 @@ static reshard_status end_processes(save_call *c) {
 static reshard_status prepare_save(reshard_tree state, const char *directory, const reshard_state_save_options *options,
                                    save_call *c) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
-  if (state == NULL || directory == NULL)
-    return rs_error_null(call, state == NULL ? "state" : "directory");
+  RS_TRY(RS_GIVEN(call, state, directory));
   c->options = options != NULL ? *options : none;
-  if (c->options.size != sizeof c->options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_save_options has %zu",
-                    c->options.size, sizeof c->options);
+  RS_TRY(RS_SIZED(reshard_state_save_options, &c->options));
   if (c->options.threads < 0 || c->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, c->options.threads);
   RS_TRY(rs_state_leaves_list(c->base.comm, state, &c->base.leaves));
@@ -394,8 +387,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
 
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
-  if (sharder == NULL)
-    return rs_error_null(call, "sharder");
+  RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
   c.base.status = prepare_save(state, directory, options, &c);

@@ -1,7 +1,7 @@
 /* The binary interface of DLPack, as include/dlpack/dlpack.h of version 1.1 gives it (github.com/dmlc/dlpack at
- * 007cef0): a description of a tensor, and a function that takes it back. Declared here under our names; fields that are
- * enums there have the same size. The form without a version is the same from 0.6 on; codes of bool came with 0.8, those
- * of 8-bit floats with 1.1. Other codes, 6-bit and 4-bit floats among them, are refused. */
+ * 007cef0): a description of a tensor, and a function that takes it back. Declared here under our names; fields that
+ * are enums there have the same size. The form without a version is the same from 0.6 on; codes of bool came with 0.8,
+ * those of 8-bit floats with 1.1. Other codes, 6-bit and 4-bit floats among them, are refused. */
 #ifndef RS_TENSOR_DLPACK_H
 #define RS_TENSOR_DLPACK_H
 

@@ -119,7 +119,7 @@ static void draw_node(rs_text *out, reshard_tree node) {
     rs_text_add(out, ", empty");
 }
 
-/* --- What is at several places -------------------------------------------------------------------------------- */
+/* --- Nodes at several places ---------------------------------------------------------------------------------- */
 
 /* The node is told from equal ones by its place; a number is not. */
 static bool has_identity(reshard_tree node) {

@@ -107,8 +107,7 @@ reshard_status reshard_tree_null(reshard_tree *tree) {
 }
 
 reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
-  if (tensor == NULL)
-    return rs_error_null("reshard_tree_tensor", "tensor");
+  RS_TRY(RS_GIVEN("reshard_tree_tensor", tensor));
   RS_TRY(rs_node_new("reshard_tree_tensor", RESHARD_TREE_TENSOR, tree));
   (*tree)->tensor = reshard_tensor_retain(tensor);
   return RESHARD_SUCCESS;
@@ -163,16 +162,7 @@ reshard_status reshard_tree_float(double value, reshard_tree *tree) {
 
 /* --- Lives ---------------------------------------------------------------------------------------------------- */
 
-reshard_tree reshard_tree_retain(reshard_tree tree) {
-  if (tree != NULL)
-    atomic_fetch_add_explicit(&tree->references, 1, memory_order_relaxed);
-  return tree;
-}
-
-/* Drops a reference; true: it was the last. */
-static bool drop_reference(reshard_tree node) {
-  return node != NULL && atomic_fetch_sub_explicit(&node->references, 1, memory_order_acq_rel) == 1;
-}
+reshard_tree reshard_tree_retain(reshard_tree tree) { return RS_RETAIN(tree); }
 
 static void free_leaf(reshard_tree leaf) {
   if (leaf->kind == RESHARD_TREE_TENSOR)
@@ -188,7 +178,7 @@ static void free_leaf(reshard_tree leaf) {
 static void free_container(reshard_tree node, reshard_tree *dead) {
   for (int64_t i = 0; i < node->children.n; i++) {
     reshard_tree child = node->children.at[i];
-    if (!drop_reference(child))
+    if (!RS_DROP(child))
       continue;
     if (!rs_node_is_container(child)) {
       free_leaf(child);
@@ -203,7 +193,7 @@ static void free_container(reshard_tree node, reshard_tree *dead) {
 }
 
 void reshard_tree_release(reshard_tree tree) {
-  if (!drop_reference(tree))
+  if (!RS_DROP(tree))
     return;
   if (!rs_node_is_container(tree)) {
     free_leaf(tree);
@@ -223,7 +213,7 @@ void *rs_node_release_value(reshard_tree node, const reshard_tree_type *type) {
     reshard_tree_release(node);
     return NULL;
   }
-  if (!drop_reference(node))
+  if (!RS_DROP(node))
     return NULL;
   free_node(node);
   return value;

@@ -98,7 +98,6 @@ static reshard_status visit_leaf(void *user, const char *path, reshard_tree pare
 }
 
 reshard_status reshard_tree_visit(reshard_tree tree, reshard_tree_visitor visit, void *user) {
-  if (tree == NULL || visit == NULL)
-    return rs_error_null("reshard_tree_visit", tree == NULL ? "tree" : "visit");
+  RS_TRY(RS_GIVEN("reshard_tree_visit", tree, visit));
   return rs_tree_walk(tree, visit_leaf, &(visitor){visit, user});
 }

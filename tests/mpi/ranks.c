@@ -1,7 +1,7 @@
 /* The MPI communicator, one process a rank: started by mpirun (CMakeLists.txt). Every rank runs every check in the same
  * order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
-#include "bench/verify/case_check.h"
+#include "bench/verify/case_make.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"

@@ -56,7 +56,7 @@ static bool same_number(rs_text *why, const char *what, int64_t is, int64_t shou
   return is == should;
 }
 
-/* --- What the report says ---------------------------------------------------------------------------------------- */
+/* --- The report ---------------------------------------------------------------------------------------- */
 
 /* Bytes that would travel: element by element, for a source of whole tensors without a map. */
 static int64_t count_wire(const file_case *c) {

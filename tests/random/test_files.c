@@ -1,6 +1,7 @@
 /* Random conversions of files, of every pair of formats and layout kinds, against naive readers and writers.
  * RESHARD_TEST_SCALE multiplies the number of cases (1,500), RESHARD_TEST_SEED replaces the first seed (1). */
 #include "random/file_case.h"
+#include "support/fixtures/scale.h"
 
 #ifdef RS_HAVE_JANSSON
 
@@ -145,7 +146,7 @@ static bool make_directory(char *path, size_t size) {
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 1500 * cli_test_scale(), begin = rs_seconds();
+  double cases = 1500 * test_scale(), begin = rs_seconds();
   char directory[512];
   if (!make_directory(directory, sizeof directory)) {
     printf("skipped: no directory for files can be made\n");

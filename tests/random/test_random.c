@@ -1,12 +1,13 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
  * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). */
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 20000 * cli_test_scale();
+  double cases = 20000 * test_scale();
   case_options many = {
       .cases = cases < 1 ? 1 : (int64_t)cases,
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,

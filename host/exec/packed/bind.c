@@ -3,7 +3,7 @@
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
 #include "exec/pull.h"
-#include "plan/rounds.h"
+#include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -299,8 +299,7 @@ static reshard_status find_reuse(packer *p) {
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
   reshard_status status = rs_pull_own(p->plan, &p->binding->arrays, &kept);
-  if (status == RESHARD_SUCCESS)
-    status = compile_copies(p, &kept, &p->binding->keep);
+  RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
   rs_copies_free(&kept);
   return status;
 }

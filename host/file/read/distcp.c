@@ -78,7 +78,7 @@ static reshard_status rank_files(rs_shards *s) {
   return RESHARD_SUCCESS;
 }
 
-/* What is at a place. */
+/* The value at a place. */
 typedef struct found_chunk {
   bool known;
   rs_torch_tensor tensor;

@@ -267,9 +267,7 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
     return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_create: NULL argument, or %lld tensors", (long long)n);
   if (options == NULL)
     options = &none;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_writer_options has %zu",
-                    options->size, sizeof *options);
+  RS_TRY(RS_SIZED(reshard_writer_options, options));
   bool npy = rs_ends(path, ".npy"), safetensors = rs_ends(path, ".safetensors");
   char where[RS_WHERE];
   rs_where(where, "output", path);

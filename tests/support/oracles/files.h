@@ -5,7 +5,7 @@
 #ifndef TESTS_NAIVE_FILES_H
 #define TESTS_NAIVE_FILES_H
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
 
 #ifdef RS_HAVE_JANSSON
 #include <jansson.h>

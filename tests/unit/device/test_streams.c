@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "support/devices/late.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/stream_ways.h"
 
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static void watch(void *user, bool on) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = test_scaled(2000 / SPARSE), executed = 0;
+  int64_t cases = test_scaled(2000 / SPARSE, 1), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
@@ -164,7 +165,7 @@ static void test_apart(void **state) {
   assert_int_equal(late_close(), 0);
 }
 
-/* What a local communicator is given to be on. */
+/* Devices of a local communicator. */
 static void test_devices(void **state) {
   (void)state;
   reshard_device given[DEVICES + 1], cpu;

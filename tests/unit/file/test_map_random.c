@@ -3,6 +3,7 @@
 #include "bench/verify/random.h"
 #include "file/map/names.h"
 #include "map_arrays.h"
+#include "support/fixtures/scale.h"
 
 #include <time.h>
 
@@ -209,8 +210,7 @@ static void random_map(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  const char *scale = getenv("RESHARD_TEST_SCALE");
-  int64_t cases = (int64_t)(2000 * (scale != NULL ? atof(scale) : 1));
+  int64_t cases = test_scaled(2000, 1);
   for (int64_t i = 0; i < cases; i++)
     random_map((uint64_t)i);
 }
@@ -327,7 +327,7 @@ static void test_quick(void **state) {
     reshard_model_free(to);
   }
   print_message("18,867 tensors, 10 lines: %.1f ms\n", best * 1e3);
-  if (cli_test_scale() >= 1) /* under a sanitizer time tells nothing */
+  if (test_scale() >= 1) /* under a sanitizer time tells nothing */
     assert_true(best < 1);
   reshard_model_free(model);
   reshard_map_free(map);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "file/move/move.h"
+#include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -216,7 +217,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
 
 static void test_random(void **state) {
   (void)state;
-  double cases = 1500 * cli_test_scale();
+  double cases = 1500 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1000 + i, 1 + (int64_t)i % 4, i % 3 == 0 ? 2000 : 200);
 }
@@ -224,7 +225,7 @@ static void test_random(void **state) {
 /* Many tensors to a batch. */
 static void test_many_small(void **state) {
   (void)state;
-  double cases = 20 * cli_test_scale();
+  double cases = 20 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(100000 + i, 100, 60);
 }
@@ -232,7 +233,7 @@ static void test_many_small(void **state) {
 /* Many tiles to a tensor. */
 static void test_large(void **state) {
   (void)state;
-  double cases = 40 * cli_test_scale();
+  double cases = 40 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(200000 + i, 1, 400000);
 }

@@ -8,6 +8,7 @@
 #include "bench/cli/util.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -470,7 +471,7 @@ static void test_sharing(void **state) {
 /* --- Deep and wide -------------------------------------------------------------------------------------------- */
 
 /* A million; fewer where an instrument makes all of it slow. */
-static int64_t levels(void) { return test_scaled(1000000); }
+static int64_t levels(void) { return test_scaled(1000000, 1); }
 
 typedef struct seen {
   int64_t leaves;
