@@ -1,4 +1,5 @@
 /* The program `reshard`: a table of commands. */
+#include "bench/cli/commands.h"
 #include "bench/cli/options.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* reshard info: the features of this build and of this machine. */
+#include "bench/cli/commands.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
 #include "bench/launch/gpu.h"

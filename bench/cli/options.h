@@ -55,12 +55,4 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
 void cli_add_option_names(int command, rs_text *out);
 void cli_add_option_values(rs_text *out);
 
-/* The commands. Each gets argv from its own name on and returns the exit status. */
-int command_plan(int argc, char **argv);
-int command_convert(int argc, char **argv);
-int command_bench(int argc, char **argv);
-int command_verify(int argc, char **argv);
-int command_trace(int argc, char **argv);
-int command_info(int argc, char **argv);
-
 #endif

@@ -1,7 +1,6 @@
 #include "bench/cli/svg.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void add_paint(rs_text *out, svg_paint p) {
   cli_add(out, " fill=\"%s\"", p.fill);

@@ -1,5 +1,5 @@
 /* Layouts of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
-#include "bench/cli/workload_layouts.h"
+#include "bench/cli/workload.h"
 
 #include "layout/spec.h"
 

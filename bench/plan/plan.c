@@ -4,7 +4,7 @@
  * memory of a few plans. */
 #include "bench/plan/plan.h"
 
-#include "bench/cli/options.h"
+#include "bench/cli/commands.h"
 #include "bench/plan/svg.h"
 
 #include <pthread.h>

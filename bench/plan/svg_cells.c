@@ -6,7 +6,6 @@
 #include "bench/plan/svg.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define MOST_CUTS 30
 

@@ -1,6 +1,6 @@
 /* reshard trace. */
 #include "bench/bench/state.h"
-#include "bench/cli/options.h"
+#include "bench/cli/commands.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "bench/verify/case_comms.h"
+#include "bench/verify/case_context.h"
 
 #include <stdlib.h>
 

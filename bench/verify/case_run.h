@@ -28,7 +28,7 @@ typedef struct case_options {
 } case_options;
 /* Prints each failure with the command that reproduces it; returns how many there were. */
 int64_t case_run_all(const case_options *many, case_totals *totals);
-/* Kept regressions (regressions.h). */
+/* Runs the kept regressions. */
 int64_t case_run_regressions(const case_options *many, case_totals *totals, int64_t *count);
 /* The table of pairs of kinds; returns the number of pairs without a case. */
 int64_t case_print_totals(const case_totals *totals, FILE *out);

@@ -172,8 +172,7 @@ reshard_status rs_device_run_once(reshard_device d, const rs_copies *copies, int
   const rs_device_work *work = d->device->work;
   pthread_mutex_lock(&d->mutex);
   reshard_status status = work->recompile(d->device, copies, total_bytes, &d->once);
-  if (status == RESHARD_SUCCESS)
-    status = work->run(d->device, 1, &d->once, stream);
+  RS_THEN(status, work->run(d->device, 1, &d->once, stream));
   pthread_mutex_unlock(&d->mutex);
   return status;
 }

@@ -4,7 +4,6 @@
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Finds the first index and the number of indices of a rank's array, per dim; *boxes: its number of boxes. Where it has
  * no index of a dim the offset is the extent. */
@@ -70,15 +69,14 @@ static reshard_status rank_box(const char *call, reshard_dtensor t, int64_t rank
   return RESHARD_SUCCESS;
 }
 
-static reshard_status local_box(const char *call, reshard_dtensor t, const void *output, reshard_box *box) {
+static reshard_status local_box(const char *call, reshard_dtensor tensor, const void *output, reshard_box *box) {
   char text[RS_MESH_TEXT];
-  if (t == NULL || output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
-  int64_t rank = t->sharder->comm->rank;
-  if (!reshard_mesh_contains(t->mesh, RESHARD_MESH_MINE))
+  RS_TRY(RS_GIVEN(call, tensor, output));
+  int64_t rank = tensor->sharder->comm->rank;
+  if (!reshard_mesh_contains(tensor->mesh, RESHARD_MESH_MINE))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is outside of the mesh %s", call, (long long)rank,
-                    rs_mesh_text(text, t->mesh));
-  return rank_box(call, t, rank, box);
+                    rs_mesh_text(text, tensor->mesh));
+  return rank_box(call, tensor, rank, box);
 }
 
 reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *box) {
@@ -88,8 +86,7 @@ reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *bo
 reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshard_box *box) {
   static const char call[] = "reshard_dtensor_box_for";
   char text[RS_MESH_TEXT];
-  if (tensor == NULL || box == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  RS_TRY(RS_GIVEN(call, tensor, box));
   reshard_mesh mesh = tensor->mesh;
   if (i < 0 || i >= mesh->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: part %lld, the mesh %s has %lld ranks", call, (long long)i,

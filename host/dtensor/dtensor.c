@@ -1,5 +1,5 @@
 /* DTensors: references, fields, and their form as sharded tensors. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
-#include "exec/pull.h"
+#include "exec/arrays.h"
 #include "exec/transfer.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
  * killed, the path of the target has what it had. */
 #include "base/text.h"
-#include "file/map/apply.h"
+#include "file/map/line.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
 #include "file/read/layout_cache.h"

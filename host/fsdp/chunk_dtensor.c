@@ -5,7 +5,7 @@
  * cuts first a redistribute brings them from other ranks. All-gather is a redistribute, too. */
 #include "fsdp/fsdp.h"
 
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include "exec/transfer.h"
 #include "mesh/mesh.h"

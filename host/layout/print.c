@@ -1,8 +1,6 @@
 /* Canonical layout strings: what parse.c reads back to an equal layout, and prints again to the same string. */
 #include "layout/layout.h"
 
-#include <string.h>
-
 static void print_ranks(rs_text *text, const rs_ranks *ranks) {
   for (int64_t i = 0; i < ranks->nranges; i++) {
     const rs_rank_range *range = &ranks->ranges[i];

@@ -3,7 +3,6 @@
  * first. */
 #include "layout/spec.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int shown_length(rs_spec_name name) { return (int)rs_min((int64_t)name.length, 64); }

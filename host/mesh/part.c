@@ -2,8 +2,6 @@
  * flattened dim owns those of several dims. No list of ranks is read. */
 #include "mesh/mesh.h"
 
-#include <string.h>
-
 /* Returns the part, or releases it after an error. */
 static reshard_status return_part(reshard_status status, reshard_mesh part, reshard_mesh *out) {
   if (status == RESHARD_SUCCESS)

@@ -4,7 +4,6 @@
 #include "layout/layout.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct builder {
   const struct reshard_layout_s *layout;

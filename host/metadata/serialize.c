@@ -10,7 +10,6 @@
 #include "metadata/serialize.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define VERSION 1

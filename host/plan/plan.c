@@ -1,5 +1,5 @@
 /* Making a plan: check entries, sort them into classes, intersect each class once, add up. */
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>

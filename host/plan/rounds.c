@@ -6,7 +6,7 @@
  * distance and length alone. Every rank walks its rounds in lexicographic order, so no ranks wait for each other in a
  * circle. With L bytes of staging, c = L / 4W: two halves, so that neighbouring rounds overlap, times W sends and W
  * receives. */
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <stdlib.h>
 

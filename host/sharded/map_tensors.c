@@ -3,7 +3,6 @@
 #include "metadata/metadata.h"
 #include "sharded/sharder.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* --- One tensor -------------------------------------------------------------------------------------------------- */

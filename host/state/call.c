@@ -5,7 +5,6 @@
 #include "device/cpu/cpu.h"
 #include "state/checkpoint.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 int rs_rank_threads(reshard_comm comm, int threads) {

@@ -4,7 +4,6 @@
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Chooses shards, in their order, that have each box once: mine first where `prefer`, else the first one. Empty boxes
  * all stay. chosen: [shards]. */

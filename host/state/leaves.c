@@ -2,7 +2,7 @@
 #include "state/leaves.h"
 
 #include "base/text.h"
-#include "file/move/memory.h"
+#include "file/move/move.h"
 #include "metadata/metadata.h"
 #include "state/state.h"
 #include "tree/walk.h"

@@ -6,7 +6,6 @@
  * Ranks that are processes each open the checkpoint, and compare what they have opened. */
 #include "base/text.h"
 #include "comm/gather.h"
-#include "file/move/memory.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
 #include "state/checkpoint.h"

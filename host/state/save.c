@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "comm/gather.h"
 #include "file/ground/file.h"
-#include "file/move/memory.h"
 #include "file/move/move.h"
 #include "file/write/writer.h"
 #include "state/checkpoint.h"

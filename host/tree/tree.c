@@ -6,7 +6,6 @@
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tree *output) {
   if (output == NULL)

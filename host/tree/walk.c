@@ -79,8 +79,7 @@ reshard_status rs_tree_walk(reshard_tree tree, rs_tree_visitor visit, void *user
   if (!rs_node_is_container(tree))
     return visit(user, "", NULL, 0, tree);
   reshard_status status = rs_walk_enter(&w, tree);
-  if (status == RESHARD_SUCCESS)
-    status = walk_on(&w, visit, user);
+  RS_THEN(status, walk_on(&w, visit, user));
   rs_walk_free(&w);
   return status;
 }

@@ -1,5 +1,5 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
-#include "file/map/apply.h"
+#include "file/map/line.h"
 #include "file/move/move.h"
 #include "random/file_case.h"
 #include "support/oracles/store.h"

@@ -1,9 +1,8 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
-#include "exec/lower.h"
+#include "exec/arrays.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
-#include "exec/pull.h"
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * programs pack and unpack. */
 #include "exec/packed/collective.h"
 
-#include "plan/plan.h"
+#include "plan/rounds.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,6 @@
  * A line with stars is applied once for each match, in the order of the source: a match is a tensor that fits one of
  * the right side's names and that no line has taken. It says what the stars are; the other names of the line follow and
  * must be there. Since that takes them, each further tensor of the same match is passed over when its turn comes. */
-#include "file/map/apply.h"
 
 #include "base/text.h"
 #include "file/map/line.h"

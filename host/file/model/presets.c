@@ -213,8 +213,7 @@ reshard_status rs_preset_error(const char *what, const char *name) {
 }
 
 reshard_status reshard_model_preset(const char *name, reshard_model *model) {
-  if (name == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_preset: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_model_preset", name, model));
   for (int64_t i = 0; i < PRESETS; i++) {
     if (strcmp(name, presets[i].name) != 0)
       continue;

@@ -119,8 +119,7 @@ static reshard_status add_described_tensor(rs_shards *s, const char *where, cons
   if (strncmp(text, "boxes", 5) == 0 && strchr(text, '@') != NULL) /* whatever that file is, it is not of this set */
     return rs_error(RESHARD_ERROR_INVALID, "%s: the layout of tensor '%s' is in another file", where, quoted);
   reshard_status status = rs_tensor_bytes(global.ndim, global.shape, 1, &bytes);
-  if (status == RESHARD_SUCCESS)
-    status = rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout);
+  RS_THEN(status, rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout));
   if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY)
     return rs_error(status, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
   RS_TRY(status);
@@ -260,8 +259,7 @@ static reshard_status add_described(rs_shards *s, int64_t f) {
     return add_file_shards(s, f, json_object_get(s->root, "intervals"));
   RS_TRY(parse_text(s, f, &root));
   reshard_status status = compare_texts(s, f, root);
-  if (status == RESHARD_SUCCESS)
-    status = add_file_shards(s, f, json_object_get(root, "intervals"));
+  RS_THEN(status, add_file_shards(s, f, json_object_get(root, "intervals")));
   json_decref(root);
   return status;
 }

@@ -9,7 +9,6 @@
 #include "device/cpu/threads.h"
 #include "file/write/header.h"
 #include "file/write/output.h"
-#include "file/write/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "bench/verify/random.h"
-#include "exec/overlap.h"
+#include "exec/arrays.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 

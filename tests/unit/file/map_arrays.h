@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "file/map/apply.h"
+#include "file/map/line.h"
 
 #include <stdio.h>
 #include <stdlib.h>
