@@ -40,7 +40,7 @@ static void print_help(void) {
 
 /* A bash script that completes commands, options and their words; all else is a file to it. */
 static void print_completion(void) {
-  cli_text names = {0}, options = {0}, values = {0};
+  rs_text names = {0}, options = {0}, values = {0};
   for (size_t i = 0; i < COMMANDS; i++) {
     cli_add(&names, "%s ", commands[i].name);
     cli_add(&options, "    %s) words='", commands[i].name);

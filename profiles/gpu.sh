@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ./run gpu [--quick]: all work that needs a GPU, in 9 minutes (3 with --quick). Builds with cmake and nvcc alone, checks the
-# library there against the CPU, measures it beside the GPU's own copy, and writes the results down.
+# ./run gpu [--quick]: all work that needs a GPU, in 9 minutes (3 with --quick). Builds with cmake and nvcc alone,
+# checks the library there against the CPU, measures it beside the GPU's own copy, and writes the results down.
 #
-# Every step has a time limit. A failing step does not end the run; a step for which no time is left is reported as not done.
-# The first checks leave time for the table of goals; tools and figures without a goal come last. Exit status: 0 all steps
-# passed, 1 some failed or were not done in time, 3 there is no GPU or no nvcc. A missed goal is no failure: the table at the
-# end shows it.
+# Every step has a time limit. A failing step does not end the run; a step for which no time is left is reported as not
+# done. The first checks leave time for the table of goals; tools and figures without a goal come last. Exit status: 0
+# all steps passed, 1 some failed or were not done in time, 3 there is no GPU or no nvcc. A missed goal is no failure:
+# the table at the end shows it.
 #
 # Environment: RESHARD_PROGRAM      a program `reshard` that is there; reshard_gpu is beside it. Nothing is built then.
 #              RESHARD_GPU_PROGRAM  the program reshard_gpu, where it is elsewhere
@@ -28,7 +28,10 @@ case ${1:-} in
 esac
 [ $# -le 1 ] || { printf 'run: gpu takes --quick or nothing\n' >&2; exit 2; }
 total=${RESHARD_GPU_SECONDS:-$((quick ? 170 : 530))}
-[[ $total =~ ^[1-9][0-9]{0,4}$ ]] || { printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2; exit 2; }
+if ! [[ $total =~ ^[1-9][0-9]{0,4}$ ]]; then
+  printf 'run: gpu: RESHARD_GPU_SECONDS: %s is no number of seconds\n' "$total" >&2
+  exit 2
+fi
 reserve=$((total * 2 / 5)) # for the goals
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
@@ -48,7 +51,7 @@ work=$(mktemp -d) out='' || exit 1
 trap 'rm -rf "$work"' EXIT
 trap interrupted HUP INT TERM
 
-# --- Build -------------------------------------------------------------------------------------------------------------------
+# --- Build ------------------------------------------------------------------------------------------------------------
 if [ -n "${RESHARD_PROGRAM:-}" ]; then
   program=$RESHARD_PROGRAM
   micro=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
@@ -64,18 +67,23 @@ else
     exit 1
   }
 fi
-timeout -k 3 60 "$program" info --json "$work/info.json" >"$work/info.txt" 2>&1 </dev/null || { cat "$work/info.txt" >&2; exit 1; }
+if ! timeout -k 3 60 "$program" info --json "$work/info.json" >"$work/info.txt" 2>&1 </dev/null; then
+  cat "$work/info.txt" >&2
+  exit 1
+fi
 gpu=$(sed -n 's/^cuda:0 *\([^,]*\),.*/\1/p' "$work/info.txt")
 gpus=$(grep -c '^cuda:' "$work/info.txt")
 [ -n "$gpu" ] || lacking "$(sed -n 's/^CUDA *//p' "$work/info.txt")"
 report_begin || exit 1
 say "$gpu; results go to $out"
 
-# --- Correctness -------------------------------------------------------------------------------------------------------------
-cases=600 checks=2100 within=20 bytes=$((1 << 30)) side=8192 large=16384 iterations=20 sweep=(-b 64K -e 1G -f 4) few=(64K 256M)
+# --- Correctness ------------------------------------------------------------------------------------------------------
+cases=600 checks=2100 within=20 bytes=$((1 << 30)) side=8192 large=16384 iterations=20
+sweep=(-b 64K -e 1G -f 4) few=(64K 256M)
 [ -z "$quick" ] || cases=200 checks=420 within=5 bytes=$((1 << 28)) large='' sweep=(-b 64K -e 256M -f 8)
-[ -z "${RESHARD_GPU_TINY:-}" ] || cases=20 checks=14 bytes=65536 side=64 iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
-[ -z "${RESHARD_GPU_TINY:-}" ] || large=${large:+64}
+if [ -n "${RESHARD_GPU_TINY:-}" ]; then
+  cases=20 checks=14 bytes=65536 side=64 large=${large:+64} iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
+fi
 check=(check --cases "$checks")
 [ -n "${RESHARD_GPU_TINY:-}" ] || check+=(--large)
 seed=$(date +%s)
@@ -85,9 +93,10 @@ step verify-direct $((within + 25)) "random cases against the oracle, direct pat
 step verify-packed $((within + 25)) "random cases against the oracle, packed path" "${verify[@]}" --path packed
 step verify-graph $((within + 25)) "random cases against the oracle, from graphs" "${verify[@]}" -G
 
-# --- The table of goals ------------------------------------------------------------------------------------------------------
+# --- The table of goals -----------------------------------------------------------------------------------------------
 reserve=0
-step bench 100 "" "$micro" bench --bytes "$bytes" --iters "$iterations" --json "$work/bench.json" && measured=1 || measured=
+measured=
+step bench 100 "" "$micro" bench --bytes "$bytes" --iters "$iterations" --json "$work/bench.json" && measured=1
 while IFS='|' read -r name figure op limit; do
   goal "$name" "$figure" "$op" "$limit"
 done < <(sed -E '/WRONG DATA/ s/ us +[0-9.]+ / us  /' "$work/bench.txt" 2>/dev/null |
@@ -96,18 +105,25 @@ done < <(sed -E '/WRONG DATA/ s/ us +[0-9.]+ / us  /' "$work/bench.txt" 2>/dev/n
 
 columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
 square=(--shape "${side}x$side")
-measure_reshard direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path direct
-measure_reshard direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 8 --path direct
-[ -z "$large" ] || measure_reshard direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
-measure_reshard direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" --ranks 4 --path direct -G
-measure_reshard packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" --ranks 4 --path packed
-measure_reshard packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
+measure_reshard direct-4 1.10 "direct, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" \
+  --ranks 4 --path direct
+measure_reshard direct-8 1.10 "direct, 8 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" \
+  --ranks 8 --path direct
+[ -z "$large" ] || measure_reshard direct-4-large 1.10 "direct, 4 ranks, $large x $large f32, rows to columns" \
+  "${columns[@]}" --shape "${large}x$large" --ranks 4 --path direct
+measure_reshard direct-4-graph 1.10 "direct, 4 ranks, $side x $side f32, from a graph" "${columns[@]}" "${square[@]}" \
+  --ranks 4 --path direct -G
+measure_reshard packed-4 2.1 "packed, 4 ranks, $side x $side f32, rows to columns" "${columns[@]}" "${square[@]}" \
+  --ranks 4 --path packed
+measure_reshard packed-cyclic 3.2 "packed, $side x $side f32, cyclic 64 to cyclic 96" "${square[@]}" --dtype f32 \
+  --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --ranks 4 --path packed
 
 export program work
 export -f nccl_processes measure_collectives run_tool
-if step nccl-host 30 "2 processes on one GPU" bash -c 'nccl_processes "$@"' nccl 2 "$program" bench --device cuda --comm nccl \
-  "${columns[@]}" --shape 512x512 -n "$iterations" -w 3 -c -J "$work/nccl-host.json"; then
-  beyond=$(sed -nE 's/.*"host_us": *([0-9.e+-]+).*"group_us": *([0-9.e+-]+).*/\1 \2/p' "$work/nccl-host.json" | awk '{ printf "%.2f", $1 - $2 }')
+if step nccl-host 30 "2 processes on one GPU" bash -c 'nccl_processes "$@"' nccl 2 "$program" bench --device cuda \
+  --comm nccl "${columns[@]}" --shape 512x512 -n "$iterations" -w 3 -c -J "$work/nccl-host.json"; then
+  beyond=$(sed -nE 's/.*"host_us": *([0-9.e+-]+).*"group_us": *([0-9.e+-]+).*/\1 \2/p' "$work/nccl-host.json" |
+    awk '{ printf "%.2f", $1 - $2 }')
 fi
 goal "execute over NCCL, beyond the bare group (us of the host)" "${beyond:-}" '<=' 5
 
@@ -126,20 +142,22 @@ for row in "$side|3" "$((side < 512 ? side : 512))|8"; do
   [ -n "$found" ] || goal "reshard of $n x $n f32 (x PyTorch's speed)" "" '>=' "$limit"
 done
 
-# --- Figures without a goal --------------------------------------------------------------------------------------------------------
+# --- Figures without a goal -------------------------------------------------------------------------------------------
 for path in direct packed; do
-  step "sweep-$path" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 --ranks 4 --path "$path" "${sweep[@]}" \
-    -J "$work/sweep-$path.json"
+  step "sweep-$path" 30 "" "$program" bench --device cuda -n "$iterations" -w 3 -c "${columns[@]}" --shape 64x1024 \
+    --ranks 4 --path "$path" "${sweep[@]}" -J "$work/sweep-$path.json"
 done
 report # later steps may be cut off
 for n in 2 4; do # correctness alone
   [ -z "$quick" ] || [ "$n" = 2 ] || continue
-  step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify --device cuda --comm nccl --cases $((quick ? 10 : 25))
+  step "nccl-$n" 60 "random cases, $n processes on one GPU" bash -c 'nccl_processes "$@"' nccl "$n" "$program" verify \
+    --device cuda --comm nccl --cases $((quick ? 10 : 25))
 done
 sanitizer=$(find_tool compute-sanitizer)
 sanitized() { # TOOL NAME COMMAND...
   if [ -n "$sanitizer" ]; then
-    step "sanitizer-$2" 45 "compute-sanitizer" bash -o pipefail -c 'run_tool "$@"' tool "$sanitizer" --tool "$1" --error-exitcode 9 "${@:3}"
+    step "sanitizer-$2" 45 "compute-sanitizer" bash -o pipefail -c 'run_tool "$@"' tool "$sanitizer" --tool "$1" \
+      --error-exitcode 9 "${@:3}"
   else
     note "sanitizer-$2" lacking 0 "no compute-sanitizer"
   fi
@@ -152,7 +170,8 @@ fi
 if [ -n "$quick" ]; then
   note collectives "left out" 0 "in a quick run"
 elif [ "$gpus" -ge 2 ]; then
-  step collectives 120 "sends and receives against NCCL's collectives" bash -c 'measure_collectives "$@"' collectives $((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2)) "${few[@]}"
+  step collectives 120 "sends and receives against NCCL's collectives" bash -c 'measure_collectives "$@"' collectives \
+    $((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2)) "${few[@]}"
 else
   note collectives lacking 0 "one GPU: nothing to compare collectives on"
 fi
@@ -163,8 +182,9 @@ if [ -n "$quick" ]; then
   note ncu "left out" 0 "in a quick run"
 elif [ -n "$ncu" ]; then
   for case in 'box copy' 'transposing' '8 large boxes' 'index_select 65536'; do # clocks are left as they are
-    step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'run_tool "$@"' tool "$ncu" --csv --print-units base --clock-control none --launch-count 40 \
-      --metrics "$metrics" "$micro" bench --profile --bytes $((bytes > 1 << 20 ? bytes / 4 : bytes)) --only "$case"
+    step "ncu-${case// /-}" 40 "$case" bash -o pipefail -c 'run_tool "$@"' tool "$ncu" --csv --print-units base \
+      --clock-control none --launch-count 40 --metrics "$metrics" \
+      "$micro" bench --profile --bytes $((bytes > 1 << 20 ? bytes / 4 : bytes)) --only "$case"
   done
 else
   note ncu lacking 0 "no ncu: no figures per kernel"

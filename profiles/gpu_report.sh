@@ -1,9 +1,10 @@
-# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json (the
-# programs' measurements), steps.txt (the steps' output), two plots.
+# Sourced by gpu.sh: the directory of results, at most 8 files: README.md, summary.json (goals and steps), bench.json
+# (the programs' measurements), steps.txt (the steps' output), two plots.
 
 report_begin() { # makes a new directory for the run
   local base n=1
-  base=$results/$(date +%Y-%m-%d)-$(tr -cs '[:alnum:]\n' '-' <<<"$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')${quick:+-quick}
+  base=$(tr -cs '[:alnum:]\n' '-' <<<"$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/-*$//')
+  base=$results/$(date +%Y-%m-%d)-$base${quick:+-quick}
   out=$base
   while [ -e "$out" ]; do
     n=$((n + 1))
@@ -26,7 +27,8 @@ print_table() {
 
 report_collectives() {
   grep -qs '^collective|' "$work/collectives.txt" || return 0
-  printf '\n## Collectives\n\nus for a reshard over the GPUs, by what `--collective` said; auto took what the last column says.\n\n'
+  printf '\n## Collectives\n\n%s\n\n' \
+    'us for a reshard over the GPUs, by what `--collective` said; auto took what the last column says.'
   printf '| pattern | bytes | auto | force | forbid | auto took |\n| --- | ---: | ---: | ---: | ---: | --- |\n'
   awk -F'|' '/^collective\|/ {
       key = $2 " | " $4
@@ -35,14 +37,17 @@ report_collectives() {
       if ($3 == "auto") took[key] = $6
     }
     function cell(k, how) { return (k, how) in us ? us[k, how] : "-" }
-    END { for (i = 1; i <= n; i++) { k = order[i]; printf "| %s | %s | %s | %s | %s |\n", k, cell(k, "auto"), cell(k, "force"), cell(k, "forbid"), took[k] } }' \
-    "$work/collectives.txt"
+    function line(k) {
+      printf "| %s | %s | %s | %s | %s |\n", k, cell(k, "auto"), cell(k, "force"), cell(k, "forbid"), took[k]
+    }
+    END { for (i = 1; i <= n; i++) line(order[i]) }' "$work/collectives.txt"
 }
 
 report_kernels() { # ncu's figures
   local file what
   compgen -G "$work/ncu-*.txt" >/dev/null || return 0
-  printf '\n## Kernels\n\n| case | kernel | launches | us | GB/s of DRAM | %% of its peak | %% of warps | registers |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
+  printf '\n## Kernels\n\n| case | kernel | launches | us | GB/s of DRAM | %% of its peak | %% of warps | registers |\n'
+  printf '| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
   for file in "$work"/ncu-*.txt; do
     what=${file##*/ncu-} what=${what%.txt}
     awk -v what="${what//-/ }" -f profiles/ncu.awk "$file"
@@ -50,16 +55,21 @@ report_kernels() { # ncu's figures
 }
 
 report_readme() {
-  local s name state seconds what
+  local s name state seconds what device clocks
+  device="$(sed -n 's/^CUDA */CUDA: /p' "$work/info.txt"), $(sed -n 's/^cuda:0 *//p' "$work/info.txt")"
+  device+=". $(sed -n 's/^communicators */Communicators: /p' "$work/info.txt")"
+  clocks=$(nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv,noheader \
+    2>/dev/null | head -1 | sed 's/.*/Clocks, power, ECC: &./')
   cat <<TEXT
 # $(date +%Y-%m-%d), $gpu
 
 Command: \`./run gpu${quick:+ --quick}\`, commit $commit, $SECONDS s.
-$(sed -n 's/^CUDA */CUDA: /p' "$work/info.txt"), $(sed -n 's/^cuda:0 *//p' "$work/info.txt"). $(sed -n 's/^communicators */Communicators: /p' "$work/info.txt"). $(nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv,noheader 2>/dev/null | head -1 | sed 's/.*/Clocks, power, ECC: &./')
+$device. $clocks
 
-Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written before, and where
-the buffers of a case are smaller than that together, the time is the mean of work on as many sets of buffers, at most 16, one after the other. memcpy is
-the GPU's own copy of as many bytes, in turns with ours and in the same way. Cases whose names say no size have $bytes bytes.
+Times are of the device, medians, each with nothing of its data in the caches: four times the L2 cache is written
+before, and where the buffers of a case are smaller than that together, the time is the mean of work on as many sets of
+buffers, at most 16, one after the other. memcpy is the GPU's own copy of as many bytes, in turns with ours and in the
+same way. Cases whose names say no size have $bytes bytes.
 
 $(print_table)
 
@@ -79,18 +89,21 @@ quoted() { sed 's/["\\]/\\&/g; s/[[:cntrl:]]/ /g; s/.*/"&"/' <<<"$1"; }
 
 report_summary() {
   local g s comma='' name figure op limit verdict state seconds what
-  printf '{"version": 1, "gpu": %s, "commit": %s, "seconds": %d, "goals": [' "$(quoted "$gpu")" "$(quoted "$commit")" "$SECONDS"
+  printf '{"version": 1, "gpu": %s, "commit": %s, "seconds": %d, "goals": [' \
+    "$(quoted "$gpu")" "$(quoted "$commit")" "$SECONDS"
   for g in "${goals[@]}"; do
     IFS='|' read -r name figure op limit verdict <<<"$g"
     [ "$figure" != - ] || figure=null
-    printf '%s\n{"name": %s, "figure": %s, "wanted": "%s", "verdict": "%s"}' "$comma" "$(quoted "$name")" "$figure" "$op $limit" "$verdict"
+    printf '%s\n{"name": %s, "figure": %s, "wanted": "%s", "verdict": "%s"}' \
+      "$comma" "$(quoted "$name")" "$figure" "$op $limit" "$verdict"
     comma=,
   done
   printf '],\n"steps": ['
   comma=
   for s in "${steps[@]}"; do
     IFS='|' read -r name state seconds what <<<"$s"
-    printf '%s\n{"name": "%s", "state": "%s", "seconds": %d, "what": %s}' "$comma" "$name" "$state" "$seconds" "$(quoted "$what")"
+    printf '%s\n{"name": "%s", "state": "%s", "seconds": %d, "what": %s}' \
+      "$comma" "$name" "$state" "$seconds" "$(quoted "$what")"
     comma=,
   done
   printf ']}\n'

@@ -4,9 +4,11 @@ say() { printf '[%4ds] %s\n' "$SECONDS" "$*"; }
 lacking() { printf 'run: gpu: %s\n' "$*" >&2; exit 3; }
 find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
   local at
-  for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" /opt/nvidia/nsight-compute/*/"$1"; do
+  for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" \
+    /opt/nvidia/nsight-compute/*/"$1"; do
     [ -x "$at" ] || continue
-    [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at") # follows a link to the toolkit, not one to a compiler cache
+    # Follows a link to the toolkit, not one to a compiler cache.
+    [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at")
     echo "$at"
     return
   done
@@ -18,15 +20,15 @@ interrupted() { # writes the report of the steps so far
   exit 143
 }
 
-# --- Steps and goals -----------------------------------------------------------------------------------------------------------
+# --- Steps and goals --------------------------------------------------------------------------------------------------
 steps=() failures=0 running=
 note() { # NAME STATE SECONDS WHAT
   steps+=("$1|$2|$3|$4")
   say "$1: $2$([ -z "$4" ] || echo " - $4")"
 }
 
-# Runs a step; its output goes to $work/NAME.txt. It has at most so many seconds, and fewer where less than `reserve` seconds
-# would be left for later steps.
+# Runs a step; its output goes to $work/NAME.txt. It has at most so many seconds, and fewer where less than `reserve`
+# seconds would be left for later steps.
 step() { # NAME MOST-SECONDS WHAT COMMAND...
   local name=$1 limit=$2 what=$3 status=0 before=$SECONDS left=$((total - reserve - SECONDS)) last
   shift 3
@@ -77,7 +79,7 @@ measure_reshard() { # NAME GOAL LABEL BENCH-OPTION...: time as a multiple of mem
   goal "$label (x memcpy's time)" "$ratio" '<=' "$limit"
 }
 
-# --- Functions that steps run, by bash -c ------------------------------------------------------------------------------------
+# --- Functions that steps run, by bash -c -----------------------------------------------------------------------------
 build_programs() {
   local arch options=(-DCMAKE_BUILD_TYPE=Release -DRESHARD_CUDA=ON -DRESHARD_TESTS=OFF -DRESHARD_MPI=OFF)
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -dc '0-9')
@@ -95,9 +97,9 @@ nccl_processes() { # N COMMAND...
   local n=$1 i pids=() status=0 port=$((20000 + RANDOM % 20000))
   shift
   for ((i = 0; i < n; i++)); do
-    CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} RANK=$i LOCAL_RANK=$i WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-      RESHARD_TIMEOUT_MS=30000 NCCL_HOSTID=reshard-$i NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 \
-      NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 "$@" &
+    CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} RANK=$i LOCAL_RANK=$i WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 \
+      MASTER_PORT=$port RESHARD_TIMEOUT_MS=30000 NCCL_HOSTID=reshard-$i NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
+      NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 "$@" &
     pids+=($!)
   done
   trap '[ ${#pids[@]} = 0 ] || kill -9 ${pids[@]} 2>/dev/null' EXIT
@@ -114,15 +116,15 @@ nccl_processes() { # N COMMAND...
 }
 
 # Sends and receives against NCCL's collectives, by one process with a rank a GPU, so that events order all timed work.
-# Lines "collective|pattern|option|bytes|us|what ran" are for the table. Patterns that NCCL lacks (status 3) are left out.
+# Lines "collective|pattern|option|bytes|us|what ran" are for the table. Those that NCCL lacks (status 3) are left out.
 measure_collectives() { # GPUS MIN-BYTES MAX-BYTES
   local pattern name src dst how one made='' status=0
   for pattern in "all-gather|chunk(0)|mesh(a=$1;R)" "all-to-all|chunk(0)|chunk(1)" "broadcast|rank(0)|mesh(a=$1;R)"; do
     IFS='|' read -r name src dst <<<"$pattern"
     for how in auto force forbid; do
       one=0
-      "$program" bench --device cuda --comm nccl -t 1 -g "$1" --ranks "$1" --shape 64x256 --src "$src" --dst "$dst" -b "$2" -e "$3" -f 8 \
-        -n 10 -w 3 -c --collective "$how" >"$work/collective" || one=$?
+      "$program" bench --device cuda --comm nccl -t 1 -g "$1" --ranks "$1" --shape 64x256 --src "$src" --dst "$dst" \
+        -b "$2" -e "$3" -f 8 -n 10 -w 3 -c --collective "$how" >"$work/collective" || one=$?
       [ "$one" = 0 ] || [ "$one" = 3 ] || status=$one
       [ "$one" != 0 ] || made=1
       awk -v head="collective|$name|$how" '{ print } $1 ~ /^[0-9]+$/ { row = head "|" $1 "|" $4 }
@@ -133,12 +135,13 @@ measure_collectives() { # GPUS MIN-BYTES MAX-BYTES
   return "$status"
 }
 
-# Runs a tool. One that this machine does not let work (a virtual machine's runtime, counters for root alone) is lacking.
+# Runs a tool. One that this machine does not let work (a virtual machine's runtime, counters for root) is lacking.
 run_tool() { # TOOL ARGUMENT...
   local status=0
   "$@" 2>&1 | tee "$work/tool" || status=$?
-  if grep -qE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/tool"; then
-    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported' "$work/tool")"
+  local refused='ERR_NVGPUCTRPERM|LibraryNotLoaded|Device not supported'
+  if grep -qE "$refused" "$work/tool"; then
+    echo "${1##*/} may not see into the GPU here: $(grep -m1 -oE "$refused" "$work/tool")"
     return 77
   fi
   return "$status"

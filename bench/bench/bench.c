@@ -1,8 +1,6 @@
 /* reshard bench: the sizes that are measured, and the command. */
-#include "bench/bench/print.h"
-#include "bench/bench/run.h"
+#include "bench/bench/state.h"
 #include "bench/cli/commands.h"
-#include "bench/trace/record.h"
 
 #include <string.h>
 
@@ -57,7 +55,7 @@ static int64_t run_sizes(bench_state *b, const machine *m) {
   const workload_tensor base = b->w.n > 0 ? b->w.tensor[0] : (workload_tensor){0};
   int64_t wrong = 0, rows = 0;
   double busbw = 0;
-  json j = {0};
+  rs_json j = {.text.grows = true};
   if (o->size_begin > 0)
     scale_shape(b, &base, o->size_begin); /* what is wrong with it is said before anything is printed */
   if (to_json)
@@ -87,11 +85,11 @@ static int64_t run_sizes(bench_state *b, const machine *m) {
     printf("# Avg bus bandwidth    : %.4g\n", busbw / (double)rows);
   }
   if (to_json) {
-    cli_json_close(&j, ']');
-    cli_json_int(&j, "out_of_bounds", wrong);
-    cli_json_real(&j, "average_busbw", busbw / (double)rows);
-    cli_json_close(&j, '}');
-    cli_json_write(&j, o->json);
+    rs_json_close(&j, ']');
+    rs_json_int(&j, "out_of_bounds", wrong);
+    rs_json_real(&j, "average_busbw", busbw / (double)rows);
+    rs_json_close(&j, '}');
+    cli_write_json(o->json, &j);
   }
   return wrong;
 }

@@ -1,6 +1,6 @@
 /* The host's time to launch an execute on the streams of a GPU; and, over NCCL, its time for one bare round of messages
  * of the same sizes. The difference is the execute's own work. */
-#include "bench/bench/host.h"
+#include "bench/bench/state.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>
@@ -11,9 +11,9 @@ static double time_host(bench_state *b, int64_t local, reshard_status (*launch)(
   double *times = cli_alloc(b->o->iterations, sizeof *times);
   for (int64_t i = 0; i < b->o->iterations; i++) {
     session_barrier(&b->s, local, true);
-    double begin = cli_seconds();
+    double begin = rs_seconds();
     CLI_TRY("", launch(user, b->stream[local]));
-    times[i] = cli_seconds() - begin;
+    times[i] = rs_seconds() - begin;
     CLI_TRY("", device->streams->synchronize(device, b->stream[local]));
   }
   double most = cli_median(times, b->o->iterations);

@@ -1,5 +1,5 @@
 /* Prints the results of a benchmark: a table in the manner of nccl-tests, or JSON. */
-#include "bench/bench/print.h"
+#include "bench/bench/state.h"
 
 #include <string.h>
 
@@ -49,68 +49,66 @@ void bench_print_row(const bench_state *b) {
   fflush(stdout);
 }
 
-void bench_json_row(json *j, const bench_state *b) {
+void bench_json_row(rs_json *j, const bench_state *b) {
   const bench_row *r = &b->row;
-  cli_json_line(j);
-  cli_json_open(j, NULL, '{');
-  cli_json_int(j, "bytes", r->bytes);
-  cli_json_string(j, "shape", r->shape);
-  cli_json_string(j, "dtype", r->dtype);
-  cli_json_real(j, "time_us", r->time_us);
-  cli_json_real(j, "algbw", r->algbw);
-  cli_json_real(j, "busbw", r->busbw);
-  cli_json_real(j, "memcpy_gbps", r->memcpy_gbps);
-  cli_json_real(j, "ratio", r->ratio);
+  rs_json_line(j, 2);
+  rs_json_open(j, NULL, '{');
+  rs_json_int(j, "bytes", r->bytes);
+  rs_json_string(j, "shape", r->shape);
+  rs_json_string(j, "dtype", r->dtype);
+  rs_json_real(j, "time_us", r->time_us);
+  rs_json_real(j, "algbw", r->algbw);
+  rs_json_real(j, "busbw", r->busbw);
+  rs_json_real(j, "memcpy_gbps", r->memcpy_gbps);
+  rs_json_real(j, "ratio", r->ratio);
   if (b->s.cuda) {
-    cli_json_real(j, "loop_us", r->loop_us);
-    cli_json_real(j, "host_us", r->host_us);
+    rs_json_real(j, "loop_us", r->loop_us);
+    rs_json_real(j, "host_us", r->host_us);
     if (r->group_us > 0)
-      cli_json_real(j, "group_us", r->group_us);
-    cli_json_bool(j, "host_bound", r->host_bound);
-    cli_json_int(j, "sets", r->sets);
+      rs_json_real(j, "group_us", r->group_us);
+    rs_json_bool(j, "host_bound", r->host_bound);
+    rs_json_int(j, "sets", r->sets);
   }
   if (b->o->check)
-    cli_json_int(j, "wrong", r->wrong);
+    rs_json_int(j, "wrong", r->wrong);
   else
-    cli_json_null(j, "wrong");
-  cli_json_string(j, "path", r->path);
+    rs_json_null(j, "wrong");
+  rs_json_string(j, "path", r->path);
   if (has_collectives(b))
-    cli_json_string(j, "collective", r->collective);
-  cli_json_close(j, '}');
+    rs_json_string(j, "collective", r->collective);
+  rs_json_close(j, '}');
 }
 
-void bench_json_head(json *j, const bench_state *b, const machine *m) {
+void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   const cli_options *o = b->o;
-  cli_json_open(j, NULL, '{');
-  cli_json_int(j, "version", 1);
-  cli_json_string(j, "reshard", reshard_version());
+  rs_json_open(j, NULL, '{');
+  rs_json_int(j, "version", 1);
+  rs_json_string(j, "reshard", reshard_version());
   machine_json(j, "machine", m);
-  cli_json_open(j, "options", '{');
+  rs_json_open(j, "options", '{');
   if (o->model != NULL)
-    cli_json_string(j, "model", o->model);
+    rs_json_string(j, "model", o->model);
   else
-    cli_json_string(j, "shape", o->shape);
+    rs_json_string(j, "shape", o->shape);
   if (o->permutation != NULL)
-    cli_json_string(j, "permutation", o->permutation);
-  cli_json_string(j, "src", o->src);
-  cli_json_string(j, "dst", o->dst);
+    rs_json_string(j, "permutation", o->permutation);
+  rs_json_string(j, "src", o->src);
+  rs_json_string(j, "dst", o->dst);
   if (o->mesh != NULL)
-    cli_json_string(j, "mesh", o->mesh);
-  cli_json_int(j, "ranks", b->w.world);
-  cli_json_string(j, "device", b->s.cuda ? "cuda" : "cpu");
+    rs_json_string(j, "mesh", o->mesh);
+  rs_json_int(j, "ranks", b->w.world);
+  rs_json_string(j, "device", b->s.cuda ? "cuda" : "cpu");
   if (b->s.cuda) {
-    cli_json_string(j, "gpu", b->gpu);
-    cli_json_int(j, "gpus", b->s.ndevices);
-    cli_json_bool(j, "graph", o->graph);
+    rs_json_string(j, "gpu", b->gpu);
+    rs_json_int(j, "gpus", b->s.ndevices);
+    rs_json_bool(j, "graph", o->graph);
   }
-  cli_json_string(j, "comm", b->s.comm);
-  cli_json_int(j, "processes", b->s.processes.n);
-  cli_json_string(j, "path", path_text(o));
-  cli_json_int(j, "workspace_bytes", o->workspace);
-  cli_json_int(j, "threads", b->s.threads);
-  cli_json_int(j, "iterations", o->iterations);
-  cli_json_int(j, "warmup", o->warmup);
-  cli_json_bool(j, "check", o->check);
-  cli_json_close(j, '}');
-  cli_json_open(j, "rows", '[');
+  rs_json_string(j, "comm", b->s.comm);
+  rs_json_int(j, "processes", b->s.processes.n);
+  rs_json_string(j, "path", path_text(o));
+  rs_json_ints(j, {"workspace_bytes", o->workspace}, {"threads", b->s.threads}, {"iterations", o->iterations},
+               {"warmup", o->warmup});
+  rs_json_bool(j, "check", o->check);
+  rs_json_close(j, '}');
+  rs_json_open(j, "rows", '[');
 }

@@ -6,11 +6,8 @@
  *
  * time.c describes what is timed. The host's part on a GPU is not in these times; it shows in the time of an execute
  * among many, by the host's clock. */
-#include "bench/bench/run.h"
 
-#include "bench/bench/host.h"
-#include "bench/bench/time.h"
-#include "bench/trace/record.h"
+#include "bench/bench/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +18,10 @@ static void choose_memcpy(bench_state *b) {
   bench_memcpy(b, 0, 0);
   for (int i = 0; i < 5; i++)
     for (int s = 0; s < 2; s++) {
-      double begin = cli_seconds();
+      double begin = rs_seconds();
       b->streaming = s == 1;
       bench_memcpy(b, 0, 0);
-      times[s][i] = cli_seconds() - begin;
+      times[s][i] = rs_seconds() - begin;
     }
   b->streaming = cli_median(times[1], 5) < cli_median(times[0], 5);
 }
@@ -47,12 +44,12 @@ static void synchronize_rank(bench_state *b, int64_t local) {
 
 static void measure_loop(bench_state *b, int64_t local) {
   session_barrier(&b->s, local, true);
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   for (int64_t i = 0; i < b->o->iterations; i++)
     bench_reshard(b, local, i % b->dst.sets);
   synchronize_rank(b, local);
   rank_pool_barrier(b->s.pool, true);
-  double seconds = bench_longest(b, local, cli_seconds() - begin);
+  double seconds = bench_longest(b, local, rs_seconds() - begin);
   if (local == 0)
     b->row.loop_us = 1e6 * seconds / (double)b->o->iterations;
 }
@@ -216,7 +213,7 @@ void bench_run_row(bench_state *b) {
   if (w->model != NULL)
     snprintf(b->row.shape, sizeof b->row.shape, "%lld tensors", (long long)w->n);
   else
-    workload_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
+    rs_shape_text(b->row.shape, w->tensor->ndim, w->tensor->shape);
   b->hold = 1;
   b->entries = workload_entries(w);
   alloc_sides(b);

@@ -4,7 +4,6 @@
 #include "device/environment.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void start_cpu(bench_state *b) {
   reshard_isa isa = RESHARD_ISA_AUTO;

@@ -7,7 +7,7 @@
  * leave nothing of the data in the cache. Where the first event has happened before the last launch, the measurement is
  * repeated with twice as many memsets. Between the events is the work on each set of buffers, one after the other; the
  * time is the mean (gpu.h). */
-#include "bench/bench/time.h"
+#include "bench/bench/state.h"
 
 #include "device/cpu/cpu.h"
 #include "device/stream.h"
@@ -50,9 +50,9 @@ void bench_memcpy(bench_state *b, int64_t local, int64_t set) {
 /* Both functions return the time to local rank 0. */
 static double time_cpu(bench_state *b, int64_t local, bench_work work) {
   session_barrier(&b->s, local, true);
-  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : cli_seconds(), end = begin;
+  double begin = b->s.processes.n == 1 ? rank_pool_opened(b->s.pool) : rs_seconds(), end = begin;
   work(b, local, 0);
-  b->ends[local] = cli_seconds();
+  b->ends[local] = rs_seconds();
   rank_pool_barrier(b->s.pool, true);
   for (int64_t l = 0; local == 0 && l < b->s.locals; l++)
     end = b->ends[l] > end ? b->ends[l] : end;

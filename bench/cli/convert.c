@@ -6,9 +6,8 @@
  * the program at once. */
 #define _GNU_SOURCE
 #include "bench/cli/commands.h"
-#include "bench/cli/json.h"
 #include "bench/cli/options.h"
-#include "bench/cli/workload_layouts.h"
+#include "bench/cli/workload.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -64,7 +63,7 @@ typedef struct progress {
 
 static int show_progress(void *user, const char *stage, int64_t done, int64_t all) {
   progress *p = user;
-  double now = cli_seconds();
+  double now = rs_seconds();
   if (p->stage == NULL || strcmp(p->stage, stage) != 0)
     *p = (progress){stage, now};
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
@@ -93,40 +92,31 @@ static void check_report_path(const cli_options *o) {
 static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static void write_report(const reshard_convert_report *r, const char *path) {
-  json j = {0};
-  cli_json_open(&j, NULL, '{');
-  cli_json_int(&j, "version", 1);
-  cli_json_open(&j, "source", '{');
-  cli_json_string(&j, "format", reshard_file_format_string(r->source.format));
-  cli_json_int(&j, "tensors", r->source.tensors);
-  cli_json_int(&j, "files", r->source.files);
-  cli_json_int(&j, "ranks", r->source.world);
-  cli_json_int(&j, "bytes", r->source.bytes);
-  cli_json_int(&j, "stored_bytes", r->source.stored_bytes);
-  cli_json_int(&j, "left_out", r->source.left_out);
-  cli_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
-  cli_json_close(&j, '}');
-  cli_json_open(&j, "target", '{');
-  cli_json_string(&j, "format", reshard_file_format_string(r->format));
-  cli_json_int(&j, "tensors", r->tensors);
-  cli_json_int(&j, "files", r->files);
-  cli_json_int(&j, "ranks", r->world);
-  cli_json_int(&j, "stored_bytes", r->bytes);
-  cli_json_int(&j, "whole_arrays", r->whole_arrays);
-  cli_json_int(&j, "gapped", r->gapped);
-  cli_json_int(&j, "haloed", r->haloed);
-  cli_json_close(&j, '}');
+  rs_json j = {.text.grows = true};
+  rs_json_open(&j, NULL, '{');
+  rs_json_int(&j, "version", 1);
+  rs_json_open(&j, "source", '{');
+  rs_json_string(&j, "format", reshard_file_format_string(r->source.format));
+  rs_json_ints(&j, {"tensors", r->source.tensors}, {"files", r->source.files}, {"ranks", r->source.world},
+               {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes}, {"left_out", r->source.left_out});
+  rs_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
+  rs_json_close(&j, '}');
+  rs_json_open(&j, "target", '{');
+  rs_json_string(&j, "format", reshard_file_format_string(r->format));
+  rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
+               {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed});
+  rs_json_close(&j, '}');
   if (r->wire_bytes >= 0)
-    cli_json_int(&j, "wire_bytes", r->wire_bytes);
+    rs_json_int(&j, "wire_bytes", r->wire_bytes);
   else
-    cli_json_null(&j, "wire_bytes");
-  cli_json_real(&j, "open_us", 1e6 * r->open_seconds);
-  cli_json_real(&j, "reserve_us", 1e6 * r->reserve_seconds);
-  cli_json_real(&j, "move_us", 1e6 * r->move_seconds);
-  cli_json_real(&j, "sync_us", 1e6 * r->sync_seconds);
-  cli_json_real(&j, "verify_us", 1e6 * r->verify_seconds);
-  cli_json_close(&j, '}');
-  cli_json_write(&j, path);
+    rs_json_null(&j, "wire_bytes");
+  rs_json_real(&j, "open_us", 1e6 * r->open_seconds);
+  rs_json_real(&j, "reserve_us", 1e6 * r->reserve_seconds);
+  rs_json_real(&j, "move_us", 1e6 * r->move_seconds);
+  rs_json_real(&j, "sync_us", 1e6 * r->sync_seconds);
+  rs_json_real(&j, "verify_us", 1e6 * r->verify_seconds);
+  rs_json_close(&j, '}');
+  cli_write_json(path, &j);
 }
 
 static void print_time(const char *label, double seconds, int64_t bytes) {
@@ -199,7 +189,7 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
     workload_read_layouts("--src", o->src, &mesh, src);
   if (o->dst != NULL)
     workload_read_layouts("--dst", o->dst, &mesh, dst);
-  else if (o->index_bytes == 0 && !cli_ends_in(o->out, ".npy") && !cli_ends_in(o->out, ".safetensors"))
+  else if (o->index_bytes == 0 && !rs_ends(o->out, ".npy") && !rs_ends(o->out, ".safetensors"))
     cli_exit(EXIT_USAGE,
              "--dst is missing: a layout such as chunk(0), or @FILE of rules, for the shards in '%s' (one whole file "
              "ends in .safetensors or .npy)",

@@ -1,6 +1,5 @@
 /* reshard info: the features of this build and of this machine. */
 #include "bench/cli/commands.h"
-#include "bench/cli/json.h"
 #include "bench/cli/machine.h"
 #include "bench/cli/options.h"
 #include "bench/launch/gpu.h"
@@ -38,34 +37,32 @@ static const char *version_text(char buffer[32], int version, bool nccl) {
   return buffer;
 }
 
-static void add_gpus(json *j, const gpu_machine *g) {
+static void add_gpus(rs_json *j, const gpu_machine *g) {
   char text[32];
-  cli_json_bool(j, "cuda", g->cuda);
-  cli_json_string(j, "cuda_driver", version_text(text, g->driver, false));
-  cli_json_string(j, "cuda_runtime", version_text(text, g->runtime, false));
-  cli_json_bool(j, "nccl", g->nccl);
-  cli_json_string(j, "nccl_version", version_text(text, g->nccl_version, true));
-  cli_json_bool(j, "mpi", mpi_built());
-  cli_json_open(j, "gpus", '[');
+  rs_json_bool(j, "cuda", g->cuda);
+  rs_json_string(j, "cuda_driver", version_text(text, g->driver, false));
+  rs_json_string(j, "cuda_runtime", version_text(text, g->runtime, false));
+  rs_json_bool(j, "nccl", g->nccl);
+  rs_json_string(j, "nccl_version", version_text(text, g->nccl_version, true));
+  rs_json_bool(j, "mpi", mpi_built());
+  rs_json_open(j, "gpus", '[');
   for (int i = 0; i < g->gpus; i++) {
     gpu_info info;
     CLI_TRY("", gpu_info_read(i, &info));
-    cli_json_open(j, NULL, '{');
-    cli_json_string(j, "name", info.name);
-    cli_json_string(j, "bus", info.bus);
+    rs_json_open(j, NULL, '{');
+    rs_json_string(j, "name", info.name);
+    rs_json_string(j, "bus", info.bus);
     snprintf(text, sizeof text, "%d.%d", info.major, info.minor);
-    cli_json_string(j, "compute_capability", text);
-    cli_json_int(j, "multiprocessors", info.multiprocessors);
-    cli_json_int(j, "memory_bytes", info.memory);
-    cli_json_int(j, "l2_bytes", info.l2);
-    cli_json_open(j, "reaches", '['); /* the GPUs to whose memory it has access */
+    rs_json_string(j, "compute_capability", text);
+    rs_json_ints(j, {"multiprocessors", info.multiprocessors}, {"memory_bytes", info.memory}, {"l2_bytes", info.l2});
+    rs_json_open(j, "reaches", '['); /* the GPUs to whose memory it has access */
     for (int peer = 0; peer < g->gpus; peer++)
       if (peer != i && gpu_peer_access(i, peer))
-        cli_json_int(j, NULL, peer);
-    cli_json_close(j, ']');
-    cli_json_close(j, '}');
+        rs_json_int(j, NULL, peer);
+    rs_json_close(j, ']');
+    rs_json_close(j, '}');
   }
-  cli_json_close(j, ']');
+  rs_json_close(j, ']');
 }
 
 static void print_gpus(const gpu_machine *g) {
@@ -90,37 +87,37 @@ static void print_gpus(const gpu_machine *g) {
 }
 
 static void print_json(const machine *m, const gpu_machine *g, const char *path) {
-  json j = {0};
-  cli_json_open(&j, NULL, '{');
-  cli_json_int(&j, "version", 1);
-  cli_json_string(&j, "reshard", reshard_version());
-  cli_json_string(&j, "compiler", COMPILER);
-  cli_json_open(&j, "devices", '[');
-  cli_json_string(&j, NULL, "cpu");
+  rs_json j = {.text.grows = true};
+  rs_json_open(&j, NULL, '{');
+  rs_json_int(&j, "version", 1);
+  rs_json_string(&j, "reshard", reshard_version());
+  rs_json_string(&j, "compiler", COMPILER);
+  rs_json_open(&j, "devices", '[');
+  rs_json_string(&j, NULL, "cpu");
   if (g->cuda)
-    cli_json_string(&j, NULL, "cuda");
-  cli_json_close(&j, ']');
-  cli_json_open(&j, "comms", '[');
-  cli_json_string(&j, NULL, "local");
+    rs_json_string(&j, NULL, "cuda");
+  rs_json_close(&j, ']');
+  rs_json_open(&j, "comms", '[');
+  rs_json_string(&j, NULL, "local");
   if (g->nccl)
-    cli_json_string(&j, NULL, "nccl");
+    rs_json_string(&j, NULL, "nccl");
   if (mpi_built())
-    cli_json_string(&j, NULL, "mpi");
-  cli_json_close(&j, ']');
+    rs_json_string(&j, NULL, "mpi");
+  rs_json_close(&j, ']');
   add_gpus(&j, g);
-  cli_json_bool(&j, "json_files", has_files());
-  cli_json_open(&j, "isas", '[');
+  rs_json_bool(&j, "json_files", has_files());
+  rs_json_open(&j, "isas", '[');
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))
-      cli_json_string(&j, NULL, reshard_isa_string((reshard_isa)i));
-  cli_json_close(&j, ']');
+      rs_json_string(&j, NULL, reshard_isa_string((reshard_isa)i));
+  rs_json_close(&j, ']');
   machine_json(&j, "machine", m);
-  cli_json_open(&j, "models", '[');
+  rs_json_open(&j, "models", '[');
   for (int64_t i = 0; reshard_model_preset_name(i) != NULL; i++)
-    cli_json_string(&j, NULL, reshard_model_preset_name(i));
-  cli_json_close(&j, ']');
-  cli_json_close(&j, '}');
-  cli_json_write(&j, path);
+    rs_json_string(&j, NULL, reshard_model_preset_name(i));
+  rs_json_close(&j, ']');
+  rs_json_close(&j, '}');
+  cli_write_json(path, &j);
 }
 
 static void print_text(const machine *m, const gpu_machine *g) {

@@ -101,15 +101,12 @@ int64_t machine_available(void) {
   return available;
 }
 
-void machine_json(json *j, const char *key, const machine *m) {
-  cli_json_open(j, key, '{');
-  cli_json_string(j, "processor", m->processor);
-  cli_json_string(j, "system", m->system);
-  cli_json_int(j, "cores", m->cores);
-  cli_json_int(j, "memory_bytes", m->memory);
-  cli_json_int(j, "l1_bytes", m->cache[1]);
-  cli_json_int(j, "l2_bytes", m->cache[2]);
-  cli_json_int(j, "l3_bytes", m->cache[3]);
-  cli_json_string(j, "isa", m->isa);
-  cli_json_close(j, '}');
+void machine_json(rs_json *j, const char *key, const machine *m) {
+  rs_json_open(j, key, '{');
+  rs_json_string(j, "processor", m->processor);
+  rs_json_string(j, "system", m->system);
+  rs_json_ints(j, {"cores", m->cores}, {"memory_bytes", m->memory}, {"l1_bytes", m->cache[1]},
+               {"l2_bytes", m->cache[2]}, {"l3_bytes", m->cache[3]});
+  rs_json_string(j, "isa", m->isa);
+  rs_json_close(j, '}');
 }

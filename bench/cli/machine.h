@@ -2,7 +2,7 @@
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 
-#include "bench/cli/json.h"
+#include "bench/cli/util.h"
 
 typedef struct machine {
   char processor[128];
@@ -18,6 +18,6 @@ void machine_read(machine *m);
  * */
 int64_t machine_available(void);
 /* Writes all fields as a JSON object. */
-void machine_json(json *j, const char *key, const machine *m);
+void machine_json(rs_json *j, const char *key, const machine *m);
 
 #endif

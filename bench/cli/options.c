@@ -261,14 +261,14 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
 }
 
 /* Adds an option as users write it, both ways where it has two: "-d --dtype". */
-static void add_spellings(const option_row *row, const char *separator, cli_text *out) {
+static void add_spellings(const option_row *row, const char *separator, rs_text *out) {
   if (row->letter != 0)
     cli_add(out, "-%c%s", row->letter, row->name != NULL ? separator : "");
   if (row->name != NULL)
     cli_add(out, "--%s", row->name);
 }
 
-void cli_add_option_names(int command, cli_text *out) {
+void cli_add_option_names(int command, rs_text *out) {
   for (int i = 0; i < ROWS; i++)
     if (option_rows[i].commands & command) {
       cli_add(out, " ");
@@ -276,7 +276,7 @@ void cli_add_option_names(int command, cli_text *out) {
     }
 }
 
-void cli_add_option_values(cli_text *out) {
+void cli_add_option_values(rs_text *out) {
   for (int i = 0; i < ROWS; i++) {
     const option_row *row = &option_rows[i];
     if (row->argument == NULL)

@@ -52,7 +52,7 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
 
 /* Both functions are for shell completion: the options of a command; lines of a bash `case` with the words of each
  * option's argument. */
-void cli_add_option_names(int command, cli_text *out);
-void cli_add_option_values(cli_text *out);
+void cli_add_option_names(int command, rs_text *out);
+void cli_add_option_values(rs_text *out);
 
 #endif

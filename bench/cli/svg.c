@@ -1,9 +1,8 @@
 #include "bench/cli/svg.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static void add_paint(cli_text *out, svg_paint p) {
+static void add_paint(rs_text *out, svg_paint p) {
   cli_add(out, " fill=\"%s\"", p.fill);
   if (p.opacity > 0 && p.opacity < 1)
     cli_add(out, " fill-opacity=\"%.2f\"", p.opacity);
@@ -12,31 +11,31 @@ static void add_paint(cli_text *out, svg_paint p) {
   cli_add(out, "/>\n");
 }
 
-void svg_open(cli_text *out, double width, double height) {
+void svg_open(rs_text *out, double width, double height) {
   cli_add(out,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
           "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
           width, height, width, height);
 }
 
-void svg_close(cli_text *out) { cli_add(out, "</svg>\n"); }
+void svg_close(rs_text *out) { cli_add(out, "</svg>\n"); }
 
-void svg_rectangle(cli_text *out, double x, double y, double width, double height, svg_paint p) {
+void svg_rectangle(rs_text *out, double x, double y, double width, double height, svg_paint p) {
   cli_add(out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"", x, y, width, height);
   add_paint(out, p);
 }
 
-void svg_circle(cli_text *out, double x, double y, double radius, svg_paint p) {
+void svg_circle(rs_text *out, double x, double y, double radius, svg_paint p) {
   cli_add(out, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"%.2f\"", x, y, radius);
   add_paint(out, p);
 }
 
-void svg_line(cli_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width) {
+void svg_line(rs_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width) {
   cli_add(out, "<line x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\" stroke=\"%s\" stroke-width=\"%.2f\"/>\n", x1, y1,
           x2, y2, stroke, width);
 }
 
-void svg_band(cli_text *out, double x1, double left, double x2, double right, double thick, const char *fill,
+void svg_band(rs_text *out, double x1, double left, double x2, double right, double thick, const char *fill,
               double opacity) {
   double middle = 0.5 * (x1 + x2);
   cli_add(out,
@@ -47,7 +46,7 @@ void svg_band(cli_text *out, double x1, double left, double x2, double right, do
 }
 
 /* XML text; control characters, which XML does not know, are question marks. */
-static void add_escaped(cli_text *out, const char *text, size_t most) {
+static void add_escaped(rs_text *out, const char *text, size_t most) {
   size_t shown = 0;
   for (const char *at = text; *at != '\0'; at++) {
     if (most > 0 && ((unsigned char)*at & 0xc0) != 0x80 && shown++ == most) {
@@ -64,7 +63,7 @@ static void add_escaped(cli_text *out, const char *text, size_t most) {
   }
 }
 
-void svg_words(cli_text *out, double x, double y, double size, svg_anchor anchor, const char *fill, bool bold,
+void svg_words(rs_text *out, double x, double y, double size, svg_anchor anchor, const char *fill, bool bold,
                size_t most, const char *text) {
   static const char *const anchors[] = {"start", "middle", "end"};
   cli_add(out, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\" text-anchor=\"%s\" fill=\"%s\"%s>", x, y, size,
@@ -73,7 +72,7 @@ void svg_words(cli_text *out, double x, double y, double size, svg_anchor anchor
   cli_add(out, "</text>\n");
 }
 
-void svg_words_up(cli_text *out, double x, double y, double size, const char *fill, const char *text) {
+void svg_words_up(rs_text *out, double x, double y, double size, const char *fill, const char *text) {
   cli_add(out,
           "<text transform=\"translate(%.2f %.2f) rotate(-90)\" font-size=\"%.1f\" text-anchor=\"middle\" fill=\"%s\">",
           x, y, size, fill);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The temporary file that a failing write removes. A thread writes one file at a time. */
@@ -92,11 +91,6 @@ char *cli_strdup(const char *text) {
   return memcpy(cli_alloc((int64_t)n, 1), text, n);
 }
 
-bool cli_ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 void cli_run_threads(int64_t n, void *(*body)(void *user), void *user) {
   pthread_t *threads = cli_alloc(n, sizeof *threads);
   int64_t started = 0;
@@ -108,12 +102,6 @@ void cli_run_threads(int64_t n, void *(*body)(void *user), void *user) {
   free(threads);
 }
 
-double cli_seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 int cli_cores(void) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -122,33 +110,19 @@ int cli_cores(void) {
   return n > 0 ? (int)n : 1;
 }
 
-static void reserve_text(cli_text *text, size_t more) {
-  if (text->size - text->length > more)
-    return;
-  text->size = (text->size + more + 64) * 2;
-  text->at = cli_realloc(text->at, (int64_t)text->size, 1);
+void cli_add(rs_text *text, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  text->grows = true;
+  rs_text_vadd(text, format, arguments);
+  va_end(arguments);
+  CLI_TRY("", text->status);
 }
 
-void cli_add(cli_text *text, const char *format, ...) {
-  for (size_t room = 64;;) {
-    reserve_text(text, room);
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(text->at + text->length, text->size - text->length, format, arguments);
-    va_end(arguments);
-    if (n >= 0 && (size_t)n < text->size - text->length) {
-      text->length += (size_t)n;
-      return;
-    }
-    room = n < 0 ? room * 2 : (size_t)n + 1;
-  }
-}
-
-void cli_add_bytes(cli_text *text, const char *bytes, size_t n) {
-  reserve_text(text, n + 1);
-  memcpy(text->at + text->length, bytes, n);
-  text->length += n;
-  text->at[text->length] = '\0';
+void cli_add_bytes(rs_text *text, const char *bytes, size_t n) {
+  text->grows = true;
+  rs_text_bytes(text, bytes, n);
+  CLI_TRY("", text->status);
 }
 
 static void write_all(FILE *file, const char *path, const char *bytes, size_t n) {
@@ -172,7 +146,7 @@ void cli_write_file(const char *path, const char *bytes, size_t n) {
       cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
     return;
   }
-  cli_text name = {0};
+  rs_text name = {0};
   cli_add(&name, "%s.XXXXXX", path);
   int fd = mkstemp(name.at);
   if (fd < 0)
@@ -191,6 +165,14 @@ void cli_write_file(const char *path, const char *bytes, size_t n) {
   free(name.at);
 }
 
+void cli_write_json(const char *path, rs_json *j) {
+  rs_text_string(&j->text, "\n");
+  CLI_TRY("", j->text.status);
+  cli_write_file(path, j->text.at, j->text.length);
+  free(j->text.at);
+  *j = (rs_json){0};
+}
+
 void cli_check_file(const char *path) {
   struct stat there;
   if (strcmp(path, "-") == 0)
@@ -206,21 +188,6 @@ void cli_check_file(const char *path) {
   free(directory);
   if (wrong != 0)
     cli_exit(EXIT_USAGE, "%s: %s", path, strerror(wrong));
-}
-
-char *cli_read_file(const char *what, const char *path) {
-  FILE *file = fopen(path, "r");
-  if (file == NULL)
-    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
-  cli_text text = {0};
-  cli_add(&text, "%s", "");
-  char block[4096];
-  for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
-    cli_add_bytes(&text, block, n);
-  if (ferror(file))
-    cli_exit(EXIT_USAGE, "%s: %s: %s", what, path, strerror(errno));
-  fclose(file);
-  return text.at;
 }
 
 const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes) {
@@ -241,7 +208,7 @@ static double last_progress;
 static bool progress_shown;
 
 void cli_progress(const char *format, ...) {
-  double now = cli_seconds();
+  double now = rs_seconds();
   if (now - last_progress < 0.1 || !isatty(STDERR_FILENO))
     return;
   last_progress = now;
@@ -271,10 +238,4 @@ double cli_median(double *values, int64_t n) {
     return 0;
   qsort(values, (size_t)n, sizeof *values, compare_doubles);
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-double cli_test_scale(void) {
-  const char *text = getenv("RESHARD_TEST_SCALE");
-  double scale = text != NULL ? strtod(text, NULL) : 1;
-  return scale > 0 ? scale : 1;
 }

@@ -2,6 +2,9 @@
 #ifndef BENCH_UTIL_H
 #define BENCH_UTIL_H
 
+#include "base/json.h"
+#include "base/text.h"
+
 #include <reshard/reshard.h>
 
 #include <stdbool.h>
@@ -33,21 +36,17 @@ void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *cli_alloc(int64_t n, size_t element);
 void *cli_realloc(void *memory, int64_t n, size_t element);
 char *cli_strdup(const char *text);
-bool cli_ends_in(const char *text, const char *end);
 
 /* Runs body(user) on n threads, the calling one among them; on fewer where the system has no more. */
 void cli_run_threads(int64_t n, void *(*body)(void *user), void *user);
 
-double cli_seconds(void); /* monotonic clock */
-int cli_cores(void);      /* that this process may use */
+int cli_cores(void); /* that this process may use */
 
-/* A growing text. at is NUL-terminated once something was added. */
-typedef struct cli_text {
-  char *at;
-  size_t length, size;
-} cli_text;
-void cli_add(cli_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void cli_add_bytes(cli_text *text, const char *bytes, size_t n);
+/* Additions to a text that grows; the program ends where memory does. */
+void cli_add(rs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_add_bytes(rs_text *text, const char *bytes, size_t n);
+/* Ends the text of JSON with a newline, writes it as cli_write_file, and frees it. */
+void cli_write_json(const char *path, rs_json *json);
 
 /* Writes a file so that it appears complete or not at all (a temporary beside it, then rename); "-" is standard output.
  */
@@ -55,8 +54,6 @@ void cli_write_file(const char *path, const char *bytes, size_t n);
 /* Ends the program as cli_write_file would where the directory of path is missing, or path is a directory. Called
  * before long work. */
 void cli_check_file(const char *path);
-/* Returns a text file, NUL-terminated; exit status 2 where it cannot be read. what ("rules") names it in the error. */
-char *cli_read_file(const char *what, const char *path);
 
 /* "12.5 MiB", for people. */
 #define CLI_BYTES_TEXT 32
@@ -68,8 +65,5 @@ void cli_progress_clear(void);
 
 /* Median of n values; sorts them. 0 for n == 0. */
 double cli_median(double *values, int64_t n);
-
-/* Factor on the number of random cases and tests: RESHARD_TEST_SCALE, 1 by default. */
-double cli_test_scale(void);
 
 #endif

@@ -99,8 +99,8 @@ static reshard_layout find_layout(struct workload_side *side, const workload_ten
   if (c->layout == NULL) {
     reshard_status status = reshard_layout_parse(text, t->ndim, t->shape, world, &c->layout);
     if (status != RESHARD_SUCCESS) {
-      char shape[WORKLOAD_SHAPE_TEXT];
-      workload_shape_text(shape, t->ndim, t->shape);
+      char shape[RS_SHAPE_TEXT];
+      rs_shape_text(shape, t->ndim, t->shape);
       if (named)
         cli_fail(status, "%s: tensor '%s' of shape %s: %s", side->option, t->name, shape, reshard_last_error());
       cli_fail(status, "%s: %s", side->option, reshard_last_error());
@@ -247,12 +247,4 @@ reshard_entry *workload_entries(const workload *w) {
                                  .permutation = w->permuted ? w->permutation : NULL,
                                  .name = w->tensor[i].name};
   return entries;
-}
-
-const char *workload_shape_text(char buffer[WORKLOAD_SHAPE_TEXT], int ndim, const int64_t *shape) {
-  size_t at = 0;
-  snprintf(buffer, WORKLOAD_SHAPE_TEXT, "scalar");
-  for (int d = 0; d < ndim; d++)
-    at += (size_t)snprintf(buffer + at, WORKLOAD_SHAPE_TEXT - at, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
-  return buffer;
 }

@@ -1,5 +1,5 @@
 /* Layouts of --src and --dst: layout strings, rules by name, and the sizes of --mesh that go into both. */
-#include "bench/cli/workload_layouts.h"
+#include "bench/cli/workload.h"
 
 #include "layout/text/spec.h"
 
@@ -25,7 +25,7 @@ static char *find_shipped_rules(void) {
   char *slash = strrchr(self, '/');
   static const char *const beside[] = {"models/rules", "../share/reshard/rules"};
   for (int i = 0; slash != NULL && i < 2; i++) {
-    cli_text there = {0};
+    rs_text there = {0};
     cli_add(&there, "%.*s/%s", (int)(slash - self), self, beside[i]);
     if (access(there.at, R_OK) == 0)
       return there.at;
@@ -37,13 +37,13 @@ static char *find_shipped_rules(void) {
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* "@ep-128 @flat ...", in order; "" where there are none. */
-static void list_shipped(const char *directory, cli_text *out) {
+static void list_shipped(const char *directory, rs_text *out) {
   DIR *dir = directory != NULL ? opendir(directory) : NULL;
   char **names = NULL;
   int64_t n = 0;
   cli_add(out, "%s", "");
   for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
-    if (cli_ends_in(entry->d_name, ".rules")) {
+    if (rs_ends(entry->d_name, ".rules")) {
       names = cli_realloc(names, n + 1, sizeof *names);
       names[n] = cli_strdup(entry->d_name);
       names[n][strlen(names[n]) - strlen(".rules")] = '\0';
@@ -66,7 +66,7 @@ static char *find_rules(const char *option, const char *path) {
     return cli_strdup(path);
   char *directory = find_shipped_rules();
   for (int i = 0; directory != NULL && i < 2; i++) {
-    cli_text there = {0};
+    rs_text there = {0};
     cli_add(&there, "%s/%s%s", directory, path, i == 0 ? "" : ".rules");
     if (access(there.at, R_OK) == 0) {
       free(directory);
@@ -74,7 +74,7 @@ static char *find_rules(const char *option, const char *path) {
     }
     free(there.at);
   }
-  static cli_text list; /* the program ends with it */
+  static rs_text list; /* the program ends with it */
   list_shipped(directory, &list);
   free(directory);
   cli_exit(EXIT_USAGE, "%s: rule file '%s': No such file or directory%s%s", option, path,

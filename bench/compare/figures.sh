@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The table of figures in README.md: figures.sh PROGRAM [PAIRS], from the root of the source tree.
-# Each reshard is timed in turn with a straight copy of as many bytes by as many threads; the ratio is the median of the pairs.
+# Each reshard is timed in turn with a straight copy of as many bytes by as many threads; the ratio is the median of
+# the pairs.
 set -euo pipefail
 program=${1:?usage: figures.sh PROGRAM [PAIRS]}
 micro=$(dirname "$program")/reshard_micro
@@ -9,6 +10,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 row() { printf '| %-58s | %9s | %9s |\n' "$@"; }
+
+in_turns() { # FILTER: cases of reshard_micro, nine times each in random order: medians as CSV
+  "$micro" --benchmark_filter="$1" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
+    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null
+}
 
 copy() { # GOAL LABEL BENCH-OPTION...: one row, as a ratio to the straight copy
   local goal=$1 label=$2 ratio
@@ -19,45 +25,50 @@ copy() { # GOAL LABEL BENCH-OPTION...: one row, as a ratio to the straight copy
 
 rows_to_columns() { # GOAL ELEMENTS LABEL OPTION...: 256 MiB of f32 over 4 ranks, inner runs of so many elements
   local columns=$((4 * $2))
-  copy "$1" "$3" --shape "$((67108864 / columns))x$columns" --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 "${@:4}"
+  copy "$1" "$3" --shape "$((67108864 / columns))x$columns" --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
+    "${@:4}"
 }
 
 many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
   awk 'BEGIN { srand(1); printf "["
-    for (i = 0; i < 1000; i++) printf "%s{\"name\":\"t%d\",\"shape\":[%d,256],\"dtype\":\"f32\"}", i ? "," : "", i, 4 * 2 ^ (rand() * 10)
+    for (i = 0; i < 1000; i++)
+      printf "%s{\"name\":\"t%d\",\"shape\":[%d,256],\"dtype\":\"f32\"}", i ? "," : "", i, 4 * 2 ^ (rand() * 10)
     print "]" }' >"$work/many.json"
-  copy 0.9 '1,000 tensors of 4 KiB to 4 MiB, FSDP-4 to TP-4, one plan' --model "$work/many.json" --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
+  copy 0.9 '1,000 tensors of 4 KiB to 4 MiB, FSDP-4 to TP-4, one plan' --model "$work/many.json" \
+    --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
 }
 
 case_of_micro() { # GOAL UNIT LABEL FILTER: median time of a case of reshard_micro, in ms, us or ns
   local time
   time=$("$micro" --benchmark_filter="^$4(/|\$)" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
-    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ { printf "%.*f %s", unit == "ns" ? 0 : 2, $4 * (unit == "ms" ? 0.001 : unit == "us" ? 1 : 1000), unit; exit }')
+    --benchmark_format=csv 2>/dev/null | awk -F, -v unit="$2" '/_median/ {
+      printf "%.*f %s", unit == "ns" ? 0 : 2, $4 * (unit == "ms" ? 0.001 : unit == "us" ? 1 : 1000), unit
+      exit
+    }')
   row "$3" "<= $1 $2" "${time:-failed}"
 }
 
 difference() { # GOAL LABEL FILTER FILTER: median time of an item of the first case beyond one of the second, in turns
   local time # by the clock; the rate of items that is printed is by CPU time
-  time=$("$micro" --benchmark_filter="^($3|$4)\$" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
-    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
-    awk -F, -v first="\"$3_median\"" '/_median/ { item = 1e6 * $3 / ($4 * $7); if ($1 == first) is = item; else beside = item }
+  time=$(in_turns "^($3|$4)\$" | awk -F, -v first="\"$3_median\"" '
+      /_median/ { item = 1e6 * $3 / ($4 * $7); if ($1 == first) is = item; else beside = item }
       END { if (is && beside) printf "%.1f us", is - beside }')
   row "$2" "<= $1 us" "${time:-failed}"
 }
 
 beside_memcpy() { # GOAL LABEL CASE: time of CASE_memcpy over that of CASE, medians of runs in turns
   local ratio
-  ratio=$("$micro" --benchmark_filter="^$3(_memcpy)?\$" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
-    --benchmark_min_time=0.1 --benchmark_report_aggregates_only=true --benchmark_format=csv 2>/dev/null |
-    awk -F, -v first="\"$3_median\"" '/_median/ { if ($1 == first) ours = $3; else copy = $3 }
+  ratio=$(in_turns "^$3(_memcpy)?\$" | awk -F, -v first="\"$3_median\"" '
+      /_median/ { if ($1 == first) ours = $3; else copy = $3 }
       END { if (ours && copy) printf "%.2f", copy / ours }')
   row "$2" ">= $1" "${ratio:-failed}"
 }
 
-redistribute() { # GOAL LABEL CASE: 256 MiB there and back by a case of reshard_micro, as a ratio to the straight copy, in turns
+redistribute() { # GOAL LABEL CASE: 256 MiB there and back by a case of reshard_micro, to the straight copy, in turns
   local i copy time ratios=
   for ((i = 0; i < 7; i++)); do
-    copy=$("$program" bench -n 3 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path direct --json - |
+    copy=$("$program" bench -n 3 -w 1 --shape 8192x8192 --dtype f32 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 \
+      --path direct --json - |
       sed -n 's/.*"memcpy_gbps": *\([0-9.]*\).*/\1/p' | head -1)
     time=$("$micro" --benchmark_filter="^$3/" --benchmark_format=csv 2>/dev/null | tail -1 | cut -d, -f3)
     ratios+=$(awk -v copy="$copy" -v time="$time" 'BEGIN { printf "%.3f", 2 * 268435.456 / copy / time }')$'\n'
@@ -77,7 +88,8 @@ rows_to_columns 0.4 1 'rows to columns, direct, runs of 4 B' --path direct
 rows_to_columns 0.7 2048 'rows to columns, packed, runs of 8 KiB, 2 MiB of workspace' --path packed --workspace 2M
 copy 0.8 'cyclic(2x2;64x64) to cyclic(2x2;96x96), direct' "${cyclic[@]}" --path direct
 copy 0.4 'cyclic(2x2;64x64) to cyclic(2x2;96x96), packed, 2 MiB' "${cyclic[@]}" --path packed --workspace 2M
-copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
+copy 0.5 'W to its transpose, 256 MiB of f32, direct' --shape 8192x8192 --dtype f32 --permutation 1,0 \
+  --src 'chunk(0)' --dst 'chunk(0)' --ranks 4 --path direct
 many_tensors
 if [ -x "$micro" ]; then
   redistribute 0.95 'redistribute of a DTensor, rows to columns' dtensor_redistribute_there_and_back_4_ranks
@@ -91,9 +103,11 @@ if [ -x "$micro" ]; then
   case_of_micro 3 ms 'one rank of 16,384, 255 peers, replicated source' plan_one_rank_replicated_of_world
   case_of_micro 5 ms 'llama-3.1-70b, FSDP-64 to TP-8, one rank' plan_llama_70b_one_rank
   case_of_micro 1000 ms 'validate 1,000,000 boxes' validate_boxes
-  case_of_micro 1000 ms 'metadata, 1,024 tensors x 1,024 shards: made and checked' metadata_1024_tensors_ranks_of_one_shard
+  case_of_micro 1000 ms 'metadata, 1,024 tensors x 1,024 shards: made and checked' \
+    metadata_1024_tensors_ranks_of_one_shard
   case_of_micro 1000 us 'mesh of 16,384 ranks: made, coordinate, part, local box' mesh
-  beside_memcpy 0.7 'cast of 1,000 tensors of 64 KiB f32 to bf16, to memcpy of the bytes read and written' cast_1000_tensors_f32_bf16
+  beside_memcpy 0.7 'cast of 1,000 tensors of 64 KiB f32 to bf16, to memcpy of the bytes read and written' \
+    cast_1000_tensors_f32_bf16
   case_of_micro 200 ns 'execute with nothing to move, 1 rank' execute_nothing_direct
   row 'trees of 100,000 tensors' goal measured
   case_of_micro 10 ms 'every tensor mapped to another, and the result freed' tree_map

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...], from the root of the source tree.
-# Each conversion alternates with cp --reflink=never of the same files on the same file system; the ratio of their speeds is the
-# median of the pairs. Space is reserved within our time, and copied within cp's; neither syncs in it. Default directories: the
-# shared memory file system where it has the room, and the build directory.
+# Figures of reshard convert and of saved state dicts: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...], from the
+# root of the source tree. Each conversion alternates with cp --reflink=never of the same files on the same file system;
+# the ratio of their speeds is the median of the pairs. Space is reserved within our time, and copied within cp's;
+# neither syncs in it. Default directories: the shared memory file system where it has the room, and the build
+# directory.
 set -euo pipefail
 program=${1:?usage: figures_files.sh PROGRAM [GIB] [PAIRS] [DIRECTORY...]}
 gib=${2:-2}
@@ -11,14 +12,28 @@ shift $(($# < 3 ? $# : 3))
 maker=$(dirname "$program")/reshard_demo_checkpoint
 saver=$(dirname "$program")/reshard_state_bench
 directories=("$@")
+has_room() { # DIRECTORY N: for N times GIB
+  [ "$(df --output=avail -k "$1" 2>/dev/null | tail -1)" -gt $(($2 * gib * 1048576)) ] 2>/dev/null
+}
 if [ ${#directories[@]} = 0 ]; then
   directories=("$(dirname "$program")")
-  [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt $((3 * gib * 1048576)) ] 2>/dev/null && directories=(/dev/shm "${directories[@]}")
+  ! has_room /dev/shm 3 || directories=(/dev/shm "${directories[@]}")
 fi
 
 row() { printf '| %-52s | %-8s | %7s | %8s |\n' "$@"; }
 now() { date +%s%N; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+of_ours() { # NS FIELDS UNITS: these nanoseconds over the sum of such fields of JSON, of which so many are a second
+  awk -v cp="$1" -v field="$2: *[0-9.e+-]+" -v units="$3" '{
+      while (match($0, field)) {
+        split(substr($0, RSTART, RLENGTH), p, ":")
+        t += p[2]
+        $0 = substr($0, RSTART + RLENGTH)
+      }
+    }
+    END { printf "%.2f\n", cp / 1e9 / (t / units) }'
+}
 
 ratio() { # IN OPTION...: cp's time / ours, each in turn
   local in=$1 i begin copied
@@ -30,8 +45,7 @@ ratio() { # IN OPTION...: cp's time / ours, each in turn
     cp -r --reflink=never "$in" "$work/copy"
     copied=$(($(now) - begin))
     rm -rf "$work/copy"
-    "$program" convert "$in" "$@" --json - |
-      awk -v cp="$copied" '{ while (match($0, /"(reserve|move)_us": *[0-9.e+-]+/)) { split(substr($0, RSTART, RLENGTH), p, ":"); t += p[2]; $0 = substr($0, RSTART + RLENGTH) } } END { printf "%.2f\n", cp / 1e3 / t }'
+    "$program" convert "$in" "$@" --json - | of_ours "$copied" '"(reserve|move)_us"' 1e6
   done | median
 }
 
@@ -44,7 +58,7 @@ saved() { # the same for a state dict, saved by 4 ranks
     cp -r --reflink=never "$work/out" "$work/copy"
     copied=$(($(now) - begin))
     rm -rf "$work/copy"
-    awk -v cp="$copied" '{ while (match($0, /"(reserve|write)_seconds": *[0-9.e+-]+/)) { split(substr($0, RSTART, RLENGTH), p, ":"); t += p[2]; $0 = substr($0, RSTART + RLENGTH) } } END { printf "%.2f\n", cp / 1e9 / t }' "$work/line"
+    of_ours "$copied" '"(reserve|write)_seconds"' 1 <"$work/line"
   done | median
 }
 
@@ -68,25 +82,30 @@ for directory in "${directories[@]}"; do
   [ "$directory" != "${directories[0]}" ] || row '---' '---' '---' '---'
   printf '[{"name": "w", "shape": [%d, 16384], "dtype": "f32"}]' $((gib * 16384)) >"$work/model.json"
   "$maker" "$work/model.json" "$work/in.safetensors" >/dev/null
-  row "$gib GiB, one file to 4 shards of rows" "$where" '>= 0.9' "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+  row "$gib GiB, one file to 4 shards of rows" "$where" '>= 0.9' \
+    "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
   "$program" convert "$work/in.safetensors" "$work/rows4" --dst 'chunk(0;0-3)' >/dev/null
   row "$gib GiB, 4 shards of rows to one file" "$where" '>= 0.9' "$(ratio "$work/rows4" "$work/out.safetensors")"
   rm -rf "$work/rows4"
   "$program" convert "$work/in.safetensors" "$work/rows8" --dst 'chunk(0;0-7)' >/dev/null
   rm -rf "$work/in.safetensors"
-  row "$gib GiB, 8 shards of rows to 3 shards of columns" "$where" '>= 0.8' "$(ratio "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
+  row "$gib GiB, 8 shards of rows to 3 shards of columns" "$where" '>= 0.8' \
+    "$(ratio "$work/rows8" "$work/out" --dst 'chunk(1;0-2)')"
   rm -rf "$work/rows8"
   [ ! -x "$saver" ] || row "$gib GiB of a state dict, saved by 4 ranks" "$where" '>= 0.9' "$(saved)"
   rm -rf "$work/out"
   # All tensors of a large mixture of experts, each with a hundredth of its rows: 578 MiB.
   "$maker" qwen3-30b-a3b "$work/in.safetensors" 1 100 >/dev/null
-  row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
-  row '  its headers, plans and layouts' "$where" '<= 0.3 s' "$("$program" convert "$work/in.safetensors" "$work/headers" --dst 'chunk(0;0-3)' --json - |
+  row '18,867 tensors, one file to 4 shards' "$where" '>= 0.5' \
+    "$(ratio "$work/in.safetensors" "$work/out" --dst 'chunk(0;0-3)')"
+  row '  its headers, plans and layouts' "$where" '<= 0.3 s' "$(
+    "$program" convert "$work/in.safetensors" "$work/headers" --dst 'chunk(0;0-3)' --json - |
     sed -n 's/.*"open_us": *\([0-9.]*\).*/\1/p' | awk '{ printf "%.2f s", $1 / 1e6 }')"
   rm -rf "$work/"*
   # A file of ten times the size that is all hole behind its header; what is written has its full size on the disk.
-  if [ "$directory" = "${directories[-1]}" ] && [ "$(df --output=avail -k "$work" | tail -1)" -gt $((11 * gib * 1048576)) ]; then
-    header=$(printf '{"w":{"dtype":"F32","shape":[%d,16384],"data_offsets":[0,%d]}}' $((10 * gib * 16384)) $((10 * gib << 30)))
+  if [ "$directory" = "${directories[-1]}" ] && has_room "$work" 11; then
+    header=$(printf '{"w":{"dtype":"F32","shape":[%d,16384],"data_offsets":[0,%d]}}' \
+      $((10 * gib * 16384)) $((10 * gib << 30)))
     printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0%s" "$header" >"$work/sparse.safetensors"
     truncate -s $((8 + ${#header} + (10 * gib << 30))) "$work/sparse.safetensors"
     row "$((10 * gib)) GiB, one sparse file to 4 shards of columns: memory" "$where" '<= 256' \

@@ -49,7 +49,7 @@ def sharded():
     return reshard
 
 
-# What runs: PyTorch's function, or a case of reshard_micro.
+# The work: PyTorch's function, or a case of reshard_micro.
 RUNS = {
     "DTensor.redistribute": dtensor,
     "ShardedTensor.reshard": sharded,

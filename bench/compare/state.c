@@ -6,7 +6,7 @@
  *
  * Matrices have 4096 columns. Every element's value is its number in its tensor, and a load checks every one. All
  * memory is written to before a time is taken. Each repeat prints a line of JSON and replaces an earlier checkpoint. */
-#include "bench/cli/json.h"
+#include "bench/cli/util.h"
 #include "bench/launch/rank_threads.h"
 
 #include <reshard/file.h>
@@ -91,37 +91,37 @@ static reshard_tree make_state(const state_bench *j, reshard_sharder sharder, in
 
 static void print_saved(const state_bench *j, double seconds) {
   const reshard_state_save_report *r = &j->saved;
-  json line = {0};
-  cli_json_open(&line, NULL, '{');
-  cli_json_int(&line, "bytes", r->bytes);
-  cli_json_int(&line, "files", r->files);
-  cli_json_real(&line, "seconds", seconds);
-  cli_json_real(&line, "prepare_seconds", r->prepare_seconds);
-  cli_json_real(&line, "reserve_seconds", r->reserve_seconds);
-  cli_json_real(&line, "write_seconds", r->write_seconds);
-  cli_json_real(&line, "sync_seconds", r->sync_seconds);
-  cli_json_close(&line, '}');
-  cli_json_write(&line, "-");
+  rs_json line = {.text.grows = true};
+  rs_json_open(&line, NULL, '{');
+  rs_json_int(&line, "bytes", r->bytes);
+  rs_json_int(&line, "files", r->files);
+  rs_json_real(&line, "seconds", seconds);
+  rs_json_real(&line, "prepare_seconds", r->prepare_seconds);
+  rs_json_real(&line, "reserve_seconds", r->reserve_seconds);
+  rs_json_real(&line, "write_seconds", r->write_seconds);
+  rs_json_real(&line, "sync_seconds", r->sync_seconds);
+  rs_json_close(&line, '}');
+  cli_write_json("-", &line);
 }
 
 static void print_loaded(const state_bench *j, double seconds) {
   int64_t bytes = 0, read = 0;
   double opened = 0, most = 0;
-  json line = {0};
+  rs_json line = {.text.grows = true};
   for (int64_t r = 0; r < j->ranks; r++) {
     bytes += j->loaded[r].bytes;
     read += j->loaded[r].read_bytes;
     opened = fmax(opened, j->loaded[r].open_seconds);
     most = fmax(most, j->loaded[r].read_seconds);
   }
-  cli_json_open(&line, NULL, '{');
-  cli_json_int(&line, "bytes", bytes);
-  cli_json_int(&line, "read_bytes", read);
-  cli_json_real(&line, "seconds", seconds);
-  cli_json_real(&line, "open_seconds", opened);
-  cli_json_real(&line, "read_seconds", most);
-  cli_json_close(&line, '}');
-  cli_json_write(&line, "-");
+  rs_json_open(&line, NULL, '{');
+  rs_json_int(&line, "bytes", bytes);
+  rs_json_int(&line, "read_bytes", read);
+  rs_json_real(&line, "seconds", seconds);
+  rs_json_real(&line, "open_seconds", opened);
+  rs_json_real(&line, "read_seconds", most);
+  rs_json_close(&line, '}');
+  cli_write_json("-", &line);
 }
 
 /* Removes the files of the save before, so that their removal is not timed. */
@@ -151,7 +151,7 @@ static void run_rank(void *user, int64_t rank) {
       CLI_TRY("", reshard_state_save(sharder, state, j->directory, &saving, rank == 0 ? &j->saved : NULL));
     else
       CLI_TRY("", reshard_state_load(sharder, state, j->directory, &loading, &j->loaded[rank]));
-    double end = cli_seconds() - rank_pool_opened(j->pool);
+    double end = rs_seconds() - rank_pool_opened(j->pool);
     (void)rank_pool_barrier(j->pool, true);
     if (rank == 0)
       (j->save ? print_saved : print_loaded)(j, end);

@@ -1,7 +1,7 @@
 /* Batches of contiguous boxes, beside CUB and the runtime. */
-#include "bench/gpu/cases.h"
+#include "bench/gpu/rows.h"
 
-#include "bench/gpu/buffers.h"
+#include "bench/gpu/context.h"
 #include "bench/gpu/cub_copy.h"
 #include "bench/verify/random.h"
 

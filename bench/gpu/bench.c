@@ -1,8 +1,7 @@
 /* Each case is measured beside the GPU's own copy of as many bytes within device memory, in turns and with empty
  * caches; some cases also beside rivals. Goals are those of one H100 or H200. */
-#include "bench/gpu/bench.h"
 
-#include "bench/gpu/cases.h"
+#include "bench/gpu/rows.h"
 
 int gpu_bench(gpu_context *b, const gpu_bench_options *o) {
   gpu_bench_run x = {.b = b, .o = o, .small = o->bytes < 64 << 20};

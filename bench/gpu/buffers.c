@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "bench/gpu/buffers.h"
+#include "bench/gpu/context.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Random copies have all widths, shapes and alignments, and run compiled and once, from graphs and on several streams.
  * Then come spans, casts, selections and storage. */
-#include "bench/gpu/check.h"
+#include "bench/gpu/context.h"
 
 #include "bench/verify/random.h"
 

@@ -1,7 +1,7 @@
 /* Box copies and selections of reshard_gpu bench. */
-#include "bench/gpu/cases.h"
+#include "bench/gpu/rows.h"
 
-#include "bench/gpu/buffers.h"
+#include "bench/gpu/context.h"
 #include "bench/verify/random.h"
 
 #include <math.h>
@@ -17,6 +17,28 @@ static rs_program *compile_copy(rs_device *device, const char *from, char *to, i
   return program;
 }
 
+/* Measures work on the sets of buffers beside memcpys of as many bytes, and checks what it leaves. goal: for the speed,
+ * of memcpy's; else for the time. */
+static void measure_beside_memcpy(gpu_bench_run *x, const char *name, bool speed, double goal, gpu_timed_work work,
+                                  gpu_buffers *s, int64_t bytes) {
+  gpu_context *b = x->b;
+  gpu_memcpy plain[GPU_MOST_SETS];
+  for (int64_t i = 0; i < s->sets; i++)
+    plain[i] = (gpu_memcpy){b, s->to + i * s->to_step, s->from + i * s->from_step, bytes};
+  double t[2];
+  gpu_measure(x, s->sets, 2, (gpu_timed_work[]){work, {gpu_memcpy_run, plain, sizeof *plain}}, t);
+  gpu_buffers_clear(b, s);
+  for (int64_t i = 0; i < s->sets; i++)
+    CLI_TRY("", work.work((char *)work.user + (size_t)i * work.size, b->stream[0]));
+  gpu_row *r = gpu_add_row(x, name, speed ? "of memcpy's speed" : "x memcpy's time", goal, speed);
+  r->wrong = !gpu_buffers_right(b, s);
+  r->bytes = bytes;
+  r->us = 1e6 * t[0];
+  r->memcpy_us = 1e6 * t[1];
+  r->figure = speed ? t[1] / t[0] : t[0] / t[1];
+  gpu_print_row(x, r);
+}
+
 void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, double goal) {
   if (!gpu_wanted(x, name))
     return;
@@ -28,27 +50,12 @@ void gpu_box_case(gpu_bench_run *x, const char *name, int64_t run, int64_t k, do
   int32_t element = run % 16 == 0 ? 16 : (int32_t)run;
   rs_axis axes[3] = {{k, run, m * run}, {m, k * run, run}, {run / element, element, element}};
   gpu_program jobs[GPU_MOST_SETS];
-  gpu_memcpy plain[GPU_MOST_SETS];
-  for (int64_t i = 0; i < s.sets; i++) {
+  for (int64_t i = 0; i < s.sets; i++)
     jobs[i] = (gpu_program){b, compile_copy(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, element, axes)};
-    plain[i] = (gpu_memcpy){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
-  }
   rs_program *cpu = compile_copy(b->cpu, s.host, s.image, element, axes);
   CLI_TRY("", b->cpu->work->run(b->cpu, 1, &cpu, NULL));
   b->cpu->work->release(b->cpu, cpu);
-  double t[2];
-  gpu_measure(x, s.sets, 2,
-              (gpu_timed_work[]){{gpu_program_run, jobs, sizeof *jobs}, {gpu_memcpy_run, plain, sizeof *plain}}, t);
-  gpu_buffers_clear(b, &s);
-  for (int64_t i = 0; i < s.sets; i++)
-    CLI_TRY("", gpu_program_run(&jobs[i], b->stream[0]));
-  gpu_row *r = gpu_add_row(x, name, "x memcpy's time", goal, false);
-  r->wrong = !gpu_buffers_right(b, &s);
-  r->bytes = bytes;
-  r->us = 1e6 * t[0];
-  r->memcpy_us = 1e6 * t[1];
-  r->figure = t[0] / t[1];
-  gpu_print_row(x, r);
+  measure_beside_memcpy(x, name, false, goal, (gpu_timed_work){gpu_program_run, jobs, sizeof *jobs}, &s, bytes);
   for (int64_t i = 0; i < s.sets; i++)
     b->gpu->work->release(b->gpu, jobs[i].program);
   gpu_buffers_free(b, &s);
@@ -82,8 +89,7 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
     memcpy(s.image + i * run, s.host + index[i] * run, (size_t)run);
   gpu_context_to_gpu(b, there, index, rows * 8);
   selection jobs[GPU_MOST_SETS];
-  gpu_memcpy plain[GPU_MOST_SETS];
-  for (int64_t i = 0; i < s.sets; i++) {
+  for (int64_t i = 0; i < s.sets; i++)
     jobs[i] = (selection){b,
                           {.src = s.from + i * s.from_step,
                            .index = (const char *)there,
@@ -96,21 +102,7 @@ void gpu_select_case(gpu_bench_run *x, const char *name, int64_t rows, int64_t c
                            .index_bytes = 8,
                            .element = 2,
                            .run = run}};
-    plain[i] = (gpu_memcpy){b, s.to + i * s.to_step, s.from + i * s.from_step, bytes};
-  }
-  double t[2];
-  gpu_measure(x, s.sets, 2,
-              (gpu_timed_work[]){{run_select, jobs, sizeof *jobs}, {gpu_memcpy_run, plain, sizeof *plain}}, t);
-  gpu_buffers_clear(b, &s);
-  for (int64_t i = 0; i < s.sets; i++)
-    CLI_TRY("", run_select(&jobs[i], b->stream[0]));
-  gpu_row *out = gpu_add_row(x, name, "of memcpy's speed", 0.85, true);
-  out->wrong = !gpu_buffers_right(b, &s);
-  out->bytes = bytes;
-  out->us = 1e6 * t[0];
-  out->memcpy_us = 1e6 * t[1];
-  out->figure = t[1] / t[0];
-  gpu_print_row(x, out);
+  measure_beside_memcpy(x, name, true, 0.85, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
   free(index);
   gpu_context_free(b, there);
   gpu_buffers_free(b, &s);

@@ -1,5 +1,5 @@
 /* The host's time for an execute of a prepared transfer. */
-#include "bench/gpu/cases.h"
+#include "bench/gpu/rows.h"
 
 #include "bench/launch/rank_threads.h"
 
@@ -49,9 +49,9 @@ static double time_on_host(gpu_bench_run *x, gpu_work work, void *user) {
   int64_t n = 10 * x->o->iterations;
   double *times = cli_alloc(n, sizeof *times);
   for (int64_t i = -5; i < n; i++) {
-    double begin = cli_seconds();
+    double begin = rs_seconds();
     CLI_TRY("", work(user, x->b->stream[0]));
-    double end = cli_seconds();
+    double end = rs_seconds();
     gpu_context_wait(x->b);
     if (i >= 0)
       times[i] = end - begin;

@@ -1,6 +1,6 @@
 /* The program reshard_gpu. */
-#include "bench/gpu/bench.h"
-#include "bench/gpu/check.h"
+#include "bench/gpu/context.h"
+#include "bench/gpu/rows.h"
 
 #include <getopt.h>
 #include <stdlib.h>

@@ -1,7 +1,5 @@
 #include "bench/gpu/rows.h"
 
-#include "bench/cli/json.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,32 +61,32 @@ void gpu_print_row(const gpu_bench_run *x, const gpu_row *r) {
 }
 
 void gpu_write_rows(const gpu_bench_run *x) {
-  json j = {0};
-  cli_json_open(&j, NULL, '{');
-  cli_json_int(&j, "version", 1);
-  cli_json_string(&j, "reshard", reshard_version());
-  cli_json_string(&j, "gpu", x->b->info.name);
-  cli_json_int(&j, "iterations", x->o->iterations);
-  cli_json_open(&j, "rows", '[');
+  rs_json j = {.text.grows = true};
+  rs_json_open(&j, NULL, '{');
+  rs_json_int(&j, "version", 1);
+  rs_json_string(&j, "reshard", reshard_version());
+  rs_json_string(&j, "gpu", x->b->info.name);
+  rs_json_int(&j, "iterations", x->o->iterations);
+  rs_json_open(&j, "rows", '[');
   for (int64_t i = 0; i < x->rows; i++) {
     const gpu_row *r = &x->row[i];
-    cli_json_line(&j);
-    cli_json_open(&j, NULL, '{');
-    cli_json_string(&j, "name", r->name);
-    cli_json_int(&j, "bytes", r->bytes);
-    cli_json_real(&j, "time_us", r->us);
-    cli_json_real(&j, "memcpy_us", r->memcpy_us);
+    rs_json_line(&j, 2);
+    rs_json_open(&j, NULL, '{');
+    rs_json_string(&j, "name", r->name);
+    rs_json_int(&j, "bytes", r->bytes);
+    rs_json_real(&j, "time_us", r->us);
+    rs_json_real(&j, "memcpy_us", r->memcpy_us);
     for (int k = 0; k < RIVALS; k++)
       if (r->rival[k] != NULL && r->rival_us[k] > 0)
-        cli_json_real(&j, r->rival[k], r->rival_us[k]);
-    cli_json_real(&j, "figure", r->figure);
-    cli_json_string(&j, "of", r->unit);
-    cli_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
-    cli_json_bool(&j, "met", goal_met(r));
-    cli_json_bool(&j, "wrong", r->wrong);
-    cli_json_close(&j, '}');
+        rs_json_real(&j, r->rival[k], r->rival_us[k]);
+    rs_json_real(&j, "figure", r->figure);
+    rs_json_string(&j, "of", r->unit);
+    rs_json_real(&j, r->at_least ? "at_least" : "at_most", r->goal);
+    rs_json_bool(&j, "met", goal_met(r));
+    rs_json_bool(&j, "wrong", r->wrong);
+    rs_json_close(&j, '}');
   }
-  cli_json_close(&j, ']');
-  cli_json_close(&j, '}');
-  cli_json_write(&j, x->o->json);
+  rs_json_close(&j, ']');
+  rs_json_close(&j, '}');
+  cli_write_json(x->o->json, &j);
 }

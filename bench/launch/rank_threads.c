@@ -103,7 +103,7 @@ bool rank_pool_barrier(rank_pool *pool, bool ok) {
     pool->barrier++;
     pool->result = pool->ok;
     pool->ok = true;
-    pool->opened = cli_seconds();
+    pool->opened = rs_seconds();
     pthread_cond_broadcast(&pool->met);
   } else
     for (uint64_t mine = pool->barrier; pool->barrier == mine;)

@@ -16,7 +16,7 @@ void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t 
 
 /* Barrier of the ranks of a run. True when all came with ok. */
 bool rank_pool_barrier(rank_pool *pool, bool ok);
-/* Time at which the last barrier opened, by cli_seconds. */
+/* Time at which the last barrier opened, by rs_seconds. */
 double rank_pool_opened(const rank_pool *pool);
 
 #endif

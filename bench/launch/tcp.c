@@ -21,7 +21,7 @@ typedef struct greeting {
 static double deadline;
 
 static int remaining_ms(void) {
-  double left = 1e3 * (deadline - cli_seconds());
+  double left = 1e3 * (deadline - rs_seconds());
   return left > 0 ? (int)left + 1 : 0;
 }
 
@@ -132,7 +132,7 @@ static void request_bytes(const processes *p, void *bytes, size_t n) {
 }
 
 void tcp_share(const processes *p, void *bytes, size_t n) {
-  deadline = cli_seconds() + 1e-3 * (double)processes_timeout_ms();
+  deadline = rs_seconds() + 1e-3 * (double)processes_timeout_ms();
   if (p->me == 0)
     serve_bytes(p, bytes, n);
   else

@@ -5,7 +5,6 @@
 #include "bench/plan/plan.h"
 
 #include "bench/cli/commands.h"
-#include "bench/cli/json.h"
 #include "bench/plan/svg.h"
 
 #include <pthread.h>
@@ -134,14 +133,14 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
                .out = out,
                .keep_peers = keep_peers};
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   if (out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
     p.next = 0;
     p.rounds = out->rounds;
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   }
-  out->seconds = cli_seconds() - begin;
+  out->seconds = rs_seconds() - begin;
   cli_progress_clear();
   free(p.entries);
   sum_ranks(o, w, out);
@@ -155,29 +154,24 @@ void plan_free(world_plan *plan) {
   *plan = (world_plan){0};
 }
 
-static void add_rank(json *j, const rank_plan *r, bool peers) {
-  cli_json_open(j, NULL, '{');
-  cli_json_int(j, "rank", r->info.rank);
-  cli_json_int(j, "sent_bytes", r->info.sent_bytes);
-  cli_json_int(j, "received_bytes", r->info.received_bytes);
-  cli_json_int(j, "kept_bytes", r->info.kept_bytes);
-  cli_json_int(j, "messages", r->info.messages_sent);
-  cli_json_int(j, "workspace_bytes", r->info.workspace_bytes);
-  cli_json_int(j, "packs_skipped", r->info.packs_skipped);
-  cli_json_int(j, "unpacks_skipped", r->info.unpacks_skipped);
-  cli_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
+static void add_rank(rs_json *j, const rank_plan *r, bool peers) {
+  rs_json_open(j, NULL, '{');
+  rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
+               {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
+               {"messages", r->info.messages_sent}, {"workspace_bytes", r->info.workspace_bytes},
+               {"packs_skipped", r->info.packs_skipped}, {"unpacks_skipped", r->info.unpacks_skipped});
+  rs_json_real(j, "plan_us", 1e-3 * (double)r->info.plan_ns);
   if (peers) {
-    cli_json_open(j, "peers", '[');
+    rs_json_open(j, "peers", '[');
     for (int64_t i = 0; i < r->info.peers; i++) {
-      cli_json_open(j, NULL, '{');
-      cli_json_int(j, "rank", r->peer[i].rank);
-      cli_json_int(j, "sent_bytes", r->peer[i].sent);
-      cli_json_int(j, "received_bytes", r->peer[i].received);
-      cli_json_close(j, '}');
+      rs_json_open(j, NULL, '{');
+      rs_json_ints(j, {"rank", r->peer[i].rank}, {"sent_bytes", r->peer[i].sent},
+                   {"received_bytes", r->peer[i].received});
+      rs_json_close(j, '}');
     }
-    cli_json_close(j, ']');
+    rs_json_close(j, ']');
   }
-  cli_json_close(j, '}');
+  rs_json_close(j, '}');
 }
 
 static reshard_collective common_collective(const world_plan *p) {
@@ -199,37 +193,28 @@ static void print_collective(const world_plan *p) {
 }
 
 static void write_plan(const cli_options *o, const world_plan *p) {
-  json j = {0};
-  cli_json_open(&j, NULL, '{');
-  cli_json_int(&j, "version", 1);
-  cli_json_int(&j, "ranks", p->ranks);
-  cli_json_int(&j, "tensors", p->tensors);
-  cli_json_int(&j, "bytes", p->bytes);
+  rs_json j = {.text.grows = true};
+  rs_json_open(&j, NULL, '{');
+  rs_json_ints(&j, {"version", 1}, {"ranks", p->ranks}, {"tensors", p->tensors}, {"bytes", p->bytes});
   if (o->rank < 0) {
-    cli_json_int(&j, "wire_bytes", p->wire);
-    cli_json_int(&j, "lower_bound_bytes", p->bound);
-    cli_json_int(&j, "busiest_bytes", p->busiest);
-    cli_json_int(&j, "busiest_bound_bytes", p->busiest_bound);
-    cli_json_int(&j, "messages", p->messages);
-    cli_json_int(&j, "rounds", p->rounds);
-    cli_json_int(&j, "stages", p->stages);
-    cli_json_int(&j, "max_sent_bytes", p->max_sent);
-    cli_json_int(&j, "max_received_bytes", p->max_received);
-    cli_json_int(&j, "workspace_bytes", p->workspace);
+    rs_json_ints(&j, {"wire_bytes", p->wire}, {"lower_bound_bytes", p->bound}, {"busiest_bytes", p->busiest},
+                 {"busiest_bound_bytes", p->busiest_bound}, {"messages", p->messages}, {"rounds", p->rounds},
+                 {"stages", p->stages}, {"max_sent_bytes", p->max_sent}, {"max_received_bytes", p->max_received},
+                 {"workspace_bytes", p->workspace});
   }
-  cli_json_string(&j, "path", p->path);
+  rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
-    cli_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
+    rs_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
   if (o->rank < 0)
-    cli_json_real(&j, "plan_us", 1e6 * p->seconds);
-  cli_json_open(&j, "per_rank", '[');
+    rs_json_real(&j, "plan_us", 1e6 * p->seconds);
+  rs_json_open(&j, "per_rank", '[');
   for (int64_t i = 0; i < p->n; i++) {
-    cli_json_line(&j);
+    rs_json_line(&j, 2);
     add_rank(&j, &p->rank[i], o->peers || o->rank >= 0);
   }
-  cli_json_close(&j, ']');
-  cli_json_close(&j, '}');
-  cli_json_write(&j, o->json);
+  rs_json_close(&j, ']');
+  rs_json_close(&j, '}');
+  cli_write_json(o->json, &j);
 }
 
 static const char *percent(char buffer[16], int64_t part, int64_t whole) {
@@ -304,9 +289,9 @@ static void print_totals(const cli_options *o, const world_plan *p) {
 }
 
 static void print_plan(const cli_options *o, const workload *w, const world_plan *p) {
-  char a[CLI_BYTES_TEXT], shape[WORKLOAD_SHAPE_TEXT];
+  char a[CLI_BYTES_TEXT], shape[RS_SHAPE_TEXT];
   if (w->model == NULL)
-    printf("tensor        %s %s, %s\n", workload_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+    printf("tensor        %s %s, %s\n", rs_shape_text(shape, w->tensor->ndim, w->tensor->shape),
            reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));

@@ -42,14 +42,14 @@ static int64_t group_tensors(const workload *w, tensor_group **out) {
   return n;
 }
 
-static double draw_tensors(cli_text *out, const workload *w, double y) {
+static double draw_tensors(rs_text *out, const workload *w, double y) {
   tensor_group *g;
   int64_t n = group_tensors(w, &g), shown = n < MOST_TENSORS ? n : MOST_TENSORS;
-  char shape[WORKLOAD_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
+  char shape[RS_SHAPE_TEXT], bytes[CLI_BYTES_TEXT], text[512];
   for (int64_t i = 0; i < shown; i++) {
     const workload_tensor *t = g[i].first;
     if (w->model != NULL) {
-      workload_shape_text(shape, t->ndim, t->shape);
+      rs_shape_text(shape, t->ndim, t->shape);
       if (g[i].tensors > 1)
         snprintf(text, sizeof text, "%s %s, and %lld more like it: %s", t->name, shape, (long long)(g[i].tensors - 1),
                  cli_bytes_text(bytes, g[i].bytes));
@@ -69,7 +69,7 @@ static double draw_tensors(cli_text *out, const workload *w, double y) {
   return y;
 }
 
-static double draw_legend(cli_text *out, int64_t ranks, double y) {
+static double draw_legend(rs_text *out, int64_t ranks, double y) {
   char text[24];
   svg_words(out, 48, y + 11, 11, SVG_START, SVG_GREY, false, 0, "rank");
   for (int64_t r = 0; r < ranks; r++) {
@@ -91,14 +91,14 @@ static const char *layout_name(const char *text) {
   return slash != NULL ? slash + 1 : text[0] == '@' ? text + 1 : text;
 }
 
-static double draw_heading(cli_text *out, const cli_options *o, const workload *w, const world_plan *p) {
-  char shape[WORKLOAD_SHAPE_TEXT], a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
-  cli_text text = {0};
+static double draw_heading(rs_text *out, const cli_options *o, const workload *w, const world_plan *p) {
+  char shape[RS_SHAPE_TEXT], a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
+  rs_text text = {0};
   if (w->model != NULL)
     cli_add(&text, "%s, %lld tensors", strrchr(o->model, '/') != NULL ? strrchr(o->model, '/') + 1 : o->model,
             (long long)w->n);
   else
-    cli_add(&text, "%s %s", workload_shape_text(shape, w->tensor->ndim, w->tensor->shape),
+    cli_add(&text, "%s %s", rs_shape_text(shape, w->tensor->ndim, w->tensor->shape),
             reshard_dtype_string(w->tensor->dtype));
   cli_add(&text, ", %lld rank%s: %s → %s", (long long)p->ranks, p->ranks == 1 ? "" : "s", layout_name(o->src),
           layout_name(o->dst));
@@ -116,7 +116,7 @@ static double draw_heading(cli_text *out, const cli_options *o, const workload *
 }
 
 void plan_svg(const cli_options *o, const workload *w, const world_plan *p) {
-  cli_text body = {0}, file = {0};
+  rs_text body = {0}, file = {0};
   double y = draw_heading(&body, o, w, p);
   if (p->ranks <= PLAN_SVG_RANKS) {
     y = draw_legend(&body, p->ranks, y);

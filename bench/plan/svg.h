@@ -13,10 +13,10 @@ void plan_svg(const cli_options *o, const workload *w, const world_plan *plan);
 /* Parts of the picture; each draws from y on and returns where the drawing ends. */
 
 /* Before and after of one tensor, `most` high at most; worlds of PLAN_SVG_RANKS at most. */
-double plan_svg_cells(cli_text *out, const workload_tensor *t, double most, double y);
+double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y);
 /* Bands from senders to receivers, and the table of bytes; worlds of PLAN_SVG_RANKS at most. */
-double plan_svg_flows(cli_text *out, const world_plan *plan, double y);
+double plan_svg_flows(rs_text *out, const world_plan *plan, double y);
 /* Heat map of senders and receivers with the load of each; any world. */
-double plan_svg_heat(cli_text *out, const world_plan *plan, double y);
+double plan_svg_heat(rs_text *out, const world_plan *plan, double y);
 
 #endif

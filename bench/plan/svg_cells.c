@@ -6,7 +6,6 @@
 #include "bench/plan/svg.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define MOST_CUTS 30
 
@@ -127,7 +126,7 @@ static double position_along(const dim_cuts *c, double begin, double length, int
 }
 
 /* One rectangle with the colours of its holders side by side, and their numbers where there is room. */
-static void draw_region(cli_text *out, frame f, uint32_t mask, bool after) {
+static void draw_region(rs_text *out, frame f, uint32_t mask, bool after) {
   int n = __builtin_popcount(mask), k = 0;
   if (n == 0)
     svg_rectangle(out, f.x, f.y, f.width, f.height,
@@ -149,7 +148,7 @@ static void draw_region(cli_text *out, frame f, uint32_t mask, bool after) {
 }
 
 /* Neighbouring cells with the same holders are one rectangle. */
-static void draw_regions(cli_text *out, const cell_table *t, bool after, frame f) {
+static void draw_regions(rs_text *out, const cell_table *t, bool after, frame f) {
   const uint32_t *mask = after ? t->dst : t->src;
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   bool *done = cli_alloc(rows * columns, sizeof *done);
@@ -176,7 +175,7 @@ static void draw_regions(cli_text *out, const cell_table *t, bool after, frame f
 }
 
 /* A dot in the colour of the rank that a cell comes from, where it changes hands and has one holder on both sides. */
-static void draw_origins(cli_text *out, const cell_table *t, frame f) {
+static void draw_origins(rs_text *out, const cell_table *t, frame f) {
   int64_t rows = t->down.n - 1, columns = t->across.n - 1;
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
@@ -192,7 +191,7 @@ static void draw_origins(cli_text *out, const cell_table *t, frame f) {
     }
 }
 
-static void draw_element_lines(cli_text *out, const cell_table *t, frame f) {
+static void draw_element_lines(rs_text *out, const cell_table *t, frame f) {
   if (t->down.shown > 32 || t->across.shown > 40)
     return;
   for (int64_t i = 1; i < t->down.shown; i++)
@@ -212,7 +211,7 @@ static void axis_label(char text[120], const dim_cuts *c) {
     snprintf(text, 120, "dim %d: %lld", c->dim, (long long)c->extent);
 }
 
-static void draw_panel(cli_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
+static void draw_panel(rs_text *out, const cell_table *t, bool after, frame f, reshard_layout layout) {
   char down[120], across[120];
   size_t needed = 0;
   axis_label(down, &t->down);
@@ -232,7 +231,7 @@ static void draw_panel(cli_text *out, const cell_table *t, bool after, frame f, 
   free(text);
 }
 
-double plan_svg_cells(cli_text *out, const workload_tensor *t, double most, double y) {
+double plan_svg_cells(rs_text *out, const workload_tensor *t, double most, double y) {
   cell_table table = {0};
   for (int d = 0; d < t->ndim; d++)
     if (t->shape[d] == 0) {

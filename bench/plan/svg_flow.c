@@ -45,7 +45,7 @@ static double place_bars(column *c, int64_t n, double scale, double y) {
   return y - begin;
 }
 
-static void draw_bars(cli_text *out, const column *c, int64_t n, double scale, double x, bool before) {
+static void draw_bars(rs_text *out, const column *c, int64_t n, double scale, double x, bool before) {
   char label[32];
   for (int64_t i = 0; i < n; i++) {
     double height = c->bytes[i] * scale;
@@ -59,7 +59,7 @@ static void draw_bars(cli_text *out, const column *c, int64_t n, double scale, d
 }
 
 /* Bars of the bytes that each rank sends (left) and receives (right), with a band for each pair. */
-static void draw_bands(cli_text *out, const world_plan *p, double x, double y, double width, double height) {
+static void draw_bands(rs_text *out, const world_plan *p, double x, double y, double width, double height) {
   int64_t n = p->bins;
   column left = sum_column(p, true), right = sum_column(p, false);
   double total = 0;
@@ -101,7 +101,7 @@ static double off_diagonal_most(const world_plan *p) {
   return most;
 }
 
-static void draw_table(cli_text *out, const world_plan *p, double x, double y, double size) {
+static void draw_table(rs_text *out, const world_plan *p, double x, double y, double size) {
   int64_t n = p->bins;
   double cell = size / (double)n, most = off_diagonal_most(p), font = cell > 40 ? 12 : cell > 30 ? 10 : 7.5;
   char text[32], colour[8];
@@ -124,7 +124,7 @@ static void draw_table(cli_text *out, const world_plan *p, double x, double y, d
   svg_words(out, x + 0.5 * size, y - 24, 11, SVG_MIDDLE, SVG_GREY, false, 0, "to rank (bytes; grey: kept)");
 }
 
-double plan_svg_flows(cli_text *out, const world_plan *p, double y) {
+double plan_svg_flows(rs_text *out, const world_plan *p, double y) {
   double height = 60 + 44 * (double)p->bins;
   height = height < 150 ? 150 : height > 330 ? 330 : height;
   svg_words(out, 48, y + 12, 13, SVG_START, SVG_INK, true, 0, "who sends what to whom");
@@ -158,7 +158,7 @@ static double *loads(const world_plan *p, bool rows, double *most) {
   return sum;
 }
 
-static void draw_load_bars(cli_text *out, const world_plan *p, double x, double y, double size) {
+static void draw_load_bars(rs_text *out, const world_plan *p, double x, double y, double size) {
   double most_sent, most_received, cell = size / (double)p->bins;
   double *sent = loads(p, true, &most_sent), *received = loads(p, false, &most_received);
   double most = most_sent > most_received ? most_sent : most_received;
@@ -176,7 +176,7 @@ static void draw_load_bars(cli_text *out, const world_plan *p, double x, double 
   free(received);
 }
 
-static void draw_heat_legend(cli_text *out, double x, double y, double low, double most) {
+static void draw_heat_legend(rs_text *out, double x, double y, double low, double most) {
   char text[CLI_BYTES_TEXT], colour[8];
   svg_words(out, x, y - 8, 11, SVG_START, SVG_INK, true, 0, "bytes, log scale");
   for (int i = 0; i < 100; i++)
@@ -187,7 +187,7 @@ static void draw_heat_legend(cli_text *out, double x, double y, double low, doub
               cli_bytes_text(text, low * pow(most / low, k / 4.0)));
 }
 
-double plan_svg_heat(cli_text *out, const world_plan *p, double y) {
+double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
   double size = 560, x = 92, cell = size / (double)p->bins, most = 0, low = INFINITY;
   char text[96], colour[8];
   for (int64_t i = 0; i < p->bins * p->bins; i++) {

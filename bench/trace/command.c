@@ -1,7 +1,6 @@
 /* reshard trace. */
-#include "bench/bench/run.h"
+#include "bench/bench/state.h"
 #include "bench/cli/commands.h"
-#include "bench/trace/record.h"
 
 #include <string.h>
 

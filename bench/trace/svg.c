@@ -21,7 +21,7 @@
 
 typedef struct trace_picture {
   const trace *t;
-  cli_text out;
+  rs_text out;
   double first, scale; /* us at LEFT, pixels a us */
   double *y;           /* [nlanes], of a row's middle */
   double height;

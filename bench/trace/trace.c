@@ -54,7 +54,7 @@ static void begin_step(rs_tracer *tracer, rs_device *device, void *stream, const
     step.from = find_record(t, is->event);
   step.track = track - t->track;
   step.depth = track->depth;
-  step.begin = cli_seconds();
+  step.begin = rs_seconds();
   track->open[track->depth++] = t->nsteps;
   t->step = grow_array(t->step, t->nsteps, sizeof *t->step);
   t->step[t->nsteps++] = step;
@@ -63,7 +63,7 @@ static void begin_step(rs_tracer *tracer, rs_device *device, void *stream, const
 
 static void end_step(rs_tracer *tracer, rs_device *device, void *stream) {
   trace *t = (trace *)tracer;
-  double now = cli_seconds();
+  double now = rs_seconds();
   pthread_mutex_lock(&t->lock);
   trace_track *track = find_track(t, device, stream);
   trace_step *step = &t->step[track->open[--track->depth]];
@@ -106,7 +106,7 @@ void trace_start(trace *t, rs_device *device) {
     return; /* it was among those before */
   t->device = grow_array(t->device, t->ndevices, sizeof *t->device);
   t->device[t->ndevices++] = device;
-  t->base = cli_seconds();
+  t->base = rs_seconds();
   device->tracer = &t->tracer;
 }
 

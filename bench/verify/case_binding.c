@@ -167,20 +167,13 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
     memcpy(b->arena, b->image, (size_t)b->bytes);
 }
 
-static void add_hex(cli_text *t, const unsigned char *bytes, size_t n) {
+static void add_hex(rs_text *t, const unsigned char *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     cli_add(t, "%02x", bytes[i]);
 }
 
-static void add_dims(cli_text *t, int ndim, const int64_t *at) {
-  cli_add(t, "[");
-  for (int d = 0; d < ndim; d++)
-    cli_add(t, d > 0 ? ",%lld" : "%lld", (long long)at[d]);
-  cli_add(t, "]");
-}
-
 bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
-                        cli_text *why) {
+                        rs_text *why) {
   if (memcmp(b->arena, b->image, (size_t)b->bytes) == 0)
     return true;
   const char *side = fill == FILL_DESTINATION ? "dst" : "src";
@@ -194,9 +187,9 @@ bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fil
         continue;
       cli_add(why, "rank %lld, entry %lld, %s array %lld, local index ", (long long)rank, (long long)p->entry, side,
               (long long)(i - first_buffer));
-      add_dims(why, p->buffer->ndim, at);
+      rs_text_list(why, p->buffer->ndim, at);
       cli_add(why, " of shape ");
-      add_dims(why, p->buffer->ndim, p->buffer->shape);
+      rs_text_list(why, p->buffer->ndim, p->buffer->shape);
       if (fill == FILL_SOURCE)
         cli_add(why, ": the source was written to");
       else if (p->buffer->index[k] < 0)

@@ -43,6 +43,6 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
 
 /* True where arena and image agree; else writes the first difference to why. */
 bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
-                        cli_text *why);
+                        rs_text *why);
 
 #endif

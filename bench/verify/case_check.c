@@ -1,16 +1,15 @@
-#include "bench/verify/case_check.h"
+#include "bench/verify/case_make.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void expect_equal(cli_text *why, int64_t rank, const char *what, int64_t is, int64_t should) {
+static void expect_equal(rs_text *why, int64_t rank, const char *what, int64_t is, int64_t should) {
   if (is != should && why->length == 0)
     cli_add(why, "plan of rank %lld: %s is %lld, should be %lld", (long long)rank, what, (long long)is,
             (long long)should);
 }
 
-void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const reshard_plan_info *info,
-                     cli_text *why) {
+void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const reshard_plan_info *info, rs_text *why) {
   const oracle_counts *counts = &c->counts;
   expect_equal(why, rank, "rank", info->rank, rank);
   expect_equal(why, rank, "world", info->world, c->nentries > 0 ? c->world : info->world); /* nothing names a world */
@@ -32,7 +31,7 @@ void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const 
             (long long)c->options.workspace_limit);
 }
 
-void case_check_world(const case_plan *c, const reshard_plan *plans, cli_text *why) {
+void case_check_world(const case_plan *c, const reshard_plan *plans, rs_text *why) {
   int64_t n = c->world, sent = 0, received = 0, messages_sent = 0, messages_received = 0, rounds = 0, last_peer;
   int64_t *out = cli_alloc(n * n, sizeof *out), *in = cli_alloc(n * n, sizeof *in);
   reshard_plan_info info = {0};
@@ -118,7 +117,7 @@ static int64_t list_indices(rng *r, reshard_layout layout, int64_t rank, int64_t
 }
 
 /* An array's elements stand in its buffer where the oracle has them; returns how many there are. */
-static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t array, cli_text *why) {
+static int64_t check_array(rng *r, const case_side *side, int64_t rank, int64_t array, rs_text *why) {
   const oracle_layout *l = &side->described;
   const oracle_buffers *buffers = &side->buffers;
   reshard_array_info info;
@@ -167,7 +166,7 @@ static int count_meeting(void *user, int64_t rank, int64_t array, int64_t elemen
   return 0;
 }
 
-static void check_meet(rng *r, const case_side *side, cli_text *why) {
+static void check_meet(rng *r, const case_side *side, rs_text *why) {
   const oracle_layout *l = &side->described;
   const oracle_buffers *buffers = &side->buffers;
   reshard_box box = {{0}, {0}};
@@ -197,7 +196,7 @@ static void check_meet(rng *r, const case_side *side, cli_text *why) {
             m.ordered ? "" : " or not in order");
 }
 
-void case_check_layout(rng *r, const case_side *side, cli_text *why) {
+void case_check_layout(rng *r, const case_side *side, rs_text *why) {
   const oracle_layout *l = &side->described;
   for (int64_t rank = 0; rank < l->world; rank++) {
     int64_t buffers = 0, arrays = 0, in_buffers = 0, in_arrays = 0,
@@ -220,14 +219,12 @@ void case_check_layout(rng *r, const case_side *side, cli_text *why) {
     check_meet(r, side, why);
 }
 
-static void add_dims(cli_text *out, const char *what, int ndim, const int64_t *at) {
-  cli_add(out, "%s[", what);
-  for (int d = 0; d < ndim; d++)
-    cli_add(out, d > 0 ? ",%lld" : "%lld", (long long)at[d]);
-  cli_add(out, "]");
+static void add_dims(rs_text *out, const char *what, int ndim, const int64_t *at) {
+  cli_add(out, "%s", what);
+  rs_text_list(out, ndim, at);
 }
 
-void case_describe_entry(const case_entry *e, int64_t number, cli_text *out) {
+void case_describe_entry(const case_entry *e, int64_t number, rs_text *out) {
   const oracle_layout *src = &e->src.described, *dst = &e->dst.described;
   bool whole = src->ndim == dst->ndim;
   cli_add(out, "\n  entry %lld, %s: ", (long long)number, reshard_dtype_string(e->dtype));

@@ -1,4 +1,4 @@
-#include "bench/verify/case_comms.h"
+#include "bench/verify/case_context.h"
 
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ void case_comms_drop(case_comms *shared, reshard_comm *handles) {
       comm_set_drop(&shared->sets[i]);
 }
 
-reshard_comm *case_comms_get(case_comms *shared, int64_t n, int threads, reshard_isa isa, cli_text *why) {
+reshard_comm *case_comms_get(case_comms *shared, int64_t n, int threads, reshard_isa isa, rs_text *why) {
   comm_set *oldest = &shared->sets[0];
   for (int i = 0; i < COMMS; i++) {
     comm_set *set = &shared->sets[i];

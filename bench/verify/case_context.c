@@ -21,7 +21,7 @@ bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_s
                      reshard_last_error());
 }
 
-bool case_take_reason(case_context *l, cli_text *why) {
+bool case_take_reason(case_context *l, rs_text *why) {
   bool right = why->length == 0 || case_failed(l, "%s", why->at);
   free(why->at);
   return right;

@@ -5,10 +5,21 @@
 #include "bench/launch/gpu.h"
 #include "bench/launch/session.h"
 #include "bench/verify/case_binding.h"
-#include "bench/verify/case_comms.h"
 #include "bench/verify/case_run.h"
 
 #include <pthread.h>
+
+/* Communicators that cases share: making one costs more than running a small case. */
+typedef struct case_comms case_comms;
+
+/* devices: of the ranks, in turn; none: a CPU. */
+case_comms *case_comms_create(const reshard_device *devices, int64_t ndevices);
+void case_comms_free(case_comms *comms);
+/* The n handles of a communicator with these options, kept from an earlier case where there is one; NULL, with why,
+ * when it cannot be made. */
+reshard_comm *case_comms_get(case_comms *comms, int64_t n, int threads, reshard_isa isa, rs_text *why);
+/* Destroys one that a failed case may have left in any state. */
+void case_comms_drop(case_comms *comms, reshard_comm *handles);
 
 struct case_runner {
   case_choices fixed;
@@ -53,15 +64,21 @@ typedef struct case_context {
   int npasses;
   case_pass passes[4];
   pthread_mutex_t lock;
-  cli_text why;
+  rs_text why;
 } case_context;
 
 /* Records the first failure of a case; returns false. */
 bool case_failed(case_context *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool case_failed_call(case_context *l, const char *call, int64_t rank, reshard_status status);
 /* Does the same where why has text, which it frees; else returns true. */
-bool case_take_reason(case_context *l, cli_text *why);
+bool case_take_reason(case_context *l, rs_text *why);
 /* Barrier of all ranks of all processes. */
 bool case_barrier(case_context *l, int64_t rank, bool ok);
+
+/* Runs a pass of that number on one rank. generation counts on, so that no data comes twice. False where any rank's
+ * result was wrong. */
+bool case_pass_run(case_context *l, const case_pass *p, int64_t rank, int number, int *generation);
+/* Checks that the reverse plan brings every source element of the region back from the result of a forward pass. */
+bool case_pass_reverse(case_context *l, const case_pass *p, int64_t rank, int number, int generation);
 
 #endif

@@ -1,7 +1,7 @@
 /* Random layouts of every kind, described for the oracle and built by the library, half of them through strings.
  * Strings are written here in whatever form the grammar allows (ranges or not, negative dims, defaults left out or
  * not), since the canonical form is what the library itself prints. */
-#include "bench/verify/case_layout.h"
+#include "bench/verify/case_make.h"
 
 #include "bench/cli/util.h"
 
@@ -198,7 +198,7 @@ void case_describe_free(oracle_layout *what) {
   what->box_rank = NULL;
 }
 
-static void add_ranks(rng *r, cli_text *t, int64_t n, const int64_t *ranks) {
+static void add_ranks(rng *r, rs_text *t, int64_t n, const int64_t *ranks) {
   bool ranges = !rng_one_in(r, 4);
   for (int64_t i = 0; i < n;) {
     int64_t step = i + 1 < n ? ranks[i + 1] - ranks[i] : 0, j = i;
@@ -221,7 +221,7 @@ static bool is_identity(const oracle_layout *l) {
 
 static int draw_signed_dim(rng *r, const oracle_layout *l, int dim) { return rng_one_in(r, 3) ? dim - l->ndim : dim; }
 
-static void add_mesh(rng *r, const oracle_layout *l, cli_text *t) {
+static void add_mesh(rng *r, const oracle_layout *l, rs_text *t) {
   bool ordered = false, named = rng_one_in(r, 2);
   for (int m = 0; m < l->mesh_ndim; m++)
     ordered = ordered || l->order[m] != m;
@@ -251,25 +251,18 @@ static void add_mesh(rng *r, const oracle_layout *l, cli_text *t) {
   cli_add(t, ")");
 }
 
-static void add_list(cli_text *t, int ndim, const int64_t *list) {
-  cli_add(t, "[");
-  for (int d = 0; d < ndim; d++)
-    cli_add(t, d > 0 ? ",%lld" : "%lld", (long long)list[d]);
-  cli_add(t, "]");
-}
-
-static void add_boxes(const oracle_layout *l, cli_text *t) {
+static void add_boxes(const oracle_layout *l, rs_text *t) {
   cli_add(t, l->replicated ? "boxes(replicated" : "boxes(");
   for (int64_t b = 0; b < l->nboxes; b++) {
     cli_add(t, "%s%lld:", b > 0 || l->replicated ? ";" : "", (long long)l->box_rank[b]);
-    add_list(t, l->ndim, l->box[b].offset);
+    rs_text_list(t, l->ndim, l->box[b].offset);
     cli_add(t, "+");
-    add_list(t, l->ndim, l->box[b].extent);
+    rs_text_list(t, l->ndim, l->box[b].extent);
   }
   cli_add(t, ")");
 }
 
-static void add_layout(rng *r, const oracle_layout *l, cli_text *t) {
+static void add_layout(rng *r, const oracle_layout *l, rs_text *t) {
   bool all = is_identity(l) && l->nranks == l->world && !rng_one_in(r, 3);
   switch (l->kind) {
   case RESHARD_LAYOUT_CHUNK:
@@ -281,14 +274,13 @@ static void add_layout(rng *r, const oracle_layout *l, cli_text *t) {
   case RESHARD_LAYOUT_MESH: add_mesh(r, l, t); break;
   case RESHARD_LAYOUT_CYCLIC:
     cli_add(t, "cyclic(");
-    for (int d = 0; d < l->ndim; d++)
-      cli_add(t, d > 0 ? "x%lld" : "%lld", (long long)l->grid[d]);
+    rs_text_numbers(t, l->ndim, l->grid, "x");
     if (!is_identity(l) || rng_one_in(r, 4)) {
       cli_add(t, "@");
       add_ranks(r, t, l->nranks, l->ranks);
     }
-    for (int d = 0; d < l->ndim; d++)
-      cli_add(t, d > 0 ? "x%lld" : ";%lld", (long long)l->block[d]);
+    cli_add(t, ";");
+    rs_text_numbers(t, l->ndim, l->block, "x");
     cli_add(t, ")");
     break;
   case RESHARD_LAYOUT_SINGLE: cli_add(t, "rank(%lld)", (long long)l->ranks[0]); break;
@@ -332,7 +324,7 @@ static reshard_status construct_layout(rng *r, const oracle_layout *l, reshard_l
 
 reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *layout, char **text) {
   bool by_string = rng_one_in(r, 2) && !(what->kind == RESHARD_LAYOUT_BOXES && what->nboxes == 0);
-  cli_text t = {0};
+  rs_text t = {0};
   add_layout(r, what, &t);
   reshard_status status;
   if (by_string)

@@ -3,8 +3,6 @@
  * sixteen-byte elements. */
 #include "bench/verify/case_make.h"
 
-#include "bench/verify/case_check.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +95,7 @@ static int draw_region(rng *r, case_entry *e, int ndim, const int64_t *shape, in
   return n;
 }
 
-static bool check_print(case_side *side, cli_text *why) {
+static bool check_print(case_side *side, rs_text *why) {
   size_t needed = 0;
   reshard_layout again = NULL;
   reshard_layout_print(side->layout, NULL, 0, &needed);
@@ -120,7 +118,7 @@ static bool check_print(case_side *side, cli_text *why) {
 }
 
 static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, bool source,
-                      cli_text *why) {
+                      rs_text *why) {
   case_describe(r, ndim, shape, world, source, &side->described);
   oracle_evaluate(&side->described, &side->buffers);
   if (case_build(r, &side->described, &side->layout, &side->text) != RESHARD_SUCCESS) {
@@ -134,7 +132,7 @@ static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, i
   return why->length == 0 && (!rng_one_in(&own, 8) || check_print(side, why));
 }
 
-static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e, cli_text *why) {
+static bool make_entry(uint64_t seed, int64_t world, int64_t most, case_entry *e, rs_text *why) {
   rng r;
   rng_seed(&r, seed);
   int64_t shape[RESHARD_MAX_DIMS] = {0}, dst_shape[RESHARD_MAX_DIMS] = {0};
@@ -196,7 +194,7 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   return bytes;
 }
 
-bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, cli_text *why) {
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *why) {
   rng r;
   rng_seed(&r, seed ^ 0x7265736861726421u);
   *c = (case_plan){.seed = seed, .reversible = true};

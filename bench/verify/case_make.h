@@ -3,9 +3,16 @@
 #ifndef BENCH_CASE_MAKE_H
 #define BENCH_CASE_MAKE_H
 
-#include "bench/verify/case_layout.h"
-
 #include "bench/cli/util.h"
+#include "bench/verify/oracle.h"
+#include "bench/verify/random.h"
+
+/* A random description for a shape, and the library's layout for it. */
+void case_describe(rng *r, int ndim, const int64_t *shape, int64_t world, bool source, oracle_layout *out);
+void case_describe_free(oracle_layout *what);
+/* The layout, by string or by constructor; *text receives how. Errors of the library are returned. */
+reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *layout, char **text);
+extern const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT];
 
 /* One side of an entry. */
 typedef struct case_side {
@@ -59,9 +66,18 @@ typedef struct case_choices {
 } case_choices;
 
 /* Makes the case of a seed; on failure false, with the reason in why. */
-bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, cli_text *why);
+bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, rs_text *why);
 void case_free(case_plan *plan);
 /* The entries as reshard_plan_create takes them; free()d by the caller, and not used after the case. */
 reshard_entry *case_entries(const case_plan *plan);
+
+/* Plans compared with the oracle's counts. Nothing is added to why where all is right. */
+void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const reshard_plan_info *info, rs_text *why);
+/* Checks that the ranks' plans fit together: every byte that one sends another receives. */
+void case_check_world(const case_plan *c, const reshard_plan *plans, rs_text *why);
+/* Checks the public queries of a layout: arrays, their index sets, buffers, and the holders that meet a random box. */
+void case_check_layout(rng *r, const case_side *side, rs_text *why);
+/* Adds a line that describes an entry. */
+void case_describe_entry(const case_entry *e, int64_t number, rs_text *out);
 
 #endif

@@ -1,7 +1,5 @@
 /* Many cases by several runners at once. Seeds are handed out in order; a case's outcome depends on its seed alone. */
-#include "bench/verify/case_many.h"
-
-#include "bench/verify/regressions.h"
+#include "bench/verify/case_run.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,7 +38,7 @@ static void *run_cases(void *user) {
   case_totals mine = {0};
   for (;;) {
     pthread_mutex_lock(&m->lock);
-    bool more = m->failures < options->most_failures && (options->end == 0 || cli_seconds() < options->end);
+    bool more = m->failures < options->most_failures && (options->end == 0 || rs_seconds() < options->end);
     int64_t i = more ? m->next++ : options->cases;
     if (i < options->cases && m->failures > 0)
       cli_progress("verify: %lld of %lld cases, %lld failed", (long long)i, (long long)options->cases,
@@ -73,6 +71,18 @@ int64_t case_run_all(const case_options *options, case_totals *totals) {
   sum_totals(totals, &m.totals);
   return m.failures;
 }
+
+/* Random cases that once failed, kept by name; they run before any other case. A seed says nothing once the generator
+ * draws otherwise: when case_make.c or case_layout.c change what they draw, put the old fault back, look for a seed
+ * that shows it, and keep that one. */
+static const struct regression {
+  const char *name;
+  uint64_t seed;
+} regressions[] = {
+    {"strided-cut-only-the-last-chunk-gives",
+     980}, /* full chunks are too short for all ranks, the shorter last one is not: division by zero */
+    {"no-entries-with-limit-and-nodes", 1973}, /* no layout names the world: ranks took different options */
+};
 
 int64_t case_run_regressions(const case_options *options, case_totals *totals, int64_t *count) {
   case_runner *runner = case_runner_create(&options->fixed);

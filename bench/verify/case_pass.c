@@ -4,7 +4,7 @@
  * No barrier stands between filling a source and executing, nor between an execute and the check of its result or the
  * overwriting of its source: execute promises exactly that order. On GPUs each rank has a stream, and the same holds of
  * that. */
-#include "bench/verify/case_pass.h"
+#include "bench/verify/case_context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +164,7 @@ static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int g
   moved = moved == RESHARD_SUCCESS ? case_binding_copy(&s->dst, false, s->stream) : moved;
   if (moved != RESHARD_SUCCESS)
     *right = case_failed_call(l, "moving data to or from the GPU", rank, moved);
-  cli_text why = {0};
+  rs_text why = {0};
   bool clean =
       case_binding_check(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation, rank, &why) &&
       (early || case_binding_check(c, &s->src, p->reverse ? FILL_DESTINATION : FILL_SOURCE, generation, rank, &why));

@@ -2,8 +2,8 @@
  * drawn and run, over one path or several. */
 #include "bench/verify/case_run.h"
 
-#include "bench/verify/case_check.h"
-#include "bench/verify/case_pass.h"
+#include "bench/verify/case_context.h"
+#include "bench/verify/case_make.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static bool create_plan(case_context *l, int64_t rank) {
     return case_failed_call(l, "reshard_plan_create", rank, status);
   reshard_plan_get_info(s->plan, &s->info);
   s->wire = c->counts.lacked[rank];
-  cli_text why = {0};
+  rs_text why = {0};
   case_check_plan(c, rank, s->plan, &s->info, &why);
   return case_take_reason(l, &why);
 }
@@ -58,7 +58,7 @@ static bool check_plans(case_context *l) {
   reshard_plan *plans = cli_alloc(n, sizeof *plans);
   for (int64_t r = 0; r < n; r++)
     plans[r] = l->rank[r].plan;
-  cli_text why = {0};
+  rs_text why = {0};
   case_check_world(l->c, plans, &why);
   free(plans);
   return case_take_reason(l, &why);
@@ -146,7 +146,7 @@ static void add_totals(const case_context *l, case_totals *totals) {
     totals->wire_bytes += l->c->counts.lacked[r];
 }
 
-static void add_description(const case_plan *c, cli_text *why) {
+static void add_description(const case_plan *c, rs_text *why) {
   cli_add(why, "%s  world %lld, limit %lld%s", why->length > 0 ? "\n" : "", (long long)c->world,
           (long long)c->options.workspace_limit, c->options.nodes != NULL ? ", node map" : "");
   for (int64_t i = 0; i < c->nentries; i++)
@@ -185,7 +185,7 @@ bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **wh
     return false;
   }
   if (runner->fixed.describe) {
-    cli_text text = {0};
+    rs_text text = {0};
     add_description(&c, &text);
     printf("%s\n", text.at);
     fflush(stdout);

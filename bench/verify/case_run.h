@@ -1,4 +1,4 @@
-/* A case run over a communicator and compared with the oracle byte by byte. */
+/* Random cases run: one over a communicator and compared with the oracle byte by byte. */
 #ifndef BENCH_CASE_RUN_H
 #define BENCH_CASE_RUN_H
 
@@ -15,5 +15,22 @@ case_runner *case_runner_create(const case_choices *fixed);
 void case_runner_destroy(case_runner *runner);
 /* True when all was right; else *why (to be freed) tells the first thing that was not. Adds to totals. */
 bool case_run(case_runner *runner, uint64_t seed, case_totals *totals, char **why);
+
+/* Many seeds by several runners at once. */
+typedef struct case_options {
+  int64_t cases;
+  uint64_t seed; /* case i has seed + i */
+  int workers;
+  case_choices fixed;
+  const char *reproduce; /* further options of the command that reproduces a failure */
+  int64_t most_failures; /* stop after so many */
+  double end;            /* begin no case after this time of rs_seconds(); 0: never */
+} case_options;
+/* Prints each failure with the command that reproduces it; returns how many there were. */
+int64_t case_run_all(const case_options *many, case_totals *totals);
+/* Runs the kept regressions. */
+int64_t case_run_regressions(const case_options *many, case_totals *totals, int64_t *count);
+/* The table of pairs of kinds; returns the number of pairs without a case. */
+int64_t case_print_totals(const case_totals *totals, FILE *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* reshard verify: random cases on this machine, with the command that reproduces what fails. */
 #include "bench/cli/commands.h"
 #include "bench/launch/session.h"
-#include "bench/verify/case_many.h"
+#include "bench/verify/case_run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ int command_verify(int argc, char **argv) {
   if (o.seconds > 0 && where.processes.n > 1)
     cli_exit(EXIT_USAGE, "--seconds: %lld processes would not end with the same case", (long long)where.processes.n);
   session_connect(&where, remote ? o.ranks : 0);
-  cli_text reproduce = {0};
+  rs_text reproduce = {0};
   if (o.ranks > 0)
     cli_add(&reproduce, " --ranks %lld", (long long)o.ranks);
   if (o.threads > 0)
@@ -59,12 +59,12 @@ int command_verify(int argc, char **argv) {
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,
       .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */
-      .end = o.seconds > 0 ? cli_seconds() + (double)o.seconds : 0,
+      .end = o.seconds > 0 ? rs_seconds() + (double)o.seconds : 0,
   };
   case_totals totals = {0};
   many.fixed.describe = o.cases == 1;
   int64_t kept = 0, failures = 0;
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   if (o.cases > 1)
     failures += case_run_regressions(&many, &totals, &kept);
   failures += case_run_all(&many, &totals);
@@ -73,7 +73,7 @@ int command_verify(int argc, char **argv) {
     return failures > 0 ? EXIT_FAILED : EXIT_DONE;
   int64_t none = case_print_totals(&totals, stdout);
   printf("%lld of them failed, %lld are kept regressions; %.1f s\n", (long long)failures, (long long)kept,
-         cli_seconds() - begin);
+         rs_seconds() - begin);
   free(reproduce.at);
   if (failures > 0)
     cli_exit(EXIT_FAILED, "%lld of %lld cases failed", (long long)failures, (long long)totals.cases);

@@ -49,7 +49,7 @@ static void add_callers(rs_text *out) { (void)out; }
 
 reshard_status reshard_assert(int condition, const char *text, const char *file, int line) {
   char buffer[1024]; /* as long as a last error can be */
-  rs_text out = {buffer, sizeof buffer, 0};
+  rs_text out = {.at = buffer, .size = sizeof buffer};
   if (condition)
     return RESHARD_SUCCESS;
   rs_text_add(&out, "assertion failed: %s, in %s:%d", text != NULL ? text : "no text",

@@ -21,6 +21,19 @@ reshard_status rs_error_null(const char *call, const char *argument) {
   return rs_error(RESHARD_ERROR_INVALID, "%s: %s is NULL", call, argument);
 }
 
+reshard_status rs_given(const char *call, const char *names, const void *const *arguments, int n) {
+  for (int i = 0; i < n; i++, names += strcspn(names, ",") + 2)
+    if (arguments[i] == NULL)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: %.*s is NULL", call, (int)strcspn(names, ","), names);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_sized(const char *type, size_t given, size_t size) {
+  if (given == size)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's %s has %zu", given, type, size);
+}
+
 reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
                                const char *other_value) {
   return rs_error(RESHARD_ERROR_MISMATCH, "%s %s on rank %lld, %s on rank %lld", field, value, (long long)rank,
@@ -109,14 +122,78 @@ reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element) {
   return RESHARD_SUCCESS;
 }
 
+/* The room behind a text, its NUL's byte included; more than n where the text grows. */
+static size_t text_room(rs_text *text, size_t n) {
+  int64_t size = (int64_t)text->size;
+  if (text->grows && text->size - text->length <= n) {
+    text->status = rs_grow(&text->at, &size, (int64_t)(text->length + n + 1), 1);
+    text->size = (size_t)size;
+  }
+  return text->length < text->size ? text->size - text->length : 0;
+}
+
+void rs_text_bytes(rs_text *text, const char *from, size_t n) {
+  size_t room = text->status == RESHARD_SUCCESS ? text_room(text, n) : 0;
+  if (text->status != RESHARD_SUCCESS)
+    return;
+  if (room > 0 && n > 0) {
+    size_t fits = n < room ? n : room - 1;
+    memcpy(text->at + text->length, from, fits);
+    text->at[text->length + fits] = '\0';
+  }
+  text->length += n;
+}
+
+void rs_text_string(rs_text *text, const char *from) { rs_text_bytes(text, from, strlen(from)); }
+
+void rs_text_number(rs_text *text, int64_t number) {
+  char digits[24];
+  size_t at = sizeof digits;
+  uint64_t rest = number < 0 ? -(uint64_t)number : (uint64_t)number;
+  do
+    digits[--at] = (char)('0' + rest % 10);
+  while ((rest /= 10) > 0);
+  if (number < 0)
+    digits[--at] = '-';
+  rs_text_bytes(text, digits + at, sizeof digits - at);
+}
+
+void rs_text_numbers(rs_text *text, int64_t n, const int64_t *numbers, const char *separator) {
+  for (int64_t i = 0; i < n; i++) {
+    if (i > 0)
+      rs_text_string(text, separator);
+    rs_text_number(text, numbers[i]);
+  }
+}
+
+void rs_text_list(rs_text *text, int64_t n, const int64_t *numbers) {
+  rs_text_string(text, "[");
+  rs_text_numbers(text, n, numbers, ",");
+  rs_text_string(text, "]");
+}
+
+void rs_text_vadd(rs_text *text, const char *format, va_list arguments) {
+  for (size_t wanted = 0, room = 0; text->status == RESHARD_SUCCESS;) {
+    va_list again;
+    room = text_room(text, wanted);
+    va_copy(again, arguments);
+    int written = text->status == RESHARD_SUCCESS
+                      ? vsnprintf(room > 0 ? text->at + text->length : NULL, room, format, again)
+                      : -1;
+    va_end(again);
+    wanted = written > 0 ? (size_t)written : 0;
+    if (!text->grows || wanted < room) {
+      text->length += wanted;
+      return;
+    }
+  }
+}
+
 void rs_text_add(rs_text *text, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  size_t room = text->length < text->size ? text->size - text->length : 0;
-  int written = vsnprintf(room > 0 ? text->at + text->length : NULL, room, format, arguments);
+  rs_text_vadd(text, format, arguments);
   va_end(arguments);
-  if (written > 0)
-    text->length += (size_t)written;
 }
 
 reshard_status rs_text_finish(rs_text *text, size_t *needed) {
@@ -148,26 +225,20 @@ uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
 }
 
 const char *rs_shape_text(char buffer[RS_SHAPE_TEXT], int ndim, const int64_t *shape) {
-  rs_text text = {buffer, RS_SHAPE_TEXT, 0};
-  buffer[0] = '\0';
-  for (int d = 0; d < ndim; d++)
-    rs_text_add(&text, d > 0 ? "x%lld" : "%lld", (long long)shape[d]);
-  if (ndim == 0)
-    rs_text_add(&text, "scalar");
+  rs_text text = {.at = buffer, .size = RS_SHAPE_TEXT};
+  rs_text_string(&text, ndim == 0 ? "scalar" : "");
+  rs_text_numbers(&text, ndim, shape, "x");
   return buffer;
 }
 
 const char *rs_list_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
-  rs_text text = {buffer, size, 0};
-  rs_text_add(&text, "[");
-  for (int64_t i = 0; i < n && text.length < size; i++)
-    rs_text_add(&text, i > 0 ? ",%lld" : "%lld", (long long)numbers[i]);
-  rs_text_add(&text, "]");
+  rs_text text = {.at = buffer, .size = size};
+  rs_text_list(&text, n, numbers);
   return buffer;
 }
 
 const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *numbers) {
-  rs_text text = {buffer, size, 0};
+  rs_text text = {.at = buffer, .size = size};
   rs_text_add(&text, "%s", "");
   for (int64_t i = 0, end; i < n && text.length < size; i = end) {
     for (end = i + 1; end < n && numbers[end] == numbers[end - 1] + 1; end++)
@@ -182,13 +253,11 @@ const char *rs_ranges_text(char *buffer, size_t size, int64_t n, const int64_t *
 }
 
 const char *rs_box_text(char buffer[RS_BOX_TEXT], int ndim, const int64_t *offset, const int64_t *extent) {
-  rs_text text = {buffer, RS_BOX_TEXT, 0};
-  buffer[0] = '\0';
+  rs_text text = {.at = buffer, .size = RS_BOX_TEXT};
+  rs_text_string(&text, ndim == 0 ? "[]" : "");
   for (int d = 0; d < ndim; d++)
     rs_text_add(&text, d > 0 ? "x[%lld,%lld)" : "[%lld,%lld)", (long long)offset[d],
                 (long long)(offset[d] + extent[d]));
-  if (ndim == 0)
-    rs_text_add(&text, "[]");
   return buffer;
 }
 

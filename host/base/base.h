@@ -12,6 +12,15 @@
 reshard_status rs_error(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* RESHARD_ERROR_INVALID of an argument: "reshard_plan_create: layout is NULL". */
 reshard_status rs_error_null(const char *call, const char *argument);
+/* That error where one of the arguments is NULL, which it names: RS_TRY(RS_GIVEN("reshard_plan_create", layout, plan)).
+ */
+#define RS_GIVEN(call, ...) \
+  rs_given((call), #__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
+           (int)(sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *)))
+reshard_status rs_given(const char *call, const char *names, const void *const *arguments, int n);
+/* RESHARD_ERROR_INVALID where the size field of a caller's struct is not this library's. */
+#define RS_SIZED(type, at) rs_sized(#type, (at)->size, sizeof(type))
+reshard_status rs_sized(const char *type, size_t given, size_t size);
 /* RESHARD_ERROR_MISMATCH of two ranks that have unequal values of a field: "shape [8,6] on rank 0, [8,7] on rank 2". */
 reshard_status rs_error_differ(const char *field, int64_t rank, const char *value, int64_t other,
                                const char *other_value);
@@ -33,6 +42,13 @@ void rs_error_set(const char *text);
       goto label; \
   } while (0)
 
+/* The next call, where all before have succeeded: for what is cleaned up after the last one. */
+#define RS_THEN(status, call) \
+  do { \
+    if ((status) == RESHARD_SUCCESS) \
+      (status) = (call); \
+  } while (0)
+
 /* *out = a * b, or a + b, for non-negative numbers; false on overflow. */
 static inline bool rs_mul(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool rs_add(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
@@ -51,6 +67,12 @@ static inline int64_t rs_ceil_div(int64_t a, int64_t b) { return a / b + (a % b 
       (high) = i; \
   }
 
+/* Adds a reference to an object, which may be NULL; its value is the object. And: drops one; true for the last. */
+#define RS_RETAIN(object) \
+  ((object) != NULL ? (atomic_fetch_add_explicit(&(object)->references, 1, memory_order_relaxed), (object)) : NULL)
+#define RS_DROP(object) \
+  ((object) != NULL && atomic_fetch_sub_explicit(&(object)->references, 1, memory_order_acq_rel) == 1)
+
 /* malloc and calloc of n elements that check the product and say what failed. *out is NULL for n == 0 or on error. */
 reshard_status rs_alloc(void *out, int64_t n, size_t element);
 reshard_status rs_alloc_zero(void *out, int64_t n, size_t element);
@@ -68,13 +90,24 @@ reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t elem
 /* At least doubles, so that appending is linear. The array is as it was on error. */
 reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element);
 
-/* Text that is built piece by piece into a caller's buffer; what does not fit is counted only. */
+/* Text that is built piece by piece, NUL-terminated after each: in a caller's buffer, where what does not fit is
+ * counted only, or in memory that grows. Additions after one that failed do nothing, so that a text is checked once. */
 typedef struct rs_text {
-  char *at;
-  size_t size;   /* of the buffer */
-  size_t length; /* wanted so far, without the NUL */
+  char *at;              /* owned by the caller; freed by it where the text grows */
+  size_t size;           /* of the buffer */
+  size_t length;         /* wanted so far, without the NUL */
+  bool grows;            /* at may be NULL before the first addition */
+  reshard_status status; /* RESHARD_ERROR_OUT_OF_MEMORY when an addition failed */
 } rs_text;
 void rs_text_add(rs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void rs_text_vadd(rs_text *text, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
+/* Additions that format nothing, for long texts. */
+void rs_text_bytes(rs_text *text, const char *from, size_t n);
+void rs_text_string(rs_text *text, const char *from);
+void rs_text_number(rs_text *text, int64_t number);
+/* "1,2,3", with that separator; "[1,2,3]". */
+void rs_text_numbers(rs_text *text, int64_t n, const int64_t *numbers, const char *separator);
+void rs_text_list(rs_text *text, int64_t n, const int64_t *numbers);
 /* Ends a public print call: writes *needed (may be NULL), error when the buffer was too small. */
 reshard_status rs_text_finish(rs_text *text, size_t *needed);
 

@@ -37,8 +37,7 @@ size_t reshard_dtype_size(reshard_dtype dtype) { return is_known_dtype(dtype) ? 
 const char *reshard_dtype_string(reshard_dtype dtype) { return is_known_dtype(dtype) ? dtypes[dtype].name : "none"; }
 
 reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
-  if (text == NULL || dtype == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_dtype_parse: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_dtype_parse", text, dtype));
   for (int i = 1; i < RESHARD_DTYPE_COUNT; i++) {
     if (strcmp(text, dtypes[i].name) == 0 ||
         (dtypes[i].safetensors != NULL && strcmp(text, dtypes[i].safetensors) == 0)) {
@@ -47,7 +46,7 @@ reshard_status reshard_dtype_parse(const char *text, reshard_dtype *dtype) {
     }
   }
   char names[256];
-  rs_text list = {names, sizeof names, 0};
+  rs_text list = {.at = names, .size = sizeof names};
   for (int i = 1; i < RESHARD_DTYPE_COUNT; i++)
     rs_text_add(&list, " %s", dtypes[i].name);
   return rs_error(RESHARD_ERROR_INVALID, "unknown dtype '%.64s'; known are%s", text, names);

@@ -21,6 +21,31 @@ bool rs_ends(const char *text, const char *end) {
   return n >= k && strcmp(text + n - k, end) == 0;
 }
 
+/* RFC 3629: no longer form than needed, no surrogates. */
+int rs_utf8_decode(const char *text, uint32_t *code) {
+  static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+  const unsigned char *s = (const unsigned char *)text;
+  int n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+  uint32_t c = n <= 1 ? s[0] : s[0] & (0x7fu >> n);
+  for (int i = 1; i < n; i++) {
+    if (s[i] >> 6 != 2)
+      return 0;
+    c = c << 6 | (s[i] & 0x3f);
+  }
+  if (n == 0 || c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+    return 0;
+  *code = c;
+  return n;
+}
+
+bool rs_utf8_valid(const char *text) {
+  uint32_t code;
+  for (int n; *text != '\0'; text += n)
+    if ((n = rs_utf8_decode(text, &code)) == 0)
+      return false;
+  return true;
+}
+
 bool rs_pattern_plain(char c) { return c != '*' && c != '?' && c != '[' && c != ']' && c != '\\'; }
 
 /* Reads one character of a set, quoted by '\' or not, and moves on; '\0' at the end. */

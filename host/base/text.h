@@ -8,6 +8,10 @@
  * Returns buffer. */
 #define RS_QUOTE 128 /* enough of a tensor's name */
 const char *rs_quote(char *buffer, size_t size, const char *text);
+/* One character: its length in bytes, 0 where it is not UTF-8. */
+int rs_utf8_decode(const char *text, uint32_t *code);
+/* No bytes that are not UTF-8: a reader of JSON refuses them. */
+bool rs_utf8_valid(const char *text);
 /* True for a text with that end. */
 bool rs_ends(const char *text, const char *end);
 

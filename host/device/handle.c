@@ -30,9 +30,7 @@ static reshard_status check_options(const reshard_device_options *given, reshard
   *options = (reshard_device_options){RESHARD_DEVICE_OPTIONS_INIT, .threads = 0};
   if (given == NULL)
     return RESHARD_SUCCESS;
-  if (given->size != sizeof *given)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_device_options has %zu", given->size,
-                    sizeof *given);
+  RS_TRY(RS_SIZED(reshard_device_options, given));
   if (given->keep_bytes < -1)
     return rs_error(RESHARD_ERROR_INVALID, "keep_bytes %lld: -1, 0 or a number of bytes", (long long)given->keep_bytes);
   if (given->allocator != NULL && (given->allocator->alloc == NULL || given->allocator->free == NULL))
@@ -94,14 +92,10 @@ failed:
   return status;
 }
 
-reshard_device reshard_device_retain(reshard_device device) {
-  if (device != NULL)
-    atomic_fetch_add_explicit(&device->references, 1, memory_order_relaxed);
-  return device;
-}
+reshard_device reshard_device_retain(reshard_device device) { return RS_RETAIN(device); }
 
 void reshard_device_release(reshard_device device) {
-  if (device != NULL && atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) == 1)
+  if (RS_DROP(device))
     destroy_handle(device);
 }
 
@@ -178,8 +172,7 @@ reshard_status rs_device_run_once(reshard_device d, const rs_copies *copies, int
   const rs_device_work *work = d->device->work;
   pthread_mutex_lock(&d->mutex);
   reshard_status status = work->recompile(d->device, copies, total_bytes, &d->once);
-  if (status == RESHARD_SUCCESS)
-    status = work->run(d->device, 1, &d->once, stream);
+  RS_THEN(status, work->run(d->device, 1, &d->once, stream));
   pthread_mutex_unlock(&d->mutex);
   return status;
 }

@@ -4,7 +4,6 @@
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Finds the first index and the number of indices of a rank's array, per dim; *boxes: its number of boxes. Where it has
  * no index of a dim the offset is the extent. */
@@ -70,15 +69,14 @@ static reshard_status rank_box(const char *call, reshard_dtensor t, int64_t rank
   return RESHARD_SUCCESS;
 }
 
-static reshard_status local_box(const char *call, reshard_dtensor t, const void *output, reshard_box *box) {
+static reshard_status local_box(const char *call, reshard_dtensor tensor, const void *output, reshard_box *box) {
   char text[RS_MESH_TEXT];
-  if (t == NULL || output == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
-  int64_t rank = t->sharder->comm->rank;
-  if (!reshard_mesh_contains(t->mesh, RESHARD_MESH_MINE))
+  RS_TRY(RS_GIVEN(call, tensor, output));
+  int64_t rank = tensor->sharder->comm->rank;
+  if (!reshard_mesh_contains(tensor->mesh, RESHARD_MESH_MINE))
     return rs_error(RESHARD_ERROR_INVALID, "%s: rank %lld is outside of the mesh %s", call, (long long)rank,
-                    rs_mesh_text(text, t->mesh));
-  return rank_box(call, t, rank, box);
+                    rs_mesh_text(text, tensor->mesh));
+  return rank_box(call, tensor, rank, box);
 }
 
 reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *box) {
@@ -88,8 +86,7 @@ reshard_status reshard_dtensor_local_box(reshard_dtensor tensor, reshard_box *bo
 reshard_status reshard_dtensor_box_for(reshard_dtensor tensor, int64_t i, reshard_box *box) {
   static const char call[] = "reshard_dtensor_box_for";
   char text[RS_MESH_TEXT];
-  if (tensor == NULL || box == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: NULL argument", call);
+  RS_TRY(RS_GIVEN(call, tensor, box));
   reshard_mesh mesh = tensor->mesh;
   if (i < 0 || i >= mesh->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: part %lld, the mesh %s has %lld ranks", call, (long long)i,
@@ -137,16 +134,14 @@ static reshard_status select_shards(reshard_dtensor t, reshard_metadata all, con
 }
 
 reshard_status reshard_dtensor_metadata(reshard_dtensor tensor, reshard_metadata *metadata) {
-  if (tensor == NULL || metadata == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_dtensor_metadata: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_dtensor_metadata", tensor, metadata));
   const struct reshard_layout_s *l = tensor->local.layout;
   reshard_metadata all;
   bool *lowest;
   RS_TRY(rs_alloc_zero(&lowest, l->world, sizeof *lowest));
   reshard_status status = find_lowest(l, lowest);
-  if (status == RESHARD_SUCCESS)
-    status = rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
-                                     tensor->sharder->comm->device->type, &all);
+  RS_THEN(status, rs_metadata_from_layout(&tensor->properties, tensor->local.layout, NULL, NULL,
+                                          tensor->sharder->comm->device->type, &all));
   if (status == RESHARD_SUCCESS) {
     status = select_shards(tensor, all, lowest, metadata);
     reshard_metadata_release(all);
@@ -161,8 +156,7 @@ static bool is_elsewhere(const reshard_shard *s, reshard_tensor tensor, int64_t 
 
 reshard_status reshard_metadata_rewrite(reshard_metadata metadata, reshard_tensor tensor, int64_t global_rank,
                                         reshard_metadata *rewritten) {
-  if (metadata == NULL || tensor == NULL || rewritten == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_rewrite: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_metadata_rewrite", metadata, tensor, rewritten));
   int64_t i = 0;
   while (i < metadata->n && !is_elsewhere(&metadata->shards[i], tensor, global_rank))
     i++;

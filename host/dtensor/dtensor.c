@@ -1,5 +1,5 @@
 /* DTensors: references, fields, and their form as sharded tensors. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +28,10 @@ reshard_status rs_dtensor_new(reshard_sharder given, reshard_sharder sharder, re
   return RESHARD_SUCCESS;
 }
 
-reshard_dtensor reshard_dtensor_retain(reshard_dtensor tensor) {
-  if (tensor != NULL)
-    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
-  return tensor;
-}
+reshard_dtensor reshard_dtensor_retain(reshard_dtensor tensor) { return RS_RETAIN(tensor); }
 
 void reshard_dtensor_release(reshard_dtensor tensor) {
-  if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(tensor))
     return;
   reshard_sharded_tensor_release(atomic_load_explicit(&tensor->sharded, memory_order_relaxed));
   rs_local_arrays_free(&tensor->local);
@@ -132,8 +128,7 @@ static reshard_status layout_over(const char *call, reshard_sharded_tensor shard
 reshard_status reshard_dtensor_from_sharded(reshard_sharded_tensor sharded, reshard_mesh mesh,
                                             reshard_dtensor *tensor) {
   static const char call[] = "reshard_dtensor_from_sharded";
-  if (sharded == NULL || mesh == NULL || tensor == NULL)
-    return rs_error_null(call, sharded == NULL ? "sharded" : mesh == NULL ? "mesh" : "tensor");
+  RS_TRY(RS_GIVEN(call, sharded, mesh, tensor));
   const struct reshard_layout_s *l = sharded->local.layout;
   const rs_dtensor_cache *cache = sharded->sharder->attached;
   reshard_sharder given = cache != NULL && cache->made_for != NULL ? cache->made_for : sharded->sharder;

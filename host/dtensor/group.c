@@ -1,7 +1,7 @@
 /* Groups of ranks that act together. The groups of a mesh's dims are made with the mesh, by all ranks; here each rank
  * alone looks for its own. A group gets a sharder with the options of the given one, which owns it. It also keeps the
  * mesh, whose root owns the group's communicator. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include "metadata/metadata.h"
 

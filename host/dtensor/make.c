@@ -1,5 +1,5 @@
 /* Makes DTensors: of local tensors, of whole ones, and empty. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include <string.h>
 
@@ -48,8 +48,7 @@ static reshard_status check_part(reshard_layout layout, int64_t rank, int64_t sh
 static reshard_status check_local(const char *call, const rs_placing_group *group, const reshard_placing *placing,
                                   reshard_tensor local, int ndim, const int64_t *shape, const reshard_dtensor *tensor) {
   char text[RS_MESH_TEXT], given[RS_SHAPE_TEXT];
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   reshard_sharder s = group->sharder;
   int64_t mine = reshard_mesh_rank(placing->mesh);
   bool inside = reshard_mesh_contains(placing->mesh, RESHARD_MESH_MINE);
@@ -100,8 +99,7 @@ reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_p
     return rs_error_null(call, "sharder");
   rs_placing_group group;
   reshard_status mine = rs_placing_group_find(call, given, placing, &group);
-  if (mine == RESHARD_SUCCESS)
-    mine = check_local(call, &group, placing, local, ndim, shape, tensor);
+  RS_THEN(mine, check_local(call, &group, placing, local, ndim, shape, tensor));
   if ((shape != NULL && !check) || group.outside || group.comm == NULL) {
     RS_TRY(mine);
     return wrap_local(call, given, &group, placing, local, ndim, shape, tensor);
@@ -173,13 +171,10 @@ static reshard_status scatter_whole(const char *call, const rs_placing_group *gr
   reshard_layout layout = NULL;
   reshard_sharded_tensor scattered = NULL;
   reshard_dtensor made = NULL;
-  if (mine == RESHARD_SUCCESS)
-    mine = rs_placing_layout(call, group->sharder, placing, ndim, shape, &layout);
+  RS_THEN(mine, rs_placing_layout(call, group->sharder, placing, ndim, shape, &layout));
   reshard_status status = rs_agree(group->comm, mine);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_scatter(group->sharder, whole, src, layout, properties, stream, &scattered);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made));
+  RS_THEN(status, reshard_sharded_tensor_scatter(group->sharder, whole, src, layout, properties, stream, &scattered));
+  RS_THEN(status, rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made)));
   reshard_sharded_tensor_release(scattered);
   reshard_layout_release(layout);
   if (status == RESHARD_SUCCESS)
@@ -197,8 +192,7 @@ reshard_status reshard_dtensor_distribute(reshard_sharder given, const reshard_p
     return rs_error_null(call, "sharder");
   rs_placing_group group;
   reshard_status mine = rs_placing_group_find(call, given, placing, &group);
-  if (mine == RESHARD_SUCCESS)
-    mine = check_distribute(call, given, whole, ndim, shape, properties, tensor);
+  RS_THEN(mine, check_distribute(call, given, whole, ndim, shape, properties, tensor));
   if (src != -1 && !group.outside && group.comm != NULL)
     return scatter_whole(call, &group, mine, placing, whole, src, ndim, shape, properties, stream, tensor);
   RS_TRY(mine);

@@ -19,13 +19,11 @@ static reshard_status copy_dims(reshard_mesh mesh, rs_spec *spec) {
 
 reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, reshard_placement *placements,
                                         int *order) {
-  if (text == NULL || mesh == NULL || placements == NULL || order == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_placements_parse: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_placements_parse", text, mesh, placements, order));
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "placements"};
   rs_spec spec = {.ndim = -1};
   reshard_status status = copy_dims(mesh, &spec);
-  if (status == RESHARD_SUCCESS)
-    status = rs_spec_placements(&scan, &spec);
+  RS_THEN(status, rs_spec_placements(&scan, &spec));
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')
     status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_INVALID, "expected the end of the placements");
   for (int m = 0; m < mesh->ndim && status == RESHARD_SUCCESS; m++) {
@@ -38,7 +36,7 @@ reshard_status reshard_placements_parse(const char *text, reshard_mesh mesh, res
 
 const char *rs_placements_text(char buffer[RS_PLACEMENTS_TEXT], reshard_mesh mesh, const reshard_placement *placements,
                                const int *order) {
-  rs_text text = {buffer, RS_PLACEMENTS_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_PLACEMENTS_TEXT};
   bool ordered = false;
   for (int m = 0; m < mesh->ndim; m++) {
     const reshard_placement *p = &placements[m];

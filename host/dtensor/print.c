@@ -2,7 +2,7 @@
  *
  * One or two dims are a grid. A dim falls into bands: runs of indices of one part. The field of two bands names the
  * ranks that have their parts. More dims, many ranks and many bands are a list of the first ranks. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 enum { MOST_RANKS = 64, MOST_BANDS = 64, MOST_INTERVALS = 8, FIELD = 512 };
 
@@ -57,7 +57,7 @@ static void add_ranks(rs_text *text, const rs_holder *holders, int64_t n) {
 }
 
 static const char *band_text(char field[FIELD], const band *b) {
-  rs_text text = {field, FIELD, 0};
+  rs_text text = {.at = field, .size = FIELD};
   rs_text_add(&text, "[%lld,%lld)", (long long)b->begin, (long long)b->end);
   return field;
 }
@@ -67,7 +67,7 @@ static const char *field_text(char field[FIELD], grid *g, int64_t row, int64_t c
   int64_t cell = g->bands[1][column].part;
   if (l->ndim == 2)
     cell += g->bands[0][row].part * l->dim[1].parts;
-  rs_text text = {field, FIELD, 0};
+  rs_text text = {.at = field, .size = FIELD};
   add_ranks(&text, rs_layout_holders(l, cell, g->holders), rs_layout_holder_count(l, cell));
   return field;
 }
@@ -159,7 +159,7 @@ reshard_status reshard_dtensor_print(reshard_dtensor tensor, char *buffer, size_
   const reshard_placing placing = {tensor->mesh, tensor->local.layout->placements, tensor->order};
   reshard_layout l = tensor->local.layout;
   char mesh[RS_MESH_TEXT], placements[RS_PLACEMENTS_TEXT], shape[RS_SHAPE_TEXT];
-  rs_text text = {buffer, size, 0};
+  rs_text text = {.at = buffer, .size = size};
   grid g;
   RS_TRY(rs_placing_layout("reshard_dtensor_print", tensor->given, &placing, l->ndim, l->shape, &l)); /* mesh's ranks */
   rs_text_add(&text, "%s %s over %s, %s\n", reshard_dtype_string(tensor->properties.dtype),

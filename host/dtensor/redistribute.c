@@ -2,7 +2,7 @@
  *
  * Tensors that stay on a sub-mesh are moved by its group outside. Else all ranks of the communicator take part, in its
  * numbers: a tensor on a sub-mesh gets another layout there, with the same arrays. */
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include <stdlib.h>
 
@@ -173,8 +173,7 @@ reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor t
 
 reshard_status reshard_dtensor_full(reshard_dtensor tensor, void *stream, reshard_tensor *whole) {
   static const char call[] = "reshard_dtensor_full";
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   const reshard_placement replicate[RESHARD_MAX_DIMS] = {{.kind = RESHARD_PLACEMENT_REPLICATE}};
   const reshard_placing placing = {tensor->mesh, replicate, NULL};
   redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = &placing};

@@ -145,9 +145,7 @@ reshard_status rs_arrays_bind(const struct reshard_plan_s *plan, const reshard_a
   const reshard_arrays none = {RESHARD_ARRAYS_INIT, NULL, NULL, NULL, NULL, 0, 0};
   if (given == NULL)
     given = &none;
-  if (given->size != sizeof *given)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_arrays has %zu", given->size,
-                    sizeof *given);
+  RS_TRY(RS_SIZED(reshard_arrays, given));
   if ((given->nsrc != 0 && given->nsrc != plan->nsrc) || (given->ndst != 0 && given->ndst != plan->ndst))
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld source and %lld destination buffers are given, the plan has %lld and %lld",

@@ -2,9 +2,30 @@
 #ifndef RS_EXEC_ARRAYS_H
 #define RS_EXEC_ARRAYS_H
 
-#include "exec/overlap.h"
+#include "device/device.h"
+#include "plan/plan.h"
 
 #include <reshard/transfer.h>
+
+/* Most bytes that a buffer may reach below or above its pointer. */
+#define RS_EXTENT_MOST (INT64_MAX / 8)
+
+/* One buffer of the user that holds something: bytes [begin, end), and the walk through them. */
+typedef struct rs_extent {
+  const char *at, *begin, *end;
+  bool source, dense; /* dense: every byte of the range is an element's */
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS]; /* strides in bytes, any sign; shape without 0 */
+  int64_t width, entry;
+  int64_t buffer; /* of the rank's, in the entry's layout */
+} rs_extent;
+
+typedef RS_VEC(rs_extent) rs_extents;
+
+/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Entries whose
+ * regions in the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a
+ * destination are those of rs_arrays_bind: none overlaps itself. */
+reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
 
 /* The user's arrays: one per buffer of this rank, in the order of the plan's entries. */
 typedef struct rs_arrays {
@@ -29,5 +50,29 @@ typedef struct rs_view {
 } rs_view;
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
                     int64_t array, rs_view *view);
+
+/* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows
+ * by what others send. view_of: where an array of an entry is on a rank. */
+typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
+                                     rs_view *view);
+reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, void *user, rs_copies *copies,
+                       int64_t *foreign_bytes);
+/* Appends the copies of the data that stays on the rank alone. */
+reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_copies *copies);
+
+/* Appends to `copies` the part of a segment in positions [lo, hi) of its (cut) axes. A side is a view of the
+ * array, or a message: `linear` is then the address of the segment's first byte in it. */
+typedef struct rs_lowering {
+  const struct reshard_plan_s *plan;
+  const rs_class *class_;
+  bool sending; /* the segment is of the class' send side, else of its receive side */
+  const rs_segment *segment;
+  const rs_view *src, *dst; /* NULL: linear */
+  char *linear;
+} rs_lowering;
+/* The whole segment. */
+reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies);
+/* Elements [begin, end) of the segment in message order; linear is where element `begin` is. */
+reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies);
 
 #endif

@@ -34,7 +34,7 @@ static void print_layout(char *text, size_t size, reshard_layout layout) {
 /* "[0,4)x[8,12)" of the source, of the destination with the source's dims in its order. */
 static void print_region(char *text, size_t size, const rs_space *space, bool source) {
   char box[RS_BOX_TEXT];
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   int64_t offset[RS_MAX_AXES] = {0}, extent[RS_MAX_AXES] = {0};
   int ndim = 0, dims[RS_MAX_AXES] = {0};
   for (int a = 0; a < space->naxes; a++) {

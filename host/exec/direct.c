@@ -5,7 +5,7 @@
  * the lists of all: the device sees which copies share source lines or destination lines, whichever ranks they belong
  * to. With several GPUs each fetches what comes to its own ranks. */
 #include "device/trace.h"
-#include "exec/pull.h"
+#include "exec/arrays.h"
 #include "exec/transfer.h"
 
 #include <stdio.h>

@@ -132,12 +132,9 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
       status = refuse_busy(transfers, taken);
       break;
     }
-  if (status == RESHARD_SUCCESS)
-    status = order_transfers(n, transfers);
-  if (status == RESHARD_SUCCESS)
-    status = transfers[0]->comm->ops->alive(transfers[0]->comm);
-  if (status == RESHARD_SUCCESS)
-    status = run_transfers(n, transfers[0]->ranks, stream, false);
+  RS_THEN(status, order_transfers(n, transfers));
+  RS_THEN(status, transfers[0]->comm->ops->alive(transfers[0]->comm));
+  RS_THEN(status, run_transfers(n, transfers[0]->ranks, stream, false));
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

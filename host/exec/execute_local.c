@@ -2,7 +2,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
-#include "exec/pull.h"
+#include "exec/arrays.h"
 
 reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                 rs_once_memory *memory, void *stream) {

@@ -11,8 +11,7 @@ reshard_status rs_gate_create(reshard_comm comm, rs_gate *gate) {
   if (comm->locals == 1)
     return RESHARD_SUCCESS;
   reshard_status status = comm->device->streams->event_create(comm->device, &made.came);
-  if (status == RESHARD_SUCCESS)
-    status = first_device(&made)->streams->event_create(first_device(&made), &made.done);
+  RS_THEN(status, first_device(&made)->streams->event_create(first_device(&made), &made.done));
   if (status != RESHARD_SUCCESS || made.came == NULL)
     rs_gate_destroy(&made);
   else

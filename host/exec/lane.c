@@ -142,8 +142,7 @@ reshard_status rs_flow_wait(rs_lane *later, rs_step step, rs_lane *earlier, rs_s
 /* The host waits only where the stream cannot. */
 static reshard_status join_stream(rs_lane *first, rs_lane *lane, int s) {
   reshard_status status = rs_stream_record(lane->device, lane->event[RS_END], lane->stream[s], tail_edges[s]);
-  if (status == RESHARD_SUCCESS)
-    status = rs_stream_wait(first->device, first->stream[RS_MOVE], lane->event[RS_END], end_edges[s]);
+  RS_THEN(status, rs_stream_wait(first->device, first->stream[RS_MOVE], lane->event[RS_END], end_edges[s]));
   if (status != RESHARD_SUCCESS)
     (void)lane->device->streams->synchronize(lane->device, lane->stream[s]);
   return status;

@@ -4,7 +4,7 @@
  * progressions (blocks dealt to ranks in turn). So a list becomes progressions, each of them two plain loops - steps
  * and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost a
  * handful of descriptors, not one per block. */
-#include "exec/lower.h"
+#include "exec/arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

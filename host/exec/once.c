@@ -6,7 +6,7 @@
 #include "exec/once.h"
 
 #include "device/stream.h"
-#include "exec/pull.h"
+#include "exec/arrays.h"
 #include "exec/transfer.h"
 
 #include <stdlib.h>
@@ -50,8 +50,7 @@ static reshard_status run_between(int64_t n, once_call *const *o, rs_program *co
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
     status = rs_gate_open(&o[r]->memory->gate, stream);
-  if (status == RESHARD_SUCCESS)
-    status = device->work->run(device, 1, program, stream);
+  RS_THEN(status, device->work->run(device, 1, program, stream));
   for (int64_t r = 0; r < n; r++) {
     reshard_status closed = rs_gate_close(&o[r]->memory->gate, stream);
     status = status != RESHARD_SUCCESS ? status : closed;

@@ -6,7 +6,7 @@
  * both have the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values.
  * So views that were sliced from one array cost some steps a dim. Where the strides differ, the steps of the larger one
  * whose reach meets the other view are taken one by one. */
-#include "exec/overlap.h"
+#include "exec/arrays.h"
 
 #include <stdlib.h>
 

@@ -112,9 +112,7 @@ static reshard_status read_options(struct reshard_transfer_s *t, const reshard_t
   const reshard_transfer_options defaults = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_AUTO};
   if (options == NULL)
     options = &defaults;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_transfer_options has %zu",
-                    options->size, sizeof *options);
+  RS_TRY(RS_SIZED(reshard_transfer_options, options));
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)
     return rs_error(RESHARD_ERROR_INVALID, "unknown path %d", (int)options->path);
   if ((int)options->collective < RESHARD_COLLECTIVE_USE_AUTO || options->collective > RESHARD_COLLECTIVE_USE_FORBID)
@@ -201,8 +199,7 @@ static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const r
   for (int64_t r = 0; memory == RESHARD_SUCCESS && r < t->comm->size; r++)
     offers[r] = all[r].offer;
   reshard_status status = rs_agree(t->comm, memory);
-  if (status == RESHARD_SUCCESS)
-    status = t->path->bind(t, binding, offers);
+  RS_THEN(status, t->path->bind(t, binding, offers));
   free(offers);
   return status;
 }
@@ -273,16 +270,14 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
   reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
   if (!t->path->reads_others) {
-    if (status == RESHARD_SUCCESS)
-      status = t->path->bind(t, &binding, NULL);
+    RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
     rs_offer offer = {t->plan, &binding.arrays};
     record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer};
     const record *all;
     set_status(&mine, status);
     status = exchange_records(t->comm, NULL, &mine, &all);
-    if (status == RESHARD_SUCCESS)
-      status = bind_path(t, &binding, all);
+    RS_THEN(status, bind_path(t, &binding, all));
   }
   if (status == RESHARD_SUCCESS) {
     finish_streams(t);
@@ -310,11 +305,10 @@ void reshard_transfer_destroy(reshard_transfer t) {
   free(t);
 }
 
-reshard_status reshard_transfer_get_info(reshard_transfer t, reshard_transfer_info *info) {
-  if (t == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_get_info: NULL argument");
-  *info = t->binding.info;
-  info->collective = t->collective.kind;
-  info->collective_why = t->why;
+reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {
+  RS_TRY(RS_GIVEN("reshard_transfer_get_info", transfer, info));
+  *info = transfer->binding.info;
+  info->collective = transfer->collective.kind;
+  info->collective_why = transfer->why;
   return RESHARD_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
  * killed, the path of the target has what it had. */
 #include "base/text.h"
-#include "file/map/apply.h"
+#include "file/map/line.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
 #include "file/read/layout_cache.h"
@@ -277,9 +277,7 @@ static reshard_status compare_output(conversion *c) {
 static reshard_status check_options(const char *in, const char *out, const reshard_convert_options *o) {
   if (in == NULL || out == NULL || o == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_convert: NULL argument");
-  if (o->size != sizeof *o)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_convert_options has %zu", o->size,
-                    sizeof *o);
+  RS_TRY(RS_SIZED(reshard_convert_options, o));
   if (o->world < 0 || o->index_bytes < 0 || o->threads < 0 || o->threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",

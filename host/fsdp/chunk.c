@@ -233,8 +233,7 @@ static reshard_status compare_cuts(const reshard_fsdp_group *group, reshard_stat
 reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_group *group, void *stream,
                                          reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_tensor";
-  if (group == NULL)
-    return rs_error_null(call, "group");
+  RS_TRY(RS_GIVEN(call, group));
   if (group->size != sizeof *group)
     return rs_error(RESHARD_ERROR_INVALID, "%s: size field %zu, this library's reshard_fsdp_group has %zu", call,
                     group->size, sizeof *group);

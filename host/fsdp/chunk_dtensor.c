@@ -5,7 +5,7 @@
  * cuts first a redistribute brings them from other ranks. All-gather is a redistribute, too. */
 #include "fsdp/fsdp.h"
 
-#include "dtensor/group.h"
+#include "dtensor/dtensor.h"
 
 #include "exec/transfer.h"
 #include "mesh/mesh.h"
@@ -126,15 +126,13 @@ static reshard_status copy_chunk(reshard_dtensor made, reshard_fsdp_order order,
 reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
                                                   reshard_fsdp_order order, void *stream, reshard_tree *chunk) {
   static const char call[] = "reshard_fsdp_chunk_dtensor";
-  if (sharder == NULL || mesh == NULL)
-    return rs_error_null(call, sharder == NULL ? "sharder" : "mesh");
+  RS_TRY(RS_GIVEN(call, sharder, mesh));
   if ((int)order != RESHARD_FSDP_TP_FIRST && (int)order != RESHARD_FSDP_FSDP_FIRST)
     return rs_error(RESHARD_ERROR_INVALID, "%s: unknown order %d", call, (int)order);
   reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
   reshard_dtensor whole = NULL, made;
   reshard_status status = chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk");
-  if (status == RESHARD_SUCCESS)
-    status = make_over_parent(sharder, leaf, parent, stream, &whole);
+  RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
   if (status != RESHARD_SUCCESS)
     return order == RESHARD_FSDP_FSDP_FIRST ? agree_on_status(call, sharder, parent, status, stream) : status;
   status = cut_rows(whole, order, stream, &made);
@@ -156,8 +154,7 @@ static reshard_status prepare_gather(reshard_sharder sharder, reshard_tree leaf,
                                      const reshard_tree *whole, reshard_tree *made) {
   static const char call[] = "reshard_fsdp_all_gather";
   char has[RS_MESH_TEXT], given[RS_MESH_TEXT];
-  if (whole == NULL)
-    return rs_error_null(call, "whole");
+  RS_TRY(RS_GIVEN(call, whole));
   reshard_dtensor tensor = rs_leaf_dtensor(leaf);
   if (tensor == NULL)
     return rs_fsdp_error_leaf(call, leaf, "a DTensor");
@@ -183,8 +180,7 @@ static reshard_status agree_on_gather(reshard_sharder sharder, reshard_dtensor t
 
 reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent, void *stream,
                                        reshard_tree *whole) {
-  if (sharder == NULL)
-    return rs_error_null("reshard_fsdp_all_gather", "sharder");
+  RS_TRY(RS_GIVEN("reshard_fsdp_all_gather", sharder));
   reshard_tree made = NULL;
   reshard_status status = prepare_gather(sharder, leaf, parent, whole, &made);
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;

@@ -87,8 +87,7 @@ static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat
 
 reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, reshard_flat_record *record) {
   static const char call[] = "reshard_fsdp_flatten";
-  if (leaf == NULL || flat == NULL || record == NULL)
-    return rs_error_null(call, leaf == NULL ? "leaf" : flat == NULL ? "flat" : "record");
+  RS_TRY(RS_GIVEN(call, leaf, flat, record));
   if (rs_leaf_dtensor(leaf) != NULL)
     return flatten_dtensor(rs_leaf_dtensor(leaf), flat, record);
   *flat = reshard_tree_retain(leaf);
@@ -99,10 +98,8 @@ reshard_status reshard_fsdp_flatten(reshard_tree leaf, reshard_tree *flat, resha
 reshard_status reshard_fsdp_unflatten(reshard_sharder sharder, reshard_tensor tensor, reshard_flat_record record,
                                       reshard_tree *leaf) {
   static const char call[] = "reshard_fsdp_unflatten";
-  if (sharder == NULL || leaf == NULL)
-    return rs_error_null(call, sharder == NULL ? "sharder" : "leaf");
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, sharder, leaf));
+  RS_TRY(RS_GIVEN(call, tensor));
   if (record == NULL)
     return reshard_tree_tensor(tensor, leaf);
   reshard_placing placing = {record->mesh, record->placements, record->order};
@@ -132,8 +129,7 @@ static reshard_status leaf_metadata(reshard_tree leaf, reshard_metadata *metadat
 }
 
 reshard_status reshard_fsdp_pre_load(reshard_tree leaf, reshard_tree *inner, reshard_metadata *metadata) {
-  if (leaf == NULL || inner == NULL || metadata == NULL)
-    return rs_error_null("reshard_fsdp_pre_load", leaf == NULL ? "leaf" : inner == NULL ? "inner" : "metadata");
+  RS_TRY(RS_GIVEN("reshard_fsdp_pre_load", leaf, inner, metadata));
   const rs_nested *nested = rs_leaf_nested(leaf);
   if (nested != NULL && nested->n == 1)
     leaf = nested->inner[0];
@@ -188,15 +184,12 @@ static reshard_status all_gather(void *user, reshard_tree leaf, reshard_mesh par
 }
 
 static reshard_status check_size(const reshard_fsdp_extension *extension) {
-  if (extension->size != sizeof *extension)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_fsdp_extension has %zu",
-                    extension->size, sizeof *extension);
+  RS_TRY(RS_SIZED(reshard_fsdp_extension, extension));
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp_extension *extension) {
-  if (sharder == NULL || extension == NULL)
-    return rs_error_null("reshard_fsdp_extension_init", sharder == NULL ? "sharder" : "extension");
+  RS_TRY(RS_GIVEN("reshard_fsdp_extension_init", sharder, extension));
   RS_TRY(check_size(extension));
   *extension = (reshard_fsdp_extension){.size = sizeof *extension,
                                         .user = sharder,
@@ -211,8 +204,7 @@ reshard_status reshard_fsdp_extension_init(reshard_sharder sharder, reshard_fsdp
 
 reshard_status reshard_fsdp_extension_set_order(reshard_fsdp_extension *extension, reshard_fsdp_order order) {
   static const char call[] = "reshard_fsdp_extension_set_order";
-  if (extension == NULL)
-    return rs_error_null(call, "extension");
+  RS_TRY(RS_GIVEN(call, extension));
   RS_TRY(check_size(extension));
   if (extension->chunk_dtensor != chunk_dtensor && extension->chunk_dtensor != chunk_dtensor_fsdp_first)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the table's chunk_dtensor is none of reshard_fsdp_extension_init",
@@ -239,7 +231,7 @@ reshard_status reshard_fsdp_extension_check(const reshard_fsdp_extension *x) {
       {"all_gather_dtensor", x->all_gather_dtensor != NULL},
   };
   char missing[256] = "";
-  rs_text text = {missing, sizeof missing, 0};
+  rs_text text = {.at = missing, .size = sizeof missing};
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
     if (!functions[i].there)
       rs_text_add(&text, "%s%s", text.length > 0 ? ", " : "", functions[i].name);

@@ -55,4 +55,38 @@ static inline const int64_t *rs_boxes_hi(const rs_boxes *b, int64_t box) {
   return b->corners + box * 2 * b->ndim + b->ndim;
 }
 
+/* A static tree over boxes that answers "which of them share elements with this box". */
+typedef struct rs_tree rs_tree;
+
+/* A status other than success ends the walk and is returned by the query. */
+typedef reshard_status (*rs_tree_visit)(void *user, int64_t id);
+
+/* Makes a tree of n boxes, none of them empty. The i-th is at corners + box[i] * 2 * ndim (lo, then hi; 0 <= lo < hi)
+ * and is reported as id[i]. corners is borrowed for the tree's life, box and id are copied. O(n log n). */
+reshard_status rs_tree_create(int ndim, const int64_t *corners, int64_t n, const int64_t *box, const int64_t *id,
+                              rs_tree **out);
+void rs_tree_free(rs_tree *tree);
+
+/* Calls visit once for each box that shares elements with [lo, hi), in no stated order. tree may be NULL: no boxes.
+ * Queries that follow one another in space are quicker, because they find the tree's nodes in the cache. */
+reshard_status rs_tree_query(const rs_tree *tree, const int64_t *lo, const int64_t *hi, rs_tree_visit visit,
+                             void *user);
+
+/* Boxes are at corners + box[i] * 2 * ndim, lo then hi, as in boxes.h; none is empty, all are inside of the shape. */
+
+/* excess 0: every element of the shape is in exactly one of the n boxes. Else point is the first element, in row-major
+ * order, where that is wrong. excess -1: it is in no box; excess e > 0: it is in e + 1 of them. O(2^k n) time and
+ * memory, k = dims that not every box spans. */
+reshard_status rs_corners_check(int ndim, const int64_t *shape, const int64_t *corners, int64_t n, const int64_t *box,
+                                int64_t *excess, int64_t *point);
+
+/* Writes to i and j the numbers (into box) of the first two boxes that contain the point; they must exist. */
+void rs_corners_pair(int ndim, const int64_t *corners, int64_t n, const int64_t *box, const int64_t *point, int64_t *i,
+                     int64_t *j);
+
+/* Grows a point that is in no box, the first such in row-major order, to a box [point, hi) in the shape. It shares no
+ * element with any box and cannot be larger in any dim. O(n ndim^2). */
+void rs_corners_gap(int ndim, const int64_t *shape, const int64_t *corners, int64_t n, const int64_t *box,
+                    const int64_t *point, int64_t *hi);
+
 #endif

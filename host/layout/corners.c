@@ -11,7 +11,7 @@
  *
  * A dim that every box spans is left out. The grid has up to 3/2 as many points per dim left (extent 2 at least), so an
  * index needs at most 63 + 8 * 0.6 bits. That is usually a word with the sign in its low bit, else two. */
-#include "layout/corners.h"
+#include "layout/boxes.h"
 
 #include "layout/sort.h"
 

@@ -2,8 +2,6 @@
  * block of whole rows in the middle, a ragged end in each dim. */
 #include "layout/layout.h"
 
-#include <string.h>
-
 typedef struct decomposition {
   int ndim, count;
   const int64_t *shape;

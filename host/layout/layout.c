@@ -42,14 +42,10 @@ reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndi
   return RESHARD_SUCCESS;
 }
 
-reshard_layout reshard_layout_retain(reshard_layout layout) {
-  if (layout != NULL)
-    atomic_fetch_add_explicit(&layout->references, 1, memory_order_relaxed);
-  return layout;
-}
+reshard_layout reshard_layout_retain(reshard_layout layout) { return RS_RETAIN(layout); }
 
 void reshard_layout_release(reshard_layout layout) {
-  if (layout == NULL || atomic_fetch_sub_explicit(&layout->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(layout))
     return;
   rs_ranks_free(&layout->ranks);
   free(layout->cuts);

@@ -9,11 +9,34 @@
 
 #include "layout/boxes.h"
 #include "layout/cut.h"
-#include "layout/ranks.h"
 
 #include <reshard/layout.h>
 
 #include <stdatomic.h>
+
+/* A list of distinct ranks, kept as ranges, so that "all of the world" costs the same for 4 and for 16,384 ranks. */
+typedef struct rs_rank_range {
+  int64_t position; /* of its first rank in the list */
+  int64_t first, count;
+  int64_t step; /* +1 up, -1 down; +1 for one rank */
+} rs_rank_range;
+
+typedef struct rs_ranks {
+  int64_t n; /* ranks in the list */
+  int64_t nranges;
+  rs_rank_range *ranges; /* in list order */
+  rs_rank_range *sorted; /* the same, by lowest rank */
+  bool ascending;        /* the list is in ascending order */
+} rs_ranks;
+
+/* ranks NULL: 0..n-1. Errors: a rank outside [0, world), a duplicate; what ("chunk", "mesh") names the layout in the
+ * text. */
+reshard_status rs_ranks_create(const char *what, int64_t n, const int64_t *ranks, int64_t world, rs_ranks *out);
+void rs_ranks_free(rs_ranks *ranks);
+int64_t rs_ranks_at(const rs_ranks *ranks, int64_t position);
+/* Position of a rank, or -1. */
+int64_t rs_ranks_find(const rs_ranks *ranks, int64_t rank);
+bool rs_ranks_equal(const rs_ranks *a, const rs_ranks *b);
 
 /* A mesh dim that replicates: n copies, `stride` apart in the rank list. */
 typedef struct rs_replica {
@@ -170,5 +193,7 @@ reshard_status rs_layout_new(const char *what, reshard_layout_kind kind, int ndi
                              const reshard_layout *output, reshard_layout *out);
 /* Hash of everything that reshard_layout_equal compares. */
 uint64_t rs_layout_hash(struct reshard_layout_s *layout);
+/* Appends its string. */
+void rs_layout_print(reshard_layout layout, rs_text *text);
 
 #endif

@@ -277,8 +277,7 @@ static int by_rank_and_array(const void *a, const void *b) {
 
 reshard_status reshard_layout_meet(reshard_layout layout, const reshard_box *box, reshard_layout_visitor visit,
                                    void *user) {
-  if (layout == NULL || box == NULL || visit == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_meet: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_layout_meet", layout, box, visit));
   rs_piece piece[RESHARD_MAX_DIMS];
   rs_query query;
   for (int d = 0; d < layout->ndim; d++) {

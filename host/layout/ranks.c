@@ -1,4 +1,4 @@
-#include "layout/ranks.h"
+#include "layout/layout.h"
 
 #include "layout/sort.h"
 

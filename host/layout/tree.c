@@ -8,7 +8,7 @@
  * Two economies. A dim in which all boxes have the same interval is compared once, at the root. And node boxes are
  * 32-bit. A dim longer than that is shifted right, low ends rounded down and high ends up, and hits are then checked
  * with the exact corners. */
-#include "layout/tree.h"
+#include "layout/boxes.h"
 
 #include "layout/sort.h"
 

@@ -20,8 +20,7 @@ static bool is_row_major(const struct reshard_mesh_s *m) {
 
 reshard_status reshard_mesh_layout(reshard_mesh mesh, int ndim, const int64_t *shape,
                                    const reshard_placement *placements, const int *order, reshard_layout *layout) {
-  if (mesh == NULL || placements == NULL || layout == NULL)
-    return rs_error_null("reshard_mesh_layout", mesh == NULL ? "mesh" : placements == NULL ? "placements" : "layout");
+  RS_TRY(RS_GIVEN("reshard_mesh_layout", mesh, placements, layout));
   int64_t *ranks = NULL;
   if (!is_row_major(mesh)) {
     RS_TRY(rs_alloc(&ranks, mesh->size, sizeof *ranks));
@@ -123,7 +122,7 @@ static uint64_t hash_group(uint64_t hash, const struct reshard_mesh_s *root, con
 #define SPLIT_TEXT (RS_MESH_TEXT + 128)
 static void print_split(char buffer[SPLIT_TEXT], const struct reshard_mesh_s *m, const int *dims, int n,
                         const rs_mesh_group *group) {
-  rs_text text = {buffer, SPLIT_TEXT, 0};
+  rs_text text = {.at = buffer, .size = SPLIT_TEXT};
   for (int i = 0; i < n; i++)
     if (m->names[dims[i]] != NULL)
       rs_text_add(&text, "%s%.16s", i > 0 ? "," : "mesh dims ", m->names[dims[i]]);
@@ -184,8 +183,7 @@ static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard
   }
   if (status == RESHARD_SUCCESS)
     status = known;
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&new, &wanted, 1, sizeof wanted);
+  RS_THEN(status, rs_alloc_copy(&new, &wanted, 1, sizeof wanted));
   char what[SPLIT_TEXT] = "";
   rs_split split = {.status = status, .by = what};
   if (status == RESHARD_SUCCESS) {
@@ -312,7 +310,7 @@ enum { DIMS_TEXT = 1024 };
 reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims) {
   RS_TRY(check_comm("reshard_mesh_init_groups", mesh));
   char buffer[DIMS_TEXT];
-  rs_text text = {buffer, sizeof buffer, 0};
+  rs_text text = {.at = buffer, .size = sizeof buffer};
   reshard_status status = list_dims(mesh, n, dims, &text);
   if (status == RESHARD_SUCCESS && text.length >= sizeof buffer)
     status =
@@ -322,7 +320,7 @@ reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char
   for (int64_t i = 0; i < (n > 0 ? n : mesh->ndim) && status == RESHARD_SUCCESS; i++) {
     char number[24];
     reshard_comm found;
-    rs_text_add(&(rs_text){number, sizeof number, 0}, "%lld", (long long)i);
+    rs_text_add(&(rs_text){.at = number, .size = sizeof number}, "%lld", (long long)i);
     status = find_or_split(mesh, n > 0 ? dims[i] : number, RESHARD_SUCCESS, &made, &found);
   }
   if (status == RESHARD_SUCCESS)

@@ -89,14 +89,10 @@ reshard_status rs_mesh_part(reshard_mesh mesh, reshard_mesh *part) {
   return RESHARD_SUCCESS;
 }
 
-reshard_mesh reshard_mesh_retain(reshard_mesh mesh) {
-  if (mesh != NULL)
-    atomic_fetch_add_explicit(&mesh->references, 1, memory_order_relaxed);
-  return mesh;
-}
+reshard_mesh reshard_mesh_retain(reshard_mesh mesh) { return RS_RETAIN(mesh); }
 
 void reshard_mesh_release(reshard_mesh mesh) {
-  if (mesh == NULL || atomic_fetch_sub_explicit(&mesh->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(mesh))
     return;
   for (int d = 0; d < mesh->ndim; d++)
     free(mesh->names[d]);
@@ -210,8 +206,7 @@ static reshard_status set_ranks(reshard_mesh m, int64_t nranks, const int64_t *r
 
 reshard_status reshard_mesh_create(reshard_comm comm, int64_t world, int ndim, const int64_t *shape,
                                    const char *const *names, int64_t nranks, const int64_t *ranks, reshard_mesh *mesh) {
-  if (shape == NULL || mesh == NULL)
-    return rs_error_null("reshard_mesh_create", shape == NULL ? "shape" : "mesh");
+  RS_TRY(RS_GIVEN("reshard_mesh_create", shape, mesh));
   reshard_mesh m;
   RS_TRY(rs_mesh_new(comm, world, ndim, shape, names, &m));
   reshard_status status = set_ranks(m, nranks, ranks);

@@ -2,8 +2,6 @@
  * flattened dim owns those of several dims. No list of ranks is read. */
 #include "mesh/mesh.h"
 
-#include <string.h>
-
 /* Returns the part, or releases it after an error. */
 static reshard_status return_part(reshard_status status, reshard_mesh part, reshard_mesh *out) {
   if (status == RESHARD_SUCCESS)
@@ -38,8 +36,7 @@ static void drop_dims(reshard_mesh part, const int *number, const int64_t *coord
 }
 
 reshard_status reshard_mesh_sub(reshard_mesh mesh, const char *dims, int64_t rank, reshard_mesh *sub) {
-  if (mesh == NULL || dims == NULL || sub == NULL)
-    return rs_error_null("reshard_mesh_sub", mesh == NULL ? "mesh" : dims == NULL ? "dims" : "sub");
+  RS_TRY(RS_GIVEN("reshard_mesh_sub", mesh, dims, sub));
   int list[RESHARD_MAX_DIMS], n, number[RESHARD_MAX_DIMS];
   int64_t position, coordinate[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_dims(mesh, dims, list, &n));
@@ -105,8 +102,7 @@ static void replace_dim(reshard_mesh m, int dim, int64_t first, int64_t n, int64
 
 reshard_status reshard_mesh_slice(reshard_mesh mesh, const char *dim, int64_t begin, int64_t end, int64_t step,
                                   reshard_mesh *slice) {
-  if (mesh == NULL || slice == NULL)
-    return rs_error_null("reshard_mesh_slice", mesh == NULL ? "mesh" : "slice");
+  RS_TRY(RS_GIVEN("reshard_mesh_slice", mesh, slice));
   int d;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &d));
   if (begin < 0 || end > mesh->shape[d] || begin >= end || step < 1)
@@ -148,8 +144,7 @@ static reshard_status name_flat(reshard_mesh part, const struct reshard_mesh_s *
 }
 
 reshard_status reshard_mesh_flatten(reshard_mesh mesh, const char *dims, const char *name, reshard_mesh *flat) {
-  if (mesh == NULL || flat == NULL)
-    return rs_error_null("reshard_mesh_flatten", mesh == NULL ? "mesh" : "flat");
+  RS_TRY(RS_GIVEN("reshard_mesh_flatten", mesh, flat));
   int list[RESHARD_MAX_DIMS], n, number[RESHARD_MAX_DIMS]; /* of a dim, in the part */
   RS_TRY(rs_mesh_dims(mesh, dims, list, &n));
   int64_t inner[RESHARD_MAX_DIMS] = {0}, extent = 1; /* extents behind a dim of the list; 0: it is not there */

@@ -103,8 +103,7 @@ reshard_status rs_mesh_find(const struct reshard_mesh_s *m, int64_t rank, int64_
 }
 
 reshard_status reshard_mesh_coordinate(reshard_mesh mesh, int64_t rank, int64_t *coordinate) {
-  if (mesh == NULL || coordinate == NULL)
-    return rs_error_null("reshard_mesh_coordinate", mesh == NULL ? "mesh" : "coordinate");
+  RS_TRY(RS_GIVEN("reshard_mesh_coordinate", mesh, coordinate));
   int64_t position, found[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_find(mesh, rank, &position, found));
   memcpy(coordinate, found, (size_t)mesh->ndim * sizeof *found);
@@ -112,8 +111,7 @@ reshard_status reshard_mesh_coordinate(reshard_mesh mesh, int64_t rank, int64_t 
 }
 
 reshard_status reshard_mesh_local_rank(reshard_mesh mesh, const char *dim, int64_t rank, int64_t *local) {
-  if (mesh == NULL || local == NULL)
-    return rs_error_null("reshard_mesh_local_rank", mesh == NULL ? "mesh" : "local");
+  RS_TRY(RS_GIVEN("reshard_mesh_local_rank", mesh, local));
   int d;
   int64_t position, found[RESHARD_MAX_DIMS];
   RS_TRY(rs_mesh_one_dim(mesh, dim, &d));
@@ -123,8 +121,7 @@ reshard_status reshard_mesh_local_rank(reshard_mesh mesh, const char *dim, int64
 }
 
 reshard_status reshard_mesh_rank_at(reshard_mesh mesh, const int64_t *coordinate, int64_t *rank) {
-  if (mesh == NULL || coordinate == NULL || rank == NULL)
-    return rs_error_null("reshard_mesh_rank_at", mesh == NULL ? "mesh" : coordinate == NULL ? "coordinate" : "rank");
+  RS_TRY(RS_GIVEN("reshard_mesh_rank_at", mesh, coordinate, rank));
   int64_t index = 0;
   for (int d = 0; d < mesh->ndim; d++) {
     if (coordinate[d] < 0 || coordinate[d] >= mesh->shape[d])
@@ -138,8 +135,7 @@ reshard_status reshard_mesh_rank_at(reshard_mesh mesh, const int64_t *coordinate
 }
 
 reshard_status reshard_mesh_ranks(reshard_mesh mesh, int64_t *ranks) {
-  if (mesh == NULL || ranks == NULL)
-    return rs_error_null("reshard_mesh_ranks", mesh == NULL ? "mesh" : "ranks");
+  RS_TRY(RS_GIVEN("reshard_mesh_ranks", mesh, ranks));
   for (int64_t i = 0; i < mesh->size; i++)
     ranks[i] = rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i));
   return RESHARD_SUCCESS;

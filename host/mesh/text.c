@@ -17,8 +17,7 @@ static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_com
     return rs_scan_error(scan, scan->begin, RESHARD_ERROR_INVALID, "a mesh dim has no size, and no world is given");
   RS_TRY(rs_spec_sizes(scan, spec, all));
   reshard_status status = rs_spec_expand(scan, spec, all, &ranks, &nranks);
-  if (status == RESHARD_SUCCESS)
-    status = rs_spec_names(spec, &names);
+  RS_THEN(status, rs_spec_names(spec, &names));
   if (status == RESHARD_SUCCESS) {
     status = reshard_mesh_create(comm, world, (int)spec->extents.n, spec->extents.at, (const char *const *)names,
                                  nranks, ranks, mesh);
@@ -31,15 +30,13 @@ static reshard_status build_mesh(const rs_scan *scan, rs_spec *spec, reshard_com
 }
 
 reshard_status reshard_mesh_parse(reshard_comm comm, int64_t world, const char *text, reshard_mesh *mesh) {
-  if (text == NULL || mesh == NULL)
-    return rs_error_null("reshard_mesh_parse", text == NULL ? "text" : "mesh");
+  RS_TRY(RS_GIVEN("reshard_mesh_parse", text, mesh));
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text, .what = "mesh"};
   rs_spec spec = {.ndim = -1, .given = comm != NULL ? comm->size : rs_max(0, world)};
   reshard_status status = rs_spec_mesh(&scan, &spec);
   if (status == RESHARD_SUCCESS && rs_scan_peek(&scan) != '\0')
     status = rs_scan_error(&scan, scan.at, RESHARD_ERROR_INVALID, "expected the end of the mesh");
-  if (status == RESHARD_SUCCESS)
-    status = build_mesh(&scan, &spec, comm, world, mesh);
+  RS_THEN(status, build_mesh(&scan, &spec, comm, world, mesh));
   rs_spec_free(&spec);
   return status;
 }
@@ -74,13 +71,13 @@ static void print_mesh(rs_text *text, const struct reshard_mesh_s *m, bool shown
 reshard_status reshard_mesh_print(reshard_mesh mesh, char *buffer, size_t size, size_t *needed) {
   if (mesh == NULL || (buffer == NULL && size > 0))
     return rs_error_null("reshard_mesh_print", mesh == NULL ? "mesh" : "text");
-  rs_text text = {buffer, size, 0};
+  rs_text text = {.at = buffer, .size = size};
   print_mesh(&text, mesh, false);
   return rs_text_finish(&text, needed);
 }
 
 const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s *mesh) {
-  rs_text text = {buffer, RS_MESH_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_MESH_TEXT};
   print_mesh(&text, mesh, true);
   if (text.length >= RS_MESH_TEXT)
     memcpy(buffer + RS_MESH_TEXT - 4, "...", 4);
@@ -92,7 +89,7 @@ const char *rs_mesh_text(char buffer[RS_MESH_TEXT], const struct reshard_mesh_s 
 static reshard_status error_unknown_dim(const rs_scan *scan, const struct reshard_mesh_s *m, const char *word,
                                         size_t length) {
   char list[256] = "";
-  rs_text text = {list, sizeof list, 0};
+  rs_text text = {.at = list, .size = sizeof list};
   for (int d = 0; d < m->ndim && m->names[d] != NULL; d++)
     rs_text_add(&text, "%s%.40s", d > 0 ? ", " : "", m->names[d]);
   if (m->names[0] == NULL)
@@ -157,8 +154,7 @@ reshard_status rs_mesh_one_dim(const struct reshard_mesh_s *m, const char *text,
 }
 
 reshard_status reshard_mesh_dim(reshard_mesh mesh, const char *dim, int *number) {
-  if (mesh == NULL || number == NULL)
-    return rs_error_null("reshard_mesh_dim", mesh == NULL ? "mesh" : "number");
+  RS_TRY(RS_GIVEN("reshard_mesh_dim", mesh, number));
   int found = 0;
   RS_TRY(rs_mesh_one_dim(mesh, dim, &found));
   *number = found;

@@ -1,9 +1,9 @@
 /* Checks that the shards make up the tensor. The signed corners of boxes that cover a shape exactly once cancel
- * (layout/corners.h), which takes a sort, and neither a sweep nor all pairs. A corner that is left over is a witness,
+ * (rs_corners_check), which takes a sort, and neither a sweep nor all pairs. A corner that is left over is a witness,
  * from which the pair that overlaps or the missing box is found. */
 #include "metadata/metadata.h"
 
-#include "layout/corners.h"
+#include "layout/boxes.h"
 
 #include <stdlib.h>
 

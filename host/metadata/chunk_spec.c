@@ -41,8 +41,7 @@ reshard_status reshard_metadata_from_chunk(const reshard_properties *properties,
                                            int dim, int64_t n, const reshard_remote_device *placements,
                                            reshard_metadata *metadata) {
   const char *call = "reshard_metadata_from_chunk";
-  if (metadata == NULL)
-    return rs_error_null(call, "metadata");
+  RS_TRY(RS_GIVEN(call, metadata));
   RS_TRY(check_placements(call, n, placements));
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
@@ -61,8 +60,7 @@ reshard_status reshard_build_reshard_metadata(int ndim, const int64_t *shape, in
                                               const reshard_remote_device *placements, int64_t world,
                                               reshard_shard *shards, int64_t *order) {
   const char *call = "reshard_build_reshard_metadata";
-  if (shards == NULL || order == NULL)
-    return rs_error_null(call, shards == NULL ? "shards" : "order");
+  RS_TRY(RS_GIVEN(call, shards, order));
   RS_TRY(rs_metadata_check_shape(ndim, shape));
   RS_TRY(rs_metadata_dim(call, dim, ndim, &dim));
   RS_TRY(check_placements(call, n, placements));
@@ -109,7 +107,7 @@ reshard_status reshard_placements_find(int64_t n, const reshard_remote_device *p
   }
   if (i == n) {
     char list[512] = "none";
-    list_placements(&(rs_text){list, sizeof list, 0}, n, placements);
+    list_placements(&(rs_text){.at = list, .size = sizeof list}, n, placements);
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not among the placements: %s", (long long)rank, list);
   }
   *index = i;

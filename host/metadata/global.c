@@ -60,19 +60,15 @@ static reshard_status check_local_arguments(reshard_comm comm, const reshard_gro
 reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *group, int64_t n,
                                         const reshard_metadata *locals, reshard_status local_status, int recalc_dim,
                                         reshard_metadata *globals) {
-  if (comm == NULL)
-    return rs_error_null("reshard_metadata_build_global", "comm");
+  RS_TRY(RS_GIVEN("reshard_metadata_build_global", comm));
   merging mine = {.group = group, .n = n};
   rs_strings *strings = NULL;
   char *string = NULL;
   int64_t size = 0;
   reshard_status status = local_status;
-  if (status == RESHARD_SUCCESS)
-    status = check_local_arguments(comm, group, n, locals, recalc_dim, globals);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&mine.made, n, sizeof *mine.made);
-  if (status == RESHARD_SUCCESS)
-    status = rs_metadata_pack(n, locals, recalc_dim, &string, &size);
+  RS_THEN(status, check_local_arguments(comm, group, n, locals, recalc_dim, globals));
+  RS_THEN(status, rs_alloc(&mine.made, n, sizeof *mine.made));
+  RS_THEN(status, rs_metadata_pack(n, locals, recalc_dim, &string, &size));
   RS_TRY_GOTO(status, rs_comm_gather_bytes(comm, status, string, size, &strings), done);
   mine.strings = strings;
   RS_TRY_GOTO(status, merge_process(comm, &mine), done);

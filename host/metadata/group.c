@@ -9,15 +9,14 @@ static void list_ranks(rs_text *text, const reshard_group *group) {
     rs_text_add(text, "0..%lld", (long long)group->n - 1);
     return;
   }
-  for (int64_t i = 0; i < group->n && i < 8; i++)
-    rs_text_add(text, i > 0 ? ", %lld" : "%lld", (long long)group->ranks[i]);
+  rs_text_numbers(text, rs_min(group->n, 8), group->ranks, ", ");
   if (group->n > 8)
     rs_text_add(text, ", ... (%lld in all)", (long long)group->n);
 }
 
 static reshard_status error_not_found(const reshard_group *group, int64_t global_rank) {
   char list[256] = "";
-  rs_text text = {list, sizeof list, 0};
+  rs_text text = {.at = list, .size = sizeof list};
   if (group->n < 1)
     return rs_error(RESHARD_ERROR_INVALID, "rank %lld is not in the group, which has no ranks", (long long)global_rank);
   list_ranks(&text, group);
@@ -25,8 +24,7 @@ static reshard_status error_not_found(const reshard_group *group, int64_t global
 }
 
 reshard_status reshard_group_find(const reshard_group *group, int64_t global_rank, int64_t *rank) {
-  if (group == NULL || rank == NULL)
-    return rs_error_null("reshard_group_find", group == NULL ? "group" : "rank");
+  RS_TRY(RS_GIVEN("reshard_group_find", group, rank));
   int64_t found = group->ranks == NULL && global_rank >= 0 && global_rank < group->n ? global_rank : -1;
   for (int64_t i = 0; group->ranks != NULL && i < group->n && found < 0; i++)
     found = group->ranks[i] == global_rank ? i : -1;
@@ -84,13 +82,7 @@ reshard_status rs_group_map_find(const rs_group_map *map, int64_t global_rank, i
   if (map->sorted == NULL)
     return reshard_group_find(map->group, global_rank, rank);
   int64_t low = 0, high = map->group->n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if ((int64_t)map->sorted[middle].key < global_rank)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, (int64_t)map->sorted[i].key < global_rank);
   if (low == map->group->n || (int64_t)map->sorted[low].key != global_rank)
     return error_not_found(map->group, global_rank);
   *rank = (int64_t)map->sorted[low].value;

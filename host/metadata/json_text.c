@@ -1,31 +1,28 @@
-/* Metadata as JSON. Nothing in it needs escapes: numbers, names of the library, placements. */
+/* Metadata as JSON. */
+#include "base/json.h"
 #include "metadata/metadata.h"
-
-static void add_list(rs_text *text, int ndim, const int64_t *numbers) {
-  for (int d = 0; d < ndim; d++)
-    rs_text_add(text, d > 0 ? ", %lld" : "[%lld", (long long)numbers[d]);
-  rs_text_add(text, ndim > 0 ? "]" : "[]");
-}
 
 reshard_status reshard_metadata_print_json(reshard_metadata metadata, char *text, size_t size, size_t *needed) {
   const struct reshard_metadata_s *m = metadata;
   if (m == NULL || (text == NULL && size > 0))
     return rs_error_null("reshard_metadata_print_json", m == NULL ? "metadata" : "text");
-  rs_text out = {text, size, 0};
+  rs_json j = {.text = {.at = text, .size = size}, .spaced = true};
   char placement[RS_PLACEMENT_TEXT];
-  rs_text_add(&out, "{\"shape\": ");
-  add_list(&out, m->ndim, m->shape);
-  rs_text_add(&out, ", \"dtype\": \"%s\", \"memory_format\": \"%s\", \"requires_grad\": %s, \"pin_memory\": %s",
-              reshard_dtype_string(m->properties.dtype), rs_memory_format_string(m->properties.memory_format),
-              m->properties.requires_grad ? "true" : "false", m->properties.pin_memory ? "true" : "false");
-  rs_text_add(&out, ", \"shards\": [");
+  rs_json_open(&j, NULL, '{');
+  rs_json_list(&j, "shape", m->ndim, m->shape);
+  rs_json_string(&j, "dtype", reshard_dtype_string(m->properties.dtype));
+  rs_json_string(&j, "memory_format", rs_memory_format_string(m->properties.memory_format));
+  rs_json_bool(&j, "requires_grad", m->properties.requires_grad);
+  rs_json_bool(&j, "pin_memory", m->properties.pin_memory);
+  rs_json_open(&j, "shards", '[');
   for (int64_t i = 0; i < m->n; i++) {
-    rs_text_add(&out, i > 0 ? ", {\"offsets\": " : "{\"offsets\": ");
-    add_list(&out, m->ndim, m->shards[i].box.offset);
-    rs_text_add(&out, ", \"sizes\": ");
-    add_list(&out, m->ndim, m->shards[i].box.extent);
-    rs_text_add(&out, ", \"placement\": \"%s\"}", rs_placement_text(placement, &m->shards[i].placement));
+    rs_json_open(&j, NULL, '{');
+    rs_json_list(&j, "offsets", m->ndim, m->shards[i].box.offset);
+    rs_json_list(&j, "sizes", m->ndim, m->shards[i].box.extent);
+    rs_json_string(&j, "placement", rs_placement_text(placement, &m->shards[i].placement));
+    rs_json_close(&j, '}');
   }
-  rs_text_add(&out, "]}");
-  return rs_text_finish(&out, needed);
+  rs_json_close(&j, ']');
+  rs_json_close(&j, '}');
+  return rs_text_finish(&j.text, needed);
 }

@@ -105,14 +105,10 @@ reshard_status reshard_metadata_create(const reshard_properties *properties, int
   return RESHARD_SUCCESS;
 }
 
-reshard_metadata reshard_metadata_retain(reshard_metadata metadata) {
-  if (metadata != NULL)
-    atomic_fetch_add_explicit(&metadata->references, 1, memory_order_relaxed);
-  return metadata;
-}
+reshard_metadata reshard_metadata_retain(reshard_metadata metadata) { return RS_RETAIN(metadata); }
 
 void reshard_metadata_release(reshard_metadata metadata) {
-  if (metadata != NULL && atomic_fetch_sub_explicit(&metadata->references, 1, memory_order_acq_rel) == 1)
+  if (RS_DROP(metadata))
     free(metadata);
 }
 

@@ -4,7 +4,6 @@
 #include "layout/layout.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct builder {
   const struct reshard_layout_s *layout;
@@ -79,8 +78,7 @@ static reshard_status add_ranks(builder *b, const reshard_group *group, const re
 reshard_status rs_metadata_from_layout(const reshard_properties *properties, reshard_layout layout,
                                        const reshard_group *group, const reshard_remote_device *devices,
                                        reshard_device_type type, reshard_metadata *metadata) {
-  if (layout == NULL || metadata == NULL)
-    return rs_error_null("reshard_metadata_from_layout", layout == NULL ? "layout" : "metadata");
+  RS_TRY(RS_GIVEN("reshard_metadata_from_layout", layout, metadata));
   if (group != NULL && group->n != layout->world)
     return rs_error(RESHARD_ERROR_INVALID, "a group of %lld ranks, the layout's world has %lld", (long long)group->n,
                     (long long)layout->world);
@@ -88,8 +86,7 @@ reshard_status rs_metadata_from_layout(const reshard_properties *properties, res
     RS_TRY(rs_group_check(group));
   builder b = {.layout = layout, .type = type};
   reshard_status status = add_ranks(&b, group, devices);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_metadata_create(properties, layout->ndim, layout->shape, b.shards.n, b.shards.at, metadata);
+  RS_THEN(status, reshard_metadata_create(properties, layout->ndim, layout->shape, b.shards.n, b.shards.at, metadata));
   for (int d = 0; d < layout->ndim; d++)
     free(b.pieces[d].at);
   free(b.shards.at);
@@ -104,8 +101,7 @@ reshard_status reshard_metadata_from_layout(const reshard_properties *properties
 
 reshard_status reshard_metadata_layout(reshard_metadata metadata, const reshard_group *group, int replicated,
                                        reshard_layout *layout) {
-  if (metadata == NULL || group == NULL || layout == NULL)
-    return rs_error_null("reshard_metadata_layout", metadata == NULL ? "metadata" : group == NULL ? "group" : "layout");
+  RS_TRY(RS_GIVEN("reshard_metadata_layout", metadata, group, layout));
   char text[RS_PLACEMENT_TEXT];
   rs_group_map map = {0};
   int64_t *ranks = NULL;

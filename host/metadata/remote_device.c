@@ -1,6 +1,5 @@
 /* Placements as text: an owner, which may be left out, and a device. Every error tells the column and what was expected
  * there. */
-#include "metadata/workers.h"
 
 #include "base/text.h"
 #include "metadata/metadata.h"
@@ -67,7 +66,8 @@ static reshard_status read_worker(scan *s, reshard_workers workers, int64_t *ran
   *rank = rs_workers_find(workers, name, n);
   if (*rank < 0) {
     s->at = name;
-    rs_text_add(&(rs_text){text, sizeof text, 0}, "expected \"rank:\" and a number, or a worker's name; %s \"%.*s\"",
+    rs_text_add(&(rs_text){.at = text, .size = sizeof text},
+                "expected \"rank:\" and a number, or a worker's name; %s \"%.*s\"",
                 workers == NULL ? "there is no table with" : "there is no", n < 64 ? (int)n : 64, name);
     return error_expected(s, text);
   }
@@ -99,8 +99,7 @@ static bool is_worker(const char *text, reshard_workers workers) {
 }
 
 reshard_status reshard_remote_device_parse(const char *text, reshard_workers workers, reshard_remote_device *device) {
-  if (text == NULL || device == NULL)
-    return rs_error_null("reshard_remote_device_parse", text == NULL ? "text" : "device");
+  RS_TRY(RS_GIVEN("reshard_remote_device_parse", text, device));
   scan s = {text, text};
   reshard_remote_device made = {-1, RESHARD_DEVICE_CPU, -1};
   if (skip_text(&s, "rank:"))
@@ -127,13 +126,13 @@ reshard_status reshard_remote_device_print(const reshard_remote_device *device, 
     return rs_error_null("reshard_remote_device_print", device == NULL ? "device" : "text");
   if (device->type != RESHARD_DEVICE_CPU && device->type != RESHARD_DEVICE_CUDA)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_remote_device_print: unknown device type %d", (int)device->type);
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   add_placement(&out, device);
   return rs_text_finish(&out, needed);
 }
 
 const char *rs_placement_text(char buffer[RS_PLACEMENT_TEXT], const reshard_remote_device *device) {
-  rs_text text = {buffer, RS_PLACEMENT_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_PLACEMENT_TEXT};
   add_placement(&text, device);
   return buffer;
 }

@@ -10,7 +10,6 @@
 #include "metadata/serialize.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define VERSION 1
@@ -204,8 +203,7 @@ reshard_status reshard_metadata_serialize(reshard_metadata metadata, void *bytes
 }
 
 reshard_status reshard_metadata_deserialize(const void *bytes, size_t size, reshard_metadata *metadata) {
-  if (bytes == NULL || metadata == NULL)
-    return rs_error_null("reshard_metadata_deserialize", bytes == NULL ? "bytes" : "metadata");
+  RS_TRY(RS_GIVEN("reshard_metadata_deserialize", bytes, metadata));
   if (size > INT64_MAX)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_metadata_deserialize: %zu bytes", size);
   rs_reader reader;

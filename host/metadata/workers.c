@@ -1,5 +1,5 @@
-#include "metadata/workers.h"
 #include "base/text.h"
+#include "metadata/metadata.h"
 
 #include "file/ground/names.h"
 
@@ -26,8 +26,7 @@ int64_t rs_workers_find(reshard_workers workers, const char *name, size_t n) {
 }
 
 reshard_status reshard_workers_create(reshard_workers *workers) {
-  if (workers == NULL)
-    return rs_error_null("reshard_workers_create", "workers");
+  RS_TRY(RS_GIVEN("reshard_workers_create", workers));
   reshard_workers made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   *workers = made;
@@ -35,8 +34,7 @@ reshard_status reshard_workers_create(reshard_workers *workers) {
 }
 
 reshard_status reshard_workers_add(reshard_workers workers, const char *name, int64_t rank) {
-  if (workers == NULL || name == NULL)
-    return rs_error_null("reshard_workers_add", workers == NULL ? "workers" : "name");
+  RS_TRY(RS_GIVEN("reshard_workers_add", workers, name));
   size_t n = 0;
   while (rs_worker_character(name[n]))
     n++;

@@ -94,7 +94,7 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
   RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
   char label[RS_QUOTE + 64];
-  rs_text out = {label, sizeof label, 0};
+  rs_text out = {.at = label, .size = sizeof label};
   rs_text_add(&out, "%s: ", l->call);
   if (one->name[0] != '\0' && (a->name_hash == b->name_hash || !a->there || !b->there))
     rs_text_add(&out, "'%s'", one->name);

@@ -17,8 +17,7 @@ const char *rs_member_text(rs_member_kind kind) {
 
 reshard_status reshard_module_create(reshard_module *module) {
   reshard_module made;
-  if (module == NULL)
-    return rs_error_null("reshard_module_create", "module");
+  RS_TRY(RS_GIVEN("reshard_module_create", module));
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   atomic_init(&made->contained, false);
@@ -26,15 +25,11 @@ reshard_status reshard_module_create(reshard_module *module) {
   return RESHARD_SUCCESS;
 }
 
-reshard_module reshard_module_retain(reshard_module module) {
-  if (module != NULL)
-    atomic_fetch_add_explicit(&module->references, 1, memory_order_relaxed);
-  return module;
-}
+reshard_module reshard_module_retain(reshard_module module) { return RS_RETAIN(module); }
 
 /* Drops a reference; the last one puts the module on the list of those to be freed. */
 static void release_module(reshard_module m, reshard_module *dead) {
-  if (m == NULL || atomic_fetch_sub_explicit(&m->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(m))
     return;
   m->next = *dead;
   *dead = m;
@@ -157,7 +152,7 @@ static reshard_status get_member(const char *call, reshard_module module, rs_mem
     int64_t number = rs_names_find(&module->names, at, length);
     const rs_member *member = number >= 0 ? &module->members.at[number] : NULL;
     if (member == NULL || member->kind != wanted) {
-      rs_text up = {place, sizeof place, 0}; /* the name as far as it was found */
+      rs_text up = {.at = place, .size = sizeof place}; /* the name as far as it was found */
       place[0] = '\0';
       rs_text_add(&up, "%.*s", (int)rs_min(at - name, RS_QUOTE) - (at > name), name);
       return rs_error(RESHARD_ERROR_INVALID, "%s: no %s '%s': the module '%s' has %s %s '%.*s'", call,

@@ -51,9 +51,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sync_options
   const reshard_sync_options defaults = {.size = RESHARD_SYNC_OPTIONS_INIT};
   if (options == NULL)
     options = &defaults;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_sync_options has %zu", options->size,
-                    sizeof *options);
+  RS_TRY(RS_SIZED(reshard_sync_options, options));
   if (options->bucket_bytes < 0 || options->bucket_bytes > INT64_MAX / 8)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a bucket of %lld bytes", l->call, (long long)options->bucket_bytes);
   if ((int)options->path < RESHARD_PATH_AUTO || options->path > RESHARD_PATH_PACKED)

@@ -37,8 +37,7 @@ reshard_status reshard_sync_module_states(reshard_comm comm, int64_t src, reshar
                                           const reshard_sync_options *options, void *stream,
                                           reshard_sync_report *report) {
   static const char call[] = "reshard_sync_module_states";
-  if (comm == NULL)
-    return rs_error_null(call, "comm");
+  RS_TRY(RS_GIVEN(call, comm));
   states s = {0};
   reshard_status mine = module == NULL ? rs_error_null(call, "module") : collect_tensors(module, selection, &s);
   const rs_listed listed = {.call = call, .n = s.tensors.n, .tensors = s.tensors.at, .names = s.names, .src = src};

@@ -166,9 +166,7 @@ static reshard_status read_selection(const reshard_module_selection *s, rs_names
   char quoted[RS_QUOTE];
   if (s == NULL)
     return RESHARD_SUCCESS;
-  if (s->size != sizeof *s)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_module_selection has %zu", s->size,
-                    sizeof *s);
+  RS_TRY(RS_SIZED(reshard_module_selection, s));
   if (s->nignored_names < 0 || (s->nignored_names > 0 && s->ignored_names == NULL) || s->nignored < 0 ||
       (s->nignored > 0 && s->ignored == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld ignored names, %s, and %lld ignored tensors, %s", call,
@@ -195,8 +193,7 @@ reshard_status reshard_module_visit_states(reshard_module module, const reshard_
   tensors_visitor v = {.kind = RS_MEMBER_PARAMETER, .selection = selection, .visit = visit, .user = user};
   RS_TRY(check_walk("reshard_module_visit_states", module, visit != NULL));
   reshard_status status = read_selection(selection, &v.ignored);
-  if (status == RESHARD_SUCCESS)
-    status = walk_modules(module, call_tensor_visitor, &v);
+  RS_THEN(status, walk_modules(module, call_tensor_visitor, &v));
   v.kind = RS_MEMBER_BUFFER;
   if (status == RESHARD_SUCCESS && (selection == NULL || !selection->no_buffers))
     status = walk_modules(module, call_tensor_visitor, &v);

@@ -1,20 +1,24 @@
+#include "base/json.h"
 #include "plan/plan.h"
 
 #include <string.h>
 
-static void explain_json(const struct reshard_plan_s *plan, rs_text *t) {
+static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
   const reshard_plan_info *i = &plan->info;
-  rs_text_add(t,
-              "{\"rank\":%lld,\"sent_bytes\":%lld,\"received_bytes\":%lld,\"kept_bytes\":%lld,\"messages\":%lld,"
-              "\"workspace_bytes\":%lld,\"packs_skipped\":%lld,\"unpacks_skipped\":%lld,\"plan_us\":%.3f,\"peers\":[",
-              (long long)i->rank, (long long)i->sent_bytes, (long long)i->received_bytes, (long long)i->kept_bytes,
-              (long long)i->messages_sent, (long long)i->workspace_bytes, (long long)i->packs_skipped,
-              (long long)i->unpacks_skipped, (double)i->plan_ns / 1000);
-  for (int64_t p = 0; p < plan->peers.n; p++)
-    rs_text_add(t, "%s{\"rank\":%lld,\"sent_bytes\":%lld,\"received_bytes\":%lld}", p > 0 ? "," : "",
-                (long long)plan->peers.at[p].rank, (long long)plan->peers.at[p].sent,
-                (long long)plan->peers.at[p].received);
-  rs_text_add(t, "]}");
+  rs_json_open(j, NULL, '{');
+  rs_json_ints(j, {"rank", i->rank}, {"sent_bytes", i->sent_bytes}, {"received_bytes", i->received_bytes},
+               {"kept_bytes", i->kept_bytes}, {"messages", i->messages_sent}, {"workspace_bytes", i->workspace_bytes},
+               {"packs_skipped", i->packs_skipped}, {"unpacks_skipped", i->unpacks_skipped});
+  rs_json_time(j, "plan_us", (double)i->plan_ns / 1000);
+  rs_json_open(j, "peers", '[');
+  for (int64_t p = 0; p < plan->peers.n; p++) {
+    rs_json_open(j, NULL, '{');
+    rs_json_ints(j, {"rank", plan->peers.at[p].rank}, {"sent_bytes", plan->peers.at[p].sent},
+                 {"received_bytes", plan->peers.at[p].received});
+    rs_json_close(j, '}');
+  }
+  rs_json_close(j, ']');
+  rs_json_close(j, '}');
 }
 
 /* "1 peer", "2 peers". */
@@ -97,10 +101,10 @@ static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
 reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, char *text, size_t size, size_t *needed) {
   if (plan == NULL || (text == NULL && size > 0) || (format != RESHARD_TEXT && format != RESHARD_JSON))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_explain: NULL argument or unknown format %d", (int)format);
-  rs_text t = {text, size, 0};
+  rs_json j = {.text = {.at = text, .size = size}};
   if (format == RESHARD_JSON)
-    explain_json(plan, &t);
+    explain_json(plan, &j);
   else
-    explain_text(plan, &t);
-  return rs_text_finish(&t, needed);
+    explain_text(plan, &j.text);
+  return rs_text_finish(&j.text, needed);
 }

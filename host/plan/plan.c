@@ -239,9 +239,7 @@ static reshard_status read_options(struct reshard_plan_s *plan, const reshard_pl
   const reshard_plan_options defaults = RESHARD_PLAN_OPTIONS_DEFAULTS;
   if (options == NULL)
     options = &defaults;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_plan_options has %zu", options->size,
-                    sizeof *options);
+  RS_TRY(RS_SIZED(reshard_plan_options, options));
   if (options->workspace_limit < 0)
     return rs_error(RESHARD_ERROR_INVALID, "workspace limit %lld: it may not be negative",
                     (long long)options->workspace_limit);
@@ -313,16 +311,14 @@ void reshard_plan_destroy(reshard_plan plan) {
 }
 
 reshard_status reshard_plan_get_info(reshard_plan plan, reshard_plan_info *info) {
-  if (plan == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_get_info", plan, info));
   *info = plan->info;
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, int64_t *sent_bytes,
                                  int64_t *received_bytes) {
-  if (plan == NULL || rank == NULL || sent_bytes == NULL || received_bytes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_peer", plan, rank, sent_bytes, received_bytes));
   if (i < 0 || i >= plan->peers.n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i,
                     (long long)plan->peers.n);

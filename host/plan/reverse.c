@@ -50,8 +50,7 @@ static void swap_sides(const rs_class *c, rebuilt *r, reshard_entry *e) {
 }
 
 reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
-  if (plan == NULL || reverse == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_reverse: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_reverse", plan, reverse));
   for (int64_t i = 0; i < plan->nentries; i++)
     if (needs_sum(plan->classes.at[plan->entries[i].class_].dst))
       return rs_error(RESHARD_ERROR_UNSUPPORTED,

@@ -132,8 +132,7 @@ reshard_status rs_plan_set_rounds(struct reshard_plan_s *plan) {
 }
 
 reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, reshard_plan_info *info) {
-  if (plan == NULL || info == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_get_info_at", plan, info));
   if (rounds < plan->info.rounds)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
                     (long long)rounds, (long long)plan->info.rounds);
@@ -144,8 +143,7 @@ reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t rounds, resha
 }
 
 reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
-  if (plan == NULL || bytes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_workspace: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
   int64_t whole = rs_plan_staging(plan, 1, NULL).bytes;
   *bytes = (size_t)(plan->limit > 0 ? rs_min(whole, plan->limit) : whole);
   return RESHARD_SUCCESS;

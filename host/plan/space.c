@@ -1,4 +1,4 @@
-#include "plan/space.h"
+#include "plan/plan.h"
 
 #include "layout/layout.h"
 

@@ -60,8 +60,7 @@ static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, r
     if (src == NULL || src->info.elements == 0)
       continue;
     status = rs_tensor_use_on("shard", src, device, stream);
-    if (status == RESHARD_SUCCESS)
-      status = rs_tensor_list_cast(&casts, src, p->cast.arrays[i]);
+    RS_THEN(status, rs_tensor_list_cast(&casts, src, p->cast.arrays[i]));
   }
   if (status == RESHARD_SUCCESS && casts.cast.n > 0)
     status = device->work->cast(device, &casts, stream);

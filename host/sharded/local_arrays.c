@@ -32,9 +32,8 @@ static reshard_status create_flat_arrays(reshard_device device, reshard_layout l
   for (int64_t i = 0; i < local->n && status == RESHARD_SUCCESS; i++) {
     reshard_array_info info;
     status = reshard_layout_array(layout, rank, i, &info);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, NULL, info.offset,
-                                         &local->arrays[i]);
+    RS_THEN(status, reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), info.shape, NULL, info.offset,
+                                              &local->arrays[i]));
   }
   reshard_tensor_release(whole); /* the views keep the storage */
   return status;

@@ -41,9 +41,8 @@ static reshard_status make_layout(const shard_move *x, const reshard_chunk_spec 
                     side->placements == NULL ? "NULL" : "given");
   RS_TRY(rs_alloc(&ranks, side->n, sizeof *ranks));
   reshard_status status = rs_error_in(where, find_ranks(&x->sharder->group, side, ranks));
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_create_chunk(x->cuts.ndim, x->cuts.shape, x->sharder->comm->size, side->dim, side->n, ranks,
-                                         layout);
+  RS_THEN(status, reshard_layout_create_chunk(x->cuts.ndim, x->cuts.shape, x->sharder->comm->size, side->dim, side->n,
+                                              ranks, layout));
   free(ranks);
   return status;
 }
@@ -56,8 +55,8 @@ static reshard_status wrap_source(shard_move *x, reshard_tensor local) {
   if (status == RESHARD_SUCCESS && n == 0 && local != NULL)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: global rank %lld gives a shard, and is not in the placements before",
                       x->call, (long long)rs_group_at(&x->sharder->group, x->sharder->comm->rank));
-  if (status == RESHARD_SUCCESS)
-    status = rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src);
+  RS_THEN(status,
+          rs_local_arrays_wrap("local shard", layout, x->sharder->comm->rank, x->cuts.dtype, n, &local, &x->src));
   reshard_layout_release(layout);
   return status;
 }
@@ -77,9 +76,7 @@ static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_l
   int before, after;
   if (cuts == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "%s: cuts is NULL", x->call);
-  if (cuts->size != sizeof *cuts)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_local_reshard has %zu", cuts->size,
-                    sizeof *cuts);
+  RS_TRY(RS_SIZED(reshard_local_reshard, cuts));
   x->cuts = *cuts;
   if (result == NULL)
     return rs_error_null(x->call, "result");
@@ -116,8 +113,7 @@ static reshard_status move_chunk(shard_move *x, bool same_dim, const reshard_loc
   bool grad = false;
   reshard_status mine = prepare_move(x, same_dim, cuts, local, result);
   reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
-  if (status == RESHARD_SUCCESS)
-    status = rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL);
+  RS_THEN(status, rs_sharder_execute(x->sharder, x->plan, &x->entry, mine, x->stream, NULL));
   if (status == RESHARD_SUCCESS) {
     *result = x->dst.n > 0 ? reshard_tensor_retain(x->dst.arrays[0]) : NULL;
     reshard_tensor_set_requires_grad(*result, grad);

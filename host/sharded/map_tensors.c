@@ -3,7 +3,6 @@
 #include "metadata/metadata.h"
 #include "sharded/sharder.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* --- One tensor -------------------------------------------------------------------------------------------------- */
@@ -79,7 +78,7 @@ reshard_status rs_placeholder_map(reshard_sharder s, const rs_tensor_mapper *m, 
   return status;
 }
 
-/* --- What a rank holds ------------------------------------------------------------------------------------------- */
+/* --- Holdings of a rank ------------------------------------------------------------------------------------------ */
 
 /* Wraps all boxes of a flat piece as one tensor; first: the first box that has elements. */
 static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arrays *local, int64_t rank, int64_t first,
@@ -94,8 +93,7 @@ static reshard_status flat_buffer(const rs_tensor_mapper *m, const rs_local_arra
     if (local->arrays[i] != NULL && local->arrays[i]->info.elements > 0 && local->arrays[i]->storage != begin->storage)
       status = rs_error(RESHARD_ERROR_UNSUPPORTED, "the boxes %lld and %lld of a flat piece are in several storages",
                         (long long)first, (long long)i);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_as_strided(begin, 1, &elements, NULL, begin->info.offset - array.offset, whole);
+  RS_THEN(status, reshard_tensor_as_strided(begin, 1, &elements, NULL, begin->info.offset - array.offset, whole));
   return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
 }
 
@@ -208,8 +206,7 @@ reshard_status rs_sharded_map(reshard_sharded_tensor t, const rs_tensor_mapper *
   if (!changed)
     return RESHARD_SUCCESS;
   reshard_status status = rs_metadata_as(t->metadata, &properties, type, &metadata);
-  if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(t->sharder, metadata, &local, mapped);
+  RS_THEN(status, rs_sharded_new(t->sharder, metadata, &local, mapped));
   if (status != RESHARD_SUCCESS) {
     reshard_metadata_release(metadata);
     rs_local_arrays_free(&local);

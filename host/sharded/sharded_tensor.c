@@ -18,14 +18,10 @@ reshard_status rs_sharded_new(reshard_sharder sharder, reshard_metadata metadata
   return RESHARD_SUCCESS;
 }
 
-reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor) {
-  if (tensor != NULL)
-    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
-  return tensor;
-}
+reshard_sharded_tensor reshard_sharded_tensor_retain(reshard_sharded_tensor tensor) { return RS_RETAIN(tensor); }
 
 void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
-  if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(tensor))
     return;
   reshard_metadata_release(tensor->metadata);
   reshard_metadata_release(tensor->holders);
@@ -48,9 +44,8 @@ static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, 
   rs_local_arrays local;
   RS_TRY(reshard_metadata_layout(metadata, &s->group, replicated, &layout));
   reshard_status status = reshard_layout_check_source(layout);
-  if (status == RESHARD_SUCCESS)
-    status = rs_local_arrays_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n,
-                                  arrays, &local);
+  RS_THEN(status, rs_local_arrays_wrap("shard", layout, s->comm->rank, reshard_metadata_properties(metadata).dtype, n,
+                                       arrays, &local));
   reshard_layout_release(layout);
   RS_TRY(status);
   reshard_metadata_retain(metadata);
@@ -64,8 +59,7 @@ static reshard_status wrap_shards(reshard_sharder s, reshard_metadata metadata, 
 
 static reshard_status check_shard_list(const char *call, int64_t n, const void *list,
                                        const reshard_sharded_tensor *tensor) {
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   if (n < 0 || (n > 0 && list == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, list %s", call, (long long)n,
                     list == NULL ? "NULL" : "given");
@@ -149,8 +143,7 @@ static reshard_status build_tensor(reshard_sharder s, const reshard_properties *
                                    reshard_sharded_tensor *tensor) {
   reshard_metadata metadata = NULL;
   reshard_status status = rs_sharder_describe(s, properties, local->layout, &metadata);
-  if (status == RESHARD_SUCCESS)
-    status = rs_sharded_new(s, metadata, local, tensor);
+  RS_THEN(status, rs_sharded_new(s, metadata, local, tensor));
   if (status == RESHARD_SUCCESS)
     return status;
   reshard_metadata_release(metadata);
@@ -174,8 +167,7 @@ static reshard_status create_empty(const char *call, reshard_sharder s, reshard_
                                    const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
   rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   RS_TRY(rs_local_arrays_create(s->device, layout, s->comm->rank, properties, stream, &local));
   return build_tensor(s, properties, &local, tensor);
 }
@@ -190,8 +182,7 @@ static reshard_status create_filled(const char *call, reshard_sharder sharder, r
                                     const reshard_properties *properties, const void *element, void *stream,
                                     reshard_sharded_tensor *tensor) {
   reshard_sharded_tensor made;
-  if (tensor == NULL)
-    return rs_error_null(call, "tensor");
+  RS_TRY(RS_GIVEN(call, tensor));
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   return rs_sharded_return(rs_local_arrays_fill(sharder->device, &made->local, element, stream), made, tensor);
 }
@@ -206,8 +197,7 @@ reshard_status reshard_sharded_tensor_full(reshard_sharder sharder, reshard_layo
                                            const reshard_properties *properties, const void *element, void *stream,
                                            reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_full";
-  if (element == NULL)
-    return rs_error_null(call, "element");
+  RS_TRY(RS_GIVEN(call, element));
   return create_filled(call, sharder, layout, properties, element, stream, tensor);
 }
 
@@ -216,15 +206,13 @@ reshard_status reshard_sharded_tensor_generate(reshard_sharder sharder, reshard_
                                                void *stream, reshard_sharded_tensor *tensor) {
   static const char call[] = "reshard_sharded_tensor_generate";
   reshard_sharded_tensor made;
-  if (fill == NULL || tensor == NULL)
-    return rs_error_null(call, fill == NULL ? "fill" : "tensor");
+  RS_TRY(RS_GIVEN(call, fill, tensor));
   RS_TRY(create_empty(call, sharder, layout, properties, stream, &made));
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < made->local.n && status == RESHARD_SUCCESS; i++) {
     reshard_box bounds;
     status = rs_local_arrays_bounds(&made->local, sharder->comm->rank, i, &bounds);
-    if (status == RESHARD_SUCCESS)
-      status = fill(user, made->local.arrays[i], &bounds);
+    RS_THEN(status, fill(user, made->local.arrays[i], &bounds));
   }
   return rs_sharded_return(status, made, tensor);
 }

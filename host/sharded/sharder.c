@@ -38,9 +38,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   const reshard_sharder_options defaults = {.size = RESHARD_SHARDER_OPTIONS_INIT};
   if (options == NULL)
     options = &defaults;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_sharder_options has %zu",
-                    options->size, sizeof *options);
+  RS_TRY(RS_SIZED(reshard_sharder_options, options));
   if (options->cached_plans < -1 || options->workspace_limit < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%lld cached plans, workspace limit %lld: -1 and 0 are the least",
                     (long long)options->cached_plans, (long long)options->workspace_limit);
@@ -72,8 +70,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
 
 reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_options *options,
                                       reshard_sharder *sharder) {
-  if (comm == NULL || sharder == NULL)
-    return rs_error_null("reshard_sharder_create", comm == NULL ? "comm" : "sharder");
+  RS_TRY(RS_GIVEN("reshard_sharder_create", comm, sharder));
   struct reshard_sharder_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
@@ -121,8 +118,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
 }
 
 reshard_status reshard_sharder_get_stats(reshard_sharder sharder, reshard_sharder_stats *stats) {
-  if (sharder == NULL || stats == NULL)
-    return rs_error_null("reshard_sharder_get_stats", sharder == NULL ? "sharder" : "stats");
+  RS_TRY(RS_GIVEN("reshard_sharder_get_stats", sharder, stats));
   *stats = sharder->stats;
   stats->cached = sharder->limit > 0 ? sharder->plans.n : 0;
   return RESHARD_SUCCESS;
@@ -290,8 +286,7 @@ reshard_status rs_sharder_copy_local(reshard_sharder s, rs_cached_plan *p, const
                                      void *stream) {
   reshard_arrays arrays;
   reshard_status status = list_arrays(s, p, entries, stream, &arrays);
-  if (status == RESHARD_SUCCESS)
-    status = rs_execute_local(p->plan, s->comm, &arrays, &s->memory, stream);
+  RS_THEN(status, rs_execute_local(p->plan, s->comm, &arrays, &s->memory, stream));
   evict_plans(s, s->limit);
   return status;
 }
@@ -303,8 +298,7 @@ reshard_status rs_error_in(const char *where, reshard_status status) {
 reshard_status rs_check_layout(const char *call, reshard_sharder s, reshard_layout layout, int ndim,
                                const int64_t *shape) {
   char given[RS_SHAPE_TEXT], wanted[RS_SHAPE_TEXT];
-  if (layout == NULL)
-    return rs_error_null(call, "layout");
+  RS_TRY(RS_GIVEN(call, layout));
   if (reshard_layout_world(layout) != s->comm->size)
     return rs_error(RESHARD_ERROR_INVALID, "%s: a layout over %lld ranks on a communicator of %lld", call,
                     (long long)reshard_layout_world(layout), (long long)s->comm->size);

@@ -5,7 +5,6 @@
 #include "device/cpu/cpu.h"
 #include "state/checkpoint.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 int rs_rank_threads(reshard_comm comm, int threads) {
@@ -27,14 +26,14 @@ reshard_status rs_state_calls_check(const char *does, const char *way, int64_t n
 
 /* --- Packing ---------------------------------------------------------------------------------------------------- */
 
-static void put_number(rs_print *out, int64_t number) { rs_print_bytes(out, (const char *)&number, sizeof number); }
+static void put_number(rs_text *out, int64_t number) { rs_text_bytes(out, (const char *)&number, sizeof number); }
 
-static void put_text(rs_print *out, const char *text) {
+static void put_text(rs_text *out, const char *text) {
   put_number(out, (int64_t)strlen(text));
-  rs_print_bytes(out, text, (int64_t)strlen(text) + 1);
+  rs_text_bytes(out, text, strlen(text) + 1);
 }
 
-static void put_leaf(rs_print *out, const rs_state_leaf *leaf) {
+static void put_leaf(rs_text *out, const rs_state_leaf *leaf) {
   int ndim = rs_state_leaf_is_tensor(leaf) ? rs_state_leaf_ndim(leaf) : 0;
   put_text(out, leaf->path);
   put_number(out, rs_state_leaf_kind(leaf));
@@ -45,18 +44,18 @@ static void put_leaf(rs_print *out, const rs_state_leaf *leaf) {
   put_number(out, ndim);
   for (int d = 0; d < ndim; d++)
     put_number(out, rs_state_leaf_shape(leaf)[d]);
-  int64_t size = out->n;
+  size_t size = out->length;
   put_number(out, 0); /* size of the value */
   if (!rs_state_leaf_is_tensor(leaf))
     rs_state_json_value(out, leaf->node);
-  rs_print_bytes(out, "", 1);
+  rs_text_bytes(out, "", 1);
   if (out->status != RESHARD_SUCCESS)
     return;
-  int64_t value = out->n - size - (int64_t)sizeof size - 1;
+  int64_t value = (int64_t)(out->length - size - sizeof value) - 1;
   memcpy(out->at + size, &value, sizeof value);
 }
 
-reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_print *out) {
+reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_text *out) {
   put_number(out, option);
   put_text(out, call->directory);
   put_number(out, call->leaves.all.n);

@@ -3,7 +3,6 @@
 #define RS_STATE_CHECKPOINT_H
 
 #include "file/ground/names.h"
-#include "file/ground/print.h"
 #include "state/leaves.h"
 
 /* A path of a state that is saved, in the view of all ranks. Some ranks may lack it (paths.c). */
@@ -37,11 +36,11 @@ reshard_status rs_exchange_leaves(reshard_sharder sharder, rs_state_leaves *leav
 /* --- state.json: {"version": 1, "leaves": {path: value}} (json.c) ------------------------------------------------ */
 
 #define RS_STATE_JSON "state.json"
-void rs_state_json_begin(rs_print *text);
-/* Appends the value of a leaf that is no tensor and has no children; and with its path. */
-void rs_state_json_value(rs_print *text, reshard_tree leaf);
-void rs_state_json_add(rs_print *text, const rs_state_leaf *leaf);
-void rs_state_json_end(rs_print *text);
+/* Appends the value of a leaf that is no tensor and has no children; and with its path, to a text that begins all zero
+ * and grows. */
+void rs_state_json_value(rs_text *text, reshard_tree leaf);
+void rs_state_json_add(rs_json *json, const rs_state_leaf *leaf);
+void rs_state_json_end(rs_json *json);
 
 /* Leaves that were stored, by path. */
 typedef struct rs_stored_leaves {

@@ -93,8 +93,8 @@ static reshard_status read_path(shard_exchange *x, int64_t r, const char **first
   }
   if (length == *nfirst && memcmp(path, *first, (size_t)length) == 0)
     return RESHARD_SUCCESS;
-  rs_text_add(&(rs_text){copy[0], RS_QUOTE, 0}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
-  rs_text_add(&(rs_text){copy[1], RS_QUOTE, 0}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
+  rs_text_add(&(rs_text){.at = copy[0], .size = RS_QUOTE}, "%.*s", (int)rs_min(*nfirst, RS_QUOTE), *first);
+  rs_text_add(&(rs_text){.at = copy[1], .size = RS_QUOTE}, "%.*s", (int)rs_min(length, RS_QUOTE), path);
   return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld differ in the paths of nested tensors: '%s' and '%s'",
                   global_rank(x, 0), global_rank(x, r), rs_quote(a, sizeof a, copy[0]), rs_quote(b, sizeof b, copy[1]));
 }
@@ -105,7 +105,7 @@ static reshard_status compare_heads(const shard_exchange *x, int64_t i, int64_t 
   char text[2][RS_SHAPE_TEXT + 64], shape[RS_SHAPE_TEXT];
   for (int k = 0; k < 2; k++) {
     const reshard_properties *p = &heads[k]->properties;
-    rs_text out = {text[k], sizeof text[k], 0};
+    rs_text out = {.at = text[k], .size = sizeof text[k]};
     rs_text_add(&out, "%s of shape %s", reshard_dtype_string(p->dtype),
                 rs_shape_text(shape, heads[k]->ndim, heads[k]->shape));
     if (heads[0]->n > 0 && heads[1]->n > 0)
@@ -159,8 +159,7 @@ static reshard_status read_tensors(shard_exchange *x, const rs_strings *strings)
   for (int64_t i = 0; i < x->n; i++) {
     rs_exchanged_tensor *m = &x->all[i];
     reshard_status status = read_tensor(x, m);
-    if (status == RESHARD_SUCCESS)
-      status = rs_shard_list_build(&m->flat, true, x->sharder, &m->made);
+    RS_THEN(status, rs_shard_list_build(&m->flat, true, x->sharder, &m->made));
     if (status != RESHARD_SUCCESS)
       return rs_path_error(m->path, status);
   }
@@ -182,8 +181,7 @@ reshard_status rs_exchange_shards(reshard_sharder sharder, reshard_status status
   rs_strings *strings = NULL;
   char *string = NULL;
   int64_t size = 0;
-  if (status == RESHARD_SUCCESS)
-    status = pack_tensors(&x, &string, &size);
+  RS_THEN(status, pack_tensors(&x, &string, &size));
   RS_TRY_GOTO(status, rs_comm_gather_bytes(sharder->comm, status, string, size, &strings), done);
   status = rs_agree(sharder->comm, read_tensors(&x, strings));
 done:
@@ -228,19 +226,16 @@ static reshard_status replace_leaf(void *user, const char *path, reshard_tree le
 reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder sharder, reshard_tree state,
                                                             reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
-  if (sharder == NULL)
-    return rs_error_null(call, "sharder");
+  RS_TRY(RS_GIVEN(call, sharder));
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (state == NULL || flat == NULL)
     status = rs_error_null(call, state == NULL ? "state" : "flat");
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_map(state, list_leaf, &f, &same);
+  RS_THEN(status, reshard_tree_map(state, list_leaf, &f, &same));
   reshard_tree_release(same);
   status = rs_exchange_shards(sharder, status, f.all.n, f.all.at);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made));
+  RS_THEN(status, rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made)));
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else

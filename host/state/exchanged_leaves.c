@@ -4,7 +4,6 @@
 #include "metadata/metadata.h"
 #include "state/checkpoint.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 void rs_exchanged_leaves_free(rs_exchanged_leaves *exchanged) {

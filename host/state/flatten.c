@@ -4,7 +4,6 @@
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Chooses shards, in their order, that have each box once: mine first where `prefer`, else the first one. Empty boxes
  * all stay. chosen: [shards]. */
@@ -90,8 +89,7 @@ done:
 reshard_status rs_nested_flatten(const rs_nested *nested, const char *path, reshard_sharded_tensor *tensor) {
   rs_shard_list flat;
   reshard_status status = rs_shard_list_nested(nested, &flat);
-  if (status == RESHARD_SUCCESS)
-    status = rs_shard_list_build(&flat, false, nested->sharder, tensor);
+  RS_THEN(status, rs_shard_list_build(&flat, false, nested->sharder, tensor));
   return status == RESHARD_SUCCESS ? status : rs_path_error(path, status);
 }
 
@@ -106,7 +104,6 @@ static reshard_status flatten_leaf(void *user, const char *path, reshard_tree le
 }
 
 reshard_status reshard_state_flatten_sharded_tensors(reshard_tree state, reshard_tree *flat) {
-  if (state == NULL || flat == NULL)
-    return rs_error_null("reshard_state_flatten_sharded_tensors", state == NULL ? "state" : "flat");
+  RS_TRY(RS_GIVEN("reshard_state_flatten_sharded_tensors", state, flat));
   return reshard_tree_map(state, flatten_leaf, NULL, flat);
 }

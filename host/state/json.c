@@ -24,14 +24,14 @@ void rs_stored_leaves_free(rs_stored_leaves *l) {
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static void add_base64(rs_print *text, const unsigned char *at, size_t n) {
+static void add_base64(rs_text *text, const unsigned char *at, size_t n) {
   char group[4];
   for (; n >= 3; at += 3, n -= 3) {
     group[0] = digits[at[0] >> 2];
     group[1] = digits[(at[0] & 3) << 4 | at[1] >> 4];
     group[2] = digits[(at[1] & 15) << 2 | at[2] >> 6];
     group[3] = digits[at[2] & 63];
-    rs_print_bytes(text, group, 4);
+    rs_text_bytes(text, group, 4);
   }
   if (n == 0)
     return;
@@ -40,44 +40,45 @@ static void add_base64(rs_print *text, const unsigned char *at, size_t n) {
   group[1] = digits[(at[0] & 3) << 4 | second >> 4];
   group[2] = n > 1 ? digits[(second & 15) << 2] : '=';
   group[3] = '=';
-  rs_print_bytes(text, group, 4);
+  rs_text_bytes(text, group, 4);
 }
 
 /* Numbers that JSON lacks are objects. */
-static void add_float(rs_print *text, double value) {
+static void add_float(rs_text *text, double value) {
   char number[RS_FLOAT_TEXT];
-  rs_print_text(text, isfinite(value) ? "" : "{\"float\": \"");
-  rs_print_text(text, rs_float_text(number, value));
-  rs_print_text(text, isfinite(value) ? "" : "\"}");
+  rs_text_add(text, isfinite(value) ? "%s" : "{\"float\": \"%s\"}", rs_float_text(number, value));
 }
 
-void rs_state_json_begin(rs_print *text) { rs_print_text(text, "{\"version\": 1, \"leaves\": {"); }
-
-void rs_state_json_end(rs_print *text) { rs_print_text(text, "\n}}\n"); }
-
-void rs_state_json_value(rs_print *text, reshard_tree leaf) {
+void rs_state_json_value(rs_text *text, reshard_tree leaf) {
   switch (leaf->kind) {
   case RESHARD_TREE_BYTES:
-    rs_print_text(text, "{\"bytes\": \"");
+    rs_text_string(text, "{\"bytes\": \"");
     add_base64(text, (const unsigned char *)leaf->bytes, leaf->size);
-    rs_print_text(text, "\"}");
+    rs_text_string(text, "\"}");
     break;
-  case RESHARD_TREE_INT: rs_print_number(text, leaf->integer); break;
+  case RESHARD_TREE_INT: rs_text_number(text, leaf->integer); break;
   case RESHARD_TREE_FLOAT: add_float(text, leaf->real); break;
-  case RESHARD_TREE_BOOL: rs_print_text(text, leaf->integer != 0 ? "true" : "false"); break;
-  default: rs_print_text(text, "null");
+  case RESHARD_TREE_BOOL: rs_text_string(text, leaf->integer != 0 ? "true" : "false"); break;
+  default: rs_text_string(text, "null");
   }
 }
 
-void rs_state_json_add(rs_print *text, const rs_state_leaf *leaf) {
-  rs_print_text(text, text->at[text->n - 1] == '{' ? "\n  " : ",\n  ");
-  rs_print_string(text, leaf->path, false);
-  rs_print_text(text, ": ");
+void rs_state_json_add(rs_json *j, const rs_state_leaf *leaf) {
+  if (j->text.length == 0) {
+    *j = (rs_json){.text.grows = true, .spaced = true};
+    rs_json_open(j, NULL, '{');
+    rs_json_int(j, "version", 1);
+    rs_json_open(j, "leaves", '{');
+  }
+  rs_json_line(j, 2);
+  rs_json_key(j, leaf->path);
   if (leaf->remote != NULL)
-    rs_print_text(text, leaf->remote->value);
+    rs_text_string(&j->text, leaf->remote->value);
   else
-    rs_state_json_value(text, leaf->node);
+    rs_state_json_value(&j->text, leaf->node);
 }
+
+void rs_state_json_end(rs_json *j) { rs_text_string(&j->text, "\n}}\n"); }
 
 #ifdef RS_HAVE_JANSSON
 
@@ -170,8 +171,7 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
   RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
   free(text);
-  if (status == RESHARD_SUCCESS)
-    status = read_leaves(where, root, leaves);
+  RS_THEN(status, read_leaves(where, root, leaves));
   json_decref(root);
   return status;
 }

@@ -1,7 +1,8 @@
 /* A rank's leaves by name, and their memory. */
 #include "state/leaves.h"
-#include "file/move/memory.h"
 
+#include "base/text.h"
+#include "file/move/move.h"
 #include "metadata/metadata.h"
 #include "state/state.h"
 #include "tree/walk.h"

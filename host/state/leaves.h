@@ -2,8 +2,8 @@
 #ifndef RS_STATE_LEAVES_H
 #define RS_STATE_LEAVES_H
 
+#include "base/json.h"
 #include "file/ground/names.h"
-#include "file/ground/print.h"
 #include "file/move/store.h"
 #include "state/nested.h"
 
@@ -113,7 +113,7 @@ typedef struct rs_state_call {
 reshard_status rs_state_calls_check(const char *does, const char *way, int64_t n, rs_state_call *const *calls);
 /* A call as bytes for other processes, with a number that they compare. An unpacked call borrows the bytes; its leaves
  * are to be freed, also after an error. */
-reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_print *bytes);
+reshard_status rs_state_call_pack(const rs_state_call *call, int64_t option, rs_text *bytes);
 reshard_status rs_state_call_unpack(const char *bytes, int64_t size, rs_state_call *call, int64_t *option);
 /* Threads that one rank has; threads 0: its share of the cores. */
 int rs_rank_threads(reshard_comm comm, int threads);

@@ -6,7 +6,6 @@
  * Ranks that are processes each open the checkpoint, and compare what they have opened. */
 #include "base/text.h"
 #include "comm/gather.h"
-#include "file/move/memory.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
 #include "state/checkpoint.h"
@@ -60,10 +59,8 @@ static reshard_status open_threads(int64_t n, void **all) {
   RS_TRY(rs_state_calls_check("loads", "from", n, (rs_state_call *const *)all));
   RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
   reshard_status status = reshard_checkpoint_open(directory, &l->stored.checkpoint);
-  if (status == RESHARD_SUCCESS)
-    status = rs_state_json_read(directory, &l->stored.leaves);
-  if (status == RESHARD_SUCCESS)
-    status = rs_checkpoint_in_place(l->stored.checkpoint, directory);
+  RS_THEN(status, rs_state_json_read(directory, &l->stored.leaves));
+  RS_THEN(status, rs_checkpoint_in_place(l->stored.checkpoint, directory));
   if (status != RESHARD_SUCCESS) {
     free_checkpoint(l);
     return status;
@@ -121,8 +118,7 @@ static reshard_status open_processes(load_call *c) {
   char quoted[RS_QUOTE];
   RS_TRY(compare_names(c));
   reshard_status status = open_threads(1, &mine);
-  if (status == RESHARD_SUCCESS)
-    status = list_unexpected(c);
+  RS_THEN(status, list_unexpected(c));
   if (status == RESHARD_SUCCESS) {
     version[0] = version_of(c->shared);
     version[1] = c->any_unexpected;
@@ -154,10 +150,9 @@ static reshard_status add_tensor(const load_call *c, const rs_state_leaf *leaf, 
     RS_TRY(reshard_layout_create_single(rs_state_leaf_ndim(leaf), rs_state_leaf_shape(leaf), 1, rank, &layout));
   }
   reshard_status status = rs_state_leaf_add(leaf, layout, rank, mine);
-  if (status == RESHARD_SUCCESS)
-    status = rs_rank_regions(&c->shared->stored.checkpoint->store,
-                             rs_state_checkpoint_tensor(&c->shared->stored, leaf->path), mine, mine->tensors.n - 1,
-                             rank, regions);
+  RS_THEN(status, rs_rank_regions(&c->shared->stored.checkpoint->store,
+                                  rs_state_checkpoint_tensor(&c->shared->stored, leaf->path), mine, mine->tensors.n - 1,
+                                  rank, regions));
   reshard_layout_release(layout);
   return status;
 }
@@ -285,14 +280,13 @@ static reshard_status read_together(int64_t n, void **all) {
   for (int64_t i = 0; i < c[0]->base.leaves.all.n && status == RESHARD_SUCCESS; i++)
     if (rs_state_leaf_is_tensor(&c[0]->base.leaves.all.at[i]))
       status = add_ranks(n, c, i, &w);
-  if (status == RESHARD_SUCCESS)
-    status = rs_store_move_run(&(rs_store_move){.src = &c[0]->shared->stored.checkpoint->store,
-                                                .dst = &w.mine,
-                                                .nregions = w.regions.n,
-                                                .regions = w.regions.at,
-                                                .threads = (int)rs_min(4096, n * c[0]->options.threads),
-                                                .only_rank = -1,
-                                                .read_bytes = &read_bytes});
+  RS_THEN(status, rs_store_move_run(&(rs_store_move){.src = &c[0]->shared->stored.checkpoint->store,
+                                                     .dst = &w.mine,
+                                                     .nregions = w.regions.n,
+                                                     .regions = w.regions.at,
+                                                     .threads = (int)rs_min(4096, n * c[0]->options.threads),
+                                                     .only_rank = -1,
+                                                     .read_bytes = &read_bytes}));
   free_reads(&w);
   for (int64_t r = 0; r < n; r++)
     bytes += c[r]->report.bytes;
@@ -349,8 +343,7 @@ static reshard_status check_processes(load_call *c) {
   if (!c->any_unexpected)
     return rs_agree(c->base.comm, status);
   int64_t names = rs_state_checkpoint_names(&c->shared->stored);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc((void *)&unexpected, c->base.comm->size, sizeof *unexpected);
+  RS_THEN(status, rs_alloc((void *)&unexpected, c->base.comm->size, sizeof *unexpected));
   status = rs_comm_gather_bytes(c->base.comm, status, c->unexpected, names, &strings);
   if (status == RESHARD_SUCCESS) {
     for (int64_t r = 0; r < strings->n; r++)
@@ -368,10 +361,8 @@ static reshard_status load_tensors(load_call *c) {
   reshard_status status = rs_one_process(comm) ? check_threads(c) : check_processes(c);
   double opened = rs_seconds();
   c->report.open_seconds += opened - start;
-  if (status == RESHARD_SUCCESS)
-    status = comm->ops->together(comm, read_together, c);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(comm, read_local(c));
+  RS_THEN(status, comm->ops->together(comm, read_together, c));
+  RS_THEN(status, rs_agree(comm, read_local(c)));
   c->report.read_seconds = rs_seconds() - opened;
   return status;
 }
@@ -379,12 +370,9 @@ static reshard_status load_tensors(load_call *c) {
 static reshard_status prepare_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                    const reshard_state_load_options *options, load_call *c) {
   const reshard_state_load_options none = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT};
-  if (state == NULL || directory == NULL)
-    return rs_error_null(call, state == NULL ? "state" : "directory");
+  RS_TRY(RS_GIVEN(call, state, directory));
   c->options = options != NULL ? *options : none;
-  if (c->options.size != sizeof c->options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_load_options has %zu",
-                    c->options.size, sizeof c->options);
+  RS_TRY(RS_SIZED(reshard_state_load_options, &c->options));
   if (c->options.threads < 0 || c->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, c->options.threads);
   RS_TRY(rs_state_leaves_list(NULL, state, &c->base.leaves));
@@ -394,8 +382,7 @@ static reshard_status prepare_load(reshard_sharder sharder, reshard_tree state, 
 
 reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_load_options *options, reshard_state_load_report *report) {
-  if (sharder == NULL)
-    return rs_error_null(call, "sharder");
+  RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
@@ -403,8 +390,7 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   c.base.text = reshard_last_error();
   reshard_status status = rs_one_process(comm) ? comm->ops->together(comm, open_threads, &c) : open_processes(&c);
   c.report.open_seconds = rs_seconds() - start;
-  if (status == RESHARD_SUCCESS)
-    status = load_tensors(&c);
+  RS_THEN(status, load_tensors(&c));
   if (status == RESHARD_SUCCESS) {
     replace_leaves(&c);
     if (report != NULL)

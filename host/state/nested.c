@@ -62,7 +62,7 @@ static reshard_shard clear_unused_dims(int ndim, const reshard_shard *shard) {
 
 static const char *shard_text(char text[RS_BOX_TEXT + RS_PLACEMENT_TEXT], int ndim, const reshard_shard *s) {
   char box[RS_BOX_TEXT], placement[RS_PLACEMENT_TEXT];
-  rs_text_add(&(rs_text){text, RS_BOX_TEXT + RS_PLACEMENT_TEXT, 0}, "%s on %s",
+  rs_text_add(&(rs_text){.at = text, .size = RS_BOX_TEXT + RS_PLACEMENT_TEXT}, "%s on %s",
               rs_box_text(box, ndim, s->box.offset, s->box.extent), rs_placement_text(placement, &s->placement));
   return text;
 }
@@ -105,8 +105,7 @@ static reshard_status match_shards(const rs_nested *nested, const reshard_shard 
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0, number; i < outer->n && status == RESHARD_SUCCESS; i++)
     status = rs_names_put(&entries, &outer->shards[i], sizeof *outer->shards, &number);
-  if (status == RESHARD_SUCCESS)
-    status = match_local(nested, &entries, shards);
+  RS_THEN(status, match_local(nested, &entries, shards));
   rs_names_free(&entries);
   return status;
 }
@@ -142,8 +141,7 @@ static reshard_status fill_nested(rs_nested *nested, const reshard_shard *shards
 reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata outer, int64_t n,
                                     const reshard_shard *shards, const reshard_tree *inner, reshard_tree *leaf) {
   static const char call[] = "reshard_state_nested";
-  if (sharder == NULL || outer == NULL)
-    return rs_error_null(call, sharder == NULL ? "sharder" : "outer");
+  RS_TRY(RS_GIVEN(call, sharder, outer));
   if (n < 0 || (n > 0 && (shards == NULL || inner == NULL)))
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld shards, %s", call, (long long)n,
                     n < 0            ? "0 is the least"
@@ -156,8 +154,7 @@ reshard_status reshard_state_nested(reshard_sharder sharder, reshard_metadata ou
   nested->sharder = sharder;
   nested->outer = reshard_metadata_retain(outer);
   reshard_status status = fill_nested(nested, shards, n, inner);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_opaque(&rs_nested_type, nested, leaf);
+  RS_THEN(status, reshard_tree_opaque(&rs_nested_type, nested, leaf));
   if (status != RESHARD_SUCCESS)
     rs_nested_release(nested);
   return status;

@@ -5,7 +5,6 @@
 #include "metadata/metadata.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct level {
   const rs_nested *nested;

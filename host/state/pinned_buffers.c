@@ -120,8 +120,7 @@ static reshard_status copy_strided(const rs_pinned_buffers *b, reshard_tensor ar
       rs_copies_add(&copies, out ? data : dense->memory, out ? dense->memory : data, (int32_t)width, info->ndim, axes);
   if (status == RESHARD_SUCCESS && !out)
     status = device->memory->memcpy(device, dense->memory, host, (size_t)step, b->stream);
-  if (status == RESHARD_SUCCESS)
-    status = rs_device_run_once(b->device, &copies, copies.bytes, b->stream);
+  RS_THEN(status, rs_device_run_once(b->device, &copies, copies.bytes, b->stream));
   if (status == RESHARD_SUCCESS && out)
     status = device->memory->memcpy(device, host, dense->memory, (size_t)step, b->stream);
   rs_copies_free(&copies);

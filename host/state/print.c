@@ -27,13 +27,13 @@ static void print_sharded(rs_text *out, reshard_sharded_tensor tensor) {
 }
 
 void rs_sharded_print(const void *value, char *text, size_t size) {
-  print_sharded(&(rs_text){text, size, 0}, (reshard_sharded_tensor)value);
+  print_sharded(&(rs_text){.at = text, .size = size}, (reshard_sharded_tensor)value);
 }
 
 void rs_dtensor_print(const void *value, char *text, size_t size) {
   const struct reshard_dtensor_s *tensor = value;
   reshard_layout layout = tensor->local.layout;
-  print_tensor(&(rs_text){text, size, 0}, &tensor->properties, layout->ndim, layout->shape, layout);
+  print_tensor(&(rs_text){.at = text, .size = size}, &tensor->properties, layout->ndim, layout->shape, layout);
 }
 
 /* Prints the outer tensor, then this rank's inner ones, as deep as they go. */
@@ -55,4 +55,6 @@ static void print_nested(rs_text *out, const rs_nested *nested) {
   }
 }
 
-void rs_nested_print(const void *value, char *text, size_t size) { print_nested(&(rs_text){text, size, 0}, value); }
+void rs_nested_print(const void *value, char *text, size_t size) {
+  print_nested(&(rs_text){.at = text, .size = size}, value);
+}

@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "comm/gather.h"
 #include "file/ground/file.h"
-#include "file/move/memory.h"
 #include "file/move/move.h"
 #include "file/write/writer.h"
 #include "state/checkpoint.h"
@@ -62,7 +61,7 @@ typedef struct contents {
   rs_state_paths paths;
   rs_exchanged_leaves exchanged;         /* those whose shards the ranks still have to exchange */
   RS_VEC(reshard_writer_tensor) tensors; /* with a reference of the layout */
-  rs_print leaves;
+  rs_json leaves;
 } contents;
 
 /* exchanged_before: exchanged tensors before it. */
@@ -89,11 +88,8 @@ static reshard_status list_contents(contents *m) {
       RS_TRY(add_tensor(m, p, &exchanged_before));
       continue;
     }
-    if (m->leaves.n == 0)
-      rs_state_json_begin(&m->leaves);
-    if (m->leaves.status == RESHARD_SUCCESS)
-      rs_state_json_add(&m->leaves, p->leaf);
-    RS_TRY(m->leaves.status);
+    rs_state_json_add(&m->leaves, p->leaf);
+    RS_TRY(m->leaves.text.status);
   }
   return RESHARD_SUCCESS;
 }
@@ -103,9 +99,9 @@ static reshard_status create_writer(contents *m, shared_writer *s) {
   const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1};
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
-  if (m->leaves.n > 0) {
+  if (m->leaves.text.length > 0) {
     rs_state_json_end(&m->leaves);
-    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves));
+    RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves.text));
   }
   rs_writer_get_report(s->writer, &written);
   s->report.tensors = m->tensors.n;
@@ -141,7 +137,7 @@ static void contents_free(contents *m) {
   for (int64_t i = 0; i < m->tensors.n; i++)
     reshard_layout_release(m->tensors.at[i].layout);
   free(m->tensors.at);
-  free(m->leaves.at);
+  free(m->leaves.text.at);
   rs_state_paths_free(&m->paths);
   rs_exchanged_leaves_free(&m->exchanged);
 }
@@ -274,16 +270,14 @@ static reshard_status create_files(save_call *c, contents *m) {
 }
 
 static reshard_status begin_processes(save_call *c) {
-  rs_print remote = {0};
+  rs_text remote = {.grows = true};
   rs_strings *strings = NULL;
   remote_calls h = {0};
   contents m = {0};
   reshard_status status = c->base.status;
-  if (status == RESHARD_SUCCESS)
-    status = rs_state_call_pack(&c->base, c->options.force, &remote);
-  if (status == RESHARD_SUCCESS)
-    status = new_writer(1, rs_seconds(), &c->shared);
-  status = rs_comm_gather_bytes(c->base.comm, status, remote.at, remote.n, &strings);
+  RS_THEN(status, rs_state_call_pack(&c->base, c->options.force, &remote));
+  RS_THEN(status, new_writer(1, rs_seconds(), &c->shared));
+  status = rs_comm_gather_bytes(c->base.comm, status, remote.at, (int64_t)remote.length, &strings);
   free(remote.at);
   RS_TRY(status);
   status = read_calls(c, strings, &h);
@@ -291,8 +285,7 @@ static reshard_status begin_processes(save_call *c) {
     status = compare_processes(c, &h, &m);
   else
     status = agree_on_own_error(c->base.comm, status);
-  if (status == RESHARD_SUCCESS)
-    status = create_files(c, &m);
+  RS_THEN(status, create_files(c, &m));
   contents_free(&m);
   remote_calls_free(&h);
   rs_strings_release(strings);
@@ -316,8 +309,7 @@ static reshard_status write_batch(const save_call *c, int64_t batch) {
     if (leaf == NULL || leaf->batch != batch || rs_layout_arrays(layout, rank) == 0)
       continue;
     status = rs_state_leaf_add(leaf, layout, rank, &mine);
-    if (status == RESHARD_SUCCESS)
-      status = rs_rank_regions(&mine, mine.tensors.n - 1, files, i, rank, &regions);
+    RS_THEN(status, rs_rank_regions(&mine, mine.tensors.n - 1, files, i, rank, &regions));
   }
   if (status == RESHARD_SUCCESS && regions.n > 0)
     status = rs_store_move_run(&(rs_store_move){.src = &mine,
@@ -382,12 +374,9 @@ static reshard_status end_processes(save_call *c) {
 static reshard_status prepare_save(reshard_tree state, const char *directory, const reshard_state_save_options *options,
                                    save_call *c) {
   const reshard_state_save_options none = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT};
-  if (state == NULL || directory == NULL)
-    return rs_error_null(call, state == NULL ? "state" : "directory");
+  RS_TRY(RS_GIVEN(call, state, directory));
   c->options = options != NULL ? *options : none;
-  if (c->options.size != sizeof c->options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_state_save_options has %zu",
-                    c->options.size, sizeof c->options);
+  RS_TRY(RS_SIZED(reshard_state_save_options, &c->options));
   if (c->options.threads < 0 || c->options.threads > 4096)
     return rs_error(RESHARD_ERROR_INVALID, "%s: %d threads, 4096 are the most", call, c->options.threads);
   RS_TRY(rs_state_leaves_list(c->base.comm, state, &c->base.leaves));
@@ -397,8 +386,7 @@ static reshard_status prepare_save(reshard_tree state, const char *directory, co
 
 reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, const char *directory,
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
-  if (sharder == NULL)
-    return rs_error_null(call, "sharder");
+  RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
   c.base.status = prepare_save(state, directory, options, &c);

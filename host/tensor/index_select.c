@@ -5,7 +5,7 @@
  * in the caller's memory. */
 #include "device/cpu/cpu.h"
 #include "device/memory/staging.h"
-#include "exec/overlap.h"
+#include "exec/arrays.h"
 #include "tensor/tensor.h"
 
 #include <string.h>

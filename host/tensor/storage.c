@@ -56,7 +56,7 @@ rs_storage *rs_storage_retain(rs_storage *s) {
 }
 
 void rs_storage_release(rs_storage *s) {
-  if (s == NULL || atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(s))
     return;
   if (s->pool != NULL)
     rs_storage_pool_drop(s->pool, s->block);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* --- What follows from a shape and strides ----------------------------------------------------------------------- */
+/* --- Consequences of a shape and strides ------------------------------------------------------------------------- */
 
 /* Two elements may share memory. Sufficient, and exact for slices and transpositions: by ascending stride, each stride
  * has to step over all that the dims so far span. */
@@ -177,14 +177,10 @@ void reshard_tensor_set_pin_memory(reshard_tensor tensor, int pin_memory) {
     tensor->info.pin_memory = pin_memory != 0;
 }
 
-reshard_tensor reshard_tensor_retain(reshard_tensor tensor) {
-  if (tensor != NULL)
-    atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
-  return tensor;
-}
+reshard_tensor reshard_tensor_retain(reshard_tensor tensor) { return RS_RETAIN(tensor); }
 
 void reshard_tensor_release(reshard_tensor tensor) {
-  if (tensor == NULL || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(tensor))
     return;
   rs_storage_release(tensor->storage);
   free(tensor);

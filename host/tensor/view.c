@@ -12,8 +12,7 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   size_t reach;
   int64_t end = 0;
   char shape_text[RS_SHAPE_TEXT], strides_text[RS_SHAPE_TEXT];
-  if (view == NULL)
-    return rs_error_null(call, "view");
+  RS_TRY(RS_GIVEN(call, view));
   RS_TRY(rs_tensor_describe(call, t->info.dtype, ndim, shape, strides, &info, &reach));
   if (offset < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: offset %lld is negative", call, (long long)offset);

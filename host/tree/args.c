@@ -77,10 +77,8 @@ reshard_status reshard_tree_pack_kwargs(reshard_tree args, reshard_tree kwargs, 
     return rs_error_null(call, "an output");
   RS_TRY(check_names(call, kwargs));
   reshard_status status = reshard_tree_tuple(&all);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_tuple(&keys);
-  if (status == RESHARD_SUCCESS)
-    status = pack_values(args, kwargs, all, keys);
+  RS_THEN(status, reshard_tree_tuple(&keys));
+  RS_THEN(status, pack_values(args, kwargs, all, keys));
   return return_trees(status, all, keys, values, names);
 }
 
@@ -130,9 +128,7 @@ reshard_status reshard_tree_unpack_kwargs(reshard_tree values, reshard_tree name
     return rs_error(RESHARD_ERROR_INVALID, "%s: %lld names for %lld values", unpack_call,
                     (long long)reshard_tree_count(names), (long long)reshard_tree_count(values));
   reshard_status status = reshard_tree_tuple(&positional);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_dict(&named);
-  if (status == RESHARD_SUCCESS)
-    status = unpack_values(values, names, positional, named);
+  RS_THEN(status, reshard_tree_dict(&named));
+  RS_THEN(status, unpack_values(values, names, positional, named));
   return return_trees(status, positional, named, args, kwargs);
 }

@@ -37,8 +37,7 @@ static reshard_status cast_tensor(void *user, const char *path, reshard_tensor t
 
 reshard_status reshard_tree_cast(reshard_tree tree, reshard_dtype to, reshard_device device, void *stream,
                                  reshard_tree *cast) {
-  if (tree == NULL || device == NULL || cast == NULL)
-    return rs_error_null("reshard_tree_cast", tree == NULL ? "tree" : device == NULL ? "device" : "cast");
+  RS_TRY(RS_GIVEN("reshard_tree_cast", tree, device, cast));
   if (!rs_cast_knows(to))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_tree_cast: to %s, which is no floating dtype with casts",
                     reshard_dtype_string(to));

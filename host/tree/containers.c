@@ -9,7 +9,7 @@
 /* --- Forms ---------------------------------------------------------------------------------------------------- */
 
 void rs_form_release(rs_tree_form *form) {
-  if (form == NULL || atomic_fetch_sub_explicit(&form->references, 1, memory_order_acq_rel) != 1)
+  if (!RS_DROP(form))
     return;
   for (int64_t i = 0; i < form->keys.all.n; i++)
     free((void *)form->keys.all.at[i].at);
@@ -116,8 +116,7 @@ static reshard_status new_container(const char *call, reshard_tree_kind kind, rs
 reshard_status reshard_tree_struct(const char *name, reshard_tree *tree) {
   static const char call[] = "reshard_tree_struct";
   rs_tree_form *form;
-  if (name == NULL)
-    return rs_error_null(call, "name");
+  RS_TRY(RS_GIVEN(call, name));
   RS_TRY(rs_form_new(NULL, &form));
   reshard_status status = rs_alloc_copy(&form->name, name, (int64_t)strlen(name) + 1, 1);
   if (status != RESHARD_SUCCESS) {
@@ -135,9 +134,7 @@ reshard_status rs_node_like(reshard_tree container, reshard_tree *output) {
     reshard_tree_release(made);
     return status;
   }
-  made->form = rs_node_keyed(container) ? container->form : NULL;
-  if (made->form != NULL)
-    atomic_fetch_add_explicit(&made->form->references, 1, memory_order_relaxed);
+  made->form = rs_node_keyed(container) ? RS_RETAIN(container->form) : NULL;
   *output = made;
   return RESHARD_SUCCESS;
 }

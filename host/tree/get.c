@@ -113,8 +113,7 @@ reshard_status reshard_tree_get_opaque(reshard_tree tree, const reshard_tree_typ
   static const char call[] = "reshard_tree_get_opaque";
   char text[RS_NODE_TEXT], wanted[RS_QUOTE];
   RS_TRY(check_output(call, tree, value));
-  if (type == NULL)
-    return rs_error_null(call, "type");
+  RS_TRY(RS_GIVEN(call, type));
   if (tree->kind != RESHARD_TREE_OPAQUE || tree->type != type)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a %s", call, rs_node_text(text, tree),
                     rs_quote(wanted, sizeof wanted, type->name));

@@ -236,8 +236,7 @@ reshard_status reshard_tree_flatten(reshard_tree tree, const reshard_tree_leaves
     return rs_error_null("reshard_tree_flatten", tree == NULL ? "tree" : "the output");
   reshard_status status = rs_tree_map(tree, list_leaf, &f, true, &same);
   reshard_tree_release(same);
-  if (status == RESHARD_SUCCESS)
-    status = make_leaf_list(&f, leaves);
+  RS_THEN(status, make_leaf_list(&f, leaves));
   free(f.begins.at);
   if (status != RESHARD_SUCCESS) {
     for (int64_t i = 0; i < f.leaves.n; i++)

@@ -28,7 +28,7 @@ reshard_status rs_tensor_where(const char *call, reshard_tensor tensor, reshard_
                   rs_device_text(wanted, device->device->type, device->device->index));
 }
 
-/* --- What is to be moved --------------------------------------------------------------------------------- */
+/* --- Tensors to be moved --------------------------------------------------------------------------------- */
 
 /* Finds the streams and the events of the GPU that copies. */
 static reshard_status open_gpu(rs_move *m, reshard_device gpu) {
@@ -143,9 +143,7 @@ static reshard_status move_tensor(void *user, const char *path, reshard_tensor s
 static reshard_status read_options(rs_move *m, const reshard_move_options *options) {
   if (options == NULL)
     return RESHARD_SUCCESS;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_move_options has %zu", options->size,
-                    sizeof *options);
+  RS_TRY(RS_SIZED(reshard_move_options, options));
   m->same_stream = options->same_stream != 0;
   m->sources_ready = options->sources_ready != 0;
   return RESHARD_SUCCESS;
@@ -168,8 +166,7 @@ static void move_free(rs_move *m) {
 reshard_status reshard_tree_to(reshard_tree tree, reshard_device device, void *stream,
                                const reshard_move_options *options, reshard_tree *moved) {
   rs_move m = {.call = "reshard_tree_to", .to = device, .stream = stream};
-  if (tree == NULL || device == NULL || moved == NULL)
-    return rs_error_null("reshard_tree_to", tree == NULL ? "tree" : device == NULL ? "device" : "moved");
+  RS_TRY(RS_GIVEN("reshard_tree_to", tree, device, moved));
   RS_TRY(read_options(&m, options));
   reshard_tree made;
   reshard_status status = rs_tree_map_tensors(tree, move_tensor, &m, false, &made);

@@ -22,8 +22,7 @@ reshard_status reshard_tree_to_kwargs(reshard_tree args, reshard_tree kwargs, re
                                       reshard_tree *kwargs_list) {
   reshard_tree positional = NULL, named = NULL, both = NULL, moved = NULL, lists[2] = {NULL, NULL};
   reshard_status status;
-  if (args_list == NULL || kwargs_list == NULL)
-    return rs_error_null("reshard_tree_to_kwargs", args_list == NULL ? "args_list" : "kwargs_list");
+  RS_TRY(RS_GIVEN("reshard_tree_to_kwargs", args_list, kwargs_list));
   RS_TRY(rs_tree_check_arguments("reshard_tree_to_kwargs", args, kwargs));
   bool some = reshard_tree_count(args) > 0 || reshard_tree_count(kwargs) > 0;
   RS_TRY_GOTO(status, or_empty(args, reshard_tree_tuple, &positional), done);

@@ -96,8 +96,7 @@ reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree
   fork_point *last = NULL;
   reshard_tree at = NULL;
   char quoted[RS_QUOTE];
-  if (tree == NULL || path == NULL || found == NULL)
-    return rs_error_null("reshard_tree_at", tree == NULL ? "tree" : path == NULL ? "path" : "found");
+  RS_TRY(RS_GIVEN("reshard_tree_at", tree, path, found));
   if (*path == '\0') {
     *found = tree;
     return RESHARD_SUCCESS;

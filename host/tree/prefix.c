@@ -29,8 +29,7 @@ static reshard_status rename_all(reshard_tree dict, const char *old_prefix, cons
 reshard_status reshard_tree_replace_by_prefix(reshard_tree dict, const char *old_prefix, const char *new_prefix) {
   char quoted[RS_QUOTE], text[RS_NODE_TEXT];
   rs_tree_form *form;
-  if (dict == NULL || old_prefix == NULL || new_prefix == NULL)
-    return rs_error_null(call, dict == NULL ? "dict" : old_prefix == NULL ? "old_prefix" : "new_prefix");
+  RS_TRY(RS_GIVEN(call, dict, old_prefix, new_prefix));
   if (dict->kind != RESHARD_TREE_DICT)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the tree is %s, not a dict", call, rs_node_text(text, dict));
   if (strcmp(old_prefix, new_prefix) == 0)

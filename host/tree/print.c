@@ -69,8 +69,7 @@ static void draw_numbers(rs_text *out, const char *name, const int64_t *numbers,
   if (numbers == NULL)
     return;
   rs_text_add(out, ", %s ", name);
-  for (int64_t i = 0; i < n; i++)
-    rs_text_add(out, i > 0 ? " %lld" : "%lld", (long long)numbers[i]);
+  rs_text_numbers(out, n, numbers, " ");
 }
 
 /* Draws short text in quotes, other bytes by their number. */
@@ -121,7 +120,7 @@ static void draw_node(rs_text *out, reshard_tree node) {
     rs_text_add(out, ", empty");
 }
 
-/* --- What is at several places -------------------------------------------------------------------------------- */
+/* --- Nodes at several places ---------------------------------------------------------------------------------- */
 
 /* The node is told from equal ones by its place; a number is not. */
 static bool has_identity(reshard_tree node) {
@@ -224,7 +223,7 @@ static reshard_status draw_all(drawing *d, reshard_tree tree) {
 reshard_status reshard_tree_print(reshard_tree tree, char *buffer, size_t size, size_t *needed) {
   if (tree == NULL || (buffer == NULL && size > 0))
     return rs_error_null("reshard_tree_print", tree == NULL ? "tree" : "the buffer");
-  rs_text out = {buffer, size, 0};
+  rs_text out = {.at = buffer, .size = size};
   drawing d = {.out = &out};
   reshard_status status = draw_all(&d, tree);
   drawing_free(&d);

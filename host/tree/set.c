@@ -105,8 +105,7 @@ reshard_status rs_set_merge(reshard_tree set) {
   for (int64_t i = 0; i < n; i++) {
     reshard_tree leaf = set->children.at[i];
     bool is_new = true;
-    if (status == RESHARD_SUCCESS)
-      status = add_leaf_name(form, leaf, &is_new);
+    RS_THEN(status, add_leaf_name(form, leaf, &is_new));
     if (is_new || status != RESHARD_SUCCESS)
       set->children.at[kept++] = leaf;
     else

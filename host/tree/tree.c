@@ -6,7 +6,6 @@
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 reshard_status rs_node_new(const char *call, reshard_tree_kind kind, reshard_tree *output) {
   if (output == NULL)
@@ -87,7 +86,7 @@ const char *rs_kind_text(reshard_tree_kind kind) {
 
 const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node) {
   char name[RS_NODE_TEXT - 4];
-  rs_text text = {buffer, RS_NODE_TEXT, 0};
+  rs_text text = {.at = buffer, .size = RS_NODE_TEXT};
   if (reshard_tree_get_kind(node) != RESHARD_TREE_OPAQUE)
     return rs_kind_text(reshard_tree_get_kind(node));
   rs_text_add(&text, "a %s", rs_quote(name, sizeof name, node->type->name));
@@ -96,7 +95,7 @@ const char *rs_node_text(char buffer[RS_NODE_TEXT], reshard_tree node) {
 
 reshard_status rs_path_error(const char *path, reshard_status status) {
   char why[768], quoted[RS_QUOTE];
-  rs_text_add(&(rs_text){why, sizeof why, 0}, "%s", reshard_last_error());
+  rs_text_add(&(rs_text){.at = why, .size = sizeof why}, "%s", reshard_last_error());
   return rs_error(status, "path '%s': %s", rs_quote(quoted, sizeof quoted, path), why);
 }
 
@@ -107,8 +106,7 @@ reshard_status reshard_tree_null(reshard_tree *tree) {
 }
 
 reshard_status reshard_tree_tensor(reshard_tensor tensor, reshard_tree *tree) {
-  if (tensor == NULL)
-    return rs_error_null("reshard_tree_tensor", "tensor");
+  RS_TRY(RS_GIVEN("reshard_tree_tensor", tensor));
   RS_TRY(rs_node_new("reshard_tree_tensor", RESHARD_TREE_TENSOR, tree));
   (*tree)->tensor = reshard_tensor_retain(tensor);
   return RESHARD_SUCCESS;
@@ -163,16 +161,7 @@ reshard_status reshard_tree_float(double value, reshard_tree *tree) {
 
 /* --- Lives ---------------------------------------------------------------------------------------------------- */
 
-reshard_tree reshard_tree_retain(reshard_tree tree) {
-  if (tree != NULL)
-    atomic_fetch_add_explicit(&tree->references, 1, memory_order_relaxed);
-  return tree;
-}
-
-/* Drops a reference; true: it was the last. */
-static bool drop_reference(reshard_tree node) {
-  return node != NULL && atomic_fetch_sub_explicit(&node->references, 1, memory_order_acq_rel) == 1;
-}
+reshard_tree reshard_tree_retain(reshard_tree tree) { return RS_RETAIN(tree); }
 
 static void free_leaf(reshard_tree leaf) {
   if (leaf->kind == RESHARD_TREE_TENSOR)
@@ -188,7 +177,7 @@ static void free_leaf(reshard_tree leaf) {
 static void free_container(reshard_tree node, reshard_tree *dead) {
   for (int64_t i = 0; i < node->children.n; i++) {
     reshard_tree child = node->children.at[i];
-    if (rs_node_shared(child) && !drop_reference(child)) /* the only reference needs no atomic change */
+    if (rs_node_shared(child) && !RS_DROP(child)) /* the only reference needs no atomic change */
       continue;
     if (!rs_node_is_container(child)) {
       free_leaf(child);
@@ -203,7 +192,7 @@ static void free_container(reshard_tree node, reshard_tree *dead) {
 }
 
 void reshard_tree_release(reshard_tree tree) {
-  if (!drop_reference(tree))
+  if (!RS_DROP(tree))
     return;
   if (!rs_node_is_container(tree)) {
     free_leaf(tree);
@@ -223,7 +212,7 @@ void *rs_node_release_value(reshard_tree node, const reshard_tree_type *type) {
     reshard_tree_release(node);
     return NULL;
   }
-  if (!drop_reference(node))
+  if (!RS_DROP(node))
     return NULL;
   free_node(node);
   return value;

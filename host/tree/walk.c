@@ -79,8 +79,7 @@ reshard_status rs_tree_walk(reshard_tree tree, rs_tree_visitor visit, void *user
   if (!rs_node_is_container(tree))
     return visit(user, "", NULL, 0, tree);
   reshard_status status = rs_walk_enter(&w, tree);
-  if (status == RESHARD_SUCCESS)
-    status = walk_on(&w, visit, user);
+  RS_THEN(status, walk_on(&w, visit, user));
   rs_walk_free(&w);
   return status;
 }
@@ -98,7 +97,6 @@ static reshard_status visit_leaf(void *user, const char *path, reshard_tree pare
 }
 
 reshard_status reshard_tree_visit(reshard_tree tree, reshard_tree_visitor visit, void *user) {
-  if (tree == NULL || visit == NULL)
-    return rs_error_null("reshard_tree_visit", tree == NULL ? "tree" : "visit");
+  RS_TRY(RS_GIVEN("reshard_tree_visit", tree, visit));
   return rs_tree_walk(tree, visit_leaf, &(visitor){visit, user});
 }

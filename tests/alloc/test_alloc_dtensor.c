@@ -248,7 +248,7 @@ static void test_sharded(void **state) {
   assert_int_equal(fault_live(), live);
 }
 
-/* --- What a known pair costs ------------------------------------------------------------------------------------- */
+/* --- Costs of a known pair --------------------------------------------------------------------------------------- */
 
 typedef struct pair {
   pthread_barrier_t barrier;

@@ -7,7 +7,7 @@
 
 #include "support/fault_local.h"
 
-#include "file/map/apply.h"
+#include "file/map/line.h"
 #include "support/fixtures/temporary.h"
 
 #include <stdio.h>

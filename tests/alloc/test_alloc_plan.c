@@ -8,6 +8,7 @@
 
 #include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/seeded_case.h"
 
 #include <stdlib.h>
@@ -149,7 +150,7 @@ static void test_all_kinds(void **state) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t seeds = test_scaled(150), made = 0;
+  int64_t seeds = test_scaled(150, 1), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
     seeded_case_make((uint64_t)seed, 0, &r);

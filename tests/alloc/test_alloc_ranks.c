@@ -10,6 +10,7 @@
 #include "bench/verify/case_binding.h"
 #include "support/fault_local.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/seeded_case.h"
 
 #include <pthread.h>
@@ -95,7 +96,7 @@ static bool untouched(const world *w) {
 }
 
 static bool right(const world *w, int generation) {
-  cli_text why = {0};
+  rs_text why = {0};
   bool all = true;
   for (int64_t r = 0; r < w->n && all; r++)
     all = case_binding_check(&w->c, &w->dst[w->binding][r], FILL_DESTINATION, generation, r, &why) &&
@@ -271,12 +272,12 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
 
 static void test_create(void **state) {
   (void)state;
-  each_world(each_create, test_scaled(60));
+  each_world(each_create, test_scaled(60, 1));
 }
 
 static void test_rebind(void **state) {
   (void)state;
-  each_world(each_rebind, test_scaled(24));
+  each_world(each_rebind, test_scaled(24, 1));
 }
 
 /* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but
@@ -319,7 +320,7 @@ static void assert_silent(world *w) {
 static void test_execute(void **state) {
   (void)state;
   int64_t limited = 0;
-  for (int64_t seed = 1; seed <= test_scaled(80); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(80, 1); seed++) {
     world w;
     open_world(&w, (uint64_t)seed, 1 + seed % RANKS);
     limited += w.c.options.workspace_limit > 0;
@@ -336,7 +337,7 @@ static void test_execute(void **state) {
     close_comms(&w);
     close_world(&w);
   }
-  assert_true(limited > 0 || test_scaled(80) < 10);
+  assert_true(limited > 0 || test_scaled(80, 1) < 10);
 }
 
 /* The same with so much data that the copy threads help, from rows to columns, to blocks, and transposed. */

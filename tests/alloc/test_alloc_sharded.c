@@ -9,6 +9,7 @@
 
 #include "bench/cli/util.h"
 #include "support/fault_collective.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,8 @@ static bool same(const void *user, int64_t r) {
 
 static void test_collective(void **state) {
   (void)state;
-  int64_t live = fault_live(), failed = 0, step = 8 / (test_scaled(8) < 8 ? test_scaled(8) : 8); /* 1 at full scale */
+  int64_t live = fault_live(), failed = 0,
+          step = 8 / (test_scaled(8, 1) < 8 ? test_scaled(8, 1) : 8); /* 1 at full scale */
   act a = {.from = layout_from_text("chunk(0)", 2, shape, RANKS),
            .to = layout_from_text("chunk(1;2,0,1)", 2, shape, RANKS),
            .single = layout_from_text("rank(1)", 2, shape, RANKS)};

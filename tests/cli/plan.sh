@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What plan says and draws: worlds, rules, models, large worlds, pictures.
+# Print-outs and pictures of plan: worlds, rules, models, large worlds, pictures.
 . "$(dirname "$0")/common.bash"
 rules=$SOURCE/bench/models/rules
 

@@ -6,7 +6,7 @@ shopt -s nullglob dotglob
 export LC_ALL=C ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}abort_on_error=0:exitcode=66"
 export TSAN_OPTIONS="${TSAN_OPTIONS:+$TSAN_OPTIONS:}exitcode=66"
 recorded=$SOURCE/tests/files/dcp
-# What instruments the program wraps the same calls and has to come first.
+# Instruments of the program wrap the same calls and have to come first.
 preload=$(ldd "$RESHARD" | sed -nE 's/.*=> (.*lib[at]san[^ ]*) .*/\1/p' | tr '\n' ' ')$FAULTS
 
 # Everything that counts is on a file system of its own speed where there is one.

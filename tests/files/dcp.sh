@@ -41,7 +41,7 @@ for file in "$recorded"/plain/*; do
   [ $((($(header_bytes "$ours") + 8) % 8)) = 0 ] || fault "$ours: the header is not padded to 8 bytes"
 done
 
-# What a save that failed leaves behind is refused by name.
+# Remains of a save that failed are refused by name.
 for junk in '' 'PK\x03\x04\x00\x00\x00\x00\x00\x00\x00\x00'; do
   rm -rf bad && cp -r "$recorded/files" bad && chmod -R u+w bad
   printf '%b' "$junk" >bad/shard-00003-model-00001-of-00002.safetensors

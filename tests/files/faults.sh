@@ -10,7 +10,7 @@ turn=0
 # error numbers of Linux
 EINTR=4 EIO=5 EAGAIN=11 EACCES=13 EINVAL=22 EMFILE=24 ENOSPC=28 ENOLCK=37 EOPNOTSUPP=95 EDQUOT=122
 
-# What is done to each kind of call, and what must come of it: fails, survives, or either; and a kind of call that the
+# Faults of each kind of call, and what must come of them: fails, survives, or either; and a kind of call that the
 # file system lacks besides.
 faults=(
   "pwrite fail $ENOSPC fails" "pwrite always $EIO fails" "pwrite fail $EDQUOT fails"

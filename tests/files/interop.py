@@ -165,7 +165,7 @@ def whole():
         ours, theirs = open("ours.safetensors", "rb").read(), open("theirs.safetensors", "rb").read()
         check(ours == theirs, "our whole file is not safetensors' in every byte")
         equal(tensors, read_safetensors("ours.safetensors"), "whole")
-    # What safetensors reads and never writes: other order, spaces, no padding, more keys in the metadata.
+    # Files that safetensors reads and never writes: other order, spaces, no padding, more keys in the metadata.
     entries = {"b": {"shape": [2], "data_offsets": [4, 8], "dtype": "I16"}, "__metadata__": {"x": "é\n", "format": "pt"},
                "a": {"data_offsets": [0, 4], "dtype": "F32", "shape": []}}
     text = json.dumps(entries, indent=1).encode()

@@ -1,6 +1,6 @@
 /* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks and
  * unbounded recursion. Finds regions that reshard_entry would refuse, or that leave an element of the target out. */
-#include "file/map/apply.h"
+#include "file/map/line.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The MPI communicator, one process a rank: started by mpirun (CMakeLists.txt). Every rank runs every check in the same
  * order; an error that one of them finds is printed by it and fails all. */
 #include "bench/verify/case_binding.h"
-#include "bench/verify/case_check.h"
+#include "bench/verify/case_make.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/fsdp.h"
 #include "support/contracts/groups.h"
@@ -44,7 +44,7 @@ static reshard_comm open_comm(int64_t timeout_ms) {
 static void run_case(reshard_comm comm, uint64_t seed) {
   case_choices fixed = {.ranks = size, .path = RESHARD_PATH_PACKED};
   case_plan c;
-  cli_text why = {0};
+  rs_text why = {0};
   CHECK(case_make(seed, &fixed, &c, &why), "seed %llu: %s", (unsigned long long)seed, why.at);
   case_binding src, dst;
   case_binding_make(&c, rank, true, 0, &src);

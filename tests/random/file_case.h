@@ -41,20 +41,20 @@ typedef struct file_case {
 } file_case;
 
 /* file_make.c */
-bool file_case_make(uint64_t seed, file_case *out, cli_text *why);
+bool file_case_make(uint64_t seed, file_case *out, rs_text *why);
 void file_case_free(file_case *c);
-void file_case_describe(const file_case *c, cli_text *out);
+void file_case_describe(const file_case *c, rs_text *out);
 /* From what this case has made to something else. */
-bool file_case_next(file_case *c, file_case *next, cli_text *why);
+bool file_case_next(file_case *c, file_case *next, rs_text *why);
 /* Writes the source. */
 void file_write_source(file_case *c, const char *path);
 
 /* file_map.c: a random map, the tensors that it takes and those that it makes. one_source, one_target: no more than
  * one of either; the source is then "tensor". */
 void file_draw_map(rng *r, bool (*allowed)(reshard_dtype), bool one_source, bool one_target, int64_t most,
-                   cli_text *text, naive_set *src, naive_set *dst);
+                   rs_text *text, naive_set *src, naive_set *dst);
 /* A name with something odd in it. */
-void file_draw_name(rng *r, int64_t number, cli_text *name);
+void file_draw_name(rng *r, int64_t number, rs_text *name);
 
 /* Counts of cases. */
 typedef struct file_totals {
@@ -63,12 +63,12 @@ typedef struct file_totals {
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* tensors */
 } file_totals;
 /* file_run.c: the case in a directory of its own, which is empty before and after. */
-bool file_case_run(file_case *c, const char *directory, file_totals *totals, cli_text *why);
+bool file_case_run(file_case *c, const char *directory, file_totals *totals, rs_text *why);
 
 /* file_read.c: what the library reads of a checkpoint: all that `set` has, in random layouts. */
-bool file_read_back(rng *r, const char *path, const naive_set *set, file_totals *totals, cli_text *why);
+bool file_read_back(rng *r, const char *path, const naive_set *set, file_totals *totals, rs_text *why);
 /* The target as it must be, file by file. */
-bool file_check_target(const file_case *c, const char *path, cli_text *why);
+bool file_check_target(const file_case *c, const char *path, rs_text *why);
 
 #endif
 #endif

@@ -32,7 +32,7 @@ static void draw_tensors(file_case *c, bool (*allowed)(reshard_dtype)) {
   int64_t most = large ? 400000 : many ? 60 : rng_one_in(r, 4) ? 2500 : 200;
   for (int64_t i = 0; i < n; i++) {
     int64_t shape[RESHARD_MAX_DIMS];
-    cli_text name = {0};
+    rs_text name = {0};
     reshard_dtype dtype;
     do
       dtype = naive_draw_dtype(r);
@@ -50,7 +50,7 @@ static void draw_tensors(file_case *c, bool (*allowed)(reshard_dtype)) {
 
 /* Names that begin alike have the same layout only if one is the beginning of the other's pattern. The '.' after the
  * number rules that out. Names of maps hold nothing that a pattern minds but in their odd end. */
-static void add_rule(const char *name, const char *layout, cli_text *rules) {
+static void add_rule(const char *name, const char *layout, rs_text *rules) {
   for (const char *at = name; *at != '\0'; at++) {
     bool tame = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '.' || *at == '_' || *at == '-';
     if (tame || strchr("\"#(,;:*?[]\\\n\t =", *at) == NULL)
@@ -63,8 +63,8 @@ static void add_rule(const char *name, const char *layout, cli_text *rules) {
 
 /* Targets of whole tensors are on one rank. */
 static bool draw_sides(file_case *c, const naive_set *set, int64_t world, bool source, bool dedup, bool whole,
-                       int64_t most_boxes, naive_side **out, char **rules, cli_text *why) {
-  cli_text text = {0};
+                       int64_t most_boxes, naive_side **out, char **rules, rs_text *why) {
+  rs_text text = {0};
   *out = cli_alloc(set->n, sizeof **out);
   cli_add(&text, "# tensors by name\n");
   for (int64_t i = 0; i < set->n; i++) {
@@ -96,7 +96,7 @@ static int64_t named_world(const naive_set *set, const naive_side *sides) {
 
 /* Strings that mean the same in any world. */
 static void make_canonical(const naive_set *set, naive_side *sides, char **rules) {
-  cli_text text = {0};
+  rs_text text = {0};
   for (int64_t i = 0; sides != NULL && i < set->n; i++) {
     size_t needed = 0;
     reshard_layout_print(sides[i].layout, NULL, 0, &needed);
@@ -111,7 +111,7 @@ static void make_canonical(const naive_set *set, naive_side *sides, char **rules
 }
 
 /* Sides for the target's tensors, and the rules that say so. */
-static bool draw_target(file_case *c, int64_t world, cli_text *why) {
+static bool draw_target(file_case *c, int64_t world, rs_text *why) {
   bool whole = !out_shards(c);
   c->index_bytes = c->out == TO_INDEX ? rng_log(&c->r, 20000) : 0;
   if (!draw_sides(c, &c->dst, world, false, c->out == TO_DEDUP, whole, 64, &c->to, &c->dst_rules, why))
@@ -151,7 +151,7 @@ static void free_sides(naive_set *set, naive_side **sides) {
   *sides = NULL;
 }
 
-static bool draw_source(file_case *c, int64_t *world, cli_text *why) {
+static bool draw_source(file_case *c, int64_t *world, rs_text *why) {
   rng *r = &c->r;
   int64_t most_boxes = 64, in_world = rng_one_in(r, 3) ? rng_in(r, 1, *world) : *world;
   bool dedup = c->in == FROM_TORCH ? !rng_one_in(r, 4) : rng_one_in(r, 4);
@@ -174,7 +174,7 @@ static bool draw_source(file_case *c, int64_t *world, cli_text *why) {
   return true;
 }
 
-bool file_case_make(uint64_t seed, file_case *c, cli_text *why) {
+bool file_case_make(uint64_t seed, file_case *c, rs_text *why) {
   *c = (file_case){.seed = seed, .in = (file_source)(seed % SOURCES), .out = (file_target)(seed / SOURCES % TARGETS)};
   rng *r = &c->r;
   rng_seed(r, seed ^ 0x66696c6573u);
@@ -183,7 +183,7 @@ bool file_case_make(uint64_t seed, file_case *c, cli_text *why) {
                                    : npy              ? naive_numpy_has
                                    : safetensors      ? naive_safetensors_has
                                                       : any_dtype;
-  cli_text map = {0};
+  rs_text map = {0};
   if (rng_one_in(r, 4))
     file_draw_map(r, allowed, in_npy(c), c->out == TO_NPY, rng_one_in(r, 3) ? 1500 : 150, &map, &c->src, &c->dst);
   else
@@ -198,7 +198,7 @@ bool file_case_make(uint64_t seed, file_case *c, cli_text *why) {
   return draw_source(c, &world, why) && draw_target(c, world, why);
 }
 
-bool file_case_next(file_case *c, file_case *next, cli_text *why) {
+bool file_case_next(file_case *c, file_case *next, rs_text *why) {
   static const file_source read_as[TARGETS] = {FROM_NPY, FROM_SAFETENSORS, FROM_INDEX, FROM_SHARDS, FROM_SHARDS};
   rng *r = &next->r;
   *next = (file_case){.seed = c->seed, .in = read_as[c->out]};
@@ -236,7 +236,7 @@ void file_case_free(file_case *c) {
   free(c->dst_rules);
 }
 
-static void describe_set(const naive_set *set, const naive_side *sides, cli_text *out) {
+static void describe_set(const naive_set *set, const naive_side *sides, rs_text *out) {
   for (int64_t i = 0; i < set->n && i < 12; i++) {
     cli_add(out, "\n    '%.40s' %s [", set->at[i].name, reshard_dtype_string(set->at[i].dtype));
     for (int d = 0; d < set->at[i].ndim; d++)
@@ -245,7 +245,7 @@ static void describe_set(const naive_set *set, const naive_side *sides, cli_text
   }
 }
 
-void file_case_describe(const file_case *c, cli_text *out) {
+void file_case_describe(const file_case *c, rs_text *out) {
   cli_add(out, "\n  %s of %lld ranks to %s of %lld (%lld asked for), %d threads%s%s%s%s", file_source_name[c->in],
           (long long)c->in_world, file_target_name[c->out], (long long)c->out_world, (long long)c->world, c->threads,
           c->verify ? ", verify" : "", c->force ? ", force" : "", c->cancel ? ", cancelled" : "",
@@ -263,7 +263,7 @@ void file_case_describe(const file_case *c, cli_text *out) {
 /* Names of files say nothing. */
 static void rename_files(rng *r, naive_dir *dir) {
   for (int64_t i = 0; i < dir->n; i++) {
-    cli_text name = {0};
+    rs_text name = {0};
     cli_add(&name, "%c%lld.safetensors", (char)('a' + rng_below(r, 26)), (long long)i);
     for (int64_t f = 0; f < dir->n; f++) {
       json_t *files = json_object_get(json_object_get(dir->file[f].metadata, "reshard"), "files");

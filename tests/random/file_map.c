@@ -14,7 +14,7 @@ typedef struct drawing {
   const char *label;        /* that the line's star stands for; NULL: no star */
   bool npy;                 /* the root is named as .npy files name their tensor */
   naive_set *roots, *names; /* what the root is added to, and what the names are */
-  cli_text text;
+  rs_text text;
 } drawing;
 
 /* A part of a tensor: its dim d walks dim[d] of it (-1: one index) from first on. */
@@ -76,7 +76,7 @@ static void keep(naive_set *set, const char *name, const naive_tensor *t) {
 /* A name as it stands in the map, and as it is. index: of a spread name, else -1; its star is not the line's. */
 static void add_name(rng *r, drawing *d, const char *what, int64_t index, const naive_tensor *t, naive_set *set,
                      bool write) {
-  cli_text name = {0}, text = {0};
+  rs_text name = {0}, text = {0};
   bool odd = rng_one_in(r, 5), quoted = odd || rng_one_in(r, 8);
   cli_add(&name, "g%d%s%s.%s", d->group, d->label != NULL ? "." : "", d->label != NULL ? d->label : "", what);
   cli_add(&text, quoted ? "\"g%d\"%s.%s" : "g%d%s.%s", d->group, d->label != NULL ? ".*" : "", what);
@@ -241,7 +241,7 @@ static void tree(rng *r, drawing *d, const naive_tensor *t, int depth) {
 }
 
 /* One line, over its labels. single: it makes or takes one tensor; one: both, so no operation has several parts. */
-static void line(rng *r, drawing *d, const naive_tensor *shape_of, bool single, bool one, cli_text *text) {
+static void line(rng *r, drawing *d, const naive_tensor *shape_of, bool single, bool one, rs_text *text) {
   static const char *const labels[] = {"0", "1", "10", "2", "x y", "b\xc3\xa9"};
   int n = !single && rng_one_in(r, 3) ? (int)rng_in(r, 1, 6) : 0;
   rng same = *r;
@@ -270,7 +270,7 @@ static void line(rng *r, drawing *d, const naive_tensor *shape_of, bool single, 
   cli_add(text, "%s%s\n", d->text.at, rng_one_in(r, 4) ? "  # why not" : "");
 }
 
-void file_draw_name(rng *r, int64_t number, cli_text *name) {
+void file_draw_name(rng *r, int64_t number, rs_text *name) {
   static const char *const odd[] = {
       "weight", "layers.0.q_proj.weight", "a b",      "a\"b\\c", "../x/",        "new\nline",
       "\t\x01", "\xf0\x9f\x98\x80",       "[0]*?",    " # x",    "__metadata__", "a=b;c,(d):e",
@@ -292,12 +292,12 @@ static void draw_root(rng *r, bool (*allowed)(reshard_dtype), int64_t most, naiv
 }
 
 /* Tensors that no line names: copied by the last one, or dropped. */
-static void others(rng *r, bool (*allowed)(reshard_dtype), int64_t most, cli_text *text, naive_set *src,
+static void others(rng *r, bool (*allowed)(reshard_dtype), int64_t most, rs_text *text, naive_set *src,
                    naive_set *dst) {
   bool left = false;
   for (int64_t i = 0, n = rng_below(r, 4); i < n; i++) {
     naive_tensor root;
-    cli_text name = {0};
+    rs_text name = {0};
     draw_root(r, allowed, most, &root);
     file_draw_name(r, i, &name);
     naive_fill(naive_add(src, name.at, root.dtype, root.ndim, root.shape), rng_next(r));
@@ -314,7 +314,7 @@ static void others(rng *r, bool (*allowed)(reshard_dtype), int64_t most, cli_tex
 }
 
 void file_draw_map(rng *r, bool (*allowed)(reshard_dtype), bool one_source, bool one_target, int64_t most,
-                   cli_text *text, naive_set *src, naive_set *dst) {
+                   rs_text *text, naive_set *src, naive_set *dst) {
   bool single = one_source || one_target;
   int lines = single ? 1 : (int)rng_in(r, 1, 3);
   cli_add(text, "# drawn\n\n");

@@ -9,14 +9,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool wrong(cli_text *why, const char *what) {
+static bool wrong(rs_text *why, const char *what) {
   cli_add(why, "%s", what);
   return false;
 }
 
 /* --- By the naive reader ----------------------------------------------------------------------------------------- */
 
-static bool check_npy(const file_case *c, const char *path, cli_text *why) {
+static bool check_npy(const file_case *c, const char *path, rs_text *why) {
   naive_set set;
   bool right = naive_read_npy(path, &set, why);
   if (right) {
@@ -28,14 +28,14 @@ static bool check_npy(const file_case *c, const char *path, cli_text *why) {
   return right;
 }
 
-static bool says_pt(const naive_file *file, cli_text *why) {
+static bool says_pt(const naive_file *file, rs_text *why) {
   json_t *should = json_pack("{s:s}", "format", "pt");
   bool right = file->metadata != NULL && json_equal(file->metadata, should);
   json_decref(should);
   return right || wrong(why, "__metadata__ is not {\"format\": \"pt\"}");
 }
 
-static bool check_safetensors(const file_case *c, const char *path, cli_text *why) {
+static bool check_safetensors(const file_case *c, const char *path, rs_text *why) {
   naive_file file;
   bool right =
       naive_read_safetensors(path, &file, why) && naive_same_set(&file.set, &c->dst, why) && says_pt(&file, why);
@@ -44,7 +44,7 @@ static bool check_safetensors(const file_case *c, const char *path, cli_text *wh
 }
 
 /* The writer chooses which tensors share a file, within the limit; the index says what is there. */
-static bool check_index(const file_case *c, const char *path, cli_text *why) {
+static bool check_index(const file_case *c, const char *path, rs_text *why) {
   naive_dir dir;
   naive_set all = {0};
   json_t *map = json_object();
@@ -53,7 +53,7 @@ static bool check_index(const file_case *c, const char *path, cli_text *why) {
   for (int64_t f = 0; f < dir.n && right; f++) {
     char name[64];
     struct stat info;
-    cli_text full = {0};
+    rs_text full = {0};
     const naive_file *file = &dir.file[f];
     snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)f + 1, (long long)dir.n);
     cli_add(&full, "%s/%s", path, file->name);
@@ -79,7 +79,7 @@ static bool check_index(const file_case *c, const char *path, cli_text *why) {
   return right;
 }
 
-static bool check_shards(const file_case *c, const char *path, cli_text *why) {
+static bool check_shards(const file_case *c, const char *path, rs_text *why) {
   naive_cut *cuts = cli_alloc(c->dst.n, sizeof *cuts);
   char **layouts = cli_alloc(c->dst.n, sizeof *layouts);
   naive_dir is, should;
@@ -101,7 +101,7 @@ static bool check_shards(const file_case *c, const char *path, cli_text *why) {
   return right;
 }
 
-bool file_check_target(const file_case *c, const char *path, cli_text *why) {
+bool file_check_target(const file_case *c, const char *path, rs_text *why) {
   switch (c->out) {
   case TO_NPY: return check_npy(c, path, why);
   case TO_SAFETENSORS: return check_safetensors(c, path, why);
@@ -114,7 +114,7 @@ bool file_check_target(const file_case *c, const char *path, cli_text *why) {
 
 /* Reads the arrays of a rank. */
 static bool read_rank(reshard_checkpoint checkpoint, int64_t tensor, const naive_tensor *t, const naive_side *side,
-                      int64_t rank, int threads, cli_text *why) {
+                      int64_t rank, int threads, rs_text *why) {
   int64_t first = side->held.first[rank], n = side->held.first[rank + 1] - first;
   size_t width = reshard_dtype_size(t->dtype);
   unsigned char **buffers = cli_alloc(n, sizeof *buffers);
@@ -140,7 +140,7 @@ static bool read_rank(reshard_checkpoint checkpoint, int64_t tensor, const naive
   return right;
 }
 
-static bool read_tensor(rng *r, reshard_checkpoint checkpoint, const naive_tensor *t, bool npy, cli_text *why) {
+static bool read_tensor(rng *r, reshard_checkpoint checkpoint, const naive_tensor *t, bool npy, rs_text *why) {
   reshard_model_tensor is;
   int64_t number;
   if (reshard_checkpoint_find(checkpoint, npy ? "tensor" : t->name, &number) != RESHARD_SUCCESS ||
@@ -166,7 +166,7 @@ static bool read_tensor(rng *r, reshard_checkpoint checkpoint, const naive_tenso
   return right;
 }
 
-bool file_read_back(rng *r, const char *path, const naive_set *set, file_totals *totals, cli_text *why) {
+bool file_read_back(rng *r, const char *path, const naive_set *set, file_totals *totals, rs_text *why) {
   reshard_checkpoint checkpoint;
   reshard_checkpoint_info info;
   if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS)

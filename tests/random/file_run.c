@@ -1,5 +1,5 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
-#include "file/map/apply.h"
+#include "file/map/line.h"
 #include "file/move/move.h"
 #include "random/file_case.h"
 #include "support/oracles/store.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static char *place_path(const char *directory, const char *name, const char *suffix) {
-  cli_text text = {0};
+  rs_text text = {0};
   cli_add(&text, "%s/%s%s", directory, name, suffix);
   return text.at;
 }
@@ -45,18 +45,18 @@ static int64_t count_entries(const char *path) {
   return n;
 }
 
-static bool failed_step(cli_text *why, const char *call) {
+static bool failed_step(rs_text *why, const char *call) {
   cli_add(why, "%s: %s", call, reshard_last_error());
   return false;
 }
 
-static bool same_number(cli_text *why, const char *what, int64_t is, int64_t should) {
+static bool same_number(rs_text *why, const char *what, int64_t is, int64_t should) {
   if (is != should)
     cli_add(why, "the report's %s is %lld, should be %lld", what, (long long)is, (long long)should);
   return is == should;
 }
 
-/* --- What the report says ---------------------------------------------------------------------------------------- */
+/* --- The report ---------------------------------------------------------------------------------------- */
 
 /* Bytes that would travel: element by element, for a source of whole tensors without a map. */
 static int64_t count_wire(const file_case *c) {
@@ -85,7 +85,7 @@ static int64_t count_wire(const file_case *c) {
 }
 
 static bool check_report(const file_case *c, const char *out, const reshard_convert_report *report, file_totals *totals,
-                         cli_text *why) {
+                         rs_text *why) {
   static const reshard_file_format formats[TARGETS] = {RESHARD_FORMAT_NPY, RESHARD_FORMAT_SAFETENSORS,
                                                        RESHARD_FORMAT_WHOLE, RESHARD_FORMAT_SHARDS,
                                                        RESHARD_FORMAT_SHARDS};
@@ -206,7 +206,7 @@ static reshard_status write_target(const file_case *c, const char *out) {
 }
 
 /* Something of the same format is there already: it stays as it is unless force says otherwise. */
-static bool refuse_case(file_case *c, const char *in, const char *out, cli_text *why) {
+static bool refuse_case(file_case *c, const char *in, const char *out, rs_text *why) {
   rng same_again = c->r, *r = &c->r;
   naive_set set = {0};
   naive_dir dir = {0}, is = {0};
@@ -231,7 +231,7 @@ static bool refuse_case(file_case *c, const char *in, const char *out, cli_text 
   return right;
 }
 
-static bool cancel_case(file_case *c, const char *in, const char *out, bool *done, cli_text *why) {
+static bool cancel_case(file_case *c, const char *in, const char *out, bool *done, rs_text *why) {
   watched w = {.cancel = true, .right = true};
   reshard_status status = convert_case(c, in, out, c->force, &w, NULL);
   *done = status == RESHARD_SUCCESS && w.calls == 0;
@@ -241,7 +241,7 @@ static bool cancel_case(file_case *c, const char *in, const char *out, bool *don
 }
 
 /* The regions of a map alone, walked element by element. */
-static bool check_map(const file_case *c, cli_text *why) {
+static bool check_map(const file_case *c, rs_text *why) {
   reshard_model source = NULL, target = NULL;
   reshard_map map = NULL;
   rs_copy_regions regions = {0};
@@ -294,7 +294,7 @@ static bool readable_target(const file_case *c) {
 }
 
 /* A target that cannot be read back is refused, and the report has said so. */
-static bool check_readable(file_case *c, const char *out, file_totals *totals, cli_text *why) {
+static bool check_readable(file_case *c, const char *out, file_totals *totals, rs_text *why) {
   reshard_checkpoint checkpoint;
   if (readable_target(c))
     return file_read_back(&c->r, out, &c->dst, totals, why);
@@ -306,7 +306,7 @@ static bool check_readable(file_case *c, const char *out, file_totals *totals, c
   return false;
 }
 
-static bool make_target(file_case *c, const char *in, const char *out, file_totals *totals, cli_text *why) {
+static bool make_target(file_case *c, const char *in, const char *out, file_totals *totals, rs_text *why) {
   watched w = {.right = true};
   reshard_convert_report report = {0};
   bool done = false;
@@ -331,7 +331,7 @@ static bool make_target(file_case *c, const char *in, const char *out, file_tota
 
 /* From a source that is there; entries: of the directory, with the target. */
 static bool run_step(file_case *c, const char *directory, const char *in, const char *out, int64_t entries,
-                     file_totals *totals, cli_text *why) {
+                     file_totals *totals, rs_text *why) {
   bool right = make_target(c, in, out, totals, why);
   if (right && count_entries(directory) != entries) {
     cli_add(why, "something is left beside the target");
@@ -342,7 +342,7 @@ static bool run_step(file_case *c, const char *directory, const char *in, const 
   return right;
 }
 
-bool file_case_run(file_case *c, const char *directory, file_totals *totals, cli_text *why) {
+bool file_case_run(file_case *c, const char *directory, file_totals *totals, rs_text *why) {
   static const char *const suffixes[TARGETS] = {".npy", ".safetensors", "", "", ""};
   const char *suffix = c->in <= FROM_FORTRAN ? ".npy" : c->in == FROM_SAFETENSORS ? ".safetensors" : "";
   char *in = place_path(directory, "in", suffix), *out = place_path(directory, "out", suffixes[c->out]);

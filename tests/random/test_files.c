@@ -1,6 +1,7 @@
 /* Random conversions of files, of every pair of formats and layout kinds, against naive readers and writers.
  * RESHARD_TEST_SCALE multiplies the number of cases (1,500), RESHARD_TEST_SEED replaces the first seed (1). */
 #include "random/file_case.h"
+#include "support/fixtures/scale.h"
 
 #ifdef RS_HAVE_JANSSON
 
@@ -39,10 +40,10 @@ static void add_counts(file_totals *to, const file_totals *from) {
     a[i] += b[i];
 }
 
-static bool run_seed(uint64_t seed, const char *directory, file_totals *totals, cli_text *why) {
+static bool run_seed(uint64_t seed, const char *directory, file_totals *totals, rs_text *why) {
   file_case c;
   bool right = file_case_make(seed, &c, why);
-  cli_text what = {0};
+  rs_text what = {0};
   file_case_describe(&c, &what);
   if (getenv("RESHARD_TEST_DESCRIBE") != NULL) { /* before anything can crash */
     printf("seed %llu%s\n", (unsigned long long)seed, what.at);
@@ -59,7 +60,7 @@ static bool run_seed(uint64_t seed, const char *directory, file_totals *totals, 
 static void *run_cases(void *user) {
   many *m = user;
   file_totals mine = {0};
-  cli_text directory = {0};
+  rs_text directory = {0};
   int64_t number = 0;
   for (;;) {
     pthread_mutex_lock(&m->lock);
@@ -71,7 +72,7 @@ static void *run_cases(void *user) {
       cli_add(&directory, "%s/%lld", m->directory, (long long)i + KEPT);
     if (number++ == 0 && mkdir(directory.at, 0777) != 0)
       cli_exit(EXIT_FAILED, "%s cannot be made", directory.at);
-    cli_text why = {0};
+    rs_text why = {0};
     uint64_t seed = i < 0 ? kept[i + KEPT].seed : m->seed + (uint64_t)i;
     if (!run_seed(seed, directory.at, &mine, &why)) {
       pthread_mutex_lock(&m->lock);
@@ -145,7 +146,7 @@ static bool make_directory(char *path, size_t size) {
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 1500 * cli_test_scale(), begin = cli_seconds();
+  double cases = 1500 * test_scale(), begin = rs_seconds();
   char directory[512];
   if (!make_directory(directory, sizeof directory)) {
     printf("skipped: no directory for files can be made\n");
@@ -159,7 +160,7 @@ int main(void) {
   run_many(&m, cli_cores() < 8 ? cli_cores() : 8);
   int64_t none = print_totals(&m.totals);
   printf("%lld failed, %d kept regressions, %.1f s\n", (long long)m.failures, seed != NULL ? 0 : KEPT,
-         cli_seconds() - begin);
+         rs_seconds() - begin);
   if (rmdir(directory) != 0 && m.failures == 0) {
     printf("something is left in %s\n", directory);
     return 1;

@@ -1,12 +1,13 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
  * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). */
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 20000 * cli_test_scale();
+  double cases = 20000 * test_scale();
   case_options many = {
       .cases = cases < 1 ? 1 : (int64_t)cases,
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,
@@ -15,11 +16,11 @@ int main(void) {
   };
   case_totals totals = {0};
   int64_t kept = 0;
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   int64_t failures = case_run_regressions(&many, &totals, &kept);
   failures += case_run_all(&many, &totals);
   int64_t none = case_print_totals(&totals, stdout);
-  printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, cli_seconds() - begin);
+  printf("%lld failed, %lld kept regressions, %.1f s\n", (long long)failures, (long long)kept, rs_seconds() - begin);
   if (none > 0 && totals.cases >= 10000) {
     printf("%lld pairs of kinds without a case\n", (long long)none);
     return 1;

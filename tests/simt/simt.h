@@ -46,7 +46,7 @@ const char *simt_error_text(void);
  * threads. */
 void simt_set_order(uint64_t seed);
 
-/* What kernels say that their code was written for: 90 (default) for sm_90. They are the same whatever it is. For all
+/* Architecture of the code, as kernels see it: 90 (default) for sm_90. They are the same whatever it is. For all
  * threads. */
 void simt_set_arch(int arch);
 int simt_get_arch(void);

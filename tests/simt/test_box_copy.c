@@ -371,7 +371,7 @@ static void many_bulk_tiles(void **test) {
   }
 }
 
-/* What every kind must have met by now. */
+/* Conditions that every kind must have met by now. */
 static void all_were_hit(void **test) {
   (void)test;
   for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)

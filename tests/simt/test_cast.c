@@ -10,6 +10,7 @@
 #include "support/oracles/cast.h"
 
 #include "device/device.h"
+#include "support/fixtures/scale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +75,7 @@ static numbers numbers_of(reshard_dtype from, reshard_dtype to) {
   }
   if (reshard_dtype_size(to) < width)
     push_steps(from, to, &v);
-  int64_t random = scaled(200000, 10000);
+  int64_t random = test_scaled(200000, 10000);
   uint64_t mask = width == 4 ? UINT32_MAX : UINT64_MAX, infinity = width == 4 ? 0x7f800000u : UINT64_C(0x7ff) << 52;
   for (uint64_t k = 0; k < 64; k++) {
     push(&v, k);
@@ -306,7 +307,7 @@ static void check_list(uint64_t seed, int64_t *tables) {
 static void test_lists(void **state) {
   (void)state;
   int64_t tables = 0;
-  for (uint64_t seed = 1; seed <= (uint64_t)scaled(1500, 150); seed++)
+  for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(1500, 150); seed++)
     check_list(seed, &tables);
   assert_true(tables > 0);
 }
@@ -431,7 +432,7 @@ static int64_t blocks_of(bool small, reshard_dtype from, reshard_dtype to, int64
   return simt_get_counts().blocks - before;
 }
 
-/* What is aligned on both sides goes 16 bytes at a time: as many blocks as that. A single row whose last tile is full
+/* Data aligned on both sides goes 16 bytes at a time: as many blocks as that. A single row whose last tile is full
  * but for its last numbers has ends. */
 static void test_tiles(void **state) {
   (void)state;

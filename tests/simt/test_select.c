@@ -5,6 +5,7 @@
 #include "executor/probes.h"
 #include "simt.h"
 #include "support/fixtures/draw.h"
+#include "support/fixtures/scale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,7 +139,7 @@ static void check_case(uint64_t seed) {
 
 static void test_cases(void **state) {
   (void)state;
-  for (uint64_t seed = 1; seed <= (uint64_t)scaled(8000, 600); seed++)
+  for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(8000, 600); seed++)
     check_case(seed);
 }
 

@@ -70,7 +70,7 @@ const char *vg_report(int i); /* NULL when there are not so many */
 /* Number of reports that contain all of the words, each up to a space ("race write stage"). */
 int vg_reports_with(const char *words);
 
-/* --- What the test itself does ---------------------------------------------------------------------------------------
+/* --- The test itself -------------------------------------------------------------------------------------------------
  * The host reads or writes n bytes of pinned memory now (checked like any access; the library's own accesses are seen
  * by themselves where it is built for that). Device memory here is a report. */
 void vg_host_read(const void *at, size_t n);

@@ -11,9 +11,7 @@
 static reshard_status read_options(const reshard_local_options *given, reshard_local_options *out) {
   const reshard_local_options defaults = {.size = RESHARD_LOCAL_OPTIONS_INIT};
   *out = given != NULL ? *given : defaults;
-  if (out->size != sizeof *out)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_local_options has %zu", out->size,
-                    sizeof *out);
+  RS_TRY(RS_SIZED(reshard_local_options, out));
   if (out->threads < 0 || out->timeout_ms < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%d threads, timeout of %lld ms: neither may be negative", out->threads,
                     (long long)out->timeout_ms);

@@ -21,7 +21,7 @@ typedef struct rs_mpi_peer {
   rs_mpi_note question, answer;
 } rs_mpi_peer;
 
-/* Who is there, of one communicator. */
+/* Ranks that are there, of one communicator. */
 typedef struct rs_mpi_roll {
   MPI_Comm mpi;
   int size, rank;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- What a rank needs beside the ncclComm_t --------------------------------------------------------------------- */
+/* --- State of a rank beside the ncclComm_t ----------------------------------------------------------------------- */
 
 static reshard_status make_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;

@@ -12,7 +12,6 @@
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory.h"
 #include "device/stream.h"
 
 #include <sched.h>

@@ -2,10 +2,8 @@
 #define _GNU_SOURCE /* sched_getaffinity, MADV_HUGEPAGE */
 #include "device/cpu/cpu.h"
 
-#include "device/cpu/cast/cast.h"
 #include "device/cpu/copy/program.h"
 #include "device/cpu/memory.h"
-#include "device/cpu/select.h"
 #include "device/cpu/threads.h"
 
 #include <sched.h>

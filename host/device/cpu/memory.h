@@ -1,7 +1,9 @@
-/* Memory of the CPU, and its streams and events, which are none. */
+/* Parts of the CPU's tables: memory; streams and events, which are none; selections; casts. */
 #ifndef RS_DEVICE_CPU_MEMORY_H
 #define RS_DEVICE_CPU_MEMORY_H
 
+#include "device/cpu/copy/kernels.h"
+#include "device/cpu/threads.h"
 #include "device/device.h"
 
 reshard_status rs_cpu_alloc(rs_device *device, size_t bytes, void **memory);
@@ -22,5 +24,13 @@ reshard_status rs_cpu_synchronize(rs_device *device, void *stream);
 reshard_status rs_cpu_finish(rs_device *device);
 reshard_status rs_cpu_capturing(rs_device *device, void *stream, bool *capturing);
 reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can);
+
+/* Selection along a dim by the CPU, in box copies. */
+reshard_status rs_cpu_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
+
+/* Runs all casts as one job, divided over the threads by bytes. stream_from: bytes read and written, by halves, from
+ * which on stores go past the cache. The floating-point environment of the threads does not matter, and is as before.
+ * Allocates nothing. */
+void rs_cpu_cast(rs_threads *threads, const rs_kernels *kernels, int64_t stream_from, const rs_casts *casts);
 
 #endif

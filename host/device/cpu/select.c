@@ -5,7 +5,7 @@
  * copy has a loop over the dim with that step in the source. Other indices are one copy each. The device does with them
  * what it does with any list: merges, sorts for the cache, divides over the threads. Long lists go to it in batches, so
  * that memory stays bounded however long the index is. */
-#include "device/cpu/select.h"
+#include "device/cpu/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

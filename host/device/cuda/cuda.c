@@ -1,10 +1,6 @@
 /* The CUDA device: its table; errors, streams and events. */
 #include "device/cuda/cuda.h"
 
-#include "device/cuda/memory.h"
-#include "device/cuda/ops.h"
-#include "device/cuda/program.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,10 +2,34 @@
 #ifndef RS_DEVICE_CUDA_H
 #define RS_DEVICE_CUDA_H
 
-#include "device/cuda/upload.h"
+#include "device/device.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+
+/* An upload buffer: a table is written at `host`, which is pinned, and uploaded to `memory`. */
+typedef struct rs_upload_buffer {
+  char *host, *memory;
+  size_t bytes; /* of each */
+  rs_event *event;
+  void *stream; /* of the last use */
+  bool used;    /* the event behind the last use has not been seen to have happened */
+  bool lost;    /* no event could be recorded, nor the stream be waited for */
+} rs_upload_buffer;
+enum { RS_UPLOAD_BUFFERS = 8 };
+typedef struct rs_upload_buffers {
+  int n, last; /* how many there are; index of the one taken last */
+  rs_upload_buffer buffer[RS_UPLOAD_BUFFERS];
+} rs_upload_buffers;
+
+/* Called by one thread at a time. Takes a buffer of `bytes` or more that nothing uses. Where all are in use, the
+ * host waits for the oldest, or *buffer is NULL (wait false). Allocates where no buffer was as large before. */
+reshard_status rs_upload_buffers_take(rs_device *device, rs_upload_buffers *buffers, size_t bytes, bool wait,
+                                      rs_upload_buffer **buffer);
+/* Records the last use: stream has been given all that reads the buffer. Also to be called after a part failed. */
+reshard_status rs_upload_buffer_used(rs_device *device, rs_upload_buffer *buffer, void *stream);
+/* Frees the buffers; waits until nothing uses them. */
+void rs_upload_buffers_free(rs_device *device, rs_upload_buffers *buffers);
 
 typedef struct rs_cuda {
   rs_device base;
@@ -67,5 +91,30 @@ cudaError_t rs_cuda_restore(enum cudaStreamCaptureMode mode, cudaError_t error);
     rs_cuda_leave(before_); \
     return status_; \
   } while (0)
+
+/* Casts, selection and memset of a CUDA device. */
+reshard_status rs_cuda_cast(rs_device *device, const rs_casts *casts, void *stream);
+reshard_status rs_cuda_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);
+reshard_status rs_cuda_memset(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
+
+/* Programs and spans of a CUDA device: the box copies of its table of work. */
+reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
+reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
+void rs_cuda_release(rs_device *device, rs_program *program);
+reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream);
+reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
+int64_t rs_cuda_count(const rs_program *program);
+
+/* Memory of a CUDA device, and of the host for it. */
+reshard_status rs_cuda_alloc(rs_device *device, size_t bytes, void **memory);
+void rs_cuda_free(rs_device *device, void *memory);
+reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream, void **memory);
+void rs_cuda_free_async(rs_device *device, void *memory, void *stream);
+reshard_status rs_cuda_host_alloc(rs_device *device, size_t bytes, void **memory);
+void rs_cuda_host_free(rs_device *device, void *memory);
+reshard_status rs_cuda_memcpy(rs_device *device, void *dst, const void *src, size_t bytes, void *stream);
+/* Lets kernels of GPU `by`, of this process, reach storage of device from now on, where GPUs can. For preparing. */
+reshard_status rs_cuda_open(rs_device *device, int by);
+reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
 
 #endif

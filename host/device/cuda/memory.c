@@ -6,7 +6,6 @@
  *
  * CUDA refuses some calls while any thread captures a stream: allocating, asking whether an event has happened. They
  * do no harm to a graph that does not contain them, and are made in relaxed mode. */
-#include "device/cuda/memory.h"
 
 #include "device/cuda/cuda.h"
 
@@ -120,8 +119,7 @@ reshard_status rs_cuda_alloc_async(rs_device *device, size_t bytes, void *stream
   cudaMemPool_t pool;
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
   reshard_status status = pool_of(cuda, &pool);
-  if (status == RESHARD_SUCCESS)
-    status = rs_cuda_check(cudaMallocFromPoolAsync(&made, bytes, pool, stream), "cudaMallocFromPoolAsync");
+  RS_THEN(status, rs_cuda_check(cudaMallocFromPoolAsync(&made, bytes, pool, stream), "cudaMallocFromPoolAsync"));
   (void)rs_cuda_restore(mode, cudaSuccess);
   rs_cuda_leave(before);
   if (status != RESHARD_SUCCESS)

@@ -2,10 +2,8 @@
  * is uploaded, nothing has to live until the launch has run, and a graph holds the table of a captured launch. Only a
  * list of casts that parameters cannot hold has its table uploaded (upload.c); a captured one is several launches. A
  * kernel's code may come to the GPU with its first launch, which a capture of a stricter mode would refuse. */
-#include "device/cuda/ops.h"
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory.h"
 #include "kernels/cast.h"
 #include "kernels/index_select.h"
 
@@ -36,8 +34,8 @@ static reshard_status cast_by_table(rs_device *device, const rs_casts *casts, vo
   if (status == RESHARD_SUCCESS && buffer != NULL) {
     rs_cast_table_write(&table, casts->cast.n, casts->cast.at, casts->axis.at, buffer->host);
     status = rs_cuda_memcpy(device, buffer->memory, buffer->host, bytes, stream);
-    if (status == RESHARD_SUCCESS)
-      status = rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, buffer->memory, stream), "rs_cast_table_launch");
+    RS_THEN(status,
+            rs_cuda_check((cudaError_t)rs_cast_table_launch(&table, buffer->memory, stream), "rs_cast_table_launch"));
     reshard_status used = rs_upload_buffer_used(device, buffer, stream);
     status = status == RESHARD_SUCCESS ? used : status;
     *done = true;

@@ -6,10 +6,8 @@
  *
  * Copies that run once have their tables uploaded by the run itself (upload.c). recompile takes an upload buffer for
  * them, and waits for the oldest only when all buffers are in use. */
-#include "device/cuda/program.h"
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory.h"
 #include "device/cuda/tiles.h"
 #include "device/stream.h"
 
@@ -83,8 +81,7 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
   cuda->upload = stream;
   pthread_mutex_unlock(&cuda->mutex);
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
-  if (status == RESHARD_SUCCESS)
-    status = rs_cuda_memcpy(device, memory, host, bytes, stream);
+  RS_THEN(status, rs_cuda_memcpy(device, memory, host, bytes, stream));
   if (status == RESHARD_SUCCESS) {
     status = device->streams->synchronize(device, stream);
     if (status != RESHARD_SUCCESS)

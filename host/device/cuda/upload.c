@@ -4,9 +4,8 @@
  * must stay as it is until the upload is done, device memory until the kernels are, while the host writes the next
  * tables. So there are several buffers of both memories, each with an event that is recorded behind its last use. A
  * use takes a buffer whose event has happened, or a new one; there are at most RS_UPLOAD_BUFFERS. */
-#include "device/cuda/upload.h"
+#include "device/cuda/cuda.h"
 
-#include "device/cuda/memory.h"
 #include "device/stream.h"
 
 #include <sched.h>

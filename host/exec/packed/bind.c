@@ -1,8 +1,7 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
-#include "exec/lower.h"
+#include "exec/arrays.h"
 #include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
-#include "exec/pull.h"
 #include "plan/rounds.h"
 
 #include <stdlib.h>
@@ -301,8 +300,7 @@ static reshard_status find_reuse(packer *p) {
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {0};
   reshard_status status = rs_pull_own(p->plan, &p->binding->arrays, &kept);
-  if (status == RESHARD_SUCCESS)
-    status = compile_copies(p, &kept, &p->binding->keep);
+  RS_THEN(status, compile_copies(p, &kept, &p->binding->keep));
   rs_copies_free(&kept);
   return status;
 }

@@ -38,8 +38,7 @@ static reshard_status connect_peers(reshard_transfer t) {
   const struct reshard_plan_s *plan = t->plan;
   int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
   reshard_status status = rs_alloc(&sends, plan->peers.n, sizeof *sends);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&receives, plan->peers.n, sizeof *receives);
+  RS_THEN(status, rs_alloc(&receives, plan->peers.n, sizeof *receives));
   for (int64_t i = 0; i < plan->peers.n && status == RESHARD_SUCCESS; i++) {
     if (plan->peers.at[i].sent > 0)
       sends[nsends++] = plan->peers.at[i].rank;
@@ -47,9 +46,8 @@ static reshard_status connect_peers(reshard_transfer t) {
       receives[nreceives++] = plan->peers.at[i].rank;
   }
   status = rs_agree(t->comm, status);
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives, t->collective.kind,
-                                                     t->collective.root));
+  RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives,
+                                                          t->collective.kind, t->collective.root)));
   free(sends);
   free(receives);
   return status;

@@ -288,10 +288,8 @@ reshard_status rs_distcp_read(rs_distcp *d, int64_t size) {
   if (!rs_pickle_is_object(r.p, r.p->root, RS_ROLE_METADATA))
     return malformed_value(&r, r.p->root, "Metadata of torch.distributed.checkpoint");
   reshard_status status = rs_model_new(&d->model);
-  if (status == RESHARD_SUCCESS)
-    status = read_places(&r, rs_pickle_under(r.p, r.p->root, "storage_data"));
-  if (status == RESHARD_SUCCESS)
-    status = read_items(&r, rs_pickle_under(r.p, r.p->root, "state_dict_metadata"));
+  RS_THEN(status, read_places(&r, rs_pickle_under(r.p, r.p->root, "storage_data")));
+  RS_THEN(status, read_items(&r, rs_pickle_under(r.p, r.p->root, "state_dict_metadata")));
   rs_names_free(&r.names);
   rs_names_free(&r.keys);
   free(r.key);

@@ -209,8 +209,7 @@ reshard_status rs_npy_read(const char *where, const rs_file *file, rs_whole_tens
   RS_TRY(rs_alloc(&text, length + 1, 1));
   scan s = {where, text, text + length};
   reshard_status status = rs_file_read_at(file, begin, text, length);
-  if (status == RESHARD_SUCCESS)
-    status = read_dictionary(&s, &tensor, &fortran);
+  RS_THEN(status, read_dictionary(&s, &tensor, &fortran));
   free(text);
   RS_TRY(status);
   if (rs_tensor_bytes(tensor.ndim, tensor.shape, reshard_dtype_size(tensor.dtype), &bytes) != RESHARD_SUCCESS)

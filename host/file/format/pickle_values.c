@@ -1,6 +1,6 @@
 /* Queries on the values of a pickle, for its readers. */
+#include "base/text.h"
 #include "file/format/pickle.h"
-#include "file/ground/print.h"
 
 #include <string.h>
 
@@ -81,7 +81,7 @@ reshard_status rs_pickle_add_text(const rs_pickle *p, int64_t value, rs_pickle_t
   int64_t n = 0;
   *added = false;
   if (v != NULL && v->kind == RS_PICKLE_INT) {
-    rs_text text = {digits, sizeof digits, 0};
+    rs_text text = {.at = digits, .size = sizeof digits};
     rs_text_add(&text, "%lld", (long long)v->number);
     n = (int64_t)text.length;
   } else if (v != NULL && v->kind == RS_PICKLE_TEXT) {
@@ -107,7 +107,7 @@ const char *rs_pickle_describe(char text[RS_QUOTE], const rs_pickle *p, int64_t 
                                       [RS_PICKLE_GLOBAL] = "a class",      [RS_PICKLE_OBJECT] = "an object",
                                       [RS_PICKLE_PERSISTENT] = "a storage"};
   const rs_pickle_value *v = rs_pickle_get(p, value);
-  rs_text made = {text, RS_QUOTE, 0};
+  rs_text made = {.at = text, .size = RS_QUOTE};
   if (v != NULL && v->name != NULL)
     rs_text_add(&made, "%s.%s", v->name->module, v->name->name);
   else

@@ -252,7 +252,7 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
 
 reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header) {
   char inside[RS_WHERE + 32];
-  rs_text text = {inside, sizeof inside, 0};
+  rs_text text = {.at = inside, .size = sizeof inside};
   rs_text_add(&text, "%s: DCP_SHARDING_INFO", where);
   json_t *root;
   RS_TRY(rs_json_parse(inside, header->sharding, (int64_t)strlen(header->sharding), &root));

@@ -163,7 +163,7 @@ static reshard_status check_strides(reading *r, rs_torch_tensor *out) {
   rs_shape_text(shape, out->ndim, out->shape);
   rs_shape_text(strides, out->ndim, r->stride);
   char what[2 * RS_SHAPE_TEXT + 64];
-  rs_text_add(&(rs_text){what, sizeof what, 0}, "not contiguous (shape %s, strides %s)", shape, strides);
+  rs_text_add(&(rs_text){.at = what, .size = sizeof what}, "not contiguous (shape %s, strides %s)", shape, strides);
   return not_plain(r, what, RS_TORCH_PYTHON);
 }
 

@@ -13,7 +13,7 @@
 
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path) {
   char quoted[RS_WHERE - 64];
-  rs_text text = {where, RS_WHERE, 0};
+  rs_text text = {.at = where, .size = RS_WHERE};
   rs_text_add(&text, "%s '%s'", what, rs_quote(quoted, sizeof quoted, path));
   return where;
 }
@@ -143,6 +143,6 @@ reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void 
 reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole) {
   int64_t need = (int64_t)(strlen(path) + strlen(name)) + 2;
   RS_TRY(rs_vec_reserve(whole, need));
-  rs_text_add(&(rs_text){whole->at, (size_t)need, 0}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
+  rs_text_add(&(rs_text){.at = whole->at, .size = (size_t)need}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
   return RESHARD_SUCCESS;
 }

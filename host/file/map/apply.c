@@ -3,7 +3,6 @@
  * A line with stars is applied once for each match, in the order of the source: a match is a tensor that fits one of
  * the right side's names and that no line has taken. It says what the stars are; the other names of the line follow and
  * must be there. Since that takes them, each further tensor of the same match is passed over when its turn comes. */
-#include "file/map/apply.h"
 
 #include "base/text.h"
 #include "file/map/line.h"
@@ -24,7 +23,7 @@ static reshard_status find_matches(rs_map_work *w, int64_t at) {
 
 static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   char file[RS_WHERE / 2];
-  rs_text where = {w->where, sizeof w->where, 0};
+  rs_text where = {.at = w->where, .size = sizeof w->where};
   rs_text_add(&where, "%s:%lld", rs_quote(file, sizeof file, w->source.map->name), (long long)line->line);
   w->source.line = line;
   w->source.match = NULL;
@@ -66,7 +65,7 @@ static reshard_status check_left(const rs_map_work *w) {
   if (left == 0)
     return RESHARD_SUCCESS;
   char more[48] = "";
-  rs_text text = {more, sizeof more, 0};
+  rs_text text = {.at = more, .size = sizeof more};
   if (left > 1)
     rs_text_add(&text, " and %lld more", (long long)(left - 1));
   return rs_error(RESHARD_ERROR_INVALID, "%s: no line takes '%s'%s; add one, such as '* = *' or 'drop(NAME)'",

@@ -30,7 +30,7 @@ static const rs_model_tensor *tensor_at(const rs_map_work *w, int64_t i) { retur
 static const char *describe_term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
                                  int64_t tensor) {
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
-  rs_text text = {buffer, TERM, 0};
+  rs_text text = {.at = buffer, .size = TERM};
   rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
               reshard_dtype_string(tensor_at(w, tensor)->dtype),
               rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
@@ -230,7 +230,7 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
   RS_TRY(rs_map_name(&w->source, name, &rest));
   if (name->spread) {
     char digits[24];
-    rs_text text = {digits, sizeof digits, 0};
+    rs_text text = {.at = digits, .size = sizeof digits};
     rs_text_add(&text, "%lld", (long long)index);
     RS_TRY(rs_map_text_add(&w->source, digits, text.length));
     RS_TRY(rs_map_text_add(&w->source, rest, strlen(rest)));

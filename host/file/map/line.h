@@ -18,4 +18,7 @@ typedef struct rs_map_work {
 /* The line for the match: appends what it makes. */
 reshard_status rs_map_apply_match(rs_map_work *work);
 
+/* Makes the target's model and the regions to it. map NULL: each tensor whole to itself, in the same order. */
+reshard_status rs_map_apply(reshard_map map, reshard_model source, reshard_model *target, rs_copy_regions *regions);
+
 #endif

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "file/ground/file.h"
-#include "file/map/apply.h"
+#include "file/map/line.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +29,7 @@ reshard_status rs_map_error(const struct reshard_map_s *map, int64_t line, int64
 }
 
 reshard_status reshard_map_parse(const char *text, const char *name, reshard_map *map) {
-  if (text == NULL || map == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_parse: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_map_parse", text, map));
   reshard_map made;
   reshard_status status;
   name = name != NULL ? name : "map";
@@ -45,8 +44,7 @@ fail:
 }
 
 reshard_status reshard_map_load(const char *path, reshard_map *map) {
-  if (path == NULL || map == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_load: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_map_load", path, map));
   char where[RS_WHERE], *text;
   int64_t size;
   RS_TRY(rs_file_read_all(rs_where(where, "map file", path), path, MAP_LIMIT, &text, &size));
@@ -69,8 +67,7 @@ void reshard_map_free(reshard_map map) {
 }
 
 reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target) {
-  if (source == NULL || target == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_map_model: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_map_model", source, target));
   rs_copy_regions regions;
   RS_TRY(rs_map_apply(map, source, target, &regions));
   free(regions.at);

@@ -16,7 +16,7 @@
 const char *rs_map_quote(char *buffer, size_t size, const struct reshard_map_s *map, const rs_map_node *node) {
   char whole[RS_QUOTE];
   const char *piece = map->text.at + node->text;
-  rs_text text = {whole, sizeof whole, 0};
+  rs_text text = {.at = whole, .size = sizeof whole};
   rs_text_add(&text, "%s", piece);
   for (int i = 0; i < node->stars && text.length < text.size; i++) {
     piece += strlen(piece) + 1;
@@ -44,13 +44,7 @@ reshard_status rs_map_sort(reshard_model model, rs_sorted_name **names) {
 /* Place of the first name that is not below `from`. */
 static int64_t first_from(const rs_map_source *s, const char *from) {
   int64_t low = 0, high = s->model->tensors.n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (strcmp(s->names[middle].name, from) < 0)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, strcmp(s->names[i].name, from) < 0);
   return low;
 }
 
@@ -193,7 +187,7 @@ static reshard_status missing_index(rs_map_source *s, const rs_map_node *name, c
   int64_t i = 0;
   while (s->spread.at[i] >= 0)
     i++;
-  rs_text text = {index, sizeof index, 0}, because = {why, sizeof why, 0};
+  rs_text text = {.at = index, .size = sizeof index}, because = {.at = why, .size = sizeof why};
   rs_text_add(&text, "%lld", (long long)i);
   RS_TRY(rs_map_text_add(s, index, text.length));
   RS_TRY(rs_map_text_add(s, end, strlen(end)));

@@ -78,8 +78,7 @@ int64_t reshard_model_count(reshard_model model) { return model != NULL ? model-
 int64_t reshard_model_bytes(reshard_model model) { return model != NULL ? model->bytes : 0; }
 
 reshard_status reshard_model_get(reshard_model model, int64_t i, reshard_model_tensor *tensor) {
-  if (model == NULL || tensor == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_get: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_model_get", model, tensor));
   if (i < 0 || i >= model->tensors.n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_model_get: tensor %lld of a model with %lld", (long long)i,
                     (long long)model->tensors.n);

@@ -205,7 +205,7 @@ const char *reshard_model_preset_name(int64_t i) { return i >= 0 && i < PRESETS 
 
 reshard_status rs_preset_error(const char *what, const char *name) {
   char quoted[RS_QUOTE], names[256];
-  rs_text list = {names, sizeof names, 0};
+  rs_text list = {.at = names, .size = sizeof names};
   for (int64_t i = 0; i < PRESETS; i++)
     rs_text_add(&list, "%s %s", i > 0 ? "," : "", presets[i].name);
   return rs_error(RESHARD_ERROR_INVALID, "%s '%s'; the presets are%s", what, rs_quote(quoted, sizeof quoted, name),
@@ -213,8 +213,7 @@ reshard_status rs_preset_error(const char *what, const char *name) {
 }
 
 reshard_status reshard_model_preset(const char *name, reshard_model *model) {
-  if (name == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_preset: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_model_preset", name, model));
   for (int64_t i = 0; i < PRESETS; i++) {
     if (strcmp(name, presets[i].name) != 0)
       continue;

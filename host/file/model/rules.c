@@ -37,7 +37,7 @@ struct reshard_rules_s {
 static const char *place_of_rule(char where[RS_WHERE], const struct reshard_rules_s *rules, int64_t line,
                                  int64_t column) {
   char quoted[RS_WHERE - 64];
-  rs_text text = {where, RS_WHERE, 0};
+  rs_text text = {.at = where, .size = RS_WHERE};
   rs_text_add(&text, "%s:%lld:%lld", rs_quote(quoted, sizeof quoted, rules->name), (long long)line, (long long)column);
   return where;
 }
@@ -79,7 +79,7 @@ static reshard_status read_numbered(const struct reshard_rules_s *rules, rule *r
   r->pieces = n;
   for (int64_t i = 0; i < n; i++) {
     r->each[i] = (char *)(r->each + n) + i * PIECE_TEXT;
-    rs_text text = {r->each[i], PIECE_TEXT, 0};
+    rs_text text = {.at = r->each[i], .size = PIECE_TEXT};
     rs_text_add(&text, "rank(%lld/%lld)", (long long)i, n);
   }
   return RESHARD_SUCCESS;

@@ -145,14 +145,8 @@ static reshard_status find_targets(rs_batch *b) {
 /* The part of a tile and a cell, or an array, in a list by these. It is there. */
 static const rs_tile_part *find_part(const rs_tile_part *list, int64_t n, int64_t tile, bool cell, int64_t number) {
   int64_t low = 0, high = n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    const rs_tile_part *p = &list[middle];
-    if (p->tile < tile || (p->tile == tile && (cell ? p->cell : p->array) < number))
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high,
+                 list[i].tile < tile || (list[i].tile == tile && (cell ? list[i].cell : list[i].array) < number));
   return &list[low];
 }
 
@@ -227,13 +221,7 @@ static reshard_status plan_copies(rs_batch *b, int64_t rank) {
 /* The last part of an ascending list that begins at an address or before it. */
 static rs_tile_part *part_at(rs_tile_part *parts, int64_t n, const char *address) {
   int64_t low = 0, high = n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (parts[middle].memory <= address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high, parts[i].memory <= address);
   return low > 0 ? &parts[low - 1] : NULL;
 }
 
@@ -307,14 +295,8 @@ static reshard_status write_part(rs_batch *b, const rs_tile_part *p) {
   const rs_store_move *m = b->move;
   int64_t tensor = m->regions[b->tiles.at[p->tile].region].dst;
   int64_t low = 0, high = b->cells.n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    const rs_tile_part *q = b->cells.at[middle];
-    if (q->tile < p->tile || (q->tile == p->tile && q->cell < p->cell))
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high,
+                 b->cells.at[i]->tile < p->tile || (b->cells.at[i]->tile == p->tile && b->cells.at[i]->cell < p->cell));
   for (; low < b->cells.n && b->cells.at[low]->tile == p->tile && b->cells.at[low]->cell == p->cell; low++) {
     rs_tile_part *q = b->cells.at[low];
     if (q->stored == NULL)

@@ -1,5 +1,5 @@
 /* A caller's memory as a store, and what a rank of it holds as regions. */
-#include "file/move/memory.h"
+#include "file/move/move.h"
 
 #include <stdlib.h>
 #include <string.h>

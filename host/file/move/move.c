@@ -1,4 +1,4 @@
-/* Moving data from store to store: threads take batches of tiles (tiles.h), each on its own (batch.h). All memory in
+/* Moving data from store to store: threads take batches of tiles (tiles.c), each on its own (batch.c). All memory in
  * use is a few tiles, used again and again, which stay in the cache.
  *
  * Files are read and written by system calls, not mapped. Pages of a mapped target cost a fault each, which makes it

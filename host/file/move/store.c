@@ -25,14 +25,8 @@ void rs_store_free(rs_store *s) {
 const rs_stored_array *rs_store_find(const rs_store *s, int64_t tensor, int64_t rank, int64_t array) {
   const rs_stored_tensor *t = &s->tensors.at[tensor];
   int64_t low = t->first, high = t->first + t->count;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    const rs_stored_array *h = &s->arrays.at[middle];
-    if (h->rank < rank || (h->rank == rank && h->index < array))
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  RS_LOWER_BOUND(low, high,
+                 s->arrays.at[i].rank < rank || (s->arrays.at[i].rank == rank && s->arrays.at[i].index < array));
   const rs_stored_array *found = &s->arrays.at[low];
   return low < t->first + t->count && found->rank == rank && found->index == array ? found : NULL;
 }

@@ -6,7 +6,7 @@
 #ifndef RS_FILE_STORE_H
 #define RS_FILE_STORE_H
 
-#include "exec/pull.h"
+#include "exec/arrays.h"
 #include "file/ground/file.h"
 #include "file/model/model.h"
 

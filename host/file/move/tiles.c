@@ -5,7 +5,7 @@
  * the two. Where both sides have the dims in one order that makes bands of rows, which lie in one piece in every file;
  * where they are transposed, nearly square blocks. A tensor that many ranks hold gets larger tiles, so that the row of
  * each rank is still worth a system call. */
-#include "file/move/tiles.h"
+#include "file/move/batch.h"
 
 #include <string.h>
 

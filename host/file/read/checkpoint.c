@@ -3,10 +3,8 @@
 
 #include "base/text.h"
 #include "file/ground/temporary.h"
-#include "file/move/memory.h"
 #include "file/move/move.h"
-#include "file/read/directory.h"
-#include "file/read/distcp.h"
+#include "file/read/open.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* A directory of safetensors files, or one with .distcp files, which distcp.c opens. The index of Hugging Face,
  * model.safetensors.index.json, has a "weight_map" that names the file of each tensor. With it only the files that it
  * names are read, and it must be right in every tensor. */
-#include "file/read/directory.h"
+#include "file/read/open.h"
 
 #include "base/text.h"
 #include "device/cpu/cpu.h"

@@ -2,7 +2,7 @@
  * torch.save, one of each chunk of a tensor. A chunk's bytes lie dense in its archive; they are read from there.
  *
  * Which rank had a chunk is R of its file's name __R_N.distcp. From there on chunks are shards as others are. */
-#include "file/read/distcp.h"
+#include "file/read/open.h"
 
 #include "base/text.h"
 #include "file/format/distcp.h"
@@ -28,10 +28,8 @@ static reshard_status read_metadata_file(rs_distcp *d, const char *path, char wh
   if (size > METADATA_LIMIT)
     status = rs_error(RESHARD_ERROR_INVALID, "%s: %lld bytes, at most %lld are read", where, (long long)size,
                       (long long)METADATA_LIMIT);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc(&d->text, size + 1, 1);
-  if (status == RESHARD_SUCCESS)
-    status = rs_file_read_at(&file, 0, d->text, size);
+  RS_THEN(status, rs_alloc(&d->text, size + 1, 1));
+  RS_THEN(status, rs_file_read_at(&file, 0, d->text, size));
   rs_file_close(&file);
   return status == RESHARD_SUCCESS ? rs_distcp_read(d, size) : status;
 }
@@ -78,7 +76,7 @@ static reshard_status rank_files(rs_shards *s) {
   return RESHARD_SUCCESS;
 }
 
-/* What is at a place. */
+/* The value at a place. */
 typedef struct found_chunk {
   bool known;
   rs_torch_tensor tensor;
@@ -88,8 +86,7 @@ static reshard_status open_chunk(const char *where, const rs_file *file, const r
                                  const char *quoted, rs_torch_tensor *tensor) {
   rs_torch torch;
   reshard_status status = rs_torch_open(where, file, place->offset, place->length, CHUNK_LIMIT, &torch);
-  if (status == RESHARD_SUCCESS)
-    status = rs_torch_tensor_read(&torch, quoted, torch.pickle.root, tensor);
+  RS_THEN(status, rs_torch_tensor_read(&torch, quoted, torch.pickle.root, tensor));
   rs_torch_free(&torch);
   if (status == RESHARD_ERROR_INVALID || status == RESHARD_ERROR_UNSUPPORTED) {
     const char *why = reshard_last_error();
@@ -179,10 +176,8 @@ reshard_status rs_open_distcp(rs_opening *opening, const char *path) {
   rs_shards s = {.opening = opening};
   reshard_checkpoint_info *info = &opening->checkpoint->info;
   reshard_status status = read_metadata_file(&d, path, where);
-  if (status == RESHARD_SUCCESS)
-    status = open_chunk_files(opening, &d, path);
-  if (status == RESHARD_SUCCESS)
-    status = fill_store(&s, &d);
+  RS_THEN(status, open_chunk_files(opening, &d, path));
+  RS_THEN(status, fill_store(&s, &d));
   info->format = RESHARD_FORMAT_DISTCP;
   info->world = s.world;
   info->described = 1;

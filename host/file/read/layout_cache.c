@@ -43,10 +43,8 @@ static bool find_key(const rs_layout_cache *layouts, int64_t *number) {
 static reshard_status cache_layout(rs_layout_cache *layouts, reshard_layout layout, int64_t *number) {
   void *key = NULL;
   reshard_status status = rs_vec_reserve(&layouts->made, layouts->made.n + 1);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&key, layouts->key.at, layouts->key.n, sizeof(int64_t));
-  if (status == RESHARD_SUCCESS)
-    status = rs_names_put(&layouts->keys, key, (size_t)layouts->key.n * sizeof(int64_t), number);
+  RS_THEN(status, rs_alloc_copy(&key, layouts->key.at, layouts->key.n, sizeof(int64_t)));
+  RS_THEN(status, rs_names_put(&layouts->keys, key, (size_t)layouts->key.n * sizeof(int64_t), number));
   if (status != RESHARD_SUCCESS) {
     free(key);
     reshard_layout_release(layout);

@@ -36,8 +36,7 @@ static reshard_status load_list(const char *where, const char *path, reshard_mod
   free(text);
   RS_TRY(status);
   status = rs_model_new(&made);
-  if (status == RESHARD_SUCCESS)
-    status = add_list(made, where, root);
+  RS_THEN(status, add_list(made, where, root));
   json_decref(root);
   if (status != RESHARD_SUCCESS)
     reshard_model_free(made);
@@ -91,8 +90,7 @@ static bool is_checkpoint(const char *path) {
 }
 
 reshard_status reshard_model_load(const char *path, reshard_model *model) {
-  if (path == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_load: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_model_load", path, model));
   char where[RS_WHERE];
   if (is_checkpoint(path))
     return load_checkpoint(path, model);
@@ -100,8 +98,7 @@ reshard_status reshard_model_load(const char *path, reshard_model *model) {
 }
 
 reshard_status reshard_model_open(const char *name_or_path, reshard_model *model) {
-  if (name_or_path == NULL || model == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_model_open: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_model_open", name_or_path, model));
   const char *name;
   for (int64_t i = 0; (name = reshard_model_preset_name(i)) != NULL; i++)
     if (strcmp(name, name_or_path) == 0)

@@ -6,10 +6,7 @@
 #include "base/text.h"
 #include "file/format/npy.h"
 #include "file/format/torch.h"
-#include "file/read/directory.h"
 #include "file/read/shards.h"
-#include "file/read/torch_state_dict.h"
-#include "file/read/whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +25,7 @@ reshard_status rs_opening_add(rs_opening *opening, const char *path, const char 
   rs_path_text whole = {0};
   char where[RS_WHERE];
   reshard_status status = rs_path_join(path, name, &whole);
-  if (status == RESHARD_SUCCESS)
-    status = rs_file_open(rs_where(where, "file", whole.at), whole.at, files, &s->files.at[s->files.n]);
+  RS_THEN(status, rs_file_open(rs_where(where, "file", whole.at), whole.at, files, &s->files.at[s->files.n]));
   s->files.n += status == RESHARD_SUCCESS;
   free(whole.at);
   return status;

@@ -4,6 +4,7 @@
 
 #include "file/format/safetensors.h"
 #include "file/read/checkpoint.h"
+#include "file/read/layout_cache.h"
 
 /* A checkpoint that is being opened. */
 typedef struct rs_opening {
@@ -26,5 +27,19 @@ const char *rs_opening_where(const rs_opening *opening, int64_t file, char where
 reshard_status rs_open_file(rs_opening *opening, const char *path);
 /* Files of safetensors whose headers are read: shards where all have DCP_SHARDING_INFO, else the format given. */
 reshard_status rs_open_headed(rs_opening *opening, reshard_file_format format);
+
+/* Fills store and info from a file of torch.save, the only one that is open. */
+reshard_status rs_open_state_dict(rs_opening *opening);
+/* Fills store and info from the .metadata of a directory and the .distcp files that it names. */
+reshard_status rs_open_distcp(rs_opening *opening, const char *path);
+/* Opens and reads the safetensors files of a directory; *distcp: it has none but .metadata. */
+reshard_status rs_open_directory(rs_opening *opening, const char *path, bool *distcp);
+/* Reads the headers of the files that are open. */
+reshard_status rs_open_headers(rs_opening *opening);
+
+/* Appends a tensor to the store: model, layout, stored array. */
+reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole);
+/* Fills the store from headers of whole tensors, and bytes stored and world of the info. */
+reshard_status rs_open_whole(rs_opening *opening);
 
 #endif

@@ -191,8 +191,7 @@ reshard_status rs_shards_rank(rs_shards *shards) {
     if (shards->rank.at[f] >= 0)
       continue;
     status = find_pieces(&s, f);
-    if (status == RESHARD_SUCCESS)
-      status = choose_rank(&s, f, i < files, &shards->rank.at[f]);
+    RS_THEN(status, choose_rank(&s, f, i < files, &shards->rank.at[f]));
     if (status == RESHARD_SUCCESS && i >= files && shards->rank.at[f] < 0)
       status = add_rank(shards, f);
   }

@@ -18,7 +18,8 @@
 
 const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where[RS_SHARD_WHERE]) {
   char quoted[RS_QUOTE], file[RS_WHERE];
-  rs_text_add(&(rs_text){where, RS_SHARD_WHERE, 0}, "%s: tensor '%s'", rs_opening_where(s->opening, shard->file, file),
+  rs_text_add(&(rs_text){.at = where, .size = RS_SHARD_WHERE}, "%s: tensor '%s'",
+              rs_opening_where(s->opening, shard->file, file),
               rs_quote(quoted, sizeof quoted, s->tensors.at[shard->tensor].name));
   return where;
 }
@@ -26,7 +27,8 @@ const char *rs_shard_where(const rs_shards *s, const rs_shard *shard, char where
 /* "file 'x': reshard metadata" */
 static const char *text_where(const rs_shards *s, int64_t f, char where[RS_SHARD_WHERE]) {
   char file[RS_WHERE];
-  rs_text_add(&(rs_text){where, RS_SHARD_WHERE, 0}, "%s: reshard metadata", rs_opening_where(s->opening, f, file));
+  rs_text_add(&(rs_text){.at = where, .size = RS_SHARD_WHERE}, "%s: reshard metadata",
+              rs_opening_where(s->opening, f, file));
   return where;
 }
 
@@ -117,8 +119,7 @@ static reshard_status add_described_tensor(rs_shards *s, const char *where, cons
   if (strncmp(text, "boxes", 5) == 0 && strchr(text, '@') != NULL) /* whatever that file is, it is not of this set */
     return rs_error(RESHARD_ERROR_INVALID, "%s: the layout of tensor '%s' is in another file", where, quoted);
   reshard_status status = rs_tensor_bytes(global.ndim, global.shape, 1, &bytes);
-  if (status == RESHARD_SUCCESS)
-    status = rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout);
+  RS_THEN(status, rs_layout_cache_text(&s->layouts, text, global.ndim, global.shape, s->world, &global.layout));
   if (status != RESHARD_SUCCESS && status != RESHARD_ERROR_OUT_OF_MEMORY)
     return rs_error(status, "%s: tensor '%s': %s", where, quoted, reshard_last_error());
   RS_TRY(status);
@@ -258,8 +259,7 @@ static reshard_status add_described(rs_shards *s, int64_t f) {
     return add_file_shards(s, f, json_object_get(s->root, "intervals"));
   RS_TRY(parse_text(s, f, &root));
   reshard_status status = compare_texts(s, f, root);
-  if (status == RESHARD_SUCCESS)
-    status = add_file_shards(s, f, json_object_get(root, "intervals"));
+  RS_THEN(status, add_file_shards(s, f, json_object_get(root, "intervals")));
   json_decref(root);
   return status;
 }

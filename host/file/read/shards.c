@@ -282,12 +282,9 @@ reshard_status rs_open_shards(rs_opening *opening) {
   rs_shards s = {.opening = opening};
   reshard_checkpoint_info *info = &opening->checkpoint->info;
   reshard_status status = rs_shards_collect(&s);
-  if (status == RESHARD_SUCCESS)
-    status = rs_shards_group(&s);
-  if (status == RESHARD_SUCCESS)
-    status = rs_shards_rank(&s);
-  if (status == RESHARD_SUCCESS)
-    status = rs_shards_build(&s);
+  RS_THEN(status, rs_shards_group(&s));
+  RS_THEN(status, rs_shards_rank(&s));
+  RS_THEN(status, rs_shards_build(&s));
   for (int64_t f = 0; f < opening->checkpoint->store.files.n; f++)
     info->stored_bytes += opening->headers[f].model->bytes;
   info->world = s.stated > 0 ? s.stated : s.world;

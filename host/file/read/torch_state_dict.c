@@ -2,11 +2,10 @@
  * with dots between, as PyTorch's distributed checkpoint flattens a state dict. Leaves that are no tensors are counted.
  *
  * Values may stand at several places; what a walk over all places can take is bounded. */
-#include "file/read/torch_state_dict.h"
+#include "file/read/open.h"
 
 #include "base/text.h"
 #include "file/format/torch.h"
-#include "file/read/whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +52,7 @@ static reshard_status visit_under(walk *w, int64_t key, int64_t number, int64_t 
   if (key >= 0) {
     RS_TRY(rs_pickle_add_text(&w->torch->pickle, key, &w->name, &added));
   } else {
-    rs_text text = {digits, sizeof digits, 0};
+    rs_text text = {.at = digits, .size = sizeof digits};
     rs_text_add(&text, "%lld", (long long)number);
     memcpy(w->name.at + w->name.n, digits, text.length + 1);
     w->name.n += (int64_t)text.length;
@@ -115,8 +114,7 @@ reshard_status rs_open_state_dict(rs_opening *opening) {
   rs_torch torch;
   walk w = {.opening = opening, .torch = &torch};
   reshard_status status = rs_torch_open(rs_opening_where(opening, 0, where), file, 0, file->size, LIMIT, &torch);
-  if (status == RESHARD_SUCCESS)
-    status = add_all(&w);
+  RS_THEN(status, add_all(&w));
   rs_torch_free(&torch);
   rs_layout_cache_free(&w.layouts);
   free(w.name.at);

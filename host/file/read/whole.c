@@ -1,5 +1,5 @@
 /* Checkpoints of whole tensors: each lies in one piece in one file, held by rank 0. */
-#include "file/read/whole.h"
+#include "file/read/open.h"
 
 #include "base/text.h"
 

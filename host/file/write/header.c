@@ -32,10 +32,10 @@ const char *rs_header_descr(reshard_dtype dtype) { return dtypes[dtype].descr; }
 
 void rs_header_texts_free(rs_header_texts *h) {
   free(h->common.at);
-  free(h->text.at);
-  free(h->body.at);
-  free(h->sharding.at);
-  free(h->intervals.at);
+  free(h->whole.text.at);
+  free(h->body.text.at);
+  free(h->sharding.text.at);
+  free(h->intervals.text.at);
   *h = (rs_header_texts){0};
 }
 
@@ -46,66 +46,47 @@ int64_t rs_header_most(const rs_store *store, int64_t tensor) {
          20 * numbers; /* \u001f at the worst */
 }
 
-/* Layouts print into the text itself, with room made where it was too little. */
-static void add_layout(rs_print *out, reshard_layout layout) {
-  size_t needed = 256;
-  for (int attempt = 0; attempt < 2 && out->status == RESHARD_SUCCESS; attempt++) {
-    out->status = rs_vec_reserve(out, out->n + (int64_t)needed);
-    if (out->status != RESHARD_SUCCESS)
-      return;
-    size_t room = (size_t)(out->cap - out->n);
-    if (reshard_layout_print(layout, out->at + out->n, room, &needed) == RESHARD_SUCCESS) {
-      out->n += (int64_t)needed - 1;
-      return;
-    }
-  }
-}
-
-reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_print *common) {
+reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_text *common) {
   int64_t n = store->model->tensors.n;
-  rs_print out = {0};
+  rs_json j = {.text.grows = true, .ascii = true};
   char name[RS_FILE_LAYOUT_NAME];
-  rs_print_text(&out, "{\"version\":1,\"world\":");
-  rs_print_number(&out, n > 0 ? store->tensors.at[0].layout->world : 1);
-  rs_print_text(&out, ",\"files\":[");
-  for (int64_t f = 0; f < files->all.n; f++) {
-    rs_print_text(&out, f > 0 ? ",\"" : "\"");
-    rs_print_text(&out, rs_file_layout_name(files, f, name));
-    rs_print_text(&out, "\"");
-  }
-  rs_print_text(&out, "],\"shapes\":{");
+  rs_json_open(&j, NULL, '{');
+  rs_json_int(&j, "version", 1);
+  rs_json_int(&j, "world", n > 0 ? store->tensors.at[0].layout->world : 1);
+  rs_json_open(&j, "files", '[');
+  for (int64_t f = 0; f < files->all.n; f++)
+    rs_json_string(&j, NULL, rs_file_layout_name(files, f, name));
+  rs_json_close(&j, ']');
+  rs_json_open(&j, "shapes", '{');
   for (int64_t i = 0; i < n; i++) {
-    if (i > 0)
-      rs_print_text(&out, ",");
-    rs_print_string(&out, rs_model_name(store->model, i), true);
-    rs_print_text(&out, ":");
-    rs_print_list(&out, store->tensors.at[i].layout->ndim, store->tensors.at[i].layout->shape, ",");
+    reshard_layout layout = store->tensors.at[i].layout;
+    rs_json_list(&j, rs_model_name(store->model, i), layout->ndim, layout->shape);
   }
-  rs_print_text(&out, "},\"layout\":{");
+  rs_json_close(&j, '}');
+  rs_json_open(&j, "layout", '{');
   for (int64_t i = 0; i < n; i++) {
-    if (i > 0)
-      rs_print_text(&out, ",");
-    rs_print_string(&out, rs_model_name(store->model, i), true);
-    rs_print_text(&out, ":\"");
-    add_layout(&out, store->tensors.at[i].layout);
-    rs_print_text(&out, "\"");
+    rs_json_key(&j, rs_model_name(store->model, i));
+    rs_text_string(&j.text, "\"");
+    rs_layout_print(store->tensors.at[i].layout, &j.text);
+    rs_text_string(&j.text, "\"");
   }
-  rs_print_text(&out, "}");
-  if (out.status == RESHARD_SUCCESS)
-    rs_print_nested(common, out.at, out.n);
-  else
-    common->status = out.status;
-  free(out.at);
+  rs_json_close(&j, '}');
+  common->grows = true;
+  common->status = j.text.status;
+  if (common->status == RESHARD_SUCCESS)
+    rs_json_escape(common, j.text.at, true);
+  free(j.text.at);
   return common->status;
 }
 
 /* Index runs of an array that is stored whole though it is many boxes. first: of the first run, per dim. */
-static reshard_status add_intervals(rs_print *out, const char *name, reshard_layout layout,
-                                    const rs_stored_array *array, int64_t *first) {
+static reshard_status add_intervals(rs_json *j, const char *name, reshard_layout layout, const rs_stored_array *array,
+                                    int64_t *first) {
   RS_VEC(reshard_interval) runs = {0};
   reshard_status status = RESHARD_SUCCESS;
-  rs_print_text(out, out->n > 0 ? "," : ",\"intervals\":{");
-  rs_print_string(out, name, true);
+  if (j->text.length == 0)
+    rs_json_open(j, "intervals", '{');
+  rs_json_open(j, name, '[');
   for (int d = 0; d < layout->ndim && status == RESHARD_SUCCESS; d++) {
     int64_t count;
     status = reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, 0, NULL, &count);
@@ -116,14 +97,12 @@ static reshard_status add_intervals(rs_print *out, const char *name, reshard_lay
     if (status != RESHARD_SUCCESS)
       break;
     first[d] = runs.at[0].begin;
-    rs_print_text(out, d > 0 ? "],[" : ":[[");
-    for (int64_t i = 0; i < count; i++) {
-      if (i > 0)
-        rs_print_text(out, ",");
-      rs_print_list(out, 2, (const int64_t[]){runs.at[i].begin, runs.at[i].end}, ",");
-    }
+    rs_json_open(j, NULL, '[');
+    for (int64_t i = 0; i < count; i++)
+      rs_json_list(j, NULL, 2, (const int64_t[]){runs.at[i].begin, runs.at[i].end});
+    rs_json_close(j, ']');
   }
-  rs_print_text(out, "]]");
+  rs_json_close(j, ']');
   free(runs.at);
   return status;
 }
@@ -145,50 +124,63 @@ static reshard_status find_box(rs_header_texts *h, const rs_store *store, const 
   return add_intervals(&h->intervals, rs_model_name(store->model, b->tensor), layout, array, box->offset);
 }
 
+/* A string of both: JSON that is escaped already, or NULL, and JSON that is not. */
+static void add_nested(rs_text *out, const rs_text *escaped, const rs_text *json) {
+  rs_text_string(out, "\"");
+  if (escaped != NULL)
+    rs_text_bytes(out, escaped->at, escaped->length);
+  if (json->status == RESHARD_SUCCESS)
+    rs_json_escape(out, json->at, true);
+  rs_text_string(out, "\"");
+}
+
 /* One block: its entry, and where it begins in its tensor. */
 static void add_entry(rs_header_texts *h, const rs_store *store, int64_t tensor, const reshard_box *box, int64_t begin,
                       int64_t end) {
   const rs_model_tensor *t = &store->model->tensors.at[tensor];
   const char *name = rs_model_name(store->model, tensor);
-  rs_print_text(&h->body, ",");
-  rs_print_string(&h->body, name, false);
-  rs_print_text(&h->body, ":{\"dtype\":\"");
-  rs_print_text(&h->body, dtypes[t->dtype].name);
-  rs_print_text(&h->body, "\",\"shape\":");
-  rs_print_list(&h->body, t->ndim, box->extent, ",");
-  rs_print_text(&h->body, ",\"data_offsets\":");
-  rs_print_list(&h->body, 2, (const int64_t[]){begin, end}, ",");
-  rs_print_text(&h->body, "}");
-  rs_print_text(&h->sharding, h->sharding.n > 0 ? ", " : "{");
-  rs_print_string(&h->sharding, name, true);
-  rs_print_text(&h->sharding, ": {\"saved_offsets\": ");
-  rs_print_list(&h->sharding, t->ndim, box->offset, ", ");
-  rs_print_text(&h->sharding, "}");
+  rs_json_open(&h->body, name, '{');
+  rs_json_string(&h->body, "dtype", dtypes[t->dtype].name);
+  rs_json_list(&h->body, "shape", t->ndim, box->extent);
+  rs_json_list(&h->body, "data_offsets", 2, (const int64_t[]){begin, end});
+  rs_json_close(&h->body, '}');
+  rs_json_open(&h->sharding, name, '{');
+  rs_json_list(&h->sharding, "saved_offsets", t->ndim, box->offset);
+  rs_json_close(&h->sharding, '}');
 }
 
 static void add_metadata(rs_header_texts *h, bool shards) {
-  rs_print_text(&h->text, "{\"__metadata__\":{");
+  rs_json_open(&h->whole, NULL, '{');
+  rs_json_open(&h->whole, "__metadata__", '{');
   if (shards) {
-    rs_print_text(&h->text, "\"DCP_SHARDING_INFO\":\"");
-    rs_print_text(&h->sharding, h->sharding.n > 0 ? "}" : "{}");
-    rs_print_nested(&h->text, h->sharding.at, h->sharding.n);
-    rs_print_text(&h->text, "\",\"DCP_VERSION\":\"1.0\",");
+    rs_json_close(&h->sharding, '}');
+    rs_json_key(&h->whole, "DCP_SHARDING_INFO");
+    add_nested(&h->whole.text, NULL, &h->sharding.text);
+    rs_json_string(&h->whole, "DCP_VERSION", "1.0");
   }
-  rs_print_text(&h->text, "\"format\":\"pt\"");
+  rs_json_string(&h->whole, "format", "pt");
   if (shards) {
-    rs_print_text(&h->text, ",\"reshard\":\"");
-    rs_print_bytes(&h->text, h->common.at, h->common.n);
-    rs_print_text(&h->intervals, h->intervals.n > 0 ? "}}" : "}");
-    rs_print_nested(&h->text, h->intervals.at, h->intervals.n);
-    rs_print_text(&h->text, "\"");
+    rs_text_string(&h->intervals.text, h->intervals.text.length > 0 ? "}}" : "}");
+    rs_json_key(&h->whole, "reshard");
+    add_nested(&h->whole.text, &h->common, &h->intervals.text);
   }
-  rs_print_text(&h->text, "}");
+  rs_json_close(&h->whole, '}');
+}
+
+static void restart(rs_json *j, bool more) {
+  j->text.length = 0;
+  j->text.grows = true;
+  j->more = more;
 }
 
 static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout *files, rs_store *store,
                                        const char *where, const rs_layout_file *file, int64_t *size) {
   int64_t end = 0;
-  h->body.n = h->sharding.n = h->intervals.n = 0;
+  restart(&h->body, true);
+  restart(&h->intervals, true);
+  restart(&h->sharding, false);
+  h->intervals.ascii = h->sharding.ascii = h->sharding.spaced = true;
+  rs_json_open(&h->sharding, NULL, '{');
   for (int64_t i = file->first; i < file->first + file->count; i++) {
     const rs_file_block *b = &files->blocks.at[files->order[i]];
     const rs_model_tensor *t = &store->model->tensors.at[b->tensor];
@@ -201,59 +193,56 @@ static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout 
     store->blocks.at[files->order[i]].offset = begin;
     add_entry(h, store, b->tensor, &box, begin, end);
   }
-  rs_print_text(&h->text, "12345678"); /* for the length */
+  rs_text *text = &h->whole.text;
+  rs_text_string(text, "12345678"); /* for the length */
   add_metadata(h, files->format == RESHARD_FORMAT_SHARDS);
-  rs_print_bytes(&h->text, h->body.at, h->body.n);
-  rs_print_text(&h->text, "}");
-  rs_print_bytes(&h->text, "       ", -h->text.n & 7);
-  RS_TRY(h->body.status);
-  RS_TRY(h->sharding.status);
-  RS_TRY(h->intervals.status);
-  RS_TRY(h->text.status);
-  int64_t length = h->text.n - 8;
+  rs_text_bytes(text, h->body.text.at, h->body.text.length);
+  rs_text_string(text, "}");
+  rs_text_bytes(text, "       ", -text->length & 7);
+  RS_TRY(h->body.text.status);
+  RS_TRY(h->sharding.text.status);
+  RS_TRY(h->intervals.text.status);
+  RS_TRY(text->status);
+  int64_t length = (int64_t)text->length - 8;
   if (length > SAFETENSORS_MOST)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: a header would have %lld bytes, %d are the most in this format",
                     where, (long long)length, SAFETENSORS_MOST);
   for (int i = 0; i < 8; i++)
-    h->text.at[i] = (char)(length >> 8 * i);
+    text->at[i] = (char)(length >> 8 * i);
   for (int64_t i = file->first; i < file->first + file->count; i++)
-    store->blocks.at[files->order[i]].offset += h->text.n;
-  *size = h->text.n + end;
+    store->blocks.at[files->order[i]].offset += length + 8;
+  *size = length + 8 + end;
   return RESHARD_SUCCESS;
 }
 
 /* Version 1 always: 8 extents fit by far. numpy leaves room for the first extent to grow to 21 digits. It pads so that
  * the data begins at a multiple of 64, by 64 where it already would. */
-static reshard_status make_npy(rs_print *text, rs_store *store, int64_t *size) {
+static reshard_status make_npy(rs_text *text, rs_store *store, int64_t *size) {
   const rs_model_tensor *t = &store->model->tensors.at[0];
-  rs_print_bytes(text, "\223NUMPY\1\0??{'descr': '", 21);
-  rs_print_text(text, dtypes[t->dtype].descr);
-  rs_print_text(text, "', 'fortran_order': False, 'shape': (");
-  int64_t digits = 0, bytes = (int64_t)reshard_dtype_size(t->dtype);
-  for (int d = 0; d < t->ndim; d++) {
-    int64_t before = text->n;
-    rs_print_number(text, t->shape[d]);
-    digits = d == 0 ? text->n - before : digits;
-    bytes *= t->shape[d];
-    rs_print_text(text, d + 1 < t->ndim ? ", " : t->ndim == 1 ? "," : "");
-  }
-  rs_print_text(text, "), }");
-  static const char spaces[] = "                                                                ";
-  rs_print_bytes(text, spaces, t->ndim > 0 ? 21 - digits : 0);
-  rs_print_bytes(text, spaces, 64 - (text->n + 1) % 64);
-  rs_print_text(text, "\n");
+  rs_text_bytes(text, "\223NUMPY\1\0??", 10);
+  rs_text_add(text, "{'descr': '%s', 'fortran_order': False, 'shape': (", dtypes[t->dtype].descr);
+  size_t before = text->length, digits;
+  rs_text_numbers(text, t->ndim > 0, t->shape, "");
+  digits = text->length - before;
+  for (int d = 1; d < t->ndim; d++)
+    rs_text_add(text, ", %lld", (long long)t->shape[d]);
+  rs_text_add(text, "%s), }%*s", t->ndim == 1 ? "," : "", t->ndim > 0 ? 21 - (int)digits : 0, "");
+  rs_text_add(text, "%*s\n", 64 - (int)((text->length + 1) % 64), "");
   RS_TRY(text->status);
-  text->at[8] = (char)((text->n - 10) & 0xff);
-  text->at[9] = (char)((text->n - 10) >> 8);
-  store->blocks.at[0].offset = text->n;
-  *size = text->n + bytes;
+  text->at[8] = (char)((text->length - 10) & 0xff);
+  text->at[9] = (char)((text->length - 10) >> 8);
+  int64_t bytes = (int64_t)reshard_dtype_size(t->dtype);
+  for (int d = 0; d < t->ndim; d++)
+    bytes *= t->shape[d];
+  store->blocks.at[0].offset = (int64_t)text->length;
+  *size = (int64_t)text->length + bytes;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_header_make(rs_header_texts *h, const rs_file_layout *files, rs_store *store, const char *where,
                               int64_t file, int64_t *size) {
-  h->text.n = 0;
-  return files->format == RESHARD_FORMAT_NPY ? make_npy(&h->text, store, size)
+  restart(&h->whole, false);
+  return files->format == RESHARD_FORMAT_NPY ? make_npy(&h->whole.text, store, size)
                                              : make_safetensors(h, files, store, where, &files->all.at[file], size);
 }
 
@@ -264,7 +253,7 @@ typedef struct entry {
 
 static int by_name(const void *a, const void *b) { return strcmp(((const entry *)a)->name, ((const entry *)b)->name); }
 
-reshard_status rs_header_index(const rs_file_layout *files, const rs_store *store, rs_print *text) {
+reshard_status rs_header_index(rs_header_texts *h, const rs_file_layout *files, const rs_store *store) {
   int64_t n = files->blocks.n;
   char name[RS_FILE_LAYOUT_NAME];
   entry *entries;
@@ -273,17 +262,23 @@ reshard_status rs_header_index(const rs_file_layout *files, const rs_store *stor
     entries[i] = (entry){rs_model_name(store->model, files->blocks.at[i].tensor), files->blocks.at[i].number};
   if (n > 1)
     qsort(entries, (size_t)n, sizeof *entries, by_name);
-  rs_print_text(text, "{\n  \"metadata\": {\n    \"total_size\": ");
-  rs_print_number(text, store->model->bytes);
-  rs_print_text(text, "\n  },\n  \"weight_map\": {");
+  rs_json *j = &h->whole;
+  restart(j, false);
+  j->spaced = j->ascii = true;
+  rs_json_open(j, NULL, '{');
+  rs_json_line(j, 2);
+  rs_json_open(j, "metadata", '{');
+  rs_json_line(j, 4);
+  rs_json_int(j, "total_size", store->model->bytes);
+  rs_text_string(&j->text, "\n  ");
+  rs_json_close(j, '}');
+  rs_json_line(j, 2);
+  rs_json_open(j, "weight_map", '{');
   for (int64_t i = 0; i < n; i++) {
-    rs_print_text(text, i > 0 ? ",\n    " : "\n    ");
-    rs_print_string(text, entries[i].name, true);
-    rs_print_text(text, ": \"");
-    rs_print_text(text, rs_file_layout_name(files, entries[i].file, name));
-    rs_print_text(text, "\"");
+    rs_json_line(j, 4);
+    rs_json_string(j, entries[i].name, rs_file_layout_name(files, entries[i].file, name));
   }
-  rs_print_text(text, n > 0 ? "\n  }\n}\n" : "}\n}\n");
+  rs_text_string(&j->text, n > 0 ? "\n  }\n}\n" : "}\n}\n");
   free(entries);
-  return text->status;
+  return j->text.status;
 }

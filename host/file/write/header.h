@@ -2,7 +2,7 @@
 #ifndef RS_FILE_HEADER_H
 #define RS_FILE_HEADER_H
 
-#include "file/ground/print.h"
+#include "base/json.h"
 #include "file/write/file_layout.h"
 
 /* Bytes that the header of a .safetensors file of whole tensors has at the most: without a tensor, and for one. */
@@ -17,18 +17,18 @@ int rs_header_class(reshard_dtype dtype);
 const char *rs_header_descr(reshard_dtype dtype);
 
 /* Shards: what the "reshard" text of all files has in common, escaped, without its end. */
-reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_print *common);
+reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_text *common);
 /* All that stands before the data of a file. Sets the offsets of the file's blocks, *size to the bytes of the file.
  * Texts are emptied first: memory is used again from file to file. */
 typedef struct rs_header_texts {
-  rs_print common; /* shards: made by rs_header_common */
-  rs_print text;   /* the result */
-  rs_print body, sharding, intervals;
+  rs_text common; /* shards: made by rs_header_common */
+  rs_json whole;  /* the result */
+  rs_json body, sharding, intervals;
 } rs_header_texts;
 reshard_status rs_header_make(rs_header_texts *headers, const rs_file_layout *files, rs_store *store, const char *where,
                               int64_t file, int64_t *size);
 void rs_header_texts_free(rs_header_texts *headers);
 /* model.safetensors.index.json, as Hugging Face's save_pretrained writes it. */
-reshard_status rs_header_index(const rs_file_layout *files, const rs_store *store, rs_print *text);
+reshard_status rs_header_index(rs_header_texts *headers, const rs_file_layout *files, const rs_store *store);
 
 #endif

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* fallocate */
-#include "file/write/reserve.h"
+#include "file/write/output.h"
 
 #include <errno.h>
 #include <fcntl.h>

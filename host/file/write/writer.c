@@ -9,7 +9,6 @@
 #include "device/cpu/threads.h"
 #include "file/write/header.h"
 #include "file/write/output.h"
-#include "file/write/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -109,7 +108,7 @@ static reshard_status output_open_error(reshard_writer w, int error, int64_t fil
 }
 
 /* A file of the store, of that size, that begins with this text. */
-static reshard_status add_output_file(reshard_writer w, const char *name, const rs_print *text, int64_t size) {
+static reshard_status add_output_file(reshard_writer w, const char *name, const rs_text *text, int64_t size) {
   rs_file file = {.fd = -1, .size = size};
   int64_t length = (int64_t)(strlen(w->output.path) + strlen(name)) + 2;
   RS_TRY(rs_alloc(&file.path, length, 1));
@@ -120,16 +119,16 @@ static reshard_status add_output_file(reshard_writer w, const char *name, const 
     return output_open_error(w, error, w->store.files.cap);
   }
   w->store.files.at[w->store.files.n++] = file;
-  w->headers += text->n;
+  w->headers += (int64_t)text->length;
   struct rlimit limit;
   error = rs_over_file_limit(&limit, size) ? EFBIG : 0;
   if (error == 0 && w->store.files.n == 1 && w->report.bytes > rs_free_bytes(w->output.fd, true))
     error = ENOSPC; /* found out before the disk is full for others */
   if (error == 0)
-    error = rs_reserve(w->output.fd, file.fd, text->n, size, &w->unbacked);
+    error = rs_reserve(w->output.fd, file.fd, (int64_t)text->length, size, &w->unbacked);
   if (error != 0)
     return reserve_error(w, error, size);
-  return rs_file_write_at(&file, 0, text->at, text->n);
+  return rs_file_write_at(&file, 0, text->at, (int64_t)text->length);
 }
 
 typedef struct reserving {
@@ -182,13 +181,12 @@ static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
     int64_t size;
     status = rs_header_make(&headers, files, &w->store, w->where, f, &size);
     if (status == RESHARD_SUCCESS)
-      status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.text, size);
+      status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.whole.text, size);
   }
   if (index && status == RESHARD_SUCCESS) {
-    headers.text.n = 0;
-    status = rs_header_index(files, &w->store, &headers.text);
+    status = rs_header_index(&headers, files, &w->store);
     if (status == RESHARD_SUCCESS)
-      status = add_output_file(w, INDEX_NAME, &headers.text, headers.text.n);
+      status = add_output_file(w, INDEX_NAME, &headers.whole.text, (int64_t)headers.whole.text.length);
   }
   rs_header_texts_free(&headers);
   return status == RESHARD_SUCCESS ? reserve_all(w) : status;
@@ -268,9 +266,7 @@ reshard_status reshard_writer_create(const char *path, int64_t n, const reshard_
     return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_create: NULL argument, or %lld tensors", (long long)n);
   if (options == NULL)
     options = &none;
-  if (options->size != sizeof *options)
-    return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_writer_options has %zu",
-                    options->size, sizeof *options);
+  RS_TRY(RS_SIZED(reshard_writer_options, options));
   bool npy = rs_ends(path, ".npy"), safetensors = rs_ends(path, ".safetensors");
   char where[RS_WHERE];
   rs_where(where, "output", path);
@@ -324,10 +320,10 @@ reshard_status reshard_writer_put(reshard_writer w, int64_t tensor, int64_t rank
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_print *text) {
+reshard_status rs_writer_attach(reshard_writer w, const char *name, const rs_text *text) {
   RS_TRY(text->status);
   RS_TRY(rs_vec_reserve(&w->store.files, w->store.files.n + 1));
-  return add_output_file(w, name, text, text->n);
+  return add_output_file(w, name, text, (int64_t)text->length);
 }
 
 const rs_store *rs_writer_store(reshard_writer w) { return &w->store; }

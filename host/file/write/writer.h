@@ -2,7 +2,6 @@
 #ifndef RS_FILE_WRITER_H
 #define RS_FILE_WRITER_H
 
-#include "file/ground/print.h"
 #include "file/move/store.h"
 
 /* A writer's store (the target of a move, in temporary files until the commit), the path of the temporary,
@@ -20,7 +19,7 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, co
                               reshard_writer *writer);
 /* One file more, of that text, in the directory that is written: no tensors are in it, and readers of checkpoints do
  * not look at it. Before anything is put. */
-reshard_status rs_writer_attach(reshard_writer writer, const char *name, const rs_print *text);
+reshard_status rs_writer_attach(reshard_writer writer, const char *name, const rs_text *text);
 /* The temporary file or directory: what the commit will put in place; can be opened as a checkpoint of its kind once
  * all is written. */
 const char *rs_writer_path(reshard_writer writer);

@@ -3,7 +3,6 @@
  * first. */
 #include "layout/text/spec.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int shown_length(rs_spec_name name) { return (int)rs_min((int64_t)name.length, 64); }
@@ -37,7 +36,7 @@ static reshard_status insert_size(const char *text, size_t at, int64_t size, cha
   size_t room = strlen(text) + 24;
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)room, 1));
-  rs_text written = {made, room, 0};
+  rs_text written = {.at = made, .size = room};
   rs_text_add(&written, "%.*s=%lld%s", (int)at, text, (long long)size, text + at);
   *out = made;
   return RESHARD_SUCCESS;

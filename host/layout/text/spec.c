@@ -117,15 +117,13 @@ reshard_status reshard_layout_parse(const char *text, int ndim, const int64_t *s
     rs_error(RESHARD_ERROR_INVALID, "it names no ranks, and no world is given");
     status = rs_scan_whole(&scan, RESHARD_ERROR_INVALID);
   }
-  if (status == RESHARD_SUCCESS)
-    status = create_layout(&scan, &spec, shape, world > 0 ? world : spec.named, layout);
+  RS_THEN(status, create_layout(&scan, &spec, shape, world > 0 ? world : spec.named, layout));
   rs_spec_free(&spec);
   return status;
 }
 
 reshard_status reshard_layout_parse_world(const char *text, int64_t *world) {
-  if (text == NULL || world == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_parse_world: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_layout_parse_world", text, world));
   rs_scan scan = {.begin = text, .end = text + strlen(text), .at = text};
   rs_spec spec = {.ndim = -1};
   reshard_status status = rs_spec_parse(&scan, &spec);

@@ -2,7 +2,7 @@
 #ifndef TESTS_SEEDED_CASE_H
 #define TESTS_SEEDED_CASE_H
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
 
 /* Makes the case of a seed; exits when that fails. ranks 0: as the seed has it. */
 void seeded_case_make(uint64_t seed, int64_t ranks, case_plan *c);

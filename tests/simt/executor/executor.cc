@@ -335,7 +335,7 @@ static bool prepare_fibers(executor *e) {
   return true;
 }
 
-/* What a GPU refuses when it is launched is refused here. */
+/* Refuses what a GPU refuses when it is launched. */
 static int check(const simt_launch *l) {
   uint64_t threads = static_cast<uint64_t>(l->block[0]) * l->block[1] * l->block[2];
   if (threads == 0 || threads > MOST_THREADS || l->block[2] > 64 || l->grid[0] > 0x7fffffffu || l->grid[1] > 65535 ||

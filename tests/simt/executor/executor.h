@@ -1,4 +1,4 @@
-/* What the parts of the executor share: executor.cc (threads, blocks, launches), barriers.cc, async.cc. */
+/* Shared by the parts of the executor: executor.cc (threads, blocks, launches), barriers.cc, async.cc. */
 #ifndef SIMT_EXECUTOR_H
 #define SIMT_EXECUTOR_H
 

@@ -22,7 +22,7 @@ int probe_transpose_unordered(const float *in, float *out, int n);
 int probe_sum(const uint32_t *in, uint32_t *out, unsigned blocks, unsigned threads);
 /* One byte from [0, bytes) of dynamic shared memory, before anybody has written there. */
 int probe_dynamic(size_t bytes, size_t at, unsigned char *out, int ask_first);
-/* What each warp function gives in each lane: out[32 * k + lane]. */
+/* Results of each warp function in each lane: out[32 * k + lane]. */
 int probe_warp(uint32_t *out);
 
 enum probe_mistake {

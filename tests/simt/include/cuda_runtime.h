@@ -1,6 +1,6 @@
 /* Stands in for the CUDA toolkit's header of this name where kernels are compiled by a plain C++17 compiler: language,
  * vector types, built-in variables and functions, as far as kernels/ uses them, and the other half of kernels/launch.h.
- * What has to know of other threads is in executor.cc. */
+ * Functions that have to know of other threads are in executor.cc. */
 #ifndef SIMT_CUDA_RUNTIME_H
 #define SIMT_CUDA_RUNTIME_H
 
@@ -79,7 +79,7 @@ extern __thread uint3 threadIdx, blockIdx;
 extern __thread dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-/* --- What needs the scheduler (executor.cc) ----------------------------------------------------------------------*/
+/* --- Calls of the scheduler (executor.cc) ------------------------------------------------------------------------*/
 namespace simt {
 struct site { /* where in the kernel's source */
   const char *file;

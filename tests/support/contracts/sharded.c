@@ -298,7 +298,7 @@ void contract_check_sharded(contract_rank *s, uint64_t seed) {
   close_layout_case(&c);
 }
 
-/* --- What ranks do wrong ----------------------------------------------------------------------------------------- */
+/* --- Mistakes of ranks ------------------------------------------------------------------------------------------- */
 
 /* Rows of a tensor, one a rank; rank `odd` gives another dtype, or other columns. */
 static reshard_status try_from_local(contract_rank *s, reshard_mesh mesh, int64_t odd, reshard_dtype dtype,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool wrong(cli_text *why, const char *path, const char *what) {
+static bool wrong(rs_text *why, const char *path, const char *what) {
   cli_add(why, "%s: %s", path, what);
   return false;
 }
@@ -33,7 +33,7 @@ void naive_dir_free(naive_dir *dir) {
 }
 
 static char *join(const char *path, const char *name) {
-  cli_text text = {0};
+  rs_text text = {0};
   cli_add(&text, "%s/%s", path, name);
   return text.at;
 }
@@ -58,7 +58,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const naive_file *)a)->name, ((const naive_file *)b)->name);
 }
 
-bool naive_read_dir(const char *path, naive_dir *out, cli_text *why) {
+bool naive_read_dir(const char *path, naive_dir *out, rs_text *why) {
   *out = (naive_dir){0};
   DIR *open = opendir(path);
   bool right = open != NULL || wrong(why, path, strerror(errno));
@@ -120,7 +120,7 @@ void naive_index_dir(const naive_set *set, int64_t most_bytes, naive_dir *out) {
 
 /* --- Comparison -------------------------------------------------------------------------------------------------- */
 
-static bool same_tensor(const naive_tensor *is, const naive_tensor *should, cli_text *why) {
+static bool same_tensor(const naive_tensor *is, const naive_tensor *should, rs_text *why) {
   if (is == NULL || is->dtype != should->dtype || is->ndim != should->ndim ||
       memcmp(is->shape, should->shape, (size_t)is->ndim * sizeof *is->shape) != 0) {
     cli_add(why, "tensor '%s' is %s", should->name, is == NULL ? "not there" : "of another dtype or shape");
@@ -136,7 +136,7 @@ static bool same_tensor(const naive_tensor *is, const naive_tensor *should, cli_
   return true;
 }
 
-bool naive_same_set(const naive_set *is, const naive_set *should, cli_text *why) {
+bool naive_same_set(const naive_set *is, const naive_set *should, rs_text *why) {
   for (int64_t i = 0; i < should->n; i++)
     if (!same_tensor(naive_find(is, should->at[i].name), &should->at[i], why))
       return false;
@@ -146,7 +146,7 @@ bool naive_same_set(const naive_set *is, const naive_set *should, cli_text *why)
   return false;
 }
 
-static bool same_json(json_t *is, json_t *should, const char *where, cli_text *why) {
+static bool same_json(json_t *is, json_t *should, const char *where, rs_text *why) {
   if (is == should || (is != NULL && should != NULL && json_equal(is, should)))
     return true;
   char *a = json_dumps(is, JSON_ENCODE_ANY), *b = json_dumps(should, JSON_ENCODE_ANY);
@@ -156,7 +156,7 @@ static bool same_json(json_t *is, json_t *should, const char *where, cli_text *w
   return false;
 }
 
-bool naive_same_dir(const naive_dir *is, const naive_dir *should, cli_text *why) {
+bool naive_same_dir(const naive_dir *is, const naive_dir *should, rs_text *why) {
   for (int64_t i = 0; i < is->n || i < should->n; i++)
     if (i >= is->n || i >= should->n || strcmp(is->file[i].name, should->file[i].name) != 0) {
       cli_add(why, "file %lld is %s, should be %s (%lld files, should be %lld)", (long long)i,

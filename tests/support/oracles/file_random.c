@@ -61,7 +61,7 @@ static void find_faults(naive_side *side) {
   free(holder);
 }
 
-static bool find_text(naive_side *side, cli_text *why) {
+static bool find_text(naive_side *side, rs_text *why) {
   static const char suffix[] = " by constructor";
   char *at = strstr(side->text, suffix);
   if (at == NULL)
@@ -77,7 +77,7 @@ static bool find_text(naive_side *side, cli_text *why) {
 }
 
 bool naive_side_make(rng *r, int ndim, const int64_t *shape, int64_t world, bool source, reshard_layout_kind kind,
-                     int64_t most_boxes, bool dedup, naive_side *out, cli_text *why) {
+                     int64_t most_boxes, bool dedup, naive_side *out, rs_text *why) {
   *out = (naive_side){0};
   describe(r, ndim, shape, world, source, kind, &out->what);
   oracle_evaluate(&out->what, &out->held);

@@ -19,7 +19,7 @@ typedef struct naive_side {
 /* kind: RESHARD_LAYOUT_KIND_COUNT for any. source: whole, and what several ranks hold is declared. most_boxes and dedup
  * as above. */
 bool naive_side_make(rng *r, int ndim, const int64_t *shape, int64_t world, bool source, reshard_layout_kind kind,
-                     int64_t most_boxes, bool dedup, naive_side *out, cli_text *why);
+                     int64_t most_boxes, bool dedup, naive_side *out, rs_text *why);
 void naive_side_free(naive_side *side);
 
 /* Extents whose product is at most `most`, 0 now and then; returns ndim. */

@@ -57,13 +57,13 @@ void naive_set_free(naive_set *set) {
 
 /* --- Files ------------------------------------------------------------------------------------------------------- */
 
-static void save(const char *path, const cli_text *text) {
+static void save(const char *path, const rs_text *text) {
   FILE *file = fopen(path, "wb");
   if (file == NULL || fwrite(text->at, 1, text->length, file) != text->length || fclose(file) != 0)
     cli_exit(EXIT_FAILED, "%s: %s", path, strerror(errno));
 }
 
-static bool load(const char *path, cli_text *out, cli_text *why) {
+static bool load(const char *path, rs_text *out, rs_text *why) {
   FILE *file = fopen(path, "rb");
   if (file == NULL) {
     cli_add(why, "%s: %s", path, strerror(errno));
@@ -77,12 +77,12 @@ static bool load(const char *path, cli_text *out, cli_text *why) {
   return true;
 }
 
-static bool wrong(cli_text *why, const char *path, const char *what) {
+static bool wrong(rs_text *why, const char *path, const char *what) {
   cli_add(why, "%s: %s", path, what);
   return false;
 }
 
-static void add_little_endian(cli_text *text, uint64_t x, int bytes) {
+static void add_little_endian(rs_text *text, uint64_t x, int bytes) {
   for (int i = 0; i < bytes; i++)
     cli_add_bytes(text, &(char){(char)(x >> 8 * i)}, 1);
 }
@@ -109,7 +109,7 @@ static int64_t fortran_index(int ndim, const int64_t *shape, int64_t k) {
 }
 
 void naive_write_npy(rng *r, const char *path, const naive_tensor *t, bool fortran) {
-  cli_text header = {0}, text = {0};
+  rs_text header = {0}, text = {0};
   int version = (int)rng_in(r, 1, 3);
   cli_add(&header, "{'descr': '%s', 'fortran_order': %s, 'shape': (", names[t->dtype].numpy,
           fortran ? "True" : "False");
@@ -138,7 +138,7 @@ static const char *value_of(const char *header, const char *key) {
   return at != NULL ? at + strlen(key) : NULL;
 }
 
-static bool read_npy(const char *path, const cli_text *text, naive_set *out, cli_text *why) {
+static bool read_npy(const char *path, const rs_text *text, naive_set *out, rs_text *why) {
   if (text->length < 12 || memcmp(text->at, "\x93NUMPY", 6) != 0 || text->at[6] < 1 || text->at[6] > 3 ||
       text->at[7] != 0)
     return wrong(why, path, "no .npy of version 1 to 3");
@@ -178,8 +178,8 @@ static bool read_npy(const char *path, const cli_text *text, naive_set *out, cli
   return true;
 }
 
-bool naive_read_npy(const char *path, naive_set *out, cli_text *why) {
-  cli_text text = {0};
+bool naive_read_npy(const char *path, naive_set *out, rs_text *why) {
+  rs_text text = {0};
   *out = (naive_set){0};
   bool right = load(path, &text, why) && read_npy(path, &text, out, why);
   free(text.at);
@@ -241,7 +241,7 @@ void naive_write_safetensors(rng *r, const char *path, const naive_file *file) {
   if (file->metadata != NULL && last)
     json_object_set_new(header, "__metadata__", dump_metadata(file->metadata));
   char *json = json_dumps(header, rng_one_in(r, 2) ? JSON_COMPACT : JSON_ENSURE_ASCII);
-  cli_text text = {0}, padded = {0};
+  rs_text text = {0}, padded = {0};
   cli_add(&padded, "%s", json);
   while (rng_one_in(r, 4) ? !rng_one_in(r, 3) : padded.length % 8 != 0)
     cli_add(&padded, " ");
@@ -261,7 +261,7 @@ void naive_write_safetensors(rng *r, const char *path, const naive_file *file) {
   free(begins);
 }
 
-static bool read_metadata(const char *path, json_t *texts, naive_file *out, cli_text *why) {
+static bool read_metadata(const char *path, json_t *texts, naive_file *out, rs_text *why) {
   const char *key;
   json_t *value;
   out->metadata = json_object();
@@ -279,7 +279,7 @@ static bool read_metadata(const char *path, json_t *texts, naive_file *out, cli_
 
 /* Data that is not one tensor's after another's is counted: every byte belongs to exactly one. */
 static bool read_tensor(const char *path, const char *name, json_t *entry, const char *data, int64_t size,
-                        unsigned char *used, naive_set *set, cli_text *why) {
+                        unsigned char *used, naive_set *set, rs_text *why) {
   const char *dtype_name = NULL;
   json_t *extents = NULL, *extent;
   json_int_t begin = 0, end = 0;
@@ -307,7 +307,7 @@ static bool read_tensor(const char *path, const char *name, json_t *entry, const
   return true;
 }
 
-static bool read_safetensors(const char *path, const cli_text *text, naive_file *out, cli_text *why) {
+static bool read_safetensors(const char *path, const rs_text *text, naive_file *out, rs_text *why) {
   uint64_t length = text->length >= 8 ? little_endian(text->at, 8) : UINT64_MAX;
   if (length > text->length - 8)
     return wrong(why, path, "shorter than its header says");
@@ -333,9 +333,9 @@ static bool read_safetensors(const char *path, const cli_text *text, naive_file 
   return right;
 }
 
-bool naive_read_safetensors(const char *path, naive_file *out, cli_text *why) {
+bool naive_read_safetensors(const char *path, naive_file *out, rs_text *why) {
   const char *slash = strrchr(path, '/');
-  cli_text text = {0};
+  rs_text text = {0};
   *out = (naive_file){.name = cli_strdup(slash != NULL ? slash + 1 : path)};
   bool right = load(path, &text, why) && read_safetensors(path, &text, out, why);
   free(text.at);

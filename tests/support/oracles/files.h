@@ -5,7 +5,7 @@
 #ifndef TESTS_NAIVE_FILES_H
 #define TESTS_NAIVE_FILES_H
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
 
 #ifdef RS_HAVE_JANSSON
 #include <jansson.h>
@@ -36,7 +36,7 @@ bool naive_safetensors_has(reshard_dtype dtype);
 
 /* The random numbers decide what a format leaves open: versions, padding, the order of the data. */
 void naive_write_npy(rng *r, const char *path, const naive_tensor *tensor, bool fortran);
-bool naive_read_npy(const char *path, naive_set *out, cli_text *why);
+bool naive_read_npy(const char *path, naive_set *out, rs_text *why);
 
 /* A .safetensors file. */
 typedef struct naive_file {
@@ -46,7 +46,7 @@ typedef struct naive_file {
 } naive_file;
 
 void naive_write_safetensors(rng *r, const char *path, const naive_file *file);
-bool naive_read_safetensors(const char *path, naive_file *out, cli_text *why);
+bool naive_read_safetensors(const char *path, naive_file *out, rs_text *why);
 void naive_file_free(naive_file *file);
 
 #endif

@@ -206,7 +206,7 @@ reshard_tree nested_state(const nested_case *n, reshard_sharder sharder, int64_t
   return build_state(n, sharder, rank, origin, n->shape);
 }
 
-/* --- What should come of it ----------------------------------------------------------------------------------- */
+/* --- Expected results ----------------------------------------------------------------------------------------- */
 
 /* Ranks, as bits, that an element is said to be on. */
 static uint32_t owners(const nested_case *n, const int64_t *at, int64_t rank, bool global) {

@@ -175,7 +175,7 @@ void naive_region(const naive_set *src, const rs_copy_region *region, naive_set 
 }
 
 bool naive_store_check(const rs_store *s, const naive_set *set, const naive_side *sides, int64_t only_rank,
-                       cli_text *why) {
+                       rs_text *why) {
   char **is = cli_alloc(s->files.n, sizeof *is);
   for (int64_t f = 0; f < s->files.n; f++)
     is[f] = get(&s->files.at[f]);

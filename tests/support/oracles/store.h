@@ -17,7 +17,7 @@ void naive_store_free(rs_store *store); /* and its memory */
 /* All that a store has of a tensor is what the tensor has, and nothing between the blocks was written; ranks below 0
  * are all, else the others' blocks must be 0xEE. */
 bool naive_store_check(const rs_store *store, const naive_set *set, const naive_side *sides, int64_t only_rank,
-                       cli_text *why);
+                       rs_text *why);
 
 /* File and offset of a shard's element. */
 rs_stored_block naive_store_block(const rs_store *store, int64_t tensor, const naive_cut *cut, int64_t shard);

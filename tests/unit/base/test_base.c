@@ -150,7 +150,7 @@ static void test_text(void **state) {
   for (size_t size = 0; size < 20; size++) {
     char buffer[32];
     memset(buffer, '#', sizeof buffer);
-    rs_text text = {size > 0 ? buffer : NULL, size, 0};
+    rs_text text = {.at = size > 0 ? buffer : NULL, .size = size};
     rs_text_add(&text, "%s", "abc");
     rs_text_add(&text, "%d", 12345);
     rs_text_add(&text, "%s", "");

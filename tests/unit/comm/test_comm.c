@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/reshard.h>
 
@@ -205,7 +206,7 @@ static void test_gather(void **state) {
   static const int64_t sizes[] = {1, 2, 5, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
     int64_t n = sizes[s];
-    rounds x = {.n = n, .rounds = test_scaled(n > 10 ? 60 : 3000)};
+    rounds x = {.n = n, .rounds = test_scaled(n > 10 ? 60 : 3000, 1)};
     open_comms(n, PATIENCE);
     rank_threads_run(n, gather_body, &x);
     assert_all(n, RESHARD_SUCCESS, "");
@@ -248,7 +249,7 @@ static void test_meetings(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 2, 3, 64};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-    rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000)};
+    rounds x = {.n = sizes[s], .rounds = test_scaled(sizes[s] > 10 ? 50 : 1000, 1)};
     atomic_store(&meetings, 0);
     open_comms(x.n, PATIENCE);
     rank_threads_run(x.n, meet_body, &x);
@@ -405,7 +406,7 @@ static void abort_body(void *user, int64_t rank) {
 
 static void test_abort_any_time(void **state) {
   (void)state;
-  for (int64_t i = 0; i < test_scaled(40); i++) {
+  for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     int64_t n = 1 + i % 5;
     open_comms(n, PATIENCE);
     rank_thread *aborter = rank_thread_start(abort_body, &i);

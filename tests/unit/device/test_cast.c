@@ -10,6 +10,7 @@
 #include "device/cpu/cpu.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/oracles/cast.h"
 
 #include <fenv.h>
@@ -126,11 +127,11 @@ static void all_numbers(bench *b, uint64_t seed) {
     put_around(b, here);
     put_around(b, here / 2 + next / 2 + (here & next & 1));
   }
-  /* What is smaller than the smallest, and larger than the largest one. */
+  /* Numbers below the smallest, and above the largest one. */
   for (uint64_t exponent = 0; exponent >> (width == 64 ? 11 : 8) == 0; exponent++)
     put_around(b, exponent << (width == 64 ? 52 : 23));
   rng_seed(&r, seed);
-  for (int64_t i = 0; i < test_scaled(1 << 18); i++)
+  for (int64_t i = 0; i < test_scaled(1 << 18, 1); i++)
     put(b, rng_next(&r));
   flush(b);
 }
@@ -262,9 +263,9 @@ static void test_places(void **state) {
     if (!reshard_isa_available((reshard_isa)isa))
       continue;
     GOOD(rs_device_cpu_create(3, (reshard_isa)isa, &device));
-    for (int64_t i = 0; i < test_scaled(THREADS_ONLY ? 50 : 400); i++)
+    for (int64_t i = 0; i < test_scaled(THREADS_ONLY ? 50 : 400, 1); i++)
       run_places(&p, device, (uint64_t)(isa * 1000000 + i), 1 + i % 8, 3000);
-    for (int64_t i = 0; i < test_scaled(THREADS_ONLY ? 1 : 4); i++) /* by several threads, past the cache */
+    for (int64_t i = 0; i < test_scaled(THREADS_ONLY ? 1 : 4, 1); i++) /* by several threads, past the cache */
       run_places(&p, device, (uint64_t)(isa * 2000000 + i), 50, 200000);
     device->destroy(device);
   }

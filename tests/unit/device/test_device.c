@@ -325,7 +325,7 @@ static void random_programs(void **test) {
   seed = 20250601;
 }
 
-/* What plans are mostly made of, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
+/* Copies that plans mostly have, large enough for several tiles and tasks: rows to columns and back, cyclic to cyclic,
  * a transpose, and a gap between rows; with each alignment. */
 static void regular_programs(void **test) {
   (void)test;

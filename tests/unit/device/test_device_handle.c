@@ -9,6 +9,7 @@
 #include "device/cpu/cpu.h"
 #include "device/memory/pool.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +125,7 @@ static void hammer(void *user, int64_t rank) {
   int n = 0;
   rng r;
   rng_seed(&r, (uint64_t)rank + 1);
-  for (int64_t i = test_scaled(3000); i > 0 || n > 0; i--) {
+  for (int64_t i = test_scaled(3000, 1); i > 0 || n > 0; i--) {
     if (i > 0 && n < MOST && rng_one_in(&r, 2)) {
       size_t bytes = (size_t)rng_log(&r, 1 << 20);
       if (rs_storage_pool_alloc(pool, bytes, NULL, &held[n]) != RESHARD_SUCCESS)

@@ -12,6 +12,7 @@
 #include "device/memory/pool.h"
 #include "support/devices/queue.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,7 +229,7 @@ static int64_t run_case(uint64_t seed, bool waits) {
 
 static void test_model(void **state) {
   (void)state;
-  int64_t cases = test_scaled(400);
+  int64_t cases = test_scaled(400, 1);
   for (int64_t seed = 1; seed <= cases; seed++)
     if (run_case((uint64_t)seed, true) != 0)
       fail_msg("seed %lld", (long long)seed);

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "support/devices/late.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/stream_ways.h"
 
 #include <stdlib.h>
@@ -38,11 +39,11 @@ static void watch(void *user, bool on) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = test_scaled(2000 / SPARSE), executed = 0;
+  int64_t cases = test_scaled(2000 / SPARSE, 1), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
-    cli_text why = {0};
+    rs_text why = {0};
     late_open(DEVICES, seed, devices);
     stream_case s = {.devices = devices,
                      .ndevices = seed % 4 == 3 ? 3 : (int64_t)(seed % 2) + 1,
@@ -77,7 +78,7 @@ typedef struct outcome {
 /* skip, fail: as in late_skip and late_fail, from the first execute on and from the making of the communicator on. */
 static outcome run_way(const stream_way *w, uint64_t seed, int64_t skip, int64_t fail, bool go_on) {
   reshard_device devices[DEVICES];
-  cli_text why = {0};
+  rs_text why = {0};
   outcome o = {.right = false};
   late_open(DEVICES, seed, devices);
   stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
@@ -147,7 +148,7 @@ static void test_apart(void **state) {
   for (int i = 0; i < stream_nways; i++) {
     stream_way way = stream_ways[i];
     stream_case s = {.devices = devices, .executes = EXECUTES, .pending = late_pending};
-    cli_text why = {0};
+    rs_text why = {0};
     reshard_status status;
     bool right = stream_way_run(&s, &way, &why, &status);
     if (way.path == RESHARD_PATH_DIRECT && way.devices > 1 && way.drive != STREAM_ONCE) {
@@ -164,7 +165,7 @@ static void test_apart(void **state) {
   assert_int_equal(late_close(), 0);
 }
 
-/* What a local communicator is given to be on. */
+/* Devices of a local communicator. */
 static void test_devices(void **state) {
   (void)state;
   reshard_device given[DEVICES + 1], cpu;

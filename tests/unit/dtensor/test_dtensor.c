@@ -636,7 +636,7 @@ static void test_rewrite(void **state) {
   assert_int_equal(reshard_metadata_shards(metadata)[1].placement.type, RESHARD_DEVICE_CUDA);
   reshard_metadata_release(rewritten);
   assert_int_equal(reshard_metadata_rewrite(metadata, NULL, 1, &rewritten), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_metadata_rewrite: NULL argument");
+  assert_string_equal(reshard_last_error(), "reshard_metadata_rewrite: tensor is NULL");
   reshard_metadata_release(metadata);
   reshard_tensor_release(tensor);
 }

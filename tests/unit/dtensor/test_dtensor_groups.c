@@ -51,7 +51,7 @@ static reshard_tensor part(const int64_t *shape, const reshard_box *box) {
 
 /* --- A group alone ------------------------------------------------------------------------------------------------ */
 
-/* What one rank sees of its group in a dim. */
+/* The group of one rank in a dim. */
 typedef struct seat {
   reshard_mesh sub;
   int64_t size, i;      /* ranks in it; which of them this one is */

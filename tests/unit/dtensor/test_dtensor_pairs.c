@@ -11,6 +11,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/oracle.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
@@ -170,7 +171,7 @@ static int64_t play_hand(sharded_ranks *p, int64_t a, int64_t b, uint64_t seed) 
 
 static void test_pairs(void **state) {
   (void)state;
-  int64_t pairs = 0, hands = test_scaled(HANDS);
+  int64_t pairs = 0, hands = test_scaled(HANDS, 1);
   for (int64_t a = 1; a <= 4; a++)
     for (int64_t b = 1; b <= 3; b++) {
       sharded_ranks p;

@@ -170,7 +170,7 @@ static void test_text(void **state) {
   reshard_mesh_release(mesh);
 }
 
-/* What a tensor costs on a mesh of 16,384 ranks. */
+/* Costs of a tensor on a mesh of 16,384 ranks. */
 static void test_large_mesh(void **state) {
   (void)state;
   const char *text = "pp=8,dp=128,tp=16";

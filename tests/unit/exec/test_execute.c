@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/rows_to_columns.h"
+#include "support/fixtures/scale.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -169,7 +170,7 @@ static void test_side_by_side(void **state) {
     }
     rows_to_columns_must_create(&s[0]);
     rows_to_columns_must_create(&s[1]);
-    loop loops[2] = {{&s[0], test_scaled(60), false, false}, {&s[1], test_scaled(200), true, false}};
+    loop loops[2] = {{&s[0], test_scaled(60, 1), false, false}, {&s[1], test_scaled(200, 1), true, false}};
     rank_thread *other = rank_thread_start(loop_body, &loops[1]);
     loop_body(&loops[0], 0);
     rank_thread_join(other);
@@ -213,7 +214,7 @@ static void test_in_a_row(void **state) {
       rows_to_columns s;
       rows_to_columns_open(&s, n, PATIENCE, paths[p], NULL);
       rows_to_columns_must_create(&s);
-      stream x = {&s, test_scaled(1000), false};
+      stream x = {&s, test_scaled(1000, 1), false};
       rank_threads_run(n, stream_body, &x);
       rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
       assert_false(atomic_load(&x.wrong));
@@ -309,7 +310,7 @@ static void abort_body(void *user, int64_t rank) {
 
 static void test_abort_any_time(void **state) {
   (void)state;
-  for (int64_t i = 0; i < test_scaled(60); i++) {
+  for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 1 + i % 4, PATIENCE, paths[i / 4 % 2], NULL);
     waiting w = {&s, (int)(i % 5)};
@@ -347,7 +348,7 @@ static void test_timeout(void **state) {
 /* Deadlines so short that they pass anywhere, also while a peer reads what another rank showed. */
 static void test_short_deadlines(void **state) {
   (void)state;
-  for (int64_t i = 0; i < test_scaled(60); i++) {
+  for (int64_t i = 0; i < test_scaled(60, 1); i++) {
     rows_to_columns s;
     rows_to_columns_open(&s, 2 + i % 3, 1, paths[i / 3 % 2], NULL);
     for (int64_t r = 0; r < s.n && i % 2 == 0; r++) /* some end by themselves only */

@@ -6,8 +6,9 @@
 #include <cmocka.h>
 
 #include "bench/verify/random.h"
-#include "exec/overlap.h"
+#include "exec/arrays.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +86,7 @@ static bool wanted(const rs_extent *list, int n) {
 
 static void test_random(void **state) {
   (void)state;
-  int64_t counts[2] = {0, 0}, cases = test_scaled(200000);
+  int64_t counts[2] = {0, 0}, cases = test_scaled(200000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
     rng r;
     rng_seed(&r, (uint64_t)seed);

@@ -220,7 +220,7 @@ static void test_queries(void **unused) {
           "reshard_layout_buffer_elements: buffer 1 of rank 0, which has 1");
   invalid(reshard_layout_buffer_elements(made, 0, 0, NULL),
           "reshard_layout_buffer_elements: buffer 0 of rank 0, which has 1");
-  invalid(reshard_layout_meet(made, NULL, NULL, NULL), "reshard_layout_meet: NULL argument");
+  invalid(reshard_layout_meet(made, NULL, NULL, NULL), "reshard_layout_meet: box is NULL");
   assert_true(count == -7 && info.elements == -7 && run.begin == -7);
   reshard_layout_release(made);
 }
@@ -365,19 +365,19 @@ static void test_plan_calls(void **unused) {
   assert_int_equal(reshard_layout_parse("chunk(0)", 2, LIST(8, 12), 4, &a), RESHARD_SUCCESS);
   reshard_entry e[1] = {{RESHARD_ENTRY_INIT, .src = a, .dst = a, .dtype = RESHARD_F32}};
   assert_int_equal(reshard_plan_create(1, e, 0, NULL, &made), RESHARD_SUCCESS);
-  invalid(reshard_plan_get_info(NULL, &info), "reshard_plan_get_info: NULL argument");
-  invalid(reshard_plan_get_info(made, NULL), "reshard_plan_get_info: NULL argument");
-  invalid(reshard_plan_peer(NULL, 0, &x, &y, &z), "reshard_plan_peer: NULL argument");
-  invalid(reshard_plan_peer(made, 0, &x, NULL, &z), "reshard_plan_peer: NULL argument");
+  invalid(reshard_plan_get_info(NULL, &info), "reshard_plan_get_info: plan is NULL");
+  invalid(reshard_plan_get_info(made, NULL), "reshard_plan_get_info: info is NULL");
+  invalid(reshard_plan_peer(NULL, 0, &x, &y, &z), "reshard_plan_peer: plan is NULL");
+  invalid(reshard_plan_peer(made, 0, &x, NULL, &z), "reshard_plan_peer: sent_bytes is NULL");
   invalid(reshard_plan_peer(made, 0, &x, &y, &z), "reshard_plan_peer: peer 0 of 0");
   invalid(reshard_plan_peer(made, -1, &x, &y, &z), "reshard_plan_peer: peer -1 of 0");
-  invalid(reshard_plan_get_info_at(NULL, 1, &info), "reshard_plan_get_info_at: NULL argument");
-  invalid(reshard_plan_get_info_at(made, 1, NULL), "reshard_plan_get_info_at: NULL argument");
+  invalid(reshard_plan_get_info_at(NULL, 1, &info), "reshard_plan_get_info_at: plan is NULL");
+  invalid(reshard_plan_get_info_at(made, 1, NULL), "reshard_plan_get_info_at: info is NULL");
   invalid(reshard_plan_get_info_at(made, -1, &info), "reshard_plan_get_info_at: -1 rounds, this rank needs 0");
-  invalid(reshard_plan_workspace(NULL, &n), "reshard_plan_workspace: NULL argument");
-  invalid(reshard_plan_workspace(made, NULL), "reshard_plan_workspace: NULL argument");
-  invalid(reshard_plan_reverse(NULL, &plan), "reshard_plan_reverse: NULL argument");
-  invalid(reshard_plan_reverse(made, NULL), "reshard_plan_reverse: NULL argument");
+  invalid(reshard_plan_workspace(NULL, &n), "reshard_plan_workspace: plan is NULL");
+  invalid(reshard_plan_workspace(made, NULL), "reshard_plan_workspace: bytes is NULL");
+  invalid(reshard_plan_reverse(NULL, &plan), "reshard_plan_reverse: plan is NULL");
+  invalid(reshard_plan_reverse(made, NULL), "reshard_plan_reverse: reverse is NULL");
   invalid(reshard_plan_explain(NULL, RESHARD_TEXT, text, 8, &n),
           "reshard_plan_explain: NULL argument or unknown format 0");
   invalid(reshard_plan_explain(made, (reshard_format)2, text, 8, &n),

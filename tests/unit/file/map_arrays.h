@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "file/map/apply.h"
+#include "file/map/line.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,7 +183,7 @@ static inline void read_set(const char *text, set *s) {
 
 /* "x 2x2: a0 a1 b0 b1, y 1: ..." */
 static inline void show(const set *from, const set *s, char *text, size_t size) {
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   text[0] = '\0';
   for (int64_t i = 0; i < s->n; i++) {
     char shape[RS_SHAPE_TEXT];

@@ -441,15 +441,13 @@ static void test_unchanged(void **state) {
 static void test_truncated(void **state) {
   (void)state;
   write_rows(ROWS, ROWS);
-  static unsigned char bytes[4096];
-  FILE *file = fopen(scratch_path("d/a.safetensors"), "rb");
-  assert_non_null(file);
-  size_t size = fread(bytes, 1, sizeof bytes, file);
-  fclose(file);
+  size_t size;
+  char *bytes = scratch_read("d/a.safetensors", &size);
   for (size_t n = 0; n < size; n++) {
     scratch_write("d/a.safetensors", bytes, n);
     scratch_refused("d", RESHARD_ERROR_INVALID, "a.safetensors'", "");
   }
+  free(bytes);
 }
 
 int main(void) {

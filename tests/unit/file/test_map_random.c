@@ -3,6 +3,7 @@
 #include "bench/verify/random.h"
 #include "file/map/names.h"
 #include "map_arrays.h"
+#include "support/fixtures/scale.h"
 
 #include <time.h>
 
@@ -158,7 +159,7 @@ static void same_set(set *a, set *b, uint64_t seed) {
 static void random_map(uint64_t seed) {
   static char there_text[TEXT], back_text[TEXT], right[TEXT], left[TEXT];
   static set wanted, made, again;
-  rs_text there = {there_text, TEXT, 0}, back = {back_text, TEXT, 0};
+  rs_text there = {.at = there_text, .size = TEXT}, back = {.at = back_text, .size = TEXT};
   rng r, data;
   rng_seed(&r, seed);
   rng_seed(&data, seed + 1);
@@ -171,7 +172,7 @@ static void random_map(uint64_t seed) {
     bool stars = rng_one_in(&r, 2);
     uint64_t expression = rng_next(&r);
     for (int layer = 0; layer < (stars ? 3 : 1); layer++) {
-      rs_text right_text = {right, TEXT, 0}, left_text = {left, TEXT, 0};
+      rs_text right_text = {.at = right, .size = TEXT}, left_text = {.at = left, .size = TEXT};
       right[0] = left[0] = '\0';
       drawing d = {.data = data, .layer = stars ? layer : -1, .line = line, .right = &right_text, .left = &left_text};
       rng_seed(&d.r, expression);
@@ -209,8 +210,7 @@ static void random_map(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  const char *scale = getenv("RESHARD_TEST_SCALE");
-  int64_t cases = (int64_t)(2000 * (scale != NULL ? atof(scale) : 1));
+  int64_t cases = test_scaled(2000, 1);
   for (int64_t i = 0; i < cases; i++)
     random_map((uint64_t)i);
 }
@@ -327,7 +327,7 @@ static void test_quick(void **state) {
     reshard_model_free(to);
   }
   print_message("18,867 tensors, 10 lines: %.1f ms\n", best * 1e3);
-  if (cli_test_scale() >= 1) /* under a sanitizer time tells nothing */
+  if (test_scale() >= 1) /* under a sanitizer time tells nothing */
     assert_true(best < 1);
   reshard_model_free(model);
   reshard_map_free(map);

@@ -150,11 +150,8 @@ static void test_truncated(void **state) {
   (void)state;
   static const char header[] = "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U16", "[2]", "[4,8]") "}";
   scratch_safetensors("whole.safetensors", header, 8, 0);
-  unsigned char bytes[512];
-  FILE *file = fopen(scratch_path("whole.safetensors"), "rb");
-  assert_non_null(file);
-  size_t size = fread(bytes, 1, sizeof bytes, file);
-  fclose(file);
+  size_t size;
+  unsigned char *bytes = scratch_read("whole.safetensors", &size);
   assert_int_equal(size, 8 + sizeof header - 1 + 8);
   for (size_t n = 0; n < size; n++) {
     scratch_write("a.safetensors", bytes, n);
@@ -169,6 +166,7 @@ static void test_truncated(void **state) {
     scratch_refused("a.safetensors", RESHARD_ERROR_INVALID, "a.safetensors'", "");
     bytes[i] ^= 0x80;
   }
+  free(bytes);
 }
 
 static void test_whole(void **state) {

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -103,7 +104,7 @@ static void check_part(rng *r, const naive_tensor *t, const naive_side *side, co
 /* All arrays whole, and some parts of them; then the other store has all that it should, and nothing else. */
 static void run_seed(uint64_t seed) {
   rng r;
-  cli_text why = {0};
+  rs_text why = {0};
   naive_set set = {0};
   naive_side side;
   rs_store filled, empty;
@@ -148,7 +149,7 @@ static void run_seed(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  double cases = 60 * cli_test_scale();
+  double cases = 60 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1 + i);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "file/move/move.h"
+#include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
 #ifdef RS_HAVE_JANSSON
@@ -24,7 +25,7 @@ typedef struct fixture {
   rs_copy_regions regions;
 } fixture;
 
-static void must_succeed(bool right, uint64_t seed, const cli_text *why) {
+static void must_succeed(bool right, uint64_t seed, const rs_text *why) {
   if (!right)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why->at);
 }
@@ -94,7 +95,7 @@ static void add_group(rng *r, fixture *s, int64_t most) {
 
 static void make_sides(rng *r, const naive_set *set, bool source, const bool *reversed, naive_side **out,
                        uint64_t seed) {
-  cli_text why = {0};
+  rs_text why = {0};
   int64_t world = rng_one_in(r, 10) ? rng_in(r, 17, 64) : rng_in(r, 1, 9);
   *out = cli_alloc(set->n, sizeof **out);
   for (int64_t i = 0; i < set->n; i++) {
@@ -186,7 +187,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
   rng r;
   fixture s;
   rs_store src, dst;
-  cli_text why = {0};
+  rs_text why = {0};
   rng_seed(&r, seed);
   make_fixture(&r, groups, most, &s, seed);
   int64_t only = rng_one_in(&r, 4) && s.dst.n > 0 ? rng_below(&r, s.to[0].what.world) : -1;
@@ -216,7 +217,7 @@ static void run_seed(uint64_t seed, int64_t groups, int64_t most) {
 
 static void test_random(void **state) {
   (void)state;
-  double cases = 1500 * cli_test_scale();
+  double cases = 1500 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(1000 + i, 1 + (int64_t)i % 4, i % 3 == 0 ? 2000 : 200);
 }
@@ -224,7 +225,7 @@ static void test_random(void **state) {
 /* Many tensors to a batch. */
 static void test_many_small(void **state) {
   (void)state;
-  double cases = 20 * cli_test_scale();
+  double cases = 20 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(100000 + i, 100, 60);
 }
@@ -232,7 +233,7 @@ static void test_many_small(void **state) {
 /* Many tiles to a tensor. */
 static void test_large(void **state) {
   (void)state;
-  double cases = 40 * cli_test_scale();
+  double cases = 40 * test_scale();
   for (uint64_t i = 0; i < (uint64_t)cases + 1; i++)
     run_seed(200000 + i, 1, 400000);
 }

@@ -102,24 +102,10 @@ static void write_all(const char *name, int64_t n, const wanted *wanted, int64_t
     fail_msg("%s: %s", name, reshard_last_error());
 }
 
-static unsigned char *read_all(const char *name, size_t *size) {
-  FILE *file = fopen(scratch_path(name), "rb");
-  if (file == NULL)
-    fail_msg("%s is not there", name);
-  fseek(file, 0, SEEK_END);
-  *size = (size_t)ftell(file);
-  rewind(file);
-  unsigned char *bytes = malloc(*size + 1);
-  assert_int_equal(fread(bytes, 1, *size, file), *size);
-  bytes[*size] = '\0';
-  fclose(file);
-  return bytes;
-}
-
 /* A file is this text, and then the bytes of these seeds. */
 static void check_file(const char *name, const char *head, size_t n, size_t data) {
   size_t size;
-  unsigned char *bytes = read_all(name, &size);
+  unsigned char *bytes = scratch_read(name, &size);
   assert_int_equal(size, n + data);
   if (memcmp(bytes, head, n) != 0)
     fail_msg("%s: '%.*s', not '%.*s'", name, (int)n - 8, (const char *)bytes + 8, (int)n - 8, head + 8);
@@ -178,7 +164,7 @@ static void test_safetensors(void **state) {
       "\"\xc3\xa9\\\"\\\\\\u001f\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[14,17]}} ";
   write_all("a.safetensors", 5, tensors, 3, (reshard_writer_options){0});
   size_t size, head = sizeof expected - 1;
-  unsigned char *bytes = read_all("a.safetensors", &size);
+  unsigned char *bytes = scratch_read("a.safetensors", &size);
   assert_int_equal(size, head + 17);
   assert_memory_equal(bytes, expected, head);
   static const size_t begin[] = {0, 8, 12, 14, 17};
@@ -204,7 +190,7 @@ static void test_safetensors(void **state) {
     many[(i * 5 + 3) % MOST] = (wanted){names[i], order[i], 1, {1}, "rank(0)"};
   }
   write_all("b.safetensors", MOST, many, 1, (reshard_writer_options){0});
-  bytes = read_all("b.safetensors", &size);
+  bytes = scratch_read("b.safetensors", &size);
   const char *at = (const char *)bytes + 8;
   for (int i = 0; i < MOST; i++) {
     char key[16];
@@ -233,7 +219,7 @@ static void test_index(void **state) {
                               "    \"large\": \"model-00002-of-00003.safetensors\"\n  }\n}\n";
   check_file("whole/model.safetensors.index.json", index, sizeof index - 1, 0);
   size_t size;
-  unsigned char *bytes = read_all("whole/model-00001-of-00003.safetensors", &size);
+  unsigned char *bytes = scratch_read("whole/model-00001-of-00003.safetensors", &size);
   assert_true(size <= 850);
   free(bytes);
   reshard_checkpoint checkpoint = scratch_open("whole");
@@ -261,7 +247,7 @@ static void check_shard(const char *name, const char *sharding, const char *resh
            "s\"}%s}",
            sharding, escaped, entries);
   snprintf(path, sizeof path, "s/%s", name);
-  unsigned char *bytes = read_all(path, &size);
+  unsigned char *bytes = scratch_read(path, &size);
   size_t length = bytes[0] | (size_t)bytes[1] << 8;
   assert_true(length % 8 == 0 && size >= 8 + length && length >= strlen(text) && length < strlen(text) + 8);
   for (size_t i = strlen(text); i < length; i++)

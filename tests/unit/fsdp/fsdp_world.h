@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is not so on a rank counts as wrong, with the line. */
+/* Counts a condition that is false on a rank as wrong, with the line. */
 #define SO(p, r, what) \
   ((what) ? true \
           : (fprintf(stderr, "%s:%d: rank %d: not so: %s (%s)\n", __FILE__, __LINE__, (int)(r), #what, \

@@ -31,7 +31,7 @@ static reshard_tree both_leaf(sharded_ranks *p, int64_t r, reshard_mesh mesh, re
 
 /* --- Flattening --------------------------------------------------------------------------------------------------- */
 
-/* What FSDP does to a flat parameter: another dtype, in memory of its own. */
+/* Makes of a flat parameter what FSDP does: another dtype, in memory of its own. */
 static reshard_tensor cast(reshard_tensor tensor) {
   reshard_tensor_info info;
   reshard_tensor made = NULL;
@@ -95,7 +95,7 @@ static void test_flatten(void **state) {
   sharded_ranks_check(5, NULL, flatten_body, NULL, RESHARD_SUCCESS, NULL);
 }
 
-/* What is no DTensor is itself. */
+/* A leaf that is no DTensor is itself. */
 static void test_flatten_plain(void **state) {
   (void)state;
   sharded_ranks p;

@@ -1,6 +1,7 @@
 /* chunk_dtensor and all_gather_dtensor: every small shape on every small mesh against a search row by row, HSDP, bytes
  * on the wire, and what is refused. */
 #include "fsdp_world.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 
@@ -58,7 +59,7 @@ static void check_chunk(sharded_ranks *p, int64_t r, int ndim, const int64_t *sh
 static void chunk_body(void *user, int64_t r) {
   sharded_ranks *p = user;
   int64_t before = received(p->comms[r]);
-  each_shape(p, r, test_scaled(10) >= 10 ? 1 : 6, check_chunk);
+  each_shape(p, r, test_scaled(10, 1) >= 10 ? 1 : 6, check_chunk);
   SO(p, r, received(p->comms[r]) == before);
 }
 
@@ -85,7 +86,7 @@ static void check_gather(sharded_ranks *p, int64_t r, int ndim, const int64_t *s
   reshard_mesh_release(mesh);
 }
 
-static void gather_body(void *user, int64_t r) { each_shape(user, r, test_scaled(10) >= 10 ? 4 : 12, check_gather); }
+static void gather_body(void *user, int64_t r) { each_shape(user, r, test_scaled(10, 1) >= 10 ? 4 : 12, check_gather); }
 
 /* All meshes up to 4 x 3, TP on dim 0, on dim 1, on none. */
 static void each_grid(void (*body)(void *ranks, int64_t rank)) {
@@ -112,7 +113,7 @@ static void test_every_gather(void **state) {
   each_grid(gather_body);
 }
 
-/* --- What a person reads ------------------------------------------------------------------------------------------ */
+/* --- Print-outs --------------------------------------------------------------------------------------------------- */
 
 static void rows_body(void *user, int64_t r) {
   static const char *const layouts[2] = {"mesh(dp=2,tp=2;S0,S0;order=tp,dp)", "mesh(dp=2,tp=2;S0,R)"};

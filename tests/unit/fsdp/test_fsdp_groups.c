@@ -1,6 +1,7 @@
 /* FSDP with TP on groups of a mesh: a DTensor on the TP dim or on the TP group's own mesh is cut alike; a pipeline's
  * stage works for itself; the order in which PyTorch cuts, row by row; requires_grad of what is flattened. */
 #include "fsdp_world.h"
+#include "support/fixtures/scale.h"
 
 /* A mesh of FSDP and TP, and the dim that TP cuts, -1: none. */
 typedef struct grid {
@@ -50,7 +51,7 @@ static void first_body(void *user, int64_t r) {
   char text[32];
   snprintf(text, sizeof text, "dp=%d,tp=%d", (int)g->fsdp, (int)g->tp);
   reshard_mesh mesh = mesh_of(p, r, text);
-  for (int64_t n = 0; n <= 13; n += 1 + (test_scaled(10) < 10))
+  for (int64_t n = 0; n <= 13; n += 1 + (test_scaled(10, 1) < 10))
     check_first(p, r, mesh, g, n);
   reshard_mesh_release(mesh);
 }

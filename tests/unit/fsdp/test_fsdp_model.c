@@ -101,7 +101,7 @@ static reshard_tree make(sharded_ranks *p, int64_t r, const seat *s, const param
   return leaf;
 }
 
-/* What this rank has of it, looked for row by row, and what the leaf has: NULL for nothing. */
+/* The box of a parameter that this rank should have. */
 static reshard_box wanted(const seat *s, const parameter *q, form f) {
   if (f == RAW)
     return box_of(2, q->shape, q->tp, s->tp_size, s->t, 1, 0);

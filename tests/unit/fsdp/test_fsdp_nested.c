@@ -6,7 +6,7 @@
 
 static const char *const names[2] = {"dp", "tp"};
 
-/* What each rank needs. */
+/* Communicators and meshes of each rank. */
 typedef struct seat {
   reshard_mesh mesh;
   reshard_sharder fsdp, tp; /* of a row and of a column */
@@ -283,7 +283,7 @@ typedef enum fault {
   FAULTS
 } fault;
 
-/* What rank 2 gives instead of 5 x 4 elements. */
+/* The leaf of rank 2, in place of 5 x 4 elements. */
 static reshard_tree wrong_leaf(sharded_ranks *p, int64_t r, const seat *s, fault f, reshard_tensor whole) {
   static const int64_t shape[2] = {5, 4}, other[2] = {6, 4};
   static const reshard_properties i32 = {.dtype = RESHARD_I32};

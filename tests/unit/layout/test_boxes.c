@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "layout/boxes.h"
-#include "layout/tree.h"
 #include "support/fixtures/draw.h"
+#include "support/fixtures/scale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,9 +342,7 @@ static void test_random_lists(void **unused) {
   (void)unused;
   static list l;
   static truth t;
-  int64_t counts[5] = {0}, cases = 6000;
-  const char *scale = getenv("RESHARD_TEST_SCALE");
-  cases = scale != NULL && atof(scale) > 0 ? (int64_t)((double)cases * atof(scale)) + 1 : cases;
+  int64_t counts[5] = {0}, cases = test_scaled(6000, 1);
   for (int64_t seed = 0; seed < cases; seed++) {
     draw_state = (uint64_t)seed * 0x632be59bd9b4e019u;
     draw_boxes(&l);

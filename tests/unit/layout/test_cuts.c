@@ -9,6 +9,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "layout/cut.h"
+#include "support/fixtures/scale.h"
 
 #include <string.h>
 
@@ -131,7 +132,7 @@ static void test_more_cuts(void **unused) {
   (void)unused;
   rng r;
   rng_seed(&r, 20);
-  for (int64_t i = 0, cases = (int64_t)(6000 * cli_test_scale()); i < cases; i++) {
+  for (int64_t i = 0, cases = (int64_t)(6000 * test_scale()); i < cases; i++) {
     rs_cut cuts[MOST_CUTS];
     int ncuts = (int)rng_in(&r, 3, MOST_CUTS);
     for (int c = 0; c < ncuts; c++)
@@ -164,7 +165,7 @@ static void test_large(void **unused) {
   (void)unused;
   rng r;
   rng_seed(&r, 21);
-  for (int64_t i = 0, cases = (int64_t)(20000 * cli_test_scale()); i < cases; i++) {
+  for (int64_t i = 0, cases = (int64_t)(20000 * test_scale()); i < cases; i++) {
     rs_cut cuts[MOST_CUTS];
     int ncuts = (int)rng_in(&r, 1, MOST_CUTS);
     int64_t n = rng_one_in(&r, 4) ? INT64_MAX - rng_below(&r, 3) : rng_log(&r, INT64_MAX / 2);

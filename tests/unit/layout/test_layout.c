@@ -10,6 +10,7 @@
 #include <reshard/layout.h>
 
 #include "bench/cli/util.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -230,7 +231,7 @@ static void test_mesh_1d(void **unused) {
 /* Every such layout in two dims. */
 static void test_mesh_2d(void **unused) {
   (void)unused;
-  int64_t step = cli_test_scale() < 1 ? 7 : 1, turn = 0;
+  int64_t step = test_scale() < 1 ? 7 : 1, turn = 0;
   for (int64_t m = 0; m < 12; m++)
     for (int p = 0; p < 121; p++)
       for (int o = 0; o < 2; o++)

@@ -9,6 +9,7 @@
 
 #include "bench/cli/util.h"
 #include "support/fixtures/local_world.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,7 @@ static const reshard_dtype dtypes[5] = {RESHARD_F32, RESHARD_BF16, RESHARD_U8, R
 /* Ranks in order to every permutation, and every permutation to ranks in order; a transfer each. */
 static void test_one_by_one(void **unused) {
   (void)unused;
-  int64_t all[24][4], step = cli_test_scale() < 0.1 ? 5 : 1;
+  int64_t all[24][4], step = test_scale() < 0.1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);
   for (int s = 0; s < 4; s++)
@@ -146,7 +147,7 @@ static void test_one_by_one(void **unused) {
 /* Every permutation to every other: as many tensors of one plan. */
 static void test_all(void **unused) {
   (void)unused;
-  int64_t all[24][4], step = cli_test_scale() < 1 ? 5 : 1;
+  int64_t all[24][4], step = test_scale() < 1 ? 5 : 1;
   permutations(all);
   local_world *world = local_world_create(4);
   for (int s = 0; s < 4; s++)

@@ -9,6 +9,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/mesh.h>
 
@@ -301,14 +302,15 @@ static void test_against_lists(void **state) {
   reshard_comm comms[WORLD];
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
   GOOD(reshard_comm_create_local(WORLD, &options, comms));
-  for (int64_t seed = 1; seed <= test_scaled(1500); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(1500, 1); seed++) {
     rng r;
     rng_seed(&r, (uint64_t)seed);
     chain(&r, seed % 2 == 0 ? comms : NULL, counts);
   }
   for (int r = 0; r < WORLD; r++)
     reshard_comm_destroy(comms[r]);
-  assert_true(test_scaled(1500) < 1500 || (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
+  assert_true(test_scaled(1500, 1) < 1500 ||
+              (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
 }
 
 int main(void) {

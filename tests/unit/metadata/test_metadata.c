@@ -5,9 +5,10 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/cases.h"
+#include "bench/verify/case_run.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/metadata.h>
 
@@ -273,10 +274,10 @@ static void test_layouts(void **state) {
 static void test_random_layouts(void **state) {
   (void)state;
   int64_t kinds[RESHARD_LAYOUT_KIND_COUNT] = {0};
-  for (int64_t seed = 1; seed <= test_scaled(400); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(400, 1); seed++) {
     const case_choices fixed = {0};
     case_plan c;
-    cli_text why = {0};
+    rs_text why = {0};
     if (!case_make((uint64_t)seed, &fixed, &c, &why))
       fail_msg("seed %lld: %s", (long long)seed, why.at);
     for (int64_t e = 0; e < c.nentries; e++)
@@ -288,7 +289,7 @@ static void test_random_layouts(void **state) {
     case_free(&c);
   }
   for (int k = 0; k < RESHARD_LAYOUT_KIND_COUNT; k++)
-    assert_true(kinds[k] > 0 || test_scaled(400) < 400);
+    assert_true(kinds[k] > 0 || test_scaled(400, 1) < 400);
 }
 
 static void test_layout_errors(void **state) {

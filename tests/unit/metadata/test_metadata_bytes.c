@@ -9,6 +9,7 @@
 #include "metadata/serialize.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static unsigned char *string_of(reshard_metadata m, size_t *size) {
 
 static void test_round_trip(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= test_scaled(3000); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++) {
     rng r;
     size_t size, longer;
     reshard_metadata again;
@@ -80,7 +81,7 @@ static void test_round_trip(void **state) {
   }
 }
 
-/* What was written stays readable, on every machine: the bytes of an example. */
+/* The bytes of an example: metadata that was written stays readable, on every machine. */
 static void test_example(void **state) {
   (void)state;
   static const char known[] = "RSMD\1\0\0\0"                     /* version */
@@ -105,7 +106,7 @@ static void test_example(void **state) {
 /* Every truncation, every flipped bit, and bytes behind the end are refused. */
 static void test_damage(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= test_scaled(60); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(60, 1); seed++) {
     rng r;
     size_t size;
     reshard_metadata again = (reshard_metadata)&again;
@@ -137,7 +138,7 @@ static void test_damage(void **state) {
 static void test_sealed_damage(void **state) {
   (void)state;
   int64_t refused = 0, read = 0;
-  for (int64_t seed = 1; seed <= 8 + test_scaled(4); seed++) {
+  for (int64_t seed = 1; seed <= 8 + test_scaled(4, 1); seed++) {
     rng r;
     size_t size, length;
     rng_seed(&r, (uint64_t)seed);

@@ -7,6 +7,7 @@
 
 #include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/metadata.h>
 
@@ -137,7 +138,7 @@ static const char *read_box(const boxes *b, const char *text, reshard_box *box) 
 
 enum { FINE, OUTSIDE, OVERLAP, GAP, OUTCOMES };
 
-/* What the error says is so; returns what it is. */
+/* Checks the fault that the error names; returns its kind. */
 static int judge(const boxes *b, const char *text) {
   long long i, j, offset, size;
   int d, end = 0;
@@ -177,7 +178,7 @@ static int judge(const boxes *b, const char *text) {
 static void test_random(void **state) {
   (void)state;
   int64_t outcomes[OUTCOMES] = {0};
-  for (int64_t seed = 1; seed <= test_scaled(20000); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(20000, 1); seed++) {
     rng r;
     boxes b;
     reshard_metadata m;
@@ -208,7 +209,7 @@ static void test_random(void **state) {
     outcomes[outcome]++;
   }
   for (int o = 0; o < OUTCOMES; o++)
-    assert_true(outcomes[o] > 100 || test_scaled(20000) < 20000);
+    assert_true(outcomes[o] > 100 || test_scaled(20000, 1) < 20000);
 }
 
 static void validate(int ndim, const int64_t *shape, int64_t n, const reshard_shard *shards, const char *error) {

@@ -10,6 +10,7 @@
 #include "bench/verify/random.h"
 #include "metadata/serialize.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ enum { MOST = 8, TENSORS = 3, PATIENCE = 60000 };
 /* How ranks exchange: as the local communicator does; by records; by records, each as a process of its own. */
 enum { REACH, RECORDS, PROCESSES, WAYS };
 
-/* What a rank brings, and what it gets. */
+/* Shards that a rank brings, and the metadata that it gets. */
 typedef struct part {
   int64_t tensors; /* 0: one */
   reshard_metadata locals[TENSORS], globals[TENSORS];
@@ -146,7 +147,7 @@ static reshard_metadata make(const local *l) {
   return m;
 }
 
-/* --- What agrees ------------------------------------------------------------------------------------------------ */
+/* --- Agreement -------------------------------------------------------------------------------------------------- */
 
 /* The shards of a rank of a layout's metadata; NULL, or no shards, where it has none. */
 static reshard_metadata part_of(reshard_metadata all, int64_t rank) {
@@ -252,7 +253,7 @@ static void test_recalc(void **state) {
   }
 }
 
-/* --- What does not ---------------------------------------------------------------------------------------------- */
+/* --- Disagreement ----------------------------------------------------------------------------------------------- */
 
 static void test_errors(void **state) {
   (void)state;
@@ -510,7 +511,7 @@ static void test_strings(void **state) {
     for (int64_t n = 1; n <= 5; n++) {
       strings s = {.seed = 0};
       open_world(&s.w, n, way);
-      for (s.seed = 1; s.seed <= (uint64_t)test_scaled(10); s.seed++) {
+      for (s.seed = 1; s.seed <= (uint64_t)test_scaled(10, 1); s.seed++) {
         rank_threads_run(n, strings_body, &s);
         for (int64_t r = 0; r < n; r++)
           assert_int_equal(s.wrong[r], 0);

@@ -9,6 +9,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/module.h>
 
@@ -94,7 +95,7 @@ static reshard_status note_module(void *user, const char *name, reshard_module m
 
 #define NOTED(call, expected) \
   do { \
-    cli_text noted = {0}; \
+    rs_text noted = {0}; \
     cli_add(&noted, "%s", ""); \
     GOOD(call); \
     assert_string_equal(noted.at, expected); \
@@ -187,7 +188,7 @@ static void test_visitor_ends_the_walk(void **state) {
 static void read_body(void *user, int64_t r) {
   reshard_module m = user, roots[2];
   for (int i = 0; i < 50; i++) {
-    cli_text noted = {0};
+    rs_text noted = {0};
     int64_t n = 0;
     reshard_module_retain(m);
     reshard_module_visit_states(m, NULL, note_tensor, &noted);
@@ -397,7 +398,7 @@ static bool below(bool edge[][24], int n, int a, int b) {
 static void test_roots_random(void **state) {
   (void)state;
   int64_t several = 0, shared = 0;
-  for (int64_t seed = 0; seed < test_scaled(2000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(2000, 1); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     int n = 1 + (int)(rng_below(&random, 12)), listed = (int)rng_below(&random, 16);
@@ -434,7 +435,7 @@ static void test_roots_random(void **state) {
     for (int i = 0; i < n; i++)
       reshard_module_release(all[i]);
   }
-  assert_true(several > 100 * cli_test_scale() && shared > 100 * cli_test_scale());
+  assert_true(several > 100 * test_scale() && shared > 100 * test_scale());
 }
 
 static void test_roots_refused(void **state) {

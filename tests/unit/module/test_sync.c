@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/sync.h>
@@ -113,7 +114,7 @@ static void test_random(void **state) {
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_BF16, RESHARD_F32, RESHARD_I64, RESHARD_C128};
   static world w;
   int64_t alone = 0, staged = 0;
-  for (int64_t seed = 0; seed < test_scaled(150); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(150, 1); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     int64_t ranks = rng_in(&random, 1, 6), n = rng_below(&random, 9);
@@ -138,7 +139,7 @@ static void test_random(void **state) {
     clear(&w, ranks);
     sharded_ranks_close(&p);
   }
-  if (cli_test_scale() >= 1) /* fewer cases may have none */
+  if (test_scale() >= 1) /* fewer cases may have none */
     assert_true(alone > 10 && staged > 10);
 }
 
@@ -191,7 +192,7 @@ static void test_large(void **state) {
 
 /* --- Refusals --------------------------------------------------------------------------------------------------- */
 
-/* What one rank does otherwise. */
+/* The difference that one rank makes. */
 typedef struct odd {
   world *w;
   int64_t rank;

@@ -72,7 +72,7 @@ static reshard_status fill(void *user, const char *name, reshard_tensor t) {
 }
 
 typedef struct checker {
-  cli_text said;
+  rs_text said;
   int rank;
 } checker;
 

@@ -17,7 +17,7 @@
 
 enum { MOST = 40 };
 
-/* What each rank brings; tensors and names are the ranks' own copies. */
+/* Parameters that each rank brings; tensors and names are the ranks' own copies. */
 typedef struct lists {
   int64_t n[SHARDED_RANKS_MOST];
   reshard_tensor tensors[SHARDED_RANKS_MOST][MOST];

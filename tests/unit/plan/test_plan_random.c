@@ -6,9 +6,10 @@
 
 #include <cmocka.h>
 
-#include "bench/verify/case_check.h"
-#include "bench/verify/cases.h"
+#include "bench/verify/case_make.h"
+#include "bench/verify/case_run.h"
 #include "plan/plan.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 
@@ -144,7 +145,7 @@ static reshard_entry entry_of(const case_entry *e) {
 static void check_case(uint64_t seed, int64_t ranks) {
   case_choices fixed = {.ranks = ranks};
   case_plan c;
-  cli_text why = {0};
+  rs_text why = {0};
   if (!case_make(seed, &fixed, &c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   reshard_entry *entries = cli_alloc(c.nentries, sizeof *entries);
@@ -173,7 +174,7 @@ static void check_case(uint64_t seed, int64_t ranks) {
 
 static void test_random(void **unused) {
   (void)unused;
-  for (int64_t i = 0, n = (int64_t)(6000 * cli_test_scale()); i <= n; i++)
+  for (int64_t i = 0, n = (int64_t)(6000 * test_scale()); i <= n; i++)
     check_case(900000 + (uint64_t)i, i % 50 == 49 ? 64 : 0);
 }
 

@@ -10,6 +10,7 @@
 
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
+#include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,7 @@ static void test_balance(void **unused) {
 static void test_shares(void **unused) {
   (void)unused;
   int64_t shape[NDIM] = {65536, 8192};
-  int step = cli_test_scale() < 1 ? 3 : 1;
+  int step = test_scale() < 1 ? 3 : 1;
   for (int i = 0; i < COUNT(sources); i++)
     for (int j = i % step; j < COUNT(destinations); j += step)
       check_pair(sources[i], destinations[j], shape, 64, NULL, 0.02);
@@ -201,7 +202,7 @@ static void test_nodes(void **unused) {
   int64_t shape[NDIM] = {65536, 8192}, nodes[64];
   rng r;
   rng_seed(&r, 7);
-  int step = cli_test_scale() < 1 ? 9 : 3;
+  int step = test_scale() < 1 ? 9 : 3;
   for (int map = 0; map < 6; map++) {
     for (int64_t i = 0; i < 64; i++) {
       static const int64_t per_node[3] = {8, 16, 3};
@@ -238,7 +239,7 @@ static void test_coarse(void **unused) {
   int64_t nodes[64];
   for (int64_t i = 0; i < 64; i++)
     nodes[i] = i / 5;
-  int step = cli_test_scale() < 1 ? 7 : 2;
+  int step = test_scale() < 1 ? 7 : 2;
   for (int s = 0; s < COUNT(shapes); s++)
     for (int i = 0; i < COUNT(sources); i++)
       for (int j = (i + s) % step; j < COUNT(destinations); j += step)

@@ -12,6 +12,7 @@
 #include "support/contracts/mesh.h"
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 
@@ -54,7 +55,7 @@ static void test_groups(void **state) {
 
 static void test_contracts(void **state) {
   (void)state;
-  for (int64_t i = 0; i < test_scaled(40); i++) {
+  for (int64_t i = 0; i < test_scaled(40, 1); i++) {
     work w = {.seed = 2000 + (uint64_t)i, .directory = scratch_path("state")};
     sharded_ranks_check(2 + i % 7, NULL, body, &w, RESHARD_SUCCESS, NULL);
   }

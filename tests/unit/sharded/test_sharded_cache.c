@@ -1,4 +1,4 @@
-/* What a sharder keeps and tells: its cache of plans, the memory that a reshard takes at most, its options. */
+/* State of a sharder: its cache of plans, the memory that a reshard takes at most, its options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

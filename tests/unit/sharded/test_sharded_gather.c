@@ -94,7 +94,7 @@ static void test_round(void **state) {
   }
 }
 
-/* What is wrong, on which rank. */
+/* A fault, and the rank that has it. */
 typedef enum wrong_kind {
   NO_OUTPUT,
   FOREIGN_OUTPUT,

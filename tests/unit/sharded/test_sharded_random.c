@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/contracts/layout_chain.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 
 enum { RANKS = 8 };
@@ -34,7 +35,7 @@ static void check(const sharded_ranks *p, const layout_chain *j) {
 static void test_random(void **state) {
   (void)state;
   static int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT];
-  int64_t cases = test_scaled(1000);
+  int64_t cases = test_scaled(1000, 1);
   for (int64_t c = 1; c <= cases; c++) {
     rng r;
     layout_chain j;

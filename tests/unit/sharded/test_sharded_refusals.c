@@ -58,7 +58,7 @@ typedef struct wrong_world {
   bool to;
 } wrong_world;
 
-/* What a rank passes. */
+/* Arguments of a rank. */
 typedef struct request {
   int64_t n;
   reshard_sharded_tensor tensors[2];

@@ -10,6 +10,7 @@
 #include "support/oracles/nested.h"
 
 #include "bench/cli/util.h"
+#include "support/fixtures/scale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static void tp_fsdp_close(tp_fsdp *w) {
   sharded_ranks_close(&w->p);
 }
 
-/* What PyTorch's flattening is for. It names rank 0 or 1 as owner of all that is not its own. */
+/* The use that PyTorch's flattening is made for. It names rank 0 or 1 as owner of all that is not its own. */
 static void test_tp_fsdp(void **state) {
   (void)state;
   static const char *const expected[4] = {"0:0-4x0-3 1:8-16x0-3 2:4-8x0-3 ", "0:0-8x0-3 1:8-12x0-3 3:12-16x0-3 ",
@@ -189,7 +190,7 @@ static void test_tp_fsdp_global(void **state) {
   tp_fsdp_close(&w);
 }
 
-/* --- What ranks have to agree on ------------------------------------------------------------------------------ */
+/* --- Agreement of ranks --------------------------------------------------------------------------------------- */
 
 static reshard_tree small(reshard_sharder sharder, int64_t rank, const reshard_properties *properties, int64_t height,
                           int64_t kept) {
@@ -663,7 +664,7 @@ static void test_random(void **state) {
   (void)state;
   enum { RANKS = 6 };
   sharded_ranks p;
-  int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400);
+  int64_t shards = 0, depths[5] = {0}, cases = test_scaled(400, 1);
   sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < cases; seed++) {
     int depth = 1 + (int)(seed % 4);

@@ -139,7 +139,7 @@ static void close_fixture(fixture *s) {
   }
 }
 
-/* What was left as it was, and what was filled in part, by reads that failed. */
+/* Tensors that failed reads left as they were, and those that they filled in part. */
 typedef struct tally {
   int untouched, touched;
 } tally;

@@ -11,6 +11,7 @@
 #include "support/oracles/file_random.h"
 
 #include "file/read/checkpoint.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/state_dict.h>
 
@@ -230,7 +231,7 @@ static int64_t longest(const spec *t) {
 }
 
 static void make_sides(rng *r, int64_t savers, int64_t loaders, sides *s, uint64_t seed) {
-  cli_text why = {0};
+  rs_text why = {0};
   s->n = rng_in(r, 0, 6);
   for (int64_t i = 0; i < s->n; i++) {
     spec t = {.dtype = naive_draw_dtype(r)};
@@ -270,7 +271,7 @@ static void check_convert(const sides *sides, uint64_t seed) {
   if (reshard_convert(scratch_path("state"), path, &options, NULL) != RESHARD_SUCCESS)
     fail_msg("seed %llu: %s", (unsigned long long)seed, reshard_last_error());
   naive_file file = {0};
-  cli_text why = {0};
+  rs_text why = {0};
   if (!naive_read_safetensors(path, &file, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   assert_int_equal(file.set.n, sides->n);
@@ -322,7 +323,7 @@ static void run_case(uint64_t seed, int64_t savers, int64_t loaders, const sides
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = test_scaled(100);
+  int64_t cases = test_scaled(100, 1);
   for (int64_t i = 0; i < cases; i++) {
     rng r;
     sides s = {0};
@@ -431,7 +432,8 @@ static void test_leaves(void **state) {
   sharded_ranks_run(&p, leaves_body, &s);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   sharded_ranks_close(&p);
-  char *text = cli_read_file("json", scratch_path("leaves/state.json"));
+  size_t size;
+  char *text = scratch_read("leaves/state.json", &size);
   assert_non_null(strstr(text, "\"leaves.9\": {\"float\": \"nan\"}"));
   assert_non_null(strstr(text, "\"leaves.2\": 1.0"));
   assert_non_null(strstr(text, "\"leaves.18\": {\"bytes\": \"/w==\"}"));
@@ -439,7 +441,7 @@ static void test_leaves(void **state) {
   free(text);
 }
 
-/* --- What is refused --------------------------------------------------------------------------------------------- */
+/* --- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static const int64_t square[2] = {8, 6};
 
@@ -776,7 +778,7 @@ static void test_refused_loads(void **state) {
   reshard_layout_release(specs[0].layout);
 }
 
-/* What is missing from, or wrong in, the files. */
+/* Files with tensors missing or wrong. */
 static void test_broken_files(void **state) {
   (void)state;
   static const char first[] = "broken/shard-00001-model-00001-of-00001.safetensors";
@@ -1052,7 +1054,7 @@ static void test_nested_and_distributed(void **state) {
   reshard_layout_release(all);
 }
 
-/* What a writer has in work is hidden, and is refused by all that read. */
+/* A writer's unfinished directory is hidden, and is refused by all that read. */
 static void test_in_work(void **state) {
   (void)state;
   sharded_ranks p;
@@ -1129,7 +1131,7 @@ static void test_replaced(void **state) {
   sharded_ranks_open(&to, 2, NULL);
   save(&r.p, &r.s);
   rank_thread *thread = rank_thread_start(replace_body, &r);
-  int64_t loads = test_scaled(200);
+  int64_t loads = test_scaled(200, 1);
   for (int64_t i = 0; i < loads; i++) {
     sharded_ranks_run(&to, read_replaced_body, &s);
     if (to.results[0].status != RESHARD_SUCCESS)
@@ -1249,7 +1251,7 @@ static void test_limit(void **state) {
   reshard_layout_release(specs[0].layout);
 }
 
-/* What the kernel has counted, beside what is reported. */
+/* Bytes that the kernel has counted, beside those of the report. */
 static int64_t read_so_far(void) {
   long long bytes = -1;
   FILE *file = fopen("/proc/self/io", "r");

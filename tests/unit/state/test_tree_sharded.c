@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/fixtures/expect.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/sharded_ranks.h"
 #include "support/fixtures/trees.h"
 #include "support/oracles/cast.h"
@@ -385,7 +386,7 @@ static reshard_status copy_tensor(void *user, const char *path, reshard_tensor t
 
 static void test_random_nests(void **state) {
   (void)state;
-  int64_t seeds = test_scaled(60);
+  int64_t seeds = test_scaled(60, 1);
   sharded_ranks p;
   sharded_ranks_open(&p, RANKS, NULL);
   for (int64_t seed = 0; seed < seeds; seed++) {

@@ -9,6 +9,7 @@
 #include "bench/cli/util.h"
 #include "bench/verify/random.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/tensor.h>
 
@@ -89,7 +90,7 @@ static int64_t draw(rng *r, pattern how, int64_t i, int64_t extent, int64_t last
   }
 }
 
-/* What should be in dst's memory: the gaps as they were, the elements from src. */
+/* Makes the content that dst's memory should have: the gaps as they were, the elements from src. */
 static void naive(const view *src, int dim, const int64_t *values, const view *dst, unsigned char *wanted) {
   int64_t index[RESHARD_MAX_DIMS];
   for (int64_t k = 0; k < dst->info.elements; k++) {
@@ -168,7 +169,7 @@ static void one(uint64_t seed) {
 
 static void test_random(void **state) {
   (void)state;
-  for (int64_t seed = 1; seed <= test_scaled(3000); seed++)
+  for (int64_t seed = 1; seed <= test_scaled(3000, 1); seed++)
     one((uint64_t)seed);
 }
 

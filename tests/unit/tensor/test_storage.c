@@ -197,7 +197,7 @@ static void test_freed_under_views(void **state) {
   }
 }
 
-/* What is refused of views while the storage is freed. */
+/* Refusals of views while the storage is freed. */
 static void test_views_of_freed_storage(void **state) {
   (void)state;
   static float memory[1];

@@ -10,6 +10,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/oracles/tensor_model.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 static void test_random(void **state) {
   (void)state;
   static const int64_t keep[] = {0, -1, 600000};
-  int64_t cases = test_scaled(60), done[MODEL_KINDS] = {0};
+  int64_t cases = test_scaled(60, 1), done[MODEL_KINDS] = {0};
   unsigned char *pattern = malloc(MODEL_PATTERN);
   rng random;
   rng_seed(&random, 1);

@@ -9,6 +9,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/tensor.h>
 
@@ -209,7 +210,7 @@ static void random_case(rng *random, reshard_tensor base, const int16_t *storage
 
 static void test_random(void **state) {
   (void)state;
-  int64_t cases = test_scaled(6000);
+  int64_t cases = test_scaled(6000, 1);
   for (int64_t c = 0; c < cases; c++) {
     rng random;
     rng_seed(&random, 0x71e3 + (uint64_t)c);

@@ -8,6 +8,7 @@
 #include "bench/cli/util.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -470,7 +471,7 @@ static void test_sharing(void **state) {
 /* --- Deep and wide -------------------------------------------------------------------------------------------- */
 
 /* A million; fewer where an instrument makes all of it slow. */
-static int64_t levels(void) { return test_scaled(1000000); }
+static int64_t levels(void) { return test_scaled(1000000, 1); }
 
 typedef struct seen {
   int64_t leaves;
@@ -528,7 +529,7 @@ static void test_wide(void **state) {
   enum { KEYS = 20000 };
   reshard_tree d = dict(), found;
   char key[32];
-  double begin = cli_seconds();
+  double begin = rs_seconds();
   for (int64_t round = 0; round < 2; round++)
     for (int64_t i = 0; i < KEYS; i++) {
       snprintf(key, sizeof key, "layers.%d.weight", (int)i);
@@ -546,7 +547,7 @@ static void test_wide(void **state) {
     assert_int_equal(value, i + 1);
     assert_int_equal(value_at(d, key), i + 1);
   }
-  print_message("%d keys put twice and found twice: %.1f ms\n", (int)KEYS, 1e3 * (cli_seconds() - begin));
+  print_message("%d keys put twice and found twice: %.1f ms\n", (int)KEYS, 1e3 * (rs_seconds() - begin));
   reshard_tree_release(d);
 }
 

@@ -123,7 +123,7 @@ static void test_cast(void **state) {
   reshard_tree_release(root);
 }
 
-/* What has no cast is no error, in any state: _cast_forward_inputs looks at floating tensors alone. */
+/* A leaf without a cast is no error, in any state: _cast_forward_inputs looks at floating tensors alone. */
 static void test_others_stay(void **state) {
   reshard_device cpu = *state;
   static const reshard_dtype dtypes[] = {RESHARD_BOOL, RESHARD_U8,  RESHARD_I8,   RESHARD_U16,

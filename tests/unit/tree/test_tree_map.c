@@ -9,6 +9,7 @@
 #include "bench/cli/util.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -364,7 +365,7 @@ static reshard_status add_to_one(void *user, const char *path, reshard_tree leaf
 
 static void test_deep(void **state) {
   (void)state;
-  const int64_t levels = test_scaled(1000000); /* fewer where an instrument makes all of it slow */
+  const int64_t levels = test_scaled(1000000, 1); /* fewer where an instrument makes all of it slow */
   reshard_tree deep = chain(levels, 1), two = chain(levels, 2), mapped, rebuilt;
   const reshard_tree_leaves *flat;
   size_t length = 0, needed;

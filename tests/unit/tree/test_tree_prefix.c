@@ -9,6 +9,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/tree.h>
 
@@ -115,7 +116,7 @@ static void test_refused(void **state) {
 static void test_random(void **state) {
   (void)state;
   int64_t refused = 0, renamed = 0;
-  for (int64_t seed = 0; seed < test_scaled(5000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(5000, 1); seed++) {
     rng random;
     rng_seed(&random, (uint64_t)seed);
     char text[12][16];
@@ -156,7 +157,7 @@ static void test_random(void **state) {
     refused += conflict && !equal;
     reshard_tree_release(dict);
   }
-  assert_true(refused > 100 * cli_test_scale() && renamed > 100 * cli_test_scale());
+  assert_true(refused > 100 * test_scale() && renamed > 100 * test_scale());
 }
 
 int main(void) {

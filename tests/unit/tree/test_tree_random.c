@@ -10,6 +10,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -508,7 +509,7 @@ static void test_random(void **state) {
   int64_t few = 0, many = 0, changed = 0, same = 0;
   for (int i = 0; i < TENSORS; i++)
     f->tensors[i] = floats(3);
-  for (int64_t seed = 0; seed < test_scaled(2000); seed++) {
+  for (int64_t seed = 0; seed < test_scaled(2000, 1); seed++) {
     rng_seed(&f->random, (uint64_t)seed);
     grow(f);
     build(f);
@@ -528,7 +529,7 @@ static void test_random(void **state) {
     reshard_tensor_release(f->tensors[i]);
   print_message("%d trees: %d with few paths, %d with many; %d mapped to another, %d to themselves\n",
                 (int)(few + many), (int)few, (int)many, (int)changed, (int)same);
-  assert_true(cli_test_scale() < 1 || (few > 0 && many > 0 && changed > 0 && same > 0));
+  assert_true(test_scale() < 1 || (few > 0 && many > 0 && changed > 0 && same > 0));
   free(texts[0]);
   free(texts[1]);
   free(f);

@@ -14,6 +14,7 @@
 #include "support/contracts/sharded.h"
 #include "support/contracts/state.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 #include "virtual_gpu.h"
 
@@ -104,7 +105,7 @@ static void run_world(world w) {
 
 /* Over NCCL with as many ranks as are given, and by threads on one GPU and on two. */
 static void run_all(int64_t cases, void (*body)(world *w, contract_rank *s, uint64_t seed)) {
-  for (int64_t i = 0; i < test_scaled(cases); i++) {
+  for (int64_t i = 0; i < test_scaled(cases, 1); i++) {
     run_world((world){.n = 4 + i % 3, .body = body, .seed = 500 + (uint64_t)i});
     run_world((world){.n = 4, .gpus = 1 + (int)(i % 2), .body = body, .seed = 700 + (uint64_t)i});
   }

@@ -138,7 +138,7 @@ static void test_random(void **state) {
   int64_t cases = vg_scaled(400 / SPARSE, 4000), executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
-    cli_text why = {0};
+    rs_text why = {0};
     machine m;
     assert_true(open_machine(&m, &(vg_options){.seed = seed,
                                                .no_peers = seed % 11 == 0,
@@ -163,7 +163,7 @@ static void test_random(void **state) {
 
 static void scenario(void *user, const vg_options *options) {
   const stream_way *way = user;
-  cli_text why = {0};
+  rs_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
     stream_case s = options_on(&m, vg_proving() ? 2 : 1);
@@ -186,7 +186,7 @@ static vg_edge_result edges_of(const stream_way *way) {
 
 /* Where a call fails in between, what was packed is joined by the user's stream, as no move has waited for it. */
 static void failing_scenario(void *user, const vg_options *options) {
-  cli_text why = {0};
+  rs_text why = {0};
   machine m;
   if (open_machine(&m, options)) {
     stream_case s = options_on(&m, 1);
@@ -248,7 +248,7 @@ static const char *const failing[] = {NULL,          "cudaLaunchKernel", "cudaEv
 
 /* The k-th call fails. False when there were not so many. */
 static bool fault(const stream_way *way, const char *name, int64_t k) {
-  cli_text why = {0};
+  rs_text why = {0};
   machine m;
   assert_true(open_machine(&m, &(vg_options){.seed = (uint64_t)k}));
   stream_case s = options_on(&m, 2);

@@ -105,7 +105,7 @@ static void give_up(world *w, cudaStream_t stream) {
 /* Fill, execute, compare, on a stream of the rank's own. */
 static reshard_status turn(world *w, int64_t rank, reshard_transfer transfer, cudaGraphExec_t graph, mirror *src,
                            mirror *dst, cudaStream_t stream, int generation) {
-  cli_text why = {0};
+  rs_text why = {0};
   case_binding_fill(w->c, &src->host, FILL_SOURCE, generation);
   case_binding_fill(w->c, &dst->host, FILL_DESTINATION, generation);
   cudaMemcpyAsync(src->device, src->host.arena, (size_t)src->host.bytes, cudaMemcpyHostToDevice, stream);
@@ -160,7 +160,7 @@ static void case_rank(void *user, int64_t rank) {
 }
 
 static void make_case(uint64_t seed, int64_t ranks, bool rounds, case_plan *c) {
-  cli_text why = {0};
+  rs_text why = {0};
   if (!case_make(seed, &(case_choices){.ranks = ranks, .rounds = rounds, .path = RESHARD_PATH_PACKED}, c, &why))
     fail_msg("seed %llu: %s", (unsigned long long)seed, why.at);
   free(why.at);

@@ -364,7 +364,7 @@ static void test_threads_one_after_another(void **state) {
   }
 }
 
-/* --- What is kept until a stream is done with it --------------------------------------------------------------------
+/* --- Blocks kept until a stream is done with them -------------------------------------------------------------------
  */
 
 static void note_released(void *user, void *what) {

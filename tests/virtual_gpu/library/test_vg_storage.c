@@ -357,7 +357,7 @@ static void test_random(void **state) {
   printf("%lld random sequences\n", (long long)cases);
 }
 
-/* --- What a warm pair asks of the driver ------------------------------------------------------------------------- */
+/* --- Calls of the driver by a warm pair -------------------------------------------------------------------------- */
 
 static void test_warm_pair(void **state) {
   (void)state;

@@ -10,6 +10,7 @@
 #include "bench/verify/random.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 #include "support/oracles/tensor_model.h"
 #include "virtual_gpu.h"
 
@@ -121,7 +122,7 @@ static void test_random(void **state) {
   rng_seed(&random, 1);
   for (int64_t i = 0; i < MODEL_PATTERN; i++)
     pattern[i] = (unsigned char)rng_next(&random);
-  for (int64_t seed = 1; seed <= test_scaled(150); seed++) {
+  for (int64_t seed = 1; seed <= test_scaled(150, 1); seed++) {
     open_machine(&m, pattern, (uint64_t)seed);
     model_run(&m, (uint64_t)seed, 200, done);
     close_machine(&m);

@@ -195,7 +195,7 @@ static void test_mistakes(void **state) {
   vg_quiet(false);
 }
 
-/* --- What is refused ---------------------------------------------------------------------------------------------- */
+/* --- Refusals ----------------------------------------------------------------------------------------------------- */
 
 /* Result of a call of rank 0. */
 static ncclResult_t outcome(const world *w, ncclResult_t result) {

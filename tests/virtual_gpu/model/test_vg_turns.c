@@ -59,7 +59,7 @@ static world begin(uint64_t seed) {
   return (world){.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
 }
 
-/* --- Who is first ----------------------------------------------------------------------------------------------------
+/* --- The first -------------------------------------------------------------------------------------------------------
  */
 static void *takes_the_mutex(void *user) {
   member *me = user;

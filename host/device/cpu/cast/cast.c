@@ -5,7 +5,7 @@
  * is strided is first gathered by the copy kernels, then converted from buffer to buffer, then scattered; what is
  * contiguous on a side needs no buffer there. In a large job results go past the cache: they are converted into a
  * buffer of whole lines, which the copy kernels stream from there. */
-#include "device/cpu/cast/cast.h"
+#include "device/cpu/memory.h"
 
 #include "device/cpu/cast/kernels.h"
 

@@ -3,7 +3,7 @@
  * The including file defines
  *   VB                bytes of a vector, 8 ... 64
  *   vec, vload(p), vstore(p, v)   a vector, loaded and stored at any address
- *   vstream(p, v)     stored past the cache at an address aligned to VB (or plainly, where the set cannot)
+ *   vstream(p, v)     stored past the cache at an address aligned to VB; a set that cannot defines none of these three
  *   vstream_16(p, v)  the same of 16 bytes of any type, at an address aligned to 16
  *   STREAM_FENCE()    orders such stores before later ones
  *   MICRO_1 ... MICRO_8 and SIDE_1 ... SIDE_8   optional: transposes of SIDE x SIDE elements of that width in registers
@@ -17,6 +17,16 @@
 
 #define MOVE(dst, src, size) __builtin_memcpy((dst), (src), (size))
 #define ALWAYS_INLINE        static inline __attribute__((always_inline))
+
+#ifndef STREAM_FENCE
+#define vstream vstore
+#define vstream_16(p, v) \
+  do { \
+    __typeof__(v) v_ = (v); \
+    MOVE((p), &v_, 16); \
+  } while (0)
+#define STREAM_FENCE() ((void)0)
+#endif
 
 enum { LINE = 64 };
 

@@ -8,13 +8,6 @@
 typedef uint8x16_t vec;
 static inline vec vload(const char *src) { return vld1q_u8((const uint8_t *)src); }
 static inline void vstore(char *dst, vec v) { vst1q_u8((uint8_t *)dst, v); }
-#define vstream vstore
-#define vstream_16(p, v) \
-  do { \
-    __typeof__(v) v_ = (v); \
-    __builtin_memcpy((p), &v_, 16); \
-  } while (0)
-#define STREAM_FENCE() ((void)0)
 
 /* 4 x 4 words: pairs of words, then pairs of pairs. */
 static inline void transpose_square_4(char *dst, const char *src, int64_t pitch, int64_t stride) {

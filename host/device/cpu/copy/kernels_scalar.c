@@ -9,13 +9,6 @@ static inline vec vload(const char *src) {
   return v;
 }
 static inline void vstore(char *dst, vec v) { __builtin_memcpy(dst, &v, VB); }
-#define vstream vstore
-#define vstream_16(p, v) \
-  do { \
-    __typeof__(v) v_ = (v); \
-    __builtin_memcpy((p), &v_, 16); \
-  } while (0)
-#define STREAM_FENCE() ((void)0)
 #include "device/cpu/copy/kernels_body.h"
 
 static const rs_kernels kernels = KERNELS(RESHARD_ISA_SCALAR);

@@ -9,8 +9,6 @@ typedef __m128i vec;
 static inline vec vload(const char *src) { return _mm_loadu_si128((const vec *)src); }
 static inline void vstore(char *dst, vec v) { _mm_storeu_si128((vec *)dst, v); }
 static inline void vstream(char *dst, vec v) { _mm_stream_si128((vec *)dst, v); }
-#define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
-#define STREAM_FENCE()   _mm_sfence()
 #include "device/cpu/copy/transpose_x86.h"
 
 #include "device/cpu/copy/kernels_body.h"

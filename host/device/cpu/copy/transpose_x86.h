@@ -7,6 +7,10 @@
 #define LOAD_128(p)     _mm_loadu_si128((const __m128i *)(p))
 #define STORE_128(p, v) _mm_storeu_si128((__m128i *)(p), (v))
 
+/* Of kernels_body.h, alike in all sets. */
+#define vstream_16(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
+#define STREAM_FENCE()   _mm_sfence()
+
 /* 8 x 8 bytes; rows are half vectors. */
 static inline void transpose_square_1(char *dst, const char *src, int64_t pitch, int64_t stride) {
   __m128i r[8], a[4], b[4];
