@@ -80,6 +80,10 @@ reshard_status rs_text_finish(rs_text *text, size_t *needed);
 
 /* Of a clock that only goes forward: differences count. */
 int64_t rs_now_ns(void);
+/* True when so many milliseconds have passed since then; never for 0. */
+static inline bool rs_late(int64_t since_ns, int64_t limit_ms) {
+  return limit_ms > 0 && (rs_now_ns() - since_ns) / 1000000 >= limit_ms;
+}
 static inline double rs_seconds(void) { return (double)rs_now_ns() * 1e-9; }
 
 /* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */

@@ -214,7 +214,7 @@ static reshard_status create_nccl(const void *id, int64_t n, int64_t rank, int64
       state = result;
     if (state != ncclInProgress)
       break;
-    if (timeout_ms > 0 && rs_now_ns() - since > timeout_ms * 1000000) {
+    if (rs_late(since, timeout_ms)) {
       (void)ncclCommAbort(nccl);
       return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
                       (long long)n, (long long)timeout_ms);

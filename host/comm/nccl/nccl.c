@@ -105,9 +105,7 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   return status;
 }
 
-static bool deadline_passed(const rs_nccl *c, int64_t since) {
-  return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
-}
+static bool deadline_passed(const rs_nccl *c, int64_t since) { return rs_late(since, c->timeout_ms); }
 
 /* The communicator's own state. */
 static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {

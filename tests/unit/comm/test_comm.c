@@ -341,6 +341,21 @@ static void test_timeout(void **state) {
   close_comms(3);
 }
 
+/* A deadline of many years does not pass at once. */
+static void test_years(void **state) {
+  (void)state;
+  int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
+  for (int i = 0; i < 2; i++) {
+    open_comms(2, years[i]);
+    rank_thread *thread = rank_thread_start(wait_body, &first);
+    test_sleep_ms(20);
+    assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
+    rank_thread_join(thread);
+    assert_int_equal(results[0].status, RESHARD_SUCCESS);
+    close_comms(2);
+  }
+}
+
 /* The one who waits tells who is missing, and so do those that come later. */
 static void test_missing(void **state) {
   (void)state;
@@ -564,11 +579,11 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),  cmocka_unit_test(test_handles),        cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_gather),  cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),   cmocka_unit_test(test_timeout),        cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_abort),   cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(test_reading), cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),  cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_gather),          cmocka_unit_test(test_meetings), cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),           cmocka_unit_test(test_timeout),  cmocka_unit_test(test_years),
+      cmocka_unit_test(test_missing),         cmocka_unit_test(test_abort),    cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),  cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
