@@ -84,6 +84,9 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
+   * may have messages under way. NULL: that is at once. */
+  void (*retire)(reshard_comm comm, void *memory);
   /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
   rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
   /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
@@ -107,6 +110,7 @@ struct reshard_comm_s {
   int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
+  bool staged;                    /* no message goes from or to memory of the caller: see retire */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
   int64_t made;                /* objects made on this handle so far: numbers them */

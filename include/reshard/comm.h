@@ -70,19 +70,28 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
  * threads where several use it. Each call on the handle is made by a thread that may call MPI. All ranks destroy their
  * handle, before MPI is finalised.
  *
- * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate.
+ * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
+ *   communicator shares it, with tags of its own.
  * - device: a CPU (kept). NULL: one of the library's own.
- * - timeout_ms: time that a rank waits for others. 0: RESHARD_TIMEOUT_MS, else for ever. Finding the missing rank then
- *   takes up to a quarter as long again, at most a second.
+ * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever.
  *
- * Errors:
+ * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
+ * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the
+ * caller's. That of the communicator is freed when its messages have come; it stays where they never do. Where no rank
+ * has a deadline, messages that are contiguous go in place. A rank that hears of an abort then returns when those that
+ * are under way to it have come: a peer that is stopped holds it up.
+ *
+ * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_UNSUPPORTED: a build without MPI; a device that is no CPU.
- * - RESHARD_ERROR_INVALID: MPI is not initialised. */
+ * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
+ * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline.
+ * - RESHARD_ERROR_TIMEOUT: a rank did not come. The duplication then stays under way, for MPI has no end for it. Until
+ *   that rank has called too, the others duplicate mpi_comm no more: MPI takes one for the other. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
 /* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. The MPI_Comm is
- * passed by value, and MPI_Comm_dup makes the library's own of it. */
+ * passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR
 static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, reshard_device device,
                                                          int64_t timeout_ms, reshard_comm *comm) {

@@ -77,7 +77,7 @@ static int by_group(const void *a, const void *b) {
 static reshard_status find_messages(packer *p) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
-  bool *in_place = NULL;
+  bool *in_place = NULL, staged = p->transfer->comm->staged;
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&in_place, 2 * plan->peers.n, sizeof *in_place), done);
   RS_TRY_GOTO(status, rs_alloc_zero(&p->sends, plan->peers.n, sizeof *p->sends), done);
@@ -88,7 +88,7 @@ static reshard_status find_messages(packer *p) {
     if (peer->sent > 0) {
       packed_message *msg = &p->sends[p->nsends++];
       *msg = (packed_message){.peer = peer, .bytes = peer->sent, .group = rs_plan_group(plan, plan->rank, peer->rank)};
-      in_place[2 * i] = rs_message_in_place(plan, peer, true, arrays->src_strides, &place);
+      in_place[2 * i] = !staged && rs_message_in_place(plan, peer, true, arrays->src_strides, &place);
       if (in_place[2 * i])
         msg->in_place = (char *)arrays->src[place.buffer] + place.offset;
     }
@@ -96,7 +96,7 @@ static reshard_status find_messages(packer *p) {
       packed_message *msg = &p->receives[p->nreceives++];
       *msg =
           (packed_message){.peer = peer, .bytes = peer->received, .group = rs_plan_group(plan, peer->rank, plan->rank)};
-      in_place[2 * i + 1] = rs_message_in_place(plan, peer, false, arrays->dst_strides, &place);
+      in_place[2 * i + 1] = !staged && rs_message_in_place(plan, peer, false, arrays->dst_strides, &place);
       if (in_place[2 * i + 1])
         msg->in_place = (char *)arrays->dst[place.buffer] + place.offset;
     }
@@ -152,7 +152,7 @@ static reshard_status find_workspace(packer *p) {
     p->staging = (rs_staging_size){.halves = 1, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
-  p->workspace = t->user_workspace;
+  p->workspace = t->comm->staged ? NULL : t->user_workspace;
   if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;

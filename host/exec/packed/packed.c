@@ -125,7 +125,10 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
   free(b->rounds);
   free(b->sent);
   free(b->received);
-  device->memory->free(device, b->workspace);
+  if (comm->ops->retire != NULL)
+    comm->ops->retire(comm, b->workspace);
+  else
+    device->memory->free(device, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {
