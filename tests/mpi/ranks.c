@@ -239,7 +239,7 @@ static void deadline_of_messages(void) {
   reshard_comm_destroy(comm);
 }
 
-/* Rank 0 aborts what two others were split from: one waits in a part that rank 0 is in, one in a part that it is not. */
+/* Rank 0 aborts what others were split from: one waits in a part that rank 0 is in, one in a part that it is not. */
 static void aborts(void) {
   reshard_comm comm = open_comm(60000), copy = NULL, pair = NULL;
   CHECK(reshard_comm_split(comm, 0, 0, &copy) == RESHARD_SUCCESS, "a copy");
