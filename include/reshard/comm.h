@@ -28,7 +28,11 @@ typedef struct reshard_local_options {
   { sizeof(reshard_local_options), 0, RESHARD_ISA_AUTO, 0, NULL, 0 }
 
 /* Makes n ranks that are threads of this process. comms receives n handles, comms[r] for rank r. Each handle is used by
- * one thread at a time. The environment is read here and only here. */
+ * one thread at a time. The environment is read here and only here.
+ *
+ * A thread that is cancelled (pthread_cancel, deferred) in a collective call ends before a meeting of the ranks or in
+ * its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
+ * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost. */
 RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options,
                                                      reshard_comm *comms);
 
@@ -96,7 +100,8 @@ static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, resha
 }
 #endif
 
-/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. */
+/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other ranks
+ * of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles

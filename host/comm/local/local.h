@@ -19,7 +19,7 @@ typedef struct rs_team {
   int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
-  char missing[160]; /* under the mutex: which ranks the one that gave up waited for; "": none gave up */
+  char why[256]; /* under the mutex: error of those who come after the end; "": it was aborted */
   int64_t timeout_ms;
   void **slots;
   rs_meeting *runs;
@@ -45,6 +45,7 @@ typedef struct rs_team {
 typedef struct rs_local_comm {
   struct reshard_comm_s base;
   rs_team *team;
+  int cancel_state; /* of the rank's thread, between enter and leave */
 } rs_local_comm;
 
 static inline rs_team *rs_team_of(reshard_comm comm) { return ((rs_local_comm *)comm)->team; }

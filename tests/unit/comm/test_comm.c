@@ -363,6 +363,31 @@ static void test_missing(void **state) {
   }
 }
 
+/* A rank that destroys its handle is waited for by none, with or without a deadline. */
+static void test_destroyed(void **state) {
+  (void)state;
+  for (int64_t n = 2; n <= 4; n++) {
+    open_comms(n, 0);
+    rank_thread *threads[4] = {NULL};
+    int64_t who[4] = {0, 1, 2, 3};
+    for (int64_t r = 0; r + 2 < n; r++)
+      threads[r] = rank_thread_start(wait_body, &who[r]);
+    test_sleep_ms(20);
+    reshard_comm_destroy(comms[n - 1]);
+    for (int64_t r = 0; r + 1 < n; r++) {
+      if (threads[r] != NULL)
+        rank_thread_join(threads[r]);
+      else
+        wait_body(&who[r], r); /* comes later */
+      char text[96];           /* and, where they have come in time, those that waited */
+      snprintf(text, sizeof text, "rank %d has destroyed its handle", (int)n - 1);
+      assert_int_equal(results[r].status, RESHARD_ERROR_PEER);
+      assert_int_equal(strncmp(results[r].text, text, strlen(text)), 0);
+    }
+    close_comms(n - 1);
+  }
+}
+
 static void test_abort(void **state) {
   (void)state;
   for (int64_t n = 1; n <= 4; n++) {
@@ -564,11 +589,11 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),  cmocka_unit_test(test_handles),        cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_gather),  cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),   cmocka_unit_test(test_timeout),        cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_abort),   cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(test_reading), cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_create),          cmocka_unit_test(test_handles),  cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_gather),          cmocka_unit_test(test_meetings), cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),           cmocka_unit_test(test_timeout),  cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_destroyed),       cmocka_unit_test(test_abort),    cmocka_unit_test(test_abort_any_time),
+      cmocka_unit_test(test_running_meeting), cmocka_unit_test(test_reading),  cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
