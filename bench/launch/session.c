@@ -150,7 +150,7 @@ void session_end(session *s) {
 
 static const double *gather_doubles(session *s, int64_t local, double mine) {
   const void *all = NULL;
-  reshard_status status = s->comms[local]->ops->allgather(s->comms[local], &mine, sizeof mine, &all);
+  reshard_status status = rs_comm_allgather(s->comms[local], &mine, sizeof mine, &all);
   return status == RESHARD_SUCCESS ? all : NULL;
 }
 

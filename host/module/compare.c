@@ -91,7 +91,7 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
     describe_tensor(l, number, &mine);
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));
   }
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
   char label[RS_QUOTE + 64];
   rs_text out = {label, sizeof label, 0};
@@ -146,7 +146,7 @@ reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_
     mine.hash = hash_range(l, 0, l->n, 0);
   }
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const call_record *all = gathered;
   RS_TRY(compare_calls(l->call, comm->size, all));
   for (int64_t r = 1; r < comm->size; r++)

@@ -13,14 +13,13 @@
 #include <time.h>
 
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
-static void run_meeting(rs_team *team) {
-  bool same = true;
-  for (int64_t i = 1; i < team->n; i++)
-    same &= team->runs[i] == team->runs[0];
+static void run_meeting(reshard_comm comm, rs_team *team) {
+  int64_t other = 1;
+  while (other < team->n && team->runs[other] == team->runs[0])
+    other++;
   team->running = true;
   pthread_mutex_unlock(&team->mutex);
-  reshard_status result = same ? team->runs[0](team->n, team->slots)
-                               : rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  reshard_status result = other == team->n ? team->runs[0](team->n, team->slots) : rs_comm_error_calls(comm, other);
   pthread_mutex_lock(&team->mutex);
   team->running = false;
   team->result = result;
@@ -88,11 +87,13 @@ static void wait_for_readers(rs_team *team) {
 static void leave_cancelled(void *user) {
   reshard_comm comm = user;
   rs_team *team = rs_team_of(comm);
-  char why[sizeof team->why];
+  char call[RS_CALL_TEXT], why[sizeof team->why];
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
   while (team->running)
     pthread_cond_wait(&team->changed, &team->mutex);
-  snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call", (long long)comm->rank);
+  snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
+           rs_call_text(comm, call));
+  team->gone[comm->rank] = true;
   end_teams(team, why);
   wait_for_readers(team);
   pthread_mutex_unlock(&team->mutex);
@@ -121,15 +122,18 @@ static void sleep_cancellable(rank_wait *w, bool sleeps) {
   pthread_cleanup_pop(0);
 }
 
-/* Gives up for all ranks. The mutex is held. */
-static reshard_status give_up(rs_team *team) {
-  char missing[160], why[sizeof team->why];
+/* Gives up for all ranks that wait, who hear the same. The mutex is held. */
+static reshard_status give_up(reshard_comm comm) {
+  rs_team *team = rs_team_of(comm);
+  char call[RS_CALL_TEXT], missing[160], why[sizeof team->why];
   print_ranks(team, false, missing, sizeof missing);
-  snprintf(why, sizeof why, "a rank gave up waiting after %lld ms; missing were: %s", (long long)team->timeout_ms,
-           missing);
+  for (int64_t r = 0; r < team->n; r++)
+    team->gone[r] = team->runs[r] == NULL;
+  team->late = true;
+  snprintf(why, sizeof why, "%s: %lld of %lld ranks came within %lld ms; missing: %s", rs_call_text(comm, call),
+           (long long)team->arrived, (long long)team->n, (long long)team->timeout_ms, missing);
   end_meetings(team, why);
-  return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms; missing: %s",
-                  (long long)team->arrived, (long long)team->n, (long long)team->timeout_ms, missing);
+  return rs_error(RESHARD_ERROR_TIMEOUT, "%s", why);
 }
 
 /* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
@@ -140,9 +144,9 @@ static reshard_status wait_for_meeting(rank_wait *w) {
   w->deadline = deadline_in(team->timeout_ms);
   while (team->generation == generation) {
     if (team->ended && !team->running)
-      return error_ended_by(team);
+      return team->late ? rs_error(RESHARD_ERROR_TIMEOUT, "%s", team->why) : error_ended_by(team);
     if (w->late && !team->running)
-      return give_up(team);
+      return give_up(w->comm);
     sleep_cancellable(w, true);
   }
   return RESHARD_SUCCESS;
@@ -160,7 +164,7 @@ static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) 
   team->slots[rank] = mine;
   team->runs[rank] = run;
   if (++team->arrived == team->n)
-    run_meeting(team);
+    run_meeting(w->comm, team);
   else
     RS_TRY(wait_for_meeting(w));
   if (team->result != RESHARD_SUCCESS)
@@ -210,6 +214,7 @@ static void local_leave(reshard_comm comm) {
 }
 
 typedef struct allgather_call {
+  reshard_comm comm;
   const void *mine;
   size_t bytes;
   char *all; /* the team's */
@@ -219,14 +224,14 @@ static reshard_status gather_records(int64_t n, void **all) {
   allgather_call *const *g = (allgather_call *const *)all;
   for (int64_t r = 1; r < n; r++)
     if (g[r]->bytes != g[0]->bytes) /* a barrier here, an agreement there */
-      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+      return rs_comm_error_calls(g[0]->comm, r);
   for (int64_t r = 0; r < n; r++)
     memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
   return RESHARD_SUCCESS;
 }
 
 static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  allgather_call g = {mine, bytes, rs_team_of(comm)->records};
+  allgather_call g = {comm, mine, bytes, rs_team_of(comm)->records};
   *all = g.all;
   return local_together(comm, gather_records, &g);
 }
@@ -245,6 +250,18 @@ static reshard_status local_abort(reshard_comm comm) {
   end_teams(team, "");
   pthread_mutex_unlock(&team->mutex);
   return RESHARD_SUCCESS;
+}
+
+/* Ranks that gave up waiting, and those that have left since, are there. */
+static int64_t local_missing(reshard_comm comm, int64_t *ranks) {
+  rs_team *team = rs_team_of(comm);
+  int64_t n = 0;
+  pthread_mutex_lock(&team->mutex);
+  for (int64_t r = 0; r < team->n; r++)
+    if (team->gone[r])
+      ranks[n++] = r;
+  pthread_mutex_unlock(&team->mutex);
+  return n;
 }
 
 static void leave_parent(rs_team *team) {
@@ -270,6 +287,7 @@ static void free_team(rs_team *team) {
   free(team->global_ranks);
   free(team->slots);
   free(team->runs);
+  free(team->gone);
   free(team->records);
   free(team->links);
   free(team->spans);
@@ -298,6 +316,7 @@ static void end_without(rs_team *team, int64_t rank) {
              team->arrived > 0 ? " while others waited for it: " : "", waiting);
     end_meetings(team, why);
   }
+  team->gone[rank] = true;
   pthread_mutex_unlock(&team->mutex);
 }
 
@@ -321,6 +340,7 @@ const rs_comm_ops rs_local_ops = {
     .exchange = rs_local_exchange,
     .reserve = rs_local_reserve,
     .split = rs_local_split,
+    .missing = local_missing,
     .alive = local_alive,
     .abort = local_abort,
     .destroy = local_destroy,

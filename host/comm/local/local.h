@@ -19,7 +19,9 @@ typedef struct rs_team {
   int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
-  char why[256]; /* under the mutex: error of those who come after the end; "": it was aborted */
+  char why[384]; /* under the mutex: error of those who come after the end; "": it was aborted */
+  bool late;     /* under the mutex, as the next: it ended by a deadline */
+  bool *gone;    /* [n]: had not come then, was cancelled, or has destroyed its handle */
   int64_t timeout_ms;
   void **slots;
   rs_meeting *runs;

@@ -50,8 +50,11 @@ static reshard_status create_team(rs_team *parent, int64_t n, const rs_split_req
   RS_TRY_GOTO(status, rs_alloc(&team->global_ranks, n, sizeof *team->global_ranks), done);
   for (int64_t i = 0; i < n; i++)
     team->global_ranks[i] = parent->global_ranks != NULL ? parent->global_ranks[requests[i].rank] : requests[i].rank;
-  for (int64_t i = 0; i < n; i++)
-    RS_TRY_GOTO(status, rs_team_add_rank(team, i, s[requests[i].rank]->comm->device, &s[requests[i].rank]->made), done);
+  for (int64_t i = 0; i < n; i++) {
+    split_call *call = s[requests[i].rank];
+    RS_TRY_GOTO(status, rs_team_add_rank(team, i, call->comm->device, &call->made), done);
+    RS_TRY_GOTO(status, rs_board_join(call->made, call->comm), done);
+  }
   bool direct;
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t i = 0; i < n; i++) {
@@ -86,7 +89,7 @@ static reshard_status split_calls(int64_t n, void **all) {
 
 reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
   split_call s = {comm, mine, reshard_last_error(), NULL};
-  RS_TRY(comm->ops->together(comm, split_calls, &s));
+  RS_TRY(rs_comm_together(comm, split_calls, &s));
   *sub = s.made;
   return RESHARD_SUCCESS;
 }

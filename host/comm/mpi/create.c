@@ -30,6 +30,7 @@ void rs_mpi_release(rs_mpi *c) {
     free(c->roll.peers);
     free(c->records);
   }
+  rs_board_leave(&c->base);
   reshard_device_release(c->handle);
   free(c->requests);
   free(c->done);
@@ -60,6 +61,7 @@ static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t t
   c->base.group = c;
   c->base.lanes = 1;
   c->base.lane_devices = &c->base.device;
+  RS_TRY_GOTO(status, rs_board_join(&c->base, NULL), fail);
   RS_TRY_GOTO(status, rs_alloc(&c->records, size + 1, sizeof(rs_mpi_record)), fail);
   RS_TRY_GOTO(status, rs_mpi_roll_init(&c->roll, mpi), fail);
   int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, &c->block);
@@ -95,6 +97,7 @@ reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_com
     made->next = c->children;
     c->children = made;
     atomic_fetch_add(&c->users, 1);
+    (void)rs_board_join(&made->base, &c->base);
   } else if (made != NULL) {
     rs_mpi_release(made);
   }

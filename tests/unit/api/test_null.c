@@ -24,6 +24,9 @@ static void test_comm(void **state) {
     REFUSED(reshard_comm_abort(NULL));
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));
+    REFUSED(reshard_comm_missing(NULL, ROOM, ROOM));
+    REFUSED(reshard_comm_shrink(NULL, 0, NULL, ROOM));
+    REFUSED(reshard_comm_report(NULL, 0, ROOM, 1, ROOM));
     REFUSED(reshard_comm_get_stats(NULL, ROOM));
   }
 }

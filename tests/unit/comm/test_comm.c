@@ -320,7 +320,7 @@ static void test_twice(void **state) {
   close_comms(2);
 }
 
-/* Deadline: the waiter gets TIMEOUT, whoever comes later PEER. */
+/* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
 static void test_timeout(void **state) {
   (void)state;
   open_comms(3, 40);
@@ -329,15 +329,12 @@ static void test_timeout(void **state) {
   rank_thread *b = rank_thread_start(wait_body, &who[1]);
   rank_thread_join(a);
   rank_thread_join(b);
-  /* the first of them to wake gives up for all */
-  bool late0 = results[0].status == RESHARD_ERROR_TIMEOUT, late2 = results[2].status == RESHARD_ERROR_TIMEOUT;
-  assert_true(late0 || late2);
-  assert_true(late0 || results[0].status == RESHARD_ERROR_PEER);
-  assert_true(late2 || results[2].status == RESHARD_ERROR_PEER);
-  assert_non_null(strstr(results[late0 ? 0 : 2].text, "of 3 ranks came within 40 ms"));
+  results[1] = results[0];
+  assert_all(3, RESHARD_ERROR_TIMEOUT, "of 3 ranks came within 40 ms");
   for (int round = 0; round < 2; round++)
     for (int64_t r = 0; r < 3; r++)
-      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+      rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
+  assert_all(3, RESHARD_ERROR_PEER, "reshard_comm_barrier, call 1: ");
   close_comms(3);
 }
 
@@ -352,12 +349,17 @@ static void test_missing(void **state) {
     char text[128];
     open_comms(cases[i].n, 30);
     assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
-    snprintf(text, sizeof text, "1 of %d ranks came within 30 ms; missing: %s", (int)cases[i].n, cases[i].missing);
+    snprintf(text, sizeof text, "reshard_comm_barrier, call 1: 1 of %d ranks came within 30 ms; missing: %s",
+             (int)cases[i].n, cases[i].missing);
     assert_string_equal(reshard_last_error(), text);
-    snprintf(text, sizeof text, "a rank gave up waiting after 30 ms; missing were: %s", cases[i].missing);
     for (int64_t r = 0; r < cases[i].n; r++) {
       assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
       assert_string_equal(reshard_last_error(), text);
+      int64_t missing[5], n = -1;
+      assert_int_equal(reshard_comm_missing(comms[r], missing, &n), RESHARD_SUCCESS);
+      assert_int_equal(n, cases[i].n - 1);
+      for (int64_t k = 0; k < n; k++)
+        assert_int_equal(missing[k], k + (k >= cases[i].waits));
     }
     close_comms(cases[i].n);
   }
