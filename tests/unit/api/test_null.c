@@ -99,6 +99,7 @@ static void test_layout(void **state) {
     REFUSED(reshard_layout_buffer_count(NULL, 0, ROOM));
     REFUSED(reshard_layout_buffer_elements(NULL, 0, 0, ROOM));
     REFUSED(reshard_layout_meet(NULL, ROOM, NULL, ROOM));
+    REFUSED(reshard_layout_lost(NULL, 0, NULL, NULL, ROOM));
   }
 }
 
