@@ -32,7 +32,8 @@ static void run_meeting(reshard_comm comm, rs_team *team) {
   pthread_cond_broadcast(&team->changed);
 }
 
-static struct timespec deadline_in(int64_t ms) {
+struct timespec rs_team_deadline(const rs_team *team) {
+  int64_t ms = team->timeout_ms;
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   t.tv_sec += (time_t)(ms / 1000);
@@ -57,12 +58,11 @@ static void end_meetings(rs_team *team, const char *why) {
   pthread_cond_broadcast(&team->changed);
 }
 
-/* Ends a team and those split from it; under the lock of its parent, if any, so that it is not freed meanwhile. */
-static void end_teams(rs_team *team, const char *why) {
+void rs_team_end(rs_team *team, const char *why) {
   end_meetings(team, why);
   for (rs_team *child = team->children; child != NULL; child = child->next) {
     pthread_mutex_lock(&child->mutex);
-    end_teams(child, "");
+    rs_team_end(child, "");
     pthread_mutex_unlock(&child->mutex);
   }
 }
@@ -93,8 +93,8 @@ static void leave_cancelled(void *user) {
     pthread_cond_wait(&team->changed, &team->mutex);
   snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
            rs_call_text(comm, call));
-  team->gone[comm->rank] = true;
-  end_teams(team, why);
+  team->gone[comm->rank] = RS_DEAD;
+  rs_team_end(team, why);
   wait_for_readers(team);
   pthread_mutex_unlock(&team->mutex);
 }
@@ -128,7 +128,7 @@ static reshard_status give_up(reshard_comm comm) {
   char call[RS_CALL_TEXT], missing[160], why[sizeof team->why];
   print_ranks(team, false, missing, sizeof missing);
   for (int64_t r = 0; r < team->n; r++)
-    team->gone[r] = team->runs[r] == NULL;
+    team->gone[r] = team->runs[r] == NULL ? RS_LATE : team->gone[r];
   team->late = true;
   snprintf(why, sizeof why, "%s: %lld of %lld ranks came within %lld ms; missing: %s", rs_call_text(comm, call),
            (long long)team->arrived, (long long)team->n, (long long)team->timeout_ms, missing);
@@ -141,7 +141,7 @@ static reshard_status wait_for_meeting(rank_wait *w) {
   rs_team *team = rs_team_of(w->comm);
   uint64_t generation = team->generation;
   w->limited = team->timeout_ms > 0;
-  w->deadline = deadline_in(team->timeout_ms);
+  w->deadline = rs_team_deadline(team);
   while (team->generation == generation) {
     if (team->ended && !team->running)
       return team->late ? rs_error(RESHARD_ERROR_TIMEOUT, "%s", team->why) : error_ended_by(team);
@@ -247,7 +247,7 @@ static reshard_status local_alive(reshard_comm comm) {
 static reshard_status local_abort(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
-  end_teams(team, "");
+  rs_team_end(team, "");
   pthread_mutex_unlock(&team->mutex);
   return RESHARD_SUCCESS;
 }
@@ -258,7 +258,7 @@ static int64_t local_missing(reshard_comm comm, int64_t *ranks) {
   int64_t n = 0;
   pthread_mutex_lock(&team->mutex);
   for (int64_t r = 0; r < team->n; r++)
-    if (team->gone[r])
+    if (team->gone[r] != RS_THERE)
       ranks[n++] = r;
   pthread_mutex_unlock(&team->mutex);
   return n;
@@ -268,9 +268,10 @@ static void leave_parent(rs_team *team) {
   rs_team *parent = team->parent;
   pthread_mutex_lock(&parent->mutex);
   rs_team **link = &parent->children;
-  while (*link != team)
+  while (*link != NULL && *link != team)
     link = &(*link)->next;
-  *link = team->next;
+  if (*link != NULL) /* else it was apart */
+    *link = team->next;
   pthread_mutex_unlock(&parent->mutex);
   rs_team_release(parent);
 }
@@ -316,7 +317,8 @@ static void end_without(rs_team *team, int64_t rank) {
              team->arrived > 0 ? " while others waited for it: " : "", waiting);
     end_meetings(team, why);
   }
-  team->gone[rank] = true;
+  team->gone[rank] = RS_DEAD;
+  pthread_cond_broadcast(&team->changed); /* others may shrink without it */
   pthread_mutex_unlock(&team->mutex);
 }
 
@@ -340,6 +342,7 @@ const rs_comm_ops rs_local_ops = {
     .exchange = rs_local_exchange,
     .reserve = rs_local_reserve,
     .split = rs_local_split,
+    .shrink = rs_local_shrink,
     .missing = local_missing,
     .alive = local_alive,
     .abort = local_abort,
