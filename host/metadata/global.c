@@ -62,6 +62,7 @@ reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *
                                         reshard_metadata *globals) {
   if (comm == NULL)
     return rs_error_null("reshard_metadata_build_global", "comm");
+  RS_CALL_AS(comm, "reshard_metadata_build_global", 0);
   merging mine = {.group = group, .n = n};
   rs_strings *strings = NULL;
   char *string = NULL;

@@ -397,6 +397,7 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   if (sharder == NULL)
     return rs_error_null(call, "sharder");
   reshard_comm comm = sharder->comm;
+  RS_CALL(comm, 0);
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
   c.base.status = prepare_load(sharder, state, directory, options, &c);

@@ -400,6 +400,7 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   if (sharder == NULL)
     return rs_error_null(call, "sharder");
   reshard_comm comm = sharder->comm;
+  RS_CALL(comm, 0);
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
