@@ -19,6 +19,11 @@ reshard_status rs_error_differ(const char *field, int64_t rank, const char *valu
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
 void rs_error_set(const char *text);
+/* Errors of this thread so far, and the status of the last one. */
+unsigned long rs_error_count(void);
+reshard_status rs_error_status(void);
+/* Counts a status that comes from another thread, with its text; returns it. RESHARD_SUCCESS counts as none. */
+reshard_status rs_error_pass(reshard_status status);
 
 #define RS_TRY(call) \
   do { \

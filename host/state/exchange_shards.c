@@ -230,6 +230,7 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   if (sharder == NULL)
     return rs_error_null(call, "sharder");
+  RS_CALL(sharder->comm, 0);
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;

@@ -338,7 +338,7 @@ static reshard_status check_threads(load_call *c) {
   if (c->base.status == RESHARD_SUCCESS)
     c->base.status = prepare_reads(c);
   c->base.text = reshard_last_error();
-  return c->base.comm->ops->together(c->base.comm, check_calls, c);
+  return rs_comm_together(c->base.comm, check_calls, c);
 }
 
 /* The same among processes. They know from opening that a rank lacks some names; then all send their lists. */
@@ -369,7 +369,7 @@ static reshard_status load_tensors(load_call *c) {
   double opened = rs_seconds();
   c->report.open_seconds += opened - start;
   if (status == RESHARD_SUCCESS)
-    status = comm->ops->together(comm, read_together, c);
+    status = rs_comm_together(comm, read_together, c);
   if (status == RESHARD_SUCCESS)
     status = rs_agree(comm, read_local(c));
   c->report.read_seconds = rs_seconds() - opened;
@@ -397,11 +397,12 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   if (sharder == NULL)
     return rs_error_null(call, "sharder");
   reshard_comm comm = sharder->comm;
+  RS_CALL(comm, 0);
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
   c.base.status = prepare_load(sharder, state, directory, options, &c);
   c.base.text = reshard_last_error();
-  reshard_status status = rs_one_process(comm) ? comm->ops->together(comm, open_threads, &c) : open_processes(&c);
+  reshard_status status = rs_one_process(comm) ? rs_comm_together(comm, open_threads, &c) : open_processes(&c);
   c.report.open_seconds = rs_seconds() - start;
   if (status == RESHARD_SUCCESS)
     status = load_tensors(&c);

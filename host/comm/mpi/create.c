@@ -1,7 +1,6 @@
-/* Making, splitting and releasing MPI communicators. */
+/* Making and releasing MPI communicators. */
 #include "comm/mpi/mpi.h"
 
-#include "comm/split_group.h"
 #include "device/environment.h"
 
 #include <stdio.h>
@@ -61,6 +60,7 @@ static reshard_status duplicate(rs_mpi_link *link, MPI_Comm mpi, int64_t size, i
 /* --- Communicators ----------------------------------------------------------------------------------------------- */
 
 static void free_comm(rs_mpi *c) {
+  rs_board_leave(&c->base);
   for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
     next = m->next;
     c->base.device->memory->free(c->base.device, m->at);
@@ -74,6 +74,7 @@ static void free_comm(rs_mpi *c) {
   free(c->received);
   free(c->out);
   free(c->missing);
+  free(c->callers);
   free(c->records);
   free(c->talks);
   free(c->requests);
@@ -125,16 +126,16 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
+  RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
   RS_TRY(rs_alloc_zero(&c->records, size + 1, sizeof *c->records));
   RS_TRY(rs_alloc(&c->done, 4 * size, sizeof *c->done));
-  RS_TRY(rs_alloc(&c->talks, 4 * size, sizeof *c->talks));
-  for (int64_t i = 0; i < 4 * size; i++)
+  RS_TRY(rs_alloc(&c->talks, RS_MPI_TALKS * size, sizeof *c->talks));
+  for (int64_t i = 0; i < RS_MPI_TALKS * size; i++)
     c->talks[i] = MPI_REQUEST_NULL;
   return RESHARD_SUCCESS;
 }
 
-/* One more user of the link, also when it fails. global_ranks is taken on success. */
-static reshard_status create_comm(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out) {
+reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out) {
   rs_mpi *c = NULL;
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   atomic_fetch_add(&link->users, 1);
@@ -203,9 +204,10 @@ static reshard_status read_options(const reshard_comm *comm, reshard_device devi
 static reshard_status agree_creation(rs_mpi *c, reshard_status status, int64_t timeout_ms) {
   const void *all;
   creation mine = {.status = status, .timeout_ms = timeout_ms};
+  RS_CALL_AS(&c->base, "reshard_comm_from_mpi", 0);
   if (status != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  RS_TRY(c->base.ops->allgather(&c->base, &mine, sizeof mine, &all));
+  RS_TRY(rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
   return check_creations(c->base.size, all, &c->base.staged);
 }
 
@@ -232,9 +234,11 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   MPI_Comm_size(mpi, &size);
   MPI_Comm_rank(mpi, &rank);
   RS_TRY(create_link(&link));
-  reshard_status status = create_comm(link, size, rank, NULL, &made);
+  reshard_status status = rs_mpi_create(link, size, rank, NULL, &made);
   if (status == RESHARD_SUCCESS) { /* what fails from here on is told to the others */
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
+    if (own == RESHARD_SUCCESS)
+      own = rs_board_join(&made->base, NULL);
     made->timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
     status = duplicate(link, mpi, size, made->timeout_ms);
@@ -249,62 +253,4 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
   else if (made != NULL)
     rs_mpi_release(made);
   return status;
-}
-
-/* --- Parts ------------------------------------------------------------------------------------------------------- */
-
-/* Some ranks of c, this one among them, with tags of their own; takes global_ranks. */
-static reshard_status create_part(rs_mpi *c, int64_t number, int64_t size, int64_t rank, int64_t *global_ranks,
-                                  rs_mpi **out) {
-  RS_TRY(create_comm(c->link, size, rank, global_ranks, out));
-  (*out)->number = number;
-  (*out)->timeout_ms = c->timeout_ms;
-  (*out)->base.staged = c->base.staged;
-  (*out)->handle = reshard_device_retain(c->handle);
-  (*out)->base.device = c->base.device;
-  return RESHARD_SUCCESS;
-}
-
-/* The number of the communicators that a split makes: none of its ranks has had one above. */
-static reshard_status agree_number(rs_mpi *c, int64_t *number) {
-  int64_t next = c->link->next;
-  const void *all;
-  RS_TRY(c->base.ops->allgather(&c->base, &next, sizeof next, &all));
-  for (int64_t r = 0; r < c->base.size; r++)
-    next = rs_max(next, ((const int64_t *)all)[r]);
-  *number = next;
-  if (next >= c->link->numbers / 2) /* the others are for shrinks */
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "split %lld of an MPI communicator: MPI has tags for %lld",
-                    (long long)next, (long long)(c->link->numbers / 2 - 1));
-  for (long long mine = c->link->next; mine <= next && !atomic_compare_exchange_weak(&c->link->next, &mine, next + 1);)
-    ;
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
-  rs_split_group group;
-  int64_t number = 0;
-  RS_TRY(rs_split_group_find(comm, mine, &group));
-  reshard_status status = agree_number(c, &number);
-  if (status == RESHARD_SUCCESS) {
-    if (group.n > 0)
-      status = create_part(c, number, group.n, group.key, group.global_ranks, &made);
-    status = rs_split_agree(comm, status);
-  }
-  if (made == NULL)
-    free(group.global_ranks);
-  if (status != RESHARD_SUCCESS) {
-    if (made != NULL)
-      rs_mpi_release(made);
-    return status;
-  }
-  if (made != NULL) {
-    made->parent = c;
-    made->next = c->children;
-    c->children = made;
-    atomic_fetch_add(&c->users, 1);
-  }
-  *sub = made != NULL ? &made->base : NULL;
-  return RESHARD_SUCCESS;
 }

@@ -120,31 +120,44 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
   return status;
 }
 
-reshard_status rs_mpi_give_up_late(rs_mpi *c, const char *step) {
+reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
   int64_t few[64], n = 0; /* a text has no room for more */
+  bool late = rs_late(since, c->timeout_ms);
   for (int64_t r = 0; r < c->base.size && n < 64; r++)
     if (c->missing[r])
       few[n++] = r;
-  (void)rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %s", step, (long long)c->timeout_ms,
-                 rs_ranges_text(missing, sizeof missing, n, few));
-  (void)rs_mpi_give_up(c, RESHARD_ERROR_TIMEOUT);
+  if (late) {
+    rs_ranges_text(missing, sizeof missing, n, few);
+    (void)rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
+  } else {
+    rs_comm_await(&c->base, n, few);
+  }
   memset(c->missing, 0, (size_t)c->base.size);
-  return RESHARD_ERROR_TIMEOUT;
+  return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
 }
 
 /* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. */
-reshard_status rs_mpi_abort(reshard_comm comm) {
-  rs_mpi *c = rs_mpi_of(comm);
-  char text[64];
+static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
-  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
-  end_by(c, RESHARD_ERROR_PEER, true, text);
-  abort_children(c, text);
   MPI_Query_thread(&level);
   if (!c->inside || level == MPI_THREAD_MULTIPLE)
     rs_mpi_tell(c, !c->inside);
+}
+
+reshard_status rs_mpi_abort(reshard_comm comm) {
+  rs_mpi *c = rs_mpi_of(comm);
+  char text[64];
+  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
+  end_by(c, RESHARD_ERROR_PEER, true, text);
+  abort_children(c, text);
+  tell_soon(c);
   return RESHARD_SUCCESS;
+}
+
+void rs_mpi_shrunk(rs_mpi *c) {
+  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk");
+  tell_soon(c);
 }
 
 int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks) {

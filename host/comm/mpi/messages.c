@@ -54,13 +54,12 @@ static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, 
 
 static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* The deadline has passed: marks the peers whose messages are still out. */
-static reshard_status give_up_messages(rs_mpi *c, const rs_turn *turn) {
+/* Marks the peers whose messages are still out. */
+static void mark_messages(rs_mpi *c, const rs_turn *turn) {
   for (int64_t r = 0; r < turn->nreceives; r++)
     c->missing[turn->receives[r].peer] |= under_way(c, r);
   for (int64_t s = 0; s < turn->nsends; s++)
     c->missing[turn->sends[s].peer] |= under_way(c, turn->nreceives + s);
-  return rs_mpi_give_up_late(c, "messages of a round");
 }
 
 static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
@@ -79,8 +78,8 @@ static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
       continue;
     }
     RS_TRY(rs_mpi_pause(c, since));
-    if (rs_late(since, c->timeout_ms))
-      return give_up_messages(c, turn);
+    mark_messages(c, turn);
+    RS_TRY(rs_mpi_await(c, since, "messages of a round"));
   }
 }
 
@@ -183,8 +182,8 @@ bool rs_mpi_quiet(rs_mpi *c) {
   int finalized = 0, talked = 0, moved = 0;
   MPI_Finalized(&finalized);
   return finalized ||
-         (MPI_Testall((int)(4 * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS && talked &&
-          MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved);
+         (MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+          talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved);
 }
 
 void rs_mpi_retire(reshard_comm comm, void *memory) {

@@ -14,14 +14,13 @@ reshard_status rs_mpi_error(int code, const char *call) {
   return rs_error(RESHARD_ERROR_PEER, "%s: %s (MPI error %d)", call, text, code);
 }
 
-/* The deadline has passed: marks whose records are out; else those who have not taken this rank's. */
-static reshard_status give_up_records(rs_mpi *c) {
+/* Marks whose records are out; else those who have not taken this rank's. */
+static void mark_records(rs_mpi *c) {
   int64_t size = c->base.size, out = 0;
   for (int64_t r = 0; r < size; r++)
     out += c->missing[r] = c->talks[r] != MPI_REQUEST_NULL;
   for (int64_t r = 0; r < size && out == 0; r++)
     c->missing[r] = c->talks[size + r] != MPI_REQUEST_NULL;
-  return rs_mpi_give_up_late(c, "all-gather of records");
 }
 
 static reshard_status finish_records(rs_mpi *c) {
@@ -35,8 +34,8 @@ static reshard_status finish_records(rs_mpi *c) {
     if (ngot > 0)
       continue;
     RS_TRY(rs_mpi_pause(c, since));
-    if (rs_late(since, c->timeout_ms))
-      return give_up_records(c);
+    mark_records(c);
+    RS_TRY(rs_mpi_await(c, since, "all-gather of records"));
   }
 }
 
@@ -46,6 +45,7 @@ reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t mine_b
   rs_mpi_record *own = c->records + size;
   RS_TRY(rs_mpi_begin(c));
   own->bytes = (int64_t)mine_bytes;
+  rs_call_stamp(&c->base, &own->caller);
   memcpy(own->record, mine, mine_bytes);
   c->records[me] = *own;
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
@@ -66,8 +66,10 @@ static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t 
   char *at = (char *)c->records;
   RS_TRY(rs_mpi_gather(c, rs_mpi_tag(c, RS_MPI_TAG_RECORD), mine, bytes));
   for (int64_t r = 0; r < comm->size; r++)
-    if (c->records[r].bytes != (int64_t)bytes)
-      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+    c->callers[r] = c->records[r].caller;
+  for (int64_t r = 0; r < comm->size; r++)
+    if (c->records[r].bytes != c->records[0].bytes)
+      return rs_comm_error_calls(comm, r);
   for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
     memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
   *all = at;
@@ -82,6 +84,8 @@ static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int6
 static reshard_status mpi_alive(reshard_comm comm) {
   return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
 }
+
+static void mpi_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) { *stamp = rs_mpi_of(comm)->callers[rank]; }
 
 static void mpi_leave(reshard_comm comm) { (void)comm; }
 
@@ -98,6 +102,8 @@ const rs_comm_ops rs_mpi_ops = {
     .reserve = rs_mpi_reserve,
     .retire = rs_mpi_retire,
     .split = rs_mpi_split,
+    .missing = rs_mpi_missing,
+    .caller = mpi_caller,
     .alive = mpi_alive,
     .abort = rs_mpi_abort,
     .destroy = mpi_destroy,

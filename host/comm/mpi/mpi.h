@@ -13,6 +13,7 @@
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
 enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
+enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
 
 typedef struct rs_mpi rs_mpi;
 
@@ -41,6 +42,7 @@ typedef struct rs_mpi_note {
 /* Every rank gives the same number of bytes, whatever the call, so that different calls see each other. */
 typedef struct rs_mpi_record {
   int64_t bytes;
+  rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_mpi_record;
 
@@ -69,7 +71,9 @@ struct rs_mpi {
   rs_mpi_note *received;   /* from another */
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
-  MPI_Request *talks;      /* [4 * size]: records received and sent, two notes sent */
+  rs_stamp *callers;       /* [size], of the last all-gather */
+  char loss[160];          /* to the others of a shrink */
+  MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
   int64_t reserved;        /* messages each way of one exchange */
   MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
   int nrequests;           /* of the last exchange */
@@ -88,11 +92,17 @@ reshard_status rs_mpi_error(int code, const char *call);
 /* Every rank's `mine` comes to c->records, as messages of the tag. */
 reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 
-/* create.c: one user less of a communicator; the last one frees. */
+/* create.c. One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success. The
+ * device and all that follows from options is for the caller to set. */
+reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
+/* One user less of a communicator; the last one frees. */
 void rs_mpi_release(rs_mpi *c);
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 /* Frees the communicators that were destroyed with requests under way which are done by now. */
 void rs_mpi_sweep(rs_mpi_link *link);
+
+/* split.c */
+reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 
 /* end.c. A call begins, if the communicator has not ended; and ends. */
 reshard_status rs_mpi_begin(rs_mpi *c);
@@ -107,9 +117,12 @@ void rs_mpi_hear(rs_mpi *c);
 void rs_mpi_tell(rs_mpi *c, bool out);
 /* The communicator ends with this rank's last error. */
 reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
-/* The communicator ends: a step has waited for the ranks that c->missing marks. Clears the marks. */
-reshard_status rs_mpi_give_up_late(rs_mpi *c, const char *step);
+/* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
+ * communicator ends. */
+reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
 reshard_status rs_mpi_abort(reshard_comm comm);
+/* The communicator ends, because a part of it is made. */
+void rs_mpi_shrunk(rs_mpi *c);
 int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
 
 /* messages.c */

@@ -94,6 +94,7 @@ static void release_comm(rs_nccl *c) {
   if (c->parent != NULL)
     leave_parent(c); /* waits for an abort from there */
   free_split(c);
+  rs_board_leave(&c->base);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
@@ -152,8 +153,10 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
     c->base.group = c;
     c->base.lanes = 1;
     c->base.lane_devices = &c->base.device;
-    status = make_buffers(c);
+    status = rs_board_join(&c->base, NULL);
   }
+  if (status == RESHARD_SUCCESS)
+    status = make_buffers(c);
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
     if (c->handle == NULL)

@@ -98,9 +98,9 @@ void rs_nccl_pause(int64_t since) {
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
+/* NCCL does not tell which ranks have not come. */
 static reshard_status give_up(rs_nccl *c, const char *call) {
-  reshard_status status =
-      rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms", call, (long long)c->timeout_ms);
+  reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, "");
   rs_nccl_end(c);
   return status;
 }
@@ -190,11 +190,12 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   rs_nccl *c = rs_nccl_of(comm);
   RS_TRY(check_alive(c)); /* the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
+  rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
   RS_TRY(end_after_error(c, allgather_records(c)));
   for (int64_t r = 0; r < comm->size; r++)
-    if (c->all[r].bytes != (int32_t)bytes)
-      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+    if (c->all[r].bytes != c->all[0].bytes)
+      return rs_comm_error_calls(comm, r);
   RS_TRY(open_storage(c));
   for (int64_t r = 0; r < comm->size; r++)
     memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
@@ -334,6 +335,10 @@ static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int
   return run(1, &mine);
 }
 
+static void nccl_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
+  *stamp = rs_nccl_of(comm)->all[rank].caller;
+}
+
 static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
@@ -363,6 +368,7 @@ const rs_comm_ops rs_nccl_ops = {
     .fit = nccl_fit,
     .connect = nccl_connect,
     .split = rs_nccl_split,
+    .caller = nccl_caller,
     .alive = nccl_enter,
     .abort = nccl_abort,
     .destroy = nccl_destroy,

@@ -16,6 +16,7 @@ typedef struct rs_nccl_record {
   int32_t bytes;    /* of the record that are used */
   int32_t device;   /* GPU of the rank ... */
   uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
+  rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 

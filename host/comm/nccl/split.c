@@ -65,7 +65,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
   group->global_ranks = NULL;
   add_child(parent, *out);
-  return RESHARD_SUCCESS;
+  return rs_board_join(&(*out)->base, &parent->base);
 }
 
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
