@@ -85,6 +85,9 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
  * has a deadline, messages that are contiguous go in place. A rank that hears of an abort then returns when those that
  * are under way to it have come: a peer that is stopped holds it up.
  *
+ * After a loss reshard_comm_shrink goes on, where the launcher lets it: Open MPI's mpirun with --enable-recovery. MPI
+ * itself may wait for the lost ranks, as MPI_Finalize does.
+ *
  * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_UNSUPPORTED: a build without MPI; a device that is no CPU.
  * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
@@ -154,7 +157,7 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
- * - RESHARD_ERROR_MISMATCH: lists that differ.
+ * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
  * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27.
  *

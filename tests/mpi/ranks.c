@@ -173,11 +173,12 @@ static void check_same_text(int first) {
 
 /* A rank that waits gets the same error whether its own deadline has passed or another's. */
 static void deadline(void) {
-  reshard_comm comm = open_comm(200);
+  reshard_comm comm = open_comm(1000);
+  MPI_Barrier(MPI_COMM_WORLD);
   if (rank != 0) {
     reshard_status status = reshard_comm_barrier(comm);
     CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 is late: %s", reshard_status_string(status));
-    CHECK(strstr(reshard_last_error(), "not done within 200 ms; missing: 0") != NULL, "names who is missing");
+    CHECK(strstr(reshard_last_error(), "not done within 1000 ms; missing: 0") != NULL, "names who is missing");
   }
   check_same_text(1);
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
@@ -194,17 +195,79 @@ static void deadline_of_creation(void) {
   reshard_comm comm = NULL, sub = NULL;
   MPI_Comm_dup(world, &copy); /* where the duplication is left half-done */
   if (rank != 0) {
-    reshard_status status = reshard_comm_from_mpi(&copy, NULL, 200, &comm);
+    reshard_status status = reshard_comm_from_mpi(&copy, NULL, 1000, &comm);
     CHECK(status == RESHARD_ERROR_TIMEOUT && comm == NULL, "no creation: %s", reshard_status_string(status));
   }
   MPI_Barrier(world);
-  comm = open_comm(200);
+  comm = open_comm(1000);
   if (rank != 0) {
     reshard_status status = reshard_comm_split(comm, 0, 0, &sub);
     CHECK(status == RESHARD_ERROR_TIMEOUT && sub == NULL, "no split: %s", reshard_status_string(status));
     CHECK(strstr(reshard_last_error(), "missing: 0") != NULL, "names who is missing");
   }
   MPI_Barrier(world);
+  reshard_comm_destroy(comm);
+}
+
+/* --- Shrinks ----------------------------------------------------------------------------------------------------- */
+
+/* All of sub move something between them; it ends so. */
+static void use_rest(reshard_comm sub, int64_t n) {
+  reshard_comm half = NULL;
+  CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
+  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of those that are there");
+  CHECK(reshard_comm_split(sub, reshard_comm_rank(sub) % 2, 0, &half) == RESHARD_SUCCESS, "odd and even of them");
+  CHECK(reshard_comm_barrier(half) == RESHARD_SUCCESS, "barrier of the half");
+  int64_t me = reshard_comm_rank(half), old = me >= 0 ? reshard_comm_global_ranks(half)[me] : -1;
+  CHECK(old == rank, "old rank %lld", (long long)old);
+  reshard_comm_destroy(half);
+}
+
+/* The last rank does not come, then the one before it neither, then rank 0. */
+static void shrinks(void) {
+  reshard_comm comm = open_comm(1000), sub = NULL, next = NULL;
+  int64_t missing[16], n = 0, few[] = {1, (int64_t)size - 1};
+  if (rank != size - 1) {
+    CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_ERROR_INVALID && sub == NULL, "nobody is missing");
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_TIMEOUT, "the last is not there");
+    CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == size - 1, "it is");
+    CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_SUCCESS, "without the last");
+    use_rest(sub, size - 1);
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the old one");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "also where the last is");
+  if (rank < size - 2) { /* of sub, of which nothing is wrong */
+    few[0] = size - 3;
+    if (rank == size - 3)
+      sleep_ms(2200); /* it comes too late */
+    reshard_status status = reshard_comm_shrink(sub, 1, (int64_t[]){size - 2}, &next);
+    CHECK(rank == size - 3 || status == RESHARD_ERROR_TIMEOUT, "one more is late: %s", reshard_status_string(status));
+    char text[32];
+    snprintf(text, sizeof text, "missing: %d", (int)size - 3);
+    CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), text) != NULL || rank == size - 3, "%s",
+          text);
+    if (rank < size - 3) {
+      int64_t lost[] = {size - 3, size - 2};
+      CHECK(reshard_comm_shrink(sub, 2, lost, &next) == RESHARD_SUCCESS, "without that one too");
+      use_rest(next, size - 3);
+    }
+  }
+  reshard_comm_destroy(next);
+  reshard_comm_destroy(sub);
+  reshard_comm_destroy(comm);
+  MPI_Barrier(MPI_COMM_WORLD);
+
+  comm = open_comm(1000);
+  sub = NULL;
+  few[0] = rank % 2 == 0 ? 1 : 0;
+  few[1] = size - 1;
+  if (rank > 1 && rank < size - 1) {
+    reshard_status status = reshard_comm_shrink(comm, 2, few, &sub);
+    CHECK(status == RESHARD_ERROR_MISMATCH && sub == NULL, "lists that differ: %s", reshard_status_string(status));
+    CHECK(strstr(reshard_last_error(), "lost ranks 1,5 on rank 2, 0,5 on rank 3") != NULL, "names them");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
   reshard_comm_destroy(comm);
 }
 
@@ -223,13 +286,13 @@ static void deadline_of_years(void) {
 
 /* A rank makes the transfer with the others, and does not execute it. */
 static void deadline_of_messages(void) {
-  reshard_comm comm = open_comm(500);
+  reshard_comm comm = open_comm(1000);
   char all[32]; /* to every rank comes something of rank 0's */
   snprintf(all, sizeof all, "mesh(%d;R)", (int)size);
   reshard_status status = try_transfer(comm, all, RESHARD_PATH_AUTO, rank != 0);
   if (rank != 0) {
     CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 does not execute: %s", reshard_status_string(status));
-    CHECK(strstr(reshard_last_error(), "messages of a round: not done within 500 ms; missing: 0") != NULL,
+    CHECK(strstr(reshard_last_error(), "messages of a round: not done within 1000 ms; missing: 0") != NULL,
           "names who is missing");
   } else {
     CHECK(status == RESHARD_SUCCESS, "made: %s", reshard_status_string(status));
@@ -330,13 +393,15 @@ int main(int argc, char **argv) {
     contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_contracts");
   else if (strcmp(what, "deadline") == 0)
     deadline(), deadline_of_creation(), deadline_of_years(), deadline_of_messages();
+  else if (strcmp(what, "shrinks") == 0)
+    shrinks();
   else if (strcmp(what, "aborts") == 0)
     aborts();
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false,
-          "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | aborts | large");
+    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | shrinks | "
+                 "aborts | large");
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%s, %d ranks: %d checks failed\n", what, size, all);

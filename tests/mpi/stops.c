@@ -199,6 +199,15 @@ static void release(int victim) {
   }
 }
 
+/* Those that are there go on. */
+static void shrink(trial *t, int64_t victim) {
+  reshard_comm rest = NULL;
+  reshard_status status = reshard_comm_shrink(t->comm, 1, &victim, &rest);
+  CHECK(status == RESHARD_SUCCESS, "without rank %lld: %s", (long long)victim, reshard_status_string(status));
+  CHECK(reshard_comm_barrier(rest) == RESHARD_SUCCESS, "barrier without rank %lld", (long long)victim);
+  reshard_comm_destroy(rest);
+}
+
 static int64_t longest;
 static int abort_us;
 
@@ -258,9 +267,11 @@ static bool stop_in(const struct step *step, uint64_t seed) {
       pthread_join(thread, NULL);
     if (!kills)
       MPI_Barrier(MPI_COMM_WORLD);
-    if (kills && shared->stopped > 0)
+    if (kills && shared->stopped > 0) {
+      if (t.comm != NULL)
+        shrink(&t, victim);
       progress(300);
-    else if (failed && step->before == 0) /* the duplication ends */
+    } else if (failed && step->before == 0) /* the duplication ends */
       progress(20);
     int64_t wrong = 0;
     if (failed)

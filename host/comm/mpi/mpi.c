@@ -102,6 +102,7 @@ const rs_comm_ops rs_mpi_ops = {
     .reserve = rs_mpi_reserve,
     .retire = rs_mpi_retire,
     .split = rs_mpi_split,
+    .shrink = rs_mpi_shrink,
     .missing = rs_mpi_missing,
     .caller = mpi_caller,
     .alive = mpi_alive,

@@ -92,8 +92,8 @@ reshard_status rs_mpi_error(int code, const char *call);
 /* Every rank's `mine` comes to c->records, as messages of the tag. */
 reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 
-/* create.c. One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success. The
- * device and all that follows from options is for the caller to set. */
+/* create.c. One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
+ * The device and all that follows from options is for the caller to set. */
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
 /* One user less of a communicator; the last one frees. */
 void rs_mpi_release(rs_mpi *c);
