@@ -145,7 +145,7 @@ static void refusals(void) {
 static void splits(void) {
   reshard_comm comm = open_comm(60000), sub = NULL, none = comm;
   /* colors and keys beyond an int; ranks in the reverse order */
-  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -((int64_t)rank << 40), &sub) == RESHARD_SUCCESS, "odd and even");
+  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -((int64_t)rank << 40), &sub) == RESHARD_SUCCESS, "odd, even");
   int64_t n = (size - rank % 2 + 1) / 2;
   CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
   CHECK(reshard_comm_rank(sub) == n - 1 - rank / 2, "rank %lld", (long long)reshard_comm_rank(sub));
