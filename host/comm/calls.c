@@ -12,6 +12,7 @@
 struct rs_board {
   pthread_mutex_t mutex;
   reshard_comm first, last; /* linked by board_next, in the order of their making */
+  int64_t ticks, ns;        /* of its making, at once */
 };
 
 reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
@@ -19,6 +20,8 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   if (board == NULL) {
     RS_TRY(rs_alloc_zero(&board, 1, sizeof *board));
     pthread_mutex_init(&board->mutex, NULL);
+    board->ticks = rs_call_ticks();
+    board->ns = rs_now_ns();
   }
   rs_board_leave(comm);
   pthread_mutex_lock(&board->mutex);
@@ -57,19 +60,18 @@ void rs_board_leave(reshard_comm comm) {
 
 static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[GET(c->made) % RS_CALLS]; }
 
-rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t now_ns) {
+rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t ticks) {
   rs_calls *c = &comm->calls;
-  if (atomic_fetch_add_explicit(&c->depth, 1, memory_order_relaxed) > 0) {
-    atomic_fetch_sub_explicit(&c->depth, 1, memory_order_relaxed);
+  if (GET(c->open))
     return (rs_call_scope){NULL, 0};
-  }
+  SET(c->open, true);
   int64_t number = GET(c->made) + 1;
   rs_call *call = &c->ring[number % RS_CALLS];
   SET(call->number, 0); /* a reader of the old one sees that it changes */
   SET(call->name, name);
   SET(call->bytes, bytes);
-  SET(call->begin_ns, now_ns != 0 ? now_ns : rs_now_ns());
-  SET(call->end_ns, 0);
+  SET(call->begin, ticks);
+  SET(call->end, 0);
   SET(call->status, RESHARD_SUCCESS);
   SET(call->steps, 0);
   SET(call->round, -1);
@@ -86,9 +88,12 @@ static void name_call(const rs_call *call, reshard_status status) {
     (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(call->name), (long long)GET(call->number));
 }
 
-void rs_call_end(rs_call_scope *scope) { rs_call_end_at(scope, 0); }
+void rs_call_end(rs_call_scope *scope) {
+  if (scope->comm != NULL)
+    rs_call_end_at(scope, rs_call_ticks());
+}
 
-void rs_call_end_at(rs_call_scope *scope, int64_t now_ns) {
+void rs_call_end_at(rs_call_scope *scope, int64_t ticks) {
   if (scope->comm == NULL)
     return;
   rs_call *call = last_call(&scope->comm->calls);
@@ -96,8 +101,8 @@ void rs_call_end_at(rs_call_scope *scope, int64_t now_ns) {
     SET(call->status, (int32_t)rs_error_status());
     name_call(call, rs_error_status());
   }
-  SET(call->end_ns, now_ns != 0 ? now_ns : rs_now_ns());
-  atomic_fetch_sub_explicit(&scope->comm->calls.depth, 1, memory_order_relaxed);
+  SET(call->end, ticks);
+  SET(scope->comm->calls.open, false);
 }
 
 /* A step of the rank's call, by its own thread. */
@@ -118,7 +123,7 @@ static reshard_status end_step(reshard_comm comm, reshard_status status) {
 }
 
 static rs_call_scope begin_lone_step(reshard_comm comm, const char *name, int64_t bytes) {
-  rs_call_scope scope = rs_call_begin(comm, name, bytes, 0);
+  rs_call_scope scope = rs_call_begin(comm, name, bytes, rs_call_ticks());
   begin_step(comm, name);
   return scope;
 }
@@ -199,7 +204,22 @@ reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank) {
                   (long long)rank, a.name, (long long)a.number, b.name, (long long)b.number);
 }
 
-static double milliseconds(int64_t ns) { return (double)ns * 1e-6; }
+/* The clock of a report. */
+typedef struct call_clock {
+  int64_t now; /* ticks */
+  double ms_per_tick;
+} call_clock;
+
+static call_clock read_clock(const rs_board *board) {
+  call_clock clock = {rs_call_ticks(), 0};
+  if (clock.now > board->ticks)
+    clock.ms_per_tick = (double)(rs_now_ns() - board->ns) * 1e-6 / (double)(clock.now - board->ticks);
+  return clock;
+}
+
+static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) {
+  return (double)rs_max(end - begin, 0) * clock->ms_per_tick;
+}
 
 /* The ranks of a group that have begun fewer steps than this one, which waits; else those that the step has named. */
 static void add_awaited(rs_text *out, reshard_comm comm) {
@@ -214,14 +234,14 @@ static void add_awaited(rs_text *out, reshard_comm comm) {
     rs_text_add(out, ", waits for rank%s %s", n == 1 ? "" : "s", rs_ranges_text(text, sizeof text, n, few));
 }
 
-static void add_end(rs_text *out, const rs_call *call, int64_t now) {
+static void add_end(rs_text *out, const rs_call *call, const call_clock *clock) {
   int32_t status = GET(call->status);
   rs_text_add(out, "%s %.3f ms ago\n",
               status == RESHARD_SUCCESS ? "done" : reshard_status_string((reshard_status)status),
-              milliseconds(rs_max(now - GET(call->end_ns), 0)));
+              milliseconds(clock, GET(call->end), clock->now));
 }
 
-static void add_rank(rs_text *out, reshard_comm comm, int64_t now) {
+static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
   const rs_call *call = last_call(&comm->calls);
   const char *step = GET(comm->calls.step);
   rs_text_add(out, "rank %lld: ", (long long)comm->rank);
@@ -229,10 +249,10 @@ static void add_rank(rs_text *out, reshard_comm comm, int64_t now) {
     rs_text_add(out, "no call yet\n");
     return;
   }
-  bool inside = GET(call->end_ns) == 0;
+  bool inside = GET(call->end) == 0;
   rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", GET(call->name), (long long)GET(call->number));
   if (!inside) {
-    add_end(out, call, now);
+    add_end(out, call, clock);
     return;
   }
   if (step != NULL)
@@ -241,25 +261,25 @@ static void add_rank(rs_text *out, reshard_comm comm, int64_t now) {
   if (GET(call->round) >= 0)
     rs_text_add(out, "round %d, ", (int)GET(call->round));
   rs_text_add(out, "%lld bytes, since %.3f ms", (long long)GET(call->bytes),
-              milliseconds(rs_max(now - GET(call->begin_ns), 0)));
+              milliseconds(clock, GET(call->begin), clock->now));
   if (step != NULL)
     add_awaited(out, comm);
   rs_text_add(out, "\n");
 }
 
 /* The last finished calls, the latest first; one that is overwritten meanwhile is left out. */
-static void add_past(rs_text *out, reshard_comm comm, int64_t last, int64_t now) {
+static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_clock *clock) {
   int64_t made = GET(comm->calls.made);
   for (int64_t number = made, n = 0; number > 0 && number > made - RS_CALLS && n < last; number--) {
     const rs_call *call = &comm->calls.ring[number % RS_CALLS];
-    int64_t begin = GET(call->begin_ns), end = GET(call->end_ns), bytes = GET(call->bytes);
+    int64_t begin = GET(call->begin), end = GET(call->end), bytes = GET(call->bytes);
     const char *name = GET(call->name);
     int steps = GET(call->steps);
     if (end == 0 || GET(call->number) != number)
       continue;
     rs_text_add(out, "  call %lld, %s: %lld bytes, %d steps, took %.3f ms, ", (long long)number, name, (long long)bytes,
-                steps, milliseconds(end - begin));
-    add_end(out, call, now);
+                steps, milliseconds(clock, begin, end));
+    add_end(out, call, clock);
     n++;
   }
 }
@@ -296,14 +316,14 @@ reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, 
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_report: comm %s, %lld calls, text %s",
                     comm == NULL ? "NULL" : "given", (long long)last, text == NULL ? "NULL" : "given");
   rs_text out = {text, size, 0};
-  int64_t now = rs_now_ns();
+  call_clock clock = read_clock(comm->board);
   pthread_mutex_lock(&comm->board->mutex);
   reshard_comm first = NULL; /* of the group */
   for (reshard_comm o = comm->board->first; o != NULL; o = o->board_next) {
     if (first == NULL || o->group != first->group)
       add_group(&out, first = o);
-    add_rank(&out, o, now);
-    add_past(&out, o, last, now);
+    add_rank(&out, o, &clock);
+    add_past(&out, o, last, &clock);
     if (o->board_next == NULL || o->board_next->group != o->group)
       add_behind(&out, first);
   }

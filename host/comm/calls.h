@@ -19,14 +19,14 @@ typedef struct rs_call {
   _Atomic int64_t number;     /* from 1; 0: none, or it is being written */
   _Atomic(const char *) name; /* static: "reshard_execute" */
   _Atomic int64_t bytes;
-  _Atomic int64_t begin_ns, end_ns; /* end 0: it has not returned */
+  _Atomic int64_t begin, end; /* ticks; end 0: it has not returned */
   _Atomic int32_t status;
   _Atomic int32_t steps; /* begun */
   _Atomic int32_t round; /* the last one begun; -1: none */
 } rs_call;
 
 typedef struct rs_calls {
-  atomic_int depth; /* of calls within calls */
+  atomic_bool open; /* calls within it are its steps */
   _Atomic int64_t made;
   _Atomic int64_t steps;               /* begun, of all calls */
   _Atomic(const char *) step;          /* "all-gather": which one is under way; NULL: none */
@@ -49,14 +49,28 @@ typedef struct rs_call_scope {
   unsigned long errors; /* of the thread so far */
 } rs_call_scope;
 
-/* Begins a call of the rank, at time now_ns (0: now), unless another is open. */
-rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t now_ns);
+/* Ticks of a clock that costs a few nanoseconds to read; a report finds out how long they are. */
+static inline int64_t rs_call_ticks(void) {
+#if defined __x86_64__
+  return (int64_t)__builtin_ia32_rdtsc();
+#elif defined __aarch64__
+  int64_t ticks;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+  return ticks;
+#else
+  return rs_now_ns();
+#endif
+}
+
+/* Begins a call of the rank, unless another is open. */
+rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t ticks);
 /* Ends it. An error of ranks that do not agree or do not come gets the call's name and number, unless it has them. */
 void rs_call_end(rs_call_scope *scope);
-void rs_call_end_at(rs_call_scope *scope, int64_t now_ns);
+void rs_call_end_at(rs_call_scope *scope, int64_t ticks);
 /* From here until it returns, a function is a call of the communicator (not NULL), of its own name or another. */
 #define RS_CALL_AS(comm, name, bytes) \
-  rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_end))) = rs_call_begin(comm, name, bytes, 0); \
+  rs_call_scope rs_call_scope_ __attribute__((cleanup(rs_call_end))) = \
+      rs_call_begin(comm, name, bytes, rs_call_ticks()); \
   (void)rs_call_scope_
 #define RS_CALL(comm, bytes) RS_CALL_AS(comm, __func__, bytes)
 

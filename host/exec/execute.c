@@ -89,13 +89,13 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
 
 /* One call of every rank. */
 static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
-  int64_t now = rs_now_ns();
+  int64_t ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
-    t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, now);
+    t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
   reshard_status status = run_transfers(n, t, stream, false);
-  now = rs_now_ns();
+  ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
-    rs_call_end_at(&t[i]->call, now);
+    rs_call_end_at(&t[i]->call, ticks);
   return status;
 }
 

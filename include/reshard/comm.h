@@ -118,7 +118,11 @@ RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles
  * fail with it too. Callable from any thread. A copy that runs is finished first. Communicators that were split from
- * this one are aborted with it; those that it was split from are not. */
+ * this one are aborted with it; those that it was split from are not.
+ *
+ * On a GPU, executes that were given to streams before an abort or a deadline may still write to their destinations:
+ * messages that were under way end, and what unpacks them runs. reshard_transfer_destroy waits for that, after which
+ * the arrays are the caller's. */
 RESHARD_API reshard_status reshard_comm_abort(reshard_comm comm);
 
 /* Collective. Returns when all ranks have called. */
@@ -153,13 +157,14 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  *
  * comm ends by it: waiting calls return RESHARD_ERROR_PEER, and so do later ones. What it was split from goes on.
  * Transfers on comm are destroyed as ever. All ranks succeed, or all get an error and nothing is made. They may then
- * call again, with a longer list.
+ * call again, with a longer list, but over NCCL.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
  * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes.
  * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
- * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27.
+ * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
+ *   communicator of the caller's, who shrinks it and wraps the new one.
  *
  * Source: ncclCommShrink; MPI_Comm_create_group. */
 RESHARD_API reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);

@@ -46,9 +46,15 @@ static void free_buffers(rs_nccl *c) {
 /* NCCL's end waits for all ranks, up to the deadline. */
 static void end_nccl(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
+  c->closing = true;
+  ncclComm_t revoked = c->revoked ? c->nccl : NULL;
+  if (c->revoked)
+    c->nccl = NULL;
   bool there = !c->borrowed && c->nccl != NULL;
   ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
   pthread_mutex_unlock(&c->mutex);
+  if (revoked != NULL)
+    (void)ncclCommAbort(revoked);
   if (!there)
     return;
   if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {

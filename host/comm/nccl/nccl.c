@@ -7,8 +7,8 @@
  *
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
  * up a call, for an all-gather of records, and when the communicator ends. All three look at the deadline and at the
- * communicator's own error. After the deadline the communicator is given up, and aborted unless it is borrowed, which
- * ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
+ * communicator's own error. After the deadline the communicator is given up, and revoked or aborted unless it is
+ * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
@@ -65,6 +65,7 @@ static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
   c->lost = status;
   snprintf(c->why, sizeof c->why, "%s", reshard_last_error());
   rs_nccl_end(c);
+  rs_nccl_quiesce(c);
   return status;
 }
 
@@ -81,9 +82,13 @@ void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
   pthread_mutex_lock(&c->mutex);
-  ncclComm_t nccl = c->borrowed ? NULL : c->nccl;
-  if (!c->borrowed)
+  ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
+  if (nccl != NULL && !c->closing && rs_nccl_revoke(nccl)) {
+    c->revoked = true; /* rs_nccl_close aborts it */
+    nccl = NULL;
+  } else if (nccl != NULL) {
     c->nccl = NULL;
+  }
   for (rs_nccl *child = c->children; child != NULL; child = child->next)
     rs_nccl_end(child);
   pthread_mutex_unlock(&c->mutex);
@@ -102,6 +107,7 @@ void rs_nccl_pause(int64_t since) {
 static reshard_status give_up(rs_nccl *c, const char *call) {
   reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, "");
   rs_nccl_end(c);
+  rs_nccl_quiesce(c);
   return status;
 }
 
@@ -369,6 +375,7 @@ const rs_comm_ops rs_nccl_ops = {
     .connect = nccl_connect,
     .split = rs_nccl_split,
     .caller = nccl_caller,
+    .shrink = rs_nccl_shrink,
     .alive = nccl_enter,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
