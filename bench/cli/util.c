@@ -43,7 +43,23 @@ void cli_done(const char *format, ...) {
   va_end(arguments);
 }
 
+/* Processes that were started together mostly end for one reason, and the first of them that knows it tells it: the
+ * others come later, and its end is theirs, by mpirun (in one second) and torchrun. */
+static void wait_for_turn(void) {
+  static const char *const numbers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"};
+  const char *number = NULL;
+  for (int i = 0; i < 3 && number == NULL; i++)
+    number = getenv(numbers[i]);
+  int64_t before = number != NULL ? strtoll(number, NULL, 10) : 0, ms = 1500 * (before < 4 ? before : 4);
+  if (ms > 0)
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+/* So do the ranks of a process: one thread tells, the others end with it. */
 static _Noreturn void exit_with(int exit_status, const char *format, va_list arguments) {
+  static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&leaving);
+  wait_for_turn();
   print_error(format, arguments);
   if (temporary != NULL)
     unlink(temporary);

@@ -51,6 +51,7 @@ static void open_gpus(session *s, int64_t wanted) {
 
 void session_begin(session *s, cli_options *o) {
   *s = (session){.o = o, .cuda = equals(o->device, "cuda"), .comm = o->comm};
+  session_answer(s);
   check_devices(o);
   const char *lacking = s->cuda ? gpu_why_none() : NULL;
   if (lacking != NULL)
@@ -68,6 +69,7 @@ void session_begin(session *s, cli_options *o) {
 
 typedef struct nccl_start {
   session *s;
+  reshard_comm *comms;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
 } nccl_start;
 
@@ -75,27 +77,27 @@ static void create_nccl(void *user, int64_t local) {
   nccl_start *j = user;
   session *s = j->s;
   CLI_TRY("--comm nccl: ", reshard_comm_create_nccl(j->id, s->world, s->first + local, s->devices[local % s->ndevices],
-                                                    processes_timeout_ms(), &s->comms[local]));
+                                                    processes_timeout_ms(), &j->comms[local]));
 }
 
-static void connect_nccl(session *s) {
-  nccl_start j = {.s = s};
+static void connect_nccl(session *s, reshard_comm *comms) {
+  nccl_start j = {.s = s, .comms = comms};
   if (s->processes.me == 0)
     CLI_TRY("--comm nccl: ", reshard_nccl_unique_id(j.id));
   processes_share(&s->processes, j.id, sizeof j.id);
   rank_pool_run(s->pool, s->locals, create_nccl, &j);
 }
 
-static void connect_mpi(session *s) {
+static void connect_mpi(session *s, reshard_comm *comms) {
   if (s->locals != 1)
     cli_exit(EXIT_USAGE, "--comm mpi: %lld ranks in one process; each rank is a process of mpirun",
              (long long)s->locals);
-  CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], processes_timeout_ms(), &s->comms[0]));
+  CLI_TRY("--comm mpi: ", reshard_comm_from_mpi(mpi_world(), s->devices[0], 0, &comms[0]));
 }
 
-static void connect_local(session *s) {
+static void connect_local(session *s, reshard_comm *comms) {
   reshard_local_options local = {RESHARD_LOCAL_OPTIONS_INIT, s->threads, RESHARD_ISA_AUTO, 0, s->devices, s->ndevices};
-  CLI_TRY("", reshard_comm_create_local(s->world, &local, s->comms));
+  CLI_TRY("", reshard_comm_create_local(s->world, &local, comms));
 }
 
 void session_connect(session *s, int64_t world) {
@@ -118,13 +120,16 @@ void session_connect(session *s, int64_t world) {
   }
   if (world == 0)
     return;
-  s->comms = cli_alloc(s->locals, sizeof *s->comms);
+  reshard_comm *comms = cli_alloc(s->locals, sizeof *comms);
   if (strcmp(s->comm, "nccl") == 0)
-    connect_nccl(s);
+    connect_nccl(s, comms);
   else if (strcmp(s->comm, "mpi") == 0)
-    connect_mpi(s);
+    connect_mpi(s, comms);
   else
-    connect_local(s);
+    connect_local(s, comms);
+  pthread_mutex_lock(&s->asking);
+  s->comms = comms;
+  pthread_mutex_unlock(&s->asking);
 }
 
 rs_device *session_device(const session *s, int64_t local) {
@@ -136,6 +141,7 @@ static void destroy_comm(void *user, int64_t local) { /* NCCL's ranks end togeth
 }
 
 void session_end(session *s) {
+  session_silence(s);
   if (s->comms != NULL)
     rank_pool_run(s->pool, s->locals, destroy_comm, s);
   for (int64_t i = 0; i < s->ndevices; i++)
@@ -150,7 +156,7 @@ void session_end(session *s) {
 
 static const double *gather_doubles(session *s, int64_t local, double mine) {
   const void *all = NULL;
-  reshard_status status = s->comms[local]->ops->allgather(s->comms[local], &mine, sizeof mine, &all);
+  reshard_status status = rs_comm_allgather(s->comms[local], &mine, sizeof mine, &all);
   return status == RESHARD_SUCCESS ? all : NULL;
 }
 

@@ -9,6 +9,8 @@
 
 #include "device/device.h"
 
+#include <pthread.h>
+
 typedef struct session {
   const cli_options *o;
   processes processes;
@@ -19,7 +21,10 @@ typedef struct session {
   rank_pool *pool;              /* of the local ranks */
   int64_t ndevices;
   reshard_device *devices; /* the GPUs; none where local ranks share a CPU, which is their communicator's own */
-  reshard_comm *comms;     /* [locals] */
+  reshard_comm *comms;     /* [locals]; NULL until they are there */
+  pthread_mutex_t asking;  /* of comms, while another thread may look at them */
+  pthread_t answerer;
+  bool answers, over;
 } session;
 
 /* Finds processes and ranks. Sets o->ranks where the options or the processes say how many ranks there are. Ends the
@@ -28,6 +33,9 @@ void session_begin(session *s, cli_options *o);
 /* Opens devices and a communicator of so many ranks (0: none). Collective over the processes. */
 void session_connect(session *s, int64_t world);
 void session_end(session *s);
+/* Starts, and ends, a thread that tells on SIGUSR1 where the ranks here are. Before any other thread is started. */
+void session_answer(session *s);
+void session_silence(session *s);
 
 /* The device of a rank; NULL for the CPU of a local communicator's own. */
 rs_device *session_device(const session *s, int64_t local);

@@ -6,6 +6,8 @@
 #include <time.h>
 
 static _Thread_local char last_error[1024];
+static _Thread_local unsigned long error_count;
+static _Thread_local reshard_status error_status;
 
 reshard_status rs_error(reshard_status status, const char *format, ...) {
   char text[sizeof last_error]; /* the last error may be one of the arguments */
@@ -14,6 +16,17 @@ reshard_status rs_error(reshard_status status, const char *format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   rs_error_set(text);
+  return rs_error_pass(status);
+}
+
+unsigned long rs_error_count(void) { return error_count; }
+reshard_status rs_error_status(void) { return error_status; }
+
+reshard_status rs_error_pass(reshard_status status) {
+  if (status != RESHARD_SUCCESS) {
+    error_count++;
+    error_status = status;
+  }
   return status;
 }
 

@@ -28,6 +28,11 @@ reshard_status rs_error_differ(const char *field, int64_t rank, const char *valu
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
 void rs_error_set(const char *text);
+/* Errors of this thread so far, and the status of the last one. */
+unsigned long rs_error_count(void);
+reshard_status rs_error_status(void);
+/* Counts a status that comes from another thread, with its text; returns it. RESHARD_SUCCESS counts as none. */
+reshard_status rs_error_pass(reshard_status status);
 
 #define RS_TRY(call) \
   do { \
@@ -113,6 +118,10 @@ reshard_status rs_text_finish(rs_text *text, size_t *needed);
 
 /* Of a clock that only goes forward: differences count. */
 int64_t rs_now_ns(void);
+/* True when so many milliseconds have passed since then; never for 0. */
+static inline bool rs_late(int64_t since_ns, int64_t limit_ms) {
+  return limit_ms > 0 && (rs_now_ns() - since_ns) / 1000000 >= limit_ms;
+}
 static inline double rs_seconds(void) { return (double)rs_now_ns() * 1e-9; }
 
 /* 64-bit hash of bytes, the same on all machines of one byte order; chained through seed. */

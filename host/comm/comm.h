@@ -8,12 +8,11 @@
 #define RS_COMM_COMM_H
 
 #include "base/base.h"
+#include "comm/calls.h"
 #include "device/device.h"
 
 #include <reshard/comm.h>
 #include <reshard/plan.h>
-
-#include <stdatomic.h>
 
 /* One send or receive of a round, contiguous on this side. */
 typedef struct rs_part {
@@ -84,6 +83,9 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
+   * may have messages under way. NULL: that is at once. */
+  void (*retire)(reshard_comm comm, void *memory);
   /* For turns of this communicator; the same answer on all ranks. NULL: turns have no collectives. */
   rs_fit (*fit)(reshard_comm comm, reshard_collective kind, int64_t bytes);
   /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
@@ -93,6 +95,15 @@ typedef struct rs_comm_ops {
                             const int64_t *receives, reshard_collective kind, int64_t root);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+  /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
+   * checked. The communicator may have ended. NULL: it cannot. */
+  reshard_status (*shrink)(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+  /* Ranks that had not come when a deadline passed, ascending, to ranks [size]. The same on all ranks that waited. Not
+   * collective. NULL: it cannot know. */
+  int64_t (*missing)(reshard_comm comm, int64_t *ranks);
+  /* The call that a rank was in when it came to the last all-gather, on a communicator over processes. Not collective.
+   * NULL: it cannot know, or all ranks are in this process. */
+  void (*caller)(reshard_comm comm, int64_t rank, rs_stamp *stamp);
   reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
   reshard_status (*abort)(reshard_comm comm); /* not collective */
   void (*destroy)(reshard_comm comm);         /* not collective */
@@ -107,15 +118,31 @@ struct reshard_comm_s {
   int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
+  bool staged;                    /* no message goes from or to memory of the caller: see retire */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
   int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */
   const int64_t *global_ranks; /* [size], or NULL: the same numbers */
+  rs_board *board;
+  reshard_comm board_next;
+  rs_calls calls;
 };
+
+/* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
+reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
+reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
+/* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */
+void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
 
 /* Error of a call on a communicator that has ended. */
 reshard_status rs_comm_error_ended(void);
+/* RESHARD_ERROR_TIMEOUT of a rank that waited: names the call, its number and round. missing: "0-2,5", "": unknown. */
+reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_t timeout_ms, const char *missing);
+/* RESHARD_ERROR_MISMATCH of ranks 0 and `rank`, which have come with different calls: names both, where they are known;
+ * by a rank that sees that, before its next collective call. */
+reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
 
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {

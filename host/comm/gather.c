@@ -74,7 +74,7 @@ static reshard_status exchange_records(reshard_comm comm, reshard_status status,
   if (status != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   *all = gathered;
   for (int64_t r = 0; r < comm->size; r++)
     if ((*all)[r].status != RESHARD_SUCCESS)
@@ -93,7 +93,7 @@ static reshard_status gather_records(reshard_comm comm, const char *mine, rs_str
     if (at < size)
       memcpy(piece, mine + at, (size_t)rs_min(RS_COMM_RECORD, size - at));
     const void *gathered;
-    RS_TRY(comm->ops->allgather(comm, piece, RS_COMM_RECORD, &gathered));
+    RS_TRY(rs_comm_allgather(comm, piece, RS_COMM_RECORD, &gathered));
     for (int64_t r = 0; r < all->n; r++) {
       int64_t left = all->first[r + 1] - all->first[r] - at;
       if (left > 0)
@@ -125,7 +125,7 @@ reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, co
   if (!comm->ops->reach)
     return gather_by_records(comm, status, mine, size, all);
   gather_call g = {.status = status, .text = reshard_last_error(), .mine = mine, .size = size};
-  RS_TRY(comm->ops->together(comm, gather_calls, &g));
+  RS_TRY(rs_comm_together(comm, gather_calls, &g));
   *all = g.all;
   return RESHARD_SUCCESS;
 }

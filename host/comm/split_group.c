@@ -46,7 +46,7 @@ static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, 
   if (mine->by != NULL)
     r.by = rs_hash(1, mine->by, strlen(mine->by));
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, &r, sizeof r, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &r, sizeof r, &gathered));
   *all = gathered;
   return check_records(comm->size, *all);
 }

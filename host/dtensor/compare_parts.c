@@ -159,7 +159,7 @@ reshard_status rs_dtensor_compare(reshard_sharder s, const reshard_placing *plac
                                   int64_t shape[RESHARD_MAX_DIMS], bool infer_shape, reshard_dtype *dtype) {
   const void *records;
   part_record own = make_part_record(placing, local, *ndim, shape, infer_shape);
-  RS_TRY(s->comm->ops->allgather(s->comm, &own, sizeof own, &records));
+  RS_TRY(rs_comm_allgather(s->comm, &own, sizeof own, &records));
   const part_record *all = records;
   int64_t first = 0; /* the lowest rank that has a part */
   while (first < s->comm->size && !all[first].given)

@@ -138,8 +138,10 @@ static reshard_status finish_move(redistribution *r, reshard_status status, resh
 
 /* Collective, but for a rank outside of the group. mine: the status of this rank's preparations. */
 static reshard_status run_move(redistribution *r, reshard_status mine, reshard_dtensor *results) {
-  if (!r->outside)
-    mine = rs_sharder_execute(r->sharder, r->plan, r->entries, mine, r->stream, NULL);
+  if (r->outside)
+    return finish_move(r, mine, results);
+  RS_CALL_AS(r->sharder->comm, r->call, 0);
+  mine = rs_sharder_execute(r->sharder, r->plan, r->entries, mine, r->stream, NULL);
   return finish_move(r, mine, results);
 }
 

@@ -90,7 +90,7 @@ reshard_status rs_find_difference(reshard_comm comm, int64_t n, int64_t rank, rs
     int64_t middle = differs > n ? n : equal + (differs - equal) / 2;
     uint64_t mine = hash_range(user, equal, middle, hash);
     const void *gathered;
-    RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+    RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
     const uint64_t *all = gathered;
     if (all[rank] == all[0]) {
       equal = middle;
@@ -161,7 +161,7 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
     if (number < plan->nentries)
       describe_tensor(plan, field, number, &mine);
   }
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *all = gathered;
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);

@@ -111,7 +111,7 @@ static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const
   }
   if (mine.status != RESHARD_SUCCESS)
     snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
-  reshard_status status = t->comm->ops->together(t->comm, compile_lanes, &mine);
+  reshard_status status = rs_comm_together(t->comm, compile_lanes, &mine);
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = copies.copy.n, .rounds = 1};
   rs_copies_free(&copies);
   return status;

@@ -75,14 +75,27 @@ reshard_status reshard_execute(reshard_transfer t, void *stream) {
     RS_TRY(rs_stream_check(t->comm->device, stream, "reshard_execute"));
   if (atomic_flag_test_and_set_explicit(&t->busy, memory_order_acquire))
     return rs_error(RESHARD_ERROR_BUSY, "reshard_execute: the transfer is executing already");
+  RS_CALL(t->comm, t->plan->info.bytes);
   rs_device *device = t->comm->device;
   if (!t->on_streams) /* until it returns: the thread waits for the others, or does the work */
     rs_trace_work(device, NULL, "execute", t->comm->rank, -1, -1);
   rs_gate_come(&t->gate, stream);
-  reshard_status status = rs_gate_leave(&t->gate, t->comm->ops->together(t->comm, run_together, t));
+  reshard_status status = rs_gate_leave(&t->gate, rs_comm_together(t->comm, run_together, t));
   if (!t->on_streams)
     rs_trace_end(device, NULL);
   atomic_flag_clear_explicit(&t->busy, memory_order_release);
+  return status;
+}
+
+/* One call of every rank. */
+static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *t, void *stream) {
+  int64_t ticks = rs_call_ticks();
+  for (int64_t i = 0; i < n; i++)
+    t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
+  reshard_status status = run_transfers(n, t, stream, false);
+  ticks = rs_call_ticks();
+  for (int64_t i = 0; i < n; i++)
+    rs_call_end_at(&t[i]->call, ticks);
   return status;
 }
 
@@ -134,7 +147,7 @@ reshard_status reshard_execute_all(int64_t n, const reshard_transfer *transfers,
     }
   RS_THEN(status, order_transfers(n, transfers));
   RS_THEN(status, transfers[0]->comm->ops->alive(transfers[0]->comm));
-  RS_THEN(status, run_transfers(n, transfers[0]->ranks, stream, false));
+  RS_THEN(status, run_as_calls(n, transfers[0]->ranks, stream));
   for (int64_t i = 0; i < taken; i++)
     if (transfers[i] != NULL)
       atomic_flag_clear_explicit(&transfers[i]->busy, memory_order_release);

@@ -121,7 +121,7 @@ reshard_status rs_execute_once(reshard_plan plan, reshard_comm comm, const resha
     o.ready = mine == RESHARD_SUCCESS && plan->rank == comm->rank && (plan->nentries == 0 || plan->world == comm->size);
     if (o.ready)
       rs_gate_come(&memory->gate, stream);
-    RS_TRY(rs_gate_leave(&memory->gate, comm->ops->together(comm, run_calls, &o)));
+    RS_TRY(rs_gate_leave(&memory->gate, rs_comm_together(comm, run_calls, &o)));
     if (o.done) {
       *workspace_bytes = 0;
       return RESHARD_SUCCESS;

@@ -52,7 +52,7 @@ static reshard_status compare_records(reshard_comm comm, const struct reshard_pl
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
     if (all[r].call != all[0].call)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
+      return rs_comm_error_calls(comm, r);
   for (int64_t r = 1; r < n; r++) /* before the failures that it brings */
     if (all[r].value != all[0].value && strcmp(all[r].argument, all[0].argument) == 0)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s %lld on rank 0, %lld on rank %lld", all[0].argument,
@@ -80,7 +80,7 @@ static reshard_status exchange_records(reshard_comm comm, const struct reshard_p
                                        const record **all) {
   _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, mine, sizeof *mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, mine, sizeof *mine, &gathered));
   *all = gathered;
   return compare_records(comm, plan, *all);
 }
@@ -177,7 +177,7 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, i
   bool *in_place;
   RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
   rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
-  *rounds = rs_plan_least_rounds(t->plan, in_place);
+  *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
   free(in_place);
   return RESHARD_SUCCESS;
 }
@@ -208,6 +208,7 @@ reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, con
                                        const reshard_transfer_options *options, reshard_transfer *transfer) {
   if (comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
+  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
   struct reshard_transfer_s *t = NULL;
   rs_binding binding = {0};
   record mine = {.call = CALL_CREATE};
@@ -272,6 +273,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   if (!t->path->reads_others) {
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
+    RS_CALL(t->comm, t->plan->info.bytes);
     rs_offer offer = {t->plan, &binding.arrays};
     record mine = {.call = CALL_REBIND, .key = t->key, .offer = &offer};
     const record *all;

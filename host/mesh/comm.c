@@ -309,6 +309,7 @@ enum { DIMS_TEXT = 1024 };
 
 reshard_status reshard_mesh_init_groups(reshard_mesh mesh, int64_t n, const char *const *dims) {
   RS_TRY(check_comm("reshard_mesh_init_groups", mesh));
+  RS_CALL(mesh->root->comm, 0);
   char buffer[DIMS_TEXT];
   rs_text text = {.at = buffer, .size = sizeof buffer};
   reshard_status status = list_dims(mesh, n, dims, &text);

@@ -26,7 +26,7 @@ static reshard_status merge_once(int64_t nranks, void **all) {
 
 /* All ranks merged, or none. */
 static reshard_status merge_process(reshard_comm comm, merging *mine) {
-  reshard_status status = comm->ops->together(comm, merge_once, mine);
+  reshard_status status = rs_comm_together(comm, merge_once, mine);
   if (comm->locals == comm->size)
     return status;
   reshard_status memory = rs_agree(comm, status == RESHARD_ERROR_OUT_OF_MEMORY ? status : RESHARD_SUCCESS);
@@ -61,6 +61,7 @@ reshard_status rs_metadata_build_global(reshard_comm comm, const reshard_group *
                                         const reshard_metadata *locals, reshard_status local_status, int recalc_dim,
                                         reshard_metadata *globals) {
   RS_TRY(RS_GIVEN("reshard_metadata_build_global", comm));
+  RS_CALL_AS(comm, "reshard_metadata_build_global", 0);
   merging mine = {.group = group, .n = n};
   rs_strings *strings = NULL;
   char *string = NULL;

@@ -91,7 +91,7 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
     describe_tensor(l, number, &mine);
     rs_quote(mine.name, sizeof mine.name, name_of(l, number));
   }
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const tensor_record *tensors = gathered, *a = &tensors[0], *b = &tensors[rank], *one = a->there ? a : b;
   char label[RS_QUOTE + 64];
   rs_text out = {.at = label, .size = sizeof label};
@@ -112,15 +112,15 @@ static reshard_status report_difference(reshard_comm comm, const rs_listed *l, i
 }
 
 /* Compares the calls, before the tensors; every rank comes to the same result. */
-static reshard_status compare_calls(const char *call, int64_t ranks, const call_record *all) {
+static reshard_status compare_calls(reshard_comm comm, const char *call, const call_record *all) {
   static const char *const paths[] = {"auto", "direct", "packed"};
-  for (int64_t r = 1; r < ranks; r++)
+  for (int64_t r = 1; r < comm->size; r++)
     if (all[r].call != all[0].call)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once", (long long)r);
-  for (int64_t r = 0; r < ranks; r++)
+      return rs_comm_error_calls(comm, r);
+  for (int64_t r = 0; r < comm->size; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  for (int64_t r = 1; r < ranks; r++) {
+  for (int64_t r = 1; r < comm->size; r++) {
     if (all[r].src != all[0].src)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: src %lld on rank 0, %lld on rank %lld", call, (long long)all[0].src,
                       (long long)all[r].src, (long long)r);
@@ -146,9 +146,9 @@ reshard_status rs_listed_compare(reshard_comm comm, const rs_listed *l, reshard_
     mine.hash = hash_range(l, 0, l->n, 0);
   }
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const call_record *all = gathered;
-  RS_TRY(compare_calls(l->call, comm->size, all));
+  RS_TRY(compare_calls(comm, l->call, all));
   for (int64_t r = 1; r < comm->size; r++)
     if (all[r].n != all[0].n || all[r].hash != all[0].hash)
       return report_difference(comm, l, r, all[0].n, all[r].n);
@@ -160,5 +160,6 @@ reshard_status reshard_verify_shapes(reshard_comm comm, int64_t n, const reshard
   rs_listed l = {.call = "reshard_verify_shapes", .n = n, .tensors = tensors, .names = names, .strides = true};
   if (comm == NULL)
     return rs_error_null(l.call, "comm");
+  RS_CALL(comm, 0);
   return rs_listed_compare(comm, &l, rs_listed_check(&l));
 }

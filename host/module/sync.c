@@ -242,5 +242,6 @@ reshard_status reshard_sync_tensors(reshard_comm comm, int64_t src, int64_t n, c
   const rs_listed listed = {.call = "reshard_sync_tensors", .n = n, .tensors = tensors, .names = names, .src = src};
   if (comm == NULL)
     return rs_error_null(listed.call, "comm");
+  RS_CALL(comm, 0);
   return rs_sync(comm, &listed, RESHARD_SUCCESS, options, stream, report);
 }

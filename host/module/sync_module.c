@@ -38,6 +38,7 @@ reshard_status reshard_sync_module_states(reshard_comm comm, int64_t src, reshar
                                           reshard_sync_report *report) {
   static const char call[] = "reshard_sync_module_states";
   RS_TRY(RS_GIVEN(call, comm));
+  RS_CALL(comm, 0);
   states s = {0};
   reshard_status mine = module == NULL ? rs_error_null(call, "module") : collect_tensors(module, selection, &s);
   const rs_listed listed = {.call = call, .n = s.tensors.n, .tensors = s.tensors.at, .names = s.names, .src = src};

@@ -85,6 +85,7 @@ static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor,
     return rs_error_null(p->call, "tensor");
   p->what = "output";
   p->sharder = tensor->sharder;
+  RS_CALL_AS(p->sharder->comm, p->call, 0);
   reshard_status mine = prepare_gather(p, tensor, out, stream);
   reshard_status status = rs_sharder_execute_with(p->sharder, p->plan, &p->entry, mine, &p->rank, stream, NULL);
   rs_local_arrays_free(&p->cast);
@@ -130,6 +131,7 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
                   .rank = {"reshard_sharded_tensor_scatter: src", src}};
   if (sharder == NULL)
     return rs_error_null(p.call, "sharder");
+  RS_CALL(sharder->comm, 0);
   reshard_sharded_tensor made = NULL;
   reshard_status mine =
       tensor == NULL ? rs_error_null(p.call, "tensor") : prepare_scatter(&p, whole, layout, properties, stream, &made);

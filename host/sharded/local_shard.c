@@ -101,7 +101,7 @@ static reshard_status prepare_move(shard_move *x, bool same_dim, const reshard_l
 static reshard_status agree_on_grad(reshard_comm comm, reshard_tensor local, bool *grad) {
   const char mine = local != NULL && local->info.requires_grad;
   const void *gathered;
-  RS_TRY(comm->ops->allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   *grad = memchr(gathered, 1, (size_t)comm->size) != NULL;
   return RESHARD_SUCCESS;
 }

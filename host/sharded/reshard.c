@@ -113,6 +113,7 @@ reshard_status reshard_sharded_tensor_reshard(int64_t n, const reshard_sharded_t
   RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
+  RS_CALL(r.sharder->comm, 0);
   reshard_status status = run_reshard(&r, prepare_reshard(&r));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     swap_arrays(tensors[i], &r.made[i]);
@@ -139,6 +140,7 @@ reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const reshard_sharde
   RS_TRY(rs_find_sharder(r.call, n, tensors, tensor_sharder, &r.sharder));
   if (n == 0)
     return RESHARD_SUCCESS;
+  RS_CALL(r.sharder->comm, 0);
   reshard_sharded_tensor *made = NULL;
   reshard_status status = run_reshard(&r, make_results(&r, results, &made));
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {

@@ -90,6 +90,7 @@ reshard_status reshard_sharded_tensor_from_local(reshard_sharder s, int ndim, co
                                                  const reshard_local_shard *shards, reshard_sharded_tensor *tensor) {
   if (s == NULL)
     return rs_error_null("reshard_sharded_tensor_from_local", "sharder");
+  RS_CALL(s->comm, 0);
   reshard_metadata local = NULL, global = NULL;
   reshard_sharded_tensor made = NULL;
   reshard_status status = build_local(s, ndim, shape, n, shards, tensor, &local);

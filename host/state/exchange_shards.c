@@ -227,6 +227,7 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
                                                             reshard_tree *flat) {
   static const char call[] = "reshard_state_flatten_sharded_tensors_global";
   RS_TRY(RS_GIVEN(call, sharder));
+  RS_CALL(sharder->comm, 0);
   flattening f = {0};
   reshard_tree made = NULL, same = NULL;
   reshard_status status = RESHARD_SUCCESS;

@@ -332,7 +332,7 @@ static reshard_status check_threads(load_call *c) {
   if (c->base.status == RESHARD_SUCCESS)
     c->base.status = prepare_reads(c);
   c->base.text = reshard_last_error();
-  return c->base.comm->ops->together(c->base.comm, check_calls, c);
+  return rs_comm_together(c->base.comm, check_calls, c);
 }
 
 /* The same among processes. They know from opening that a rank lacks some names; then all send their lists. */
@@ -361,7 +361,7 @@ static reshard_status load_tensors(load_call *c) {
   reshard_status status = rs_one_process(comm) ? check_threads(c) : check_processes(c);
   double opened = rs_seconds();
   c->report.open_seconds += opened - start;
-  RS_THEN(status, comm->ops->together(comm, read_together, c));
+  RS_THEN(status, rs_comm_together(comm, read_together, c));
   RS_THEN(status, rs_agree(comm, read_local(c)));
   c->report.read_seconds = rs_seconds() - opened;
   return status;
@@ -384,11 +384,12 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
                                   const reshard_state_load_options *options, reshard_state_load_report *report) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
+  RS_CALL(comm, 0);
   load_call c = {.base = {.comm = comm, .directory = directory}};
   double start = rs_seconds();
   c.base.status = prepare_load(sharder, state, directory, options, &c);
   c.base.text = reshard_last_error();
-  reshard_status status = rs_one_process(comm) ? comm->ops->together(comm, open_threads, &c) : open_processes(&c);
+  reshard_status status = rs_one_process(comm) ? rs_comm_together(comm, open_threads, &c) : open_processes(&c);
   c.report.open_seconds = rs_seconds() - start;
   RS_THEN(status, load_tensors(&c));
   if (status == RESHARD_SUCCESS) {

@@ -195,11 +195,11 @@ static reshard_status begin_writer(int64_t n, void **all) {
 
 static reshard_status begin_threads(save_call *c) {
   reshard_comm comm = c->base.comm;
-  RS_TRY(comm->ops->together(comm, begin_writer, c));
+  RS_TRY(rs_comm_together(comm, begin_writer, c));
   if (c->shared->exchanged.n == 0)
     return RESHARD_SUCCESS;
   RS_TRY(exchange_tensors(c, &c->shared->exchanged));
-  return comm->ops->together(comm, begin_writer, c);
+  return rs_comm_together(comm, begin_writer, c);
 }
 
 /* --- The same among processes ------------------------------------------------------------------------------------ */
@@ -388,6 +388,7 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
                                   const reshard_state_save_options *options, reshard_state_save_report *report) {
   RS_TRY(RS_GIVEN(call, sharder));
   reshard_comm comm = sharder->comm;
+  RS_CALL(comm, 0);
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
@@ -395,7 +396,7 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   reshard_status status = apart ? begin_processes(&c) : begin_threads(&c);
   if (status == RESHARD_SUCCESS) {
     c.base.status = write_local(&c);
-    status = apart ? end_processes(&c) : comm->ops->together(comm, end_threads, &c);
+    status = apart ? end_processes(&c) : rs_comm_together(comm, end_threads, &c);
   }
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = c.shared->report;

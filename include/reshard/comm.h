@@ -28,7 +28,11 @@ typedef struct reshard_local_options {
   { sizeof(reshard_local_options), 0, RESHARD_ISA_AUTO, 0, NULL, 0 }
 
 /* Makes n ranks that are threads of this process. comms receives n handles, comms[r] for rank r. Each handle is used by
- * one thread at a time. The environment is read here and only here. */
+ * one thread at a time. The environment is read here and only here.
+ *
+ * A thread that is cancelled (pthread_cancel, deferred) in a collective call ends before a meeting of the ranks or in
+ * its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
+ * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost. */
 RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options *options,
                                                      reshard_comm *comms);
 
@@ -70,19 +74,31 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
  * threads where several use it. Each call on the handle is made by a thread that may call MPI. All ranks destroy their
  * handle, before MPI is finalised.
  *
- * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate.
+ * - mpi_comm: points to the caller's MPI_Comm, of which the library uses a duplicate. What is split from the
+ *   communicator shares it, with tags of its own.
  * - device: a CPU (kept). NULL: one of the library's own.
- * - timeout_ms: time that a rank waits for others. 0: RESHARD_TIMEOUT_MS, else for ever. Finding the missing rank then
- *   takes up to a quarter as long again, at most a second.
+ * - timeout_ms: time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever.
  *
- * Errors:
+ * MPI cannot take back a message that is under way. So where any rank has a deadline, messages go through memory of the
+ * communicator's, and a transfer's own workspace is not used. From an error on nothing reads or writes memory of the
+ * caller's. That of the communicator is freed when its messages have come; it stays where they never do. Where no rank
+ * has a deadline, messages that are contiguous go in place. A rank that hears of an abort then returns when those that
+ * are under way to it have come: a peer that is stopped holds it up.
+ *
+ * After a loss reshard_comm_shrink goes on, where the launcher lets it: Open MPI's mpirun with --enable-recovery. MPI
+ * itself may wait for the lost ranks, as MPI_Finalize does.
+ *
+ * Errors, the same on all ranks, of the lowest rank that failed:
  * - RESHARD_ERROR_UNSUPPORTED: a build without MPI; a device that is no CPU.
- * - RESHARD_ERROR_INVALID: MPI is not initialised. */
+ * - RESHARD_ERROR_INVALID: MPI is not initialised, which that rank alone gets; a negative timeout; comm is NULL.
+ * - RESHARD_ERROR_OUT_OF_MEMORY: that rank alone gets it, the others hear of it by their deadline.
+ * - RESHARD_ERROR_TIMEOUT: a rank did not come. The duplication then stays under way, for MPI has no end for it. Until
+ *   that rank has called too, the others duplicate mpi_comm no more: MPI takes one for the other. */
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
 /* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. The MPI_Comm is
- * passed by value, and MPI_Comm_dup makes the library's own of it. */
+ * passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR
 static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, reshard_device device,
                                                          int64_t timeout_ms, reshard_comm *comm) {
@@ -96,12 +112,17 @@ static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, resha
 }
 #endif
 
-/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. */
+/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
+ * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles
  * fail with it too. Callable from any thread. A copy that runs is finished first. Communicators that were split from
- * this one are aborted with it; those that it was split from are not. */
+ * this one are aborted with it; those that it was split from are not.
+ *
+ * On a GPU, executes that were given to streams before an abort or a deadline may still write to their destinations:
+ * messages that were under way end, and what unpacks them runs. reshard_transfer_destroy waits for that, after which
+ * the arrays are the caller's. */
 RESHARD_API reshard_status reshard_comm_abort(reshard_comm comm);
 
 /* Collective. Returns when all ranks have called. */
@@ -118,6 +139,59 @@ RESHARD_API reshard_status reshard_comm_barrier(reshard_comm comm);
  * threads and deadline of comm, and statistics of its own. It does not end when a rank gives up waiting on comm, or the
  * reverse. For aborts see reshard_comm_abort. Source: MPI_Comm_split, ncclCommSplit; torch.distributed.split_group. */
 RESHARD_API reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub);
+
+/* Finds the ranks that had not come when a deadline passed on the communicator. Local, from any thread.
+ *
+ * - ranks: room for reshard_comm_size of them; ascending.
+ * - n: their number. 0: no deadline has passed, or the communicator cannot know, as NCCL's.
+ *
+ * Every rank that waited for them finds the same. */
+RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n);
+
+/* Makes a communicator of those that are there, after others were lost. Collective over all ranks but the lost ones,
+ * whatever has become of comm: a deadline, an abort, or nothing.
+ *
+ * - n, lost: the ranks left out, ascending, the same on all that call. n is 0: those of reshard_comm_missing.
+ * - sub: the new communicator, which the caller destroys, before or after comm. Ranks are in the order of comm, and
+ *   reshard_comm_global_ranks tells their old numbers. It has the device, copy threads and deadline of comm.
+ *
+ * comm ends by it: waiting calls return RESHARD_ERROR_PEER, and so do later ones. What it was split from goes on.
+ * Transfers on comm are destroyed as ever. All ranks succeed, or all get an error and nothing is made. They may then
+ * call again, with a longer list, but over NCCL.
+ *
+ * Errors:
+ * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.
+ * - RESHARD_ERROR_MISMATCH: lists that differ; over MPI when the deadline passes.
+ * - RESHARD_ERROR_TIMEOUT: more ranks are missing, which the text names where they are known.
+ * - RESHARD_ERROR_UNSUPPORTED: an NCCL older than 2.27, after a deadline one without ncclCommRevoke (2.28); an NCCL
+ *   communicator of the caller's, who shrinks it and wraps the new one.
+ *
+ * Source: ncclCommShrink; MPI_Comm_create_group. */
+RESHARD_API reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+
+/* Tells where the ranks of this process are, as text: of comm, and of all communicators that come from the same one by
+ * splits. Local. Callable from any thread, also while others wait in a call on comm: a program that hangs is asked
+ * so. It does not block, but it takes a lock and allocates nothing: call it from a thread that waits for a signal
+ * (sigwait), not from a signal handler. The program `reshard` does so on SIGUSR1.
+ *
+ * - last: that many finished calls per rank, of the last 64, are listed too.
+ * - text: of `size` bytes, NUL-terminated. needed (may be NULL): bytes wanted with the NUL.
+ *
+ * A line per rank tells its last call on the communicator, the call's number, bytes, step and round, how long ago it
+ * began or returned, and for which ranks it waits. Ranks make the same calls in the same order, so equal numbers are
+ * the same call, also in different processes. A rank that is behind has a lower one, and is named where it is in this
+ * process. Calls return when their work is given to the stream, on a device that has streams.
+ *
+ *     local, 4 ranks
+ *     rank 0: in reshard_execute, call 17: meeting, step 1, 65536 bytes, since 1204.113 ms, waits for rank 2
+ *     rank 2: out of reshard_comm_barrier, call 16: done 1204.517 ms ago
+ *     behind: rank 2, at call 16 of 17
+ *
+ * Errors: RESHARD_ERROR_INVALID: the text does not fit.
+ *
+ * Source: PyTorch's flight recorder, ncclras. */
+RESHARD_API reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, size_t size,
+                                               size_t *needed);
 
 RESHARD_API int64_t reshard_comm_rank(reshard_comm comm);
 RESHARD_API int64_t reshard_comm_size(reshard_comm comm);

@@ -185,6 +185,14 @@ typedef int (*reshard_layout_visitor)(void *user, int64_t rank, int64_t array, i
 RESHARD_API reshard_status reshard_layout_meet(reshard_layout layout, const reshard_box *box,
                                                reshard_layout_visitor visit, void *user);
 
+/* Called for each box that is lost. Non-zero return ends the walk. */
+typedef int (*reshard_lost_visitor)(void *user, const reshard_box *box);
+/* Visits the boxes that no rank has but the n lost ones (ascending): the part of a tensor that is gone with them, each
+ * element once. None where survivors have replicas of all. See reshard_comm_missing. Errors: RESHARD_ERROR_INVALID: a
+ * list that does not ascend; a layout that cannot be a source. */
+RESHARD_API reshard_status reshard_layout_lost(reshard_layout layout, int64_t n, const int64_t *lost,
+                                               reshard_lost_visitor visit, void *user);
+
 #ifdef __cplusplus
 }
 #endif

@@ -76,7 +76,11 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
 /* Destroys a transfer. Local. NULL is allowed. Peers must have finished their executes on it: they have when theirs and
  * this rank's returned. On a GPU it blocks until executes are done, as freeing memory does. So it must not be called
  * while a stream is captured. After it, or after a rebind, graphs that hold an execute of the transfer must not be
- * launched. */
+ * launched.
+ *
+ * After an error it is also what waits: work that earlier executes have given to streams may still write to their
+ * destinations until it returns. A communicator of the library's own has stopped by then, so it does not wait for
+ * peers. Over an NCCL communicator of the caller's it waits until the caller aborts that. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);
 
 typedef struct reshard_transfer_info {

@@ -131,18 +131,21 @@ static void refusals(void) {
 
   MPI_Comm world = MPI_COMM_WORLD;
   comm = NULL;
-  status = reshard_comm_from_mpi(&world, NULL, rank == 0 ? -1 : 0, &comm);
-  CHECK(status == (rank == 0 ? RESHARD_ERROR_INVALID : RESHARD_ERROR_PEER) && comm == NULL, "one rank's bad option: %s",
-        reshard_status_string(status));
+  status = reshard_comm_from_mpi(&world, NULL, rank == 1 ? -1 : 7000, &comm);
+  CHECK(status == RESHARD_ERROR_INVALID && comm == NULL, "one rank's bad option: %s", reshard_status_string(status));
+  CHECK(strcmp(reshard_last_error(), "reshard_comm_from_mpi: timeout_ms -1 ms on rank 1, 7000 ms on rank 0") == 0,
+        "names ranks, call, field and both values");
+  status = reshard_comm_from_mpi(&world, NULL, 7000, rank == 2 ? NULL : &comm);
+  CHECK(status == RESHARD_ERROR_INVALID && comm == NULL, "one rank's NULL: %s", reshard_status_string(status));
+  CHECK(strcmp(reshard_last_error(), "rank 2: reshard_comm_from_mpi: comm is NULL") == 0, "names the rank");
 }
 
-/* --- Split
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- Split ------------------------------------------------------------------------------------------------------ */
 
 static void splits(void) {
   reshard_comm comm = open_comm(60000), sub = NULL, none = comm;
   /* colors and keys beyond an int; ranks in the reverse order */
-  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -(int64_t)rank << 40, &sub) == RESHARD_SUCCESS, "odd and even");
+  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -((int64_t)rank << 40), &sub) == RESHARD_SUCCESS, "odd, even");
   int64_t n = (size - rank % 2 + 1) / 2;
   CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
   CHECK(reshard_comm_rank(sub) == n - 1 - rank / 2, "rank %lld", (long long)reshard_comm_rank(sub));
@@ -157,118 +160,170 @@ static void splits(void) {
   reshard_comm_destroy(sub);
 }
 
-/* --- Deadlines and aborts
- * ---------------------------------------------------------------------------------------------- */
+/* --- Deadlines and aborts --------------------------------------------------------------------------------------- */
 
-/* The rank that gave up first was not told by another, and asked who had come. */
-static void deadline(void) {
-  reshard_comm comm = open_comm(200);
-  int late = 0, most = 0;
-  if (rank != 0) {
-    reshard_status status = reshard_comm_barrier(comm);
-    CHECK(status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "rank 0 is late: %s",
-          reshard_status_string(status));
-    CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), "not done within 200 ms; missing: 0") != NULL,
-          "names who is missing: %s", reshard_last_error());
-    late = status == RESHARD_ERROR_TIMEOUT;
-    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
-  }
-  MPI_Allreduce(&late, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  CHECK(most == 1, "a rank's deadline passed");
-  if (rank == 0)
-    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the others have given up");
-  MPI_Barrier(MPI_COMM_WORLD);
-  reshard_comm_destroy(comm);
+/* The last error is the same on the ranks from `first` on. */
+static void check_same_text(int first) {
+  char mine[1024], all[1024];
+  snprintf(mine, sizeof mine, "%s", reshard_last_error());
+  memcpy(all, mine, sizeof all);
+  MPI_Bcast(all, sizeof all, MPI_CHAR, size - 1, MPI_COMM_WORLD);
+  CHECK(rank < first || strcmp(mine, all) == 0, "rank %d has '%s'", (int)size - 1, all);
 }
 
-static int held; /* tests that find a request done, and are to say that it is not */
-
-/* Stands before MPI's: an all-gather takes more steps than one after its last rank has come. */
-int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
-  int done = 0;
-  if (held == 0 || *request == MPI_REQUEST_NULL)
-    return PMPI_Test(request, flag, status);
-  *flag = 0;
-  int code = PMPI_Request_get_status(*request, &done, MPI_STATUS_IGNORE);
-  held -= done != 0;
-  return code;
+/* A rank that waits gets the same error whether its own deadline has passed or another's. */
+static void deadline(void) {
+  reshard_comm comm = open_comm(1000);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank != 0) {
+    reshard_status status = reshard_comm_barrier(comm);
+    CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 is late: %s", reshard_status_string(status));
+    CHECK(strstr(reshard_last_error(), "not done within 1000 ms; missing: 0") != NULL, "names who is missing");
+  }
+  check_same_text(1);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the deadline");
+  CHECK(strstr(reshard_last_error(), "missing: 0") != NULL, "also the late rank is told who was late");
+  MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(comm);
 }
 
 static void sleep_ms(int64_t ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
-/* Rank 0 comes after the deadline, while the others ask for it: all are there, and go on. The questions that it finds
- * in the next barrier are of this one. From a third it stays away. Returns whether all passed the first two. */
-static bool come_late_then_never(void) {
-  reshard_comm comm = open_comm(400);
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0)
-    sleep_ms(420);
-  else
-    held = 5;
-  reshard_status status = reshard_comm_barrier(comm);
-  held = 0;
-  CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), "; missing: ") != NULL,
-        "a deadline that nobody missed: %s", reshard_last_error());
-  if (rank == 1)
-    sleep_ms(20);
-  int passed = status == RESHARD_SUCCESS && reshard_comm_barrier(comm) == RESHARD_SUCCESS, all = 0;
-  MPI_Allreduce(&passed, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  if (rank != 0 && all) {
-    status = reshard_comm_barrier(comm);
-    CHECK(status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "rank 0 is not there: %s",
-          reshard_status_string(status));
-    CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), "; missing: 0") != NULL,
-          "names who is missing: %s", reshard_last_error());
+/* Some ranks do not create, or do not split, with the others. */
+static void deadline_of_creation(void) {
+  MPI_Comm world = MPI_COMM_WORLD, copy;
+  reshard_comm comm = NULL, sub = NULL;
+  MPI_Comm_dup(world, &copy); /* where the duplication is left half-done */
+  if (rank != 0) {
+    reshard_status status = reshard_comm_from_mpi(&copy, NULL, 1000, &comm);
+    CHECK(status == RESHARD_ERROR_TIMEOUT && comm == NULL, "no creation: %s", reshard_status_string(status));
   }
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0 || !all)
-    CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "a rank has given up");
-  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Barrier(world);
+  comm = open_comm(1000);
+  if (rank != 0) {
+    reshard_status status = reshard_comm_split(comm, 0, 0, &sub);
+    CHECK(status == RESHARD_ERROR_TIMEOUT && sub == NULL, "no split: %s", reshard_status_string(status));
+    CHECK(strstr(reshard_last_error(), "missing: 0") != NULL, "names who is missing");
+  }
+  MPI_Barrier(world);
   reshard_comm_destroy(comm);
-  return all;
 }
 
-/* On a busy machine a rank may come too late: then it is named, and all try again. */
-static void deadline_of_late(void) {
-  int passed = 0;
-  for (int tries = 0; tries < 20 && passed < 4; tries++)
-    passed += come_late_then_never();
-  CHECK(passed == 4, "%d times the late rank came in time", passed);
+/* --- Shrinks ----------------------------------------------------------------------------------------------------- */
+
+/* All of sub move something between them; it ends so. */
+static void use_rest(reshard_comm sub, int64_t n) {
+  reshard_comm half = NULL;
+  CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
+  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of those that are there");
+  CHECK(reshard_comm_split(sub, reshard_comm_rank(sub) % 2, 0, &half) == RESHARD_SUCCESS, "odd and even of them");
+  CHECK(reshard_comm_barrier(half) == RESHARD_SUCCESS, "barrier of the half");
+  int64_t me = reshard_comm_rank(half), old = me >= 0 ? reshard_comm_global_ranks(half)[me] : -1;
+  CHECK(old == rank, "old rank %lld", (long long)old);
+  reshard_comm_destroy(half);
+}
+
+/* The last rank does not come, then the one before it neither, then rank 0. */
+static void shrinks(void) {
+  reshard_comm comm = open_comm(1000), sub = NULL, next = NULL;
+  int64_t missing[16], n = 0, few[] = {1, (int64_t)size - 1};
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank != size - 1) {
+    CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_ERROR_INVALID && sub == NULL, "nobody is missing");
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_TIMEOUT, "the last is not there");
+    CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == size - 1, "it is");
+    CHECK(reshard_comm_shrink(comm, 0, NULL, &sub) == RESHARD_SUCCESS, "without the last");
+    use_rest(sub, size - 1);
+    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "the old one");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "also where the last is");
+  if (rank < size - 2) { /* of sub, of which nothing is wrong */
+    few[0] = size - 3;
+    if (rank == size - 3)
+      sleep_ms(2200); /* it comes too late */
+    reshard_status status = reshard_comm_shrink(sub, 1, (int64_t[]){size - 2}, &next);
+    CHECK(rank == size - 3 || status == RESHARD_ERROR_TIMEOUT, "one more is late: %s", reshard_status_string(status));
+    char text[32];
+    snprintf(text, sizeof text, "missing: %d", (int)size - 3);
+    CHECK(status != RESHARD_ERROR_TIMEOUT || strstr(reshard_last_error(), text) != NULL || rank == size - 3, "%s",
+          text);
+    if (rank < size - 3) {
+      int64_t lost[] = {size - 3, size - 2};
+      CHECK(reshard_comm_shrink(sub, 2, lost, &next) == RESHARD_SUCCESS, "without that one too");
+      use_rest(next, size - 3);
+    }
+  }
+  reshard_comm_destroy(next);
+  reshard_comm_destroy(sub);
+  reshard_comm_destroy(comm);
+  MPI_Barrier(MPI_COMM_WORLD);
+
+  comm = open_comm(1000);
+  sub = NULL;
+  few[0] = rank % 2 == 0 ? 1 : 0;
+  few[1] = size - 1;
+  MPI_Barrier(MPI_COMM_WORLD); /* all have made it: one that shrinks ends it */
+  if (rank > 1 && rank < size - 1) {
+    reshard_status status = reshard_comm_shrink(comm, 2, few, &sub);
+    CHECK(status == RESHARD_ERROR_MISMATCH && sub == NULL, "lists that differ: %s", reshard_status_string(status));
+    CHECK(strstr(reshard_last_error(), "lost ranks 1,5 on rank 2, 0,5 on rank 3") != NULL, "names them");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  reshard_comm_destroy(comm);
+}
+
+/* Years do not overflow to nothing. */
+static void deadline_of_years(void) {
+  int64_t years[] = {9300000000000, INT64_MAX};
+  for (int i = 0; i < 2; i++) {
+    reshard_comm comm = open_comm(years[i]);
+    if (rank == 0)
+      sleep_ms(20);
+    CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "%lld ms", (long long)years[i]);
+    CHECK(try_transfer(comm, "chunk(1)", RESHARD_PATH_AUTO, true) == RESHARD_SUCCESS, "rows to columns");
+    reshard_comm_destroy(comm);
+  }
 }
 
 /* A rank makes the transfer with the others, and does not execute it. */
 static void deadline_of_messages(void) {
-  reshard_comm comm = open_comm(2000);
-  int late = 0, most = 0;
+  reshard_comm comm = open_comm(1000);
   char all[32]; /* to every rank comes something of rank 0's */
   snprintf(all, sizeof all, "mesh(%d;R)", (int)size);
   reshard_status status = try_transfer(comm, all, RESHARD_PATH_AUTO, rank != 0);
   if (rank != 0) {
-    late = status == RESHARD_ERROR_TIMEOUT;
-    CHECK(late || status == RESHARD_ERROR_PEER, "rank 0 does not execute: %s", reshard_status_string(status));
-    CHECK(!late || strstr(reshard_last_error(), "messages of a round: not done within 2000 ms; missing: 0") != NULL,
-          "names who is missing: %s", reshard_last_error());
+    CHECK(status == RESHARD_ERROR_TIMEOUT, "rank 0 does not execute: %s", reshard_status_string(status));
+    CHECK(strstr(reshard_last_error(), "messages of a round: not done within 1000 ms; missing: 0") != NULL,
+          "names who is missing");
   } else {
     CHECK(status == RESHARD_SUCCESS, "made: %s", reshard_status_string(status));
   }
-  MPI_Allreduce(&late, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  CHECK(most == 1, "a rank's deadline passed");
+  check_same_text(1);
+  MPI_Barrier(MPI_COMM_WORLD);
   reshard_comm_destroy(comm);
 }
 
+/* Rank 0 aborts what others were split from: one waits in a part that rank 0 is in, one in a part that it is not. */
 static void aborts(void) {
-  reshard_comm comm = open_comm(60000), sub = NULL;
-  CHECK(reshard_comm_split(comm, 0, 0, &sub) == RESHARD_SUCCESS, "a copy");
+  reshard_comm comm = open_comm(60000), copy = NULL, pair = NULL;
+  CHECK(reshard_comm_split(comm, 0, 0, &copy) == RESHARD_SUCCESS, "a copy");
+  CHECK(reshard_comm_split(comm, rank == 0, 0, &pair) == RESHARD_SUCCESS, "all but rank 0");
   if (rank == 0) {
-    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    sleep_ms(100);
     CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
-    CHECK(reshard_comm_barrier(sub) == RESHARD_ERROR_PEER, "what was split from it");
+    CHECK(reshard_comm_barrier(copy) == RESHARD_ERROR_PEER, "what was split from it");
+    CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "what was split from it, of one rank");
   } else {
-    CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "waiting for who aborted");
+    CHECK(reshard_comm_barrier(rank == 1 ? copy : comm) == RESHARD_ERROR_PEER, "waiting for who aborted");
+    CHECK(strstr(reshard_last_error(), "rank 0 aborted the communicator") != NULL, "names who aborted");
+    if (rank != 1)
+      CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "where it is not");
   }
   CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the abort");
   MPI_Barrier(MPI_COMM_WORLD);
-  reshard_comm_destroy(sub);
+  reshard_comm_destroy(pair);
+  reshard_comm_destroy(copy);
   reshard_comm_destroy(comm);
 }
 
@@ -293,8 +348,7 @@ static void contracts(int64_t n, const char *directory) {
   reshard_comm_destroy(s.comm);
 }
 
-/* --- Above what MPI counts
- * ---------------------------------------------------------------------------------------------- */
+/* --- Above what MPI counts -------------------------------------------------------------------------------------- */
 
 static void one_large_message(void) { /* above INT_MAX bytes: 2 ranks, 9 GB of memory */
   int64_t rows = 2, columns = (int64_t)INT32_MAX / 8 * 9 + 12345, shape[] = {rows, columns};
@@ -340,14 +394,16 @@ int main(int argc, char **argv) {
   else if (strcmp(what, "contracts") == 0)
     contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "mpi_contracts");
   else if (strcmp(what, "deadline") == 0)
-    deadline(), deadline_of_late(), deadline_of_messages();
+    deadline(), deadline_of_creation(), deadline_of_years(), deadline_of_messages();
+  else if (strcmp(what, "shrinks") == 0)
+    shrinks();
   else if (strcmp(what, "aborts") == 0)
     aborts();
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false,
-          "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | aborts | large");
+    CHECK(false, "usage: mpi_ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | shrinks | "
+                 "aborts | large");
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     printf("%s, %d ranks: %d checks failed\n", what, size, all);

@@ -50,6 +50,7 @@ reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
   reshard_status status;
   RS_TRY_GOTO(status, rs_alloc_zero(&team->slots, n, sizeof *team->slots), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->runs, n, sizeof *team->runs), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero(&team->gone, n, sizeof *team->gone), fail);
   RS_TRY_GOTO(status, rs_alloc(&team->records, n, RS_COMM_RECORD), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->lanes, n, sizeof *team->lanes), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->lane_ranks, n, sizeof *team->lane_ranks), fail);
@@ -127,6 +128,7 @@ reshard_status reshard_comm_create_local(int64_t n, const reshard_local_options 
   for (int64_t r = 0; r < n; r++) {
     rs_device *device = team->nhandles > 0 ? team->handles[r % team->nhandles]->device : team->device;
     RS_TRY_GOTO(status, rs_team_add_rank(team, r, device, &made[r]), done);
+    RS_TRY_GOTO(status, rs_board_join(made[r], r > 0 ? made[0] : NULL), done);
   }
   RS_TRY_GOTO(status, rs_team_connect(team, &direct), done);
   for (int64_t r = 0; r < n; r++) {

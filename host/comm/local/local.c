@@ -13,14 +13,13 @@
 #include <time.h>
 
 /* Runs the meeting for all ranks; the mutex is held, and left while running. */
-static void run_meeting(rs_team *team) {
-  bool same = true;
-  for (int64_t i = 1; i < team->n; i++)
-    same &= team->runs[i] == team->runs[0];
+static void run_meeting(reshard_comm comm, rs_team *team) {
+  int64_t other = 1;
+  while (other < team->n && team->runs[other] == team->runs[0])
+    other++;
   team->running = true;
   pthread_mutex_unlock(&team->mutex);
-  reshard_status result = same ? team->runs[0](team->n, team->slots)
-                               : rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+  reshard_status result = other == team->n ? team->runs[0](team->n, team->slots) : rs_comm_error_calls(comm, other);
   pthread_mutex_lock(&team->mutex);
   team->running = false;
   team->result = result;
@@ -33,7 +32,8 @@ static void run_meeting(rs_team *team) {
   pthread_cond_broadcast(&team->changed);
 }
 
-static struct timespec deadline_in(int64_t ms) {
+struct timespec rs_team_deadline(const rs_team *team) {
+  int64_t ms = team->timeout_ms;
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   t.tv_sec += (time_t)(ms / 1000);
@@ -45,45 +45,35 @@ static struct timespec deadline_in(int64_t ms) {
   return t;
 }
 
-/* Error of a rank whose team has ended; names the missing ranks where one gave up waiting. The mutex is held. */
+/* Error of a rank whose team has ended. The mutex is held. */
 static reshard_status error_ended_by(const rs_team *team) {
-  return team->missing[0] == '\0'
-             ? rs_comm_error_ended()
-             : rs_error(RESHARD_ERROR_PEER, "a rank gave up waiting after %lld ms; missing were: %s",
-                        (long long)team->timeout_ms, team->missing);
+  return team->why[0] == '\0' ? rs_comm_error_ended() : rs_error(RESHARD_ERROR_PEER, "%s", team->why);
 }
 
-/* Notes the ranks that have not come to the meeting; the mutex is held. */
-static void find_missing(rs_team *team) {
+/* Ends a team for the first reason that there is, and wakes those who wait. The mutex is held. */
+static void end_meetings(rs_team *team, const char *why) {
+  if (!team->ended)
+    snprintf(team->why, sizeof team->why, "%s", why);
+  team->ended = true;
+  pthread_cond_broadcast(&team->changed);
+}
+
+void rs_team_end(rs_team *team, const char *why) {
+  end_meetings(team, why);
+  for (rs_team *child = team->children; child != NULL; child = child->next) {
+    pthread_mutex_lock(&child->mutex);
+    rs_team_end(child, "");
+    pthread_mutex_unlock(&child->mutex);
+  }
+}
+
+/* Prints the ranks that are in the meeting, or those that are not; the mutex is held. */
+static void print_ranks(const rs_team *team, bool arrived, char *text, size_t size) {
   int64_t at = 0, few[64]; /* a text has no room for more */
   for (int64_t r = 0; r < team->n && at < 64; r++)
-    if (team->runs[r] == NULL)
+    if ((team->runs[r] != NULL) == arrived)
       few[at++] = r;
-  rs_ranges_text(team->missing, sizeof team->missing, at, few);
-}
-
-/* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
-static reshard_status wait_for_meeting(rs_team *team) {
-  uint64_t generation = team->generation;
-  struct timespec deadline = deadline_in(team->timeout_ms);
-  bool late = false;
-  while (team->generation == generation) {
-    if (team->ended && !team->running)
-      return error_ended_by(team);
-    if (late && !team->running) {
-      int64_t arrived = team->arrived;
-      find_missing(team);
-      team->ended = true;
-      pthread_cond_broadcast(&team->changed);
-      return rs_error(RESHARD_ERROR_TIMEOUT, "%lld of %lld ranks came within %lld ms; missing: %s", (long long)arrived,
-                      (long long)team->n, (long long)team->timeout_ms, team->missing);
-    }
-    if (team->timeout_ms == 0 || late)
-      pthread_cond_wait(&team->changed, &team->mutex);
-    else
-      late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
-  }
-  return RESHARD_SUCCESS;
+  rs_ranges_text(text, size, at, few);
 }
 
 /* A call that does not return together with the others' may end before those who read this rank's memory have read. */
@@ -92,33 +82,113 @@ static void wait_for_readers(rs_team *team) {
     pthread_cond_wait(&team->changed, &team->mutex);
 }
 
+/* A thread ends in the wait of its rank, holding the mutex. What runs or reads uses this rank's memory, of which its
+ * stack is part. */
+static void leave_cancelled(void *user) {
+  reshard_comm comm = user;
+  rs_team *team = rs_team_of(comm);
+  char call[RS_CALL_TEXT], why[sizeof team->why];
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+  while (team->running)
+    pthread_cond_wait(&team->changed, &team->mutex);
+  snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
+           rs_call_text(comm, call));
+  team->gone[comm->rank] = RS_DEAD;
+  rs_team_end(team, why);
+  wait_for_readers(team);
+  pthread_mutex_unlock(&team->mutex);
+}
+
+/* A rank's wait. */
+typedef struct rank_wait {
+  reshard_comm comm;
+  int cancel_state; /* of the caller: a thread that may not be cancelled is not */
+  bool limited, late;
+  struct timespec deadline;
+} rank_wait;
+
+/* The one place where the thread can be cancelled. The mutex is held. */
+static void sleep_cancellable(rank_wait *w, bool sleeps) {
+  rs_team *team = rs_team_of(w->comm);
+  pthread_cleanup_push(leave_cancelled, w->comm);
+  pthread_setcancelstate(w->cancel_state, NULL);
+  if (!sleeps)
+    pthread_testcancel();
+  else if (!w->limited || w->late)
+    pthread_cond_wait(&team->changed, &team->mutex);
+  else
+    w->late = pthread_cond_timedwait(&team->changed, &team->mutex, &w->deadline) == ETIMEDOUT;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+  pthread_cleanup_pop(0);
+}
+
+/* Gives up for all ranks that wait, who hear the same. The mutex is held. */
+static reshard_status give_up(reshard_comm comm) {
+  rs_team *team = rs_team_of(comm);
+  char call[RS_CALL_TEXT], missing[160], why[sizeof team->why];
+  print_ranks(team, false, missing, sizeof missing);
+  for (int64_t r = 0; r < team->n; r++)
+    team->gone[r] = team->runs[r] == NULL ? RS_LATE : team->gone[r];
+  team->late = true;
+  snprintf(why, sizeof why, "%s: %lld of %lld ranks came within %lld ms; missing: %s", rs_call_text(comm, call),
+           (long long)team->arrived, (long long)team->n, (long long)team->timeout_ms, missing);
+  end_meetings(team, why);
+  return rs_error(RESHARD_ERROR_TIMEOUT, "%s", why);
+}
+
+/* Sleeps until the meeting was held. Once it runs it is waited for: it touches this rank's memory. */
+static reshard_status wait_for_meeting(rank_wait *w) {
+  rs_team *team = rs_team_of(w->comm);
+  uint64_t generation = team->generation;
+  w->limited = team->timeout_ms > 0;
+  w->deadline = rs_team_deadline(team);
+  while (team->generation == generation) {
+    if (team->ended && !team->running)
+      return team->late ? rs_error(RESHARD_ERROR_TIMEOUT, "%s", team->why) : error_ended_by(team);
+    if (w->late && !team->running)
+      return give_up(w->comm);
+    sleep_cancellable(w, true);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Leaves the rank's argument in its slot; the last one runs the meeting, the others wait for it. The mutex is held. */
+static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) {
+  rs_team *team = rs_team_of(w->comm);
+  int64_t rank = w->comm->rank;
+  if (team->ended)
+    return error_ended_by(team);
+  if (team->runs[rank] != NULL) /* its slot is taken: the one who waits there must not be lost */
+    return rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
+                    (long long)rank);
+  team->slots[rank] = mine;
+  team->runs[rank] = run;
+  if (++team->arrived == team->n)
+    run_meeting(w->comm, team);
+  else
+    RS_TRY(wait_for_meeting(w));
+  if (team->result != RESHARD_SUCCESS)
+    rs_error_set(team->text);
+  return team->result;
+}
+
+/* A thread is cancelled before it comes to a meeting or while it waits there, never while bytes move. */
 static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
   rs_team *team = rs_team_of(comm);
-  if (team->n == 1 && !team->ended)
-    return run(1, &mine); /* no other rank to meet */
-  pthread_mutex_lock(&team->mutex);
-  reshard_status status = RESHARD_SUCCESS;
-  if (team->ended) {
-    status = error_ended_by(team);
-  } else if (team->runs[comm->rank] != NULL) { /* its slot is taken: the one who waits there must not be lost */
-    status = rs_error(RESHARD_ERROR_BUSY, "rank %lld is in another collective call of this communicator already",
-                      (long long)comm->rank);
+  rank_wait w = {.comm = comm};
+  reshard_status status;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &w.cancel_state);
+  if (team->n == 1 && !team->ended) {
+    status = run(1, &mine); /* no other rank to meet */
   } else {
-    team->slots[comm->rank] = mine;
-    team->runs[comm->rank] = run;
-    if (++team->arrived == team->n)
-      run_meeting(team);
-    else
-      status = wait_for_meeting(team);
-    if (status == RESHARD_SUCCESS) {
-      status = team->result;
-      if (status != RESHARD_SUCCESS)
-        rs_error_set(team->text);
-    }
+    pthread_mutex_lock(&team->mutex);
+    sleep_cancellable(&w, false);
+    status = come_to_meeting(&w, run, mine);
+    if (team->ended)
+      wait_for_readers(team);
+    pthread_mutex_unlock(&team->mutex);
   }
-  if (team->ended)
-    wait_for_readers(team);
-  pthread_mutex_unlock(&team->mutex);
+  pthread_setcancelstate(w.cancel_state, NULL);
   return status;
 }
 
@@ -126,7 +196,10 @@ static reshard_status local_enter(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
-  team->readers += status == RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS) { /* a reader that was cancelled would be waited for in vain */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &((rs_local_comm *)comm)->cancel_state);
+    team->readers++;
+  }
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -137,9 +210,11 @@ static void local_leave(reshard_comm comm) {
   if (--team->readers == 0)
     pthread_cond_broadcast(&team->changed);
   pthread_mutex_unlock(&team->mutex);
+  pthread_setcancelstate(((rs_local_comm *)comm)->cancel_state, NULL);
 }
 
 typedef struct allgather_call {
+  reshard_comm comm;
   const void *mine;
   size_t bytes;
   char *all; /* the team's */
@@ -149,44 +224,54 @@ static reshard_status gather_records(int64_t n, void **all) {
   allgather_call *const *g = (allgather_call *const *)all;
   for (int64_t r = 1; r < n; r++)
     if (g[r]->bytes != g[0]->bytes) /* a barrier here, an agreement there */
-      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+      return rs_comm_error_calls(g[0]->comm, r);
   for (int64_t r = 0; r < n; r++)
     memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
   return RESHARD_SUCCESS;
 }
 
 static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  allgather_call g = {mine, bytes, rs_team_of(comm)->records};
+  allgather_call g = {comm, mine, bytes, rs_team_of(comm)->records};
   *all = g.all;
   return local_together(comm, gather_records, &g);
 }
 
 static reshard_status local_alive(reshard_comm comm) {
-  return rs_team_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
-}
-
-/* Under the lock of the team that it was split from, if any, so that it is not freed meanwhile. */
-static void end_team(rs_team *team) {
+  rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
-  team->ended = true;
-  pthread_cond_broadcast(&team->changed);
-  for (rs_team *child = team->children; child != NULL; child = child->next)
-    end_team(child);
+  reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
+  return status;
 }
 
 static reshard_status local_abort(reshard_comm comm) {
-  end_team(rs_team_of(comm));
+  rs_team *team = rs_team_of(comm);
+  pthread_mutex_lock(&team->mutex);
+  rs_team_end(team, "");
+  pthread_mutex_unlock(&team->mutex);
   return RESHARD_SUCCESS;
+}
+
+/* Ranks that gave up waiting, and those that have left since, are there. */
+static int64_t local_missing(reshard_comm comm, int64_t *ranks) {
+  rs_team *team = rs_team_of(comm);
+  int64_t n = 0;
+  pthread_mutex_lock(&team->mutex);
+  for (int64_t r = 0; r < team->n; r++)
+    if (team->gone[r] != RS_THERE)
+      ranks[n++] = r;
+  pthread_mutex_unlock(&team->mutex);
+  return n;
 }
 
 static void leave_parent(rs_team *team) {
   rs_team *parent = team->parent;
   pthread_mutex_lock(&parent->mutex);
   rs_team **link = &parent->children;
-  while (*link != team)
+  while (*link != NULL && *link != team)
     link = &(*link)->next;
-  *link = team->next;
+  if (*link != NULL) /* else it was apart */
+    *link = team->next;
   pthread_mutex_unlock(&parent->mutex);
   rs_team_release(parent);
 }
@@ -203,6 +288,7 @@ static void free_team(rs_team *team) {
   free(team->global_ranks);
   free(team->slots);
   free(team->runs);
+  free(team->gone);
   free(team->records);
   free(team->links);
   free(team->spans);
@@ -221,10 +307,29 @@ void rs_team_release(rs_team *team) {
     free_team(team);
 }
 
+/* A rank that is gone comes to no meeting: the others hear of it, those that wait for it at once. */
+static void end_without(rs_team *team, int64_t rank) {
+  char why[sizeof team->why], waiting[160];
+  pthread_mutex_lock(&team->mutex);
+  if (!team->ended) {
+    print_ranks(team, true, waiting, sizeof waiting);
+    snprintf(why, sizeof why, "rank %lld has destroyed its handle%s%s", (long long)rank,
+             team->arrived > 0 ? " while others waited for it: " : "", waiting);
+    end_meetings(team, why);
+  }
+  team->gone[rank] = RS_DEAD;
+  pthread_cond_broadcast(&team->changed); /* others may shrink without it */
+  pthread_mutex_unlock(&team->mutex);
+}
+
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  end_without(team, comm->rank);
   free(comm);
   rs_team_release(team);
+  pthread_setcancelstate(state, NULL);
 }
 
 const rs_comm_ops rs_local_ops = {
@@ -237,6 +342,8 @@ const rs_comm_ops rs_local_ops = {
     .exchange = rs_local_exchange,
     .reserve = rs_local_reserve,
     .split = rs_local_split,
+    .shrink = rs_local_shrink,
+    .missing = local_missing,
     .alive = local_alive,
     .abort = local_abort,
     .destroy = local_destroy,

@@ -5,8 +5,12 @@
 #include "comm/comm.h"
 
 #include <pthread.h>
+#include <time.h>
 
 typedef reshard_status (*rs_meeting)(int64_t n, void **all);
+
+/* A rank had not come when a deadline passed; was cancelled, or has destroyed its handle. */
+enum { RS_THERE, RS_LATE, RS_DEAD };
 
 /* State that the ranks of one communicator share. */
 typedef struct rs_team {
@@ -19,7 +23,15 @@ typedef struct rs_team {
   int64_t readers;     /* ranks between enter and leave */
   bool running;
   atomic_bool ended;
-  char missing[160]; /* under the mutex: which ranks the one that gave up waited for; "": none gave up */
+  char why[384]; /* under the mutex: error of those who come after the end; "": it was aborted */
+  bool late;     /* under the mutex, as the next: it ended by a deadline */
+  char *gone;    /* [n]: RS_THERE, RS_LATE, RS_DEAD */
+  struct {
+    int64_t came;
+    uint64_t held;         /* shrinks that have ended */
+    reshard_status result; /* of the last one */
+    char text[512];
+  } shrink; /* under the mutex; uses slots and runs after the end */
   int64_t timeout_ms;
   void **slots;
   rs_meeting *runs;
@@ -45,6 +57,7 @@ typedef struct rs_team {
 typedef struct rs_local_comm {
   struct reshard_comm_s base;
   rs_team *team;
+  int cancel_state; /* of the rank's thread, between enter and leave */
 } rs_local_comm;
 
 static inline rs_team *rs_team_of(reshard_comm comm) { return ((rs_local_comm *)comm)->team; }
@@ -61,10 +74,16 @@ reshard_status rs_team_connect(rs_team *team, bool *direct);
 /* One user less; the last one frees. */
 void rs_team_release(rs_team *team);
 
+/* Ends a team and those split from it. The mutex is held; a parent's, where it is held, keeps it from being freed. */
+void rs_team_end(rs_team *team, const char *why);
+struct timespec rs_team_deadline(const rs_team *team);
+
 /* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
 reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 
+/* split.c */
 reshard_status rs_local_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+reshard_status rs_local_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 
 #endif

@@ -1,10 +1,105 @@
-/* Making, splitting and releasing MPI communicators. */
+/* Making and releasing MPI communicators. */
 #include "comm/mpi/mpi.h"
 
-#include "comm/split_group.h"
 #include "device/environment.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+/* --- The duplicate ----------------------------------------------------------------------------------------------- */
+
+static void release_link(rs_mpi_link *link) {
+  int finalized = 0;
+  if (atomic_fetch_sub(&link->users, 1) > 1)
+    return;
+  MPI_Finalized(&finalized);
+  if (!finalized && link->block != MPI_DATATYPE_NULL)
+    MPI_Type_free(&link->block);
+  if (!finalized && !link->stays && link->mpi != MPI_COMM_NULL)
+    MPI_Comm_free(&link->mpi);
+  free(link);
+}
+
+static reshard_status create_link(rs_mpi_link **out) {
+  rs_mpi_link *link = NULL;
+  RS_TRY(rs_alloc_zero(&link, 1, sizeof *link));
+  link->mpi = MPI_COMM_NULL;
+  link->block = MPI_DATATYPE_NULL;
+  atomic_init(&link->users, 1);
+  atomic_init(&link->next, 1);
+  *out = link;
+  return RESHARD_SUCCESS;
+}
+
+/* Waits for the others at most until the deadline; what is begun then stays, for MPI writes to it. */
+static reshard_status duplicate(rs_mpi_link *link, MPI_Comm mpi, int64_t size, int64_t timeout_ms) {
+  int64_t since = rs_now_ns();
+  int done = 0, found = 0, *most = NULL, code = MPI_Comm_idup(mpi, &link->mpi, &link->made);
+  while (code == MPI_SUCCESS && !done) {
+    code = MPI_Test(&link->made, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || done)
+      break;
+    if (rs_late(since, timeout_ms)) {
+      atomic_fetch_add(&link->users, 1);
+      return rs_error(RESHARD_ERROR_TIMEOUT,
+                      "reshard_comm_from_mpi: MPI_Comm_idup of %lld ranks: not done within %lld ms", (long long)size,
+                      (long long)timeout_ms);
+    }
+    rs_mpi_sleep(since);
+  }
+  if (code != MPI_SUCCESS) {
+    link->mpi = MPI_COMM_NULL;
+    return rs_mpi_error(code, "MPI_Comm_idup");
+  }
+  MPI_Comm_set_errhandler(link->mpi, MPI_ERRORS_RETURN);
+  code = MPI_Comm_get_attr(link->mpi, MPI_TAG_UB, &most, &found);
+  link->numbers = (code == MPI_SUCCESS && found ? *most : 32767) / RS_MPI_TAGS;
+  return RESHARD_SUCCESS;
+}
+
+/* --- Communicators ----------------------------------------------------------------------------------------------- */
+
+static void free_comm(rs_mpi *c) {
+  rs_board_leave(&c->base);
+  for (rs_mpi_memory *m = c->memories, *next; m != NULL; m = next) {
+    next = m->next;
+    c->base.device->memory->free(c->base.device, m->at);
+    free(m);
+  }
+  reshard_device_release(c->handle);
+  release_link(c->link);
+  free(c->why);
+  free(c->notes[0]);
+  free(c->notes[1]);
+  free(c->received);
+  free(c->out);
+  free(c->missing);
+  free(c->callers);
+  free(c->records);
+  free(c->talks);
+  free(c->requests);
+  free(c->done);
+  free(c->global_ranks);
+  free(c);
+}
+
+static void keep_comm(rs_mpi *c) {
+  c->next = c->link->kept;
+  while (!atomic_compare_exchange_weak(&c->link->kept, &c->next, c))
+    ;
+}
+
+void rs_mpi_sweep(rs_mpi_link *link) {
+  if (link->kept == NULL)
+    return;
+  for (rs_mpi *c = atomic_exchange(&link->kept, NULL), *next; c != NULL; c = next) {
+    next = c->next;
+    if (rs_mpi_quiet(c))
+      free_comm(c);
+    else
+      keep_comm(c);
+  }
+}
 
 void rs_mpi_release(rs_mpi *c) {
   if (atomic_fetch_sub(&c->users, 1) > 1)
@@ -16,125 +111,143 @@ void rs_mpi_release(rs_mpi *c) {
     *link = c->next;
     rs_mpi_release(c->parent);
   }
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (!finalized && c->block != MPI_DATATYPE_NULL)
-    MPI_Type_free(&c->block);
-  /* After an abort a rank may never come to free it, and an all-gather may still write to the records: both stay, and
-   * so do the questions who has come. */
-  if (!c->ended && !finalized && c->mpi != MPI_COMM_NULL) {
-    rs_mpi_roll_free(&c->roll);
-    MPI_Comm_free(&c->mpi);
-  }
-  if (!c->ended) {
-    free(c->roll.peers);
-    free(c->records);
-  }
-  reshard_device_release(c->handle);
-  free(c->requests);
-  free(c->done);
-  free(c->global_ranks);
-  free(c);
+  rs_mpi_sweep(c->link);
+  if (rs_mpi_quiet(c))
+    free_comm(c);
+  else
+    keep_comm(c);
 }
 
-/* Around an MPI communicator that is ours; after an error it stays, for its ranks cannot all free it. */
-static reshard_status create_comm(MPI_Comm mpi, reshard_device device, int64_t timeout_ms, rs_mpi **out) {
-  int size = 0, rank = 0;
+static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
+  size_t note = rs_mpi_note_bytes(size);
+  RS_TRY(rs_alloc_zero(&c->why, 1, note));
+  RS_TRY(rs_alloc_zero(&c->notes[0], 1, note));
+  RS_TRY(rs_alloc_zero(&c->notes[1], 1, note));
+  RS_TRY(rs_alloc_zero(&c->received, 1, note));
+  RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
+  RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
+  RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
+  RS_TRY(rs_alloc_zero(&c->records, size + 1, sizeof *c->records));
+  RS_TRY(rs_alloc(&c->done, 4 * size, sizeof *c->done));
+  RS_TRY(rs_alloc(&c->talks, RS_MPI_TALKS * size, sizeof *c->talks));
+  for (int64_t i = 0; i < RS_MPI_TALKS * size; i++)
+    c->talks[i] = MPI_REQUEST_NULL;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out) {
   rs_mpi *c = NULL;
-  MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
-  MPI_Comm_size(mpi, &size);
-  MPI_Comm_rank(mpi, &rank);
-  reshard_status status = rs_alloc_zero(&c, 1, sizeof *c);
-  if (status != RESHARD_SUCCESS)
-    return status;
-  c->mpi = mpi;
-  c->block = MPI_DATATYPE_NULL;
-  c->timeout_ms = timeout_ms;
+  RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
+  atomic_fetch_add(&link->users, 1);
+  c->link = link;
+  c->base = (struct reshard_comm_s){.ops = &rs_mpi_ops, .rank = rank, .size = size};
   atomic_init(&c->users, 1);
-  if (device != NULL)
-    c->handle = reshard_device_retain(device);
-  else
-    RS_TRY_GOTO(status, reshard_device_create("cpu", NULL, &c->handle), fail);
-  c->base = (struct reshard_comm_s){.ops = &rs_mpi_ops, .device = c->handle->device, .rank = rank, .size = size};
+  atomic_flag_clear(&c->hearing);
+  reshard_status status = alloc_comm(c, size);
+  if (status != RESHARD_SUCCESS) {
+    free_comm(c);
+    return status;
+  }
   c->base.locals = 1;
   c->base.group = c;
   c->base.lanes = 1;
   c->base.lane_devices = &c->base.device;
-  RS_TRY_GOTO(status, rs_alloc(&c->records, size + 1, sizeof(rs_mpi_record)), fail);
-  RS_TRY_GOTO(status, rs_mpi_roll_init(&c->roll, mpi), fail);
-  int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, &c->block);
-  if (code == MPI_SUCCESS)
-    code = MPI_Type_commit(&c->block);
-  if (code != MPI_SUCCESS)
-    RS_TRY_GOTO(status, rs_mpi_error(code, "MPI_Type_contiguous"), fail);
+  c->base.global_ranks = c->global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
-fail:
-  free(c->roll.peers);
-  free(c->records);
-  c->records = NULL;
-  c->ended = true;
-  rs_mpi_release(c);
-  return status;
 }
 
-reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
-  rs_split_group group;
-  MPI_Comm mpi = MPI_COMM_NULL;
-  RS_TRY(rs_split_group_find(comm, mine, &group));
-  int code = MPI_Comm_split(c->mpi, group.n > 0 ? group.color : MPI_UNDEFINED, group.key, &mpi);
-  reshard_status status = code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Comm_split");
-  if (status == RESHARD_SUCCESS && mpi != MPI_COMM_NULL)
-    status = create_comm(mpi, c->handle, c->timeout_ms, &made);
-  status = rs_split_agree(comm, status);
-  if (status == RESHARD_SUCCESS && made != NULL) {
-    made->base.global_ranks = made->global_ranks = group.global_ranks;
-    group.global_ranks = NULL;
-    made->parent = c;
-    made->next = c->children;
-    c->children = made;
-    atomic_fetch_add(&c->users, 1);
-  } else if (made != NULL) {
-    rs_mpi_release(made);
-  }
-  free(group.global_ranks);
-  if (status == RESHARD_SUCCESS)
-    *sub = made != NULL ? &made->base : NULL;
-  return status;
+/* --- Creation ---------------------------------------------------------------------------------------------------- */
+
+/* One rank's part of a creation, as all ranks show it to each other. */
+typedef struct creation {
+  int64_t status, timeout_ms;
+  char text[RS_COMM_RECORD - 2 * sizeof(int64_t)]; /* of the error */
+} creation;
+_Static_assert(sizeof(creation) == RS_COMM_RECORD, "a creation fits the communicator's buffer");
+
+/* Checks what all ranks ask for; the result is the same on every rank. */
+static reshard_status check_creations(int64_t n, const creation *all, bool *staged) {
+  int64_t bad = 0, good = 0;
+  while (bad < n && all[bad].status == RESHARD_SUCCESS)
+    *staged |= all[bad++].timeout_ms > 0;
+  if (bad == n)
+    return RESHARD_SUCCESS;
+  while (good < n && all[good].timeout_ms < 0)
+    good++;
+  if (all[bad].timeout_ms >= 0 || good == n)
+    return rs_error((reshard_status)all[bad].status, "rank %lld: %s", (long long)bad, all[bad].text);
+  return rs_error((reshard_status)all[bad].status, "%s on rank %lld, %lld ms on rank %lld", all[bad].text,
+                  (long long)bad, (long long)all[good].timeout_ms, (long long)good);
+}
+
+/* Reads this rank's options, and makes the device. */
+static reshard_status read_options(const reshard_comm *comm, reshard_device device, int64_t *timeout_ms,
+                                   reshard_device *kept) {
+  if (comm == NULL)
+    return rs_error_null("reshard_comm_from_mpi", "comm");
+  if (*timeout_ms < 0)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: timeout_ms %lld ms", (long long)*timeout_ms);
+  if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "reshard_comm_from_mpi: the device is %s:%d, MPI moves memory of the CPU", device->device->name,
+                    device->device->index);
+  if (*timeout_ms == 0)
+    RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", timeout_ms));
+  if (device == NULL)
+    return reshard_device_create("cpu", NULL, kept);
+  *kept = reshard_device_retain(device);
+  return RESHARD_SUCCESS;
+}
+
+/* Finds out if all ranks succeed, over the duplicate. */
+static reshard_status agree_creation(rs_mpi *c, reshard_status status, int64_t timeout_ms) {
+  const void *all;
+  creation mine = {.status = status, .timeout_ms = timeout_ms};
+  RS_CALL_AS(&c->base, "reshard_comm_from_mpi", 0);
+  if (status != RESHARD_SUCCESS)
+    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+  RS_TRY(rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
+  return check_creations(c->base.size, all, &c->base.staged);
+}
+
+static reshard_status create_block(MPI_Datatype *block) {
+  int code = MPI_Type_contiguous(RS_MPI_BLOCK, MPI_BYTE, block);
+  if (code == MPI_SUCCESS)
+    code = MPI_Type_commit(block);
+  return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(code, "MPI_Type_contiguous");
 }
 
 reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                      reshard_comm *comm) {
-  int initialized = 0, finalized = 0;
-  if (mpi_comm == NULL || comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: %s is NULL", mpi_comm == NULL ? "mpi_comm" : "comm");
+  int initialized = 0, finalized = 0, size = 0, rank = 0;
+  rs_mpi_link *link = NULL;
+  rs_mpi *made = NULL;
+  if (mpi_comm == NULL)
+    return rs_error_null("reshard_comm_from_mpi", "mpi_comm");
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (!initialized || finalized)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: MPI is %s",
                     finalized ? "finalised" : "not initialised");
-  MPI_Comm mpi = MPI_COMM_NULL;
-  int code = MPI_Comm_dup(*(const MPI_Comm *)mpi_comm, &mpi); /* first: the others are in it */
-  if (code != MPI_SUCCESS)
-    return rs_mpi_error(code, "MPI_Comm_dup");
-  rs_mpi *made = NULL;
-  reshard_status status = RESHARD_SUCCESS;
-  if (timeout_ms < 0)
-    status = rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_mpi: timeout of %lld ms", (long long)timeout_ms);
-  else if (device != NULL && device->device->type != RESHARD_DEVICE_CPU)
-    status =
-        rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_from_mpi: the device is %s:%d, MPI moves memory of the CPU",
-                 device->device->name, device->device->index);
-  else if (timeout_ms == 0)
-    status = rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
-  if (status == RESHARD_SUCCESS)
-    status = create_comm(mpi, device, timeout_ms, &made);
-  int worst = (int)status, own = (int)status;
-  MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, *(const MPI_Comm *)mpi_comm);
-  if (status == RESHARD_SUCCESS && worst != 0)
-    status = rs_error(RESHARD_ERROR_PEER, "reshard_comm_from_mpi: %s on another rank",
-                      reshard_status_string((reshard_status)worst));
+  MPI_Comm mpi = *(const MPI_Comm *)mpi_comm;
+  MPI_Comm_size(mpi, &size);
+  MPI_Comm_rank(mpi, &rank);
+  RS_TRY(create_link(&link));
+  reshard_status status = rs_mpi_create(link, size, rank, NULL, &made);
+  if (status == RESHARD_SUCCESS) { /* what fails from here on is told to the others */
+    reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
+    if (own == RESHARD_SUCCESS)
+      own = rs_board_join(&made->base, NULL);
+    made->timeout_ms = rs_max(timeout_ms, 0);
+    made->base.device = made->handle != NULL ? made->handle->device : NULL;
+    status = duplicate(link, mpi, size, made->timeout_ms);
+    if (status == RESHARD_SUCCESS && own == RESHARD_SUCCESS)
+      own = create_block(&link->block);
+    if (status == RESHARD_SUCCESS)
+      status = agree_creation(made, own, timeout_ms);
+  }
+  release_link(link);
   if (status == RESHARD_SUCCESS)
     *comm = &made->base;
   else if (made != NULL)

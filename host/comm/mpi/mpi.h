@@ -1,46 +1,136 @@
-/* Inside of the MPI communicator: one rank of an MPI_Comm. */
+/* Inside of the MPI communicator: one rank of an MPI_Comm.
+ *
+ * MPI has no deadline, and its MPI_Abort ends the job. A request that is matched can not be taken back. So each wait is
+ * a loop of tests that looks at the clock, and at a tag on which a rank that has ended tells the others why. Memory of
+ * a request is the communicator's, and stays with it until the request is done, whatever the caller was told. */
 #ifndef RS_COMM_MPI_H
 #define RS_COMM_MPI_H
 
 #include "comm/comm.h"
-#include "comm/mpi/missing.h"
 
 #include <mpi.h>
 
 enum { RS_MPI_BLOCK = 1 << 20 };
+/* Tags of one communicator, after RS_MPI_TAGS times its number. */
+enum { RS_MPI_TAG_RECORD, RS_MPI_TAG_DATA, RS_MPI_TAG_REST, RS_MPI_TAG_NOTE, RS_MPI_TAG_SHRINK, RS_MPI_TAGS };
+enum { RS_MPI_TALKS = 5 }; /* requests per rank: a record received, one sent, two notes and a loss sent */
 
-typedef struct rs_mpi {
-  struct reshard_comm_s base;
-  MPI_Comm mpi;       /* ours */
+typedef struct rs_mpi rs_mpi;
+
+/* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
+ * that, which have tags of their own: MPI has no split that can be given up. */
+typedef struct rs_mpi_link {
+  MPI_Comm mpi;
+  MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
   MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
-  reshard_device handle;
-  int64_t timeout_ms;
-  atomic_bool ended;
-  atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
-  bool abort_sent;                         /* to the others */
-  struct rs_mpi *parent, *children, *next; /* the tree of splits: an abort goes down. Ranks are one thread each. */
+  int64_t numbers;    /* communicators that MPI has tags for */
   atomic_int users;
-  int64_t *global_ranks; /* of base */
-  char *records;         /* [size * RS_COMM_RECORD] */
-  rs_mpi_roll roll;
-  int64_t reserved;      /* messages each way of one exchange */
-  MPI_Request *requests; /* [4 * reserved]: two a message; receives first */
-  int *done;             /* [4 * reserved] indices of MPI_Testsome */
-} rs_mpi;
+  atomic_llong next;      /* number of the next communicator, as far as this rank knows */
+  _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
+  atomic_bool stays;      /* a communicator has ended: a rank may never come to free the duplicate */
+} rs_mpi_link;
+
+/* A rank tells the others that the communicator has ended, and why. */
+typedef struct rs_mpi_note {
+  int32_t status; /* what it tells its caller */
+  bool aborted;   /* with all that was split from it */
+  bool out;       /* the rank has no message under way into memory of its caller */
+  char text[RS_COMM_RECORD];
+  unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
+} rs_mpi_note;
 
 /* Every rank gives the same number of bytes, whatever the call, so that different calls see each other. */
 typedef struct rs_mpi_record {
   int64_t bytes;
+  rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_mpi_record;
 
+/* Memory that a request may still read or write. */
+typedef struct rs_mpi_memory {
+  struct rs_mpi_memory *next;
+  void *at; /* the device's */
+} rs_mpi_memory;
+
+struct rs_mpi {
+  struct reshard_comm_s base; /* its global ranks are those in the duplicate */
+  rs_mpi_link *link;
+  int64_t number;
+  reshard_device handle;
+  int64_t timeout_ms;
+  atomic_bool ended, ending;               /* ending: a thread has set, or sets, why */
+  atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
+  atomic_bool told[2];                     /* the others have the first, the second note */
+  atomic_flag hearing;                     /* a thread takes notes */
+  struct rs_mpi *parent, *children, *next; /* the tree of splits: an abort goes down. Ranks are one thread each. */
+  atomic_int users;
+  int64_t *global_ranks;   /* of base */
+  rs_mpi_record *records;  /* [size + 1], the last is this rank's own */
+  rs_mpi_note *why;        /* once ended */
+  rs_mpi_note *notes[2];   /* to the others: it ends; it is out */
+  rs_mpi_note *received;   /* from another */
+  bool *out;               /* [size]: the rank has told so */
+  bool *missing;           /* [size]: of a step that is late */
+  rs_stamp *callers;       /* [size], of the last all-gather */
+  char loss[160];          /* to the others of a shrink */
+  MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
+  int64_t reserved;        /* messages each way of one exchange */
+  MPI_Request *requests;   /* [4 * reserved]: two a message; receives first */
+  int nrequests;           /* of the last exchange */
+  int *done;               /* [4 * max(reserved, size)] indices of MPI_Testsome */
+  rs_mpi_memory *memories; /* for requests that are not done */
+};
+
 static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
+static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
+  return (int)(c->global_ranks != NULL ? c->global_ranks[rank] : rank);
+}
+static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number * RS_MPI_TAGS) + tag; }
+static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
 
 reshard_status rs_mpi_error(int code, const char *call);
+/* Every rank's `mine` comes to c->records, as messages of the tag. */
+reshard_status rs_mpi_gather(rs_mpi *c, int tag, const void *mine, size_t bytes);
 
-/* create.c: one user less of a communicator; the last one frees. */
+/* create.c. One more user of the link, also when it fails. global_ranks (NULL: the same numbers) is taken on success.
+ * The device and all that follows from options is for the caller to set. */
+reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
+/* One user less of a communicator; the last one frees. */
 void rs_mpi_release(rs_mpi *c);
+/* Frees the communicators that were destroyed with requests under way which are done by now. */
+void rs_mpi_sweep(rs_mpi_link *link);
+
+/* split.c */
 reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+reshard_status rs_mpi_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
+
+/* end.c. A call begins, if the communicator has not ended; and ends. */
+reshard_status rs_mpi_begin(rs_mpi *c);
+reshard_status rs_mpi_end(rs_mpi *c, reshard_status status);
+/* Lets others run between two tests, since when there is something to wait for. */
+void rs_mpi_sleep(int64_t since);
+/* The same, when the communicator goes on. An error when it has ended: its reason. */
+reshard_status rs_mpi_pause(rs_mpi *c, int64_t since);
+/* Takes what other ranks tell on the communicator's tag. */
+void rs_mpi_hear(rs_mpi *c);
+/* Tells the others why the communicator has ended. out: this rank has no message under way. */
+void rs_mpi_tell(rs_mpi *c, bool out);
+/* The communicator ends with this rank's last error. */
+reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
+/* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
+ * communicator ends. */
+reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
+reshard_status rs_mpi_abort(reshard_comm comm);
+/* The communicator ends, because a part of it is made. */
+void rs_mpi_shrunk(rs_mpi *c);
+int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
+
+/* messages.c */
+reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
+void rs_mpi_retire(reshard_comm comm, void *memory);
+/* True when no request of the communicator is under way. */
+bool rs_mpi_quiet(rs_mpi *c);
 
 extern const rs_comm_ops rs_mpi_ops;
 

@@ -46,9 +46,15 @@ static void free_buffers(rs_nccl *c) {
 /* NCCL's end waits for all ranks, up to the deadline. */
 static void end_nccl(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
+  c->closing = true;
+  ncclComm_t revoked = c->revoked ? c->nccl : NULL;
+  if (c->revoked)
+    c->nccl = NULL;
   bool there = !c->borrowed && c->nccl != NULL;
   ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
   pthread_mutex_unlock(&c->mutex);
+  if (revoked != NULL)
+    (void)ncclCommAbort(revoked);
   if (!there)
     return;
   if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {
@@ -94,6 +100,7 @@ static void release_comm(rs_nccl *c) {
   if (c->parent != NULL)
     leave_parent(c); /* waits for an abort from there */
   free_split(c);
+  rs_board_leave(&c->base);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->global_ranks);
@@ -152,8 +159,10 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
     c->base.group = c;
     c->base.lanes = 1;
     c->base.lane_devices = &c->base.device;
-    status = make_buffers(c);
+    status = rs_board_join(&c->base, NULL);
   }
+  if (status == RESHARD_SUCCESS)
+    status = make_buffers(c);
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
     if (c->handle == NULL)
@@ -214,7 +223,7 @@ static reshard_status create_nccl(const void *id, int64_t n, int64_t rank, int64
       state = result;
     if (state != ncclInProgress)
       break;
-    if (timeout_ms > 0 && rs_now_ns() - since > timeout_ms * 1000000) {
+    if (rs_late(since, timeout_ms)) {
       (void)ncclCommAbort(nccl);
       return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
                       (long long)n, (long long)timeout_ms);

@@ -7,8 +7,8 @@
  *
  * The host waits in three places, never in an exchange that has been planned: for a non-blocking communicator to take
  * up a call, for an all-gather of records, and when the communicator ends. All three look at the deadline and at the
- * communicator's own error. After the deadline the communicator is given up, and aborted unless it is borrowed, which
- * ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
+ * communicator's own error. After the deadline the communicator is given up, and revoked or aborted unless it is
+ * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died. */
 #include "comm/nccl/nccl.h"
 
 #include "device/cuda/cuda.h"
@@ -64,6 +64,7 @@ static reshard_status end_after_error(rs_nccl *c, reshard_status status) {
   c->lost = status;
   snprintf(c->why, sizeof c->why, "%s", reshard_last_error());
   rs_nccl_end(c);
+  rs_nccl_quiesce(c);
   return status;
 }
 
@@ -80,9 +81,13 @@ void rs_nccl_unlock(rs_nccl *c) { pthread_mutex_unlock(&c->mutex); }
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
   pthread_mutex_lock(&c->mutex);
-  ncclComm_t nccl = c->borrowed ? NULL : c->nccl;
-  if (!c->borrowed)
+  ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
+  if (nccl != NULL && !c->closing && rs_nccl_revoke(nccl)) {
+    c->revoked = true; /* rs_nccl_close aborts it */
+    nccl = NULL;
+  } else if (nccl != NULL) {
     c->nccl = NULL;
+  }
   for (rs_nccl *child = c->children; child != NULL; child = child->next)
     rs_nccl_end(child);
   pthread_mutex_unlock(&c->mutex);
@@ -97,16 +102,15 @@ void rs_nccl_pause(int64_t since) {
     nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
+/* NCCL does not tell which ranks have not come. */
 static reshard_status give_up(rs_nccl *c, const char *call) {
-  reshard_status status =
-      rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms", call, (long long)c->timeout_ms);
+  reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, "");
   rs_nccl_end(c);
+  rs_nccl_quiesce(c);
   return status;
 }
 
-static bool deadline_passed(const rs_nccl *c, int64_t since) {
-  return c->timeout_ms > 0 && rs_now_ns() - since > c->timeout_ms * 1000000;
-}
+static bool deadline_passed(const rs_nccl *c, int64_t since) { return rs_late(since, c->timeout_ms); }
 
 /* The communicator's own state. */
 static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
@@ -191,11 +195,12 @@ static reshard_status nccl_allgather(reshard_comm comm, const void *mine, size_t
   rs_nccl *c = rs_nccl_of(comm);
   RS_TRY(check_alive(c)); /* the stream may still read the record */
   *c->mine = (rs_nccl_record){.bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process};
+  rs_call_stamp(comm, &c->mine->caller);
   memcpy(c->mine->record, mine, bytes);
   RS_TRY(end_after_error(c, allgather_records(c)));
   for (int64_t r = 0; r < comm->size; r++)
-    if (c->all[r].bytes != (int32_t)bytes)
-      return rs_error(RESHARD_ERROR_MISMATCH, "the ranks make different collective calls at once");
+    if (c->all[r].bytes != c->all[0].bytes)
+      return rs_comm_error_calls(comm, r);
   RS_TRY(open_storage(c));
   for (int64_t r = 0; r < comm->size; r++)
     memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
@@ -335,6 +340,10 @@ static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int
   return run(1, &mine);
 }
 
+static void nccl_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
+  *stamp = rs_nccl_of(comm)->all[rank].caller;
+}
+
 static reshard_status nccl_enter(reshard_comm comm) { return check_alive(rs_nccl_of(comm)); }
 
 static void nccl_leave(reshard_comm comm) { (void)comm; }
@@ -364,6 +373,8 @@ const rs_comm_ops rs_nccl_ops = {
     .fit = nccl_fit,
     .connect = nccl_connect,
     .split = rs_nccl_split,
+    .caller = nccl_caller,
+    .shrink = rs_nccl_shrink,
     .alive = nccl_enter,
     .abort = nccl_abort,
     .destroy = nccl_destroy,

@@ -16,6 +16,7 @@ typedef struct rs_nccl_record {
   int32_t bytes;    /* of the record that are used */
   int32_t device;   /* GPU of the rank ... */
   uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
+  rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_nccl_record;
 
@@ -25,6 +26,8 @@ typedef struct rs_nccl {
   ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
   bool borrowed;         /* nccl is the caller's: never ended here */
   atomic_bool ended;
+  bool revoked;          /* ended, and there for a shrink: under the mutex */
+  bool closing;          /* it ends for good: nothing is made of it any more */
   reshard_status lost;   /* SUCCESS, or why this rank has ended it: it could not make a call that the others make */
   char why[512];         /* in words */
   int64_t timeout_ms;    /* 0: none */
@@ -66,6 +69,12 @@ void rs_nccl_close(rs_nccl *c);
 
 /* split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
+
+/* shrink.c: stops all that is under way, and keeps the communicator; false: NCCL cannot, and it has to be aborted. */
+bool rs_nccl_revoke(ncclComm_t nccl);
+/* Waits, not for long, until all that was under way has stopped. */
+void rs_nccl_quiesce(rs_nccl *c);
+reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);
 
 extern const rs_comm_ops rs_nccl_ops;
 

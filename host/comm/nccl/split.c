@@ -52,7 +52,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
-         (parent->timeout_ms == 0 || rs_now_ns() - since < parent->timeout_ms * 1000000))
+         !rs_late(since, parent->timeout_ms))
     rs_nccl_pause(since);
   reshard_status status =
       state == ncclSuccess ? rs_nccl_create(nccl, false, parent->handle, parent->timeout_ms, out)
@@ -65,7 +65,7 @@ static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_gr
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
   group->global_ranks = NULL;
   add_child(parent, *out);
-  return RESHARD_SUCCESS;
+  return rs_board_join(&(*out)->base, &parent->base);
 }
 
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {

@@ -74,7 +74,8 @@ static packed_message message_of(const packer *p, const rs_peer *peer, bool send
   int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_plan_pieces(plan, p->transfer->rounds, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
   rs_place place;
-  if (rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
+  if (!p->transfer->comm->staged &&
+      rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
     msg.in_place = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
   msg.round = rs_piece_round(p->transfer->rounds, pieces, 0);
   return msg;
@@ -161,7 +162,7 @@ static reshard_status find_workspace(packer *p) {
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
-  p->workspace = t->user_workspace;
+  p->workspace = t->comm->staged ? NULL : t->user_workspace;
   if (p->staging.bytes > 0 && p->workspace == NULL) {
     RS_TRY(t->comm->device->memory->alloc(t->comm->device, (size_t)p->staging.bytes, &p->binding->workspace));
     p->workspace = p->binding->workspace;

@@ -56,7 +56,7 @@ static reshard_status connect_peers(reshard_transfer t) {
 /* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
 static reshard_status packed_prepare(reshard_transfer t) {
   reshard_comm comm = t->comm;
-  reshard_status status = comm->ops->together(comm, reserve_exchange, t);
+  reshard_status status = rs_comm_together(comm, reserve_exchange, t);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
   return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
@@ -98,7 +98,7 @@ static reshard_status packed_run(rs_execution *x) {
   rs_trace_end(comm->device, NULL);
   for (int64_t number = 0; status == RESHARD_SUCCESS && rs_packed_next_round(x); number++) {
     rs_trace_work(comm->device, NULL, "round", -1, number, -1);
-    status = comm->ops->exchange(n, t[0]->turns, t[0]->plan->info.bytes);
+    status = rs_comm_exchange(n, t[0]->turns, t[0]->plan->info.bytes, number);
     rs_trace_end(comm->device, NULL);
   }
   return status;
@@ -123,7 +123,10 @@ static void packed_release(reshard_comm comm, rs_binding *b) {
   free(b->rounds);
   free(b->sent);
   free(b->received);
-  device->memory->free(device, b->workspace);
+  if (comm->ops->retire != NULL)
+    comm->ops->retire(comm, b->workspace);
+  else
+    device->memory->free(device, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {

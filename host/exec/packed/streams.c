@@ -195,7 +195,7 @@ static reshard_status exchange_round(rs_execution *x, int64_t number) {
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       trace_step(x, g, RS_MOVE, x->flow.lane[g]->stream[RS_MOVE], number);
-  reshard_status status = x->t[0]->comm->ops->exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes);
+  reshard_status status = rs_comm_exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes, number);
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       rs_trace_end(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);

@@ -4,8 +4,10 @@
 #include "support/contracts/layout_chain.h"
 #include "support/oracles/fsdp_boxes.h"
 
+#include "base/base.h"
 #include "bench/cli/util.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -346,12 +348,25 @@ static reshard_status try_gather(contract_rank *s, bool foreign) {
   return status;
 }
 
+/* A report tells of this rank's last call, by a number that all have. */
+static void check_report(contract_rank *s) {
+  char report[1 << 14], line[64], call[64] = "";
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+  CONTRACT_SUCCEEDS(s, reshard_comm_report(s->comm, 0, report, sizeof report, NULL));
+  snprintf(line, sizeof line, "rank %d: out of reshard_comm_barrier, call ", (int)reshard_comm_rank(s->comm));
+  const char *found = strstr(report, line);
+  if (CONTRACT_CHECK(s, found != NULL))
+    snprintf(call, sizeof call, "call %d", atoi(found + strlen(line)));
+  CONTRACT_ALL(s, rs_error(RESHARD_ERROR_INVALID, "%s", call), RESHARD_ERROR_INVALID, "call ");
+}
+
 void contract_check_refusals(contract_rank *s) {
   int64_t size = reshard_comm_size(s->comm);
   reshard_mesh mesh = NULL;
   reshard_comm comm = NULL;
   if (size < 3 || !CONTRACT_SUCCEEDS(s, reshard_mesh_create(s->comm, 0, 1, &size, NULL, 0, NULL, &mesh)))
     return;
+  check_report(s);
   CONTRACT_ALL(s, try_from_local(s, mesh, 1, RESHARD_F64, 3), RESHARD_ERROR_MISMATCH,
                "dtype f32 on rank 0, f64 on rank 1");
   CONTRACT_ALL(s, try_from_local(s, mesh, 2, RESHARD_F32, 4), RESHARD_ERROR_INVALID,

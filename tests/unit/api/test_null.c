@@ -24,6 +24,9 @@ static void test_comm(void **state) {
     REFUSED(reshard_comm_abort(NULL));
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));
+    REFUSED(reshard_comm_missing(NULL, ROOM, ROOM));
+    REFUSED(reshard_comm_shrink(NULL, 0, NULL, ROOM));
+    REFUSED(reshard_comm_report(NULL, 0, ROOM, 1, ROOM));
     REFUSED(reshard_comm_get_stats(NULL, ROOM));
   }
 }
@@ -96,6 +99,7 @@ static void test_layout(void **state) {
     REFUSED(reshard_layout_buffer_count(NULL, 0, ROOM));
     REFUSED(reshard_layout_buffer_elements(NULL, 0, 0, ROOM));
     REFUSED(reshard_layout_meet(NULL, ROOM, NULL, ROOM));
+    REFUSED(reshard_layout_lost(NULL, 0, NULL, NULL, ROOM));
   }
 }
 

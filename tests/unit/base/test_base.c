@@ -294,6 +294,16 @@ static void test_lists(void **state) {
   assert_string_equal(rs_ranges_text(small, sizeof small, 6, numbers), "3-5,...");
 }
 
+static void test_deadlines(void **state) {
+  (void)state;
+  int64_t ms = 1000000, now = rs_now_ns();
+  assert_true(rs_late(now - 7 * ms, 7));
+  assert_false(rs_late(now - 7 * ms, 7000));
+  assert_false(rs_late(now - 7 * ms, 0)); /* none */
+  assert_false(rs_late(now, 9300000000000));
+  assert_false(rs_late(now, INT64_MAX));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_statuses),         cmocka_unit_test(test_last_error),
@@ -301,6 +311,7 @@ int main(void) {
       cmocka_unit_test(test_vectors),          cmocka_unit_test(test_text),
       cmocka_unit_test(test_shapes_and_boxes), cmocka_unit_test(test_hash),
       cmocka_unit_test(test_dtypes),           cmocka_unit_test(test_lists),
+      cmocka_unit_test(test_deadlines),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,6 +142,7 @@ static void test_fields(void **state) {
         rows_to_columns_create(&s);
         char text[512];
         rows_to_columns_assert_all(&s, RESHARD_ERROR_MISMATCH, text_of(text, i, odd), NULL);
+        strcat(text, " (reshard_transfer_create, call 1)");
         assert_string_equal(s.results[0].text, text);
         for (size_t b = 0; b < sizeof room; b++)
           assert_int_equal(((unsigned char *)room)[b], 0x5a);

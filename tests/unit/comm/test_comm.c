@@ -321,25 +321,37 @@ static void test_twice(void **state) {
   close_comms(2);
 }
 
-/* Deadline: the waiter gets TIMEOUT, whoever comes later PEER. */
+/* Deadline: those who wait get TIMEOUT, whoever comes later PEER, all with one text. */
 static void test_timeout(void **state) {
   (void)state;
-  open_comms(3, 40);
+  open_comms(3, 1000);
   int64_t who[2] = {0, 2};
   rank_thread *a = rank_thread_start(wait_body, &who[0]);
   rank_thread *b = rank_thread_start(wait_body, &who[1]);
   rank_thread_join(a);
   rank_thread_join(b);
-  /* the first of them to wake gives up for all */
-  bool late0 = results[0].status == RESHARD_ERROR_TIMEOUT, late2 = results[2].status == RESHARD_ERROR_TIMEOUT;
-  assert_true(late0 || late2);
-  assert_true(late0 || results[0].status == RESHARD_ERROR_PEER);
-  assert_true(late2 || results[2].status == RESHARD_ERROR_PEER);
-  assert_non_null(strstr(results[late0 ? 0 : 2].text, "of 3 ranks came within 40 ms"));
+  results[1] = results[0];
+  assert_all(3, RESHARD_ERROR_TIMEOUT, "of 3 ranks came within 1000 ms");
   for (int round = 0; round < 2; round++)
     for (int64_t r = 0; r < 3; r++)
-      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
+      rank_result_set(&results[r], reshard_comm_barrier(comms[r]));
+  assert_all(3, RESHARD_ERROR_PEER, "reshard_comm_barrier, call 1: ");
   close_comms(3);
+}
+
+/* A deadline of many years does not pass at once. */
+static void test_years(void **state) {
+  (void)state;
+  int64_t years[] = {9300000000000, INT64_MAX}, first = 0;
+  for (int i = 0; i < 2; i++) {
+    open_comms(2, years[i]);
+    rank_thread *thread = rank_thread_start(wait_body, &first);
+    test_sleep_ms(20);
+    assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
+    rank_thread_join(thread);
+    assert_int_equal(results[0].status, RESHARD_SUCCESS);
+    close_comms(2);
+  }
 }
 
 /* The one who waits tells who is missing, and so do those that come later. */
@@ -353,14 +365,44 @@ static void test_missing(void **state) {
     char text[128];
     open_comms(cases[i].n, 30);
     assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
-    snprintf(text, sizeof text, "1 of %d ranks came within 30 ms; missing: %s", (int)cases[i].n, cases[i].missing);
+    snprintf(text, sizeof text, "reshard_comm_barrier, call 1: 1 of %d ranks came within 30 ms; missing: %s",
+             (int)cases[i].n, cases[i].missing);
     assert_string_equal(reshard_last_error(), text);
-    snprintf(text, sizeof text, "a rank gave up waiting after 30 ms; missing were: %s", cases[i].missing);
     for (int64_t r = 0; r < cases[i].n; r++) {
       assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
       assert_string_equal(reshard_last_error(), text);
+      int64_t missing[5], n = -1;
+      assert_int_equal(reshard_comm_missing(comms[r], missing, &n), RESHARD_SUCCESS);
+      assert_int_equal(n, cases[i].n - 1);
+      for (int64_t k = 0; k < n; k++)
+        assert_int_equal(missing[k], k + (k >= cases[i].waits));
     }
     close_comms(cases[i].n);
+  }
+}
+
+/* A rank that destroys its handle is waited for by none, with or without a deadline. */
+static void test_destroyed(void **state) {
+  (void)state;
+  for (int64_t n = 2; n <= 4; n++) {
+    open_comms(n, 0);
+    rank_thread *threads[4] = {NULL};
+    int64_t who[4] = {0, 1, 2, 3};
+    for (int64_t r = 0; r + 2 < n; r++)
+      threads[r] = rank_thread_start(wait_body, &who[r]);
+    test_sleep_ms(20);
+    reshard_comm_destroy(comms[n - 1]);
+    for (int64_t r = 0; r + 1 < n; r++) {
+      if (threads[r] != NULL)
+        rank_thread_join(threads[r]);
+      else
+        wait_body(&who[r], r); /* comes later */
+      char text[96];           /* and, where they have come in time, those that waited */
+      snprintf(text, sizeof text, "rank %d has destroyed its handle", (int)n - 1);
+      assert_int_equal(results[r].status, RESHARD_ERROR_PEER);
+      assert_int_equal(strncmp(results[r].text, text, strlen(text)), 0);
+    }
+    close_comms(n - 1);
   }
 }
 
@@ -565,11 +607,14 @@ static void test_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_create),  cmocka_unit_test(test_handles),        cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_gather),  cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
-      cmocka_unit_test(test_twice),   cmocka_unit_test(test_timeout),        cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_abort),   cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
-      cmocka_unit_test(test_reading), cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_create),         cmocka_unit_test(test_handles),
+      cmocka_unit_test(test_environment),    cmocka_unit_test(test_gather),
+      cmocka_unit_test(test_meetings),       cmocka_unit_test(test_different_calls),
+      cmocka_unit_test(test_twice),          cmocka_unit_test(test_timeout),
+      cmocka_unit_test(test_missing),        cmocka_unit_test(test_years),
+      cmocka_unit_test(test_destroyed),      cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_abort_any_time), cmocka_unit_test(test_running_meeting),
+      cmocka_unit_test(test_reading),        cmocka_unit_test(test_exchange),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

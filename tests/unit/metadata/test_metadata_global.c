@@ -91,7 +91,7 @@ static void run(world *w) {
 static void run_wrong(world *w, reshard_status status, const char *text) {
   run(w);
   for (int64_t r = 0; r < w->n; r++) {
-    if (w->results[r].status != status || strcmp(w->results[r].text, text) != 0)
+    if (!rank_result_is(&w->results[r], status, text))
       fail_msg("rank %lld: %s: '%s'; expected '%s'", (long long)r, reshard_status_string(w->results[r].status),
                w->results[r].text, text);
     for (int i = 0; i < TENSORS; i++)

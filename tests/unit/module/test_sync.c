@@ -222,7 +222,8 @@ static void odd_body(void *user, int64_t r) {
 static void assert_refused(sharded_ranks *p, odd *o, reshard_status status, const char *text) {
   sharded_ranks_run(p, odd_body, o);
   sharded_ranks_assert(p, status, NULL);
-  assert_string_equal(p->results[0].text, text);
+  if (!rank_result_is(&p->results[0], status, text))
+    fail_msg("'%s' is not '%s'", p->results[0].text, text);
 }
 
 static void test_refused(void **state) {

@@ -299,6 +299,16 @@ static reshard_status split(rank *me) { return reshard_comm_split(me->comm, me->
 static bool no_comm(const rank *me) { return me->made_comm == NULL; }
 static bool comm_is_right(rank *me) { return reshard_comm_size(me->made_comm) == (me->number % 2 == 0 ? 2 : 1); }
 
+/* A communicator of its own to shrink, which ends. The last rank is lost: it does not call. */
+static reshard_status make_copy(rank *me) { return reshard_comm_split(me->comm, 0, 0, &me->made_comms[0]); }
+static reshard_status shrink(rank *me) {
+  const int64_t lost = me->n - 1;
+  return me->number == lost ? RESHARD_SUCCESS : reshard_comm_shrink(me->made_comms[0], 1, &lost, &me->made_comm);
+}
+static bool shrunk_works(rank *me) {
+  return me->made_comm == NULL ? me->number == me->n - 1 : reshard_comm_barrier(me->made_comm) == RESHARD_SUCCESS;
+}
+
 /* All have the whole; rank 0's is right. */
 static reshard_status make_whole(rank *me) { return make_tensor(me, &whole_box, me->number != 0, &me->c); }
 static bool whole_is_right(rank *me) { return holds(data_of(me->c), &whole_box); }
@@ -417,6 +427,7 @@ static const public_call calls[] = {
     {"reshard_comm_create_local", "", ONE, NONE, comm_create_local, NONE, no_comms, 0, 0, false, false},
     {"reshard_comm_create_nccl", "", OVER_NCCL, NONE, comm_create_nccl, made_comm_works, no_comm, 0, 0, true, true},
     {"reshard_comm_split", "", ALL, NONE, split, comm_is_right, no_comm, 0, 0, false, true},
+    {"reshard_comm_shrink", "", OVER_NCCL, make_copy, shrink, shrunk_works, no_comm, 0, 0, true, false},
     {"reshard_comm_barrier", "", ALL, NONE, barrier, NONE, NONE, 0, 0, false, true},
     {"reshard_transfer_create", "direct", LOCAL, make_plan, make_transfer, NONE, no_transfer, DIRECT, 0, false, true},
     {"reshard_transfer_create", "packed", ALL, make_plan, make_transfer, NONE, no_transfer, PACKED, 0, false, true},

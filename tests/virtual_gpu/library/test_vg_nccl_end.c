@@ -153,6 +153,92 @@ static void test_split_given_up(void **state) {
   assert_int_equal(vg_reports_with("race"), 0);
 }
 
+/* --- Shrinking ---------------------------------------------------------------------------------------------------- */
+
+/* Ranks 0 and 2 miss rank 1, which comes to nothing. */
+static void miss_rank(void *user, int64_t rank) {
+  world *w = user;
+  if (rank != 1)
+    rank_result_set(&w->result[rank], reshard_comm_barrier(w->comm[rank]));
+}
+
+static void shrink_rank(void *user, int64_t rank) {
+  world *w = user;
+  if (rank == 1 || w->next > rank)
+    return;
+  reshard_status status = reshard_comm_shrink(w->comm[rank], 1, (int64_t[]){1}, &w->sub[rank]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_barrier(w->sub[rank]);
+  rank_result_set(&w->result[rank], status);
+}
+
+static void test_shrink(void **state) {
+  (void)state;
+  static const bool late[] = {true, false}; /* a deadline has passed; nothing has happened */
+  for (int i = 0; i < 2; i++) {
+    world w;
+    begin(&w, RANKS, 1000);
+    rank_threads_run(RANKS, own_rank, &w);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+    if (late[i]) {
+      rank_threads_run(RANKS, miss_rank, &w);
+      w.result[1] = w.result[0];
+      rank_results_assert(RANKS, w.result, RESHARD_ERROR_TIMEOUT,
+                          "reshard_comm_barrier, call 1: all-gather of records: not done within 1000 ms", "a barrier");
+    }
+    rank_threads_run(RANKS, shrink_rank, &w);
+    w.result[1] = w.result[0];
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a shrink");
+    for (int r = 0; r < RANKS; r += 2) {
+      assert_int_equal(reshard_comm_size(w.sub[r]), 2);
+      assert_int_equal(reshard_comm_rank(w.sub[r]), r / 2);
+      assert_int_equal(reshard_comm_global_ranks(w.sub[r])[1], 2);
+      assert_int_equal(reshard_comm_barrier(w.comm[r]), RESHARD_ERROR_PEER);
+    }
+    rank_threads_run(RANKS, close_rank, &w); /* the new one lives on */
+    rank_threads_run(RANKS, close_sub_rank, &w);
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
+/* One more is missing; the caller's communicator; an NCCL that cannot. */
+static void test_no_shrink(void **state) {
+  (void)state;
+  world w;
+  begin(&w, RANKS, 300);
+  rank_threads_run(RANKS, own_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  w.next = 1; /* rank 0 does not come */
+  rank_threads_run(RANKS, shrink_rank, &w);
+  assert_int_equal(w.result[2].status, RESHARD_ERROR_TIMEOUT);
+  assert_string_equal(w.result[2].text, "reshard_comm_shrink, call 1: ncclCommShrink: not done within 300 ms");
+  assert_int_equal(reshard_comm_shrink(w.comm[2], 1, (int64_t[]){1}, &w.sub[2]), RESHARD_ERROR_UNSUPPORTED);
+  assert_null(w.sub[2]);
+  rank_threads_run(RANKS, close_rank, &w);
+  assert_int_equal(vg_end(), 0);
+
+  begin(&w, RANKS, 300);
+  rank_threads_run(RANKS, borrowed_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+  assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(reshard_last_error(), "the NCCL communicator is the caller's"));
+  rank_threads_run(RANKS, close_rank, &w);
+  for (int r = 0; r < RANKS; r++)
+    ncclCommAbort(w.nccl[r]);
+  assert_int_equal(vg_end(), 0);
+
+  begin(&w, RANKS, 300);
+  rank_threads_run(RANKS, own_rank, &w);
+  vg_fail_here("ncclCommRevoke", 1, false, 0); /* it is aborted then */
+  assert_int_equal(reshard_comm_abort(w.comm[0]), RESHARD_SUCCESS);
+  assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(reshard_last_error(), "was aborted"));
+  for (int r = 1; r < RANKS; r++)
+    reshard_comm_abort(w.comm[r]);
+  rank_threads_run(RANKS, close_rank, &w);
+  assert_int_equal(vg_end(), 0);
+}
+
 static void test_same_gpu(void **state) {
   (void)state;
   world w;
@@ -165,7 +251,11 @@ static void test_same_gpu(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parent_first), cmocka_unit_test(test_same_gpu), cmocka_unit_test(test_end_beside_capture),
+      cmocka_unit_test(test_parent_first),
+      cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(test_end_beside_capture),
+      cmocka_unit_test(test_shrink),
+      cmocka_unit_test(test_no_shrink),
       cmocka_unit_test(
           test_split_given_up) /* last: what NCCL may still write to is never freed, and known to it alone */
   };

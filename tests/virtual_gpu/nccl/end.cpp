@@ -11,6 +11,11 @@ namespace {
 void give_up_split(ncclComm *c) {
   World &w = *c->world;
   size_t r = (size_t)c->rank;
+  auto left = w.left.find(c->rank);
+  if (left != w.left.end()) {
+    *left->second.second = left->second.first;
+    w.left.erase(left);
+  }
   if (r >= w.asked.size() || !w.asked[r] || !w.slots[r])
     return;
   *w.slots[r] = w.made[r];
@@ -34,7 +39,7 @@ size_t in_graphs(ncclComm *c) {
 ncclResult_t ending(ncclComm *c) {
   bool aborted = false, all = true;
   for (ncclComm *r : c->world->ranks) {
-    aborted |= r->aborted;
+    aborted |= r->aborted || r->revoked;
     all &= r->finalized || r->destroyed;
   }
   if (aborted)
@@ -121,6 +126,23 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   c->destroyed = true;
   tell_moved();
   VG_NCCL_END(ncclSuccess);
+}
+
+/* Stops what is under way, as an abort does; the communicator is there for a shrink. */
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
+  VG_NCCL(ncclCommRevoke, CALL_PLAIN);
+  ncclComm *c = comm_of(comm, "ncclCommRevoke", true);
+  if (!c || flags != NCCL_REVOKE_DEFAULT)
+    return ncclInvalidArgument;
+  if (c->finalized)
+    report("nccl late revoke", "misuse: ncclCommRevoke of %s, which was finalised", c->name.c_str());
+  give_up_split(c);
+  drop_job(c);
+  cut_off(c);
+  c->revoked = true;
+  c->state = ncclInProgress; /* until one of the next looks */
+  tell_moved();
+  return ncclInProgress;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {

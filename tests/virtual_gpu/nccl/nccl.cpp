@@ -83,6 +83,8 @@ ncclResult_t ready(ncclComm_t comm, const char *call, ncclComm **out) {
            c->name.c_str());
     return warn(ncclInvalidArgument, "%s: the last call of the communicator is not through", call);
   }
+  if (c->revoked && strcmp(call, "ncclCommShrink") != 0)
+    return warn(ncclInvalidUsage, "%s: the communicator was revoked", call);
   if (c->finalized)
     report(std::string("nccl late ") + call, "misuse: %s of %s, which was finalised", call, c->name.c_str());
   return c->finalized ? ncclInvalidArgument : c->state;
@@ -203,6 +205,26 @@ void finish_split(World &w) {
   tell_moved();
 }
 
+void finish_shrink(World &w) {
+  std::string name = w.name + ".left#" + std::to_string(N.comms.size());
+  World *sub = (N.worlds[name] = std::unique_ptr<World>(new World{})).get();
+  sub->n = (int)w.left.size();
+  sub->name = name;
+  int rank = 0;
+  for (auto &entry : w.left) {
+    ncclComm *c = entry.second.first;
+    c->world = sub;
+    c->rank = rank++;
+    c->name = "rank " + std::to_string(c->rank) + " of " + name;
+    join(*sub, c);
+    *entry.second.second = c;
+    w.ranks[(size_t)entry.first]->state = ncclSuccess;
+  }
+  sub->clock.join(w.clock);
+  w.left.clear();
+  tell_moved();
+}
+
 } // namespace
 } // namespace vg::nccl
 
@@ -284,6 +306,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
   look(c);
   if (c->finalized && c->state == ncclInProgress)
     look_at_end(c);
+  if (c->revoked && c->state == ncclInProgress && c->world->left.count(c->rank) == 0 && draw() % 2)
+    c->state = ncclSuccess;
   *result = c->state;
   if (c->state == ncclSuccess)
     thread_joins(self(), c->world->clock);
@@ -315,6 +339,35 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
   if (result == ncclSuccess)
     *device = c->device;
   return result;
+}
+
+/* What is left of a communicator: its ranks but the excluded ones, in their order. All name the same. */
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int n, ncclComm_t *made, ncclConfig_t *config, int flags) {
+  VG_NCCL(ncclCommShrink, CALL_CREATE);
+  ncclComm *c;
+  bool blocking;
+  if (flags & NCCL_SHRINK_ABORT)
+    (void)ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
+  ncclResult_t result = ready(comm, "ncclCommShrink", &c);
+  if (result == ncclSuccess)
+    result = read_config(config, "ncclCommShrink", c->blocking, &blocking);
+  std::vector<int> list(excluded, excluded + n);
+  if (result == ncclSuccess && (n < 1 || std::count(list.begin(), list.end(), c->rank) > 0))
+    result = warn(ncclInvalidArgument, "ncclCommShrink: %d excluded ranks, or the caller among them", n);
+  if (result != ncclSuccess)
+    return result;
+  World &w = *c->world;
+  if (w.left.empty())
+    w.excluded = list;
+  else if (w.excluded != list)
+    report("nccl shrink", "NCCL: %s shrinks by another list than others", c->name.c_str());
+  *made = nullptr;
+  w.left[c->rank] = {new_comm(&w, 0, c->device, blocking), made};
+  c->state = ncclInProgress;
+  meet(w);
+  if (w.left.size() + list.size() == (size_t)w.n)
+    finish_shrink(w);
+  return settled(c, "ncclCommShrink");
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config) {

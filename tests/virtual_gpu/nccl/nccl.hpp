@@ -82,6 +82,9 @@ struct World {
   std::vector<ncclComm **> slots; /* where it is put when the split is done: the caller's memory */
   std::vector<bool> asked;
   int askers = 0;
+  /* a shrink: those that have come, and by which list */
+  std::vector<int> excluded;
+  std::map<int, std::pair<ncclComm *, ncclComm **>> left;
 };
 
 } // namespace vg::nccl
@@ -89,7 +92,7 @@ struct World {
 struct ncclComm {
   vg::nccl::World *world;
   int rank, device;
-  bool blocking, aborted, destroyed, finalized;
+  bool blocking, aborted, destroyed, finalized, revoked;
   ncclResult_t state;
   int64_t since_ms; /* of its finalisation */
   std::string name;

@@ -1,0 +1,332 @@
+#include "comm/calls.h"
+
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- The board ---------------------------------------------------------------------------------------------------- */
+
+struct rs_board {
+  pthread_mutex_t mutex;
+  reshard_comm first, last; /* linked by board_next, in the order of their making */
+  int64_t ticks, ns;        /* of its making, at once */
+};
+
+reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
+  rs_board *board = kin != NULL ? kin->board : NULL;
+  if (board == NULL) {
+    RS_TRY(rs_alloc_zero(&board, 1, sizeof *board));
+    pthread_mutex_init(&board->mutex, NULL);
+    board->ticks = rs_call_ticks();
+    board->ns = rs_now_ns();
+  }
+  rs_board_leave(comm);
+  pthread_mutex_lock(&board->mutex);
+  *(board->first != NULL ? &board->last->board_next : &board->first) = comm;
+  board->last = comm;
+  comm->board = board;
+  comm->board_next = NULL;
+  pthread_mutex_unlock(&board->mutex);
+  return RESHARD_SUCCESS;
+}
+
+void rs_board_leave(reshard_comm comm) {
+  rs_board *board = comm->board;
+  if (board == NULL)
+    return;
+  pthread_mutex_lock(&board->mutex);
+  reshard_comm before = NULL, *link = &board->first;
+  for (; *link != comm; link = &before->board_next)
+    before = *link;
+  *link = comm->board_next;
+  if (board->last == comm)
+    board->last = before;
+  comm->board = NULL;
+  bool last = board->first == NULL;
+  pthread_mutex_unlock(&board->mutex);
+  if (last) {
+    pthread_mutex_destroy(&board->mutex);
+    free(board);
+  }
+}
+
+/* --- Calls and their steps ---------------------------------------------------------------------------------------- */
+
+#define SET(field, value) atomic_store_explicit(&(field), (value), memory_order_release)
+#define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
+
+static rs_call *last_call(const rs_calls *c) { return (rs_call *)&c->ring[GET(c->made) % RS_CALLS]; }
+
+rs_call_scope rs_call_begin(reshard_comm comm, const char *name, int64_t bytes, int64_t ticks) {
+  rs_calls *c = &comm->calls;
+  if (GET(c->open))
+    return (rs_call_scope){NULL, 0};
+  SET(c->open, true);
+  int64_t number = GET(c->made) + 1;
+  rs_call *call = &c->ring[number % RS_CALLS];
+  SET(call->number, 0); /* a reader of the old one sees that it changes */
+  SET(call->name, name);
+  SET(call->bytes, bytes);
+  SET(call->begin, ticks);
+  SET(call->end, 0);
+  SET(call->status, RESHARD_SUCCESS);
+  SET(call->steps, 0);
+  SET(call->round, -1);
+  SET(call->number, number);
+  SET(c->made, number);
+  return (rs_call_scope){comm, rs_error_count()};
+}
+
+/* Puts the call behind the text of an error that ranks have together. A text that comes from another rank, which may be
+ * in another process, has that rank's call in it. */
+static void name_call(const rs_call *call, reshard_status status) {
+  if ((status == RESHARD_ERROR_MISMATCH || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER) &&
+      strstr(reshard_last_error(), ", call ") == NULL)
+    (void)rs_error(status, "%s (%s, call %lld)", reshard_last_error(), GET(call->name), (long long)GET(call->number));
+}
+
+void rs_call_end(rs_call_scope *scope) {
+  if (scope->comm != NULL)
+    rs_call_end_at(scope, rs_call_ticks());
+}
+
+void rs_call_end_at(rs_call_scope *scope, int64_t ticks) {
+  if (scope->comm == NULL)
+    return;
+  rs_call *call = last_call(&scope->comm->calls);
+  if (rs_error_count() != scope->errors) {
+    SET(call->status, (int32_t)rs_error_status());
+    name_call(call, rs_error_status());
+  }
+  SET(call->end, ticks);
+  SET(scope->comm->calls.open, false);
+}
+
+/* A step of the rank's call, by its own thread. */
+static void begin_step(reshard_comm comm, const char *name) {
+  rs_calls *c = &comm->calls;
+  rs_call *call = last_call(c);
+  SET(c->steps, GET(c->steps) + 1);
+  SET(call->steps, GET(call->steps) + 1);
+  SET(c->step, name);
+}
+
+static reshard_status end_step(reshard_comm comm, reshard_status status) {
+  rs_calls *c = &comm->calls;
+  SET(c->step, NULL);
+  if (GET(c->nawaited) > 0)
+    SET(c->nawaited, 0);
+  return rs_error_pass(status);
+}
+
+static rs_call_scope begin_lone_step(reshard_comm comm, const char *name, int64_t bytes) {
+  rs_call_scope scope = rs_call_begin(comm, name, bytes, rs_call_ticks());
+  begin_step(comm, name);
+  return scope;
+}
+
+reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  rs_call_scope scope = begin_lone_step(comm, "meeting", 0);
+  reshard_status status = end_step(comm, comm->ops->together(comm, run, mine));
+  rs_call_end(&scope);
+  return status;
+}
+
+reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+  rs_call_scope scope = begin_lone_step(comm, "all-gather", (int64_t)bytes);
+  reshard_status status = end_step(comm, comm->ops->allgather(comm, mine, bytes, all));
+  rs_call_end(&scope);
+  return status;
+}
+
+reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round) {
+  reshard_comm comm = turns[0].comm;
+  for (int64_t i = 0; i < n; i++)
+    SET(last_call(&turns[i].comm->calls)->round, (int32_t)round);
+  if (comm->locals > 1) /* in a meeting: the others wait there for this rank */
+    return comm->ops->exchange(n, turns, total_bytes);
+  begin_step(comm, "exchange");
+  return end_step(comm, comm->ops->exchange(n, turns, total_bytes));
+}
+
+void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
+  rs_calls *c = &comm->calls;
+  for (int64_t i = 0; i < rs_min(n, RS_AWAITED); i++)
+    SET(c->awaited[i], (int32_t)peers[i]);
+  SET(c->nawaited, (int32_t)rs_min(n, RS_AWAITED));
+}
+
+/* --- Texts -------------------------------------------------------------------------------------------------------- */
+
+const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
+  rs_text out = {buffer, RS_CALL_TEXT, 0};
+  const rs_call *call = last_call(&comm->calls);
+  int64_t number = GET(call->number), round = GET(call->round);
+  rs_text_add(&out, "%s", number > 0 ? GET(call->name) : "no call");
+  if (number > 0)
+    rs_text_add(&out, round >= 0 ? ", call %lld, round %lld" : ", call %lld", (long long)number, (long long)round);
+  return buffer;
+}
+
+void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
+  const rs_call *call = last_call(&comm->calls);
+  *stamp = (rs_stamp){.number = GET(call->number)};
+  if (stamp->number > 0)
+    snprintf(stamp->name, sizeof stamp->name, "%s", GET(call->name));
+}
+
+/* The call that a rank is in, where this one can know. */
+static bool find_stamp(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
+  if (comm->ops->caller != NULL) {
+    comm->ops->caller(comm, rank, stamp);
+    return true;
+  }
+  pthread_mutex_lock(&comm->board->mutex);
+  reshard_comm o = comm->board->first;
+  while (o != NULL && (o->group != comm->group || o->rank != rank))
+    o = o->board_next;
+  if (o != NULL)
+    rs_call_stamp(o, stamp);
+  pthread_mutex_unlock(&comm->board->mutex);
+  return o != NULL;
+}
+
+reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank) {
+  rs_stamp a, b;
+  if (!find_stamp(comm, 0, &a) || !find_stamp(comm, rank, &b))
+    return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once",
+                    (long long)rank);
+  return rs_error(RESHARD_ERROR_MISMATCH,
+                  "ranks 0 and %lld make different collective calls at once: %s, call %lld, and %s, call %lld",
+                  (long long)rank, a.name, (long long)a.number, b.name, (long long)b.number);
+}
+
+/* The clock of a report. */
+typedef struct call_clock {
+  int64_t now; /* ticks */
+  double ms_per_tick;
+} call_clock;
+
+static call_clock read_clock(const rs_board *board) {
+  call_clock clock = {rs_call_ticks(), 0};
+  if (clock.now > board->ticks)
+    clock.ms_per_tick = (double)(rs_now_ns() - board->ns) * 1e-6 / (double)(clock.now - board->ticks);
+  return clock;
+}
+
+static double milliseconds(const call_clock *clock, int64_t begin, int64_t end) {
+  return (double)rs_max(end - begin, 0) * clock->ms_per_tick;
+}
+
+/* The ranks of a group that have begun fewer steps than this one, which waits; else those that the step has named. */
+static void add_awaited(rs_text *out, reshard_comm comm) {
+  char text[160];
+  int64_t few[64], n = 0; /* a text has no room for more */
+  for (reshard_comm o = comm->board->first; o != NULL && n < 64 && comm->locals > 1; o = o->board_next)
+    if (o->group == comm->group && GET(o->calls.steps) < GET(comm->calls.steps))
+      few[n++] = o->rank;
+  for (int32_t i = 0; comm->locals == 1 && i < GET(comm->calls.nawaited); i++)
+    few[n++] = GET(comm->calls.awaited[i]);
+  if (n > 0)
+    rs_text_add(out, ", waits for rank%s %s", n == 1 ? "" : "s", rs_ranges_text(text, sizeof text, n, few));
+}
+
+static void add_end(rs_text *out, const rs_call *call, const call_clock *clock) {
+  int32_t status = GET(call->status);
+  rs_text_add(out, "%s %.3f ms ago\n",
+              status == RESHARD_SUCCESS ? "done" : reshard_status_string((reshard_status)status),
+              milliseconds(clock, GET(call->end), clock->now));
+}
+
+static void add_rank(rs_text *out, reshard_comm comm, const call_clock *clock) {
+  const rs_call *call = last_call(&comm->calls);
+  const char *step = GET(comm->calls.step);
+  rs_text_add(out, "rank %lld: ", (long long)comm->rank);
+  if (GET(call->number) == 0) {
+    rs_text_add(out, "no call yet\n");
+    return;
+  }
+  bool inside = GET(call->end) == 0;
+  rs_text_add(out, "%s %s, call %lld: ", inside ? "in" : "out of", GET(call->name), (long long)GET(call->number));
+  if (!inside) {
+    add_end(out, call, clock);
+    return;
+  }
+  if (step != NULL)
+    rs_text_add(out, "%s, ", step);
+  rs_text_add(out, "step %d, ", (int)GET(call->steps));
+  if (GET(call->round) >= 0)
+    rs_text_add(out, "round %d, ", (int)GET(call->round));
+  rs_text_add(out, "%lld bytes, since %.3f ms", (long long)GET(call->bytes),
+              milliseconds(clock, GET(call->begin), clock->now));
+  if (step != NULL)
+    add_awaited(out, comm);
+  rs_text_add(out, "\n");
+}
+
+/* The last finished calls, the latest first; one that is overwritten meanwhile is left out. */
+static void add_past(rs_text *out, reshard_comm comm, int64_t last, const call_clock *clock) {
+  int64_t made = GET(comm->calls.made);
+  for (int64_t number = made, n = 0; number > 0 && number > made - RS_CALLS && n < last; number--) {
+    const rs_call *call = &comm->calls.ring[number % RS_CALLS];
+    int64_t begin = GET(call->begin), end = GET(call->end), bytes = GET(call->bytes);
+    const char *name = GET(call->name);
+    int steps = GET(call->steps);
+    if (end == 0 || GET(call->number) != number)
+      continue;
+    rs_text_add(out, "  call %lld, %s: %lld bytes, %d steps, took %.3f ms, ", (long long)number, name, (long long)bytes,
+                steps, milliseconds(clock, begin, end));
+    add_end(out, call, clock);
+    n++;
+  }
+}
+
+/* A group's first line. */
+static void add_group(rs_text *out, reshard_comm comm) {
+  char ranks[160];
+  rs_text_add(out, "%s, %lld ranks", comm->ops->name, (long long)comm->size);
+  if (comm->locals < comm->size)
+    rs_text_add(out, ", %lld here", (long long)comm->locals);
+  if (comm->global_ranks != NULL)
+    rs_text_add(out, ", global ranks %s", rs_list_text(ranks, sizeof ranks, comm->size, comm->global_ranks));
+  rs_text_add(out, "\n");
+}
+
+/* Names those of a group that have begun fewer calls than others of it. */
+static void add_behind(rs_text *out, reshard_comm first) {
+  char text[160];
+  int64_t most = 0, least = INT64_MAX, few[64], n = 0;
+  for (reshard_comm o = first; o != NULL && o->group == first->group; o = o->board_next) {
+    most = rs_max(most, GET(o->calls.made));
+    least = rs_min(least, GET(o->calls.made));
+  }
+  for (reshard_comm o = first; o != NULL && o->group == first->group && n < 64; o = o->board_next)
+    if (GET(o->calls.made) < most)
+      few[n++] = o->rank;
+  if (n > 0)
+    rs_text_add(out, "behind: rank%s %s, at call %lld of %lld\n", n == 1 ? "" : "s",
+                rs_ranges_text(text, sizeof text, n, few), (long long)least, (long long)most);
+}
+
+reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, size_t size, size_t *needed) {
+  if (comm == NULL || last < 0 || (text == NULL && size > 0))
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_report: comm %s, %lld calls, text %s",
+                    comm == NULL ? "NULL" : "given", (long long)last, text == NULL ? "NULL" : "given");
+  rs_text out = {text, size, 0};
+  call_clock clock = read_clock(comm->board);
+  pthread_mutex_lock(&comm->board->mutex);
+  reshard_comm first = NULL; /* of the group */
+  for (reshard_comm o = comm->board->first; o != NULL; o = o->board_next) {
+    if (first == NULL || o->group != first->group)
+      add_group(&out, first = o);
+    add_rank(&out, o, &clock);
+    add_past(&out, o, last, &clock);
+    if (o->board_next == NULL || o->board_next->group != o->group)
+      add_behind(&out, first);
+  }
+  pthread_mutex_unlock(&comm->board->mutex);
+  return rs_text_finish(&out, needed);
+}

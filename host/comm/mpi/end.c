@@ -1,0 +1,170 @@
+/* The end of an MPI communicator. The rank that decides it tells all others why, and they tell their callers the same.
+ *
+ * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
+ * it too, so notes on those tags are taken as well. */
+#include "comm/mpi/mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Sets why the communicator has ended, unless that is known; then it has. */
+static void end_comm(rs_mpi *c, const rs_mpi_note *why) {
+  if (!atomic_exchange(&c->ending, true)) {
+    memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
+    c->link->stays = true;
+    c->ended = true;
+  }
+}
+
+static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *text) {
+  if (atomic_exchange(&c->ending, true))
+    return;
+  c->why->status = status;
+  c->why->aborted = aborted;
+  snprintf(c->why->text, sizeof c->why->text, "%s", text);
+  for (int64_t r = 0; r < c->base.size; r++)
+    c->why->missing[r / 8] |= (unsigned char)(c->missing[r] << r % 8);
+  c->link->stays = true;
+  c->ended = true;
+}
+
+static void abort_children(rs_mpi *c, const char *text) {
+  for (rs_mpi *child = c->children; child != NULL; child = child->next) {
+    end_by(child, RESHARD_ERROR_PEER, true, text);
+    abort_children(child, text);
+  }
+}
+
+/* Rank of the communicator with this rank in the duplicate. */
+static int64_t find_rank(const rs_mpi *c, int there) {
+  int64_t r = 0;
+  while (r < c->base.size && rs_mpi_rank(c, r) != there)
+    r++;
+  return r;
+}
+
+void rs_mpi_hear(rs_mpi *c) {
+  MPI_Message message;
+  MPI_Status status;
+  int there = 0, bytes = (int)rs_mpi_note_bytes(c->base.size);
+  if (atomic_flag_test_and_set(&c->hearing))
+    return;
+  while (MPI_Improbe(MPI_ANY_SOURCE, rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &there, &message, &status) ==
+             MPI_SUCCESS &&
+         there && MPI_Mrecv(c->received, bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE) == MPI_SUCCESS) {
+    int64_t r = find_rank(c, status.MPI_SOURCE);
+    if (r < c->base.size && c->received->out)
+      c->out[r] = true;
+    end_comm(c, c->received);
+    if (c->received->aborted)
+      abort_children(c, c->received->text);
+  }
+  atomic_flag_clear(&c->hearing);
+}
+
+/* True when the communicator has ended, as another rank may have told just now. */
+static bool heard_end(rs_mpi *c) {
+  for (rs_mpi *from = c; from != NULL && !c->ended; from = from->parent)
+    rs_mpi_hear(from);
+  return c->ended;
+}
+
+void rs_mpi_tell(rs_mpi *c, bool out) {
+  rs_mpi_note *note = c->notes[out];
+  if (atomic_exchange(&c->told[out], true))
+    return;
+  memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
+  note->out = out;
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (r != c->base.rank)
+      (void)MPI_Isend(note, (int)rs_mpi_note_bytes(c->base.size), MPI_BYTE, rs_mpi_rank(c, r),
+                      rs_mpi_tag(c, RS_MPI_TAG_NOTE), c->link->mpi, &c->talks[(2 + out) * c->base.size + r]);
+}
+
+reshard_status rs_mpi_begin(rs_mpi *c) {
+  c->inside = true;
+  rs_mpi_sweep(c->link);
+  if (!heard_end(c))
+    return RESHARD_SUCCESS;
+  rs_mpi_tell(c, true);
+  c->inside = false;
+  return rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", c->why->text);
+}
+
+reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
+  if (c->ended)
+    rs_mpi_tell(c, true);
+  c->inside = false;
+  return status;
+}
+
+void rs_mpi_sleep(int64_t since) {
+  if (rs_now_ns() - since < 200000)
+    sched_yield();
+  else
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+}
+
+reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
+  if (heard_end(c))
+    return rs_error((reshard_status)c->why->status, "%s", c->why->text);
+  rs_mpi_sleep(since);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
+  end_by(c, status, false, reshard_last_error());
+  return status;
+}
+
+reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
+  char missing[160];
+  int64_t few[64], n = 0; /* a text has no room for more */
+  bool late = rs_late(since, c->timeout_ms);
+  for (int64_t r = 0; r < c->base.size && n < 64; r++)
+    if (c->missing[r])
+      few[n++] = r;
+  if (late) {
+    rs_ranges_text(missing, sizeof missing, n, few);
+    (void)rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
+  } else {
+    rs_comm_await(&c->base, n, few);
+  }
+  memset(c->missing, 0, (size_t)c->base.size);
+  return late ? RESHARD_ERROR_TIMEOUT : RESHARD_SUCCESS;
+}
+
+/* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. */
+static void tell_soon(rs_mpi *c) {
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (!c->inside || level == MPI_THREAD_MULTIPLE)
+    rs_mpi_tell(c, !c->inside);
+}
+
+reshard_status rs_mpi_abort(reshard_comm comm) {
+  rs_mpi *c = rs_mpi_of(comm);
+  char text[64];
+  snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
+  end_by(c, RESHARD_ERROR_PEER, true, text);
+  abort_children(c, text);
+  tell_soon(c);
+  return RESHARD_SUCCESS;
+}
+
+void rs_mpi_shrunk(rs_mpi *c) {
+  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk");
+  tell_soon(c);
+}
+
+int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks) {
+  const rs_mpi *c = rs_mpi_of(comm);
+  int64_t n = 0;
+  for (int64_t r = 0; r < comm->size && c->ended; r++)
+    if (c->why->missing[r / 8] >> r % 8 & 1)
+      ranks[n++] = r;
+  return n;
+}

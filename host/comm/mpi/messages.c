@@ -1,0 +1,200 @@
+/* Messages of an MPI communicator.
+ *
+ * An exchange posts all receives, and packs and sends message after message: one is on its way while the next is
+ * packed. It unpacks each message as it comes. A message above 2 GiB does not fit MPI's counts: its whole mebibytes go
+ * as a derived type, the rest as a message of its own.
+ *
+ * A request that a peer has matched is done by the peer alone. With a deadline messages go through staging, which stays
+ * when an exchange fails until its requests are done. Without one they go in place, and a rank that is told to end
+ * waits for what comes to it. */
+#include "comm/mpi/mpi.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { SENDS_MS = 1000 }; /* for a peer to say that it will not read this rank's memory any more */
+
+/* One message as one or two requests; what is not needed is MPI_REQUEST_NULL. */
+static int start_message(rs_mpi *c, const rs_part *p, bool sending, MPI_Request request[2]) {
+  int64_t blocks = p->bytes > INT32_MAX ? p->bytes / RS_MPI_BLOCK : 0, rest = p->bytes - blocks * RS_MPI_BLOCK;
+  char *tail = p->at + blocks * RS_MPI_BLOCK;
+  int peer = rs_mpi_rank(c, p->peer), data = rs_mpi_tag(c, RS_MPI_TAG_DATA), last = rs_mpi_tag(c, RS_MPI_TAG_REST);
+  MPI_Comm mpi = c->link->mpi;
+  int code = MPI_SUCCESS;
+  if (blocks > 0)
+    code = sending ? MPI_Isend(p->at, (int)blocks, c->link->block, peer, data, mpi, &request[0])
+                   : MPI_Irecv(p->at, (int)blocks, c->link->block, peer, data, mpi, &request[0]);
+  if (rest > 0 && code == MPI_SUCCESS)
+    code = sending ? MPI_Isend(tail, (int)rest, MPI_BYTE, peer, last, mpi, &request[1])
+                   : MPI_Irecv(tail, (int)rest, MPI_BYTE, peer, last, mpi, &request[1]);
+  return code;
+}
+
+static reshard_status run_program(rs_mpi *c, const rs_program *program) {
+  rs_program *one = (rs_program *)program;
+  return program == NULL ? RESHARD_SUCCESS : c->base.device->work->run(c->base.device, 1, &one, NULL);
+}
+
+static bool under_way(const rs_mpi *c, int64_t message) {
+  return c->requests[2 * message] != MPI_REQUEST_NULL || c->requests[2 * message + 1] != MPI_REQUEST_NULL;
+}
+
+/* Unpacks what has come completely. got: requests that are done, of the first n, two a message. */
+static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
+  for (int i = 0; i < ngot; i++) {
+    int64_t message = got[i] / 2;
+    if (message >= turn->nreceives || under_way(c, message))
+      continue;                                      /* a send, or one half of a message */
+    bool twice = i > 0 && got[i - 1] / 2 == message; /* both halves in one go */
+    if (!twice)
+      RS_TRY(run_program(c, turn->receives[message].program));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+/* Marks the peers whose messages are still out. */
+static void mark_messages(rs_mpi *c, const rs_turn *turn) {
+  for (int64_t r = 0; r < turn->nreceives; r++)
+    c->missing[turn->receives[r].peer] |= under_way(c, r);
+  for (int64_t s = 0; s < turn->nsends; s++)
+    c->missing[turn->sends[s].peer] |= under_way(c, turn->nreceives + s);
+}
+
+static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
+  int64_t since = rs_now_ns();
+  for (;;) {
+    int ngot = 0, code = MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS)
+      return rs_mpi_error(code, "MPI_Testsome");
+    if (ngot == MPI_UNDEFINED)
+      return RESHARD_SUCCESS; /* no request is left */
+    if (ngot > 1)
+      qsort(c->done, (size_t)ngot, sizeof *c->done, compare_indices);
+    RS_TRY(unpack_received(c, turn, ngot, c->done));
+    if (ngot > 0) {
+      since = rs_now_ns(); /* they come, slowly perhaps */
+      continue;
+    }
+    RS_TRY(rs_mpi_pause(c, since));
+    mark_messages(c, turn);
+    RS_TRY(rs_mpi_await(c, since, "messages of a round"));
+  }
+}
+
+/* Waits until no message is on its way into memory of the caller. The peers come here too. One that has told that it is
+ * out takes no more from this rank; one that is not in the exchange will not begin it. */
+static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
+  int64_t came = 0; /* when the last receive was done */
+  rs_mpi_tell(c, false);
+  for (;;) {
+    int ngot = 0;
+    bool receives = false, sends = false;
+    if (MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
+        ngot == MPI_UNDEFINED)
+      return;
+    rs_mpi_hear(c);
+    for (int64_t r = 0; r < turn->nreceives; r++)
+      receives |= under_way(c, r);
+    for (int64_t s = 0; s < turn->nsends; s++)
+      sends |= under_way(c, turn->nreceives + s) && !c->out[turn->sends[s].peer];
+    if (!receives && came == 0) {
+      came = rs_now_ns();
+      rs_mpi_tell(c, true);
+    }
+    if (!receives && (!sends || rs_late(came, SENDS_MS)))
+      return;
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+}
+
+static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
+  int code = MPI_SUCCESS;
+  if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
+    return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
+                    (long long)turn->nreceives, (long long)turn->nsends, (long long)c->reserved);
+  c->nrequests = (int)(2 * (turn->nreceives + turn->nsends));
+  for (int i = 0; i < c->nrequests; i++)
+    c->requests[i] = MPI_REQUEST_NULL;
+  for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++)
+    code = start_message(c, &turn->receives[i], false, c->requests + 2 * i);
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
+    status = run_program(c, turn->sends[i].program);
+    if (status == RESHARD_SUCCESS)
+      code = start_message(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
+  }
+  if (code != MPI_SUCCESS)
+    status = rs_mpi_error(code, "starting the messages of a round");
+  if (status == RESHARD_SUCCESS)
+    status = finish_messages(c, turn);
+  if (status == RESHARD_SUCCESS)
+    return RESHARD_SUCCESS;
+  (void)rs_mpi_give_up(c, status);
+  for (int64_t i = 0; i < 2 * turn->nreceives; i++)
+    if (c->requests[i] != MPI_REQUEST_NULL)
+      MPI_Cancel(&c->requests[i]); /* done by the next test, unless it is matched */
+  if (!c->base.staged)
+    leave_caller_memory(c, turn);
+  return status;
+}
+
+reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+  (void)total_bytes;
+  for (int64_t i = 0; i < n; i++) {
+    rs_mpi *c = rs_mpi_of(turns[i].comm);
+    int64_t bytes = 0;
+    RS_TRY(rs_mpi_begin(c));
+    RS_TRY(rs_mpi_end(c, move_messages(c, &turns[i])));
+    for (int64_t r = 0; r < turns[i].nreceives; r++)
+      bytes += turns[i].receives[r].bytes;
+    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {
+  rs_mpi *c = rs_mpi_of(comm);
+  if (most <= c->reserved)
+    return RESHARD_SUCCESS;
+  MPI_Request *requests = NULL;
+  int *done = NULL;
+  if (c->ended) /* the requests of its last exchange may be under way */
+    return rs_comm_error_ended();
+  reshard_status status = rs_alloc(&requests, 4 * most, sizeof *requests);
+  if (status == RESHARD_SUCCESS)
+    status = rs_alloc(&done, 4 * rs_max(most, comm->size), sizeof *done);
+  if (status != RESHARD_SUCCESS) {
+    free(requests);
+    return status;
+  }
+  free(c->requests);
+  free(c->done);
+  c->requests = requests;
+  c->done = done;
+  c->reserved = most;
+  c->nrequests = 0;
+  return RESHARD_SUCCESS;
+}
+
+bool rs_mpi_quiet(rs_mpi *c) {
+  int finalized = 0, talked = 0, moved = 0;
+  MPI_Finalized(&finalized);
+  return finalized ||
+         (MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+          talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved);
+}
+
+void rs_mpi_retire(reshard_comm comm, void *memory) {
+  rs_mpi *c = rs_mpi_of(comm);
+  rs_mpi_memory *m = NULL;
+  if (memory == NULL)
+    return;
+  if (!c->ended || rs_mpi_quiet(c)) {
+    comm->device->memory->free(comm->device, memory);
+  } else if (rs_alloc(&m, 1, sizeof *m) == RESHARD_SUCCESS) { /* else the memory stays for ever */
+    *m = (rs_mpi_memory){c->memories, memory};
+    c->memories = m;
+  }
+}

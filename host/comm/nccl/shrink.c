@@ -1,0 +1,173 @@
+/* Shrinking an NCCL communicator. After a deadline it is revoked, where NCCL can: that ends its kernels as an abort
+ * does, but leaves what a shrink needs. An older NCCL has the shrink alone, which then ends them itself. */
+#include "comm/nccl/nccl.h"
+
+#include "comm/split_group.h"
+#include "device/cuda/cuda.h"
+
+#include <stdlib.h>
+
+#ifdef NCCL_REVOKE_DEFAULT
+extern __typeof__(ncclCommRevoke) ncclCommRevoke __attribute__((weak));
+static bool has_revoke(void) { return ncclCommRevoke != NULL; }
+#else
+static bool has_revoke(void) { return false; }
+#endif
+#ifdef NCCL_SHRINK_ABORT
+extern __typeof__(ncclCommShrink) ncclCommShrink __attribute__((weak));
+static bool has_shrink(void) { return ncclCommShrink != NULL; }
+#else
+static bool has_shrink(void) { return false; }
+#endif
+
+bool rs_nccl_revoke(ncclComm_t nccl) {
+#ifdef NCCL_REVOKE_DEFAULT
+  if (has_shrink() && has_revoke()) {
+    ncclResult_t result = ncclCommRevoke(nccl, NCCL_REVOKE_DEFAULT);
+    return result == ncclSuccess || result == ncclInProgress;
+  }
+#endif
+  (void)nccl;
+  return false;
+}
+
+/* What NCCL says of a communicator that has ended; not one of which nothing is left. */
+static ncclResult_t look_at_ended(rs_nccl *c) {
+  ncclResult_t state = ncclInvalidUsage;
+  pthread_mutex_lock(&c->mutex);
+  if (c->nccl != NULL && ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess)
+    state = ncclInternalError;
+  pthread_mutex_unlock(&c->mutex);
+  return state;
+}
+
+static ncclResult_t wait_for_ended(rs_nccl *c, int64_t limit_ms) {
+  int64_t since = rs_now_ns();
+  ncclResult_t state = look_at_ended(c);
+  while (state == ncclInProgress && (limit_ms == 0 || rs_now_ns() - since < limit_ms * 1000000)) {
+    rs_nccl_pause(since);
+    state = look_at_ended(c);
+  }
+  return state;
+}
+
+void rs_nccl_quiesce(rs_nccl *c) {
+  if (c->revoked)
+    (void)wait_for_ended(c, 500);
+}
+
+#ifdef NCCL_SHRINK_ABORT
+/* Ends the communicator where it has not ended, but for what the shrink needs. Returns the shrink's flags. */
+static int prepare_shrink(rs_nccl *c) {
+  if (has_revoke())
+    rs_nccl_end(c);
+  c->ended = true;
+  rs_nccl_quiesce(c);
+  return c->revoked ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
+}
+
+/* Of no more use, for NCCL cannot shrink it again: what it was making is given up. */
+static void abort_ended(rs_nccl *c) {
+  pthread_mutex_lock(&c->mutex);
+  ncclComm_t nccl = c->nccl;
+  c->nccl = NULL;
+  c->revoked = false;
+  pthread_mutex_unlock(&c->mutex);
+  if (nccl != NULL)
+    (void)ncclCommAbort(nccl);
+}
+
+/* Collective over the survivors, in NCCL's sense. */
+static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t *out) {
+  int *list = NULL, previous, flags = prepare_shrink(c);
+  RS_TRY(rs_alloc(&list, n, sizeof *list));
+  for (int64_t i = 0; i < n; i++)
+    list[i] = (int)lost[i];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = ncclInvalidUsage;
+  reshard_status status = rs_cuda_enter(c->base.device, &previous);
+  if (status == RESHARD_SUCCESS) {
+    pthread_mutex_lock(&c->mutex);
+    bool aborted = c->nccl == NULL; /* it could not be revoked */
+    if (!aborted)
+      result = ncclCommShrink(c->nccl, list, (int)n, c->split, &config, flags);
+    pthread_mutex_unlock(&c->mutex);
+    c->splitting = result == ncclInProgress;
+    if (result == ncclInProgress)
+      result = wait_for_ended(c, c->timeout_ms);
+    rs_cuda_leave(previous);
+    if (aborted)
+      status = rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
+    else if (result == ncclInProgress)
+      status = rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, "");
+    else if (result != ncclSuccess)
+      status = rs_nccl_error(c->nccl, result, "ncclCommShrink");
+  }
+  free(list);
+  if (status != RESHARD_SUCCESS) {
+    abort_ended(c);
+    return status;
+  }
+  *out = *c->split;
+  *c->split = NULL;
+  c->splitting = false;
+  return RESHARD_SUCCESS;
+}
+
+/* The new communicator's table: old numbers of those that are left. */
+static reshard_status list_left(rs_nccl *c, int64_t n, const int64_t *lost, int64_t **out) {
+  int64_t at = 0, left = 0;
+  RS_TRY(rs_alloc(out, c->base.size - n, sizeof **out));
+  for (int64_t r = 0; r < c->base.size; r++)
+    if (at < n && lost[at] == r)
+      at++;
+    else
+      (*out)[left++] = c->global_ranks != NULL ? c->global_ranks[r] : r;
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t nccl, rs_nccl **out) {
+  int64_t *left = NULL, since = rs_now_ns();
+  ncclResult_t state = ncclInProgress;
+  while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
+         (c->timeout_ms == 0 || rs_now_ns() - since < c->timeout_ms * 1000000))
+    rs_nccl_pause(since);
+  reshard_status status = state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(nccl, state, "shrink");
+  if (status == RESHARD_SUCCESS)
+    status = rs_nccl_create(nccl, false, c->handle, c->timeout_ms, out);
+  if (status != RESHARD_SUCCESS) { /* the others hear of it when they agree */
+    (void)ncclCommAbort(nccl);
+    free(left);
+    return status;
+  }
+  (*out)->base.global_ranks = (*out)->global_ranks = left;
+  return rs_board_join(&(*out)->base, &c->base);
+}
+
+reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
+  rs_nccl *c = rs_nccl_of(comm), *made = NULL;
+  ncclComm_t nccl = NULL;
+  if (!has_shrink())
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
+  if (c->borrowed)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "reshard_comm_shrink: the NCCL communicator is the caller's, who shrinks it by ncclCommShrink");
+  if (c->ended && !c->revoked)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED,
+                    "reshard_comm_shrink: the communicator was aborted; NCCL keeps one that has ncclCommRevoke");
+  RS_TRY(shrink_nccl(c, n, lost, &nccl));
+  RS_TRY(create_shrunk(c, n, lost, nccl, &made));
+  reshard_status status = rs_split_agree(&made->base, RESHARD_SUCCESS);
+  if (status == RESHARD_SUCCESS)
+    *sub = &made->base;
+  else
+    rs_nccl_close(made);
+  return status;
+}
+#else
+reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
+  (void)comm, (void)n, (void)lost, (void)sub, (void)has_shrink, (void)has_revoke;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
+}
+#endif

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Kills a rank inside a call, once a job, and looks at what the survivors say. mpirun says nothing of use: with a rank
+# killed its exit status is 0, and MPI complains on standard error.
+# usage: kills.sh MPI_STOPS KILLS SEED -- MPIRUN ARGUMENT...
+set -uo pipefail
+program=$1 kills=$2 seed=$3 killed=0 failures=0
+shift 4
+for ((i = 0; i < kills; i++)); do
+  for step in meet execute split strided transfer make; do
+    said=$("$@" "$program" "$step" 1 "$((seed + i))" kill 2>/dev/null)
+    if grep -q 'a rank was killed' <<<"$said"; then
+      killed=$((killed + 1))
+      [ "$(grep -c ' 0 checks failed$' <<<"$said")" = 2 ] && continue # both survivors
+    else
+      grep -q ' 0 checks failed$' <<<"$said" && continue # the step was over before
+    fi
+    failures=$((failures + 1))
+    printf '%s, seed %d: %s\n' "$step" "$((seed + i))" "$said"
+  done
+done
+echo "$killed of $((kills * 6)) jobs lost a rank, $failures failed"
+[ "$failures" = 0 ] && [ "$killed" -gt 0 ]

@@ -1,0 +1,321 @@
+/* A rank is stopped inside a call, at one of the calls of MPI that it makes there; the others give up, and it goes on
+ * then. Or there is no deadline, and another thread of it aborts. From the error on nothing is written to memory of
+ * those that gave up, or read from it: they give the destination other bytes and take the source away, and look again
+ * when the stopped rank has come through.
+ *
+ * usage: mpi_stops STEP TRIALS [SEED [kill]], by mpirun with 2 or more ranks. STEP: one of the table below, or all.
+ * kill: the rank is killed instead, which ends the trials. */
+#include <reshard/reshard.h>
+
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DEADLINE_MS = 150, COLUMNS = 4 << 20, BYTES = COLUMNS + 64, POISON = 0xa5, SPARE_MS = 20000 };
+
+/* Of all ranks: a file that they map. */
+typedef struct board {
+  atomic_int left; /* ranks that are still in the step */
+  atomic_int stopped;
+} board;
+
+typedef struct trial {
+  MPI_Comm mpi; /* one a trial: MPI takes a duplication that was given up for the next one of the same */
+  reshard_comm comm, sub;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  char *src, *dst;
+  bool strided, aborts;
+} trial;
+
+static int rank, size, failures, countdown, skipped;
+static bool kills;
+static pid_t *pids;
+static board *shared;
+
+#define CHECK(condition, ...) \
+  do { \
+    if (!(condition)) { \
+      failures++; \
+      printf("rank %d: %s:%d: %s: ", rank, __FILE__, __LINE__, #condition); \
+      printf(__VA_ARGS__); \
+      printf(" (last error: %s)\n", reshard_last_error()); \
+      fflush(stdout); \
+    } \
+  } while (0)
+
+/* --- Stops ------------------------------------------------------------------------------------------------------- */
+
+static void pass(void) {
+  if (countdown > 0 && --countdown == 0) {
+    shared->stopped++;
+    raise(kills ? SIGKILL : SIGSTOP);
+  }
+}
+
+/* These stand before MPI's. */
+int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
+  pass();
+  return PMPI_Test(request, flag, status);
+}
+
+int MPI_Testsome(int n, MPI_Request requests[], int *ngot, int got[], MPI_Status statuses[]) {
+  pass();
+  return PMPI_Testsome(n, requests, ngot, got, statuses);
+}
+
+int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+  pass();
+  return PMPI_Isend(at, n, type, to, tag, comm, request);
+}
+
+int MPI_Irecv(void *at, int n, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *request) {
+  pass();
+  return PMPI_Irecv(at, n, type, from, tag, comm, request);
+}
+
+int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *flag, MPI_Status *status) {
+  pass();
+  return PMPI_Iprobe(from, tag, comm, flag, status);
+}
+
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
+  pass();
+  return PMPI_Comm_idup(comm, made, request);
+}
+
+static int64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void open_board(void) {
+  char name[] = "stops.XXXXXX";
+  int fd = rank == 0 ? mkstemp(name) : -1;
+  MPI_Bcast(name, sizeof name, MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (rank == 0 && ftruncate(fd, sizeof *shared) != 0)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  MPI_Barrier(MPI_COMM_WORLD);
+  FILE *file = fopen(name, "r+");
+  void *at =
+      file != NULL ? mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0) : MAP_FAILED;
+  if (at == MAP_FAILED)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  shared = at;
+  fclose(file);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) {
+    close(fd);
+    unlink(name);
+  }
+  pids = calloc((size_t)size, sizeof *pids);
+  int mine = (int)getpid();
+  MPI_Allgather(&mine, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
+}
+
+/* --- Steps ------------------------------------------------------------------------------------------------------- */
+
+static reshard_status make_comm(trial *t) {
+  return reshard_comm_from_mpi(&t->mpi, NULL, t->aborts ? 0 : DEADLINE_MS, &t->comm);
+}
+
+static reshard_status split_comm(trial *t) { return reshard_comm_split(t->comm, rank % 2, 0, &t->sub); }
+static reshard_status meet(trial *t) { return reshard_comm_barrier(t->comm); }
+
+static reshard_status make_transfer(trial *t) {
+  int64_t shape[] = {size, COLUMNS};
+  char ring[256] = "chunk(0;1";
+  for (int r = 2; r <= size; r++)
+    snprintf(ring + strlen(ring), sizeof ring - strlen(ring), ",%d", r % size);
+  snprintf(ring + strlen(ring), sizeof ring - strlen(ring), ")");
+  reshard_layout from = NULL, to = NULL;
+  CHECK(reshard_layout_parse("chunk(0)", 2, shape, size, &from) == RESHARD_SUCCESS, "from");
+  CHECK(reshard_layout_parse(t->strided ? "chunk(1)" : ring, 2, shape, size, &to) == RESHARD_SUCCESS, "to");
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = from, .dst = to, .dtype = RESHARD_U8};
+  CHECK(reshard_plan_create(1, &entry, rank, NULL, &t->plan) == RESHARD_SUCCESS, "plan");
+  reshard_layout_release(from);
+  reshard_layout_release(to);
+  reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){t->src}, (void *[]){t->dst}, NULL, NULL, 0, 0};
+  return reshard_transfer_create(t->plan, t->comm, &arrays, NULL, &t->transfer);
+}
+
+static reshard_status execute(trial *t) { return reshard_execute(t->transfer, NULL); }
+
+static const struct step {
+  const char *name;
+  reshard_status (*run)(trial *t);
+  int calls;  /* of MPI, about: it is stopped at one of these */
+  int before; /* steps: a communicator, a transfer */
+  bool strided, aborts;
+} steps[] = {{"make", make_comm, 12, 0, false, false},   {"meet", meet, 6, 1, false, false},
+             {"split", split_comm, 24, 1, false, false}, {"transfer", make_transfer, 24, 1, false, false},
+             {"execute", execute, 16, 2, false, false},  {"strided", execute, 16, 2, true, false},
+             {"abort", execute, 4000, 2, false, true},   {"abort strided", execute, 4000, 2, true, true}};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+/* --- Trials ------------------------------------------------------------------------------------------------------ */
+
+static char value(int from, int64_t i) { return (char)((uint64_t)(i * size + from + 1) * 0x9e3779b97f4a7c15u >> 56); }
+
+static int64_t count_wrong(const trial *t) {
+  int64_t wrong = 0, width = (COLUMNS + size - 1) / size, first = rank * width;
+  if (!t->strided) {
+    for (int64_t i = 0; i < COLUMNS; i++)
+      wrong += t->dst[i] != value((rank + size - 1) % size, i);
+    return wrong;
+  }
+  width = width < COLUMNS - first ? width : COLUMNS - first; /* this rank's columns of every row */
+  for (int64_t i = 0; i < size * width; i++)
+    wrong += t->dst[i] != value((int)(i / width), first + i % width);
+  return wrong;
+}
+
+static void progress(int64_t ms) {
+  int there;
+  for (int64_t since = now_ms(); now_ms() - since < ms; nanosleep(&(struct timespec){0, 200000}, NULL))
+    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+}
+
+/* Lets the stopped one go on until all have come through the step. */
+static void release(int victim) {
+  int64_t since = now_ms();
+  while (shared->left > 0) {
+    if (victim >= 0)
+      kill(pids[victim], SIGCONT);
+    progress(1);
+    if (now_ms() - since > 3 * SPARE_MS) {
+      printf("rank %d: a rank does not return\n", rank);
+      MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+  }
+}
+
+/* Those that are there go on. */
+static void shrink(trial *t, int64_t victim) {
+  reshard_comm rest = NULL;
+  reshard_status status = reshard_comm_shrink(t->comm, 1, &victim, &rest);
+  CHECK(status == RESHARD_SUCCESS, "without rank %lld: %s", (long long)victim, reshard_status_string(status));
+  CHECK(reshard_comm_barrier(rest) == RESHARD_SUCCESS, "barrier without rank %lld", (long long)victim);
+  reshard_comm_destroy(rest);
+}
+
+static int64_t longest;
+static int abort_us;
+
+static void *abort_soon(void *comm) {
+  nanosleep(&(struct timespec){0, abort_us * 1000}, NULL);
+  shared->stopped++;
+  reshard_comm_abort(comm);
+  return NULL;
+}
+
+/* Returns whether this rank got an error. */
+static bool stop_in(const struct step *step, uint64_t seed) {
+  trial t = {.strided = step->strided, .aborts = step->aborts};
+  int victim = (int)(seed >> 8) % size;
+  t.src = mmap(NULL, COLUMNS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  t.dst = malloc(BYTES);
+  for (int64_t i = 0; i < COLUMNS; i++)
+    t.src[i] = value(rank, i);
+  memset(t.dst, 0, BYTES);
+  reshard_status status = RESHARD_SUCCESS;
+  MPI_Comm_dup(MPI_COMM_WORLD, &t.mpi);
+  if (step->before > 0)
+    status = make_comm(&t);
+  if (step->before > 1 && status == RESHARD_SUCCESS)
+    status = make_transfer(&t);
+  skipped += status != RESHARD_SUCCESS;
+  int ready = status == RESHARD_SUCCESS, all = 0; /* a busy machine: there is nothing to see */
+  shared->left = size;
+  MPI_Allreduce(&ready, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  bool failed = false;
+  pthread_t thread;
+  if (all) {
+    int64_t since = now_ms();
+    int at = 1 + (int)((seed >> 16) % (uint64_t)step->calls);
+    if (rank == victim && step->aborts) {
+      abort_us = at;
+      pthread_create(&thread, NULL, abort_soon, t.comm);
+    } else if (rank == victim) {
+      countdown = at;
+    }
+    status = step->run(&t);
+    countdown = 0;
+    failed = status != RESHARD_SUCCESS;
+    if (failed) {
+      memset(t.dst, POISON, BYTES);
+      munmap(t.src, COLUMNS);
+      t.src = NULL;
+      if (rank != victim && now_ms() - since > longest)
+        longest = now_ms() - since;
+    }
+    CHECK(!failed || status == RESHARD_ERROR_TIMEOUT || status == RESHARD_ERROR_PEER, "%s, seed %llu: %s", step->name,
+          (unsigned long long)seed, reshard_status_string(status));
+    shared->left--;
+    if (!kills)
+      release(step->aborts ? -1 : victim);
+    if (rank == victim && step->aborts)
+      pthread_join(thread, NULL);
+    if (!kills)
+      MPI_Barrier(MPI_COMM_WORLD);
+    if (kills && shared->stopped > 0) {
+      if (t.comm != NULL)
+        shrink(&t, victim);
+      progress(300);
+    } else if (failed && step->before == 0) /* the duplication ends */
+      progress(20);
+    int64_t wrong = 0;
+    if (failed)
+      for (int64_t i = 0; i < BYTES; i++)
+        wrong += (unsigned char)t.dst[i] != POISON;
+    else if (step->run == execute)
+      wrong = count_wrong(&t);
+    CHECK(wrong == 0, "%s, seed %llu: after %s %lld bytes of the destination are wrong", step->name,
+          (unsigned long long)seed, reshard_status_string(status), (long long)wrong);
+  }
+  reshard_transfer_destroy(t.transfer);
+  reshard_plan_destroy(t.plan);
+  reshard_comm_destroy(t.sub);
+  reshard_comm_destroy(t.comm);
+  if (t.src != NULL)
+    munmap(t.src, COLUMNS);
+  free(t.dst);
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  int level, all[2], errors = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const char *name = argc > 1 ? argv[1] : "all";
+  int64_t trials = argc > 2 ? atoll(argv[2]) : 10;
+  uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+  kills = argc > 4;
+  open_board();
+  for (int s = 0; s < STEPS; s++)
+    for (int64_t i = 0; i < trials && (strcmp(name, "all") == 0 || strcmp(name, steps[s].name) == 0); i++)
+      errors += stop_in(&steps[s], (seed + (uint64_t)i + 1000 * (uint64_t)s) * 0x9e3779b97f4a7c15u >> 8);
+  if (shared->stopped > 0 && kills) { /* MPI would wait for that rank */
+    printf("%s: a rank was killed, %lld ms at most, deadline %d ms: %d checks failed\n", name, (long long)longest,
+           DEADLINE_MS, failures);
+    fflush(stdout);
+    _exit(failures > 0);
+  }
+  MPI_Allreduce((int[]){failures, errors}, all, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  if (rank == 0)
+    printf("%s: %d stops, %d errors, %d skipped, %lld ms at most, deadline %d ms: %d checks failed\n", name,
+           (int)shared->stopped, all[1], skipped, (long long)longest, DEADLINE_MS, all[0]);
+  MPI_Finalize();
+  return all[0] > 0;
+}

@@ -1,0 +1,219 @@
+/* A program that hangs is asked: which rank is where, and which one is behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/comm.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/rows_to_columns.h"
+
+#include <reshard/reshard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 4, DEADLINE = 60000 };
+
+static reshard_comm comms[RANKS];
+static char text[1 << 20];
+
+static void open_comms(int64_t timeout_ms) {
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
+  assert_int_equal(reshard_comm_create_local(RANKS, &options, comms), RESHARD_SUCCESS);
+}
+
+static void close_comms(void) {
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(comms[r]);
+}
+
+static const char *report(reshard_comm comm, int64_t last) {
+  size_t needed = 0;
+  assert_int_equal(reshard_comm_report(comm, last, text, sizeof text, &needed), RESHARD_SUCCESS);
+  assert_int_equal(needed, strlen(text) + 1);
+  return text;
+}
+
+static void assert_part(const char *part) {
+  if (strstr(text, part) == NULL)
+    fail_msg("'%s' is not in\n%s", part, text);
+}
+
+static void wait_for_part(reshard_comm comm, const char *part) {
+  for (int i = 0; strstr(report(comm, 0), part) == NULL && i < 10000; i++)
+    test_sleep_ms(1);
+  assert_part(part);
+}
+
+/* All make the same calls, but one of them makes one call less. */
+typedef struct behind_case {
+  int64_t slow, before;
+  atomic_bool go;
+} behind_case;
+
+static void behind_body(void *user, int64_t rank) {
+  behind_case *c = user;
+  for (int64_t i = 0; i < c->before; i++)
+    reshard_comm_barrier(comms[rank]);
+  while (rank == c->slow && !atomic_load(&c->go))
+    test_sleep_ms(1);
+  reshard_comm_barrier(comms[rank]);
+}
+
+static void run_behind(void *user, int64_t rank) {
+  (void)rank;
+  rank_threads_run(RANKS, behind_body, user);
+}
+
+static void test_behind(void **state) {
+  (void)state;
+  for (int64_t slow = 0; slow < RANKS; slow++) {
+    behind_case c = {slow, 3 + 40 * slow, false};
+    char part[128];
+    open_comms(DEADLINE);
+    rank_thread *thread = rank_thread_start(run_behind, &c);
+    for (int r = 0; r < RANKS; r++) {
+      if (r == slow)
+        snprintf(part, sizeof part, "rank %d: out of reshard_comm_barrier, call %d: done ", r, (int)c.before);
+      else
+        snprintf(part, sizeof part, "rank %d: in reshard_comm_barrier, call %d: all-gather, step 1, 0 bytes, since ", r,
+                 (int)c.before + 1);
+      wait_for_part(comms[(r + 1) % RANKS], part);
+    }
+    snprintf(part, sizeof part, "waits for rank %d\n", (int)slow);
+    assert_part(part);
+    snprintf(part, sizeof part, "behind: rank %d, at call %d of %d\n", (int)slow, (int)c.before, (int)c.before + 1);
+    assert_part(part);
+    assert_int_equal(strncmp(text, "local, 4 ranks\nrank 0: ", 23), 0);
+    atomic_store(&c.go, true);
+    rank_thread_join(thread);
+    assert_null(strstr(report(comms[0], 0), "behind"));
+    close_comms();
+  }
+}
+
+/* --- What is kept ------------------------------------------------------------------------------------------------- */
+
+static int count_parts(const char *part) {
+  int n = 0;
+  for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
+    n++;
+  return n;
+}
+
+static void loop_body(void *user, int64_t rank) {
+  for (int64_t i = 0; i < *(int64_t *)user; i++)
+    reshard_comm_barrier(comms[rank]);
+}
+
+static void test_last_calls(void **state) {
+  (void)state;
+  open_comms(DEADLINE);
+  report(comms[2], 10);
+  assert_string_equal(text, "local, 4 ranks\nrank 0: no call yet\nrank 1: no call yet\nrank 2: no call yet\n"
+                            "rank 3: no call yet\n");
+  int64_t calls = 3;
+  rank_threads_run(RANKS, loop_body, &calls);
+  report(comms[0], 2);
+  assert_int_equal(count_parts("  call 3, reshard_comm_barrier: 0 bytes, 1 steps, took "), RANKS);
+  assert_int_equal(count_parts("  call "), 2 * RANKS);
+  calls = 200;
+  rank_threads_run(RANKS, loop_body, &calls);
+  report(comms[0], 1000);
+  assert_int_equal(count_parts("  call "), 64 * RANKS); /* the last ones */
+  assert_int_equal(count_parts("  call 203,"), RANKS);
+  assert_int_equal(count_parts("  call 140,"), RANKS);
+  size_t needed, whole = strlen(text) + 1;
+  assert_int_equal(reshard_comm_report(comms[0], 1000, NULL, 0, &needed), RESHARD_ERROR_INVALID);
+  assert_true(needed > whole / 2 && needed < 2 * whole); /* times have other numbers of digits */
+  assert_int_equal(reshard_comm_report(comms[0], -1, text, sizeof text, &needed), RESHARD_ERROR_INVALID);
+  close_comms();
+}
+
+/* Transfers and their rounds, and the communicators of a split. */
+static void split_body(void *user, int64_t rank) {
+  reshard_comm *subs = user;
+  if (reshard_comm_split(comms[rank], rank % 2, 0, &subs[rank]) == RESHARD_SUCCESS)
+    reshard_comm_barrier(subs[rank]);
+}
+
+static void test_tree(void **state) {
+  (void)state;
+  reshard_comm subs[RANKS] = {NULL};
+  open_comms(DEADLINE);
+  rank_threads_run(RANKS, split_body, subs);
+  report(subs[3], 0); /* any of them tells of all */
+  assert_part("local, 4 ranks\n");
+  assert_part("local, 2 ranks, global ranks [0,2]\n");
+  assert_part("local, 2 ranks, global ranks [1,3]\n");
+  assert_int_equal(count_parts(": out of reshard_comm_split, call 1: done "), RANKS);
+  assert_int_equal(count_parts(": out of reshard_comm_barrier, call 1: done "), RANKS);
+  close_comms(); /* those that are left tell of themselves */
+  report(subs[1], 0);
+  assert_null(strstr(text, "4 ranks"));
+  assert_int_equal(count_parts("rank "), RANKS);
+  for (int r = 0; r < RANKS; r++)
+    reshard_comm_destroy(subs[r]);
+}
+
+static void test_transfers(void **state) {
+  (void)state;
+  static const char *const calls[] = {"reshard_transfer_create", "reshard_execute"};
+  rows_to_columns s;
+  rows_to_columns_open(&s, RANKS, DEADLINE, RESHARD_PATH_PACKED, NULL);
+  rows_to_columns_create(&s);
+  rows_to_columns_assert_all(&s, RESHARD_SUCCESS, NULL);
+  rows_to_columns_execute(&s);
+  report(s.comms[0], 64);
+  for (int i = 0; i < 2; i++) {
+    char part[96];
+    snprintf(part, sizeof part, "  call %d, %s: %lld bytes, ", i + 1, calls[i],
+             (long long)MATRIX_ROWS * MATRIX_COLUMNS * 4);
+    if (count_parts(part) != RANKS)
+      fail_msg("'%s' is not there for each rank:\n%s", part, text);
+  }
+  char call[RS_CALL_TEXT];
+  assert_string_equal(rs_call_text(s.comms[1], call), "reshard_execute, call 2, round 0");
+  rows_to_columns_close(&s);
+}
+
+/* A report at any moment, while others call, fail and destroy. */
+static void asking_body(void *user, int64_t rank) {
+  (void)rank;
+  static char mine[1 << 16];
+  size_t needed;
+  while (!atomic_load((atomic_bool *)user))
+    if (reshard_comm_report(comms[0], 64, mine, sizeof mine, &needed) != RESHARD_SUCCESS)
+      abort();
+}
+
+static void churn_body(void *user, int64_t rank) {
+  for (int64_t i = 0; i < *(int64_t *)user; i++) {
+    reshard_comm sub = NULL;
+    if (reshard_comm_split(comms[rank], rank < 2 ? 0 : -1, 0, &sub) == RESHARD_SUCCESS && sub != NULL)
+      reshard_comm_barrier(sub);
+    reshard_comm_destroy(sub);
+  }
+}
+
+static void test_any_time(void **state) {
+  (void)state;
+  atomic_bool over = false;
+  int64_t times = test_scaled(50);
+  open_comms(DEADLINE);
+  rank_thread *thread = rank_thread_start(asking_body, &over);
+  rank_threads_run(RANKS, churn_body, &times);
+  atomic_store(&over, true);
+  rank_thread_join(thread);
+  close_comms();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_behind), cmocka_unit_test(test_last_calls),
+                                     cmocka_unit_test(test_tree), cmocka_unit_test(test_transfers),
+                                     cmocka_unit_test(test_any_time)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,305 @@
+/* Ranks that are threads of one process, one of which is cancelled, comes late, destroys its handle or aborts, at a
+ * moment that the seed says. The others return from their calls by the deadline, or at once where there is none, with
+ * the rank's number. No byte of a rank's memory changes once it has its error. RESHARD_TEST_SCALE scales the cases. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "bench/cli/util.h"
+#include "support/fixtures/rank_threads.h"
+
+#include <reshard/reshard.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { N = 4, SIDE = 192, OWN = SIDE * SIDE / N, POISON = 0xA5, ROUNDS = 2 };
+enum { STEP_CREATE, STEP_EXECUTE, STEP_REBIND, STEP_DESTROY, STEPS };
+typedef enum trouble { CANCEL, CANCEL_FOR_EVER, LATE, GONE, ABORT, TROUBLES } trouble;
+static const char *const step_names[] = {"create", "execute", "rebind", "destroy"};
+static const char *const trouble_names[] = {"cancelled", "cancelled, no deadline", "late", "gone", "aborts"};
+enum { DEADLINE = 25 };
+
+/* Memory that a call takes and that its thread, cancelled in it, cannot give back: comm.h says so. */
+const char *__lsan_default_options(void);
+const char *__lsan_default_options(void) { return "print_suppressions=0"; }
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:reshard_transfer_create\nleak:reshard_transfer_rebind\n"; }
+
+typedef struct rank {
+  struct world *world;
+  int64_t number;
+  pthread_t thread;
+  reshard_comm comm;
+  reshard_plan plan;
+  reshard_transfer transfer;
+  uint32_t *rows, *columns[2];
+  bool ended, wrong; /* the memory was given up, and is poison; the data was not what it should be */
+  double longest;    /* call, in seconds */
+  rank_result result;
+} rank;
+
+typedef struct world {
+  rank ranks[N];
+  trouble kind;
+  int64_t victim;
+  int step, round; /* at which the victim's trouble comes */
+  bool packed;
+  atomic_int reached; /* 1: the victim is there */
+  sem_t released;
+} world;
+
+static uint64_t draw(uint64_t *seed) {
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  return *seed >> 33;
+}
+
+/* From here on the memory is the caller's alone. */
+static void poison(void *user) {
+  rank *r = user;
+  r->ended = true;
+  memset(r->rows, POISON, OWN * sizeof *r->rows);
+  for (int i = 0; i < 2; i++)
+    memset(r->columns[i], POISON, OWN * sizeof *r->columns[i]);
+}
+
+static bool is_poison(const rank *r) {
+  bool all = true;
+  const unsigned char *at[] = {(void *)r->rows, (void *)r->columns[0], (void *)r->columns[1]};
+  for (int i = 0; i < 3; i++)
+    for (size_t b = 0; b < OWN * sizeof *r->rows; b++)
+      all &= at[i][b] == POISON;
+  return all;
+}
+
+/* Element (i, j) of the tensor has i * SIDE + j + 1; chunk(0) to chunk(1). */
+static void fill(rank *r) {
+  for (int64_t k = 0; k < OWN; k++)
+    r->rows[k] = (uint32_t)(r->number * OWN + k + 1);
+}
+
+static bool is_right(const rank *r, int which) {
+  bool right = true;
+  for (int64_t i = 0; i < SIDE; i++)
+    for (int64_t j = 0; j < SIDE / N; j++)
+      right &= r->columns[which][i * (SIDE / N) + j] == (uint32_t)(i * SIDE + r->number * (SIDE / N) + j + 1);
+  return right;
+}
+
+/* Takes the calling rank to a step; false: it has none any more. */
+static bool come_to(rank *r, int step, int round) {
+  world *w = r->world;
+  if (r->number != w->victim || step != w->step || round != w->round)
+    return true;
+  atomic_store(&w->reached, 1);
+  if (w->kind == LATE)
+    while (sem_wait(&w->released) != 0)
+      continue;
+  else if (w->kind == ABORT)
+    reshard_comm_abort(r->comm);
+  return w->kind != GONE;
+}
+
+/* Notes how long a call took, and its first error. */
+static bool note(rank *r, double begun, reshard_status status) {
+  double took = cli_seconds() - begun;
+  r->longest = took > r->longest ? took : r->longest;
+  if (status != RESHARD_SUCCESS)
+    rank_result_set(&r->result, status);
+  return status == RESHARD_SUCCESS;
+}
+
+static void bind(rank *r, int which, void *lists[2], reshard_arrays *arrays) {
+  lists[0] = r->rows;
+  lists[1] = r->columns[which];
+  *arrays = (reshard_arrays){RESHARD_ARRAYS_INIT, &lists[0], &lists[1], NULL, NULL, 1, 1};
+}
+
+static bool run_steps(rank *r, const reshard_transfer_options *options) {
+  void *lists[2];
+  reshard_arrays arrays;
+  bind(r, 0, lists, &arrays);
+  if (!come_to(r, STEP_CREATE, 0))
+    return false;
+  double begun = cli_seconds();
+  if (!note(r, begun, reshard_transfer_create(r->plan, r->comm, &arrays, options, &r->transfer)))
+    return false;
+  for (int round = 0; round < ROUNDS; round++) {
+    if (!come_to(r, STEP_EXECUTE, round))
+      return false;
+    begun = cli_seconds();
+    if (!note(r, begun, reshard_execute(r->transfer, NULL)))
+      return false;
+    r->wrong |= !is_right(r, round % 2);
+    bind(r, (round + 1) % 2, lists, &arrays);
+    if (!come_to(r, STEP_REBIND, round))
+      return false;
+    begun = cli_seconds();
+    if (!note(r, begun, reshard_transfer_rebind(r->transfer, &arrays)))
+      return false;
+  }
+  return come_to(r, STEP_DESTROY, 0);
+}
+
+static void *run_rank(void *user) {
+  rank *r = user;
+  world *w = r->world;
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT,
+                                            .path = w->packed ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT};
+  pthread_cleanup_push(poison, r);
+  run_steps(r, &options);
+  reshard_transfer transfer = r->transfer;
+  reshard_comm comm = r->comm;
+  r->transfer = NULL; /* the calls return: they have no place to be cancelled in */
+  r->comm = NULL;
+  reshard_transfer_destroy(transfer);
+  reshard_comm_destroy(comm);
+  pthread_cleanup_pop(1);
+  return NULL;
+}
+
+static void open_world(world *w, int threads, int64_t timeout_ms, int64_t limit) {
+  const int64_t shape[2] = {SIDE, SIDE};
+  const reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, threads, RESHARD_ISA_AUTO, timeout_ms, NULL, 0};
+  const reshard_plan_options plan_options = {RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit};
+  reshard_comm comms[N];
+  reshard_layout src, dst;
+  assert_int_equal(reshard_comm_create_local(N, &options, comms), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_parse("chunk(0)", 2, shape, N, &src), RESHARD_SUCCESS);
+  assert_int_equal(reshard_layout_parse("chunk(1)", 2, shape, N, &dst), RESHARD_SUCCESS);
+  const reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
+  for (int64_t i = 0; i < N; i++) {
+    rank *r = &w->ranks[i];
+    r->world = w;
+    r->number = i;
+    r->comm = comms[i];
+    assert_int_equal(reshard_plan_create(1, &entry, i, &plan_options, &r->plan), RESHARD_SUCCESS);
+    r->rows = cli_alloc(OWN, sizeof *r->rows);
+    r->columns[0] = cli_alloc(OWN, sizeof *r->rows);
+    r->columns[1] = cli_alloc(OWN, sizeof *r->rows);
+    fill(r);
+  }
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
+static void close_world(world *w) {
+  for (int64_t i = 0; i < N; i++) {
+    rank *r = &w->ranks[i];
+    reshard_transfer_destroy(r->transfer);
+    reshard_comm_destroy(r->comm);
+    reshard_plan_destroy(r->plan);
+    free(r->rows);
+    free(r->columns[0]);
+    free(r->columns[1]);
+  }
+  sem_destroy(&w->released);
+}
+
+/* A sleep takes 50 us and more, pack, exchange and unpack take less. */
+static void wait_us(int64_t us) {
+  double end = cli_seconds() + 1e-6 * (double)us;
+  const struct timespec t = {0, (long)us * 1000};
+  if (us > 60)
+    nanosleep(&t, NULL);
+  while (cli_seconds() < end)
+    continue;
+}
+
+/* Runs the ranks, the victim with its trouble, and lets it go on when the others have ended. */
+static void run_world(world *w, int64_t delay_us) {
+  for (int64_t i = 0; i < N; i++)
+    assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, run_rank, &w->ranks[i]), 0);
+  pthread_t victim = w->ranks[w->victim].thread;
+  if (w->kind == CANCEL || w->kind == CANCEL_FOR_EVER) {
+    while (atomic_load(&w->reached) == 0)
+      sched_yield();
+    wait_us(delay_us);
+    pthread_cancel(victim); /* it is not joined yet */
+  }
+  for (int64_t i = 0; i < N; i++)
+    if (i != w->victim)
+      pthread_join(w->ranks[i].thread, NULL);
+  sem_post(&w->released);
+  pthread_join(victim, NULL);
+}
+
+typedef struct totals {
+  int64_t cases[STEPS][TROUBLES], errors, late;
+  double longest;
+} totals;
+
+/* Text of the error that the others have. */
+static void check_survivor(const world *w, const rank *r, uint64_t seed) {
+  char part[96] = "";
+  const char *text = r->result.text;
+  if (w->kind == CANCEL_FOR_EVER)
+    snprintf(part, sizeof part, "the thread of rank %lld was cancelled", (long long)w->victim);
+  else if (w->kind == GONE)
+    snprintf(part, sizeof part, "rank %lld has destroyed its handle", (long long)w->victim);
+  else if (w->kind == ABORT)
+    snprintf(part, sizeof part, "aborted");
+  bool timed_out = r->result.status == RESHARD_ERROR_TIMEOUT && (w->kind == CANCEL || w->kind == LATE);
+  if ((r->result.status != RESHARD_ERROR_PEER && !timed_out) || strstr(text, part) == NULL)
+    fail_msg("seed %llu, rank %lld %s in %s: rank %lld has %s (%s)", (unsigned long long)seed, (long long)w->victim,
+             trouble_names[w->kind], step_names[w->step], (long long)r->number, reshard_status_string(r->result.status),
+             text);
+}
+
+static void run_case(uint64_t seed, int step, totals *t) {
+  world w = {.step = step};
+  uint64_t random = seed;
+  draw(&random);
+  w.kind = (trouble)(draw(&random) % TROUBLES);
+  w.victim = (int64_t)(draw(&random) % N);
+  w.round = step == STEP_EXECUTE || step == STEP_REBIND ? (int)(draw(&random) % ROUNDS) : 0;
+  w.packed = draw(&random) % 2 == 0;
+  bool deadline = w.kind == CANCEL || w.kind == LATE;
+  sem_init(&w.released, 0, 0);
+  open_world(&w, 1 + (int)(draw(&random) % 2), deadline ? DEADLINE : 0, draw(&random) % 2 ? 16384 : 0);
+  run_world(&w, (int64_t)(draw(&random) % (seed % 3 == 0 ? 400 : 60)));
+  for (int64_t i = 0; i < N; i++) {
+    rank *r = &w.ranks[i];
+    if (!r->ended || !is_poison(r) || r->wrong)
+      fail_msg("seed %llu, rank %lld %s in %s: rank %lld has %s", (unsigned long long)seed, (long long)w.victim,
+               trouble_names[w.kind], step_names[step], (long long)i,
+               r->wrong ? "wrong data" : "memory that was written after its last call");
+    if (r->result.status != RESHARD_SUCCESS && i != w.victim) {
+      t->errors++;
+      check_survivor(&w, r, seed);
+    }
+    t->longest = r->longest > t->longest ? r->longest : t->longest;
+    t->late += r->longest > 1e-3 * DEADLINE + 1;
+  }
+  t->cases[step][w.kind]++;
+  close_world(&w);
+}
+
+static void test_troubles(void **state) {
+  (void)state;
+  totals t = {0};
+  int64_t n = test_scaled(40);
+  for (int64_t i = 0; i < n; i++)
+    for (int step = 0; step < STEPS; step++)
+      run_case((uint64_t)(i * STEPS + step), step, &t);
+  printf("%lld cases a step, %lld errors of others; longest call %.3f s, %lld outlasted %d ms + 1 s\n", (long long)n,
+         (long long)t.errors, t.longest, (long long)t.late, DEADLINE);
+  for (int step = 0; step < STEPS; step++)
+    for (int kind = 0; kind < TROUBLES; kind++)
+      assert_true(t.cases[step][kind] > 0);
+  assert_true(t.errors > n);
+  assert_true(t.longest < 30); /* of a machine that may be busy */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_troubles)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
