@@ -3,6 +3,7 @@
 #define RS_COMM_LOCAL_H
 
 #include "comm/comm.h"
+#include "device/cpu/threads.h"
 
 #include <pthread.h>
 
@@ -10,6 +11,7 @@ typedef reshard_status (*rs_meeting)(int64_t n, void **all);
 
 /* State that the ranks of one communicator share. */
 typedef struct rs_team {
+  rs_forkable forkable;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   int64_t n;     /* ranks */
