@@ -92,6 +92,8 @@ static void test_waiting(void **state) {
       char text[64];
       snprintf(text, sizeof text, "the thread of rank %d was cancelled", (int)victim);
       assert_non_null(strstr(calls[1 - victim].result.text, text));
+      assert_int_equal(reshard_comm_abort(comms[2]),
+                       RESHARD_SUCCESS); /* it has ended already: the first reason counts */
       assert_int_equal(reshard_comm_barrier(comms[2]), RESHARD_ERROR_PEER);
       assert_non_null(strstr(reshard_last_error(), text));
       for (int64_t r = 0; r < N; r++)
@@ -222,6 +224,47 @@ static void test_reading(void **state) {
   }
 }
 
+/* The caller of copy threads waits for them: they use its job. */
+static rs_threads *pool;
+
+static void slow_tasks(const void *job, rs_claim *claim) {
+  while (rs_threads_next(claim) >= 0) {
+    atomic_fetch_add(&stage, 1);
+    await_stage(2); /* each has a thread of its own */
+    if (claim->thread != 0)
+      test_sleep_ms(100);
+    atomic_fetch_add((atomic_llong *)job, 1);
+  }
+}
+
+static void *job_main(void *user) {
+  rank_call *c = user;
+  atomic_llong done;
+  atomic_init(&done, 0);
+  pthread_cleanup_push(note_end, c);
+  rs_threads_run(pool, 2, slow_tasks, &done);
+  c->value = atomic_load(&done);
+  pthread_testcancel();
+  pthread_cleanup_pop(1);
+  return NULL;
+}
+
+static void test_copy_threads(void **state) {
+  (void)state;
+  assert_int_equal(rs_threads_create(2, &pool), RESHARD_SUCCESS);
+  for (int i = 0; i < 3; i++) { /* the pool is as good afterwards */
+    atomic_store(&stage, 0);
+    memset(calls, 0, sizeof calls);
+    start(0, job_main);
+    await_stage(2);
+    test_sleep_ms(20); /* it waits for the helper now */
+    pthread_cancel(calls[0].thread);
+    assert_true(join(0));
+    assert_int_equal(calls[0].at_end, 2);
+  }
+  rs_threads_destroy(pool);
+}
+
 /* Communicators that were split from it end with it, as in an abort. */
 static reshard_status split_and_wait(rank_call *c) {
   reshard_comm sub = NULL;
@@ -268,8 +311,9 @@ static void test_far_deadline(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_waiting), cmocka_unit_test(test_before),   cmocka_unit_test(test_running),
-      cmocka_unit_test(test_reading), cmocka_unit_test(test_children), cmocka_unit_test(test_far_deadline),
+      cmocka_unit_test(test_waiting),      cmocka_unit_test(test_before),       cmocka_unit_test(test_running),
+      cmocka_unit_test(test_reading),      cmocka_unit_test(test_copy_threads), cmocka_unit_test(test_children),
+      cmocka_unit_test(test_far_deadline),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,12 +54,13 @@ static void assert_child(pid_t child) {
 
 /* A task waits for the others: each has a thread of its own. */
 typedef struct crowd {
-  atomic_int there;
+  atomic_int there, numbers; /* a bit for each thread's number */
 } crowd;
 
 static void wait_for_all(const void *job, rs_claim *claim) {
   crowd *c = (crowd *)job;
   while (rs_threads_next(claim) >= 0) {
+    atomic_fetch_or(&c->numbers, 1 << claim->thread);
     atomic_fetch_add(&c->there, 1);
     while (atomic_load(&c->there) < THREADS)
       sched_yield();
@@ -69,8 +70,10 @@ static void wait_for_all(const void *job, rs_claim *claim) {
 static bool run_crowd(rs_threads *pool) {
   crowd c;
   atomic_init(&c.there, 0);
+  atomic_init(&c.numbers, 0);
   rs_threads_run(pool, THREADS, wait_for_all, &c);
-  return rs_threads_count(pool) == THREADS && atomic_load(&c.there) == THREADS;
+  return rs_threads_count(pool) == THREADS && atomic_load(&c.there) == THREADS &&
+         atomic_load(&c.numbers) == (1 << THREADS) - 1;
 }
 
 static void count_tasks(const void *job, rs_claim *claim) {
@@ -143,6 +146,43 @@ static void test_threads_at_work(void **state) {
   rs_threads_destroy(w.pool);
 }
 
+/* A task forks: what is left of its job is the parent's. */
+typedef struct fork_job {
+  rs_threads *pool;
+  atomic_bool in_child;
+  atomic_int stale;
+  pid_t child;
+} fork_job;
+
+static void fork_in_task(const void *job, rs_claim *claim) {
+  fork_job *f = (fork_job *)job;
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
+    atomic_fetch_add(&f->stale, atomic_load(&f->in_child));
+    if (claim->thread != 0 || f->child != 0)
+      continue;
+    f->child = start_child();
+    if (f->child != 0)
+      continue;
+    atomic_store(&f->in_child, true);
+    CHILD_CHECK(run_crowd(f->pool));
+    test_sleep_ms(20);
+    CHILD_CHECK(atomic_load(&f->stale) == 0);
+    rs_threads_destroy(f->pool);
+    _exit(0);
+  }
+}
+
+static void test_fork_in_job(void **state) {
+  (void)state;
+  fork_job f = {.child = 0};
+  assert_int_equal(rs_threads_create(THREADS, &f.pool), RESHARD_SUCCESS);
+  for (int i = 0; f.child == 0 && i < 1000; i++) /* the caller may come too late for a task */
+    rs_threads_run(f.pool, 100000, fork_in_task, &f);
+  assert_true(f.child != 0);
+  assert_child(f.child);
+  rs_threads_destroy(f.pool);
+}
+
 /* --- Communicators ------------------------------------------------------------------------------------------------ */
 
 static void execute_in_child(rows_to_columns *s, uint32_t generation) {
@@ -178,6 +218,7 @@ static void test_communicators(void **state) {
     rank_thread *thread = rank_thread_start(wait_body, &waiting);
     while (!is_waited_in(rs_team_of(waiting.comms[0])))
       test_sleep_ms(1);
+    assert_int_equal(waiting.comms[2]->ops->enter(waiting.comms[2]), RESHARD_SUCCESS);
     pid_t child = start_child();
     if (child == 0) {
       execute_in_child(&idle, 77);
@@ -194,6 +235,7 @@ static void test_communicators(void **state) {
       _exit(0);
     }
     assert_child(child);
+    waiting.comms[2]->ops->leave(waiting.comms[2]);
     rows_to_columns_must_execute(&idle);
     assert_int_equal(reshard_comm_abort(waiting.comms[0]), RESHARD_SUCCESS);
     rank_thread_join(thread);
@@ -207,6 +249,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads),
       cmocka_unit_test(test_threads_at_work),
+      cmocka_unit_test(test_fork_in_job),
       cmocka_unit_test(test_communicators),
   };
   if (SKIPPED) {
