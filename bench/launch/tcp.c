@@ -10,6 +10,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static double deadline;
 /* The earlier of a time and the deadline. */
 static int ms_until(double time) {
   double left = 1e3 * ((time < deadline ? time : deadline) - cli_seconds());
-  return left > 0 ? (int)left + 1 : 0;
+  return left <= 0 ? 0 : left < INT_MAX ? (int)left + 1 : INT_MAX;
 }
 
 static double patience_ends(void) { return cli_seconds() + 1e-3 * PATIENCE_MS; }

@@ -103,8 +103,8 @@ static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, resha
 }
 #endif
 
-/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other ranks
- * of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
+/* Destroys a handle. Not collective. Every transfer on the handle must have been destroyed. NULL is allowed. Other
+ * ranks of this process that wait for this one, or make a collective call later, get RESHARD_ERROR_PEER at once. */
 RESHARD_API void reshard_comm_destroy(reshard_comm comm);
 
 /* Wakes every rank that waits in a collective call, with RESHARD_ERROR_PEER. Later calls on any of the ranks' handles

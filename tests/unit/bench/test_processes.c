@@ -41,7 +41,7 @@ static void set_number(const char *name, int64_t value) {
 }
 
 /* A process of n; its exit status is that of the program, or 9 where it got other bytes. */
-static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int timeout_ms) {
+static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int64_t timeout_ms) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child != 0)
@@ -78,7 +78,7 @@ static void test_share(void **state) {
   pid_t child[N];
   int port = free_port();
   for (int i = N - 1; i >= 0; i--)
-    child[i] = start_process(port, N, i, i == 0 ? 150 : 0, 20000);
+    child[i] = start_process(port, N, i, i == 0 ? 150 : 0, i % 2 ? 20000 : INT64_MAX); /* as good as none */
   for (int i = 0; i < N; i++)
     assert_int_equal(exit_status(child[i]), 0);
 }

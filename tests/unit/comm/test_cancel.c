@@ -1,5 +1,5 @@
-/* Threads of ranks that are cancelled in a collective call: where they may end, and what waits for them or for which they
- * wait. test_after_error.c has whole calls, at any moment. */
+/* Threads of ranks that are cancelled in a collective call: where they may end, and what waits for them or for which
+ * they wait. test_after_error.c has whole calls, at any moment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -266,13 +266,13 @@ static void test_copy_threads(void **state) {
 }
 
 /* Communicators that were split from it end with it, as in an abort. */
+static reshard_comm subs[2];
+
 static reshard_status split_and_wait(rank_call *c) {
-  reshard_comm sub = NULL;
-  reshard_status status = reshard_comm_split(comms[c->rank], 0, 0, &sub);
+  reshard_status status = reshard_comm_split(comms[c->rank], 0, 0, &subs[c->rank]);
   atomic_fetch_add(&stage, 1);
   if (status == RESHARD_SUCCESS)
-    status = c->rank == 0 ? reshard_comm_barrier(comms[0]) : reshard_comm_barrier(sub);
-  reshard_comm_destroy(sub);
+    status = c->rank == 0 ? reshard_comm_barrier(comms[0]) : reshard_comm_barrier(subs[1]);
   return status;
 }
 THREAD(split_main, split_and_wait)
@@ -288,8 +288,10 @@ static void test_children(void **state) {
   assert_true(join(0));
   assert_false(join(1));
   assert_int_equal(calls[1].result.status, RESHARD_ERROR_PEER);
-  reshard_comm_destroy(comms[0]);
-  reshard_comm_destroy(comms[1]);
+  for (int64_t r = 0; r < 2; r++) {
+    reshard_comm_destroy(comms[r]);
+    reshard_comm_destroy(subs[r]);
+  }
 }
 
 /* A deadline that is further away than clocks count. */
