@@ -10,11 +10,8 @@ static int flat_arrays(const struct reshard_layout_s *l, int64_t position, int64
   if (position < 0 || l->flat_piece == 0 || position > l->elements / l->flat_piece)
     return 0;
   int64_t begin = position * l->flat_piece;
-  return rs_flat_boxes(l->ndim, l->shape, begin, rs_min(l->elements, begin + l->flat_piece), corners);
+  return rs_flat_boxes(l->ndim, l->shape, begin, begin + rs_min(l->flat_piece, l->elements - begin), corners);
 }
-
-/* Cells of a flat layout are numbered piece by piece, with room for the most boxes that a piece can have. */
-static int64_t flat_stride(const struct reshard_layout_s *l) { return l->ndim > 0 ? 2 * l->ndim : 1; }
 
 int64_t rs_layout_arrays(const struct reshard_layout_s *l, int64_t rank) {
   if (l->kind == RESHARD_LAYOUT_BOXES) {
@@ -37,7 +34,7 @@ int64_t rs_layout_cell(const struct reshard_layout_s *l, int64_t rank, int64_t a
   }
   int64_t position = rs_ranks_find(&l->ranks, rank), cell = 0;
   if (l->kind == RESHARD_LAYOUT_FLAT)
-    return position * flat_stride(l) + array;
+    return position * rs_flat_most(l->ndim) + array;
   for (int d = 0; d < l->ndim; d++)
     for (int c = 0; c < l->dim[d].ncuts; c++)
       cell = cell * l->dim[d].cuts[c].w + position / l->dim[d].cuts[c].stride % l->dim[d].cuts[c].w;
@@ -55,8 +52,8 @@ static int64_t cell_part(const struct reshard_layout_s *l, int64_t cell, int dim
 static const int64_t *cell_corners(const struct reshard_layout_s *l, int64_t cell, int64_t *corners) {
   if (l->kind == RESHARD_LAYOUT_BOXES)
     return rs_boxes_lo(l->boxes, l->boxes->cell_box[cell]);
-  flat_arrays(l, cell / flat_stride(l), corners);
-  return corners + cell % flat_stride(l) * 2 * l->ndim;
+  flat_arrays(l, cell / rs_flat_most(l->ndim), corners);
+  return corners + cell % rs_flat_most(l->ndim) * 2 * l->ndim;
 }
 
 void rs_layout_cell_box(const struct reshard_layout_s *l, int64_t cell, int64_t *lo, int64_t *hi) {
@@ -139,7 +136,7 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
   if (l->kind == RESHARD_LAYOUT_BOXES)
     return l->boxes->holders + l->boxes->cell_first[cell];
   if (l->kind == RESHARD_LAYOUT_FLAT) {
-    *out = (rs_holder){rs_ranks_at(&l->ranks, cell / flat_stride(l)), cell % flat_stride(l)};
+    *out = (rs_holder){rs_ranks_at(&l->ranks, cell / rs_flat_most(l->ndim)), cell % rs_flat_most(l->ndim)};
     return out;
   }
   int64_t base = 0; /* position of the holder with all replica coordinates 0 */
@@ -169,7 +166,7 @@ bool rs_layout_holds(const struct reshard_layout_s *l, int64_t cell, int64_t ran
   }
   int64_t position = rs_ranks_find(&l->ranks, rank);
   if (l->kind == RESHARD_LAYOUT_FLAT)
-    return position >= 0 && position == cell / flat_stride(l);
+    return position >= 0 && position == cell / rs_flat_most(l->ndim);
   return position >= 0 && rs_layout_cell(l, rank, 0) == cell;
 }
 
@@ -226,6 +223,37 @@ reshard_status reshard_layout_array(reshard_layout layout, int64_t rank, int64_t
   return RESHARD_SUCCESS;
 }
 
+/* Counts the intervals of a part and lists some. Their number may be that of the indices: only where several strided
+ * cuts are nested is it found by going through them. */
+static int64_t list_intervals(const rs_dim *dim, int64_t part, int64_t first, int64_t capacity,
+                              reshard_interval *intervals) {
+  int64_t length = rs_dim_length(dim, part), global, run, n = 0;
+  rs_breaks b;
+  if (rs_dim_breaks(dim, part, &b)) {
+    n = length > 0 ? b.count + 1 : 0;
+    for (int64_t i = first; i < n && i - first < capacity; i++) {
+      int64_t begin = i == 0 ? 0 : b.first + (i - 1) * b.step, end = i == b.count ? length : b.first + i * b.step;
+      rs_dim_expand(dim, part, begin, &global, &run);
+      intervals[i - first] = (reshard_interval){global, global + (end - begin)};
+    }
+    return n;
+  }
+  reshard_interval last = {0, 0};
+  for (int64_t local = 0; local < length; local += run) {
+    rs_dim_expand(dim, part, local, &global, &run);
+    run = rs_min(run, length - local);
+    if (n > 0 && last.end == global) {
+      last.end += run;
+    } else {
+      last = (reshard_interval){global, global + run};
+      n++;
+    }
+    if (n > first && n - 1 - first < capacity)
+      intervals[n - 1 - first] = last;
+  }
+  return n;
+}
+
 reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t rank, int64_t array, int dim,
                                               int64_t first, int64_t capacity, reshard_interval *intervals,
                                               int64_t *count) {
@@ -233,31 +261,15 @@ reshard_status reshard_layout_array_intervals(reshard_layout layout, int64_t ran
   if (dim < 0 || dim >= layout->ndim || first < 0 || capacity < 0 || (capacity > 0 && intervals == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_array_intervals: dim %d of %d, first %lld, capacity %lld",
                     dim, layout->ndim, (long long)first, (long long)capacity);
-  /* Counted one after the other, not listed: an array may have more of them than memory has room. */
   int64_t cell = rs_layout_cell(layout, rank, array), n = 0;
-  reshard_interval last = {0, 0};
   if (!rs_layout_regular(layout)) {
     int64_t storage[FLAT_CORNERS];
     const int64_t *corners = cell_corners(layout, cell, storage);
-    last = (reshard_interval){corners[dim], corners[layout->ndim + dim]};
-    n = last.begin < last.end;
+    n = corners[dim] < corners[layout->ndim + dim];
     if (n > first && capacity > 0)
-      intervals[0] = last;
+      intervals[0] = (reshard_interval){corners[dim], corners[layout->ndim + dim]};
   } else {
-    const rs_dim *cut = &layout->dim[dim];
-    int64_t part = cell_part(layout, cell, dim), length = rs_dim_length(cut, part), global, run;
-    for (int64_t local = 0; local < length; local += run) {
-      rs_dim_expand(cut, part, local, &global, &run);
-      run = rs_min(run, length - local);
-      if (n > 0 && last.end == global) {
-        last.end += run;
-      } else {
-        last = (reshard_interval){global, global + run};
-        n++;
-      }
-      if (n > first && n - 1 - first < capacity)
-        intervals[n - 1 - first] = last;
-    }
+    n = list_intervals(&layout->dim[dim], cell_part(layout, cell, dim), first, capacity, intervals);
   }
   *count = n;
   return RESHARD_SUCCESS;

@@ -165,3 +165,38 @@ int64_t rs_dim_rank(const rs_dim *dim, int64_t part, int64_t i) {
   }
   return i;
 }
+
+/* Breaks of piece j of n indices: at each multiple of *step from 1 to *most; most 0: there are none. */
+static void piece_breaks(const rs_cut *cut, int64_t n, int64_t j, int64_t *step, int64_t *most) {
+  *step = cut->factor;
+  *most = INT64_MAX / cut->factor;
+  if (cut->kind == RS_CUT_CYCLIC)
+    return;
+  strided s = strided_of(cut, n); /* SHARD is one chunk */
+  *step = chunk_length(s.size, cut->w, j);
+  *most = cut->kind == RS_CUT_SHARD || *step == 0 || *step == s.size ? 0 : s.full; /* all of a chunk: they join */
+}
+
+bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks) {
+  int64_t n = dim->n, parts = dim->parts, begin = 0, step = 1, most = 0;
+  for (int c = 0; c < dim->ncuts; c++) {
+    const rs_cut *cut = &dim->cuts[c];
+    parts /= cut->w;
+    int64_t j = part / parts, own_step, own_most;
+    piece_breaks(cut, n, j, &own_step, &own_most);
+    if (most > 0 && cut->kind != RS_CUT_SHARD)
+      return false;
+    if (own_most > 0) {
+      step = own_step;
+      most = own_most;
+      begin = 0;
+    }
+    begin += cut->kind == RS_CUT_SHARD ? chunk_start(n, cut->w, j) : 0; /* of the part, in the piece that breaks */
+    n = piece_length(cut, n, j);
+    part %= parts;
+  }
+  /* multiples of step above begin, below begin + n */
+  int64_t first = begin / step + 1, last = n > 0 ? rs_min(most, (begin + n - 1) / step) : 0;
+  *breaks = (rs_breaks){first * step - begin, step, rs_max(0, last - first + 1)};
+  return true;
+}

@@ -37,6 +37,13 @@ void rs_dim_locate(const rs_dim *dim, int64_t i, int64_t *part, int64_t *local, 
 void rs_dim_expand(const rs_dim *dim, int64_t part, int64_t local, int64_t *global, int64_t *run);
 /* Indices in a part. */
 int64_t rs_dim_length(const rs_dim *dim, int64_t part);
+/* Where a part's neighbours are no neighbours in the dim: between local indices i - 1 and i for each
+ * i = first + k * step, 0 <= k < count. */
+typedef struct rs_breaks {
+  int64_t first, step, count;
+} rs_breaks;
+/* False where several cuts break the part, which gives no such sequence. */
+bool rs_dim_breaks(const rs_dim *dim, int64_t part, rs_breaks *breaks);
 /* Number of indices of a part below global index i (0 <= i <= n): the local index of i, or where the next one would
  * be. */
 int64_t rs_dim_rank(const rs_dim *dim, int64_t part, int64_t i);

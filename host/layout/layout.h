@@ -183,8 +183,9 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *layout, int64_t c
 void rs_layout_clip(const struct reshard_layout_s *layout, int64_t cell, int dim, int64_t lo, int64_t hi,
                     int64_t *begin, int64_t *end);
 
-/* Boxes of a piece of a flat layout: 2 ndim - 1 at most. Writes lo and hi of each ([2 * ndim] apart) in row-major
- * order, returns how many. */
+/* Boxes of a piece of a flat layout, and the most that there can be: cells are numbered piece by piece, with room for
+ * so many. Writes lo and hi of each ([2 * ndim] apart) in row-major order, returns how many. */
+static inline int rs_flat_most(int ndim) { return ndim > 0 ? 2 * ndim - 1 : 1; }
 int rs_flat_boxes(int ndim, const int64_t *shape, int64_t begin, int64_t end, int64_t *corners);
 
 /* Constructor helper shared by the kinds. output is where the constructor's caller wants the layout, and only checked.

@@ -218,14 +218,14 @@ static int64_t next_element(const struct reshard_layout_s *l, const rs_query *qu
 
 static reshard_status query_flat(const struct reshard_layout_s *l, const rs_query *query, rs_lists *lists,
                                  rs_hit_visit visit, void *user) {
-  int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS], stride = l->ndim > 0 ? 2 * l->ndim : 1;
+  int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS], most = rs_flat_most(l->ndim);
   for (int64_t x = next_element(l, query, 0); x >= 0;) {
     int64_t piece = x / l->flat_piece, begin = piece * l->flat_piece;
-    int64_t end = rs_min(l->elements, begin + l->flat_piece);
+    int64_t end = begin + rs_min(l->flat_piece, l->elements - begin);
     int n = rs_flat_boxes(l->ndim, l->shape, begin, end, corners);
     for (int b = 0; b < n; b++) {
       const int64_t *lo = corners + (int64_t)b * 2 * l->ndim;
-      RS_TRY(meet_box(l, query, piece * stride + b, lo, lo + l->ndim, lists, visit, user));
+      RS_TRY(meet_box(l, query, piece * most + b, lo, lo + l->ndim, lists, visit, user));
     }
     x = end < l->elements ? next_element(l, query, end) : -1;
   }

@@ -86,7 +86,10 @@ reshard_status reshard_layout_create_flat(int ndim, const int64_t *shape, int64_
   RS_TRY(rs_layout_new("flat", RESHARD_LAYOUT_FLAT, ndim, shape, world, layout, &l));
   if (ranks == NULL && nranks == 0)
     nranks = world;
+  int64_t cells;
   reshard_status status = rs_ranks_create("flat", nranks, ranks, world, &l->ranks);
+  if (status == RESHARD_SUCCESS && !rs_mul(rs_min(nranks, l->elements), rs_flat_most(ndim), &cells))
+    status = rs_error(RESHARD_ERROR_INVALID, "flat: the boxes of %lld pieces overflow 63 bits", (long long)nranks);
   if (status != RESHARD_SUCCESS) {
     reshard_layout_release(l);
     return status;

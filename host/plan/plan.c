@@ -281,7 +281,7 @@ reshard_status reshard_plan_create(int64_t nentries, const reshard_entry *entrie
                                    const reshard_plan_options *options, reshard_plan *plan) {
   if (plan == NULL || nentries < 0 || (nentries > 0 && entries == NULL))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_create: %lld entries, NULL argument", (long long)nentries);
-  int64_t world = rank + 1; /* of a plan without entries: any communicator will do */
+  int64_t world = rank < INT64_MAX ? rank + 1 : rank; /* of a plan without entries: any communicator will do */
   if (nentries > 0) {
     if (entries[0].size != sizeof *entries || entries[0].src == NULL)
       return check_entry("entry 0", &entries[0], 0, false);

@@ -1,6 +1,10 @@
 /* Devices: where tensors are, and the engine that copies them. A handle owns a pool of storage and the means of work:
  * copy threads of the CPU, or a GPU's side streams and staging. Calls that return a status refuse a NULL
- * device (RESHARD_ERROR_INVALID). */
+ * device (RESHARD_ERROR_INVALID).
+ *
+ * After fork() the child has the CPU devices of its parent. Their copy threads are started again by the first job
+ * there. GPUs cannot be used in it. The process is forked while no other thread is in a call, but for waits of the
+ * local communicator. */
 #ifndef RESHARD_DEVICE_H
 #define RESHARD_DEVICE_H
 

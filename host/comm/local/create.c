@@ -4,6 +4,8 @@
 #include "device/cpu/cpu.h"
 #include "device/environment.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,19 +33,38 @@ static reshard_status read_options(const reshard_local_options *given, reshard_l
   return out->timeout_ms == 0 ? rs_environment_number("RESHARD_TIMEOUT_MS", &out->timeout_ms) : RESHARD_SUCCESS;
 }
 
+/* With a clock that is not set meanwhile. */
+static void init_condition(pthread_cond_t *condition) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(condition, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+/* Ends it where the parent has threads in its calls. */
+static void leave_parents_calls(rs_forkable *self) {
+  rs_team *team = (rs_team *)((char *)self - offsetof(rs_team, forkable));
+  pthread_mutex_init(&team->mutex, NULL);
+  init_condition(&team->changed);
+  if (team->arrived == 0 && team->readers == 0)
+    return;
+  if (!team->ended)
+    snprintf(team->why, sizeof team->why, "the process was forked while ranks were in a collective call");
+  team->ended = true;
+  team->running = false;
+  team->readers = 0;
+}
+
 reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
   rs_team *team;
   RS_TRY(rs_alloc_zero(&team, 1, sizeof *team));
-  pthread_condattr_t attributes;
   int failed = pthread_mutex_init(&team->mutex, NULL);
   if (failed != 0) {
     free(team);
     return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
   }
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&team->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  init_condition(&team->changed);
   team->n = n;
   team->users = 1;
   team->timeout_ms = timeout_ms;
@@ -54,6 +75,7 @@ reshard_status rs_team_create(int64_t n, int64_t timeout_ms, rs_team **out) {
   RS_TRY_GOTO(status, rs_alloc(&team->records, n, RS_COMM_RECORD), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->lanes, n, sizeof *team->lanes), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&team->lane_ranks, n, sizeof *team->lane_ranks), fail);
+  rs_forkable_add(&team->forkable, leave_parents_calls);
   *out = team;
   return RESHARD_SUCCESS;
 fail:

@@ -277,6 +277,7 @@ static void leave_parent(rs_team *team) {
 }
 
 static void free_team(rs_team *team) {
+  rs_forkable_remove(&team->forkable);
   if (team->parent != NULL)
     leave_parent(team);
   else if (team->device != NULL)

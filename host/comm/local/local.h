@@ -3,6 +3,7 @@
 #define RS_COMM_LOCAL_H
 
 #include "comm/comm.h"
+#include "device/cpu/threads.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -14,6 +15,7 @@ enum { RS_THERE, RS_LATE, RS_DEAD };
 
 /* State that the ranks of one communicator share. */
 typedef struct rs_team {
+  rs_forkable forkable;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   int64_t n;     /* ranks */

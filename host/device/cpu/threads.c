@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,9 +31,50 @@ struct rs_threads {
   pthread_mutex_t turn; /* held for a whole job */
   pthread_mutex_t lock; /* of the two conditions */
   pthread_cond_t wake, finished;
-  int nhelpers;
+  rs_forkable forkable;
+  int nhelpers, wanted; /* fewer only in a child process, until its first job */
   pthread_t helpers[];
 };
+
+/* --- Fork --------------------------------------------------------------------------------------------------------- */
+
+/* The one list of the process: fork has handlers, and no argument for them. */
+static pthread_mutex_t forkables_lock = PTHREAD_MUTEX_INITIALIZER;
+static rs_forkable *forkables;
+
+static void before_fork(void) { pthread_mutex_lock(&forkables_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&forkables_lock); }
+
+static void after_fork_in_child(void) {
+  for (rs_forkable *o = forkables; o != NULL; o = o->next)
+    o->forked(o);
+  pthread_mutex_unlock(&forkables_lock);
+}
+
+static void watch_forks(void) { (void)pthread_atfork(before_fork, after_fork, after_fork_in_child); }
+
+void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self)) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  pthread_mutex_lock(&forkables_lock);
+  *object = (rs_forkable){forkables, &forkables, forked};
+  if (forkables != NULL)
+    forkables->link = &object->next;
+  forkables = object;
+  pthread_mutex_unlock(&forkables_lock);
+}
+
+void rs_forkable_remove(rs_forkable *object) {
+  pthread_mutex_lock(&forkables_lock);
+  if (object->link != NULL)
+    *object->link = object->next;
+  if (object->next != NULL)
+    object->next->link = object->link;
+  *object = (rs_forkable){0};
+  pthread_mutex_unlock(&forkables_lock);
+}
+
+/* --- Tasks -------------------------------------------------------------------------------------------------------- */
 
 static inline void relax_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -136,6 +178,24 @@ static int start_helpers(rs_threads *pool, int n) {
   return error;
 }
 
+static void init_locks(rs_threads *pool) {
+  pthread_mutex_init(&pool->turn, NULL);
+  pthread_mutex_init(&pool->lock, NULL);
+  pthread_cond_init(&pool->wake, NULL);
+  pthread_cond_init(&pool->finished, NULL);
+}
+
+/* The helpers, and the job that one of the parent's threads may have had, are no more. */
+static void forget_helpers(rs_forkable *self) {
+  rs_threads *pool = (rs_threads *)((char *)self - offsetof(rs_threads, forkable));
+  init_locks(pool);
+  atomic_fetch_and(&pool->ticket, ~(uint64_t)UINT32_MAX);
+  atomic_store(&pool->sleepers, 0);
+  atomic_store(&pool->named, 0);
+  atomic_store(&pool->caller_sleeps, false);
+  pool->nhelpers = 0;
+}
+
 reshard_status rs_threads_create(int threads, rs_threads **out) {
   size_t bytes = sizeof(rs_threads) + (size_t)(threads - 1) * sizeof(pthread_t);
   bytes = (bytes + LINE - 1) / LINE * LINE;
@@ -143,17 +203,16 @@ reshard_status rs_threads_create(int threads, rs_threads **out) {
   if (pool == NULL)
     return rs_error_memory(bytes);
   memset(pool, 0, bytes);
-  pthread_mutex_init(&pool->turn, NULL);
-  pthread_mutex_init(&pool->lock, NULL);
-  pthread_cond_init(&pool->wake, NULL);
-  pthread_cond_init(&pool->finished, NULL);
-  int error = start_helpers(pool, threads - 1);
+  init_locks(pool);
+  pool->wanted = threads - 1;
+  int error = start_helpers(pool, pool->wanted);
   if (error != 0) {
     int started = pool->nhelpers;
     rs_threads_destroy(pool);
     return rs_error(RESHARD_ERROR_SYSTEM, "cannot start copy thread %d of %d: %s", started + 2, threads,
                     strerror(error));
   }
+  rs_forkable_add(&pool->forkable, forget_helpers);
   *out = pool;
   return RESHARD_SUCCESS;
 }
@@ -161,6 +220,7 @@ reshard_status rs_threads_create(int threads, rs_threads **out) {
 void rs_threads_destroy(rs_threads *pool) {
   if (pool == NULL)
     return;
+  rs_forkable_remove(&pool->forkable);
   stop_helpers(pool);
   pthread_cond_destroy(&pool->finished);
   pthread_cond_destroy(&pool->wake);
@@ -169,7 +229,7 @@ void rs_threads_destroy(rs_threads *pool) {
   free(pool);
 }
 
-int rs_threads_count(const rs_threads *pool) { return pool->nhelpers + 1; }
+int rs_threads_count(const rs_threads *pool) { return pool->wanted + 1; }
 
 static void publish_job(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
   pool->n = n;
@@ -200,13 +260,15 @@ static void wait_for_helpers(rs_threads *pool, int64_t n) {
 }
 
 void rs_threads_run(rs_threads *pool, int64_t n, rs_threads_work work, const void *job) {
-  if (n <= 1 || pool->nhelpers == 0) {
+  if (n <= 1 || pool->wanted == 0) {
     rs_threads_run_alone(n, work, job);
     return;
   }
   int state; /* a cancelled caller would leave helpers with its job, and the others without a turn */
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   pthread_mutex_lock(&pool->turn);
+  if (pool->nhelpers < pool->wanted)
+    (void)start_helpers(pool, pool->wanted); /* fewer do it, too */
   publish_job(pool, n, work, job);
   rs_claim claim = {.pool = pool, .next = -1};
   claim.turn = (uint32_t)(atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32);

@@ -9,6 +9,15 @@
 
 typedef struct rs_threads rs_threads;
 
+/* Part of an object with threads or locks of this process. A child process (fork) has none of these threads, and locks
+ * as they were: `forked` makes both good, by its one thread, before fork returns there. */
+typedef struct rs_forkable {
+  struct rs_forkable *next, **link;
+  void (*forked)(struct rs_forkable *self);
+} rs_forkable;
+void rs_forkable_add(rs_forkable *object, void (*forked)(rs_forkable *self));
+void rs_forkable_remove(rs_forkable *object); /* again is allowed, and never added but zero */
+
 /* A thread's access to the tasks of a job. */
 typedef struct rs_claim {
   rs_threads *pool; /* NULL: all tasks are this thread's */

@@ -1,5 +1,5 @@
-/* The broadcast of a few bytes over TCP, as --comm nccl begins: a late first process, strangers at the port, a process
- * that never comes. */
+/* The broadcast of a few bytes over TCP, as --comm nccl begins: a late first process, strangers at the port, two
+ * processes of one rank, a process that gives up, one that never comes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -40,7 +41,7 @@ static void set_number(const char *name, int64_t value) {
 }
 
 /* A process of n; its exit status is that of the program, or 9 where it got other bytes. */
-static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int timeout_ms) {
+static pid_t start_process(int port, int64_t n, int64_t me, int after_ms, int64_t timeout_ms) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child != 0)
@@ -77,35 +78,88 @@ static void test_share(void **state) {
   pid_t child[N];
   int port = free_port();
   for (int i = N - 1; i >= 0; i--)
-    child[i] = start_process(port, N, i, i == 0 ? 150 : 0, 20000);
+    child[i] = start_process(port, N, i, i == 0 ? 150 : 0, i % 2 ? 20000 : INT64_MAX); /* as good as none */
   for (int i = 0; i < N; i++)
     assert_int_equal(exit_status(child[i]), 0);
 }
 
-/* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
- * world. */
-static void test_strangers(void **state) {
-  (void)state;
-  int port = free_port();
-  pid_t first = start_process(port, 2, 0, 0, 20000), other = start_process(port, 3, 1, 0, 1000);
+/* Connects to process 0 as soon as it listens. */
+static int connect_stranger(int port) {
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   at.sin_port = htons((uint16_t)(port + 1));
-  for (int i = 0; i < 2; i++) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    while (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) {
-      close(fd);
-      poll(NULL, 0, 10);
-      fd = socket(AF_INET, SOCK_STREAM, 0);
-    }
-    const char *text = "GET / HTTP/1.1\r\nHost: localhost:1\r\nAccept: */*\r\n\r\n";
-    if (i == 0)
-      assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  while (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) {
     close(fd);
+    poll(NULL, 0, 10);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
   }
+  return fd;
+}
+
+/* A stranger that connects and sends something else, or nothing, is no process of this run; nor is one of another
+ * world, or of another job. Those that are idle hold up none. */
+static void test_strangers(void **state) {
+  (void)state;
+  enum { IDLE = 8 };
+  int port = free_port(), idle[IDLE];
+  double begun = cli_seconds();
+  pid_t first = start_process(port, 2, 0, 0, 20000), other = start_process(port, 3, 1, 0, 1000);
+  setenv("RESHARD_JOB", "another", 1);
+  pid_t foreign = start_process(port, 2, 1, 0, 1000);
+  unsetenv("RESHARD_JOB");
+  for (int i = 0; i < IDLE; i++)
+    idle[i] = connect_stranger(port);
+  const char *text = "GET / HTTP/1.1\r\nHost: localhost:1\r\nAccept: */*\r\n\r\n";
+  assert_int_equal(send(idle[1], text, strlen(text), MSG_NOSIGNAL), strlen(text));
+  assert_int_equal(send(idle[2], text, 5, MSG_NOSIGNAL), 5);
+  close(idle[0]);
+  assert_int_equal(exit_status(other), EXIT_FAILED);
+  assert_int_equal(exit_status(foreign), EXIT_FAILED);
   pid_t second = start_process(port, 2, 1, 0, 20000);
   assert_int_equal(exit_status(second), 0);
   assert_int_equal(exit_status(first), 0);
-  assert_int_equal(exit_status(other), EXIT_FAILED);
+  assert_true(cli_seconds() - begun < 10); /* one after the other they have more patience than that */
+  for (int i = 1; i < IDLE; i++)
+    close(idle[i]);
+}
+
+/* More connections than process 0 has room for: the oldest go. */
+static void test_crowd(void **state) {
+  (void)state;
+  enum { IDLE = 300 };
+  int port = free_port(), idle[IDLE];
+  pid_t first = start_process(port, 2, 0, 0, 20000);
+  for (int i = 0; i < IDLE; i++)
+    idle[i] = connect_stranger(port);
+  assert_int_equal(exit_status(start_process(port, 2, 1, 0, 20000)), 0);
+  assert_int_equal(exit_status(first), 0);
+  for (int i = 0; i < IDLE; i++)
+    close(idle[i]);
+}
+
+/* Of two processes of one rank one is answered. */
+static void test_same_rank(void **state) {
+  (void)state;
+  int port = free_port();
+  pid_t first = start_process(port, 3, 0, 0, 20000);
+  pid_t a = start_process(port, 3, 1, 0, 1000), b = start_process(port, 3, 1, 0, 1000);
+  int status = exit_status(a), other = exit_status(b);
+  assert_true((status == 0 && other == EXIT_FAILED) || (status == EXIT_FAILED && other == 0));
+  assert_int_equal(exit_status(start_process(port, 3, 2, 0, 20000)), 0);
+  assert_int_equal(exit_status(first), 0);
+}
+
+/* A process that gives up before it has the bytes may come again: the first listens, and does not serve yet. */
+static void test_again(void **state) {
+  (void)state;
+  int port = free_port();
+  pid_t first = start_process(port, 2, 0, 0, 20000);
+  close(connect_stranger(port)); /* it listens */
+  kill(first, SIGSTOP);
+  assert_int_equal(exit_status(start_process(port, 2, 1, 0, 300)), EXIT_FAILED);
+  kill(first, SIGCONT);
+  assert_int_equal(exit_status(start_process(port, 2, 1, 0, 20000)), 0);
+  assert_int_equal(exit_status(first), 0);
 }
 
 static void test_deadline(void **state) {
@@ -119,9 +173,8 @@ static void test_deadline(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_share),
-      cmocka_unit_test(test_strangers),
-      cmocka_unit_test(test_deadline),
+      cmocka_unit_test(test_share),     cmocka_unit_test(test_strangers), cmocka_unit_test(test_crowd),
+      cmocka_unit_test(test_same_rank), cmocka_unit_test(test_again),     cmocka_unit_test(test_deadline),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

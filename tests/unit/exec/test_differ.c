@@ -16,7 +16,7 @@
 
 enum { RANKS = 3, MOST = 70, BYTES = 8 * 8 * 4 };
 
-typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, REGION, NAME, MORE, FIELDS } field;
+typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, REGION, FROM, TO, DIMS, NAME, MORE, FIELDS } field;
 
 typedef struct fixture {
   reshard_comm comms[RANKS];
@@ -30,7 +30,8 @@ static char memory[RANKS][2][MOST + 1][BYTES];
 
 static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *plan) {
   static _Thread_local char names[MOST + 1][64];
-  static const int64_t some[2] = {7, 6};
+  static const int64_t some[2] = {7, 6}, square[2] = {5, 5}, later[2] = {1, 1};
+  static const int turned[2] = {1, 0};
   reshard_entry entries[MOST + 1] = {{0}};
   int n = s->n + (rank == 2 && s->field == MORE);
   reshard_status status = RESHARD_SUCCESS;
@@ -45,6 +46,12 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst};
     entries[i].dtype = odd && (s->field == DTYPE || s->field == NAME) ? RESHARD_BF16 : RESHARD_F32;
     entries[i].src_extent = entries[i].dst_extent = odd && s->field == REGION ? some : NULL;
+    if (s->field == FROM || s->field == TO || s->field == DIMS) { /* a region on all ranks, of each tensor */
+      entries[i].src_extent = entries[i].dst_extent = square;
+      entries[i].src_offset = odd && s->field == FROM ? later : NULL;
+      entries[i].dst_offset = odd && s->field == TO ? later : NULL;
+      entries[i].permutation = odd && s->field == DIMS ? turned : NULL;
+    }
     entries[i].name = s->named ? names[i] : NULL;
   }
   if (status == RESHARD_SUCCESS)
@@ -90,7 +97,12 @@ static void text_of(const fixture *s, char text[256]) {
                                            [DESTINATION] =
                                                ": destination layout chunk(1;0-2) on rank 0, chunk(1;0) on rank 2",
                                            [DTYPE] = ": dtype f32 on rank 0, bf16 on rank 2",
-                                           [REGION] = ": source region [0,8)x[0,6) on rank 0, [0,7)x[0,6) on rank 2"};
+                                           [REGION] = ": source region [0,8)x[0,6) on rank 0, [0,7)x[0,6) on rank 2",
+                                           [FROM] = ": source region [0,5)x[0,5) on rank 0, [1,6)x[1,6) on rank 2",
+                                           [TO] = ": destination region [0,5)x[0,5) of dims 0,1 on rank 0, "
+                                                  "[1,6)x[1,6) of dims 0,1 on rank 2",
+                                           [DIMS] = ": destination region [0,5)x[0,5) of dims 0,1 on rank 0, "
+                                                    "[0,5)x[0,5) of dims 1,0 on rank 2"};
   char label[64];
   if (s->named || s->n == 1)
     snprintf(label, sizeof label, s->named ? "'layers.%d.wq'" : "'tensor'", s->odd);

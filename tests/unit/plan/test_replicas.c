@@ -246,6 +246,36 @@ static void test_coarse(void **unused) {
         check_pair(sources[i], destinations[j], shapes[s], 64, (i + j) % 3 ? NULL : nodes, 1e9);
 }
 
+/* Shares end at the row of a part that is nearest, the later one of two: so no holder has more than half a row more or
+ * less than its share of each part. */
+static void test_nearest_row(void **unused) {
+  (void)unused;
+  static const struct {
+    const char *from, *to;
+    int64_t rows, sent[4]; /* rows that each holder sends to rank 4 */
+  } cases[] = {
+      {"mesh(3;R)", "rank(4)", 5, {2, 1, 2}},    /* 5/3 and 10/3 rows */
+      {"mesh(2;R)", "rank(4)", 3, {2, 1}},       /* 3/2 */
+      {"mesh(4;R)", "rank(4)", 7, {2, 2, 1, 2}}, /* 7/4, 14/4 and 21/4 */
+      {"mesh(4;R)", "rank(4)", 2, {1, 0, 1, 0}}, /* 1/2, 1 and 3/2 */
+      {"mesh(3;R)", "mesh(2@4-5;R)", 5, {3, 2, 0}},
+  };
+  enum { COLUMNS = 12 };
+  for (int i = 0; i < COUNT(cases); i++) {
+    const int64_t shape[NDIM] = {cases[i].rows, COLUMNS}, world = 6;
+    reshard_layout src = parse(cases[i].from, shape, world), dst = parse(cases[i].to, shape, world);
+    int64_t *sent = sent_matrix(src, dst, NULL);
+    for (int64_t r = 0; r < 4; r++)
+      if (sent[r * world + 4] != cases[i].sent[r] * COLUMNS)
+        fail_msg("%s to %s, %lld rows: rank %lld sends %lld elements of %d a row, %lld rows are expected",
+                 cases[i].from, cases[i].to, (long long)cases[i].rows, (long long)r, (long long)sent[r * world + 4],
+                 COLUMNS, (long long)cases[i].sent[r]);
+    free(sent);
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+}
+
 /* A world of 16,384 ranks: what a rank says of each of its peers, the peer says of it. */
 static void check_large(const char *from, const char *to, const int64_t *nodes) {
   int64_t shape[NDIM] = {1 << 18, 1 << 16}, world = 16384;
@@ -300,7 +330,8 @@ static void test_large_world(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_balance),       cmocka_unit_test(test_shares), cmocka_unit_test(test_nodes),
-      cmocka_unit_test(test_copy_per_node), cmocka_unit_test(test_coarse), cmocka_unit_test(test_large_world),
+      cmocka_unit_test(test_copy_per_node), cmocka_unit_test(test_coarse), cmocka_unit_test(test_nearest_row),
+      cmocka_unit_test(test_large_world),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

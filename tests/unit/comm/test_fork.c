@@ -1,0 +1,260 @@
+/* A child process of fork uses and destroys what its parent has made: copy threads are started again, communicators
+ * work, or have ended where the parent had threads in their calls. New ones are made in it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/local/local.h"
+#include "device/cpu/threads.h"
+#include "support/fixtures/rows_to_columns.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 3 };
+
+/* Threads are started after the fork, which ThreadSanitizer takes for a mistake. */
+#ifdef __SANITIZE_THREAD__
+enum { SKIPPED = 1 };
+#else
+enum { SKIPPED = 0 };
+#endif
+
+static pid_t start_child(void) {
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  return child;
+}
+
+/* Ends a child; the line that failed is its status. */
+#define CHILD_CHECK(condition) \
+  do \
+    if (!(condition)) { \
+      fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, reshard_last_error()); \
+      _exit(1); \
+    } \
+  while (0)
+
+static void assert_child(pid_t child) {
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* --- Copy threads ------------------------------------------------------------------------------------------------- */
+
+/* A task waits for the others: each has a thread of its own. */
+typedef struct crowd {
+  atomic_int there, numbers; /* a bit for each thread's number */
+} crowd;
+
+static void wait_for_all(const void *job, rs_claim *claim) {
+  crowd *c = (crowd *)job;
+  while (rs_threads_next(claim) >= 0) {
+    atomic_fetch_or(&c->numbers, 1 << claim->thread);
+    atomic_fetch_add(&c->there, 1);
+    while (atomic_load(&c->there) < THREADS)
+      sched_yield();
+  }
+}
+
+static bool run_crowd(rs_threads *pool) {
+  crowd c;
+  atomic_init(&c.there, 0);
+  atomic_init(&c.numbers, 0);
+  rs_threads_run(pool, THREADS, wait_for_all, &c);
+  return rs_threads_count(pool) == THREADS && atomic_load(&c.there) == THREADS &&
+         atomic_load(&c.numbers) == (1 << THREADS) - 1;
+}
+
+static void count_tasks(const void *job, rs_claim *claim) {
+  while (rs_threads_next(claim) >= 0)
+    atomic_fetch_add((atomic_llong *)job, 1);
+}
+
+static bool run_tasks(rs_threads *pool) {
+  atomic_llong done;
+  atomic_init(&done, 0);
+  rs_threads_run(pool, 1000, count_tasks, &done);
+  return atomic_load(&done) == 1000;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  rs_threads *pool = NULL;
+  assert_int_equal(rs_threads_create(THREADS, &pool), RESHARD_SUCCESS);
+  assert_true(run_crowd(pool));
+  pid_t child = start_child();
+  if (child == 0) {
+    CHILD_CHECK(run_crowd(pool) && run_tasks(pool));
+    pid_t grandchild = fork();
+    if (grandchild == 0) {
+      CHILD_CHECK(run_tasks(pool) && run_crowd(pool));
+      rs_threads_destroy(pool);
+      _exit(0);
+    }
+    int status;
+    CHILD_CHECK(waitpid(grandchild, &status, 0) == grandchild && status == 0);
+    rs_threads_destroy(pool);
+    _exit(0);
+  }
+  assert_child(child);
+  assert_true(run_crowd(pool));
+  rs_threads_destroy(pool);
+}
+
+/* Another thread has a job when the process is forked. */
+typedef struct worker {
+  rs_threads *pool;
+  atomic_bool stop;
+  bool wrong;
+} worker;
+
+static void work_body(void *user, int64_t rank) {
+  (void)rank;
+  worker *w = user;
+  while (!atomic_load(&w->stop))
+    w->wrong |= !run_tasks(w->pool);
+}
+
+static void test_threads_at_work(void **state) {
+  (void)state;
+  worker w = {.wrong = false};
+  assert_int_equal(rs_threads_create(THREADS, &w.pool), RESHARD_SUCCESS);
+  rank_thread *thread = rank_thread_start(work_body, &w);
+  for (int64_t i = 0; i < test_scaled(20); i++) {
+    pid_t child = start_child();
+    if (child == 0) {
+      CHILD_CHECK(i % 2 == 0 || (run_crowd(w.pool) && run_tasks(w.pool)));
+      rs_threads_destroy(w.pool);
+      _exit(0);
+    }
+    assert_child(child);
+  }
+  atomic_store(&w.stop, true);
+  rank_thread_join(thread);
+  assert_false(w.wrong);
+  rs_threads_destroy(w.pool);
+}
+
+/* A task forks: what is left of its job is the parent's. */
+typedef struct fork_job {
+  rs_threads *pool;
+  atomic_bool in_child;
+  atomic_int stale;
+  pid_t child;
+} fork_job;
+
+static void fork_in_task(const void *job, rs_claim *claim) {
+  fork_job *f = (fork_job *)job;
+  for (int64_t task; (task = rs_threads_next(claim)) >= 0;) {
+    atomic_fetch_add(&f->stale, atomic_load(&f->in_child));
+    if (claim->thread != 0 || f->child != 0)
+      continue;
+    f->child = start_child();
+    if (f->child != 0)
+      continue;
+    atomic_store(&f->in_child, true);
+    CHILD_CHECK(run_crowd(f->pool));
+    test_sleep_ms(20);
+    CHILD_CHECK(atomic_load(&f->stale) == 0);
+    rs_threads_destroy(f->pool);
+    _exit(0);
+  }
+}
+
+static void test_fork_in_job(void **state) {
+  (void)state;
+  fork_job f = {.child = 0};
+  assert_int_equal(rs_threads_create(THREADS, &f.pool), RESHARD_SUCCESS);
+  for (int i = 0; f.child == 0 && i < 1000; i++) /* the caller may come too late for a task */
+    rs_threads_run(f.pool, 100000, fork_in_task, &f);
+  assert_true(f.child != 0);
+  assert_child(f.child);
+  rs_threads_destroy(f.pool);
+}
+
+/* --- Communicators ------------------------------------------------------------------------------------------------ */
+
+static void execute_in_child(rows_to_columns *s, uint32_t generation) {
+  rows_to_columns_fill(s, generation);
+  rows_to_columns_execute(s);
+  for (int64_t r = 0; r < s->n; r++)
+    CHILD_CHECK(s->results[r].status == RESHARD_SUCCESS);
+  CHILD_CHECK(rows_to_columns_right(s, generation));
+}
+
+static void wait_body(void *user, int64_t rank) {
+  (void)rank;
+  rows_to_columns *s = user;
+  rank_result_set(&s->results[1], reshard_comm_barrier(s->comms[1]));
+}
+
+static bool is_waited_in(rs_team *team) {
+  pthread_mutex_lock(&team->mutex);
+  bool waited = team->arrived > 0;
+  pthread_mutex_unlock(&team->mutex);
+  return waited;
+}
+
+static void test_communicators(void **state) {
+  (void)state;
+  for (reshard_path path = RESHARD_PATH_DIRECT; path <= RESHARD_PATH_PACKED; path++) {
+    rows_to_columns idle, waiting, made;
+    rows_to_columns_open(&idle, 4, 0, path, NULL);
+    rows_to_columns_open(&waiting, 3, 0, path, NULL);
+    rows_to_columns_must_create(&idle);
+    rows_to_columns_must_create(&waiting);
+    rows_to_columns_must_execute(&idle);
+    rank_thread *thread = rank_thread_start(wait_body, &waiting);
+    while (!is_waited_in(rs_team_of(waiting.comms[0])))
+      test_sleep_ms(1);
+    assert_int_equal(waiting.comms[2]->ops->enter(waiting.comms[2]), RESHARD_SUCCESS);
+    pid_t child = start_child();
+    if (child == 0) {
+      execute_in_child(&idle, 77);
+      reshard_comm sub = NULL;
+      CHILD_CHECK(reshard_comm_barrier(waiting.comms[0]) == RESHARD_ERROR_PEER);
+      CHILD_CHECK(strstr(reshard_last_error(), "forked") != NULL);
+      CHILD_CHECK(reshard_comm_split(waiting.comms[1], 0, 0, &sub) == RESHARD_ERROR_PEER);
+      rows_to_columns_close(&waiting);
+      rows_to_columns_close(&idle);
+      rows_to_columns_open(&made, 4, 0, path, NULL);
+      rows_to_columns_create(&made);
+      execute_in_child(&made, 78);
+      rows_to_columns_close(&made);
+      _exit(0);
+    }
+    assert_child(child);
+    waiting.comms[2]->ops->leave(waiting.comms[2]);
+    rows_to_columns_must_execute(&idle);
+    assert_int_equal(reshard_comm_abort(waiting.comms[0]), RESHARD_SUCCESS);
+    rank_thread_join(thread);
+    assert_int_equal(waiting.results[1].status, RESHARD_ERROR_PEER);
+    rows_to_columns_close(&waiting);
+    rows_to_columns_close(&idle);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_threads_at_work),
+      cmocka_unit_test(test_fork_in_job),
+      cmocka_unit_test(test_communicators),
+  };
+  if (SKIPPED) {
+    printf("skipped: ThreadSanitizer refuses threads of a child process\n");
+    return 77;
+  }
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
