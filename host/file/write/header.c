@@ -226,7 +226,7 @@ static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout 
     store->blocks.at[files->order[i]].offset = begin;
     add_entry(h, store, b->tensor, &box, begin, end);
   }
-  rs_print_text(&h->text, "12345678"); /* for the length */
+  rs_print_text(&h->text, "12345678");                                                /* for the length */
   bool digests = files->digests && pieces <= SAFETENSORS_MOST / 2 / RS_DIGEST_DIGITS; /* of 3 TB in a file and less */
   add_metadata(h, files->format == RESHARD_FORMAT_SHARDS, digests ? pieces : -1);
   rs_print_bytes(&h->text, h->body.at, h->body.n);
