@@ -58,7 +58,15 @@ static bool is_file(int parent, const char *name) {
   return fstatat(parent, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
 }
 
-/* A file, or a directory with the files of a checkpoint; whatever else is in it stays, and it then too. */
+/* Removes the files of a checkpoint from a directory, and closes it. */
+static void discard_files(DIR *directory) {
+  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+    if (is_part(entry->d_name) && is_file(dirfd(directory), entry->d_name))
+      unlinkat(dirfd(directory), entry->d_name, 0);
+  closedir(directory);
+}
+
+/* A file, or a directory with the files of a checkpoint; where more is in it, it stays too. */
 static void discard_entry(int parent, const char *name) {
   if (is_file(parent, name)) {
     unlinkat(parent, name, 0);
@@ -67,10 +75,7 @@ static void discard_entry(int parent, const char *name) {
   DIR *directory = open_directory(parent, name);
   if (directory == NULL)
     return;
-  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
-    if (is_part(entry->d_name) && is_file(dirfd(directory), entry->d_name))
-      unlinkat(dirfd(directory), entry->d_name, 0);
-  closedir(directory);
+  discard_files(directory);
   unlinkat(parent, name, AT_REMOVEDIR);
 }
 
@@ -327,11 +332,21 @@ reshard_status rs_output_publish(rs_output *t, const char *where) {
   return RESHARD_SUCCESS;
 }
 
-void rs_output_free(rs_output *t) {
-  if (t->fd >= 0) {
-    discard_entry(t->parent, t->hidden);
-    close(t->fd);
+/* By its own descriptor where it is a directory: there may be no other to have. */
+static void discard_temporary(rs_output *t) {
+  DIR *directory = t->directory ? fdopendir(t->fd) : NULL;
+  if (directory != NULL) {
+    discard_files(directory);
+    unlinkat(t->parent, t->hidden, AT_REMOVEDIR);
+    return;
   }
+  discard_entry(t->parent, t->hidden);
+  close(t->fd);
+}
+
+void rs_output_free(rs_output *t) {
+  if (t->fd >= 0)
+    discard_temporary(t);
   if (t->parent >= 0)
     close(t->parent);
   free(t->path);

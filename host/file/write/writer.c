@@ -118,7 +118,8 @@ static reshard_status add_output_file(reshard_writer w, const char *name, const 
   int error = rs_output_open(&w->output, name, &file.fd);
   if (error != 0) {
     free(file.path);
-    return output_open_error(w, error, w->store.files.cap);
+    int64_t files = w->report.files + (w->report.format == RESHARD_FORMAT_WHOLE); /* and the index */
+    return output_open_error(w, error, rs_max(files, w->store.files.n + 1));
   }
   w->store.files.at[w->store.files.n++] = file;
   w->headers += text->n;
