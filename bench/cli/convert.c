@@ -242,6 +242,7 @@ int command_convert(int argc, char **argv) {
   }
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s", reshard_last_error());
+  cli_done("'%s' is in place", o.out);
   if (o.json != NULL)
     write_report(&report, o.json);
   if (o.json == NULL || strcmp(o.json, "-") != 0)

@@ -1,6 +1,7 @@
 /* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
  * killed, the path of the target has what it had. */
 #include "base/text.h"
+#include "device/environment.h"
 #include "file/ground/digest.h"
 #include "file/map/apply.h"
 #include "file/move/move.h"
@@ -288,7 +289,9 @@ static reshard_status check_options(const char *in, const char *out, const resha
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",
                     (long long)o->world, (long long)o->index_bytes, o->threads);
-  return RESHARD_SUCCESS;
+  int threads = o->threads;
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  return rs_environment_cpu(&threads, &isa); /* before anything is made */
 }
 
 static reshard_status prepare_output(conversion *c, const char *in, const char *out) {

@@ -208,7 +208,7 @@ RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoi
  * part.
  *
  * - buffers: the rank's buffers, reshard_layout_buffer_count of them, contiguous. Pointers of empty ones may be NULL.
- * - threads: 0: one per core.
+ * - threads: 0: RESHARD_THREADS, else one per core.
  *
  * Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read. The buffers may then be written in part.
  */
@@ -272,7 +272,7 @@ RESHARD_API void reshard_writer_abandon(reshard_writer writer);
  * Begin with RESHARD_CHECK_OPTIONS_DEFAULTS, or set `size` to RESHARD_CHECK_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_check_options {
   size_t size;
-  int threads; /* 0: one per core */
+  int threads; /* 0: RESHARD_THREADS, else one per core */
   /* Called by one thread at a time, with one line of text, which is borrowed during the call: wrong 1 for a header or
    * bytes that are not those that were written, naming file, tensor, box and bytes; 0 for a file that has no digests.
    * May be NULL. */
@@ -363,7 +363,7 @@ typedef struct reshard_convert_options {
   int verify;
   int64_t index_bytes; /* as in reshard_writer_options */
   int no_digests;      /* as in reshard_writer_options */
-  int threads;         /* 0: one per core */
+  int threads;         /* 0: RESHARD_THREADS, else one per core */
   /* Called by the calling thread about ten times a second while data moves. Receives bytes done and to be done of one
    * stage ("moving", "syncing", "comparing"). Non-zero return cancels: RESHARD_ERROR_CANCELLED, nothing is left. May be
    * NULL. */

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
+#include "device/environment.h"
 #include "file/format/safetensors.h"
 #include "file/ground/digest.h"
 #include "file/ground/temporary.h"
@@ -156,10 +157,10 @@ reshard_status reshard_checkpoint_check(const char *path, const reshard_check_op
   if (c.options->size != sizeof *options)
     return rs_error(RESHARD_ERROR_INVALID, "size field %zu, this library's reshard_check_options has %zu",
                     c.options->size, sizeof *options);
-  if (c.options->threads < 0 || c.options->threads > 4096)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_check: %d threads, 4096 are the most",
-                    c.options->threads);
-  RS_TRY(rs_threads_create(c.options->threads > 0 ? c.options->threads : rs_device_cpu_cores(), &c.pool));
+  int threads = c.options->threads;
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  RS_TRY(rs_environment_cpu(&threads, &isa));
+  RS_TRY(rs_threads_create(threads > 0 ? threads : rs_device_cpu_cores(), &c.pool));
   pthread_mutex_init(&c.lock, NULL);
   reshard_status status = check_path(&c, path);
   pthread_mutex_destroy(&c.lock);
