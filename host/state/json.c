@@ -53,7 +53,12 @@ static void add_float(rs_print *text, double value) {
 
 void rs_state_json_begin(rs_print *text) { rs_print_text(text, "{\"version\": 1, \"leaves\": {"); }
 
-void rs_state_json_end(rs_print *text) { rs_print_text(text, "\n}}\n"); }
+void rs_state_json_end(rs_print *text, bool digest) {
+  digest = digest && rs_digest_built();
+  rs_print_text(text, digest ? "\n},\n" RS_DIGEST_SEAL : "\n}}\n");
+  if (digest && text->status == RESHARD_SUCCESS)
+    rs_digest_seal(text->at, text->n);
+}
 
 void rs_state_json_value(rs_print *text, reshard_tree leaf) {
   switch (leaf->kind) {
@@ -163,12 +168,15 @@ static reshard_status read_leaves(const char *where, json_t *root, rs_stored_lea
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, bool check, rs_stored_leaves *leaves) {
+  bool sealed;
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
   RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
+  if (status == RESHARD_SUCCESS && check)
+    status = rs_digest_check_seal(where, text, size, &sealed);
   free(text);
   if (status == RESHARD_SUCCESS)
     status = read_leaves(where, root, leaves);
@@ -178,7 +186,8 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
 
 #else
 
-static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, bool check, rs_stored_leaves *leaves) {
+  (void)check;
   (void)path;
   (void)leaves;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no JSON, it was made without jansson", where);
@@ -186,7 +195,7 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
 
 #endif
 
-reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leaves) {
+reshard_status rs_state_json_read(const char *directory, bool check, rs_stored_leaves *leaves) {
   char *path, where[RS_WHERE];
   struct stat info;
   int64_t size = (int64_t)strlen(directory) + (int64_t)sizeof RS_STATE_JSON + 1;
@@ -197,7 +206,7 @@ reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leave
   if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
     status = rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
   else if (stat(path, &info) == 0)
-    status = read_text(where, path, leaves);
+    status = read_text(where, path, check, leaves);
   else if (errno != ENOENT && errno != ENOTDIR)
     status = rs_file_error(where, errno);
   free(path);

@@ -64,7 +64,7 @@ static reshard_status open_threads(int64_t n, void **all) {
   RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
   reshard_status status = rs_checkpoint_open(directory, false, check, &l->stored.checkpoint);
   if (status == RESHARD_SUCCESS)
-    status = rs_state_json_read(directory, &l->stored.leaves);
+    status = rs_state_json_read(directory, check, &l->stored.leaves);
   if (status == RESHARD_SUCCESS)
     status = rs_checkpoint_in_place(l->stored.checkpoint, directory);
   if (status != RESHARD_SUCCESS) {

@@ -105,7 +105,7 @@ static reshard_status create_writer(contents *m, shared_writer *s) {
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
   if (m->leaves.n > 0) {
-    rs_state_json_end(&m->leaves);
+    rs_state_json_end(&m->leaves, !c->options.no_digests);
     RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves));
   }
   rs_writer_get_report(s->writer, &written);

@@ -126,7 +126,7 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
  * bools and nulls are written as JSON has them. Numbers that JSON lacks are {"float": "nan"} ("inf", "-inf"; a NaN is a
  * NaN, whatever its bits). Bytes are {"bytes": base64}. Values of the caller's own types are refused. Containers leave
  * no trace but in the paths. Kinds, names of structs and batch sizes of packed sequences are not saved (their data is,
- * as a tensor).
+ * as a tensor). At the end of state.json stands a digest of its text.
  *
  * Errors, after which the path is as it was: as in reshard_writer_create, and
  * - RESHARD_ERROR_MISMATCH naming ranks and path where kinds, dtypes or shapes differ.

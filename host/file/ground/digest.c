@@ -46,6 +46,32 @@ bool rs_digest_parse(const char *digits, uint64_t *value) {
   return true;
 }
 
+/* Where the digits of a seal begin, from the end of its text. */
+enum { SEAL = sizeof RS_DIGEST_SEAL - 1, SEAL_DIGITS = RS_DIGEST_DIGITS + 3 };
+
+void rs_digest_seal(char *text, int64_t n) { rs_digest_print(text + n - SEAL_DIGITS, rs_digest_bytes(text, n)); }
+
+/* A seal has its digits in their place, or the word before them: a flipped bit leaves one of them. */
+reshard_status rs_digest_check_seal(const char *where, char *text, int64_t n, bool *sealed) {
+  static const char seal[] = RS_DIGEST_SEAL;
+  uint64_t stored = 0, value = 0;
+  char *end = text + n;
+  bool digits = n > SEAL && rs_digest_parse(end - SEAL_DIGITS, &stored);
+  *sealed = digits || (n > SEAL && memcmp(end - SEAL, seal, SEAL - SEAL_DIGITS) == 0);
+  if (!*sealed)
+    return RESHARD_SUCCESS;
+  if (!rs_digest_built())
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: has a digest, this build checks none, it was made without xxhash",
+                    where);
+  memset(end - SEAL_DIGITS, '0', RS_DIGEST_DIGITS);
+  value = rs_digest_bytes(text, n);
+  if (digits && value == stored)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_CORRUPT,
+                  "%s: its %lld bytes are not those that were written: their digest is %016llx, %016llx is stored",
+                  where, (long long)n, (unsigned long long)value, (unsigned long long)stored);
+}
+
 void rs_digests_free(rs_digests *d) {
   if (d == NULL)
     return;

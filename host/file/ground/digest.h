@@ -55,6 +55,14 @@ uint64_t rs_digest_bytes(const void *bytes, int64_t n);
 void rs_digest_print(char digits[RS_DIGEST_DIGITS], uint64_t value);
 bool rs_digest_parse(const char *digits, uint64_t *value);
 
+/* The leaves of a state dict that are no tensors: a JSON text in the directory, with a digest of its own at its end.
+ * rs_digest_seal puts it in the place of the zeros of RS_DIGEST_SEAL. The other checks it: RESHARD_ERROR_CORRUPT;
+ * *sealed: the text has one. */
+#define RS_STATE_JSON  "state.json"
+#define RS_DIGEST_SEAL "\"digest\": \"0000000000000000\"}\n"
+void rs_digest_seal(char *text, int64_t n);
+reshard_status rs_digest_check_seal(const char *where, char *text, int64_t n, bool *sealed);
+
 /* Appends a box behind the last one. */
 reshard_status rs_digests_add(rs_digests *digests, int64_t begin, int64_t bytes);
 /* Takes note of bytes that were written, and of bytes that were read: the first to read of a piece reads all of it.

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct checker {
   const reshard_check_options *options;
@@ -74,15 +75,45 @@ static void check_pieces(const void *user, rs_claim *claim) {
   }
 }
 
+static void take_unchecked(checker *c, const char *where) {
+  char text[RS_WHERE + 32];
+  c->report.unchecked_files++;
+  snprintf(text, sizeof text, "%s: has no digests", where);
+  if (c->options->found != NULL)
+    c->options->found(c->options->user, 0, text);
+}
+
+/* state.json, where the directory has it. */
+static reshard_status check_leaves(checker *c, const char *directory) {
+  char where[RS_WHERE], *text = NULL;
+  rs_path_text path = {0};
+  int64_t size = 0;
+  bool sealed = false;
+  RS_TRY(rs_path_join(directory, RS_STATE_JSON, &path));
+  rs_where(where, "file", path.at);
+  reshard_status status = RESHARD_SUCCESS;
+  if (access(path.at, F_OK) == 0) {
+    status = rs_file_read_all(where, path.at, INT64_MAX / 2, &text, &size);
+    if (status == RESHARD_SUCCESS)
+      status = rs_digest_check_seal(where, text, size, &sealed);
+    c->report.files++;
+    c->report.checked_bytes += status == RESHARD_SUCCESS && sealed ? size : 0;
+    if (status != RESHARD_SUCCESS)
+      take_finding(c, status);
+    else if (!sealed)
+      take_unchecked(c, where);
+  }
+  free(text);
+  free(path.at);
+  return status;
+}
+
 static void check_file(checker *c, const rs_file *file) {
-  char where[RS_WHERE], text[RS_WHERE + 32];
+  char where[RS_WHERE];
   int64_t before = c->done;
   c->report.files++;
   if (file->digests == NULL) {
-    c->report.unchecked_files++;
-    snprintf(text, sizeof text, "%s: has no digests", rs_where(where, "file", file->path));
-    if (c->options->found != NULL)
-      c->options->found(c->options->user, 0, text);
+    take_unchecked(c, rs_where(where, "file", file->path));
   } else {
     checker *shared = c;
     c->report.from_device &= rs_file_drop_pages(file);
@@ -141,6 +172,8 @@ static reshard_status check_path(checker *c, const char *path) {
   for (int64_t f = 0; f < n && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT); f++)
     check_file(c, &files[f]);
   c->report.from_device &= c->report.unchecked_files < n;
+  if (is_directory && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT))
+    keep_first(c, check_leaves(c, path));
   if (is_directory)
     reshard_checkpoint_close(directory);
   else

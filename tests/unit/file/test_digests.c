@@ -358,6 +358,50 @@ static void test_load(void **state) {
   scratch_remove("s");
 }
 
+/* Leaves that are no tensors: every bit of state.json is seen to. */
+static void test_leaves(void **state) {
+  (void)state;
+  reshard_comm comm;
+  reshard_sharder sharder;
+  reshard_tree tree, leaf;
+  reshard_check_report report;
+  GOOD(reshard_comm_create_local(1, NULL, &comm));
+  GOOD(reshard_sharder_create(comm, NULL, &sharder));
+  GOOD(reshard_tree_dict(&tree));
+  for (int64_t i = 0; i < 2; i++) {
+    GOOD(reshard_tree_int(1000 + i, &leaf));
+    GOOD(reshard_tree_set(tree, (const char *[]){"step", "seed"}[i], leaf));
+    reshard_tree_release(leaf);
+  }
+  GOOD(reshard_state_save(sharder, tree, scratch_path("s"), NULL, NULL));
+  GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, &report));
+  assert_true(report.files == 2 && report.unchecked_files == 0);
+  int64_t size;
+  char path[512];
+  snprintf(path, sizeof path, "%s", scratch_path("s/state.json"));
+  free(read_file(path, &size));
+  for (int64_t bit = 0; bit < 8 * size; bit++) {
+    flip_bit(path, bit / 8, (int)(bit % 8));
+    if (reshard_checkpoint_check(scratch_path("s"), NULL, &report) != RESHARD_ERROR_CORRUPT || report.wrong != 1 ||
+        strstr(reshard_last_error(), "state.json': its ") == NULL)
+      fail_msg("bit %lld of state.json: %s", (long long)bit, reshard_last_error());
+    reshard_status status = load_state(sharder, tree, 1, NULL);
+    assert_true(status == RESHARD_ERROR_CORRUPT || status == RESHARD_ERROR_INVALID ||
+                status == RESHARD_ERROR_UNSUPPORTED);
+    flip_bit(path, bit / 8, (int)(bit % 8));
+  }
+  GOOD(load_state(sharder, tree, 1, NULL));
+  static const char bare[] = "{\"version\": 1, \"leaves\": {\n\"step\": 3,\n\"seed\": 4\n}}\n";
+  scratch_write("s/state.json", bare, sizeof bare - 1);
+  GOOD(load_state(sharder, tree, 1, NULL));
+  GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, &report));
+  assert_true(report.files == 2 && report.unchecked_files == 1);
+  reshard_tree_release(tree);
+  reshard_sharder_destroy(sharder);
+  reshard_comm_destroy(comm);
+  scratch_remove("s");
+}
+
 /* A source that is verified is checked as it is read, a tensor that is not read is not. */
 static void test_convert(void **state) {
   (void)state;
@@ -397,8 +441,8 @@ static void test_convert(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts), cmocka_unit_test(test_again),   cmocka_unit_test(test_flips),
-      cmocka_unit_test(test_load),    cmocka_unit_test(test_convert),
+      cmocka_unit_test(test_layouts), cmocka_unit_test(test_again),  cmocka_unit_test(test_flips),
+      cmocka_unit_test(test_load),    cmocka_unit_test(test_leaves), cmocka_unit_test(test_convert),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

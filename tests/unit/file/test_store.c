@@ -212,13 +212,10 @@ static void test_files(void **state) {
   assert_int_equal(rs_file_read_at(&file, 0, bytes, 1), RESHARD_ERROR_SYSTEM);
 }
 
-/* Some byte of the file comes without the device. */
+/* A byte in the middle comes without the device; to ask may make it come from there. */
 static bool in_page_cache(const rs_file *file) {
   char byte;
-  for (off_t at = 0; at < file->size; at += 4096)
-    if (preadv2(file->fd, &(struct iovec){&byte, 1}, 1, at, RWF_NOWAIT) == 1)
-      return true;
-  return false;
+  return preadv2(file->fd, &(struct iovec){&byte, 1}, 1, file->size / 2, RWF_NOWAIT) == 1;
 }
 
 /* Pages are dropped, or it is said that they were not: those that are not synced yet, and those in memory alone. */
