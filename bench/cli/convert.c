@@ -161,7 +161,9 @@ static void print_report(const cli_options *o, const reshard_convert_report *r) 
     print_time("comparing", r->verify_seconds, r->bytes);
     printf(", every byte is right, %s\n", cli_from_device(r->from_device));
     printf("checked       %s of the source by its digests%s\n", cli_bytes_text(a, (double)r->checked_bytes),
-           r->checked_bytes == 0 && r->bytes > 0 ? ": it has none" : "");
+           r->checked_bytes > 0 || r->bytes == 0 ? ""
+           : cli_has_digests()                   ? ": it has none"
+                                                 : ": built without xxhash");
   }
 }
 

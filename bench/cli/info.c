@@ -27,14 +27,6 @@ static bool has_files(void) {
 #endif
 }
 
-static bool has_digests(void) {
-#ifdef RS_HAVE_XXHASH
-  return true;
-#else
-  return false;
-#endif
-}
-
 /* "13.0" of 13000, "2.28.9" of 22809. */
 static const char *version_text(char buffer[32], int version, bool nccl) {
   if (version == 0)
@@ -117,7 +109,7 @@ static void print_json(const machine *m, const gpu_machine *g, const char *path)
   cli_json_close(&j, ']');
   add_gpus(&j, g);
   cli_json_bool(&j, "json_files", has_files());
-  cli_json_bool(&j, "digests", has_digests());
+  cli_json_bool(&j, "digests", cli_has_digests());
   cli_json_open(&j, "isas", '[');
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))
@@ -143,7 +135,8 @@ static void print_text(const machine *m, const gpu_machine *g) {
   print_gpus(g);
   printf("files         %s\n",
          has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
-  printf("digests       %s\n", has_digests() ? "XXH3 of each MiB in safetensors files" : "none: built without xxhash");
+  printf("digests       %s\n",
+         cli_has_digests() ? "XXH3 of each MiB in safetensors files" : "none: built without xxhash");
   printf("instructions ");
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))

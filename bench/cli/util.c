@@ -286,6 +286,14 @@ void cli_raise_file_limit(void) {
 
 const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
+bool cli_has_digests(void) {
+#ifdef RS_HAVE_XXHASH
+  return true;
+#else
+  return false;
+#endif
+}
+
 const char *cli_from_device(int from_device) {
   return from_device ? "read from the device" : "in part from the page cache, which the system keeps";
 }

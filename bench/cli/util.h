@@ -78,6 +78,8 @@ void cli_raise_file_limit(void);
 
 /* "s", but for 1. */
 const char *cli_plural(int64_t n);
+/* Tells whether this build has digests of files. */
+bool cli_has_digests(void);
 /* Words for where files that were checked came from. */
 const char *cli_from_device(int from_device);
 

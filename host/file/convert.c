@@ -299,7 +299,7 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
-  RS_TRY(rs_checkpoint_open(in, false, o->verify != 0, &c->in));
+  RS_TRY(rs_checkpoint_open(in, false, o->verify != 0 && rs_digest_built(), &c->in));
   if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
