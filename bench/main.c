@@ -15,6 +15,7 @@ static const struct command {
      "what moving tensors from one layout to another takes, for any number of ranks, without moving them"},
     {"convert", COMMAND_CONVERT, command_convert,
      "files of tensors: cuts, reshards, joins and fuses checkpoints (safetensors, numpy)"},
+    {"check", COMMAND_CHECK, command_check, "whether files of tensors are as they were written, by their digests"},
     {"bench", COMMAND_BENCH, command_bench, "measures it, in the manner of nccl-tests"},
     {"trace", COMMAND_TRACE, command_trace,
      "draws an execute: what runs when on which stream, and what waits for what"},
@@ -75,7 +76,8 @@ static void print_completion(void) {
 
 int main(int argc, char **argv) {
   if (argc < 2)
-    cli_exit(EXIT_USAGE, "a command is missing: plan, convert, bench, trace, verify or info; see reshard --help");
+    cli_exit(EXIT_USAGE,
+             "a command is missing: plan, convert, check, bench, trace, verify or info; see reshard --help");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
     print_help();
     return EXIT_DONE;

@@ -4,6 +4,7 @@
 
 int command_plan(int argc, char **argv);
 int command_convert(int argc, char **argv);
+int command_check(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_trace(int argc, char **argv);

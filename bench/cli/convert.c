@@ -12,7 +12,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 static volatile sig_atomic_t caught; /* the signal that came; 0: none */
@@ -47,33 +46,8 @@ static void release_signals(void) {
   }
 }
 
-/* A directory of shards can have thousands of files, all of them open at a time. */
-static void raise_file_limit(void) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
-}
-
-typedef struct progress {
-  const char *stage;
-  double begin; /* of the stage */
-} progress;
-
 static int show_progress(void *user, const char *stage, int64_t done, int64_t all) {
-  progress *p = user;
-  double now = rs_seconds();
-  if (p->stage == NULL || strcmp(p->stage, stage) != 0)
-    *p = (progress){stage, now};
-  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
-  double rate = now > p->begin ? (double)done / (now - p->begin) : 0;
-  if (all > 0 && rate > 0)
-    cli_progress("%s: %.0f %%, %s of %s, %.2f GB/s, %.0f s left", stage, 100 * (double)done / (double)all,
-                 cli_bytes_text(a, (double)done), cli_bytes_text(b, (double)all), 1e-9 * rate,
-                 (double)(all - done) / rate);
-  else
-    cli_progress("%s", stage);
+  cli_show_stage(user, stage, done, all);
   return caught;
 }
 
@@ -89,8 +63,6 @@ static void check_report_path(const cli_options *o) {
     cli_exit(EXIT_USAGE, "--json %s: this is IN or OUT", o->json);
 }
 
-static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
-
 static void write_report(const reshard_convert_report *r, const char *path) {
   rs_json j = {.text.grows = true};
   rs_json_open(&j, NULL, '{');
@@ -98,13 +70,16 @@ static void write_report(const reshard_convert_report *r, const char *path) {
   rs_json_open(&j, "source", '{');
   rs_json_string(&j, "format", reshard_file_format_string(r->source.format));
   rs_json_ints(&j, {"tensors", r->source.tensors}, {"files", r->source.files}, {"ranks", r->source.world},
-               {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes}, {"left_out", r->source.left_out});
+               {"bytes", r->source.bytes}, {"stored_bytes", r->source.stored_bytes},
+               {"checked_bytes", r->checked_bytes}, {"left_out", r->source.left_out});
   rs_json_bool(&j, "described", r->source.format != RESHARD_FORMAT_SHARDS || r->source.described);
   rs_json_close(&j, '}');
   rs_json_open(&j, "target", '{');
   rs_json_string(&j, "format", reshard_file_format_string(r->format));
   rs_json_ints(&j, {"tensors", r->tensors}, {"files", r->files}, {"ranks", r->world}, {"stored_bytes", r->bytes},
-               {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed});
+               {"whole_arrays", r->whole_arrays}, {"gapped", r->gapped}, {"haloed", r->haloed},
+               {"digests", r->digests});
+  rs_json_bool(&j, "from_device", r->from_device);
   rs_json_close(&j, '}');
   if (r->wire_bytes >= 0)
     rs_json_int(&j, "wire_bytes", r->wire_bytes);
@@ -134,7 +109,7 @@ static void print_warnings(const reshard_convert_report *r) {
   if (r->source.left_out > 0)
     printf("left out      %lld lea%s of the source that %s no tensor%s: only tensors are read\n",
            (long long)r->source.left_out, r->source.left_out == 1 ? "f" : "ves", r->source.left_out == 1 ? "is" : "are",
-           plural(r->source.left_out));
+           cli_plural(r->source.left_out));
   if (r->gapped > 0)
     printf("gaps          %lld tensor%s not covered by the target's boxes: this cannot be read back\n",
            (long long)r->gapped, r->gapped == 1 ? " is" : "s are");
@@ -149,19 +124,24 @@ static void print_warnings(const reshard_convert_report *r) {
 static void print_report(const cli_options *o, const reshard_convert_report *r) {
   char a[CLI_BYTES_TEXT];
   printf("source        %s, %lld file%s", reshard_file_format_string(r->source.format), (long long)r->source.files,
-         plural(r->source.files));
+         cli_plural(r->source.files));
   if (r->source.format == RESHARD_FORMAT_SHARDS || r->source.format == RESHARD_FORMAT_DISTCP)
-    printf(" of %lld rank%s", (long long)r->source.world, plural(r->source.world));
-  printf(": %lld tensor%s, %s\n", (long long)r->source.tensors, plural(r->source.tensors),
+    printf(" of %lld rank%s", (long long)r->source.world, cli_plural(r->source.world));
+  printf(": %lld tensor%s, %s\n", (long long)r->source.tensors, cli_plural(r->source.tensors),
          cli_bytes_text(a, (double)r->source.bytes));
-  printf("target        %s, %lld file%s", reshard_file_format_string(r->format), (long long)r->files, plural(r->files));
+  printf("target        %s, %lld file%s", reshard_file_format_string(r->format), (long long)r->files,
+         cli_plural(r->files));
   if (r->format == RESHARD_FORMAT_SHARDS)
-    printf(" of %lld rank%s", (long long)r->world, plural(r->world));
-  printf(": %lld tensor%s, %s written\n", (long long)r->tensors, plural(r->tensors),
+    printf(" of %lld rank%s", (long long)r->world, cli_plural(r->world));
+  printf(": %lld tensor%s, %s written\n", (long long)r->tensors, cli_plural(r->tensors),
          cli_bytes_text(a, (double)r->bytes));
   if (r->wire_bytes >= 0) /* else it would have taken long to count */
     printf("between ranks %s would travel, were the data in memory\n", cli_bytes_text(a, (double)r->wire_bytes));
   print_warnings(r);
+  if (r->digests == 0 && r->bytes > 0)
+    printf("digests       none%s\n", r->format == RESHARD_FORMAT_NPY ? ": .npy has no place for them"
+                                     : o->no_digests                 ? ""
+                                                                     : ": built without xxhash");
   printf("before        headers %.1f ms, reserving space %.1f ms\n", 1e3 * r->open_seconds, 1e3 * r->reserve_seconds);
   print_time("moving", r->move_seconds, r->bytes);
   printf("\n");
@@ -169,7 +149,11 @@ static void print_report(const cli_options *o, const reshard_convert_report *r) 
   printf("\n");
   if (o->verify) {
     print_time("comparing", r->verify_seconds, r->bytes);
-    printf(", every byte is right\n");
+    printf(", every byte is right, %s\n", cli_from_device(r->from_device));
+    printf("checked       %s of the source by its digests%s\n", cli_bytes_text(a, (double)r->checked_bytes),
+           r->checked_bytes > 0 || r->bytes == 0 ? ""
+           : cli_has_digests()                   ? ": it has none"
+                                                 : ": built without xxhash");
   }
 }
 
@@ -181,6 +165,7 @@ static reshard_convert_options make_options(const cli_options *o, workload_layou
                                      .dedup = o->dedup,
                                      .verify = o->verify,
                                      .index_bytes = o->index_bytes,
+                                     .no_digests = o->no_digests,
                                      .threads = (int)o->threads};
   workload_mesh mesh;
   *src = *dst = (workload_layouts){0};
@@ -230,13 +215,13 @@ int command_convert(int argc, char **argv) {
       "  reshard convert weights.npy rows --dst 'chunk(0)' --ranks 4            a numpy array\n",
       &o);
   workload_layouts src, dst;
-  progress shown = {0};
+  cli_stage shown = {0};
   reshard_convert_report report = {0};
   check_report_path(&o);
   reshard_convert_options options = make_options(&o, &src, &dst);
   options.progress = show_progress;
   options.user = &shown;
-  raise_file_limit();
+  cli_raise_file_limit();
   catch_signals();
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);
   cli_progress_clear();
@@ -249,6 +234,7 @@ int command_convert(int argc, char **argv) {
   }
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "%s", reshard_last_error());
+  cli_done("'%s' is in place", o.out);
   if (o.json != NULL)
     write_report(&report, o.json);
   if (o.json == NULL || strcmp(o.json, "-") != 0)

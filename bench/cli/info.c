@@ -106,6 +106,7 @@ static void print_json(const machine *m, const gpu_machine *g, const char *path)
   rs_json_close(&j, ']');
   add_gpus(&j, g);
   rs_json_bool(&j, "json_files", has_files());
+  rs_json_bool(&j, "digests", cli_has_digests());
   rs_json_open(&j, "isas", '[');
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))
@@ -131,6 +132,8 @@ static void print_text(const machine *m, const gpu_machine *g) {
   print_gpus(g);
   printf("files         %s\n",
          has_files() ? "safetensors, npy, JSON models, by jansson" : "none: built without jansson");
+  printf("digests       %s\n",
+         cli_has_digests() ? "XXH3 of each MiB in safetensors files" : "none: built without xxhash");
   printf("instructions ");
   for (int i = 1; i < RESHARD_ISA_COUNT; i++)
     if (reshard_isa_available((reshard_isa)i))

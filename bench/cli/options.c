@@ -33,7 +33,7 @@ typedef struct option_row {
 /* Commands that take one reshard; and all commands. */
 enum {
   RESHARDS = COMMAND_PLAN | COMMAND_TRACE | COMMAND_BENCH,
-  ALL = RESHARDS | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT
+  ALL = RESHARDS | COMMAND_VERIFY | COMMAND_INFO | COMMAND_CONVERT | COMMAND_CHECK
 };
 
 #define IS(kind, field)              kind, offsetof(cli_options, field), 0, 0
@@ -70,8 +70,9 @@ static const option_row option_rows[] = {
      "store equal boxes of several ranks once, by the lowest of them"},
     {"force", 0, NULL, COMMAND_CONVERT, IS(FLAG, force), "replace OUT where it is there"},
     {"verify", 0, NULL, COMMAND_CONVERT, IS(FLAG, verify),
-     "read back and compare every byte before OUT is put in place"},
-    {"threads", 0, "T", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT, IN(COUNT, threads, 1, 4096),
+     "check IN by its digests, read back and compare every byte before OUT is put in place"},
+    {"no-digests", 0, NULL, COMMAND_CONVERT, IS(FLAG, no_digests), "write no digests into the headers of OUT"},
+    {"threads", 0, "T", RESHARDS | COMMAND_VERIFY | COMMAND_CONVERT | COMMAND_CHECK, IN(COUNT, threads, 1, 4096),
      "copy or planning threads shared by the local ranks (default: all cores)"},
     {"rank", 0, "R", COMMAND_PLAN, IN(COUNT, rank, 0, INT32_MAX), "plan this rank only"},
     {"peers", 0, NULL, COMMAND_PLAN, IS(FLAG, peers), "list the peers of each rank"},
@@ -93,7 +94,7 @@ static const option_row option_rows[] = {
     {"cudagraph", 'G', NULL, COMMAND_BENCH | COMMAND_VERIFY, IS(FLAG, graph), "execute from a CUDA graph"},
     {"trace", 0, "FILE", COMMAND_BENCH, IS(TEXT, trace),
      "one execute more, of the last size, recorded in Chrome's trace format"},
-    {"json", 0, "FILE", RESHARDS | COMMAND_INFO | COMMAND_CONVERT, IS(TEXT, json),
+    {"json", 0, "FILE", RESHARDS | COMMAND_INFO | COMMAND_CONVERT | COMMAND_CHECK, IS(TEXT, json),
      "write the result as JSON; '-' is standard output, with nothing else on it"},
     {NULL, 'J', "FILE", COMMAND_BENCH, IS(TEXT, json), "the same as --json"},
     {"cases", 0, "N", COMMAND_VERIFY, IN(SIZE, cases, 1, INT64_MAX / 2), "random cases (default 2000)"},
@@ -255,6 +256,13 @@ void cli_read_options(int argc, char **argv, int command, const char *usage, cli
       cli_exit(EXIT_USAGE, "%s is missing; see reshard %s --help", optind == argc ? "IN" : "OUT", argv[0]);
     o->in = argv[optind++];
     o->out = argv[optind++];
+  }
+  if (command == COMMAND_CHECK) {
+    if (optind == argc)
+      cli_exit(EXIT_USAGE, "DIR or FILE is missing; see reshard %s --help", argv[0]);
+    o->paths = argv + optind;
+    o->npaths = argc - optind;
+    optind = argc;
   }
   if (optind < argc)
     cli_exit(EXIT_USAGE, "unexpected argument '%s'; see reshard %s --help", argv[optind], argv[0]);

@@ -10,7 +10,8 @@ enum {
   COMMAND_VERIFY = 4,
   COMMAND_INFO = 8,
   COMMAND_CONVERT = 16,
-  COMMAND_TRACE = 32
+  COMMAND_TRACE = 32,
+  COMMAND_CHECK = 64
 };
 
 typedef struct cli_options {
@@ -42,8 +43,11 @@ typedef struct cli_options {
   /* convert */
   const char *in, *out; /* the arguments that are no options; never NULL there */
   const char *map;      /* NULL: none */
-  bool force, verify, dedup;
+  bool force, verify, dedup, no_digests;
   int64_t index_bytes; /* 0: not given */
+  /* check: the arguments that are no options, at least one */
+  char **paths;
+  int npaths;
 } cli_options;
 
 /* Reads the options of a command. A wrong option ends the program with status 2, one that this build cannot serve with

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -242,6 +243,42 @@ void cli_progress_clear(void) {
   if (progress_shown)
     fputs("\r\033[K", stderr);
   progress_shown = false;
+}
+
+void cli_show_stage(cli_stage *shown, const char *stage, int64_t done, int64_t all) {
+  double now = rs_seconds();
+  if (shown->name == NULL || strcmp(shown->name, stage) != 0)
+    *shown = (cli_stage){stage, now};
+  char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT];
+  double rate = now > shown->begin ? (double)done / (now - shown->begin) : 0;
+  if (all > 0 && rate > 0)
+    cli_progress("%s: %.0f %%, %s of %s, %.2f GB/s, %.0f s left", stage, 100 * (double)done / (double)all,
+                 cli_bytes_text(a, (double)done), cli_bytes_text(b, (double)all), 1e-9 * rate,
+                 (double)(all - done) / rate);
+  else
+    cli_progress("%s", stage);
+}
+
+void cli_raise_file_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+bool cli_has_digests(void) {
+#ifdef RS_HAVE_XXHASH
+  return true;
+#else
+  return false;
+#endif
+}
+
+const char *cli_from_device(int from_device) {
+  return from_device ? "read from the device" : "in part from the page cache, which the system keeps";
 }
 
 static int compare_doubles(const void *a, const void *b) {

@@ -63,6 +63,23 @@ const char *cli_bytes_text(char buffer[CLI_BYTES_TEXT], double bytes);
 void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress_clear(void);
 
+/* A stage of long work on files, as reshard_convert_options.progress has it: its progress, with rate and time left. */
+typedef struct cli_stage {
+  const char *name; /* NULL: none yet */
+  double begin;
+} cli_stage;
+void cli_show_stage(cli_stage *shown, const char *stage, int64_t done, int64_t all);
+
+/* Allows as many open files as the system does: a directory of shards can have thousands. */
+void cli_raise_file_limit(void);
+
+/* "s", but for 1. */
+const char *cli_plural(int64_t n);
+/* Tells whether this build has digests of files. */
+bool cli_has_digests(void);
+/* Words for where files that were checked came from. */
+const char *cli_from_device(int from_device);
+
 /* Median of n values; sorts them. 0 for n == 0. */
 double cli_median(double *values, int64_t n);
 

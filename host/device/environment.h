@@ -1,4 +1,5 @@
-/* Environment variables, read when a device or a communicator is created. Nothing else reads them. */
+/* Environment variables, read when a device or a communicator is created, and when files begin to be read or written
+ * without one. Nothing else reads them. */
 #ifndef RS_DEVICE_ENVIRONMENT_H
 #define RS_DEVICE_ENVIRONMENT_H
 

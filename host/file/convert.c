@@ -1,6 +1,8 @@
 /* Converts a checkpoint: open, map, lay out, reserve, move, sync, compare, put in place. Whatever step fails, or is
  * killed, the path of the target has what it had. */
 #include "base/text.h"
+#include "device/environment.h"
+#include "file/ground/digest.h"
 #include "file/map/line.h"
 #include "file/move/move.h"
 #include "file/read/checkpoint.h"
@@ -218,7 +220,7 @@ static reshard_status create_writer(conversion *c, const char *out) {
   for (int64_t i = 0; i < n; i++)
     tensors[i] =
         (reshard_writer_tensor){rs_model_name(c->target, i), c->target->tensors.at[i].dtype, c->dst_layouts[i]};
-  reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes};
+  reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, o->force, o->dedup, o->index_bytes, o->no_digests};
   reshard_status status = reshard_writer_create(out, n, tensors, &options, &c->writer);
   free(tensors);
   return status;
@@ -242,9 +244,12 @@ static reshard_status move_data(conversion *c, const rs_store *to, int64_t nregi
 /* Compares the output, read back, with the source; its headers give it an order and layouts of its own. */
 static reshard_status compare_output(conversion *c) {
   rs_copy_region *regions;
-  RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, &c->back));
+  RS_TRY(rs_checkpoint_open(rs_writer_path(c->writer), true, rs_digest_built(), &c->back));
   RS_TRY(rs_alloc_copy(&regions, c->regions.at, c->regions.n, sizeof *regions));
   reshard_status status = RESHARD_SUCCESS;
+  c->report.from_device = 1;
+  for (int64_t f = 0; f < c->back->store.files.n; f++)
+    c->report.from_device &= rs_file_drop_pages(&c->back->store.files.at[f]);
   bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
   if (c->back->info.tensors != reshard_model_count(c->target))
     status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",
@@ -282,7 +287,9 @@ static reshard_status check_options(const char *in, const char *out, const resha
     return rs_error(RESHARD_ERROR_INVALID,
                     "%lld ranks, %lld bytes per file, %d threads: none may be negative, 4096 threads are the most",
                     (long long)o->world, (long long)o->index_bytes, o->threads);
-  return RESHARD_SUCCESS;
+  int threads = o->threads;
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  return rs_environment_cpu(&threads, &isa); /* before anything is made */
 }
 
 static reshard_status prepare_output(conversion *c, const char *in, const char *out) {
@@ -290,7 +297,7 @@ static reshard_status prepare_output(conversion *c, const char *in, const char *
   RS_TRY(check_paths(in, out));
   RS_TRY(read_side(&c->src, "src", o->src, o->src_rules));
   RS_TRY(read_side(&c->dst, "dst", o->dst, o->dst_rules));
-  RS_TRY(rs_checkpoint_open(in, false, &c->in));
+  RS_TRY(rs_checkpoint_open(in, false, o->verify != 0 && rs_digest_built(), &c->in));
   if (rs_has_ranks(c->in->info.format) && (o->src != NULL || o->src_rules != NULL)) {
     char where[RS_WHERE];
     return rs_error(RESHARD_ERROR_INVALID, "src: %s has shards, which say their own layout",
@@ -306,6 +313,7 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
   const reshard_convert_options *o = c->options;
   reshard_convert_report *r = &c->report;
   rs_writer_report written;
+  int64_t unchecked;
   double start = rs_seconds();
   RS_TRY(prepare_output(c, in, out));
   rs_writer_get_report(c->writer, &written);
@@ -328,6 +336,8 @@ static reshard_status convert_checkpoint(conversion *c, const char *in, const ch
   r->world = c->world;
   r->bytes = written.bytes;
   r->whole_arrays = written.whole_arrays;
+  r->digests = written.digests;
+  r->checked_bytes = rs_checkpoint_checked(c->in, &unchecked);
   r->open_seconds = prepared - start - written.reserve_seconds;
   r->reserve_seconds = written.reserve_seconds;
   r->move_seconds = moved - prepared;

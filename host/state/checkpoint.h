@@ -2,6 +2,7 @@
 #ifndef RS_STATE_CHECKPOINT_H
 #define RS_STATE_CHECKPOINT_H
 
+#include "file/ground/digest.h"
 #include "file/ground/names.h"
 #include "state/leaves.h"
 
@@ -35,12 +36,12 @@ reshard_status rs_exchange_leaves(reshard_sharder sharder, rs_state_leaves *leav
 
 /* --- state.json: {"version": 1, "leaves": {path: value}} (json.c) ------------------------------------------------ */
 
-#define RS_STATE_JSON "state.json"
 /* Appends the value of a leaf that is no tensor and has no children; and with its path, to a text that begins all zero
  * and grows. */
 void rs_state_json_value(rs_text *text, reshard_tree leaf);
 void rs_state_json_add(rs_json *json, const rs_state_leaf *leaf);
-void rs_state_json_end(rs_json *json);
+/* digest: at the end of the text stands that of all of it. */
+void rs_state_json_end(rs_json *json, bool digest);
 
 /* Leaves that were stored, by path. */
 typedef struct rs_stored_leaves {
@@ -48,8 +49,9 @@ typedef struct rs_stored_leaves {
   rs_names names;
   RS_VEC(char *) paths; /* owned */
 } rs_stored_leaves;
-/* Reads them from a directory; none when it is a file or has no state.json. On error the leaves can be freed. */
-reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leaves);
+/* Reads them from a directory; none when it is a file or has no state.json. check: compares the text with its digest,
+ * where it has one. On error the leaves can be freed. */
+reshard_status rs_state_json_read(const char *directory, bool check, rs_stored_leaves *leaves);
 void rs_stored_leaves_free(rs_stored_leaves *leaves);
 
 /* --- A checkpoint that is loaded (checkpoint.c) ------------------------------------------------------------------ */

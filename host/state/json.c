@@ -78,7 +78,12 @@ void rs_state_json_add(rs_json *j, const rs_state_leaf *leaf) {
     rs_state_json_value(&j->text, leaf->node);
 }
 
-void rs_state_json_end(rs_json *j) { rs_text_string(&j->text, "\n}}\n"); }
+void rs_state_json_end(rs_json *j, bool digest) {
+  digest = digest && rs_digest_built();
+  rs_text_string(&j->text, digest ? "\n},\n" RS_DIGEST_SEAL : "\n}}\n");
+  if (digest && j->text.status == RESHARD_SUCCESS)
+    rs_digest_seal(j->text.at, (int64_t)j->text.length);
+}
 
 #ifdef RS_HAVE_JANSSON
 
@@ -164,12 +169,15 @@ static reshard_status read_leaves(const char *where, json_t *root, rs_stored_lea
   return RESHARD_SUCCESS;
 }
 
-static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, bool check, rs_stored_leaves *leaves) {
+  bool sealed;
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
   RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
   reshard_status status = rs_json_parse(where, text, size, &root);
+  if (status == RESHARD_SUCCESS && check)
+    status = rs_digest_check_seal(where, text, size, &sealed);
   free(text);
   RS_THEN(status, read_leaves(where, root, leaves));
   json_decref(root);
@@ -178,7 +186,8 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
 
 #else
 
-static reshard_status read_text(const char *where, const char *path, rs_stored_leaves *leaves) {
+static reshard_status read_text(const char *where, const char *path, bool check, rs_stored_leaves *leaves) {
+  (void)check;
   (void)path;
   (void)leaves;
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: this build reads no JSON, it was made without jansson", where);
@@ -186,7 +195,7 @@ static reshard_status read_text(const char *where, const char *path, rs_stored_l
 
 #endif
 
-reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leaves) {
+reshard_status rs_state_json_read(const char *directory, bool check, rs_stored_leaves *leaves) {
   char *path, where[RS_WHERE];
   struct stat info;
   int64_t size = (int64_t)strlen(directory) + (int64_t)sizeof RS_STATE_JSON + 1;
@@ -197,7 +206,7 @@ reshard_status rs_state_json_read(const char *directory, rs_stored_leaves *leave
   if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
     status = rs_error(RESHARD_ERROR_INVALID, "%s: no regular file", where);
   else if (stat(path, &info) == 0)
-    status = read_text(where, path, leaves);
+    status = read_text(where, path, check, leaves);
   else if (errno != ENOENT && errno != ENOTDIR)
     status = rs_file_error(where, errno);
   free(path);

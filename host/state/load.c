@@ -56,10 +56,13 @@ static reshard_status open_threads(int64_t n, void **all) {
   load_call *const *c = (load_call *const *)all;
   const char *directory = c[0]->base.directory;
   shared_checkpoint *l = NULL;
+  bool check = false;
+  for (int64_t r = 0; r < n; r++)
+    check |= c[r]->options.check != 0;
   RS_TRY(rs_state_calls_check("loads", "from", n, (rs_state_call *const *)all));
   RS_TRY(rs_alloc_zero(&l, 1, sizeof *l));
-  reshard_status status = reshard_checkpoint_open(directory, &l->stored.checkpoint);
-  RS_THEN(status, rs_state_json_read(directory, &l->stored.leaves));
+  reshard_status status = rs_checkpoint_open(directory, false, check, &l->stored.checkpoint);
+  RS_THEN(status, rs_state_json_read(directory, check, &l->stored.leaves));
   RS_THEN(status, rs_checkpoint_in_place(l->stored.checkpoint, directory));
   if (status != RESHARD_SUCCESS) {
     free_checkpoint(l);
@@ -394,6 +397,8 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   RS_THEN(status, load_tensors(&c));
   if (status == RESHARD_SUCCESS) {
     replace_leaves(&c);
+    if (c.options.check)
+      c.report.checked_bytes = rs_checkpoint_checked(c.shared->stored.checkpoint, &c.report.unchecked_files);
     if (report != NULL)
       *report = c.report;
   }

@@ -96,11 +96,12 @@ static reshard_status list_contents(contents *m) {
 
 static reshard_status create_writer(contents *m, shared_writer *s) {
   const save_call *c = m->mine;
-  const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1};
+  const reshard_writer_options options = {RESHARD_WRITER_OPTIONS_INIT, .force = c->options.force, .dedup = 1,
+                                          .no_digests = c->options.no_digests};
   rs_writer_report written;
   RS_TRY(reshard_writer_create(c->base.directory, m->tensors.n, m->tensors.at, &options, &s->writer));
   if (m->leaves.text.length > 0) {
-    rs_state_json_end(&m->leaves);
+    rs_state_json_end(&m->leaves, !c->options.no_digests);
     RS_TRY(rs_writer_attach(s->writer, RS_STATE_JSON, &m->leaves.text));
   }
   rs_writer_get_report(s->writer, &written);
@@ -122,6 +123,10 @@ static reshard_status compare_calls(contents *m) {
     if (!c[0]->options.force != !c[r]->options.force)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", c[0]->options.force,
                       (long long)r, c[r]->options.force);
+  for (int64_t r = 1; r < m->n; r++)
+    if (!c[0]->options.no_digests != !c[r]->options.no_digests)
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with no_digests %d, rank %lld with %d",
+                      c[0]->options.no_digests, (long long)r, c[r]->options.no_digests);
   RS_TRY(rs_state_paths_compare(m->n, (rs_state_call *const *)m->calls, &m->paths));
   if (!is_directory(c[0]->base.directory))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",
@@ -216,13 +221,14 @@ static reshard_status read_calls(save_call *mine, const rs_strings *strings, rem
   RS_TRY(rs_alloc_zero(&h->remote, h->n, sizeof *h->remote));
   RS_TRY(rs_alloc_zero((void *)&h->calls, h->n, sizeof *h->calls));
   for (int64_t r = 0; r < h->n; r++) {
-    int64_t force = 0;
+    int64_t option = 0;
     h->calls[r] = r == mine->base.comm->rank ? mine : &h->remote[r];
     if (h->calls[r] == mine)
       continue;
     RS_TRY(rs_state_call_unpack(strings->bytes + strings->first[r], strings->first[r + 1] - strings->first[r],
-                                &h->calls[r]->base, &force));
-    h->calls[r]->options.force = (int)force;
+                                &h->calls[r]->base, &option));
+    h->calls[r]->options.force = (option & 1) != 0;
+    h->calls[r]->options.no_digests = (option & 2) != 0;
   }
   return RESHARD_SUCCESS;
 }
@@ -264,7 +270,8 @@ static reshard_status create_files(save_call *c, contents *m) {
   const char *path = status == RESHARD_SUCCESS && maker ? rs_writer_path(s->writer) : "";
   RS_TRY(rs_comm_gather_bytes(comm, status, path, (int64_t)strlen(path) + 1, &strings));
   if (!maker)
-    status = rs_writer_join(strings->bytes, comm->rank, m->tensors.n, m->tensors.at, &s->writer);
+    status =
+        rs_writer_join(strings->bytes, comm->rank, !c->options.no_digests, m->tensors.n, m->tensors.at, &s->writer);
   rs_strings_release(strings);
   return rs_agree(comm, status);
 }
@@ -275,7 +282,8 @@ static reshard_status begin_processes(save_call *c) {
   remote_calls h = {0};
   contents m = {0};
   reshard_status status = c->base.status;
-  RS_THEN(status, rs_state_call_pack(&c->base, c->options.force, &remote));
+  int64_t chosen = (c->options.force != 0) | (c->options.no_digests != 0) << 1;
+  RS_THEN(status, rs_state_call_pack(&c->base, chosen, &remote));
   RS_THEN(status, new_writer(1, rs_seconds(), &c->shared));
   status = rs_comm_gather_bytes(c->base.comm, status, remote.at, (int64_t)remote.length, &strings);
   free(remote.at);

@@ -208,7 +208,7 @@ RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoi
  * part.
  *
  * - buffers: the rank's buffers, reshard_layout_buffer_count of them, contiguous. Pointers of empty ones may be NULL.
- * - threads: 0: one per core.
+ * - threads: 0: RESHARD_THREADS, else one per core.
  *
  * Errors: RESHARD_ERROR_SYSTEM when a file became shorter or cannot be read. The buffers may then be written in part.
  */
@@ -235,14 +235,16 @@ typedef struct reshard_writer_options {
   /* Above 0: a directory of whole tensors and model.safetensors.index.json. Each file has at most so many bytes; a
    * larger tensor has a file of its own. */
   int64_t index_bytes;
+  int no_digests; /* non-zero: no digests in the headers of .safetensors files (see reshard_checkpoint_check) */
 } reshard_writer_options;
 #define RESHARD_WRITER_OPTIONS_INIT sizeof(reshard_writer_options)
 #define RESHARD_WRITER_OPTIONS_DEFAULTS \
-  { sizeof(reshard_writer_options), 0, 0, 0 }
+  { sizeof(reshard_writer_options), 0, 0, 0, 0 }
 
 /* Begins a checkpoint. The path decides the format: ".npy" (one tensor of a dtype that numpy has), ".safetensors", else
  * a directory. With index_bytes it is one of whole tensors. Else it is one of shards named
- * shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1).
+ * shard-0000R-model-0000j-of-0000k.safetensors (R = rank + 1). The headers have digests unless no_digests is set, or
+ * the library was built without xxhash.
  *
  * With force a file takes the place of a regular file. A directory takes that of a directory in which there is nothing
  * but regular files named *.safetensors or *.json. Of a symbolic link, the file it points to is replaced, as cp does.
@@ -262,6 +264,44 @@ RESHARD_API reshard_status reshard_writer_put(reshard_writer writer, int64_t ten
 RESHARD_API reshard_status reshard_writer_commit(reshard_writer writer);
 /* Removes all that was written, and frees the writer. NULL is allowed. */
 RESHARD_API void reshard_writer_abandon(reshard_writer writer);
+
+/* Digests. What a writer, a conversion or a save puts into .safetensors files, whole tensors or shards, has a digest
+ * for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__" (docs/files.md). An
+ * .npy file has no place for them, one of more than 3 TB has none. Files without are read as ever.
+ *
+ * Begin with RESHARD_CHECK_OPTIONS_DEFAULTS, or set `size` to RESHARD_CHECK_OPTIONS_INIT; the rest may be 0. */
+typedef struct reshard_check_options {
+  size_t size;
+  int threads; /* 0: RESHARD_THREADS, else one per core */
+  /* Called by one thread at a time, with one line of text, which is borrowed during the call: wrong 1 for a header or
+   * bytes that are not those that were written, naming file, tensor, box and bytes; 0 for a file that has no digests.
+   * May be NULL. */
+  void (*found)(void *user, int wrong, const char *text);
+  int (*progress)(void *user, const char *stage, int64_t done, int64_t all); /* as in reshard_convert_options */
+  void *user;
+} reshard_check_options;
+#define RESHARD_CHECK_OPTIONS_INIT sizeof(reshard_check_options)
+#define RESHARD_CHECK_OPTIONS_DEFAULTS \
+  { sizeof(reshard_check_options), 0, NULL, NULL, NULL }
+
+typedef struct reshard_check_report {
+  int64_t files, unchecked_files; /* all; those without digests */
+  int64_t checked_bytes;          /* of headers and data that are right */
+  int64_t wrong;                  /* pieces that are not; a header that is not counts as one */
+  int from_device;                /* 1: nothing that was checked came from the page cache */
+} reshard_check_report;
+
+/* Reads the files of a checkpoint and checks them by their digests: a directory, or one file, which may be a shard of a
+ * set. A directory is opened as reshard_checkpoint_open does, but gaps and overlaps are not looked for. What the system
+ * has in its page cache is dropped before, where it lets us. options and report may be NULL; the report is written on
+ * success, and with RESHARD_ERROR_CORRUPT.
+ *
+ * Errors:
+ * - RESHARD_ERROR_CORRUPT: the first that is wrong, also what reshard_checkpoint_open calls malformed.
+ * - RESHARD_ERROR_INVALID: no such path.
+ * - RESHARD_ERROR_UNSUPPORTED: a build without xxhash, and a file that has digests. */
+RESHARD_API reshard_status reshard_checkpoint_check(const char *path, const reshard_check_options *options,
+                                                    reshard_check_report *report);
 
 /* A map: the tensors of one model made from those of another. A text of lines
  *
@@ -315,12 +355,15 @@ typedef struct reshard_convert_options {
   /* Layouts by name of the source tensor, and of the target tensor. A source of shards or distcp has its own layouts:
    * src and src_rules are an error there. */
   reshard_rules src_rules, dst_rules;
-  reshard_map map;     /* NULL: every tensor as it is */
-  int64_t world;       /* Ranks of out. 0: of dst, else those of in (its shards', or those of src). */
-  int force, dedup;    /* as in reshard_writer_options */
-  int verify;          /* non-zero: reads back and compares every byte before it is put in place */
+  reshard_map map;  /* NULL: every tensor as it is */
+  int64_t world;    /* Ranks of out. 0: of dst, else those of in (its shards', or those of src). */
+  int force, dedup; /* as in reshard_writer_options */
+  /* Non-zero: checks what is read of the source by its digests, where it has some. Reads back and compares every byte
+   * before it is put in place, past the page cache where the system allows. */
+  int verify;
   int64_t index_bytes; /* as in reshard_writer_options */
-  int threads;         /* 0: one per core */
+  int no_digests;      /* as in reshard_writer_options */
+  int threads;         /* 0: RESHARD_THREADS, else one per core */
   /* Called by the calling thread about ten times a second while data moves. Receives bytes done and to be done of one
    * stage ("moving", "syncing", "comparing"). Non-zero return cancels: RESHARD_ERROR_CANCELLED, nothing is left. May be
    * NULL. */
@@ -329,7 +372,7 @@ typedef struct reshard_convert_options {
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT sizeof(reshard_convert_options)
 #define RESHARD_CONVERT_OPTIONS_DEFAULTS \
-  { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL }
+  { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
 
 typedef struct reshard_convert_report {
   reshard_checkpoint_info source;
@@ -339,6 +382,9 @@ typedef struct reshard_convert_report {
   int64_t wire_bytes;     /* bytes that would travel between ranks, were they in memory */
   int64_t whole_arrays;   /* Arrays of more than 64 boxes, stored whole. Only this library can read them. */
   int64_t gapped, haloed; /* target tensors that cannot be read back: not covered; boxes that overlap */
+  int64_t digests;        /* pieces of the target that have a digest */
+  int64_t checked_bytes;  /* verify: of the source whose digests are right */
+  int from_device;        /* verify: 1 where the target was read from its device, 0 where from the page cache */
   double open_seconds;    /* headers of the source, plans, headers of the target */
   double reserve_seconds; /* space on the target's file system */
   double move_seconds;    /* data from file to file */
@@ -352,7 +398,8 @@ typedef struct reshard_convert_report {
  * Errors: those of reshard_checkpoint_open, reshard_writer_create, reshard_layout_parse, reshard_map_model, and
  * - RESHARD_ERROR_INVALID: out is in, or over it.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
- * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written. */
+ * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its
+ *   digest. */
 RESHARD_API reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
                                            reshard_convert_report *report);
 

@@ -91,10 +91,11 @@ typedef struct reshard_state_save_options {
   int threads;           /* threads that write this rank's data; 0: its share of the cores */
   void *stream;          /* stream of the GPU that tensors are on (above); NULL on the CPU */
   int64_t staging_bytes; /* size of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
+  int no_digests;        /* as in reshard_writer_options; the same on all ranks */
 } reshard_state_save_options;
 #define RESHARD_STATE_SAVE_OPTIONS_INIT sizeof(reshard_state_save_options)
 #define RESHARD_STATE_SAVE_OPTIONS_DEFAULTS \
-  { sizeof(reshard_state_save_options), 0, 0, NULL, 0 }
+  { sizeof(reshard_state_save_options), 0, 0, NULL, 0, 0 }
 
 typedef struct reshard_state_save_report { /* the same on all ranks */
   int64_t tensors;
@@ -125,7 +126,7 @@ typedef struct reshard_state_save_report { /* the same on all ranks */
  * bools and nulls are written as JSON has them. Numbers that JSON lacks are {"float": "nan"} ("inf", "-inf"; a NaN is a
  * NaN, whatever its bits). Bytes are {"bytes": base64}. Values of the caller's own types are refused. Containers leave
  * no trace but in the paths. Kinds, names of structs and batch sizes of packed sequences are not saved (their data is,
- * as a tensor).
+ * as a tensor). At the end of state.json stands a digest of its text.
  *
  * Errors, after which the path is as it was: as in reshard_writer_create, and
  * - RESHARD_ERROR_MISMATCH naming ranks and path where kinds, dtypes or shapes differ.
@@ -142,16 +143,19 @@ typedef struct reshard_state_load_options {
   int threads;           /* threads that read this rank's data; 0: its share of the cores */
   void *stream;          /* stream of the GPU that tensors are on (above); NULL on the CPU */
   int64_t staging_bytes; /* size of a group of tensors on their way from or to a GPU (above); 0: 256 MiB */
+  int check;             /* non-zero: what is read is checked by the digests that files have; each rank for itself */
 } reshard_state_load_options;
 #define RESHARD_STATE_LOAD_OPTIONS_INIT sizeof(reshard_state_load_options)
 #define RESHARD_STATE_LOAD_OPTIONS_DEFAULTS \
-  { sizeof(reshard_state_load_options), 0, 0, NULL, 0 }
+  { sizeof(reshard_state_load_options), 0, 0, NULL, 0, 0 }
 
 typedef struct reshard_state_load_report { /* of this rank */
   int64_t tensors;
   int64_t bytes; /* size of this rank's tensors: the bytes needed */
   /* Bytes of data read from files. Replicas are read once: where ranks read together, this rank's share. */
   int64_t read_bytes;
+  /* With check: bytes of the files whose digests are right, and files without digests. Of all ranks of the process. */
+  int64_t checked_bytes, unchecked_files;
   double open_seconds; /* headers, which one rank of a process reads and checks for all */
   double read_seconds; /* data */
 } reshard_state_load_report;
@@ -172,6 +176,8 @@ typedef struct reshard_state_load_report { /* of this rank */
  *
  * Errors: as in reshard_checkpoint_open, and
  * - RESHARD_ERROR_INVALID naming rank and path.
+ * - RESHARD_ERROR_CORRUPT with check: file, tensor, box and bytes that are not those that were written; or a header.
+ *   Data is checked as it is read: tensors may then be filled in part.
  * - RESHARD_ERROR_SYSTEM: a file cannot be read, or changes while it is read. Tensors may then be filled in part; other
  *   leaves are as they were. A directory that is replaced meanwhile is this error too, or the one before is loaded:
  *   never some of both. */

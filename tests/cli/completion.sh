@@ -20,11 +20,11 @@ completes() {
 
 expect 0 --help
 commands=$(sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p' out | grep -v '^reshard$')
-[ "$(wc -l <<<"$commands")" = 6 ] || fault "not 6 commands: $commands"
+[ "$(wc -l <<<"$commands")" = 7 ] || fault "not 7 commands: $commands"
 completes "$(printf '%s\n' "$commands" --help --version | sort)" ''
 for command in $commands; do
   expect 0 "$command" --help
-  sed -n '/^options:/,/^exit status/p' out | sed -nE 's/^  (-.), (--[a-z_]+).*/\1\n\2/p; t; s/^  (--?[a-zA-Z_]+).*/\1/p' | sort >options
+  sed -n '/^options:/,/^exit status/p' out | sed -nE 's/^  (-.), (--[a-z_-]+).*/\1\n\2/p; t; s/^  (--?[a-zA-Z_-]+).*/\1/p' | sort >options
   [ -s options ] || fault "$command has no options"
   completes "$(cat options)" "$command" -
   completes "$(grep '^--' options)" "$command" --

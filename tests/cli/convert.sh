@@ -167,8 +167,8 @@ refuse 2 'lm_head' convert llama.safetensors x.safetensors --map <(printf 'a = m
 expect 0 convert c.npy rows --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --force --json -
 [ "$(head -c 1 out)" = '{' ] || fault 'something stands before the JSON'
 check 'set(j) == {"version", "source", "target", "wire_bytes", "open_us", "reserve_us", "move_us", "sync_us", "verify_us"}'
-check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "left_out", "described"}'
-check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed"}'
+check 'set(j["source"]) == {"format", "tensors", "files", "ranks", "bytes", "stored_bytes", "checked_bytes", "left_out", "described"}'
+check 'set(j["target"]) == {"format", "tensors", "files", "ranks", "stored_bytes", "whole_arrays", "gapped", "haloed", "digests", "from_device"}'
 check 'j["wire_bytes"] == 792 and j["source"]["format"] == "npy" and j["target"]["format"] == "shards" and j["target"]["files"] == 4'
 check 'j["target"]["stored_bytes"] == 1092 and j["target"]["ranks"] == 4 and j["move_us"] > 0'
 expect 0 convert theirs d.npy --force --verify --json file.json; says '^moving'

@@ -65,6 +65,27 @@ if [ "$(id -u)" != 0 ]; then
 fi
 rm -f "$work/x.npy"
 
+# --- the report cannot be written: OUT is there, and the error says so ------------------------------------------------
+for report in '' --json=- --json=/dev/full; do
+  status=0
+  "$RESHARD" convert c.npy report --dst 'chunk(0)' --ranks 2 --force $report >/dev/full 2>err </dev/null || status=$?
+  checks=$((checks + 1))
+  [ $status = 1 ] && [ "$(wc -l <err)" = 1 ] && grep -q "; done before: 'report' is in place" err || fault "report $report: status $status: $(cat err)"
+  expect 0 convert report again.npy --force; same c.npy again.npy
+done
+rm -rf report again.npy
+
+# --- the environment ------------------------------------------------------------------------------------------------
+export RESHARD_THREADS=abc
+bad 2 'RESHARD_THREADS=abc is not a number' convert c.npy x.npy
+bad 2 'RESHARD_THREADS=abc is not a number' check c.safetensors
+export RESHARD_THREADS=5000
+bad 2 '5000 copy threads' convert c.npy x --dst 'chunk(0)' --ranks 2
+unset RESHARD_THREADS
+export RESHARD_ISA=abc
+bad 2 'RESHARD_ISA=abc is none' convert c.npy x.npy
+unset RESHARD_ISA
+
 # --- layouts, maps --------------------------------------------------------------------------------------------------
 bad 2 'column' convert c.npy x --dst 'chonk(0)'
 bad 2 'column' convert c.npy x.npy --src 'chunk(0'

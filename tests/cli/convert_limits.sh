@@ -42,6 +42,28 @@ limited '-Sn 40' expect 0 convert four x.npy --force --verify; same four.npy x.n
 limited '-n 40' bad 1 '40' convert four x.npy --force; same four.npy x.npy
 rm -rf four x x.npy
 
+# few descriptors, whose last one each step may take: OUT is whole, or as it was, and nothing is beside it
+{ npy '<f4' False '(13, 21)'; bytes 1092 5000; } >few.npy
+for old in no yes; do
+  for ((n = 4; n <= 14; n++)); do
+    rm -rf x; [ $old = no ] || expect 0 convert few.npy x --dst 'chunk(1)' --ranks 2
+    before=$(beside) status=0
+    sh -c "ulimit -n $n && exec \"\$@\"" - "$RESHARD" convert few.npy x --dst 'chunk(0)' --ranks 4 --force >out 2>err </dev/null ||
+      status=$?
+    checks=$((checks + 1))
+    if [ $status = 0 ]; then
+      [ -z "$(ls -d .x.* 2>/dev/null)" ] || fault "$n descriptors: leaves $(ls -d .x.*)"
+      expect 0 convert x y.npy; same few.npy y.npy; rm -f y.npy
+    else
+      [ $status = 1 ] && [ "$(wc -l <err)" = 1 ] || fault "$n descriptors: status $status: $(head -c 600 err)"
+      [ "$before" = "$(beside)" ] || fault "$n descriptors: $(cat err): leaves $(diff <(echo "$before") <(beside))"
+      grep -q 'Too many open\|: 4 files' err || fault "$n descriptors: $(cat err)"
+    fi
+  done
+  [ $status = 0 ] || fault "14 descriptors: $(cat err)"
+done
+rm -rf x few.npy
+
 # IN becomes shorter, or is written to, while it is read: an error, or all of it was read before
 { npy '<f4' False '(64, 1048576)'; bytes 4096 0; } >changing.npy
 size=$(($(stat -c %s changing.npy) - 4096 + 64 * 4194304))

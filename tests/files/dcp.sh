@@ -13,10 +13,11 @@ tensors_of() { header "$1" | sed -E 's/^\{"__metadata__":\{("[^"]*":"(\\.|[^"\\]
 
 # The recorded data are right: whole, npy, and other shards of them and back are the same.
 for set in plain kinds files; do
-  expect 0 convert "$recorded/$set" "$set.safetensors"
+  expect 0 convert "$recorded/$set" "$set.safetensors" --no-digests
   same "$set.safetensors" "$recorded/$set.safetensors" "$set: whole"
   expect 0 convert "$recorded/$set" "$set.shards" --dst 'flat()' --ranks 5 --verify
-  expect 0 convert "$set.shards" "$set.again.safetensors"
+  expect 0 check "$set.shards"
+  expect 0 convert "$set.shards" "$set.again.safetensors" --no-digests
   same "$set.again.safetensors" "$recorded/$set.safetensors" "$set: whole again"
 done
 expect 0 convert "$recorded/kinds" kinds.safetensors --force; says 'inferred'

@@ -40,6 +40,9 @@ typedef struct file_case {
   int threads;
 } file_case;
 
+/* A case that writes no digests. */
+#define FILE_CASE_NO_DIGESTS(c) ((c)->seed % 4 == 3)
+
 /* file_make.c */
 bool file_case_make(uint64_t seed, file_case *out, rs_text *why);
 void file_case_free(file_case *c);

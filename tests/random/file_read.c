@@ -101,13 +101,33 @@ static bool check_shards(const file_case *c, const char *path, rs_text *why) {
   return right;
 }
 
-bool file_check_target(const file_case *c, const char *path, rs_text *why) {
+static bool check_format(const file_case *c, const char *path, rs_text *why) {
   switch (c->out) {
   case TO_NPY: return check_npy(c, path, why);
   case TO_SAFETENSORS: return check_safetensors(c, path, why);
   case TO_INDEX: return check_index(c, path, why);
   default: return check_shards(c, path, why);
   }
+}
+
+/* Every file has digests that are right, or none. */
+static bool check_digests(const file_case *c, const char *path, rs_text *why) {
+  const reshard_check_options options = {.size = RESHARD_CHECK_OPTIONS_INIT, .threads = c->threads};
+  reshard_check_report report;
+  bool made = c->out != TO_NPY && !FILE_CASE_NO_DIGESTS(c);
+  if (reshard_checkpoint_check(path, &options, &report) != RESHARD_SUCCESS)
+    return wrong(why, reshard_last_error());
+#ifndef RS_HAVE_XXHASH
+  made = false;
+#endif
+  if (report.files > 0 && report.unchecked_files == (made ? 0 : report.files))
+    return true;
+  cli_add(why, "%lld of %lld files have no digests", (long long)report.unchecked_files, (long long)report.files);
+  return false;
+}
+
+bool file_check_target(const file_case *c, const char *path, rs_text *why) {
+  return check_format(c, path, why) && check_digests(c, path, why);
 }
 
 /* --- By the library ---------------------------------------------------------------------------------------------- */

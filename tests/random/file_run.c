@@ -142,6 +142,7 @@ static reshard_status convert_case(const file_case *c, const char *in, const cha
                                .dedup = c->out == TO_DEDUP,
                                .verify = c->verify,
                                .index_bytes = c->index_bytes,
+                               .no_digests = FILE_CASE_NO_DIGESTS(c),
                                .threads = c->threads,
                                .progress = watch_at != NULL ? watch_progress : NULL,
                                .user = watch_at};
@@ -188,8 +189,10 @@ static reshard_status put_rank(const file_case *c, reshard_writer writer, int64_
 /* From memory, rank after rank. */
 static reshard_status write_target(const file_case *c, const char *out) {
   reshard_writer_tensor *tensors = cli_alloc(c->dst.n, sizeof *tensors);
-  reshard_writer_options o = {
-      .size = RESHARD_WRITER_OPTIONS_INIT, .dedup = c->out == TO_DEDUP, .index_bytes = c->index_bytes};
+  reshard_writer_options o = {.size = RESHARD_WRITER_OPTIONS_INIT,
+                              .dedup = c->out == TO_DEDUP,
+                              .index_bytes = c->index_bytes,
+                              .no_digests = FILE_CASE_NO_DIGESTS(c)};
   reshard_writer writer = NULL;
   for (int64_t i = 0; i < c->dst.n; i++)
     tensors[i] = (reshard_writer_tensor){c->dst.at[i].name, c->dst.at[i].dtype, c->to[i].layout};

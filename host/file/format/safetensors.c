@@ -212,9 +212,10 @@ reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_sa
   reshard_status status = rs_json_parse(where, text, length, &root);
   free(text);
   RS_TRY(status);
+  made.start = 8 + length;
   status = rs_model_new(&made.model);
   if (status == RESHARD_SUCCESS)
-    status = read_object(where, root, 8 + length, file->size - 8 - length, &made);
+    status = read_object(where, root, made.start, file->size - made.start, &made);
   json_decref(root);
   if (status != RESHARD_SUCCESS)
     rs_safetensors_free(&made);

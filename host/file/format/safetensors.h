@@ -8,6 +8,7 @@
 
 typedef struct rs_safetensors {
   reshard_model model;      /* owned; the tensors in the header's order */
+  int64_t start;            /* of the data: bytes of the header */
   RS_VEC(int64_t) offsets;  /* of each tensor's first byte, in the file */
   char *sharding, *reshard; /* owned; texts of DCP_SHARDING_INFO and "reshard" in "__metadata__", NULL where absent */
   RS_VEC(int64_t)
@@ -20,6 +21,10 @@ typedef struct rs_safetensors {
 reshard_status rs_safetensors_read(const char *where, const rs_file *file, rs_safetensors *header);
 /* Fills in `saved` from the text of DCP_SHARDING_INFO, which must be there and name every tensor. */
 reshard_status rs_safetensors_read_sharding(const char *where, rs_safetensors *header);
+/* Makes the digests by which what is read of the file is checked; none where its header has no such entry. Errors:
+ * RESHARD_ERROR_CORRUPT for a header that is not as it was written; RESHARD_ERROR_UNSUPPORTED in a build without XXH3.
+ */
+reshard_status rs_safetensors_read_digests(const char *where, const rs_safetensors *header, rs_file *file);
 void rs_safetensors_free(rs_safetensors *header);
 
 #ifdef RS_HAVE_JANSSON

@@ -1,12 +1,15 @@
 /* Files by system calls, and the errors of these. */
+#define _DEFAULT_SOURCE /* mincore */
 #include "file/ground/file.h"
 
 #include "base/text.h"
+#include "file/ground/digest.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,11 +102,17 @@ reshard_status rs_file_open(const char *where, const char *path, int64_t files, 
 void rs_file_close(rs_file *file) {
   if (file->fd >= 0)
     close(file->fd);
+  rs_digests_free(file->digests);
   free(file->path);
   *file = (rs_file){.fd = -1};
 }
 
 reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n) {
+  RS_TRY(rs_file_read_plain(file, offset, to, n));
+  return file->digests != NULL && file->digests->reading ? rs_digests_read(file, offset, to, n) : RESHARD_SUCCESS;
+}
+
+reshard_status rs_file_read_plain(const rs_file *file, int64_t offset, void *to, int64_t n) {
   if (file->memory != NULL) {
     memcpy(to, file->memory + offset, (size_t)n);
     return RESHARD_SUCCESS;
@@ -137,7 +146,27 @@ reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void 
       return rs_file_error(rs_where(where, "file", file->path), put < 0 ? errno : EIO);
     done += put;
   }
-  return RESHARD_SUCCESS;
+  return file->digests != NULL ? rs_digests_written(file, offset, from, n) : RESHARD_SUCCESS;
+}
+
+bool rs_file_drop_pages(const rs_file *file) {
+  enum { PAGES = 1 << 16 };
+  unsigned char kept[PAGES];
+  int64_t page = sysconf(_SC_PAGESIZE), most = PAGES * page;
+  if (page <= 0 || posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+    return false;
+  bool dropped = true;
+  for (int64_t at = 0; at < file->size && dropped; at += most) {
+    int64_t n = rs_min(most, file->size - at);
+    void *mapped = mmap(NULL, (size_t)n, PROT_NONE, MAP_SHARED, file->fd, (off_t)at);
+    if (mapped == MAP_FAILED)
+      return false;
+    dropped = mincore(mapped, (size_t)n, kept) == 0;
+    for (int64_t i = 0; i < rs_ceil_div(n, page) && dropped; i++)
+      dropped = (kept[i] & 1) == 0;
+    munmap(mapped, (size_t)n);
+  }
+  return dropped;
 }
 
 reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole) {

@@ -14,12 +14,15 @@ reshard_status rs_file_error(const char *where, int number);
 typedef RS_VEC(char) rs_path_text;
 reshard_status rs_path_join(const char *path, const char *name, rs_path_text *whole);
 
+typedef struct rs_digests rs_digests; /* digest.h */
+
 typedef struct rs_file {
-  char *path;         /* owned; for errors */
-  int fd;             /* -1: none, owned else */
-  char *memory;       /* a caller's buffer in place of a file; borrowed */
-  int64_t size;       /* bytes */
-  int64_t changed_ns; /* of a file that is read: time of its last change when it was opened */
+  char *path;          /* owned; for errors */
+  int fd;              /* -1: none, owned else */
+  char *memory;        /* a caller's buffer in place of a file; borrowed */
+  int64_t size;        /* bytes */
+  int64_t changed_ns;  /* of a file that is read: time of its last change when it was opened */
+  rs_digests *digests; /* owned; of what is written, or to check what is read; NULL: none */
 } rs_file;
 
 /* Opens a regular file for reading. files: how many are opened together, for the error when these are too many.
@@ -32,6 +35,11 @@ reshard_status rs_file_stat(const char *where, int fd, int64_t *size, int64_t *c
  * that is shorter than it was names it. */
 reshard_status rs_file_read_at(const rs_file *file, int64_t offset, void *to, int64_t n);
 reshard_status rs_file_write_at(const rs_file *file, int64_t offset, const void *from, int64_t n);
+/* Reads without a look at digests. */
+reshard_status rs_file_read_plain(const rs_file *file, int64_t offset, void *to, int64_t n);
+/* Drops the pages of a file that the system keeps in memory, so that what is read next comes from the device. False
+ * when it kept some: pages that are not synced or in use, a file system in memory, no way to ask. */
+bool rs_file_drop_pages(const rs_file *file);
 
 /* Reads the whole of a file or pipe, with a NUL behind it; the caller frees *text. Errors: as rs_file_error, and
  * RESHARD_ERROR_INVALID when it is longer than limit. */

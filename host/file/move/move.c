@@ -7,6 +7,7 @@
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
+#include "device/environment.h"
 #include "file/move/batch.h"
 
 #include <pthread.h>
@@ -79,7 +80,10 @@ static int64_t world_of(const rs_store *store, int64_t world) {
 }
 
 reshard_status rs_store_move_run(const rs_store_move *move) {
-  int threads = move->threads > 0 ? move->threads : rs_device_cpu_cores();
+  int threads = move->threads;
+  reshard_isa isa = RESHARD_ISA_AUTO;
+  RS_TRY(rs_environment_cpu(&threads, &isa));
+  threads = threads > 0 ? threads : rs_device_cpu_cores();
   job j = {.move = move};
   int64_t world = world_of(move->dst, world_of(move->src, 1));
   rs_threads *pool = NULL;
@@ -89,7 +93,7 @@ reshard_status rs_store_move_run(const rs_store_move *move) {
   for (int i = 0; i < threads; i++) {
     rs_batch *b = &j.batches[i];
     *b = (rs_batch){.move = move, .world = world, .all_bytes = j.bytes};
-    RS_TRY_GOTO(status, rs_device_cpu_create(1, RESHARD_ISA_AUTO, &b->device), done);
+    RS_TRY_GOTO(status, rs_device_cpu_create(1, isa, &b->device), done);
   }
   RS_TRY_GOTO(status, rs_threads_create(threads, &pool), done);
   pthread_mutex_init(&j.lock, NULL);

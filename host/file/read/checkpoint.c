@@ -2,6 +2,7 @@
 #include "file/read/checkpoint.h"
 
 #include "base/text.h"
+#include "file/ground/digest.h"
 #include "file/ground/temporary.h"
 #include "file/move/move.h"
 #include "file/read/open.h"
@@ -26,7 +27,7 @@ const char *reshard_file_format_string(reshard_file_format format) {
 reshard_status reshard_checkpoint_open(const char *path, reshard_checkpoint *checkpoint) {
   if (path == NULL || checkpoint == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_checkpoint_open: NULL argument");
-  return rs_checkpoint_open(path, false, checkpoint);
+  return rs_checkpoint_open(path, false, false, checkpoint);
 }
 
 void reshard_checkpoint_close(reshard_checkpoint checkpoint) {
@@ -113,9 +114,9 @@ static reshard_status open_path(rs_opening *opening, const char *path) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint) {
+reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, bool check, reshard_checkpoint *checkpoint) {
   char where[RS_WHERE];
-  rs_opening opening = {.where = rs_where(where, "checkpoint", path), .gaps_allowed = gaps_allowed};
+  rs_opening opening = {.where = rs_where(where, "checkpoint", path), .gaps_allowed = gaps_allowed, .check = check};
   if (!gaps_allowed)
     RS_TRY(rs_temporary_refuse(opening.where, path));
   RS_TRY(rs_alloc_zero(&opening.checkpoint, 1, sizeof *opening.checkpoint));
@@ -128,6 +129,17 @@ reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_c
   else
     *checkpoint = opening.checkpoint;
   return status;
+}
+
+int64_t rs_checkpoint_checked(reshard_checkpoint checkpoint, int64_t *unchecked) {
+  int64_t bytes = 0;
+  *unchecked = 0;
+  for (int64_t f = 0; f < checkpoint->store.files.n; f++) {
+    rs_digests *digests = checkpoint->store.files.at[f].digests;
+    *unchecked += digests == NULL;
+    bytes += digests != NULL ? atomic_load(&digests->checked) : 0;
+  }
+  return bytes;
 }
 
 static reshard_status check_tensor(const char *call, reshard_checkpoint checkpoint, int64_t tensor, const void *out) {

@@ -18,8 +18,11 @@ struct reshard_checkpoint_s {
   uint64_t device, inode;
 };
 /* As reshard_checkpoint_open. gaps_allowed: tensors need not be covered, boxes may overlap, and a writer's temporary is
- * not refused. The checkpoint is then compared with, never a source. */
-reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, reshard_checkpoint *checkpoint);
+ * not refused. The checkpoint is then compared with, never a source. check: what is read is checked by the digests that
+ * files have. */
+reshard_status rs_checkpoint_open(const char *path, bool gaps_allowed, bool check, reshard_checkpoint *checkpoint);
+/* Bytes whose digest was found right so far; files without digests. */
+int64_t rs_checkpoint_checked(reshard_checkpoint checkpoint, int64_t *unchecked);
 /* RESHARD_ERROR_SYSTEM when its path, a directory's, leads to another directory by now: what is read from there by name
  * does not belong to what was opened. */
 reshard_status rs_checkpoint_in_place(reshard_checkpoint checkpoint, const char *path);

@@ -23,10 +23,13 @@
  * first such file, whatever the threads did. */
 static reshard_status read_one(rs_opening *opening, int64_t f) {
   rs_safetensors *header = &opening->headers[f];
+  rs_file *file = &opening->checkpoint->store.files.at[f];
   char where[RS_WHERE];
   rs_opening_where(opening, f, where);
-  RS_TRY(rs_safetensors_read(where, &opening->checkpoint->store.files.at[f], header));
+  RS_TRY(rs_safetensors_read(where, file, header));
   reshard_status status = header->sharding != NULL ? rs_safetensors_read_sharding(where, header) : RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS && opening->check)
+    status = rs_safetensors_read_digests(where, header, file);
   if (status != RESHARD_SUCCESS)
     rs_safetensors_free(header);
   return status;

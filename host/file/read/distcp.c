@@ -126,6 +126,7 @@ static reshard_status locate_chunk(const rs_shards *s, const rs_distcp_place *pl
 /* found: a place each, so that one that is there many times is opened once. */
 static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chunk *found) {
   reshard_checkpoint_info *info = &s->opening->checkpoint->info;
+  bool checked = false;
   RS_TRY(rs_vec_reserve(&s->tensors, d->model->tensors.n));
   RS_TRY(rs_vec_reserve(&s->all, d->chunks.n));
   for (int64_t i = 0; i < d->model->tensors.n; i++) {
@@ -142,7 +143,11 @@ static reshard_status collect_chunks(rs_shards *s, const rs_distcp *d, found_chu
     *shard = (rs_shard){.tensor = chunk->tensor, .runs = -1, .box = chunk->box, .empty = chunk->empty};
     if (!chunk->empty) {
       shard->file = d->places.at[chunk->place].path;
-      RS_TRY(locate_chunk(s, &d->places.at[chunk->place], &found[chunk->place], shard));
+      reshard_status status = locate_chunk(s, &d->places.at[chunk->place], &found[chunk->place], shard);
+      if (!checked && status != RESHARD_ERROR_UNSUPPORTED) /* data that is safetensors all has one place */
+        RS_TRY(rs_distcp_check_overlap(d));
+      RS_TRY(status);
+      checked = true;
       int64_t bytes = 0;
       RS_TRY(rs_tensor_bytes(global->ndim, chunk->box.extent, reshard_dtype_size(global->dtype), &bytes));
       if (!rs_add(info->stored_bytes, bytes, &info->stored_bytes))

@@ -154,18 +154,18 @@ static reshard_status add_whole_block(layout_builder *w, int64_t tensor, int64_t
 /* Assigns a file to each whole tensor. Files are filled in the order of the model; a tensor that fits in none has one
  * of its own, and the file under way goes on. Source: Hugging Face's save_pretrained, which does not count the header;
  * here a file with its header is within the limit. */
-static void fill_files(const rs_store *store, int64_t most, int64_t *number) {
-  int64_t files = 0, open = -1, used = 0;
+static void fill_files(const rs_file_layout *layout, const rs_store *store, int64_t most, int64_t *number) {
+  int64_t files = 0, open = -1, used = 0, least = rs_header_least(layout);
   for (int64_t i = 0; i < store->model->tensors.n; i++) {
     const rs_model_tensor *t = &store->model->tensors.at[i];
     int64_t bytes = store->tensors.at[i].layout->elements * (int64_t)reshard_dtype_size(t->dtype), need;
-    if (!rs_add(bytes, rs_header_most(store, i), &need) || need > most - RS_HEADER_LEAST) {
+    if (!rs_add(bytes, rs_header_most(layout, store, i), &need) || need > most - least) {
       number[i] = files++;
       continue;
     }
     if (open < 0 || used > most - need) {
       open = files++;
-      used = RS_HEADER_LEAST;
+      used = least;
     }
     number[i] = open;
     used += need;
@@ -178,7 +178,7 @@ static reshard_status add_tensors(layout_builder *w, int64_t index_bytes) {
   RS_TRY(rs_alloc(&places, n, sizeof *places));
   reshard_status status = rs_alloc_zero(&number, n, sizeof *number);
   if (status == RESHARD_SUCCESS && index_bytes > 0)
-    fill_files(w->store, index_bytes, number);
+    fill_files(w->files, w->store, index_bytes, number);
   for (int64_t i = 0; i < n; i++)
     places[i] = (place){rs_model_name(w->store->model, i), i, rs_header_class(w->store->model->tensors.at[i].dtype)};
   if (n > 1)

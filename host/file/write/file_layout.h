@@ -21,6 +21,7 @@ typedef struct rs_layout_file {
 
 typedef struct rs_file_layout {
   reshard_file_format format;
+  bool digests;  /* are to be in the headers */
   int64_t bytes; /* of data in all files */
   int64_t whole_arrays;
   RS_VEC(rs_file_block) blocks;

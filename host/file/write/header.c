@@ -6,6 +6,8 @@
  * part is made in one walk over its blocks, which gives them their offsets too. */
 #include "file/write/header.h"
 
+#include "file/ground/digest.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,11 +41,19 @@ void rs_header_texts_free(rs_header_texts *h) {
   *h = (rs_header_texts){0};
 }
 
-int64_t rs_header_most(const rs_store *store, int64_t tensor) {
+int64_t rs_header_least(const rs_file_layout *files) {
+  static const char digests[] = RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND;
+  return 64 + (files->digests ? (int64_t)sizeof digests + RS_DIGEST_DIGITS : 0);
+}
+
+int64_t rs_header_most(const rs_file_layout *files, const rs_store *store, int64_t tensor) {
   static const char fixed[] = ",\"\":{\"dtype\":\"F8_E4M3\",\"shape\":[],\"data_offsets\":[,]}";
-  int64_t numbers = store->model->tensors.at[tensor].ndim + 2;
-  return (int64_t)sizeof fixed + 6 * (int64_t)strlen(rs_model_name(store->model, tensor)) +
-         20 * numbers; /* \u001f at the worst */
+  const rs_model_tensor *t = &store->model->tensors.at[tensor];
+  int64_t numbers = t->ndim + 2, pieces = 0;
+  if (files->digests)
+    pieces = rs_digest_pieces(store->tensors.at[tensor].layout->elements * (int64_t)reshard_dtype_size(t->dtype));
+  return (int64_t)sizeof fixed + 6 * (int64_t)strlen(rs_model_name(store->model, tensor)) + 20 * numbers +
+         RS_DIGEST_DIGITS * pieces; /* \u001f at the worst */
 }
 
 reshard_status rs_header_common(const rs_file_layout *files, const rs_store *store, rs_text *common) {
@@ -149,7 +159,19 @@ static void add_entry(rs_header_texts *h, const rs_store *store, int64_t tensor,
   rs_json_close(&h->sharding, '}');
 }
 
-static void add_metadata(rs_header_texts *h, bool shards) {
+/* Room for digests, zeros until they are known. */
+static void add_digests(rs_header_texts *h, int64_t pieces) {
+  rs_text *text = &h->whole.text;
+  rs_text_string(text, RS_DIGEST_BEFORE);
+  h->header_at = (int64_t)text->length;
+  rs_text_string(text, "0000000000000000" RS_DIGEST_BETWEEN);
+  h->pieces_at = (int64_t)text->length;
+  for (int64_t i = 0; i < pieces; i++)
+    rs_text_string(text, "0000000000000000");
+  rs_text_string(text, RS_DIGEST_BEHIND);
+}
+
+static void add_metadata(rs_header_texts *h, bool shards, int64_t pieces) {
   rs_json_open(&h->whole, NULL, '{');
   rs_json_open(&h->whole, "__metadata__", '{');
   if (shards) {
@@ -164,6 +186,8 @@ static void add_metadata(rs_header_texts *h, bool shards) {
     rs_json_key(&h->whole, "reshard");
     add_nested(&h->whole.text, &h->common, &h->intervals.text);
   }
+  if (pieces >= 0)
+    add_digests(h, pieces);
   rs_json_close(&h->whole, '}');
 }
 
@@ -175,7 +199,8 @@ static void restart(rs_json *j, bool more) {
 
 static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout *files, rs_store *store,
                                        const char *where, const rs_layout_file *file, int64_t *size) {
-  int64_t end = 0;
+  int64_t end = 0, pieces = 0;
+  h->header_at = h->pieces_at = 0;
   restart(&h->body, true);
   restart(&h->intervals, true);
   restart(&h->sharding, false);
@@ -190,12 +215,14 @@ static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout 
     for (int d = 0; d < t->ndim; d++)
       bytes *= box.extent[d];
     end += bytes;
+    pieces += rs_digest_pieces(bytes);
     store->blocks.at[files->order[i]].offset = begin;
     add_entry(h, store, b->tensor, &box, begin, end);
   }
   rs_text *text = &h->whole.text;
-  rs_text_string(text, "12345678"); /* for the length */
-  add_metadata(h, files->format == RESHARD_FORMAT_SHARDS);
+  bool digests = files->digests && pieces <= SAFETENSORS_MOST / 2 / RS_DIGEST_DIGITS; /* of 3 TB in a file and less */
+  rs_text_string(text, "12345678");                                                   /* for the length */
+  add_metadata(h, files->format == RESHARD_FORMAT_SHARDS, digests ? pieces : -1);
   rs_text_bytes(text, h->body.text.at, h->body.text.length);
   rs_text_string(text, "}");
   rs_text_bytes(text, "       ", -text->length & 7);
@@ -244,6 +271,31 @@ reshard_status rs_header_make(rs_header_texts *h, const rs_file_layout *files, r
   restart(&h->whole, false);
   return files->format == RESHARD_FORMAT_NPY ? make_npy(&h->whole.text, store, size)
                                              : make_safetensors(h, files, store, where, &files->all.at[file], size);
+}
+
+reshard_status rs_header_digests(const rs_header_texts *h, const rs_file_layout *files, const rs_store *store,
+                                 int64_t file, int64_t size, rs_digests **digests) {
+  const rs_layout_file *f = &files->all.at[file];
+  rs_digests *d;
+  *digests = NULL;
+  if (!files->digests || h->header_at == 0)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc_zero(&d, 1, sizeof *d));
+  d->header = (int64_t)h->whole.text.length;
+  d->header_at = h->header_at;
+  d->pieces_at = h->pieces_at;
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = f->first; i < f->first + f->count && status == RESHARD_SUCCESS; i++) {
+    int64_t begin = store->blocks.at[files->order[i]].offset;
+    int64_t end = i + 1 < f->first + f->count ? store->blocks.at[files->order[i + 1]].offset : size;
+    if (begin < end)
+      status = rs_digests_add(d, begin, end - begin);
+  }
+  if (status == RESHARD_SUCCESS)
+    *digests = d;
+  else
+    rs_digests_free(d);
+  return status;
 }
 
 typedef struct entry {

@@ -29,6 +29,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Times that others may replace an output while it is looked at. */
+enum { REPLACED_MOST = 1000 };
+
 /* Names of the files in a checkpoint's directory. */
 static bool is_part(const char *name) { return rs_ends(name, ".safetensors") || rs_ends(name, ".json"); }
 
@@ -58,7 +61,15 @@ static bool is_file(int parent, const char *name) {
   return fstatat(parent, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
 }
 
-/* A file, or a directory with the files of a checkpoint; whatever else is in it stays, and it then too. */
+/* Removes the files of a checkpoint from a directory, and closes it. */
+static void discard_files(DIR *directory) {
+  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+    if (is_part(entry->d_name) && is_file(dirfd(directory), entry->d_name))
+      unlinkat(dirfd(directory), entry->d_name, 0);
+  closedir(directory);
+}
+
+/* A file, or a directory with the files of a checkpoint; where more is in it, it stays too. */
 static void discard_entry(int parent, const char *name) {
   if (is_file(parent, name)) {
     unlinkat(parent, name, 0);
@@ -67,10 +78,7 @@ static void discard_entry(int parent, const char *name) {
   DIR *directory = open_directory(parent, name);
   if (directory == NULL)
     return;
-  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
-    if (is_part(entry->d_name) && is_file(dirfd(directory), entry->d_name))
-      unlinkat(dirfd(directory), entry->d_name, 0);
-  closedir(directory);
+  discard_files(directory);
   unlinkat(parent, name, AT_REMOVEDIR);
 }
 
@@ -91,33 +99,42 @@ static void remove_leftovers(const rs_output *t) {
     closedir(directory);
 }
 
-/* Checks that the directory that is there may be replaced. */
-static reshard_status check_directory(const rs_output *t, const char *where) {
+/* Checks that the files of a directory may be replaced. What goes meanwhile does not matter. */
+static reshard_status check_files(DIR *directory, const char *where) {
   char quoted[RS_QUOTE];
-  if (faccessat(t->parent, t->name, W_OK | X_OK, 0) != 0) /* it could not be emptied */
-    return rs_file_error(where, errno);
-  DIR *directory = open_directory(t->parent, t->name);
-  if (directory == NULL)
-    return rs_file_error(where, errno);
-  reshard_status status = RESHARD_SUCCESS;
   struct stat info;
-  while (status == RESHARD_SUCCESS) {
+  for (;;) {
     errno = 0;
     struct dirent *entry = readdir(directory);
-    if (entry == NULL) { /* after an error there may be more of them */
-      status = errno != 0 ? rs_file_error(where, errno) : RESHARD_SUCCESS;
-      break;
-    }
+    if (entry == NULL) /* after an error there may be more of them */
+      return errno != 0 ? rs_file_error(where, errno) : RESHARD_SUCCESS;
     const char *name = entry->d_name;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
       continue;
-    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
-      status = rs_file_error(where, errno);
-    else if (!is_part(name) || !S_ISREG(info.st_mode))
-      status = rs_error(RESHARD_ERROR_INVALID,
-                        "%s: is not replaced: '%s' in it is no regular file named *.safetensors or *.json", where,
-                        rs_quote(quoted, sizeof quoted, name));
+    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (errno != ENOENT)
+        return rs_file_error(where, errno);
+    } else if (!is_part(name) || !S_ISREG(info.st_mode)) {
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "%s: is not replaced: '%s' in it is no regular file named *.safetensors or *.json", where,
+                      rs_quote(quoted, sizeof quoted, name));
+    }
   }
+}
+
+/* Checks that the directory that is there may be replaced. *again: another writer has replaced it meanwhile. */
+static reshard_status check_directory(const rs_output *t, const char *where, bool *again) {
+  if (faccessat(t->parent, t->name, W_OK | X_OK, 0) != 0) { /* it could not be emptied */
+    *again = errno == ENOENT;
+    return *again ? RESHARD_SUCCESS : rs_file_error(where, errno);
+  }
+  DIR *directory = open_directory(t->parent, t->name);
+  if (directory == NULL) {
+    *again = errno == ENOENT;
+    return *again ? RESHARD_SUCCESS : rs_file_error(where, errno);
+  }
+  reshard_status status = check_files(directory, where);
+  *again = status == RESHARD_SUCCESS && compare_name(t->parent, t->name, dirfd(directory)) == ENOENT;
   closedir(directory);
   return status;
 }
@@ -125,19 +142,25 @@ static reshard_status check_directory(const rs_output *t, const char *where) {
 /* Looks at the output's path: *there when something that may be replaced is there. */
 static reshard_status check_existing(const rs_output *t, const char *where, bool *there) {
   struct stat info;
+  bool again = true;
   *there = false;
-  if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0)
-    return errno == ENOENT ? RESHARD_SUCCESS : rs_file_error(where, errno);
-  if (!t->force)
-    return rs_error(RESHARD_ERROR_INVALID, "%s: is there; it is replaced with force only", where);
-  if (t->directory != !!S_ISDIR(info.st_mode) || (!t->directory && !S_ISREG(info.st_mode)))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: is %s, and no %s takes its place", where,
-                    S_ISDIR(info.st_mode)   ? "a directory"
-                    : S_ISREG(info.st_mode) ? "a file"
-                                            : "neither file nor directory",
-                    t->directory ? "directory" : "file");
-  if (t->directory)
-    RS_TRY(check_directory(t, where));
+  for (int attempt = 0; again; attempt++) {
+    if (fstatat(t->parent, t->name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+      return errno == ENOENT ? RESHARD_SUCCESS : rs_file_error(where, errno);
+    if (!t->force)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: is there; it is replaced with force only", where);
+    if (t->directory != !!S_ISDIR(info.st_mode) || (!t->directory && !S_ISREG(info.st_mode)))
+      return rs_error(RESHARD_ERROR_INVALID, "%s: is %s, and no %s takes its place", where,
+                      S_ISDIR(info.st_mode)   ? "a directory"
+                      : S_ISREG(info.st_mode) ? "a file"
+                                              : "neither file nor directory",
+                      t->directory ? "directory" : "file");
+    again = false;
+    if (t->directory)
+      RS_TRY(check_directory(t, where, &again));
+    if (attempt == REPLACED_MOST)
+      return rs_error(RESHARD_ERROR_SYSTEM, "%s: others have replaced it %d times meanwhile", where, attempt);
+  }
   *there = true;
   return RESHARD_SUCCESS;
 }
@@ -327,11 +350,21 @@ reshard_status rs_output_publish(rs_output *t, const char *where) {
   return RESHARD_SUCCESS;
 }
 
-void rs_output_free(rs_output *t) {
-  if (t->fd >= 0) {
-    discard_entry(t->parent, t->hidden);
-    close(t->fd);
+/* By its own descriptor where it is a directory: there may be no other to have. */
+static void discard_temporary(rs_output *t) {
+  DIR *directory = t->directory ? fdopendir(t->fd) : NULL;
+  if (directory != NULL) {
+    discard_files(directory);
+    unlinkat(t->parent, t->hidden, AT_REMOVEDIR);
+    return;
   }
+  discard_entry(t->parent, t->hidden);
+  close(t->fd);
+}
+
+void rs_output_free(rs_output *t) {
+  if (t->fd >= 0)
+    discard_temporary(t);
   if (t->parent >= 0)
     close(t->parent);
   free(t->path);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/threads.h"
+#include "file/ground/digest.h"
 #include "file/write/header.h"
 #include "file/write/output.h"
 
@@ -116,7 +117,8 @@ static reshard_status add_output_file(reshard_writer w, const char *name, const 
   int error = rs_output_open(&w->output, name, &file.fd);
   if (error != 0) {
     free(file.path);
-    return output_open_error(w, error, w->store.files.cap);
+    int64_t files = w->report.files + (w->report.format == RESHARD_FORMAT_WHOLE); /* and the index */
+    return output_open_error(w, error, rs_max(files, w->store.files.n + 1));
   }
   w->store.files.at[w->store.files.n++] = file;
   w->headers += (int64_t)text->length;
@@ -182,6 +184,9 @@ static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
     status = rs_header_make(&headers, files, &w->store, w->where, f, &size);
     if (status == RESHARD_SUCCESS)
       status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.whole.text, size);
+    RS_THEN(status, rs_header_digests(&headers, files, &w->store, f, size, &w->store.files.at[f].digests));
+    if (status == RESHARD_SUCCESS && w->store.files.at[f].digests != NULL)
+      w->report.digests += w->store.files.at[f].digests->pieces.n;
   }
   if (index && status == RESHARD_SUCCESS) {
     status = rs_header_index(&headers, files, &w->store);
@@ -196,7 +201,7 @@ static reshard_status fill_output(reshard_writer w, const char *path, int64_t n,
                                   const reshard_writer_options *options) {
   bool npy = w->report.format == RESHARD_FORMAT_NPY, one = npy || w->report.format == RESHARD_FORMAT_SAFETENSORS;
   const char *suffix = npy ? ".npy" : one ? ".safetensors" : "";
-  rs_file_layout files = {.format = w->report.format};
+  rs_file_layout files = {.format = w->report.format, .digests = !npy && !options->no_digests && rs_digest_built()};
   RS_TRY(add_tensors(w, n, tensors));
   reshard_status status;
   RS_TRY_GOTO(status, rs_file_layout_make(&files, &w->store, w->where, options->dedup != 0, options->index_bytes),
@@ -232,20 +237,22 @@ static reshard_status open_rank_files(reshard_writer w, const rs_file_layout *fi
       file.fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (files->all.at[f].rank == rank && file.fd < 0)
       status = output_open_error(w, errno, files->all.n);
+    else if (files->all.at[f].rank == rank)
+      status = rs_header_digests(&headers, files, &w->store, f, file.size, &file.digests);
     w->store.files.at[w->store.files.n++] = file;
   }
   rs_header_texts_free(&headers);
   return status;
 }
 
-reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, const reshard_writer_tensor *tensors,
-                              reshard_writer *writer) {
+reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests, int64_t n,
+                              const reshard_writer_tensor *tensors, reshard_writer *writer) {
   reshard_writer w;
   RS_TRY(rs_alloc_zero(&w, 1, sizeof *w));
   w->output = (rs_output){.parent = -1, .fd = -1};
   w->report.format = RESHARD_FORMAT_SHARDS;
   rs_where(w->where, "output", temporary);
-  rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS};
+  rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS, .digests = digests && rs_digest_built()};
   reshard_status status = add_tensors(w, n, tensors);
   if (status == RESHARD_SUCCESS)
     status = rs_file_layout_make(&files, &w->store, w->where, true, 0);
@@ -353,8 +360,19 @@ static reshard_status sync_file(reshard_writer w, const rs_file *file, int64_t *
   return RESHARD_SUCCESS;
 }
 
+/* Puts the digests into the headers of files of which data was put here; those of other ranks have theirs already. */
+static reshard_status store_digests(reshard_writer w) {
+  for (int64_t f = 0; f < w->store.files.n; f++) {
+    const rs_file *file = &w->store.files.at[f];
+    if (file->digests != NULL && (file->digests->begun || file->digests->boxes.n == 0))
+      RS_TRY(rs_digests_store(file));
+  }
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_writer_sync(reshard_writer w, int (*progress)(void *, const char *, int64_t, int64_t), void *user) {
   int64_t done = 0, all = 0;
+  RS_TRY(store_digests(w));
   for (int64_t f = 0; f < w->store.files.n; f++)
     all += w->store.files.at[f].size;
   for (int64_t f = 0; f < w->store.files.n; f++)

@@ -9,14 +9,15 @@
 typedef struct rs_writer_report {
   reshard_file_format format;
   int64_t files, bytes, whole_arrays;
+  int64_t digests; /* pieces that have one */
   double reserve_seconds;
 } rs_writer_report;
 const rs_store *rs_writer_store(reshard_writer writer);
 /* Another process's part in the directory of shards that a writer of these tensors has made at `temporary`
- * (rs_writer_path), deduplicated: the same store, of which the files of one rank are open. It is synced and abandoned,
- * never committed or published. */
-reshard_status rs_writer_join(const char *temporary, int64_t rank, int64_t n, const reshard_writer_tensor *tensors,
-                              reshard_writer *writer);
+ * (rs_writer_path), deduplicated, with digests or without: the same store, of which the files of one rank are open. It
+ * is synced and abandoned, never committed or published. */
+reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests, int64_t n,
+                              const reshard_writer_tensor *tensors, reshard_writer *writer);
 /* One file more, of that text, in the directory that is written: no tensors are in it, and readers of checkpoints do
  * not look at it. Before anything is put. */
 reshard_status rs_writer_attach(reshard_writer writer, const char *name, const rs_text *text);

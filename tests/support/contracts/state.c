@@ -4,6 +4,7 @@
 
 #include "support/contracts/layout_chain.h"
 
+#include <reshard/file.h>
 #include <reshard/state_dict.h>
 
 #include <stdio.h>
@@ -55,6 +56,16 @@ static reshard_tree make_state(contract_rank *s, const layout_chain *j, const re
   return state;
 }
 
+/* Each rank has put digests into its files. */
+static void check_digests(contract_rank *s, const char *directory) {
+  const reshard_check_options options = {.size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1};
+  reshard_check_report report = {0};
+  CONTRACT_ALL(s, reshard_checkpoint_check(directory, &options, &report), RESHARD_SUCCESS, NULL);
+#ifdef RS_HAVE_XXHASH
+  CONTRACT_CHECK(s, report.files > 0 && report.unchecked_files == 0);
+#endif
+}
+
 static void save(contract_rank *s, const layout_chain *j, const char *directory) {
   const reshard_state_save_options over = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT,
                                            .force = 1,
@@ -68,6 +79,7 @@ static void save(contract_rank *s, const layout_chain *j, const char *directory)
   reshard_tensor host = host_tensor(s, 1);
   reshard_tree state = make_state(s, j, tensors, plain, host, (int64_t)j->seed);
   CONTRACT_ALL(s, reshard_state_save(s->sharder, state, directory, &over, NULL), RESHARD_SUCCESS, NULL);
+  check_digests(s, directory);
   for (int64_t i = 0; i < j->n; i++)
     reshard_sharded_tensor_release(tensors[i]);
   reshard_tensor_release(plain);
@@ -88,8 +100,11 @@ static void check_loaded(contract_rank *s, const layout_chain *j, int step, resh
 }
 
 static void load(contract_rank *s, const layout_chain *j, int step, const char *directory) {
-  const reshard_state_load_options options = {
-      .size = RESHARD_STATE_LOAD_OPTIONS_INIT, .threads = 1, .stream = s->stream, .staging_bytes = step};
+  const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT,
+                                              .threads = 1,
+                                              .stream = s->stream,
+                                              .staging_bytes = step,
+                                              .check = step % 2};
   reshard_state_load_report report = {0};
   reshard_sharded_tensor tensors[LAYOUT_CHAIN_TENSORS] = {NULL};
   reshard_tensor plain = contract_tensor(s, RESHARD_F16, 2, plain_shape, step % 2 == 1);
@@ -101,6 +116,9 @@ static void load(contract_rank *s, const layout_chain *j, int step, const char *
   for (int again = 0; again < 2; again++) /* while the GPU still copies what came first */
     CONTRACT_ALL(s, reshard_state_load(s->sharder, state, directory, &options, &report), RESHARD_SUCCESS, NULL);
   CONTRACT_CHECK(s, report.tensors == j->n + 2);
+#ifdef RS_HAVE_XXHASH
+  CONTRACT_CHECK(s, report.unchecked_files == 0 && (report.checked_bytes > 0) == (step % 2 == 1));
+#endif
   check_host(s, host);
   check_loaded(s, j, step, tensors, plain, state);
   for (int64_t i = 0; i < j->n; i++)

@@ -268,6 +268,8 @@ static bool read_metadata(const char *path, json_t *texts, naive_file *out, rs_t
   json_object_foreach(texts, key, value) {
     if (!json_is_string(value))
       return wrong(why, path, "a value of __metadata__ is no string");
+    if (strcmp(key, "reshard_digests") == 0)
+      continue;
     bool parsed = strcmp(key, parsed_keys[0]) == 0 || strcmp(key, parsed_keys[1]) == 0;
     json_t *item = parsed ? json_loads(json_string_value(value), JSON_REJECT_DUPLICATES, NULL) : json_incref(value);
     if (item == NULL)

@@ -42,7 +42,8 @@ bool naive_read_npy(const char *path, naive_set *out, rs_text *why);
 typedef struct naive_file {
   char *name; /* in its directory; owned */
   naive_set set;
-  json_t *metadata; /* owned object; NULL: none. The values of DCP_SHARDING_INFO and reshard are parsed */
+  json_t *metadata; /* owned object; NULL: none. The values of DCP_SHARDING_INFO and reshard are parsed;
+                       reshard_digests is left out */
 } naive_file;
 
 void naive_write_safetensors(rng *r, const char *path, const naive_file *file);

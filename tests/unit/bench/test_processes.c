@@ -102,7 +102,7 @@ static void test_strangers(void **state) {
   (void)state;
   enum { IDLE = 8 };
   int port = free_port(), idle[IDLE];
-  double begun = cli_seconds();
+  double begun = rs_seconds();
   pid_t first = start_process(port, 2, 0, 0, 20000), other = start_process(port, 3, 1, 0, 1000);
   setenv("RESHARD_JOB", "another", 1);
   pid_t foreign = start_process(port, 2, 1, 0, 1000);
@@ -118,7 +118,7 @@ static void test_strangers(void **state) {
   pid_t second = start_process(port, 2, 1, 0, 20000);
   assert_int_equal(exit_status(second), 0);
   assert_int_equal(exit_status(first), 0);
-  assert_true(cli_seconds() - begun < 10); /* one after the other they have more patience than that */
+  assert_true(rs_seconds() - begun < 10); /* one after the other they have more patience than that */
   for (int i = 1; i < IDLE; i++)
     close(idle[i]);
 }

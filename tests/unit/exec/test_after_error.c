@@ -109,7 +109,7 @@ static bool come_to(rank *r, int step, int round) {
 
 /* Notes how long a call took, and its first error. */
 static bool note(rank *r, double begun, reshard_status status) {
-  double took = cli_seconds() - begun;
+  double took = rs_seconds() - begun;
   r->longest = took > r->longest ? took : r->longest;
   if (status != RESHARD_SUCCESS)
     rank_result_set(&r->result, status);
@@ -128,20 +128,20 @@ static bool run_steps(rank *r, const reshard_transfer_options *options) {
   bind(r, 0, lists, &arrays);
   if (!come_to(r, STEP_CREATE, 0))
     return false;
-  double begun = cli_seconds();
+  double begun = rs_seconds();
   if (!note(r, begun, reshard_transfer_create(r->plan, r->comm, &arrays, options, &r->transfer)))
     return false;
   for (int round = 0; round < ROUNDS; round++) {
     if (!come_to(r, STEP_EXECUTE, round))
       return false;
-    begun = cli_seconds();
+    begun = rs_seconds();
     if (!note(r, begun, reshard_execute(r->transfer, NULL)))
       return false;
     r->wrong |= !is_right(r, round % 2);
     bind(r, (round + 1) % 2, lists, &arrays);
     if (!come_to(r, STEP_REBIND, round))
       return false;
-    begun = cli_seconds();
+    begun = rs_seconds();
     if (!note(r, begun, reshard_transfer_rebind(r->transfer, &arrays)))
       return false;
   }
@@ -207,11 +207,11 @@ static void close_world(world *w) {
 
 /* A sleep takes 50 us and more, pack, exchange and unpack take less. */
 static void wait_us(int64_t us) {
-  double end = cli_seconds() + 1e-6 * (double)us;
+  double end = rs_seconds() + 1e-6 * (double)us;
   const struct timespec t = {0, (long)us * 1000};
   if (us > 60)
     nanosleep(&t, NULL);
-  while (cli_seconds() < end)
+  while (rs_seconds() < end)
     continue;
 }
 

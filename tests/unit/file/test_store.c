@@ -1,4 +1,5 @@
 /* Stores: boxes of arrays, stored arrays, and parts of arrays between blocks and memory, against the oracle's lists. */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +11,11 @@
 
 #ifdef RS_HAVE_JANSSON
 
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* An array as the oracle has it: its extents, and the tensor's element at each of its own. */
@@ -209,11 +213,44 @@ static void test_files(void **state) {
   assert_int_equal(rs_file_read_at(&file, 0, bytes, 1), RESHARD_ERROR_SYSTEM);
 }
 
+/* A byte in the middle comes without the device; to ask may make it come from there. */
+static bool in_page_cache(const rs_file *file) {
+  char byte;
+  return preadv2(file->fd, &(struct iovec){&byte, 1}, 1, file->size / 2, RWF_NOWAIT) == 1;
+}
+
+/* Pages are dropped, or it is said that they were not: those that are not synced yet, and those in memory alone. */
+static void test_pages(void **state) {
+  (void)state;
+  const char *roots[] = {getenv("TMPDIR"), "/dev/shm"};
+  char path[512], *bytes = calloc(1, 3 << 20);
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/reshard-pages-%ld", roots[i] != NULL ? roots[i] : "/tmp", (long)getpid());
+    if (i == 1 && access(roots[i], W_OK) != 0)
+      continue;
+    rs_file file = open_file(path, "w+b");
+    file.size = (3 << 20) - 1;
+    struct statfs system;
+    assert_int_equal(fstatfs(file.fd, &system), 0);
+    bool memory = system.f_type == TMPFS_MAGIC;
+    assert_int_equal(rs_file_write_at(&file, 0, bytes, file.size), RESHARD_SUCCESS);
+    for (int synced = 0; synced < 2; synced++) {
+      bool dropped = rs_file_drop_pages(&file);
+      assert_false(dropped && (memory || in_page_cache(&file)));
+      assert_int_equal(fsync(file.fd), 0);
+    }
+    unlink(path);
+    close(file.fd);
+  }
+  free(bytes);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random),
       cmocka_unit_test(test_many_boxes),
       cmocka_unit_test(test_files),
+      cmocka_unit_test(test_pages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
