@@ -33,7 +33,7 @@ conversion() { # NAME: sets arguments (of the program), out (its OUT), and makes
   expect 0 convert "$recorded/plain" "$work/old.shards" --dst 'rank(1)'
   before
   "$RESHARD" convert "${arguments[@]}" >"$work/summary" 2>&1 || fault "$1: $(cat "$work/summary")"
-  mv "$out" "$work/new" 2>/dev/null || finish
+  mv "$out" "$work/new" 2>/dev/null || { fault "$1: no OUT: $(cat "$work/summary")"; finish; }
 }
 
 before() { # the state before a run

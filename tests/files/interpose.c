@@ -8,30 +8,27 @@
  *   FAULT_AT      k, from 1
  *   FAULT_HOW     fail (once), always (from the k-th on), short (half of the bytes are moved, once), shorts (always),
  *                 signal (before the call), signalled (after it), shrink, grow, touch (the file that the call is on is
- *                 changed by someone else before it)
+ *                 changed by someone else before it), appear (someone else makes what a renameat2 that replaces nothing
+ *                 is about to make), replace (the same, and that renameat2 replaces it: the mistake that appear finds)
  *   FAULT_NUMBER  of the error, or of the signal
  *   FAULT_LACKS   a kind that the file system does not have: EINVAL, always, besides the above
  *   FAULT_COUNT   a file that gets, at exit, a line "KIND CALLS" per kind
  *
  * A failed close has closed, as on Linux; every other failed call has done nothing. */
 #define _GNU_SOURCE
+#include "watched.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 /* clang-format off */
 enum { OPEN, CLOSE, READ, WRITE, PREAD, PWRITE, TRUNCATE, FALLOCATE, FSYNC, RENAME, RENAMEAT2, MKDIR, UNLINK, STAT,
@@ -46,7 +43,7 @@ static struct {
   int kind;  /* KINDS: any */
   int lacks; /* KINDS: none */
   long at;
-  const char *how, *under;
+  const char *how;
   int number;
   pid_t process;
 } plan;
@@ -61,7 +58,7 @@ static int kind_of(const char *name) {
 static void __attribute__((constructor)) begin(void) {
   const char *kind = getenv("FAULT_KIND"), *at = getenv("FAULT_AT"), *number = getenv("FAULT_NUMBER");
   plan.how = getenv("FAULT_HOW");
-  plan.under = getenv("FAULT_UNDER");
+  watched = getenv("FAULT_UNDER");
   plan.at = at != NULL ? atol(at) : 0;
   plan.number = number != NULL ? atoi(number) : EIO;
   plan.process = getpid();
@@ -81,30 +78,6 @@ static void __attribute__((destructor)) end(void) {
   if (file < 0 || syscall(SYS_write, file, text, n) != n)
     _exit(99);
   syscall(SYS_close, file);
-}
-
-static bool under(const char *path) {
-  size_t n = plan.under != NULL ? strlen(plan.under) : 0;
-  return path != NULL &&
-         (path[0] != '/' || (n > 0 && strncmp(path, plan.under, n) == 0 && (path[n] == '/' || path[n] == '\0')));
-}
-
-/* The path of a descriptor, "" when it has none. */
-static const char *path_of(int fd, char path[4096]) {
-  char link[64];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  long n = syscall(SYS_readlinkat, AT_FDCWD, link, path, 4095);
-  path[n > 0 ? n : 0] = '\0';
-  return path[0] == '/' ? path : "/";
-}
-
-static bool of_fd(int fd) {
-  char path[4096];
-  return under(path_of(fd, path));
-}
-
-static bool of_at(int at, const char *path) {
-  return path != NULL && path[0] != '/' && at != AT_FDCWD ? of_fd(at) : under(path);
 }
 
 /* Changes a file that is read, as another program would. */
@@ -292,8 +265,6 @@ ON_PATH(truncate, TRUNCATE, under(path), (const char *path, off_t size), (path, 
 ON_PATH(rename, RENAME, under(to), (const char *from, const char *to), (from, to), (const char *, const char *))
 ON_PATH(renameat, RENAME, of_at(b, to), (int a, const char *from, int b, const char *to), (a, from, b, to),
         (int, const char *, int, const char *))
-ON_PATH(renameat2, RENAMEAT2, of_at(b, to), (int a, const char *from, int b, const char *to, unsigned flags),
-        (a, from, b, to, flags), (int, const char *, int, const char *, unsigned))
 ON_PATH(link, RENAME, under(to), (const char *from, const char *to), (from, to), (const char *, const char *))
 ON_PATH(linkat, RENAME, of_at(b, to), (int a, const char *from, int b, const char *to, int flags),
         (a, from, b, to, flags), (int, const char *, int, const char *, int))
@@ -320,6 +291,25 @@ ON_PATH(fstatat64, STAT, of_at(at, path), (int at, const char *path, struct stat
 ON_PATH(access, STAT, under(path), (const char *path, int mode), (path, mode), (const char *, int))
 ON_PATH(faccessat, STAT, of_at(at, path), (int at, const char *path, int mode, int flags), (at, path, mode, flags),
         (int, const char *, int, int))
+
+/* Someone else makes a file or an empty directory of that name, as the one that is to be renamed. */
+static void appear(int a, const char *from, int b, const char *to) {
+  struct stat info;
+  if (syscall(SYS_newfstatat, a, from, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return;
+  if (S_ISDIR(info.st_mode))
+    syscall(SYS_mkdirat, b, to, 0700);
+  else
+    syscall(SYS_close, syscall(SYS_openat, b, to, O_WRONLY | O_CREAT | O_EXCL, 0600));
+}
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {
+  int (*real)(int, const char *, int, const char *, unsigned) =
+      REAL(int, renameat2, int, const char *, int, const char *, unsigned);
+  bool replace = plan.how != NULL && strcmp(plan.how, "replace") == 0;
+  if (of_at(b, to) && flags == RENAME_NOREPLACE && (replace || (plan.how != NULL && strcmp(plan.how, "appear") == 0)))
+    appear(a, from, b, to);
+  WHOLE(RENAMEAT2, of_at(b, to), -1, int, -1, real(a, from, b, to, replace ? flags & ~RENAME_NOREPLACE : flags));
+}
 
 char *mkdtemp(char *path) {
   char *(*real)(char *) = REAL(char *, mkdtemp, char *);

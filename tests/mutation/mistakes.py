@@ -1,12 +1,14 @@
-"""Mistakes in the text of a kernel: which there are, and the text with all of them, one to be chosen at run time."""
-import collections, re
+"""Mistakes in the text of C and of kernels: which there are, and the text with all of them, one to be chosen at run time."""
+import collections, functools, re
 
 
 def blank(text):
     """The text without comments, strings, preprocessor lines and what nvcc alone compiles; all places as they were."""
     def spaces(match):
         return re.sub(r'[^\n]', ' ', match.group())
-    text = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', spaces, text, flags=re.S)
+    characters = r"'(?:\\.|[^'\\\n])+'" # a number, too: what is compared with it stays
+    text = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|' + characters,
+                  lambda match: '0' * len(match[0]) if match[0][0] == "'" else spaces(match), text, flags=re.S)
     out, depth = [], []
     for line in text.split('\n'):
         word = re.match(r'\s*#\s*(\w+)(.*)', line)
@@ -35,12 +37,16 @@ def closing(text, at):
     return -1
 
 
+@functools.lru_cache(maxsize=64)
+def spans(code, what):
+    """(begin, end) of what is in the parentheses or braces behind something, or before the semicolon."""
+    return [(start.start(), closing(code, start.end()) if code[start.end()] in '({' else start.end())
+            for start in re.finditer(what, code)]
+
+
 def within(code, at, what):
-    """Whether a place is in the parentheses or braces behind something, or before the semicolon."""
-    for start in re.finditer(what, code):
-        if start.start() <= at < (closing(code, start.end()) if code[start.end()] in '({' else start.end()):
-            return True
-    return False
+    """Whether a place is in one of these."""
+    return any(begin <= at < end for begin, end in spans(code, what))
 
 
 def places_of(text):
@@ -94,9 +100,9 @@ class Mutant:
         self.name = file + ': ' + ' '.join((text[first:begin] + change + text[end:last]).split())
 
 
-def mutants_of(file, text):
+def mutants_of(file, text, places=places_of):
     """All mistakes, by place; those of one name are numbered."""
-    mutants = [Mutant(file, text, *place) for place in places_of(text)]
+    mutants = [Mutant(file, text, *place) for place in places(text)]
     names = collections.Counter()
     for m in mutants:
         names[m.name] += 1
@@ -107,7 +113,7 @@ def mutants_of(file, text):
 # --- All of them in one text -----------------------------------------------------------------------------------------
 # The expression around a mistake, E, becomes (rs_mutant == 7 ? (E with mistake 7) : (E)), and RS_MUTANT=7 in the
 # environment chooses. Lines stay where they are. What does not compile so, as it has to be constant, is left as it was.
-STATEMENTS = ('barrier', 'update')
+STATEMENTS = ('barrier', 'update', 'call')
 CONSTANT = r'(?<!if )\bconstexpr\b[^;{]*|\benum\b[^;{]*'
 
 
@@ -115,7 +121,6 @@ def expression(code, m):
     """(begin, end) of the expression that a mistake is in: up to a bracket, a comma or a semicolon."""
     if m.kind in STATEMENTS:
         return m.begin, m.end
-    code = re.sub(r'(?<=\w)<[\w:, *]*>(?=\(|::)', lambda angle: angle[0].replace(',', ' '), code)
     begin, depth = m.begin, 0
     while begin > 0:
         c = code[begin - 1]
@@ -128,7 +133,7 @@ def expression(code, m):
         depth += (code[end] in '([{') - (code[end] in ')]}')
         end += 1
     while True: # what may stand before an expression
-        before = re.match(r'\s+|(?:return|else|do)\b|(?:case [^:?]+|default):(?!:)|((?:if|for|while|switch)(?: constexpr)? )\(',
+        before = re.match(r'\s+|(?:return|else|do)\b|\w+:(?=\n)|(?:case [^:?]+|default):(?!:)|((?:if|for|while|switch)(?: constexpr)? )\(',
                           code[begin:m.begin])
         if not before:
             break
@@ -141,10 +146,16 @@ def expression(code, m):
     return begin, end
 
 
-def with_all(text, mutants):
-    """The text of a file with all these mistakes, which have numbers."""
-    code = blank(text)
-    bare = re.sub(r'/\*.*?\*/|//[^\n]*', lambda c: re.sub(r'[^\n]', ' ', c[0]), text, flags=re.S)
+def without_commas(code):
+    """Template arguments without commas, which would end an expression."""
+    return re.sub(r'(?<=\w)<[\w:, *]*>(?=\(|::)', lambda angle: angle[0].replace(',', ' '), code)
+
+
+def with_all(text, mutants, chosen='rs_mutant == %d'):
+    """The text of a file with all these mistakes, which have numbers; `chosen`: how one is asked for."""
+    code = without_commas(blank(text))
+    bare = re.sub(r"'(?:\\.|[^'\\\n])+'|" r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', # comments alone
+                  lambda c: c[0] if c[0][0] in '"\'' else re.sub(r'[^\n]', ' ', c[0]), text, flags=re.S)
     places = {}
     for m in mutants:
         if m.number:
@@ -156,12 +167,12 @@ def with_all(text, mutants):
             if place[0] < begin:
                 continue # inside of the last one
             inside = {p: places[p] for p in places if place[0] <= p[0] and p[1] <= place[1] and p != place}
-            chosen, void = render(*place, inside), '(void)' if places[place][0].kind in STATEMENTS else ''
+            right, void = render(*place, inside), '(void)' if places[place][0].kind in STATEMENTS else ''
             out.append(bare[begin:place[0]] + '(')
             for m in places[place]:
                 changed = bare[place[0]:m.begin] + m.replacement + bare[m.end:place[1]]
-                out.append(f'rs_mutant == {m.number} ? {void}({changed.strip() or 0}) : '.replace('\n', ' '))
-            out.append(f'{void}({chosen}))'.replace('\n', ' ') + '\n' * bare.count('\n', *place))
+                out.append(f'{chosen % m.number} ? {void}({changed.strip() or 0}) : '.replace('\n', ' '))
+            out.append(f'{void}({right}))'.replace('\n', ' ') + '\n' * bare.count('\n', *place))
             begin = place[1]
         return ''.join(out) + bare[begin:end]
     return render(0, len(bare), places)

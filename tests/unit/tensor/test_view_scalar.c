@@ -1,0 +1,28 @@
+/* Views of a tensor without dims: lists without entries may be NULL, and only those. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <reshard/tensor.h>
+
+static void test_permute(void **state) {
+  (void)state;
+  reshard_tensor scalar, row, view;
+  reshard_tensor_info info;
+  assert_int_equal(reshard_tensor_create(RESHARD_F32, 0, NULL, &scalar), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tensor_create(RESHARD_F32, 1, (const int64_t[]){1}, &row), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tensor_permute(scalar, NULL, &view), RESHARD_SUCCESS);
+  assert_int_equal(reshard_tensor_get_info(view, &info), RESHARD_SUCCESS);
+  assert_true(info.ndim == 0 && info.elements == 1);
+  reshard_tensor_release(view);
+  assert_int_equal(reshard_tensor_permute(row, NULL, &view), RESHARD_ERROR_INVALID);
+  reshard_tensor_release(row);
+  reshard_tensor_release(scalar);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_permute)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
