@@ -162,7 +162,7 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 /* --- Texts -------------------------------------------------------------------------------------------------------- */
 
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
-  rs_text out = {buffer, RS_CALL_TEXT, 0};
+  rs_text out = {.at = buffer, .size = RS_CALL_TEXT};
   const rs_call *call = last_call(&comm->calls);
   int64_t number = GET(call->number), round = GET(call->round);
   rs_text_add(&out, "%s", number > 0 ? GET(call->name) : "no call");
@@ -315,7 +315,7 @@ reshard_status reshard_comm_report(reshard_comm comm, int64_t last, char *text, 
   if (comm == NULL || last < 0 || (text == NULL && size > 0))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_report: comm %s, %lld calls, text %s",
                     comm == NULL ? "NULL" : "given", (long long)last, text == NULL ? "NULL" : "given");
-  rs_text out = {text, size, 0};
+  rs_text out = {.at = text, .size = size};
   call_clock clock = read_clock(comm->board);
   pthread_mutex_lock(&comm->board->mutex);
   reshard_comm first = NULL; /* of the group */

@@ -21,7 +21,7 @@ static int64_t find_text(const char *header, int64_t n, const char *text) {
 static reshard_status add_name(const rs_safetensors *header, int64_t tensor, const int64_t *saved, rs_digests *d) {
   const rs_model_tensor *t = &header->model->tensors.at[tensor];
   char quoted[RS_QUOTE], box[RS_BOX_TEXT], name[RS_QUOTE + RS_BOX_TEXT + 32];
-  rs_text text = {name, sizeof name, 0};
+  rs_text text = {.at = name, .size = sizeof name};
   rs_text_add(&text, "tensor '%s'", rs_quote(quoted, sizeof quoted, rs_model_name(header->model, tensor)));
   if (saved != NULL)
     rs_text_add(&text, ", box %s", rs_box_text(box, t->ndim, saved, t->shape));
