@@ -4,11 +4,14 @@
 unset RANK WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE
 
 # a long run stands for one that hangs
-"$RESHARD" bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 3 --threads 1 -n 1000000 -w 0 >out 2>err &
+(
+  trap '' USR1 # it ends no program that has not begun to answer
+  exec "$RESHARD" bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 3 --threads 1 -n 1000000 -w 0
+) >out 2>err &
 program=$!
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
   sleep 0.05
-  kill -USR1 $program 2>/dev/null || continue # blocked only when it has begun
+  kill -USR1 $program 2>/dev/null || break
   grep -q '^rank 2: ' err && break
 done
 kill -KILL $program

@@ -44,7 +44,7 @@ static ncclResult_t look_at_ended(rs_nccl *c) {
 static ncclResult_t wait_for_ended(rs_nccl *c, int64_t limit_ms) {
   int64_t since = rs_now_ns();
   ncclResult_t state = look_at_ended(c);
-  while (state == ncclInProgress && (limit_ms == 0 || rs_now_ns() - since < limit_ms * 1000000)) {
+  while (state == ncclInProgress && (limit_ms == 0 || (rs_now_ns() - since) / 1000000 < limit_ms)) {
     rs_nccl_pause(since);
     state = look_at_ended(c);
   }
