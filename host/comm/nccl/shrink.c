@@ -131,7 +131,7 @@ static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, 
   int64_t *left = NULL, since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
-         (c->timeout_ms == 0 || rs_now_ns() - since < c->timeout_ms * 1000000))
+         !rs_late(since, c->timeout_ms))
     rs_nccl_pause(since);
   reshard_status status = state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(nccl, state, "shrink");
   if (status == RESHARD_SUCCESS)
