@@ -1,5 +1,7 @@
 /* Two bytes of a length, .metadata of that length, and the rest as __0_0.distcp, opened as a checkpoint and read. Finds
  * reads and writes out of bounds, leaks, and chunks that the file has no data for. */
+#define _GNU_SOURCE
+#include "fuzz.h"
 #include "support/fixtures/temporary.h"
 
 #include <reshard/file.h>
@@ -14,11 +16,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char directory[TEMPORARY_PATH];
-
-static void check(int truth) {
-  if (!truth)
-    abort();
-}
 
 static const char *path_of(const char *name) {
   static char path[sizeof directory + 32];
@@ -43,13 +40,13 @@ static int write_file(const char *name, const uint8_t *data, size_t size) {
 static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {
   reshard_model_tensor t;
   reshard_layout layout = NULL, held = NULL;
-  check(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
-  check(reshard_checkpoint_layout(checkpoint, i, &held) == RESHARD_SUCCESS);
-  check(reshard_layout_check_source(held) == RESHARD_SUCCESS);
-  check(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
+  fuzz_require(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
+  fuzz_require(reshard_checkpoint_layout(checkpoint, i, &held) == RESHARD_SUCCESS);
+  fuzz_require(reshard_layout_check_source(held) == RESHARD_SUCCESS);
+  fuzz_require(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
   void *memory = malloc((size_t)reshard_layout_elements(layout) * reshard_dtype_size(t.dtype) + 1);
   if (memory != NULL)
-    check(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
+    fuzz_require(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
   free(memory);
   reshard_layout_release(layout);
   reshard_layout_release(held);
@@ -59,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int made;
   if (!made) {
     snprintf(directory, sizeof directory, "%s/reshard-fuzz-XXXXXX", temporary());
-    check(mkdtemp(directory) != NULL);
+    fuzz_require(mkdtemp(directory) != NULL);
     made = 1;
     atexit(clean_up);
   }
@@ -69,11 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   reshard_checkpoint checkpoint = NULL;
   if (reshard_checkpoint_open(directory, &checkpoint) != RESHARD_SUCCESS) {
-    check(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
+    fuzz_require(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
     return 0;
   }
   reshard_checkpoint_info info;
-  check(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS && info.format == RESHARD_FORMAT_DISTCP);
+  fuzz_require(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS &&
+               info.format == RESHARD_FORMAT_DISTCP);
   for (int64_t i = 0; i < info.tensors && i < 64; i++)
     read_tensor(checkpoint, i);
   reshard_checkpoint_close(checkpoint);

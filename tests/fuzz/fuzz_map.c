@@ -1,15 +1,12 @@
 /* Maps from any text: parsed, and applied to two small models. Finds reads and writes out of bounds, leaks and
  * unbounded recursion. Finds regions that reshard_entry would refuse, or that leave an element of the target out. */
+#define _GNU_SOURCE
 #include "file/map/line.h"
+#include "fuzz.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void check(int truth) {
-  if (!truth)
-    abort();
-}
 
 static reshard_model model(int which) {
   static const struct {
@@ -32,10 +29,11 @@ static reshard_model model(int which) {
                        {"l.1.e.1", RESHARD_BF16, 1, {3}},
                        {"n", RESHARD_I64, 3, {2, 3, 4}}}};
   reshard_model made;
-  check(rs_model_new(&made) == RESHARD_SUCCESS);
+  fuzz_require(rs_model_new(&made) == RESHARD_SUCCESS);
   for (int i = 0; tensors[which][i].name != NULL; i++)
-    check(rs_model_add(made, "fuzz", tensors[which][i].name, strlen(tensors[which][i].name), tensors[which][i].dtype,
-                       tensors[which][i].ndim, tensors[which][i].shape) == RESHARD_SUCCESS);
+    fuzz_require(rs_model_add(made, "fuzz", tensors[which][i].name, strlen(tensors[which][i].name),
+                              tensors[which][i].dtype, tensors[which][i].ndim,
+                              tensors[which][i].shape) == RESHARD_SUCCESS);
   return made;
 }
 
@@ -49,17 +47,19 @@ static int64_t volume(int ndim, const int64_t *extent) {
 /* In bounds on both sides, of one extent, and each source dim walked once or of one index. */
 static void check_route(const rs_copy_region *r, const rs_model_tensor *src, const rs_model_tensor *dst) {
   unsigned named = 0;
-  check(src->dtype == dst->dtype);
+  fuzz_require(src->dtype == dst->dtype);
   for (int d = 0; d < dst->ndim; d++) {
     int from = r->permutation[d];
-    check(r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 && r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d]);
-    check(from >= -1 && from < src->ndim && r->dst_extent[d] == (from < 0 ? 1 : r->src_extent[from]));
-    check(from < 0 || (named & 1u << from) == 0);
+    fuzz_require(r->dst_offset[d] >= 0 && r->dst_extent[d] >= 0 &&
+                 r->dst_offset[d] + r->dst_extent[d] <= dst->shape[d]);
+    fuzz_require(from >= -1 && from < src->ndim && r->dst_extent[d] == (from < 0 ? 1 : r->src_extent[from]));
+    fuzz_require(from < 0 || (named & 1u << from) == 0);
     named |= from < 0 ? 0 : 1u << from;
   }
   for (int d = 0; d < src->ndim; d++) {
-    check(r->src_offset[d] >= 0 && r->src_extent[d] >= 0 && r->src_offset[d] + r->src_extent[d] <= src->shape[d]);
-    check((named & 1u << d) != 0 || r->src_extent[d] == 1);
+    fuzz_require(r->src_offset[d] >= 0 && r->src_extent[d] >= 0 &&
+                 r->src_offset[d] + r->src_extent[d] <= src->shape[d]);
+    fuzz_require((named & 1u << d) != 0 || r->src_extent[d] == 1);
   }
 }
 
@@ -67,7 +67,7 @@ static void apply(reshard_map map, reshard_model source) {
   reshard_model target = NULL;
   rs_copy_regions regions = {0};
   if (rs_map_apply(map, source, &target, &regions) != RESHARD_SUCCESS) {
-    check(strncmp(reshard_last_error(), "fuzz:", 5) == 0 && strchr(reshard_last_error(), '\n') == NULL);
+    fuzz_require(strncmp(reshard_last_error(), "fuzz:", 5) == 0 && strchr(reshard_last_error(), '\n') == NULL);
     return;
   }
   int64_t elements = 0, reached = 0;
@@ -75,11 +75,11 @@ static void apply(reshard_map map, reshard_model source) {
     elements += volume(target->tensors.at[i].ndim, target->tensors.at[i].shape);
   for (int64_t i = 0; i < regions.n; i++) {
     const rs_copy_region *r = &regions.at[i];
-    check(r->src >= 0 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
+    fuzz_require(r->src >= 0 && r->src < source->tensors.n && r->dst >= 0 && r->dst < target->tensors.n);
     check_route(r, &source->tensors.at[r->src], &target->tensors.at[r->dst]);
     reached += volume(target->tensors.at[r->dst].ndim, r->dst_extent);
   }
-  check(reached == elements);
+  fuzz_require(reached == elements);
   free(regions.at);
   reshard_model_free(target);
 }
@@ -100,8 +100,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     reshard_map_free(map);
   } else {
-    check(map == NULL && strncmp(reshard_last_error(), "fuzz:", 5) == 0);
-    check(strchr(reshard_last_error(), '\n') == NULL);
+    fuzz_require(map == NULL && strncmp(reshard_last_error(), "fuzz:", 5) == 0);
+    fuzz_require(strchr(reshard_last_error(), '\n') == NULL);
   }
   free(text);
   return 0;

@@ -1,15 +1,13 @@
 /* Rules from any text: parsed, matched against names, and made into layouts. Finds reads and writes out of bounds,
  * leaks, and success where an output was not written. */
+#define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void check(int truth) {
-  if (!truth)
-    abort();
-}
 
 /* Box files are another target's business, and a random path can be a device that blocks. */
 static int names_file(const char *text) {
@@ -29,13 +27,13 @@ static void match(reshard_rules rules, const char *name) {
   int64_t line = 0;
   if (reshard_rules_match(rules, name, &layout, &line) != RESHARD_SUCCESS)
     return;
-  check(layout != NULL && *layout != '\0' && line >= 1);
+  fuzz_require(layout != NULL && *layout != '\0' && line >= 1);
   reshard_layout made = NULL;
   if (reshard_rules_layout(rules, name, 2, shape, 8, &made) == RESHARD_SUCCESS) {
-    check(made != NULL && reshard_layout_world(made) == 8 && reshard_layout_elements(made) == 273);
+    fuzz_require(made != NULL && reshard_layout_world(made) == 8 && reshard_layout_elements(made) == 273);
     reshard_layout_release(made);
   } else {
-    check(strchr(reshard_last_error(), ':') != NULL);
+    fuzz_require(strchr(reshard_last_error(), ':') != NULL);
   }
 }
 
@@ -56,13 +54,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!names_file(text)) {
     if (reshard_rules_parse(text, "fuzz", &rules) == RESHARD_SUCCESS) {
       int64_t world = -1;
-      check(rules != NULL && reshard_rules_world(rules, &world) == RESHARD_SUCCESS && world >= 0);
+      fuzz_require(rules != NULL && reshard_rules_world(rules, &world) == RESHARD_SUCCESS && world >= 0);
       for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         match(rules, names[i]);
       match(rules, text);
       reshard_rules_free(rules);
     } else {
-      check(strncmp(reshard_last_error(), "fuzz:", 5) == 0);
+      fuzz_require(strncmp(reshard_last_error(), "fuzz:", 5) == 0);
     }
   }
   free(text);

@@ -3,6 +3,8 @@
  * need not be guessed. The file is opened as a checkpoint (whole tensors, or a set of shards of one file) and read.
  * Finds reads and writes out of bounds, leaks, and tensors without data. */
 #define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <reshard/file.h>
 
 #include <stdint.h>
@@ -14,11 +16,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define NAME "100" /* of the file, as the metadata of a set says it */
-
-static void check(int truth) {
-  if (!truth)
-    abort();
-}
 
 typedef struct header {
   char *at;
@@ -70,16 +67,16 @@ static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {
   reshard_model_tensor t;
   reshard_layout layout = NULL, held = NULL;
   int64_t found = -1;
-  check(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
-  check(reshard_checkpoint_find(checkpoint, t.name, &found) == RESHARD_SUCCESS && found == i);
-  check(reshard_checkpoint_layout(checkpoint, i, &held) == RESHARD_SUCCESS);
-  check(reshard_layout_check_source(held) == RESHARD_SUCCESS);
-  check(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
+  fuzz_require(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
+  fuzz_require(reshard_checkpoint_find(checkpoint, t.name, &found) == RESHARD_SUCCESS && found == i);
+  fuzz_require(reshard_checkpoint_layout(checkpoint, i, &held) == RESHARD_SUCCESS);
+  fuzz_require(reshard_layout_check_source(held) == RESHARD_SUCCESS);
+  fuzz_require(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
   int64_t elements = reshard_layout_elements(layout);
-  check(elements == reshard_layout_elements(held) && elements <= 1 << 20);
+  fuzz_require(elements == reshard_layout_elements(held) && elements <= 1 << 20);
   void *memory = malloc((size_t)elements * reshard_dtype_size(t.dtype) + 1);
   if (memory != NULL)
-    check(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
+    fuzz_require(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
   free(memory);
   reshard_layout_release(layout);
   reshard_layout_release(held);
@@ -88,12 +85,12 @@ static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {
 static void open_and_read(const char *path, int64_t bytes) {
   reshard_checkpoint checkpoint = NULL;
   if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS) {
-    check(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
+    fuzz_require(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
     return;
   }
   reshard_checkpoint_info info;
-  check(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS);
-  check(info.stored_bytes == bytes && info.bytes <= info.stored_bytes);
+  fuzz_require(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS);
+  fuzz_require(info.stored_bytes == bytes && info.bytes <= info.stored_bytes);
   for (int64_t i = 0; i < info.tensors && i < 64; i++)
     read_tensor(checkpoint, i);
   reshard_checkpoint_close(checkpoint);

@@ -2,21 +2,16 @@
  * file as it is; a pickle, which is given an archive with storages of 64 bytes, "0" and "1". Finds reads and writes out
  * of bounds, leaks, and tensors that the file has no data for. */
 #define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <reshard/file.h>
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(int truth) {
-  if (!truth)
-    abort();
-}
 
 typedef struct archive {
   uint8_t *at;
@@ -70,13 +65,13 @@ static void finish(archive *a) {
 static void read_tensor(reshard_checkpoint checkpoint, int64_t i, int64_t size) {
   reshard_model_tensor t;
   reshard_layout layout = NULL;
-  check(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
-  check(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
+  fuzz_require(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t) == RESHARD_SUCCESS);
+  fuzz_require(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout) == RESHARD_SUCCESS);
   int64_t bytes = reshard_layout_elements(layout) * (int64_t)reshard_dtype_size(t.dtype);
-  check(bytes <= size);
+  fuzz_require(bytes <= size);
   void *memory = malloc((size_t)bytes + 1);
   if (memory != NULL)
-    check(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
+    fuzz_require(reshard_checkpoint_read(checkpoint, i, layout, 0, 1, &memory) == RESHARD_SUCCESS);
   free(memory);
   reshard_layout_release(layout);
 }
@@ -85,10 +80,10 @@ static void open_and_read(const char *path, int64_t size) {
   reshard_checkpoint checkpoint = NULL;
   reshard_checkpoint_info info;
   if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS) {
-    check(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
+    fuzz_require(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
     return;
   }
-  check(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS);
+  fuzz_require(reshard_checkpoint_get_info(checkpoint, &info) == RESHARD_SUCCESS);
   for (int64_t i = 0; i < info.tensors && i < 64 && info.format == RESHARD_FORMAT_TORCH; i++)
     read_tensor(checkpoint, i, size);
   reshard_checkpoint_close(checkpoint);
@@ -96,14 +91,8 @@ static void open_and_read(const char *path, int64_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const uint8_t storage[64];
-  static int file = -1;
-  static char path[64];
-  if (file < 0) {
-    file = memfd_create("fuzz", MFD_CLOEXEC);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-  }
   archive a = {.at = malloc(size + 1024)};
-  if (file >= 0 && a.at != NULL && size >= 1) {
+  if (a.at != NULL && size >= 1) {
     if (data[0] % 2 == 0) {
       put(&a, data + 1, size - 1);
     } else {
@@ -112,7 +101,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       add(&a, "a/data/1", storage, sizeof storage);
       finish(&a);
     }
-    if (ftruncate(file, 0) == 0 && pwrite(file, a.at, a.n, 0) == (ssize_t)a.n)
+    const char *path = fuzz_file(a.at, a.n);
+    if (path != NULL)
       open_and_read(path, (int64_t)a.n);
   }
   free(a.at);
