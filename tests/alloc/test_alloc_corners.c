@@ -7,7 +7,7 @@
 
 #include "support/fault_local.h"
 
-#include "layout/corners.h"
+#include "layout/boxes.h"
 
 enum { NDIM = 3, BOXES = 8 };
 #define SIDE ((int64_t)1 << 30)

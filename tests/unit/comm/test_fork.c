@@ -8,6 +8,7 @@
 
 #include "comm/local/local.h"
 #include "device/cpu/threads.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/rows_to_columns.h"
 
 #include <pthread.h>
@@ -131,7 +132,7 @@ static void test_threads_at_work(void **state) {
   worker w = {.wrong = false};
   assert_int_equal(rs_threads_create(THREADS, &w.pool), RESHARD_SUCCESS);
   rank_thread *thread = rank_thread_start(work_body, &w);
-  for (int64_t i = 0; i < test_scaled(20); i++) {
+  for (int64_t i = 0; i < test_scaled(20, 1); i++) {
     pid_t child = start_child();
     if (child == 0) {
       CHILD_CHECK(i % 2 == 0 || (run_crowd(w.pool) && run_tasks(w.pool)));

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/rows_to_columns.h"
 
@@ -202,7 +203,7 @@ static void churn_body(void *user, int64_t rank) {
 static void test_any_time(void **state) {
   (void)state;
   atomic_bool over = false;
-  int64_t times = test_scaled(50);
+  int64_t times = test_scaled(50, 1);
   open_comms(DEADLINE);
   rank_thread *thread = rank_thread_start(asking_body, &over);
   rank_threads_run(RANKS, churn_body, &times);

@@ -45,7 +45,7 @@ static void test_sizes(void **state) {
   (void)state;
   static model m;
   draw_state = 7;
-  for (int64_t round = scaled(60, 10); round > 0; round--) {
+  for (int64_t round = test_scaled(60, 10); round > 0; round--) {
     memset(&m, 0, sizeof m);
     rs_pool_bins_init(&m.bins);
     check_find(&m, 1000);

@@ -1,5 +1,6 @@
 /* Digests in the files that are written: right whatever wrote them, every flipped bit is found, files without are read
  * as before. */
+#include "support/fixtures/scale.h"
 #include "support/fixtures/scratch.h"
 
 #include "bench/cli/util.h"
@@ -271,7 +272,7 @@ static void check_flip(const char *path, const char *name, rng *r) {
 static void test_flips(void **state) {
   (void)state;
   enum { SET = 20 };
-  int64_t files = (int64_t)(1000 * cli_test_scale()), done = 0;
+  int64_t files = test_scaled(1000, 1), done = 0;
   for (uint64_t seed = 1; done < files; seed++) {
     reshard_writer_tensor tensors[3];
     int64_t shape[2];

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "support/fixtures/scratch.h"
 
-#include "file/write/reserve.h"
+#include "file/write/output.h"
 
 #include <setjmp.h>
 

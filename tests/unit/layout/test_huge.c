@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "layout/layout.h"
+#include "support/fixtures/scale.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -185,7 +186,7 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
 
 static void test_small(void **state) {
   (void)state;
-  for (int64_t i = 0; i < test_scaled(4000); i++) {
+  for (int64_t i = 0; i < test_scaled(4000, 1); i++) {
     char text[96];
     int64_t n = draw(MOST) - 1, a = draw(4), b = draw(4), c = draw(3);
     snprintf(text, sizeof text, "cyclic(%lld;%lld)", (long long)a, (long long)draw(9));
