@@ -80,12 +80,12 @@ static void add(rs_copies *copies, int64_t src, int64_t dst, int32_t element, in
   naive(source + src, wanted + dst, element, naxes, axes);
 }
 
-static void clear(int64_t bytes) {
+static void clear_memory(int64_t bytes) {
   memset(wanted, 0x5a, (size_t)bytes);
   memset(got, 0x5a, (size_t)bytes);
 }
 
-static void check(const char *what, reshard_isa isa, int64_t bytes) {
+static void check_copies(const char *what, reshard_isa isa, int64_t bytes) {
   if (memcmp(wanted, got, (size_t)bytes) == 0)
     return;
   int64_t at = 0;
@@ -114,7 +114,7 @@ static void run_and_check(rs_device *device, const rs_copies *copies, int64_t to
     device->work->release(device, kept);
     kept = NULL;
   }
-  check(what, rs_device_cpu_isa(device), bytes);
+  check_copies(what, rs_device_cpu_isa(device), bytes);
 }
 
 #define FOR_EACH_ISA(isa) \
@@ -143,20 +143,20 @@ static void walks(void **test) {
           dst = (int64_t)(-(uintptr_t)got & 63) + 256;
         }
         rs_axis axes[3] = {{n1, loops.src1, loops.dst1}, {n0, loops.src0, loops.dst0}, {run, 1, 1}};
-        clear(bytes);
+        clear_memory(bytes);
         naive(source + src, wanted + dst, 1, 3, axes);
         kernels->runs[rs_run_class(run)](got + dst, source + src, &loops);
-        check("runs", isa, bytes);
+        check_copies("runs", isa, bytes);
         if (run < 64)
           continue;
         rs_cursor cursors[2] = {{got + dst, source + src, run, loops.dst0, loops.src0, NULL},
                                 {got + dst + loops.dst1, source + src + loops.src1, run, loops.dst0, loops.src0, NULL}};
-        clear(bytes);
+        clear_memory(bytes);
         axes[0].n = rs_min(n1, 2);
         naive(source + src, wanted + dst, 1, 3, axes);
         kernels->stream_runs(cursors, (int)rs_min(n1, 2), n0);
         kernels->fence();
-        check("stream_runs", isa, bytes);
+        check_copies("stream_runs", isa, bytes);
       }
     }
   }
@@ -170,11 +170,11 @@ static void streams(void **test) {
     const rs_kernels *kernels = rs_kernels_of(isa);
     for (int64_t bytes = 0; bytes < 700; bytes++) {
       int64_t src = below(70), dst = GUARD + below(70);
-      clear(room);
+      clear_memory(room);
       memcpy(wanted + dst, source + src, (size_t)bytes);
       kernels->stream(got + dst, source + src, bytes);
       kernels->fence();
-      check("stream", isa, room);
+      check_copies("stream", isa, room);
     }
   }
 }
@@ -195,11 +195,11 @@ static void transposes(void **test) {
           dst -= (int64_t)((uintptr_t)(got + dst) % (uintptr_t)width);
         }
         rs_axis axes[3] = {{ni, width, pitch}, {nj, stride, width}, {width, 1, 1}};
-        clear(room);
+        clear_memory(room);
         naive(source + src, wanted + dst, 1, 3, axes);
         rs_kernels_of(isa)->transpose[w](got + dst, source + src, ni, nj, pitch, stride, k % 5 != 0);
         rs_kernels_of(isa)->fence();
-        check("transpose", isa, room);
+        check_copies("transpose", isa, room);
       }
     }
   }
@@ -312,7 +312,7 @@ static void random_programs(void **test) {
         draw_state = seed = 20250601 + k;
         rs_copies copies = {.staging = below(4) == 0};
         int64_t n = between(1, 12), dst = GUARD, bytes = (n + 1) * 2 * most + 2 * GUARD + 8192;
-        clear(rs_min(bytes, ROOM));
+        clear_memory(rs_min(bytes, ROOM));
         for (int64_t i = 0; i < n; i++)
           add_random(&copies, &dst, below(4) == 0 ? most : most / 16);
         assert_true(dst + GUARD <= ROOM);
@@ -338,7 +338,7 @@ static void regular_programs(void **test) {
       int64_t rows = rs_min(half / (width * ranks) / 2, 30000);
       int64_t shift = below(3) == 0 ? below(64) : 0;
       rs_copies copies = {0};
-      clear(ROOM);
+      clear_memory(ROOM);
       for (int64_t r = 0; r < ranks; r++) {
         rs_axis columns[2] = {{rows, width * ranks, width}, {width / element, element, element}};
         rs_axis back[2] = {{rows, width, width * ranks}, {width / element, element, element}};
@@ -370,7 +370,7 @@ static void several_programs(void **test) {
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   rs_program *programs[6] = {NULL};
   int64_t dst = GUARD;
-  clear(ROOM);
+  clear_memory(ROOM);
   for (int p = 0; p < 6; p++) {
     if (p == 2)
       continue;
@@ -387,7 +387,7 @@ static void several_programs(void **test) {
   }
   assert_int_equal(device->work->count(programs[4]), 0);
   assert_int_equal(device->work->run(device, 6, programs, NULL), RESHARD_SUCCESS);
-  check("programs", RESHARD_ISA_AUTO, ROOM);
+  check_copies("programs", RESHARD_ISA_AUTO, ROOM);
   assert_int_equal(device->work->run(device, 0, NULL, NULL), RESHARD_SUCCESS);
   for (int p = 0; p < 6; p++)
     device->work->release(device, programs[p]);
@@ -402,7 +402,7 @@ static void spans(void **test) {
     for (int k = 0; k < 12; k++) {
       rs_span list[40];
       int64_t n = between(0, 40), dst = GUARD;
-      clear(ROOM);
+      clear_memory(ROOM);
       for (int64_t i = 0; i < n; i++) {
         int64_t bytes = below(3) == 0 ? 0 : below(k % 2 == 0 ? 300 : 70000), src = below(1000);
         list[i] = (rs_span){source + src, got + dst, bytes, below(2) == 0};
@@ -410,13 +410,13 @@ static void spans(void **test) {
         dst += bytes;
       }
       assert_int_equal(device->work->copy(device, n, list, k % 4 < 2 ? HUGE_TOTAL : 0, NULL), RESHARD_SUCCESS);
-      check("spans", isa, ROOM);
+      check_copies("spans", isa, ROOM);
     }
     for (int streaming = 0; streaming < 2; streaming++) {
-      clear(ROOM);
+      clear_memory(ROOM);
       memcpy(wanted + GUARD + 3, source + 5, ROOM - 2 * GUARD);
       rs_device_cpu_straight(device, got + GUARD + 3, source + 5, ROOM - 2 * GUARD, streaming);
-      check("straight", isa, ROOM);
+      check_copies("straight", isa, ROOM);
     }
     rs_device_cpu_straight(device, got, source, 0, true);
     device->destroy(device);

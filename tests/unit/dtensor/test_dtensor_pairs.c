@@ -74,7 +74,7 @@ static void drop(hand *h) {
 static uint32_t element(int64_t index) { return (uint32_t)index * 2654435761u + 1; }
 
 /* The local array against the list of the way: its shape, and its elements after `fill` has written them. */
-static int64_t check(const hand *h, int way, reshard_dtensor t, int64_t r, bool fill) {
+static int64_t check_pair(const hand *h, int way, reshard_dtensor t, int64_t r, bool fill) {
   const oracle_buffer *b = &h->held[way].buffer[h->held[way].first[r]];
   reshard_tensor_info info;
   if (t == NULL || reshard_tensor_get_info(reshard_dtensor_local(t), &info) != RESHARD_SUCCESS ||
@@ -115,12 +115,12 @@ static reshard_status play(sharded_ranks *p, int64_t r, const hand *h, int sourc
       reshard_dtensor_empty(p->sharders[r], &placings[source], h->ndim, h->shape, &properties, NULL, &from);
   if (status != RESHARD_SUCCESS)
     return status;
-  p->wrong[r] += check(h, source, from, r, true) + check_boxes(h, source, from);
+  p->wrong[r] += check_pair(h, source, from, r, true) + check_boxes(h, source, from);
   for (int i = 0; i < h->n; i++)
     sources[i] = from;
   status = reshard_dtensor_redistribute(h->n, sources, placings, NULL, results);
   for (int i = 0; i < h->n; i++) {
-    p->wrong[r] += check(h, i, results[i], r, false);
+    p->wrong[r] += check_pair(h, i, results[i], r, false);
     reshard_dtensor_release(results[i]);
   }
   reshard_dtensor_release(from);

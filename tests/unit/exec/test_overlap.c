@@ -41,7 +41,7 @@ static bool mark(const rs_extent *x, unsigned char *bytes, unsigned char bit, un
 
 /* A buffer within the arena: nested strides with gaps, dims in any order, some backwards; a source may step over
  * itself. */
-static void draw(rng *r, int64_t width, rs_extent *x) {
+static void draw_extent(rng *r, int64_t width, rs_extent *x) {
   do {
     *x = (rs_extent){.source = rng_one_in(r, 2), .ndim = (int)rng_below(r, 4), .width = width};
     int order[4] = {0, 1, 2, 3};
@@ -94,7 +94,7 @@ static void test_random(void **state) {
     int n = (int)rng_in(&r, 1, seed % 2 == 0 ? 2 : BUFFERS);
     int64_t width = 1 << rng_below(&r, 5);
     for (int i = 0; i < n; i++) {
-      draw(&r, rng_one_in(&r, 4) ? 1 << rng_below(&r, 5) : width, &list[i]);
+      draw_extent(&r, rng_one_in(&r, 4) ? 1 << rng_below(&r, 5) : width, &list[i]);
       list[i].entry = list[i].buffer = i; /* no two are parts of one tensor */
     }
     bool met = wanted(list, n);

@@ -86,7 +86,7 @@ static reshard_tree raw_leaf(sharded_ranks *p, int64_t r, const seat *s, const p
   return leaf;
 }
 
-static reshard_tree make(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, form f, bool zeros) {
+static reshard_tree make_leaf(sharded_ranks *p, int64_t r, const seat *s, const parameter *q, form f, bool zeros) {
   const reshard_fsdp_group group = {.size = RESHARD_FSDP_GROUP_INIT, .sharder = s->column, .world = s->world};
   reshard_tree raw = raw_leaf(p, r, s, q, zeros), leaf = NULL;
   if (f == RAW)
@@ -138,14 +138,14 @@ static reshard_tree model(sharded_ranks *p, int64_t r, const seat *s, int turn, 
     for (int f = 0; f < FORMS; f++) {
       char name[64];
       snprintf(name, sizeof name, "%s.%s", form_names[f], parameters[q].name);
-      reshard_tree leaf = make(p, r, s, &parameters[q], (form)((f + turn) % FORMS), zeros);
+      reshard_tree leaf = make_leaf(p, r, s, &parameters[q], (form)((f + turn) % FORMS), zeros);
       WELL(p, r, reshard_tree_set(state, name, leaf));
       reshard_tree_release(leaf);
     }
   return state;
 }
 
-static void compare(sharded_ranks *p, int64_t r, const seat *s, reshard_tree state, int turn) {
+static void compare_state(sharded_ranks *p, int64_t r, const seat *s, reshard_tree state, int turn) {
   for (int q = 0; q < PARAMETERS; q++)
     for (int i = 0; i < FORMS; i++) {
       const parameter *a = &parameters[q];
@@ -166,7 +166,7 @@ static void save_body(void *user, int64_t r) {
   seat s;
   sit(p, r, "replicate=2,shard=2,tp=2", &s);
   reshard_tree state = model(p, r, &s, 0, false);
-  compare(p, r, &s, state, 0);
+  compare_state(p, r, &s, state, 0);
   rank_result_set(&p->results[r], reshard_state_save(s.world, state, p->user, NULL, NULL));
   reshard_tree_release(state);
   leave(&s);
@@ -180,7 +180,7 @@ static void load_body(void *user, int64_t r) {
     reshard_tree state = model(p, r, &s, turn, true);
     rank_result_set(&p->results[r], reshard_state_load(s.world, state, p->user, NULL, NULL));
     SO(p, r, p->results[r].status == RESHARD_SUCCESS);
-    compare(p, r, &s, state, turn);
+    compare_state(p, r, &s, state, turn);
     reshard_tree_release(state);
   }
   leave(&s);

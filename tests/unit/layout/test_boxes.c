@@ -123,7 +123,7 @@ static bool holds(const list *l, const reshard_box *box, const int64_t *point) {
   return true;
 }
 
-static bool equal(const list *l, int64_t i, int64_t j) {
+static bool equal_boxes(const list *l, int64_t i, int64_t j) {
   size_t bytes = (size_t)l->ndim * sizeof(int64_t);
   return memcmp(l->boxes[i].offset, l->boxes[j].offset, bytes) == 0 &&
          memcmp(l->boxes[i].extent, l->boxes[j].extent, bytes) == 0;
@@ -154,7 +154,7 @@ static void find_truth(const list *l, truth *t) {
       bool first = true;
       for (int64_t j = 0; j < i; j++) {
         t->within |= l->ranks[here[i]] == l->ranks[here[j]];
-        first &= !equal(l, here[i], here[j]);
+        first &= !equal_boxes(l, here[i], here[j]);
       }
       t->count[e] += first;
       t->equals |= !first;
@@ -244,7 +244,7 @@ static void check_reason(const list *l, const truth *t, const rs_boxes *b) {
   } else if (t->covers) {
     assert_int_equal(
         sscanf(b->source_error, "boxes %lld and %lld are equal, on ranks %lld and %lld, and", &i, &j, &a, &c), 4);
-    assert_true(equal(l, i, j) && i != j && l->ranks[i] == a && l->ranks[j] == c && a != c);
+    assert_true(equal_boxes(l, i, j) && i != j && l->ranks[i] == a && l->ranks[j] == c && a != c);
   } else if (strncmp(b->source_error, "no box", 6) == 0) {
     check_gap(l, t, b->source_error);
   } else {
@@ -276,9 +276,9 @@ static void check_groups(const list *l, const rs_boxes *b) {
   }
   assert_int_equal(b->cell_first[b->ncells], l->n);
   for (int64_t i = 0; i < l->n; i++) {
-    assert_true(equal(l, i, b->cell_box[b->cell_of[i]]) && b->cell_box[b->cell_of[i]] <= i);
+    assert_true(equal_boxes(l, i, b->cell_box[b->cell_of[i]]) && b->cell_box[b->cell_of[i]] <= i);
     for (int64_t j = 0; j < i && l->n < 100; j++)
-      assert_true(equal(l, i, j) == (b->cell_of[i] == b->cell_of[j]));
+      assert_true(equal_boxes(l, i, j) == (b->cell_of[i] == b->cell_of[j]));
   }
   for (int64_t c = 0; c < b->ncells; c++)
     for (int64_t h = b->cell_first[c]; h < b->cell_first[c + 1]; h++) {
@@ -322,7 +322,7 @@ static void check_query(const list *l, const rs_boxes *b) {
   }
 }
 
-static rs_boxes *create(const list *l, bool replicated, reshard_status *status) {
+static rs_boxes *create_boxes(const list *l, bool replicated, reshard_status *status) {
   static reshard_box placed[BOXES_MOST];
   int64_t shape[RESHARD_MAX_DIMS];
   rs_boxes *b = NULL;
@@ -349,7 +349,7 @@ static void test_random_lists(void **unused) {
     find_truth(&l, &t);
     reshard_status status;
     bool replicated = below(2);
-    rs_boxes *b = create(&l, replicated, &status);
+    rs_boxes *b = create_boxes(&l, replicated, &status);
     counts[t.within ? 0 : t.covers ? (t.equals ? 1 : 2) : t.overlapping ? 3 : 4]++;
     if (t.within) {
       assert_int_equal(status, RESHARD_ERROR_INVALID);
@@ -369,7 +369,7 @@ static void test_random_lists(void **unused) {
     assert_true(counts[i] > cases / 100);
 }
 
-static void fill(list *l, int ndim, const int64_t *shape, int64_t world) {
+static void fill_list(list *l, int ndim, const int64_t *shape, int64_t world) {
   *l = (list){.ndim = ndim, .world = world};
   for (int d = 0; d < ndim; d++) {
     l->shape[d] = shape[d];
@@ -380,7 +380,7 @@ static void fill(list *l, int ndim, const int64_t *shape, int64_t world) {
 
 static void expect(const list *l, bool replicated, reshard_status status, const char *text) {
   reshard_status got;
-  rs_boxes *b = create(l, replicated, &got);
+  rs_boxes *b = create_boxes(l, replicated, &got);
   assert_int_equal(got, status);
   if (status != RESHARD_SUCCESS)
     assert_string_equal(reshard_last_error(), text);
@@ -394,7 +394,7 @@ static void expect(const list *l, bool replicated, reshard_status status, const 
 static void test_texts(void **unused) {
   (void)unused;
   static list l;
-  fill(&l, 2, (int64_t[]){8, 12}, 4);
+  fill_list(&l, 2, (int64_t[]){8, 12}, 4);
   add(&l, 0, &(reshard_box){{0, 0}, {4, 12}});
   add(&l, 2, &(reshard_box){{4, 0}, {4, 12}});
   expect(&l, false, RESHARD_SUCCESS, NULL);
@@ -436,7 +436,7 @@ static void test_texts(void **unused) {
 static void test_few(void **unused) {
   (void)unused;
   static list l;
-  fill(&l, 0, NULL, 2);
+  fill_list(&l, 0, NULL, 2);
   expect(&l, false, RESHARD_SUCCESS, "no box holds []");
   add(&l, 1, &(reshard_box){{0}, {0}});
   expect(&l, false, RESHARD_SUCCESS, NULL);
@@ -446,7 +446,7 @@ static void test_few(void **unused) {
   expect(&l, true, RESHARD_SUCCESS, NULL);
   l.ranks[1] = 1;
   expect(&l, true, RESHARD_ERROR_INVALID, "boxes 0 and 1 overlap at [], both on rank 1");
-  fill(&l, 2, (int64_t[]){0, 5}, 2); /* nothing to hold */
+  fill_list(&l, 2, (int64_t[]){0, 5}, 2); /* nothing to hold */
   expect(&l, false, RESHARD_SUCCESS, NULL);
   add(&l, 0, &(reshard_box){{0, 0}, {0, 5}});
   add(&l, 0, &(reshard_box){{0, 0}, {0, 5}}); /* empty boxes never overlap */
@@ -459,7 +459,7 @@ static void test_wide_corners(void **unused) {
   (void)unused;
   static list l;
   int64_t half = ((int64_t)1 << 54) + 12345;
-  fill(&l, 6, (int64_t[]){3, 3, 3, 3, 3, 4}, 3);
+  fill_list(&l, 6, (int64_t[]){3, 3, 3, 3, 3, 4}, 3);
   l.place[5][1] = half - 1;
   l.place[5][2] = half;
   l.place[5][3] = ((int64_t)1 << 55) - 1;
@@ -490,11 +490,11 @@ static reshard_status stop_at_three(void *user, int64_t cell) {
 static void test_walk_ends(void **unused) {
   (void)unused;
   static list l;
-  fill(&l, 1, (int64_t[]){100}, 1);
+  fill_list(&l, 1, (int64_t[]){100}, 1);
   for (int64_t i = 0; i < 100; i++)
     add(&l, 0, &(reshard_box){{i}, {1}});
   reshard_status status;
-  rs_boxes *b = create(&l, false, &status);
+  rs_boxes *b = create_boxes(&l, false, &status);
   int calls = 0;
   assert_int_equal(rs_boxes_query(b, (int64_t[]){0}, (int64_t[]){100}, stop_at_three, &calls), RESHARD_ERROR_TIMEOUT);
   assert_int_equal(calls, 3);

@@ -47,7 +47,7 @@ static int64_t find(const model *m, int64_t rank) {
   return -1;
 }
 
-static void draw(rng *r, model *m) {
+static void draw_model(rng *r, model *m) {
   *m = (model){.ndim = 1 + (int)rng_below(r, DIMS), .size = 1};
   bool named = rng_below(r, 2) == 0;
   for (int d = 0; d < m->ndim; d++) {
@@ -247,7 +247,7 @@ static void model_flatten(const model *m, const int *dims, int n, const char *na
 static void chain(rng *r, const reshard_comm *comms, int64_t *counts) {
   model m, next;
   const char *list[DIMS];
-  draw(r, &m);
+  draw_model(r, &m);
   int64_t viewer = m.ranks[rng_below(r, m.size)];
   bool dry = comms == NULL;
   if (!dry)

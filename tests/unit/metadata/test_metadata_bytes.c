@@ -22,7 +22,7 @@ static int64_t number(rng *r, int64_t most) {
   return rng_one_in(r, 4) ? 0 : rng_one_in(r, 8) ? most : rng_in(r, 0, rng_log(r, most - 1));
 }
 
-static reshard_metadata make(rng *r, int64_t most) {
+static reshard_metadata make_metadata(rng *r, int64_t most) {
   reshard_properties p = {(reshard_dtype)rng_in(r, 1, RESHARD_DTYPE_COUNT - 1), (reshard_memory_format)rng_below(r, 2),
                           (int)rng_below(r, 2), (int)rng_below(r, 2)};
   int ndim = (int)rng_in(r, 0, RESHARD_MAX_DIMS);
@@ -63,7 +63,7 @@ static void test_round_trip(void **state) {
     size_t size, longer;
     reshard_metadata again;
     rng_seed(&r, (uint64_t)seed);
-    reshard_metadata m = make(&r, 12);
+    reshard_metadata m = make_metadata(&r, 12);
     unsigned char *bytes = string_of(m, &size);
     GOOD(reshard_metadata_deserialize(bytes, size, &again));
     assert_true(reshard_metadata_equal(m, again));
@@ -111,7 +111,7 @@ static void test_damage(void **state) {
     size_t size;
     reshard_metadata again = (reshard_metadata)&again;
     rng_seed(&r, (uint64_t)seed);
-    reshard_metadata m = make(&r, 4);
+    reshard_metadata m = make_metadata(&r, 4);
     unsigned char *bytes = string_of(m, &size);
     for (size_t cut = 0; cut < size; cut++) {
       unsigned char *part = malloc(cut > 0 ? cut : 1);
@@ -142,7 +142,7 @@ static void test_sealed_damage(void **state) {
     rng r;
     size_t size, length;
     rng_seed(&r, (uint64_t)seed);
-    reshard_metadata m = make(&r, 4), again;
+    reshard_metadata m = make_metadata(&r, 4), again;
     unsigned char *bytes = string_of(m, &size);
     for (size_t i = RS_SEAL; i < size; i++)
       for (int flip = 1; flip < 256; flip++) {

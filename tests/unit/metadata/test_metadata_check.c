@@ -56,7 +56,7 @@ static void split(rng *r, boxes *b, reshard_box box, int depth) {
   split(r, b, rest, depth - 1);
 }
 
-static void make(rng *r, boxes *b) {
+static void make_boxes(rng *r, boxes *b) {
   *b = (boxes){.ndim = (int)rng_in(r, 0, DIMS)};
   reshard_box whole = {{0}, {0}};
   for (int d = 0; d < b->ndim; d++)
@@ -183,7 +183,7 @@ static void test_random(void **state) {
     boxes b;
     reshard_metadata m;
     rng_seed(&r, (uint64_t)seed);
-    make(&r, &b);
+    make_boxes(&r, &b);
     for (int64_t k = rng_in(&r, 0, 2); k > 0 && b.n > 0; k--)
       spoil(&r, &b);
     bool all_inside = true, overlap = false, gap = false;

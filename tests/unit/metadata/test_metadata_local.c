@@ -39,7 +39,7 @@ static reshard_tensor tensor_of(const odd *o) {
   return made;
 }
 
-static reshard_status build(const odd *o, reshard_metadata *m) {
+static reshard_status build_metadata(const odd *o, reshard_metadata *m) {
   static const odd plain = {0};
   const int64_t shape[2] = {2 * SHARDS, 4};
   reshard_local_shard shards[SHARDS];
@@ -60,7 +60,7 @@ static void test_good(void **state) {
   (void)state;
   const odd turned = {.shard = 1, .turned = true};
   reshard_metadata m;
-  assert_int_equal(build(&turned, &m), RESHARD_SUCCESS);
+  assert_int_equal(build_metadata(&turned, &m), RESHARD_SUCCESS);
   const reshard_properties is = reshard_metadata_properties(m), p = {.dtype = RESHARD_F32};
   assert_memory_equal(&is, &p, sizeof p);
   assert_int_equal(reshard_metadata_count(m), SHARDS);
@@ -123,7 +123,7 @@ static void test_errors(void **state) {
   };
   reshard_metadata m = (reshard_metadata)&m;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(build(&cases[i], &m), RESHARD_ERROR_INVALID);
+    assert_int_equal(build_metadata(&cases[i], &m), RESHARD_ERROR_INVALID);
     assert_string_equal(reshard_last_error(), cases[i].error);
     assert_ptr_equal(m, (void *)&m);
   }

@@ -20,7 +20,7 @@ static void body(void *user, int64_t r) {
 }
 
 /* Says what came out wrong, with the way that led there. */
-static void check(const sharded_ranks *p, const layout_chain *j) {
+static void check_chain(const sharded_ranks *p, const layout_chain *j) {
   for (int64_t r = 0; r < p->n; r++) {
     if (p->results[r].status == RESHARD_SUCCESS && p->wrong[r] == 0)
       continue;
@@ -52,7 +52,7 @@ static void test_random(void **state) {
         pairs[j.stops[i][step - 1].what.kind][j.stops[i][step].what.kind]++;
     sharded_ranks_open(&p, world, &options);
     sharded_ranks_run(&p, body, &j);
-    check(&p, &j);
+    check_chain(&p, &j);
     sharded_ranks_close(&p);
     layout_chain_free(&j);
   }

@@ -45,7 +45,7 @@ static float *memory_of(reshard_tree tree, const char *path) {
 }
 
 /* Numbers and elements from `first` on. */
-static reshard_tree make(int64_t first) {
+static reshard_tree make_state(int64_t first) {
   static const int64_t sizes[2] = {2, 1};
   reshard_tree root = set(set(structure("Checkpoint"), "epoch", integer(first)), "seq", packed(floats(3), 2, sizes));
   set(root, "state", append(append(tuple(), real((double)first + 0.5)), leaf_of(floats(2))));
@@ -58,7 +58,7 @@ static reshard_tree make(int64_t first) {
 
 static void test_kinds(void **state) {
   const world *w = *state;
-  reshard_tree saved = make(1), loaded = make(100), data = node_at(loaded, "seq.data");
+  reshard_tree saved = make_state(1), loaded = make_state(100), data = node_at(loaded, "seq.data");
   double number;
   const int64_t *sizes;
   char path[256];

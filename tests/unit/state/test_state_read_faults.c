@@ -169,7 +169,7 @@ static bool fail_at(sharded_ranks *p, fixture *s, int64_t k, bool end, tally *t)
   return true;
 }
 
-static void save(sharded_ranks *p, fixture *s, int64_t rows) {
+static void save_rows(sharded_ranks *p, fixture *s, int64_t rows) {
   arm(-1, false);
   open_fixture(s, rows);
   sharded_ranks_open(p, RANKS, NULL);
@@ -188,7 +188,7 @@ static void test_each(void **state) {
   (void)state;
   sharded_ranks p;
   fixture s;
-  save(&p, &s, 14);
+  save_rows(&p, &s, 14);
   for (int together = 0; together < 2; together++)
     for (int end = 0; end < 2; end++) {
       tally t = {0};
@@ -210,7 +210,7 @@ static void test_large(void **state) {
   sharded_ranks p;
   fixture s;
   tally t = {0};
-  save(&p, &s, 300000); /* five batches, for three threads */
+  save_rows(&p, &s, 300000); /* five batches, for three threads */
   s.together = true;
   arm(-1, false);
   sharded_ranks_run(&p, body, &s);

@@ -35,7 +35,7 @@ typedef struct source {
 static void delete_older(rs_dl_managed *self) { ((source *)self->owner)->deleted++; }
 static void delete_newer(rs_dl_versioned *self) { ((source *)self->owner)->deleted++; }
 
-static void fill(source *s) {
+static void fill_source(source *s) {
   *s = (source){.shape = {3, 4}, .strides = {1, 5}};
   const rs_dl_tensor tensor = {.data = s->memory,
                                .device_type = RS_DL_CPU,
@@ -66,7 +66,7 @@ static void test_in(void **state) {
   for (int versioned = 0; versioned < 2; versioned++) {
     source s;
     reshard_tensor t, view;
-    fill(&s);
+    fill_source(&s);
     tensor_of(&s, versioned)->byte_offset = 6;
     reshard_tensor_info info = take(&s, versioned, &t);
     assert_true(info.dtype == RESHARD_I16 && info.ndim == 2 && info.shape[0] == 3 && info.shape[1] == 4);
@@ -80,7 +80,7 @@ static void test_in(void **state) {
     reshard_tensor_release(view);
     assert_int_equal(s.deleted, 1);
 
-    fill(&s); /* strides NULL: contiguous; pinned memory; nobody who deletes */
+    fill_source(&s); /* strides NULL: contiguous; pinned memory; nobody who deletes */
     tensor_of(&s, versioned)->strides = NULL;
     tensor_of(&s, versioned)->device_type = RS_DL_CUDA_HOST;
     tensor_of(&s, versioned)->device_index = 5;
@@ -91,7 +91,7 @@ static void test_in(void **state) {
     reshard_tensor_release(t);
     assert_int_equal(s.deleted, 0);
 
-    fill(&s); /* no elements need no memory */
+    fill_source(&s); /* no elements need no memory */
     s.shape[1] = 0;
     tensor_of(&s, versioned)->data = NULL;
     info = take(&s, versioned, &t);
@@ -107,7 +107,7 @@ static void test_in_of_gpu(void **state) {
   source s;
   reshard_tensor t, index, dst;
   void *managed;
-  fill(&s);
+  fill_source(&s);
   s.newer.tensor.device_type = RS_DL_CUDA;
   s.newer.tensor.device_index = 3;
   reshard_tensor_info info = take(&s, 1, &t);
@@ -141,7 +141,7 @@ static void test_refused(void **state) {
     char text[160];
 #define REFUSE(status, change, ...) \
   do { \
-    fill(&s); \
+    fill_source(&s); \
     change; \
     snprintf(text, sizeof text, __VA_ARGS__); \
     FAILS(reshard_tensor_from_dlpack(form(&s, versioned), versioned, 0, &t), status, text); \
@@ -164,7 +164,7 @@ static void test_refused(void **state) {
       REFUSE(RESHARD_ERROR_UNSUPPORTED, s.newer.major = 2, "%s: DLPack version 2.0, 1 is understood", call);
       REFUSE(RESHARD_ERROR_INVALID, s.newer.flags = RS_DL_READ_ONLY, "%s: the tensor is read-only", call);
     }
-    fill(&s);
+    fill_source(&s);
     s.newer.minor = 99; /* a later minor version adds values only */
     reshard_tensor_info info = take(&s, versioned, &t);
     assert_int_equal(info.elements, 12);
@@ -187,7 +187,7 @@ static void test_read_only(void **state) {
   source s;
   reshard_tensor t, view;
   void *managed = NULL;
-  fill(&s);
+  fill_source(&s);
   s.newer.flags = RS_DL_READ_ONLY;
   GOOD(reshard_tensor_from_dlpack(&s.newer, 1, 1, &t));
   GOOD(reshard_tensor_permute(t, (int[]){1, 0}, &view));
@@ -251,7 +251,7 @@ static void test_threads(void **state) {
   (void)state;
   source s;
   reshard_tensor t;
-  fill(&s);
+  fill_source(&s);
   GOOD(reshard_tensor_from_dlpack(&s.newer, 1, 0, &t));
   for (int r = 1; r < THREADS; r++)
     reshard_tensor_retain(t);

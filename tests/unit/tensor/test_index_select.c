@@ -79,7 +79,7 @@ static void tuple(const view *v, int64_t k, int64_t *index) {
 
 typedef enum pattern { ANY, SAME, FORWARD, BACKWARD, EVERY_OTHER, STRETCHES, PATTERNS } pattern;
 
-static int64_t draw(rng *r, pattern how, int64_t i, int64_t extent, int64_t last) {
+static int64_t draw_index(rng *r, pattern how, int64_t i, int64_t extent, int64_t last) {
   switch (how) {
   case SAME: return extent / 2;
   case FORWARD: return i % extent;
@@ -134,7 +134,7 @@ static void one(uint64_t seed) {
   view_make(&r, index_dtype, 1, &n, rng_one_in(&r, 2), 0x7f, &index);
   pattern how = (pattern)rng_below(&r, PATTERNS);
   for (int64_t i = 0; i < n; i++) {
-    values[i] = draw(&r, how, i, extent, i > 0 ? values[i - 1] : 0);
+    values[i] = draw_index(&r, how, i, extent, i > 0 ? values[i - 1] : 0);
     set_index(&index, i, values[i]);
   }
   unsigned char *wanted = cli_alloc(dst.bytes, 1);

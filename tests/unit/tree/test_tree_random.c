@@ -135,7 +135,7 @@ static reshard_tree make_container(const forest *f, const model *m) {
 }
 
 /* All nodes, in the order in which they were thought of; then those that the root lacks go. */
-static void build(forest *f) {
+static void build_forest(forest *f) {
   reshard_tree made[NODES] = {NULL};
   for (int i = 0; i < f->n; i++) {
     model *m = &f->nodes[i];
@@ -443,7 +443,7 @@ static void put(drawing *d, const char *text) {
 }
 
 /* drawn: 1 or more times; -number where it has one */
-static void draw(model *m, int depth, const char *rails, drawing *d) {
+static void draw_node(model *m, int depth, const char *rails, drawing *d) {
   static const char *const kinds[] = {"", "dict", "list", "tuple", "struct S", "packed sequence, batch sizes 2 1"};
   char word[64] = "null", below[512];
   if (has_place(m) && m->drawn < 0) {
@@ -480,7 +480,7 @@ static void draw(model *m, int depth, const char *rails, drawing *d) {
     put(d, named(m) ? m->key[i] : word);
     put(d, ": ");
     strcat(strcpy(below, rails), depth + 1 >= 32 ? "" : last ? "    " : "│   ");
-    draw(m->child[i], depth + 1, below, d);
+    draw_node(m->child[i], depth + 1, below, d);
   }
 }
 
@@ -488,7 +488,7 @@ static void check_drawing(forest *f, char *wanted, char *got) {
   drawing d = {.text = wanted};
   forget(f);
   count_drawn(top(f));
-  draw(top(f), 0, "", &d);
+  draw_node(top(f), 0, "", &d);
   GOOD(reshard_tree_print(f->root, got, TEXT, NULL));
   assert_string_equal(got, wanted);
 }
@@ -512,7 +512,7 @@ static void test_random(void **state) {
   for (int64_t seed = 0; seed < test_scaled(2000, 1); seed++) {
     rng_seed(&f->random, (uint64_t)seed);
     grow(f);
-    build(f);
+    build_forest(f);
     bool all = check_paths(f, texts[0], texts[1]);
     int leaves = check_maps(f);
     check_tensors(f);

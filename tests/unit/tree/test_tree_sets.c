@@ -33,7 +33,7 @@ static reshard_tree set_int(reshard_tree d, int64_t key, reshard_tree child) {
   return d;
 }
 
-static bool equal(reshard_tree a, reshard_tree b) {
+static bool equal_sets(reshard_tree a, reshard_tree b) {
   int is;
   GOOD(reshard_tree_equal(a, b, &is));
   return is;
@@ -112,14 +112,14 @@ static void test_equal_sets(void **state) {
   append(append(a, real(NAN)), real(0.0));
   append(append(b, real(-0.0)), real(-NAN));
   append(append(c, real(NAN)), real(0.0));
-  assert_true(equal(a, b) && equal(b, a));
-  assert_false(equal(a, c) || equal(c, a) || equal(a, l) || equal(l, a));
+  assert_true(equal_sets(a, b) && equal_sets(b, a));
+  assert_false(equal_sets(a, c) || equal_sets(c, a) || equal_sets(a, l) || equal_sets(l, a));
   append(b, text("more"));
-  assert_false(equal(a, b));
+  assert_false(equal_sets(a, b));
   reshard_tree both[2] = {append(list(), a), append(list(), b)};
-  assert_false(equal(both[0], both[1]));
+  assert_false(equal_sets(both[0], both[1]));
   append(a, text("more"));
-  assert_true(equal(both[0], both[1]));
+  assert_true(equal_sets(both[0], both[1]));
   reshard_tree_release(both[0]);
   reshard_tree_release(both[1]);
   reshard_tree_release(c);
@@ -267,9 +267,9 @@ static void test_int_keys_in_trees(void **state) {
   assert_int_equal(value_at(a, "state.1.step"), 3);
   assert_drawn(a, "dict\n├── state: dict\n│   ├── [0]: dict\n│   │   └── step: 1\n│   └── [1]: dict\n"
                   "│       └── step: 3\n└── groups: list\n    └── 0: dict\n        └── lr: 0.5\n");
-  assert_true(equal(a, b));
+  assert_true(equal_sets(a, b));
   set(strings, "state", set(set(dict(), "0", set(dict(), "step", integer(1))), "1", set(dict(), "step", integer(3))));
-  assert_false(equal(a, strings) || equal(strings, a));
+  assert_false(equal_sets(a, strings) || equal_sets(strings, a));
   GOOD(reshard_tree_map(a, halve, NULL, &mapped));
   reshard_tree state_of = node_at(mapped, "state"), found;
   int64_t key = -1;
