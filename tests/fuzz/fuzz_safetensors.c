@@ -1,7 +1,7 @@
 /* Any text as the header of a .safetensors file, with as much data as the input's first two bytes say. Lines two and
  * three of the text, where present, become DCP_SHARDING_INFO and reshard of the header's metadata, so that JSON in JSON
- * need not be guessed. The file is opened as a checkpoint (whole tensors, or a set of shards of one file) and read.
- * Finds reads and writes out of bounds, leaks, and tensors without data. */
+ * need not be guessed. The file is checked by its digests, opened as a checkpoint (whole tensors, or a set of shards of
+ * one file) and read. Finds reads and writes out of bounds, leaks, and tensors without data. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -82,8 +82,20 @@ static void read_tensor(reshard_checkpoint checkpoint, int64_t i) {
   reshard_layout_release(held);
 }
 
+/* By digests, of which the header may have some. */
+static void check_digests(const char *path) {
+  const reshard_check_options options = {.size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1};
+  reshard_check_report report = {.files = -1};
+  reshard_status status = reshard_checkpoint_check(path, &options, &report);
+  if (status == RESHARD_SUCCESS)
+    check(report.files == 1 && report.wrong == 0);
+  else
+    check(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
+}
+
 static void open_and_read(const char *path, int64_t bytes) {
   reshard_checkpoint checkpoint = NULL;
+  check_digests(path);
   if (reshard_checkpoint_open(path, &checkpoint) != RESHARD_SUCCESS) {
     fuzz_require(strchr(reshard_last_error(), '\'') != NULL && strchr(reshard_last_error(), '\n') == NULL);
     return;
