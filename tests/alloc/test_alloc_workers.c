@@ -31,21 +31,23 @@ static void test_workers(void **state) {
     snprintf(name, sizeof name, "w%lld", (long long)rank);
     snprintf(other, sizeof other, "v%lld", (long long)rank);
     reshard_status status = RESHARD_ERROR_OUT_OF_MEMORY;
+    int64_t global = rank;
     for (int64_t k = 0; status != RESHARD_SUCCESS; k++) {
+      global = rank + 100 * k;
       fault_mark(true);
       fault_arm(k);
-      status = reshard_workers_add(workers, k % 2 == 0 ? name : other, rank);
+      status = reshard_workers_add(workers, k % 2 == 0 ? name : other, global);
       fault_disarm();
       fault_mark(false);
       if (status == RESHARD_SUCCESS) {
-        check_worker(workers, k % 2 == 0 ? name : other, rank);
+        check_worker(workers, k % 2 == 0 ? name : other, global);
         break;
       }
       assert_int_equal(status, RESHARD_ERROR_OUT_OF_MEMORY);
       failed++;
     }
     if (rank > 0)
-      assert_int_equal(reshard_workers_add(workers, "again", rank), RESHARD_ERROR_INVALID);
+      assert_int_equal(reshard_workers_add(workers, "again", global), RESHARD_ERROR_INVALID);
     live = fault_live();
   }
   assert_true(failed >= 40 && live > 0);
