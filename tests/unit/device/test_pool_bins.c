@@ -1,5 +1,6 @@
 /* Free blocks by size: the smallest that fits is found, among many, and of one size those that need no wait first. */
 #include "support/fixtures/draw.h"
+#include "support/fixtures/scale.h"
 
 #include "device/memory/pool_internal.h"
 
