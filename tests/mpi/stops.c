@@ -200,7 +200,7 @@ static void release(int victim) {
   }
 }
 
-/* Those that are there go on. Open MPI ends a rank now and then that a message was on its way to: it is lost too. */
+/* Those that are there go on. Another rank may be gone by now, ended by Open MPI: it is lost too. */
 static void shrink(trial *t, int64_t victim) {
   reshard_comm rest = NULL;
   int64_t lost[64], n = 0;
