@@ -104,7 +104,7 @@ int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const bool *in_p
   return rounds;
 }
 
-/* What the info says of rounds, when all ranks take so many; -1: as many as this rank needs. */
+/* Sets the rounds, messages and workspace of the info, when all ranks take so many; -1: as many as this rank needs. */
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, reshard_plan_info *info) {
   bool *in_place;
   RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));

@@ -30,7 +30,7 @@ typedef struct rank {
   int wrong;
 } rank;
 
-/* What a rank has of the model. */
+/* A rank's part of the model. */
 typedef struct model {
   reshard_sharder sharder;
   reshard_sharded_tensor weight;

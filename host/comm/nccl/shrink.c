@@ -31,7 +31,7 @@ bool rs_nccl_revoke(ncclComm_t nccl) {
   return false;
 }
 
-/* What NCCL says of a communicator that has ended; not one of which nothing is left. */
+/* State that NCCL tells of a communicator that has ended; not one of which nothing is left. */
 static ncclResult_t look_at_ended(rs_nccl *c) {
   ncclResult_t state = ncclInvalidUsage;
   pthread_mutex_lock(&c->mutex);

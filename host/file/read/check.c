@@ -144,7 +144,7 @@ static reshard_status open_single(const char *path, rs_file *file) {
   return status;
 }
 
-/* What is malformed in a file that is there was not written so. */
+/* A malformed file that is there was not written so. */
 static reshard_status opened(reshard_status status) {
   return status == RESHARD_ERROR_INVALID ? RESHARD_ERROR_CORRUPT : status;
 }

@@ -30,7 +30,7 @@ typedef struct disk_crash {
   double names, sizes, pages;
 } disk_crash;
 
-/* What is in a directory of this machine, all of it on the disk. */
+/* Contents of a directory of this machine, all of it on the disk. */
 disk *disk_read(const char *directory);
 disk *disk_clone(const disk *d); /* without changes */
 void disk_free(disk *d);

@@ -33,7 +33,7 @@ static void close_comms(int64_t n, reshard_comm *of) {
   }
 }
 
-/* What the ranks shrink by. */
+/* Arguments that the ranks shrink by. */
 typedef struct shrink_case {
   int64_t n;          /* ranks of comms */
   unsigned leave;     /* set of those that do not call */
@@ -116,7 +116,7 @@ static void test_missing(void **state) {
   close_comms(4, subs);
 }
 
-/* What was shrunk shrinks again, and so does what was split; the tree above goes on. */
+/* A shrunk communicator shrinks again, and so does a split one; the tree above goes on. */
 static void split_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], reshard_comm_split(comms[rank], rank < 2 ? -1 : 0, 0, (reshard_comm *)user + rank));
 }

@@ -341,7 +341,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
   return result;
 }
 
-/* What is left of a communicator: its ranks but the excluded ones, in their order. All name the same. */
+/* Communicator of the ranks that are left: all but the excluded ones, in their order. All name the same. */
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int n, ncclComm_t *made, ncclConfig_t *config, int flags) {
   VG_NCCL(ncclCommShrink, CALL_CREATE);
   ncclComm *c;
