@@ -6,9 +6,9 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "support/fixtures/scale.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/rows_to_columns.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/reshard.h>
 

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "bench/cli/util.h"
-#include "support/fixtures/scale.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/reshard.h>
 

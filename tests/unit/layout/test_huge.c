@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "layout/layout.h"
-#include "support/fixtures/scale.h"
 #include "support/fixtures/rank_threads.h"
+#include "support/fixtures/scale.h"
 
 #include <reshard/reshard.h>
 

@@ -3,6 +3,7 @@
 #include "machine.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 #include <poll.h>
 
@@ -54,6 +55,8 @@ int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *)
 int __real_pthread_join(pthread_t, void **);
 int __real_nanosleep(const struct timespec *, struct timespec *);
 int __real_sched_yield(void);
+int __real_sigwait(const sigset_t *, int *);
+int __real_pthread_kill(pthread_t, int);
 int __real_poll(struct pollfd *, nfds_t, int);
 int __real_clock_gettime(clockid_t, struct timespec *);
 
@@ -90,6 +93,29 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int ms) {
   __real_clock_gettime(CLOCK_MONOTONIC, &after);
   turn_passes(nanoseconds(&after) - nanoseconds(&before));
   return found;
+}
+
+/* For a signal of this process's own: nobody outside sends one. */
+static bool signalled;
+
+int __wrap_sigwait(const sigset_t *set, int *number) {
+  if (!turns_taken())
+    return __real_sigwait(set, number);
+  while (!signalled)
+    turn_wait(&signalled, "waits for a signal");
+  signalled = false;
+  for (*number = 1; !sigismember(set, *number);)
+    ++*number;
+  return 0;
+}
+
+int __wrap_pthread_kill(pthread_t thread, int number) {
+  if (!turns_taken())
+    return __real_pthread_kill(thread, number);
+  signalled = true;
+  turn_wake(&signalled);
+  turn();
+  return 0;
 }
 
 int __wrap_sched_yield(void) {
