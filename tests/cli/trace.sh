@@ -16,7 +16,7 @@ work, waits, records = of("X", "work"), of("X", "wait"), of("X", "record")
 starts, ends = {e["id"]: e for e in of("s", "edge")}, {e["id"]: e for e in of("f", "edge")}
 lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
 def within(flow, steps):
-    return any(s["pid"] == flow["pid"] and s["tid"] == flow["tid"] and s["ts"] <= flow["ts"] <= s["ts"] + s["dur"] for s in steps)
+    return any(s["pid"] == flow["pid"] and s["tid"] == flow["tid"] and s["ts"] <= flow["ts"] <= s["ts"] + s["dur"] + 1e-6 for s in steps)
 def named(name): return [e for e in work if e["name"].split()[0] == name]
 def overlap(a, b): return a["ts"] < b["ts"] + b["dur"] - 0.002 and b["ts"] < a["ts"] + a["dur"] - 0.002
 sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1" ||
