@@ -76,10 +76,13 @@ static void *plan_ranks(void *user) {
       pthread_mutex_lock(&p->lock); /* one thread ends the program */
       cli_fail(status, "%s", reshard_last_error());
     }
-    if (p->rounds > 0)
+    if (p->rounds > 0) {
+      int64_t took = info->plan_ns;
       CLI_TRY("", reshard_plan_get_info_at(plan, p->rounds, info));
-    else
+      info->plan_ns = took;
+    } else {
       record_rank(p, plan, rank);
+    }
     reshard_plan_destroy(plan);
   }
 }
@@ -135,12 +138,12 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
   int64_t threads = o->threads > 0 ? o->threads : cli_cores();
   double begin = rs_seconds();
   cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
+  out->seconds = rs_seconds() - begin;
   if (out->n == w->world && out->rounds > 1) { /* as many for those that need fewer */
     p.next = 0;
     p.rounds = out->rounds;
     cli_run_threads(threads < out->n ? threads : out->n, plan_ranks, &p);
   }
-  out->seconds = rs_seconds() - begin;
   cli_progress_clear();
   free(p.entries);
   sum_ranks(o, w, out);

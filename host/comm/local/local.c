@@ -176,18 +176,15 @@ static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) 
 static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
   rs_team *team = rs_team_of(comm);
   rank_wait w = {.comm = comm};
-  reshard_status status;
+  if (team->n == 1 && !team->ended)
+    return run(1, &mine); /* no other rank to meet, or to wait for this one */
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &w.cancel_state);
-  if (team->n == 1 && !team->ended) {
-    status = run(1, &mine); /* no other rank to meet */
-  } else {
-    pthread_mutex_lock(&team->mutex);
-    sleep_cancellable(&w, false);
-    status = come_to_meeting(&w, run, mine);
-    if (team->ended)
-      wait_for_readers(team);
-    pthread_mutex_unlock(&team->mutex);
-  }
+  pthread_mutex_lock(&team->mutex);
+  sleep_cancellable(&w, false);
+  reshard_status status = come_to_meeting(&w, run, mine);
+  if (team->ended)
+    wait_for_readers(team);
+  pthread_mutex_unlock(&team->mutex);
   pthread_setcancelstate(w.cancel_state, NULL);
   return status;
 }

@@ -62,7 +62,7 @@ static reshard_status packed_prepare(reshard_transfer t) {
   return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(t) : status;
 }
 
-bool rs_packed_next_round(const rs_execution *x) {
+int64_t rs_packed_next_round(const rs_execution *x) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t n = x->n;
   const rs_round *first = NULL;
@@ -83,7 +83,7 @@ bool rs_packed_next_round(const rs_execution *x) {
                         : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }
-  return first != NULL;
+  return first != NULL ? first->number : -1;
 }
 
 static reshard_status packed_run(rs_execution *x) {
@@ -96,7 +96,7 @@ static reshard_status packed_run(rs_execution *x) {
   rs_trace_work(comm->device, NULL, "keep", -1, -1, -1);
   reshard_status status = comm->device->work->run(comm->device, n, t[0]->programs, NULL);
   rs_trace_end(comm->device, NULL);
-  for (int64_t number = 0; status == RESHARD_SUCCESS && rs_packed_next_round(x); number++) {
+  for (int64_t number; status == RESHARD_SUCCESS && (number = rs_packed_next_round(x)) >= 0;) {
     rs_trace_work(comm->device, NULL, "round", -1, number, -1);
     status = rs_comm_exchange(n, t[0]->turns, t[0]->plan->info.bytes, number);
     rs_trace_end(comm->device, NULL);

@@ -31,8 +31,8 @@ typedef struct rs_round {
 reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
 reshard_status rs_packed_run_on_streams(rs_execution *execution);
 
-/* Sets the turns of the next round that any of the ranks has; false when all are done. t[0]->cursor: rounds of each
- * rank that are behind. Moves the cursors of the ranks in the round. */
-bool rs_packed_next_round(const rs_execution *execution);
+/* Sets the turns of the next round that any of the ranks has; returns its number, or -1 when all are done.
+ * t[0]->cursor: rounds of each rank that are behind. Moves the cursors of the ranks in the round. */
+int64_t rs_packed_next_round(const rs_execution *execution);
 
 #endif

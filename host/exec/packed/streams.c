@@ -191,18 +191,19 @@ static reshard_status copy_kept(rs_execution *x) {
 }
 
 /* In one call for all lanes. */
-static reshard_status exchange_round(rs_execution *x, int64_t number) {
+static reshard_status exchange_round(rs_execution *x, int64_t number, int64_t agreed) {
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       trace_step(x, g, RS_MOVE, x->flow.lane[g]->stream[RS_MOVE], number);
-  reshard_status status = rs_comm_exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes, number);
+  reshard_status status = rs_comm_exchange(x->n, x->t[0]->turns, x->t[0]->plan->info.bytes, agreed);
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       rs_trace_end(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);
   return status;
 }
 
-static reshard_status run_round(rs_execution *x, int64_t number) {
+/* number: of the rounds here; agreed: the one that all ranks know it by. */
+static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed) {
   int64_t lanes = x->flow.n;
   find_round_work(x, number);
   for (int64_t g = 0; g < lanes; g++)
@@ -213,7 +214,7 @@ static reshard_status run_round(rs_execution *x, int64_t number) {
   for (int64_t g = 0; g < lanes; g++)
     if (x->flow.lane[g]->moves)
       RS_TRY(begin_move(x, g, number));
-  RS_TRY(exchange_round(x, number));
+  RS_TRY(exchange_round(x, number, agreed));
   for (int64_t g = 0; g < lanes; g++) {
     rs_lane *lane = x->flow.lane[g];
     if (lane->note_moved && lane->at[RS_PACK] != RS_MOVE)
@@ -226,7 +227,7 @@ static reshard_status run_round(rs_execution *x, int64_t number) {
 }
 
 reshard_status rs_packed_run_on_streams(rs_execution *x) {
-  int64_t number = 0;
+  int64_t number = 0, agreed;
   for (int64_t i = 0; i < x->n; i++) {
     x->t[0]->cursor[i] = 0;
     reset_uses(x->t[i]->binding.sent, x->t[i]->binding.nsent);
@@ -234,7 +235,7 @@ reshard_status rs_packed_run_on_streams(rs_execution *x) {
   }
   if (x->flow.n > 1) /* no lane waits for another one's first launch */
     RS_TRY(rs_flow_start(&x->flow));
-  while (rs_packed_next_round(x))
-    RS_TRY(run_round(x, number++));
+  while ((agreed = rs_packed_next_round(x)) >= 0)
+    RS_TRY(run_round(x, number++, agreed));
   return number == 0 ? copy_kept(x) : RESHARD_SUCCESS;
 }

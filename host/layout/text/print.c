@@ -1,4 +1,4 @@
-/* Canonical layout strings: what parse.c reads back to an equal layout, and prints again to the same string. */
+/* Canonical layout strings: what spec.c reads back to an equal layout, and prints again to the same string. */
 #include "layout/layout.h"
 
 static void print_ranks(rs_text *text, const rs_ranks *ranks) {

@@ -1,4 +1,4 @@
-/* Contents of a layout string before there is a shape: between parse.c, parse_boxes.c and the constructors. */
+/* Contents of a layout string before there is a shape: between parse.c, parse_boxes.c, spec.c and the constructors. */
 #ifndef RS_LAYOUT_TEXT_SPEC_H
 #define RS_LAYOUT_TEXT_SPEC_H
 
