@@ -288,7 +288,7 @@ static void run_case(uint64_t seed, int step, totals *t) {
 static void test_troubles(void **state) {
   (void)state;
   totals t = {0};
-  int64_t n = test_scaled(40, 1);
+  int64_t n = test_scaled(40, 16); /* so that each trouble comes */
   for (int64_t i = 0; i < n; i++)
     for (int step = 0; step < STEPS; step++)
       run_case((uint64_t)(i * STEPS + step), step, &t);
