@@ -1,21 +1,42 @@
 #include "bench/launch/rank_threads.h"
 #include "bench/cli/util.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct rank_thread {
+static void *run_body(void *argument) {
+  rank_thread *t = argument;
+  t->body(t->user, t->rank);
+  return NULL;
+}
+
+void rank_thread_create(rank_thread *t, void (*body)(void *user, int64_t rank), void *user, int64_t rank) {
+  *t = (rank_thread){.body = body, .user = user, .rank = rank};
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 1 << 20);
+  int failed = pthread_create(&t->thread, &attributes, run_body, t);
+  if (failed != 0)
+    cli_exit(EXIT_FAILED, "thread of rank %lld: %s", (long long)rank, strerror(failed));
+  pthread_attr_destroy(&attributes);
+}
+
+bool rank_thread_end(rank_thread *t) {
+  void *result = NULL;
+  pthread_join(t->thread, &result);
+  return result != PTHREAD_CANCELED;
+}
+
+typedef struct pool_thread {
   rank_pool *pool;
-  int64_t rank;
-  pthread_t thread;
+  rank_thread thread;
   pthread_cond_t work; /* one each, so that a run of few ranks wakes few threads */
-} rank_thread;
+} pool_thread;
 
 struct rank_pool {
   pthread_mutex_t lock;
   pthread_cond_t met, done;
-  rank_thread **rank_threads; /* threads of ranks 1, 2, ... */
+  pool_thread **rank_threads; /* threads of ranks 1, 2, ... */
   int64_t threads;
   int64_t n, running; /* of the run */
   uint64_t run;       /* number of the run; threads wait for the next one */
@@ -37,44 +58,37 @@ rank_pool *rank_pool_create(void) {
   return pool;
 }
 
-static void *run_thread(void *argument) {
-  rank_thread *me = argument;
+static void run_thread(void *user, int64_t rank) {
+  pool_thread *me = user;
   rank_pool *pool = me->pool;
   uint64_t seen = 0;
   pthread_mutex_lock(&pool->lock);
   for (;;) {
-    while (!pool->quit && (pool->run == seen || me->rank >= pool->n))
+    while (!pool->quit && (pool->run == seen || rank >= pool->n))
       pthread_cond_wait(&me->work, &pool->lock);
     if (pool->quit)
       break;
     seen = pool->run;
     pthread_mutex_unlock(&pool->lock);
-    pool->body(pool->user, me->rank);
+    pool->body(pool->user, rank);
     pthread_mutex_lock(&pool->lock);
     if (--pool->running == 0)
       pthread_cond_signal(&pool->done);
   }
   pthread_mutex_unlock(&pool->lock);
-  return NULL;
 }
 
 static void start_threads(rank_pool *pool, int64_t n) {
   if (n <= pool->threads)
     return;
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 1 << 20);
   pool->rank_threads = cli_realloc(pool->rank_threads, n, sizeof *pool->rank_threads);
   for (; pool->threads < n; pool->threads++) {
-    rank_thread *m = cli_alloc(1, sizeof *m);
-    *m = (rank_thread){.pool = pool, .rank = pool->threads + 1};
+    pool_thread *m = cli_alloc(1, sizeof *m);
+    m->pool = pool;
     pthread_cond_init(&m->work, NULL);
-    int failed = pthread_create(&m->thread, &attributes, run_thread, m);
-    if (failed != 0)
-      cli_exit(EXIT_FAILED, "thread of rank %lld: %s", (long long)m->rank, strerror(failed));
+    rank_thread_create(&m->thread, run_thread, m, pool->threads + 1);
     pool->rank_threads[pool->threads] = m;
   }
-  pthread_attr_destroy(&attributes);
 }
 
 void rank_pool_run(rank_pool *pool, int64_t n, void (*body)(void *user, int64_t rank), void *user) {
@@ -124,7 +138,7 @@ void rank_pool_destroy(rank_pool *pool) {
     pthread_cond_signal(&pool->rank_threads[i]->work);
   pthread_mutex_unlock(&pool->lock);
   for (int64_t i = 0; i < pool->threads; i++) {
-    pthread_join(pool->rank_threads[i]->thread, NULL);
+    rank_thread_end(&pool->rank_threads[i]->thread);
     pthread_cond_destroy(&pool->rank_threads[i]->work);
     free(pool->rank_threads[i]);
   }

@@ -3,8 +3,21 @@
 #ifndef BENCH_RANKS_H
 #define BENCH_RANKS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* One thread of a rank; it stays where it is until the join. */
+typedef struct rank_thread {
+  pthread_t thread;
+  void (*body)(void *user, int64_t rank);
+  void *user;
+  int64_t rank;
+} rank_thread;
+/* Starts a thread that runs body(user, rank); where there can be none, the program ends. */
+void rank_thread_create(rank_thread *t, void (*body)(void *user, int64_t rank), void *user, int64_t rank);
+/* Waits for its end. False: it was cancelled. */
+bool rank_thread_end(rank_thread *t);
 
 typedef struct rank_pool rank_pool;
 

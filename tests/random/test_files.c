@@ -93,16 +93,6 @@ static void *run_cases(void *user) {
   return NULL;
 }
 
-static void run_many(many *m, int workers) {
-  pthread_t threads[8];
-  int started = 0;
-  while (started < workers - 1 && pthread_create(&threads[started], NULL, run_cases, m) == 0)
-    started++;
-  run_cases(m);
-  for (int i = 0; i < started; i++)
-    pthread_join(threads[i], NULL);
-}
-
 static int64_t print_table(int rows, int columns, const char *const *down, const char *const *across,
                            const int64_t *counts) {
   int64_t none = 0;
@@ -157,7 +147,7 @@ int main(void) {
             .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,
             .directory = directory,
             .lock = PTHREAD_MUTEX_INITIALIZER};
-  run_many(&m, cli_cores() < 8 ? cli_cores() : 8);
+  cli_run_threads(cli_cores() < 8 ? cli_cores() : 8, run_cases, &m);
   int64_t none = print_totals(&m.totals);
   printf("%lld failed, %d kept regressions, %.1f s\n", (long long)m.failures, seed != NULL ? 0 : KEPT,
          rs_seconds() - begin);

@@ -22,7 +22,7 @@ static atomic_int stage;
 /* A rank's thread, which may be cancelled: `at_end` is its value when it ends, in whatever way. */
 typedef struct rank_call {
   int64_t rank, value, at_end;
-  pthread_t thread;
+  rank_thread thread;
   bool returned;
   rank_result result;
 } rank_call;
@@ -37,26 +37,22 @@ static void open_comms(int64_t n, int64_t timeout_ms) {
 
 static void note_end(void *user) { ((rank_call *)user)->at_end = ((rank_call *)user)->value; }
 
-static void start(int64_t rank, void *(*main)(void *)) {
+static void start(int64_t rank, void (*main)(void *user, int64_t rank)) {
   calls[rank].rank = rank;
-  assert_int_equal(pthread_create(&calls[rank].thread, NULL, main, &calls[rank]), 0);
+  rank_thread_create(&calls[rank].thread, main, &calls[rank], rank);
 }
 
 #define THREAD(name, body) \
-  static void *name(void *user) { \
+  static void name(void *user, int64_t rank) { \
     rank_call *c = user; \
+    (void)rank; \
     pthread_cleanup_push(note_end, c); \
     rank_result_set(&c->result, body(c)); \
     c->returned = true; \
     pthread_cleanup_pop(1); \
-    return NULL; \
   }
 
-static bool join(int64_t rank) {
-  void *result;
-  assert_int_equal(pthread_join(calls[rank].thread, &result), 0);
-  return result == PTHREAD_CANCELED;
-}
+static bool join(int64_t rank) { return !rank_thread_end(&calls[rank].thread); }
 
 /* Returns when so many ranks wait in a meeting. */
 static void await_arrivals(int64_t n) {
@@ -85,7 +81,7 @@ static void test_waiting(void **state) {
       for (int64_t r = 0; r < 2; r++)
         start(r, barrier_main);
       await_arrivals(2);
-      pthread_cancel(calls[victim].thread);
+      pthread_cancel(calls[victim].thread.thread);
       assert_true(join(victim));
       assert_false(join(1 - victim));
       assert_int_equal(calls[1 - victim].result.status, RESHARD_ERROR_PEER);
@@ -125,7 +121,7 @@ static void test_before(void **state) {
   (void)state;
   open_comms(2, 0);
   start(0, disabled_main);
-  pthread_cancel(calls[0].thread);
+  pthread_cancel(calls[0].thread.thread);
   atomic_store(&stage, 1);
   assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_ERROR_PEER);
   assert_true(join(0));
@@ -135,7 +131,7 @@ static void test_before(void **state) {
   open_comms(2, 0); /* a thread that cannot be cancelled is not */
   start(0, not_cancellable_main);
   await_stage(2);
-  pthread_cancel(calls[0].thread);
+  pthread_cancel(calls[0].thread.thread);
   assert_int_equal(reshard_comm_barrier(comms[1]), RESHARD_SUCCESS);
   (void)join(0);
   assert_true(calls[0].returned);
@@ -166,7 +162,7 @@ static void test_running(void **state) {
     await_arrivals(1);
     start(1, slow_main);
     await_stage(1);
-    pthread_cancel(calls[victim].thread);
+    pthread_cancel(calls[victim].thread.thread);
     atomic_store(&stage, 2);
     bool cancelled = join(victim);
     assert_int_equal(calls[victim].at_end, 77);
@@ -194,13 +190,13 @@ static reshard_status read_other(rank_call *c) {
   return comm->ops->together(comm, slow, &c->value);
 }
 static void forget_mine(void *user) { ((rank_call *)user)->value = 6; }
-static void *show_main(void *user) {
+static void show_main(void *user, int64_t rank) {
+  (void)rank;
   pthread_cleanup_push(forget_mine, user);
   rank_call *c = user;
   c->value = 5;
   rank_result_set(&c->result, meet_slowly(c));
   pthread_cleanup_pop(1);
-  return NULL;
 }
 THREAD(read_main, read_other)
 
@@ -212,7 +208,7 @@ static void test_reading(void **state) {
     await_arrivals(1);
     start(0, read_main);
     await_stage(1);
-    pthread_cancel(calls[victim].thread);
+    pthread_cancel(calls[victim].thread.thread);
     atomic_store(&stage, 2);
     assert_true(join(victim));
     assert_false(join(1 - victim));
@@ -237,7 +233,8 @@ static void slow_tasks(const void *job, rs_claim *claim) {
   }
 }
 
-static void *job_main(void *user) {
+static void job_main(void *user, int64_t rank) {
+  (void)rank;
   rank_call *c = user;
   atomic_llong done;
   atomic_init(&done, 0);
@@ -246,7 +243,6 @@ static void *job_main(void *user) {
   c->value = atomic_load(&done);
   pthread_testcancel();
   pthread_cleanup_pop(1);
-  return NULL;
 }
 
 static void test_copy_threads(void **state) {
@@ -258,7 +254,7 @@ static void test_copy_threads(void **state) {
     start(0, job_main);
     await_stage(2);
     test_sleep_ms(20); /* it waits for the helper now */
-    pthread_cancel(calls[0].thread);
+    pthread_cancel(calls[0].thread.thread);
     assert_true(join(0));
     assert_int_equal(calls[0].at_end, 2);
   }
@@ -284,7 +280,7 @@ static void test_children(void **state) {
   start(1, split_main);
   await_stage(2);
   await_arrivals(1);
-  pthread_cancel(calls[0].thread);
+  pthread_cancel(calls[0].thread.thread);
   assert_true(join(0));
   assert_false(join(1));
   assert_int_equal(calls[1].result.status, RESHARD_ERROR_PEER);

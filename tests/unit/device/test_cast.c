@@ -195,6 +195,7 @@ static int64_t lay(rng *r, int ndim, const int64_t *shape, int64_t width, bool s
 
 /* Adds a cast, and does it number by number into `wanted`. False where there is no room. */
 static bool add_cast(places *p, rng *r, int64_t most) {
+  static const rng_shapes shapes = {DIMS + 1, {0, 1, 2, 3, 4}, .large = 8, .log = 1, .empty = INT64_MAX};
   reshard_dtype from, to;
   do {
     from = dtypes[rng_below(r, DTYPES)];
@@ -202,11 +203,7 @@ static bool add_cast(places *p, rng *r, int64_t most) {
   } while (!rs_cast_supported(from, to));
   int64_t shape[DIMS], src_strides[DIMS], dst_strides[DIMS], src_first, dst_first, numbers = 1;
   int64_t wide = (int64_t)reshard_dtype_size(from), narrow = (int64_t)reshard_dtype_size(to);
-  int ndim = (int)rng_in(r, 0, DIMS);
-  for (int d = 0; d < ndim; d++) {
-    shape[d] = rng_log(r, rs_max(most / numbers, 1));
-    numbers *= shape[d];
-  }
+  int ndim = rng_shape(r, &shapes, most, shape);
   int64_t src_bytes = lay(r, ndim, shape, wide, true, src_strides, &src_first);
   int64_t dst_bytes = lay(r, ndim, shape, narrow, false, dst_strides, &dst_first);
   p->src_at += rng_below(r, 70);
@@ -215,8 +212,10 @@ static bool add_cast(places *p, rng *r, int64_t most) {
     return false;
   const char *src = p->src + p->src_at + src_first;
   rs_axis axes[DIMS];
-  for (int d = 0; d < ndim; d++)
+  for (int d = 0; d < ndim; d++) {
     axes[d] = (rs_axis){shape[d], src_strides[d], dst_strides[d]};
+    numbers *= shape[d];
+  }
   GOOD(rs_casts_add(&p->casts, src, p->dst + p->dst_at, from, to, ndim, axes));
   for (int64_t i = 0; i < numbers; i++) {
     int64_t rest = i, src_offset = 0, dst_offset = 0;

@@ -3,8 +3,8 @@
 
 #include "device/cpu/copy/kernels.h"
 #include "support/fixtures/draw.h"
+#include "support/fixtures/rank_threads.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -432,8 +432,8 @@ typedef struct caller {
   bool wrong;
 } caller;
 
-static void *call(void *user) {
-  caller *mine = user;
+static void call(void *user, int64_t number) {
+  caller *mine = (caller *)user + number;
   for (int k = 0; k < 60; k++) {
     memset(mine->span.dst, k, SHARE);
     reshard_status status =
@@ -441,14 +441,12 @@ static void *call(void *user) {
                    : mine->device->work->copy(mine->device, 1, &mine->span, k % 3 == 0 ? HUGE_TOTAL : 0, NULL);
     mine->wrong |= status != RESHARD_SUCCESS || memcmp(mine->span.dst, mine->span.src, SHARE) != 0;
   }
-  return NULL;
 }
 
 static void callers(void **test) {
   (void)test;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
   caller all[CALLERS];
-  pthread_t threads[CALLERS];
   for (int i = 0; i < CALLERS; i++) {
     all[i] = (caller){.device = device, .span = {source + i * 1000, got + i * (SHARE + 8), SHARE, false}};
     rs_copies copies = {0};
@@ -457,10 +455,8 @@ static void callers(void **test) {
     assert_int_equal(device->work->compile(device, &copies, i == 0 ? 0 : HUGE_TOTAL, &all[i].program), RESHARD_SUCCESS);
     rs_copies_free(&copies);
   }
-  for (int i = 0; i < CALLERS; i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, call, &all[i]), 0);
+  rank_threads_run(CALLERS, call, all);
   for (int i = 0; i < CALLERS; i++) {
-    pthread_join(threads[i], NULL);
     assert_false(all[i].wrong);
     device->work->release(device, all[i].program);
   }

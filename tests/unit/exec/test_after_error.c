@@ -38,7 +38,7 @@ const char *__lsan_default_suppressions(void) { return "leak:reshard_transfer_cr
 typedef struct rank {
   struct world *world;
   int64_t number;
-  pthread_t thread;
+  rank_thread thread;
   reshard_comm comm;
   reshard_plan plan;
   reshard_transfer transfer;
@@ -149,7 +149,8 @@ static bool run_steps(rank *r, const reshard_transfer_options *options) {
   return come_to(r, STEP_DESTROY, 0);
 }
 
-static void *run_rank(void *user) {
+static void run_rank(void *user, int64_t number) {
+  (void)number;
   rank *r = user;
   world *w = r->world;
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT,
@@ -165,7 +166,6 @@ static void *run_rank(void *user) {
   reshard_transfer_destroy(transfer);
   reshard_comm_destroy(comm);
   pthread_cleanup_pop(1);
-  return NULL;
 }
 
 static void open_world(world *w, int threads, int64_t timeout_ms, int64_t limit) {
@@ -219,19 +219,19 @@ static void wait_us(int64_t us) {
 /* Runs the ranks, the victim with its trouble, and lets it go on when the others have ended. */
 static void run_world(world *w, int64_t delay_us) {
   for (int64_t i = 0; i < N; i++)
-    assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, run_rank, &w->ranks[i]), 0);
-  pthread_t victim = w->ranks[w->victim].thread;
+    rank_thread_create(&w->ranks[i].thread, run_rank, &w->ranks[i], i);
+  rank_thread *victim = &w->ranks[w->victim].thread;
   if (w->kind == CANCEL || w->kind == CANCEL_FOR_EVER) {
     while (atomic_load(&w->reached) == 0)
       sched_yield();
     wait_us(delay_us);
-    pthread_cancel(victim); /* it is not joined yet */
+    pthread_cancel(victim->thread); /* it is not joined yet */
   }
   for (int64_t i = 0; i < N; i++)
     if (i != w->victim)
-      pthread_join(w->ranks[i].thread, NULL);
+      rank_thread_end(&w->ranks[i].thread);
   sem_post(&w->released);
-  pthread_join(victim, NULL);
+  rank_thread_end(victim);
 }
 
 typedef struct totals {
