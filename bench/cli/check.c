@@ -99,6 +99,8 @@ int command_check(int argc, char **argv) {
   }
   if (o.json != NULL)
     write_report(&f, &all, o.json);
+  else
+    free(f.list.text.at);
   if (!f.quiet)
     print_report(&all);
   if (f.first == NULL)
