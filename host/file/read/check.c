@@ -29,8 +29,11 @@ typedef struct checker {
   char text[2 * RS_WHERE + RS_BOX_TEXT];
 } checker;
 
+static bool goes_on(reshard_status status) { return status == RESHARD_SUCCESS || status == RESHARD_ERROR_CORRUPT; }
+
+/* Keeps the first failure; one that ends the check takes the place of a wrong piece. */
 static void keep_first(checker *c, reshard_status status) {
-  if (status == RESHARD_SUCCESS || c->status != RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS || !goes_on(c->status) || (c->status != RESHARD_SUCCESS && goes_on(status)))
     return;
   c->status = status;
   strncpy(c->text, reshard_last_error(), sizeof c->text - 1);
@@ -61,7 +64,7 @@ static void check_pieces(const void *user, rs_claim *claim) {
   checker *c = *(checker *const *)user;
   for (int64_t p; (p = rs_threads_next(claim)) >= 0;) {
     pthread_mutex_lock(&c->lock);
-    bool go = c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT;
+    bool go = goes_on(c->status);
     pthread_mutex_unlock(&c->lock);
     if (!go)
       continue;
@@ -169,10 +172,10 @@ static reshard_status check_path(checker *c, const char *path) {
   int64_t n = is_directory ? directory->store.files.n : 1;
   for (int64_t f = 0; f < n; f++)
     c->bytes += files[f].size;
-  for (int64_t f = 0; f < n && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT); f++)
+  for (int64_t f = 0; f < n && goes_on(c->status); f++)
     check_file(c, &files[f]);
   c->report.from_device &= c->report.unchecked_files < n;
-  if (is_directory && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT))
+  if (is_directory && goes_on(c->status))
     keep_first(c, check_leaves(c, path));
   if (is_directory)
     reshard_checkpoint_close(directory);
@@ -200,7 +203,7 @@ reshard_status reshard_checkpoint_check(const char *path, const reshard_check_op
   rs_threads_destroy(c.pool);
   if (c.status != RESHARD_SUCCESS)
     rs_error_set(c.text);
-  if (report != NULL && (status == RESHARD_SUCCESS || status == RESHARD_ERROR_CORRUPT))
+  if (report != NULL && goes_on(status))
     *report = c.report;
   return status;
 }

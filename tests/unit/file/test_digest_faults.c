@@ -88,9 +88,78 @@ static void test_overlaps(void **state) {
   free(memory);
 }
 
+/* --- Checked --------------------------------------------------------------------------------------------------- */
+
+static void flip_bit(const char *path, int64_t byte, int bit) {
+  unsigned char was;
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  assert_true(fd >= 0);
+  assert_int_equal(pread(fd, &was, 1, byte), 1);
+  was ^= (unsigned char)(1 << bit);
+  assert_int_equal(pwrite(fd, &was, 1, byte), 1);
+  close(fd);
+}
+
+/* A tensor of bytes "a", in as many files as the layout has ranks. */
+static void write_tensor(const char *name, const char *layout, int64_t world, int64_t bytes) {
+  reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
+  reshard_writer writer;
+  char *memory = calloc(1, (size_t)bytes);
+  GOOD(reshard_layout_parse(layout, 1, &bytes, world, &tensor.layout));
+  GOOD(reshard_writer_create(scratch_path(name), 1, &tensor, NULL, &writer));
+  for (int64_t rank = 0; rank < world; rank++)
+    GOOD(reshard_writer_put(writer, 0, rank, (const void *const[]){memory}));
+  GOOD(reshard_writer_commit(writer));
+  reshard_layout_release(tensor.layout);
+  free(memory);
+}
+
+typedef struct early {
+  char path[512];
+  int wrong;
+  bool truncates;
+} early;
+
+static void count_wrong(void *user, int wrong, const char *text) {
+  early *e = user;
+  (void)text;
+  e->wrong += wrong;
+  if (e->truncates)
+    assert_int_equal(truncate(e->path, (2 << 20) + 4096), 0);
+}
+
+static int cancel(void *user, const char *stage, int64_t done, int64_t all) {
+  (void)user;
+  (void)stage;
+  return done > 0 && all > done;
+}
+
+/* A wrong piece does not hide that the check was cancelled, or that the file could not be read to its end. */
+static void test_ends(void **state) {
+  (void)state;
+  early e = {.truncates = false};
+  reshard_check_options options = {
+      .size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1, .found = count_wrong, .progress = cancel, .user = &e};
+  snprintf(e.path, sizeof e.path, "%s", scratch_path("in.safetensors"));
+  write_tensor("in.safetensors", "rank(0)", 1, 4 << 20);
+  for (int64_t piece = 0; piece < 4; piece++)
+    flip_bit(e.path, (piece << 20) + 5000, 1);
+  assert_int_equal(reshard_checkpoint_check(e.path, &options, NULL), RESHARD_ERROR_CANCELLED);
+  assert_non_null(strstr(reshard_last_error(), "cancelled after 1048576 of "));
+  assert_int_equal(e.wrong, 1);
+  options.progress = NULL;
+  e = (early){.truncates = true};
+  snprintf(e.path, sizeof e.path, "%s", scratch_path("in.safetensors"));
+  assert_int_equal(reshard_checkpoint_check(e.path, &options, NULL), RESHARD_ERROR_SYSTEM);
+  assert_non_null(strstr(reshard_last_error(), "became shorter while it was read"));
+  assert_true(e.wrong >= 1 && e.wrong < 4);
+  scratch_remove("in.safetensors");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_overlaps),
+      cmocka_unit_test(test_ends),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
