@@ -90,17 +90,21 @@ static void take_unchecked(checker *c, const char *where) {
 static reshard_status check_leaves(checker *c, const char *directory) {
   char where[RS_WHERE], *text = NULL;
   rs_path_text path = {0};
-  int64_t size = 0;
   bool sealed = false;
   RS_TRY(rs_path_join(directory, RS_STATE_JSON, &path));
   rs_where(where, "file", path.at);
   reshard_status status = RESHARD_SUCCESS;
   if (access(path.at, F_OK) == 0) {
-    status = rs_file_read_all(where, path.at, INT64_MAX / 2, &text, &size);
-    if (status == RESHARD_SUCCESS)
-      status = rs_digest_check_seal(where, text, size, &sealed);
+    rs_file file = {.fd = -1};
+    status = rs_file_open(where, path.at, 1, &file);
+    file.dropped = status == RESHARD_SUCCESS && rs_file_drop_pages(&file);
+    RS_THEN(status, rs_alloc(&text, file.size + 1, 1));
+    RS_THEN(status, rs_file_read_plain(&file, 0, text, file.size));
+    RS_THEN(status, rs_digest_check_seal(where, text, file.size, &sealed));
     c->report.files++;
-    c->report.checked_bytes += status == RESHARD_SUCCESS && sealed ? size : 0;
+    c->report.checked_bytes += status == RESHARD_SUCCESS && sealed ? file.size : 0;
+    c->report.from_device &= file.dropped || !sealed;
+    rs_file_close(&file);
     if (status != RESHARD_SUCCESS)
       take_finding(c, status);
     else if (!sealed)
@@ -119,7 +123,7 @@ static void check_file(checker *c, const rs_file *file) {
     take_unchecked(c, rs_where(where, "file", file->path));
   } else {
     checker *shared = c;
-    c->report.from_device &= rs_file_drop_pages(file);
+    c->report.from_device &= file->dropped && rs_file_drop_pages(file);
     c->file = file;
     rs_threads_run(c->pool, file->digests->pieces.n, check_pieces, &shared);
     c->report.checked_bytes += atomic_load(&file->digests->checked) + file->digests->header;
@@ -133,6 +137,7 @@ static reshard_status open_single(const char *path, rs_file *file) {
   rs_safetensors header = {0};
   rs_where(where, "file", path);
   RS_TRY(rs_file_open(where, path, 1, file));
+  file->dropped = rs_file_drop_pages(file);
   reshard_status status = rs_file_read_plain(file, 0, first, rs_min(file->size, sizeof first));
   if (status == RESHARD_SUCCESS && (first[8] == '{' || rs_ends(path, ".safetensors"))) {
     status = rs_safetensors_read(where, file, &header);

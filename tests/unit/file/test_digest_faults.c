@@ -156,10 +156,71 @@ static void test_ends(void **state) {
   scratch_remove("in.safetensors");
 }
 
+/* --- Pages in memory ------------------------------------------------------------------------------------------- */
+
+enum { HELD = 4096 };
+
+/* Keeps the first page of a file in memory: pages that are mapped are not dropped. */
+static void *hold_page(const char *name) {
+  int fd = open(scratch_path(name), O_RDONLY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  assert_int_equal(fsync(fd), 0);
+  volatile char *page = mmap(NULL, HELD, PROT_READ, MAP_SHARED, fd, 0);
+  assert_true(page != MAP_FAILED);
+  (void)page[0];
+  close(fd);
+  return (void *)page;
+}
+
+/* Lets go of it when the first file is being checked. */
+static int let_go(void *user, const char *stage, int64_t done, int64_t all) {
+  void **page = user;
+  (void)stage;
+  (void)done;
+  (void)all;
+  if (*page != NULL)
+    munmap(*page, HELD);
+  *page = NULL;
+  return 0;
+}
+
+/* Headers and state.json that come from the page cache are not said to come from the device. */
+static void test_from_device(void **state) {
+  (void)state;
+  char text[] = "{\"version\": 1, \"leaves\": {\n},\n" RS_DIGEST_SEAL, name[128];
+  reshard_check_report report;
+  void *page = NULL;
+  const reshard_check_options options = {
+      .size = RESHARD_CHECK_OPTIONS_INIT, .threads = 1, .progress = let_go, .user = &page};
+  write_tensor("s", "chunk(0)", 2, 4 << 20);
+  snprintf(name, sizeof name, "s/%s", strchr(scratch_list("s"), ' ') + 1);
+  rs_digest_seal(text, sizeof text - 1);
+  scratch_write("s/state.json", text, sizeof text - 1);
+  munmap(hold_page("s/state.json"), HELD);
+  GOOD(reshard_checkpoint_check(scratch_path("s"), &options, &report));
+  assert_true(report.files == 3 && report.unchecked_files == 0);
+  if (report.from_device) {
+    page = hold_page(name);
+    GOOD(reshard_checkpoint_check(scratch_path("s"), &options, &report));
+    assert_true(page == NULL && report.from_device == 0);
+    GOOD(reshard_checkpoint_check(scratch_path("s"), &options, &report));
+    assert_int_equal(report.from_device, 1);
+    void *held = hold_page("s/state.json");
+    GOOD(reshard_checkpoint_check(scratch_path("s"), &options, &report));
+    assert_int_equal(report.from_device, 0);
+    munmap(held, HELD);
+    page = hold_page(name); /* a single file */
+    GOOD(reshard_checkpoint_check(scratch_path(name), &options, &report));
+    assert_true(page == NULL && report.from_device == 0);
+  }
+  scratch_remove("s");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_overlaps),
       cmocka_unit_test(test_ends),
+      cmocka_unit_test(test_from_device),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
