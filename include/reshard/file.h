@@ -399,7 +399,7 @@ typedef struct reshard_convert_report {
  * - RESHARD_ERROR_INVALID: out is in, or over it.
  * - RESHARD_ERROR_SYSTEM: in changes while it is read.
  * - RESHARD_ERROR_CORRUPT: verify finds another byte than was written, or bytes of the source that are not those of its
- *   digest. */
+ *   digest, or a malformed header of a .safetensors file. */
 RESHARD_API reshard_status reshard_convert(const char *in, const char *out, const reshard_convert_options *options,
                                            reshard_convert_report *report);
 

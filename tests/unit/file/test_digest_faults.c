@@ -216,11 +216,69 @@ static void test_from_device(void **state) {
   scratch_remove("s");
 }
 
+/* --- Damaged headers ------------------------------------------------------------------------------------------- */
+
+/* One bit of every byte of a header: what loads and what converts calls the file corrupt, whatever the bit does to its
+ * JSON. */
+static void test_headers(void **state) {
+  (void)state;
+  const int64_t bytes = 5000;
+  const reshard_state_load_options load = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .check = 1};
+  const reshard_convert_options convert = {.size = RESHARD_CONVERT_OPTIONS_INIT, .verify = 1};
+  reshard_comm comm;
+  reshard_sharder sharder;
+  reshard_tensor tensor;
+  reshard_tree tree, leaf;
+  char path[512], in[512];
+  size_t size;
+  rng r;
+  rng_seed(&r, 6);
+  GOOD(reshard_comm_create_local(1, NULL, &comm));
+  GOOD(reshard_sharder_create(comm, NULL, &sharder));
+  GOOD(reshard_tensor_create(RESHARD_U8, 1, &bytes, &tensor));
+  GOOD(reshard_tree_dict(&tree));
+  GOOD(reshard_tree_tensor(tensor, &leaf));
+  GOOD(reshard_tree_set(tree, "a", leaf));
+  reshard_tree_release(leaf);
+  GOOD(reshard_state_save(sharder, tree, scratch_path("s"), NULL, NULL));
+  write_tensor("in.safetensors", "rank(0)", 1, bytes);
+  snprintf(path, sizeof path, "s/%s", scratch_list("s"));
+  free(scratch_read(path, &size));
+  snprintf(path, sizeof path, "%s", scratch_path(path));
+  for (int64_t byte = 0; byte < (int64_t)size - bytes; byte++) {
+    int bit = (int)rng_below(&r, 8);
+    flip_bit(path, byte, bit);
+    reshard_status status = reshard_state_load(sharder, tree, scratch_path("s"), &load, NULL);
+    flip_bit(path, byte, bit);
+    if (status != RESHARD_ERROR_CORRUPT)
+      fail_msg("load, bit %d of byte %lld: %s", bit, (long long)byte, reshard_last_error());
+  }
+  GOOD(reshard_state_load(sharder, tree, scratch_path("s"), &load, NULL));
+  snprintf(in, sizeof in, "%s", scratch_path("in.safetensors"));
+  free(scratch_read("in.safetensors", &size));
+  for (int64_t byte = 0; byte < (int64_t)size - bytes; byte++) {
+    int bit = (int)rng_below(&r, 8);
+    flip_bit(in, byte, bit);
+    reshard_status status = reshard_convert(in, scratch_path("out.safetensors"), &convert, NULL);
+    flip_bit(in, byte, bit);
+    if (status != RESHARD_ERROR_CORRUPT)
+      fail_msg("convert, bit %d of byte %lld: %s", bit, (long long)byte, reshard_last_error());
+  }
+  GOOD(reshard_convert(in, scratch_path("out.safetensors"), &convert, NULL));
+  reshard_tree_release(tree);
+  reshard_tensor_release(tensor);
+  reshard_sharder_destroy(sharder);
+  reshard_comm_destroy(comm);
+  for (int i = 0; i < 3; i++)
+    scratch_remove((const char *[]){"s", "in.safetensors", "out.safetensors"}[i]);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_overlaps),
       cmocka_unit_test(test_ends),
       cmocka_unit_test(test_from_device),
+      cmocka_unit_test(test_headers),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
