@@ -273,12 +273,31 @@ static void test_headers(void **state) {
     scratch_remove((const char *[]){"s", "in.safetensors", "out.safetensors"}[i]);
 }
 
+/* A small header of 2^60 bytes, as a sparse file may have: no memory is taken for digests that have no place in it. */
+static void test_sparse(void **state) {
+  (void)state;
+  static const char format[] =
+      "{\"__metadata__\":{\"format\":\"pt\"" RS_DIGEST_BEFORE "0000000000000000" RS_DIGEST_BETWEEN
+      "0000000000000000" RS_DIGEST_BEHIND "},\"a\":{\"dtype\":\"U8\",\"shape\":[%lld],"
+      "\"data_offsets\":[0,%lld]}}";
+  const int64_t data = (int64_t)1 << 60;
+  char memory[1024] = {0};
+  int n = snprintf(memory + 8, sizeof memory - 8, format, (long long)data, (long long)data);
+  rs_file file = {.fd = -1, .memory = memory, .size = 8 + n + data};
+  rs_safetensors header = {0};
+  memory[0] = (char)(n & 0xff);
+  memory[1] = (char)(n >> 8);
+  GOOD(rs_safetensors_read("file", &file, &header));
+  assert_int_equal(rs_safetensors_read_digests("file", &header, &file), RESHARD_ERROR_CORRUPT);
+  assert_non_null(strstr(reshard_last_error(), "for 1099511627776 pieces of 1 boxes"));
+  assert_null(file.digests);
+  rs_safetensors_free(&header);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_overlaps),
-      cmocka_unit_test(test_ends),
-      cmocka_unit_test(test_from_device),
-      cmocka_unit_test(test_headers),
+      cmocka_unit_test(test_overlaps), cmocka_unit_test(test_ends),   cmocka_unit_test(test_from_device),
+      cmocka_unit_test(test_headers),  cmocka_unit_test(test_sparse),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
