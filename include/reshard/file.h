@@ -267,7 +267,8 @@ RESHARD_API void reshard_writer_abandon(reshard_writer writer);
 
 /* Digests. What a writer, a conversion or a save puts into .safetensors files, whole tensors or shards, has a digest
  * for each MiB of each box, and one for the header: the entry "reshard_digests" of "__metadata__" (docs/files.md). An
- * .npy file has no place for them, one of more than 3 TB has none. Files without are read as ever.
+ * .npy file has no place for them, a header that would be over 100 MB with them has none. Files without are read as
+ * ever.
  *
  * Begin with RESHARD_CHECK_OPTIONS_DEFAULTS, or set `size` to RESHARD_CHECK_OPTIONS_INIT; the rest may be 0. */
 typedef struct reshard_check_options {

@@ -5,6 +5,7 @@
 #include "bench/verify/random.h"
 #include "file/format/safetensors.h"
 #include "file/ground/digest.h"
+#include "file/write/writer.h"
 
 #include <reshard/reshard.h>
 #include <reshard/torch.h>
@@ -294,10 +295,46 @@ static void test_sparse(void **state) {
   rs_safetensors_free(&header);
 }
 
+/* --- The format's limit of a header ------------------------------------------------------------------------------ */
+
+/* Number of digests of a file whose only tensor has a name of that many bytes; -1: the header is too long. */
+static int64_t digests_of(char *name, int64_t n) {
+  const int64_t bytes = 4;
+  reshard_writer_tensor tensor = {name, RESHARD_U8, NULL};
+  reshard_writer writer;
+  rs_writer_report report;
+  name[n] = '\0';
+  GOOD(reshard_layout_parse("rank(0)", 1, &bytes, 1, &tensor.layout));
+  reshard_status status = reshard_writer_create(scratch_path("long.safetensors"), 1, &tensor, NULL, &writer);
+  name[n] = 'n';
+  reshard_layout_release(tensor.layout);
+  if (status == RESHARD_ERROR_UNSUPPORTED)
+    return -1;
+  GOOD(status);
+  rs_writer_get_report(writer, &report);
+  reshard_writer_abandon(writer);
+  return report.digests;
+}
+
+/* Digests are left out where the header is too long with them, and are there where it just is not. */
+static void test_limit(void **state) {
+  (void)state;
+  static const char plain[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\":{\"dtype\":\"U8\",\"shape\":[4],"
+                              "\"data_offsets\":[0,4]}}";
+  const int64_t most = 100000000 - (int64_t)sizeof plain + 1,
+                digests = (int64_t)sizeof(RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND) - 1 + 32;
+  char *name = malloc((size_t)most + 2);
+  memset(name, 'n', (size_t)most + 2);
+  assert_int_equal(digests_of(name, most - digests), 1);
+  assert_int_equal(digests_of(name, most - digests + 1), 0);
+  assert_int_equal(digests_of(name, most + 1), -1);
+  free(name);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_overlaps), cmocka_unit_test(test_ends),   cmocka_unit_test(test_from_device),
-      cmocka_unit_test(test_headers),  cmocka_unit_test(test_sparse),
+      cmocka_unit_test(test_headers),  cmocka_unit_test(test_sparse), cmocka_unit_test(test_limit),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
