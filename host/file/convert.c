@@ -249,7 +249,7 @@ static reshard_status compare_output(conversion *c) {
   reshard_status status = RESHARD_SUCCESS;
   c->report.from_device = 1;
   for (int64_t f = 0; f < c->back->store.files.n; f++)
-    c->report.from_device &= rs_file_drop_pages(&c->back->store.files.at[f]);
+    c->report.from_device &= c->back->store.files.at[f].dropped && rs_file_drop_pages(&c->back->store.files.at[f]);
   bool npy = c->back->info.format == RESHARD_FORMAT_NPY;
   if (c->back->info.tensors != reshard_model_count(c->target))
     status = rs_error(RESHARD_ERROR_CORRUPT, "%lld tensors are read back, %lld were written",

@@ -171,13 +171,14 @@ static reshard_status read_leaves(const char *where, json_t *root, rs_stored_lea
 
 static reshard_status read_text(const char *where, const char *path, bool check, rs_stored_leaves *leaves) {
   bool sealed;
+  reshard_status status = RESHARD_SUCCESS;
   char *text = NULL;
   int64_t size;
   json_t *root = NULL;
   RS_TRY(rs_file_read_all(where, path, INT64_MAX / 2, &text, &size));
-  reshard_status status = rs_json_parse(where, text, size, &root);
-  if (status == RESHARD_SUCCESS && check)
+  if (check)
     status = rs_digest_check_seal(where, text, size, &sealed);
+  RS_THEN(status, rs_json_parse(where, text, size, &root));
   free(text);
   RS_THEN(status, read_leaves(where, root, leaves));
   json_decref(root);

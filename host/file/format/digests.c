@@ -43,9 +43,15 @@ static int by_begin(const void *a, const void *b) {
   return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* The boxes in the order in which they lie in the file. */
-static reshard_status add_boxes(const rs_safetensors *header, rs_digests *d) {
-  int64_t n = header->model->tensors.n, kept = 0, saved = header->saved.n > 0 ? 0 : -1;
+static reshard_status misfit(const char *where, int64_t pieces, int64_t boxes) {
+  return rs_error(RESHARD_ERROR_CORRUPT,
+                  "%s: the digests in its header are not as they were written, for %lld pieces of %lld boxes", where,
+                  (long long)pieces, (long long)boxes);
+}
+
+/* The boxes in the order in which they lie in the file; none are made for more pieces than the header has room for. */
+static reshard_status add_boxes(const char *where, const rs_safetensors *header, rs_digests *d) {
+  int64_t n = header->model->tensors.n, kept = 0, pieces = 0, saved = header->saved.n > 0 ? 0 : -1;
   stored_box *boxes;
   RS_TRY(rs_alloc(&boxes, n, sizeof *boxes));
   for (int64_t i = 0; i < n; i++) {
@@ -53,13 +59,15 @@ static reshard_status add_boxes(const rs_safetensors *header, rs_digests *d) {
     int64_t bytes = (int64_t)reshard_dtype_size(t->dtype);
     for (int k = 0; k < t->ndim; k++)
       bytes *= t->shape[k];
+    pieces += rs_digest_pieces(bytes);
     if (bytes > 0)
       boxes[kept++] = (stored_box){header->offsets.at[i], bytes, i, saved};
     saved += saved < 0 ? 0 : t->ndim;
   }
   if (kept > 1)
     qsort(boxes, (size_t)kept, sizeof *boxes, by_begin);
-  reshard_status status = RESHARD_SUCCESS;
+  bool fits = pieces <= header->start / RS_DIGEST_DIGITS;
+  reshard_status status = fits ? RESHARD_SUCCESS : misfit(where, pieces, kept);
   for (int64_t i = 0; i < kept && status == RESHARD_SUCCESS; i++) {
     status = rs_digests_add(d, boxes[i].begin, boxes[i].bytes);
     if (status == RESHARD_SUCCESS)
@@ -80,9 +88,7 @@ static reshard_status read_digits(const char *where, char *text, int64_t n, int6
   for (int64_t p = 0; p < d->pieces.n && fits; p++)
     fits = rs_digest_parse(text + pieces + p * RS_DIGEST_DIGITS, &d->pieces.at[p].value);
   if (!fits)
-    return rs_error(RESHARD_ERROR_CORRUPT,
-                    "%s: the digests in its header are not as they were written, for %lld pieces of %lld boxes", where,
-                    (long long)d->pieces.n, (long long)d->boxes.n);
+    return misfit(where, d->pieces.n, d->boxes.n);
   memset(text + at, '0', RS_DIGEST_DIGITS);
   uint64_t value = rs_digest_bytes(text, n);
   if (value != stored)
@@ -112,7 +118,7 @@ reshard_status rs_safetensors_read_digests(const char *where, const rs_safetenso
   d->reading = true;
   d->header = n;
   int64_t at = find_text(text, n, before);
-  RS_TRY_GOTO(status, add_boxes(header, d), done);
+  RS_TRY_GOTO(status, add_boxes(where, header, d), done);
   RS_TRY_GOTO(status, read_digits(where, text, n, at < 0 ? -1 : at + (int64_t)sizeof before - 1, d), done);
   rs_digests_free(file->digests);
   file->digests = d;

@@ -224,8 +224,10 @@ reshard_status rs_digests_store(const rs_file *file) {
   for (int64_t p = 0; p < d->pieces.n && status == RESHARD_SUCCESS; p++) {
     stretch s = {.box = box_of_piece(d, p), .piece = p};
     s.size = piece_bytes(s.box, p);
-    if (atomic_load(&d->pieces.at[p].left) != 0) /* some of it was written twice */
+    if (atomic_load(&d->pieces.at[p].left) != 0) { /* some of it was written twice: a cell's digest may be older */
+      free(atomic_exchange(&d->pieces.at[p].cells, NULL));
       status = complete_piece(file, &s);
+    }
     rs_digest_print(text + d->pieces_at + p * RS_DIGEST_DIGITS, d->pieces.at[p].value);
   }
   if (status == RESHARD_SUCCESS) {

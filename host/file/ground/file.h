@@ -21,6 +21,7 @@ typedef struct rs_file {
   int fd;              /* -1: none, owned else */
   char *memory;        /* a caller's buffer in place of a file; borrowed */
   int64_t size;        /* bytes */
+  bool dropped;        /* of one that is compared: none of its pages was in memory when its header was read */
   int64_t changed_ns;  /* of a file that is read: time of its last change when it was opened */
   rs_digests *digests; /* owned; of what is written, or to check what is read; NULL: none */
 } rs_file;

@@ -29,8 +29,11 @@ typedef struct checker {
   char text[2 * RS_WHERE + RS_BOX_TEXT];
 } checker;
 
+static bool goes_on(reshard_status status) { return status == RESHARD_SUCCESS || status == RESHARD_ERROR_CORRUPT; }
+
+/* Keeps the first failure; one that ends the check takes the place of a wrong piece. */
 static void keep_first(checker *c, reshard_status status) {
-  if (status == RESHARD_SUCCESS || c->status != RESHARD_SUCCESS)
+  if (status == RESHARD_SUCCESS || !goes_on(c->status) || (c->status != RESHARD_SUCCESS && goes_on(status)))
     return;
   c->status = status;
   strncpy(c->text, reshard_last_error(), sizeof c->text - 1);
@@ -61,7 +64,7 @@ static void check_pieces(const void *user, rs_claim *claim) {
   checker *c = *(checker *const *)user;
   for (int64_t p; (p = rs_threads_next(claim)) >= 0;) {
     pthread_mutex_lock(&c->lock);
-    bool go = c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT;
+    bool go = goes_on(c->status);
     pthread_mutex_unlock(&c->lock);
     if (!go)
       continue;
@@ -87,17 +90,21 @@ static void take_unchecked(checker *c, const char *where) {
 static reshard_status check_leaves(checker *c, const char *directory) {
   char where[RS_WHERE], *text = NULL;
   rs_path_text path = {0};
-  int64_t size = 0;
   bool sealed = false;
   RS_TRY(rs_path_join(directory, RS_STATE_JSON, &path));
   rs_where(where, "file", path.at);
   reshard_status status = RESHARD_SUCCESS;
   if (access(path.at, F_OK) == 0) {
-    status = rs_file_read_all(where, path.at, INT64_MAX / 2, &text, &size);
-    if (status == RESHARD_SUCCESS)
-      status = rs_digest_check_seal(where, text, size, &sealed);
+    rs_file file = {.fd = -1};
+    status = rs_file_open(where, path.at, 1, &file);
+    file.dropped = status == RESHARD_SUCCESS && rs_file_drop_pages(&file);
+    RS_THEN(status, rs_alloc(&text, file.size + 1, 1));
+    RS_THEN(status, rs_file_read_plain(&file, 0, text, file.size));
+    RS_THEN(status, rs_digest_check_seal(where, text, file.size, &sealed));
     c->report.files++;
-    c->report.checked_bytes += status == RESHARD_SUCCESS && sealed ? size : 0;
+    c->report.checked_bytes += status == RESHARD_SUCCESS && sealed ? file.size : 0;
+    c->report.from_device &= file.dropped || !sealed;
+    rs_file_close(&file);
     if (status != RESHARD_SUCCESS)
       take_finding(c, status);
     else if (!sealed)
@@ -116,7 +123,7 @@ static void check_file(checker *c, const rs_file *file) {
     take_unchecked(c, rs_where(where, "file", file->path));
   } else {
     checker *shared = c;
-    c->report.from_device &= rs_file_drop_pages(file);
+    c->report.from_device &= file->dropped && rs_file_drop_pages(file);
     c->file = file;
     rs_threads_run(c->pool, file->digests->pieces.n, check_pieces, &shared);
     c->report.checked_bytes += atomic_load(&file->digests->checked) + file->digests->header;
@@ -130,6 +137,7 @@ static reshard_status open_single(const char *path, rs_file *file) {
   rs_safetensors header = {0};
   rs_where(where, "file", path);
   RS_TRY(rs_file_open(where, path, 1, file));
+  file->dropped = rs_file_drop_pages(file);
   reshard_status status = rs_file_read_plain(file, 0, first, rs_min(file->size, sizeof first));
   if (status == RESHARD_SUCCESS && (first[8] == '{' || rs_ends(path, ".safetensors"))) {
     status = rs_safetensors_read(where, file, &header);
@@ -169,10 +177,10 @@ static reshard_status check_path(checker *c, const char *path) {
   int64_t n = is_directory ? directory->store.files.n : 1;
   for (int64_t f = 0; f < n; f++)
     c->bytes += files[f].size;
-  for (int64_t f = 0; f < n && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT); f++)
+  for (int64_t f = 0; f < n && goes_on(c->status); f++)
     check_file(c, &files[f]);
   c->report.from_device &= c->report.unchecked_files < n;
-  if (is_directory && (c->status == RESHARD_SUCCESS || c->status == RESHARD_ERROR_CORRUPT))
+  if (is_directory && goes_on(c->status))
     keep_first(c, check_leaves(c, path));
   if (is_directory)
     reshard_checkpoint_close(directory);
@@ -200,7 +208,7 @@ reshard_status reshard_checkpoint_check(const char *path, const reshard_check_op
   rs_threads_destroy(c.pool);
   if (c.status != RESHARD_SUCCESS)
     rs_error_set(c.text);
-  if (report != NULL && (status == RESHARD_SUCCESS || status == RESHARD_ERROR_CORRUPT))
+  if (report != NULL && goes_on(status))
     *report = c.report;
   return status;
 }

@@ -26,8 +26,11 @@ static reshard_status read_one(rs_opening *opening, int64_t f) {
   rs_file *file = &opening->checkpoint->store.files.at[f];
   char where[RS_WHERE];
   rs_opening_where(opening, f, where);
-  RS_TRY(rs_safetensors_read(where, file, header));
-  reshard_status status = header->sharding != NULL ? rs_safetensors_read_sharding(where, header) : RESHARD_SUCCESS;
+  reshard_status status = rs_safetensors_read(where, file, header);
+  if (status == RESHARD_SUCCESS && header->sharding != NULL)
+    status = rs_safetensors_read_sharding(where, header);
+  if (status == RESHARD_ERROR_INVALID && opening->check) /* a malformed header was not written so */
+    status = RESHARD_ERROR_CORRUPT;
   if (status == RESHARD_SUCCESS && opening->check)
     status = rs_safetensors_read_digests(where, header, file);
   if (status != RESHARD_SUCCESS)

@@ -20,13 +20,19 @@ const char *rs_opening_where(const rs_opening *opening, int64_t file, char where
   return rs_where(where, "file", opening->checkpoint->store.files.at[file].path);
 }
 
+/* What is compared is to come from its device, headers too. */
+static void drop_old_pages(const rs_opening *opening, rs_file *file) {
+  file->dropped = opening->gaps_allowed && rs_file_drop_pages(file);
+}
+
 reshard_status rs_opening_add(rs_opening *opening, const char *path, const char *name, int64_t files) {
   rs_store *s = &opening->checkpoint->store;
   rs_path_text whole = {0};
   char where[RS_WHERE];
   reshard_status status = rs_path_join(path, name, &whole);
   RS_THEN(status, rs_file_open(rs_where(where, "file", whole.at), whole.at, files, &s->files.at[s->files.n]));
-  s->files.n += status == RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS)
+    drop_old_pages(opening, &s->files.at[s->files.n++]);
   free(whole.at);
   return status;
 }
@@ -68,6 +74,7 @@ reshard_status rs_open_file(rs_opening *opening, const char *path) {
   RS_TRY(rs_vec_reserve(&s->files, 1));
   RS_TRY(rs_file_open(rs_where(where, "file", path), path, 1, &s->files.at[0]));
   s->files.n = 1;
+  drop_old_pages(opening, &s->files.at[0]);
   RS_TRY(rs_file_read_at(&s->files.at[0], 0, first, rs_min(s->files.at[0].size, sizeof first)));
   bool npy = memcmp(first, RS_NPY_MAGIC, sizeof RS_NPY_MAGIC - 1) == 0;
   if (npy || rs_ends(path, ".npy")) {

@@ -171,7 +171,9 @@ static void add_digests(rs_header_texts *h, int64_t pieces) {
   rs_text_string(text, RS_DIGEST_BEHIND);
 }
 
+/* pieces: of digests; -1: none are wanted. They are left out where the header would be too long with them. */
 static void add_metadata(rs_header_texts *h, bool shards, int64_t pieces) {
+  static const char digests[] = RS_DIGEST_BEFORE RS_DIGEST_BETWEEN RS_DIGEST_BEHIND, ends[] = "}}";
   rs_json_open(&h->whole, NULL, '{');
   rs_json_open(&h->whole, "__metadata__", '{');
   if (shards) {
@@ -186,7 +188,8 @@ static void add_metadata(rs_header_texts *h, bool shards, int64_t pieces) {
     rs_json_key(&h->whole, "reshard");
     add_nested(&h->whole.text, &h->common, &h->intervals.text);
   }
-  if (pieces >= 0)
+  size_t length = h->whole.text.length - 8 + sizeof digests - 1 + h->body.text.length + sizeof ends - 1;
+  if (pieces >= 0 && (int64_t)length + (pieces + 1) * RS_DIGEST_DIGITS <= SAFETENSORS_MOST)
     add_digests(h, pieces);
   rs_json_close(&h->whole, '}');
 }
@@ -220,9 +223,8 @@ static reshard_status make_safetensors(rs_header_texts *h, const rs_file_layout 
     add_entry(h, store, b->tensor, &box, begin, end);
   }
   rs_text *text = &h->whole.text;
-  bool digests = files->digests && pieces <= SAFETENSORS_MOST / 2 / RS_DIGEST_DIGITS; /* of 3 TB in a file and less */
-  rs_text_string(text, "12345678");                                                   /* for the length */
-  add_metadata(h, files->format == RESHARD_FORMAT_SHARDS, digests ? pieces : -1);
+  rs_text_string(text, "12345678"); /* for the length */
+  add_metadata(h, files->format == RESHARD_FORMAT_SHARDS, files->digests ? pieces : -1);
   rs_text_bytes(text, h->body.text.at, h->body.text.length);
   rs_text_string(text, "}");
   rs_text_bytes(text, "       ", -text->length & 7);
