@@ -10,17 +10,18 @@
 #include <string.h>
 #include <time.h>
 
-/* Sets why the communicator has ended, unless that is known; then it has. */
+/* Sets why the communicator has ended, unless that is known; then it has. The tree's mutex is held in these three: a
+ * thread that comes second finds that it has. */
 static void end_comm(rs_mpi *c, const rs_mpi_note *why) {
-  if (!atomic_exchange(&c->ending, true)) {
-    memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
-    c->link->stays = true;
-    c->ended = true;
-  }
+  if (c->ended)
+    return;
+  memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
+  c->link->stays = true;
+  c->ended = true;
 }
 
 static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *text) {
-  if (atomic_exchange(&c->ending, true))
+  if (c->ended)
     return;
   c->why->status = status;
   c->why->aborted = aborted;
@@ -36,6 +37,17 @@ static void abort_children(rs_mpi *c, const char *text) {
     end_by(child, RESHARD_ERROR_PEER, true, text);
     abort_children(child, text);
   }
+}
+
+void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
+  pthread_mutex_lock(&parent->link->tree);
+  child->parent = parent;
+  child->next = parent->children;
+  parent->children = child;
+  atomic_fetch_add(&parent->users, 1);
+  if (parent->ended && parent->why->aborted) /* meanwhile */
+    end_by(child, RESHARD_ERROR_PEER, true, parent->why->text);
+  pthread_mutex_unlock(&parent->link->tree);
 }
 
 /* Rank of the communicator with this rank in the duplicate. */
@@ -58,9 +70,11 @@ void rs_mpi_hear(rs_mpi *c) {
     int64_t r = find_rank(c, status.MPI_SOURCE);
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
+    pthread_mutex_lock(&c->link->tree);
     end_comm(c, c->received);
     if (c->received->aborted)
       abort_children(c, c->received->text);
+    pthread_mutex_unlock(&c->link->tree);
   }
   atomic_flag_clear(&c->hearing);
 }
@@ -116,7 +130,9 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
 }
 
 reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
+  pthread_mutex_lock(&c->link->tree);
   end_by(c, status, false, reshard_last_error());
+  pthread_mutex_unlock(&c->link->tree);
   return status;
 }
 
@@ -149,14 +165,18 @@ reshard_status rs_mpi_abort(reshard_comm comm) {
   rs_mpi *c = rs_mpi_of(comm);
   char text[64];
   snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
+  pthread_mutex_lock(&c->link->tree);
   end_by(c, RESHARD_ERROR_PEER, true, text);
   abort_children(c, text);
+  pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
   return RESHARD_SUCCESS;
 }
 
 void rs_mpi_shrunk(rs_mpi *c) {
+  pthread_mutex_lock(&c->link->tree);
   end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk");
+  pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
 }
 
