@@ -109,9 +109,9 @@ reshard_status rs_mpi_begin(rs_mpi *c) {
 }
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
+  c->inside = false; /* before it looks: a thread that ends it then sees one or the other */
   if (c->ended)
     rs_mpi_tell(c, true);
-  c->inside = false;
   return status;
 }
 
@@ -156,9 +156,10 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
 /* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
+  bool inside = c->inside;
   MPI_Query_thread(&level);
-  if (!c->inside || level == MPI_THREAD_MULTIPLE)
-    rs_mpi_tell(c, !c->inside);
+  if (!inside || level == MPI_THREAD_MULTIPLE)
+    rs_mpi_tell(c, !inside);
 }
 
 reshard_status rs_mpi_abort(reshard_comm comm) {
