@@ -68,7 +68,7 @@ struct rs_mpi {
   atomic_int users;
   int64_t *global_ranks;   /* of base */
   rs_mpi_record *records;  /* [size + 1], the last is this rank's own */
-  rs_mpi_note *why;        /* once ended */
+  rs_mpi_note *why;        /* once ended; more may be missing later, under the link's mutex */
   rs_mpi_note *notes[2];   /* to the others: it ends; it is out */
   rs_mpi_note *received;   /* from another */
   bool *out;               /* [size]: the rank has told so */
@@ -128,6 +128,8 @@ reshard_status rs_mpi_abort(reshard_comm comm);
 /* The communicator ends, because a part of it is made. */
 void rs_mpi_shrunk(rs_mpi *c);
 int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
+/* One more rank is missing from a communicator that has ended. */
+void rs_mpi_miss(rs_mpi *c, int64_t rank);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);

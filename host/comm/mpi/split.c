@@ -119,7 +119,7 @@ static reshard_status error_missing(rs_mpi *c, const rs_mpi *made) {
       r++;
     if ((made->why->missing[i / 8] >> i % 8 & 1) == 0)
       continue;
-    c->why->missing[r / 8] |= (unsigned char)(1 << r % 8);
+    rs_mpi_miss(c, r);
     if (n < 64)
       few[n++] = r;
   }
