@@ -93,6 +93,7 @@ static void leave_cancelled(void *user) {
     pthread_cond_wait(&team->changed, &team->mutex);
   snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
            rs_call_text(comm, call));
+  comm->cancellable = false;
   team->gone[comm->rank] = RS_DEAD;
   rs_team_end(team, why);
   wait_for_readers(team);
@@ -177,7 +178,9 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   rs_team *team = rs_team_of(comm);
   rank_wait w = {.comm = comm};
   reshard_status status;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &w.cancel_state);
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  w.cancel_state = comm->cancellable ? PTHREAD_CANCEL_ENABLE : state;
   if (team->n == 1 && !team->ended) {
     status = run(1, &mine); /* no other rank to meet */
   } else {
@@ -188,7 +191,7 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
       wait_for_readers(team);
     pthread_mutex_unlock(&team->mutex);
   }
-  pthread_setcancelstate(w.cancel_state, NULL);
+  pthread_setcancelstate(state, NULL);
   return status;
 }
 
