@@ -121,6 +121,7 @@ struct reshard_comm_s {
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
+  bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */
   const int64_t *global_ranks; /* [size], or NULL: the same numbers */

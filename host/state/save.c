@@ -398,6 +398,8 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   reshard_comm comm = sharder->comm;
   RS_CALL(comm, 0);
   save_call c = {.base = {.comm = comm, .directory = directory}, .sharder = sharder};
+  int cancel_state;
+  rs_cancel_in_meetings(comm, &cancel_state);
   c.base.status = prepare_save(state, directory, options, &c);
   c.base.text = reshard_last_error();
   bool apart = !rs_one_process(comm);
@@ -412,5 +414,6 @@ reshard_status reshard_state_save(reshard_sharder sharder, reshard_tree state, c
   rs_pinned_buffers_close(&c.base.buffers);
   rs_state_leaves_free(&c.base.leaves);
   rs_exchanged_leaves_free(&c.exchanged);
+  rs_cancel_as_before(comm, cancel_state);
   return status;
 }

@@ -33,6 +33,7 @@ typedef struct reshard_local_options {
  * A thread that is cancelled (pthread_cancel, deferred) in a collective call ends before a meeting of the ranks or in
  * its wait there, never while bytes move. That is an abort by its rank: the others get RESHARD_ERROR_PEER with its
  * number. Its handle and transfers are destroyed by another thread. Memory that the call itself had taken is lost.
+ * A thread in reshard_comm_shrink ends after it: with no deadline it waits until the others come.
  *
  * After fork() the child has all handles, and destroys or uses them as its own. Where a rank was in a collective call,
  * the child's communicator has ended: its calls give RESHARD_ERROR_PEER. Those of NCCL and MPI cannot be used there. */
@@ -148,7 +149,8 @@ RESHARD_API reshard_status reshard_comm_split(reshard_comm comm, int64_t color, 
  * - ranks: room for reshard_comm_size of them; ascending.
  * - n: their number. 0: no deadline has passed, or the communicator cannot know, as NCCL's.
  *
- * Every rank that waited for them finds the same. */
+ * Every rank that waited for them finds the same. Among threads, ranks that were cancelled or have destroyed their
+ * handle are missing too, without a deadline. */
 RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n);
 
 /* Makes a communicator of those that are there, after others were lost. Collective over all ranks but the lost ones,
@@ -158,9 +160,10 @@ RESHARD_API reshard_status reshard_comm_missing(reshard_comm comm, int64_t *rank
  * - sub: the new communicator, which the caller destroys, before or after comm. Ranks are in the order of comm, and
  *   reshard_comm_global_ranks tells their old numbers. It has the device, copy threads and deadline of comm.
  *
- * comm ends by it: waiting calls return RESHARD_ERROR_PEER, and so do later ones. What it was split from goes on.
- * Transfers on comm are destroyed as ever. All ranks succeed, or all get an error and nothing is made. They may then
- * call again, with a longer list, but over NCCL.
+ * comm ends by it: waiting calls return RESHARD_ERROR_PEER, and so do later ones. What it was split from goes on. What
+ * was split from it ends too among threads, and over NCCL from 2.28 on; over MPI it goes on. Transfers on comm are
+ * destroyed as ever. All ranks succeed, or all get an error and nothing is made. They may then call again, with a
+ * longer list, but over NCCL.
  *
  * Errors:
  * - RESHARD_ERROR_INVALID: a list that is not ascending, names this rank, or is empty with no rank known as missing.

@@ -47,12 +47,15 @@ static void leave_parents_calls(rs_forkable *self) {
   rs_team *team = (rs_team *)((char *)self - offsetof(rs_team, forkable));
   pthread_mutex_init(&team->mutex, NULL);
   init_condition(&team->changed);
+  team->running = false;
+  if (team->shrink.came > 0)
+    memset(team->runs, 0, (size_t)team->n * sizeof *team->runs);
+  team->shrink.came = 0;
   if (team->arrived == 0 && team->readers == 0)
     return;
   if (!team->ended)
     snprintf(team->why, sizeof team->why, "the process was forked while ranks were in a collective call");
   team->ended = true;
-  team->running = false;
   team->readers = 0;
 }
 

@@ -93,6 +93,7 @@ static void leave_cancelled(void *user) {
     pthread_cond_wait(&team->changed, &team->mutex);
   snprintf(why, sizeof why, "the thread of rank %lld was cancelled in a collective call: %s", (long long)comm->rank,
            rs_call_text(comm, call));
+  comm->cancellable = false;
   team->gone[comm->rank] = RS_DEAD;
   rs_team_end(team, why);
   wait_for_readers(team);
@@ -178,14 +179,16 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   rank_wait w = {.comm = comm};
   if (team->n == 1 && !team->ended)
     return run(1, &mine); /* no other rank to meet, or to wait for this one */
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &w.cancel_state);
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  w.cancel_state = comm->cancellable ? PTHREAD_CANCEL_ENABLE : state;
   pthread_mutex_lock(&team->mutex);
   sleep_cancellable(&w, false);
   reshard_status status = come_to_meeting(&w, run, mine);
   if (team->ended)
     wait_for_readers(team);
   pthread_mutex_unlock(&team->mutex);
-  pthread_setcancelstate(w.cancel_state, NULL);
+  pthread_setcancelstate(state, NULL);
   return status;
 }
 

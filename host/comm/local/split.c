@@ -133,8 +133,10 @@ static reshard_status shrink_team(rs_team *team) {
   if (status == RESHARD_SUCCESS)
     status = create_team(team, true, n, requests, s);
   for (int64_t r = 0; r < team->n && status != RESHARD_SUCCESS; r++)
-    if (team->runs[r] != NULL)
+    if (team->runs[r] != NULL) {
       reshard_comm_destroy(s[r]->made);
+      s[r]->made = NULL;
+    }
   free(requests);
   pthread_mutex_lock(&team->mutex);
   team->running = false;
@@ -177,8 +179,12 @@ static reshard_status wait_for_shrink(reshard_comm comm, const shrink_call *mine
     else
       late = pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) == ETIMEDOUT;
   }
-  return team->shrink.result == RESHARD_SUCCESS ? RESHARD_SUCCESS
-                                                : rs_error(team->shrink.result, "%s", team->shrink.text);
+  if (mine->split.made != NULL) /* whatever has become of later tries since */
+    return RESHARD_SUCCESS;
+  return team->shrink.result == RESHARD_SUCCESS
+             ? rs_error(RESHARD_ERROR_PEER, "the others have shrunk the communicator without rank %lld",
+                        (long long)comm->rank)
+             : rs_error(team->shrink.result, "%s", team->shrink.text);
 }
 
 static reshard_status come_to_shrink(reshard_comm comm, shrink_call *mine) {

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- The duplicate ----------------------------------------------------------------------------------------------- */
 
@@ -17,12 +18,18 @@ static void release_link(rs_mpi_link *link) {
     MPI_Type_free(&link->block);
   if (!finalized && !link->stays && link->mpi != MPI_COMM_NULL)
     MPI_Comm_free(&link->mpi);
+  pthread_mutex_destroy(&link->tree);
   free(link);
 }
 
 static reshard_status create_link(rs_mpi_link **out) {
   rs_mpi_link *link = NULL;
   RS_TRY(rs_alloc_zero(&link, 1, sizeof *link));
+  int failed = pthread_mutex_init(&link->tree, NULL);
+  if (failed != 0) {
+    free(link);
+    return rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
+  }
   link->mpi = MPI_COMM_NULL;
   link->block = MPI_DATATYPE_NULL;
   atomic_init(&link->users, 1);
@@ -105,10 +112,12 @@ void rs_mpi_release(rs_mpi *c) {
   if (atomic_fetch_sub(&c->users, 1) > 1)
     return;
   if (c->parent != NULL) {
-    rs_mpi **link = &c->parent->children;
-    while (*link != c)
-      link = &(*link)->next;
-    *link = c->next;
+    pthread_mutex_lock(&c->link->tree);
+    rs_mpi **at = &c->parent->children;
+    while (*at != c)
+      at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&c->link->tree);
     rs_mpi_release(c->parent);
   }
   rs_mpi_sweep(c->link);

@@ -10,32 +10,45 @@
 #include <string.h>
 #include <time.h>
 
-/* Sets why the communicator has ended, unless that is known; then it has. */
+/* Sets why the communicator has ended, unless that is known; then it has. The tree's mutex is held in these three: a
+ * thread that comes second finds that it has. */
 static void end_comm(rs_mpi *c, const rs_mpi_note *why) {
-  if (!atomic_exchange(&c->ending, true)) {
-    memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
-    c->link->stays = true;
-    c->ended = true;
-  }
+  if (c->ended)
+    return;
+  memcpy(c->why, why, rs_mpi_note_bytes(c->base.size));
+  c->link->stays = true;
+  c->ended = true;
 }
 
-static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *text) {
-  if (atomic_exchange(&c->ending, true))
+/* missing: as in rs_mpi; NULL: none. */
+static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *text, const bool *missing) {
+  if (c->ended)
     return;
   c->why->status = status;
   c->why->aborted = aborted;
   snprintf(c->why->text, sizeof c->why->text, "%s", text);
-  for (int64_t r = 0; r < c->base.size; r++)
-    c->why->missing[r / 8] |= (unsigned char)(c->missing[r] << r % 8);
+  for (int64_t r = 0; r < c->base.size && missing != NULL; r++)
+    c->why->missing[r / 8] |= (unsigned char)(missing[r] << r % 8);
   c->link->stays = true;
   c->ended = true;
 }
 
 static void abort_children(rs_mpi *c, const char *text) {
   for (rs_mpi *child = c->children; child != NULL; child = child->next) {
-    end_by(child, RESHARD_ERROR_PEER, true, text);
+    end_by(child, RESHARD_ERROR_PEER, true, text, NULL);
     abort_children(child, text);
   }
+}
+
+void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child) {
+  pthread_mutex_lock(&parent->link->tree);
+  child->parent = parent;
+  child->next = parent->children;
+  parent->children = child;
+  atomic_fetch_add(&parent->users, 1);
+  if (parent->ended && parent->why->aborted) /* meanwhile */
+    end_by(child, RESHARD_ERROR_PEER, true, parent->why->text, NULL);
+  pthread_mutex_unlock(&parent->link->tree);
 }
 
 /* Rank of the communicator with this rank in the duplicate. */
@@ -58,9 +71,11 @@ void rs_mpi_hear(rs_mpi *c) {
     int64_t r = find_rank(c, status.MPI_SOURCE);
     if (r < c->base.size && c->received->out)
       c->out[r] = true;
+    pthread_mutex_lock(&c->link->tree);
     end_comm(c, c->received);
     if (c->received->aborted)
       abort_children(c, c->received->text);
+    pthread_mutex_unlock(&c->link->tree);
   }
   atomic_flag_clear(&c->hearing);
 }
@@ -76,7 +91,9 @@ void rs_mpi_tell(rs_mpi *c, bool out) {
   rs_mpi_note *note = c->notes[out];
   if (atomic_exchange(&c->told[out], true))
     return;
+  pthread_mutex_lock(&c->link->tree);
   memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
+  pthread_mutex_unlock(&c->link->tree);
   note->out = out;
   for (int64_t r = 0; r < c->base.size; r++)
     if (r != c->base.rank)
@@ -95,9 +112,9 @@ reshard_status rs_mpi_begin(rs_mpi *c) {
 }
 
 reshard_status rs_mpi_end(rs_mpi *c, reshard_status status) {
+  c->inside = false; /* before it looks: a thread that ends it then sees one or the other */
   if (c->ended)
     rs_mpi_tell(c, true);
-  c->inside = false;
   return status;
 }
 
@@ -115,10 +132,15 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
-  end_by(c, status, false, reshard_last_error());
+/* The communicator ends with this rank's last error. missing: as in end_by. */
+static reshard_status give_up_on(rs_mpi *c, reshard_status status, const bool *missing) {
+  pthread_mutex_lock(&c->link->tree);
+  end_by(c, status, false, reshard_last_error(), missing);
+  pthread_mutex_unlock(&c->link->tree);
   return status;
 }
+
+reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) { return give_up_on(c, status, NULL); }
 
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
@@ -129,7 +151,7 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
       few[n++] = r;
   if (late) {
     rs_ranges_text(missing, sizeof missing, n, few);
-    (void)rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
+    (void)give_up_on(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing), c->missing);
   } else {
     rs_comm_await(&c->base, n, few);
   }
@@ -140,31 +162,44 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
 /* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
+  bool inside = c->inside;
   MPI_Query_thread(&level);
-  if (!c->inside || level == MPI_THREAD_MULTIPLE)
-    rs_mpi_tell(c, !c->inside);
+  if (!inside || level == MPI_THREAD_MULTIPLE)
+    rs_mpi_tell(c, !inside);
 }
 
 reshard_status rs_mpi_abort(reshard_comm comm) {
   rs_mpi *c = rs_mpi_of(comm);
   char text[64];
   snprintf(text, sizeof text, "rank %lld aborted the communicator", (long long)comm->rank);
-  end_by(c, RESHARD_ERROR_PEER, true, text);
+  pthread_mutex_lock(&c->link->tree);
+  end_by(c, RESHARD_ERROR_PEER, true, text, NULL);
   abort_children(c, text);
+  pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
   return RESHARD_SUCCESS;
 }
 
 void rs_mpi_shrunk(rs_mpi *c) {
-  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk");
+  pthread_mutex_lock(&c->link->tree);
+  end_by(c, RESHARD_ERROR_PEER, false, "the communicator was shrunk", NULL);
+  pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
+}
+
+void rs_mpi_miss(rs_mpi *c, int64_t rank) {
+  pthread_mutex_lock(&c->link->tree);
+  c->why->missing[rank / 8] |= (unsigned char)(1 << rank % 8);
+  pthread_mutex_unlock(&c->link->tree);
 }
 
 int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks) {
   const rs_mpi *c = rs_mpi_of(comm);
   int64_t n = 0;
+  pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < comm->size && c->ended; r++)
     if (c->why->missing[r / 8] >> r % 8 & 1)
       ranks[n++] = r;
+  pthread_mutex_unlock(&c->link->tree);
   return n;
 }

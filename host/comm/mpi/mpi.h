@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 
 #include <mpi.h>
+#include <pthread.h>
 
 enum { RS_MPI_BLOCK = 1 << 20 };
 /* Tags of one communicator, after RS_MPI_TAGS times its number. */
@@ -20,6 +21,7 @@ typedef struct rs_mpi rs_mpi;
 /* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
  * that, which have tags of their own: MPI has no split that can be given up. */
 typedef struct rs_mpi_link {
+  pthread_mutex_t tree; /* of the splits; and of why they end */
   MPI_Comm mpi;
   MPI_Request made;   /* of MPI_Comm_idup, which writes to mpi */
   MPI_Datatype block; /* of RS_MPI_BLOCK bytes */
@@ -58,15 +60,15 @@ struct rs_mpi {
   int64_t number;
   reshard_device handle;
   int64_t timeout_ms;
-  atomic_bool ended, ending;               /* ending: a thread has set, or sets, why */
+  atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call, and will see `ended` */
   atomic_bool told[2];                     /* the others have the first, the second note */
   atomic_flag hearing;                     /* a thread takes notes */
-  struct rs_mpi *parent, *children, *next; /* the tree of splits: an abort goes down. Ranks are one thread each. */
+  struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
   int64_t *global_ranks;   /* of base */
   rs_mpi_record *records;  /* [size + 1], the last is this rank's own */
-  rs_mpi_note *why;        /* once ended */
+  rs_mpi_note *why;        /* once ended; more may be missing later, under the link's mutex */
   rs_mpi_note *notes[2];   /* to the others: it ends; it is out */
   rs_mpi_note *received;   /* from another */
   bool *out;               /* [size]: the rank has told so */
@@ -120,10 +122,14 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
 /* A step waits, since then, for the ranks that c->missing marks; clears the marks. When the deadline has passed, the
  * communicator ends. */
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
+/* Puts a communicator into the tree, below the one that it is split from. */
+void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child);
 reshard_status rs_mpi_abort(reshard_comm comm);
 /* The communicator ends, because a part of it is made. */
 void rs_mpi_shrunk(rs_mpi *c);
 int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
+/* One more rank is missing from a communicator that has ended. */
+void rs_mpi_miss(rs_mpi *c, int64_t rank);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);

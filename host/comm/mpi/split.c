@@ -57,12 +57,8 @@ reshard_status rs_mpi_split(reshard_comm comm, const rs_split *mine, reshard_com
       rs_mpi_release(made);
     return status;
   }
-  if (made != NULL) {
-    made->parent = c;
-    made->next = c->children;
-    c->children = made;
-    atomic_fetch_add(&c->users, 1);
-  }
+  if (made != NULL)
+    rs_mpi_adopt(c, made);
   *sub = made != NULL ? &made->base : NULL;
   return RESHARD_SUCCESS;
 }
@@ -123,7 +119,7 @@ static reshard_status error_missing(rs_mpi *c, const rs_mpi *made) {
       r++;
     if ((made->why->missing[i / 8] >> i % 8 & 1) == 0)
       continue;
-    c->why->missing[r / 8] |= (unsigned char)(1 << r % 8);
+    rs_mpi_miss(c, r);
     if (n < 64)
       few[n++] = r;
   }

@@ -246,12 +246,49 @@ static void test_communicators(void **state) {
   }
 }
 
+/* A rank of the parent waits in a shrink, to which it does not come in the child. */
+static void shrink_body(void *user, int64_t rank) {
+  reshard_comm *comms = user;
+  (void)reshard_comm_shrink(comms[rank], 1, (int64_t[]){2}, &comms[3]);
+}
+
+static int64_t ranks_in_shrink(rs_team *team) {
+  pthread_mutex_lock(&team->mutex);
+  int64_t came = team->shrink.came;
+  pthread_mutex_unlock(&team->mutex);
+  return came;
+}
+
+static void test_shrink(void **state) {
+  (void)state;
+  reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, 0, NULL, 0};
+  reshard_comm comms[4] = {NULL}, sub = NULL; /* the last is rank 0's new one */
+  assert_int_equal(reshard_comm_create_local(3, &options, comms), RESHARD_SUCCESS);
+  rank_thread *thread = rank_thread_start(shrink_body, comms);
+  while (ranks_in_shrink(rs_team_of(comms[0])) == 0)
+    test_sleep_ms(1);
+  pid_t child = start_child();
+  if (child == 0) {
+    CHILD_CHECK(reshard_comm_shrink(comms[1], 2, (int64_t[]){0, 2}, &sub) == RESHARD_SUCCESS);
+    CHILD_CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS);
+    reshard_comm_destroy(sub);
+    for (int r = 0; r < 3; r++)
+      reshard_comm_destroy(comms[r]);
+    _exit(0);
+  }
+  assert_child(child);
+  assert_int_equal(reshard_comm_shrink(comms[1], 1, (int64_t[]){2}, &sub), RESHARD_SUCCESS);
+  rank_thread_join(thread);
+  assert_non_null(comms[3]);
+  reshard_comm_destroy(sub);
+  for (int r = 0; r < 4; r++)
+    reshard_comm_destroy(comms[r]);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_threads_at_work),
-      cmocka_unit_test(test_fork_in_job),
-      cmocka_unit_test(test_communicators),
+      cmocka_unit_test(test_threads),       cmocka_unit_test(test_threads_at_work), cmocka_unit_test(test_fork_in_job),
+      cmocka_unit_test(test_communicators), cmocka_unit_test(test_shrink),
   };
   if (SKIPPED) {
     printf("skipped: ThreadSanitizer refuses threads of a child process\n");
