@@ -20,7 +20,7 @@ const char *rs_opening_where(const rs_opening *opening, int64_t file, char where
   return rs_where(where, "file", opening->checkpoint->store.files.at[file].path);
 }
 
-/* What is compared is to come from its device, headers too. */
+/* Files that are compared come from their device, headers too. */
 static void drop_old_pages(const rs_opening *opening, rs_file *file) {
   file->dropped = opening->gaps_allowed && rs_file_drop_pages(file);
 }
