@@ -8,7 +8,7 @@
 /* Ranks of one communicator in this process tell of each other; others are asked one by one. */
 static void print_reports(const session *s) {
   if (s->comms == NULL)
-    fprintf(stderr, "reshard: process %lld: no communicator yet\n", (long long)s->processes.me);
+    fprintf(stderr, "reshard: no communicator yet\n"); /* and perhaps no number of this process */
   for (int64_t i = 0; s->comms != NULL && i < (strcmp(s->comm, "local") == 0 ? 1 : s->locals); i++) {
     size_t needed = 0;
     (void)reshard_comm_report(s->comms[i], 0, NULL, 0, &needed);

@@ -3,7 +3,7 @@ set -u
 : "${RESHARD:?the program}" "${SOURCE:?the source tree}"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-} atexit_sleep_ms=0" # a second for every run of the program
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[ "$BASHPID" != $$ ] || rm -rf "$work"' EXIT # not by a child that a signal ends before it is another program
 cd "$work" || exit 1
 failures=0
 checks=0
