@@ -6,9 +6,8 @@
 #include <time.h>
 
 static _Thread_local char last_error[1024];
-#define FAST __attribute__((tls_model("initial-exec"))) /* read by each call of a communicator, from a shared library */
-static _Thread_local FAST unsigned long error_count;
-static _Thread_local FAST reshard_status error_status;
+static _Thread_local unsigned long error_count;
+static _Thread_local reshard_status error_status;
 
 reshard_status rs_error(reshard_status status, const char *format, ...) {
   char text[sizeof last_error]; /* the last error may be one of the arguments */
