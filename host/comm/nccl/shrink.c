@@ -33,18 +33,18 @@ bool rs_nccl_revoke(ncclComm_t nccl) {
 
 /* State that NCCL tells of a communicator that has ended; not one of which nothing is left. */
 static ncclResult_t look_at_ended(rs_nccl *c) {
-  ncclResult_t state = ncclInvalidUsage;
+  ncclResult_t state = ncclInvalidUsage, asked = ncclSuccess;
   pthread_mutex_lock(&c->mutex);
-  if (c->nccl != NULL && ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess)
-    state = ncclInternalError;
+  if (c->nccl != NULL)
+    asked = ncclCommGetAsyncError(c->nccl, &state);
   pthread_mutex_unlock(&c->mutex);
-  return state;
+  return asked != ncclSuccess ? asked : state;
 }
 
 static ncclResult_t wait_for_ended(rs_nccl *c, int64_t limit_ms) {
   int64_t since = rs_now_ns();
   ncclResult_t state = look_at_ended(c);
-  while (state == ncclInProgress && (limit_ms == 0 || (rs_now_ns() - since) / 1000000 < limit_ms)) {
+  while (state == ncclInProgress && !rs_late(since, limit_ms)) {
     rs_nccl_pause(since);
     state = look_at_ended(c);
   }
@@ -57,13 +57,19 @@ void rs_nccl_quiesce(rs_nccl *c) {
 }
 
 #ifdef NCCL_SHRINK_ABORT
-/* Ends the communicator where it has not ended, but for what the shrink needs. Returns the shrink's flags. */
-static int prepare_shrink(rs_nccl *c) {
+/* Ends the communicator where it has not ended, but for what the shrink needs. A revoked one is shrunk when that is
+ * through. Where it has an error, as of a peer that died, NCCL cannot say so, and the shrink ends what is left. */
+static reshard_status prepare_shrink(rs_nccl *c, int *flags) {
+  ncclResult_t state = ncclInternalError;
   if (has_revoke())
     rs_nccl_end(c);
   c->ended = true;
-  rs_nccl_quiesce(c);
-  return c->revoked ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
+  if (c->revoked)
+    state = wait_for_ended(c, c->timeout_ms);
+  if (state == ncclInProgress)
+    return rs_comm_error_timeout(&c->base, "ncclCommRevoke", c->timeout_ms, "");
+  *flags = state == ncclSuccess ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
+  return RESHARD_SUCCESS;
 }
 
 /* Of no more use, for NCCL cannot shrink it again: what it was making is given up. */
@@ -77,32 +83,38 @@ static void abort_ended(rs_nccl *c) {
     (void)ncclCommAbort(nccl);
 }
 
-/* Collective over the survivors, in NCCL's sense. */
-static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t *out) {
-  int *list = NULL, previous, flags = prepare_shrink(c);
-  RS_TRY(rs_alloc(&list, n, sizeof *list));
-  for (int64_t i = 0; i < n; i++)
-    list[i] = (int)lost[i];
+/* The call itself, and until it is through. */
+static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclResult_t result = ncclInvalidUsage;
-  reshard_status status = rs_cuda_enter(c->base.device, &previous);
+  pthread_mutex_lock(&c->mutex);
+  bool aborted = c->nccl == NULL; /* it could not be revoked */
+  if (!aborted)
+    result = ncclCommShrink(c->nccl, lost, n, c->split, &config, flags);
+  pthread_mutex_unlock(&c->mutex);
+  if (aborted)
+    return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
+  c->splitting = result == ncclInProgress;
+  if (result == ncclInProgress)
+    result = wait_for_ended(c, c->timeout_ms);
+  if (result == ncclInProgress)
+    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, "");
+  return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(c->nccl, result, "ncclCommShrink");
+}
+
+/* Collective over the survivors, in NCCL's sense. */
+static reshard_status shrink_nccl(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t *out) {
+  int *list = NULL, previous, flags = NCCL_SHRINK_DEFAULT;
+  RS_TRY(rs_alloc(&list, n, sizeof *list));
+  for (int64_t i = 0; i < n; i++)
+    list[i] = (int)lost[i];
+  reshard_status status = prepare_shrink(c, &flags);
+  if (status == RESHARD_SUCCESS)
+    status = rs_cuda_enter(c->base.device, &previous);
   if (status == RESHARD_SUCCESS) {
-    pthread_mutex_lock(&c->mutex);
-    bool aborted = c->nccl == NULL; /* it could not be revoked */
-    if (!aborted)
-      result = ncclCommShrink(c->nccl, list, (int)n, c->split, &config, flags);
-    pthread_mutex_unlock(&c->mutex);
-    c->splitting = result == ncclInProgress;
-    if (result == ncclInProgress)
-      result = wait_for_ended(c, c->timeout_ms);
+    status = call_shrink(c, (int)n, list, flags);
     rs_cuda_leave(previous);
-    if (aborted)
-      status = rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
-    else if (result == ncclInProgress)
-      status = rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, "");
-    else if (result != ncclSuccess)
-      status = rs_nccl_error(c->nccl, result, "ncclCommShrink");
   }
   free(list);
   if (status != RESHARD_SUCCESS) {

@@ -339,6 +339,40 @@ static void test_faults(void **state) {
   assert_int_equal(wrong, 0);
 }
 
+/* Cases that the full form has found, and the steps of the short one leave out. */
+static const struct {
+  const char *call, *function;
+  bool from_then_on;
+  int error;
+  int64_t k;
+} found[] = {{"reshard_comm_shrink", NULL, false, 0, 2}, /* it was shrunk before its revocation was through */
+             {"reshard_comm_shrink", NULL, false, 0, 3},
+             {"reshard_comm_shrink", NULL, true, 0, 6}, /* asking for the state failed: called an internal error */
+             {"reshard_comm_shrink", NULL, true, 0, 7},
+             {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 2},
+             {"reshard_comm_shrink", "nccl*", false, REMOTE_ERROR, 3}};
+
+static void test_found(void **state) {
+  (void)state;
+  int64_t wrong = 0;
+  if (!vg_sees_kernels() || !have_nccl()) /* nothing is checked in this build */
+    skip();
+  vg_quiet(true);
+  for (size_t i = 0; i < sizeof found / sizeof *found; i++)
+    for (int c = 0; c < CALLS; c++)
+      if (strcmp(calls[c].name, found[i].call) == 0 && (calls[c].kinds >> NCCL & 1) != 0) {
+        world w = {.call = &calls[c], .kind = NCCL, .n = RANKS, .absent = -1, .victim = c % RANKS};
+        w.timeout_ms = DEADLINE_MS;
+        w.function = found[i].function;
+        w.from_then_on = found[i].from_then_on;
+        w.error = found[i].error;
+        w.k = found[i].k;
+        assert_true(run_call(&w, &wrong));
+      }
+  vg_quiet(false);
+  assert_int_equal(wrong, 0);
+}
+
 /* A rank that never comes to a collective call: the others have their deadline. An execute on a stream has none, as the
  * host does not wait in it. */
 static void test_absent(void **state) {
@@ -366,6 +400,7 @@ static void test_absent(void **state) {
 /* An argument is part of the names of the calls to test. */
 int main(int argc, char **argv) {
   only = argc > 1 ? argv[1] : NULL;
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults), cmocka_unit_test(test_absent)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults), cmocka_unit_test(test_found),
+                                     cmocka_unit_test(test_absent)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

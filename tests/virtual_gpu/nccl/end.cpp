@@ -60,6 +60,22 @@ void look_at_end(ncclComm *c) {
   }
 }
 
+static void stop(ncclComm *c) {
+  give_up_split(c);
+  drop_job(c);
+  cut_off(c);
+  c->revoked = true;
+}
+
+void end_for_shrink(ncclComm_t comm) {
+  ncclComm *c = comm_of(comm, "ncclCommShrink", true);
+  if (!c)
+    return;
+  stop(c);
+  c->state = ncclSuccess;
+  tell_moved();
+}
+
 } // namespace vg::nccl
 
 using namespace vg;
@@ -136,10 +152,7 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
     return ncclInvalidArgument;
   if (c->finalized)
     report("nccl late revoke", "misuse: ncclCommRevoke of %s, which was finalised", c->name.c_str());
-  give_up_split(c);
-  drop_job(c);
-  cut_off(c);
-  c->revoked = true;
+  stop(c);
   c->state = ncclInProgress; /* until one of the next looks */
   tell_moved();
   return ncclInProgress;

@@ -347,7 +347,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int n, ncclComm_t *m
   ncclComm *c;
   bool blocking;
   if (flags & NCCL_SHRINK_ABORT)
-    (void)ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
+    end_for_shrink(comm);
   ncclResult_t result = ready(comm, "ncclCommShrink", &c);
   if (result == ncclSuccess)
     result = read_config(config, "ncclCommShrink", c->blocking, &blocking);

@@ -131,6 +131,9 @@ bool await(const std::function<bool()> &there);
 /* end.cpp */
 void look_at_end(ncclComm *c); /* the same for one that was finalised and is not through */
 
+/* Stops what is under way, whatever the state is, and is through with it: what the flag of a shrink asks for. */
+void end_for_shrink(ncclComm_t comm);
+
 /* group.cpp */
 void look(ncclComm *c); /* somebody asks for its state: a group of it may be launched now */
 void drop_job(ncclComm *c);
