@@ -2,11 +2,11 @@
 #
 #   have_cuda          headers of the CUDA runtime: host/device/cuda/*.c are compiled (reshard_cuda_objects)
 #   have_cuda_kernels  nvcc too: kernels/*.cu are compiled, and the library has a CUDA device
-#   have_nccl          nccl.h and libnccl under one root: host/comm/nccl/*.c are compiled, and the library links it
+#   have_nccl          nccl.h: host/comm/nccl/*.c are compiled, which load libnccl at run time
 #
 # The sanitizers do not know nvcc's code: such builds compile the host's part, for the virtual GPU of the tests, and
 # their library is one without CUDA. The runtime is linked statically: the library loads where there is neither a
-# driver nor libcudart. libnccl is linked as any library. Where it may be missing at run time: RESHARD_NCCL=OFF.
+# driver nor libcudart. A libnccl that is beside nccl.h is found at run time too, wherever that is.
 set(have_cuda OFF)
 set(have_cuda_kernels OFF)
 set(have_nccl OFF)
@@ -54,8 +54,7 @@ elseif(RESHARD_CUDA STREQUAL "ON" AND NOT have_cuda_kernels AND NOT instrument)
   message(FATAL_ERROR "RESHARD_CUDA is ON and nvcc, its host compiler or libcudart_static.a was not found")
 endif()
 
-# The header and the library of one root, so that they are of one version. A Python environment has no libnccl.so, only
-# libnccl.so.2.
+# The header, and the place of the library of the same root. A Python environment has no libnccl.so, only libnccl.so.2.
 if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
   set(roots ${NCCL_HOME} $ENV{NCCL_HOME} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT} /usr/local/cuda
     /usr/local /usr)
@@ -70,7 +69,7 @@ if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
     find_path(NCCL_INCLUDE_DIR nccl.h PATHS ${root}/include NO_DEFAULT_PATH)
     find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 PATHS ${root}
       PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)
-    if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    if(NCCL_INCLUDE_DIR)
       set(have_nccl ON)
       break()
     endif()
@@ -79,8 +78,15 @@ if(have_cuda AND NOT RESHARD_NCCL STREQUAL "OFF")
   endforeach()
   mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 endif()
+if(NCCL_LIBRARY)
+  get_filename_component(nccl_directory ${NCCL_LIBRARY} DIRECTORY)
+  if(NOT nccl_directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+    list(APPEND CMAKE_BUILD_RPATH ${nccl_directory})
+    list(APPEND CMAKE_INSTALL_RPATH ${nccl_directory})
+  endif()
+endif()
 if(RESHARD_NCCL STREQUAL "ON" AND NOT have_nccl)
-  message(FATAL_ERROR "RESHARD_NCCL is ON and nccl.h with libnccl was not found (NCCL_HOME)")
+  message(FATAL_ERROR "RESHARD_NCCL is ON and nccl.h was not found (NCCL_HOME)")
 endif()
 
 if(have_cuda_kernels)
@@ -91,4 +97,4 @@ elseif(have_cuda)
 else()
   set(said "none")
 endif()
-message(STATUS "CUDA: ${said}; NCCL: ${NCCL_LIBRARY}")
+message(STATUS "CUDA: ${said}; NCCL: ${NCCL_INCLUDE_DIR}")

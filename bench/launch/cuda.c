@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #ifdef RS_HAVE_NCCL
-#include <nccl.h>
+#include "comm/nccl/load.h"
 #endif
 
 void gpu_machine_read(gpu_machine *m) {
@@ -18,8 +18,9 @@ void gpu_machine_read(gpu_machine *m) {
   (void)cudaGetLastError();
 #ifdef RS_HAVE_NCCL
   m->nccl = true;
-  if (ncclGetVersion(&m->nccl_version) != ncclSuccess)
-    m->nccl_version = 0;
+  rs_nccl_api nccl;
+  if (rs_nccl_load(NULL, &nccl) == RESHARD_SUCCESS)
+    m->nccl_version = nccl.version;
 #endif
 }
 

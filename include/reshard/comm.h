@@ -42,15 +42,23 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
 
 /* Wraps one rank of an NCCL communicator of the caller's. Local.
  *
+ * NCCL is loaded at run time, 2.18 or later: the one that the program's own calls go to, else one that is loaded, else
+ * libnccl.so.2 by its name. A program with several calls reshard_comm_from_nccl_comm, which takes the one that made the
+ * communicator.
+ *
  * - nccl_comm: an ncclComm_t, borrowed. No one else uses it while a call of this library on it runs.
  * - device: the GPU that it is on (kept). NULL: a device of the library's own on that GPU.
  * - timeout_ms: deadline of the host's waits (creating transfers, splits). 0: RESHARD_TIMEOUT_MS, else for ever.
  *
  * Errors:
- * - RESHARD_ERROR_UNSUPPORTED: a build without NCCL.
+ * - RESHARD_ERROR_UNSUPPORTED: a build without NCCL; no NCCL can be loaded, or one that is too old.
  * - RESHARD_ERROR_INVALID: another device than the communicator's. */
 RESHARD_API reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms,
                                                   reshard_comm *comm);
+/* The same with the NCCL that has the function get_version: the address of its ncclGetVersion. NULL: as above. */
+RESHARD_API reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_version)(void),
+                                                          reshard_device device, int64_t timeout_ms,
+                                                          reshard_comm *comm);
 #define RESHARD_NCCL_ID_BYTES 128
 
 /* Makes an id of RESHARD_NCCL_ID_BYTES bytes for reshard_comm_create_nccl. */
@@ -101,12 +109,12 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
-/* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. The MPI_Comm is
- * passed by value, and MPI_Comm_idup makes the library's own of it. */
+/* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. NCCL is the one
+ * that the program is linked with. The MPI_Comm is passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR
 static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, reshard_device device,
                                                          int64_t timeout_ms, reshard_comm *comm) {
-  return reshard_comm_from_nccl((void *)nccl_comm, device, timeout_ms, comm);
+  return reshard_comm_from_nccl_library((void *)nccl_comm, (void (*)(void))ncclGetVersion, device, timeout_ms, comm);
 }
 #endif
 #ifdef MPI_VERSION

@@ -51,10 +51,10 @@ static void end_nccl(rs_nccl *c) {
   if (c->revoked)
     c->nccl = NULL;
   bool there = !c->borrowed && c->nccl != NULL;
-  ncclResult_t result = there ? ncclCommFinalize(c->nccl) : ncclSuccess;
+  ncclResult_t result = there ? c->api.ncclCommFinalize(c->nccl) : ncclSuccess;
   pthread_mutex_unlock(&c->mutex);
   if (revoked != NULL)
-    (void)ncclCommAbort(revoked);
+    (void)c->api.ncclCommAbort(revoked);
   if (!there)
     return;
   if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {
@@ -66,7 +66,7 @@ static void end_nccl(rs_nccl *c) {
   c->nccl = NULL;
   pthread_mutex_unlock(&c->mutex);
   if (nccl != NULL)
-    (void)ncclCommDestroy(nccl);
+    (void)c->api.ncclCommDestroy(nccl);
 }
 
 static void release_comm(rs_nccl *c);
@@ -86,7 +86,7 @@ static void leave_parent(rs_nccl *c) {
 static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
   if (made != NULL)
-    (void)ncclCommAbort(made);
+    (void)c->api.ncclCommAbort(made);
   if (made != NULL || !c->borrowed || !c->splitting)
     free(c->split);
 }
@@ -125,16 +125,16 @@ static uint64_t this_process(void) {
   return rs_hash(1, &name, sizeof name);
 }
 
-reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms,
-                              rs_nccl **out) {
+reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
+                              int64_t timeout_ms, rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
-  ncclResult_t result = ncclCommCount(nccl, &size);
+  ncclResult_t result = api->ncclCommCount(nccl, &size);
   if (result == ncclSuccess)
-    result = ncclCommUserRank(nccl, &rank);
+    result = api->ncclCommUserRank(nccl, &rank);
   if (result == ncclSuccess)
-    result = ncclCommCuDevice(nccl, &index);
+    result = api->ncclCommCuDevice(nccl, &index);
   if (result != ncclSuccess)
-    return rs_nccl_error(nccl, result, "asking the communicator");
+    return rs_nccl_error(api, nccl, result, "asking the communicator");
   if (device != NULL && (device->device->type != RESHARD_DEVICE_CUDA || device->device->index != index))
     return rs_error(RESHARD_ERROR_INVALID, "the communicator is on cuda:%d, the device given is %s:%d", index,
                     device->device->name, device->device->index);
@@ -142,6 +142,7 @@ reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device dev
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   pthread_mutex_init(&c->mutex, NULL);
   c->users = 1;
+  c->api = *api;
   c->nccl = nccl;
   c->borrowed = borrowed;
   c->timeout_ms = timeout_ms;
@@ -183,48 +184,58 @@ static reshard_status read_timeout(const char *call, int64_t *timeout_ms) {
   return *timeout_ms == 0 ? rs_environment_number("RESHARD_TIMEOUT_MS", timeout_ms) : RESHARD_SUCCESS;
 }
 
-reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms, reshard_comm *comm) {
+reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_version)(void), reshard_device device,
+                                              int64_t timeout_ms, reshard_comm *comm) {
   if (nccl_comm == NULL || comm == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_nccl: %s is NULL",
                     nccl_comm == NULL ? "nccl_comm" : "comm");
   RS_TRY(read_timeout("reshard_comm_from_nccl", &timeout_ms));
+  rs_nccl_api api;
+  RS_TRY(rs_nccl_load(get_version, &api));
   rs_nccl *made;
-  RS_TRY(rs_nccl_create(nccl_comm, true, device, timeout_ms, &made));
+  RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, &made));
   *comm = &made->base;
   return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, int64_t timeout_ms, reshard_comm *comm) {
+  return reshard_comm_from_nccl_library(nccl_comm, NULL, device, timeout_ms, comm);
 }
 
 reshard_status reshard_nccl_unique_id(void *id) {
   _Static_assert(sizeof(ncclUniqueId) == RESHARD_NCCL_ID_BYTES, "as the public header says");
   if (id == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_nccl_unique_id: id is NULL");
+  rs_nccl_api api;
+  RS_TRY(rs_nccl_load(NULL, &api));
   ncclUniqueId made;
-  ncclResult_t result = ncclGetUniqueId(&made);
+  ncclResult_t result = api.ncclGetUniqueId(&made);
   if (result != ncclSuccess)
-    return rs_nccl_error(NULL, result, "ncclGetUniqueId");
+    return rs_nccl_error(&api, NULL, result, "ncclGetUniqueId");
   memcpy(id, &made, sizeof made);
   return RESHARD_SUCCESS;
 }
 
 /* The other ranks may be late or never come: this waits for them until the deadline. */
-static reshard_status create_nccl(const void *id, int64_t n, int64_t rank, int64_t timeout_ms, ncclComm_t *out) {
+static reshard_status create_nccl(const rs_nccl_api *api, const void *id, int64_t n, int64_t rank, int64_t timeout_ms,
+                                  ncclComm_t *out) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId name;
   ncclComm_t nccl = NULL;
   config.blocking = 0;
   memcpy(&name, id, sizeof name);
   int64_t since = rs_now_ns();
-  ncclResult_t result = ncclCommInitRankConfig(&nccl, (int)n, name, (int)rank, &config), state = ncclInProgress;
+  ncclResult_t result = api->ncclCommInitRankConfig(&nccl, (int)n, name, (int)rank, &config), state = ncclInProgress;
   if (result != ncclSuccess && result != ncclInProgress)
     state = result;
   while (state == ncclInProgress) {
-    result = ncclCommGetAsyncError(nccl, &state);
+    result = api->ncclCommGetAsyncError(nccl, &state);
     if (result != ncclSuccess)
       state = result;
     if (state != ncclInProgress)
       break;
     if (rs_late(since, timeout_ms)) {
-      (void)ncclCommAbort(nccl);
+      (void)api->ncclCommAbort(nccl);
       return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
                       (long long)n, (long long)timeout_ms);
     }
@@ -234,9 +245,9 @@ static reshard_status create_nccl(const void *id, int64_t n, int64_t rank, int64
     *out = nccl;
     return RESHARD_SUCCESS;
   }
-  reshard_status status = rs_nccl_error(nccl, state, "ncclCommInitRankConfig");
+  reshard_status status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
   if (nccl != NULL)
-    (void)ncclCommAbort(nccl);
+    (void)api->ncclCommAbort(nccl);
   return status;
 }
 
@@ -248,6 +259,8 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: rank %lld of %lld", (long long)rank,
                     (long long)n);
   RS_TRY(read_timeout("reshard_comm_create_nccl", &timeout_ms));
+  rs_nccl_api api;
+  RS_TRY(rs_nccl_load(NULL, &api));
   reshard_device mine = reshard_device_retain(device);
   if (mine == NULL)
     RS_TRY(reshard_device_create("cuda", NULL, &mine));
@@ -256,13 +269,13 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   int previous;
   reshard_status status = rs_cuda_enter(mine->device, &previous);
   if (status == RESHARD_SUCCESS) {
-    status = create_nccl(id, n, rank, timeout_ms, &nccl);
+    status = create_nccl(&api, id, n, rank, timeout_ms, &nccl);
     rs_cuda_leave(previous);
   }
   if (status == RESHARD_SUCCESS) {
-    status = rs_nccl_create(nccl, false, mine, timeout_ms, &made);
+    status = rs_nccl_create(&api, nccl, false, mine, timeout_ms, &made);
     if (status != RESHARD_SUCCESS)
-      (void)ncclCommAbort(nccl); /* the others see that this rank is gone */
+      (void)api.ncclCommAbort(nccl); /* the others see that this rank is gone */
   }
   reshard_device_release(mine);
   if (status == RESHARD_SUCCESS)

@@ -20,15 +20,6 @@
 #include <string.h>
 #include <time.h>
 
-/* A process may have loaded a libnccl that is older than the header, as a framework's. Functions that the older one
- * lacks are NULL, and the library loads with it all the same. */
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-extern __typeof__(ncclAlltoAll) ncclAlltoAll __attribute__((weak));
-static bool has_all_to_all(void) { return ncclAlltoAll != NULL; }
-#else
-static bool has_all_to_all(void) { return false; }
-#endif
-
 enum { WINDOW = 1024 }; /* peers in one group: 2,048 operations, where 8,000 are known to be safe */
 
 /* --- Errors, waiting, the end ----------------------------------------------------------------------------------- */
@@ -43,10 +34,10 @@ static reshard_status status_of(ncclResult_t result) {
   }
 }
 
-reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *call) {
-  const char *last = ncclGetLastError(nccl);
-  return rs_error(status_of(result), "%s: %s (NCCL error %d)%s%.300s", call, ncclGetErrorString(result), (int)result,
-                  last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
+reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t result, const char *call) {
+  const char *last = api->ncclGetLastError(nccl);
+  return rs_error(status_of(result), "%s: %s (NCCL error %d)%s%.300s", call, api->ncclGetErrorString(result),
+                  (int)result, last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
 }
 
 /* SUCCESS, or why it has ended. */
@@ -82,7 +73,7 @@ void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
   pthread_mutex_lock(&c->mutex);
   ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
-  if (nccl != NULL && !c->closing && rs_nccl_revoke(nccl)) {
+  if (nccl != NULL && !c->closing && rs_nccl_revoke(c)) {
     c->revoked = true; /* rs_nccl_close aborts it */
     nccl = NULL;
   } else if (nccl != NULL) {
@@ -92,7 +83,7 @@ void rs_nccl_end(rs_nccl *c) {
     rs_nccl_end(child);
   pthread_mutex_unlock(&c->mutex);
   if (nccl != NULL)
-    (void)ncclCommAbort(nccl);
+    (void)c->api.ncclCommAbort(nccl);
 }
 
 void rs_nccl_pause(int64_t since) {
@@ -115,10 +106,10 @@ static bool deadline_passed(const rs_nccl *c, int64_t since) { return rs_late(si
 /* The communicator's own state. */
 static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t *state) {
   RS_TRY(rs_nccl_lock(c));
-  ncclResult_t result = ncclCommGetAsyncError(c->nccl, state);
+  ncclResult_t result = c->api.ncclCommGetAsyncError(c->nccl, state);
   reshard_status status = RESHARD_SUCCESS;
   if (result != ncclSuccess || (*state != ncclSuccess && *state != ncclInProgress))
-    status = rs_nccl_error(c->nccl, result != ncclSuccess ? result : *state, call);
+    status = rs_nccl_error(&c->api, c->nccl, result != ncclSuccess ? result : *state, call);
   rs_nccl_unlock(c);
   return status;
 }
@@ -126,7 +117,7 @@ static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call) {
   int64_t since = rs_now_ns();
   if (result != ncclSuccess && result != ncclInProgress)
-    return rs_nccl_error(c->nccl, result, call);
+    return rs_nccl_error(&c->api, c->nccl, result, call);
   while (result == ncclInProgress) {
     RS_TRY(get_async_error(c, call, &result));
     if (result == ncclInProgress && deadline_passed(c, since))
@@ -162,8 +153,8 @@ static reshard_status start_allgather(rs_nccl *c) {
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {
-    ncclResult_t result =
-        ncclAllGather(c->device_mine, c->device_all, sizeof *c->mine, ncclInt8, c->nccl, (cudaStream_t)c->stream);
+    ncclResult_t result = c->api.ncclAllGather(c->device_mine, c->device_all, sizeof *c->mine, ncclInt8, c->nccl,
+                                               (cudaStream_t)c->stream);
     rs_nccl_unlock(c);
     status = rs_nccl_settle(c, result, "ncclAllGather");
   }
@@ -218,20 +209,20 @@ static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
 static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
   int64_t me = c->base.rank, size = c->base.size;
   RS_TRY(rs_nccl_lock(c));
-  ncclResult_t result = ncclGroupStart(), end;
+  ncclResult_t result = c->api.ncclGroupStart(), end;
   bool open = result == ncclSuccess;
   for (int64_t i = 0; i < turn->nsends && result == ncclSuccess; i++) {
     const rs_part *p = &turn->sends[i];
     if (window_of(me, p->peer, size) == window)
-      result = ncclSend(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
+      result = c->api.ncclSend(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }
   for (int64_t i = 0; i < turn->nreceives && result == ncclSuccess; i++) {
     const rs_part *p = &turn->receives[i];
     if (window_of(p->peer, me, size) == window)
-      result = ncclRecv(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
+      result = c->api.ncclRecv(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }
   if (open) {
-    end = ncclGroupEnd();
+    end = c->api.ncclGroupEnd();
     result = result == ncclSuccess || result == ncclInProgress ? end : result;
   }
   rs_nccl_unlock(c);
@@ -251,13 +242,12 @@ static bool has_window(const rs_nccl *c, const rs_turn *turn, int64_t window) {
 static ncclResult_t start_collective(rs_nccl *c, const rs_collective *o, cudaStream_t stream) {
   size_t bytes = (size_t)o->bytes;
   switch (o->kind) {
-  case RESHARD_COLLECTIVE_ALL_GATHER: return ncclAllGather(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-  case RESHARD_COLLECTIVE_ALL_TO_ALL: return ncclAlltoAll(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
-#endif
+  case RESHARD_COLLECTIVE_ALL_GATHER:
+    return c->api.ncclAllGather(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return c->api.ncclAlltoAll(o->send, o->receive, bytes, ncclInt8, c->nccl, stream);
   case RESHARD_COLLECTIVE_BROADCAST: /* of the root in place */
-    return ncclBroadcast(o->send, c->base.rank == o->root ? o->send : o->receive, bytes, ncclInt8, (int)o->root,
-                         c->nccl, stream);
+    return c->api.ncclBroadcast(o->send, c->base.rank == o->root ? o->send : o->receive, bytes, ncclInt8, (int)o->root,
+                                c->nccl, stream);
   default: return ncclInvalidUsage;
   }
 }
@@ -272,11 +262,12 @@ static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, vo
 /* An all-gather sends each message once where a group sends it to every peer, and a broadcast takes the links in turn.
  * An all-to-all of NCCL is a group of sends and receives inside, and so brings nothing. Not measured between GPUs. */
 static rs_fit nccl_fit(reshard_comm comm, reshard_collective kind, int64_t bytes) {
-  (void)comm, (void)bytes;
+  bool has_all_to_all = rs_nccl_of(comm)->api.ncclAlltoAll != NULL;
+  (void)bytes;
   switch (kind) {
   case RESHARD_COLLECTIVE_ALL_GATHER:
   case RESHARD_COLLECTIVE_BROADCAST: return RS_FIT_FASTER;
-  case RESHARD_COLLECTIVE_ALL_TO_ALL: return has_all_to_all() ? RS_FIT_SLOWER : RS_FIT_NONE;
+  case RESHARD_COLLECTIVE_ALL_TO_ALL: return has_all_to_all ? RS_FIT_SLOWER : RS_FIT_NONE;
   default: return RS_FIT_NONE;
   }
 }

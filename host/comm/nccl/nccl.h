@@ -3,13 +3,9 @@
 #define RS_COMM_NCCL_H
 
 #include "comm/comm.h"
+#include "comm/nccl/load.h"
 
-#include <nccl.h>
 #include <pthread.h>
-
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
-#error "NCCL 2.18 or later is needed, for ncclCommSplit; RESHARD_NCCL=OFF builds without it"
-#endif
 
 /* Record of a rank in an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
@@ -22,6 +18,7 @@ typedef struct rs_nccl_record {
 
 typedef struct rs_nccl {
   struct reshard_comm_s base;
+  rs_nccl_api api;       /* of the libnccl that has made `nccl` */
   pthread_mutex_t mutex; /* of `nccl`, which an abort takes away from the thread that uses it */
   ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
   bool borrowed;         /* nccl is the caller's: never ended here */
@@ -49,7 +46,7 @@ typedef struct rs_nccl {
 static inline rs_nccl *rs_nccl_of(reshard_comm comm) { return (rs_nccl *)comm; }
 
 /* An NCCL result as a status, with NCCL's own words. nccl may be NULL. */
-reshard_status rs_nccl_error(ncclComm_t nccl, ncclResult_t result, const char *call);
+reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult_t result, const char *call);
 /* Waits until a call of a non-blocking communicator is through; result is what the call returned. At the deadline, or
  * when the communicator ends meanwhile, the communicator is given up. */
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call);
@@ -63,15 +60,17 @@ void rs_nccl_end(rs_nccl *c);
 
 /* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
  * to end. */
-reshard_status rs_nccl_create(ncclComm_t nccl, bool borrowed, reshard_device device, int64_t timeout_ms, rs_nccl **out);
+reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
+                              int64_t timeout_ms, rs_nccl **out);
 /* Ends the handle: the communicator now, and the rest with the last of its children. */
 void rs_nccl_close(rs_nccl *c);
 
 /* split.c */
 reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
 
-/* shrink.c: stops all that is under way, and keeps the communicator; false: NCCL cannot, and it has to be aborted. */
-bool rs_nccl_revoke(ncclComm_t nccl);
+/* shrink.c: stops all that is under way, and keeps the communicator; false: NCCL cannot, and it has to be aborted. With
+ * the communicator locked. */
+bool rs_nccl_revoke(rs_nccl *c);
 /* Waits, not for long, until all that was under way has stopped. */
 void rs_nccl_quiesce(rs_nccl *c);
 reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub);

@@ -10,6 +10,12 @@ reshard_status reshard_comm_from_nccl(void *nccl_comm, reshard_device device, in
   return no_nccl("reshard_comm_from_nccl");
 }
 
+reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_version)(void), reshard_device device,
+                                              int64_t timeout_ms, reshard_comm *comm) {
+  (void)get_version;
+  return reshard_comm_from_nccl(nccl_comm, device, timeout_ms, comm);
+}
+
 reshard_status reshard_nccl_unique_id(void *id) {
   (void)id;
   return no_nccl("reshard_nccl_unique_id");

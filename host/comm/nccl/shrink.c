@@ -7,28 +7,14 @@
 
 #include <stdlib.h>
 
-#ifdef NCCL_REVOKE_DEFAULT
-extern __typeof__(ncclCommRevoke) ncclCommRevoke __attribute__((weak));
-static bool has_revoke(void) { return ncclCommRevoke != NULL; }
-#else
-static bool has_revoke(void) { return false; }
-#endif
-#ifdef NCCL_SHRINK_ABORT
-extern __typeof__(ncclCommShrink) ncclCommShrink __attribute__((weak));
-static bool has_shrink(void) { return ncclCommShrink != NULL; }
-#else
-static bool has_shrink(void) { return false; }
-#endif
+/* Of a process that has loaded an NCCL before 2.28, or 2.27. */
+static bool has_revoke(const rs_nccl *c) { return c->api.ncclCommRevoke != NULL && c->api.ncclCommShrink != NULL; }
 
-bool rs_nccl_revoke(ncclComm_t nccl) {
-#ifdef NCCL_REVOKE_DEFAULT
-  if (has_shrink() && has_revoke()) {
-    ncclResult_t result = ncclCommRevoke(nccl, NCCL_REVOKE_DEFAULT);
-    return result == ncclSuccess || result == ncclInProgress;
-  }
-#endif
-  (void)nccl;
-  return false;
+bool rs_nccl_revoke(rs_nccl *c) {
+  if (!has_revoke(c))
+    return false;
+  ncclResult_t result = c->api.ncclCommRevoke(c->nccl, NCCL_REVOKE_DEFAULT);
+  return result == ncclSuccess || result == ncclInProgress;
 }
 
 /* State that NCCL tells of a communicator that has ended; not one of which nothing is left. */
@@ -36,7 +22,7 @@ static ncclResult_t look_at_ended(rs_nccl *c) {
   ncclResult_t state = ncclInvalidUsage, asked = ncclSuccess;
   pthread_mutex_lock(&c->mutex);
   if (c->nccl != NULL)
-    asked = ncclCommGetAsyncError(c->nccl, &state);
+    asked = c->api.ncclCommGetAsyncError(c->nccl, &state);
   pthread_mutex_unlock(&c->mutex);
   return asked != ncclSuccess ? asked : state;
 }
@@ -56,12 +42,11 @@ void rs_nccl_quiesce(rs_nccl *c) {
     (void)wait_for_ended(c, 500);
 }
 
-#ifdef NCCL_SHRINK_ABORT
 /* Ends the communicator where it has not ended, but for what the shrink needs. A revoked one is shrunk when that is
  * through. Where it has an error, as of a peer that died, NCCL cannot say so, and the shrink ends what is left. */
 static reshard_status prepare_shrink(rs_nccl *c, int *flags) {
   ncclResult_t state = ncclInternalError;
-  if (has_revoke())
+  if (has_revoke(c))
     rs_nccl_end(c);
   c->ended = true;
   if (c->revoked)
@@ -80,7 +65,7 @@ static void abort_ended(rs_nccl *c) {
   c->revoked = false;
   pthread_mutex_unlock(&c->mutex);
   if (nccl != NULL)
-    (void)ncclCommAbort(nccl);
+    (void)c->api.ncclCommAbort(nccl);
 }
 
 /* The call itself, and until it is through. */
@@ -91,7 +76,7 @@ static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
   pthread_mutex_lock(&c->mutex);
   bool aborted = c->nccl == NULL; /* it could not be revoked */
   if (!aborted)
-    result = ncclCommShrink(c->nccl, lost, n, c->split, &config, flags);
+    result = c->api.ncclCommShrink(c->nccl, lost, n, c->split, &config, flags);
   pthread_mutex_unlock(&c->mutex);
   if (aborted)
     return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
@@ -100,7 +85,7 @@ static reshard_status call_shrink(rs_nccl *c, int n, int *lost, int flags) {
     result = wait_for_ended(c, c->timeout_ms);
   if (result == ncclInProgress)
     return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms, "");
-  return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(c->nccl, result, "ncclCommShrink");
+  return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");
 }
 
 /* Collective over the survivors, in NCCL's sense. */
@@ -142,14 +127,15 @@ static reshard_status list_left(rs_nccl *c, int64_t n, const int64_t *lost, int6
 static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, ncclComm_t nccl, rs_nccl **out) {
   int64_t *left = NULL, since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
-  while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
+  while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
          !rs_late(since, c->timeout_ms))
     rs_nccl_pause(since);
-  reshard_status status = state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(nccl, state, "shrink");
+  reshard_status status =
+      state == ncclSuccess ? list_left(c, n, lost, &left) : rs_nccl_error(&c->api, nccl, state, "shrink");
   if (status == RESHARD_SUCCESS)
-    status = rs_nccl_create(nccl, false, c->handle, c->timeout_ms, out);
+    status = rs_nccl_create(&c->api, nccl, false, c->handle, c->timeout_ms, out);
   if (status != RESHARD_SUCCESS) { /* the others hear of it when they agree */
-    (void)ncclCommAbort(nccl);
+    (void)c->api.ncclCommAbort(nccl);
     free(left);
     return status;
   }
@@ -160,7 +146,7 @@ static reshard_status create_shrunk(rs_nccl *c, int64_t n, const int64_t *lost, 
 reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
-  if (!has_shrink())
+  if (c->api.ncclCommShrink == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
   if (c->borrowed)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
@@ -177,9 +163,3 @@ reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost,
     rs_nccl_close(made);
   return status;
 }
-#else
-reshard_status rs_nccl_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
-  (void)comm, (void)n, (void)lost, (void)sub, (void)has_shrink, (void)has_revoke;
-  return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
-}
-#endif

@@ -14,13 +14,13 @@ static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclCo
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (*c->split != NULL) /* of an earlier one that failed, and has been through since */
-    (void)ncclCommAbort(*c->split);
+    (void)c->api.ncclCommAbort(*c->split);
   *c->split = NULL;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
   reshard_status status = rs_nccl_lock(c);
   if (status == RESHARD_SUCCESS) {
     ncclResult_t result =
-        ncclCommSplit(c->nccl, group->n > 0 ? group->color : NCCL_SPLIT_NOCOLOR, group->key, c->split, &config);
+        c->api.ncclCommSplit(c->nccl, group->n > 0 ? group->color : NCCL_SPLIT_NOCOLOR, group->key, c->split, &config);
     rs_nccl_unlock(c);
     c->splitting = result == ncclInProgress;
     status = rs_nccl_settle(c, result, "ncclCommSplit"); /* the parent's state */
@@ -51,15 +51,15 @@ static void add_child(rs_nccl *parent, rs_nccl *child) {
 static reshard_status create_child(rs_nccl *parent, ncclComm_t nccl, rs_split_group *group, rs_nccl **out) {
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
-  while (ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
+  while (parent->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress && !parent->ended &&
          !rs_late(since, parent->timeout_ms))
     rs_nccl_pause(since);
   reshard_status status =
-      state == ncclSuccess ? rs_nccl_create(nccl, false, parent->handle, parent->timeout_ms, out)
+      state == ncclSuccess ? rs_nccl_create(&parent->api, nccl, false, parent->handle, parent->timeout_ms, out)
                            : rs_error(RESHARD_ERROR_PEER,
                                       "ncclCommSplit: the new communicator is not there (NCCL error %d)", (int)state);
   if (status != RESHARD_SUCCESS) {
-    (void)ncclCommAbort(nccl);
+    (void)parent->api.ncclCommAbort(nccl);
     return status;
   }
   (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
@@ -77,7 +77,7 @@ reshard_status rs_nccl_split(reshard_comm comm, const rs_split *mine, reshard_co
   if (status == RESHARD_SUCCESS && nccl != NULL)
     status = create_child(c, nccl, &group, &made);
   else if (nccl != NULL) /* it was being made */
-    (void)ncclCommAbort(nccl);
+    (void)c->api.ncclCommAbort(nccl);
   if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
     status = rs_split_agree(comm, status);
   if (status != RESHARD_SUCCESS && made != NULL)

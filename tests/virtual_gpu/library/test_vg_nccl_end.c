@@ -52,7 +52,9 @@ static void borrowed_rank(void *user, int64_t rank) {
   while (state == ncclInProgress)
     ncclCommGetAsyncError(w->nccl[rank], &state);
   if (state == ncclSuccess)
-    status = reshard_comm_from_nccl(w->nccl[rank], NULL, w->timeout_ms, &w->comm[rank]);
+    status = rank == 0 ? reshard_comm_from_nccl(w->nccl[0], NULL, w->timeout_ms, &w->comm[0])
+                       : reshard_comm_from_nccl_library(w->nccl[rank], (void (*)(void))ncclGetVersion, NULL,
+                                                        w->timeout_ms, &w->comm[rank]);
   rank_result_set(&w->result[rank], status);
 }
 
