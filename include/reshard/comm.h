@@ -46,6 +46,13 @@ RESHARD_API reshard_status reshard_comm_create_local(int64_t n, const reshard_lo
  * libnccl.so.2 by its name. A program with several calls reshard_comm_from_nccl_comm, which takes the one that made the
  * communicator.
  *
+ * NCCL communicators that have two GPUs or more in common need one launch order: all ranks make collective calls and
+ * executes on them in the same order, a parent and its children too. Launches of graphs that hold an execute count, and
+ * so do the caller's own calls of NCCL; other streams do not help. A rank makes them from one thread, or from threads
+ * that it puts in order. Else NCCL may hang, as a kernel that waits for its peers keeps the next one off the GPU.
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 in the environment, of NCCL 2.26, makes the GPU keep the order in which the host calls.
+ * Source: "Using multiple NCCL communicators concurrently" in NCCL's user guide.
+ *
  * - nccl_comm: an ncclComm_t, borrowed. No one else uses it while a call of this library on it runs.
  * - device: the GPU that it is on (kept). NULL: a device of the library's own on that GPU.
  * - timeout_ms: deadline of the host's waits (creating transfers, splits). 0: RESHARD_TIMEOUT_MS, else for ever.
@@ -147,9 +154,10 @@ RESHARD_API reshard_status reshard_comm_barrier(reshard_comm comm);
  * - sub: the new communicator, which the caller destroys, before or after comm.
  *
  * All ranks succeed, or all get the error of the lowest rank that failed and nothing is made. The new communicator is
- * one like any other. Transfers on it, on comm and on its siblings may run at the same time. It has the device, copy
- * threads and deadline of comm, and statistics of its own. It does not end when a rank gives up waiting on comm, or the
- * reverse. For aborts see reshard_comm_abort. Source: MPI_Comm_split, ncclCommSplit; torch.distributed.split_group. */
+ * one like any other. Transfers on it, on comm and on its siblings may run at the same time; over NCCL all ranks call
+ * them in one order, see reshard_comm_from_nccl. It has the device, copy threads and deadline of comm, and statistics
+ * of its own. It does not end when a rank gives up waiting on comm, or the reverse. For aborts see reshard_comm_abort.
+ * Source: MPI_Comm_split, ncclCommSplit; torch.distributed.split_group. */
 RESHARD_API reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub);
 
 /* Finds the ranks that had not come when a deadline passed on the communicator. Local, from any thread.

@@ -112,7 +112,10 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  *
  * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. The graph
  * has the arrays that the transfer was bound to then. Bytes that a launched graph moves are not in the communicator's
- * statistics. */
+ * statistics.
+ *
+ * Over NCCL executes on several communicators of a GPU, and launches of graphs that hold them, come in one order on all
+ * ranks: see reshard_comm_from_nccl. */
 RESHARD_API reshard_status reshard_execute(reshard_transfer transfer, void *stream);
 
 /* Executes likewise for all ranks of this process from one thread. Collective. transfers[i] of n: one per local rank,

@@ -154,6 +154,114 @@ static void finalised_before_graph(world *w) {
   through(w, ncclSuccess);
 }
 
+/* --- Two communicators of the same GPUs -------------------------------------------------------------------------- */
+
+/* A child of all ranks, in rank order. */
+static void split(world *w, ncclComm_t child[RANKS]) {
+  for (int r = 0; r < RANKS; r++) {
+    ncclResult_t result = ncclCommSplit(w->comm[r], 0, 0, &child[r], NULL);
+    assert_true(result == ncclSuccess || result == ncclInProgress);
+  }
+  through(w, ncclSuccess);
+}
+
+static void end_children(ncclComm_t child[RANKS]) {
+  for (int r = 0; r < RANKS; r++)
+    OK(ncclCommAbort(child[r]));
+}
+
+static void gather(world *w, ncclComm_t comm, int r, cudaStream_t stream) {
+  ncclResult_t result = ncclAllGather(w->send[r], w->receive[r], 8, ncclInt8, comm, stream);
+  while (result == ncclInProgress)
+    OK(ncclCommGetAsyncError(comm, &result));
+  OK(result);
+}
+
+/* Rank 0 launches the parent first, the others the child, on streams that do not wait for each other. It happens to
+ * come out here. */
+static void opposite_orders(world *w) {
+  ncclComm_t child[RANKS];
+  split(w, child);
+  for (int r = 0; r < RANKS; r++)
+    for (int i = 0; i < 2; i++)
+      if ((i == 0) == (r == 0))
+        gather(w, w->comm[r], r, w->stream[r]);
+      else
+        gather(w, child[r], r, w->other[r]);
+  end_children(child);
+}
+
+/* The same by messages of pairs, and the launch of one is that of a graph. */
+static void opposite_order_of_graph(world *w) {
+  ncclComm_t child[RANKS];
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  split(w, child);
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaStreamBeginCapture(w->stream[0], cudaStreamCaptureModeThreadLocal));
+  through(w, ncclSend(w->send[0], 8, ncclInt8, 1, w->comm[0], w->stream[0]));
+  CUDA(cudaStreamEndCapture(w->stream[0], &graph));
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 2; i++) { /* captured first, launched last */
+    ncclComm_t comm = i == 0 ? w->comm[1] : child[1];
+    ncclResult_t result = ncclRecv(w->receive[1] + 8 * i, 8, ncclInt8, 0, comm, i == 0 ? w->stream[1] : w->other[1]);
+    while (result == ncclInProgress)
+      OK(ncclCommGetAsyncError(comm, &result));
+  }
+  ncclResult_t result = ncclSend(w->send[0] + 8, 8, ncclInt8, 1, child[0], w->other[0]);
+  while (result == ncclInProgress)
+    OK(ncclCommGetAsyncError(child[0], &result));
+  CUDA(cudaGraphLaunch(exec, w->stream[0]));
+  CUDA(cudaStreamSynchronize(w->stream[0]));
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaGraphDestroy(graph));
+  end_children(child);
+}
+
+/* Three communicators of two ranks each, in a circle over three GPUs. */
+static void circle(world *w) {
+  ncclComm_t pair[RANKS][RANKS]; /* [i][r]: of ranks i and i + 1 */
+  for (int i = 0; i < RANKS; i++) {
+    for (int r = 0; r < RANKS; r++) {
+      int color = r == i || r == (i + 1) % RANKS ? 0 : NCCL_SPLIT_NOCOLOR;
+      ncclResult_t result = ncclCommSplit(w->comm[r], color, 0, &pair[i][r], NULL);
+      assert_true(result == ncclSuccess || result == ncclInProgress);
+    }
+    through(w, ncclSuccess);
+  }
+  for (int r = 0; r < RANKS; r++) { /* each first with the next rank, then with the one before */
+    gather(w, pair[r][r], r, w->stream[r]);
+    gather(w, pair[(r + 2) % RANKS][r], r, w->other[r]);
+  }
+  for (int i = 0; i < RANKS; i++)
+    for (int r = 0; r < RANKS; r++)
+      if (pair[i][r] != NULL)
+        OK(ncclCommAbort(pair[i][r]));
+}
+
+typedef struct half {
+  world *w;
+  ncclComm_t *comm;
+} half;
+
+static void gather_half(void *user, int64_t i) {
+  half *h = &((half *)user)[i];
+  for (int r = 0; r < RANKS; r++) {
+    CUDA(cudaSetDevice(r));
+    gather(h->w, h->comm[r], r, i == 0 ? h->w->stream[r] : h->w->other[r]);
+  }
+}
+
+/* A thread for each communicator. */
+static void threads_of_a_gpu(world *w) {
+  ncclComm_t child[RANKS];
+  split(w, child);
+  rank_threads_run(2, gather_half, (half[]){{w, w->comm}, {w, child}});
+  end_children(child);
+}
+
+/* --- All of them ------------------------------------------------------------------------------------------------- */
+
 static const struct {
   const char *name, *words; /* that one report has, at least */
   void (*make)(world *w);
@@ -177,6 +285,10 @@ static const struct {
                 {"a buffer that other GPUs do not reach", "on GPU 1 cannot reach into pool", closed_pool, false},
                 {"a rank that ends alone", "waits in ncclCommFinalize", finalised_alone, false},
                 {"a graph that outlives its communicator", "launches are in graphs", finalised_before_graph, false},
+                {"two communicators in opposite orders", "one order opposite one", opposite_orders, false},
+                {"a graph in the opposite order", "one order opposite one", opposite_order_of_graph, false},
+                {"three communicators in a circle", "one order opposite one", circle, false},
+                {"two threads of a GPU", "launched on GPU no order between", threads_of_a_gpu, false},
                 {"a communicator that has ended", "communicator that is no more", stale, false}};
 
 static void test_mistakes(void **state) {

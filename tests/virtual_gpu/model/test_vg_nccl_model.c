@@ -168,8 +168,42 @@ static void test_split(void **state) {
   assert_int_equal(close_world(&w), 0);
 }
 
+/* A parent and its child on streams of their own, in one order on all ranks, which changes from time to time; the ranks
+ * come one after the other, so that a launch waits for partners behind others. */
+static void test_same_order(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 50; seed++) {
+    world w;
+    ncclComm_t sub[RANKS];
+    open_world(&w, seed);
+    for (int r = 0; r < RANKS; r++)
+      (void)ncclCommSplit(w.comm[r], 0, 0, &sub[r], NULL);
+    through(&w, ncclSuccess);
+    for (int round = 0; round < 3; round++)
+      for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < 4; i++) {
+          bool child = (seed >> i & 1) != 0;
+          ncclComm_t comm = child ? sub[r] : w.comm[r];
+          ncclResult_t result = ncclAllGather(w.send[r], w.receive[r] + (child ? 32 : 0), PART, ncclInt8, comm,
+                                              child ? w.other[r] : w.stream[r]);
+          while (result == ncclInProgress)
+            OK(ncclCommGetAsyncError(comm, &result));
+          OK(result);
+        }
+    synchronise(&w);
+    for (int r = 0; r < RANKS; r++) {
+      if ((seed & 15) != 15) /* not the child alone */
+        assert_came(&w, r, 0, 0, 0);
+      CUDA(cudaStreamSynchronize(w.other[r]));
+      OK(ncclCommAbort(sub[r]));
+    }
+    end_comms(&w);
+    assert_int_equal(close_world(&w), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_mixed_streams),
-                                     cmocka_unit_test(test_split)};
+                                     cmocka_unit_test(test_split), cmocka_unit_test(test_same_order)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

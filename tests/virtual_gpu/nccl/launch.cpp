@@ -21,6 +21,7 @@ static void complete(const Place &p) {
     let_go(id);
   auto &list = p->launch->comm->placed;
   list.erase(std::find(list.begin(), list.end(), p));
+  order_complete(p);
   tell_moved();
 }
 
@@ -42,6 +43,7 @@ static void must_reach(const ncclComm *rank, const ncclComm *owner, const char *
 
 /* `to` reads what `from` has sent. */
 static void connect(const Place &from, const Place &to, Copy copy) {
+  order_met(from, to);
   if (from != to) {
     come_after(to->move, from->arrive);
     come_after(from->leave, to->move);
@@ -131,10 +133,12 @@ static void post(const Place &p) {
   ncclComm *c = p->launch->comm;
   c->placed.push_back(p);
   N.moves[p->move] = p;
+  order_placed(p);
   if (p->launch->what == What::Group)
     place_group(p);
   else
     place_collective(p);
+  order_check(p);
 }
 
 /* --- Giving a launch to a stream
@@ -204,6 +208,7 @@ void cut_off(ncclComm *c) {
       }
     for (auto &list : w.collectives)
       list.erase(std::remove(list.begin(), list.end(), p), list.end());
+    order_cut(p);
     complete(p);
   }
 }

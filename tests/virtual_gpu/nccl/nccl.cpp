@@ -16,10 +16,10 @@
  * messages that nobody takes when the test ends, and who waits for whom. What has hung there although it is allowed is
  * reported too: messages of zero bytes, several to one peer in a group, groups larger than a kernel plan, which each
  * rank cuts by its own list of operations. So is a communicator that two threads use at once, or that is finalised
- * while a graph has launches of it.
+ * while a graph has launches of it, and communicators that are launched in different orders on GPUs that they share.
  *
- * This file is about communicators and their making, end.cpp about their end; group.cpp about calls and
- * groups of them, launch.cpp about how what was given to streams meets. */
+ * This file is about communicators and their making, end.cpp about their end; group.cpp about calls and groups of them,
+ * launch.cpp about how what was given to streams meets, order.cpp about the order of communicators. */
 #include "nccl.hpp"
 
 #include <algorithm>
@@ -34,6 +34,7 @@ void fresh() {
   if (N.generation == M.generation)
     return;
   N.worlds.clear(), N.comms.clear(), N.moves.clear(), N.last_error.clear();
+  N.latest.clear(), N.ordered.clear(), N.ordered_worlds.clear();
   N.ids = 0;
   N.generation = M.generation;
 }

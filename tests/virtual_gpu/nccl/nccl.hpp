@@ -47,6 +47,9 @@ struct Placed {
   Id arrive = 0, move = 0, leave = 0;
   size_t missing = 0; /* partners that are not there yet */
   std::vector<Copy> copies;
+  /* order.cpp: its neighbours on the GPU that are remembered, and launches that it exchanges something with */
+  Placed *before = nullptr, *after = nullptr;
+  std::vector<Placed *> partners;
 };
 using Place = std::shared_ptr<Placed>;
 
@@ -105,6 +108,13 @@ struct ncclComm {
 
 namespace vg::nccl {
 
+/* The launch that a GPU was given last. */
+struct Latest {
+  Placed *place = nullptr; /* NULL: forgotten */
+  ncclComm *comm = nullptr;
+  uint32_t chain = 0, time = 0; /* of the thread that has launched it */
+};
+
 /* Of this machine: all objects live until the next one begins, so that stale handles are recognised. */
 struct Nccl {
   uint64_t generation = 0;
@@ -112,6 +122,9 @@ struct Nccl {
   std::map<std::string, std::unique_ptr<World>> worlds;
   std::vector<std::unique_ptr<ncclComm>> comms;
   std::map<Id, Place> moves;
+  std::map<int, Latest> latest;             /* by GPU */
+  std::map<Placed *, Place> ordered;        /* launches that may be part of a circle ... */
+  std::map<World *, size_t> ordered_worlds; /* ... and how many of each */
   std::string last_error;
 };
 extern Nccl &N;
@@ -138,6 +151,14 @@ void end_for_shrink(ncclComm_t comm);
 void look(ncclComm *c); /* somebody asks for its state: a group of it may be launched now */
 void drop_job(ncclComm *c);
 ncclResult_t fault_result(); /* what a call returns that a test makes fail; so does the group that it is in */
+
+/* order.cpp: a launch is given to its GPU; it meets a partner; both are known; all of its partners are there; it ends
+ * without them. */
+void order_placed(const Place &p);
+void order_met(const Place &a, const Place &b);
+void order_check(const Place &p);
+void order_complete(const Place &p);
+void order_cut(const Place &p);
 
 /* launch.cpp */
 const char *name_of(What what);

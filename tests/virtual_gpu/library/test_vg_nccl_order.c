@@ -1,0 +1,138 @@
+/* A communicator and its child, of the same GPUs: transfers on both may run at the same time, and come in one order on
+ * all ranks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "nccl_rank.h"
+#include "reshard/reshard.h"
+#include "support/fixtures/rank_threads.h"
+#include "virtual_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+enum { RANKS = 3, ROWS = 12, COLUMNS = 15, BYTES = ROWS * COLUMNS * 4 };
+
+typedef struct world {
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  int64_t odd; /* the rank that takes the child first; -1: none */
+  bool graph;  /* the parent's execute is launched as one */
+  int rounds;
+  rank_result result[RANKS];
+} world;
+
+static const char opposite[] = "launched in one order opposite one";
+
+static reshard_status make_transfer(reshard_comm comm, void *src, void *dst, reshard_plan *plan,
+                                    reshard_transfer *transfer) {
+  const int64_t shape[2] = {ROWS, COLUMNS};
+  reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
+  reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = &src, .dst = &dst, .nsrc = 1, .ndst = 1};
+  reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_transfer_create(*plan, comm, &arrays, NULL, transfer);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  return status;
+}
+
+static reshard_status launch(reshard_transfer transfer, cudaGraphExec_t exec, cudaStream_t stream) {
+  if (exec == NULL)
+    return reshard_execute(transfer, stream);
+  return cudaGraphLaunch(exec, stream) == cudaSuccess ? RESHARD_SUCCESS : RESHARD_ERROR_SYSTEM;
+}
+
+static cudaGraphExec_t capture(reshard_transfer transfer, cudaStream_t stream) {
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  (void)reshard_execute(transfer, stream);
+  cudaStreamEndCapture(stream, &graph);
+  cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  return exec;
+}
+
+static void run_rank(void *user, int64_t r) {
+  world *w = user;
+  reshard_comm comm[2] = {NULL, NULL}; /* the parent, the child */
+  reshard_plan plan[2] = {NULL, NULL};
+  reshard_transfer transfer[2] = {NULL, NULL};
+  cudaStream_t stream[2];
+  cudaGraphExec_t exec = NULL;
+  char *memory;
+  cudaSetDevice((int)r);
+  cudaMalloc((void **)&memory, 4 * BYTES);
+  cudaMemset(memory, (int)r, 4 * BYTES);
+  cudaDeviceSynchronize();
+  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm[0]);
+  if (status == RESHARD_SUCCESS)
+    status = reshard_comm_split(comm[0], 0, -r, &comm[1]);
+  for (int i = 0; i < 2; i++) {
+    cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking);
+    if (status == RESHARD_SUCCESS)
+      status = make_transfer(comm[i], memory + 2 * i * BYTES, memory + (2 * i + 1) * BYTES, &plan[i], &transfer[i]);
+  }
+  if (status == RESHARD_SUCCESS && w->graph)
+    exec = capture(transfer[0], stream[0]);
+  for (int i = 0; i < 2 * w->rounds && status == RESHARD_SUCCESS; i++) {
+    int which = (i + (w->odd == r)) % 2;
+    status = launch(transfer[which], which == 0 ? exec : NULL, stream[which]);
+  }
+  for (int i = 0; i < 2; i++) {
+    cudaStreamSynchronize(stream[i]);
+    cudaStreamDestroy(stream[i]);
+  }
+  if (exec != NULL)
+    cudaGraphExecDestroy(exec);
+  for (int i = 1; i >= 0; i--) {
+    reshard_transfer_destroy(transfer[i]);
+    reshard_plan_destroy(plan[i]);
+    reshard_comm_destroy(comm[i]);
+  }
+  cudaFree(memory);
+  rank_result_set(&w->result[r], status);
+}
+
+/* Returns the number of reports. */
+static int run(uint64_t seed, int64_t odd, bool graph, int rounds) {
+  world w = {.odd = odd, .graph = graph, .rounds = rounds};
+  vg_begin(&(vg_options){.devices = RANKS, .seed = seed});
+  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, run_rank, &w);
+  int reports = vg_end();
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes of two communicators");
+  return reports;
+}
+
+static void test_one_order(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(10, 100); seed++)
+    assert_int_equal(run(seed, -1, seed % 2 != 0, 3), 0);
+}
+
+/* The streams are others, so it comes out on the virtual GPU: on a real one it may hang. */
+static void test_opposite_orders(void **state) {
+  (void)state;
+  if (!vg_sees_kernels()) /* nothing is checked in this build */
+    skip();
+  vg_quiet(true);
+  for (uint64_t seed = 0; seed < (uint64_t)vg_scaled(10, 100); seed++) {
+    (void)run(seed, (int64_t)(seed % RANKS), seed % 2 != 0, 1);
+    if (vg_reports_with(opposite) == 0)
+      fail_msg("seed %d: the opposite order is not found", (int)seed);
+  }
+  vg_quiet(false);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_order), cmocka_unit_test(test_opposite_orders)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
