@@ -145,6 +145,17 @@ reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_
  * by a rank that sees that, before its next collective call. */
 reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
 
+/* A walk over n parts, by peer ascending, begins with the peer after this rank, and comes to the first ones in the end:
+ * ranks that all began with rank 0 would use its link at once. */
+static inline int64_t rs_parts_begin(const rs_part *parts, int64_t n, int64_t rank) {
+  int64_t low = 0, high = n;
+  RS_LOWER_BOUND(low, high, parts[i].peer <= rank);
+  return low;
+}
+static inline const rs_part *rs_parts_at(const rs_part *parts, int64_t n, int64_t begin, int64_t i) {
+  return &parts[begin + i < n ? begin + i : begin + i - n];
+}
+
 /* Adds to a rank's statistics. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
   if (bytes > 0)

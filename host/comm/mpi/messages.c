@@ -117,13 +117,18 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   c->nrequests = (int)(2 * (turn->nreceives + turn->nsends));
   for (int i = 0; i < c->nrequests; i++)
     c->requests[i] = MPI_REQUEST_NULL;
-  for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++)
-    code = start_message(c, &turn->receives[i], false, c->requests + 2 * i);
+  int64_t send = rs_parts_begin(turn->sends, turn->nsends, c->base.rank),
+          receive = rs_parts_begin(turn->receives, turn->nreceives, c->base.rank);
+  for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++) {
+    const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
+    code = start_message(c, p, false, c->requests + 2 * (p - turn->receives));
+  }
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS && status == RESHARD_SUCCESS; i++) {
-    status = run_program(c, turn->sends[i].program);
+    const rs_part *p = rs_parts_at(turn->sends, turn->nsends, send, i);
+    status = run_program(c, p->program);
     if (status == RESHARD_SUCCESS)
-      code = start_message(c, &turn->sends[i], true, c->requests + 2 * (turn->nreceives + i));
+      code = start_message(c, p, true, c->requests + 2 * (turn->nreceives + (p - turn->sends)));
   }
   if (code != MPI_SUCCESS)
     status = rs_mpi_error(code, "starting the messages of a round");

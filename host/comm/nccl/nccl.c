@@ -211,13 +211,15 @@ static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t w
   RS_TRY(rs_nccl_lock(c));
   ncclResult_t result = c->api.ncclGroupStart(), end;
   bool open = result == ncclSuccess;
+  int64_t send = rs_parts_begin(turn->sends, turn->nsends, me),
+          receive = rs_parts_begin(turn->receives, turn->nreceives, me);
   for (int64_t i = 0; i < turn->nsends && result == ncclSuccess; i++) {
-    const rs_part *p = &turn->sends[i];
+    const rs_part *p = rs_parts_at(turn->sends, turn->nsends, send, i);
     if (window_of(me, p->peer, size) == window)
       result = c->api.ncclSend(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }
   for (int64_t i = 0; i < turn->nreceives && result == ncclSuccess; i++) {
-    const rs_part *p = &turn->receives[i];
+    const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
     if (window_of(p->peer, me, size) == window)
       result = c->api.ncclRecv(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }

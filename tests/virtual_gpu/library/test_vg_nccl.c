@@ -95,8 +95,8 @@ static reshard_status capture(reshard_transfer transfer, cudaStream_t stream, cu
   return status;
 }
 
-/* Cleans up as a user whose rank fails: the others do not wait for it, and nothing is left on its stream. False: with an
- * edge left out something may be, which writes to the host's memory yet. */
+/* Cleans up as a user whose rank fails: the others do not wait for it, and nothing is left on its stream. False: with
+ * an edge left out something may be, which writes to the host's memory yet. */
 static bool give_up(world *w, cudaStream_t stream) {
   for (int64_t r = 0; r < w->n; r++)
     reshard_comm_abort(w->comm[r]);
