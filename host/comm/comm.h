@@ -59,6 +59,7 @@ typedef struct rs_split {
 
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
+  size_t alignment; /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
   bool reach;       /* every rank's host memory can be addressed by every rank: ranks of one process */
   /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as
    * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
@@ -144,6 +145,10 @@ reshard_status rs_comm_error_timeout(reshard_comm comm, const char *step, int64_
 /* RESHARD_ERROR_MISMATCH of ranks 0 and `rank`, which have come with different calls: names both, where they are known;
  * by a rank that sees that, before its next collective call. */
 reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
+
+static inline size_t rs_comm_alignment(reshard_comm comm) {
+  return comm->ops->alignment > 0 ? comm->ops->alignment : 1;
+}
 
 /* A walk over n parts, by peer ascending, begins with the peer after this rank, and comes to the first ones in the end:
  * ranks that all began with rank 0 would use its link at once. */

@@ -210,3 +210,12 @@ void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, 
   for (int d = 0; d < l->ndim; d++)
     view->strides[d] = strides[d] * c->width;
 }
+
+char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
+                        size_t alignment) {
+  rs_place place;
+  if (!rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
+    return NULL;
+  char *at = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
+  return (uintptr_t)at % alignment == 0 ? at : NULL;
+}

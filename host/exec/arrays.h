@@ -43,6 +43,11 @@ void rs_arrays_free(rs_arrays *arrays);
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
                                 rs_arrays *out);
 
+/* Address of the message to a peer, or from it, where that is one contiguous range of the arrays and begins at a
+ * multiple of `alignment`. NULL: it goes through staging. */
+char *rs_arrays_message(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
+                        size_t alignment);
+
 /* One array of a rank in memory: its address, and a byte stride per dim. */
 typedef struct rs_view {
   char *at;

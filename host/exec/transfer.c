@@ -175,8 +175,13 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
 /* Rounds that this rank needs at least for these arrays. */
 static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, int64_t *rounds) {
   bool *in_place;
+  size_t alignment = rs_comm_alignment(t->comm);
   RS_TRY(rs_alloc(&in_place, 2 * t->plan->peers.n, sizeof *in_place));
-  rs_plan_find_in_place(t->plan, arrays->src_strides, arrays->dst_strides, in_place);
+  for (int64_t i = 0; i < t->plan->peers.n; i++) {
+    const rs_peer *p = &t->plan->peers.at[i];
+    in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
+    in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
+  }
   *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
   free(in_place);
   return RESHARD_SUCCESS;

@@ -88,6 +88,7 @@ typedef struct reshard_transfer_info {
   size_t workspace_bytes; /* staging in use */
   int64_t copies;         /* box copies that one execute runs on this rank, of all steps */
   int64_t rounds;         /* the same on all ranks: as many as the one that stages most needs under its limit */
+  /* Messages that go from or to the arrays as they lie there; over NCCL those at addresses that are multiples of 16. */
   int64_t packs_skipped, unpacks_skipped;
   reshard_collective collective; /* the one that carries the messages */
   /* Reason why no collective carries the messages, or why sends and receives were preferred. Lives as long as the

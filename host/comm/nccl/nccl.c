@@ -356,6 +356,7 @@ static void nccl_destroy(reshard_comm comm) { rs_nccl_close(rs_nccl_of(comm)); }
 
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
+    .alignment = 16, /* at other addresses NCCL moves byte by byte */
     .reach = false,
     .together = nccl_together,
     .allgather = nccl_allgather,

@@ -73,10 +73,8 @@ static packed_message message_of(const packer *p, const rs_peer *peer, bool send
   const rs_arrays *arrays = &p->binding->arrays;
   int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_plan_pieces(plan, p->transfer->rounds, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
-  rs_place place;
-  if (!p->transfer->comm->staged &&
-      rs_message_in_place(plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
-    msg.in_place = (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
+  if (!p->transfer->comm->staged)
+    msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
   msg.round = rs_piece_round(p->transfer->rounds, pieces, 0);
   return msg;
 }

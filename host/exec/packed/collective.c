@@ -87,13 +87,11 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
 
 /* --- Where ------------------------------------------------------------------------------------------------------ */
 
-/* Address of a message in the user's arrays; NULL: it is not contiguous there. */
+/* Address of a message in the user's arrays; NULL: it is not contiguous there. Any alignment will do: the messages of
+ * a collective follow one another as they are, also in staging. */
 static char *message_address(const struct reshard_transfer_s *t, const rs_arrays *arrays, const rs_peer *peer,
                              bool sending) {
-  rs_place place;
-  if (!rs_message_in_place(t->plan, peer, sending, sending ? arrays->src_strides : arrays->dst_strides, &place))
-    return NULL;
-  return (char *)(sending ? arrays->src : arrays->dst)[place.buffer] + place.offset;
+  return rs_arrays_message(arrays, t->plan, peer, sending, 1);
 }
 
 /* Address of the messages of all ranks, own among them, where they lie one after the other in the user's memory; else
