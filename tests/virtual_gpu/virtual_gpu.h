@@ -56,6 +56,7 @@ typedef struct vg_options {
   bool no_check;       /* run only: nothing is reported but misuse and leaks */
   int64_t patience_ms; /* how long a call waits for other threads before it says that nothing will come; 0: 10 s */
   bool no_device;      /* there is a driver and no GPU; with devices == -1 there is no driver either */
+  int64_t nccl_us;     /* how long a group of NCCL communicators that do not block takes to be launched, at least */
 } vg_options;
 
 /* A fresh machine; options may be NULL. */
@@ -110,7 +111,7 @@ typedef struct vg_counts {
   int64_t operations;   /* that have run */
 } vg_counts;
 vg_counts vg_count(void);
-/* Calls of one function by name, "cudaMalloc"; a '*' at the end stands for anything. */
+/* Calls of one function by name, "cudaMalloc", also of nanosleep; a '*' at the end stands for anything. */
 int64_t vg_calls(const char *name);
 /* Device memory: in use now, at most at one time (since vg_begin or vg_reset_peak). In the order of the calls. */
 size_t vg_memory_used(int device);

@@ -146,6 +146,7 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
   c->nccl = nccl;
   c->borrowed = borrowed;
   c->timeout_ms = timeout_ms;
+  c->spin_ns = RS_NCCL_SPIN_NS;
   c->process = this_process();
   char name[32];
   snprintf(name, sizeof name, "cuda:%d", index);
@@ -239,7 +240,7 @@ static reshard_status create_nccl(const rs_nccl_api *api, const void *id, int64_
       return rs_error(RESHARD_ERROR_TIMEOUT, "rank %lld of %lld: not all ranks came within %lld ms", (long long)rank,
                       (long long)n, (long long)timeout_ms);
     }
-    rs_nccl_pause(since);
+    rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   }
   if (state == ncclSuccess) {
     *out = nccl;

@@ -86,8 +86,8 @@ void rs_nccl_end(rs_nccl *c) {
     (void)c->api.ncclCommAbort(nccl);
 }
 
-void rs_nccl_pause(int64_t since) {
-  if (rs_now_ns() - since < 20000)
+void rs_nccl_pause(int64_t since, int64_t spin_ns) {
+  if (rs_now_ns() - since < spin_ns)
     sched_yield();
   else
     nanosleep(&(struct timespec){0, 50000}, NULL);
@@ -114,6 +114,13 @@ static reshard_status get_async_error(rs_nccl *c, const char *call, ncclResult_t
   return status;
 }
 
+/* NCCL takes up each group of a non-blocking communicator on a thread of its own, in some tens of microseconds. A sleep
+ * meanwhile would last longer than that. What takes far longer, as a first connection, is slept through. */
+static void learn_spin(rs_nccl *c, int64_t took_ns) {
+  const int64_t most = 1000000;
+  c->spin_ns = rs_min(most, rs_max(RS_NCCL_SPIN_NS, rs_max(2 * took_ns, c->spin_ns - c->spin_ns / 8)));
+}
+
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call) {
   int64_t since = rs_now_ns();
   if (result != ncclSuccess && result != ncclInProgress)
@@ -123,8 +130,9 @@ reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call)
     if (result == ncclInProgress && deadline_passed(c, since))
       return give_up(c, call);
     if (result == ncclInProgress)
-      rs_nccl_pause(since);
+      rs_nccl_pause(since, c->spin_ns);
   }
+  learn_spin(c, rs_now_ns() - since);
   return RESHARD_SUCCESS;
 }
 
@@ -141,7 +149,7 @@ static reshard_status wait_for_event(rs_nccl *c, rs_event *event, const char *ca
     if (!done && deadline_passed(c, since))
       return give_up(c, call);
     if (!done)
-      rs_nccl_pause(since);
+      rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   }
   return RESHARD_SUCCESS;
 }

@@ -29,6 +29,7 @@ typedef struct rs_nccl {
   char why[512];         /* in words */
   int64_t timeout_ms;    /* 0: none */
   uint64_t process;      /* as in a record */
+  int64_t spin_ns;       /* time that calls of NCCL take now, and more: no sleep before that */
   bool met;              /* the ranks know who is in one process */
   reshard_device handle; /* kept */
   void *stream;          /* side stream of the all-gathers */
@@ -50,8 +51,9 @@ reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult
 /* Waits until a call of a non-blocking communicator is through; result is what the call returned. At the deadline, or
  * when the communicator ends meanwhile, the communicator is given up. */
 reshard_status rs_nccl_settle(rs_nccl *c, ncclResult_t result, const char *call);
-/* Between two looks at something that NCCL or a GPU has still to do: short at first. */
-void rs_nccl_pause(int64_t since_ns);
+/* Between two looks at something that NCCL or a GPU has still to do: short at first, for so long, and then a sleep. */
+enum { RS_NCCL_SPIN_NS = 20000 };
+void rs_nccl_pause(int64_t since_ns, int64_t spin_ns);
 /* The communicator, locked against an abort; RESHARD_ERROR_PEER, unlocked, when it has ended. */
 reshard_status rs_nccl_lock(rs_nccl *c);
 void rs_nccl_unlock(rs_nccl *c);

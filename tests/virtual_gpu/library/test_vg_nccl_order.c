@@ -198,8 +198,60 @@ static void test_peers(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* --- Waiting ------------------------------------------------------------------------------------------------------ */
+
+enum { ROUNDS = 20 };
+
+static int64_t slept[RANKS][2]; /* in the first execute, and in the last ones */
+
+static void wait_rank(void *user, int64_t r) {
+  world *w = user;
+  reshard_comm comm = NULL;
+  reshard_plan plan = NULL;
+  reshard_transfer transfer = NULL;
+  cudaStream_t stream;
+  char *memory;
+  cudaSetDevice((int)r);
+  cudaMalloc((void **)&memory, 2 * BYTES);
+  cudaMemset(memory, 0, 2 * BYTES);
+  cudaDeviceSynchronize();
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  reshard_status status = nccl_rank_open(w->id, RANKS, r, 0, &comm);
+  if (status == RESHARD_SUCCESS)
+    status = make_transfer(comm, memory, memory + BYTES, &plan, &transfer);
+  for (int i = 0; i < ROUNDS && status == RESHARD_SUCCESS; i++) {
+    status = reshard_execute(transfer, stream);
+    slept[r][i > 0] = vg_calls("nanosleep"); /* of all ranks so far */
+  }
+  cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_comm_destroy(comm);
+  cudaFree(memory);
+  rank_result_set(&w->result[r], status);
+}
+
+/* NCCL takes a while for each group; after the first ones the library waits for it without sleeping. */
+static void test_no_sleep(void **state) {
+  (void)state;
+  world w = {.odd = -1};
+  int64_t first = 0, last = 0;
+  vg_begin(&(vg_options){.devices = RANKS, .seed = 2, .nccl_us = 150});
+  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  rank_threads_run(RANKS, wait_rank, &w);
+  rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes");
+  assert_int_equal(vg_end(), 0);
+  for (int r = 0; r < RANKS; r++) {
+    first = slept[r][0] > first ? slept[r][0] : first;
+    last = slept[r][1] > last ? slept[r][1] : last;
+  }
+  assert_true(first > 0); /* while the communicator and the transfer were made */
+  assert_int_equal(last, first);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_peers), cmocka_unit_test(test_one_order),
-                                     cmocka_unit_test(test_opposite_orders)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_peers), cmocka_unit_test(test_no_sleep),
+                                     cmocka_unit_test(test_one_order), cmocka_unit_test(test_opposite_orders)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

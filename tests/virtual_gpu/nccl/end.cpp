@@ -5,6 +5,13 @@
 #include <ctime>
 
 namespace vg::nccl {
+
+int64_t now_ns() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 namespace {
 
 /* The communicator of a split that an abort gives up: it is there, and broken. */
@@ -22,11 +29,7 @@ void give_up_split(ncclComm *c) {
   w.slots[r] = nullptr;
 }
 
-int64_t now_ms() {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+int64_t now_ms() { return now_ns() / 1000000; }
 
 size_t in_graphs(ncclComm *c) {
   auto &list = c->captured;

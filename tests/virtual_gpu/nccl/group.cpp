@@ -125,9 +125,12 @@ ncclResult_t end_group(std::vector<GroupEntry> entries) {
     if (e.launch->comm->blocking != blocking)
       return warn(ncclInvalidArgument, "a group has communicators that block and others that do not");
   uint64_t looks = blocking ? 0 : draw() % 4;
+  if (!blocking && M.options.nccl_us > 0)
+    looks++;
   if (looks == 0)
     return launch(entries);
-  auto job = std::make_shared<Job>(Job{std::move(entries), looks});
+  auto job = std::make_shared<Job>(
+      Job{std::move(entries), looks, M.options.nccl_us > 0 ? now_ns() + 1000 * M.options.nccl_us : 0});
   for (const GroupEntry &e : job->entries) {
     e.launch->comm->job = job;
     e.launch->comm->state = ncclInProgress;
@@ -141,7 +144,7 @@ ncclResult_t fault_result() { return noted(M.fault.error ? (ncclResult_t)M.fault
 
 void look(ncclComm *c) {
   std::shared_ptr<Job> job = c->job;
-  if (!job || --job->looks > 0)
+  if (!job || (job->looks > 1 && job->looks--) || (job->not_before_ns && now_ns() < job->not_before_ns))
     return;
   ncclResult_t result = launch(job->entries);
   for (const GroupEntry &e : job->entries) {

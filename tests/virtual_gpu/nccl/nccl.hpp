@@ -67,7 +67,8 @@ struct GroupEntry {
 /* A group of communicators that do not block, until it is launched: by a look at the state of one of them. */
 struct Job {
   std::vector<GroupEntry> entries;
-  uint64_t looks; /* that still say that it goes on */
+  uint64_t looks;        /* that still say that it goes on */
+  int64_t not_before_ns; /* by CLOCK_MONOTONIC */
 };
 
 /* --- Communicators ------------------------------------------------------------------------------------------------ */
@@ -142,6 +143,7 @@ ncclResult_t ready(ncclComm_t comm, const char *call, ncclComm **out);
 bool await(const std::function<bool()> &there);
 
 /* end.cpp */
+int64_t now_ns();
 void look_at_end(ncclComm *c); /* the same for one that was finalised and is not through */
 
 /* Stops what is under way, whatever the state is, and is through with it: what the flag of a shrink asks for. */

@@ -71,8 +71,15 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t) {
   return 0;
 }
 
+static void count_sleep() {
+  static const int index = call_index("nanosleep");
+  Lock lock;
+  M.call_counts[(size_t)index] += M.on;
+}
+
 /* While the host lets time pass the device works; where it has nothing to do the host need not sleep for long. */
 int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left) {
+  count_sleep();
   State device = let_device_work(32);
   if (turns_taken()) {
     turn_wait(wanted, "sleeps", turn_time() + nanoseconds(wanted));
