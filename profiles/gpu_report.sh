@@ -43,6 +43,17 @@ report_collectives() {
     END { for (i = 1; i <= n; i++) line(order[i]) }' "$work/collectives.txt"
 }
 
+report_rounds() { # of the step nccl-host
+  local file=$work/nccl-host.json
+  grep -qs '"group_us"' "$file" || return 0
+  us() { sed -nE "s/.*\"$1\": *([0-9.e+-]+).*/\1/p" "$file" | head -1; }
+  printf '\n## Rounds over NCCL\n\n%s\n\n' 'us of the host, 2 processes on one GPU, median, the slower rank.'
+  printf '| what | us |\n| --- | ---: |\n'
+  printf '| %s | %s |\n' 'execute, own communicator' "$(us host_us)" \
+    "bare round, own communicator (does not block)" "$(us group_us)" \
+    "bare round, a caller's that blocks" "$(us blocking_group_us)"
+}
+
 report_kernels() { # ncu's figures
   local file what
   compgen -G "$work/ncu-*.txt" >/dev/null || return 0
@@ -77,6 +88,7 @@ $(print_table)
 ![throughput over size](throughput.svg)
 TEXT
   report_collectives
+  report_rounds
   report_kernels
   printf '\n## Steps\n\n| step | state | seconds | |\n| --- | --- | ---: | --- |\n'
   for s in "${steps[@]}"; do

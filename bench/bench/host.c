@@ -1,9 +1,11 @@
 /* The host's time to launch an execute on the streams of a GPU; and, over NCCL, its time for one bare round of messages
  * of the same sizes. The difference is the execute's own work. */
 #include "bench/bench/state.h"
+#include "bench/launch/gpu.h"
 #include "comm/comm.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Calls one after the other on an empty stream, so that no queue is full: the median, and of all ranks the largest. */
 static double time_host(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream), void *user) {
@@ -33,12 +35,12 @@ static reshard_status launch_round(void *user, void *stream) {
 }
 
 /* Times one round with the plan's messages, to and from memory that is not used otherwise. */
-static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
+static double time_round(bench_state *b, int64_t local, reshard_comm comm, reshard_plan plan) {
   rs_device *device = session_device(&b->s, local);
   reshard_plan_info info;
   reshard_plan_get_info(plan, &info);
   rs_part *sends = cli_alloc(info.peers, sizeof *sends), *receives = cli_alloc(info.peers, sizeof *receives);
-  rs_turn turn = {.comm = b->s.comms[local], .sends = sends, .receives = receives};
+  rs_turn turn = {.comm = comm, .sends = sends, .receives = receives};
   char *memory = NULL, *at;
   CLI_TRY("", device->memory->alloc(device, (size_t)(info.sent_bytes + info.received_bytes), (void **)&memory));
   CLI_TRY("",
@@ -61,8 +63,18 @@ static double time_round(bench_state *b, int64_t local, reshard_plan plan) {
   return us;
 }
 
+/* NCCL takes up a group at once where its communicator blocks, and on a thread of its own where it does not. */
+static double time_blocking_round(bench_state *b, int64_t local, reshard_plan plan) {
+  void *nccl = NULL;
+  reshard_comm comm = NULL;
+  CLI_TRY("a communicator that blocks: ", gpu_nccl_create(b->s.comms[local], &nccl, &comm));
+  double us = time_round(b, local, comm, plan);
+  gpu_nccl_destroy(nccl, comm);
+  return us;
+}
+
 void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
-  double execute = time_host(b, local, launch_execute, b->transfers[local]), group = 0;
+  double execute = time_host(b, local, launch_execute, b->transfers[local]), group = 0, blocking = 0;
   reshard_transfer_info info;
   reshard_transfer_get_info(b->transfers[local], &info);
   bool one_round = true;
@@ -70,9 +82,12 @@ void bench_host_times(bench_state *b, int64_t local, reshard_plan plan) {
   for (int64_t r = 0; r < b->s.world; r++)
     one_round = one_round && rounds[r] <= 1;
   if (b->s.comms[local]->locals < b->s.world && one_round)
-    group = time_round(b, local, plan);
+    group = time_round(b, local, b->s.comms[local], plan);
+  if (group > 0 && strcmp(b->s.comm, "nccl") == 0)
+    blocking = time_blocking_round(b, local, plan);
   if (local == 0) {
     b->row.host_us = execute;
     b->row.group_us = group;
+    b->row.blocking_group_us = blocking;
   }
 }

@@ -66,6 +66,8 @@ void bench_json_row(rs_json *j, const bench_state *b) {
     rs_json_real(j, "host_us", r->host_us);
     if (r->group_us > 0)
       rs_json_real(j, "group_us", r->group_us);
+    if (r->blocking_group_us > 0)
+      rs_json_real(j, "blocking_group_us", r->blocking_group_us);
     rs_json_bool(j, "host_bound", r->host_bound);
     rs_json_int(j, "sets", r->sets);
   }

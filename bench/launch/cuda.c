@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #ifdef RS_HAVE_NCCL
+#include "comm/comm.h"
 #include "comm/nccl/load.h"
 #endif
 
@@ -62,6 +63,49 @@ bool gpu_peer_access(int from, int to) {
   rs_cuda_ignore(cudaDeviceCanAccessPeer(&can, from, to));
   return can != 0;
 }
+
+/* --- NCCL -------------------------------------------------------------------------------------------------------- */
+
+#ifdef RS_HAVE_NCCL
+static reshard_status init_nccl(const rs_nccl_api *api, reshard_comm own, const ncclUniqueId *id, ncclComm_t *nccl) {
+  int before;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  RS_TRY(rs_cuda_enter(own->device, &before));
+  ncclResult_t result = api->ncclCommInitRankConfig(nccl, (int)own->size, *id, (int)own->rank, &config);
+  rs_cuda_leave(before);
+  return result == ncclSuccess ? RESHARD_SUCCESS
+                               : rs_error(RESHARD_ERROR_SYSTEM, "ncclCommInitRankConfig: NCCL error %d", (int)result);
+}
+
+reshard_status gpu_nccl_create(reshard_comm own, void **nccl, reshard_comm *wrapper) {
+  rs_nccl_api api;
+  ncclUniqueId mine = {{0}};
+  ncclComm_t made = NULL;
+  const void *all;
+  RS_TRY(rs_nccl_load(NULL, &api));
+  if (own->rank == 0 && api.ncclGetUniqueId(&mine) != ncclSuccess)
+    return rs_error(RESHARD_ERROR_SYSTEM, "ncclGetUniqueId has failed");
+  RS_TRY(rs_comm_allgather(own, &mine, sizeof mine, &all));
+  memcpy(&mine, all, sizeof mine);
+  RS_TRY(init_nccl(&api, own, &mine, &made));
+  *nccl = made;
+  return reshard_comm_from_nccl(made, NULL, 0, wrapper);
+}
+
+void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) {
+  rs_nccl_api api;
+  reshard_comm_destroy(wrapper);
+  if (nccl != NULL && rs_nccl_load(NULL, &api) == RESHARD_SUCCESS)
+    (void)api.ncclCommDestroy(nccl);
+}
+#else
+reshard_status gpu_nccl_create(reshard_comm own, void **nccl, reshard_comm *wrapper) {
+  (void)own, (void)nccl, (void)wrapper;
+  return rs_error(RESHARD_ERROR_UNSUPPORTED, "this build has no NCCL");
+}
+void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) { (void)nccl, (void)wrapper; }
+#endif
 
 /* --- Time -------------------------------------------------------------------------------------------------------- */
 

@@ -5,6 +5,8 @@
 
 #include "device/device.h"
 
+#include <reshard/comm.h>
+
 typedef struct gpu_machine {
   bool cuda, nccl;     /* of this build */
   int driver, runtime; /* 13000 is 13.0; 0: none */
@@ -49,6 +51,11 @@ reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*lau
                            void *user, gpu_graph **graph);
 reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream);
 void gpu_graph_destroy(gpu_graph *graph); /* NULL is allowed */
+
+/* A communicator as a caller of NCCL has, `nccl`, which blocks, of the ranks of an own one; and its wrapper.
+ * Collective. RESHARD_ERROR_UNSUPPORTED in a build without NCCL. */
+reshard_status gpu_nccl_create(reshard_comm own, void **nccl, reshard_comm *wrapper);
+void gpu_nccl_destroy(void *nccl, reshard_comm wrapper);
 
 /* n contiguous copies by cudaMemcpyBatchAsync; RESHARD_ERROR_UNSUPPORTED where the runtime or the driver has none. */
 reshard_status gpu_memcpy_batch(rs_device *device, int64_t n, const rs_span *spans, void *stream);

@@ -14,6 +14,11 @@ reshard_status gpu_available(rs_device *device, int64_t *bytes) {
   (void)device, (void)bytes;
   return refuse_cuda();
 }
+reshard_status gpu_nccl_create(reshard_comm own, void **nccl, reshard_comm *wrapper) {
+  (void)own, (void)nccl, (void)wrapper;
+  return refuse_cuda();
+}
+void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) { (void)nccl, (void)wrapper; }
 bool gpu_peer_access(int from, int to) {
   (void)from, (void)to;
   return false;
