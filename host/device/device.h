@@ -116,6 +116,8 @@ typedef struct rs_device_streams {
   bool asynchronous; /* work goes on in streams after a call returned: there are streams */
   /* Side streams: non-blocking with respect to the default stream. */
   reshard_status (*create)(rs_device *device, void **stream);
+  /* The same, and what is ready in it goes ahead of what is in others. NULL: no stream does. */
+  reshard_status (*create_urgent)(rs_device *device, void **stream);
   void (*destroy)(rs_device *device, void *stream);
   /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
   reshard_status (*event_create)(rs_device *device, rs_event **event);

@@ -22,6 +22,11 @@ static inline bool edge_left_out(const char *edge, bool wait) {
 }
 #endif
 
+reshard_status rs_stream_create_urgent(rs_device *device, void **stream) {
+  const rs_device_streams *streams = device->streams;
+  return streams->create_urgent != NULL ? streams->create_urgent(device, stream) : streams->create(device, stream);
+}
+
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge) {
   if (event == NULL || edge_left_out(edge, false))
     return RESHARD_SUCCESS;

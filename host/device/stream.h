@@ -12,6 +12,9 @@
 /* Marks the name of an edge: ./run prove collects the names, and fails when no test misses an edge that is left out. */
 #define RS_EDGE(name) name
 
+/* A side stream for what others wait for, as messages to peers. */
+reshard_status rs_stream_create_urgent(rs_device *device, void **stream);
+
 /* Records `event` at the end of stream as it is now. An event is recorded again only when no stream will wait for its
  * last record any more. */
 reshard_status rs_stream_record(rs_device *device, rs_event *event, void *stream, const char *edge);

@@ -35,7 +35,10 @@ reshard_status rs_lane_create(rs_device *device, const rs_lane_needs *needs, rs_
   RS_TRY_GOTO(status, rs_alloc_zero(&lane.move_seen, needs->lanes, sizeof *lane.move_seen), fail);
   for (int s = 0; s < RS_STEPS; s++)
     if (needs_stream(needs, s))
-      RS_TRY_GOTO(status, device->streams->create(device, &lane.side[s]), fail);
+      RS_TRY_GOTO(status,
+                  s == RS_MOVE ? rs_stream_create_urgent(device, &lane.side[s])
+                               : device->streams->create(device, &lane.side[s]),
+                  fail);
   for (int e = 0; e < RS_EVENTS; e++)
     if (needs_event(needs, e))
       RS_TRY_GOTO(status, device->streams->event_create(device, &lane.event[e]), fail);

@@ -111,6 +111,10 @@ RESHARD_API reshard_status reshard_transfer_get_info(reshard_transfer transfer, 
  * after an error too, but for the contents of the destination. The caller puts executes of one transfer on different
  * streams in order.
  *
+ * Messages move on the caller's stream, or on a side stream of the greatest priority where there are several GPUs.
+ * Packs and unpacks of rounds that overlap are on side streams of the least one. So a stream of greater priority
+ * (cudaStreamCreateWithPriority) lets messages over NCCL go ahead of them.
+ *
  * The call can be captured into a graph where this process has one rank; for several see reshard_execute_all. The graph
  * has the arrays that the transfer was bound to then. Bytes that a launched graph moves are not in the communicator's
  * statistics.

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/environment.h"
+#include "device/stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 static reshard_status make_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
   size_t all = (size_t)c->base.size * sizeof(rs_nccl_record);
-  RS_TRY(device->streams->create(device, &c->stream));
+  RS_TRY(rs_stream_create_urgent(device, &c->stream));
   RS_TRY(device->streams->event_create(device, &c->gathered));
   RS_TRY(device->memory->host_alloc(device, sizeof(rs_nccl_record), (void **)&c->mine));
   RS_TRY(device->memory->host_alloc(device, all, (void **)&c->all));

@@ -88,6 +88,16 @@ static reshard_status cuda_stream_create(rs_device *device, void **stream) {
   RS_ON_DEVICE(device, cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking));
 }
 
+static cudaError_t create_urgent(cudaStream_t *stream) {
+  int least = 0, greatest = 0;
+  cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  return error != cudaSuccess ? error : cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest);
+}
+
+static reshard_status cuda_stream_create_urgent(rs_device *device, void **stream) {
+  RS_ON_DEVICE(device, create_urgent((cudaStream_t *)stream));
+}
+
 static void cuda_stream_destroy(rs_device *device, void *stream) {
   if (stream != NULL)
     RS_ON_DEVICE_VOID(device, cudaStreamDestroy(stream));
@@ -181,6 +191,7 @@ static const rs_device_memory cuda_memory = {
 static const rs_device_streams cuda_streams = {
     .asynchronous = true,
     .create = cuda_stream_create,
+    .create_urgent = cuda_stream_create_urgent,
     .destroy = cuda_stream_destroy,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,

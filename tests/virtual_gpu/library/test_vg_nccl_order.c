@@ -156,6 +156,7 @@ static void visit_rank(void *user, int64_t r) {
   reshard_transfer transfer = NULL;
   cudaStream_t stream;
   char *memory;
+  bool urgent = false; /* the stream on which ranks meet */
   cudaSetDevice((int)r);
   cudaMalloc((void **)&memory, 2 * BYTES);
   cudaMemset(memory, 0, 2 * BYTES);
@@ -165,7 +166,11 @@ static void visit_rank(void *user, int64_t r) {
   if (status == RESHARD_SUCCESS)
     status = make_transfer(comm, memory, memory + BYTES, &plan, &transfer);
   if (status == RESHARD_SUCCESS) {
+    int least = 0, greatest = 0, priority = 0;
     rs_nccl *c = rs_nccl_of(comm);
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    cudaStreamGetPriority(c->stream, &priority);
+    urgent = priority == greatest;
     const rs_nccl_api api = c->api;
     c->api.ncclSend = send;
     c->api.ncclRecv = receive;
@@ -173,7 +178,7 @@ static void visit_rank(void *user, int64_t r) {
     status = reshard_execute(transfer, stream);
     c->api = api;
   }
-  bool right = nsent == RANKS - 1 && nreceived == RANKS - 1;
+  bool right = urgent && nsent == RANKS - 1 && nreceived == RANKS - 1;
   for (int i = 0; i < RANKS - 1; i++)
     right &= sent[i] == (r + 1 + i) % RANKS && received[i] == (r + 1 + i) % RANKS;
   cudaStreamSynchronize(stream);

@@ -1,4 +1,5 @@
-/* GPUs fetch their messages beginning with the rank after their own, so that not all begin with the same one. */
+/* GPUs fetch their messages beginning with the rank after their own, so that not all begin with the same one; and on
+ * streams whose work goes ahead of packing and unpacking. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,7 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
+#include "exec/transfer.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
@@ -39,6 +41,17 @@ static reshard_status copy(rs_device *device, int64_t n, const rs_span *spans, i
   return original->copy(device, n, spans, total_bytes, stream);
 }
 
+/* Priority of each side stream that the rank's transfer has; 1: it has none. */
+static int priorities[RANKS][RS_STEPS];
+
+static void note_priorities(const struct reshard_transfer_s *t, int64_t r) {
+  for (int s = 0; s < RS_STEPS; s++) {
+    priorities[r][s] = 1;
+    if (t->lane.side[s] != NULL)
+      cudaStreamGetPriority(t->lane.side[s], &priorities[r][s]);
+  }
+}
+
 static void run_rank(void *user, int64_t r) {
   world *w = user;
   const int64_t shape[2] = {ROWS, COLUMNS};
@@ -64,6 +77,8 @@ static void run_rank(void *user, int64_t r) {
     status = reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer);
   if (status == RESHARD_SUCCESS)
     status = reshard_execute(transfer, stream);
+  if (status == RESHARD_SUCCESS)
+    note_priorities(transfer, r);
   cudaStreamSynchronize(stream);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
@@ -94,7 +109,12 @@ static void test_begins_after_itself(void **state) {
     w.comm[r]->device->work = &recording;
   rank_threads_run(RANKS, run_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
+  int least, greatest;
+  assert_int_equal(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
   for (int r = 0; r < RANKS; r++) {
+    assert_int_equal(priorities[r][RS_MOVE], greatest);
+    for (int s = 0; s < RS_STEPS; s++)
+      assert_true(s == RS_MOVE || priorities[r][s] == 1 || priorities[r][s] == least);
     assert_int_equal(nfetched[r], RANKS - 1);
     for (int i = 0; i < RANKS - 1; i++)
       assert_int_equal(fetched[r][i], (r + 1 + i) % RANKS);
