@@ -48,14 +48,15 @@ static void free_buffers(rs_nccl *c) {
 static void end_nccl(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   c->closing = true;
-  ncclComm_t revoked = c->revoked ? c->nccl : NULL;
-  if (c->revoked)
+  bool ended = c->ended && !c->borrowed;
+  ncclComm_t left = ended ? c->nccl : NULL; /* by a revocation, or a shrink */
+  if (ended)
     c->nccl = NULL;
   bool there = !c->borrowed && c->nccl != NULL;
   ncclResult_t result = there ? c->api.ncclCommFinalize(c->nccl) : ncclSuccess;
   pthread_mutex_unlock(&c->mutex);
-  if (revoked != NULL)
-    (void)c->api.ncclCommAbort(revoked);
+  if (left != NULL)
+    (void)c->api.ncclCommAbort(left);
   if (!there)
     return;
   if (rs_nccl_settle(c, result, "ncclCommFinalize") != RESHARD_SUCCESS) {

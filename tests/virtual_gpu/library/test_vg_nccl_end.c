@@ -1,5 +1,6 @@
 /* The shipped NCCL communicator where one ends, or is not what it should be: what a rank leaves behind that others, or
  * NCCL itself, still use; and GPUs that NCCL refuses. */
+#include "comm/nccl/nccl.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
@@ -241,6 +242,33 @@ static void test_no_shrink(void **state) {
   assert_int_equal(vg_end(), 0);
 }
 
+/* NCCL 2.27 shrinks, and does not revoke; 2.18 does neither. */
+static void test_older_nccl(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    world w;
+    begin(&w, RANKS, 300);
+    rank_threads_run(RANKS, own_rank, &w);
+    rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a communicator");
+    for (int r = 0; r < RANKS; r++) {
+      rs_nccl_of(w.comm[r])->api.ncclCommRevoke = NULL;
+      rs_nccl_of(w.comm[r])->api.ncclAlltoAll = NULL;
+      if (i > 0)
+        rs_nccl_of(w.comm[r])->api.ncclCommShrink = NULL;
+    }
+    rank_threads_run(RANKS, shrink_rank, &w); /* nothing has happened */
+    w.result[1] = w.result[0];
+    rank_results_assert(RANKS, w.result, i == 0 ? RESHARD_SUCCESS : RESHARD_ERROR_UNSUPPORTED,
+                        i == 0 ? NULL : "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on", "a shrink");
+    if (i == 0) {
+      assert_int_equal(reshard_comm_barrier(w.comm[0]), RESHARD_ERROR_PEER);
+      rank_threads_run(RANKS, close_sub_rank, &w);
+    }
+    rank_threads_run(RANKS, close_rank, &w);
+    assert_int_equal(vg_end(), 0);
+  }
+}
+
 static void test_same_gpu(void **state) {
   (void)state;
   world w;
@@ -253,13 +281,10 @@ static void test_same_gpu(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parent_first),
-      cmocka_unit_test(test_same_gpu),
-      cmocka_unit_test(test_end_beside_capture),
-      cmocka_unit_test(test_shrink),
-      cmocka_unit_test(test_no_shrink),
-      cmocka_unit_test(
-          test_split_given_up) /* last: what NCCL may still write to is never freed, and known to it alone */
+      cmocka_unit_test(test_parent_first),       cmocka_unit_test(test_same_gpu),
+      cmocka_unit_test(test_end_beside_capture), cmocka_unit_test(test_shrink),
+      cmocka_unit_test(test_no_shrink),          cmocka_unit_test(test_older_nccl),
+      cmocka_unit_test(test_split_given_up), /* last: what NCCL may still write to is never freed */
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   VG_NCCL(ncclCommFinalize, CALL_PLAIN);
   ncclComm *c;
   ncclResult_t result = ready(comm, "ncclCommFinalize", &c);
+  if (c && c->revoked)
+    report("nccl finalize revoked", "misuse: ncclCommFinalize of %s, which was revoked, or shrunk after an error",
+           c->name.c_str());
   if (result != ncclSuccess)
     return result;
   if (in_graphs(c))
