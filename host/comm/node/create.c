@@ -296,7 +296,7 @@ static int64_t round_up(int64_t bytes, int64_t step) { return rs_ceil_div(bytes,
 
 /* The size of the block, and where the parts are in it, once it is mapped. */
 static void place_parts(rs_node *c) {
-  int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_block) + n * (int64_t)sizeof(uint64_t), losses = at;
+  int64_t n = c->base.size, at = (int64_t)sizeof(rs_node_memory) + n * (int64_t)sizeof(uint64_t), losses = at;
   int64_t seats = round_up(at + n * n, RS_NODE_LINE), slots = seats + n * (int64_t)sizeof(rs_node_seat);
   int64_t mail = round_up(slots + 2 * n * n * (int64_t)sizeof(rs_node_slot), 4096);
   char *block = (char *)c->block;
