@@ -47,7 +47,8 @@ typedef struct rs_node_why {
 
 typedef struct rs_node_seat {
   rs_node_bell bell;
-  atomic_bool left; /* its handle was destroyed */
+  atomic_bool left;       /* its handle was destroyed */
+  _Atomic int64_t waited; /* time at which it waited last, by rs_now_ns: the clock is the node's */
   rs_node_visit visits[2];
   rs_node_why why;
   rs_node_loss loss;

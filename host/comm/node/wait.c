@@ -59,19 +59,32 @@ static reshard_status end_without(rs_node *c, rs_node_wait *w, int64_t rank) {
   return rs_node_give_up(c, status, c->missing);
 }
 
+/* A rank that waits itself is held up by another: it is not missing, unless all are so. */
+static void excuse_waiting(rs_node *c) {
+  int64_t since = rs_now_ns() - c->timeout_ms * 1000000 / 2, others = 0;
+  for (int64_t r = 0; r < c->base.size; r++)
+    others += c->missing[r] && c->seats[r].waited < since;
+  for (int64_t r = 0; r < c->base.size && others > 0; r++)
+    c->missing[r] = c->missing[r] && c->seats[r].waited < since;
+}
+
 /* Nothing has rung for a while. */
 static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
+  bool late = rs_late(w->since, c->timeout_ms);
+  rs_node_own_seat(c)->waited = rs_now_ns();
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
   for (int64_t r = 0; r < c->base.size; r++)
     if (c->missing[r] && is_gone(c, r))
       return end_without(c, w, r);
+  if (late)
+    excuse_waiting(c);
   for (int64_t r = 0; r < c->base.size && n < 64; r++)
     if (c->missing[r])
       few[n++] = r;
-  if (n > 0 && rs_late(w->since, c->timeout_ms))
+  if (n > 0 && late)
     return rs_node_give_up(
         c, rs_comm_error_timeout(&c->base, w->step, c->timeout_ms, rs_ranges_text(text, sizeof text, n, few)),
         c->missing);
