@@ -21,6 +21,11 @@ typedef struct rs_part {
   int64_t bytes;       /* never 0 */
   rs_program *program; /* packs `at` before it is sent, unpacks it after it was received; NULL: not done by exchange */
   bool staged;         /* `at` is in staging; else in the user's array */
+  bool mailed;         /* that is the pair's mail: what one side packs there the other one unpacks */
+  /* Place of the mail that it goes through, on both sides alike: pieces of a message take 0 and 1 by turns. -1: it is
+   * the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
+  int turn;
+  rs_program *other_program;
 } rs_part;
 
 /* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,
@@ -57,6 +62,13 @@ typedef struct rs_split {
       *by; /* the basis of the split, in words: compared, unequal ones are RESHARD_ERROR_MISMATCH; NULL: nothing */
 } rs_split;
 
+/* A segment of shared memory of this process, as it is passed to others. */
+typedef struct rs_segment_ref {
+  uint64_t id; /* of the process; never given to another */
+  int fd;
+  int64_t bytes;
+} rs_segment_ref;
+
 typedef struct rs_comm_ops {
   const char *name; /* "local" */
   size_t alignment; /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
@@ -84,6 +96,9 @@ typedef struct rs_comm_ops {
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
   /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`. */
   reshard_status (*reserve)(reshard_comm comm, int64_t most);
+  /* The place of a pair's mail that messages to the peer (sending), or from it, go through: at most `bytes`, which are
+   * there from then on. Not collective. NULL where comm->mail is 0. */
+  reshard_status (*mail)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
   void (*retire)(reshard_comm comm, void *memory);
@@ -94,6 +109,12 @@ typedef struct rs_comm_ops {
    * take most of a second. NULL: there are none to make. */
   reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
                             const int64_t *receives, reshard_collective kind, int64_t root);
+  /* Passes this rank's n segments to the other processes, which map what they do not have yet. The mappings hold until
+   * the communicator is destroyed, whatever becomes of the segment where it is from; the descriptors stay the caller's.
+   * A rank whose status is no success takes part all the same: all ranks get that. NULL: memory is not shared. */
+  reshard_status (*share)(reshard_comm comm, reshard_status status, int64_t n, const rs_segment_ref *mine);
+  /* Address here of a segment that another rank has shared; NULL: it has not. Not collective. NULL with share. */
+  char *(*shared)(reshard_comm comm, int64_t rank, uint64_t id);
   /* reshard_comm_split. A rank whose status is no success takes part all the same: all ranks get that. */
   reshard_status (*split)(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
   /* reshard_comm_shrink, by all ranks but the n lost ones (ascending, at least one, this rank not among them), which is
@@ -120,6 +141,7 @@ struct reshard_comm_s {
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
+  int64_t mail;                   /* bytes of a place of a pair's mail, which both sides address; 0: there is none */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
   bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */

@@ -182,7 +182,10 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, i
     in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
     in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
   }
-  *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
+  if (t->comm->mail > 0) /* which is there anyway: nothing is staged beside it */
+    *rounds = rs_plan_mailed_rounds(t->plan, t->comm->mail);
+  else
+    *rounds = rs_plan_least_rounds(t->plan, t->comm->staged ? NULL : in_place);
   free(in_place);
   return RESHARD_SUCCESS;
 }

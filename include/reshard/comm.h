@@ -116,6 +116,84 @@ RESHARD_API reshard_status reshard_comm_create_nccl(const void *id, int64_t n, i
 RESHARD_API reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device, int64_t timeout_ms,
                                                  reshard_comm *comm);
 
+/* An all-gather of the caller: every rank gives `bytes` bytes, and `all` receives those
+ * of all ranks, by rank. It returns on every rank or, where it has a deadline of its own, with an error. */
+typedef reshard_status (*reshard_allgather)(void *user, const void *mine, size_t bytes, void *all);
+
+/* Begin with RESHARD_NODE_OPTIONS_DEFAULTS, or set `size` to RESHARD_NODE_OPTIONS_INIT; the rest may be 0. */
+typedef struct reshard_node_options {
+  size_t size;
+  reshard_device device; /* a CPU (kept). NULL: one of the library's own, with its share of the cores as threads */
+  int64_t timeout_ms;    /* time that a rank waits for others, here too. 0: RESHARD_TIMEOUT_MS, else for ever */
+  const char *job;       /* name of the job: compared. NULL: none */
+} reshard_node_options;
+#define RESHARD_NODE_OPTIONS_INIT sizeof(reshard_node_options)
+#define RESHARD_NODE_OPTIONS_DEFAULTS \
+  { sizeof(reshard_node_options), NULL, 0, NULL }
+
+/* Makes one rank of a communicator of processes of one node, for memory of the CPU. Collective over the n callers, each
+ * in a process of its own. It needs no MPI: messages go through shared memory that no file names. It ends with the last
+ * process that has it, however that ends.
+ *
+ * - n, rank: number of ranks, and the caller's.
+ * - allgather, user: of the caller's, called once, here alone.
+ * - options: NULL for the defaults.
+ *
+ * All processes run as one user, in one network namespace. A rank holds a descriptor per other rank. Every collective
+ * call compares what the ranks call: RESHARD_ERROR_MISMATCH names both calls. A process that ends is noticed at once by
+ * those that wait for it: RESHARD_ERROR_PEER names it. From an error on nothing reads or writes memory of the caller's.
+ * After fork() the child's handles are no ranks: calls there give RESHARD_ERROR_PEER.
+ *
+ * Errors, the same on all ranks, of the lowest rank that failed:
+ * - RESHARD_ERROR_INVALID: a rank that is not below n, no all-gather, which that rank alone gets; a negative timeout;
+ *   comm is NULL.
+ * - RESHARD_ERROR_UNSUPPORTED: a device that is no CPU; ranks on other nodes or of other users.
+ * - RESHARD_ERROR_MISMATCH: other numbers of ranks, versions of the library, or names of the job.
+ * - RESHARD_ERROR_TIMEOUT, RESHARD_ERROR_PEER: a rank did not come, or is gone.
+ * - RESHARD_ERROR_SYSTEM, RESHARD_ERROR_OUT_OF_MEMORY: no descriptors, no shared memory.
+ * - the all-gather's own, on the ranks where it failed.
+ *
+ * Source: UCC's out-of-band all-gather. */
+RESHARD_API reshard_status reshard_comm_create_node(int64_t n, int64_t rank, reshard_allgather allgather, void *user,
+                                                    const reshard_node_options *options, reshard_comm *comm);
+
+/* How processes that were started together find each other: rank 0 listens at a port, which the others know. Begin with
+ * RESHARD_RENDEZVOUS_DEFAULTS, or set `size` to RESHARD_RENDEZVOUS_INIT. */
+typedef struct reshard_rendezvous {
+  size_t size;
+  int64_t n, rank;             /* number of processes, and this one's */
+  int64_t local_n, local_rank; /* of those on this node, as far as that is known */
+  int64_t timeout_ms;          /* time that a process waits for the others; 0: for ever */
+  int port;                    /* of rank 0 */
+  char address[256];           /* where the others find it */
+  char job[256];               /* name of the run, a secret if need be: others are not let in */
+} reshard_rendezvous;
+#define RESHARD_RENDEZVOUS_INIT sizeof(reshard_rendezvous)
+#define RESHARD_RENDEZVOUS_DEFAULTS \
+  { sizeof(reshard_rendezvous), 1, 0, 1, 0, 0, 0, "", "" }
+
+/* Reads from the environment which processes there are. Local. `size` is set before.
+ *
+ * - torchrun's way: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (the port after it is used), and LOCAL_RANK,
+ *   LOCAL_WORLD_SIZE where they are set. job: RESHARD_JOB, else TORCHELASTIC_RUN_ID.
+ * - Slurm's, without RANK: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID. MASTER_ADDR, else the
+ *   first of SLURM_STEP_NODELIST; MASTER_PORT, else a port that follows from the job's step.
+ * - neither: one process.
+ *
+ * timeout_ms is RESHARD_TIMEOUT_MS. Errors: RESHARD_ERROR_INVALID names the variable that is wrong or missing. */
+RESHARD_API reshard_status reshard_rendezvous_from_environment(reshard_rendezvous *rendezvous);
+
+/* A reshard_allgather over TCP: `rendezvous` points to a reshard_rendezvous. Collective over its n processes.
+ *
+ *     reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS;
+ *     reshard_rendezvous_from_environment(&r);
+ *     reshard_comm_create_node(r.n, r.rank, reshard_rendezvous_allgather, &r, NULL, &comm);
+ *
+ * Errors:
+ * - RESHARD_ERROR_SYSTEM: the address is not known, the port is not free.
+ * - RESHARD_ERROR_TIMEOUT: rank 0 names who did not come; the others have no answer. */
+RESHARD_API reshard_status reshard_rendezvous_allgather(void *rendezvous, const void *mine, size_t bytes, void *all);
+
 /* Variants with types that the compiler checks, where nccl.h or mpi.h is included before this header. NCCL is the one
  * that the program is linked with. The MPI_Comm is passed by value, and MPI_Comm_idup makes the library's own of it. */
 #ifdef NCCL_MAJOR
@@ -124,10 +202,44 @@ static inline reshard_status reshard_comm_from_nccl_comm(ncclComm_t nccl_comm, r
   return reshard_comm_from_nccl_library((void *)nccl_comm, (void (*)(void))ncclGetVersion, device, timeout_ms, comm);
 }
 #endif
+#if defined NCCL_MAJOR && defined CUDART_VERSION
+/* A reshard_allgather over NCCL: nccl_comm points to an ncclComm_t, on whose GPU the calling thread is. It goes through
+ * a few bytes of that GPU on a stream of its own, which is waited for. */
+static inline reshard_status reshard_nccl_allgather(void *nccl_comm, const void *mine, size_t bytes, void *all) {
+  ncclComm_t comm = *(ncclComm_t *)nccl_comm;
+  ncclResult_t state = ncclSuccess;
+  cudaStream_t stream = NULL;
+  void *room = NULL;
+  int n = 0, good = 0;
+  if (ncclCommCount(comm, &n) != ncclSuccess || cudaMalloc(&room, ((size_t)n + 1) * bytes) != cudaSuccess)
+    return RESHARD_ERROR_OUT_OF_MEMORY;
+  char *gathered = (char *)room + bytes;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
+      cudaMemcpyAsync(room, mine, bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess) {
+    state = ncclAllGather(room, gathered, bytes, ncclInt8, comm, stream);
+    while (state == ncclInProgress && ncclCommGetAsyncError(comm, &state) == ncclSuccess)
+      ; /* a communicator that does not block */
+    good = state == ncclSuccess &&
+           cudaMemcpyAsync(all, gathered, (size_t)n * bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+           cudaStreamSynchronize(stream) == cudaSuccess;
+    (void)cudaStreamDestroy(stream);
+  }
+  (void)cudaFree(room);
+  return good ? RESHARD_SUCCESS : RESHARD_ERROR_PEER;
+}
+#endif
 #ifdef MPI_VERSION
 static inline reshard_status reshard_comm_from_mpi_comm(MPI_Comm mpi_comm, reshard_device device, int64_t timeout_ms,
                                                         reshard_comm *comm) {
   return reshard_comm_from_mpi(&mpi_comm, device, timeout_ms, comm);
+}
+
+/* A reshard_allgather over MPI: mpi_comm points to an MPI_Comm. For a node communicator its ranks are on one node, as
+ * those of MPI_Comm_split_type with MPI_COMM_TYPE_SHARED are. */
+static inline reshard_status reshard_mpi_allgather(void *mpi_comm, const void *mine, size_t bytes, void *all) {
+  MPI_Comm comm = *(MPI_Comm *)mpi_comm;
+  return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm) == MPI_SUCCESS ? RESHARD_SUCCESS
+                                                                                                   : RESHARD_ERROR_PEER;
 }
 #endif
 
