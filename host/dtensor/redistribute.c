@@ -19,6 +19,7 @@ typedef struct redistribution {
   reshard_sharder sharder; /* of the ranks that take part: `given`, or that of a group */
   bool group;              /* it is a group's */
   bool outside;            /* this rank is outside of that group */
+  bool local;              /* no other rank has a part in it */
   void *stream;
   int64_t n;
   const reshard_dtensor *tensors;
@@ -114,7 +115,9 @@ static reshard_status prepare_move(redistribution *r, const reshard_dtensor *res
   }
   for (int64_t i = 0; i < r->n; i++)
     RS_TRY(make_entry(r, i));
-  return r->outside ? RESHARD_SUCCESS : rs_sharder_plan(r->sharder, r->n, r->entries, &r->plan);
+  if (r->outside)
+    return RESHARD_SUCCESS;
+  return (r->local ? rs_sharder_plan_local : rs_sharder_plan)(r->sharder, r->n, r->entries, &r->plan);
 }
 
 /* Returns the results, or releases them. */
@@ -165,7 +168,8 @@ reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *te
 
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result) {
-  redistribution r = {.call = call, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+  redistribution r = {
+      .call = call, .local = true, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
   find_ranks(&r, tensor);
   reshard_status status = prepare_move(&r, result);
   if (status == RESHARD_SUCCESS && !r.outside)

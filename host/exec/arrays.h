@@ -43,6 +43,9 @@ void rs_arrays_free(rs_arrays *arrays);
 reshard_status rs_arrays_borrow(const struct reshard_plan_s *plan, const reshard_arrays *given, rs_extents *extents,
                                 rs_arrays *out);
 
+/* True where lists that are all there have the pointers and strides of bound ones. */
+bool rs_arrays_same(const struct reshard_plan_s *plan, const rs_arrays *bound, const reshard_arrays *given);
+
 /* One array of a rank in memory: its address, and a byte stride per dim. */
 typedef struct rs_view {
   char *at;

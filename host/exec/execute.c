@@ -52,8 +52,7 @@ static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) 
   return e.status;
 }
 
-/* gates: the ranks have come through theirs, each with a stream of its own. */
-static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
+reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
@@ -65,7 +64,7 @@ static reshard_status run_transfers(int64_t n, struct reshard_transfer_s *const 
 /* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return run_transfers(n, t, t[0]->gate.stream, n > 1);
+  return rs_transfers_run(n, t, t[0]->gate.stream, n > 1);
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {
@@ -92,7 +91,7 @@ static reshard_status run_as_calls(int64_t n, struct reshard_transfer_s *const *
   int64_t ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
     t[i]->call = rs_call_begin(t[i]->comm, "reshard_execute_all", t[i]->plan->info.bytes, ticks);
-  reshard_status status = run_transfers(n, t, stream, false);
+  reshard_status status = rs_transfers_run(n, t, stream, false);
   ticks = rs_call_ticks();
   for (int64_t i = 0; i < n; i++)
     rs_call_end_at(&t[i]->call, ticks);

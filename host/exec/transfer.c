@@ -1,5 +1,6 @@
 /* Making and rebinding a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own
  * step failed takes part in what is collective with its status, so nobody waits for it. */
+#include "exec/kept.h"
 #include "exec/packed/collective.h"
 #include "plan/rounds.h"
 
@@ -18,6 +19,7 @@ typedef struct record {
   uint64_t key;           /* create: rank 0's is taken; rebind: compared */
   const rs_offer *offer;  /* read by ranks of the same process only */
   int64_t entries, value; /* of the plan; of the argument */
+  int64_t cached_plans, kept; /* agree: of the request */
   int64_t rounds;         /* that this rank needs at least */
   char argument[48];      /* its name; "": there is none */
   char text[256];         /* of an error, else the library's version */
@@ -44,6 +46,14 @@ static reshard_status compare_options(reshard_comm comm, const struct reshard_pl
     if (all[r].use != all[0].use)
       return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],
                       uses[all[r].use], (long long)r);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].cached_plans != all[0].cached_plans)
+      return rs_error(RESHARD_ERROR_MISMATCH, "%lld cached plans on rank 0, %lld on rank %lld",
+                      (long long)all[0].cached_plans, (long long)all[r].cached_plans, (long long)r);
+  for (int64_t r = 1; r < n; r++)
+    if (all[r].kept != all[0].kept)
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld keeps a transfer for this call, rank %lld does not",
+                      all[0].kept ? 0LL : (long long)r, all[0].kept ? (long long)r : 0LL);
   return RESHARD_SUCCESS;
 }
 
@@ -60,7 +70,7 @@ static reshard_status compare_records(reshard_comm comm, const struct reshard_pl
   for (int64_t r = 0; r < n; r++)
     if (all[r].status != RESHARD_SUCCESS)
       return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  if (all[0].call == CALL_CREATE)
+  if (plan != NULL)
     RS_TRY(compare_options(comm, plan, all));
   for (int64_t r = 1; r < n && all[0].call == CALL_REBIND; r++)
     if (all[r].key != all[0].key)
@@ -74,7 +84,14 @@ static void set_status(record *mine, reshard_status status) {
     snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
 }
 
-/* Everybody's record, compared; plan: of a create. Where plans differ the ranks exchange more to name the tensor, and
+/* Fields of a plan that all ranks have alike. */
+static void set_plan(record *mine, const struct reshard_plan_s *plan) {
+  memcpy(mine->fields, plan->fields, sizeof mine->fields);
+  mine->entries = plan->nentries;
+  snprintf(mine->text, sizeof mine->text, "%s", RESHARD_VERSION_STRING);
+}
+
+/* Everybody's record, compared; plan: NULL where the call compares none. Where plans differ the ranks exchange more to name the tensor, and
  * *all is no more. */
 static reshard_status exchange_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *mine,
                                        const record **all) {
@@ -87,18 +104,23 @@ static reshard_status exchange_records(reshard_comm comm, const struct reshard_p
 
 static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &((const record *)all)[rank].collective; }
 
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_argument *argument) {
-  record mine = {.call = CALL_AGREE};
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
+  const rs_argument *argument = request->argument;
+  record mine = {.call = CALL_AGREE, .path = (int32_t)request->path, .cached_plans = request->cached_plans, .kept = request->kept};
   const record *all;
   set_status(&mine, status);
   if (argument != NULL) {
     mine.value = argument->value;
     snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
   }
-  return exchange_records(comm, NULL, &mine, &all);
+  if (status == RESHARD_SUCCESS && request->plan != NULL)
+    set_plan(&mine, request->plan);
+  return exchange_records(comm, request->plan, &mine, &all);
 }
 
-reshard_status rs_agree(reshard_comm comm, reshard_status status) { return rs_agree_on(comm, status, NULL); }
+reshard_status rs_agree(reshard_comm comm, reshard_status status) {
+  return rs_agree_on(comm, status, &(rs_request){.plan = NULL});
+}
 
 /* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
 static void free_binding(reshard_comm comm, const rs_path_ops *path, rs_binding *b) {
@@ -147,8 +169,8 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
 
 /* All that a rank can check and make on its own. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_arrays *arrays,
-                                         const reshard_transfer_options *options, struct reshard_transfer_s **out,
-                                         rs_binding *binding) {
+                                         const reshard_transfer_options *options, rs_kept *kept,
+                                         struct reshard_transfer_s **out, rs_binding *binding) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   if (plan->nentries > 0 && plan->world != comm->size)
@@ -162,6 +184,7 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   *out = t;
   t->plan = plan;
   t->comm = comm;
+  t->kept = kept;
   atomic_flag_clear(&t->busy);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->ranks, comm->locals, sizeof *t->ranks));
@@ -204,25 +227,22 @@ static reshard_status bind_path(reshard_transfer t, rs_binding *binding, const r
   return status;
 }
 
-reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
-  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
+/* kept: NULL, or of the transfer. */
+static reshard_status create_transfer(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                      const reshard_transfer_options *options, rs_kept *kept,
+                                      reshard_transfer *transfer) {
   struct reshard_transfer_s *t = NULL;
-  rs_binding binding = {0};
+  rs_binding binding = {.lent = kept != NULL};
   record mine = {.call = CALL_CREATE};
   if (transfer == NULL)
     set_status(&mine, rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: transfer is NULL"));
   else
-    set_status(&mine, check_and_allocate(comm, plan, arrays, options, &t, &binding));
+    set_status(&mine, check_and_allocate(comm, plan, arrays, options, kept, &t, &binding));
   if (mine.status == RESHARD_SUCCESS && t->path->packs)
     set_status(&mine, find_rounds(t, &binding.arrays, &mine.rounds));
   rs_offer offer = {plan, &binding.arrays};
   if (mine.status == RESHARD_SUCCESS) {
-    memcpy(mine.fields, plan->fields, sizeof mine.fields);
-    mine.entries = plan->nentries;
-    snprintf(mine.text, sizeof mine.text, "%s", RESHARD_VERSION_STRING);
+    set_plan(&mine, plan);
     mine.path = (int32_t)t->path->number;
     mine.use = (int32_t)t->use;
     rs_collective_propose(t, &binding.arrays, &mine.collective);
@@ -250,6 +270,19 @@ fail:
     t->binding = (rs_binding){0};
   reshard_transfer_destroy(t);
   return status;
+}
+
+reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, reshard_transfer *transfer) {
+  if (comm == NULL)
+    return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: comm is NULL");
+  RS_CALL(comm, plan != NULL ? plan->info.bytes : 0);
+  return create_transfer(plan, comm, arrays, options, NULL, transfer);
+}
+
+reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
+                                       const reshard_transfer_options *options, rs_kept *kept) {
+  return create_transfer(plan, comm, arrays, options, kept, &kept->transfer);
 }
 
 /* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. A device that
@@ -289,6 +322,19 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   }
   free_binding(t->comm, t->path, &binding);
   atomic_flag_clear(&t->busy);
+  return status;
+}
+
+reshard_status rs_transfer_rebind_kept(reshard_transfer t, const reshard_arrays *arrays) {
+  rs_binding binding = {.lent = true};
+  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  RS_THEN(status, t->path->bind(t, &binding, NULL));
+  if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
+    rs_binding old = t->binding;
+    t->binding = binding;
+    binding = old;
+  }
+  free_binding(t->comm, t->path, &binding);
   return status;
 }
 
