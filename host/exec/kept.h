@@ -9,8 +9,8 @@
 
 /* Staging of transfers of one rank that execute one after the other. All zero at first, but for the pool. */
 typedef struct rs_lender {
-  rs_storage_pool *pool; /* on a device with streams: staging comes from there, and goes back, in their order */
-  void *memory;          /* else: as much as was needed at once so far */
+  rs_storage_pool *pool; /* staging comes from there, and goes back, in the order of the stream; NULL: */
+  void *memory;          /* as much as was needed at once so far */
   size_t bytes;
 } rs_lender;
 void rs_lender_free(rs_lender *lender, reshard_comm comm);

@@ -228,9 +228,14 @@ static reshard_status execute_kept(reshard_comm comm, const rs_once_call *call, 
 static reshard_status execute_new(reshard_comm comm, const rs_once_call *call, rs_once_memory *memory,
                                   size_t *workspace_bytes) {
   rs_kept own = {.transfer = NULL}, *kept = call->kept != NULL ? call->kept : &own;
-  RS_TRY(rs_kept_create(kept, call->plan, comm, call->arrays, call->request.path, &memory->lender, call->stream));
+  reshard_status status =
+      rs_kept_create(kept, call->plan, comm, call->arrays, call->request.path, &memory->lender, call->stream);
+  if (status != RESHARD_SUCCESS) {
+    rs_kept_free(kept);
+    return status;
+  }
   reshard_transfer transfer = kept->transfer;
-  reshard_status status = reshard_execute(transfer, call->stream);
+  status = reshard_execute(transfer, call->stream);
   if (comm->locals < comm->size) { /* ranks that do not meet to execute may fail one by one */
     bool streams = transfer->on_streams;
     if (status == RESHARD_SUCCESS ||

@@ -59,7 +59,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->workspace_limit = options->workspace_limit;
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
   RS_TRY(find_device(comm->device, options, &s->device));
-  if (comm->device->streams->asynchronous)
+  if (comm->device->streams->asynchronous || comm->ops->retire == NULL) /* else messages may be left in it */
     RS_TRY(rs_device_pool(s->device, &s->memory.lender.pool));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
   if (given == NULL)
