@@ -139,8 +139,9 @@ typedef struct rs_device_work {
   /* Compiles copies that run once, into *program, which is NULL or from an earlier call of this function. It stays one
    * that can be released, also after an error. Memory of the program and of compiling it is used again, and nothing is
    * allocated where that suffices. Tables that earlier runs still read stay as they are; the host waits only where many
-   * of them (8) have not ended. run then uploads the tables in the order of its stream, whichever that is. It is
-   * RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits for the runs. */
+   * of them (8) have not ended, or where tables are longer than any before. run then uploads the tables in the order of
+   * its stream, whichever that is. It is RESHARD_ERROR_UNSUPPORTED on a stream that is being captured. release waits
+   * for the runs. */
   reshard_status (*recompile)(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **program);
   void (*release)(rs_device *device, rs_program *program);
   /* Runs n programs (some may be NULL) as one job, divided over the threads by bytes. Allocates nothing. */
