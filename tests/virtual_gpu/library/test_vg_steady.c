@@ -1,0 +1,233 @@
+/* What the second and every later redistribute, reshard and gather of a pair of layouts costs on virtual GPUs: no
+ * collective that the host waits for, no call of the driver's allocator, no wait for the device. Over NCCL, a rank a
+ * GPU, and by threads with one GPU each, or one for all. Each call has other arrays. */
+#include "base/base.h"
+#include "nccl_rank.h"
+#include "support/fixtures/expect.h"
+#include "support/fixtures/rank_threads.h"
+#include "support/fixtures/sharded_ranks.h"
+#include "virtual_gpu.h"
+
+#include <reshard/dtensor.h>
+#include <reshard/reshard.h>
+
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST = 4, ROWS = 48, COLUMNS = 60, KEPT = 3 };
+static const int64_t shape[2] = {ROWS, COLUMNS};
+static const reshard_properties f32 = {.dtype = RESHARD_F32};
+
+/* A rank, between the phases of a test. */
+typedef struct rank {
+  reshard_comm comm;
+  reshard_device device;
+  reshard_sharder sharder;
+  reshard_mesh mesh;
+  cudaStream_t stream;
+  reshard_dtensor tensor;     /* cut by the placement `at` */
+  reshard_dtensor kept[KEPT]; /* earlier results: their memory is taken */
+  reshard_tensor whole;
+  int at;
+  rank_result result;
+} rank;
+
+typedef struct world {
+  int64_t n;
+  bool nccl;
+  int calls;
+  unsigned char id[RESHARD_NCCL_ID_BYTES];
+  reshard_sharder_options options;
+  rank ranks[MOST];
+} world;
+
+static float value(int64_t i) { return (float)(i * 7 % 1021); }
+
+static reshard_status cuda(cudaError_t error) {
+  return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
+}
+
+static reshard_placing placing_of(const rank *r, int at) {
+  static const reshard_placement cuts[2] = {{RESHARD_PLACEMENT_SHARD, 0, 0}, {RESHARD_PLACEMENT_SHARD, 1, 0}};
+  return (reshard_placing){r->mesh, &cuts[at], NULL};
+}
+
+/* This rank's part, of the host. */
+static reshard_status make_tensor(const world *w, rank *r, int64_t i) {
+  const reshard_placing placing = placing_of(r, 0);
+  reshard_tensor_info info;
+  float part[ROWS * COLUMNS];
+  RS_TRY(reshard_dtensor_empty(r->sharder, &placing, 2, shape, &f32, r->stream, &r->tensor));
+  RS_TRY(reshard_tensor_get_info(reshard_dtensor_local(r->tensor), &info));
+  for (int64_t e = 0; e < info.elements; e++)
+    part[e] = value(i * (ROWS / w->n) * COLUMNS + e);
+  RS_TRY(cuda(cudaStreamSynchronize(r->stream)));
+  vg_poke(info.data, part, sizeof(float) * (size_t)info.elements);
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status open_rank(world *w, int64_t i) {
+  rank *r = &w->ranks[i];
+  reshard_sharder_options options = w->options;
+  if (w->nccl) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)i);
+    RS_TRY(reshard_device_create(name, NULL, &r->device));
+    RS_TRY(reshard_comm_create_nccl(w->id, w->n, i, r->device, 60000, &r->comm));
+  }
+  reshard_device_info info;
+  RS_TRY(reshard_device_get_info(r->device, &info));
+  RS_TRY(cuda(cudaSetDevice(info.index)));
+  RS_TRY(cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking)));
+  options.size = RESHARD_SHARDER_OPTIONS_INIT;
+  options.device = r->device;
+  RS_TRY(reshard_sharder_create(r->comm, &options, &r->sharder));
+  RS_TRY(reshard_mesh_create(r->comm, 0, 1, &w->n, NULL, 0, NULL, &r->mesh));
+  RS_TRY(reshard_tensor_create_on(r->device, RESHARD_F32, 2, shape, r->stream, &r->whole));
+  return make_tensor(w, r, i);
+}
+
+/* There and back, as often as the phase says; results stay for a while, so that the next ones lie elsewhere. */
+static reshard_status move_rank(world *w, rank *r) {
+  for (int i = 0; i < w->calls; i++) {
+    reshard_dtensor next;
+    r->at = 1 - r->at;
+    const reshard_placing to = placing_of(r, r->at);
+    RS_TRY(reshard_dtensor_redistribute(1, &r->tensor, &to, r->stream, &next));
+    reshard_dtensor_release(r->kept[i % KEPT]);
+    r->kept[i % KEPT] = r->tensor;
+    r->tensor = next;
+    reshard_sharded_tensor view = reshard_dtensor_sharded(r->tensor);
+    RS_TRY(reshard_sharded_tensor_gather(view, 0, r == w->ranks ? r->whole : NULL, r->stream));
+  }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status close_rank(world *w, rank *r) {
+  for (int i = 0; i < KEPT; i++)
+    reshard_dtensor_release(r->kept[i]);
+  reshard_dtensor_release(r->tensor);
+  reshard_tensor_release(r->whole);
+  reshard_mesh_release(r->mesh);
+  reshard_sharder_destroy(r->sharder);
+  reshard_comm_destroy(r->comm);
+  if (w->nccl)
+    reshard_device_release(r->device);
+  return cuda(cudaStreamSynchronize(r->stream));
+}
+
+static void open_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, open_rank(w, i));
+}
+
+static void move_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, move_rank(w, &w->ranks[i]));
+}
+
+static void close_body(void *user, int64_t i) {
+  world *w = user;
+  rank_result_set(&w->ranks[i].result, close_rank(w, &w->ranks[i]));
+}
+
+static void run_phase(world *w, void (*body)(void *user, int64_t rank)) {
+  rank_threads_run(w->n, body, w);
+  for (int64_t i = 0; i < w->n; i++)
+    if (w->ranks[i].result.status != RESHARD_SUCCESS)
+      fail_msg("rank %d: %s", (int)i, w->ranks[i].result.text);
+}
+
+/* Where rank 0 has gathered the tensor. */
+static void check_whole(const world *w) {
+  float seen[ROWS * COLUMNS];
+  reshard_tensor_info info;
+  GOOD(reshard_tensor_get_info(w->ranks[0].whole, &info));
+  assert_int_equal(cudaStreamSynchronize(w->ranks[0].stream), cudaSuccess);
+  vg_peek(seen, info.data, sizeof seen);
+  for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+    if (seen[i] != value(i))
+      fail_msg("element %d is %g, not %g", (int)i, (double)seen[i], (double)value(i));
+}
+
+static void open_local(world *w, int ngpus) {
+  reshard_device devices[MOST];
+  reshard_comm comms[MOST];
+  for (int64_t i = 0; i < w->n; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)i % ngpus);
+    GOOD(reshard_device_create(name, NULL, &devices[i]));
+  }
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = w->n};
+  GOOD(reshard_comm_create_local(w->n, &local, comms));
+  for (int64_t i = 0; i < w->n; i++) {
+    w->ranks[i].comm = comms[i];
+    w->ranks[i].device = devices[i];
+  }
+}
+
+/* gpus: 0: over NCCL. */
+static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
+  enum { WARM = 8, CALLS = 12 };
+  world w = {.n = n, .nccl = gpus == 0, .options = {.path = path, .workspace_limit = limit}};
+  vg_begin(&(vg_options){.devices = (int)n, .seed = seed});
+  if (w.nccl)
+    GOOD(reshard_nccl_unique_id(w.id));
+  else
+    open_local(&w, gpus);
+  run_phase(&w, open_body);
+  w.calls = WARM;
+  run_phase(&w, move_body);
+  check_whole(&w);
+  vg_counts before = vg_count();
+  int64_t gathers = vg_calls("ncclAllGather"), driver = vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc");
+  w.calls = CALLS;
+  run_phase(&w, move_body);
+  vg_counts after = vg_count();
+  gathers = vg_calls("ncclAllGather") - gathers;
+  driver = vg_calls("cudaMalloc*") + vg_calls("cudaHostAlloc") - driver;
+  if (gathers + driver + after.allocs - before.allocs + after.frees - before.frees + after.host_syncs -
+          before.host_syncs + after.creates - before.creates !=
+      0)
+    fail_msg("%s: %d all-gathers, %d allocations (%d), %d frees, %d waits of the host, %d creations in %d calls", name,
+             (int)gathers, (int)driver, (int)(after.allocs - before.allocs), (int)(after.frees - before.frees),
+             (int)(after.host_syncs - before.host_syncs), (int)(after.creates - before.creates), CALLS);
+  check_whole(&w);
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < n; i++) {
+    if (!w.nccl)
+      reshard_device_release(w.ranks[i].device);
+    cudaStreamDestroy(w.ranks[i].stream);
+  }
+  if (vg_end() != 0)
+    fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
+}
+
+static void test_nccl(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    check_steady("NCCL", 3, 0, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("NCCL, rounds", 4, 0, RESHARD_PATH_AUTO, 16384, seed);
+  }
+}
+
+static void test_local(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    check_steady("direct", 3, 1, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("direct, a GPU each", 3, 3, RESHARD_PATH_AUTO, 0, seed);
+    check_steady("packed", 3, 1, RESHARD_PATH_PACKED, 0, seed);
+    check_steady("packed, 2 GPUs", 4, 2, RESHARD_PATH_PACKED, 16384, seed);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
