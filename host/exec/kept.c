@@ -4,7 +4,10 @@
 
 #include <stdlib.h>
 
+/* Streams of all GPUs of the process may use memory that is in no pool. */
 static void free_staging(rs_lender *lender, reshard_comm comm) {
+  for (int64_t g = 0; lender->memory != NULL && g < comm->lanes; g++)
+    (void)comm->lane_devices[g]->streams->finish(comm->lane_devices[g]);
   if (comm->ops->retire != NULL)
     comm->ops->retire(comm, lender->memory);
   else

@@ -125,7 +125,7 @@ static stream_case drawn(machine *m, uint64_t seed, bool full) {
   s.path = seed / 2 % 2 == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
   if (seed % 11 == 0)
     s.path = RESHARD_PATH_AUTO;
-  s.drive = (stream_drive)(seed / 3 % 4);
+  s.drive = (stream_drive)(seed / 3 % 5);
   s.rebind = seed % 5 == 0;
   s.rounds = seed % 3 != 0;
   s.shared_handle = seed % 7 == 0 && s.drive != STREAM_GRAPH;
