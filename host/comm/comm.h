@@ -109,6 +109,13 @@ typedef struct rs_comm_ops {
   void (*destroy)(reshard_comm comm);         /* not collective */
 } rs_comm_ops;
 
+/* Something that could not be freed by the deadline: a GPU waits for a peer that may never come. It stays until the
+ * communicator is destroyed, and for ever where the GPU still has it then. */
+typedef struct rs_held {
+  struct rs_held *next;
+  void (*try_free)(struct rs_held *held);
+} rs_held;
+
 struct reshard_comm_s {
   const rs_comm_ops *ops;
   rs_device *device; /* may be shared with other communicators */
@@ -121,6 +128,8 @@ struct reshard_comm_s {
   bool staged;                    /* no message goes from or to memory of the caller: see retire */
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
+  int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
+  rs_held *held;               /* what a GPU may still use */
   bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                /* objects made on this handle so far: numbers them */
   const void *group;           /* one for all ranks of this process, and no other communicator's */

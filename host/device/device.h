@@ -117,10 +117,13 @@ typedef struct rs_device_streams {
   /* Side streams: non-blocking with respect to the default stream. */
   reshard_status (*create)(rs_device *device, void **stream);
   void (*destroy)(rs_device *device, void *stream);
-  /* Events are without timing. record and wait are called by stream.c alone, which every other file goes through. */
+  /* Events are without timing. Records and waits are called by stream.c alone, which every other file goes through. */
   reshard_status (*event_create)(rs_device *device, rs_event **event);
   void (*event_destroy)(rs_device *device, rs_event *event);
   reshard_status (*event_record)(rs_device *device, rs_event *event, void *stream);
+  /* Records an event that the host alone asks for. On a stream that is being captured each launch of the graph records
+   * it. NULL: as event_record. */
+  reshard_status (*event_record_external)(rs_device *device, rs_event *event, void *stream);
   reshard_status (*event_wait)(rs_device *device, void *stream, rs_event *event);
   /* Tells whether the event has happened. Does not block. */
   reshard_status (*event_done)(rs_device *device, rs_event *event, bool *done);

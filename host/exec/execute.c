@@ -13,7 +13,6 @@ static void begin_flow(rs_execution *x, void *stream, bool gates) {
   int64_t rounds = 0;
   x->flow = (rs_flow){.n = t[0]->comm->lanes, .lane = t[0]->lanes};
   for (int64_t i = 0; i < x->n; i++) {
-    t[i]->used = true;
     if (t[i]->comm->lane_rank == 0)
       x->flow.lane[t[i]->comm->lane] = &t[i]->lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
@@ -34,6 +33,14 @@ static void add_error(first_error *e, reshard_status status) {
   snprintf(e->text, sizeof e->text, "%s", reshard_last_error());
 }
 
+/* The host asks for the event before it frees what the transfer has. */
+static reshard_status record_end(reshard_transfer t, void *stream) {
+  reshard_status status =
+      rs_stream_record_external(t->comm->lane_devices[0], t->ended, stream, RS_EDGE("execute before host"));
+  t->lost |= status != RESHARD_SUCCESS;
+  return status;
+}
+
 /* stream: the one of all ranks, of the first rank's device; not read where they have come through their gates. */
 static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) {
   first_error e;
@@ -47,6 +54,8 @@ static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) 
   add_error(&e, rs_flow_end(&x->flow));
   for (int64_t i = 0; i < x->n && gates; i++)
     add_error(&e, rs_gate_close(&x->t[i]->gate, main));
+  for (int64_t i = 0; i < x->n && !gates; i++)
+    add_error(&e, record_end(x->t[i], main));
   if (e.status != RESHARD_SUCCESS)
     rs_error_set(e.text);
   return e.status;

@@ -2,8 +2,6 @@
  * and staging are often where they were: then the programs are right as they are. */
 #include "exec/kept.h"
 
-#include <stdlib.h>
-
 /* Streams of all GPUs of the process may use memory that is in no pool. */
 static void free_staging(rs_lender *lender, reshard_comm comm) {
   for (int64_t g = 0; lender->memory != NULL && g < comm->lanes; g++)
@@ -42,15 +40,6 @@ reshard_status rs_kept_staging(rs_kept *k, size_t bytes, void **memory) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_kept_program(rs_kept *k, rs_program ***program) {
-  if (k->used == k->programs.n) {
-    RS_TRY(rs_vec_reserve(&k->programs, k->programs.n + 1));
-    k->programs.at[k->programs.n++] = NULL;
-  }
-  *program = &k->programs.at[k->used++];
-  return RESHARD_SUCCESS;
-}
-
 /* Finds out if the binding is one to these arrays, and takes its staging. */
 static reshard_status find_bound(rs_kept *k, const reshard_arrays *arrays, bool *bound) {
   const rs_binding *binding = &k->transfer->binding;
@@ -67,7 +56,6 @@ reshard_status rs_kept_bind(rs_kept *k, const reshard_arrays *arrays, void *stre
   RS_TRY(find_bound(k, arrays, &k->bound));
   if (k->bound)
     return RESHARD_SUCCESS;
-  k->used = 0;
   RS_TRY(rs_transfer_rebind_kept(k->transfer, arrays));
   k->bound = true;
   return RESHARD_SUCCESS;
@@ -85,7 +73,6 @@ reshard_status rs_kept_create(rs_kept *k, reshard_plan plan, reshard_comm comm, 
   k->comm = comm;
   k->lender = lender;
   k->stream = stream;
-  k->used = 0;
   RS_TRY(rs_transfer_create_kept(plan, comm, arrays, &options, k));
   k->bound = true;
   return RESHARD_SUCCESS;
@@ -94,8 +81,5 @@ reshard_status rs_kept_create(rs_kept *k, reshard_plan plan, reshard_comm comm, 
 void rs_kept_free(rs_kept *k) {
   rs_kept_return(k);
   reshard_transfer_destroy(k->transfer);
-  for (int64_t i = 0; i < k->programs.n; i++)
-    k->comm->device->work->release(k->comm->device, k->programs.at[i]);
-  free(k->programs.at);
   *k = (rs_kept){.transfer = NULL};
 }

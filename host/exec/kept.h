@@ -24,9 +24,6 @@ typedef struct rs_kept {
   /* of the call under way */
   void *stream;
   rs_block *block;
-  /* compiled anew for other arrays, always in the same order */
-  RS_VEC(rs_program *) programs;
-  int64_t used;
 } rs_kept;
 
 /* Makes the transfer, and binds it for the first execute. Collective. */
@@ -39,8 +36,7 @@ void rs_kept_return(rs_kept *kept);
 /* Destroys the transfer; NULL in it is allowed. */
 void rs_kept_free(rs_kept *kept);
 
-/* For the path that binds: staging of the call; the next program, NULL where it was never compiled. */
+/* Staging of the call, for the path that binds. */
 reshard_status rs_kept_staging(rs_kept *kept, size_t bytes, void **memory);
-reshard_status rs_kept_program(rs_kept *kept, rs_program ***program);
 
 #endif

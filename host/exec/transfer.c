@@ -4,9 +4,12 @@
 #include "exec/packed/collective.h"
 #include "plan/rounds.h"
 
+#include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Calls that exchange records: those of different calls are not to be compared. */
 enum { CALL_CREATE = 1, CALL_REBIND, CALL_AGREE };
@@ -164,6 +167,7 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)&t->lanes, comm->lanes, sizeof *t->lanes));
   RS_TRY(rs_gate_create(comm, &t->gate));
+  RS_TRY(comm->lane_devices[0]->streams->event_create(comm->lane_devices[0], &t->ended));
   return comm->lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->lane) : RESHARD_SUCCESS;
 }
 
@@ -285,15 +289,43 @@ reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, con
   return create_transfer(plan, comm, arrays, options, kept, &kept->transfer);
 }
 
-/* Waits for what streams have still to do with the binding. A peer's GPU may read this rank's staging. A device that
- * cannot be waited for twice is lost. */
-static void finish_streams(reshard_transfer t) {
-  for (int64_t g = 0; t->used && g < t->comm->lanes; g++) {
+/* Waits until an event has happened; *late: it has not by then. */
+static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t since, int64_t timeout_ms, bool *late) {
+  bool done = event == NULL;
+  while (!done && !*late) {
+    RS_TRY(device->streams->event_done(device, event, &done));
+    *late = !done && rs_late(since, timeout_ms);
+    if (!done && rs_now_ns() - since < 200000)
+      sched_yield();
+    else if (!done)
+      nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A device
+ * that cannot be waited for twice is lost. */
+static reshard_status finish_streams(reshard_transfer t) {
+  rs_device *first = t->comm->lane_devices[0];
+  int64_t since = rs_now_ns();
+  bool late = false;
+  reshard_status status = RESHARD_SUCCESS;
+  if (!t->on_streams)
+    return RESHARD_SUCCESS;
+  if (!t->lost)
+    status = wait_for_event(first, t->gate.done, since, t->comm->timeout_ms, &late);
+  RS_THEN(status, t->lost ? RESHARD_ERROR_SYSTEM
+                          : wait_for_event(first, t->ended, since, t->comm->timeout_ms, &late));
+  if (late)
+    return rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
+                    (long long)t->comm->timeout_ms);
+  for (int64_t g = 0; status != RESHARD_SUCCESS && g < t->comm->lanes; g++) {
     rs_device *device = t->comm->lane_devices[g];
     if (device->streams->finish(device) != RESHARD_SUCCESS)
       (void)device->streams->finish(device);
   }
-  t->used = false;
+  t->lost = false;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays *arrays) {
@@ -302,7 +334,8 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
   rs_binding binding = {0};
   if (atomic_flag_test_and_set(&t->busy)) /* this rank is in a collective call, and cannot take part in another */
     return rs_error(RESHARD_ERROR_BUSY, "reshard_transfer_rebind: the transfer is executing");
-  reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
+  reshard_status status = finish_streams(t);
+  RS_THEN(status, rs_arrays_bind(t->plan, arrays, &binding.arrays));
   if (!t->path->reads_others) {
     RS_THEN(status, t->path->bind(t, &binding, NULL));
   } else {
@@ -315,7 +348,6 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
     RS_THEN(status, bind_path(t, &binding, all));
   }
   if (status == RESHARD_SUCCESS) {
-    finish_streams(t);
     rs_binding old = t->binding;
     t->binding = binding;
     binding = old;
@@ -327,6 +359,7 @@ reshard_status reshard_transfer_rebind(reshard_transfer t, const reshard_arrays 
 
 reshard_status rs_transfer_rebind_kept(reshard_transfer t, const reshard_arrays *arrays) {
   rs_binding binding = {.lent = true};
+  t->ncompiled = 0;
   reshard_status status = rs_arrays_bind(t->plan, arrays, &binding.arrays);
   RS_THEN(status, t->path->bind(t, &binding, NULL));
   if (status == RESHARD_SUCCESS) { /* streams may use the old one's staging and tables, which are not freed here */
@@ -338,19 +371,53 @@ reshard_status rs_transfer_rebind_kept(reshard_transfer t, const reshard_arrays 
   return status;
 }
 
-void reshard_transfer_destroy(reshard_transfer t) {
-  if (t == NULL)
-    return;
-  finish_streams(t);
+reshard_status rs_transfer_program(reshard_transfer t, rs_program ***program) {
+  if (t->ncompiled == t->compiled.n) {
+    RS_TRY(rs_vec_reserve(&t->compiled, t->compiled.n + 1));
+    t->compiled.at[t->compiled.n++] = NULL;
+  }
+  *program = &t->compiled.at[t->ncompiled++];
+  return RESHARD_SUCCESS;
+}
+
+/* Nothing uses it any more. */
+static void free_transfer(reshard_transfer t) {
+  rs_device *device = t->comm->device;
   free_binding(t->comm, t->path, &t->binding);
+  for (int64_t i = 0; i < t->compiled.n; i++)
+    device->work->release(device, t->compiled.at[i]);
+  free(t->compiled.at);
   rs_gate_destroy(&t->gate);
   rs_lane_destroy(&t->lane);
+  if (t->ended != NULL)
+    t->comm->lane_devices[0]->streams->event_destroy(t->comm->lane_devices[0], t->ended);
   free(t->lanes);
   free(t->ranks);
   free(t->programs);
   free(t->turns);
   free(t->cursor);
   free(t);
+}
+
+/* The communicator is about to go: what a GPU still uses stays. */
+static void free_held(rs_held *held) {
+  reshard_transfer t = (reshard_transfer)((char *)held - offsetof(struct reshard_transfer_s, held));
+  bool done = false, ended = false;
+  rs_device *first = t->comm->lane_devices[0];
+  if ((t->gate.done == NULL || (first->streams->event_done(first, t->gate.done, &done) == RESHARD_SUCCESS && done)) &&
+      first->streams->event_done(first, t->ended, &ended) == RESHARD_SUCCESS && ended)
+    free_transfer(t);
+}
+
+void reshard_transfer_destroy(reshard_transfer t) {
+  if (t == NULL)
+    return;
+  if (finish_streams(t) == RESHARD_SUCCESS) {
+    free_transfer(t);
+    return;
+  }
+  t->held = (rs_held){t->comm->held, free_held};
+  t->comm->held = &t->held;
 }
 
 reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_transfer_info *info) {

@@ -40,7 +40,10 @@ struct reshard_transfer_s {
   char why[160];              /* in words */
   uint64_t key;               /* the same on all ranks of one creation */
   atomic_flag busy;
-  struct rs_kept *kept; /* NULL: the transfer has staging and programs of its own */
+  struct rs_kept *kept; /* NULL: bindings have staging and programs of their own */
+  /* else: compiled anew for each binding, always in the same order */
+  RS_VEC(rs_program *) compiled;
+  int64_t ncompiled;
   rs_call_scope call; /* of the thread that executes for all */
   rs_binding binding;
   /* what the one thread that executes for all ranks of the process needs, [comm->locals] each */
@@ -52,7 +55,11 @@ struct reshard_transfer_s {
   rs_gate gate;
   rs_lane lane;    /* of the first rank on it */
   rs_lane **lanes; /* [comm->lanes], for the one who executes */
-  bool used;       /* streams may still use what the binding has */
+  /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
+   * through gates have theirs instead. */
+  rs_event *ended;
+  bool lost; /* no event tells that */
+  rs_held held;
 };
 
 /* A rank's plan and arrays, shown to the others while all bind: read by them until the path's bind returns. */
@@ -76,6 +83,8 @@ typedef struct rs_request {
  * whatever the statuses. */
 reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request);
 
+/* The next program of a binding of a kept transfer, NULL where none was compiled yet. */
+reshard_status rs_transfer_program(reshard_transfer transfer, rs_program ***program);
 /* reshard_transfer_create, of a transfer that is kept: kept->transfer. */
 reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                        const reshard_transfer_options *options, struct rs_kept *kept);

@@ -188,7 +188,7 @@ static reshard_status compile(reshard_transfer t, const rs_copies *copies, rs_pr
   rs_program **kept;
   if (t->kept == NULL)
     return device->work->compile(device, copies, t->plan->info.bytes, program);
-  RS_TRY(rs_kept_program(t->kept, &kept));
+  RS_TRY(rs_transfer_program(t, &kept));
   RS_TRY(device->work->recompile(device, copies, t->plan->info.bytes, kept));
   *program = *kept;
   return RESHARD_SUCCESS;
