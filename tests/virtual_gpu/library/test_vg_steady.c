@@ -44,6 +44,7 @@ typedef struct world {
   int calls;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_sharder_options options;
+  const reshard_device_options *device_options;
   rank ranks[MOST];
 } world;
 
@@ -78,8 +79,8 @@ static reshard_status open_rank(world *w, int64_t i) {
   if (w->nccl) {
     char name[32];
     snprintf(name, sizeof name, "cuda:%d", (int)i);
-    RS_TRY(reshard_device_create(name, NULL, &r->device));
-    RS_TRY(reshard_comm_create_nccl(w->id, w->n, i, r->device, 60000, &r->comm));
+    RS_TRY(reshard_device_create(name, w->device_options, &r->device));
+    RS_TRY(reshard_comm_create_nccl(w->id, w->n, i, r->device, 2000, &r->comm));
   }
   reshard_device_info info;
   RS_TRY(reshard_device_get_info(r->device, &info));
@@ -227,7 +228,67 @@ static void test_local(void **state) {
   }
 }
 
+/* --- A rank that fails alone ------------------------------------------------------------------------------------- */
+
+enum { HOGS = 256 };
+
+/* Takes all that the rank's pool has. */
+static int take_all(rank *r, reshard_tensor hogs[HOGS]) {
+  int n = 0;
+  for (int64_t size = 1 << 20; size >= 256 && n < HOGS;)
+    if (reshard_tensor_create_on(r->device, RESHARD_U8, 1, &size, r->stream, &hogs[n]) == RESHARD_SUCCESS)
+      n++;
+    else
+      size /= 2;
+  return n;
+}
+
+/* Rank 1 has no memory for the result of a call that went well before. */
+static void failing_rank(void *user, int64_t i) {
+  world *w = user;
+  rank *r = &w->ranks[i];
+  reshard_tensor hogs[HOGS];
+  int nhogs = i == 1 ? take_all(r, hogs) : 0;
+  reshard_status status = move_rank(w, r);
+  rank_result_set(&r->result, status);
+  if (i == 1) /* the next call does not wait for anybody */
+    snprintf(r->result.text + strlen(r->result.text), 60, "; then %s", reshard_status_string(move_rank(w, r)));
+  else if (status == RESHARD_SUCCESS) /* its part of the call is given to the stream, which waits for rank 1's */
+    rank_result_set(&r->result, reshard_comm_barrier(r->comm));
+  while (nhogs > 0)
+    reshard_tensor_release(hogs[--nhogs]);
+}
+
+/* The communicator is the library's own: it ends, and the others hear of that. */
+static void test_fails_alone(void **state) {
+  (void)state;
+  const reshard_device_options limit = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1, .limit_bytes = 4 << 20};
+  world w = {.n = 3, .nccl = true, .options = {.path = RESHARD_PATH_AUTO}, .device_options = &limit};
+  vg_quiet(true);
+  vg_begin(&(vg_options){.devices = 3, .seed = 5});
+  GOOD(reshard_nccl_unique_id(w.id));
+  run_phase(&w, open_body);
+  w.calls = 4;
+  run_phase(&w, move_body);
+  check_whole(&w);
+  w.calls = 1;
+  rank_threads_run(w.n, failing_rank, &w);
+  assert_int_equal(w.ranks[1].result.status, RESHARD_ERROR_OUT_OF_MEMORY);
+  assert_non_null(strstr(w.ranks[1].result.text, "then RESHARD_ERROR_PEER"));
+  for (int64_t i = 0; i < w.n; i++) {
+    if (i != 1)
+      assert_true(w.ranks[i].result.status == RESHARD_ERROR_TIMEOUT || w.ranks[i].result.status == RESHARD_ERROR_PEER);
+    assert_int_equal(cudaStreamSynchronize(w.ranks[i].stream), cudaSuccess); /* nothing is left on it */
+  }
+  run_phase(&w, close_body);
+  for (int64_t i = 0; i < w.n; i++)
+    cudaStreamDestroy(w.ranks[i].stream);
+  (void)vg_end();
+  vg_quiet(false);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local),
+                                     cmocka_unit_test(test_fails_alone)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
