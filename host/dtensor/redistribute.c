@@ -179,8 +179,7 @@ reshard_status reshard_dtensor_redistribute(int64_t n, const reshard_dtensor *te
 
 reshard_status rs_dtensor_redistribute_local(const char *call, reshard_dtensor tensor, const reshard_placing *placing,
                                              void *stream, reshard_dtensor *result) {
-  redistribution r = {
-      .call = call, .local = true, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
+  redistribution r = {.call = call, .local = true, .stream = stream, .n = 1, .tensors = &tensor, .placings = placing};
   find_ranks(&r, tensor);
   reshard_status status = prepare_move(&r, result);
   if (status == RESHARD_SUCCESS && !r.outside)

@@ -107,8 +107,7 @@ static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) 
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
     status = rs_gate_open(o[r]->gate, stream);
   if (status == RESHARD_SUCCESS)
-    status =
-        memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
+    status = memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
   for (int64_t r = 0; r < n; r++) {
     reshard_status closed = rs_gate_close(o[r]->gate, stream);
     status = status != RESHARD_SUCCESS ? status : closed;

@@ -19,13 +19,13 @@ typedef struct record {
   int32_t status, path, call, use;
   rs_proposal collective;
   uint64_t fields[RS_FIELDS];
-  uint64_t key;           /* create: rank 0's is taken; rebind: compared */
-  const rs_offer *offer;  /* read by ranks of the same process only */
-  int64_t entries, value; /* of the plan; of the argument */
+  uint64_t key;               /* create: rank 0's is taken; rebind: compared */
+  const rs_offer *offer;      /* read by ranks of the same process only */
+  int64_t entries, value;     /* of the plan; of the argument */
   int64_t cached_plans, kept; /* agree: of the request */
-  int64_t rounds;         /* that this rank needs at least */
-  char argument[48];      /* its name; "": there is none */
-  char text[256];         /* of an error, else the library's version */
+  int64_t rounds;             /* that this rank needs at least */
+  char argument[48];          /* its name; "": there is none */
+  char text[256];             /* of an error, else the library's version */
 } record;
 
 /* Plans that differ, or options: the same verdict on every rank, since all look at the same records. */
@@ -94,8 +94,8 @@ static void set_plan(record *mine, const struct reshard_plan_s *plan) {
   snprintf(mine->text, sizeof mine->text, "%s", RESHARD_VERSION_STRING);
 }
 
-/* Everybody's record, compared; plan: NULL where the call compares none. Where plans differ the ranks exchange more to name the tensor, and
- * *all is no more. */
+/* Everybody's record, compared; plan: NULL where the call compares none. Where plans differ the ranks exchange more to
+ * name the tensor, and *all is no more. */
 static reshard_status exchange_records(reshard_comm comm, const struct reshard_plan_s *plan, const record *mine,
                                        const record **all) {
   _Static_assert(sizeof(record) <= RS_COMM_RECORD, "a record fits the communicator's buffer");
@@ -109,7 +109,8 @@ static const rs_proposal *proposal_of(const void *all, int64_t rank) { return &(
 
 reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request) {
   const rs_argument *argument = request->argument;
-  record mine = {.call = CALL_AGREE, .path = (int32_t)request->path, .cached_plans = request->cached_plans, .kept = request->kept};
+  record mine = {
+      .call = CALL_AGREE, .path = (int32_t)request->path, .cached_plans = request->cached_plans, .kept = request->kept};
   const record *all;
   set_status(&mine, status);
   if (argument != NULL) {
@@ -290,7 +291,8 @@ reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, con
 }
 
 /* Waits until an event has happened; *late: it has not by then. */
-static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t since, int64_t timeout_ms, bool *late) {
+static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t since, int64_t timeout_ms,
+                                     bool *late) {
   bool done = event == NULL;
   while (!done && !*late) {
     RS_TRY(device->streams->event_done(device, event, &done));
@@ -303,8 +305,8 @@ static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t
   return RESHARD_SUCCESS;
 }
 
-/* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A device
- * that cannot be waited for twice is lost. */
+/* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
+ * device that cannot be waited for twice is lost. */
 static reshard_status finish_streams(reshard_transfer t) {
   rs_device *first = t->comm->lane_devices[0];
   int64_t since = rs_now_ns();
@@ -314,8 +316,7 @@ static reshard_status finish_streams(reshard_transfer t) {
     return RESHARD_SUCCESS;
   if (!t->lost)
     status = wait_for_event(first, t->gate.done, since, t->comm->timeout_ms, &late);
-  RS_THEN(status, t->lost ? RESHARD_ERROR_SYSTEM
-                          : wait_for_event(first, t->ended, since, t->comm->timeout_ms, &late));
+  RS_THEN(status, t->lost ? RESHARD_ERROR_SYSTEM : wait_for_event(first, t->ended, since, t->comm->timeout_ms, &late));
   if (late)
     return rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
                     (long long)t->comm->timeout_ms);

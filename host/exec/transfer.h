@@ -22,8 +22,8 @@ typedef struct rs_binding {
   int64_t nrounds;                /* 0 on another path */
   struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
   int64_t nsent, nreceived;
-  void *workspace;                /* owned; NULL when it is the caller's, or lent */
-  bool lent;                      /* programs and staging are those of a transfer that is kept (kept.h) */
+  void *workspace; /* owned; NULL when it is the caller's, or lent */
+  bool lent;       /* programs and staging are those of a transfer that is kept (kept.h) */
   reshard_transfer_info info;
 } rs_binding;
 

@@ -43,7 +43,8 @@ static reshard_status make_layout(whole_move *p, reshard_layout like) {
 static reshard_status wrap_whole(whole_move *p, reshard_dtype dtype, reshard_tensor whole) {
   rs_local_arrays wrapped;
   RS_TRY(check_whole(p, whole));
-  RS_TRY(rs_local_arrays_wrap(p->what, p->whole.layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &wrapped));
+  RS_TRY(
+      rs_local_arrays_wrap(p->what, p->whole.layout, p->sharder->comm->rank, dtype, whole != NULL, &whole, &wrapped));
   rs_local_arrays_free(&p->whole);
   p->whole = wrapped;
   return RESHARD_SUCCESS;

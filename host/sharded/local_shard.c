@@ -68,8 +68,8 @@ static reshard_status wrap_source(shard_move *x, reshard_tensor local) {
 static reshard_status create_result(shard_move *x) {
   rs_local_arrays made;
   const reshard_properties properties = {.dtype = x->cuts.dtype};
-  RS_TRY(rs_local_arrays_create(x->sharder->device, x->dst.layout, x->sharder->comm->rank, &properties, x->stream,
-                                &made));
+  RS_TRY(
+      rs_local_arrays_create(x->sharder->device, x->dst.layout, x->sharder->comm->rank, &properties, x->stream, &made));
   rs_local_arrays_free(&x->dst);
   x->dst = made;
   return RESHARD_SUCCESS;

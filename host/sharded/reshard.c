@@ -1,9 +1,9 @@
 /* Resharding in place and into new tensors: n tensors, one plan.
  *
- * Checks, the plan, the new arrays and the new metadata can fail on one rank alone: they come before the ranks meet. The
- * plan comes before the arrays: a rank without memory for them knows if the others have to meet.
- * When they have met, every rank's data has moved or none's has, and only assignments are left. So a tensor has its old
- * arrays, layout and metadata until the call is sure to succeed everywhere. */
+ * Checks, the plan, the new arrays and the new metadata can fail on one rank alone: they come before the ranks meet.
+ * The plan comes before the arrays: a rank without memory for them knows if the others have to meet. When they have
+ * met, every rank's data has moved or none's has, and only assignments are left. So a tensor has its old arrays, layout
+ * and metadata until the call is sure to succeed everywhere. */
 #include "sharded/sharder.h"
 
 #include <stdlib.h>

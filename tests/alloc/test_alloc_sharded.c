@@ -330,8 +330,8 @@ static void peak_body(void *user, int64_t r) {
   rank_result_set(&p->results[r], status);
 }
 
-/* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was; where
- * it is, by default, the next one needs no more than what is there. */
+/* A reshard takes what it tells: new shards and staging. Where freed memory is not kept, memory is then as it was;
+ * where it is, by default, the next one needs no more than what is there. */
 static void test_peak(void **state) {
   (void)state;
   static const int64_t large[2] = {SIDE, SIDE};

@@ -58,17 +58,16 @@ static void call_alone(steady *x, reshard_mesh mesh, int i) {
   reshard_tensor whole = contract_tensor(&x->s, RESHARD_F32, 2, other, false);
   reshard_dtensor part = NULL;
   contract_fill_whole(&x->s, whole, 1);
-  CONTRACT_SUCCEEDS(&x->s, reshard_dtensor_distribute(x->s.sharder, &placing, whole, -1, 2, other, &f32, x->s.stream,
-                                                      &part));
+  CONTRACT_SUCCEEDS(&x->s,
+                    reshard_dtensor_distribute(x->s.sharder, &placing, whole, -1, 2, other, &f32, x->s.stream, &part));
   reshard_dtensor_release(part);
   reshard_tensor_release(whole);
 }
 
 /* Pairs of which not all are kept. Where a rank's cache were another one, it would wait for ranks that do not come. */
 static void check_turns(contract_rank *s, int64_t cached_plans) {
-  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
-                                           .path = RESHARD_PATH_PACKED,
-                                           .cached_plans = cached_plans};
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED, .cached_plans = cached_plans};
   int64_t size = reshard_comm_size(s->comm);
   reshard_mesh mesh = NULL;
   steady x;
@@ -84,7 +83,8 @@ static void check_turns(contract_rank *s, int64_t cached_plans) {
   close_steady(s, &x);
 }
 
-/* Rank 1's pool has no room for the new array of a call that went well before; when it has, the call goes well again. */
+/* Rank 1's pool has no room for the new array of a call that went well before; when it has, the call goes well
+ * again. */
 static void check_memory(contract_rank *s) {
   enum { LIMIT = 64 << 20 };
   const reshard_device_options limits = {

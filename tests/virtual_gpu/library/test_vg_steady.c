@@ -1,4 +1,4 @@
-/* What the second and every later redistribute, reshard and gather of a pair of layouts costs on virtual GPUs: no
+/* Costs of the second and every later redistribute, reshard and gather of a pair of layouts on virtual GPUs: no
  * collective that the host waits for, no call of the driver's allocator, no wait for the device. Over NCCL, a rank a
  * GPU, and by threads with one GPU each, or one for all. Each call has other arrays. */
 #include "base/base.h"

@@ -294,7 +294,8 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(replayed_with_other_data), cmocka_unit_test(launches_record_external_events),
+      cmocka_unit_test(replayed_with_other_data),
+      cmocka_unit_test(launches_record_external_events),
       cmocka_unit_test(launches_of_one_graph_follow_one_another),
       cmocka_unit_test(what_follows_does_not_wait_for_others),
       cmocka_unit_test(a_race_between_branches),
