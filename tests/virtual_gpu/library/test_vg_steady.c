@@ -228,6 +228,62 @@ static void test_local(void **state) {
   }
 }
 
+/* --- Destroying beside a capture ---------------------------------------------------------------------------------- */
+
+/* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is captured. */
+static void test_capture_elsewhere(void **state) {
+  (void)state;
+  const int64_t bytes = 4 * ROWS * COLUMNS;
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    vg_begin(&(vg_options){.seed = seed});
+    reshard_device device;
+    reshard_comm comm;
+    reshard_plan plan;
+    reshard_transfer transfer;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    void *at[3], *more;
+    GOOD(reshard_device_create("cuda:0", NULL, &device));
+    const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &device, .ndevices = 1};
+    GOOD(reshard_comm_create_local(1, &local, &comm));
+    reshard_layout layout = layout_from_text("rank(0)", 2, shape, 1);
+    const reshard_entry entry = {RESHARD_ENTRY_INIT, .src = layout, .dst = layout, .dtype = RESHARD_F32};
+    GOOD(reshard_plan_create(1, &entry, 0, NULL, &plan));
+    GOOD(cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    GOOD(cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking)));
+    for (int i = 0; i < 3; i++)
+      GOOD(cuda(cudaMalloc(&at[i], (size_t)bytes)));
+    GOOD(cuda(cudaMalloc(&more, 64)));
+    GOOD(cuda(cudaMemsetAsync(at[0], 1, (size_t)bytes, stream)));
+    const reshard_transfer_options packed = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
+    reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &at[0], .dst = &at[1]};
+    GOOD(reshard_transfer_create(plan, comm, &arrays, &packed, &transfer));
+    GOOD(reshard_execute(transfer, stream));
+    GOOD(cuda(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal)));
+    GOOD(cuda(cudaMemsetAsync(more, 2, 64, other)));
+    int64_t waits = vg_calls("cudaDeviceSynchronize");
+    arrays.dst = &at[2];
+    GOOD(reshard_transfer_rebind(transfer, &arrays));
+    GOOD(reshard_execute(transfer, stream));
+    reshard_transfer_destroy(transfer);
+    assert_int_equal(vg_calls("cudaDeviceSynchronize"), waits);
+    GOOD(cuda(cudaStreamEndCapture(other, &graph))); /* it is as it was */
+    GOOD(cuda(cudaGraphDestroy(graph)));
+    GOOD(cuda(cudaStreamSynchronize(stream)));
+    for (int i = 0; i < 3; i++)
+      cudaFree(at[i]);
+    cudaFree(more);
+    reshard_plan_destroy(plan);
+    reshard_layout_release(layout);
+    reshard_comm_destroy(comm);
+    reshard_device_release(device);
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+    if (vg_end() != 0)
+      fail_msg("seed %d: %s", (int)seed, vg_report(0));
+  }
+}
+
 /* --- A rank that fails alone ------------------------------------------------------------------------------------- */
 
 enum { HOGS = 256 };
@@ -289,6 +345,6 @@ static void test_fails_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nccl), cmocka_unit_test(test_local),
-                                     cmocka_unit_test(test_fails_alone)};
+                                     cmocka_unit_test(test_capture_elsewhere), cmocka_unit_test(test_fails_alone)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
