@@ -230,7 +230,8 @@ static void test_local(void **state) {
 
 /* --- Destroying beside a capture ---------------------------------------------------------------------------------- */
 
-/* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is captured. */
+/* Rebinding and destroying wait for the transfer's own execute, which is under way, while another stream is
+ * captured. */
 static void test_capture_elsewhere(void **state) {
   (void)state;
   const int64_t bytes = 4 * ROWS * COLUMNS;
