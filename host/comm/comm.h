@@ -129,6 +129,7 @@ struct reshard_comm_s {
   bool direct;                    /* work on every rank's device can address every rank's arrays */
   _Atomic int64_t received_bytes, received_messages;
   int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
+  bool borrowed;               /* an abort does not end such work: it is the caller's to end */
   rs_held *held;               /* what a GPU may still use */
   bool cancellable;            /* its thread, in a meeting, where it is not elsewhere in its call */
   int64_t made;                /* objects made on this handle so far: numbers them */

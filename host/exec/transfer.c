@@ -290,13 +290,18 @@ reshard_status rs_transfer_create_kept(reshard_plan plan, reshard_comm comm, con
   return create_transfer(plan, comm, arrays, options, kept, &kept->transfer);
 }
 
-/* Waits until an event has happened; *late: it has not by then. */
-static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t since, int64_t timeout_ms,
-                                     bool *late) {
-  bool done = event == NULL;
+/* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. A communicator of
+ * the library's own ends then, and with it what a stream waits for. */
+static reshard_status wait_for_event(reshard_comm comm, rs_event *event, int64_t since, bool *late) {
+  rs_device *device = comm->lane_devices[0];
+  bool done = event == NULL, ended = false;
   while (!done && !*late) {
     RS_TRY(device->streams->event_done(device, event, &done));
-    *late = !done && rs_late(since, timeout_ms);
+    bool passed = !done && !ended && rs_late(since, comm->timeout_ms);
+    *late = passed && comm->borrowed;
+    if (passed && !comm->borrowed)
+      (void)comm->ops->abort(comm);
+    ended |= passed;
     if (!done && rs_now_ns() - since < 200000)
       sched_yield();
     else if (!done)
@@ -308,15 +313,13 @@ static reshard_status wait_for_event(rs_device *device, rs_event *event, int64_t
 /* Waits for what streams have still to do with the transfer, and with its staging, which a peer's GPU may read. A
  * device that cannot be waited for twice is lost. */
 static reshard_status finish_streams(reshard_transfer t) {
-  rs_device *first = t->comm->lane_devices[0];
   int64_t since = rs_now_ns();
   bool late = false;
-  reshard_status status = RESHARD_SUCCESS;
+  reshard_status status = t->lost ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS;
   if (!t->on_streams)
     return RESHARD_SUCCESS;
-  if (!t->lost)
-    status = wait_for_event(first, t->gate.done, since, t->comm->timeout_ms, &late);
-  RS_THEN(status, t->lost ? RESHARD_ERROR_SYSTEM : wait_for_event(first, t->ended, since, t->comm->timeout_ms, &late));
+  RS_THEN(status, wait_for_event(t->comm, t->gate.done, since, &late));
+  RS_THEN(status, wait_for_event(t->comm, t->ended, since, &late));
   if (late)
     return rs_error(RESHARD_ERROR_TIMEOUT, "the last execute of the transfer has not ended within %lld ms",
                     (long long)t->comm->timeout_ms);
